@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from symconfig.format import percent
+from symconfig.format import percent, signed
+from symconfig.report.grid import Grid, markdown_rows
 
 Figures = Mapping[str, Any]
 _TASKS = {"pretrain": "pretraining", "sft": "fine-tuning", "lora": "LoRA"}
@@ -17,6 +18,14 @@ _SOFTWARE = {
     "galvatron": "Hetu-Galvatron",
     "aleph-alpha in-house": "Aleph Alpha's own code",
 }
+_SWEEP = (
+    "choosing in a sweep",
+    "plans",
+    "Kendall's tau",
+    "the pick is slower than the best by",
+    "error of the median time",
+)
+_CONSTANTS = ("constants of", "runs", "models", "mean error, fitted", "each model left out of the fit", "ratio")
 CLOSE = 3.0  # points
 _MOST_NAMES = 4  # of models, above which they are counted
 
@@ -31,20 +40,8 @@ def markdown(record: Mapping[str, Any]) -> str:
         _table(("step time", "rows", "mean error", "bias", "within 10 %", "worst"), _times(sources)),
         _table(("peak memory", "rows", "mean error", "bias", "within 10 %", "most too low"), _memory(sources)),
         _table(("out of memory, at no margin", "ran out", "found", "ran", "false alarms"), _ooms(sources)),
-        _table(
-            (
-                "choosing in a sweep",
-                "plans",
-                "Kendall's tau",
-                "the pick is slower than the best by",
-                "error of the median time",
-            ),
-            _sweeps(sources),
-        ),
-        _table(
-            ("constants of", "runs", "models", "mean error, fitted", "each model left out of the fit", "ratio"),
-            _left_out(record["left_out"]),
-        ),
+        _table(_SWEEP, _sweeps(sources)),
+        _table(_CONSTANTS, _left_out(record["left_out"])),
         _table(("source", "rows", "mean error, fitted", "left out of the fit"), _unseen(record["unseen"])),
         _table(("growth of a step with the GPUs", "plans", "within 3 points", "mean", "worst"), _growths(sources)),
     )
@@ -62,7 +59,7 @@ def summary(record: Mapping[str, Any]) -> str:
     return (
         f"On {sum(one['n'] for one in time):,} published runs of {len(unseen)} sources the step time is off by "
         f"{percent(_mean(time, 'mape'))} on average, by {percent(_mean(unseen, 'unseen'))} where the source was left "
-        f"out of the fit; {_whole(_mean(time, 'within_10'))} of the runs are within 10 %. The peak memory of "
+        f"out of the fit; {percent(_mean(time, 'within_10'), 0)} of the runs are within 10 %. The peak memory of "
         f"{sum(one['n'] for one in memory):,} runs is off by {percent(_mean(memory, 'mape'))}. Of {ran_out:,} runs "
         f"that ran out of memory {exhausted:,} are found, and {false:,} of {ran:,} that did not are taken to. Each "
         "source by itself, with what is weak: [docs/accuracy.md](docs/accuracy.md).\n"
@@ -76,11 +73,8 @@ def _mean(parts: Sequence[Figures], what: str) -> float:
 
 def _table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, words: bool = False) -> str:
     """Write a table; words: every column holds words; else all but the first hold numbers."""
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    if not lines:
-        return ""
-    rule = "|---" + ("|---" if words else "|---:") * (len(headers) - 1) + "|"
-    return "\n".join([f"| {' | '.join(headers)} |", rule, *lines]) + "\n"
+    grid = Grid(tuple(headers), tuple(map(tuple, rows)), left=tuple(range(len(headers))) if words else (0,))
+    return "\n".join([*markdown_rows(grid), ""]) if grid.rows else ""
 
 
 def _about(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
@@ -145,38 +139,19 @@ def _parts(source: Figures, what: str) -> Iterable[tuple[str, Figures]]:
 
 def _times(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
     for source in sources:
-        for name, figures in _parts(source, "time"):
-            yield (
-                name,
-                str(figures["n"]),
-                percent(figures["mape"]),
-                _signed(figures["bias"]),
-                _whole(figures["within_10"]),
-                percent(figures["max"]),
-            )
+        yield from (_errors(name, figures, "max") for name, figures in _parts(source, "time"))
         if source["layer"]:
-            figures = source["layer"]
-            yield (
-                f"{source['name']}, single layers",
-                str(figures["n"]),
-                percent(figures["mape"]),
-                _signed(figures["bias"]),
-                _whole(figures["within_10"]),
-                percent(figures["max"]),
-            )
+            yield _errors(f"{source['name']}, single layers", source["layer"], "max")
 
 
 def _memory(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
     for source in sources:
-        for name, figures in _parts(source, "memory"):
-            yield (
-                name,
-                str(figures["n"]),
-                percent(figures["mape"]),
-                _signed(figures["bias"]),
-                _whole(figures["within_10"]),
-                percent(figures["worst_under"]),
-            )
+        yield from (_errors(name, figures, "worst_under") for name, figures in _parts(source, "memory"))
+
+
+def _errors(name: str, figures: Figures, worst: str) -> tuple[str, ...]:
+    mean, bias, close = percent(figures["mape"]), signed(figures["bias"]), percent(figures["within_10"], 0)
+    return (name, str(figures["n"]), mean, bias, close, percent(figures[worst]))
 
 
 def _ooms(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
@@ -184,13 +159,8 @@ def _ooms(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
         counts = source["oom"]
         if counts and (counts["ran_out"] or counts["false_oom"]):
             recall = "" if counts["recall"] is None else f"{counts['found']} ({percent(counts['recall'])})"
-            yield (
-                source["name"],
-                str(counts["ran_out"]),
-                recall,
-                str(counts["ran"]),
-                f"{counts['false_oom']} ({percent(counts['false_oom_rate'])})",
-            )
+            false = f"{counts['false_oom']} ({percent(counts['false_oom_rate'])})"
+            yield source["name"], str(counts["ran_out"]), recall, str(counts["ran"]), false
 
 
 def _sweeps(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
@@ -198,27 +168,16 @@ def _sweeps(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
         for sweep in source["sweeps"]:
             regret = sweep["regret"]
             regretted = "it runs out of memory" if sweep["pick_ran_out"] else "-" if regret is None else percent(regret)
-            yield (
-                sweep["name"],
-                str(sweep["n"]),
-                f"{sweep['kendall_tau']:.2f}",
-                regretted,
-                percent(sweep["median_mape"]),
-            )
+            tau, median = f"{sweep['kendall_tau']:.2f}", percent(sweep["median_mape"])
+            yield sweep["name"], str(sweep["n"]), tau, regretted, median
 
 
 def _left_out(fits: Sequence[Figures]) -> Iterable[Sequence[str]]:
     for fit in fits:
         left = fit["left_out"]
         ratio = "" if left is None else f"{left / fit['fitted']:.2f}"
-        yield (
-            fit["cluster"],
-            str(fit["n"]),
-            str(fit["models"]),
-            percent(fit["fitted"]),
-            "only one model" if left is None else percent(left),
-            ratio,
-        )
+        unseen = "only one model" if left is None else percent(left)
+        yield fit["cluster"], str(fit["n"]), str(fit["models"]), percent(fit["fitted"]), unseen, ratio
 
 
 def _unseen(fits: Sequence[Figures]) -> Iterable[Sequence[str]]:
@@ -234,11 +193,3 @@ def _growths(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
             close = sum(abs(value) <= CLOSE for value in off)
             mean = sum(map(abs, off)) / len(off)
             yield source["name"], str(len(off)), str(close), f"{mean:.1f}", f"{max(off, key=abs):+.1f}"
-
-
-def _signed(share: float) -> str:
-    return f"{100 * share:+.1f} %"
-
-
-def _whole(share: float) -> str:
-    return f"{100 * share:.0f} %"

@@ -17,6 +17,7 @@ from symconfig.existing.launch.reading import Setting
 from symconfig.existing.launch.text import Place
 from symconfig.existing.recover.run import Assumed
 from symconfig.existing.rules.rule import Finding
+from symconfig.format import picked
 from symconfig.install import VERSION
 
 SCHEMA = "symconfig.audit/1"
@@ -41,18 +42,12 @@ def to_dict(audit: Audit) -> dict[str, Any]:
         "options": [_setting(setting) for setting in reading.settings],
         "environment": {name: word.text for name, word in reading.environment.items() if not word.unknown},
         "unread": [
-            {**_place(item.place), "what": item.what, "why": item.why, "matters": item.matters}
+            {**_place(item.place), **picked(item, "what", "why", "matters")}
             | {"hides": item.hides.value, "assumed": item.assumed}
             for item in reading.unread
         ],
         "hidden": [
-            {
-                **_place(item.place),
-                "option": item.option,
-                "variable": item.variable,
-                "otherwise": item.otherwise,
-                "by": _place(item.by),
-            }
+            {**_place(item.place), **picked(item, "option", "variable", "otherwise"), "by": _place(item.by)}
             for item in reading.hidden
         ],
         "assumptions": [
@@ -74,11 +69,8 @@ def to_dict(audit: Audit) -> dict[str, Any]:
         "step": None if judged is None or judged.run.step is None else _step(judged),
         "fits": None if judged is None else judged.fits,
         "usable_bytes": None if judged is None else judged.plan.usable_bytes,
-        "unpredicted": [_problem(problem) for problem in audit.unpredicted],
-        "findings": [
-            {"rule": finding.rule, "severity": finding.severity, **_problem(finding.problem)}
-            for finding in audit.findings
-        ],
+        "unpredicted": [asdict(problem) for problem in audit.unpredicted],
+        "findings": [{**picked(each, "rule", "severity"), **asdict(each.problem)} for each in audit.findings],
         "best": None if audit.better is None else audit.better.best.to_dict(),
         "gain": audit.gain,
         "infeasible": audit.infeasible,
@@ -95,12 +87,8 @@ def _step(judged: Judged) -> dict[str, Any]:
 
 
 def _setting(setting: Setting) -> dict[str, Any]:
-    return {
-        **_place(setting.place),
-        "name": setting.name,
-        "spelled": setting.spelled,
-        "values": [None if word.unknown else word.text for word in setting.values],
-    }
+    values = [None if word.unknown else word.text for word in setting.values]
+    return {**_place(setting.place), **picked(setting, "name", "spelled"), "values": values}
 
 
 def _assumed(item: Assumed) -> dict[str, Any]:
@@ -109,11 +97,7 @@ def _assumed(item: Assumed) -> dict[str, Any]:
 
 
 def _place(place: Place) -> dict[str, Any]:
-    return {"file": place.file, "line": place.line, "column": place.column}
-
-
-def _problem(problem: Problem) -> dict[str, Any]:
-    return {name: getattr(problem, name) for name in Problem.__slots__}
+    return picked(place, "file", "line", "column")
 
 
 def sarif(audits: Iterable[Audit]) -> dict[str, Any]:

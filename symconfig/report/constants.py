@@ -8,6 +8,7 @@ from typing import Any
 from symconfig.format import percent
 from symconfig.measured.priors import kernel_priors
 from symconfig.report.calibration import far_from_prior
+from symconfig.report.grid import Grid, markdown_rows
 
 _HEAD = """# Constants of GPUs
 
@@ -29,13 +30,17 @@ def page(record: Mapping[str, Any]) -> str:
 
 
 def _section(cluster: str, constants: Mapping[str, Mapping[str, Any]]) -> str:
-    lines = [f"## {cluster}\n", "| constant | prior | from | fitted |", "|---|---:|---|---:|"]
-    lines += [
-        f"| {name} | {item['prior']:g} +- {percent(item['prior_uncertainty'])} | {item['basis']} "
-        f"| {item['value']:g} +- {percent(item['uncertainty'])} |"
+    rows = (
+        {
+            "constant": name,
+            "prior": f"{item['prior']:g} +- {percent(item['prior_uncertainty'])}",
+            "from": item["basis"],
+            "fitted": f"{item['value']:g} +- {percent(item['uncertainty'])}",
+        }
         for name, item in constants.items()
-    ]
-    return "\n".join([*lines, "", *_left(constants)])
+    )
+    table = markdown_rows(Grid.of(rows, words=("constant", "from")))
+    return "\n".join([f"## {cluster}\n", *table, "", *_left(constants)])
 
 
 def _left(constants: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

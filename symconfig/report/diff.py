@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from symconfig.format import gib, seconds, words
+from symconfig.format import gib, seconds, signed, words
 from symconfig.plans.plan import Plan
 from symconfig.report import table
 from symconfig.report.grid import Block, Grid
@@ -73,7 +73,7 @@ def _sum(name: str, before: float, after: float, shown: Any) -> tuple[str, ...]:
         shown(before),
         shown(after),
         _signed(after - before, shown),
-        f"{100 * (after / before - 1):+.1f} %" if before else "",
+        signed(after / before - 1) if before else "",
     )
 
 

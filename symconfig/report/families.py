@@ -40,14 +40,14 @@ def family_shown(family: Family) -> list[Block]:
     title = f"{family.name}: {family.class_name or 'no class of transformers'}"
     if family.model is None:
         return [title, *(str(problem) for problem in family.refused)]
-    ways = tuple(
+    ways = (
         (target, "can be told it" if not reasons else str(reasons[0]))
         for names in COLUMNS.values()
         for target in names
         for reasons in (family.cannot.get(target, ()),)
     )
     more = [f"{target}: {problem}" for target, problems in sorted(family.cannot.items()) for problem in problems[1:]]
-    return [Grid(("", ""), ways, left=(0, 1), title=title), described(family), *more]
+    return [Grid.pairs(ways, title), described(family), *more]
 
 
 def described(family: Family) -> str:

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from symconfig.format import mib, milliseconds
-from symconfig.report.grid import Block, Grid
+from symconfig.report.grid import Block, Grid, present
 
 if TYPE_CHECKING:
     from symconfig.solve.explain import CollectiveLine, Explanation, OperatorLine
@@ -20,32 +20,18 @@ def tables(explanation: Explanation) -> list[Block]:
     """Return a row for each operator, for each tensor that travels, and for tensors that wait alike."""
     kind = explanation.kind
     named = [(name, list(lines)) for name, lines in groupby(explanation.operators, lambda line: line.name)]
-    shown: list[Block] = [
-        Grid(
-            ("operator", "work", *_PHASES),
-            tuple((name, _work(lines), *_phases(lines)) for name, lines in named),
-            left=(0, 1),
-            title=f"Operators of one {kind} layer, one microbatch: what each works on in the forward pass, and ms",
-        ),
-        Grid(
-            ("operator", "shape on a GPU"),
-            _joined((name, lines[0].shape) for name, lines in named if lines[0].shape != _TRAFFIC),
-            left=(0, 1),
-            title="The same shapes in symbols; the other passes turn them",
-        ),
-    ]
-    if explanation.collectives:
-        shown.append(_collectives(explanation.collectives))
-    if explanation.tensors:
-        shown.append(
-            Grid(
-                ("tensor", "size", "MiB each", "fate"),
-                _joined((line.name, line.size, mib(line.bytes), line.fate) for line in explanation.tensors),
-                left=(0, 1, 3),
-                title="Its tensors that the backward pass needs",
-            )
-        )
-    return shown
+    title = f"Operators of one {kind} layer, one microbatch: what each works on in the forward pass, and ms"
+    works = tuple((name, _work(lines), *_phases(lines)) for name, lines in named)
+    shapes = _joined((name, lines[0].shape) for name, lines in named if lines[0].shape != _TRAFFIC)
+    symbols = "The same shapes in symbols; the other passes turn them"
+    tensors = _joined((line.name, line.size, mib(line.bytes), line.fate) for line in explanation.tensors)
+    needed = "Its tensors that the backward pass needs"
+    return present(
+        Grid(("operator", "work", *_PHASES), works, left=(0, 1), title=title),
+        Grid(("operator", "shape on a GPU"), shapes, left=(0, 1), title=symbols),
+        _collectives(explanation.collectives),
+        Grid(("tensor", "size", "MiB each", "fate"), tensors, left=(0, 1, 3), title=needed),
+    )
 
 
 def _phases(lines: Sequence[OperatorLine]) -> tuple[str, ...]:
@@ -66,23 +52,20 @@ def _collectives(lines: Sequence[CollectiveLine]) -> Grid:
     rows: dict[tuple[str, str, str, str], list[CollectiveLine]] = {}
     for line in lines:
         rows.setdefault((line.tensor, line.axes, line.size, mib(line.bytes)), []).append(line)
-    return Grid(
-        ("tensor", "over", "collectives", "size", "MiB each", "ms", "not hidden"),
-        tuple(
-            (
-                tensor,
-                axes,
-                _by_phase(mine),
-                size,
-                moved,
-                milliseconds(sum(line.seconds for line in mine)),
-                milliseconds(sum(line.exposed_s for line in mine)),
-            )
-            for (tensor, axes, size, moved), mine in rows.items()
-        ),
-        left=(0, 1, 2, 3),
-        title="Its collectives, derived from the layouts",
+    cells = (
+        {
+            "tensor": tensor,
+            "over": axes,
+            "collectives": _by_phase(mine),
+            "size": size,
+            "MiB each": moved,
+            "ms": milliseconds(sum(line.seconds for line in mine)),
+            "not hidden": milliseconds(sum(line.exposed_s for line in mine)),
+        }
+        for (tensor, axes, size, moved), mine in rows.items()
     )
+    words = ("tensor", "over", "collectives", "size")
+    return Grid.of(cells, "Its collectives, derived from the layouts", words=words)
 
 
 def _by_phase(lines: Sequence[CollectiveLine]) -> str:

@@ -7,13 +7,14 @@ from math import isfinite, prod
 
 from symconfig.cost.partition.costs import Keep
 from symconfig.descriptor.mesh import Mesh
-from symconfig.format import count, general, gib, milliseconds, percent, seconds
+from symconfig.format import count, general, gib, microbatches, milliseconds, percent, seconds
 from symconfig.graph.program.net import Node
 from symconfig.report.grid import Block, Grid
 from symconfig.report.partition_moves import moves
 from symconfig.report.partition_others import baselines, explained
 from symconfig.report.partition_said import Contents, short
 from symconfig.report.partition_told import meeting
+from symconfig.report.table import abreast
 from symconfig.solve.partition.run import Partition
 from symconfig.solve.partition.strategy import Part, does, gains, gathered, layout, worded
 
@@ -29,15 +30,18 @@ def blocks(report: Contents) -> list[Block]:
     """Return all blocks, in order; of an explained operator that alone, after the headline."""
     if report.explained:
         return [headline(report), *(block for v in report.explained for block in explained(report, v)), *legend(report)]
-    shown: list[Block] = [headline(report), strategies(report), *legend(report), stored(report)]
-    if report.moved:
-        shown.append(moves(report, report.moved))
-    shown += [totals(report), *clocked(report)]
-    if report.compared:
-        shown += baselines(report)
-    shown += meeting(report)
-    notes = "\n".join(f"Note: {note}" for note in report.notes)
-    return [*shown, notes] if notes else shown
+    return [
+        headline(report),
+        strategies(report),
+        *legend(report),
+        stored(report),
+        *([moves(report, report.moved)] if report.moved else []),
+        totals(report),
+        *clocked(report),
+        *(baselines(report) if report.compared else []),
+        *meeting(report),
+        *(["\n".join(f"Note: {note}" for note in report.notes)] if report.notes else []),
+    ]
 
 
 def headline(report: Contents) -> str:
@@ -59,7 +63,7 @@ def headline(report: Contents) -> str:
             f"folded into {operators} and {parameters}",
             "",
             f"{what}, {gib(partition.memory)} of {gib(partition.ask.memory_limit)} GiB; {proof(partition)}",
-            f"{turns} microbatch{'es' if turns > 1 else ''}, {KEPT[keep]}",
+            f"{microbatches(turns)}, {KEPT[keep]}",
         )
     )
 
@@ -197,13 +201,8 @@ def totals(report: Contents) -> Grid:
         one += [("communication that work hides", report.amount(spent.hidden), "")]
     two = [(name, gib(value), percent(value / spent.memory)) for name, value in right if value]
     two += [("held at the peak", gib(spent.memory), "")]
-    height = max(len(one), len(two))
-    empty = ("", "", "")
-    one, two = one + [empty] * (height - len(one)), two + [empty] * (height - len(two))
-    rows = tuple((*a, "", *b) for a, b in zip(one, two, strict=True))
-    return Grid(
-        ("of a step", report.unit, "share", "", "on a GPU", "GiB", "share"), rows, left=(0, 4), title="In total"
-    )
+    heads = ("of a step", report.unit, "share", "", "on a GPU", "GiB", "share")
+    return Grid(heads, abreast(one, two), left=(0, 4), title="In total")
 
 
 def clocked(report: Contents) -> list[Block]:

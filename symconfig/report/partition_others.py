@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import isfinite
 
-from symconfig.format import count, general, gib
+from symconfig.format import count, general, gib, signed
 from symconfig.graph.program.net import Node
-from symconfig.report.grid import Block, Grid
+from symconfig.report.grid import Block, Grid, present
 from symconfig.report.partition_moves import moves
 from symconfig.report.partition_said import Contents
 from symconfig.report.partition_told import words
@@ -27,13 +27,12 @@ def baselines(report: Contents) -> list[Block]:
         if one.cost is None or one.memory is None or not isfinite(one.cost):
             missing.append(f"{one.name}: {one.why}")
             continue
-        more = f"{100 * (one.cost / own.cost - 1):+.1f} %"
+        more = signed(one.cost / own.cost - 1)
         how = (str(one.turns), one.keep, _degrees(one, "" if one.fits else "does not fit"))
         rows.append((one.name, report.amount(one.cost), more, gib(one.memory), *how))
     headers = ("strategy", report.unit, "more", "GiB", "microbatches", "keeps", "")
     title = "Strategies with names on the same graph"
-    grid = Grid(headers, tuple(rows), left=(0, 5, 6), title=title, marked=0)
-    return [grid, "\n".join(missing)] if missing else [grid]
+    return present(Grid(headers, tuple(rows), left=(0, 5, 6), title=title, marked=0), "\n".join(missing))
 
 
 def _standing(one: Compared) -> tuple[bool, bool, float]:

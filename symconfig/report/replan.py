@@ -10,7 +10,7 @@ from symconfig.format import count, gib, percent, seconds, words
 from symconfig.frameworks.known import BACKENDS
 from symconfig.report import table
 from symconfig.report.checkpoint import verdict
-from symconfig.report.grid import Block, Grid
+from symconfig.report.grid import Block, Grid, present, titled
 from symconfig.report.rl import whole_step
 from symconfig.runs.checkpoint import Verdict
 from symconfig.runs.replan.differences import Difference
@@ -24,19 +24,25 @@ SHOWN = 12  # fields of a descriptor that are written out: --json has all
 
 def blocks(replan: Replan) -> list[Block]:
     """Return all blocks of a new plan, in order."""
-    shown: list[Block] = [table.headline(replan.new)]
-    if replan.near_plan is not None and replan.near_plan.free:  # before all else: it has its checkpoint for nothing
-        shown.append(_near_plan(replan.near_plan, replan.checkpoint.verdict))
-    shown += _inputs(replan)
-    if replan.kept is not None:
-        shown += _kept(replan.new, replan.kept)
-    shown += [*whole_step(replan.new), _candidates(replan), *_changes(replan)]
-    if replan.near_plan is not None and not replan.near_plan.free:
-        shown.append(_near_plan(replan.near_plan, replan.checkpoint.verdict))
-    shown += _schedule(replan.schedule)
-    shown += [_checkpoint(replan), *verdict(replan.checkpoint), *_command(replan)]
-    shown.append(_files(replan))
-    return [*shown, table.footer(replan.new)]
+    near = replan.near_plan
+    closer = "" if near is None else _near_plan(near, replan.checkpoint.verdict)
+    free = near is not None and near.free
+    return present(
+        table.headline(replan.new),
+        closer if free else "",  # before all else: it has its checkpoint for nothing
+        *_inputs(replan),
+        *(_kept(replan.new, replan.kept) if replan.kept is not None else ()),
+        *whole_step(replan.new),
+        _candidates(replan),
+        *_changes(replan),
+        "" if free else closer,
+        *_schedule(replan.schedule),
+        _checkpoint(replan),
+        *verdict(replan.checkpoint),
+        *_command(replan),
+        _files(replan),
+        table.footer(replan.new),
+    )
 
 
 def _inputs(replan: Replan) -> Iterator[Block]:
@@ -95,8 +101,7 @@ def _changes(replan: Replan) -> Iterator[Block]:
     if any(each.kept.fits and each.kept.slower <= -QUICKER for each in changes.decisions):
         how = ": --keep vpp,layout has it" if replan.old.best.options.pipeline_layout else ""
         yield f"The old layout of the stages was not among those that the search tried now, and is faster{how}."
-    if changes.follows:
-        yield "\n".join(("What follows from it", *(f"  {text}" for text in changes.follows)))
+    yield titled("What follows from it", changes.follows)
     if changes.decisions:
         yield f"Kept whole, the old plan {changes.stayed}."
     elif replan.kept is None:
@@ -108,14 +113,8 @@ def _changes(replan: Replan) -> Iterator[Block]:
 def _kept(new: Any, kept: Kept) -> Iterator[Block]:
     pins = ", ".join(f"{name}={text}" for name, text in kept.pins.items())
     costs = "nothing" if kept.costs_s <= 0 else f"{seconds(kept.costs_s)} s a step ({percent(kept.share)})"
-    yield Grid(
-        *_two(table.compared((("free", kept.free.best), ("kept", new.best)), marked=1)),
-        title=f"Keeping {pins} costs {costs}",
-    )
-
-
-def _two(grid: Grid) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...], tuple[int, ...]]:
-    return grid.headers, grid.rows, grid.left
+    both = table.compared((("free", kept.free.best), ("kept", new.best)))
+    yield Grid(both.headers, both.rows, both.left, title=f"Keeping {pins} costs {costs}")
 
 
 def _near_plan(other: NearPlan, new: Verdict) -> str:
@@ -131,24 +130,17 @@ def _near_plan(other: NearPlan, new: Verdict) -> str:
 
 def _schedule(schedule: Schedule) -> Iterator[Block]:
     """Show iterations and learning rate."""
-    if schedule.rescaled:
-        rows = tuple(
-            (
-                words(each.field),
-                count(each.before),
-                count(each.after),
-                f"{float(each.exact):.2f}" if each.exact.denominator != 1 else "",
-            )
-            for each in schedule.rescaled
-        )
-        yield Grid(
-            ("iterations", "before", "now", "exactly"),
-            rows,
-            left=(0,),
-            title="The schedule, of the same tokens as before",
-        )
-    if schedule.notes:
-        yield "\n".join(f"{note[:1].upper()}{note[1:]}." for note in schedule.notes)
+    rows = (
+        {
+            "iterations": words(each.field),
+            "before": count(each.before),
+            "now": count(each.after),
+            "exactly": f"{float(each.exact):.2f}" if each.exact.denominator != 1 else "",
+        }
+        for each in schedule.rescaled
+    )
+    yield Grid.of(rows, "The schedule, of the same tokens as before", words=("iterations",))
+    yield "\n".join(f"{note[:1].upper()}{note[1:]}." for note in schedule.notes)
 
 
 def _checkpoint(replan: Replan) -> str:

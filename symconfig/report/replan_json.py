@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from symconfig.format import picked
 from symconfig.report.diff import listed
 from symconfig.runs.replan.carried import Verdict
 from symconfig.runs.replan.replan import Replan
@@ -34,9 +35,7 @@ def to_dict(replan: Replan) -> dict[str, Any]:
         else {
             "pins": nearest.pins,
             "best": nearest.plan.best.to_dict(),
-            "slower": nearest.slower,
-            "free": nearest.free,
-            "verdict": nearest.verdict,
+            **picked(nearest, "slower", "free", "verdict"),
         },
         "schedule": _schedule(replan.schedule),
         "going_on": replan.going_on if replan.schedule.step else None,
@@ -52,10 +51,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         return {"runs": False, "fits": False, "why": verdict.refused}
     return {
         "runs": True,
-        "fits": verdict.fits,
-        "step_s": verdict.step_s,
-        "slower": verdict.slower,
-        "device_bytes": verdict.device_bytes,
+        **picked(verdict, "fits", "step_s", "slower", "device_bytes"),
         "over_bytes": max(0.0, verdict.over_bytes),
         "host_over_bytes": max(0.0, verdict.host_over_bytes),
     }

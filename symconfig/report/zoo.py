@@ -20,21 +20,20 @@ _SHOWN = ("name", "source", "aliases", "schema_")  # in the title, or below it
 
 def cluster_list(lines: Sequence[ClusterLine]) -> list[Block]:
     """List clusters, one line each."""
-    rows = tuple(
-        (
-            one.name,
-            one.gpu,
-            f"{one.memory_bytes / 2**30:.1f}",
-            f"{one.peak_flops / _TERA:,.0f}",
-            str(one.gpus_per_node),
-            f"{one.link_bytes_per_s / _GIGA:.4g}",
-            f"{one.network_bytes_per_s / _GIGA:.3g}" if one.network_bytes_per_s is not None else "none",
-        )
+    rows = (
+        {
+            "name": one.name,
+            "GPU": one.gpu,
+            "GiB": f"{one.memory_bytes / 2**30:.1f}",
+            "TFLOP/s": f"{one.peak_flops / _TERA:,.0f}",
+            "a node": str(one.gpus_per_node),
+            "link": f"{one.link_bytes_per_s / _GIGA:.4g}",
+            "network": f"{one.network_bytes_per_s / _GIGA:.3g}" if one.network_bytes_per_s is not None else "none",
+        }
         for one in lines
     )
-    headers = ("name", "GPU", "GiB", "TFLOP/s", "a node", "link", "network")
     return [
-        Grid(headers, rows, left=(0, 1)),
+        Grid.of(rows, words=("name", "GPU")),
         "TFLOP/s: dense, bf16 (fp16 where there is no bf16). a node: GPUs of it. link, network: GB/s of a GPU in one "
         "direction, of the fastest link in its node or rack, and between them.",
         "`symconfig clusters NAME` shows one with its sources. A cluster of your own in a few lines: docs/clusters.md, "
@@ -44,22 +43,21 @@ def cluster_list(lines: Sequence[ClusterLine]) -> list[Block]:
 
 def model_list(lines: Sequence[ModelLine]) -> list[Block]:
     """List models, one line each."""
-    rows = tuple(
-        (
-            one.name,
-            _parameters(one.parameters),
-            _parameters(one.active_parameters),
-            str(one.num_hidden_layers),
-            count(one.hidden_size),
-            count(one.max_position_embeddings),
-            str(one.num_experts or ""),
-            "" if one.task == "pretrain" else one.task,
-        )
+    rows = (
+        {
+            "name": one.name,
+            "parameters": _parameters(one.parameters),
+            "active": _parameters(one.active_parameters),
+            "layers": str(one.num_hidden_layers),
+            "hidden": count(one.hidden_size),
+            "tokens": count(one.max_position_embeddings),
+            "experts": str(one.num_experts or ""),
+            "adapter": "" if one.task == "pretrain" else one.task,
+        }
         for one in lines
     )
-    headers = ("name", "parameters", "active", "layers", "hidden", "tokens", "experts", "adapter")
     return [
-        Grid(headers, rows, left=(0, 7)),
+        Grid.of(rows, words=("name", "adapter")),
         "active: parameters that one token meets. tokens: the longest sequence.",
         "`symconfig models NAME` shows one. A model of your own: `--model PATH` of its config.json, or of what "
         "`symconfig import` makes of it.",
@@ -68,16 +66,16 @@ def model_list(lines: Sequence[ModelLine]) -> list[Block]:
 
 def cluster_shown(cluster: ClusterDescriptor) -> list[Block]:
     """Show all that a cluster states, each number with its uncertainty and source."""
-    plain = tuple(
+    plain = (
         (words(name), _text(value))
-        for name, value in _fields(cluster)
+        for name, value in cluster
         if name not in _SHOWN and not isinstance(value, BaseModel | tuple) and value is not None
     )
     sections: list[tuple[str, BaseModel]] = [("gpu", cluster.gpu), ("host", cluster.host)]
     sections += [(f"level {level.name}, {_joined(level.size)}", level) for level in cluster.levels]
     sections.append(("kernels", cluster.kernels))
     grids = [_section(title, section) for title, section in sections]
-    return [Grid(("", ""), plain, left=(0, 1), title=cluster.name), f"source: {cluster.source}", *grids]
+    return [Grid.pairs(plain, cluster.name), f"source: {cluster.source}", *grids]
 
 
 def model_shown(model: ModelDescriptor) -> list[Block]:
@@ -89,8 +87,7 @@ def model_shown(model: ModelDescriptor) -> list[Block]:
         ("active for a token", count(counted.active)),
         *([("trained", count(counted.trainable))] if counted.trainable != counted.total else []),
     ]
-    grid = Grid(("", ""), (*sizes, *rows), left=(0, 1), title=model.name)
-    return [grid, f"source: {model.source}"]
+    return [Grid.pairs((*sizes, *rows), model.name), f"source: {model.source}"]
 
 
 def _section(title: str, section: BaseModel) -> Grid:
@@ -99,7 +96,7 @@ def _section(title: str, section: BaseModel) -> Grid:
 
 
 def _rows(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
-    for name, value in _fields(section):
+    for name, value in section:
         called = f"{prefix}{words(name)}"
         if isinstance(value, Quantity):
             off = f"{100 * value.uncertainty:.2g} %" if value.uncertainty else ""
@@ -124,11 +121,6 @@ def _amount(name: str, called: str, value: float) -> tuple[str, str]:
         if name.endswith(end):
             return text, called.removesuffix(spelled)
     return f"{value:g}", called
-
-
-def _fields(section: BaseModel) -> Iterator[tuple[str, object]]:
-    for name in type(section).model_fields:
-        yield name, getattr(section, name)
 
 
 def _stated(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, object]]:

@@ -25,6 +25,7 @@ FSDP = replace(
     hide=Hide(data=0.9, sharded_weights=0.9),  # assumed; all but the first gather and the last reduction
     reduced_bytes=4.0,
     together=Together.BLOCK,
+    all_reduced_gradients=False,
     shards_over_tensor=False,
     whole_gradients_at=frozenset(),
     # Gradients are copied into one flat tensor and widened to fp32 before they are reduced

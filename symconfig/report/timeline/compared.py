@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from symconfig.format import gib, percent, seconds, several
+from symconfig.format import gib, percent, picked, seconds, several
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.grid import Block, Grid
@@ -23,22 +23,22 @@ def runs_in(schedule: Schedule) -> str:
 def table(scheduled: Sequence[Scheduled], most_bytes: float) -> Grid:
     """Return a row for each, the plan's own marked. most_bytes: that a GPU has for it. stale: by how many optimizer
     steps the weights of a gradient are older than those that it is applied to."""
-    cells = tuple(
-        (
-            row.schedule.title + (" (planned)" if row.own else ""),
-            str(row.vpp),
-            seconds(row.step_s),
-            percent(row.idle),
-            gib(row.peak_bytes),
-            "yes" if row.peak_bytes <= most_bytes else "no",
-            str(row.staleness),
-            runs_in(row.schedule),
-        )
+    rows = (
+        {
+            "schedule": row.schedule.title + (" (planned)" if row.own else ""),
+            "chunks": str(row.vpp),
+            "step s": seconds(row.step_s),
+            "idle": percent(row.idle),
+            "peak GiB": gib(row.peak_bytes),
+            "fits": "yes" if row.peak_bytes <= most_bytes else "no",
+            "stale": str(row.staleness),
+            "runs in": runs_in(row.schedule),
+        }
         for row in scheduled
     )
     marked = next((number for number, row in enumerate(scheduled) if row.own), None)
-    headers = ("schedule", "chunks", "step s", "idle", "peak GiB", "fits", "stale", "runs in")
-    return Grid(headers, cells, left=(0, 5, 7), marked=marked, title="The same plan under other schedules")
+    title = "The same plan under other schedules"
+    return Grid.of(rows, title, words=("schedule", "fits", "runs in"), marked=marked)
 
 
 def runnable(compared: Compared, backend: str) -> Compared:
@@ -74,15 +74,7 @@ def most_bytes(plan: Plan, candidate: Candidate) -> float:
 def to_dict(compared: Compared) -> list[dict[str, Any]]:
     """Return plain data: schedules that can run it, then those that cannot."""
     able = [
-        named(row.schedule)
-        | {
-            "planned": row.own,
-            "vpp": row.vpp,
-            "step_s": row.step_s,
-            "idle": row.idle,
-            "peak_bytes": row.peak_bytes,
-            "staleness": row.staleness,
-        }
+        named(row.schedule) | {"planned": row.own, **picked(row, "vpp", "step_s", "idle", "peak_bytes", "staleness")}
         for row in compared.able
     ]
     return able + [named(each.schedule) | {"refused": each.why} for each in compared.refused]
@@ -90,9 +82,4 @@ def to_dict(compared: Compared) -> list[dict[str, Any]]:
 
 def named(schedule: Schedule) -> dict[str, Any]:
     """Return what a schedule is called, and where it is from and runs, as plain data."""
-    return {
-        "schedule": schedule.name,
-        "title": schedule.title,
-        "source": schedule.source,
-        "runs_in": list(schedule.runs_in),
-    }
+    return {"schedule": schedule.name, **picked(schedule, "title", "source", "runs_in")}

@@ -10,10 +10,11 @@ import numpy as np
 
 from symconfig.cost.partition.change import Move
 from symconfig.cost.partition.costs import Costs, Keep
-from symconfig.cost.partition.exchange import Collective, Phase, listed
+from symconfig.cost.partition.exchange import Collective, listed
 from symconfig.cost.partition.work import exchanged
 from symconfig.descriptor.mesh import Axis
 from symconfig.graph.layout import Kind
+from symconfig.graph.sharding import Phase
 
 Rows = Sequence[Sequence[int]]  # of every node
 
