@@ -14,6 +14,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import Optimizer
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import InputError
+from symconfig.frameworks.fsdp.backend import TORCH_RELEASE
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.digests import digests
 from symconfig.plans.plan import (
@@ -83,7 +84,7 @@ def sample_plan(
     """
     model = sample_model(model) if isinstance(model, str) else model
     cluster = sample_cluster(cluster) if isinstance(cluster, str) else cluster
-    version = version or ("core_v0.19.0" if backend == "megatron" else "0.18.0")
+    version = version or {"megatron": "core_v0.19.0", "deepspeed": "0.18.0"}.get(backend) or TORCH_RELEASE
     base = _DEGREES.get(model.name, {"tp": 2, "dp": 4}) if backend == "megatron" else {"dp": 16}
     degrees = {name: overrides.pop(name, base.get(name, 1)) for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")}
     parallel = Degrees(**degrees)
@@ -105,6 +106,7 @@ def sample_plan(
         )
     )
     job = _whole(model, job)
+    overrides.setdefault("zero_stage", 3 if backend == "fsdp" else 1)
     options = _options(model, parallel, cluster, overrides)
     recompute = options.recompute.granularity
     memory = {"weights": 12e9, "gradients": 12e9, "optimizer": 9e9, "activations": 15e9, "framework": 2e9}

@@ -41,7 +41,7 @@ def value(words: list[str], name: str) -> str:
 
 
 def test_every_target_for_a_step_takes_such_plans_and_no_others() -> None:
-    assert set(LEARNING) == {"verl", "slime", "openrlhf", "trl", "ms-swift-rlhf"}
+    assert set(LEARNING) == {"verl", "verl-fsdp", "slime", "openrlhf", "trl", "ms-swift-rlhf"}
     for target in LEARNING:
         plan = plan_for(target)
         assert targets()[target].variables(plan)["phases"]
@@ -165,6 +165,40 @@ def test_trl_generates_a_batch_for_all_updates() -> None:
     assert found["generation"]["vllm_gpu_memory_utilization"] == 0.6
     assert found["algorithm"]["beta"] == 0.0
     assert trl.sections(changed(plan, rl={"reference": True}))["algorithm"]["beta"] > 0
+
+
+def test_verl_is_told_of_the_shards_of_fsdp() -> None:
+    plan = with_options(changed(plan_for("verl-fsdp"), away=(learning.STATES,)), cp_comm="a2a")
+    plan = replace(plan, best=replace(plan.best, parallel=replace(plan.best.parallel, dp=4, cp=2)))
+    arrays: Any = targets()["verl-fsdp"].variables(plan)["arrays"]
+    actor = "actor_rollout_ref.actor"
+    assert {
+        f"{actor}.strategy=fsdp2",
+        f"{actor}.fsdp_config.fsdp_size=-1",
+        f"{actor}.fsdp_config.param_offload=False",
+        f"{actor}.fsdp_config.optimizer_offload=True",
+        f"{actor}.ulysses_sequence_parallel_size=2",
+        f"{actor}.ppo_max_token_len_per_gpu=1024",
+        "actor_rollout_ref.model.enable_gradient_checkpointing=False",
+    } <= {word for line in arrays["ACTOR"] for word in line}
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "pin"),
+    [
+        ({"zero_stage": 1}, "zero", "zero=3"),
+        ({"precision": "fp16"}, "precision", "precision=bf16"),
+        ({"optimizer_offload": 1.0}, "optimizer_offload", "optimizer_offload=0"),
+    ],
+)
+def test_what_workers_of_fsdp_do_not_run_names_its_pin(options: dict[str, Any], field: str, pin: str) -> None:
+    assert pin in problems("verl-fsdp", with_options(plan_for("verl-fsdp"), **options))[field].pins
+
+
+@pytest.mark.parametrize("target", ["verl-fsdp", "openrlhf"])
+@pytest.mark.parametrize(("model", "field"), [("granite-4.0-h-small", "mixers"), ("gpt-oss-120b", "attention_sinks")])
+def test_what_transformers_cannot_pack_is_refused(target: str, model: str, field: str) -> None:
+    assert field in problems(target, replace(plan_for(target), model=load_model(model)))
 
 
 def test_verl_is_told_whose_kernels_bring_tokens_to_their_experts() -> None:

@@ -56,6 +56,7 @@ def plans() -> list[Plan]:
         sample_plan(load_model("llama3.1-8b"), **alone, zero_stage=3),
         learning_plan(),
         learning_plan(backend="deepspeed"),
+        learning_plan(backend="fsdp"),
     ]
 
 

@@ -170,6 +170,6 @@ LEFT_OUT = {
     "ms-swift": "has not been tried without a GPU",
     "pytorchjob": _PODS,
     "trainjob": _PODS,
-    **dict.fromkeys(("verl", "slime", "openrlhf", "trl", "ms-swift-rlhf"), "its engine needs a GPU"),
+    **dict.fromkeys(("verl", "verl-fsdp", "slime", "openrlhf", "trl", "ms-swift-rlhf"), "its engine needs a GPU"),
     "skypilot": "rents machines of a cloud",
 }

@@ -40,5 +40,5 @@ SLIME_CHUNKED = LogitBytes(forward=6.0, entropy=6.0, update=4.0, entropy_update=
 # the log-softmax has two gradients beside it, 12; the planner's loss has 10 of these.
 PAIRS = LogitBytes(forward=8.0, kept=8.0, update=2.0)
 # Of an actor that is planned for a target; VERL where nothing else is known.
-BY_TARGET: Mapping[str, LogitBytes] = {"verl": VERL, "slime": SLIME}
+BY_TARGET: Mapping[str, LogitBytes] = {"verl": VERL, "verl-fsdp": VERL_FSDP, "slime": SLIME}
 PLAIN = LogitBytes(forward=0.0, update=0.0)  # what the planner counts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,7 +15,6 @@ from symconfig.existing.audit.audit import Audit, unpredicted_for
 from symconfig.existing.audit.judge import Judged, judge
 from symconfig.existing.recover.rl.step import Step
 from symconfig.existing.recover.run import Run
-from symconfig.frameworks.fsdp.behaviour import FSDP
 from symconfig.plans.plan import Plan
 from symconfig.runs.best import best_plan
 from symconfig.runs.rl.choose import Question, planned
@@ -23,7 +22,7 @@ from symconfig.runs.rl.engine import Engine, Replica, generate
 from symconfig.runs.rl.lengths import packing
 from symconfig.runs.rl.logits import SLIME, SLIME_CHUNKED, VERL, VERL_FSDP, LogitBytes
 from symconfig.runs.rl.phases import AWAY, Layout
-from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
+from symconfig.runs.rl.trained import Trained
 from symconfig.solve.predict import as_found
 from symconfig.solve.prospect import Prospect
 
@@ -136,8 +135,7 @@ def _trained(
     judged = judge(replace(run, configuration=packed, step=step), cluster, limits)
     point = as_found(run.described.model, cluster, packed)
     point = replace(point, request=replace(point.request, job=judged.plan.job))
-    made = Stated if step.workers == "megatron" else _InFp32
-    return made(judged.plan, judged.plan.best, fill, logits, point)
+    return Stated(judged.plan, judged.plan.best, fill, logits, point)
 
 
 @dataclass(frozen=True)
@@ -149,23 +147,3 @@ class Stated(Trained):
     @cached_property
     def prospect(self) -> Prospect:
         return self.point
-
-
-@dataclass(frozen=True)
-class _InFp32(Stated):
-    """A model that FSDP trains. Its shards of weights and gradients are in fp32, with Adam's moments: of 16 bytes of a
-    parameter 4, 4 and 8, where a plan has 2, 2 and 12; what is gathered of the weights is there in a pass alone. The
-    optimizer sets gradients to nothing after an update (verl/workers/engine/base.py, zero_grad_on_exit)."""
-
-    @property
-    def frees_gradients(self) -> bool:
-        return True
-
-    @property
-    def memory(self) -> Mapping[str, float]:
-        own = self.candidate.predicted.memory
-        shards = own[GRADIENTS]  # of 16 bits, as a plan has weights and gradients
-        wide = {WEIGHTS: 2 * shards, GRADIENTS: 2 * shards, STATES: own[STATES] - 2 * shards}
-        if self.prospect.request.framework.bytes != FSDP.bytes:  # the model itself is in 16 bits
-            wide = {WEIGHTS: shards, GRADIENTS: shards, STATES: own[STATES]}
-        return {**own, **wide}

@@ -42,7 +42,7 @@ class Trained:
     @property
     def frees_gradients(self) -> bool:
         """Tell whether gradients have memory during an update alone."""
-        return False
+        return self.prospect.request.framework.shard_bytes is not None
 
     @cached_property
     def prospect(self) -> Prospect:
@@ -56,8 +56,14 @@ class Trained:
 
     @property
     def memory(self) -> Mapping[str, float]:
-        """Return the bytes by part, of the fullest GPU while it is updated."""
-        return self.candidate.predicted.memory
+        """Return the bytes by part, of the fullest GPU while it is updated. What is gathered of weights that rest in
+        shards is no part: it is there in a pass alone."""
+        own, framework = self.candidate.predicted.memory, self.prospect.request.framework
+        if framework.shard_bytes is None:
+            return own
+        shards = own[GRADIENTS] * framework.shard_bytes / framework.bytes.gradient
+        wider = 2 * (shards - own[GRADIENTS])
+        return {**own, WEIGHTS: shards, GRADIENTS: shards, STATES: own[STATES] - wider}
 
     @property
     def libraries(self) -> float:
