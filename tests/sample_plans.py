@@ -200,8 +200,10 @@ def _layout(model: ModelDescriptor, parallel: Degrees) -> str:
     return "E" + "|".join(words) + "m" * model.num_nextn_predict_layers + "L"
 
 
-def learning_plan(training: dict[str, Any] | None = None, backend: str = "megatron") -> Plan:
-    """A plan whose job learns by reinforcement, with a step around it in which nothing goes to the host."""
+def learning_plan(
+    training: dict[str, Any] | None = None, backend: str = "megatron", away: tuple[str, ...] = ()
+) -> Plan:
+    """A plan whose job learns by reinforcement, with a step around it. away: what goes to the host between phases."""
     degrees = {"tp": 2, "pp": 1, "dp": 4} if backend == "megatron" else {"dp": 8}
     plan = sample_plan(backend=backend, training=training or {}, **degrees)
     lengths = {"mean": 100.0, "max": 256}
@@ -217,7 +219,7 @@ def learning_plan(training: dict[str, Any] | None = None, backend: str = "megatr
         memory_share=0.6,
         at_once=64,
         tokens_per_gpu=1024,
-        away=(),
+        away=away,
         host_bytes=40e9,
         step_s=15.0,
         interval=(12.0, 20.0),

@@ -34,16 +34,10 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    training, options = plan.training, plan.best.options
+    training = plan.training
     yield from (each.problem() for each in refused(plan, "fsdp", TORCH_RELEASE))
-    yield from learning.of_transformers(plan, "verl")
+    yield from learning.of_fsdp(plan, "verl")
     yield from verl.of_updates(learning.section(plan))
-    if options.precision != "bf16":
-        what = "verl's FSDP workers are planned in bf16"
-        yield Problem(what, field="precision", got=options.precision, need="bf16", pins=("precision=bf16",))
-    if options.recompute.method == "block":
-        what = "verl's FSDP workers run all layers again, or none"
-        yield Problem(what, field="recompute", got="some layers", pins=("recompute=none",))
     if training.lr_decay_style not in _SCHEDULES:
         what, need = "verl's FSDP workers are told one of these alone", " or ".join(_SCHEDULES)
         yield Problem(what, field="training.lr_decay_style", got=training.lr_decay_style, need=need)
