@@ -78,7 +78,7 @@ def accept(folder: Path) -> Values:
     del own["defaults"]
     assert not (unknown := list(_unknown(own, base))), unknown
     config = OmegaConf.to_container(parse_hydra_overrides(read, words[7:]), resolve=True)
-    master: Any = MasterConfig(**config)  # type: ignore[arg-type]
+    master: Any = MasterConfig(**config)
     policy, cluster = master.policy, master.cluster
     world = cluster["num_nodes"] * cluster["gpus_per_node"]
     data_parallel = _policy(policy, world, cluster["gpus_per_node"])
