@@ -54,7 +54,7 @@ def _dtensor(plan: Plan) -> Section:
             "tensor_parallel_size": 1,
             "context_parallel_size": 1,
             "sequence_parallel": False,
-            "cpu_offload": False,
+            "cpu_offload": plan.best.options.param_offload,
             "activation_checkpointing": plan.best.options.recompute.granularity == "full",
         },
         "optimizer": {

@@ -48,6 +48,7 @@ def _actor(plan: Plan, step: PlannedRl | None) -> dict[str, object]:
     return {
         "actor_rollout_ref.model.enable_gradient_checkpointing": plan.best.options.recompute.granularity == "full",
         **_engine(_ACTOR, f"{_ACTOR}.fsdp_config", plan.best.parallel.cp, step),
+        f"{_ACTOR}.fsdp_config.offload_policy": plan.best.options.param_offload,
         f"{_ACTOR}.optim.betas": [training.adam_beta1, training.adam_beta2],
         f"{_ACTOR}.optim.lr_scheduler_type": training.lr_decay_style,
         f"{_ACTOR}.optim.min_lr_ratio": training.min_lr / training.lr,

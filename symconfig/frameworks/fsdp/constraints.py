@@ -60,9 +60,9 @@ RING = Constraint(
 )
 OFFLOAD = Constraint(
     name="offload",
-    predicate=lambda f, p: (p.optimizer_offload > 0) | p.param_offload,
-    rule="FSDP's own offload is not planned",
-    sentence="FSDP2's CPUOffloadPolicy steps the optimizer on the host, which is not priced",
+    predicate=lambda f, p: no(p.optimizer_offload == p.param_offload),
+    rule="FSDP's own offload is of all shards and the optimizer's step",
+    sentence="FSDP2's CPUOffloadPolicy has all shards on the host, where the optimizer steps them, or none",
     about="optimizer_offload",
     pins=("optimizer_offload=0",),
     source="torch/distributed/fsdp/_fully_shard/_fsdp_api.py, CPUOffloadPolicy",

@@ -203,6 +203,7 @@ def _dtensor(policy: Any) -> Values:
         "pp": 1,
         "cp": config["context_parallel_size"],
         "zero_stage": 3,
+        "param_offload": config["cpu_offload"],
         "recompute": "full" if config["activation_checkpointing"] else "none",
         "lr": lr,
         "lr_warmup_iters": warm,

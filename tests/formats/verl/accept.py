@@ -110,6 +110,7 @@ def _fsdp(config: Any, actor: Any, world: int) -> Values:
         "cp": engine.ulysses_sequence_parallel_size,
         "dp": world // engine.ulysses_sequence_parallel_size,
         "zero_stage": (3 if engine.reshard_after_forward else 2) if size < 0 or size >= world else 0,
+        "param_offload": engine.offload_policy,
         "precision": {"bfloat16": "bf16", "float16": "fp16"}[engine.dtype],
         "recompute": "full" if config.actor_rollout_ref.model.enable_gradient_checkpointing else "none",
         "adapter": "lora" if config.actor_rollout_ref.model.lora_rank else None,
