@@ -46,7 +46,7 @@ def config_json(model: ModelDescriptor) -> Json:
 
 def _as_the_class_spells(kind: str, architecture: Architecture, config: Json) -> Json:
     """Return the file with the class's own spelling of keys that the import reads under another."""
-    own = defaults(kind)
+    own = defaults(families()[kind])
     other = {key: name for name, key in architecture.same_as.items() if name in own and key not in own}
     return {other.get(key, key): value for key, value in config.items()}
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Limits
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.existing.audit import memory_rules, remedies
+from symconfig.existing.audit import remedies
 from symconfig.existing.audit.judge import Judged, job_of, judge
+from symconfig.existing.audit.memory_rules import MEMORY
 from symconfig.existing.audit.sides import Side, side
 from symconfig.existing.launch.reading import Assumption, Hides, Reading
 from symconfig.existing.recover.run import Impossible, Run
@@ -139,7 +140,7 @@ def _judged(done: Audit, run: Run, cluster: ClusterDescriptor, limits: Limits) -
         judged = judge(run, cluster, limits)
     except InputError as error:
         return unpredicted_for(done, error.problems)
-    return replace(done, judged=judged, findings=(*done.findings, *memory_rules.findings(judged, done.reading)))
+    return replace(done, judged=judged, findings=(*done.findings, *MEMORY.findings(judged, done.reading.start)))
 
 
 def planned(
@@ -183,5 +184,4 @@ def _uncounted(reading: Reading) -> Problem:
     if not reading.world.dark:
         return Problem("is not said by the launcher", field=field, hint=hint)
     word = reading.world.dark[0]
-    place = word.place
-    return Problem(f"its value {word.unknown}", place.file, place.line, place.column, field=field, hint=hint)
+    return word.place.problem(f"its value {word.unknown}", field=field, hint=hint)

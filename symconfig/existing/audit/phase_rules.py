@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from symconfig.errors import Problem
 from symconfig.existing.audit.judge import Judged
-from symconfig.existing.launch.reading import Reading
 from symconfig.existing.rules.rl import DYNAMIC
-from symconfig.existing.rules.rule import Finding, Rules, placed
+from symconfig.existing.rules.rule import Rules
 from symconfig.format import gib
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import PlannedPhase
@@ -135,14 +134,3 @@ def _fullest(plan: Plan, phases: Sequence[PlannedPhase], what: str, hint: str | 
         need=f"{gib(plan.usable_bytes)} GiB usable of {gib(_memory(plan))} GiB",
         hint=hint,
     )
-
-
-RULES = tuple(PHASES.entered)
-
-
-def findings(judged: Judged, reading: Reading) -> list[Finding]:
-    """Return every rule that is broken, placed at the program that is started."""
-    place = reading.program.place if reading.program is not None else reading.texts[0].place(0, 0)
-    return [
-        Finding(rule.name, rule.severity, placed(problem, place)) for rule in RULES for problem in rule.check(judged)
-    ]

@@ -164,7 +164,7 @@ class MegatronSide:
         meanings = [meant(setting.name, self.version) for setting in names.unknown if self.parsed]
         if all(meanings):  # else they are a fork's, and the run says what it is predicted without
             for setting, hint in zip(names.unknown, meanings, strict=False):
-                yield names.problem(setting, "is no option: what it was meant to say is not known", hint=hint)
+                yield setting.problem("is no option: what it was meant to say is not known", hint=hint)
         if self.reading.recipe is None:
             return
         open_ = [" or ".join(dests) for dests in _OF_A_RECIPE if not any(map(names.given, dests))]
@@ -176,15 +176,8 @@ class MegatronSide:
     def _of_recipe(self, what: str, hint: str) -> Problem:
         word = self.reading.recipe
         assert word is not None, "is asked for of a recipe"
-        place = word.place
-        return Problem(
-            f"decides what its overrides leave open, and symconfig does not read it: {what}",
-            place.file,
-            place.line,
-            place.column,
-            f"the recipe {word.text}",
-            hint=hint,
-        )
+        what = f"decides what its overrides leave open, and symconfig does not read it: {what}"
+        return word.place.problem(what, field=f"the recipe {word.text}", hint=hint)
 
 
 class ForkSide(MegatronSide):

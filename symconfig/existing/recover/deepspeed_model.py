@@ -15,6 +15,7 @@ from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.descriptor.model import Adapter, AdapterTarget, ModelDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.existing.launch.reading import Reading
+from symconfig.existing.launch.text import problem_at
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.known import by_name
 from symconfig.existing.recover.run import Assumed, Described
@@ -73,8 +74,7 @@ def _base(reading: Reading, arguments: Arguments, supplied: Supplied) -> tuple[M
     place = arguments.place(*NAMES)
     if given and (public := by_name(given, place)) is not None:
         return public
-    where = Problem("", file=reading.file) if place is None else Problem("", place.file, place.line, place.column)
-    raise InputError(unnamed(given, where))
+    raise InputError(unnamed(given, problem_at(place, "", reading.file)))
 
 
 def unnamed(given: str | None, where: Problem) -> Problem:

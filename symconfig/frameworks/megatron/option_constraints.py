@@ -315,7 +315,7 @@ GATHER_SHARDING = Constraint(
     got="zero_stage {p.zero}",
     pins=("fp8_param_gather=off", "zero"),
     source=ARGUMENTS,
-    example=GATHER | {"zero": 0},
+    example=GATHER | {"zero": 0, "tp": 8},
 )
 GATHER_OFFLOAD = Constraint(
     name="gathered weights of an offloaded optimizer",

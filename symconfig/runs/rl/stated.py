@@ -10,9 +10,9 @@ from symconfig.cost.machine import machine
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job, Limits
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.existing.audit import phase_rules
 from symconfig.existing.audit.audit import Audit, planned, unpredicted_for
 from symconfig.existing.audit.judge import Judged, judge
+from symconfig.existing.audit.phase_rules import PHASES
 from symconfig.existing.recover.rl.step import Step
 from symconfig.existing.recover.run import Run
 from symconfig.frameworks.fsdp.behaviour import FSDP
@@ -49,7 +49,7 @@ def completed(
         judged = _alone(run, cluster, limits) if run.step is None else _judged(run, run.step, cluster, limits)
     except InputError as error:
         return unpredicted_for(done, error.problems)
-    done = replace(done, judged=judged, findings=(*done.findings, *phase_rules.findings(judged, done.reading)))
+    done = replace(done, judged=judged, findings=(*done.findings, *PHASES.findings(judged, done.reading.start)))
     if not plan:
         return done
     if run.step is None:

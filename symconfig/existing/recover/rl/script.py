@@ -37,9 +37,9 @@ class Script:
     def __post_init__(self) -> None:
         self.values = Values(self.TRAINER, self.reading.options)
 
-    def problem(self, key: str, what: str, got: str | None = None, need: str | None = None) -> Problem:
-        """Return a Problem about an option, where it stands."""
-        return self.values.problem(key, what, self.reading.file, got=got, need=need)
+    def problem(self, key: str, what: str, **words: str | None) -> Problem:
+        """Return a Problem about an option, where it stands. words: its got and need."""
+        return self.values.problem(key, what, self.reading.file, **words)
 
     def section(self, **fields: object) -> Rl | None:
         """Return the script's numbers as a job's section; None with why they make no step in `problems`."""
