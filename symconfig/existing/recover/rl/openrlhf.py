@@ -222,6 +222,11 @@ class Reader(Script):
         how = replace(how, loss=replace(how.loss, kernel=LossKernel.WIDE_IN_PLACE))
         return replace(run, configuration=replace(run.configuration, framework=replace(framework, implementation=how)))
 
+    @property
+    def _streams(self) -> bool:
+        """Tell whether a reference comes from the host: by offload_param, which does nothing below ZeRO-3."""
+        return self.values.switch("ref.offload") and self.values.number("ds.zero_stage") == 3
+
     def _step(self, rl: Rl, actor: Run, packed: Packed) -> Step:
         """Return the step around the actor's run."""
         values, degrees, room = self.values, actor.configuration.degrees, actor.configuration.seq_length
@@ -229,7 +234,7 @@ class Reader(Script):
         read = min(most, self._room("rollout", rl).room) / room
         sleeps = values.switch("ds.enable_sleep") and not values.switch("ds.adam_offload")
         fill = packed.fill(rl, actor.configuration.global_batch)
-        streams = values.switch("ref.offload") and actor.described.model.adapter is None
+        streams = self._streams and actor.described.model.adapter is None
         many = values.switch("train.dynamic_batch_enable") and packed.spread(rl, degrees.dp) >= MANY * degrees.dp
         return Step(
             trainer=OPENRLHF,
@@ -259,7 +264,7 @@ class Reader(Script):
             trainer=OPENRLHF,
             preference=pairs,
             scores=self._program == "train_rm",
-            reference="streamed" if values.switch("ref.offload") else "resident",
+            reference="streamed" if self._streams else "resident",
         )
         why = "as data.max_len cuts them; shorter ones take less"
         taken = Assumed("sequences", f"{longest:,} tokens each", why)
