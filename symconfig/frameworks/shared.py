@@ -87,7 +87,6 @@ CONTEXT_KERNEL = Constraint(
     name="context parallel kernel",
     predicate=lambda f, p: (p.cp > 1) & no(f.flash),
     rule="context parallelism needs flash attention, which this GPU or job does not have",
-    sentence="context parallelism needs flash attention, which this GPU or job does not have",
     about="cp",
     got="{p.cp}",
     pins=("cp=1",),

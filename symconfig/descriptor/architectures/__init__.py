@@ -59,6 +59,8 @@ def _around(known: Mapping[str, Architecture]) -> Iterator[tuple[str, Architectu
 
 def _complete(kind: str, table: Architecture) -> Architecture:
     """Return a table with the defaults and the spellings of its class."""
+    parts = (*table.blocks.values(), *table.rules)
+    table = replace(table, reads=(*table.reads, *(key for part in parts for key in part.keys)))
     row = row_of(table.of_class or kind)
     if row is None:
         return table

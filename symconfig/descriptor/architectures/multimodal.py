@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from symconfig.descriptor.architectures import layer_rules
+from symconfig.descriptor.architectures import rules
 from symconfig.descriptor.architectures.architecture import Architecture
 
 _UNTIED = {"tie_word_embeddings": False}
 _UNUSED = ("sliding_window", "use_sliding_window", "max_window_layers", "layer_types")
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "qwen2_vl_text": Architecture(constants={"qkv_bias": True}, defaults=_UNTIED, layers=layer_rules.qwen2),
-    "qwen2_5_vl_text": Architecture(constants={"qkv_bias": True}, defaults=_UNTIED, layers=layer_rules.qwen2),
+    "qwen2_vl_text": Architecture(constants={"qkv_bias": True}, defaults=_UNTIED, layers=rules.qwen2),
+    "qwen2_5_vl_text": Architecture(constants={"qkv_bias": True}, defaults=_UNTIED, layers=rules.qwen2),
     "qwen3_vl_text": Architecture(constants={"qk_norm": True}, defaults=_UNTIED, ignored=_UNUSED),
     "qwen3_vl_moe_text": Architecture(
         constants={"qk_norm": True, "experts.norm_topk_prob": True}, ignored=(*_UNUSED, "norm_topk_prob")
