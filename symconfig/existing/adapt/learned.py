@@ -14,6 +14,7 @@ from symconfig.existing.adapt.progress import Progress
 from symconfig.existing.adapt.ways import behind_equals
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.launch.reading import Reading, Setting
+from symconfig.existing.launch.text import Edit
 from symconfig.existing.recover.rl import slime as of_slime
 from symconfig.existing.recover.rl import verl as of_verl
 from symconfig.existing.recover.rl.script import Script
@@ -111,18 +112,19 @@ class Learned:
         else:
             was = " ".join(word.text for word in setting.values)
             goal = draft.meaning.setting(draft.reading.settings.index(setting), values)
+            edits: Iterator[tuple[Edit, ...]]
             if values is None:
-                ways = words.removed(setting, draft.texts)
+                edits = words.removed(setting, draft.texts)
             else:
                 text = self.added(name, values)[-1].removeprefix(f"{name}=")
                 one = words.changed(setting.values[0], text, draft.texts) if len(setting.values) == 1 else iter(())
-                ways = chain(one, behind_equals(setting, sh(text), draft))
-            after = draft.tried(ways, lambda now: now == goal)
+                edits = chain(one, behind_equals(setting, sh(text), draft))
+            after = draft.tried(edits, lambda now: now == goal)
         if after is None:
             why = "its value is not a word of the script alone" if setting is not None else "no place for it was found"
             return progress.lacking(Unplaced(name, now, why, None if setting is None else setting.place))
-        found = _setting(after.reading, name)
-        place = found.place if found is not None else setting.place if setting is not None else None
+        there = _setting(after.reading, name) or setting
+        place = None if there is None else there.place
         assert place is not None, "is what was tried"
         return progress.went(after, Change(name, was, now, place))
 
@@ -216,8 +218,8 @@ def _beside_option(reading: Reading, name: str) -> Iterator[Setting]:
     """Yield options that a plan decides, those that stand next to it in their order first."""
     at = _OPTIONS.index(name) if name in _OPTIONS else 0
     order = sorted(range(len(_OPTIONS)), key=lambda index: abs(index - at))
-    found = (_setting(reading, _OPTIONS[index]) for index in order)
-    yield from (each for each in found if each is not None)
+    present = (_setting(reading, _OPTIONS[index]) for index in order)
+    yield from (each for each in present if each is not None)
 
 
 VERL = Learned(

@@ -230,10 +230,10 @@ _RAY = (
 )
 def _beside_actor(facts: RlFacts) -> Iterator[Problem]:
     values = facts.values
-    beside = values.switch("train.colocate_all") and not values.switch("train.async_enable")
+    colocated = values.switch("train.colocate_all") and not values.switch("train.async_enable")
     engines, tp = values.whole("vllm.num_engines"), values.whole("vllm.tensor_parallel_size") or 1
     actor = _gpus_of(values, "actor")
-    if facts.trainer is OPENRLHF and beside and engines is not None and engines * tp != actor:
+    if facts.trainer is OPENRLHF and colocated and engines is not None and engines * tp != actor:
         yield facts.problem(
             "vllm.num_engines", "do not have the actor's GPUs", f"{engines} of {tp} GPUs", f"{actor} GPUs"
         )
@@ -249,8 +249,8 @@ def _beside_actor(facts: RlFacts) -> Iterator[Problem]:
 )
 def _reference_apart(facts: RlFacts) -> Iterator[Problem]:
     values = facts.values
-    beside = values.switch("train.colocate_all") or values.switch("train.colocate_actor_ref")
-    if facts.trainer is not OPENRLHF or not beside or not values.number("algo.kl.init_coef"):
+    colocated = values.switch("train.colocate_all") or values.switch("train.colocate_actor_ref")
+    if facts.trainer is not OPENRLHF or not colocated or not values.number("algo.kl.init_coef"):
         return
     for number in ("num_nodes", "num_gpus_per_node"):
         ref, actor = values.whole(f"ref.{number}"), values.whole(f"actor.{number}")
@@ -307,8 +307,8 @@ def _starved(facts: RlFacts) -> Iterator[Problem]:
 )
 def _kept(facts: RlFacts) -> Iterator[Problem]:
     values = facts.values
-    beside = values.switch("train.colocate_all") and not values.switch("train.async_enable")
-    if facts.trainer is not OPENRLHF or not beside or not values.switch("vllm.enable_sleep"):
+    colocated = values.switch("train.colocate_all") and not values.switch("train.async_enable")
+    if facts.trainer is not OPENRLHF or not colocated or not values.switch("vllm.enable_sleep"):
         return
     if not (values.switch("ds.enable_sleep") or values.switch("ds.adam_offload")):
         yield facts.problem("ds.enable_sleep", "is off beside an engine that sleeps", need="it on")
@@ -337,11 +337,8 @@ def _expandable(facts: RlFacts) -> Iterator[Problem]:
         and facts.values.text(f"{_ROLLOUT}.name") == "vllm"
         and facts.values.switch(f"{_ROLLOUT}.free_cache_engine")
     ):
-        place = word.place
-        yield Problem(
-            "ends a vLLM before April 2026, which sleeps beside the actor",
-            place.file, place.line, place.column, "PYTORCH_CUDA_ALLOC_CONF", word.text, "expandable_segments:False",
-        )  # fmt: skip
+        what, need = "ends a vLLM before April 2026, which sleeps beside the actor", "expandable_segments:False"
+        yield word.place.problem(what, field="PYTORCH_CUDA_ALLOC_CONF", got=word.text, need=need)
 
 
 RULES = tuple(RL.entered)

@@ -118,8 +118,8 @@ class Layout:
         generation, *rest = self.phases
         pools = {phase.pool for phase in rest}
         trained = max(sum(phase.seconds for phase in rest if phase.pool == pool) for pool in pools)
-        beside = self.alone and not self.waits
-        return max(generation.seconds, trained) if beside else generation.seconds + trained
+        overlaps = self.alone and not self.waits
+        return max(generation.seconds, trained) if overlaps else generation.seconds + trained
 
     @property
     def beside_engine_bytes(self) -> float:

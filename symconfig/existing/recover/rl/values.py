@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Setting
@@ -42,7 +43,7 @@ class Values:
         """Say whether the script says it."""
         return self.arguments.given(key)
 
-    def problem(self, key: str, what: str, file: str, **words: str | None) -> Problem:
+    def problem(self, key: str, what: str, file: str, **words: Any) -> Problem:
         """Return a Problem about an option: where it stands, or in a file that does not have it."""
         if (setting := self.arguments.find(key)) is not None:
             return setting.problem(what, **words)
