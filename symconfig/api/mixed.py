@@ -16,7 +16,7 @@ from symconfig.descriptor.mixed import MixedCluster, mixed_of
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import Optimizer
 from symconfig.descriptor.training import Training
-from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.errors import InputError, Problem, reworded
 from symconfig.format import json_text
 from symconfig.plans.mixed import MixedCandidate, MixedPlan
 from symconfig.runs.mixed import mixed_plan
@@ -106,7 +106,5 @@ def solve(
     whole = document.data if isinstance(document.data, dict) else {}
     document = Document({"gpus": mixed.gpus, **whole}, document.file, document.keys, document.values, document.unread)
     job = read_job(document, model, mixed.shares[0].cluster, model_base=model_base, problems=collected.all)
-    try:
+    with reworded(lambda problem: stated(problem, job.document)):
         return MixedResult(mixed_plan(job.model, mixed, job.job, top=top, writes=writes, progress=progress))
-    except SymconfigError as error:
-        raise type(error)([stated(problem, job.document) for problem in error.problems]) from None

@@ -58,7 +58,7 @@ class ReplanResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON contract of `symconfig replan --json`."""
-        from symconfig.report.replan_json import to_dict
+        from symconfig.report.replan import to_dict
 
         return to_dict(self.found)
 

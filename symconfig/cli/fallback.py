@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli.options import PLAN, add_changes, add_files, changes, wanted
-from symconfig.cli.shared import as_changes, as_option, file_of, note, replaced, show
-from symconfig.errors import InputError, Problem
+from symconfig.cli.shared import as_changes, as_option, file_of, note, replaced, show, working
+from symconfig.errors import InputError, Problem, reworded
 
 if TYPE_CHECKING:
     from symconfig.plans.plan import Plan
@@ -24,7 +23,6 @@ EXAMPLES = ("symconfig fallback out --lose-nodes 1..2 --out smaller",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig fallback`."""
     add = parser.add_argument
     add("plan", metavar="PLAN.json", help=PLAN)
     add_changes(parser)
@@ -41,7 +39,6 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.plans.file import load_plan
     from symconfig.render.together import LAUNCH
     from symconfig.report.fallback import blocks
-    from symconfig.report.progress import Progress
     from symconfig.runs.replan.fallback import fallback as solve
     from symconfig.solve.answer import TOP
 
@@ -54,13 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
     changed = problems.collect(lambda: changes(arguments)) or {}
     if problems.all or lost is None or files is None or plan is None:
         raise InputError(problems.all)
-    try:
-        with Progress(sys.stderr) as progress:
-            plan = _on_changed(plan, changed, progress)
-            result = solve(plan, lost, top=TOP, progress=progress)
-    except InputError as error:
-        wrong = [as_option(as_changes(problem, changed), arguments) for problem in error.problems]
-        raise InputError(wrong) from None
+    with reworded(lambda problem: as_option(as_changes(problem, changed), arguments)), working() as progress:
+        plan = _on_changed(plan, changed, progress)
+        result = solve(plan, lost, top=TOP, progress=progress)
     written = write(result, out, files, force=arguments.force, tell=replaced) if out is not None else []
     show(arguments, FallbackResult(result).to_dict, lambda: blocks(result))
     if out is not None:

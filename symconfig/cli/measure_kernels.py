@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from symconfig.cli.shared import (
     output,
     show,
     span_s,
+    working,
     write_text,
 )
 from symconfig.errors import InputError, Problem
@@ -78,13 +78,12 @@ def _measured(
     arguments: argparse.Namespace, budget_s: float, known: ClusterDescriptor | None, out: Path | None
 ) -> tuple[KernelTimes, ClusterDescriptor | None]:
     from symconfig.measured.gpu.kernels import choose_device, import_torch, measure_kernels, zoo_name
-    from symconfig.report.progress import Progress
 
     torch: Any = import_torch()
     device = choose_device(torch, arguments.device)
     product = torch.cuda.get_device_name() if device == "cuda" else None
     cluster = known or _cluster(zoo_name(product) if product else None, product, out)
-    with Progress(sys.stderr) as progress:
+    with working() as progress:
         return measure_kernels(torch, device, budget_s, progress), cluster
 
 

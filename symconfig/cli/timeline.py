@@ -35,7 +35,6 @@ MOST_SLOW = 100.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig timeline`."""
     add = parser.add_argument
     add("plan", nargs="?", metavar="PLAN.json", help=PLAN)
     add("--candidate", metavar="N", help="which one of the plan's ranking (default 1, the best)")
@@ -180,8 +179,7 @@ def _replicas(count: int, slow: float | None) -> dict[str, Any]:
 def _pictures(arguments: argparse.Namespace, problems: Problems) -> list[tuple[Path, Callable[[Chart], bytes]]]:
     """Return the files to write, with the maker of each; known problems of their paths are reported before the work."""
     from symconfig.report.timeline.picture import picture
-    from symconfig.report.timeline.png import check, png
-    from symconfig.report.timeline.svg import svg
+    from symconfig.report.timeline.scene import check, png, svg
 
     vector = output(problems, "--svg", arguments.svg, arguments.force, SVG)
     dots = output(problems, "--png", arguments.png, arguments.force, PNG)

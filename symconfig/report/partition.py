@@ -10,10 +10,8 @@ from symconfig.descriptor.mesh import Mesh
 from symconfig.format import count, general, gib, microbatches, milliseconds, percent, seconds
 from symconfig.graph.program.net import Node
 from symconfig.report.grid import Block, Grid
-from symconfig.report.partition_moves import moves
-from symconfig.report.partition_others import baselines, explained
 from symconfig.report.partition_said import Contents, short
-from symconfig.report.partition_told import meeting
+from symconfig.report.partition_tables import baselines, explained, meeting, moves
 from symconfig.report.table import abreast
 from symconfig.solve.partition.run import Partition
 from symconfig.solve.partition.strategy import Part, does, gains, gathered, layout, worded
