@@ -37,14 +37,16 @@ def markdown(record: Mapping[str, Any]) -> str:
     newline.
     """
     sources = record["sources"]
+    memory = [_errors(name, each, "worst_under") for one in sources for name, each in _parts(one, "memory")]
+    unseen = [(one["name"], str(one["n"]), percent(one["fitted"]), percent(one["unseen"])) for one in record["unseen"]]
     parts = (
         _table(("source", "what was run", "on", "published as"), _about(sources), words=True),
         _table(("step time", "rows", "mean error", "bias", "within 10 %", "worst"), _times(sources)),
-        _table(("peak memory", "rows", "mean error", "bias", "within 10 %", "most too low"), _memory(sources)),
+        _table(("peak memory", "rows", "mean error", "bias", "within 10 %", "most too low"), memory),
         _table(("out of memory, at no margin", "ran out", "found", "ran", "false alarms"), _ooms(sources)),
         _table(_SWEEP, _sweeps(sources)),
         _table(_CONSTANTS, _left_out(record["left_out"])),
-        _table(("source", "rows", "mean error, fitted", "left out of the fit"), _unseen(record["unseen"])),
+        _table(("source", "rows", "mean error, fitted", "left out of the fit"), unseen),
         _table(("growth of a step with the GPUs", "plans", "within 3 points", "mean", "worst"), _growths(sources)),
     )
     return "\n".join(part for part in parts if part)
@@ -146,11 +148,6 @@ def _times(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
             yield _errors(f"{source['name']}, single layers", source["layer"], "max")
 
 
-def _memory(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
-    for source in sources:
-        yield from (_errors(name, figures, "worst_under") for name, figures in _parts(source, "memory"))
-
-
 def _errors(name: str, figures: Figures, worst: str) -> tuple[str, ...]:
     mean, bias, close = percent(figures["mape"]), signed(figures["bias"]), percent(figures["within_10"], 0)
     return (name, str(figures["n"]), mean, bias, close, percent(figures[worst]))
@@ -182,11 +179,6 @@ def _left_out(fits: Sequence[Figures]) -> Iterable[Sequence[str]]:
         yield fit["cluster"], str(fit["n"]), str(fit["models"]), percent(fit["fitted"]), unseen, ratio
 
 
-def _unseen(fits: Sequence[Figures]) -> Iterable[Sequence[str]]:
-    for fit in fits:
-        yield fit["name"], str(fit["n"]), percent(fit["fitted"]), percent(fit["unseen"])
-
-
 def _growths(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
     """Yield how far the growth from a plan's smallest to its largest run is off, in points."""
     for source in sources:
@@ -208,10 +200,11 @@ runs that pull it most, and the share of its way that each makes: what the model
 
 def page(record: Mapping[str, Any]) -> str:
     """Return the page of a record of accuracy."""
+    sources = kernel_priors().sources.items()
     parts = [
         _HEAD,
         *(_section(constant["cluster"], constant["constants"]) for constant in record["constants"]),
-        _sources(),
+        "\n".join(["## Sources of kernels\n", *(f"- {name}: {title}" for name, title in sources)]) + "\n",
     ]
     return "\n".join(parts)
 
@@ -235,8 +228,3 @@ def _left(constants: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         if item["deviations"] is not None:
             prior = (item["prior"], item["prior_uncertainty"])
             yield far_from_prior(name, item["deviations"], prior, item["rows"]) + "\n"
-
-
-def _sources() -> str:
-    lines = [f"- {name}: {title}" for name, title in kernel_priors().sources.items()]
-    return "\n".join(["## Sources of kernels\n", *lines]) + "\n"

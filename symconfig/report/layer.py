@@ -108,20 +108,11 @@ def strategy_tables(strategies: Strategies, *, every: bool = False) -> list[Bloc
 
 
 def _table(kind: str, times: int, lines: Sequence[StrategyLine], above: int) -> Grid:
-    rows: dict[tuple[str, ...], list[str]] = {}
-    for line in lines:
-        rows.setdefault((_made(line), _travels(line)), []).append(line.tensor)
+    travels = (": ".join(filter(None, (_used(line), _exchanged(line)))) for line in lines)
+    rows = _joined((line.tensor, _made(line), way) for line, way in zip(lines, travels, strict=True))
     title = f"Block {kind}" + (f" (x {times})" if times > 1 else "")
-    return Grid(
-        ("tensor", "made as", "used otherwise, and exchanged"),
-        tuple((", ".join(names), *cells) for cells, names in rows.items()),
-        left=(0, 1, 2),
-        title=f"{title}; {several(above, 'tensor')} as in a block above (--all)" if above else title,
-    )
-
-
-def _travels(line: StrategyLine) -> str:
-    return ": ".join(part for part in (_used(line), _exchanged(line)) if part)
+    title += f"; {several(above, 'tensor')} as in a block above (--all)" if above else ""
+    return Grid(("tensor", "made as", "used otherwise, and exchanged"), rows, left=(0, 1, 2), title=title)
 
 
 def _made(line: StrategyLine) -> str:

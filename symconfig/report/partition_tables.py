@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import isfinite
 
-from symconfig.format import count, general, gib, signed
+from symconfig.format import count, general, gib, short, signed
 from symconfig.graph.program.net import Node
 from symconfig.report.grid import Block, Grid, present
-from symconfig.report.partition_said import Contents, Telling, short
-from symconfig.solve.partition.account import Compared
+from symconfig.report.partition_said import Contents, Telling
 from symconfig.solve.partition.collectives import Moved
 from symconfig.solve.partition.degrees import AXES, Way
 from symconfig.solve.partition.reasons import Reason
@@ -116,24 +115,17 @@ def baselines(report: Contents) -> list[Block]:
         ("this partition", report.amount(own.cost), "", gib(own.memory), str(training.turns), training.keep.value, "")
     ]
     missing = []
-    for one in sorted(report.compared, key=_standing):
+    for one in sorted(report.compared, key=lambda one: (one.cost is None, not one.fits, one.cost or 0.0)):
         if one.cost is None or one.memory is None or not isfinite(one.cost):
             missing.append(f"{one.name}: {one.why}")
             continue
         more = signed(one.cost / own.cost - 1)
-        how = (str(one.turns), one.keep, _degrees(one, "" if one.fits else "does not fit"))
+        degrees = filter(None, (words(one.way) if one.way is not None else "", "" if one.fits else "does not fit"))
+        how = (str(one.turns), one.keep, ", ".join(degrees))
         rows.append((one.name, report.amount(one.cost), more, gib(one.memory), *how))
     headers = ("strategy", report.unit, "more", "GiB", "microbatches", "keeps", "")
     title = "Strategies with names on the same graph"
     return present(Grid(headers, tuple(rows), left=(0, 5, 6), title=title, marked=0), "\n".join(missing))
-
-
-def _standing(one: Compared) -> tuple[bool, bool, float]:
-    return one.cost is None, not one.fits, one.cost if one.cost is not None else 0.0
-
-
-def _degrees(one: Compared, why: str) -> str:
-    return ", ".join(text for text in (words(one.way) if one.way is not None else "", why) if text)
 
 
 def explained(report: Contents, v: int) -> Iterator[Block]:

@@ -26,9 +26,9 @@ SHOWN = 12  # fields of a descriptor that are written out: --json has all
 
 def blocks(replan: Replan) -> list[Block]:
     """Return all blocks of a new plan, in order."""
-    near = replan.near_plan
-    closer = "" if near is None else _near_plan(near, replan.checkpoint.verdict)
-    free = near is not None and near.free
+    other = replan.near_plan
+    closer = "" if other is None else _near_plan(other, replan.checkpoint.verdict)
+    free = other is not None and other.free
     return present(
         table.headline(replan.new),
         closer if free else "",  # before all else: it has its checkpoint for nothing

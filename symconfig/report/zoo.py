@@ -73,9 +73,12 @@ def cluster_shown(cluster: ClusterDescriptor) -> list[Block]:
         if name not in _SHOWN and not isinstance(value, BaseModel | tuple) and value is not None
     )
     sections: list[tuple[str, BaseModel]] = [("gpu", cluster.gpu), ("host", cluster.host)]
-    sections += [(f"level {level.name}, {_joined(level.size)}", level) for level in cluster.levels]
+    for level in cluster.levels:
+        joins = f"{count(level.size)} GPUs" if level.size is not None else "the whole cluster"
+        sections.append((f"level {level.name}, {joins}", level))
     sections.append(("kernels", cluster.kernels))
-    grids = [_section(title, section) for title, section in sections]
+    heads = ("", "value", "+-", "source")
+    grids = [Grid(heads, tuple(_rows(section)), left=(0, 1, 3), title=title) for title, section in sections]
     return [Grid.pairs(plain, cluster.name), f"source: {cluster.source}", *grids]
 
 
@@ -89,11 +92,6 @@ def model_shown(model: ModelDescriptor) -> list[Block]:
         *([("trained", count(counted.trainable))] if counted.trainable != counted.total else []),
     ]
     return [Grid.pairs((*sizes, *rows), model.name), f"source: {model.source}"]
-
-
-def _section(title: str, section: BaseModel) -> Grid:
-    rows = tuple(_rows(section))
-    return Grid(("", "value", "+-", "source"), rows, left=(0, 1, 3), title=title)
 
 
 def _rows(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
@@ -143,10 +141,6 @@ def _text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return str(value)
-
-
-def _joined(size: int | None) -> str:
-    return f"{count(size)} GPUs" if size is not None else "the whole cluster"
 
 
 def _parameters(number: int) -> str:

@@ -35,7 +35,7 @@ def picture(chart: Chart) -> Scene:
     drawn = axes(pieces, _LEFT, _RIGHT, _GAP)
     notes = [*chart.notes, *([left_out] if (left_out := gaps(pieces)) else [])]
     top = _TOP + _LINE * (len(notes) + 2)
-    row = _row(chart)
+    row = _LANE + _network_height(chart) + _MEMORY + _BETWEEN
     bottom = top + row * chart.timeline.pp
     shapes: list[Boxes | Line | Words] = [Words(16, _TOP, chart.title, 16, bold=True)]
     shapes += [Words(16, _TOP + _LINE * (number + 1), note, 12, _GREY) for number, note in enumerate(notes)]
@@ -49,10 +49,6 @@ def picture(chart: Chart) -> Scene:
 def _network_height(chart: Chart) -> float:
     """Return the height of the lane of what runs during the work."""
     return _NETWORK if any(LOOKS[kind].alongside for kind in chart.kinds) else 0.0
-
-
-def _row(chart: Chart) -> float:
-    return _LANE + _network_height(chart) + _MEMORY + _BETWEEN
 
 
 def _legend(chart: Chart, y: float) -> Shapes:
