@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from symconfig.api.arguments import typed
-from symconfig.api.planning import Tell, check_free, check_top, job_fields, put, read_job
+from symconfig.api.planning import Tell, check_top, job_fields, put, read_job
 from symconfig.api.problems import Problems, stated
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Limits, Packing
@@ -42,9 +42,7 @@ class MixedResult:
         """
         from symconfig.render.mixed import files
 
-        out = Path(out)
-        check_free(out, force)
-        return put(files(self.plan), out, force, tell)
+        return put(lambda: files(self.plan), Path(out), force, tell)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON contract of `symconfig plan --json` on two kinds."""

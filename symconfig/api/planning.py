@@ -374,16 +374,16 @@ def remarks(plan: Plan, wanted: Wanted) -> tuple[str, ...]:
 
 def write(plan: Plan, out: Path, wanted: Wanted, *, force: bool, tell: Tell = lambda _: None) -> list[Path]:
     """Render `plan` into the folder `out`, all files or none; returns their paths. tell: see `put`."""
-    check_free(out, force)
-    return put(files(plan, wanted), out, force, tell)
+    return put(lambda: files(plan, wanted), out, force, tell)
 
 
-def put(made: Files, out: Path, force: bool, tell: Tell) -> list[Path]:
+def put(make: Callable[[], Files], out: Path, force: bool, tell: Tell) -> list[Path]:
     """Write files into a folder, all or none. tell: is given the names of those that replace what somebody edited."""
     from symconfig.render.files import write as write_files
     from symconfig.runs.replan.check import replaced
 
-    names: list[str] = []
+    check_free(out, force)
+    made, names = make(), list[str]()
     write_files(made, out, force, lambda: names.extend(replaced(out, made)))
     if names:
         tell(names)

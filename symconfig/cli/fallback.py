@@ -35,10 +35,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Exit 0; 1 where nothing fits on any smaller number of nodes."""
     from symconfig.api import planning as api
-    from symconfig.api.fallback import FallbackResult, write
+    from symconfig.api.fallback import fallback_files
     from symconfig.plans.file import load_plan
     from symconfig.render.together import LAUNCH
-    from symconfig.report.fallback import blocks
+    from symconfig.report.fallback import blocks, to_dict
     from symconfig.runs.replan.fallback import fallback as solve
     from symconfig.solve.answer import TOP
 
@@ -54,8 +54,10 @@ def run(arguments: argparse.Namespace) -> int:
     with reworded(lambda problem: as_option(as_changes(problem, changed), arguments)), working() as progress:
         plan = _on_changed(plan, changed, progress)
         result = solve(plan, lost, top=TOP, progress=progress)
-    written = write(result, out, files, force=arguments.force, tell=replaced) if out is not None else []
-    show(arguments, FallbackResult(result).to_dict, lambda: blocks(result))
+    written = []
+    if out is not None:
+        written = api.put(lambda: fallback_files(result, files), out, arguments.force, replaced)
+    show(arguments, lambda: to_dict(result), lambda: blocks(result))
     if out is not None:
         folders = ", ".join(f"nodes-{count}" for count, _ in result.runs)
         picks = "launch.sh takes the plan that fits, of " if out / LAUNCH in written else ""

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from symconfig.cost.flops import work_flops
 from symconfig.graph.derived import AttentionWork, Matmul
 from symconfig.graph.operator import ELEMENT_BYTES, Element
-from symconfig.report.timeline.chart import Chart
-from symconfig.report.timeline.kinds import LOOKS
+from symconfig.report.timeline.chart import LOOKS, Chart
 from symconfig.solve.detail import Detail
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import lattice

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from symconfig.format import gib, percent
-from symconfig.report.timeline.chart import Chart
-from symconfig.report.timeline.kinds import LOOKS, OPTIMIZER
+from symconfig.report.timeline.chart import LOOKS, OPTIMIZER, Chart
 from symconfig.report.timeline.scene import Box, Boxes, Line, Scene, Words, text_width
 from symconfig.report.timeline.windows import Axis, axes, fitting, gaps, ticks
 from symconfig.schedule.timeline import Event

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from symconfig.report.timeline.chart import Chart
-from symconfig.report.timeline.kinds import LEFT_OUT, LOOKS, OPTIMIZER
+from symconfig.report.timeline.chart import LEFT_OUT, LOOKS, OPTIMIZER, Chart
 from symconfig.report.timeline.windows import Window, windows
 from symconfig.schedule.timeline import Event
 from symconfig.units import GIB

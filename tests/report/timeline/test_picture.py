@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from symconfig.report.timeline.kinds import LOOKS
+from symconfig.report.timeline.chart import LOOKS
 from symconfig.report.timeline.picture import picture
 from symconfig.report.timeline.scene import Box, Boxes, Words, png, svg, text_width
 from tests.report.timeline.support import made
