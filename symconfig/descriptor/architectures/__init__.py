@@ -12,10 +12,12 @@ import pkgutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import Architecture
+from symconfig.descriptor.architectures.architecture import Architecture, Rule
+from symconfig.descriptor.architectures.block import Block
 from symconfig.descriptor.architectures.class_defaults import around, defaults, families, row_of
 from symconfig.descriptor.architectures.multimodal import AROUND
 
@@ -59,8 +61,8 @@ def _around(known: Mapping[str, Architecture]) -> Iterator[tuple[str, Architectu
 
 def _complete(kind: str, table: Architecture) -> Architecture:
     """Return a table with the defaults and the spellings of its class."""
-    parts = (*table.blocks.values(), *table.rules)
-    table = replace(table, reads=(*table.reads, *(key for part in parts for key in part.keys)))
+    parts: tuple[Block | Rule, ...] = (*table.blocks.values(), *table.rules)
+    table = replace(table, reads=(*table.reads, *chain.from_iterable(part.keys for part in parts)))
     row = row_of(table.of_class or kind)
     if row is None:
         return table
