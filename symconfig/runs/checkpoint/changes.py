@@ -237,12 +237,12 @@ def _schedules(old: Plan, new: Plan) -> Iterator[str]:
             yield difference
 
 
-def _of_models(compared: weights.Compared) -> Finding:
-    return lambda old, new: compared.find(old.model, new.model)
+def _of_models(find: weights.Finding) -> Finding:
+    return lambda old, new: find(old.model, new.model)
 
 
-for _entry in weights.COMPARED:
-    fact(_entry.name, _entry.does)(_of_models(_entry))
+for _name, _does, _find in weights.COMPARED:
+    fact(_name, _does)(_of_models(_find))
 
 
 @fact("positions", "a learned position for every token, and another number of them")
