@@ -207,7 +207,10 @@ class Costs:
 
     def link(self, index: int, given: Rows, taken: Rows) -> LinkCost:
         """Return the costs of a link for every pair of rows of its two ends."""
-        return self._link(index, given, taken, True)
+        if isinstance(self.rule(index), Weight):
+            return self._link(index, given, taken, True)
+        cost, memory, back, there = self.grouped(index, given, taken)
+        return LinkCost(cost[back].take(there, axis=1), memory[back].take(there, axis=1))
 
     def grouped(self, index: int, given: Rows, taken: Rows) -> tuple[Array, Array, Rows, Rows]:
         """Return the costs of a link for every pair of rows that it tells apart, and of each row of its two ends which
@@ -217,7 +220,7 @@ class Costs:
         second, there = self._alike(index, taken, True)
         if 2 * len(first) * len(second) > len(given) * len(taken):
             first, back, second, there = given, np.arange(len(given)), taken, np.arange(len(taken))
-        return (*self.link(index, first, second), back, there)
+        return (*self._link(index, first, second, True), back, there)
 
     def _alike(self, index: int, rows: Rows, end: bool) -> tuple[Rows, Rows]:
         """Return the rows that a link tells apart: by the tensor's layout; of a parameter all of them, and of what
@@ -293,13 +296,6 @@ class Costs:
             cost = np.full(shape, np.inf)
             cost[where] = self._shown(rule, numbers, ahead[where[1]], behind[where[1]])
             return LinkCost(cost, np.broadcast_to(0.0, shape))
-        if both:  # layouts of one tensor are fewer than the rows of its two nodes
-            first, back = distinct(self.net.nodes[link.producer].ports[link.given], given)
-            second, there = distinct(self.net.nodes[link.consumer].ports[link.taken], taken)
-            if 2 * len(first) * len(second) <= len(given) * len(taken):
-                cost, memory = self._between(rule, first, second, both)
-                wide = memory[back].take(there, axis=1) if rule.kept is not None else np.broadcast_to(0.0, shape)
-                return LinkCost(cost[back].take(there, axis=1), wide)
         return self._between(rule, given, taken, both)
 
     def _shown(self, rule: Weight, numbers: Sequence[Numbers], ahead: Array, behind: Array) -> Array:
