@@ -26,7 +26,19 @@ from symconfig.graph.derived import (
 )
 from symconfig.graph.layout import PARTIAL, Kind, Layout, Move, Place, moves
 from symconfig.graph.monomial import ONE, Monomial
-from symconfig.graph.operator import LAYER, Block, Element, Gradients, Leg, Operator, Tensor, Use, Weight, Work
+from symconfig.graph.operator import (
+    LAYER,
+    Block,
+    Element,
+    Gradients,
+    Leg,
+    Operator,
+    Tensor,
+    Use,
+    Weight,
+    Work,
+    product_loops,
+)
 from symconfig.graph.scheme import Scheme
 
 
@@ -302,23 +314,17 @@ def _work(op: Operator, scheme: Scheme) -> list[Task]:
 
 def _matmuls(op: Operator, scheme: Scheme) -> list[Task]:
     parts = scheme.parts(op)
-    first = set(op.inputs[0].loops)
-    second = set(op.weights[0].dims) if op.weights else set(op.inputs[1].loops)
-    batch = _extent([x for x in op.loops if x in first and x in second and x not in op.contracted], parts)
-    m = _extent([x for x in op.loops if x in first and x not in second], parts)
-    n = _extent([x for x in op.loops if x in second and x not in first], parts)
-    k = _extent([x for x in op.loops if x in op.contracted], parts)
+    second = op.weights[0].dims if op.weights else op.inputs[1].loops
+    nest = product_loops(op.loops, op.contracted, op.inputs[0].loops, second)
+    batch, m, n, k = (_extent(loops, parts) for loops in nest)
     low, turns = op.low_precision, _extent(list(op.per), parts)
+    passes = [(Phase.FORWARD, m, n, k), (Phase.INPUT, m, k, n)]
+    if op.trainable or not op.weights:
+        passes.append((Phase.WEIGHT if op.trainable else Phase.INPUT, k, n, m))
     result: list[Task] = [
-        Matmul(op=op.name, phase=Phase.FORWARD, batch=batch, m=m, n=n, k=k, low_precision=low, turns=turns),
-        Matmul(op=op.name, phase=Phase.INPUT, batch=batch, m=m, n=k, k=n, low_precision=low, turns=turns),
+        Matmul(op=op.name, phase=phase, batch=batch, m=rows, n=columns, k=depth, low_precision=low, turns=turns)
+        for phase, rows, columns, depth in passes
     ]
-    if op.trainable:
-        result.append(
-            Matmul(op=op.name, phase=Phase.WEIGHT, batch=batch, m=k, n=n, k=m, low_precision=low, turns=turns)
-        )
-    elif not op.weights:
-        result.append(Matmul(op=op.name, phase=Phase.INPUT, batch=batch, m=k, n=n, k=m, low_precision=low, turns=turns))
     if op.sums_bias:
         read = tuple((_local(use.tensor.dims, scheme.layout(op, use)), use.tensor.kind) for use in op.outputs)
         result.append(Traffic(op.name, Phase.WEIGHT, read, turns))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
@@ -41,6 +42,19 @@ class Work(StrEnum):
     )
     RECEIVE = "receive"  # from the stage before it, and the gradient back
     SEND = "send"  # to the next stage
+
+
+def product_loops(
+    loops: Sequence[str], contracted: Sequence[str], first: Container[str], second: Container[str]
+) -> tuple[list[str], ...]:
+    """Split the loops of a product, batch x [m, k] x [k, n], by the operands that run along them: batch, m, n, k."""
+    free = [loop for loop in loops if loop not in contracted]
+    return (
+        [loop for loop in free if loop in first and loop in second],
+        [loop for loop in free if loop in first and loop not in second],
+        [loop for loop in free if loop in second and loop not in first],
+        [loop for loop in loops if loop in contracted],
+    )
 
 
 class Gradients(StrEnum):
