@@ -86,6 +86,11 @@ def words(key: str) -> str:
     return key.replace("_", " ")
 
 
+def short(text: str, most: int) -> str:
+    """Cut a text to so many letters."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 def either(numbers: Sequence[int]) -> str:
     """Join numbers as alternatives: `1, 3 or 9`"""
     every = [f"{number:,}" for number in numbers]

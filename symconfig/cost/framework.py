@@ -155,6 +155,9 @@ class Framework:
     # With a part of the optimizer state, ZeRO 2 and 3 offload its gradients, too: bytes of an element of the others.
     # None: all stay, as they are.
     beside_offload_bytes: float | None = None
+    # Bytes of a weight, and of its gradient, in the shards of ZeRO 3, whatever is gathered of them; the rest of `bytes`
+    # is the optimizer's. Gradients are there from a backward to the optimizer's step. None: all is as `bytes` says.
+    shard_bytes: float | None = None
     # ZeRO stages whose ranks keep 16-bit gradients of all parameters that their share of a flat group touches, each
     # whole (deepspeed/runtime/zero/stage_1_and_2.py).
     whole_gradients_at: frozenset[int] = frozenset()

@@ -100,10 +100,9 @@ class Builder:
                 name=name,
                 work=Work.MATMUL,
                 loops=tuple(nest),
-                inputs=(Use(x),),
+                inputs=(Use(x), Use(weight), *((Use(bias),) if bias else ())),
                 outputs=tuple(outputs),
                 contracted=tuple(contracted),
-                weights=(weight, *((bias,) if bias else ())),
                 saves=() if keeps is None else (keeps,),
                 low_precision=low_precision,
                 sums_bias=sums_bias and bias is not None and not bias.frozen,
@@ -176,10 +175,9 @@ class Builder:
                 name=name,
                 work=Work.MEMORY,
                 loops=tuple(nest),
-                inputs=uses,
+                inputs=(*uses, *map(Use, weights)),
                 outputs=(Use(output), *map(Use, beside)),
                 contracted=tuple(contracted),
-                weights=tuple(weights),
                 saves=tuple(saves),
                 modules=(),
                 sums=sums,
@@ -230,10 +228,9 @@ class Builder:
                 name=name,
                 work=Work.ATTENTION,
                 loops=tuple(loops),
-                inputs=(q, k, v, *beside),
+                inputs=(q, k, v, *beside, *map(Use, weights)),
                 outputs=(Use(output),),
                 contracted=(over,),
-                weights=tuple(weights),
                 saves=(*(map(in_eight_bits, kept) if in_fp8 else kept), statistics, *keeps),
                 keys=keys,
                 among=among,
@@ -286,7 +283,7 @@ def _backward(operators: Sequence[Operator], leaves: frozenset[str]) -> Iterator
         if op.gradients is Gradients.NONE:
             unwanted.update(use.tensor.name for use in op.outputs)
             yield op
-        elif any(use.tensor.name not in unwanted for use in op.inputs):
+        elif any(use.tensor.name not in unwanted for use in op.activations):
             yield op
         elif op.trainable:
             yield replace(op, gradients=Gradients.WEIGHTS)

@@ -6,7 +6,7 @@ which its tensor was produced, and contracting a dim that is split makes it part
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
 
@@ -37,7 +37,6 @@ from symconfig.graph.operator import (
     Use,
     Weight,
     Work,
-    product_loops,
 )
 from symconfig.graph.scheme import Scheme
 
@@ -48,7 +47,7 @@ def derive(block: Block, scheme: Scheme) -> DerivedBlock:
     most options of a framework change some blocks only.
     """
     flow = Flow(block, scheme)
-    overwritten = {use.tensor.name for op in block.operators if op.overwrites for use in op.inputs}
+    overwritten = {use.tensor.name for op in block.operators if op.overwrites for use in op.activations}
     work: list[Task] = []
     for op in block.operators:
         work.extend(item for item in _work(op, scheme) if item.phase in _PHASES[op.gradients])
@@ -106,7 +105,7 @@ class Flow:
         for tensor in block.inputs:
             self._produce(tensor, None, self._at_border(tensor))
         for op in block.operators:
-            for use in op.inputs:
+            for use in op.activations:
                 self.uses[use.tensor.name].append((op, scheme.layout(op, use)))
             for use in op.outputs:
                 self._produce(use.tensor, op, scheme.layout(op, use, produced=True))
@@ -293,7 +292,7 @@ def _gradient_layout(op: Operator, use: Use, scheme: Scheme) -> Layout:
     return Layout.of(places)
 
 
-def _extent(dims: list[str], parts: Mapping[str, tuple[str, ...]]) -> Monomial:
+def _extent(dims: Sequence[str], parts: Mapping[str, tuple[str, ...]]) -> Monomial:
     return d.local(d.elements(dims) / Monomial.of(*(axis for dim in dims for axis in parts.get(dim, ()))))
 
 
@@ -302,11 +301,10 @@ def _work(op: Operator, scheme: Scheme) -> list[Task]:
         return _matmuls(op, scheme)
     if op.work is Work.ATTENTION:
         parts = scheme.parts(op)
-        queries = _extent(list(op.inputs[0].loops[:-1]), parts)
-        channels = (op.inputs[0].loops[-1], op.inputs[2].loops[-1])
+        queries = _extent(op.queries, parts)
         steps = Monomial.of(*(axis for axis in parts.get(d.SEQUENCE, ()) if axis == "cp"))
         return [
-            AttentionWork(op.name, phase, queries, op.keys or "", channels, steps, op.among)
+            AttentionWork(op.name, phase, queries, op.keys or "", op.channels_of, steps, op.among)
             for phase in (Phase.FORWARD, Phase.INPUT)
         ]
     return _traffic(op, scheme)
@@ -314,17 +312,11 @@ def _work(op: Operator, scheme: Scheme) -> list[Task]:
 
 def _matmuls(op: Operator, scheme: Scheme) -> list[Task]:
     parts = scheme.parts(op)
-    second = op.weights[0].dims if op.weights else op.inputs[1].loops
-    nest = product_loops(op.loops, op.contracted, op.inputs[0].loops, second)
-    batch, m, n, k = (_extent(loops, parts) for loops in nest)
-    low, turns = op.low_precision, _extent(list(op.per), parts)
-    passes = [(Phase.FORWARD, m, n, k), (Phase.INPUT, m, k, n)]
+    product, turns = op.factors.of(lambda loops: _extent(loops, parts)), _extent(op.per, parts)
+    shapes = [(Phase.FORWARD, product), (Phase.INPUT, product.gradients[0])]
     if op.trainable or not op.weights:
-        passes.append((Phase.WEIGHT if op.trainable else Phase.INPUT, k, n, m))
-    result: list[Task] = [
-        Matmul(op=op.name, phase=phase, batch=batch, m=rows, n=columns, k=depth, low_precision=low, turns=turns)
-        for phase, rows, columns, depth in passes
-    ]
+        shapes.append((Phase.WEIGHT if op.weights else Phase.INPUT, product.gradients[1]))
+    result: list[Task] = [Matmul(op.name, phase, *shape, op.low_precision, turns) for phase, shape in shapes]
     if op.sums_bias:
         read = tuple((_local(use.tensor.dims, scheme.layout(op, use)), use.tensor.kind) for use in op.outputs)
         result.append(Traffic(op.name, Phase.WEIGHT, read, turns))
@@ -335,14 +327,14 @@ def _traffic(op: Operator, scheme: Scheme) -> list[Task]:
     def moved(uses: list[Use], factor: Fraction) -> tuple[tuple[Monomial, Element], ...]:
         return tuple((_local(use.tensor.dims, scheme.layout(op, use)) * factor, use.tensor.kind) for use in uses)
 
-    ins, outs = list(op.inputs), list(op.outputs)
+    ins, outs = list(op.activations), list(op.outputs)
     saved = [next((use for use in (*ins, *outs) if use.tensor == tensor), Use(tensor)) for tensor in op.saves]
     extra = [use for use in saved if use not in ins and use not in outs]
     forward, backward = op.traffic
     parts = scheme.parts(op)
-    turns = _extent(list(op.per), parts)
+    turns = _extent(op.per, parts)
     between = [tuple(moved([Use(each.tensor)], Fraction(each.passes[way]))[0] for each in op.scratch) for way in (0, 1)]
-    products = [(_extent(list(product.loops), parts), product.again) for product in op.products]
+    products = [(_extent(product.loops, parts), product.again) for product in op.products]
     return [
         Traffic(
             op=op.name,
@@ -372,7 +364,7 @@ def _sorting(op: Operator, scheme: Scheme) -> list[Task]:
     """
     if not op.sorts:
         return []
-    use = next(use for use in (*op.inputs, *op.outputs) if d.SLOTS in use.tensor.dims)
+    use = next(use for use in (*op.activations, *op.outputs) if d.SLOTS in use.tensor.dims)
     slots = _local(use.tensor.dims, scheme.layout(op, use)) * Monomial.of("etp") * op.sorts
     among = Monomial.of(d.EXPERTS) / Monomial.of("ep") if op.sorts_experts else None
     moved = ((slots, use.tensor.kind),)
@@ -383,7 +375,7 @@ def _workspace(op: Operator, scheme: Scheme, overwritten: set[str]) -> Workspace
     """Return the workspace of a backward. The gradient of an overwritten tensor lies in what was kept for it, so it
     takes no room of its own.
     """
-    moved = op.outputs if op.in_place else (*op.inputs, *op.outputs)
+    moved = op.outputs if op.in_place else (*op.activations, *op.outputs)
     uses = [use for use in moved if use.tensor.name not in overwritten]
     weight = op.weights[0] if op.work is Work.MATMUL and op.trainable and op.weights else None
     return Workspace(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
+from typing import Generic, NamedTuple, TypeVar
 
 from symconfig.graph import dims as d
+
+T = TypeVar("T")
+S = TypeVar("S")
 
 
 class Element(StrEnum):
@@ -42,19 +46,6 @@ class Work(StrEnum):
     )
     RECEIVE = "receive"  # from the stage before it, and the gradient back
     SEND = "send"  # to the next stage
-
-
-def product_loops(
-    loops: Sequence[str], contracted: Sequence[str], first: Container[str], second: Container[str]
-) -> tuple[list[str], ...]:
-    """Split the loops of a product, batch x [m, k] x [k, n], by the operands that run along them: batch, m, n, k."""
-    free = [loop for loop in loops if loop not in contracted]
-    return (
-        [loop for loop in free if loop in first and loop in second],
-        [loop for loop in free if loop in first and loop not in second],
-        [loop for loop in free if loop in second and loop not in first],
-        [loop for loop in loops if loop in contracted],
-    )
 
 
 class Gradients(StrEnum):
@@ -128,25 +119,24 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Weight:
-    """Parameters of one operator. `frozen` ones get no gradient and no optimizer state.
+class Weight(Tensor):
+    """Parameters of one operator. Frozen ones get no gradient and no optimizer state.
 
     Where ranks hold parts of weights and gather them for each layer (ZeRO-3), those of `shared` ones are gathered with
     the block that holds them only: that other blocks gather them again is left out.
     """
 
-    name: str
-    dims: tuple[str, ...]
-    frozen: bool = False
     quantised: bool = False  # frozen and held in 4 bits (QLoRA)
     shared: bool = False  # held, reduced and updated by another block
     joined: bool = False  # with others of its operator's experts one parameter, where one rank has all experts
 
     @property
-    def tensor(self) -> Tensor:
-        """Return it as a tensor, with the bytes that it has while it is used."""
-        wide = FOUR_BIT_BYTES if self.quantised else ELEMENT_BYTES[Element.ACTIVATION]
-        return Tensor(self.name, self.dims, wide, not self.frozen)
+    def frozen(self) -> bool:
+        return not self.gradient
+
+    @property
+    def element_bytes(self) -> float:
+        return FOUR_BIT_BYTES if self.quantised else ELEMENT_BYTES[self.kind]
 
     @property
     def table(self) -> bool:
@@ -186,6 +176,64 @@ class Use:
         return Use(self.tensor, tuple([loops.get(loop, loop) for loop in self.loops]))
 
 
+class Factors(NamedTuple, Generic[T]):
+    """What a product batch x [m, k] x [k, n] runs over: loops, or how many turns a rank makes of them."""
+
+    batch: T
+    m: T
+    n: T
+    k: T
+
+    def of(self, extent: Callable[[T], S]) -> Factors[S]:
+        return Factors(*map(extent, self))
+
+    @property
+    def gradients(self) -> tuple[Factors[T], Factors[T]]:
+        """Return the products that make the gradients of the first and of the second factor."""
+        batch, m, n, k = self
+        return Factors(batch, m, k, n), Factors(batch, k, n, m)
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """A loop nest over tensors: what operators of a block, in symbols, and those of a program, in numbers, have alike.
+
+    loops: all of them; a product's work is counted by those that its first two inputs run along, of which `contracted`
+    are summed away. inputs: of a block's operator its activations before its weights. linear: sum(f(parts)) =
+    f(sum(parts)) over its inputs together, as for an addition, a copy or a scaling, so that it may run on partial sums.
+    """
+
+    name: str
+    work: Work
+    loops: tuple[str, ...]
+    inputs: tuple[Use, ...]
+    outputs: tuple[Use, ...]
+    contracted: tuple[str, ...] = ()
+    linear: bool = False
+
+    @property
+    def factors(self) -> Factors[list[str]]:
+        """Return the loops of a product."""
+        first, second = (set(use.loops) for use in self.inputs[:2])
+        free = [loop for loop in self.loops if loop not in self.contracted]
+        return Factors(
+            [loop for loop in free if loop in first and loop in second],
+            [loop for loop in free if loop in first and loop not in second],
+            [loop for loop in free if loop in second and loop not in first],
+            list(self.contracted),
+        )
+
+    @property
+    def queries(self) -> tuple[str, ...]:
+        """Return the loops of an attention's queries: batch, sequence and heads."""
+        return self.outputs[0].loops[:-1]
+
+    @property
+    def channels_of(self) -> tuple[str, str]:
+        """Return the dims of the channels of an attention's q k', and of its p v."""
+        return self.inputs[0].tensor.dims[-1], self.inputs[2].tensor.dims[-1]
+
+
 KEYS_OF_ALL = "keys_full"  # keys of a query without any window
 
 
@@ -213,8 +261,8 @@ class Scratch:
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
-    """One operator: a loop nest over `loops`, of which `contracted` are summed away.
+class Operator(Nest):
+    """One operator of a block.
 
     saves: tensors that the backward needs (a matmul's are derived, see `needed`, unless it reads a copy of its input).
     sums: how many partial results are reduced when a contracted dim is split.
@@ -233,7 +281,6 @@ class Operator:
         `sorts_experts`, only for that, so that a rank's only expert needs it not.
     together: loops that are split together or not at all: each group holds whole pieces of the others.
     reduces: loops over which it makes statistics inside itself, and how many; it goes on with whole ones.
-    linear: the sum of its results for parts of its inputs is its result for their sum.
     apart: a matmul whose input another layer has gathered for both: it keeps that as it reads it, and reduces its
         input's gradient by itself where the input is whole.
     gradients: what its backward makes.
@@ -242,13 +289,6 @@ class Operator:
     products, scratch: of an operator that is a chain of kernels with products inside them, such as a chunked scan.
     """
 
-    name: str
-    work: Work
-    loops: tuple[str, ...]
-    inputs: tuple[Use, ...]
-    outputs: tuple[Use, ...]
-    contracted: tuple[str, ...] = ()
-    weights: tuple[Weight, ...] = ()
     saves: tuple[Tensor, ...] = ()
     modules: tuple[str, ...] = ()
     sums: int = 1
@@ -268,13 +308,20 @@ class Operator:
     sorts_experts: bool = False
     together: tuple[tuple[str, ...], ...] = ()
     reduces: tuple[tuple[str, int], ...] = ()
-    linear: bool = False
     apart: bool = False
     gradients: Gradients = Gradients.ALL
     part: str = ""
     leg: Leg = Leg.APART
     products: tuple[Product, ...] = ()
     scratch: tuple[Scratch, ...] = ()
+
+    @property
+    def activations(self) -> tuple[Use, ...]:
+        return tuple([use for use in self.inputs if not isinstance(use.tensor, Weight)])
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        return tuple([use.tensor for use in self.inputs if isinstance(use.tensor, Weight)])
 
     @property
     def trainable(self) -> bool:
@@ -286,7 +333,7 @@ class Operator:
             return ()
         if self.work is not Work.MATMUL:
             return (*self.saves, *self.holds)
-        if len(self.inputs) == 2:
+        if not self.weights:
             return tuple(use.tensor for use in self.inputs)
         # dX needs the weight, dW needs the input: no trainable weight, no kept input.
         return (self.saves or (self.inputs[0].tensor,)) if self.trainable else ()

@@ -1,11 +1,13 @@
-"""The tables of docs/accuracy.md and the sentences of README.md, from what `make accuracy` recorded."""
+"""The tables of docs/accuracy.md, docs/constants.md, and README.md's sentences, from what `make accuracy` recorded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from symconfig.format import percent, signed
+from symconfig.measured.priors import kernel_priors
+from symconfig.report.calibration import far_from_prior
 from symconfig.report.grid import Grid, markdown_rows
 
 Figures = Mapping[str, Any]
@@ -35,14 +37,16 @@ def markdown(record: Mapping[str, Any]) -> str:
     newline.
     """
     sources = record["sources"]
+    memory = [_errors(name, each, "worst_under") for one in sources for name, each in _parts(one, "memory")]
+    unseen = [(one["name"], str(one["n"]), percent(one["fitted"]), percent(one["unseen"])) for one in record["unseen"]]
     parts = (
         _table(("source", "what was run", "on", "published as"), _about(sources), words=True),
         _table(("step time", "rows", "mean error", "bias", "within 10 %", "worst"), _times(sources)),
-        _table(("peak memory", "rows", "mean error", "bias", "within 10 %", "most too low"), _memory(sources)),
+        _table(("peak memory", "rows", "mean error", "bias", "within 10 %", "most too low"), memory),
         _table(("out of memory, at no margin", "ran out", "found", "ran", "false alarms"), _ooms(sources)),
         _table(_SWEEP, _sweeps(sources)),
         _table(_CONSTANTS, _left_out(record["left_out"])),
-        _table(("source", "rows", "mean error, fitted", "left out of the fit"), _unseen(record["unseen"])),
+        _table(("source", "rows", "mean error, fitted", "left out of the fit"), unseen),
         _table(("growth of a step with the GPUs", "plans", "within 3 points", "mean", "worst"), _growths(sources)),
     )
     return "\n".join(part for part in parts if part)
@@ -144,11 +148,6 @@ def _times(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
             yield _errors(f"{source['name']}, single layers", source["layer"], "max")
 
 
-def _memory(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
-    for source in sources:
-        yield from (_errors(name, figures, "worst_under") for name, figures in _parts(source, "memory"))
-
-
 def _errors(name: str, figures: Figures, worst: str) -> tuple[str, ...]:
     mean, bias, close = percent(figures["mape"]), signed(figures["bias"]), percent(figures["within_10"], 0)
     return (name, str(figures["n"]), mean, bias, close, percent(figures[worst]))
@@ -180,11 +179,6 @@ def _left_out(fits: Sequence[Figures]) -> Iterable[Sequence[str]]:
         yield fit["cluster"], str(fit["n"]), str(fit["models"]), percent(fit["fitted"]), unseen, ratio
 
 
-def _unseen(fits: Sequence[Figures]) -> Iterable[Sequence[str]]:
-    for fit in fits:
-        yield fit["name"], str(fit["n"]), percent(fit["fitted"]), percent(fit["unseen"])
-
-
 def _growths(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
     """Yield how far the growth from a plan's smallest to its largest run is off, in points."""
     for source in sources:
@@ -193,3 +187,44 @@ def _growths(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
             close = sum(abs(value) <= CLOSE for value in off)
             mean = sum(map(abs, off)) / len(off)
             yield source["name"], str(len(off)), str(close), f"{mean:.1f}", f"{max(off, key=abs):+.1f}"
+
+
+_HEAD = """# Constants of GPUs
+
+Written by `make accuracy`. Kernels that people published (model_zoo/kernel_priors.yaml, by `make priors`) give each
+constant a prior; a GPU type without kernels borrows from its generation, a generation without them from the others.
+Whole runs then fit what is left. A constant more than two deviations from its prior stands below the table with the
+runs that pull it most, and the share of its way that each makes: what the model lacks shows there first.
+"""
+
+
+def page(record: Mapping[str, Any]) -> str:
+    """Return the page of a record of accuracy."""
+    sources = kernel_priors().sources.items()
+    parts = [
+        _HEAD,
+        *(_section(constant["cluster"], constant["constants"]) for constant in record["constants"]),
+        "\n".join(["## Sources of kernels\n", *(f"- {name}: {title}" for name, title in sources)]) + "\n",
+    ]
+    return "\n".join(parts)
+
+
+def _section(cluster: str, constants: Mapping[str, Mapping[str, Any]]) -> str:
+    rows = (
+        {
+            "constant": name,
+            "prior": f"{item['prior']:g} +- {percent(item['prior_uncertainty'])}",
+            "from": item["basis"],
+            "fitted": f"{item['value']:g} +- {percent(item['uncertainty'])}",
+        }
+        for name, item in constants.items()
+    )
+    table = markdown_rows(Grid.of(rows, words=("constant", "from")))
+    return "\n".join([f"## {cluster}\n", *table, "", *_left(constants)])
+
+
+def _left(constants: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    for name, item in constants.items():
+        if item["deviations"] is not None:
+            prior = (item["prior"], item["prior_uncertainty"])
+            yield far_from_prior(name, item["deviations"], prior, item["rows"]) + "\n"

@@ -13,9 +13,7 @@ from symconfig.existing.audit.audit import Audit
 from symconfig.existing.audit.catalogue import rules
 from symconfig.existing.audit.judge import Judged
 from symconfig.existing.launch.read import ARGUMENTS
-from symconfig.existing.launch.reading import Setting
 from symconfig.existing.launch.text import Place
-from symconfig.existing.recover.run import Assumed
 from symconfig.existing.rules.rule import Finding
 from symconfig.format import picked
 from symconfig.install import VERSION
@@ -39,7 +37,11 @@ def to_dict(audit: Audit) -> dict[str, Any]:
         "gpus": audit.side.gpus,
         "runs": audit.runs,
         "complete": reading.complete,
-        "options": [_setting(setting) for setting in reading.settings],
+        "options": [
+            {**_place(setting.place), **picked(setting, "name", "spelled")}
+            | {"values": [None if word.unknown else word.text for word in setting.values]}
+            for setting in reading.settings
+        ],
         "environment": {name: word.text for name, word in reading.environment.items() if not word.unknown},
         "unread": [
             {**_place(item.place), **picked(item, "what", "why", "matters")}
@@ -64,7 +66,10 @@ def to_dict(audit: Audit) -> dict[str, Any]:
         },
         "assumed": []
         if judged is None or described is None
-        else [_assumed(item) for item in (*described.assumed, *judged.run.assumed)],
+        else [
+            picked(item, "what", "value", "why") | _place(item.place)
+            for item in (*described.assumed, *judged.run.assumed)
+        ],
         "run": None if judged is None else judged.plan.best.to_dict(),
         "step": None if judged is None or judged.run.step is None else _step(judged),
         "fits": None if judged is None else judged.fits,
@@ -86,18 +91,9 @@ def _step(judged: Judged) -> dict[str, Any]:
     return parts | asdict(plan.rl[0])
 
 
-def _setting(setting: Setting) -> dict[str, Any]:
-    values = [None if word.unknown else word.text for word in setting.values]
-    return {**_place(setting.place), **picked(setting, "name", "spelled"), "values": values}
-
-
-def _assumed(item: Assumed) -> dict[str, Any]:
-    where = _place(item.place) if item.place is not None else {"file": None, "line": None, "column": None}
-    return {"what": item.what, "value": item.value, "why": item.why, **where}
-
-
-def _place(place: Place) -> dict[str, Any]:
-    return picked(place, "file", "line", "column")
+def _place(place: Place | None) -> dict[str, Any]:
+    names = ("file", "line", "column")
+    return dict.fromkeys(names) if place is None else picked(place, *names)
 
 
 def sarif(audits: Iterable[Audit]) -> dict[str, Any]:

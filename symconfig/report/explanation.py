@@ -10,11 +10,10 @@ from symconfig.format import count, gib, percent, seconds
 from symconfig.plans.alike import Alike, stages_alike
 from symconfig.plans.beside import comparisons
 from symconfig.plans.plan import Plan
-from symconfig.report import strategies
-from symconfig.report.formula import broken, listed
 from symconfig.report.grid import LEAST_WIDTH, Block, Grid, present
-from symconfig.report.layer import tables
+from symconfig.report.layer import strategy_tables, tables
 from symconfig.report.rl import whole_step
+from symconfig.report.symbols import broken, listed
 from symconfig.report.table import footer, headline, loss, losses, parts, ranking
 from symconfig.report.timeline import compared
 
@@ -121,7 +120,7 @@ def blocks(plan: Plan, explanation: Explanation, schedules: Compared, *, every: 
         "\n".join(comparisons(plan)),
         formula_text(explanation),
         *tables(explanation),
-        *strategies.tables(explanation.strategies, every=every),
+        *strategy_tables(explanation.strategies, every=every),
         footer(plan),
     )
 

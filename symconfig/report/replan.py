@@ -1,18 +1,20 @@
-"""A plan made again, for a person: what was asked, what changes and why, what it means for the run."""
+"""A plan made again, for a person and as data: what was asked, what changes and why, what it means for the run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from symconfig.descriptor.document import shorten
-from symconfig.format import count, gib, percent, seconds, words
+from symconfig.format import count, gib, percent, picked, seconds, words
 from symconfig.frameworks.known import BACKENDS
 from symconfig.report import table
 from symconfig.report.checkpoint import verdict
 from symconfig.report.grid import Block, Grid, present, titled
 from symconfig.report.rl import whole_step
 from symconfig.runs.checkpoint import Verdict
+from symconfig.runs.replan.carried import Verdict as Carried
 from symconfig.runs.replan.differences import Difference
 from symconfig.runs.replan.near import NearPlan
 from symconfig.runs.replan.replan import Kept, Replan
@@ -24,9 +26,9 @@ SHOWN = 12  # fields of a descriptor that are written out: --json has all
 
 def blocks(replan: Replan) -> list[Block]:
     """Return all blocks of a new plan, in order."""
-    near = replan.near_plan
-    closer = "" if near is None else _near_plan(near, replan.checkpoint.verdict)
-    free = near is not None and near.free
+    other = replan.near_plan
+    closer = "" if other is None else _near_plan(other, replan.checkpoint.verdict)
+    free = other is not None and other.free
     return present(
         table.headline(replan.new),
         closer if free else "",  # before all else: it has its checkpoint for nothing
@@ -83,6 +85,12 @@ def value(given: Any) -> str:
     if isinstance(given, Mapping) and not given:
         return "none"
     return shorten(str(given), 40)
+
+
+def listed(each: Difference) -> dict[str, Any]:
+    """Convert a difference to plain data; of numbers also after - before."""
+    data = picked(each, "field", "before", "after")
+    return data if each.delta is None else {**data, "delta": each.delta}
 
 
 def _candidates(replan: Replan) -> Grid:
@@ -177,3 +185,63 @@ def _files(replan: Replan) -> str:
     if not replan.files:
         return "No file of the old plan changes but plan.json."
     return f"Files that change besides plan.json: {', '.join(replan.files)}."
+
+
+def to_dict(replan: Replan) -> dict[str, Any]:
+    """Return the JSON contract of `symconfig replan --json`."""
+    kept, nearest, changes = replan.kept, replan.near_plan, replan.changes
+    return {
+        "schema": "symconfig.replan/1",
+        "same": replan.same,
+        "inputs": [listed(each) for each in replan.inputs],
+        "edited": list(replan.edited),
+        "drift": None if replan.drift is None else asdict(replan.drift),
+        "old": replan.old.best.to_dict(),
+        "changes": [
+            {"decision": each.decision, "said": each.text, "kept": _verdict(each.kept)} for each in changes.decisions
+        ],
+        "follows": list(changes.follows),
+        "stayed": _verdict(changes.stayed),
+        "kept": None
+        if kept is None
+        else {"pins": kept.pins, "free": kept.free.best.to_dict(), "costs_s": kept.costs_s, "share": kept.share},
+        "near": None
+        if nearest is None
+        else {
+            "pins": nearest.pins,
+            "best": nearest.plan.best.to_dict(),
+            **picked(nearest, "slower", "free", "verdict"),
+        },
+        "schedule": _schedule_data(replan.schedule),
+        "going_on": replan.going_on if replan.schedule.step else None,
+        "checkpoint": replan.checkpoint.to_dict(),
+        "files": None if replan.files is None else list(replan.files),
+        "plan": replan.new.to_dict(),
+    }
+
+
+def _verdict(verdict: Carried) -> dict[str, Any]:
+    """Return a verdict as plain data, with the numbers of what can run at all."""
+    if verdict.refused:
+        return {"runs": False, "fits": False, "why": verdict.refused}
+    return {
+        "runs": True,
+        **picked(verdict, "fits", "step_s", "slower", "device_bytes"),
+        "over_bytes": max(0.0, verdict.over_bytes),
+        "host_over_bytes": max(0.0, verdict.host_over_bytes),
+    }
+
+
+def _schedule_data(schedule: Schedule) -> dict[str, Any]:
+    return {
+        "step": schedule.step,
+        "consumed_sequences": schedule.consumed,
+        "consumed_tokens": schedule.run.tokens,
+        "lost_step": schedule.lost,
+        "rescaled": [
+            {"field": each.field, "before": each.before, "after": each.after, "exact": float(each.exact)}
+            for each in schedule.rescaled
+        ],
+        "options": list(schedule.options),
+        "notes": list(schedule.notes),
+    }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from typing import Any
 
 from symconfig.format import count, percent, picked, seconds, several
@@ -72,16 +71,13 @@ def _not_met(one: OfCluster, question: Question) -> str:
     fastest = one.fastest
     if fastest is None:
         reasons = sorted({tried.reason for tried in one.tried}, key=len)
-        return f"no plan for {_listed([tried.gpus for tried in one.tried])} GPUs: {reasons[0]}"
+        ends = dict.fromkeys((one.tried[0].gpus, one.tried[-1].gpus))
+        return f"no plan for {' to '.join(map(count, ends))} GPUs: {reasons[0]}"
     at_peak = f"{count(one.least)} would be needed even at their peak; " if fastest.gpus < one.least else ""
     return (
         f"cannot be met with at most {count(question.most_gpus)} GPUs: {at_peak}the fastest is "
         f"{_days(fastest.run_s)} days on {count(fastest.gpus)} GPUs"
     )
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    return f"{count(numbers[0])} to {count(numbers[-1])}" if len(numbers) > 1 else count(numbers[0])
 
 
 def _span(span_s: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from symconfig.format import count, percent, picked, seconds, several
+from symconfig.format import count, percent, picked, seconds, several, short
 from symconfig.report.grid import Block, Grid, present
 from symconfig.runs.sweep.columns import COLUMNS, Value
 from symconfig.runs.sweep.points import Points
@@ -100,7 +100,7 @@ def _number(record: Record, name: str) -> float:
 def reasons(records: Iterable[Record]) -> Grid:
     """Tabulate why some have no plan, the most frequent reason first."""
     counts = Counter(
-        (str(record["status"]), _first(str(record["reason"])))
+        (str(record["status"]), short(str(record["reason"]), _MOST_LETTERS))
         for record in records
         if record["status"] != Status.PLANNED
     )
@@ -110,10 +110,6 @@ def reasons(records: Iterable[Record]) -> Grid:
         rest = sum(number for _, number in ordered[_MOST_REASONS:])
         rows.append((count(rest), "", "for other reasons, in the table"))
     return Grid(("plans", "status", "reason"), tuple(rows), left=(1, 2), title="Why others have no plan")
-
-
-def _first(reason: str) -> str:
-    return reason if len(reason) <= _MOST_LETTERS else reason[: _MOST_LETTERS - 1] + "…"
 
 
 def to_dict(swept: Swept, points: Points, out: Path) -> dict[str, Any]:

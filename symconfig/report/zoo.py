@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from pydantic import BaseModel
 
 from symconfig.descriptor.cluster import ClusterDescriptor, Quantity
+from symconfig.descriptor.mesh import NETWORK
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.format import count, gib, words
 from symconfig.graph.count import parameters
 from symconfig.report.grid import Block, Grid
-from symconfig.report.zoo_lines import ClusterLine, ModelLine
 
 _GIGA, _TERA, _MICRO = 1e9, 1e12, 1e-6
 _BILLION, _MILLION = 1e9, 1e6
@@ -72,9 +73,12 @@ def cluster_shown(cluster: ClusterDescriptor) -> list[Block]:
         if name not in _SHOWN and not isinstance(value, BaseModel | tuple) and value is not None
     )
     sections: list[tuple[str, BaseModel]] = [("gpu", cluster.gpu), ("host", cluster.host)]
-    sections += [(f"level {level.name}, {_joined(level.size)}", level) for level in cluster.levels]
+    for level in cluster.levels:
+        joins = f"{count(level.size)} GPUs" if level.size is not None else "the whole cluster"
+        sections.append((f"level {level.name}, {joins}", level))
     sections.append(("kernels", cluster.kernels))
-    grids = [_section(title, section) for title, section in sections]
+    heads = ("", "value", "+-", "source")
+    grids = [Grid(heads, tuple(_rows(section)), left=(0, 1, 3), title=title) for title, section in sections]
     return [Grid.pairs(plain, cluster.name), f"source: {cluster.source}", *grids]
 
 
@@ -88,11 +92,6 @@ def model_shown(model: ModelDescriptor) -> list[Block]:
         *([("trained", count(counted.trainable))] if counted.trainable != counted.total else []),
     ]
     return [Grid.pairs((*sizes, *rows), model.name), f"source: {model.source}"]
-
-
-def _section(title: str, section: BaseModel) -> Grid:
-    rows = tuple(_rows(section))
-    return Grid(("", "value", "+-", "source"), rows, left=(0, 1, 3), title=title)
 
 
 def _rows(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
@@ -144,9 +143,67 @@ def _text(value: object) -> str:
     return str(value)
 
 
-def _joined(size: int | None) -> str:
-    return f"{count(size)} GPUs" if size is not None else "the whole cluster"
-
-
 def _parameters(number: int) -> str:
     return f"{number / _BILLION:.2f} B" if number >= _BILLION / 10 else f"{number / _MILLION:.0f} M"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterLine:
+    """A cluster in a list. Rates are of one GPU and one direction; link: the fastest within its node or rack; network:
+    between them; peak_flops: dense, bf16, or fp16 where the GPU has no bf16."""
+
+    name: str
+    gpu: str
+    gpus_per_node: int
+    memory_bytes: float
+    peak_flops: float
+    link: str
+    link_bytes_per_s: float
+    network_bytes_per_s: float | None
+
+    @staticmethod
+    def of(cluster: ClusterDescriptor) -> ClusterLine:
+        inner, gpu = cluster.levels[0], cluster.gpu
+        network = next((level for level in cluster.levels if level.name in NETWORK), None)
+        return ClusterLine(
+            name=cluster.name,
+            gpu=gpu.product,
+            gpus_per_node=cluster.gpus_per_node,
+            memory_bytes=gpu.memory_bytes.value,
+            peak_flops=(gpu.peak_flops.bf16 or gpu.peak_flops.fp16).value,
+            link=inner.name,
+            link_bytes_per_s=inner.bandwidth_bytes_per_s.value,
+            network_bytes_per_s=network.bandwidth_bytes_per_s.value if network is not None else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLine:
+    """A model in a list. active_parameters: of one token; task: what it is trained for by itself."""
+
+    name: str
+    huggingface_id: str | None
+    task: str
+    parameters: int
+    active_parameters: int
+    trainable_parameters: int
+    num_hidden_layers: int
+    hidden_size: int
+    max_position_embeddings: int
+    num_experts: int | None
+
+    @staticmethod
+    def of(model: ModelDescriptor) -> ModelLine:
+        count = parameters(model)
+        return ModelLine(
+            name=model.name,
+            huggingface_id=model.huggingface_id,
+            task="pretrain" if model.adapter is None else "lora",
+            parameters=count.total,
+            active_parameters=count.active,
+            trainable_parameters=count.trainable,
+            num_hidden_layers=model.num_hidden_layers,
+            hidden_size=model.hidden_size,
+            max_position_embeddings=model.max_position_embeddings,
+            num_experts=model.experts.num_experts if model.experts is not None else None,
+        )

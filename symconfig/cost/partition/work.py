@@ -15,7 +15,7 @@ from symconfig.cost.machine import Machine
 from symconfig.cost.partition.change import Move, together
 from symconfig.cost.partition.rates import Affine, Array, Rate
 from symconfig.graph.layout import PARTIAL, Kind
-from symconfig.graph.operator import Work, product_loops
+from symconfig.graph.operator import Work
 from symconfig.graph.program.net import Node, Port
 from symconfig.graph.program.program import Operator, Program, Split
 
@@ -89,15 +89,13 @@ def work(
 
 
 def _product(program: Program, op: Operator, extent: Extent, machine: Machine, gradient_bytes: float | None) -> Passes:
-    nest = product_loops(op.loops, op.contracted, op.inputs[0].loops, op.inputs[1].loops)
-    batch, m, n, k = (extent(loops) for loops in nest)
-    shapes = [(m, n, k)]  # forward, and for the gradients of both
-    if op.backward and op.inputs[0].tensor.gradient:
-        shapes.append((m, k, n))
+    forwards = op.factors.of(extent)
+    of_first, of_second = forwards.gradients
     second_gradient = op.backward and op.inputs[1].tensor.gradient
-    if second_gradient:
-        shapes.append((k, n, m))
-    height, width, depth = np.array(shapes).swapaxes(0, 1)
+    shapes = [forwards]
+    shapes += [of_first] if op.backward and op.inputs[0].tensor.gradient else []
+    shapes += [of_second] if second_gradient else []
+    batch, height, width, depth = np.array(shapes).swapaxes(0, 1)
     element_bytes, added = op.inputs[0].tensor.element_bytes, np.zeros((len(shapes), 1))
     if second_gradient and gradient_bytes is not None:
         added[-1] = 2.0 * gradient_bytes - element_bytes
@@ -111,7 +109,7 @@ def _product(program: Program, op: Operator, extent: Extent, machine: Machine, g
         element_bytes=element_bytes,
         added_bytes=added,
     )
-    return Passes(forward, sum(backward, np.zeros_like(m)), backward[-1] if second_gradient else 0.0)
+    return Passes(forward, sum(backward, np.zeros_like(forward)), backward[-1] if second_gradient else 0.0)
 
 
 def _attention(op: Operator, extent: Extent, machine: Machine) -> Passes:

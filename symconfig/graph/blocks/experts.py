@@ -82,7 +82,7 @@ def router(ctx: Context, x: Tensor, prefix: str = "") -> tuple[Tensor, Tensor]:
     saves = {Routing.CHAIN: [*kept, indices], Routing.INDEXED: kept, Routing.FUSED: [logits, indices]}
     weights = []
     if moe.e_score_correction_bias and ctx.how.experts.choice_weight:
-        weights = [replace(ctx.weight(f"{prefix}choice_bias", ROUTES), frozen=True)]
+        weights = [replace(ctx.weight(f"{prefix}choice_bias", ROUTES), gradient=False)]
     ctx.build.elementwise(
         f"{prefix}route",
         [logits],
@@ -233,7 +233,7 @@ def _shared(ctx: Context, x: Tensor, combined: Tensor, gated: bool) -> Tensor:
         shared = mlp(ctx, x, d.SHARED_FFN, "shared_", False, "shared_act")
         if gated:
             gate = Tensor("shared_gate_logit", (*x.dims[:-1], ONE_LOGIT))
-            weight = Weight("shared_gate.weight", (d.HIDDEN, ONE_LOGIT), frozen=ctx.frozen)
+            weight = Weight("shared_gate.weight", (d.HIDDEN, ONE_LOGIT), gradient=not ctx.frozen)
             ctx.build.matmul("shared_gate", x, weight, (d.HIDDEN,), [Use(gate)])
             shared = ctx.build.elementwise(
                 "shared_scale", [shared, gate], Tensor("shared_scaled", x.dims), saves=[shared, gate]

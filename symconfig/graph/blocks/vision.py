@@ -61,7 +61,7 @@ class _Tower:
         return name if self.split else _WHOLE(name)
 
     def weight(self, name: str, *dims: str) -> Weight:
-        return replace(self.ctx.weight(name, *dims), frozen=self.frozen)
+        return replace(self.ctx.weight(name, *dims), gradient=not self.frozen)
 
     def linear(
         self, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use], bias: bool

@@ -25,8 +25,11 @@ class Numbers:
     keys: Mapping[str, float]
     along: Mapping[str, tuple[str, ...]]
 
+    def elements(self, tensor: Tensor) -> int:
+        return prod(self.sizes[dim] for dim in tensor.dims)
+
     def bytes(self, *tensors: Tensor) -> float:
-        return sum(prod(self.sizes[dim] for dim in tensor.dims) * tensor.element_bytes for tensor in tensors)
+        return sum(self.elements(tensor) * tensor.element_bytes for tensor in tensors)
 
 
 @dataclass(slots=True)
@@ -79,7 +82,7 @@ def template(block: g.Block, flows: Sequence[bool], numbers: Numbers) -> Templat
     result = Template()
     for tensor, flow in zip(block.inputs, flows, strict=True):
         result.add(tensor, flow)
-    read = {use.tensor.name for op in block.operators for use in op.inputs}
+    read = {use.name for op in block.operators for use in op.activations}
     for op in block.operators:
         result.operators.append(_operator(result, op, read, numbers))
     return result
@@ -89,7 +92,7 @@ def _operator(known: Template, op: g.Operator, read: set[str], numbers: Numbers)
     """Make an operator. What it makes beside its outputs and keeps is another output if someone reads it, else a
     residue.
     """
-    flows = [known.tensors[use.name].gradient and op.gradients is g.Gradients.ALL for use in op.inputs]
+    flows = [known.tensors[use.name].gradient and op.gradients is g.Gradients.ALL for use in op.activations]
     backward = any(flows) or op.trainable
     for use in op.outputs:
         known.add(use.tensor, backward)
@@ -100,7 +103,7 @@ def _operator(known: Template, op: g.Operator, read: set[str], numbers: Numbers)
             known.add(tensor, False)
     outputs = (*op.outputs, *(Use(tensor) for tensor in made if tensor.name in read))
     residues = tuple(Use(tensor) for tensor in made if tensor.name not in read and backward)
-    uses = (*op.inputs, *outputs, *residues)
+    uses = (*op.activations, *outputs, *residues)
     for weight in op.weights:
         known.weights[weight.name] = (weight, op.part)
     mine = {use.name for use in uses}
@@ -112,7 +115,7 @@ def _operator(known: Template, op: g.Operator, read: set[str], numbers: Numbers)
         name=op.name,
         work=op.work,
         loops=tuple(dict.fromkeys(nest)),
-        inputs=(*op.inputs, *(Use(weight.tensor, numbers.along.get(weight.name)) for weight in op.weights)),
+        inputs=tuple(Use(use.tensor, numbers.along.get(use.name, use.along)) for use in op.inputs),
         outputs=outputs,
         splits=splits,
         contracted=op.contracted,
@@ -129,7 +132,7 @@ def _operator(known: Template, op: g.Operator, read: set[str], numbers: Numbers)
 
 def _kept(op: g.Operator, flows: Sequence[bool]) -> tuple[g.Tensor, ...]:
     """Return what the backward needs: of a product of two activations each one for the other's gradient."""
-    if op.work is not Work.MATMUL or len(op.inputs) == 1:
+    if op.work is not Work.MATMUL or op.weights:
         return tuple(dict.fromkeys(op.needed()))
     return tuple(use.tensor for use, other in zip(op.inputs, flows[::-1], strict=True) if other)
 
@@ -142,7 +145,7 @@ def _splits(op: g.Operator, sizes: Mapping[str, int]) -> Iterator[Split]:
     """
     if op.work is Work.MATMUL:
         pieces: dict[str, list[str]] = {}
-        for use in (*op.inputs, *op.outputs):
+        for use in (*op.activations, *op.outputs):
             for dim, loop in zip(use.tensor.dims, use.loops, strict=True):
                 if sizes[dim] != sizes[loop]:
                     pieces.setdefault(loop, []).append(dim)
@@ -151,7 +154,7 @@ def _splits(op: g.Operator, sizes: Mapping[str, int]) -> Iterator[Split]:
         return
     groups = list(op.together)
     bound = {loop for group in groups for loop in group}
-    along = {loop for use in (*op.inputs, *op.outputs) for loop in use.loops} | set(op.contracted)
+    along = {loop for use in (*op.activations, *op.outputs) for loop in use.loops} | set(op.contracted)
     sums = dict(op.reduces)
     for loop in op.loops:
         if loop in bound:
@@ -165,7 +168,7 @@ def _channels(op: g.Operator, numbers: Numbers) -> float:
     """Return the channels of q k' and of p v."""
     if op.work is not Work.ATTENTION:
         return 0.0
-    return float(sum(numbers.sizes[op.inputs[position].tensor.dims[-1]] for position in (0, 2)))
+    return float(sum(numbers.sizes[dim] for dim in op.channels_of))
 
 
 def _traffic(op: g.Operator, numbers: Numbers) -> tuple[float, float]:
@@ -173,11 +176,11 @@ def _traffic(op: g.Operator, numbers: Numbers) -> tuple[float, float]:
     it writes: a table's rows.
     """
     forward, backward = (float(times) for times in op.traffic)
-    weights = numbers.bytes(*(weight.tensor for weight in op.weights))
+    weights = sum(numbers.elements(weight) for weight in op.weights) * g.ELEMENT_BYTES[g.Element.ACTIVATION]
     written = numbers.bytes(*(use.tensor for use in op.outputs))
-    moved = numbers.bytes(*(use.tensor for use in op.inputs)) + written
+    moved = numbers.bytes(*(use.tensor for use in op.activations)) + written
     if op.sorts:
-        slots = next(use for use in (*op.inputs, *op.outputs) if d.SLOTS in use.tensor.dims)
+        slots = next(use for use in (*op.activations, *op.outputs) if d.SLOTS in use.tensor.dims)
         more = op.sorts * numbers.bytes(slots.tensor) / moved
         return forward + more, backward + more
     between = [sum(each.passes[way] * numbers.bytes(each.tensor) for each in op.scratch) / moved for way in (0, 1)]

@@ -225,7 +225,7 @@ class _Unrolled:
             return _TABLE
         name = joined(prefix, part, weight.name)
         if name not in self.parameters:
-            tensor = replace(weight.tensor, name=name)
+            tensor = Tensor(name, weight.dims, weight.element_bytes, weight.gradient)
             self.parameters[name] = Parameter(tensor, not weight.frozen, name)
             self.tensors[name] = tensor
         return name

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import gcd, prod
 
-from symconfig.graph.operator import Tensor, Use, Work
+from symconfig.graph.operator import Nest, Tensor, Use
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +46,19 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
-    """One operator.
+class Operator(Nest):
+    """One operator of a program.
 
-    loops: all loops of its nest; a product's work is counted by those that its first two inputs run along.
-    contracted: those that a product sums away. saves: tensors that its backward reads:
-    inputs, outputs, or `residues`. residues: tensors that exist for the backward only (masks, statistics), as uses.
-    linear: sum(f(parts)) = f(sum(parts)) over its inputs together, as for an addition, a copy or a scaling, so that it
-    may run on partial sums. traffic: (forward, backward) bytes moved over those of reading and writing each once.
-    attended, channels: of attention, keys that a query attends to in the mean, and channels of q k' plus those of p v.
-    backward: False where it has none (an operator on ids). path: of the module it is part of, in its source.
+    saves: tensors that its backward reads: inputs, outputs, or `residues`. residues: tensors that exist for the
+    backward only (masks, statistics), as uses. traffic: (forward, backward) bytes moved over those of reading and
+    writing each once. attended, channels: of attention, keys that a query attends to in the mean, and channels of q k'
+    plus those of p v. backward: False where it has none (an operator on ids). path: of the module it is part of, in its
+    source.
     """
 
-    name: str
-    work: Work
-    loops: tuple[str, ...]
-    inputs: tuple[Use, ...]
-    outputs: tuple[Use, ...]
-    splits: tuple[Split, ...]
-    contracted: tuple[str, ...] = ()
+    splits: tuple[Split, ...] = ()
     saves: tuple[str, ...] = ()
     residues: tuple[Use, ...] = ()
-    linear: bool = False
     traffic: tuple[float, float] = (1.0, 1.0)
     attended: float = 0.0
     channels: float = 0.0

@@ -16,8 +16,7 @@ from symconfig.format import picked
 from symconfig.plans.beside import DEGREES
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.grid import Block, Grid
-from symconfig.report.page.drawn import roofline, schedule
-from symconfig.report.page.packed import packed
+from symconfig.report.page.drawn import packed, roofline, schedule
 from symconfig.report.page.pictures import Picture
 from symconfig.report.table import blocks, headline, others_text
 from symconfig.report.timeline.seen import seen

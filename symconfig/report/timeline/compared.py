@@ -1,14 +1,15 @@
-"""Schedules beside each other: what each would make of the same plan, and where it can be run."""
+"""The schedule in numbers, and schedules beside each other: what each would make of a plan, and where it can be run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from symconfig.format import gib, percent, picked, seconds, several
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.grid import Block, Grid
+from symconfig.report.timeline.chart import Chart
 from symconfig.schedule.schedule import Schedule
 from symconfig.solve.schedules import Compared, Scheduled
 
@@ -49,9 +50,9 @@ def runnable(compared: Compared, backend: str) -> Compared:
     )
 
 
-def refusals(compared: Compared) -> list[str]:
-    """Say why the others cannot run, as sentences."""
-    return [f"{each.schedule.title} cannot run it: {each.why}." for each in compared.refused]
+def refusals(refused: Iterable[tuple[Schedule, str]]) -> list[str]:
+    """Say why schedules cannot run, as sentences."""
+    return [f"{schedule.title} cannot run it: {why}." for schedule, why in refused]
 
 
 def blocks(compared: Compared, plan: Plan, candidate: Candidate, *, every: bool = False) -> list[Block]:
@@ -60,7 +61,7 @@ def blocks(compared: Compared, plan: Plan, candidate: Candidate, *, every: bool 
         return ["A single stage has no schedule to choose."]
     backend = candidate.target.backend
     shown = compared if every else runnable(compared, backend)
-    reasons = refusals(shown)
+    reasons = refusals((each.schedule, each.why) for each in shown.refused)
     if left := len(compared.able) + len(compared.refused) - len(shown.able) - len(shown.refused):
         reasons.append(f"{several(left, 'schedule')} that {BACKENDS[backend].label} does not run: --all.")
     return [table(shown.able, most_bytes(plan, candidate)), *(["\n".join(reasons)] if reasons else [])]
@@ -83,3 +84,30 @@ def to_dict(compared: Compared) -> list[dict[str, Any]]:
 def named(schedule: Schedule) -> dict[str, Any]:
     """Return what a schedule is called, and where it is from and runs, as plain data."""
     return {"schedule": schedule.name, **picked(schedule, "title", "source", "runs_in")}
+
+
+def chart_data(chart: Chart, schedules: Compared | None) -> dict[str, Any]:
+    """Return the contents of `symconfig timeline --json`; seconds and bytes. trace.json has the single events.
+
+    schedules: where they are asked for.
+    """
+    line = chart.timeline
+    return {
+        "schema": "symconfig.timeline/1",
+        "title": chart.title,
+        "notes": list(chart.notes),
+        "schedule": line.schedule.name if line.pp > 1 else None,
+        "num_microbatches": line.m,
+        "pipeline_s": line.step_s,
+        "optimizer_s": chart.optimizer_s,
+        "stages": [
+            {
+                "chunks": list(line.placed[stage]),
+                "busy_s": float(line.busy_s[stage]),
+                "idle": chart.idle(stage),
+                "finish_s": float(line.finish_s[stage]),
+                "peak_bytes": memory.peak_bytes,
+            }
+            for stage, memory in enumerate(chart.memory)
+        ],
+    } | ({"schedules": to_dict(schedules)} if schedules is not None else {})

@@ -35,11 +35,6 @@ def table(rows: Sequence[Even], stages: int, microbatches: int) -> Grid:
     return Grid.of(cells, title, words=words, fixed=[head for head in cells[0] if head not in words])
 
 
-def refusals(refused: Sequence[tuple[Schedule, str]]) -> list[str]:
-    """Return why the others cannot run, as sentences."""
-    return [f"{schedule.title} cannot run it: {why}." for schedule, why in refused]
-
-
 def replicas(count: int, slow: float) -> list[tuple[int | None, float, float]]:
     """Return, for each bound on staleness, the mean time of a step over one without a slow replica.
 

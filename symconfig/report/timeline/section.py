@@ -34,5 +34,9 @@ def section(chart: Chart, compared: Compared, budget_bytes: float) -> str:
     parts = ["## Schedule", *chart.notes, drawn, where]
     if compared.able:
         grid = table(compared.able, budget_bytes)
-        parts += [f"{grid.title}:", "\n".join(markdown_rows(grid)), *refusals(compared)]
+        parts += [
+            f"{grid.title}:",
+            "\n".join(markdown_rows(grid)),
+            *refusals((each.schedule, each.why) for each in compared.refused),
+        ]
     return "\n\n".join(parts) + "\n"

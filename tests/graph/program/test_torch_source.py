@@ -98,7 +98,7 @@ def test_a_program_of_a_module_becomes_a_network(name: str) -> None:
     """Its splits and operands are consistent enough for every operator to have places for all its options."""
     made = program(name)
     for node in net(made).nodes:
-        assert len(node.options) > 1 or node.operator is None or not made.tensors[node.operator.outputs[0].name].dims
+        assert len(node.options) > 1 or node.operator is None or not node.operator.outputs[0].tensor.dims
         assert all(len(port.places) == len(node.options) for port in node.ports)
 
 

@@ -78,9 +78,9 @@ def test_a_sequence_that_meets_itself_is_two_loops_over_one_dim() -> None:
     made = program(lambda m, x: m.a(x) @ x.transpose(1, 2), (4, 6, 8), a=lambda: nn.Linear(8, 8, bias=False))
     scores = last(made)
     queries, keys = scores.inputs
-    assert made.tensors[queries.tensor].dims[:2] == made.tensors[keys.tensor].dims[:2]
+    assert queries.tensor.dims[:2] == keys.tensor.dims[:2]
     assert queries.loops[1] != keys.loops[1]
-    assert len(set(made.tensors[scores.outputs[0].name].dims)) == 3
+    assert len(set(scores.outputs[0].tensor.dims)) == 3
 
 
 def test_a_view_across_borders_is_a_copy() -> None:
