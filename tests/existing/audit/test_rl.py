@@ -369,8 +369,11 @@ def test_what_a_plan_leaves_out_is_taken_from_slimes_options(tmp_path: Path) -> 
     path = script(tmp_path)
     more = "--sequence-parallel\n   --recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
     path.write_text(path.read_text().replace("--sequence-parallel", more))
-    plan = planned("qwen3-8b", 8, target="slime", pins={"tp": "1", "pp": "1", "cp": "1", "recompute": "none"},
-                   prompts=32, samples=8, response_length={"mean": 300.0, "max": 1024})  # fmt: skip
+    pins = {"tp": "1", "pp": "1", "cp": "1", "recompute": "none"}
+    plan = planned(
+        "qwen3-8b", 8, target="slime", pins=pins, prompts=32, samples=8, tokens_per_gpu=2048,
+        response_length={"mean": 300.0, "max": 1024},
+    )  # fmt: skip
     done = existing.adapt(path, plan)
     assert done.done, [str(item) for item in done.unplaced]
     text = done.files[str(path)].decode()
