@@ -128,7 +128,7 @@ def _alone(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     logits = None if alone.scores else BY_TARGET[alone.trainer.name]
     point = as_found(run.described.model, cluster, run.configuration)
     point = replace(point, request=replace(point.request, job=judged.plan.job))
-    trained = Stated(judged.plan, judged.plan.best, 1.0, logits, point)
+    trained = Stated(judged.plan, judged.plan.best, alone.fill, logits, point)
     step = counted(judged.plan, trained, resident=alone.reference == "resident")
     return Judged(run, replace(judged.plan, tuned=(step,)))
 
