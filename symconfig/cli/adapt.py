@@ -24,7 +24,6 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig adapt`."""
     add = parser.add_argument
     add(
         "source",

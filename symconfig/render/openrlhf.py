@@ -91,8 +91,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     if not own_optimizer(plan):
         what = "OpenRLHF's actor is planned with DeepSpeed's AdamW"
         yield Problem(what, field="optimizer", got=plan.job.optimizer.name, need="adam")
-    if plan.job.attention == "unfused":
-        yield Problem("OpenRLHF packs sequences for flash attention alone", field="attention", got="unfused")
+    yield from learning.of_transformers(plan, "OpenRLHF")
     yield from learning.of_samples(plan, "OpenRLHF divides the samples of an update over data-parallel ranks")
     if rl.samples == 1 and rl.algorithm in _OF_GROUPS:
         what = f"the advantage of {rl.algorithm} is over the responses to a prompt"

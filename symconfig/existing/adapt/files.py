@@ -88,7 +88,11 @@ def _side(plan: Plan, reading: Reading) -> _Side:
     if openrlhf.applies(reading):
         what = "starts a program of OpenRLHF, whose options are not adapted"
         raise InputError(Problem(what, reading.file, hint="the degrees of the plan, by hand"))
-    return deepspeed if BACKENDS[plan.best.target.backend].told_by is Told.JSON else megatron
+    told_by = BACKENDS[plan.best.target.backend].told_by
+    if told_by is Told.CODE:
+        what = "is not of verl, and others' programs around PyTorch's FSDP are not adapted"
+        raise InputError(Problem(what, reading.file, hint="symconfig render PLAN.json --target T"))
+    return deepspeed if told_by is Told.JSON else megatron
 
 
 def _stale(before: Reading, progress: Progress, plan: Plan) -> tuple[Stale, ...]:
