@@ -69,7 +69,7 @@ def _job(job: Job, step: Step) -> Job:
         update={"tokens_per_gpu": None, "rollout_gpus": None, "rollout": job.rl.rollout.model_copy(update=open_)}
     )
     update = {
-        "target": step.trainer.name,
+        "target": step.workers.target or step.trainer.name,
         "rl": rl,
         "backend": step.workers.planned,
         "global_batch_size": rl.batch,

@@ -338,10 +338,31 @@ def test_a_plan_of_a_step_is_put_into_verls_overrides(tmp_path: Path) -> None:
     assert not existing.adapt(path, plan).changes
 
 
+def test_a_plan_for_fsdp_workers_is_put_into_overrides_and_comes_back(tmp_path: Path) -> None:
+    """The phases of the script are the plan's, to the byte: what FSDP holds and what verl makes of logits are one."""
+    plan = planned(
+        "qwen3-8b", 16, target="verl-fsdp", tokens_per_gpu=8192, updates=2,
+        response_length={"mean": 900.0, "max": 3072}, prompt_length={"mean": 300.0, "max": 1024},
+    )  # fmt: skip
+    path = tmp_path / "run.sh"
+    path.write_text(of_verl("data.train_batch_size=64", "actor_rollout_ref.actor.ppo_mini_batch_size=32"))
+    done = existing.adapt(path, plan)
+    assert done.done, [str(item) for item in done.unplaced]
+    path.write_bytes(done.files[str(path)])
+    rl = plan.job.rl
+    assert rl is not None
+    step = f"data.train_batch_size={rl.prompts} actor_rollout_ref.actor.ppo_mini_batch_size={rl.prompts // 2}"
+    path.write_text(path.read_text().replace("$@", f"{step} actor_rollout_ref.rollout.n={rl.samples} $@"))
+    found = audited(str(path))
+    for mine, theirs in zip(plan.rl[0].phases, phases(found).values(), strict=True):
+        assert (mine.name, mine.bytes) == (theirs.name, pytest.approx(theirs.bytes, rel=1e-6))
+        assert theirs.seconds == pytest.approx(mine.seconds, rel=0.05)
+
+
 def test_other_workers_are_not_adapted(tmp_path: Path) -> None:
     path = tmp_path / "run.sh"
     path.write_text(of_verl())
-    with pytest.raises(InputError, match="has workers of another kind than the plan's"):
+    with pytest.raises(InputError, match=r"has workers of another kind than the plan's .got fsdp, need megatron"):
         existing.adapt(path, planned(pins={"tp": "2", "pp": "1", "cp": "1", "recompute": "none"}))
     with pytest.raises(InputError, match="slime knows no such"):
         existing.adapt(script(tmp_path), planned(pins={"tp": "2", "pp": "1", "cp": "1", "recompute": "none"}))
