@@ -105,8 +105,9 @@ def test_experts_are_cut_on_their_own_grid() -> None:
     ("zero", "expected"),
     [
         (0, {"step all-reduce dp"}),
-        (2, {"step reduce-scatter dp", "step all-gather dp"}),
-        (3, {"microbatch all-gather dp", "step reduce-scatter dp"}),
+        (1, {"step all-reduce dp", "step all-gather dp"}),
+        (2, {"microbatch all-reduce dp", "step all-gather dp"}),
+        (3, {"microbatch all-gather dp", "microbatch reduce-scatter dp"}),
     ],
 )
 def test_the_stage_of_zero_says_how_gradients_travel(zero: int, expected: set[str]) -> None:

@@ -105,7 +105,7 @@ class Architecture:
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     noted: Mapping[str, str] = field(default_factory=dict)
-    ignored: tuple[str, ...] = ()
+    ignored: Collection[str] = ()
     same_as: Mapping[str, str] = field(default_factory=dict)
     layers: Callable[[Values, int], Sequence[str]] | None = None
     blocks: Mapping[str, Block] = field(default_factory=dict)

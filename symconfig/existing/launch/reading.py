@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, Literal
 
@@ -33,6 +33,15 @@ class Piece:
     variables: tuple[str, ...] = ()
     overridden_by: str | None = None
 
+    def after(self, count: int) -> Piece:
+        """Return it without its first characters."""
+        where, skipped = self.place, self.text[:count]
+        if where is not None and count:
+            same = where.end - where.start == len(self.text.encode()) and "\n" not in skipped
+            start = where.start + len(skipped.encode())
+            where = Place(where.file, start, where.end, where.line, where.column + count) if same else None
+        return replace(self, text=self.text[count:], place=where)
+
 
 @dataclass(frozen=True, slots=True)
 class Word:
@@ -49,6 +58,21 @@ class Word:
     @property
     def text(self) -> str:
         return "".join(piece.text for piece in self.pieces)
+
+    def after(self, count: int) -> Word:
+        """Return it without its first characters."""
+        pieces: list[Piece] = []
+        for piece in self.pieces:
+            cut = min(count, len(piece.text))
+            count -= cut
+            if cut < len(piece.text) or not piece.text:
+                pieces.append(piece.after(cut))
+        first = pieces[0].place if pieces else None
+        inside = (
+            first is not None and self.place.file == first.file and self.place.start <= first.start < self.place.end
+        )
+        place = replace(first, end=self.place.end) if first is not None and inside else self.place
+        return Word(tuple(pieces), place, self.unknown)
 
 
 @dataclass(frozen=True, slots=True)

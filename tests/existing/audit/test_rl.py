@@ -334,8 +334,48 @@ def test_other_workers_are_not_adapted(tmp_path: Path) -> None:
     path.write_text(of_verl())
     with pytest.raises(InputError, match="has workers of another kind than the plan's"):
         existing.adapt(path, planned(pins={"tp": "2", "pp": "1", "cp": "1", "recompute": "none"}))
-    with pytest.raises(InputError, match="starts reinforcement learning by slime"):
+    with pytest.raises(InputError, match="slime knows no such"):
         existing.adapt(script(tmp_path), planned(pins={"tp": "2", "pp": "1", "cp": "1", "recompute": "none"}))
+
+
+def test_a_plan_of_a_step_is_put_into_slimes_options(tmp_path: Path) -> None:
+    """Read again, the script says the plan's degrees, recompute, lengths and engine, with the phases of the plan."""
+    pins = {"tp": "2", "pp": "2", "vpp": "1", "cp": "2", "recompute": "full"}
+    plan = planned(
+        "qwen3-8b", 16, target="slime", pins=pins, prompts=32, samples=8, updates=2,
+        prompt_length={"mean": 300.0, "max": 1024}, response_length={"mean": 900.0, "max": 8192},
+    )  # fmt: skip
+    path = script(tmp_path)
+    done = existing.adapt(path, plan)
+    assert done.done, [str(item) for item in done.unplaced]
+    path.write_bytes(done.files[str(path)])
+    text, p = path.read_text(), plan.best.parallel
+    assert f"--pipeline-model-parallel-size {p.pp}" in text
+    assert "--recompute-granularity full" in text
+    assert "--actor-num-nodes 2" in text
+    assert f"--max-tokens-per-gpu {plan.rl[0].tokens_per_gpu}" in text
+    assert not existing.adapt(path, plan).changes
+    found = existing.audit(str(path), "h100", plan=False, prompt_length=300.0, response_length=900.0)
+    assert found.judged is not None, found.unpredicted
+    again = found.judged.plan
+    assert (again.best.parallel.tp, again.best.parallel.pp, again.best.parallel.cp) == (p.tp, p.pp, p.cp)
+    assert again.best.options.recompute.granularity == "full"
+    mine, theirs = ({phase.name: phase for phase in each.rl[0].phases} for each in (plan, again))
+    assert theirs["update"].bytes == pytest.approx(mine["update"].bytes, rel=0.02)
+    assert (again.rl[0].rollout_tp, again.rl[0].memory_share) == (plan.rl[0].rollout_tp, plan.rl[0].memory_share)
+
+
+def test_what_a_plan_leaves_out_is_taken_from_slimes_options(tmp_path: Path) -> None:
+    path = script(tmp_path)
+    more = "--sequence-parallel\n   --recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+    path.write_text(path.read_text().replace("--sequence-parallel", more))
+    plan = planned("qwen3-8b", 8, target="slime", pins={"tp": "1", "pp": "1", "cp": "1", "recompute": "none"},
+                   prompts=32, samples=8, response_length={"mean": 300.0, "max": 1024})  # fmt: skip
+    done = existing.adapt(path, plan)
+    assert done.done, [str(item) for item in done.unplaced]
+    text = done.files[str(path)].decode()
+    assert "recompute" not in text
+    assert "--sequence-parallel" not in text
 
 
 def test_what_a_branch_adds_to_an_array_of_overrides_is_not_known(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ Sources: slime/utils/{arguments,dp_schedule}.py, slime/backends/megatron_utils/{
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil
 from posixpath import basename
 from typing import ClassVar
 
@@ -19,7 +18,7 @@ from symconfig.existing.recover.known import weight_bytes
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl.model import described
 from symconfig.existing.recover.rl.script import MANY, Script
-from symconfig.existing.recover.rl.sequences import lengths, together
+from symconfig.existing.recover.rl.sequences import together
 from symconfig.existing.recover.rl.step import Packed, Step
 from symconfig.existing.recover.rl.trainers import MEGATRON, SLIME, Trainer, Workers
 from symconfig.existing.recover.run import Assumed, Run
@@ -116,12 +115,12 @@ class Reader(Script):
             why = "SGLang derives it from the GPU; --sglang-mem-fraction-static says it"
             self.assumed.append(Assumed("share of memory for the engine", f"{_SHARE:g}", why))
         return self.section(
+            prompt,
+            response,
             algorithm=_ADVANTAGES.get(advantage, "grpo"),
             prompts=prompts,
             samples=samples,
             updates=updates if prompts * samples % updates == 0 else 1,
-            prompt_length=lengths(prompt, self.supplied.prompt_length, "prompt", self.assumed),
-            response_length=lengths(response, self.supplied.response_length, "response", self.assumed),
             reference=values.switch("use_kl_loss") or bool(values.number("kl_coef")),
             entropy=bool(values.number("entropy_coef")),
             placement="split" if served else "colocated",
@@ -156,22 +155,21 @@ class Reader(Script):
             assumption = replace(assumption, model=model.model)
         run = megatron.run(whole, gpus, self.known_cluster, assumption)
         taken = model.assumed if model is not None else ()
-        most = max(rl.longest, ceil(rl.sequences / dp * rl.mean_tokens))  # of all that a replica reads
-        read = min(most, self._room(cp, rl, "log_probs_max_tokens_per_gpu"))
+        read = packed.read(rl, dp, self._room(cp, rl, "log_probs_max_tokens_per_gpu"))
         away = ("weights", "optimizer state") if values.switch("colocate") or values.switch("offload_train") else ()
         step = Step(
             trainer=SLIME,
             workers=MEGATRON,
             rl=rl.model_copy(update={"tokens_per_gpu": -(-room // cp)}),
             fill=packed.fill(rl, run.configuration.global_batch),
-            read=read / room,
-            reference_read=read / room,
+            read=read,
+            reference_read=read,
             away=away,
             waits=not basename(program.text if (program := self.reading.program) else "").startswith(_ASYNC),
             reference="swapped",  # slime/backends/megatron_utils/actor.py, TensorBackuper
             chunked_logits=(values.number("log_probs_chunk_size") or -1) > 0,
             weight_bytes=weight_bytes(values.text("hf_checkpoint") or ""),
-            assumed_lengths=None in (self.supplied.prompt_length, self.supplied.response_length)
+            assumed_lengths=self.assumes_lengths
             and not (values.switch("use_dynamic_batch_size") and batch >= MANY * dp),
         )
         critic = run if rl.has_critic else None  # slime's has the actor's model, degrees and micro-batches

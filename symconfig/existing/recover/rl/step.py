@@ -34,6 +34,11 @@ class Packed:
         each = share * self.length / self.room if self.sequences is None else share / self.sequences
         return dp * max(1, ceil(each))
 
+    def read(self, rl: Rl, dp: int, tokens: int) -> float:
+        """Return the tokens of a micro-batch that is read over those of one that is trained on. tokens: that it may
+        have; all that a replica reads may be fewer."""
+        return min(max(rl.longest, ceil(rl.sequences / dp * self.length)), tokens) / self.room
+
     def fill(self, rl: Rl, microbatches: int) -> float:
         """Return the share of the room of an update's micro-batches that has tokens."""
         return rl.batch * self.length / (microbatches * self.room)

@@ -38,13 +38,14 @@ def of_verl(name: str) -> Workers:
 class Trainer:
     """A trainer. release: whose defaults hold. longest: its options of the longest prompt and response. dashes: how an
     option's name is spelled on the command line, by what stands before it and between its words. offload: what brings a
-    reference that is not read to the host, as a person writes it."""
+    reference that is not read to the host, as a person writes it. whole: its option of the longest of both together."""
 
     name: str
     release: str
     longest: tuple[str, str]
     dashes: tuple[str, str] = ("--", "_")
     offload: str | None = None
+    whole: str | None = None
 
     def spelled(self, key: str) -> str:
         """Return an option as a person writes it."""
@@ -59,4 +60,10 @@ VERL = Trainer(
     "ref.megatron.param_offload=True",
 )
 SLIME = Trainer("slime", "0.3.1", ("rollout_max_prompt_len", "rollout_max_response_len"), ("--", "-"))
-OPENRLHF = Trainer("openrlhf", openrlhf.RELEASE, ("prompt_max_len", "rollout.max_new_tokens"), offload="--ref.offload")
+OPENRLHF = Trainer(
+    "openrlhf",
+    openrlhf.RELEASE,
+    ("prompt_max_len", "rollout.max_new_tokens"),
+    offload="--ref.offload",
+    whole="data.max_len",
+)
