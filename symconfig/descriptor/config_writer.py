@@ -1,13 +1,13 @@
 """A descriptor as the `config.json` that it could have come from: the inverse of the import, by the same tables.
 
-A key is written where the import would read it to a field; what a block or a rule reads is written by it, or
-found by asking the import (`config_search`). What the file then says is read back: `unsaid` names what is lost.
+A key is written where the import would read it to a field; what a block or a rule reads is written by it. What the file
+then says is read back: `unsaid` names what is lost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from symconfig.descriptor.architectures import architectures
@@ -15,7 +15,6 @@ from symconfig.descriptor.architectures.architecture import CHUNKED, FULL, INDEX
 from symconfig.descriptor.architectures.class_defaults import class_of, defaults, families
 from symconfig.descriptor.architectures.fields import goes_to
 from symconfig.descriptor.architectures.keys import ACTIVATIONS, NULL_IS_NONE
-from symconfig.descriptor.config_search import Wanted, searched
 from symconfig.descriptor.document import nearest, shorten
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.layers import Keys, Mlp
@@ -24,9 +23,25 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem
 
 Json = dict[str, Any]
+Fields = Mapping[str, object]
 # Qwen-7B's code is not part of transformers: Qwen2 is the same network. GPT-3 is GPT-2 with other sizes, and Kimi-K2
 # DeepSeek-V3.
 SAME_NETWORK = {"qwen": "qwen2", "gpt3": "gpt2", "kimi_k2": "deepseek_v3"}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The meaning of a model by field, and all fields that it has, among them those that stand for nothing in it."""
+
+    computed: Fields
+    plain: Fields
+
+    def get(self, name: str) -> object:
+        return self.computed.get(name, self.plain.get(name))
+
+    def missing(self, theirs: Fields) -> list[str]:
+        """Return the fields that another model has otherwise."""
+        return [name for name in sorted({*self.computed, *theirs}) if self.get(name) != theirs.get(name)]
 
 
 def config_json(model: ModelDescriptor) -> Json:
@@ -45,7 +60,6 @@ def config_json(model: ModelDescriptor) -> Json:
     for block in architecture.blocks.values():
         own = block.write(model).items()
         config |= {key: value for key, value in own if key not in config and value != classed.get(key)}
-    config = searched(config, architecture, _wanted(model), _read)
     return _as_the_class_spells(kind, architecture, config)
 
 
@@ -158,10 +172,6 @@ def _rope(model: ModelDescriptor, architecture: Architecture, kind: str) -> Json
     if "rope_local_base_freq" in keys:
         values["rope_local_base_freq"] = model.rope_local_base_freq or model.rope_theta
     return values
-
-
-def _read(config: Mapping[str, Any]) -> dict[str, object]:
-    return _computed(import_config(config, "config.json", "model"))
 
 
 def _wanted(model: ModelDescriptor) -> Wanted:
