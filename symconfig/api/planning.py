@@ -24,7 +24,7 @@ from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.training import Training
 from symconfig.descriptor.tuning import Preference, Sequences, with_batch
 from symconfig.descriptor.validate import validate
-from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.errors import InputError, Problem, reworded
 from symconfig.format import json_text
 from symconfig.plans.file import WARNINGS
 from symconfig.plans.plan import Candidate, Plan, Search
@@ -190,34 +190,7 @@ def plan(
     cluster: also what differs from another one, {"base": "h100", "network": "4x200Gb/s"}.
     Raises InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
     """
-    fields = {
-        "model": model,
-        "cluster": cluster,
-        "gpus": gpus,
-        "global_batch_size": global_batch_size,
-        "seq_length": seq_length,
-        "backend": backend,
-        "megatron_version": megatron_version,
-        "target": target,
-        "task": task,
-        "precision": precision,
-        "attention": attention,
-        "optimizer": optimizer,
-        "objective": objective,
-        "pins": pins,
-        "packing": packing,
-        "lora": lora,
-        "images": images,
-        "sequences": sequences,
-        "preference": preference,
-        "rl": rl,
-        "allow": allow,
-        "without": without,
-        "edited": edited,
-        "limits": limits,
-        "training": training,
-    }
-    document = Document({name: as_field(value) for name, value in fields.items() if value is not None}, file="")
+    document = Document(job_fields(locals(), "top", "progress"), file="")
     given_model = None if isinstance(model, str | Path) else model
     given_cluster = cluster if isinstance(cluster, ClusterDescriptor) else None
     return solve(document, given_model, given_cluster, top=top, progress=progress)
@@ -243,11 +216,9 @@ def solve(
     gathered = Problems(problems)
     gathered.collect(lambda: check_top(top))
     job = read_job(document, model, cluster, model_base=model_base, cluster_base=cluster_base, problems=gathered.all)
-    try:
+    with reworded(lambda problem: stated(problem, job.document)):
         plan = best_plan(job.model, job.cluster, job.job, top=top, writes=writes, progress=progress)
         return PlanResult(plan, instead(job.job, plan))
-    except SymconfigError as error:
-        raise type(error)([stated(problem, job.document) for problem in error.problems]) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,10 +264,8 @@ def _with_critic(job: Job, document: Document, base: Path | None) -> Job:
     if job.rl is None or job.rl.critic is None:
         return job
     folder = Path(document.file).parent if Path(document.file).is_file() else base
-    try:
+    with reworded(lambda problem: replace(problem, field="rl.critic")):
         critic = located(job.rl.critic, folder)
-    except InputError as error:
-        raise InputError([replace(problem, field="rl.critic") for problem in error.problems]) from None
     return job.model_copy(update={"rl": job.rl.model_copy(update={"critic": critic})})
 
 
@@ -304,6 +273,12 @@ def check_top(top: int) -> None:
     """Refuse a number of candidates that are not ranked: raise InputError."""
     if type(top) is not int or not 1 <= top <= _MAX_TOP:
         raise InputError(Problem("out of range", field="top", got=str(top), need=f"1 to {_MAX_TOP}"))
+
+
+def job_fields(arguments: Mapping[str, Any], *others: str) -> dict[str, Any]:
+    """Return a call's arguments as fields of a job. others: those that are none, as None is none."""
+    given = {name: value for name, value in arguments.items() if name not in others and value is not None}
+    return {name: as_field(value) for name, value in given.items()}
 
 
 def as_field(value: Any) -> Any:
@@ -399,16 +374,16 @@ def remarks(plan: Plan, wanted: Wanted) -> tuple[str, ...]:
 
 def write(plan: Plan, out: Path, wanted: Wanted, *, force: bool, tell: Tell = lambda _: None) -> list[Path]:
     """Render `plan` into the folder `out`, all files or none; returns their paths. tell: see `put`."""
-    check_free(out, force)
-    return put(files(plan, wanted), out, force, tell)
+    return put(lambda: files(plan, wanted), out, force, tell)
 
 
-def put(made: Files, out: Path, force: bool, tell: Tell) -> list[Path]:
+def put(make: Callable[[], Files], out: Path, force: bool, tell: Tell) -> list[Path]:
     """Write files into a folder, all or none. tell: is given the names of those that replace what somebody edited."""
     from symconfig.render.files import write as write_files
     from symconfig.runs.replan.check import replaced
 
-    names: list[str] = []
+    check_free(out, force)
+    made, names = make(), list[str]()
     write_files(made, out, force, lambda: names.extend(replaced(out, made)))
     if names:
         tell(names)

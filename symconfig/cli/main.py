@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from importlib import import_module
 from typing import NoReturn, Protocol, cast
 
@@ -180,7 +181,7 @@ def _fail(problems: Sequence[Problem], code: int, as_json: bool) -> int:
         for problem in problems:
             note(f"error: {problem}")
         if as_json:
-            data = [{name: getattr(problem, name) for name in Problem.__slots__} for problem in problems]
+            data = [asdict(problem) for problem in problems]
             print_json({"schema": "symconfig.error/1", "exit_code": code, "problems": data})
         sys.stdout.flush()
     except BrokenPipeError:

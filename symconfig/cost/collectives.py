@@ -51,7 +51,7 @@ def _collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: 
         if not is_dispatch(c):
             seconds = seconds + 2 * _REARRANGED * amount / machine.hbm_bytes_per_s
     else:
-        seconds = compiled.ring_s(amount, 2.0 if c.kind is Kind.ALL_REDUCE else 1.0, ranks, stride, **machine.levels)
+        seconds = compiled.ring_s(amount, c.kind.passes, ranks, stride, **machine.levels)
     return np.where(ranks > 1, seconds * c.times, 0.0)
 
 

@@ -11,7 +11,7 @@ from symconfig.cost import compiled, either
 from symconfig.cost.framework import Framework
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
-from symconfig.graph.derived import AttentionWork, DerivedBlock, Matmul, Phase, Traffic, Work
+from symconfig.graph.derived import AttentionWork, DerivedBlock, Matmul, Phase, Task, Traffic
 from symconfig.graph.operator import ELEMENT_BYTES, Element
 
 # Per element of a step's result: of each step, and once at the end.
@@ -39,7 +39,7 @@ def work_seconds(
 ) -> dict[tuple[str, Phase], Array]:
     """Return the seconds of every operator and phase, [points] each where its own sizes differ."""
     result: dict[tuple[str, Phase], Array] = {}
-    alike: dict[int, tuple[Lattice, NDArray[np.intp] | slice, list[Work]]] = {}
+    alike: dict[int, tuple[Lattice, NDArray[np.intp] | slice, list[Task]]] = {}
     for work in block.work:
         part, which = lattice.part(_symbols(work)) if lattice.repeats else (lattice, slice(None))
         alike.setdefault(id(part), (part, which, []))[2].append(work)
@@ -49,7 +49,7 @@ def work_seconds(
     return result
 
 
-def _symbols(work: Work) -> Iterator[str]:
+def _symbols(work: Task) -> Iterator[str]:
     """Yield what a kernel's seconds depend on."""
     if isinstance(work, Matmul):
         sizes = [work.batch, work.m, work.n, work.k]
@@ -65,7 +65,7 @@ def _symbols(work: Work) -> Iterator[str]:
 
 
 def _each(
-    works: Sequence[Work], block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework
+    works: Sequence[Task], block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework
 ) -> Iterator[tuple[tuple[str, Phase], Array]]:
     """Yield the seconds of some of a block's kernels, [points] each."""
     matmuls = [work for work in works if isinstance(work, Matmul)]

@@ -69,11 +69,8 @@ def blocks(carried: tuple[Carried, ...]) -> list[Block]:
         sharing.setdefault(", ".join(names), []).append(text)
     why = tuple(("" if place else names, text) for names, texts in sharing.items() for place, text in enumerate(texts))
     if any(item.another for item in carried):
-        grids.insert(
-            1,
-            "another: symconfig replan PLAN.json --target T finds the best plan that it can be told, and "
-            "says what that costs.",
-        )
+        how = "finds the best plan that it can be told, and says what that costs"
+        grids.insert(1, f"another: symconfig replan PLAN.json --target T {how}.")
     return [*grids, *([Grid(("target", "cannot say"), why, left=(0, 1), title="Why not")] if why else [])]
 
 
@@ -85,15 +82,8 @@ def to_dict(carried: tuple[Carried, ...]) -> dict[str, Any]:
             {
                 "name": item.name,
                 "does": item.does,
-                **(
-                    {}
-                    if item.problems is None
-                    else {
-                        "carries": not item.problems,
-                        "another": item.another,
-                        "reasons": [str(problem) for problem in item.problems],
-                    }
-                ),
+                **({} if item.problems is None else {"carries": not item.problems, "another": item.another}),
+                **({} if item.problems is None else {"reasons": list(map(str, item.problems))}),
             }
             for item in carried
         ],

@@ -17,9 +17,9 @@ import numpy as np
 from symconfig.cost import compiled
 from symconfig.cost.machine import Machine
 from symconfig.cost.partition.between import Activation, Kept, Leg, Weight, activation, weight
-from symconfig.cost.partition.change import columns, cut
+from symconfig.cost.partition.change import columns
 from symconfig.cost.partition.codes import Numbers, codes, codes_where, read, several
-from symconfig.cost.partition.exchange import Exchange, Phase, Transfer
+from symconfig.cost.partition.exchange import Exchange, Transfer
 from symconfig.cost.partition.layouts import (
     Columns,
     Pairs,
@@ -32,8 +32,10 @@ from symconfig.cost.partition.layouts import (
 )
 from symconfig.cost.partition.rates import Affine, Array, Rate
 from symconfig.cost.partition.work import Passes, Rows, held, inside, passed, work
-from symconfig.graph.program.net import FLAT, Link, Net, Node, Port
-from symconfig.graph.program.program import Work
+from symconfig.graph.layout import FLAT, cut
+from symconfig.graph.operator import Work
+from symconfig.graph.program.net import Link, Net, Node, Port
+from symconfig.graph.sharding import Layouts, Phase
 
 
 class Objective(StrEnum):
@@ -136,7 +138,7 @@ class Costs:
             assert self.between is not None
             return passed(node, rows, self.rates, self.between)
         second = node.operator.inputs[1:2] if node.operator.work is Work.MATMUL else ()
-        summed = any(operand.tensor in self.net.weights for operand in second)
+        summed = any(operand.name in self.net.weights for operand in second)
         gradient_bytes = self.training.gradient_bytes if summed else None
         return work(self.net.program, node, rows, self.rates, self.machine, gradient_bytes)
 
@@ -285,7 +287,7 @@ class Costs:
                 numbers = [codes(at, given, taken, False) for at, _ in rule.transfers]
                 return LinkCost(self._shown(rule, numbers, ahead, behind), np.zeros(pairs.shape))
             # of most pairs the one splits what the other does not: they are left out before anything is worked out
-            where, numbers = codes_where(rule.gather, [at for at, _ in rule.transfers], given, taken)
+            where, numbers = codes_where(rule.transfers[0][0], [at for at, _ in rule.transfers], given, taken)
             cost = np.full(pairs.shape, np.inf)
             cost[where] = self._shown(rule, numbers, ahead[where[1]], behind[where[1]])
             return LinkCost(cost, np.broadcast_to(0.0, pairs.shape))
@@ -409,11 +411,9 @@ class Costs:
         return float(link.times * self.training.alive)
 
     def _weight(self, link: Link, given: Rows, taken: Rows, pairs: Pairs) -> list[Exchange]:
-        """Return the transfers of weights to where they are used, and of their gradients back.
-
-        Every turn: weights that lie flat are gathered forward and again backward, and gradients that lie flat are
-        reduced. Once a step: what was summed locally is reduced, and updated weights are gathered. Each shows as far as
-        the operator's own work does not hide it.
+        """Return the transfers of weights to where they are used, and of their gradients back. Each shows as far as the
+        operator's own work does not hide it: those of once a step run beside what the last backward and the first
+        forward of a turn leave of the same work.
         """
         source, sink = self.net.nodes[link.producer], self.net.nodes[link.consumer]
         assert source.parameter is not None
@@ -421,27 +421,24 @@ class Costs:
         w, g, o = (columns(state, pairs.down) for state in states(source, given))
         forward = columns(use.forward[taken], pairs.across)
         backward = columns(use.backward[taken], pairs.across)
-        weight_bytes = self._amount(store, store.tensor.element_bytes)
-        turns = float(self.training.turns)
-        ahead, behind = (part.reshape(pairs.across) for part in self._hidden(sink, taken))
-        gather = Transfer(w, forward, weight_bytes, self.rates)
-        regather = (gather,) if _needs_weight(sink, link.taken) else ()
-        exchanges = [Exchange(Phase.FORWARD, (gather,), turns, ahead)]
-        if not source.parameter.trainable:
-            return [*exchanges, Exchange(Phase.BACKWARD, regather, turns, behind)] if regather else exchanges
-        gradient_bytes = self._amount(store, self.training.gradient_bytes)
         summed = [between_turns(at, back) for at, back in zip(g, backward, strict=True)]
-        turn = Exchange(
-            Phase.BACKWARD, (*regather, Transfer(backward, summed, gradient_bytes, self.rates)), turns, behind
-        )
-        # Once a step, beside what the last backward and the first forward of a turn leave of the same work.
-        reduction, update = Transfer(summed, o, gradient_bytes, self.rates), Transfer(o, w, weight_bytes, self.rates)
-        return [
-            *exchanges,
-            turn,
-            Exchange(Phase.REDUCTION, (reduction,), 1.0, np.maximum(behind - turn.alone, 0.0)),
-            Exchange(Phase.UPDATE, (update,), 1.0, np.maximum(ahead - gather.cost, 0.0)),
-        ]
+        element_bytes = (store.tensor.element_bytes, self.training.gradient_bytes)  # of the weight, of its gradient
+        layouts: Layouts[Columns] = Layouts(w, forward, backward, summed, o, o)
+        moved = {
+            way.phase: Transfer(way.given, way.taken, self._amount(store, element_bytes[way.gradient]), self.rates)
+            for way in layouts.ways()
+        }
+        ahead, behind = (part.reshape(pairs.across) for part in self._hidden(sink, taken))
+        back = (moved[Phase.KEPT],) if _needs_weight(sink, link.taken) else ()
+        back = (*back, moved[Phase.BACKWARD]) if source.parameter.trainable else back
+        turns = float(self.training.turns)
+        exchanges = [Exchange(Phase.FORWARD, (moved[Phase.FORWARD],), turns, ahead)]
+        exchanges += [Exchange(Phase.BACKWARD, back, turns, behind)] if back else []
+        if source.parameter.trainable:
+            left = np.maximum(behind - exchanges[1].alone, 0.0), np.maximum(ahead - exchanges[0].alone, 0.0)
+            exchanges.append(Exchange(Phase.REDUCTION, (moved[Phase.REDUCTION],), 1.0, left[0]))
+            exchanges.append(Exchange(Phase.UPDATE, (moved[Phase.UPDATE],), 1.0, left[1]))
+        return exchanges
 
 
 def _needs_weight(sink: Node, port: int) -> bool:

@@ -14,9 +14,10 @@ from symconfig.cost import compiled
 from symconfig.cost.machine import Machine, Number
 from symconfig.cost.partition.change import Move, together
 from symconfig.cost.partition.rates import Affine, Array, Rate
-from symconfig.graph.layout import Kind
-from symconfig.graph.program.net import PARTIAL, Node, Port
-from symconfig.graph.program.program import Operator, Program, Split, Work
+from symconfig.graph.layout import PARTIAL, Kind
+from symconfig.graph.operator import Work
+from symconfig.graph.program.net import Node, Port
+from symconfig.graph.program.program import Operator, Program, Split
 
 Rows = NDArray[np.int64]  # [rows, axes]: options
 Extent = Callable[[Sequence[str]], Array]  # [rows] turns of some loops on one rank
@@ -97,13 +98,13 @@ def _product(program: Program, op: Operator, extent: Extent, machine: Machine, g
     k = extent(op.contracted)
 
     shapes = [(m, n, k)]  # forward, and for the gradients of both
-    if op.backward and program.tensors[op.inputs[0].tensor].gradient:
+    if op.backward and op.inputs[0].tensor.gradient:
         shapes.append((m, k, n))
-    second_gradient = op.backward and program.tensors[op.inputs[1].tensor].gradient
+    second_gradient = op.backward and op.inputs[1].tensor.gradient
     if second_gradient:
         shapes.append((k, n, m))
     height, width, depth = np.array(shapes).swapaxes(0, 1)
-    element_bytes, added = program.tensors[op.inputs[0].tensor].element_bytes, np.zeros((len(shapes), 1))
+    element_bytes, added = op.inputs[0].tensor.element_bytes, np.zeros((len(shapes), 1))
     if second_gradient and gradient_bytes is not None:
         added[-1] = 2.0 * gradient_bytes - element_bytes
     forward, *backward = compiled.matmul_s(
@@ -201,7 +202,7 @@ def exchanged(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], p
     assert node.operator is not None
     op, extent = node.operator, _extent(program, node, rows, rates)
     for port, operand in zip(node.ports[len(op.inputs) :], op.outputs, strict=False):
-        if operand.tensor in program.outputs:
+        if operand.name in program.outputs:
             yield from _ended(port, rows, rates, per_element)
     for index, option in enumerate(node.options):
         split, here = option.split, (rows == index).T

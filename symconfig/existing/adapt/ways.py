@@ -14,8 +14,8 @@ from symconfig.existing.adapt.families import FAMILIES, Wish, having, neighbours
 from symconfig.existing.adapt.runs import alike, together
 from symconfig.existing.launch.reading import Setting, Tree
 from symconfig.existing.launch.text import Edit, Place
-from symconfig.existing.recover.namespace import Namespace, parsed
-from symconfig.frameworks.megatron.flags import Value
+from symconfig.existing.recover.namespace import Namespace
+from symconfig.frameworks.megatron.flags import Value, parsed
 from symconfig.render.files import sh
 
 # Destinations by the names of Megatron-Bridge and NeMo, where a new key has to have them; NeMo 1.x has its own.

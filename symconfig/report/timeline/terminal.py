@@ -9,10 +9,8 @@ import numpy as np
 
 from symconfig.format import gib, percent, seconds
 from symconfig.report.grid import Painted, Span
-from symconfig.report.timeline.axis import Axis, axes, gaps, ticks
-from symconfig.report.timeline.chart import Chart
-from symconfig.report.timeline.kinds import IDLE, LOOKS
-from symconfig.report.timeline.windows import fitting
+from symconfig.report.timeline.chart import IDLE, LOOKS, Chart
+from symconfig.report.timeline.windows import Axis, axes, fitting, gaps, ticks
 from symconfig.schedule.timeline import Event
 
 _LEVELS = "▁▂▃▄▅▆▇█"

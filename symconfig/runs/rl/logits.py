@@ -35,10 +35,26 @@ VERL_FSDP = LogitBytes(forward=4.0, entropy=4.0, update=2.0, entropy_update=6.0)
 # the entropy is made with no copy; in chunks the logits alone are whole, beside the 16 bits that they are copied from.
 SLIME = LogitBytes(forward=8.0, entropy=8.0, update=4.0, entropy_update=8.0)
 SLIME_CHUNKED = LogitBytes(forward=6.0, entropy=6.0, update=4.0, entropy_update=8.0)
+# OpenRLHF 0.11.2 (models/actor.py, models/utils.py): 16-bit logits and their fp32 copy are there at once, 6. The copy
+# stays, a variable holds it; its gradient by flash-attn's cross-entropy is another, of which a 16-bit one is made: 10,
+# and the planner's loss has the copy. The entropy, where the loss has it, is compiled to one kernel with one gradient.
+OPENRLHF = LogitBytes(forward=6.0, entropy=6.0, update=6.0, entropy_update=10.0, kept=4.0)
 # LLaMA-Factory 0.9.5 on Transformers (train/dpo/trainer.py, train/trainer_utils.py: get_batch_logps): logits are copied
 # into fp32, and so is their log-softmax: 8. Both of the policy's are there while the reference is read. In the backward
 # the log-softmax has two gradients beside it, 12; the planner's loss has 10 of these.
 PAIRS = LogitBytes(forward=8.0, kept=8.0, update=2.0)
+# NeMo-RL 0.7.0 on Megatron-Core (nemo_rl/distributed/model_utils.py, DistributedLogprob): the fp32 logits, those less
+# their maximum and an exponential of these, which a backward has as the softmax, its gradient and the sum of others'.
+NEMO = LogitBytes(forward=12.0, entropy=12.0, update=8.0, entropy_update=8.0)
+# On FSDP (models/automodel/train.py): fp32 logits and their log-softmax; a backward as that of pairs.
+NEMO_DTENSOR = LogitBytes(forward=8.0, entropy=8.0, update=2.0, entropy_update=2.0)
 # Of an actor that is planned for a target; VERL where nothing else is known.
-BY_TARGET: Mapping[str, LogitBytes] = {"verl": VERL, "slime": SLIME}
+BY_TARGET: Mapping[str, LogitBytes] = {
+    "verl": VERL,
+    "verl-fsdp": VERL_FSDP,
+    "slime": SLIME,
+    "openrlhf": OPENRLHF,
+    "nemo-rl": NEMO,
+    "nemo-rl-dtensor": NEMO_DTENSOR,
+}
 PLAIN = LogitBytes(forward=0.0, update=0.0)  # what the planner counts

@@ -18,12 +18,12 @@ from symconfig.cost import compiled
 from symconfig.cost.exchange import contention
 from symconfig.cost.framework import CONTENTION, Framework
 from symconfig.cost.partition.costs import Costs
-from symconfig.cost.partition.exchange import Phase
 from symconfig.descriptor.mesh import Axis
 from symconfig.frameworks.known import FRAMEWORKS
 from symconfig.graph.layout import Kind
+from symconfig.graph.operator import Work
 from symconfig.graph.program.net import Node
-from symconfig.graph.program.program import Work
+from symconfig.graph.sharding import Phase
 from symconfig.solve.partition.collectives import Moved, collectives
 
 _AHEAD = (Phase.FORWARD,)

@@ -13,8 +13,9 @@ from symconfig.cost.partition.costs import Costs
 from symconfig.cost.partition.work import Rows, counted
 from symconfig.descriptor.mesh import Axis
 from symconfig.errors import InputError, Problem
-from symconfig.graph.program.net import FLAT, Net, Node
-from symconfig.graph.program.program import Work
+from symconfig.graph.layout import FLAT
+from symconfig.graph.operator import Work
+from symconfig.graph.program.net import Net, Node
 
 Array = NDArray[np.float64]
 ROUNDING = 1e-9

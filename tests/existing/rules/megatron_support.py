@@ -8,9 +8,9 @@ from typing import Any
 
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.words import as_word, settings
-from symconfig.existing.rules import examples
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.megatron import findings
+from symconfig.existing.rules.rule import BASE
 from symconfig.frameworks.megatron import environment
 from symconfig.frameworks.megatron.flags import flags
 from symconfig.plans.plan import Plan
@@ -28,7 +28,7 @@ def facts(
     **others: Any,
 ) -> MegatronFacts:
     """Of options behind the examples' base, on eight GPUs of a Hopper node."""
-    given = settings(shlex.split(f"{examples.BASE} {options}" if base else options), "launch.sh")
+    given = settings(shlex.split(f"{BASE} {options}" if base else options), "launch.sh")
     variables = (
         None if environment is None else {name: as_word(value, given[0].place) for name, value in environment.items()}
     )

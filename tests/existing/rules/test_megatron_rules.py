@@ -13,12 +13,13 @@ from symconfig.existing.launch.reading import Piece, Setting, Word
 from symconfig.existing.launch.text import Place, Text
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.words import settings
-from symconfig.existing.rules import environment, examples
+from symconfig.existing.rules import environment
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.megatron import RULES, findings
 from symconfig.existing.rules.versions import OLD
 from symconfig.frameworks.megatron import environment as rendered_environment
 from symconfig.frameworks.megatron.flags import flags, versions
+from tests.existing.rules import examples
 from tests.existing.rules.megatron_support import facts, of_plan, said
 from tests.render.test_megatron_golden import ARGUMENTS
 from tests.sample_plans import _DEGREES, sample_plan

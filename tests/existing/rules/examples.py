@@ -14,20 +14,12 @@ from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.words import as_word, settings
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.existing.rules.facts import MegatronFacts
-from symconfig.existing.rules.rule import Rule
+from symconfig.existing.rules.rule import BASE, GPUS_PER_NODE, Rule
 from symconfig.frameworks.megatron.flags import flags, versions
 
 FILE = "launch.sh"
 PROGRAM = "pretrain_gpt.py"
-GPUS_PER_NODE, ARCHITECTURE = 8, "hopper"
-# A dense model on eight replicas that breaks no rule. Examples with a --hidden-size and layers of their own are whole.
-BASE = (
-    "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 --max-position-embeddings 2048 "
-    "--micro-batch-size 1 --global-batch-size 64 --bf16 --use-distributed-optimizer --overlap-grad-reduce "
-    "--overlap-param-gather"
-)
-# The same, of which every replica has the whole optimizer.
-UNSHARDED = BASE.replace("--use-distributed-optimizer ", "").replace(" --overlap-param-gather", "")
+ARCHITECTURE = "hopper"
 INSTEAD = {"--bf16": "--fp16"}
 JSON = "ds.json"
 # Of DeepSpeed's rules, those that compare with a model.
