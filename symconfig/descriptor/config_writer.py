@@ -7,7 +7,7 @@ then says is read back: `unsaid` names what is lost.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from symconfig.descriptor.architectures import architectures
@@ -23,25 +23,9 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem
 
 Json = dict[str, Any]
-Fields = Mapping[str, object]
 # Qwen-7B's code is not part of transformers: Qwen2 is the same network. GPT-3 is GPT-2 with other sizes, and Kimi-K2
 # DeepSeek-V3.
 SAME_NETWORK = {"qwen": "qwen2", "gpt3": "gpt2", "kimi_k2": "deepseek_v3"}
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The meaning of a model by field, and all fields that it has, among them those that stand for nothing in it."""
-
-    computed: Fields
-    plain: Fields
-
-    def get(self, name: str) -> object:
-        return self.computed.get(name, self.plain.get(name))
-
-    def missing(self, theirs: Fields) -> list[str]:
-        """Return the fields that another model has otherwise."""
-        return [name for name in sorted({*self.computed, *theirs}) if self.get(name) != theirs.get(name)]
 
 
 def config_json(model: ModelDescriptor) -> Json:
@@ -56,16 +40,11 @@ def config_json(model: ModelDescriptor) -> Json:
     padding = values.pop("pad_token_id", None)
     tail = {"torch_dtype": model.torch_dtype, "use_cache": False, "pad_token_id": padding}
     config = {**head, **values, **tail}
-    classed = defaults(families()[kind])
-    for block in architecture.blocks.values():
-        own = block.write(model).items()
-        config |= {key: value for key, value in own if key not in config and value != classed.get(key)}
-    return _as_the_class_spells(kind, architecture, config)
-
-
-def _as_the_class_spells(kind: str, architecture: Architecture, config: Json) -> Json:
-    """Return the file with the class's own spelling of keys that the import reads under another."""
     own = defaults(families()[kind])
+    for block in architecture.blocks.values():
+        sizes = block.write(model).items()
+        config |= {key: value for key, value in sizes if key not in config and value != own.get(key)}
+    # The class's own spelling of keys that the import reads under another.
     other = {key: name for name, key in architecture.same_as.items() if name in own and key not in own}
     return {other.get(key, key): value for key, value in config.items()}
 
@@ -91,9 +70,10 @@ def differences(model: ModelDescriptor, reread: ModelDescriptor) -> Iterator[tup
 
     What a model has there, and what the other.
     """
-    wanted, theirs = _wanted(model), _computed(reread)
-    for name in wanted.missing(theirs):
-        yield name, _short(wanted.get(name)), _short(theirs.get(name))
+    mine, theirs, plain = _computed(model), _computed(reread), flat(model)  # plain: what stands for nothing in it, too
+    for name in sorted({*mine, *theirs}):
+        if (own := mine.get(name, plain.get(name))) != theirs.get(name):
+            yield name, _short(own), _short(theirs.get(name))
 
 
 def class_of_network(model: ModelDescriptor) -> str:
@@ -172,10 +152,6 @@ def _rope(model: ModelDescriptor, architecture: Architecture, kind: str) -> Json
     if "rope_local_base_freq" in keys:
         values["rope_local_base_freq"] = model.rope_local_base_freq or model.rope_theta
     return values
-
-
-def _wanted(model: ModelDescriptor) -> Wanted:
-    return Wanted(_computed(model), flat(model))
 
 
 def _computed(model: ModelDescriptor) -> dict[str, object]:
