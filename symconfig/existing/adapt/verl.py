@@ -7,9 +7,8 @@ from itertools import chain
 
 from symconfig.errors import InputError, Problem
 from symconfig.existing.adapt import words
-from symconfig.existing.adapt.draft import Draft
+from symconfig.existing.adapt.draft import Draft, Progress
 from symconfig.existing.adapt.outcome import Change, Flaw, Unplaced
-from symconfig.existing.adapt.progress import Progress
 from symconfig.existing.adapt.ways import behind_equals
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.launch.reading import Reading, Setting
@@ -99,7 +98,7 @@ def _setting(reading: Reading, key: str) -> Setting | None:
 
 def _text(setting: Setting) -> str:
     """Write a value as the renderer does."""
-    items = [word.text for word in setting.values]
+    items = setting.texts
     return items[0] if len(items) == 1 and not setting.name.endswith("_modules") else f"[{','.join(items)}]"
 
 
