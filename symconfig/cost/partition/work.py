@@ -50,7 +50,7 @@ def counted(those: NDArray[np.bool_], rows: Rows, rates: Sequence[Rate]) -> Arra
 
 def held(ports: Sequence[Port], rows: Rows, rates: Sequence[Rate]) -> Array:
     """Return the bytes of the tensors at a node's ports on one rank: [ports, rows]."""
-    sizes = np.array([float(prod(port.sizes)) * port.tensor.element_bytes for port in ports])
+    sizes = np.array([port.bytes for port in ports])
     cuts = np.array([port.forward for port in ports]) >= 0
     return sizes[:, None] / counted(cuts, rows, rates)
 
@@ -169,7 +169,7 @@ def passed(node: Node, rows: Rows, rates: Sequence[Rate], between: Affine) -> Pa
     op, port = node.operator, node.ports[0]
     assert op is not None
     coming = between(held((port,), rows, rates)[0])
-    whole = float(prod(port.sizes)) * port.tensor.element_bytes
+    whole = port.bytes
     going = np.full(len(rows), between(whole / prod(rate.size for rate in rates)))
     forward, backward = (coming, going) if op.work is Work.RECEIVE else (going, coming)
     return Passes(forward, backward if op.backward else np.zeros(len(rows)))
