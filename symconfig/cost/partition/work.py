@@ -82,13 +82,13 @@ def work(
     assert node.operator is not None
     op, extent = node.operator, _extent(program, node, rows, rates)
     if op.work is Work.MATMUL:
-        return _product(program, op, extent, machine, gradient_bytes)
+        return _product(op, extent, machine, gradient_bytes)
     if op.work is Work.ATTENTION:
         return _attention(op, extent, machine)
     return _memory(node, rows, rates, machine)
 
 
-def _product(program: Program, op: Operator, extent: Extent, machine: Machine, gradient_bytes: float | None) -> Passes:
+def _product(op: Operator, extent: Extent, machine: Machine, gradient_bytes: float | None) -> Passes:
     forwards = op.factors.of(extent)
     of_first, of_second = forwards.gradients
     second_gradient = op.backward and op.inputs[1].tensor.gradient
@@ -113,7 +113,7 @@ def _product(program: Program, op: Operator, extent: Extent, machine: Machine, g
 
 
 def _attention(op: Operator, extent: Extent, machine: Machine) -> Passes:
-    queries = extent(op.outputs[0].loops[:-1])
+    queries = extent(op.queries)
     forward, backward = (attention_s(machine, queries, op.attended, op.channels / 2, way) for way in (True, False))
     return Passes(forward, backward if op.backward else 0.0 * forward)
 
