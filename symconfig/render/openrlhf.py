@@ -46,6 +46,7 @@ LEARNS = Learns(
     engines=("vllm",),
     placements=("colocated", "split"),
     away=((), (learning.STATES,)),  # utils/deepspeed/deepspeed_utils.py, offload_deepspeed_states
+    reference="resident",  # --ref.offload is DeepSpeed's offload_param, which ZeRO-3 alone has
 )
 _SCHEDULES = {"cosine": "cosine_with_min_lr", "constant": "constant_with_warmup"}
 
@@ -138,7 +139,7 @@ def _sections(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _losses(plan: Plan) -> dict[str, Any]:
     rl = learning.section(plan)
-    kl = {"algo.kl.init_coef": 0.001, "algo.kl.use_loss": True, "algo.kl.estimator": "k3", "ref.offload": True}
+    kl = {"algo.kl.init_coef": 0.001, "algo.kl.use_loss": True, "algo.kl.estimator": "k3"}
     return {
         **(kl if rl.reference else {"algo.kl.init_coef": 0}),
         "actor.entropy_coef": 0.001 if rl.entropy else None,

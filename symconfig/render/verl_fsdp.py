@@ -31,6 +31,12 @@ def variables(plan: Plan) -> dict[str, object]:
     return {**verl.told(plan, FSDP), "variables": (), "notes": tuple(learning.notes(plan))}
 
 
+def words(plan: Plan) -> list[str]:
+    """Return all overrides, for a command of one's own. Raises InfeasibleError for what verl cannot be told."""
+    learning.refuse(plan, LEARNS, NAME, _problems(plan))
+    return verl.overrides(plan, FSDP)
+
+
 def _problems(plan: Plan) -> Iterator[Problem]:
     training = plan.training
     yield from (each.problem() for each in refused(plan, "fsdp", TORCH_RELEASE))

@@ -16,10 +16,11 @@ from symconfig.descriptor.model import Attention, Indexer, ModelDescriptor
 from symconfig.descriptor.optimizer import Optimizer
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.words import settings
-from symconfig.existing.rules import examples, megatron
+from symconfig.existing.rules import megatron
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.known import expressible, fails
 from symconfig.existing.rules.refused import options
+from symconfig.existing.rules.rule import BASE
 from symconfig.frameworks.constraint import Constraint, Verdict, failing, in_force
 from symconfig.frameworks.deepspeed.constraints import DEEPSPEED
 from symconfig.frameworks.facts import Fixed
@@ -35,6 +36,7 @@ from symconfig.plans.unknown import UNKNOWN, no
 from symconfig.render.refused import refused
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.predict import as_found
+from tests.existing.rules import examples
 from tests.sample_plans import sample_model, sample_plan, with_optimizer
 from tests.solve.naive import limits_of
 
@@ -266,8 +268,7 @@ def test_key_value_heads_are_shared_by_ranks_since_their_release() -> None:
         names = {one.constraint.name for one in refused(plan, "megatron", version)}
         assert ("num_key_value_heads" in names) is not shared, version
         words = shlex.split(
-            f"{examples.BASE} --tensor-model-parallel-size 8 --sequence-parallel --group-query-attention "
-            "--num-query-groups 4"
+            f"{BASE} --tensor-model-parallel-size 8 --sequence-parallel --group-query-attention --num-query-groups 4"
         )
         facts = MegatronFacts(Namespace(settings(words, "launch.sh"), flags(version)), world_size=8, environment={})
         rules = {finding.rule for finding in megatron.findings(facts)}
@@ -300,7 +301,7 @@ def test_a_new_constraint_of_a_release_is_read_by_all(monkeypatch: pytest.Monkey
         said = [one.problem() for one in refused(plan, "megatron", version)]
         assert [problem.what for problem in said] == (["40 heads are too many for tp 4"] if there else [])
         assert [problem.pins for problem in said] == ([("tp=..3", "tp=5..")] if there else [])
-        words = shlex.split(f"{examples.BASE} --tensor-model-parallel-size 4 --sequence-parallel")
+        words = shlex.split(f"{BASE} --tensor-model-parallel-size 4 --sequence-parallel")
         facts = MegatronFacts(Namespace(settings(words, "launch.sh"), flags(version)), world_size=8, environment={})
         assert ("tp-of-four" in {finding.rule for finding in megatron.findings(facts)}) is there
         configuration = replace(Configuration.of(plan.best, asked_framework("megatron")), version=version)

@@ -28,6 +28,7 @@ FSDP = replace(
     # base.py, zero_grad_on_exit).
     shard_bytes=4.0,
     together=Together.BLOCK,
+    all_reduced_gradients=False,
     shards_over_tensor=False,
     whole_gradients_at=frozenset(),
     # Gradients are copied into one flat tensor and widened to fp32 before they are reduced

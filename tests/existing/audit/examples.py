@@ -15,8 +15,8 @@ from symconfig.existing.launch.reading import Reading
 from symconfig.existing.launch.text import Text
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.recover.words import settings
-from symconfig.existing.rules.examples import BASE, FILE
-from symconfig.existing.rules.rule import Finding, Rule
+from symconfig.existing.rules.rule import BASE, Finding, Rule
+from tests.existing.rules.examples import FILE
 
 CLUSTER = "h100"
 Completed = Callable[[Audit, ClusterDescriptor, Limits], Audit]
