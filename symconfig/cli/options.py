@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from symconfig.cli.shared import whole
+from symconfig.descriptor.task import PLAIN, WITH_OR_WITHOUT
 from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--task",
         metavar="T",
-        help="pretrain, sft, lora or, with a section of the job, dpo or rl; default: lora for adapters, else pretrain",
+        help=f"{', '.join(PLAIN)} or, with a section of the job, {' or '.join(WITH_OR_WITHOUT)}; default: lora for "
+        "adapters, else pretrain",
     )
     what.add_argument("--hf-weights", metavar="W", help="Hugging Face weights to start from (sft, lora: the model's)")
     add_lora(parser)

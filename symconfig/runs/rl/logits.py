@@ -10,16 +10,25 @@ from dataclasses import dataclass
 class LogitBytes:
     """Bytes for each logit of a micro-batch, at the fullest moment.
 
-    forward: of log-probabilities without gradients; entropy: of these with the entropy. update: of an update, beside
-    what the planner's own loss keeps; entropy_update: of one whose loss has the entropy. kept: of an update's forward,
-    while another model is read.
+    forward: of log-probabilities without gradients; entropy: of these with the entropy. update: of an update;
+    entropy_update: of one whose loss has the entropy. added: these two come to what the planner's own loss keeps, and
+    are not all there is. kept: of an update's forward, while another model is read.
+
+    Where logits are never whole: tile: the tokens and words of which they are there at once, in 16 bits. scored: bytes
+    for each channel of a token that the head keeps; in its backward there are by_channel of these more, and by_weight
+    for each weight of a trained head.
     """
 
     forward: float
     update: float
     entropy: float = 0.0
     entropy_update: float = 0.0
+    added: bool = True
     kept: float = 0.0
+    tile: tuple[int, int] = (0, 0)
+    scored: float = 0.0
+    by_channel: float = 0.0
+    by_weight: float = 0.0
 
 
 # verl 0.9.1 on Megatron-Core (workers/engine/megatron/transformer_impl.py, utils/megatron/tensor_parallel.py). 16-bit
@@ -39,6 +48,20 @@ SLIME_CHUNKED = LogitBytes(forward=6.0, entropy=6.0, update=4.0, entropy_update=
 # into fp32, and so is their log-softmax: 8. Both of the policy's are there while the reference is read. In the backward
 # the log-softmax has two gradients beside it, 12; the planner's loss has 10 of these.
 PAIRS = LogitBytes(forward=8.0, kept=8.0, update=2.0)
-# Of an actor that is planned for a target; VERL where nothing else is known.
-BY_TARGET: Mapping[str, LogitBytes] = {"verl": VERL, "slime": SLIME}
+# OpenRLHF 0.11.2 (models/actor.py, models/utils.py: log_probs_from_logits): 16-bit logits and their fp32 copy are there
+# at once, and from then on the copy alone, which flash-attn's cross-entropy keeps; its gradient is another one, and the
+# entropy's, compiled to one kernel, a third.
+OPENRLHF = LogitBytes(forward=6.0, entropy=6.0, update=8.0, entropy_update=12.0, added=False, kept=4.0)
+# TRL 1.16 (trainer/utils.py, add_fused_lm_head; kernels/chunked_logprob.py): logits in tiles of 4096 tokens and 32768
+# of the vocabulary, made again in the backward. Hidden states of what is scored are copied; their gradient, and that
+# of a trained head, is in fp32, and copied into 16 bits at the end.
+TRL = LogitBytes(
+    forward=0.0, update=0.0, added=False, tile=(4096, 32768), scored=2.0, by_channel=4.0 + 2.0, by_weight=4.0 + 2.0
+)
+# ms-swift 4.6.0 on Megatron-Core (megatron/trainers/dpo_trainer.py): the model itself makes the loss of each token, as
+# in pre-training; the reference, which is read first, has 16-bit logits and their fp32 copy.
+SWIFT_PAIRS = LogitBytes(forward=6.0, update=0.0)
+# Of an actor that is planned for a target; VERL where nothing else is known. And of pairs; PAIRS where nothing else is.
+BY_TARGET: Mapping[str, LogitBytes] = {"verl": VERL, "slime": SLIME, "openrlhf": OPENRLHF, "trl": TRL}
+OF_PAIRS: Mapping[str, LogitBytes] = {"openrlhf": OPENRLHF, "trl": TRL, "ms-swift-rlhf": SWIFT_PAIRS}
 PLAIN = LogitBytes(forward=0.0, update=0.0)  # what the planner counts
