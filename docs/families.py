@@ -25,6 +25,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from symconfig.descriptor.architectures.class_defaults import FILE
 from symconfig.descriptor.architectures.keys import COMMON_IGNORED, words
+from symconfig.descriptor.architectures.multimodal import ARCHITECTURES as INNER
+from symconfig.descriptor.architectures.multimodal import AROUND
 
 # Registered for causal modelling, and no decoder of text alone: encoders with a head, two stacks, or other input.
 NO_DECODER = words(
@@ -52,8 +54,42 @@ def _sections(kind: str) -> Mapping[str, Any]:
 
 
 def row(kind: str) -> dict[str, Any]:
-    """Return what the class of a family fills in."""
+    """Return what the class of a family fills in, and how transformers computes its model."""
     made = CONFIG_MAPPING[kind]
+    found = keys(kind)
+    names = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]
+    found["class"] = names if isinstance(names, str) else names[0]
+    source = _modules(made)
+    if source and "ALL_ATTENTION_FUNCTIONS" not in source:
+        found["own_attention"] = True  # that no attention_interface replaces
+    if not getattr(transformers, found["class"])._supports_sdpa:
+        found["plain_attention"] = True  # only: torch's fused kernel is refused
+    text = next(([name, sub.model_type] for name, sub in _sections(kind).items() if "text" in name), None)
+    if text:
+        found["text"] = text
+    return found
+
+
+def keys(kind: str) -> dict[str, Any]:
+    """Return the keys of a class with their defaults, types and other spellings."""
+    made = CONFIG_MAPPING[kind]
+    defaults = _defaults(made)
+    if "qk_rope_head_dim" in defaults:
+        defaults.pop("head_dim", None)  # of rope's part, or of none
+    elif _READS_HEAD_DIM.search(_modules(made)) and not hasattr(made, "head_dim"):  # nor is it computed there
+        defaults.setdefault("head_dim", None)  # read by the modules where the class does not name it
+    found: dict[str, Any] = {"defaults": defaults, "aliases": dict(made.attribute_map)}
+    fields = {field.name: field for field in dataclasses.fields(made)}
+    said = {key: _type(fields[key].type, value) for key, value in defaults.items() if key in fields}
+    found["types"] = {key: text for key, text in said.items() if text}
+    rope = getattr(made(), "rope_parameters", None) if "rope_parameters" in defaults else None
+    if rope:
+        found["rope"] = rope
+    return found
+
+
+def _defaults(made: Any) -> dict[str, Any]:
+    """Return the keys of a class with their defaults."""
     defaults: dict[str, Any] = {}
     for field in dataclasses.fields(made):
         if field.name in COMMON_IGNORED or field.name in made.sub_configs:
@@ -63,28 +99,7 @@ def row(kind: str) -> dict[str, Any]:
         value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         if not callable(value) and value is not dataclasses.MISSING and _plain(value):
             defaults[field.name] = value
-    if "qk_rope_head_dim" in defaults:
-        defaults.pop("head_dim", None)  # of rope's part, or of none
-    elif _READS_HEAD_DIM.search(_modules(made)) and not hasattr(made, "head_dim"):  # nor is it computed there
-        defaults.setdefault("head_dim", None)  # read by the modules where the class does not name it
-    names = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]
-    found: dict[str, Any] = {"defaults": defaults, "aliases": dict(made.attribute_map)}
-    found["class"] = names if isinstance(names, str) else names[0]
-    fields = {field.name: field for field in dataclasses.fields(made)}
-    source = _modules(made)
-    if source and "ALL_ATTENTION_FUNCTIONS" not in source:
-        found["own_attention"] = True  # that no attention_interface replaces
-    if not getattr(transformers, found["class"])._supports_sdpa:
-        found["plain_attention"] = True  # only: torch's fused kernel is refused
-    said = {key: _type(fields[key].type, value) for key, value in defaults.items() if key in fields}
-    found["types"] = {key: text for key, text in said.items() if text}
-    rope = getattr(made(), "rope_parameters", None) if "rope_parameters" in defaults else None
-    if rope:
-        found["rope"] = rope
-    text = next(([name, sub.model_type] for name, sub in _sections(kind).items() if "text" in name), None)
-    if text:
-        found["text"] = text
-    return found
+    return defaults
 
 
 def _modules(made: type) -> str:
@@ -118,6 +133,12 @@ def around() -> dict[str, tuple[str, str]]:
     return found
 
 
+def towers() -> dict[str, Any]:
+    """Return the defaults of the vision towers that symconfig reads, by the type that their section names."""
+    sections = [CONFIG_MAPPING[kind]().vision_config for kind in AROUND]
+    return {section.model_type: _defaults(type(section)) for section in sections}
+
+
 def _plain(value: Any) -> bool:
     """Whether JSON can say it."""
     items = value if isinstance(value, list | tuple) else [value]
@@ -126,11 +147,19 @@ def _plain(value: Any) -> bool:
 
 def main() -> None:
     """Write the file that symconfig reads."""
-    rows = [f"{json.dumps(kind)}: {json.dumps(row(kind), sort_keys=True)}" for kind in families()]
-    text = f'{{"version": "{transformers.__version__}",\n"around": {json.dumps(around(), sort_keys=True)},\n'
-    text += '"families": {\n' + ",\n".join(rows) + "\n}}\n"
+    sections = {
+        "around": around(),
+        "towers": towers(),
+        "inner": {kind: keys(kind) for kind in INNER},
+        "families": {kind: row(kind) for kind in families()},
+    }
+    text = f'{{"version": "{transformers.__version__}"'
+    for name, rows in sections.items():
+        lines = (f"{json.dumps(kind)}: {json.dumps(one, sort_keys=True)}" for kind, one in sorted(rows.items()))
+        text += f',\n"{name}": {{\n' + ",\n".join(lines) + "\n}"
+    text += "}\n"
     Path(FILE).write_text(text, encoding="utf-8")
-    print(f"{len(rows)} families of transformers {transformers.__version__}")
+    print(f"{len(sections['families'])} families of transformers {transformers.__version__}")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from symconfig.units import GIB, MIB
 
@@ -84,6 +85,11 @@ def either(numbers: Sequence[int]) -> str:
     """Join numbers as alternatives: `1, 3 or 9`"""
     every = [f"{number:,}" for number in numbers]
     return " or ".join([part for part in (", ".join(every[:-1]), *every[-1:]) if part])
+
+
+def picked(thing: object, *names: str) -> dict[str, Any]:
+    """Return some attributes of a thing by name, in this order."""
+    return {name: getattr(thing, name) for name in names}
 
 
 def json_text(data: object) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from symconfig.api.arguments import typed
-from symconfig.api.planning import Tell, as_field, check_free, check_top, put, read_job
+from symconfig.api.planning import Tell, check_free, check_top, job_fields, put, read_job
 from symconfig.api.problems import Problems, stated
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Limits, Packing
@@ -81,8 +81,7 @@ def plan_mixed(
 
     cluster: `h100*16 + a100-80gb*16`, or a file that lists them. Raises InputError, InfeasibleError when nothing fits.
     """
-    fields = {name: value for name, value in locals().items() if name not in ("top", "progress") and value is not None}
-    document = Document({name: as_field(value) for name, value in fields.items()}, file="")
+    document = Document(job_fields(locals(), "top", "progress"), file="")
     mixed = mixed_of(document)
     if mixed is None:
         need = "two kinds, as h100*16 + a100-80gb*16"

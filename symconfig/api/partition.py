@@ -282,15 +282,9 @@ def partition(
     memory_limit: bytes of tensors on a GPU, or text as `60GiB` or `80%`. Raises InputError (all problems at once),
     InfeasibleError when nothing fits.
     """
+    given = locals()
     from symconfig.api.graph_job import partition_job
 
-    given: Mapping[str, Any] = {
-        "model": model, "program": program, "module": module, "cluster": cluster, "gpus": gpus, "mesh": mesh,
-        "global_batch_size": global_batch_size, "seq_length": seq_length, "solver": solver, "objective": objective,
-        "memory_limit": memory_limit, "flat": flat, "num_microbatches": num_microbatches, "recompute": recompute,
-        "limit_s": limit_s, "precision": precision, "gamma": gamma, "pins": pins,
-        "attention": attention,
-    }  # fmt: skip
     return answered(partition_job(given))
 
 

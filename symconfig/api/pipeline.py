@@ -84,14 +84,9 @@ def pipeline(
     """Find the fastest cut into stages, with a split of every operator in each. Arguments mean what the options of
     `symconfig partition --stages` mean. Raises InputError (all problems at once), InfeasibleError when nothing fits.
     """
+    given = locals()
     from symconfig.api.graph_job import partition_job
 
-    given: Mapping[str, Any] = {
-        "model": model, "program": program, "module": module, "cluster": cluster, "gpus": gpus, "mesh": mesh,
-        "global_batch_size": global_batch_size, "seq_length": seq_length, "solver": solver, "stages": stages,
-        "memory_limit": memory_limit, "flat": flat, "num_microbatches": num_microbatches, "recompute": recompute,
-        "limit_s": limit_s, "precision": precision, "pins": pins, "attention": attention,
-    }  # fmt: skip
     return answered(partition_job(given))
 
 

@@ -191,34 +191,7 @@ def plan(
     cluster: also what differs from another one, {"base": "h100", "network": "4x200Gb/s"}.
     Raises InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
     """
-    fields = {
-        "model": model,
-        "cluster": cluster,
-        "gpus": gpus,
-        "global_batch_size": global_batch_size,
-        "seq_length": seq_length,
-        "backend": backend,
-        "megatron_version": megatron_version,
-        "target": target,
-        "task": task,
-        "precision": precision,
-        "attention": attention,
-        "optimizer": optimizer,
-        "objective": objective,
-        "pins": pins,
-        "packing": packing,
-        "lora": lora,
-        "images": images,
-        "sequences": sequences,
-        "preference": preference,
-        "rl": rl,
-        "allow": allow,
-        "without": without,
-        "edited": edited,
-        "limits": limits,
-        "training": training,
-    }
-    document = Document({name: as_field(value) for name, value in fields.items() if value is not None}, file="")
+    document = Document(job_fields(locals(), "top", "progress"), file="")
     given_model = None if isinstance(model, str | Path) else model
     given_cluster = cluster if isinstance(cluster, ClusterDescriptor) else None
     return solve(document, given_model, given_cluster, top=top, progress=progress)
@@ -305,6 +278,12 @@ def check_top(top: int) -> None:
     """Refuse a number of candidates that are not ranked: raise InputError."""
     if type(top) is not int or not 1 <= top <= _MAX_TOP:
         raise InputError(Problem("out of range", field="top", got=str(top), need=f"1 to {_MAX_TOP}"))
+
+
+def job_fields(arguments: Mapping[str, Any], *others: str) -> dict[str, Any]:
+    """Return a call's arguments as fields of a job. others: those that are none, as None is none."""
+    given = {name: value for name, value in arguments.items() if name not in others and value is not None}
+    return {name: as_field(value) for name, value in given.items()}
 
 
 def as_field(value: Any) -> Any:

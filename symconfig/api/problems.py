@@ -11,6 +11,7 @@ from symconfig.descriptor.document import Document
 from symconfig.errors import InputError, Problem
 
 T = TypeVar("T")
+G = TypeVar("G")
 
 
 class Problems:
@@ -37,6 +38,10 @@ class Problems:
         except InputError as error:
             self._found += [_placed(problem, asked_in) for problem in error.problems]
             return None
+
+    def read(self, make: Callable[[G], T], given: G | None) -> T | None:
+        """Return the value that `make` has for what is given, or None where nothing is; problems as of `collect`."""
+        return None if given is None else self.collect(lambda: make(given))
 
 
 def _placed(problem: Problem, document: Document | None) -> Problem:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from symconfig.api.arguments import typed
 from symconfig.api.clusters import AnyCluster, named
 from symconfig.api.clusters import loaded as cluster_of
-from symconfig.api.planning import AnyPlan, PlanResult, Problems, as_field, check_top
+from symconfig.api.planning import AnyPlan, PlanResult, Problems, check_top, job_fields
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.cluster_name import changes_of
 from symconfig.descriptor.document import Document
@@ -41,6 +41,8 @@ from symconfig.solve import pins as pin_values
 from symconfig.solve.answer import TOP
 
 MOST_STEPS = 10**9
+# Arguments of `replan` that are no fields of a job.
+_NO_FIELDS = ("plan", "release", "keep", "checkpoint", "at_step", "schedule", "accept_edits", "top", "progress")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,36 +110,9 @@ def replan(
     iterations. accept_edits: a file whose inputs were edited is solved as it stands.
     Raises InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
     """
-    given = {
-        "model": model,
-        "cluster": cluster,
-        "gpus": gpus,
-        "global_batch_size": global_batch_size,
-        "seq_length": seq_length,
-        "backend": backend,
-        "megatron_version": megatron_version,
-        "target": target,
-        "task": task,
-        "precision": precision,
-        "attention": attention,
-        "objective": objective,
-        "pins": pins,
-        "allow": allow,
-        "without": without,
-        "lora": lora,
-        "images": images,
-        "sequences": sequences,
-        "preference": preference,
-        "rl": rl,
-        "limits": limits,
-        "training": training,
-    }
-    wishes = {name: as_field(value) for name, value in given.items() if value is not None}
+    of_cluster = {"cluster": cluster.get("base") if isinstance(cluster, Mapping) else cluster}
+    wishes = job_fields(locals() | of_cluster, "of_cluster", *_NO_FIELDS)
     changes = changes_of(cluster) if isinstance(cluster, Mapping) else {}
-    if isinstance(cluster, Mapping):
-        wishes["cluster"] = cluster.get("base")
-        if wishes["cluster"] is None:
-            del wishes["cluster"]
     wanted = Wanted(
         wishes=wishes,
         release=tuple(release),

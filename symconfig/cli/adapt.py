@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import add_script, variables
+from symconfig.cli.options import PLAN, add_script, variables
 from symconfig.cli.shared import print_json, write_data
 from symconfig.errors import InputError, Problem
 from symconfig.format import masked
@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE|ARGS",
         help="launch script, YAML, DeepSpeed JSON, or a line of arguments; nothing of it is executed",
     )
-    add("--plan", metavar="PLAN.json", required=True, help="a plan, or the folder that holds it")
+    add("--plan", metavar="PLAN.json", required=True, help=PLAN)
     add(
         "--best",
         choices=("fewest-changes", "fastest", "planned"),

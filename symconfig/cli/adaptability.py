@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from symconfig.cli.options import add_job, add_page
-from symconfig.cli.shared import page_path, print_json, say, write_page
+from symconfig.cli.shared import PAGE, output, show, write_report
 from symconfig.errors import InputError, SymconfigError
 
 NAME = "adaptability"
@@ -39,15 +39,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Exit 0 where every changed job has a plan, 1 where one has none."""
     from symconfig.api.adaptability import adaptability
     from symconfig.api.planning import Problems
-    from symconfig.cli.job import OPTIONS, as_options, request
+    from symconfig.cli.job import as_options, request
     from symconfig.report.adaptability import blocks, to_dict
+    from symconfig.report.page.pictures import of_changes
     from symconfig.report.progress import Progress
     from symconfig.runs.adaptability import parsed
 
-    for option in OPTIONS:  # those of `plan` that it has not
-        arguments.__dict__.setdefault(option[2:].replace("-", "_"), None)
     gathered = Problems()
-    html = page_path(arguments.html, arguments.force, gathered)
+    html = output(gathered, "--html", arguments.html, arguments.force, PAGE)
     changes = gathered.collect(lambda: parsed(arguments.change))
     job = gathered.collect(lambda: request(arguments))
     if job is None or changes is None or gathered.all:
@@ -58,13 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
             cases = adaptability(job.document, changes, problems=problems, progress=progress)
     except SymconfigError as error:
         raise type(error)([as_options(problem, job) for problem in error.problems]) from None
-    if arguments.json:
-        print_json(to_dict(cases))
-    else:
-        say(blocks(cases))
-    if html is not None:
-        from symconfig.api.page import report_page
-        from symconfig.report.page.pictures import of_changes
-
-        write_page(html, report_page("When the job changes", blocks(cases), [of_changes(cases)]), arguments.force)
+    shown = blocks(cases)
+    show(arguments, lambda: to_dict(cases), lambda: shown)
+    write_report(html, "When the job changes", shown, [of_changes(cases)], force=arguments.force)
     return 0 if all(case.replanned.plan is not None for case in cases) else 1

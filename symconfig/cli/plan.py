@@ -7,8 +7,21 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import add_answer, add_job, top_of, wanted
-from symconfig.cli.shared import note, page_path, print_json, replaced, say, write_page, wrote
+from symconfig.cli.options import add_answer, add_job, wanted
+from symconfig.cli.shared import (
+    MOST_TOP,
+    PAGE,
+    Outputs,
+    answer,
+    file_of,
+    note,
+    output,
+    ranged,
+    replaced,
+    show,
+    write_page,
+    wrote,
+)
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
 
 if TYPE_CHECKING:
@@ -40,16 +53,16 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.cli.job import as_options, request
     from symconfig.descriptor.mixed import mixed_of
     from symconfig.report.progress import Progress
+    from symconfig.report.rl import blocks as of_step
+    from symconfig.report.table import blocks
 
     problems = api.Problems()
-    out = Path(arguments.out) if arguments.out is not None else None
-    if out is not None:
-        problems.collect(lambda: api.check_free(out, arguments.force))
-    html = page_path(arguments.html, arguments.force, problems)
-    table = Path(arguments.candidates) if arguments.candidates is not None else None
-    if table is not None:
-        problems.collect(lambda: _check_table(table, arguments.force))
-    top = problems.collect(lambda: top_of(arguments.top))
+    out = file_of(arguments.out)
+    problems.read(lambda out: api.check_free(out, arguments.force), out)
+    html = output(problems, "--html", arguments.html, arguments.force, PAGE)
+    table = file_of(arguments.candidates)
+    problems.read(lambda table: _check_table(table, arguments.force), table)
+    top = problems.collect(lambda: ranged("--top", arguments.top, 1, MOST_TOP))
     files = problems.collect(lambda: wanted(arguments))
     job = problems.collect(lambda: request(arguments))
     if job is None:
@@ -80,29 +93,8 @@ def run(arguments: argparse.Namespace) -> int:
         note(f"warning: {warning}")
     if job.unsaid:
         note(f"note: of {arguments.like} no pin can say: {'; '.join(job.unsaid)}")
-    written = (
-        api.write(result.plan, out, files, force=arguments.force, tell=replaced)
-        if out is not None and files is not None
-        else []
-    )
-    if arguments.json:
-        print_json(result.to_dict())
-    else:
-        from symconfig.report.rl import blocks as of_step
-        from symconfig.report.table import blocks
-
-        say((of_step if result.plan.rl else blocks)(result.plan))
-    if html is not None:
-        from symconfig.api.page import plan_page
-
-        write_page(html, plan_page(result.plan, files), arguments.force)
-    if table is not None:
-        from symconfig.runs import candidates
-
-        candidates.write(table, result.plan)
-        note(f"wrote {table}")
-    if out is not None and files is not None:
-        wrote(out, written, arguments.json, api.remarks(result.plan, files))
+    shown = (of_step if result.plan.rl else blocks)(result.plan)
+    answer(arguments, result.plan, Outputs(out, files, html, table), result.to_dict, shown)
     return 0
 
 
@@ -116,7 +108,7 @@ def _run_mixed(arguments: argparse.Namespace, job: Request, mixed: MixedCluster,
     for name in ("html", "candidates", "launcher", "templates"):
         if getattr(arguments, name):
             problems.add(Problem("is not written for two kinds of GPUs", field=f"--{name}", hint="--out or --json"))
-    out = Path(arguments.out) if arguments.out is not None else None
+    out = file_of(arguments.out)
     try:
         with Progress(sys.stderr) as progress:
             result = solve(
@@ -131,10 +123,7 @@ def _run_mixed(arguments: argparse.Namespace, job: Request, mixed: MixedCluster,
     except SymconfigError as error:
         raise type(error)([as_options(problem, job) for problem in error.problems]) from None
     written = result.write(out, arguments.force, replaced) if out is not None else []
-    if arguments.json:
-        print_json(result.to_dict())
-    else:
-        say(blocks(result.plan))
+    show(arguments, result.to_dict, lambda: blocks(result.plan))
     if out is not None:
         wrote(out, written, arguments.json, ())
     return 0

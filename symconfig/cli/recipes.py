@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 
-from symconfig.cli.shared import print_json, say, whole
+from symconfig.cli.shared import as_option, show, whole
 from symconfig.errors import InputError
 
 NAME = "recipes"
@@ -32,10 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.name is not None:
         one = recipe(arguments.name)
-        if arguments.json:
-            print_json({"schema": "symconfig.recipe/1", **one.to_dict()})
-        else:
-            say(shown(one.to_dict()))
+        show(arguments, lambda: {"schema": "symconfig.recipe/1", **one.to_dict()}, lambda: shown(one.to_dict()))
         return 0
     try:
         rows = recipes(
@@ -47,10 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.source,
         )
     except InputError as error:
-        wrong = [replace(one, field=f"--{(one.field or '').removeprefix('--')}") for one in error.problems]
-        raise InputError(wrong) from None
-    if arguments.json:
-        print_json({"schema": "symconfig.recipes/2", "recipes": [one.to_dict() for one in rows]})
-    else:
-        say(listed([one.to_dict() for one in rows]))
+        raise InputError([as_option(one, arguments) for one in error.problems]) from None
+    data = [one.to_dict() for one in rows]
+    show(arguments, lambda: {"schema": "symconfig.recipes/2", "recipes": data}, lambda: listed(data))
     return 0

@@ -7,7 +7,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from symconfig.cli.shared import print_json, say, timeout
+from symconfig.cli.shared import file_of, show, timeout
 from symconfig.errors import InputError, Problem
 
 NAME = "verify"
@@ -47,21 +47,12 @@ def run(arguments: argparse.Namespace) -> int:
     with Progress(sys.stderr) as progress:
         checks = verify(
             folder,
-            megatron=Path(arguments.megatron) if arguments.megatron else None,
+            megatron=file_of(arguments.megatron or None),
             timeout_s=limit_s,
             progress=progress.say,
             build=arguments.build,
             trace=arguments.trace,
         )
-    if arguments.json:
-        print_json(
-            {
-                "schema": "symconfig.verify/1",
-                "folder": str(folder),
-                "passed": passed(checks),
-                "checks": [asdict(check) for check in checks],
-            }
-        )
-    else:
-        say(blocks(folder, checks))
+    data = {"schema": "symconfig.verify/1", "folder": str(folder), "passed": passed(checks)}
+    show(arguments, lambda: data | {"checks": [asdict(check) for check in checks]}, lambda: blocks(folder, checks))
     return 0 if passed(checks) else 1

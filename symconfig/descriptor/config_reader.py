@@ -66,8 +66,8 @@ class ConfigReader:
         rules.rope(self)
         rules.layers(self)
         rules.experts(self)
-        if self.architecture.rule is not None and not self.problems:
-            self.architecture.rule(self)
+        for rule in self.architecture.rules if not self.problems else ():
+            rule.read(self)
         if self.problems:
             return {}
         rules.attention(self)

@@ -1,7 +1,7 @@
 """A descriptor as the `config.json` that it could have come from: the inverse of the import, by the same tables.
 
-A key is written where the import would read it to a field; what only a rule reads is written by the family's `writes`,
-else found by asking the import (`config_search`). What the file then says is read back: `unsaid` names what is lost.
+A key is written where the import would read it to a field; what a block or a rule reads is written by it, or
+found by asking the import (`config_search`). What the file then says is read back: `unsaid` names what is lost.
 """
 
 from __future__ import annotations
@@ -34,19 +34,24 @@ def config_json(model: ModelDescriptor) -> Json:
     kind, architecture = _family(model)
     values = _values(model, architecture, kind)
     values |= layer_keys(model, architecture, values)
-    if architecture.writes is not None:
-        values |= architecture.writes(model)
+    for rule in architecture.rules:
+        values |= rule.write(model) if rule.write is not None else {}
     head = {"architectures": [class_of(kind)], "model_type": kind}
     # A padding token is a tokenizer's, and would have to lie inside a tiny model's vocabulary; some classes demand one.
     padding = values.pop("pad_token_id", None)
     tail = {"torch_dtype": model.torch_dtype, "use_cache": False, "pad_token_id": padding}
-    config = searched({**head, **values, **tail}, architecture, _wanted(model), _read)
+    config = {**head, **values, **tail}
+    classed = defaults(families()[kind])
+    for block in architecture.blocks.values():
+        own = block.write(model).items()
+        config |= {key: value for key, value in own if key not in config and value != classed.get(key)}
+    config = searched(config, architecture, _wanted(model), _read)
     return _as_the_class_spells(kind, architecture, config)
 
 
 def _as_the_class_spells(kind: str, architecture: Architecture, config: Json) -> Json:
     """Return the file with the class's own spelling of keys that the import reads under another."""
-    own = defaults(kind)
+    own = defaults(families()[kind])
     other = {key: name for name, key in architecture.same_as.items() if name in own and key not in own}
     return {other.get(key, key): value for key, value in config.items()}
 

@@ -37,7 +37,7 @@ def _windows(model: ModelDescriptor, architecture: Architecture, values: Mapping
 
 def _types(model: ModelDescriptor, architecture: Architecture, values: Mapping[str, Any]) -> Iterator[str]:
     """Yield the type of each layer, as its class calls it."""
-    called = {block(values)["block"]: kind for kind, block in reversed(tuple(architecture.blocks.items()))}
+    called = {block.name: kind for kind, block in reversed(tuple(architecture.blocks.items()))}
     for kind in model.kind_of_layer:
         own = kind.beside or (None if kind.attends else kind.mixer)
         if own is not None and own in called:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from symconfig.descriptor.architectures import class_defaults
 from symconfig.descriptor.architectures.projectors import Unfit
 from symconfig.descriptor.architectures.vision import (
     BESIDE_TEXT,
@@ -40,17 +41,17 @@ class VisionReader:
         tables = self._tables(kind)
         if tables is None:
             return None
-        multimodal, tower = tables
+        multimodal, tower, classed = tables
         section = _one_spelling(self.data[SECTION], tower)
-        values = self._values(section, tower.defaults, (SECTION,))
+        values = self._values(section, {key: classed[key] for key in classed if key in tower.reads}, (SECTION,))
         around = self._values(self.data, multimodal.defaults, ())
-        self._unknown(section, tower, multimodal)
+        self._unknown(section, tower, multimodal, values)
         if self.problems:
             return None
         self.notes += [text for (key, value), text in multimodal.noted.items() if around[key] == value]
         return self._tower(kind, values, around, tower, multimodal, hidden_size)
 
-    def _tables(self, kind: str) -> tuple[Multimodal, Tower] | None:
+    def _tables(self, kind: str) -> tuple[Multimodal, Tower, Mapping[str, Any]] | None:
         multimodal, section = MULTIMODAL.get(kind), self.data.get(SECTION)
         if multimodal is None or section is None:
             why = f"towers of {shorten(kind)} are not known" if multimodal is None else f"the file has no {SECTION}"
@@ -59,12 +60,12 @@ class VisionReader:
         if not isinstance(section, Mapping):
             self._problem("wrong value", (SECTION,), got=section, need="an object")
             return None
-        of_tower = str(section.get("model_type") or multimodal.usual)
+        of_tower = str(section.get("model_type") or multimodal.towers[0])
         if of_tower not in multimodal.towers:
             why = f"a tower of the kind {shorten(of_tower)} is not known in front of {kind}"
             self.notes.append(f"only the text model is described, and the vision tower is left out: {why}")
             return None
-        return multimodal, multimodal.towers[of_tower]
+        return multimodal, multimodal.tower, class_defaults.tower(multimodal.towers[0])
 
     def _problem(
         self, what: str, path: tuple[str, ...], *, got: object = None, need: str | None = None, hint: str | None = None
@@ -87,14 +88,15 @@ class VisionReader:
             result[key] = value
         return result
 
-    def _unknown(self, section: Mapping[str, Any], tower: Tower, multimodal: Multimodal) -> None:
+    def _unknown(
+        self, section: Mapping[str, Any], tower: Tower, multimodal: Multimodal, read: Mapping[str, Any]
+    ) -> None:
         """Refuse keys that may change the structure, and values that are not understood."""
-        read = {*tower.defaults, *tower.ignored, *TOWER_IGNORED}
         for path, given, known, only in (
-            ((SECTION,), section, read, tower.only),
+            ((SECTION,), section, {*tower.reads, *tower.ignored, *TOWER_IGNORED}, tower.only),
             ((), self.data, {*BESIDE_TEXT, *multimodal.defaults, *_text_keys(self.data)}, multimodal.only),
         ):
-            values = {**{key: tower.defaults[key] for key in only if key in tower.defaults}, **given}
+            values = {**{key: read[key] for key in only if key in tower.reads}, **given}
             for key, value in values.items():
                 value = value[0] if key in _SQUARE and isinstance(value, list) and value else value
                 if key in only:

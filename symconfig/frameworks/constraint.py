@@ -35,21 +35,21 @@ class Constraint:
 
     name: stable and unique in its table. predicate: true where a point cannot run, of the fixed facts and the point;
     written with &, | and no(), so that it takes arrays and UNKNOWN alike. rule: said of all points, for a search.
-    sentence: said of one, a template in `f` (Fixed) and `p` (Columns). about, got: what of a plan it is about, and a
-    template of its value. hint: what else helps. pins: of which every plan without the problem has one; `tp` stands for
-    every other tp, and `tp=1` for itself. source: where it is known from. since, until: the first and the last release
-    that it holds for. divides: shares would not be whole, so that no figure can be given. unsaid: a plan can
-    want it and no launch have it, since its releases lack the option, or the model what the option is for. example:
-    facts at which it fails, beside those of a model that runs; by the names of Fixed and Columns.
+    sentence: said of one, a template in `f` (Fixed) and `p` (Columns); without one, the rule. about, got: what of a
+    plan it is about, and a template of its value. hint: what else helps. pins: of which every plan without the problem
+    has one; `tp` stands for every other tp, and `tp=1` for itself. source: where it is known from. since, until: the
+    first and the last release that it holds for. divides: shares would not be whole, so that no figure can be given.
+    unsaid: a plan can want it and no launch have it, since its releases lack the option, or the model what the option
+    is for. example: facts at which it fails, beside those of a model that runs; by the names of Fixed and Columns.
     """
 
     name: str
     predicate: Callable[[Any, Any], Any]
     rule: str
-    sentence: str
     about: str
     source: str
     example: Mapping[str, Any]
+    sentence: str = ""
     got: str | None = None
     hint: str | None = None
     pins: tuple[str, ...] = ()
@@ -61,6 +61,7 @@ class Constraint:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "asks", _columns(self.predicate))
+        object.__setattr__(self, "sentence", self.sentence or self.rule)
 
     def in_force(self, release: str) -> bool:
         """Return whether it holds for a release of its framework."""
@@ -88,6 +89,11 @@ class Constraint:
     def avoiding(self, point: Columns) -> tuple[str, ...]:
         """Return the pins of which every plan without the problem has one."""
         return tuple(pin for name in self.pins for pin in ((name,) if "=" in name else other(name, _of(point, name))))
+
+
+def of_module(names: Mapping[str, Any]) -> tuple[Constraint, ...]:
+    """Return the constraints that a module has named, in its order. names: its `globals()`."""
+    return tuple(one for one in list(names.values()) if isinstance(one, Constraint))
 
 
 def in_force(constraints: Iterable[Constraint], release: str) -> tuple[Constraint, ...]:

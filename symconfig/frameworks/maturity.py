@@ -117,7 +117,6 @@ def _constraint(option: Option, why: str, source: str) -> Constraint:
         name=option.name,
         predicate=option.uses,
         rule=f"{option.label}: {why}",
-        sentence=f"{option.label}: {why}",
         about=option.about,
         hint=f"--allow {option.name}",
         source=source,

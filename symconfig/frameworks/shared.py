@@ -26,7 +26,7 @@ HEADS = Constraint(
     pins=("tp",),
     divides=True,
     source="megatron/core/transformer/transformer_config.py, __post_init__",
-    example={"num_attention_heads": 20, "num_key_value_heads": 20, "tp": 8},
+    example={"hidden_size": 5120, "num_attention_heads": 20, "num_key_value_heads": 20, "tp": 8},
 )
 FFN = Constraint(
     name="intermediate_size",
@@ -74,7 +74,7 @@ EXPERT_WIDTH = Constraint(
 )
 EXPERT_GRID = Constraint(
     name="expert grid",
-    predicate=lambda f, p: (p.gpus // p.pp) % (p.ep * p.etp) != 0,
+    predicate=lambda f, p: (f.num_experts > 0) & ((p.gpus // p.pp) % (p.ep * p.etp) != 0),
     rule="ep x etp must divide tp x cp x dp",
     sentence="ep {p.ep} x etp {p.etp} does not divide the GPUs of a pipeline stage",
     about="ep",
@@ -87,12 +87,11 @@ CONTEXT_KERNEL = Constraint(
     name="context parallel kernel",
     predicate=lambda f, p: (p.cp > 1) & no(f.flash),
     rule="context parallelism needs flash attention, which this GPU or job does not have",
-    sentence="context parallelism needs flash attention, which this GPU or job does not have",
     about="cp",
     got="{p.cp}",
     pins=("cp=1",),
     source="transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_attention_backend",
-    example={"flash": False, "precision": "fp16", "cp": 2, "seq_length": 8192},
+    example={"flash": False, "architecture": "volta", "precision": "fp16", "cp": 2, "seq_length": 8192},
 )
 SCAN = Mixer(  # of examples
     block="mamba2",

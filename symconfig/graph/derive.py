@@ -24,7 +24,7 @@ from symconfig.graph.derived import (
     Work,
     Workspace,
 )
-from symconfig.graph.layout import PARTIAL, Kind, Layout, Move, moves
+from symconfig.graph.layout import PARTIAL, WHOLE, Kind, Layout, Move, Place, moves
 from symconfig.graph.monomial import ONE, Monomial
 from symconfig.graph.operator import LAYER, Block, Element, Gradients, Leg, Operator, OpKind, Tensor, Use, Weight
 from symconfig.graph.scheme import Scheme
@@ -152,7 +152,7 @@ class Flow:
             if op and op.gradients is not Gradients.ALL:
                 continue
             given = layout if op is None else _gradient_layout(op, self._use(op, name), self.scheme)
-            sources.setdefault((given, op.name if op and op.apart and wanted.where("tp") is None else ""), op)
+            sources.setdefault((given, op.name if op and op.apart and wanted.where("tp") == WHOLE else ""), op)
         result = []
         for (given, _), op in sources.items():
             for move in moves(given, wanted, d.elements(tensor.dims)):
@@ -272,7 +272,7 @@ def _gradient_layout(op: Operator, use: Use, scheme: Scheme) -> Layout:
     names = {theirs: ours for ours, theirs in use.names}
     dims = set(use.dims())
     relabels = not {*d.SLOT_DIMS}.isdisjoint(op.loops) and d.SEQUENCE in op.loops
-    places: dict[str, str] = {}
+    places: dict[str, Place] = {}
     for axis, splits in scheme.assign(op).items():
         mine = [dim for dim in splits if dim in dims]
         if mine:
@@ -434,7 +434,7 @@ def weight_layout(op: Operator, weight: Weight, scheme: Scheme) -> tuple[Layout,
             mine and axis != "cp"
         ):  # every context-parallel rank holds the weights of all heads, and uses those of its own
             places[axis] = mine[0]
-        elif not set(splits) <= set(op.contracted) or _alone(op.outputs[0].tensor, scheme).where(axis):
+        elif not set(splits) <= set(op.contracted) or _alone(op.outputs[0].tensor, scheme).where(axis) != WHOLE:
             summed.append(axis)
         # else a bias of a contracted matmul: it is added after the reduction, so that every rank has its whole gradient
     return Layout.of(places), tuple(summed)

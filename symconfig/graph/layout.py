@@ -1,4 +1,5 @@
-"""Layouts of a tensor over mesh axes, and the one rule that turns two layouts into collectives.
+"""Layouts of a tensor over mesh axes, and the one rule that turns two layouts into collectives: a pair of them by name
+of their axes and dims (`moves`), or arrays of many at once (`changes`).
 
 An *axis* is a mesh axis (tp, cp, …); a *dim* is a named tensor dimension. In a layout every axis splits one
 dim, leaves partial sums, or does neither (the tensor is whole along it).
@@ -6,14 +7,25 @@ dim, leaves partial sums, or does neither (the tensor is whole along it).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from symconfig.graph.monomial import Monomial, product
 
-FLAT = "flat"  # pseudo-dim: a weight's elements in one row, as sharded states cut them
-PARTIAL = "+"  # place of an axis along which only the sum over its ranks is the tensor
+# Places of an axis in a tensor, beside its dims: by name, or in arrays by position 0, 1, …
+WHOLE = -1  # every rank has all of it
+PARTIAL = -2  # the sum over the ranks is the tensor
+FLAT = -3  # elements in one row, cut regardless of dims: as sharding cuts what a step keeps
+Place = str | int
+# Places of one axis in many layouts, in arrays that broadcast together; or one place in all of them.
+Column = int | NDArray[np.int64]
+Truth = bool | NDArray[np.bool_]
 
 # Order in which axes are named in a collective; also innermost first in the dense rank grid.
 AXES = ("tp", "cp", "dp", "etp", "ep", "edp", "pp")
@@ -29,18 +41,20 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A place for each axis: `places[axis]` is a dim's name or PARTIAL. Axes that are absent leave the tensor whole."""
+    """A place for each axis: `places[axis]` is a dim's name, PARTIAL or FLAT. Axes that are absent leave the tensor
+    whole.
+    """
 
-    places: tuple[tuple[str, str], ...] = ()
+    places: tuple[tuple[str, Place], ...] = ()
 
     @staticmethod
-    def of(places: Mapping[str, str]) -> Layout:
+    def of(places: Mapping[str, Place]) -> Layout:
         return Layout(tuple(sorted(places.items())))
 
-    def where(self, axis: str) -> str | None:
-        return next((place for name, place in self.places if name == axis), None)
+    def where(self, axis: str) -> Place:
+        return next((place for name, place in self.places if name == axis), WHOLE)
 
-    def axes_on(self, place: str) -> tuple[str, ...]:
+    def axes_on(self, place: Place) -> tuple[str, ...]:
         return tuple(axis for axis in AXES if self.where(axis) == place)
 
     @property
@@ -57,7 +71,10 @@ class Layout:
 
     def __str__(self) -> str:
         return (
-            ", ".join(f"{place}/{axis}" if place != PARTIAL else f"partial({axis})" for axis, place in self.places)
+            ", ".join(
+                f"partial({axis})" if place == PARTIAL else f"{'flat' if place == FLAT else place}/{axis}"
+                for axis, place in self.places
+            )
             or "whole"
         )
 
@@ -71,43 +88,76 @@ class Move:
     elements: Monomial
 
 
+@lru_cache(maxsize=4096)
 def moves(produced: Layout, used: Layout, elements: Monomial) -> tuple[Move, ...]:
-    """Return the collectives that turn `produced` into `used` for a tensor of `elements` elements in all.
+    """Return the collectives that turn `produced` into `used` for a tensor of `elements` elements in all."""
+    axes = [axis for axis in AXES if produced.where(axis) != used.where(axis)]
+    if not axes:
+        return ()
+    numbers: dict[Place, int] = {place: place for place in (WHOLE, PARTIAL, FLAT)}
+    given, taken = (
+        [numbers.setdefault(place, len(numbers)) for place in map(layout.where, axes)] for layout in (produced, used)
+    )
+    each = changes(given, taken, elements / produced.parts(), list(map(Monomial.of, axes)))
+    return tuple(Move(kind, tuple(axes[axis] for axis, _ in along), larger) for kind, along, larger in each)
 
-    partial -> whole is an all-reduce, partial -> split a reduce-scatter, split -> whole an all-gather, split on
-    one dim -> split on another an all-to-all, whole -> split a free slice. Slices come first, since they shrink
-    what moves, gathers last.
+
+def changes(
+    given: Sequence[Column], taken: Sequence[Column], size: Any, ranks: Sequence[Any]
+) -> Iterator[tuple[Kind, list[tuple[int, Truth]], Any]]:
+    """Yield the collectives of a change of layout in their order: the kind of each, the axes along which it happens and
+    where, and its larger buffer on one rank.
+
+    Partial sums become split by a reduce-scatter and whole by an all-reduce, split becomes whole by an all-gather, and
+    split otherwise by an all-to-all; from whole to split or to partial sums is free. Slices come first, since they
+    shrink what moves, gathers last. given, taken: of each axis. size: of what a rank has, as it is given. ranks: of
+    each axis.
     """
-    changes: dict[Kind | None, list[str]] = {}
-    for axis in AXES:
-        before, after = produced.where(axis), used.where(axis)
-        if before == after:
-            continue
-        changes.setdefault(_kind(before, after), []).append(axis)
-    places = dict(produced.places)
-    result = []
-    for kind in (None, Kind.REDUCE_SCATTER, Kind.ALL_TO_ALL, Kind.ALL_REDUCE, Kind.ALL_GATHER):
-        axes = tuple(changes.get(kind, ()))
-        if not axes:
-            continue
-        larger = elements / Layout.of(places).parts()
-        for axis in axes:
-            after = used.where(axis)
-            if after is None:
-                places.pop(axis, None)
-            else:
-                places[axis] = after
-        if kind is None:
-            continue
-        if kind is Kind.ALL_GATHER:
-            larger = elements / Layout.of(places).parts()
-        result.append(Move(kind, axes, larger))
-    return tuple(result)
+    moving = [
+        (axis, a, b, cut(a), cut(b))
+        for axis, (a, b) in enumerate(zip(given, taken, strict=True))
+        if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) or a != b
+    ]
+    for axis, now in _ever((axis, (a == WHOLE) & takes) for axis, a, _, _, takes in moving):
+        size = where(now, size / ranks[axis], size)
+    scattered = _ever((axis, (a == PARTIAL) & takes) for axis, a, _, _, takes in moving)
+    if scattered:
+        yield Kind.REDUCE_SCATTER, scattered, size
+        size = size / _all_ranks(scattered, ranks)
+    exchanged = _ever((axis, gives & takes & (a != b)) for axis, a, b, gives, takes in moving)
+    if exchanged:
+        yield Kind.ALL_TO_ALL, exchanged, size
+    reduced = _ever((axis, (a == PARTIAL) & (b == WHOLE)) for axis, a, b, _, _ in moving)
+    if reduced:
+        yield Kind.ALL_REDUCE, reduced, size
+    gathered = _ever((axis, gives > takes) for axis, _, _, gives, takes in moving)
+    if gathered:
+        yield Kind.ALL_GATHER, gathered, size * _all_ranks(gathered, ranks)
 
 
-def _kind(before: str | None, after: str | None) -> Kind | None:
-    if before == PARTIAL:
-        return Kind.ALL_REDUCE if after is None else Kind.REDUCE_SCATTER
-    if before is None:
-        return None
-    return Kind.ALL_GATHER if after is None else Kind.ALL_TO_ALL
+def cut(place: Column) -> Truth:
+    """Split along a dim or flat."""
+    return (place >= 0) | (place == FLAT)
+
+
+def where(condition: Truth, yes: Any, no: Any) -> Any:
+    """Choose as np.where does, also by one truth for all."""
+    if isinstance(condition, np.ndarray):
+        return np.where(condition, yes, no)
+    return yes if condition else no
+
+
+def ever(now: Truth) -> bool:
+    """Tell whether something is true anywhere."""
+    return bool(now.any()) if isinstance(now, np.ndarray) else now
+
+
+def _ever(along: Iterable[tuple[int, Truth]]) -> list[tuple[int, Truth]]:
+    return [(axis, now) for axis, now in along if ever(now)]
+
+
+def _all_ranks(along: Sequence[tuple[int, Truth]], ranks: Sequence[Any]) -> Any:
+    count: Any = 1
+    for axis, now in along:
+        count = where(now, ranks[axis] * count, count)
+    return count

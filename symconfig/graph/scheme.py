@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from symconfig.graph import dims as d
-from symconfig.graph.layout import PARTIAL, Layout
+from symconfig.graph.layout import PARTIAL, Layout, Place
 from symconfig.graph.operator import Operator, Use
 from symconfig.graph.parts import parts
 
@@ -60,7 +60,7 @@ class Scheme:
         """Return the layout of a tensor as `op` reads it, or as it produces it (then with partial sums)."""
         names = {theirs: ours for ours, theirs in use.names}
         dims = set(use.dims())
-        places: dict[str, str] = {}
+        places: dict[str, Place] = {}
         for axis, splits in self.assign(op).items():
             mine = [dim for dim in splits if dim in dims]
             if mine:

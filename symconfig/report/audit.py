@@ -43,7 +43,7 @@ def blocks(audit: Audit) -> list[Block]:
         shown.append(understood(audit.judged))
     if audit.findings:
         shown.append(findings(audit))
-    if audit.judged is not None and audit.judged.plan.rl:
+    if audit.judged is not None and audit.judged.plan.steps:
         shown += rl.stated(audit.judged.plan)
     elif audit.judged is not None:
         shown += [
@@ -180,7 +180,7 @@ def _step(judged: Judged, step: Step) -> str:
     share = f", {section.rollout.memory_share:g} of a GPU" if section.rollout.memory_share is not None else ""
     return (
         f"runs on {count(plan.best.parallel.world_size)} x {plan.cluster.gpu.product} ({plan.cluster.name}), for "
-        f"{step.trainer} with {step.workers} workers\n"
+        f"{step.trainer.name} with {step.workers.name} workers\n"
         f"{section.algorithm}: {count(section.prompts)} prompts x {section.samples} samples a step, {updates} on up to "
         f"{count(plan.best.batch.seq_length // plan.best.parallel.cp)} tokens a GPU at once; generation by "
         f"{section.rollout.engine}, tp {section.rollout.tp}{share}, {section.placement}"

@@ -90,7 +90,7 @@ def _step(judged: Judged) -> dict[str, Any]:
     """Return the step of reinforcement learning around the run."""
     step, plan = judged.run.step, judged.plan
     assert step is not None, "is asked for of such a run"
-    parts = {"trainer": step.trainer, "workers": step.workers, "job": step.rl.model_dump(mode="json")}
+    parts = {"trainer": step.trainer.name, "workers": step.workers.name, "job": step.rl.model_dump(mode="json")}
     return parts | asdict(plan.rl[0])
 
 

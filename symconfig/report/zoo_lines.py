@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.mesh import NETWORK
@@ -40,9 +39,6 @@ class ClusterLine:
             network_bytes_per_s=network.bandwidth_bytes_per_s.value if network is not None else None,
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class ModelLine:
@@ -74,6 +70,3 @@ class ModelLine:
             max_position_embeddings=model.max_position_embeddings,
             num_experts=model.experts.num_experts if model.experts is not None else None,
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)

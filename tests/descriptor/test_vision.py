@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from symconfig.descriptor.architectures import architectures
+from symconfig.descriptor.architectures import architectures, class_defaults
 from symconfig.descriptor.architectures.multimodal import ARCHITECTURES as TEXTS
 from symconfig.descriptor.architectures.multimodal import AROUND
 from symconfig.descriptor.architectures.vision import MULTIMODAL
@@ -69,13 +69,11 @@ def test_a_multimodal_model_has_as_many_parameters_as_transformers_module(kind: 
 @pytest.mark.parametrize("kind", MULTIMODAL)
 def test_the_defaults_of_towers_are_those_of_the_config_classes(kind: str) -> None:
     made = transformers.AutoConfig.for_model(kind)
-    for name, row in MULTIMODAL[kind].towers.items():
-        if name == kind:
-            continue  # as files called the section before the class had a name of its own
-        section = transformers.AutoConfig.for_model(name)
-        for key, default in row.defaults.items():
-            actual = getattr(section, key)
-            assert (list(actual) if isinstance(actual, tuple) else actual) == default, (name, key)
+    name = MULTIMODAL[kind].towers[0]  # others are what files called the section before its class had a name
+    section, defaults = transformers.AutoConfig.for_model(name), class_defaults.tower(name)
+    for key in MULTIMODAL[kind].tower.reads:
+        actual = getattr(section, key)
+        assert (list(actual) if isinstance(actual, tuple) else actual) == defaults[key], (name, key)
     for key, default in MULTIMODAL[kind].defaults.items():
         assert getattr(made, key) == default, key
     assert made.tie_word_embeddings == AROUND[kind].tied
@@ -150,7 +148,8 @@ def test_windows_at_the_edge_of_an_image_are_smaller() -> None:
 @pytest.mark.parametrize("value", [None, True, "x", -1, 0, 1.5, [], {}, [[]], [3, 3], {"a": {}}, 2**39, 10**400])
 def test_no_value_of_any_key_of_a_tower_crashes_the_import(kind: str, value: Any) -> None:
     """Either a descriptor or an InputError."""
-    keys = {key for row in MULTIMODAL[kind].towers.values() for key in (*row.defaults, *row.only, "model_type")}
+    table = MULTIMODAL[kind].tower
+    keys = {*table.reads, *table.only, "model_type"}
     made = plain(config(kind))
     for key in keys:
         with contextlib.suppress(InputError):

@@ -19,7 +19,7 @@ from symconfig.existing.recover.words import settings
 from symconfig.existing.rules import examples, megatron
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.known import expressible, fails
-from symconfig.existing.rules.refused import of_constraint, options
+from symconfig.existing.rules.refused import options
 from symconfig.frameworks.constraint import Constraint, Verdict, failing, in_force
 from symconfig.frameworks.deepspeed.constraints import DEEPSPEED
 from symconfig.frameworks.facts import Fixed
@@ -212,7 +212,7 @@ def test_a_plan_with_a_pin_that_avoids_it_is_not_refused_nor_is_one_that_divides
 def audited(constraint: Constraint, words: str) -> list[str]:
     """The rules of a constraint that a launch with these options breaks."""
     version = release("megatron", constraint)
-    example = replace(of_constraint(constraint), example=words)
+    example = replace(megatron.RULES[0], example=words)
     given = settings(examples.words(example), "launch.sh")
     facts = MegatronFacts(
         Namespace(given, flags(version)),

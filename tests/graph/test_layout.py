@@ -6,14 +6,14 @@ from itertools import product
 
 import pytest
 
-from symconfig.graph.layout import AXES, FLAT, PARTIAL, Kind, Layout, moves
+from symconfig.graph.layout import AXES, FLAT, PARTIAL, Kind, Layout, Place, moves
 from symconfig.graph.monomial import Monomial
 
 WHOLE = Monomial.of("rows", "columns")
 SIZES = {"rows": 48.0, "columns": 60.0, "tp": 2.0, "cp": 3.0, "dp": 4.0}
 
 
-def lay(**places: str | None) -> Layout:
+def lay(**places: Place | None) -> Layout:
     return Layout.of({axis: place for axis, place in places.items() if place is not None})
 
 
@@ -35,7 +35,7 @@ PAIRS = [
 
 @pytest.mark.parametrize(("before", "after", "kind", "elements"), PAIRS)
 def test_a_pair_of_layouts_is_one_collective(
-    before: str | None, after: str | None, kind: Kind | None, elements: int
+    before: Place | None, after: Place | None, kind: Kind | None, elements: int
 ) -> None:
     found = [(m.kind, m.axes, m.elements.value(SIZES)) for m in moves(lay(tp=before), lay(tp=after), WHOLE)]
     assert found == ([(kind, ("tp",), elements)] if kind else [])
@@ -45,7 +45,7 @@ PLACES = (None, "rows", "columns", PARTIAL)
 
 
 @pytest.mark.parametrize("before", list(product(PLACES, repeat=2)))
-def test_collectives_over_two_axes_conserve_elements(before: tuple[str | None, str | None]) -> None:
+def test_collectives_over_two_axes_conserve_elements(before: tuple[Place | None, Place | None]) -> None:
     """Replayed one by one, the buffers grow and shrink from the local size before to the local size after."""
     for after in product(PLACES[:3], repeat=2):
         produced, used = lay(tp=before[0], cp=before[1]), lay(tp=after[0], cp=after[1])
@@ -98,7 +98,7 @@ def test_parts_are_the_product_of_the_axes_that_split() -> None:
     ids=["plain", "zero-1-2", "zero-3"],
 )
 def test_flat_layouts_give_the_volumes_of_zero(
-    changes: list[tuple[dict[str, str], dict[str, str]]], volume: float
+    changes: list[tuple[dict[str, Place], dict[str, Place]]], volume: float
 ) -> None:
     total = 0.0
     for before, after in changes:

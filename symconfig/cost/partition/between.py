@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from symconfig.cost.partition.change import Truth, cut, where
 from symconfig.cost.partition.codes import FORBIDDEN, Numbers, Table, digits
 from symconfig.cost.partition.exchange import Phase
 from symconfig.cost.partition.layouts import between_turns, states
 from symconfig.cost.partition.rates import Array
+from symconfig.graph.layout import Truth, cut, where
 from symconfig.graph.program.net import Node, Port
 
 

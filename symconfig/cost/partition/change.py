@@ -9,12 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost.partition.rates import Array, Rate
-from symconfig.graph.layout import Kind
-from symconfig.graph.program.net import FLAT, PARTIAL, WHOLE
-
-# Places of one axis in many layouts, in arrays that broadcast together; or one place in all of them.
-Column = int | NDArray[np.int64]
-Truth = bool | NDArray[np.bool_]
+from symconfig.graph.layout import Column, Kind, Truth, changes, cut, ever, where
 
 
 class Move(NamedTuple):
@@ -34,11 +29,6 @@ def columns(places: NDArray[np.int64], shape: tuple[int, ...] = (-1, 1)) -> list
         one if same else places[:, axis].reshape(shape)
         for axis, (one, same) in enumerate(zip(first, alike, strict=True))
     ]
-
-
-def cut(place: Column) -> Truth:
-    """Split along a dim or flat."""
-    return (place >= 0) | (place == FLAT)
 
 
 def local(places: Sequence[Column], rates: Sequence[Rate]) -> Array | float:
@@ -73,35 +63,14 @@ def total(run: Iterable[Move]) -> Array | float:
 def moves(
     given: Sequence[Column], taken: Sequence[Column], amount: Array | float, rates: Sequence[Rate]
 ) -> Iterator[Move]:
-    """Yield the collectives, one after the other; amount: of the whole tensor.
-
-    As symconfig.graph.layout.moves has it: partial sums become split by a reduce-scatter and whole by an all-reduce,
-    split becomes whole by an all-gather, and split otherwise by an all-to-all; from whole to split or to partial sums
-    is free. Slices come first and gathers last. Those of one kind are one collective over all of their axes; each axis
-    has what it adds to the cost.
+    """Yield the collectives, one after the other. Those of one kind are one collective over all of their axes; each
+    axis has what it adds to the cost. amount: of the whole tensor.
     """
-    size: Any = local(given, rates) * amount
-    moving = [
-        (axis, rates[axis], a, b, cut(a), cut(b))
-        for axis, (a, b) in enumerate(zip(given, taken, strict=True))
-        if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) or a != b
-    ]
-    for _, rate, a, _, _, takes in moving:
-        size = where((a == WHOLE) & takes, size / rate.size, size)
-    scattered = [(axis, rate, (a == PARTIAL) & takes) for axis, rate, a, _, _, takes in moving]
-    yield from together(Kind.REDUCE_SCATTER, scattered, size)
-    size = size / _ranks(scattered)
-    # What stays within an outer axis' part is left for the inner ones: each element crosses one of them only.
-    exchanged = [(axis, rate, gives & takes & (a != b)) for axis, rate, a, b, gives, takes in reversed(moving)]
-    yield from together(Kind.ALL_TO_ALL, exchanged, size)
-    yield from together(
-        Kind.ALL_REDUCE, [(axis, rate, (a == PARTIAL) & (b == WHOLE)) for axis, rate, a, b, _, _ in moving], size
-    )
-    gathered = [
-        (axis, rate, gives & (np.logical_not(takes) if isinstance(takes, np.ndarray) else not takes))
-        for axis, rate, _, _, gives, takes in moving
-    ]
-    yield from together(Kind.ALL_GATHER, gathered, size * _ranks(gathered))
+    sizes = [rate.size for rate in rates]
+    for kind, axes, larger in changes(given, taken, local(given, rates) * amount, sizes):
+        # What stays within an outer axis' part is left for the inner ones: each element crosses one of them only.
+        order = reversed(axes) if kind is Kind.ALL_TO_ALL else axes
+        yield from together(kind, ((axis, rates[axis], now) for axis, now in order), larger)
 
 
 def together(kind: Kind, along: Iterable[tuple[int, Rate, Truth]], whole: Array | float) -> Iterator[Move]:
@@ -112,7 +81,7 @@ def together(kind: Kind, along: Iterable[tuple[int, Rate, Truth]], whole: Array 
     group: Any = 0
     amount: Any = whole
     for axis, rate, now in along:
-        if _ever(now):
+        if ever(now):
             yield Move(kind, axis, now, amount, getattr(rate, _PRICED[kind])(whole, group))
             group = where(now, group + rate.step, group)
             amount = where(now, amount / rate.size, amount)
@@ -124,21 +93,3 @@ _PRICED = {
     Kind.ALL_REDUCE: "all_reduce",
     Kind.ALL_TO_ALL: "all_to_all",
 }
-
-
-def _ranks(along: Iterable[tuple[int, Rate, Truth]]) -> Any:
-    ranks: Any = 1
-    for _, rate, now in along:
-        ranks = where(now, ranks * rate.size, ranks) if _ever(now) else ranks
-    return ranks
-
-
-def _ever(condition: Truth) -> bool:
-    return bool(condition.any()) if isinstance(condition, np.ndarray) else condition
-
-
-def where(condition: Truth, yes: Any, no: Any) -> Any:
-    """Choose as np.where does, also by one truth for all."""
-    if isinstance(condition, np.ndarray):
-        return np.where(condition, yes, no)
-    return yes if condition else no

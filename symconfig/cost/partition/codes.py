@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.partition.change import Column, change, cut, local
+from symconfig.cost.partition.change import change, local
 from symconfig.cost.partition.rates import Array, Rate
 from symconfig.cost.partition.work import Rows
-from symconfig.graph.program.net import PARTIAL, WHOLE
+from symconfig.graph.layout import PARTIAL, WHOLE, Column, cut
 
 Numbers = NDArray[np.int64]
 Pairs = tuple[Numbers, Numbers]  # places of one row and of the other

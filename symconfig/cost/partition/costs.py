@@ -17,7 +17,7 @@ import numpy as np
 from symconfig.cost import compiled
 from symconfig.cost.machine import Machine
 from symconfig.cost.partition.between import Activation, Kept, Leg, Weight, activation, weight
-from symconfig.cost.partition.change import columns, cut
+from symconfig.cost.partition.change import columns
 from symconfig.cost.partition.codes import Numbers, codes, codes_where, read, several
 from symconfig.cost.partition.exchange import Exchange, Phase, Transfer
 from symconfig.cost.partition.layouts import (
@@ -32,7 +32,8 @@ from symconfig.cost.partition.layouts import (
 )
 from symconfig.cost.partition.rates import Affine, Array, Rate
 from symconfig.cost.partition.work import Passes, Rows, held, inside, passed, work
-from symconfig.graph.program.net import FLAT, Link, Net, Node, Port
+from symconfig.graph.layout import FLAT, cut
+from symconfig.graph.program.net import Link, Net, Node, Port
 from symconfig.graph.program.program import Work
 
 

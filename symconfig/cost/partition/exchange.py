@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from symconfig.cost.partition.change import Column, Move, change, moves, total
+from symconfig.cost.partition.change import Move, change, moves, total
 from symconfig.cost.partition.rates import Array, Rate
-from symconfig.graph.layout import Kind
+from symconfig.graph.layout import Column, Kind
 
 
 class Phase(StrEnum):

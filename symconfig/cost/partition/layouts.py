@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.partition.change import Column, cut
 from symconfig.cost.partition.work import Rows
-from symconfig.graph.program.net import FLAT, PARTIAL, WHOLE, Node, Port
+from symconfig.graph.layout import FLAT, PARTIAL, WHOLE, Column, cut
+from symconfig.graph.program.net import Node, Port
 
 Columns = Sequence[Column]
 

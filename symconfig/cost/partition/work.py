@@ -14,8 +14,8 @@ from symconfig.cost import compiled
 from symconfig.cost.machine import Machine, Number
 from symconfig.cost.partition.change import Move, together
 from symconfig.cost.partition.rates import Affine, Array, Rate
-from symconfig.graph.layout import Kind
-from symconfig.graph.program.net import PARTIAL, Node, Port
+from symconfig.graph.layout import PARTIAL, Kind
+from symconfig.graph.program.net import Node, Port
 from symconfig.graph.program.program import Operator, Program, Split, Work
 
 Rows = NDArray[np.int64]  # [rows, axes]: options

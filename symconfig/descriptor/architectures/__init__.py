@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from symconfig.descriptor.architectures.architecture import Architecture
-from symconfig.descriptor.architectures.class_defaults import aliases, around, defaults, families, types
+from symconfig.descriptor.architectures.class_defaults import around, defaults, families, row_of
 from symconfig.descriptor.architectures.multimodal import AROUND
 
 
@@ -59,19 +59,21 @@ def _around(known: Mapping[str, Architecture]) -> Iterator[tuple[str, Architectu
 
 def _complete(kind: str, table: Architecture) -> Architecture:
     """Return a table with the defaults and the spellings of its class."""
-    kind = table.of_class or kind
-    if kind not in families():
+    parts = (*table.blocks.values(), *table.rules)
+    table = replace(table, reads=(*table.reads, *(key for part in parts for key in part.keys)))
+    row = row_of(table.of_class or kind)
+    if row is None:
         return table
-    keys = defaults(kind) | dict(table.defaults)
+    keys = defaults(row) | dict(table.defaults)
     other = dict(table.same_as)
     _rename(keys, other)
-    for name, key in aliases(kind).items():
+    for name, key in row["aliases"].items():
         if name in keys and key not in keys:
             name, key = key, name
         if key in keys and name not in keys:
             other.setdefault(name, key)
     _rename(keys, other)
-    kinds = types(kind)
+    kinds = dict(row["types"])
     _rename(kinds, other)
     return replace(table, defaults=keys, same_as=other, types={**kinds, **table.types})
 

@@ -31,12 +31,23 @@ def families() -> Mapping[str, Any]:
     return rows
 
 
-def defaults(kind: str) -> dict[str, Any]:
+def row_of(kind: str) -> Mapping[str, Any] | None:
+    """Return what the class of a family fills in, or that of a text model inside a multimodal one."""
+    row: Mapping[str, Any] | None = families().get(kind, _file()["inner"].get(kind))
+    return row
+
+
+def defaults(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a class's defaults by key, in the spelling of config.json from before transformers 5 for rope."""
-    row = families()[kind]
     values = {key: DERIVED.get(key) if value is None else value for key, value in row["defaults"].items()}
     if values.pop("rope_parameters", None) is not None or "rope_parameters" in row["defaults"]:
         values |= _rope(row.get("rope") or {})
+    return values
+
+
+def tower(kind: str) -> Mapping[str, Any]:
+    """Return the defaults of a vision tower's class, by the type that its section names."""
+    values: Mapping[str, Any] = _file()["towers"][kind]
     return values
 
 
@@ -55,19 +66,9 @@ def plain_attention(kind: str) -> bool:
     return bool(families().get(kind, {}).get("plain_attention"))
 
 
-def types(kind: str) -> dict[str, str]:
-    """Return the types of a class's keys whose default does not say it, as in int|None."""
-    return dict(families()[kind]["types"])
-
-
 def around() -> dict[str, tuple[str, str]]:
     """Return multimodal models around a family: the section of their language model, and its type where it has none."""
     return {kind: (section, inner) for kind, (section, inner) in _file()["around"].items()}
-
-
-def aliases(kind: str) -> dict[str, str]:
-    """Return other spellings of a class's keys, as its attribute_map has them."""
-    return dict(families()[kind]["aliases"])
 
 
 def _rope(rope: Mapping[str, Any]) -> dict[str, Any]:

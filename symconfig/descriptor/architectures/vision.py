@@ -1,13 +1,13 @@
 """The vision towers of multimodal models: what a `vision_config` and the keys around it mean, as data.
 
-Defaults are those of transformers 5.23's configuration_*.py (a test compares them). A key that is in none of a tower's
-tables is an error: it may change the model.
+Defaults are those of transformers' own classes (`class_defaults.tower`). A key that is in none of a tower's tables is
+an error: it may change the model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from symconfig.descriptor.architectures import projectors
@@ -19,10 +19,11 @@ from symconfig.descriptor.architectures.projectors import Values
 class Tower:
     """A table by which one kind of `vision_config` is read. Keys are config.json's, names the descriptor's.
 
-    fields: what the class fixes. derived: what follows from several keys. only: understood with these values only.
+    reads: keys of its class. fields: what the class fixes. derived: what follows from several keys. only: understood
+    with these values only.
     """
 
-    defaults: Values
+    reads: frozenset[str]
     fields: Values = field(default_factory=dict)
     derived: Callable[[Values], dict[str, Any]] = lambda values: {}
     names: Mapping[str, str] = field(default_factory=dict)
@@ -35,13 +36,13 @@ class Tower:
 class Multimodal:
     """A table by which a multimodal `config.json` is read around its sections.
 
-    towers: by the model_type of its vision_config; usual: where that says none. defaults: of the keys around the
-    sections that matter. noted: what to say of a key's value. projector: from the tower's values, those around it, and
-    the language model's hidden_size.
+    towers: the model_types that its vision_config may have; the first is that of its class. defaults: of the keys
+    around the sections that matter. noted: what to say of a key's value. projector: from the tower's values, those
+    around it, and the language model's hidden_size.
     """
 
-    towers: Mapping[str, Tower]
-    usual: str
+    tower: Tower
+    towers: tuple[str, ...]
     projector: Callable[[Values, Values, int], dict[str, Any]]
     defaults: Values = field(default_factory=dict)
     only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -70,20 +71,10 @@ def _usual_size(values: Values) -> dict[str, Any]:
     return {"image_size": USUAL_TOKENS * values["patch_size"] * values["spatial_merge_size"], "any_resolution": True}
 
 
-_QWEN = {
-    "depth": 32,
-    "hidden_size": 3584,
-    "num_heads": 16,
-    "in_channels": 3,
-    "patch_size": 14,
-    "spatial_merge_size": 2,
-    "temporal_patch_size": 2,
-}
+_PATCHES = "depth hidden_size num_heads in_channels patch_size spatial_merge_size temporal_patch_size hidden_act "
 _QWEN_FIELDS = {"by_image": True, "fused_qkv": True, "rope": True}
-
-
 _QWEN2 = Tower(
-    _QWEN | {"embed_dim": 1280, "hidden_act": "quick_gelu", "mlp_ratio": 4},
+    words(_PATCHES + "embed_dim mlp_ratio"),
     {**_QWEN_FIELDS, "patch_bias": False},
     lambda values: {
         **_usual_size(values),
@@ -95,14 +86,7 @@ _QWEN2 = Tower(
     only={"spatial_patch_size": (14,)},
 )
 _QWEN25 = Tower(
-    _QWEN
-    | {
-        "hidden_act": "silu",
-        "intermediate_size": 3420,
-        "window_size": 112,
-        "fullatt_block_indexes": [7, 15, 23, 31],
-        "out_hidden_size": 3584,
-    },
+    words(_PATCHES + "intermediate_size window_size fullatt_block_indexes out_hidden_size"),
     {**_QWEN_FIELDS, "norm": "rmsnorm", "gated_mlp": True, "patch_bias": False},
     _usual_size,
     names={"out_hidden_size": ""},
@@ -110,135 +94,54 @@ _QWEN25 = Tower(
     only={"spatial_patch_size": (14,)},
 )
 _QWEN35 = Tower(
-    _QWEN
-    | {
-        "depth": 27,
-        "hidden_size": 1152,
-        "hidden_act": "gelu_pytorch_tanh",
-        "intermediate_size": 4304,
-        "patch_size": 16,
-        "out_hidden_size": 3584,
-        "num_position_embeddings": 2304,
-    },
+    words(_PATCHES + "intermediate_size out_hidden_size num_position_embeddings"),
     _QWEN_FIELDS,
     _usual_size,
     names={"out_hidden_size": ""},
     same_as=_DEPTH,
     only={"deepstack_visual_indexes": ([],)},  # its files say that no layer's result is passed on
 )
-_QWEN3 = Tower(
-    dict(_QWEN35.defaults) | {"deepstack_visual_indexes": [8, 16, 24]},
-    _QWEN35.fields,
-    _usual_size,
-    names=_QWEN35.names,
-    same_as=_DEPTH,
-)
+_QWEN3 = replace(_QWEN35, reads=_QWEN35.reads | {"deepstack_visual_indexes"}, only={})
 _GLM = Tower(
-    {
-        "depth": 24,
-        "hidden_size": 1536,
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "num_heads": 12,
-        "in_channels": 3,
-        "image_size": 336,
-        "patch_size": 14,
-        "spatial_merge_size": 2,
-        "temporal_patch_size": 2,
-        "out_hidden_size": 4096,
-        "intermediate_size": 13696,
-    },
-    {
-        "norm": "rmsnorm",
-        "norm_before": True,
-        "norm_after": True,
-        "gated_mlp": True,
-        "by_image": True,
-        "fused_qkv": True,
-        "rope": True,
-        "mlp_bias": False,
-        "attention_out_bias": False,
-        "any_resolution": True,
-    },
+    words(_PATCHES + "attention_bias image_size out_hidden_size intermediate_size"),
+    {"norm": "rmsnorm", "mlp_bias": False, "attention_out_bias": False, **_QWEN_FIELDS}
+    | dict.fromkeys(("norm_before", "norm_after", "gated_mlp", "any_resolution"), True),
     # Its layers' MLP is as wide as the language model; intermediate_size is the merger's (Glm4vVisionMlp).
-    lambda values: {
-        "intermediate_size": values["out_hidden_size"],
-        "num_position_embeddings": (values["image_size"] // values["patch_size"]) ** 2,
-    },
+    lambda values: {**_positions(0)(values), "intermediate_size": values["out_hidden_size"]},
     names={"attention_bias": "qkv_bias", "out_hidden_size": ""},
     same_as=_DEPTH,
 )
-_VIT = {"num_channels": 3, "hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 12}
 
 
 def _positions(extra: int) -> Callable[[Values], dict[str, Any]]:
     return lambda values: {"num_position_embeddings": (values["image_size"] // values["patch_size"]) ** 2 + extra}
 
 
+_VIT = (
+    "num_channels hidden_size num_attention_heads num_hidden_layers intermediate_size image_size patch_size hidden_act "
+)
 _SIGLIP = Tower(
-    _VIT
-    | {"intermediate_size": 3072, "image_size": 224, "patch_size": 16, "hidden_act": "gelu_pytorch_tanh"}
-    | {"vision_use_head": True},
-    {"norm_after": True},
-    _positions(0),
-    only={"vision_use_head": (False,)},
+    words(_VIT + "vision_use_head"), {"norm_after": True}, _positions(0), only={"vision_use_head": (False,)}
 )
 _CLIP = Tower(
-    _VIT | {"intermediate_size": 3072, "image_size": 224, "patch_size": 32, "hidden_act": "quick_gelu"},
-    {"class_token": True, "norm_before": True, "norm_after": True, "patch_bias": False},
-    _positions(1),
+    words(_VIT), {"class_token": True, "norm_before": True, "norm_after": True, "patch_bias": False}, _positions(1)
 )
+_LLAMA4_WIDTHS = words("vision_output_dim pixel_shuffle_ratio projector_input_dim projector_output_dim")
 _LLAMA4 = Tower(
-    {
-        "hidden_size": 768,
-        "hidden_act": "gelu",
-        "num_hidden_layers": 34,
-        "num_attention_heads": 16,
-        "num_channels": 3,
-        "intermediate_size": 5632,
-        "image_size": 448,
-        "patch_size": 14,
-        "vision_output_dim": 7680,
-        "pixel_shuffle_ratio": 0.5,
-        "projector_input_dim": 4096,
-        "projector_output_dim": 4096,
-    },
-    {"class_token": True, "norm_before": True, "norm_after": True, "rope": True, "patch_bias": False},
+    words(_VIT) | _LLAMA4_WIDTHS,
+    {**_CLIP.fields, "rope": True},
     _positions(1),
-    names=dict.fromkeys(
-        ("vision_output_dim", "pixel_shuffle_ratio", "projector_input_dim", "projector_output_dim"), ""
-    ),
+    names=dict.fromkeys(_LLAMA4_WIDTHS, ""),
     only={"vision_feature_select_strategy": ("default",), "multi_modal_projector_bias": (False,)},
     ignored=frozenset({"vision_feature_layer"}),
 )
 _PIXTRAL = Tower(
-    {
-        "hidden_size": 1024,
-        "intermediate_size": 4096,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 16,
-        "num_channels": 3,
-        "image_size": 1024,
-        "patch_size": 16,
-        "hidden_act": "gelu",
-    },
+    words(_VIT),
     {"norm": "rmsnorm", "norm_before": True, "gated_mlp": True, "rope": True, "any_resolution": True}
     | dict.fromkeys(("patch_bias", "qkv_bias", "attention_out_bias", "mlp_bias"), False),
 )
 _INTERNVL = Tower(
-    {
-        "hidden_size": 1024,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 16,
-        "attention_bias": False,
-        "use_qk_norm": False,
-        "intermediate_size": 4096,
-        "hidden_act": "gelu",
-        "norm_type": "layer_norm",
-        "image_size": [448, 448],
-        "patch_size": [14, 14],
-        "num_channels": 3,
-    },
+    words(_VIT + "attention_bias use_qk_norm norm_type"),
     {"class_token": True, "layer_scale": True},
     lambda values: {
         **_positions(1)(values),
@@ -254,40 +157,39 @@ _INTERNVL = Tower(
 )
 
 
-def _of(tower: Tower, *names: str) -> dict[str, Any]:
-    return {"towers": dict.fromkeys(names, tower), "usual": names[0]}
-
-
 _WHOLE_STRATEGY = {"vision_feature_select_strategy": ("default",)}
 MULTIMODAL: Mapping[str, Multimodal] = {
     "qwen2_vl": Multimodal(
-        **_of(_QWEN2, "qwen2_vl_vision", "qwen2_vl"), projector=projectors.qwen("layernorm", "embed_dim")
+        _QWEN2, ("qwen2_vl_vision", "qwen2_vl"), projector=projectors.qwen("layernorm", "embed_dim")
     ),
-    "qwen2_5_vl": Multimodal(**_of(_QWEN25, "qwen2_5_vl_vision", "qwen2_5_vl"), projector=projectors.qwen("rmsnorm")),
-    "qwen3_vl": Multimodal(**_of(_QWEN3, "qwen3_vl_vision", "qwen3_vl"), projector=projectors.qwen3),
-    "qwen3_vl_moe": Multimodal(**_of(_QWEN3, "qwen3_vl_moe_vision", "qwen3_vl_moe"), projector=projectors.qwen3),
-    "qwen3_5": Multimodal(**_of(_QWEN35, "qwen3_5_vision", "qwen3_5"), projector=projectors.qwen3),
-    "qwen3_5_moe": Multimodal(**_of(_QWEN35, "qwen3_5_moe_vision", "qwen3_5_moe"), projector=projectors.qwen3),
-    "glm4v": Multimodal(**_of(_GLM, "glm4v_vision", "glm4v"), projector=projectors.glm),
-    "glm4v_moe": Multimodal(**_of(_GLM, "glm4v_moe_vision", "glm4v_moe"), projector=projectors.glm),
+    "qwen2_5_vl": Multimodal(_QWEN25, ("qwen2_5_vl_vision", "qwen2_5_vl"), projector=projectors.qwen("rmsnorm")),
+    "qwen3_vl": Multimodal(_QWEN3, ("qwen3_vl_vision", "qwen3_vl"), projector=projectors.qwen3),
+    "qwen3_vl_moe": Multimodal(_QWEN3, ("qwen3_vl_moe_vision", "qwen3_vl_moe"), projector=projectors.qwen3),
+    "qwen3_5": Multimodal(_QWEN35, ("qwen3_5_vision", "qwen3_5"), projector=projectors.qwen3),
+    "qwen3_5_moe": Multimodal(_QWEN35, ("qwen3_5_moe_vision", "qwen3_5_moe"), projector=projectors.qwen3),
+    "glm4v": Multimodal(_GLM, ("glm4v_vision", "glm4v"), projector=projectors.glm),
+    "glm4v_moe": Multimodal(_GLM, ("glm4v_moe_vision", "glm4v_moe"), projector=projectors.glm),
     "gemma3": Multimodal(
-        **_of(_SIGLIP, "siglip_vision_model"), projector=projectors.gemma3, defaults={"mm_tokens_per_image": 256}
+        _SIGLIP, ("siglip_vision_model",), projector=projectors.gemma3, defaults={"mm_tokens_per_image": 256}
     ),
-    "llama4": Multimodal(**_of(_LLAMA4, "llama4_vision_model"), projector=projectors.llama4),
+    "llama4": Multimodal(_LLAMA4, ("llama4_vision_model",), projector=projectors.llama4),
     "mistral3": Multimodal(
-        **_of(_PIXTRAL, "pixtral"),
+        _PIXTRAL,
+        ("pixtral",),
         projector=projectors.mistral3,
         defaults={"spatial_merge_size": 2, "multimodal_projector_bias": False, "projector_hidden_act": "gelu"},
         only={"vision_feature_layer": (-1,)},
     ),
     "internvl": Multimodal(
-        **_of(_INTERNVL, "internvl_vision"),
+        _INTERNVL,
+        ("internvl_vision",),
         projector=projectors.internvl,
         defaults={"downsample_ratio": 0.5, "projector_hidden_act": "gelu"},
         only={**_WHOLE_STRATEGY, "vision_feature_layer": (-1,)},
     ),
     "llava": Multimodal(
-        **_of(_CLIP, "clip_vision_model"),
+        _CLIP,
+        ("clip_vision_model",),
         projector=projectors.llava,
         defaults={"multimodal_projector_bias": True, "projector_hidden_act": "gelu", "vision_feature_layer": -2},
         only={**_WHOLE_STRATEGY, "vision_feature_layer": (-2, -1)},

@@ -102,11 +102,8 @@ def _no_json(reading: Reading) -> Problem:
     """Say what is missing: where Accelerate's file may have it, that this is not read."""
     for item in reading.unread:
         if ACCELERATE in item.why:
-            return Problem(
+            return item.place.problem(
                 f"names {ACCELERATE}, which is not read: what it says of DeepSpeed cannot be changed",
-                item.place.file,
-                item.place.line,
-                item.place.column,
                 field=item.what,
                 hint="symconfig render PLAN.json --target accelerate --out DIR, which writes one with its values",
             )

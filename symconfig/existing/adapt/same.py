@@ -72,4 +72,4 @@ def _length(names: Namespace, got: int, wanted: int) -> Problem:
     setting = names.setting("seq_length")
     if setting is None:
         return Problem(WHAT, field="seq_length", got=str(got), need=str(wanted), hint=HINT)
-    return names.problem(setting, WHAT, got=str(got), need=str(wanted), hint=HINT)
+    return setting.problem(WHAT, got=str(got), need=str(wanted), hint=HINT)

@@ -13,6 +13,7 @@ from symconfig.existing.adapt.progress import Progress
 from symconfig.existing.adapt.ways import behind_equals
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.launch.reading import Reading, Setting
+from symconfig.existing.recover.rl.trainers import MEGATRON, VERL
 from symconfig.existing.recover.rl.values import Values
 from symconfig.existing.recover.rl.verl import REFERENCE, ROLLOUT, Reader
 from symconfig.existing.recover.rl.verl_workers import ACTOR
@@ -45,7 +46,7 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
     progress = Progress(draft)
     for key, value in _wanted(plan).items():
         setting = _setting(progress.draft.reading, key)
-        was = _text(setting) if setting is not None else Values("verl", progress.draft.reading.settings).text(key)
+        was = _text(setting) if setting is not None else Values(VERL, progress.draft.reading.settings).text(key)
         if (was or _NULL).lower() != value.lower():
             progress = _granted(progress, key, value, setting)
     return progress
@@ -76,12 +77,12 @@ def _check(reading: Reading, plan: Plan) -> None:
             "a plan of a job with a section rl",
         )
         raise InputError(Problem(what, reading.file, hint=hint))
-    if workers != "megatron":
+    if not workers.options:
         what = "has workers of another kind than the plan's"
         hint = (
             "actor_rollout_ref.actor.strategy=megatron and --config-name ppo_megatron_trainer, or model_engine=megatron"
         )
-        raise InputError(Problem(what, reading.file, got=workers, need="megatron", hint=hint))
+        raise InputError(Problem(what, reading.file, got=workers.name, need=MEGATRON.name, hint=hint))
 
 
 def _wanted(plan: Plan) -> Mapping[str, str]:

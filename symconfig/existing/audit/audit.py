@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Limits
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.existing.audit import memory_rules, remedies
+from symconfig.existing.audit import remedies
 from symconfig.existing.audit.judge import Judged, job_of, judge
+from symconfig.existing.audit.memory_rules import MEMORY
 from symconfig.existing.audit.sides import Side, side
 from symconfig.existing.launch.reading import Assumption, Hides, Reading
 from symconfig.existing.recover.run import Impossible, Run
@@ -29,7 +30,7 @@ class Audit:
     """side: the configuration as its framework reads it. judged: what it costs; None: `unpredicted` says why.
 
     better: the best plan; None where none was asked for, where nothing is predicted, or where `infeasible` says that
-    nothing fits. way: from the run to it, one change after the other. stated: a run of reinforcement learning, which
+    nothing fits. way: from the run to it, one change after the other. stated: a run whose step has phases, which
     `runs.rl.stated` judges with the step around it.
     """
 
@@ -113,10 +114,10 @@ def audited(
         run = found.run(cluster)
     except InputError as error:
         return unpredicted_for(Audit(found, findings), error.problems)
-    if run.step is not None:
+    if run.around is not None:
         return Audit(found, findings, stated=run)
     done = _judged(Audit(found, findings), run, cluster, limits)
-    return _planned(done, run, cluster, limits, progress) if plan else done
+    return planned(done, run, cluster, limits, progress) if plan else done
 
 
 def unpredicted_for(done: Audit, problems: Sequence[Problem]) -> Audit:
@@ -139,10 +140,10 @@ def _judged(done: Audit, run: Run, cluster: ClusterDescriptor, limits: Limits) -
         judged = judge(run, cluster, limits)
     except InputError as error:
         return unpredicted_for(done, error.problems)
-    return replace(done, judged=judged, findings=(*done.findings, *memory_rules.findings(judged, done.reading)))
+    return replace(done, judged=judged, findings=(*done.findings, *MEMORY.findings(judged, done.reading.start)))
 
 
-def _planned(
+def planned(
     done: Audit, run: Run, cluster: ClusterDescriptor, limits: Limits, progress: Callable[[str], None]
 ) -> Audit:
     """Return the audit with the best plan, also of a run that cannot be; and with the way to it."""
@@ -183,5 +184,4 @@ def _uncounted(reading: Reading) -> Problem:
     if not reading.world.dark:
         return Problem("is not said by the launcher", field=field, hint=hint)
     word = reading.world.dark[0]
-    place = word.place
-    return Problem(f"its value {word.unknown}", place.file, place.line, place.column, field=field, hint=hint)
+    return word.place.problem(f"its value {word.unknown}", field=field, hint=hint)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from symconfig.existing.audit import memory_rules, phase_rules
+from symconfig.existing.audit.memory_rules import MEMORY
+from symconfig.existing.audit.phase_rules import PHASES as OF_PHASES
 from symconfig.existing.rules import launcher, rl
 from symconfig.existing.rules.catalogue import GROUPS as OF_FRAMEWORKS
 from symconfig.existing.rules.catalogue import Group
 from symconfig.existing.rules.plugged import plugged
 from symconfig.existing.rules.rule import Rule
 
-LAUNCHER, PREDICTION = Group("The launcher", launcher.RULES), Group("What is predicted", memory_rules.RULES)
-RL, PHASES = Group("Reinforcement learning", rl.RULES), Group("The phases of a step", phase_rules.RULES)
+LAUNCHER = Group("The launcher", tuple(launcher.LAUNCHER.entered))
+PREDICTION = Group("What is predicted", tuple(MEMORY.entered))
+RL, PHASES = Group("Reinforcement learning", rl.RULES), Group("The phases of a step", tuple(OF_PHASES.entered))
 GROUPS = (*OF_FRAMEWORKS, RL, LAUNCHER, PREDICTION, PHASES)
 
 

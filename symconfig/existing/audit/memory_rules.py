@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from symconfig.errors import Problem
 from symconfig.existing.audit.judge import Judged
-from symconfig.existing.launch.reading import Reading
-from symconfig.existing.rules.rule import Finding, Rules, placed
+from symconfig.existing.rules.rule import Rules
 from symconfig.format import gib
 
 EXAMPLE = (
@@ -65,14 +64,3 @@ def _tight(judged: Judged) -> Iterator[Problem]:
             got=f"{gib(plan.best.predicted.device_bytes)} GiB, likely up to {gib(high)} GiB",
             need=f"{gib(plan.cluster.gpu.memory_bytes.value)} GiB",
         )
-
-
-RULES = tuple(MEMORY.entered)
-
-
-def findings(judged: Judged, reading: Reading) -> list[Finding]:
-    """Return every rule that is broken, placed at the program that is started."""
-    place = reading.program.place if reading.program is not None else reading.texts[0].place(0, 0)
-    return [
-        Finding(rule.name, rule.severity, placed(problem, place)) for rule in RULES for problem in rule.check(judged)
-    ]

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from symconfig.errors import Problem
 from symconfig.existing.audit.judge import Judged
-from symconfig.existing.launch.reading import Reading
 from symconfig.existing.rules.rl import DYNAMIC
-from symconfig.existing.rules.rule import Finding, Rules, placed
+from symconfig.existing.rules.rule import Rules
 from symconfig.format import gib
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import PlannedPhase
@@ -60,7 +59,7 @@ def _read(judged: Judged) -> Iterator[Problem]:
 def _updated(judged: Judged) -> Iterator[Problem]:
     if not judged.by_assumed_lengths:
         ways = "fewer tokens in a micro-batch, or more ranks for a sequence"
-        updates = [phase.name for phase in judged.plan.rl[0].phases if phase.name not in (*_GENERATES, *_READS)]
+        updates = [phase.name for phase in judged.plan.steps[0].phases if phase.name not in (*_GENERATES, *_READS)]
         yield from _too_full(judged.plan, updates, ways)
 
 
@@ -80,12 +79,14 @@ def _updated(judged: Judged) -> Iterator[Problem]:
 )
 def _reference(judged: Judged) -> Iterator[Problem]:
     plan = judged.plan
-    for phase in plan.rl[0].phases:
+    for phase in plan.steps[0].phases:
         rests = phase.holds.get(_REFERENCE, 0.0) if phase.name != "reference" else 0.0
         if rests and phase.bytes > plan.usable_bytes >= phase.bytes - rests:
             got, need = f"{gib(phase.bytes)} GiB, of which it has {gib(rests)}", f"{gib(plan.usable_bytes)} GiB usable"
             what = f"keeps the reference on the GPU, which is too full in the phase {phase.name}"
-            yield Problem(what, field="memory", got=got, need=need, hint="ref.megatron.param_offload=True")
+            around = judged.run.around
+            hint = around.trainer.offload if around is not None else None
+            yield Problem(what, field="memory", got=got, need=need, hint=hint)
             return
 
 
@@ -102,7 +103,7 @@ def _tight(judged: Judged) -> Iterator[Problem]:
     plan = judged.plan
     if any(_reference(judged)):
         return
-    over = [phase for phase in plan.rl[0].phases if phase.bytes > plan.usable_bytes]
+    over = [phase for phase in plan.steps[0].phases if phase.bytes > plan.usable_bytes]
     sure = [phase for phase in over if phase.name in _GENERATES or not judged.by_assumed_lengths]
     if over and not any(phase.bytes > _memory(plan) for phase in sure):
         hint = "--prompt-length and --response-length, as they are in the mean" if judged.by_assumed_lengths else None
@@ -110,7 +111,7 @@ def _tight(judged: Judged) -> Iterator[Problem]:
 
 
 def _too_full(plan: Plan, names: Sequence[str], hint: str) -> Iterator[Problem]:
-    over = [phase for phase in plan.rl[0].phases if phase.name in names and phase.bytes > _memory(plan)]
+    over = [phase for phase in plan.steps[0].phases if phase.name in names and phase.bytes > _memory(plan)]
     if over:
         yield _fullest(plan, over, "runs out of memory", hint)
 
@@ -133,14 +134,3 @@ def _fullest(plan: Plan, phases: Sequence[PlannedPhase], what: str, hint: str | 
         need=f"{gib(plan.usable_bytes)} GiB usable of {gib(_memory(plan))} GiB",
         hint=hint,
     )
-
-
-RULES = tuple(PHASES.entered)
-
-
-def findings(judged: Judged, reading: Reading) -> list[Finding]:
-    """Return every rule that is broken, placed at the program that is started."""
-    place = reading.program.place if reading.program is not None else reading.texts[0].place(0, 0)
-    return [
-        Finding(rule.name, rule.severity, placed(problem, place)) for rule in RULES for problem in rule.check(judged)
-    ]

@@ -36,14 +36,9 @@ def of_unread(reading: Reading) -> Iterator[Problem]:
     """Yield a problem for each place that may hide any option, with what would say which."""
     for item in reading.unread:
         if item.hides is Hides.OPTIONS:
-            yield Problem(
-                f"may be any number of options: it {item.why}" if item.options else f"{item.why}: it may hide options",
-                item.place.file,
-                item.place.line,
-                item.place.column,
-                field=item.what,
-                hint=_for_options(item),
-            )
+            many = f"may be any number of options: it {item.why}"
+            what = many if item.options else f"{item.why}: it may hide options"
+            yield item.place.problem(what, field=item.what, hint=_for_options(item))
 
 
 def _for_options(item: Unread) -> str | None:

@@ -194,33 +194,11 @@ class _Parser:
             top.into[top.key] = value
             top.wants, top.key_place = "comma", None
 
-    def report(
-        self,
-        what: str,
-        start: int,
-        end: int,
-        *,
-        path: KeyPath = (),
-        got: str | None = None,
-        need: str | None = None,
-        hint: str | None = None,
-    ) -> Problem:
-        place = self.text.place(start, end)
-        problem = Problem(
-            what=what,
-            file=place.file,
-            line=place.line,
-            column=place.column,
-            field=dotted(path) or None,
-            got=got,
-            need=need,
-            hint=hint,
-        )
-        self.problems.append(problem)
-        return problem
+    def report(self, what: str, start: int, end: int, *, path: KeyPath = (), **words: str | None) -> None:
+        self.problems.append(self.text.place(start, end).problem(what, field=dotted(path) or None, **words))
 
-    def stop(self, what: str, start: int, end: int, *, got: str | None = None, need: str | None = None) -> InputError:
-        self.report(what, start, end, got=got, need=need)
+    def stop(self, what: str, start: int, end: int, **words: Any) -> InputError:
+        self.report(what, start, end, **words)
         return InputError(self.problems)
 
 

@@ -103,11 +103,8 @@ def _silent(reading: Reading) -> InputError:
     program = reading.program
     assert program is not None, "is asked of what starts one"
     return InputError(
-        Problem(
+        program.place.problem(
             "starts no training program whose options say what is trained",
-            file=program.place.file,
-            line=program.place.line,
-            column=program.place.column,
             got=program.text,
             need="a command such as torchrun ... pretrain_gpt.py --num-layers 32 ...",
             hint="name the script that holds the training command, or give its arguments as one line",

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from symconfig.descriptor.document import KeyPath, dotted
 from symconfig.errors import Problem
-from symconfig.existing.launch.text import Place, Text
+from symconfig.existing.launch.text import Place, Text, problem_at
 
 # bash: a script, or a line of arguments; megatron yaml: Megatron-LM's --yaml-cfg; overrides: model.x=1 of
 # Megatron-Bridge and NeMo, on a command line or as YAML; model args yaml: ENV_VARS and MODEL_ARGS; deepspeed: its JSON
@@ -71,6 +71,10 @@ class Setting:
         """Return what a person calls it: an option by its name, a key by its path."""
         option = self.spelled.rpartition(".")[2]
         return option if option.startswith("--") else self.spelled
+
+    def problem(self, what: str, **words: str | None) -> Problem:
+        """Return a Problem about this option, where it stands. words: its got, need and hint."""
+        return self.place.problem(what, field=self.spelled, **words)
 
 
 class Hides(Enum):
@@ -171,28 +175,9 @@ class Tree:
                 return span.key if at_key else span.value
         return None
 
-    def problem(
-        self,
-        path: KeyPath,
-        what: str,
-        *,
-        got: str | None = None,
-        need: str | None = None,
-        hint: str | None = None,
-        of_key: bool = False,
-    ) -> Problem:
-        """Return a Problem about this path, where it stands."""
-        place = self.place(path, of_key=of_key)
-        return Problem(
-            what,
-            file=self.text.file,
-            line=place.line if place else None,
-            column=place.column if place else None,
-            field=dotted(path) or None,
-            got=got,
-            need=need,
-            hint=hint,
-        )
+    def problem(self, path: KeyPath, what: str, *, of_key: bool = False, **words: str | None) -> Problem:
+        """Return a Problem about this path, where it stands. words: its got, need and hint."""
+        return problem_at(self.place(path, of_key=of_key), what, self.text.file, field=dotted(path) or None, **words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +232,11 @@ class Reading:
     @property
     def file(self) -> str:
         return self.texts[0].file
+
+    @property
+    def start(self) -> Place:
+        """Return where the program is started; without one, the top of the file."""
+        return self.program.place if self.program is not None else self.texts[0].place(0, 0)
 
     @property
     def options(self) -> tuple[Setting, ...]:

@@ -6,6 +6,9 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
+
+from symconfig.errors import Problem
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -20,6 +23,15 @@ class Place:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}"
+
+    def problem(self, what: str, **words: Any) -> Problem:
+        """Return a Problem that stands here. words: its field, got, need and hint."""
+        return Problem(what, self.file, self.line or None, self.column or None, **words)
+
+
+def problem_at(place: Place | None, what: str, file: str | None = None, **words: Any) -> Problem:
+    """Return a Problem at a place; without one, of the file. words: as of `Place.problem`."""
+    return Problem(what, file, **words) if place is None else place.problem(what, **words)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import Problem
-from symconfig.existing.launch.text import Place
+from symconfig.existing.launch.text import Place, problem_at
 from symconfig.existing.recover.namespace import Namespace, defaults
 from symconfig.existing.recover.run import Assumed
 from symconfig.frameworks.megatron.flags import FlagTable, Value, flags, option, versions
@@ -88,18 +88,8 @@ class Args:
     ) -> Problem:
         """Return a problem about the first of these that is given, where it stands, else about the first."""
         dest = next((dest for dest in dests if self.given(dest)), dests[0])
-        place = self.place(dest)
-        file, line, column = (place.file, place.line, place.column) if place is not None else (None, None, None)
-        return Problem(
-            what,
-            file,
-            line,
-            column,
-            field=self.option(dest),
-            need=need,
-            hint=hint,
-            got=None if got is None else str(got)[:80],
-        )
+        text = None if got is None else str(got)[:80]
+        return problem_at(self.place(dest), what, field=self.option(dest), need=need, hint=hint, got=text)
 
 
 def _printed_by(names: Mapping[str, Value]) -> str:

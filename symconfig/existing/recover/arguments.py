@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from symconfig.descriptor.document import shorten
 from symconfig.errors import Problem
@@ -98,27 +99,15 @@ class Arguments:
         if setting is not None:
             self._wrong(setting, "has a wrong value", got=shorten(text) or "nothing", need=need)
 
-    def _wrong(self, setting: Setting, what: str, got: str | None = None, need: str | None = None) -> None:
-        problem = self.problem(setting, what, got=got, need=need)
+    def _wrong(self, setting: Setting, what: str, **words: str | None) -> None:
+        problem = setting.problem(what, **words)
         if problem not in self.problems:
             self.problems.append(problem)
 
     @staticmethod
-    def problem(
-        setting: Setting | None, what: str, *, got: str | None = None, need: str | None = None, hint: str | None = None
-    ) -> Problem:
-        """Return a Problem about this setting, where it stands."""
-        place = setting.place if setting else None
-        return Problem(
-            what,
-            file=place.file if place else None,
-            line=place.line if place else None,
-            column=place.column if place else None,
-            field=setting.spelled if setting else None,
-            got=got,
-            need=need,
-            hint=hint,
-        )
+    def problem(setting: Setting | None, what: str, **words: Any) -> Problem:
+        """Return a Problem about this setting, where it stands. words: its got, need and hint."""
+        return Problem(what, **words) if setting is None else setting.problem(what, **words)
 
 
 def plain(name: str) -> str:

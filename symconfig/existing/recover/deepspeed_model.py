@@ -15,6 +15,7 @@ from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.descriptor.model import Adapter, AdapterTarget, ModelDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.existing.launch.reading import Reading
+from symconfig.existing.launch.text import problem_at
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.known import by_name
 from symconfig.existing.recover.run import Assumed, Described
@@ -73,8 +74,7 @@ def _base(reading: Reading, arguments: Arguments, supplied: Supplied) -> tuple[M
     place = arguments.place(*NAMES)
     if given and (public := by_name(given, place)) is not None:
         return public
-    where = Problem("", file=reading.file) if place is None else Problem("", place.file, place.line, place.column)
-    raise InputError(unnamed(given, where))
+    raise InputError(unnamed(given, problem_at(place, "", reading.file)))
 
 
 def unnamed(given: str | None, where: Problem) -> Problem:
@@ -132,9 +132,22 @@ def _targets(arguments: Arguments, base: ModelDescriptor, assumed: list[Assumed]
         names = _LINEAR_QWEN[:1] if base.model_type == "qwen" else _PEFT_TARGETS
         assumed.append(Assumed("adapted modules", ", ".join(names), "PEFT's default; no argument says them"))
         return names
+    return named_targets(given, base)
+
+
+def named_targets(given: Iterable[str], base: ModelDescriptor) -> tuple[str, ...]:
+    """Return the modules that a list names, all linear layers where it says so."""
     if set(given) & _ALL:
         return _LINEAR_QWEN if base.model_type == "qwen" else _LINEAR
     return tuple(dict.fromkeys(given))
+
+
+def with_adapter(
+    base: ModelDescriptor, fields: Mapping[str, object], problems: list[Problem]
+) -> ModelDescriptor | None:
+    """Return the base with the adapter of these fields, or None with what is wrong in `problems`."""
+    adapter = _validated(Adapter, fields, problems)
+    return None if adapter is None else _adapted(base, adapter, problems)
 
 
 def _adapted(base: ModelDescriptor, adapter: Adapter, problems: list[Problem]) -> ModelDescriptor | None:

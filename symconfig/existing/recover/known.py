@@ -25,7 +25,7 @@ def by_name(given: str, place: Place | None) -> tuple[ModelDescriptor, list[Assu
     """Return the model that a name or a folder is called after; None where it is not known."""
     plain = _ENDS.sub("", given)
     for name, known in hub.of_zoo():
-        if hub.same(plain, known):
+        if hub.same(plain, _ENDS.sub("", known)):
             return load_model(name), [] if given == known else [_called(known, given, place)]
     for known in models():
         if hub.same(plain, known):

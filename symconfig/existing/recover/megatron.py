@@ -97,8 +97,9 @@ class Reader:
             )
             yield Impossible.of(problem, "gpus-over-degrees")
             return
-        yield from self._batch_problems(self.gpus // (tp * pp * cp))
-        yield from self._experts_problems(self.gpus // pp, tp)
+        micro = names["micro_batch_size"]
+        if not isinstance(micro, int) or micro < 1:
+            yield self._problem("micro_batch_size", "the micro-batch is not said", need="a number")
         named = self.supplied.model.num_hidden_layers if self.supplied.model is not None else 0
         layers = names.whole("num_layers", names.whole("encoder_num_layers", named or len(spelled(names))))
         chunks = stages(names, layers, pp).vpp if layers else 1
@@ -115,42 +116,11 @@ class Reader:
                 need=f"at least {pp}",
             )
 
-    def _batch_problems(self, dp: int) -> Iterator[Problem]:
-        micro = self.names["micro_batch_size"]
-        if not isinstance(micro, int) or micro < 1:
-            yield self._problem("micro_batch_size", "the micro-batch is not said", need="a number")
-        elif self._global(dp) % (dp * micro):
-            problem = self._problem(
-                "global_batch_size",
-                "the global batch does not divide",
-                got=str(self._global(dp)),
-                need=f"a multiple of micro-batch x dp = {micro} x {dp}",
-            )
-            yield Impossible.of(problem, "batch-over-replicas")
-
-    def _experts_problems(self, stage: int, tp: int) -> Iterator[Problem]:
-        """Yield problems of experts. stage: its GPUs."""
-        names, named = self.names, self.supplied.model.experts if self.supplied.model is not None else None
-        experts = names.whole("num_experts", named.num_experts if named is not None else 0)
-        ep, etp = names.whole("expert_model_parallel_size"), names.whole("expert_tensor_parallel_size", tp)
-        if experts and stage % (ep * etp):
-            problem = self._problem(
-                "expert_model_parallel_size",
-                "these degrees do not divide a stage",
-                got=f"{stage} GPUs for ep {ep} x etp {etp}",
-            )
-            yield Impossible.of(problem, "stage-over-expert-grid")
-        elif experts % ep:
-            problem = self._problem(
-                "expert_model_parallel_size", "the experts do not divide", got=f"{experts} on ep {ep}"
-            )
-            yield Impossible.of(problem, "experts-over-ep")
-
-    def _problem(self, dest: str, what: str, **detail: str | None) -> Problem:
+    def _problem(self, dest: str, what: str, **words: str | None) -> Problem:
         setting = self.names.setting(dest)
         if setting is not None:
-            return self.names.problem(setting, what, **detail)
-        return Problem(what, field="--" + dest.replace("_", "-"), got=detail.get("got"), need=detail.get("need"))
+            return setting.problem(what, **words)
+        return Problem(what, field="--" + dest.replace("_", "-"), got=words.get("got"), need=words.get("need"))
 
     def _global(self, dp: int) -> int:
         """Return the global batch; without one Megatron-LM runs one microbatch (arguments.py)."""

@@ -48,15 +48,13 @@ class Namespace(Mapping[str, Value]):
         dark = next((word for word in setting.values if word.unknown), None)
         self.dark.pop(flag.dest, None)
         if dark is not None:
-            self.dark[flag.dest] = self.problem(setting, f"its value {dark.unknown}", got=dark.text or None)
+            self.dark[flag.dest] = setting.problem(f"its value {dark.unknown}", got=dark.text or None)
             return
         try:
             value = parsed(flag, [word.text for word in setting.values], setting.name)
         except ValueError as error:
             words = " ".join(word.text for word in setting.values)
-            refused = self.problem(
-                setting, "has a value that the parser refuses", got=words or "nothing", need=str(error)
-            )
+            refused = setting.problem("has a value that the parser refuses", got=words or "nothing", need=str(error))
             self.problems.append(refused)
             value = _parsed_elsewhere(setting)
             if value is None:
@@ -65,23 +63,6 @@ class Namespace(Mapping[str, Value]):
         if flag.dest in self._given and self._given[flag.dest][1].name == setting.name:
             self.repeated.append(setting)
         self._given[flag.dest] = value, setting
-
-    @staticmethod
-    def problem(
-        setting: Setting, what: str, *, got: str | None = None, need: str | None = None, hint: str | None = None
-    ) -> Problem:
-        """Return a Problem about this option, where it stands."""
-        place = setting.place
-        return Problem(
-            what,
-            file=place.file,
-            line=place.line or None,
-            column=place.column or None,
-            field=setting.spelled,
-            got=got,
-            need=need,
-            hint=hint,
-        )
 
     def __getitem__(self, dest: str) -> Value:
         if self._misses(dest):

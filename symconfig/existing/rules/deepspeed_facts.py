@@ -148,15 +148,6 @@ class DeepSpeedFacts:
         """Tell whether zero_optimization has offload_optimizer or offload_param on."""
         return self.get(ZERO, section, "device") in ("cpu", "nvme")
 
-    def problem(
-        self,
-        path: KeyPath,
-        what: str,
-        *,
-        got: str | None = None,
-        need: str | None = None,
-        hint: str | None = None,
-        of_key: bool = False,
-    ) -> Problem:
-        """Return a Problem about this path of the JSON, where it stands."""
-        return self.tree.problem(path, what, got=got, need=need, hint=hint, of_key=of_key)
+    def problem(self, path: KeyPath, what: str, *, of_key: bool = False, **words: str | None) -> Problem:
+        """Return a Problem about this path of the JSON, where it stands. words: its got, need and hint."""
+        return self.tree.problem(path, what, of_key=of_key, **words)

@@ -19,13 +19,13 @@ def fails(constraint: Constraint, facts: DeepSpeedFacts) -> bool:
     return constraint.verdict(_fixed(facts), _point(facts)) is Verdict.FAILS
 
 
-def says(path: KeyPath, *constraints: Constraint) -> Check[DeepSpeedFacts]:
+def says(path: KeyPath, *constraints: Constraint, of_key: bool = False) -> Check[DeepSpeedFacts]:
     """Make a check that says at a key the first of some constraints that a configuration is known to fail."""
 
     def check(facts: DeepSpeedFacts) -> Iterator[Problem]:
         fixed, point = _fixed(facts), _point(facts)
         for constraint in failing(constraints, fixed, point)[:1]:
-            yield facts.problem(path, constraint.sentence_at(fixed, point), hint=constraint.hint)
+            yield facts.problem(path, constraint.sentence_at(fixed, point), hint=constraint.hint, of_key=of_key)
 
     return check
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from symconfig.errors import Problem
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
-from symconfig.existing.rules.deepspeed_known import fails
+from symconfig.existing.rules.deepspeed_known import says
 from symconfig.existing.rules.rule import Rule
 from symconfig.frameworks.deepspeed import constraints as table
 from symconfig.frameworks.deepspeed.keys import ZERO
@@ -22,30 +22,6 @@ _PLUS_PLUS = {
 }
 # Switches that load the base model in 4 bits: Transformers' and TRL's, Axolotl's, LLaMA-Factory's, QLoRA's own script.
 _FOUR_BITS = ("load_in_4bit", "use_4bit", "quantization_bit", "bits")
-
-
-def _param_offload(facts: DeepSpeedFacts) -> Iterator[Problem]:
-    if fails(table.PARAM_OFFLOAD, facts):
-        yield facts.problem(
-            (ZERO, "offload_param"),
-            f"is ignored at ZeRO stage {facts.stage}",
-            of_key=True,
-            hint="stage 3, or leave it out",
-        )
-
-
-def _offload_without_zero(facts: DeepSpeedFacts) -> Iterator[Problem]:
-    if fails(table.OFFLOAD_WITHOUT_ZERO, facts):
-        yield facts.problem((ZERO, "offload_optimizer"), "is ignored without ZeRO", of_key=True, hint="stage 1, 2 or 3")
-
-
-def _partial_offload(facts: DeepSpeedFacts) -> Iterator[Problem]:
-    if fails(table.PARTIAL_OFFLOAD, facts):
-        yield facts.problem(
-            (ZERO, "offload_optimizer", "ratio"),
-            f"offloads a part of the optimizer state, which only stage 3 can (got stage {facts.stage})",
-            hint="stage 3, or ratio 1",
-        )
 
 
 def _nvme(facts: DeepSpeedFacts) -> Iterator[Problem]:
@@ -199,7 +175,7 @@ RULES: tuple[Rule[DeepSpeedFacts], ...] = (
         "Stages 0 to 2 keep all parameters on the GPU, and say nothing (deepspeed/runtime/zero/config.py: valid only "
         "with stage 3): the memory that was to be saved is not.",
         _example('{"stage": 2, "overlap_comm": true, "offload_param": {"device": "cpu"}}'),
-        _param_offload,
+        says((ZERO, "offload_param"), table.PARAM_OFFLOAD, of_key=True),
     ),
     Rule(
         "deepspeed-offload-without-zero",
@@ -207,7 +183,7 @@ RULES: tuple[Rule[DeepSpeedFacts], ...] = (
         "The optimizer is offloaded without ZeRO",
         "Only the ZeRO optimizers look at it (deepspeed/runtime/engine.py, _configure_zero_optimizer).",
         _example('{"stage": 0, "offload_optimizer": {"device": "cpu"}}'),
-        _offload_without_zero,
+        says((ZERO, "offload_optimizer"), table.OFFLOAD_WITHOUT_ZERO, of_key=True),
     ),
     Rule(
         "deepspeed-partial-offload-stage",
@@ -215,7 +191,7 @@ RULES: tuple[Rule[DeepSpeedFacts], ...] = (
         "A part of the optimizer is offloaded below stage 3",
         "DeepSpeed refuses it (deepspeed/runtime/zero/config.py, offload_ratio_check).",
         _example('{"stage": 2, "overlap_comm": true, "offload_optimizer": {"device": "cpu", "ratio": 0.5}}'),
-        _partial_offload,
+        says((ZERO, "offload_optimizer", "ratio"), table.PARTIAL_OFFLOAD),
     ),
     Rule(
         "deepspeed-nvme-without-path",

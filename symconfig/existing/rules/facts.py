@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Word
-from symconfig.existing.launch.text import Place
+from symconfig.existing.launch.text import Place, problem_at
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.rules.nearest import meant
 from symconfig.existing.rules.versions import OLD
@@ -221,7 +221,8 @@ class MegatronFacts:
         """
         setting = self.names.setting(dest)
         named = field or (setting.spelled if setting else self.option(dest, value))
-        return self._at(self.names.place(dest, *related), what, named, None if got is None else str(got), need, hint)
+        text = None if got is None else str(got)
+        return self._at(self.names.place(dest, *related), what, field=named, got=text, need=need, hint=hint)
 
     def option(self, dest: str, value: Value = True) -> str:
         """Return the option's name in this version; where it has none, as the destination suggests."""
@@ -230,36 +231,14 @@ class MegatronFacts:
         except KeyError:
             return "--" + dest.replace("_", "-")
 
-    def about(
-        self,
-        name: str,
-        what: str,
-        *related: str,
-        got: str | None = None,
-        need: str | None = None,
-        hint: str | None = None,
-    ) -> Problem:
+    def about(self, name: str, what: str, *related: str, **words: str | None) -> Problem:
         """Return a problem about a variable of the environment, where it is set; else at the place of the first of
-        `related`.
+        `related`. words: its got, need and hint.
         """
         word = (self.environment or {}).get(name)
-        place = word.place if word is not None else self.names.place(*related)
-        return self._at(place, what, name, got, need, hint)
+        return self._at(word.place if word is not None else self.names.place(*related), what, field=name, **words)
 
-    def _at(
-        self, place: Place | None, what: str, field: str, got: str | None, need: str | None, hint: str | None
-    ) -> Problem:
+    def _at(self, place: Place | None, what: str, **words: str | None) -> Problem:
         """Return a problem at a place; without one, of the file of the options."""
-        if place is None:
-            place = next((setting.place for setting in self.names.settings), None)
-            return Problem(what, file=place.file if place else None, field=field, got=got, need=need, hint=hint)
-        return Problem(
-            what,
-            file=place.file,
-            line=place.line or None,
-            column=place.column or None,
-            field=field,
-            got=got,
-            need=need,
-            hint=hint,
-        )
+        first = next((setting.place.file for setting in self.names.settings), None)
+        return problem_at(place, what, first, **words)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from symconfig.errors import Problem
 from symconfig.existing.launch.reading import World
 from symconfig.existing.launch.text import Place, Text
-from symconfig.existing.rules.rule import Finding, Rules, placed
+from symconfig.existing.rules.rule import Finding, Rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,24 +98,11 @@ def _returns(facts: LauncherFacts) -> Iterator[Problem]:
     for text in facts.scripts:
         if b"\r\n" in text.data:
             place = text.place(text.data.index(b"\r\n"), text.data.index(b"\r\n") + 2)
-            yield placed(
-                Problem(
-                    "ends its lines in CR LF, of which bash passes the CR on",
-                    field="the script",
-                    hint=f"dos2unix {text.file}",
-                ),
-                place,
-            )
-
-
-RULES = tuple(LAUNCHER.entered)
+            what, fix = "ends its lines in CR LF, of which bash passes the CR on", f"dos2unix {text.file}"
+            yield place.problem(what, field="the script", hint=fix)
 
 
 def findings(facts: LauncherFacts, program: Place | None) -> list[Finding]:
     """Return every rule that is broken, at the word of the launcher that says so, else at the program."""
     place = next((word.place for word in facts.world.said), program)
-    return [
-        Finding(rule.name, rule.severity, problem if problem.file else placed(problem, place))
-        for rule in RULES
-        for problem in rule.check(facts)
-    ]
+    return LAUNCHER.findings(facts, place)

@@ -7,10 +7,8 @@ from collections.abc import Iterator
 from symconfig.errors import Problem
 from symconfig.existing.rules.facts import MegatronFacts, NotKnown
 from symconfig.existing.rules.megatron_experts import EIGHT
-from symconfig.existing.rules.megatron_grid import CP
 from symconfig.existing.rules.rule import Rules
 from symconfig.frameworks.megatron.releases import NO_GROUPED_GEMM
-from symconfig.frameworks.shared import CONTEXT_KERNEL
 
 # Transformer Engine, fp8.py: FP8 from capability 8.9 on, MXFP8 and NVFP4 from 10.0 on; AMD's CDNA 3 and 4 have FP8.
 FP8_GPUS = ("ada", "hopper", "blackwell", "cdna3", "cdna4")
@@ -73,17 +71,3 @@ def _grouped(facts: MegatronFacts) -> Iterator[Problem]:
 def _bf16(facts: MegatronFacts) -> Iterator[Problem]:
     if _gpu(facts) in HALF_ONLY and facts.on("bf16"):
         yield facts.problem(f"has no kernels on {facts.architecture} GPUs", "bf16", need="--fp16")
-
-
-@MEGATRON.rule(
-    "cp-without-kernels",
-    "error",
-    "Context parallelism needs flash attention, which the GPU does not have",
-    "Transformer Engine switches flash and fused attention off below compute capability 8.0, and unfused attention "
-    "under context parallelism (attention/dot_product_attention/utils.py, get_attention_backend).",
-    "--fp16 --context-parallel-size 2 --seq-length 8192 --max-position-embeddings 8192",
-    architecture="volta",
-    of=(CONTEXT_KERNEL,),
-)
-def _context(facts: MegatronFacts) -> Iterator[Problem]:
-    yield facts.problem(f"has no kernels on {facts.architecture} GPUs", CP, got=facts.cp, need="1")

@@ -25,11 +25,9 @@ from symconfig.existing.rules import (
     megatron_training,
 )
 from symconfig.existing.rules.facts import MegatronFacts, NotKnown
-from symconfig.existing.rules.known import expressible, fails
-from symconfig.existing.rules.refused import of_constraint
+from symconfig.existing.rules.refused import of_constraints
 from symconfig.existing.rules.rule import Finding, Rule
 from symconfig.frameworks.constraint import Constraint
-from symconfig.frameworks.megatron import constraints
 from symconfig.frameworks.megatron.constraints import EXPERT_BIAS
 from symconfig.frameworks.megatron.flags import versions
 from symconfig.frameworks.megatron.option_constraints import GATHER_FORMAT
@@ -61,10 +59,8 @@ WRITTEN: tuple[Rule[MegatronFacts], ...] = tuple(rule for file in FILES for rule
 
 
 def every() -> tuple[Rule[MegatronFacts], ...]:
-    """Return all rules, and one for each constraint of the table that has none of its own."""
-    own = {constraint for rule in WRITTEN for constraint in rule.constraints} | REASONS.keys()
-    left = (one for one in constraints.MEGATRON if one not in own and expressible(one))
-    return (*WRITTEN, *(of_constraint(one) for one in left))
+    """Return all rules, those of the table of constraints last."""
+    return (*WRITTEN, *of_constraints(REASONS))
 
 
 RULES = every()
@@ -99,9 +95,6 @@ def applies(rule: Rule[MegatronFacts], version: str) -> bool:
 
 def broken(rule: Rule[MegatronFacts], facts: MegatronFacts) -> Iterator[Problem]:
     """Yield where one rule is broken, as far as what it asks for is known."""
-    in_force = [one for one in rule.constraints if one.in_force(facts.version)]
-    if rule.constraints and not any(fails(one, facts) for one in in_force):
-        return
     try:
         yield from rule.check(facts)
     except NotKnown:

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from symconfig.errors import Problem
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.known import exchanges
-from symconfig.existing.rules.megatron_grid import CP, TP
+from symconfig.existing.rules.megatron_grid import CP
 from symconfig.existing.rules.rule import Rules
-from symconfig.frameworks.megatron import constraints as table
 
 COMM, LEVELS = "cp_comm_type", "hierarchical_context_parallel_sizes"
 MLA, GQA = "multi_latent_attention", "group_query_attention"
@@ -37,33 +36,6 @@ def _each_layer(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 @MEGATRON.rule(
-    "heads-over-cp",
-    "error",
-    "All-to-all context parallelism needs heads for every rank",
-    "With --cp-comm-type a2a a rank holds whole heads: Transformer Engine asserts that queries and keys divide over "
-    "tp x cp (attention/dot_product_attention/context_parallel.py).",
-    "--context-parallel-size 8 --cp-comm-type a2a --num-attention-heads 32 --group-query-attention "
-    "--num-query-groups 4 --seq-length 8192 --max-position-embeddings 8192",
-    of=(table.ULYSSES_HEADS,),
-)
-def _heads(facts: MegatronFacts) -> Iterator[Problem]:
-    ranks = facts.tp * facts.cp
-    held = [("num_attention_heads", facts.number("num_attention_heads"))]
-    if facts.on(GQA):
-        held.append(("num_query_groups", facts.number("num_query_groups")))
-    for dest, heads in held:
-        if heads % ranks:
-            yield facts.problem(
-                "does not divide over the ranks of all-to-all attention",
-                dest,
-                CP,
-                TP,
-                got=heads,
-                need=f"a multiple of tp x cp = {ranks}",
-            )
-
-
-@MEGATRON.rule(
     "levels-of-cp",
     "error",
     "The levels of context parallelism do not multiply to it",
@@ -83,18 +55,6 @@ def _levels(facts: MegatronFacts) -> Iterator[Problem]:
             )
     elif "a2a+p2p" in exchanges(facts):
         yield facts.problem("is missing beside --cp-comm-type a2a+p2p", LEVELS, COMM, need="the ranks of each level")
-
-
-@MEGATRON.rule(
-    "windows-over-ring",
-    "error",
-    "Sliding windows do not go with ring attention",
-    "Transformer Engine's context parallelism with p2p takes whole sequences only (attn_forward_func_with_cp).",
-    "--context-parallel-size 2 --window-size 1024,0 --seq-length 8192 --max-position-embeddings 8192",
-    of=(table.WINDOWS_OVER_RING,),
-)
-def _windows(facts: MegatronFacts) -> Iterator[Problem]:
-    yield facts.problem("cannot be passed around", COMM, "window_size", CP, got="p2p", need="a2a or all_gather")
 
 
 @MEGATRON.rule(
@@ -123,21 +83,6 @@ def _positions(facts: MegatronFacts) -> Iterator[Problem]:
         yield facts.problem(
             "does not go with multi-token prediction", "position_embedding_type", MTP, got=kind, need="rope or none"
         )
-
-
-@MEGATRON.rule(
-    "mtp-over-cp",
-    "error",
-    "Multi-token prediction does not go with context parallelism here",
-    "validate_args asserts it up to core_v0.13.",
-    "--mtp-num-layers 1 --position-embedding-type rope --context-parallel-size 2 --seq-length 8192 "
-    "--max-position-embeddings 8192",
-    since="core_v0.12.1",
-    until="core_v0.13.0",
-    of=(table.MTP_OVER_CP,),
-)
-def _mtp_cp(facts: MegatronFacts) -> Iterator[Problem]:
-    yield facts.problem("needs whole sequences", MTP, CP, need="cp 1, or Megatron-LM from core_v0.14.0 on")
 
 
 @MEGATRON.rule(

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from symconfig.errors import Problem
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.known import fails
-from symconfig.existing.rules.megatron_grid import EP, ETP, PP, TP, undivided
+from symconfig.existing.rules.megatron_grid import EP, ETP, TP
 from symconfig.existing.rules.rule import Rules
-from symconfig.frameworks import shared
 from symconfig.frameworks.megatron import constraints as table
 
 GROUPED = "moe_grouped_gemm"
@@ -58,101 +57,6 @@ def _idle_options(facts: MegatronFacts) -> Iterator[Problem]:
         given = [dest for dest in OF_EXPERTS if facts.names.given(dest) and facts.value(dest)]
         if given:
             yield facts.problem("does nothing: the model has no experts", given[0], need="--num-experts")
-
-
-@MEGATRON.rule(
-    "experts-over-ep",
-    "error",
-    "The experts cannot be divided by ep",
-    "validate_args asserts it.",
-    KERNELS + "--num-experts 6 --expert-model-parallel-size 4",
-    of=(shared.EXPERTS,),
-)
-def _experts(facts: MegatronFacts) -> Iterator[Problem]:
-    yield undivided(facts, "the experts", "num_experts", facts.experts, by=facts.ep, named="ep", related=(EP,))
-
-
-@MEGATRON.rule(
-    "stage-over-expert-grid",
-    "error",
-    "The GPUs of a pipeline stage cannot be divided by ep x etp",
-    "The experts span a grid of their own over the same ranks, ep x etp x edp (parallel_state.py; Megatron-LM#1580).",
-    EIGHT + "--expert-model-parallel-size 8 --pipeline-model-parallel-size 2 --num-layers 32",
-    of=(shared.EXPERT_GRID,),
-)
-def _grid(facts: MegatronFacts) -> Iterator[Problem]:
-    if facts.experts:
-        yield undivided(
-            facts,
-            "a pipeline stage",
-            EP,
-            facts.gpus // facts.pp,
-            by=facts.ep * facts.etp,
-            named="ep x etp",
-            related=(
-                ETP,
-                PP,
-            ),
-        )
-
-
-@MEGATRON.rule(
-    "expert-over-etp",
-    "error",
-    "An expert's width cannot be divided by etp",
-    "Its weights are cut over the expert-tensor-parallel ranks (experts.py, layers.py).",
-    EIGHT + "--moe-ffn-hidden-size 1410 --tensor-model-parallel-size 4 --expert-tensor-parallel-size 4 "
-    "--sequence-parallel",
-    of=(shared.EXPERT_WIDTH,),
-)
-def _width(facts: MegatronFacts) -> Iterator[Problem]:
-    size = facts.maybe("moe_ffn_hidden_size") or facts.number("ffn_hidden_size")
-    yield undivided(
-        facts,
-        "an expert",
-        "moe_ffn_hidden_size",
-        size,
-        by=facts.etp,
-        named="etp",
-        related=(
-            ETP,
-            TP,
-        ),
-    )
-
-
-@MEGATRON.rule(
-    "shared-expert-over-tp",
-    "error",
-    "The shared expert's width cannot be divided by tp",
-    "It lies on the dense grid, and is cut over tp like an MLP (shared_experts.py).",
-    EIGHT + "--moe-shared-expert-intermediate-size 1410 --tensor-model-parallel-size 4 --sequence-parallel "
-    "--expert-tensor-parallel-size 1",
-    of=(shared.SHARED_EXPERT,),
-)
-def _shared(facts: MegatronFacts) -> Iterator[Problem]:
-    yield undivided(facts, "the shared expert", SHARED, facts.number(SHARED), by=facts.tp, named="tp", related=(TP,))
-
-
-@MEGATRON.rule(
-    "experts-need-sequence-parallel",
-    "error",
-    "Experts with tensor parallelism need sequence parallelism",
-    "The parser refuses it up to core_v0.14; from core_v0.16.1 on it passes, and the first training step raises "
-    "(moe_layer.py, forward).",
-    EIGHT + "--tensor-model-parallel-size 2 --expert-tensor-parallel-size 1",
-    of=(table.EXPERTS_WITHOUT_SEQUENCE,),
-)
-def _sequence(facts: MegatronFacts) -> Iterator[Problem]:
-    yield facts.problem(
-        "experts with tensor parallelism fail in the first step without sequence parallelism",
-        "sequence_parallel",
-        TP,
-        "num_experts",
-        got="absent",
-        need="it",
-        hint="add --sequence-parallel",
-    )
 
 
 @MEGATRON.rule(

@@ -8,7 +8,6 @@ from math import prod
 from symconfig.errors import Problem
 from symconfig.existing.rules.facts import MegatronFacts, NotKnown
 from symconfig.existing.rules.rule import Rules
-from symconfig.frameworks.shared import BATCH
 
 TP, PP, CP = "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"
 EP, ETP = "expert_model_parallel_size", "expert_tensor_parallel_size"
@@ -53,24 +52,8 @@ def divides(
 ) -> Iterator[Problem]:
     """Yield a Problem where `by` does not divide `value`. What is not positive has a rule of its own."""
     if value > 0 and by > 0 and value % by:
-        yield undivided(facts, what, dest, value, by=by, named=named, related=related, field=field)
-
-
-def undivided(
-    facts: MegatronFacts,
-    what: str,
-    dest: str,
-    value: int,
-    *,
-    by: int,
-    named: str,
-    related: tuple[str, ...] = (),
-    field: str | None = None,
-) -> Problem:
-    """Say that `by` does not divide `value`."""
-    return facts.problem(
-        f"{what} cannot be divided", dest, *related, field=field, got=value, need=f"a multiple of {named} = {by}"
-    )
+        need = f"a multiple of {named} = {by}"
+        yield facts.problem(f"{what} cannot be divided", dest, *related, field=field, got=value, need=need)
 
 
 @MEGATRON.rule(
@@ -117,29 +100,6 @@ def _degree(facts: MegatronFacts, dest: str) -> int | None:
         return max(1, facts.number(dest))
     except NotKnown:
         return None
-
-
-@MEGATRON.rule(
-    "batch-over-replicas",
-    "error",
-    "The global batch cannot be divided by micro batch x dp",
-    "num_microbatches_calculator.py asserts it, and from core_v0.18 on validate_args.",
-    "--micro-batch-size 3 --global-batch-size 64",
-    of=(BATCH,),
-)
-def _batch(facts: MegatronFacts) -> Iterator[Problem]:
-    whole, micro = facts.maybe("global_batch_size"), facts.maybe("micro_batch_size")
-    if whole is not None and micro is not None and facts.value("rampup_batch_size") is None:
-        facts.known(facts.world_size)
-        yield from divides(
-            facts,
-            "the global batch",
-            "global_batch_size",
-            whole,
-            by=micro * facts.dp,
-            named="micro batch x dp",
-            related=("micro_batch_size",),
-        )
 
 
 @MEGATRON.rule(

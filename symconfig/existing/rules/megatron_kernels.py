@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from symconfig.errors import Problem
 from symconfig.existing.rules.facts import MegatronFacts
-from symconfig.existing.rules.known import fails
 from symconfig.existing.rules.megatron_grid import CP, PP
 from symconfig.existing.rules.refusal import Reason, absent, equal, on, other_than, present, refuses, together
 from symconfig.existing.rules.rule import Rules
-from symconfig.frameworks.megatron import option_constraints as table
-from symconfig.frameworks.megatron.releases import FUSED_LOSS_REFUSED, GRAPHED_MODULES_SINCE
 
 BACKEND, ENGINE, POSITIONS = "attention_backend", "transformer_impl", "position_embedding_type"
 GRAPHS = "cuda_graph_impl"
@@ -27,21 +21,6 @@ def _not_local(facts: MegatronFacts) -> bool:
     spec = facts.value("spec")
     return not isinstance(spec, tuple) or spec[:1] != ("local",)
 
-
-MEGATRON.rule(
-    "fused-loss-refused",
-    "error",
-    "Transformer Engine's fused cross entropy is switched off",
-    "validate_args refuses it since core_v0.18.2: it was not stable.",
-    "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te",
-    since=FUSED_LOSS_REFUSED,
-    of=(table.LOSS_REFUSED,),
-)(
-    refuses(
-        "cross_entropy_loss_fusion",
-        Reason("cross_entropy_fusion_impl", equal("cross_entropy_fusion_impl", "te"), "native"),
-    )
-)
 
 MEGATRON.rule(
     "local-attention-of-other-layers",
@@ -144,31 +123,6 @@ MEGATRON.rule(
         refuses("cuda_graph_scope_deprecated", Reason("cuda_graph_modules", present("cuda_graph_modules"))),
     )
 )
-
-
-@MEGATRON.rule(
-    "graphs-of-parts-refused",
-    "error",
-    "CUDA graphs of parts of the iteration do not go with this",
-    "TransformerConfig: whole layers are recomputed in a graph of the full iteration only, the experts not where "
-    "Transformer Engine captures their router, and there are no modules of experts in a dense model "
-    "(transformer_config.py, __post_init__).",
-    "--cuda-graph-impl local --recompute-granularity full --recompute-method block --recompute-num-layers 8",
-    since=GRAPHED_MODULES_SINCE,
-    of=(table.GRAPHS_RECOMPUTE, table.GRAPHS_EXPERT_RECOMPUTE, table.GRAPHS_DENSE),
-)
-def _parts(facts: MegatronFacts) -> Iterator[Problem]:
-    engine = facts.value(GRAPHS) == "transformer_engine" or facts.on("external_cuda_graph")
-    chosen = "cuda_graph_modules" if facts.at_least("core_v0.18.2") else "cuda_graph_scope"
-    for constraint, dest, need, counts in (
-        (table.GRAPHS_RECOMPUTE, "recompute_granularity", "selective", True),
-        (table.GRAPHS_EXPERT_RECOMPUTE, "recompute_modules", "other modules than moe", engine),
-        (table.GRAPHS_DENSE, chosen, "modules of a dense model", True),
-    ):
-        if counts and fails(constraint, facts):
-            value = facts.value(dest)
-            got = " ".join(map(str, value)) if isinstance(value, tuple) else value
-            yield facts.problem("does not go with CUDA graphs of layers", dest, GRAPHS, got=got, need=need)
 
 
 MEGATRON.rule(

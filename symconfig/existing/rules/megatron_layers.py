@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from symconfig.errors import Problem
 from symconfig.existing.recover.mixers import spelled
 from symconfig.existing.rules.facts import FIRST, LAST, LAYOUT, MegatronFacts, NotKnown
-from symconfig.existing.rules.known import GROUP, PER_CHUNK, microbatches
+from symconfig.existing.rules.known import PER_CHUNK
 from symconfig.existing.rules.megatron_grid import PP, divides
 from symconfig.existing.rules.rule import Rules
-from symconfig.frameworks.megatron.constraints import INTERLEAVING
 from symconfig.frameworks.megatron.hybrid import STAGE
 from symconfig.frameworks.megatron.releases import LAYOUT_MTP_ALONE_SINCE
 from symconfig.plans import pipeline_layout
@@ -296,25 +295,3 @@ def _no_pipeline(facts: MegatronFacts) -> Iterator[Problem]:
             got=facts.pp,
             need=f"{least} or more",
         )
-
-
-@MEGATRON.rule(
-    "interleaving-group",
-    "error",
-    "The microbatches do not fit the interleaved schedule",
-    "schedules.py, forward_backward_pipelining_with_interleaving: the group lies between pp and the number of "
-    "microbatches, and what is left over is nothing or at least pp.",
-    "--num-layers 32 --pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2 --global-batch-size 12",
-    of=(INTERLEAVING,),
-)
-def _interleaving(facts: MegatronFacts) -> Iterator[Problem]:
-    given = facts.maybe(GROUP)
-    yield facts.problem(
-        "does not fit the interleaved schedule",
-        GROUP,
-        "global_batch_size",
-        CHUNKS,
-        PER_CHUNK,
-        got=f"{facts.pp if given is None else given} of {microbatches(facts)} microbatches",
-        need=f"between pp {facts.pp} and their number, with nothing or at least {facts.pp} left over",
-    )

@@ -26,7 +26,7 @@ def _hint(facts: MegatronFacts, name: str) -> str | None:
 def _about(facts: MegatronFacts, setting: Setting, what: str) -> Problem:
     known = [version for version in versions() if flags(version).known(setting.name)]
     need = None if not known else known[0] if len(known) == 1 else f"{known[0]} to {known[-1]}"
-    return facts.names.problem(setting, what, need=need, hint=_hint(facts, setting.name))
+    return setting.problem(what, need=need, hint=_hint(facts, setting.name))
 
 
 @MEGATRON.rule(
@@ -100,7 +100,7 @@ def _old(facts: MegatronFacts) -> Iterator[tuple[Setting, Old]]:
 def _refused(facts: MegatronFacts) -> Iterator[Problem]:
     for setting, old in _old(facts):
         if old.state == "refused":
-            yield facts.names.problem(setting, f"is no longer valid: {old.why}", hint=old.today)
+            yield setting.problem(f"is no longer valid: {old.why}", hint=old.today)
 
 
 @MEGATRON.rule(
@@ -113,7 +113,7 @@ def _refused(facts: MegatronFacts) -> Iterator[Problem]:
 def _idle(facts: MegatronFacts) -> Iterator[Problem]:
     for setting, old in _old(facts):
         if old.state == "idle":
-            yield facts.names.problem(setting, f"does nothing: {old.why}", hint=old.today)
+            yield setting.problem(f"does nothing: {old.why}", hint=old.today)
 
 
 @MEGATRON.rule(
@@ -135,7 +135,7 @@ def _renamed(facts: MegatronFacts) -> Iterator[Problem]:
         )
         if old.state == "old" or (old.state == "gone" and gone):
             until = f"; {gone} does not have it" if gone else ""
-            yield facts.names.problem(setting, f"is an old name: {old.why}{until}", hint=old.today)
+            yield setting.problem(f"is an old name: {old.why}{until}", hint=old.today)
 
 
 @MEGATRON.rule(
@@ -147,7 +147,7 @@ def _renamed(facts: MegatronFacts) -> Iterator[Problem]:
 )
 def _repeated(facts: MegatronFacts) -> Iterator[Problem]:
     for setting in facts.names.repeated:
-        yield facts.names.problem(setting, "is given more than once, and the last one wins in silence", need="it once")
+        yield setting.problem("is given more than once, and the last one wins in silence", need="it once")
 
 
 @MEGATRON.rule(
@@ -167,7 +167,7 @@ def _both(facts: MegatronFacts) -> Iterator[Problem]:
         value = parsed(flag, [], setting.name)
         other, meant = first.setdefault(flag.dest, (setting, value))
         if meant != value:
-            yield facts.names.problem(setting, f"is the opposite of {other.spelled}", need="one of them")
+            yield setting.problem(f"is the opposite of {other.spelled}", need="one of them")
 
 
 @MEGATRON.rule(

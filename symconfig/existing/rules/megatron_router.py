@@ -11,7 +11,6 @@ from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.megatron_experts import EIGHT
 from symconfig.existing.rules.megatron_grid import EP, divides
 from symconfig.existing.rules.rule import Rules
-from symconfig.frameworks.megatron import option_constraints as table
 
 DISPATCHER, BACKEND, TOPK = "moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "moe_router_topk"
 OVERLAP = "overlap_moe_expert_parallel_comm"
@@ -103,21 +102,6 @@ def _deepep(facts: MegatronFacts) -> Iterator[Problem]:
             got=facts.text(DISPATCHER),
             need="flex",
         )
-
-
-@MEGATRON.rule(
-    "hybridep-on-one-rank",
-    "warning",
-    "HybridEP on a single rank",
-    "There is nobody to send tokens to, and they are copied (core/transformer/moe/token_dispatcher.py; core_v0.16 "
-    "asserts several ranks).",
-    "--num-experts 8 --disable-bias-linear --moe-grouped-gemm --moe-aux-loss-coeff 0.01 "
-    "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep",
-    since="core_v0.16.1",
-    of=(table.HYBRIDEP_SIZES,),
-)
-def _hybridep(facts: MegatronFacts) -> Iterator[Problem]:
-    yield facts.problem("has nobody to send to", BACKEND, EP, got="ep x etp = 1", need="several ranks, or alltoall")
 
 
 @MEGATRON.rule(

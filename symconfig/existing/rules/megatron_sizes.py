@@ -6,11 +6,9 @@ from collections.abc import Iterator
 
 from symconfig.errors import Problem
 from symconfig.existing.rules.facts import MegatronFacts
-from symconfig.existing.rules.known import GQA, GROUPS, POINT, Known
-from symconfig.existing.rules.megatron_grid import CP, TP, divides, undivided
+from symconfig.existing.rules.known import GQA, GROUPS
+from symconfig.existing.rules.megatron_grid import divides
 from symconfig.existing.rules.rule import Rules
-from symconfig.frameworks import shared
-from symconfig.frameworks.megatron import constraints as table
 
 REQUIRED = ("num_layers", "hidden_size", "num_attention_heads", "max_position_embeddings", "micro_batch_size")
 OTHERWISE = {"num_layers": ("encoder_num_layers", "hybrid_layer_pattern", "hybrid_override_pattern")}
@@ -74,26 +72,6 @@ def _head_size(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 @MEGATRON.rule(
-    "heads-over-tp",
-    "error",
-    "The attention heads cannot be divided by tp",
-    "TransformerConfig refuses it (transformer_config.py, __post_init__).",
-    "--tensor-model-parallel-size 8 --sequence-parallel --hidden-size 5120 --num-attention-heads 20",
-    of=(shared.HEADS,),
-)
-def _heads(facts: MegatronFacts) -> Iterator[Problem]:
-    yield undivided(
-        facts,
-        "the attention heads",
-        "num_attention_heads",
-        facts.number("num_attention_heads"),
-        by=facts.tp,
-        named="tp",
-        related=(TP,),
-    )
-
-
-@MEGATRON.rule(
     "query-groups-ignored",
     "error",
     "--num-query-groups has no effect without --group-query-attention",
@@ -146,98 +124,6 @@ def _groups_heads(facts: MegatronFacts) -> Iterator[Problem]:
             by=facts.number(GROUPS),
             named="the query groups",
             related=(GROUPS,),
-        )
-
-
-@MEGATRON.rule(
-    "query-groups-over-tp",
-    "error",
-    "The query groups do not spread over the tensor-parallel ranks",
-    "TransformerConfig wants a multiple of tp up to core_v0.15, and a multiple or a divisor from core_v0.16 on, where "
-    "ranks that share a group gather all queries, keys and values in every layer (transformer_config.py, "
-    "__post_init__; attention.py; Megatron-LM#2565).",
-    "--tensor-model-parallel-size 8 --sequence-parallel --num-attention-heads 48 --hidden-size 6144 "
-    "--group-query-attention --num-query-groups 6",
-    of=(table.KV_HEADS_ALONE, table.KV_HEADS),
-)
-def _groups_tp(facts: MegatronFacts) -> Iterator[Problem]:
-    if not facts.on(GQA):
-        return
-    alone = table.KV_HEADS_ALONE.in_force(facts.version)
-    yield facts.problem(
-        "the query groups do not spread over the tensor-parallel ranks",
-        GROUPS,
-        TP,
-        got=f"{facts.number(GROUPS)} with tp {facts.tp}",
-        need="a multiple of tp" if alone else "a multiple or a divisor of tp",
-    )
-
-
-@MEGATRON.rule(
-    "mlp-over-tp",
-    "error",
-    "The MLP's width cannot be divided by tp",
-    "Its weight is cut over tp: layers.py, divide() asserts it when the model is built.",
-    "--tensor-model-parallel-size 8 --sequence-parallel --ffn-hidden-size 11004",
-    of=(shared.FFN,),
-)
-def _mlp(facts: MegatronFacts) -> Iterator[Problem]:
-    yield undivided(
-        facts, "the MLP", "ffn_hidden_size", facts.number("ffn_hidden_size"), by=facts.tp, named="tp", related=(TP,)
-    )
-
-
-@MEGATRON.rule(
-    "sequence-over-cp",
-    "error",
-    "The sequence cannot be divided by 2 cp",
-    "validate_args asserts it: each context-parallel rank takes one early and one late piece.",
-    "--context-parallel-size 8 --seq-length 4104 --max-position-embeddings 8192",
-    of=(table.SEQUENCE_OVER_CP,),
-)
-def _sequence_cp(facts: MegatronFacts) -> Iterator[Problem]:
-    yield undivided(
-        facts, "the sequence", "seq_length", facts.number("seq_length"), by=2 * facts.cp, named="2 cp", related=(CP,)
-    )
-
-
-@MEGATRON.rule(
-    "sequence-over-tp",
-    "error",
-    "The sequence cannot be divided by tp x cp",
-    "Sequence parallelism cuts what a context-parallel rank holds over tp; the first step fails "
-    "(tensor_parallel/mappings.py, Megatron-LM#743).",
-    "--tensor-model-parallel-size 8 --sequence-parallel --seq-length 2046",
-    of=(table.SEQUENCE_OVER_TP,),
-)
-def _sequence_tp(facts: MegatronFacts) -> Iterator[Problem]:
-    yield undivided(
-        facts,
-        "the sequence",
-        "seq_length",
-        facts.number("seq_length"),
-        by=facts.tp * facts.cp,
-        named="tp x cp with sequence parallelism",
-        related=(TP,),
-    )
-
-
-@MEGATRON.rule(
-    "low-precision-sizes",
-    "error",
-    "Tokens of a rank do not fit the blocks of FP8 or FP4",
-    "Transformer Engine multiplies FP8 matrices whose sides divide by 16 (32 with MXFP8 and NVFP4), and asserts it in "
-    "the first step (transformer_engine/pytorch/utils.py, assert_dim_for_fp8_exec).",
-    "--fp8-format hybrid --fp8-recipe delayed --seq-length 2040",
-    of=(table.LOW_PRECISION_SIZES,),
-)
-def _low_precision(facts: MegatronFacts) -> Iterator[Problem]:
-    by = table.block(Known(facts, POINT).precision)
-    ranks = facts.cp * (facts.tp if facts.on("sequence_parallel") else 1)
-    tokens = facts.number("seq_length") * facts.number("micro_batch_size")
-    if not tokens % ranks:
-        yield undivided(
-            facts, "the tokens of a rank", "seq_length", tokens // ranks, by=by, named="the block", related=(TP,)
         )
 
 

@@ -44,7 +44,9 @@ def _sharded(facts: MegatronFacts) -> bool:
     "--tensor-model-parallel-size 2",
 )
 def _sequence(facts: MegatronFacts) -> Iterator[Problem]:
-    if facts.tp > 1 and not facts.experts and not facts.on(SEQUENCE) and not fails(WITHOUT_SEQUENCE, facts):
+    if facts.on(TP_OVERLAP) or fails(WITHOUT_SEQUENCE, facts):  # refused: another rule
+        return
+    if facts.tp > 1 and not facts.experts and not facts.on(SEQUENCE):
         yield facts.problem(
             "is missing: every tensor-parallel rank keeps all of the norms' activations", SEQUENCE, TP, need="it"
         )

@@ -8,7 +8,6 @@ from symconfig.errors import Problem
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.megatron_grid import CP, EP, PP, TP
 from symconfig.existing.rules.rule import Rules
-from symconfig.frameworks.megatron import option_constraints as table
 
 GATHER, REDUCE, ZERO = "overlap_param_gather", "overlap_grad_reduce", "use_distributed_optimizer"
 SEQUENCE, TP_OVERLAP = "sequence_parallel", "tp_comm_overlap"
@@ -68,20 +67,6 @@ def _quantised(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 @MEGATRON.rule(
-    "gathered-quantised-weights",
-    "error",
-    "Quantised weights are gathered without a sharded optimizer",
-    "validate_args: --fp8-param-gather goes with the distributed optimizer or FSDP.",
-    "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 --max-position-embeddings 2048 "
-    "--micro-batch-size 1 --global-batch-size 8 --bf16 --tensor-model-parallel-size 8 --sequence-parallel "
-    "--tp-comm-overlap --fp8-format hybrid --fp8-param-gather",
-    of=(table.GATHER_SHARDING,),
-)
-def _fp8_gather(facts: MegatronFacts) -> Iterator[Problem]:
-    yield facts.problem("needs a sharded optimizer", "fp8_param_gather", need="--use-distributed-optimizer")
-
-
-@MEGATRON.rule(
     "gather-overlap-without-sharding",
     "error",
     "--overlap-param-gather without the distributed optimizer",
@@ -117,31 +102,6 @@ def _reduce(facts: MegatronFacts) -> Iterator[Problem]:
 def _sequence(facts: MegatronFacts) -> Iterator[Problem]:
     if facts.tp == 1 and facts.on(SEQUENCE):
         yield facts.problem("does nothing at tp 1", SEQUENCE, TP, need="tp above 1")
-
-
-@MEGATRON.rule(
-    "tp-overlap-without-sequence-parallel",
-    "error",
-    "--tp-comm-overlap without sequence parallelism",
-    "validate_args asserts it (at tp 1, too, where sequence parallelism is switched off).",
-    "--tp-comm-overlap",
-    of=(table.BUFFERS_SEQUENCE,),
-)
-def _tp_overlap(facts: MegatronFacts) -> Iterator[Problem]:
-    yield facts.problem("there is no communication to hide", TP_OVERLAP, need="--sequence-parallel, and tp above 1")
-
-
-@MEGATRON.rule(
-    "tp-overlap-of-latent-attention",
-    "warning",
-    "--tp-comm-overlap does nothing beside latent attention",
-    "The first layer of latent attention has no user buffer, and switches them off for the layers behind it, with a "
-    "warning; core_v0.12 stops there (core/extensions/transformer_engine.py, TELinear).",
-    "--tensor-model-parallel-size 2 --sequence-parallel --multi-latent-attention --tp-comm-overlap",
-    of=(table.BUFFERS_LATENT,),
-)
-def _latent_overlap(facts: MegatronFacts) -> Iterator[Problem]:
-    yield facts.problem("latent attention switches it off", TP_OVERLAP, "multi_latent_attention", need="it absent")
 
 
 @MEGATRON.rule(

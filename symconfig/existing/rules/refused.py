@@ -1,16 +1,21 @@
-"""Rules of constraints that have no rule of their own: the table's sentence, at the option that it is about."""
+"""Rules of the table of constraints: its sentence, at the option that it is about."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from symconfig.errors import Problem
 from symconfig.existing.rules.examples import GPUS_PER_NODE, UNSHARDED
 from symconfig.existing.rules.facts import MegatronFacts
-from symconfig.existing.rules.known import ATTENTION, FIXED, GQA, GROUPS, MLA, POINT, Known
-from symconfig.existing.rules.rule import Rule
+from symconfig.existing.rules.known import ATTENTION, FIXED, GQA, GROUPS, MLA, POINT, Known, expressible, fails
+from symconfig.existing.rules.refusal import Asks, on, unset
+from symconfig.existing.rules.rule import Rule, Severity
+from symconfig.frameworks import shared
 from symconfig.frameworks.constraint import Constraint
+from symconfig.frameworks.megatron import constraints as table
+from symconfig.frameworks.megatron import option_constraints as options_table
 from symconfig.frameworks.megatron import sparse
 from symconfig.frameworks.megatron.flags import versions
 from symconfig.frameworks.megatron.releases import megatron_release
@@ -63,7 +68,8 @@ MODULES = {"router": "moe_router moe_preprocess", "outside experts": "attn moe_r
 
 def options(example: Mapping[str, Any]) -> str:
     """Return the facts of an example as options. What is no option of its own, as the GPUs, is left out."""
-    words = (word for name, value in example.items() for word in _options(name, value, example))
+    whole = {"sequence_parallel": example.get("tp", 1) > 1, **example}  # else another rule would be broken
+    words = (word for name, value in whole.items() for word in _options(name, value, whole))
     return " ".join(words).replace("--fp8-recipe fp8", "--fp8-recipe delayed")
 
 
@@ -73,7 +79,8 @@ def _options(name: str, value: Any, example: Mapping[str, Any]) -> Iterator[str]
         case "precision":
             yield {"fp16": "--fp16", "bf16": "--bf16"}.get(value, f"--fp8-format hybrid --fp8-recipe {value}")
         case "num_key_value_heads":
-            yield f"--{GQA} --{GROUPS} {value}".replace("_", "-")
+            if value != example.get("num_attention_heads"):
+                yield f"--{GQA} --{GROUPS} {value}".replace("_", "-")
         case "num_experts":
             yield f"--num-experts {value} --disable-bias-linear --moe-grouped-gemm --moe-aux-loss-coeff 0.01"
             yield f"--moe-token-dispatcher-type {example.get('moe_dispatcher', 'alltoall')}"
@@ -104,32 +111,111 @@ def _options(name: str, value: Any, example: Mapping[str, Any]) -> Iterator[str]
         case "grad_bytes":
             yield from ("--grad-reduce-in-bf16",) if value == 2 else ()
         case _:
-            if name in DESTINATIONS and value is not False:
+            usual = name in ("tp", "pp", "cp", "ep") and value == 1
+            if name in DESTINATIONS and value is not False and not usual:
                 yield f"--{DESTINATIONS[name].replace('_', '-')}" + ("" if value is True else f" {value}")
 
 
-def of_constraint(constraint: Constraint) -> Rule[MegatronFacts]:
-    """Return the rule that says a constraint's sentence."""
-    about = [DESTINATIONS[name] for name in (*POINT, *FIXED) if name in constraint.asks and name in DESTINATIONS]
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How the audit tells a constraint, where that does not follow from the table.
+
+    rule: its name; constraints may share one. about: the option that is to blame, before the others that it asks for.
+    need: what that must be. where: what else it takes, since else another rule says it.
+    """
+
+    rule: str
+    about: str = ""
+    need: str | None = None
+    severity: Severity = "error"
+    where: Asks = lambda facts: True
+
+
+def _whole_tokens(facts: MegatronFacts) -> bool:
+    """Tell whether each rank has as many tokens of a microbatch."""
+    ranks = facts.cp * (facts.tp if facts.on("sequence_parallel") else 1)
+    return facts.number("seq_length") * facts.number("micro_batch_size") % ranks == 0
+
+
+def _by_engine(facts: MegatronFacts) -> bool:
+    return facts.value("cuda_graph_impl") == "transformer_engine" or facts.on("external_cuda_graph")
+
+
+_GROUPS, _GRAPHS = "query-groups-over-tp", "graphs-of-parts-refused"
+TOLD: Mapping[Constraint, Told] = {
+    shared.BATCH: Told("batch-over-replicas", "global_batch_size", where=unset("rampup_batch_size")),
+    shared.HEADS: Told("heads-over-tp", "num_attention_heads"),
+    shared.FFN: Told("mlp-over-tp", "ffn_hidden_size"),
+    shared.EXPERTS: Told("experts-over-ep", "num_experts"),
+    shared.EXPERT_GRID: Told("stage-over-expert-grid", "expert_model_parallel_size"),
+    shared.EXPERT_WIDTH: Told("expert-over-etp", "moe_ffn_hidden_size"),
+    shared.SHARED_EXPERT: Told("shared-expert-over-tp", "moe_shared_expert_intermediate_size"),
+    shared.CONTEXT_KERNEL: Told("cp-without-kernels", "context_parallel_size", "1"),
+    table.KV_HEADS_ALONE: Told(_GROUPS, GROUPS, where=on(GQA)),
+    table.KV_HEADS: Told(_GROUPS, GROUPS, where=on(GQA)),
+    table.SEQUENCE_OVER_CP: Told("sequence-over-cp", "seq_length"),
+    table.SEQUENCE_OVER_TP: Told("sequence-over-tp", "seq_length"),
+    table.LOW_PRECISION_SIZES: Told("low-precision-sizes", "seq_length", where=_whole_tokens),
+    table.EXPERTS_WITHOUT_SEQUENCE: Told("experts-need-sequence-parallel", "sequence_parallel", "it"),
+    table.ULYSSES_HEADS: Told("heads-over-cp", "num_attention_heads"),
+    table.WINDOWS_OVER_RING: Told("windows-over-ring", "cp_comm_type", "a2a or all_gather"),
+    table.MTP_OVER_CP: Told("mtp-over-cp", "mtp_num_layers"),
+    table.INTERLEAVING: Told("interleaving-group", "microbatch_group_size_per_vp_stage"),
+    options_table.LOSS_REFUSED: Told("fused-loss-refused", "cross_entropy_fusion_impl", "native"),
+    options_table.GRAPHS_RECOMPUTE: Told(_GRAPHS, "recompute_granularity", "selective"),
+    options_table.GRAPHS_EXPERT_RECOMPUTE: Told(_GRAPHS, "recompute_modules", where=_by_engine),
+    options_table.GRAPHS_DENSE: Told(_GRAPHS, "cuda_graph_impl"),
+    options_table.GATHER_SHARDING: Told("gathered-quantised-weights", "fp8_param_gather"),
+    options_table.BUFFERS_SEQUENCE: Told("tp-overlap-without-sequence-parallel", "tp_comm_overlap"),
+    options_table.BUFFERS_LATENT: Told("tp-overlap-of-latent-attention", "tp_comm_overlap", severity="warning"),
+    options_table.HYBRIDEP_SIZES: Told("hybridep-on-one-rank", "moe_flex_dispatcher_backend", severity="warning"),
+}
+
+
+def of_constraints(but: Collection[Constraint]) -> list[Rule[MegatronFacts]]:
+    """Return the rules of the table, but for constraints that are a reason of another rule."""
+    by_name: dict[str, list[Constraint]] = {}
+    for one in table.MEGATRON:
+        if one not in but and expressible(one):
+            by_name.setdefault(_told(one).rule, []).append(one)
+    return [_rule(name, constraints) for name, constraints in by_name.items()]
+
+
+def _told(constraint: Constraint) -> Told:
+    return TOLD.get(constraint) or Told(constraint.name.translate(str.maketrans(" _/", "---")).lower())
+
+
+def _rule(name: str, constraints: Sequence[Constraint]) -> Rule[MegatronFacts]:
+    """Return the rule that says the sentences of constraints."""
+    first, example = constraints[0], constraints[-1].example
 
     def check(facts: MegatronFacts) -> Iterator[Problem]:
-        sentence = constraint.sentence_at(Known(facts, FIXED), Known(facts, POINT))
-        yield facts.problem(sentence, next((dest for dest in about if facts.names.given(dest)), about[0]), *about)
+        for one in constraints:
+            if one.in_force(facts.version) and fails(one, facts) and _told(one).where(facts):
+                yield _problem(one, facts)
 
     return Rule(
-        constraint.name.replace(" ", "-").replace("_", "-").replace("/", "-").lower(),
-        "error",
-        constraint.rule[0].upper() + constraint.rule[1:],
-        f"Read in {constraint.source}.",
-        options(constraint.example),
+        name,
+        _told(first).severity,
+        first.rule[0].upper() + first.rule[1:],
+        f"Read in {'; '.join(dict.fromkeys(one.source for one in constraints))}.",
+        options(example),
         check,
-        gpus=constraint.example.get("gpus", GPUS_PER_NODE),
-        near=constraint.example.get("near"),
-        architecture=constraint.example.get("architecture"),
-        since=None if constraint.since is None else _first(constraint.since),
-        until=None if constraint.until is None else _last(constraint.until),
-        constraints=(constraint,),
+        gpus=example.get("gpus", GPUS_PER_NODE),
+        near=example.get("near"),
+        architecture=example.get("architecture"),
+        since=None if first.since is None else _first(first.since),
+        until=None if (last := constraints[-1].until) is None else _last(last),
+        constraints=tuple(constraints),
     )
+
+
+def _problem(constraint: Constraint, facts: MegatronFacts) -> Problem:
+    told = _told(constraint)
+    asked = [DESTINATIONS[name] for name in (*POINT, *FIXED) if name in constraint.asks and name in DESTINATIONS]
+    dest = told.about or next((dest for dest in asked if facts.names.given(dest)), asked[0])
+    sentence = constraint.sentence_at(Known(facts, FIXED), Known(facts, POINT))
+    return facts.problem(sentence, dest, *asked, need=told.need)
 
 
 def _first(release: str) -> str:

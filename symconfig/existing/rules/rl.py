@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Reading
+from symconfig.existing.recover.rl.trainers import SLIME, VERL, Trainer
 from symconfig.existing.recover.rl.values import Values
 from symconfig.existing.rules.rule import Finding, Rules
 
@@ -46,28 +47,18 @@ class RlFacts:
     gpus: int | None = None
 
     @property
-    def verl(self) -> bool:
-        return self.values.trainer == "verl"
+    def trainer(self) -> Trainer:
+        return self.values.trainer
 
     def problem(self, key: str, what: str, got: object = None, need: object = None, hint: str | None = None) -> Problem:
         """Return a Problem about a key, where it stands."""
-        setting = self.values.arguments.find(key)
-        shown = None if got is None else str(got)
-        problem = self.values.arguments.problem(
-            setting, what, got=shown, need=None if need is None else str(need), hint=hint
-        )
-        if setting is not None:
-            return problem
-        name = key if self.verl else "--" + key.replace("_", "-")
-        return Problem(what, self.reading.file, field=name, got=problem.got, need=problem.need, hint=hint)
+        shown = [None if each is None else str(each) for each in (got, need)]
+        return self.values.problem(key, what, self.reading.file, got=shown[0], need=shown[1], hint=hint)
 
     @property
     def longest(self) -> int | None:
         """Return the tokens of the longest sequence, as the script limits it."""
-        names = ("data.max_prompt_length", "data.max_response_length")
-        if not self.verl:
-            names = ("rollout_max_prompt_len", "rollout_max_response_len")
-        parts = [self.values.whole(name) for name in names]
+        parts = [self.values.whole(name) for name in self.trainer.longest]
         return sum(part for part in parts if part is not None) if all(parts) else None
 
 
@@ -93,7 +84,7 @@ DYNAMIC = _VERL + "actor_rollout_ref.actor.use_dynamic_bsz=True "
 )
 def _short(facts: RlFacts) -> Iterator[Problem]:
     longest, values = facts.longest, facts.values
-    if not facts.verl or longest is None:
+    if facts.trainer is not VERL or longest is None:
         return
     ranks = (
         "actor_rollout_ref.actor.megatron.context_parallel_size",
@@ -126,7 +117,7 @@ def _short(facts: RlFacts) -> Iterator[Problem]:
 def _beyond(facts: RlFacts) -> Iterator[Problem]:
     longest, values = facts.longest, facts.values
     room, ranks = values.whole("max_tokens_per_gpu"), values.whole("context_parallel_size") or 1
-    if facts.verl or longest is None or room is None or not values.switch("use_dynamic_batch_size"):
+    if facts.trainer is not SLIME or longest is None or room is None or not values.switch("use_dynamic_batch_size"):
         return
     if room * ranks < longest:
         got, need = f"{room:,} on {ranks} ranks" if ranks > 1 else f"{room:,}", f"{-(-longest // ranks):,} or more"
@@ -142,7 +133,7 @@ def _beyond(facts: RlFacts) -> Iterator[Problem]:
     _VERL + "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
 )
 def _unsized(facts: RlFacts) -> Iterator[Problem]:
-    if not facts.verl or not facts.reading.complete:
+    if facts.trainer is not VERL or not facts.reading.complete:
         return
     dynamic = f"{_ACTOR}.use_dynamic_bsz"
     for micro in (f"{_ACTOR}.ppo_micro_batch_size", f"{_ROLLOUT}.log_prob_micro_batch_size"):
@@ -161,7 +152,7 @@ def _unsized(facts: RlFacts) -> Iterator[Problem]:
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2",
 )
 def _more_than_a_step(facts: RlFacts) -> Iterator[Problem]:
-    if not facts.verl or facts.values.switch(f"{_ACTOR}.use_dynamic_bsz"):
+    if facts.trainer is not VERL or facts.values.switch(f"{_ACTOR}.use_dynamic_bsz"):
         return
     step, update = facts.values.number("data.train_batch_size"), facts.values.whole(f"{_ACTOR}.ppo_mini_batch_size")
     if step and update is not None and step < update:
@@ -183,7 +174,7 @@ def _left_over(facts: RlFacts) -> Iterator[Problem]:
     prompts, samples, batch = (
         values.whole(name) for name in ("rollout_batch_size", "n_samples_per_prompt", "global_batch_size")
     )
-    if facts.verl or prompts is None or samples is None or batch is None:
+    if facts.trainer is not SLIME or prompts is None or samples is None or batch is None:
         return
     if left := prompts * samples % batch:
         got, need = f"{left} of {prompts} x {samples} left over", f"a divisor of {prompts * samples}"
@@ -202,7 +193,7 @@ def _left_over(facts: RlFacts) -> Iterator[Problem]:
 def _engines(facts: RlFacts) -> Iterator[Problem]:
     key = f"{_ROLLOUT}.tensor_model_parallel_size"
     alone = any(facts.values.given(name) for name in ("rollout.nnodes", "rollout.n_gpus_per_node"))
-    tp = facts.values.whole(key) if facts.verl and not alone else None
+    tp = facts.values.whole(key) if facts.trainer is VERL and not alone else None
     if tp is not None and facts.gpus is not None and facts.gpus % tp:
         yield facts.problem(key, "does not divide the GPUs that generate", tp, f"a divisor of {facts.gpus}")
 
@@ -221,7 +212,7 @@ def _expandable(facts: RlFacts) -> Iterator[Problem]:
     if word is None or word.unknown or "expandable_segments:true" not in word.text.lower():
         return
     if (
-        facts.verl
+        facts.trainer is VERL
         and facts.values.text(f"{_ROLLOUT}.name") == "vllm"
         and facts.values.switch(f"{_ROLLOUT}.free_cache_engine")
     ):

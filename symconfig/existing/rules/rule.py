@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from symconfig.errors import Problem
 from symconfig.existing.launch.text import Place
@@ -21,10 +21,9 @@ class Rule(Generic[Facts]):
     name: stable, kebab-case; people silence and search by it. severity: error: it does not start, fails in the first
     step or trains something else; warning: slower or other than it seems; note: worth knowing. title: what is wrong, in
     a line. why: what happens and how that is known, with the framework's file. since, until: the first and the last
-    version of the framework that it holds for; None: all that are known. constraints: of the framework's table, of
-    which one in force must fail before the check is asked for its words. example: a configuration that breaks it, as a
-    user would write it (options of one line; JSON for DeepSpeed). gpus: of the example; near: those of them that the
-    fastest links join; None: those of a node.
+    version of the framework that it holds for; None: all that are known. constraints: of the framework's table, whose
+    sentences it says. example: a configuration that breaks it, as a user would write it (options of one line; JSON for
+    DeepSpeed). gpus: of the example; near: those of them that the fastest links join; None: those of a node.
     check: yields a Problem for each place where it is broken; `Problem.field` is the option (or JSON key) it is about.
     """
 
@@ -53,42 +52,23 @@ class Rules(Generic[Facts]):
     entered: list[Rule[Facts]] = field(default_factory=list)
 
     def rule(
-        self,
-        name: str,
-        severity: Severity,
-        title: str,
-        why: str,
-        example: str,
-        *,
-        gpus: int = 8,
-        since: str | None = None,
-        until: str | None = None,
-        environment: Mapping[str, str] | None = None,
-        architecture: str | None = None,
-        of: tuple[Constraint, ...] = (),
+        self, name: str, severity: Severity, title: str, why: str, example: str, **more: Any
     ) -> Callable[[Check[Facts]], Check[Facts]]:
-        """Enter the function below as the check of a rule, or as its words where it is `of` constraints."""
+        """Enter the function below as the check of a rule. more: other fields of a Rule."""
 
         def enter(check: Check[Facts]) -> Check[Facts]:
-            self.entered.append(
-                Rule(
-                    name=name,
-                    severity=severity,
-                    title=title,
-                    why=why,
-                    example=example,
-                    check=check,
-                    gpus=gpus,
-                    since=since,
-                    until=until,
-                    environment=environment,
-                    architecture=architecture,
-                    constraints=of,
-                )
-            )
+            self.entered.append(Rule(name, severity, title, why, example, check, **more))
             return check
 
         return enter
+
+    def findings(self, facts: Facts, place: Place | None = None) -> list[Finding]:
+        """Return every rule that is broken, at a place where the problem has none of its own."""
+        return [
+            Finding(rule.name, rule.severity, problem if problem.file else placed(problem, place))
+            for rule in self.entered
+            for problem in rule.check(facts)
+        ]
 
 
 @dataclass(frozen=True, slots=True)

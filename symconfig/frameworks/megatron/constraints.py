@@ -7,6 +7,7 @@ from typing import Any
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.megatron.optimizer_constraints import OPTIMIZER_CONSTRAINTS
 from symconfig.frameworks.megatron.option_constraints import OPTION_CONSTRAINTS
+from symconfig.frameworks.megatron.overlap_constraints import OVERLAP_CONSTRAINTS
 from symconfig.frameworks.megatron.sparse import SPARSE_CONSTRAINTS
 from symconfig.frameworks.shared import (
     BATCH,
@@ -28,11 +29,8 @@ from symconfig.plans.unknown import among, has, looked_up, no
 LOW_PRECISION = frozenset(("fp8", "mxfp8", "nvfp4"))
 FP8_MULTIPLE, BLOCK_MULTIPLE = 16, 32
 
-OVERLAP_SINCE = "core_v0.14.0"  # --overlap-moe-expert-parallel-comm
-OVERLAP_SOURCE = "megatron/core/transformer/transformer_config.py, __post_init__"
-# Facts of several examples.
+# A fact of several examples.
 LONG = {"seq_length": 8192}
-OVERLAP = {"moe_overlap": True, "num_experts": 8, "ep": 2}
 
 
 def block(precision: Any) -> Any:
@@ -145,7 +143,6 @@ WINDOWS_OVER_RING = Constraint(
         (p.cp > 1) & has(p.cp_comm, "p2p") & (f.sliding_window > 0) & (f.sliding_window < p.seq_length)
     ),
     rule="sliding windows under context parallelism need a2a or all_gather",
-    sentence="sliding windows under context parallelism need a2a or all_gather",
     about="cp_comm",
     got="{p.cp_comm}",
     source="transformer_engine, attn_forward_func_with_cp",
@@ -155,7 +152,6 @@ EXPERTS_WITHOUT_SEQUENCE = Constraint(
     name="experts with tp",
     predicate=lambda f, p: (f.num_experts > 0) & no(p.sequence_parallel) & (p.tp > 1),
     rule="experts with tensor parallelism need sequence parallelism",
-    sentence="experts with tensor parallelism need sequence parallelism",
     about="sequence_parallel",
     got="{p.sequence_parallel}",
     source="megatron/training/arguments.py up to core_v0.14; later megatron/core/transformer/moe/moe_layer.py, forward",
@@ -165,7 +161,6 @@ ULYSSES_LATENT = Constraint(
     name="ulysses latent",
     predicate=lambda f, p: (p.cp > 1) & has(p.cp_comm, "a2a") & f.latent,
     rule="all-to-all context parallelism takes one head size for queries and values",
-    sentence="all-to-all context parallelism takes one head size for queries and values",
     about="cp_comm",
     got="{p.cp_comm}",
     pins=("cp_comm=p2p", "cp=1"),
@@ -239,7 +234,6 @@ OPTIMIZER_OFFLOAD = Constraint(
     name="optimizer offload",
     predicate=lambda f, p: (p.optimizer_offload > 0) & (p.zero != 1),
     rule="the optimizer moves to the host with the distributed optimizer only",
-    sentence="the optimizer moves to the host with the distributed optimizer only",
     about="optimizer_offload",
     got="zero_stage {p.zero}",
     source="megatron/training/arguments.py, validate_args",
@@ -249,7 +243,6 @@ PARAM_OFFLOAD = Constraint(
     name="parameter offload",
     predicate=lambda f, p: p.param_offload,
     rule="weights stay on the GPU",
-    sentence="weights stay on the GPU",
     about="param_offload",
     got="{p.param_offload}",
     hint="--backend deepspeed",
@@ -271,88 +264,10 @@ NOTHING_TO_OFFLOAD = Constraint(
     name="activation offload of recomputed layers",
     predicate=lambda f, p: p.activation_offload & (p.recompute == "full"),
     rule="whole layers are recomputed, nothing is left to move",
-    sentence="whole layers are recomputed, nothing is left to move",
     about="activation_offload",
     got="{p.activation_offload}",
     source="megatron/core/transformer/transformer_config.py, __post_init__",
     example={"activation_offload": True, "recompute": "full"},
-)
-OVERLAP_RELEASE = Constraint(
-    name="expert overlap of an old release",
-    predicate=lambda f, p: p.moe_overlap,
-    rule=f"hiding the experts' all-to-all needs {OVERLAP_SINCE} or later",
-    sentence="it cannot hide the experts' all-to-all",
-    about="overlap.moe_a2a",
-    until="core_v0.13.0",
-    source=OVERLAP_SOURCE,
-    example=OVERLAP,
-)
-OVERLAP_STAGES = Constraint(
-    name="expert overlap without virtual stages",
-    predicate=lambda f, p: p.moe_overlap & (p.pp > 1) & (p.vpp == 1),
-    rule="hiding the experts' all-to-all needs virtual pipeline stages",
-    sentence="hiding the experts' all-to-all: with pipeline stages it needs virtual ones",
-    about="overlap.moe_a2a",
-    got="vpp of the plan",
-    since=OVERLAP_SINCE,
-    source=OVERLAP_SOURCE,
-    example=OVERLAP | {"pp": 2, "vpp": 1},
-)
-OVERLAP_EXPERTS = Constraint(
-    name="expert overlap",
-    predicate=lambda f, p: p.moe_overlap & ((p.ep == 1) | (f.num_experts == 0)),
-    rule="hiding the experts' all-to-all needs expert parallelism",
-    sentence="hiding the experts' all-to-all: without expert parallelism there is nothing to hide",
-    about="overlap.moe_a2a",
-    got="ep of the plan",
-    since=OVERLAP_SINCE,
-    source=OVERLAP_SOURCE,
-    example=OVERLAP | {"ep": 1},
-)
-OVERLAP_RECOMPUTE = Constraint(
-    name="expert overlap with recomputed experts",
-    predicate=lambda f, p: p.moe_overlap & ((p.recompute == "full") | has(p.modules, "moe")),
-    rule="hiding the experts' all-to-all recomputes no experts",
-    sentence="hiding the experts' all-to-all: experts are not recomputed",
-    about="overlap.moe_a2a",
-    got="recompute of the plan",
-    since=OVERLAP_SINCE,
-    source=OVERLAP_SOURCE,
-    example=OVERLAP | {"recompute": "full"},
-)
-OVERLAP_MTP = Constraint(
-    name="expert overlap with predictions",
-    predicate=lambda f, p: p.moe_overlap & (f.num_nextn_predict_layers > 1),
-    rule="hiding the experts' all-to-all goes with one multi-token-prediction layer at most",
-    sentence="hiding the experts' all-to-all: it goes with one multi-token-prediction layer at most",
-    about="overlap.moe_a2a",
-    got="stages of the plan",
-    since=OVERLAP_SINCE,
-    source=OVERLAP_SOURCE,
-    example=OVERLAP | {"num_nextn_predict_layers": 2, "pp": 2, "vpp": 2},
-)
-OVERLAP_MTP_ALONE = Constraint(
-    name="expert overlap with a prediction on one stage",
-    predicate=lambda f, p: p.moe_overlap & (f.num_nextn_predict_layers > 0) & (p.pp == 1),
-    rule="hiding the experts' all-to-all with multi-token prediction needs pipeline stages before core_v0.18",
-    sentence="hiding the experts' all-to-all: with multi-token prediction it needs pipeline stages",
-    about="overlap.moe_a2a",
-    got="pp of the plan",
-    since=OVERLAP_SINCE,
-    until="core_v0.17.1",  # core_v0.14 and core_v0.15 do not say so yet
-    source=OVERLAP_SOURCE,
-    example=OVERLAP | {"num_nextn_predict_layers": 1, "pp": 1},
-)
-OVERLAP_DISPATCHER = Constraint(
-    name="expert overlap with gathered tokens",
-    predicate=lambda f, p: p.moe_overlap & (p.moe_dispatcher == "allgather"),
-    rule="hiding the experts' all-to-all needs an all-to-all",
-    sentence="hiding the experts' all-to-all: the allgather dispatcher has no all-to-all",
-    about="overlap.moe_a2a",
-    got="moe_dispatcher of the plan",
-    since=OVERLAP_SINCE,
-    source=OVERLAP_SOURCE,
-    example=OVERLAP | {"moe_dispatcher": "allgather"},
 )
 ADAPTER_RANK = Constraint(
     name="adapter rank",
@@ -413,16 +328,6 @@ DELTA_CONTEXT = Constraint(
     source="megatron/core/ssm/gated_delta_net.py",
     example={"mixers": MIXERS, "cp": 2} | LONG,
 )
-HYBRID_OVERLAP = Constraint(
-    name="expert overlap of a hybrid model",
-    predicate=lambda f, p: p.moe_overlap & f.hybrid,
-    rule="hiding the experts' all-to-all needs a model whose layers all have attention",
-    sentence="hiding the experts' all-to-all: HybridModel has no schedule for it",
-    about="overlap.moe_a2a",
-    got="layers of the model",
-    source="megatron/core/models/common/model_chunk_schedule_plan.py",
-    example={"mixers": MIXERS} | OVERLAP,
-)
 HYBRID_RECOMPUTE = Constraint(
     name="full recompute of uneven layers",
     predicate=lambda f, p: f.hybrid & (f.parts_of_layer == 0) & (p.recompute == "full"),
@@ -436,14 +341,7 @@ HYBRID_RECOMPUTE = Constraint(
 
 MEGATRON: tuple[Constraint, ...] = (
     BATCH,
-    OVERLAP_RELEASE,
-    OVERLAP_STAGES,
-    OVERLAP_EXPERTS,
-    OVERLAP_RECOMPUTE,
-    OVERLAP_MTP,
-    OVERLAP_MTP_ALONE,
-    OVERLAP_DISPATCHER,
-    HYBRID_OVERLAP,
+    *OVERLAP_CONSTRAINTS,
     HYBRID_RECOMPUTE,
     HEADS,
     MIXER_PIECES,

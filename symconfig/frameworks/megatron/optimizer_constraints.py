@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from symconfig.frameworks.constraint import Constraint
+from symconfig.frameworks.constraint import Constraint, of_module
 from symconfig.plans.unknown import among
 
 # Before it the ranks reduce every gradient to all, without overlap, and gather whole lists of weights: not priced.
@@ -54,7 +54,6 @@ MUON_FP16 = Constraint(
     name="muon in fp16",
     predicate=lambda f, p: (f.optimizer == "muon") & (p.precision == "fp16"),
     rule="Muon does not go with fp16",
-    sentence="Muon does not go with fp16",
     about="precision",
     pins=("precision=bf16",),
     since=MUON_SINCE,
@@ -108,20 +107,9 @@ NARROW_OFFLOADED = Constraint(
     name="narrow states on the host",
     predicate=lambda f, p: f.narrow_states & (p.optimizer_offload > 0),
     rule="states on the host are in fp32",
-    sentence="states on the host are in fp32",
     about="optimizer_offload",
     pins=("optimizer_offload=0",),
     source="megatron/core/optimizer/__init__.py, param_update_in_fp32",
     example={"narrow_states": True, "optimizer_offload": 0.5, "zero": 1},
 )
-OPTIMIZER_CONSTRAINTS: tuple[Constraint, ...] = (
-    UNKNOWN_OPTIMIZER,
-    MUON_RELEASE,
-    MUON_SHARDED,
-    MUON_FP16,
-    MUON_EXPERT_BIAS,
-    MUON_ADAPTERS,
-    OFFLOADED_OTHER,
-    NARROW_SHARDED,
-    NARROW_OFFLOADED,
-)
+OPTIMIZER_CONSTRAINTS = of_module(globals())

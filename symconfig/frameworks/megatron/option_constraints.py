@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from symconfig.frameworks.constraint import Constraint
+from symconfig.frameworks.constraint import Constraint, of_module
 from symconfig.frameworks.megatron.releases import FUSED_LOSS_REFUSED, GRAPHED_MODULES_SINCE
 from symconfig.plans.unknown import among, has, no
 
@@ -70,7 +70,6 @@ BUFFERS_HALF = Constraint(
     name="user buffers in fp16",
     predicate=lambda f, p: p.tp_comm & (p.precision == "fp16"),
     rule="user buffers add in bf16, whatever they are given",
-    sentence="user buffers add in bf16, whatever they are given",
     about="overlap.tp_comm",
     got="{p.precision}",
     pins=("user_buffers=off", *(f"precision={word}" for word in ("bf16", "fp8", "mxfp8", "nvfp4"))),
@@ -198,6 +197,18 @@ GRAPHS_RELEASE = Constraint(
     source="megatron/core/transformer/transformer_config.py, external_cuda_graph, which no option of it sets",
     example={"graphs": "all"},
 )
+GRAPHS_GPU = Constraint(
+    name="graphs of a GPU",
+    predicate=lambda f, p: no(p.graphs == "none") & among(f.architecture, NO_GRAPHS),
+    rule="Transformer Engine's CUDA graphs are of NVIDIA's GPUs, from Ampere on",
+    sentence="CUDA graphs: Transformer Engine captures none on {f.architecture} GPUs",
+    about="cuda_graphs",
+    got="{f.architecture}",
+    pins=("cuda_graphs=none",),
+    unsaid=True,
+    source='transformer_engine/pytorch/graph.py; README.rst, "System Requirements"',
+    example={"graphs": "all", "architecture": "davinci"},
+)
 GRAPHED_MODULES = Constraint(
     name="graphed modules of an old release",
     predicate=lambda f, p: among(p.graphs, OF_EXPERTS),
@@ -210,18 +221,6 @@ GRAPHED_MODULES = Constraint(
     unsaid=True,
     source="megatron/training/arguments.py, --cuda-graph-scope",
     example={"num_experts": 8, "graphs": "router"},
-)
-GRAPHS_GPU = Constraint(
-    name="graphs of a GPU",
-    predicate=lambda f, p: no(p.graphs == "none") & among(f.architecture, NO_GRAPHS),
-    rule="Transformer Engine's CUDA graphs are of NVIDIA's GPUs, from Ampere on",
-    sentence="CUDA graphs: Transformer Engine captures none on {f.architecture} GPUs",
-    about="cuda_graphs",
-    got="{f.architecture}",
-    pins=("cuda_graphs=none",),
-    unsaid=True,
-    source='transformer_engine/pytorch/graph.py; README.rst, "System Requirements"',
-    example={"graphs": "all", "architecture": "davinci"},
 )
 GRAPHS_RECOMPUTE_ALONE = Constraint(
     name="graphs beside recompute",
@@ -239,7 +238,6 @@ GRAPHS_RECOMPUTE = Constraint(
     name="graphs of recomputed layers",
     predicate=lambda f, p: no(p.graphs == "none") & (p.recompute == "full"),
     rule="CUDA graphs of layers go without full recompute",
-    sentence="CUDA graphs of layers go without full recompute",
     about="cuda_graphs",
     got="recompute {p.recompute}",
     pins=("cuda_graphs=none", "recompute=none", "recompute=selective"),
@@ -310,18 +308,16 @@ GATHER_SHARDING = Constraint(
     name="gathered weights without a sharded optimizer",
     predicate=lambda f, p: p.fp8_param_gather & (p.zero == 0),
     rule="weights are gathered in 8 bits beside a sharded optimizer",
-    sentence="weights are gathered in 8 bits beside a sharded optimizer",
     about="fp8_param_gather",
     got="zero_stage {p.zero}",
     pins=("fp8_param_gather=off", "zero"),
     source=ARGUMENTS,
-    example=GATHER | {"zero": 0},
+    example=GATHER | {"zero": 0, "tp": 8},
 )
 GATHER_OFFLOAD = Constraint(
     name="gathered weights of an offloaded optimizer",
     predicate=lambda f, p: p.fp8_param_gather & (p.optimizer_offload > 0) & no(p.precision == "fp8"),
     rule="an offloaded optimizer writes weights in fp8 with delayed scaling only",
-    sentence="an offloaded optimizer writes weights in fp8 with delayed scaling only",
     about="fp8_param_gather",
     got="{p.precision}",
     pins=("fp8_param_gather=off", "optimizer_offload=0", "precision=fp8"),
@@ -381,34 +377,4 @@ GRADIENTS_RELEASE = Constraint(
     example={"grad_bytes": 2, "precision": "bf16"},
 )
 
-OPTION_CONSTRAINTS: tuple[Constraint, ...] = (
-    BUFFERS_SEQUENCE,
-    BUFFERS_NEAR,
-    BUFFERS_GPU,
-    BUFFERS_HALF,
-    BUFFERS_LATENT,
-    FLEX_RELEASE,
-    FLEX_EXPERTS,
-    HYBRIDEP_RELEASE,
-    DEEPEP_SIZES,
-    DEEPEP_NODES,
-    DEEPEP_GPU,
-    HYBRIDEP_SIZES,
-    HYBRIDEP_GPU,
-    GRAPHS_RELEASE,
-    GRAPHS_GPU,
-    GRAPHED_MODULES,
-    GRAPHS_RECOMPUTE_ALONE,
-    GRAPHS_RECOMPUTE,
-    GRAPHS_EXPERT_RECOMPUTE,
-    GRAPHS_EXPERTS,
-    GRAPHS_DENSE,
-    GRAPHS_DROPOUT,
-    GATHER_FORMAT,
-    GATHER_SHARDING,
-    GATHER_OFFLOAD,
-    GATHER_BLOCKS,
-    LOSS_RELEASE,
-    LOSS_REFUSED,
-    GRADIENTS_RELEASE,
-)
+OPTION_CONSTRAINTS = of_module(globals())

@@ -15,11 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from symconfig.graph.program.node import FLAT, PARTIAL, WHOLE, Fixed, Node, Option, Place, Port
+from symconfig.graph.layout import FLAT, PARTIAL, WHOLE
+from symconfig.graph.program.node import Fixed, Node, Option, Place, Port
 from symconfig.graph.program.program import Operand, Operator, Parameter, Program, Tensor
 
 __all__ = [
-    "FLAT", "PARTIAL", "WHOLE", "Fixed", "Link", "Net", "Node", "Option", "Place", "Port", "net", "operator_options",
+    "Fixed", "Link", "Net", "Node", "Option", "Place", "Port", "net", "operator_options",
 ]  # fmt: skip
 
 

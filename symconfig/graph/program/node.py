@@ -12,11 +12,6 @@ from numpy.typing import NDArray
 
 from symconfig.graph.program.program import Operator, Parameter, Split, Tensor
 
-# Places of an axis in a tensor, besides the positions of the dims 0, 1, …
-WHOLE = -1  # every rank has all of it
-PARTIAL = -2  # the sum over the ranks is the tensor
-FLAT = -3  # elements in one row, cut regardless of dims: as sharding cuts what a step keeps
-
 
 class Place(NamedTuple):
     """An axis's place in a tensor, and in its gradient."""

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from math import prod
 
 from symconfig.format import general
-from symconfig.graph.program.net import WHOLE, Node, Port
+from symconfig.graph.layout import WHOLE
+from symconfig.graph.program.net import Node, Port
 from symconfig.report.page.pictures import Bars, Held, Picture, Tensor
 from symconfig.report.partition import storage
 from symconfig.report.partition_said import Contents

@@ -21,10 +21,10 @@ from symconfig.format import gib
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.rl import PlannedPhase, PlannedRl, ReferencePlace
 from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN, Engine, Replica, generate
-from symconfig.runs.rl.lengths import packing
 from symconfig.runs.rl.logits import BY_TARGET, VERL
 from symconfig.runs.rl.phases import AWAY, Away, Layout
 from symconfig.runs.rl.trained import Trained
+from symconfig.solve.lengths import packing
 
 WEIGHED = 12  # plans of the actor, around each of which engines are weighed
 _TIMES = (1, 2, 4)  # the longest sequence, that a micro-batch has room for

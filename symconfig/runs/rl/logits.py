@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +44,16 @@ VERL_FSDP = LogitBytes(forward=4.0, entropy=4.0, update=2.0, entropy_update=6.0)
 # the entropy is made with no copy; in chunks the logits alone are whole, beside the 16 bits that they are copied from.
 SLIME = LogitBytes(forward=8.0, entropy=8.0, update=4.0, entropy_update=8.0)
 SLIME_CHUNKED = LogitBytes(forward=6.0, entropy=6.0, update=4.0, entropy_update=8.0)
+# OpenRLHF 0.11.2 (models/actor.py, models/utils.py): 16-bit logits and their fp32 copy are there at once, 6. The copy
+# stays, a variable holds it; its gradient by flash-attn's cross-entropy is another, of which a 16-bit one is made: 10.
+# The entropy, where the loss has it, is compiled to one kernel with one gradient more.
+OPENRLHF = LogitBytes(forward=6.0, entropy=6.0, update=10.0, entropy_update=14.0, added=False, kept=4.0)
 # LLaMA-Factory 0.9.5 on Transformers (train/dpo/trainer.py, train/trainer_utils.py: get_batch_logps): logits are copied
 # into fp32, and so is their log-softmax: 8. Both of the policy's are there while the reference is read. In the backward
 # the log-softmax has two gradients beside it, 12; the planner's loss has 10 of these.
 PAIRS = LogitBytes(forward=8.0, kept=8.0, update=2.0)
-# OpenRLHF 0.11.2 (models/actor.py, models/utils.py: log_probs_from_logits): 16-bit logits and their fp32 copy are there
-# at once, and from then on the copy alone, which flash-attn's cross-entropy keeps; its gradient is another one, and the
-# entropy's, compiled to one kernel, a third.
-OPENRLHF = LogitBytes(forward=6.0, entropy=6.0, update=8.0, entropy_update=12.0, added=False, kept=4.0)
+# OpenRLHF's pairs (trainer/dpo_trainer.py): no variable holds the logits while their gradient is copied.
+OPENRLHF_PAIRS = replace(OPENRLHF, update=8.0)
 # TRL 1.16 (trainer/utils.py, add_fused_lm_head; kernels/chunked_logprob.py): logits in tiles of 4096 tokens and 32768
 # of the vocabulary, made again in the backward. Hidden states of what is scored are copied; their gradient, and that
 # of a trained head, is in fp32, and copied into 16 bits at the end.
@@ -63,5 +65,5 @@ TRL = LogitBytes(
 SWIFT_PAIRS = LogitBytes(forward=6.0, update=0.0)
 # Of an actor that is planned for a target; VERL where nothing else is known. And of pairs; PAIRS where nothing else is.
 BY_TARGET: Mapping[str, LogitBytes] = {"verl": VERL, "slime": SLIME, "openrlhf": OPENRLHF, "trl": TRL}
-OF_PAIRS: Mapping[str, LogitBytes] = {"openrlhf": OPENRLHF, "trl": TRL, "ms-swift-rlhf": SWIFT_PAIRS}
+OF_PAIRS: Mapping[str, LogitBytes] = {"openrlhf": OPENRLHF_PAIRS, "trl": TRL, "ms-swift-rlhf": SWIFT_PAIRS}
 PLAIN = LogitBytes(forward=0.0, update=0.0)  # what the planner counts

@@ -16,12 +16,12 @@ from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.rl import PlannedPhase, PlannedStep
 from symconfig.render.learning import Compares
 from symconfig.render.target import Source
-from symconfig.runs.rl.lengths import documents, longest_of
 from symconfig.runs.rl.logits import OF_PAIRS, PAIRS, PLAIN
 from symconfig.runs.rl.phases import Phase
 from symconfig.runs.rl.trained import EXCHANGE, GRADIENTS, STATES, WEIGHTS, Trained
 from symconfig.solve.answer import refused
 from symconfig.solve.budget import device_budget, surprise
+from symconfig.solve.lengths import documents, longest_of
 from symconfig.solve.restore import restore
 
 WEIGHED = 12  # plans of an update, around each of which the step is counted
@@ -48,7 +48,7 @@ def answer(job: Job, solve: Solve, target: Source, top: int) -> Plan:
         plan = replace(plan, job=plan.job.model_copy(update={"limits": job.limits, "pins": job.pins}))
         for each in (plan.best, *plan.alternatives):
             if not refused(target, replace(plan, best=each)):
-                step = _step(plan, each, target)
+                step = counted(plan, _trained(plan, each, target.name), target.compares)
                 steps.setdefault(repr((each.parallel, each.batch, each.options)), (plan, each, step))
     usable, shortest = plan.usable_bytes, sorted(steps.values(), key=lambda each: (each[2].step_s, _peak(each[2])))
     sure = [each for each in shortest if _peak(each[2]) <= min(usable, _budget(each[0]))]
@@ -91,12 +91,17 @@ def fill(job: Job, micro: int, seq_length: int) -> float:
     return (sequences.mean if sequences.batching == "padding_free" else longest_of(sequences, micro)) / seq_length
 
 
-def _step(plan: Plan, candidate: Candidate, target: Source) -> PlannedStep:
-    """Return the step around a candidate."""
+def _trained(plan: Plan, candidate: Candidate, target: str) -> Trained:
+    """Return a candidate as a model that is trained alone."""
     share = fill(plan.job, candidate.batch.micro, candidate.batch.seq_length)
-    logits = PLAIN if plan.job.preference is None else OF_PAIRS.get(target.name, PAIRS)
-    trained = Trained(plan, candidate, share, logits)
-    phases = tuple(_phases(plan, trained, target.compares or Compares(losses=())))
+    logits = PLAIN if plan.job.preference is None else OF_PAIRS.get(target, PAIRS)
+    return Trained(plan, candidate, share, logits)
+
+
+def counted(plan: Plan, trained: Trained, how: Compares | None, *, resident: bool = True) -> PlannedStep:
+    """Return the step around a trained model. how: its program trains on pairs. resident: its reference stays on the
+    GPU."""
+    candidate, phases = trained.candidate, tuple(_phases(plan, trained, how or Compares(losses=()), resident))
     step_s = sum(phase.seconds for phase in phases)
     low, high = (step_s * end / candidate.predicted.step_s for end in candidate.predicted.interval["step_s"])
     return PlannedStep(
@@ -107,7 +112,7 @@ def _step(plan: Plan, candidate: Candidate, target: Source) -> PlannedStep:
     )
 
 
-def _phases(plan: Plan, trained: Trained, how: Compares) -> Iterator[Phase]:
+def _phases(plan: Plan, trained: Trained, how: Compares, resident: bool) -> Iterator[Phase]:
     """Yield the phases of a step in which a reference reads each micro-batch, before the policy's forward or between
     that and its backward.
 
@@ -117,7 +122,8 @@ def _phases(plan: Plan, trained: Trained, how: Compares) -> Iterator[Phase]:
     held = {part: trained.memory[part] for part in (WEIGHTS, GRADIENTS, STATES)}
     copies: dict[str, float] = {}
     if plan.job.preference is not None and plan.job.preference.has_reference:
-        copies = {"reference": trained.memory[WEIGHTS]} if plan.model.adapter is None or how.copies else {}
+        copied = resident and (plan.model.adapter is None or how.copies)
+        copies = {"reference": trained.memory[WEIGHTS]} if copied else {}
         gathered = _GATHERED * trained.candidate.predicted.time[EXCHANGE] * (trained.prospect.zero == 3)
         kept = 0.0 if how.first and trained.candidate.parallel.pp == 1 else trained.kept_bytes
         read = {"policy's activations and logits": kept, "forward": trained.forward_bytes()}

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
-from symconfig.graph.program.net import PARTIAL, WHOLE, Link, Net, Node, Place
+from symconfig.graph.layout import PARTIAL, WHOLE
+from symconfig.graph.program.net import Link, Net, Node, Place
 
 NEVER = 4.0  # of a tensor: more than any change of places that can be had
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
-from symconfig.graph.program.net import FLAT, PARTIAL, Net, Option, operator_options
+from symconfig.graph.layout import FLAT, PARTIAL
+from symconfig.graph.program.net import Net, Option, operator_options
 from symconfig.graph.program.program import Operator
 
 WITHIN_NOTE = "cut along {dims} within a stored dim, which DTensor cannot say: whole there"

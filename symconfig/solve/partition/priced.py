@@ -13,7 +13,8 @@ from symconfig.cost.partition.exchange import Exchange
 from symconfig.cost.partition.server import Reach, passed_s
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
-from symconfig.graph.program.net import PARTIAL, Link
+from symconfig.graph.layout import PARTIAL
+from symconfig.graph.program.net import Link
 from symconfig.solve.partition.baselines import Baseline, baseline
 from symconfig.solve.partition.degrees import Way
 from symconfig.solve.partition.problem import Array

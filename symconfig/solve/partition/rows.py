@@ -13,7 +13,8 @@ from symconfig.cost.partition.costs import Costs
 from symconfig.cost.partition.work import Rows, counted
 from symconfig.descriptor.mesh import Axis
 from symconfig.errors import InputError, Problem
-from symconfig.graph.program.net import FLAT, Net, Node
+from symconfig.graph.layout import FLAT
+from symconfig.graph.program.net import Net, Node
 from symconfig.graph.program.program import Work
 
 Array = NDArray[np.float64]

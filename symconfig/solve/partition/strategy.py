@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import prod
 
 from symconfig.descriptor.mesh import Axis
-from symconfig.graph.program.net import FLAT, PARTIAL, Node, Port
+from symconfig.graph.layout import FLAT, PARTIAL
+from symconfig.graph.program.net import Node, Port
 
 WORDS = {"whole": "the same", "pending": "gradient in sums", "partial": "in sums"}
 

@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import numpy as np
-from hypothesis import given
+import pytest
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from symconfig.cost.partition.change import change, columns, local
+from symconfig.cost.partition.change import Move, change, columns, local
+from symconfig.cost.partition.change import moves as array_moves
 from symconfig.cost.partition.rates import elements
 from symconfig.descriptor.mesh import Axis
-from symconfig.graph.layout import PARTIAL as SUMS
-from symconfig.graph.layout import Kind, Layout, moves
+from symconfig.graph.layout import FLAT, PARTIAL, WHOLE, Kind, Layout, Place, moves
 from symconfig.graph.monomial import Monomial
-from symconfig.graph.program.net import PARTIAL, WHOLE
 
 NAMES = ("tp", "cp", "dp")  # axes of the graph's layouts, innermost first
-SIZES = (2, 3, 4)
-AXES = (Axis("node", 2, 1), Axis("node", 3, 2), Axis("rail", 4, 6))
+SIZES = (2, 3, 2)
+AXES = (Axis("node", 2, 1), Axis("node", 3, 2), Axis("rail", 2, 6))
 AMOUNT = 2**7 * 3**5
-place = st.sampled_from((WHOLE, PARTIAL, 0, 1))
+place = st.sampled_from((WHOLE, PARTIAL, FLAT, 0, 1))
 layout = st.tuples(place, place, place)
-
-
-def moved(before: tuple[int, ...], after: tuple[int, ...]) -> float:
-    """Elements that leave a rank, by symconfig.graph.layout.moves."""
-
-    def named(places: tuple[int, ...]) -> Layout:
-        words = {PARTIAL: SUMS, 0: "rows", 1: "columns"}
-        return Layout.of({name: words[p] for name, p in zip(NAMES, places, strict=True) if p != WHOLE})
-
-    numbers = dict(zip(NAMES, SIZES, strict=True))
-    total = 0.0
-    for move in moves(named(before), named(after), Monomial.of("amount")):
-        ranks = float(np.prod([numbers[axis] for axis in move.axes]))
-        passes = 2.0 if move.kind is Kind.ALL_REDUCE else 1.0
-        total += passes * (ranks - 1) / ranks * move.elements.value(numbers | {"amount": AMOUNT})
-    return total
 
 
 def cost(before: tuple[int, ...], after: tuple[int, ...]) -> float:
@@ -46,11 +32,89 @@ def cost(before: tuple[int, ...], after: tuple[int, ...]) -> float:
 
 
 @given(layout, layout)
-def test_elements_moved_are_those_of_the_graphs_rule(before: tuple[int, ...], after: tuple[int, ...]) -> None:
-    kinds = [(a, b) for a, b in zip(before, after, strict=True) if a != b]
-    if any(b == PARTIAL for _, b in kinds):
-        return  # the graph's rule knows no way to partial sums
-    assert abs(cost(before, after) - moved(before, after)) <= 1e-9 * moved(before, after)
+def test_arrays_and_a_pair_of_layouts_give_the_same_collectives(
+    before: tuple[int, ...], after: tuple[int, ...]
+) -> None:
+    def named(places: tuple[int, ...]) -> Layout:
+        words: dict[int, Place] = {0: "rows", 1: "columns"}
+        return Layout.of({name: words.get(p, p) for name, p in zip(NAMES, places, strict=True) if p != WHOLE})
+
+    numbers = dict(zip(NAMES, map(float, SIZES), strict=True)) | {"amount": AMOUNT}
+    pair = {move.kind: move for move in moves(named(before), named(after), Monomial.of("amount"))}
+    rows = columns(np.array([before, before])), columns(np.array([after, layout_of(before)]))
+    arrays: dict[Kind, list[Move]] = {}
+    for move in array_moves(*rows, AMOUNT, elements(AXES)):
+        if np.broadcast_to(move.happens, (2, 1))[0, 0]:
+            arrays.setdefault(move.kind, []).append(move)
+    assert list(arrays) == list(pair)
+    for kind, each in arrays.items():
+        assert sorted(NAMES[move.axis] for move in each) == sorted(pair[kind].axes)
+        largest = max(float(np.broadcast_to(move.amount, (2, 1))[0, 0]) for move in each)
+        assert largest == pytest.approx(pair[kind].elements.value(numbers))
+
+
+def layout_of(places: tuple[int, ...]) -> tuple[int, ...]:
+    """Another layout, so that each axis changes in one row and not in the other."""
+    return tuple(place if place != WHOLE else 0 for place in places)
+
+
+@given(layout, layout)
+def test_collectives_bring_every_rank_what_it_has_to_hold(before: tuple[int, ...], after: tuple[int, ...]) -> None:
+    """Run on the elements themselves: on each rank the sum and the cuts that the layouts say, nothing more or less."""
+    assume(all(a == b or b != PARTIAL for a, b in zip(before, after, strict=True)))
+    ranks = Ranks(before)
+    for axis, (a, b) in enumerate(zip(before, after, strict=True)):
+        if a == WHOLE and b != WHOLE:
+            ranks.slice(axis, b)
+    each = list(array_moves(columns(np.array([before])), columns(np.array([after])), ELEMENTS, elements(AXES)))
+    for kind, some in groupby(each, key=lambda move: move.kind):
+        group = list(some)
+        largest = max(float(np.asarray(move.amount).item()) for move in group)
+        if kind is not Kind.ALL_GATHER:
+            assert largest == pytest.approx(ranks.held)
+        for move in group:
+            ranks.run(kind, move.axis, after[move.axis])
+        if kind is Kind.ALL_GATHER:
+            assert largest == pytest.approx(ranks.held)
+    assert np.array_equal(ranks.values, Ranks(after).values, equal_nan=True)
+
+
+ELEMENTS = int(np.prod(SIZES)) ** 3
+
+
+class Ranks:
+    """Elements on all ranks: [ranks along each axis, element], NaN where a rank does not hold one. An element's number
+    has a digit for each dim and axis, so that an axis cuts a dim by one digit whatever the others do: an axis's part of
+    a dim is those elements whose digit is its rank. An axis of partial sums holds the value on all but one rank as 0.
+    """
+
+    def __init__(self, places: tuple[int, ...]) -> None:
+        self.digits = np.indices((*SIZES, *SIZES, *SIZES)).reshape(9, ELEMENTS)  # rows, columns, flat
+        self.values = np.broadcast_to(np.arange(ELEMENTS, dtype=float), (*SIZES, ELEMENTS)).copy()
+        for axis, place in enumerate(places):
+            if place == PARTIAL:
+                np.moveaxis(self.values, axis, 0)[1:] = 0.0
+        for axis, place in enumerate(places):
+            if place >= 0 or place == FLAT:
+                self.slice(axis, place)
+
+    @property
+    def held(self) -> int:
+        (count,) = {int(n) for n in (~np.isnan(self.values)).sum(axis=-1).ravel()}
+        return count
+
+    def slice(self, axis: int, place: int) -> None:
+        digit = self.digits[3 * (2 if place == FLAT else place) + axis]
+        for rank, values in enumerate(np.moveaxis(self.values, axis, 0)):
+            values[..., digit != rank] = np.nan
+
+    def run(self, kind: Kind, axis: int, after: int) -> None:
+        join = np.nansum if kind in (Kind.ALL_TO_ALL, Kind.ALL_GATHER) else np.sum
+        nobody = np.isnan(self.values).all(axis=axis, keepdims=True)
+        joined = np.where(nobody, np.nan, join(self.values, axis=axis, keepdims=True))
+        self.values = np.broadcast_to(joined, self.values.shape).copy()
+        if kind in (Kind.ALL_TO_ALL, Kind.REDUCE_SCATTER):
+            self.slice(axis, after)
 
 
 @given(st.lists(layout, min_size=1, max_size=5), st.lists(layout, min_size=1, max_size=5))

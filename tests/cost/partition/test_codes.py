@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from symconfig.cost.partition.change import change, columns, local
 from symconfig.cost.partition.codes import FORBIDDEN, MOST_AXES, codes, digits, every, read
 from symconfig.cost.partition.rates import Affine, Prices, Rate
-from symconfig.graph.program.net import FLAT, PARTIAL, WHOLE
+from symconfig.graph.layout import FLAT, PARTIAL, WHOLE
 
 AMOUNT = 2.0**20 * 3
 PLACES = np.array([FLAT, PARTIAL, WHOLE, 0, 1, 2])

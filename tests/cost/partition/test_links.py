@@ -14,7 +14,8 @@ from symconfig.cost.partition.costs import Costs, Keep, Objective, Training
 from symconfig.cost.partition.floor import floor_bytes
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.mesh import Mesh, MeshLevel
-from symconfig.graph.program.net import PARTIAL, Net, net
+from symconfig.graph.layout import PARTIAL
+from symconfig.graph.program.net import Net, net
 from symconfig.solve.partition.baselines import baseline
 from symconfig.solve.partition.run import folded
 from tests.solve.partition.programs import convolutions, transformer

@@ -116,15 +116,15 @@ GRIDS = {
     "tp": (TORCHRUN + "--tensor-model-parallel-size 16", r"got 8, need a multiple of tp x pp x cp = 16"),
     "pp": (TORCHRUN + "--pipeline-model-parallel-size 3", r"got 8, need a multiple of tp x pp x cp = 3"),
     "cp": (TORCHRUN + "--context-parallel-size 16", r"got 8, need a multiple of tp x pp x cp = 16"),
-    "batch": (TORCHRUN + "--global-batch-size 63", r"got 63, need a multiple of micro batch x dp = 8"),
-    "heads": (TORCHRUN + "--tensor-model-parallel-size 8 --num-attention-heads 36", r"got 36, need .* tp = 8"),
+    "batch": (TORCHRUN + "--global-batch-size 63", r"dp 8 x micro-batch 1 does not divide the batch of 63"),
+    "heads": (TORCHRUN + "--tensor-model-parallel-size 8 --num-attention-heads 36", r"36 attention heads cannot be split over tp 8"),
     "options unknown": (TORCHRUN + "$EXTRA_ARGS --tensor-model-parallel-size 16", r"got 8, need a multiple of tp = 16"),
     "file unread": (
         f". gone.sh\n{TORCHRUN}--pipeline-model-parallel-size $PP --tensor-model-parallel-size 16",
         r"got 8, need a multiple of tp x cp = 16",
     ),
     "fork": (FORK + "--tensor-model-parallel-size 16", r"got 8, need a multiple of tp x pp x cp = 16"),
-    "fork's batch": (FORK + "--global-batch-size 63", r"got 63, need a multiple of micro batch x dp = 8"),
+    "fork's batch": (FORK + "--global-batch-size 63", r"dp 8 x micro-batch 1 does not divide the batch of 63"),
     "recipe": (RECIPE + "model.tensor_model_parallel_size=16", r"got 8, need a multiple of tp = 16"),
     "yaml": (
         "torchrun --nproc_per_node 8 pretrain_gpt.py --yaml-cfg job.yaml",

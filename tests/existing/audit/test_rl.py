@@ -6,17 +6,20 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from symconfig.api import existing
 from symconfig.cli.main import main
 from symconfig.descriptor.load import load_model
+from symconfig.descriptor.rl import Lengths
 from symconfig.errors import InputError
 from symconfig.existing.audit.audit import Audit
 from symconfig.existing.launch.read import read
 from symconfig.existing.recover.known import by_name, model_of, models
 from symconfig.graph.count import parameters
 from symconfig.render import verl
+from symconfig.solve.lengths import quantiles
 from tests.runs.rl.test_step import planned
 
 GIB = 2.0**30
@@ -140,6 +143,46 @@ def test_copies_of_shards_hold_more() -> None:
     assert copies["actor's optimizer state"] == pytest.approx(2 * whole["actor's optimizer state"], rel=1e-3)
 
 
+def test_what_a_pass_gathers_is_beside_a_forward() -> None:
+    """Embedding and head are FSDP's root, whole from the first layer to the last: 2 x 151,936 x 4,096 in 16 bits."""
+    found = audited(of_verl())
+    assert found.judged is not None
+    run = found.judged.plan.best.predicted.memory
+    shards = 2 * parameters(load_model("qwen3-8b")).total / 16
+    assert run["weights"] - shards == pytest.approx(2 * 2 * 151936 * 4096, rel=0.01)
+    small = audited(of_verl("actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=4096"))
+    assert phases(small)["log-probabilities"].holds["forward"] > run["weights"] - shards
+
+
+def test_fsdp_offloads_by_its_own_policy_to_the_host() -> None:
+    """Shards, gradients and moments stay there for good, 16 bytes of a parameter: no GPU holds them in any phase."""
+    found = audited(of_verl("actor_rollout_ref.actor.fsdp_config.offload_policy=True"))
+    assert not any("actor's" in name for phase in phases(found).values() for name in phase.holds)
+    assert found.judged is not None
+    count = parameters(load_model("qwen3-8b")).total
+    assert found.judged.plan.rl[0].host_bytes == pytest.approx(16 * count / 16, rel=0.15)
+
+
+@pytest.mark.parametrize("workers", ["fsdp", "megatron"])
+def test_adapters_are_trained_alone(workers: str) -> None:
+    """Of rank 32 beside each linear layer of Qwen3-8B: r (in + out) of 36 layers (PEFT), with one beside q, k and v
+    and one beside gate and up for Megatron-Bridge's. The actor without them is the reference."""
+    rank, parts = (
+        32,
+        ((4096, 4096), (4096, 1024), (4096, 1024), (4096, 4096), (4096, 12288), (4096, 12288), (12288, 4096)),
+    )
+    more, config = f"actor_rollout_ref.model.lora_rank={rank}", "ppo_trainer"
+    if workers == "megatron":
+        parts = ((4096, 6144), (4096, 4096), (4096, 24576), (12288, 4096))
+        more, config = f"actor_rollout_ref.model.lora.rank={rank}", "ppo_megatron_trainer"
+    trained = 36 * rank * sum(each + other for each, other in parts)
+    found = phases(audited(of_verl(more, config=config)))
+    held = found["update"].holds
+    assert held["actor's gradients"] == pytest.approx(trained * 4 / (16 if workers == "fsdp" else 1), rel=1e-6)
+    assert "reference" not in {name for phase in found.values() for name in phase.holds}
+    assert found["reference"].holds["actor's weights"] == held["actor's weights"]
+
+
 def test_an_engine_of_its_own_has_gpus_of_its_own() -> None:
     found = audited(of_verl("rollout.nnodes=1 rollout.n_gpus_per_node=4"))
     assert found.side.gpus == 20
@@ -160,10 +203,9 @@ def test_a_critic_is_trained_where_the_advantage_asks_for_one() -> None:
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ("actor_rollout_ref.model.lora_rank=32", "adapters under reinforcement learning are not predicted"),
+        ("actor_rollout_ref.model.lora_adapter_path=/adapters", "stand in a folder, which is not read"),
         ("actor_rollout_ref.rollout.name=trtllm", "this engine is not predicted"),
         ("actor_rollout_ref.actor.strategy=veomni", "workers of this kind are not predicted"),
-        ("actor_rollout_ref.actor.fsdp_config.offload_policy=True", "FSDP2's own offload is not predicted"),
         ("actor_rollout_ref.model.path=my/model", "the model is not one that is known by its name"),
         ("actor_rollout_ref.actor.use_dynamic_bsz=False", "says what a micro-batch holds"),
         ("actor_rollout_ref.rollout.gpu_memory_utilization=0.05", "no room for its weights"),
@@ -175,7 +217,7 @@ def test_what_is_not_predicted_has_one_reason(more: str, why: str) -> None:
     assert [why in problem.what for problem in found.unpredicted] == [True]
 
 
-def test_a_micro_batch_of_padded_sequences_has_all_of_each() -> None:
+def test_a_micro_batch_of_padded_sequences_has_as_much_of_each_as_of_its_longest() -> None:
     fixed = ("actor_rollout_ref.actor.use_dynamic_bsz=False actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 "
              "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4 "
              "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4 ")  # fmt: skip
@@ -185,7 +227,15 @@ def test_a_micro_batch_of_padded_sequences_has_all_of_each() -> None:
     assert packed.judged is not None
     assert padded.judged.plan.best.batch.seq_length == 4 * 4096
     assert 4 * 1200 < packed.judged.plan.best.batch.seq_length < 4 * 4096
-    assert phases(padded)["update"].seconds > 2 * phases(packed)["update"].seconds
+    draws = np.random.default_rng(0).choice(quantiles(Lengths(mean=900.0, max=3072)), (20_000, 4))
+    longest = 300.0 + draws.max(axis=1).mean()  # of four sequences, all of which are padded to it
+    for found, each in ((padded, longest), (packed, 1200.0)):
+        assert found.judged is not None
+        step, best = found.judged.run.step, found.judged.plan.best
+        assert step is not None
+        assert best.batch.num_microbatches == 64 * 8 / 4 / 16
+        assert step.fill * best.batch.seq_length == pytest.approx(4 * each, rel=0.01)
+    assert phases(padded)["update"].seconds > 1.25 * phases(packed)["update"].seconds
 
 
 def script(tmp_path: Path, *, model: bool = True) -> Path:
@@ -297,6 +347,23 @@ def test_what_a_branch_adds_to_an_array_of_overrides_is_not_known(tmp_path: Path
     assert {item.name for item in found.reading.settings} >= {"actor_rollout_ref.actor.ppo_mini_batch_size"}
 
 
+def test_a_script_for_several_kinds_of_accelerators_is_read_for_gpus(tmp_path: Path) -> None:
+    """verl's examples ask whether Ascend's torch is there; bash takes a list behind `:-` as it is."""
+    path = tmp_path / "run.sh"
+    head = (
+        "DEVICE=${DEVICE:-$(python3 -c 'import torch_npu' 2>/dev/null && echo npu || echo gpu)}\n"
+        'FILES=${FILES:-["/data/train.parquet"]}\n'
+        'case "${DEVICE}" in gpu) TP=4 ;; npu) TP=8 ;; *) exit 1 ;; esac\nset -x'
+    )
+    text = of_verl("actor_rollout_ref.rollout.tensor_model_parallel_size=$TP", "data.val_files=$FILES")
+    path.write_text(text.replace("set -x", head))
+    found = audited(str(path))
+    assert found.judged is not None
+    assert found.judged.plan.rl[0].rollout_tp == 4
+    said = {setting.name: setting.values[-1].text for setting in found.reading.settings if setting.values}
+    assert "train.parquet" in said["data.val_files"]
+
+
 def test_verls_overrides_are_read_under_their_own_keys() -> None:
     reading = read(of_verl("actor_rollout_ref.rollout.n=4"))
     names = [setting.name for setting in reading.settings]
@@ -311,7 +378,9 @@ CARDS = {
     "Qwen/Qwen2-7B": 7.62, "Qwen/Qwen2-72B": 72.7, "Qwen/Qwen2.5-0.5B": 0.49, "Qwen/Qwen2.5-1.5B": 1.54,
     "Qwen/Qwen2.5-3B": 3.09, "Qwen/Qwen2.5-14B": 14.7, "Qwen/Qwen2.5-32B": 32.5, "Qwen/Qwen3-0.6B": 0.6,
     "Qwen/Qwen3-1.7B": 1.7, "Qwen/Qwen3-14B": 14.8, "deepseek-ai/deepseek-llm-7b": 6.91,
-    "mistralai/Mistral-Nemo-2407": 12.2,
+    "mistralai/Mistral-Nemo-2407": 12.2, "Qwen/Qwen3.5-35B-A3B": 35.0, "Qwen/Qwen3.5-122B-A10B": 122.0,
+    "Qwen/Qwen3.5-397B-A17B": 397.0, "Qwen/Qwen3.5-9B": 9.0, "openai/gpt-oss-20b": 20.9, "tencent/Hy3": 295.0,
+    "moonshotai/Moonlight-16B-A3B": 16.0, "deepseek-ai/DeepSeek-V4-Flash": 284.0, "zai-org/GLM-4-9B-0414": 9.4,
 }  # fmt: skip
 
 
@@ -330,6 +399,7 @@ def test_a_known_model_has_the_parameters_of_its_card(name: str) -> None:
         ("/root/Qwen3-30B-A3B-FP8/", "qwen3-30b-a3b"),
         ("/models/Qwen2.5-3B-Instruct", "Qwen2.5-3B"),
         ("Qwen/Qwen3-4B-Instruct-2507", "Qwen3-4B-2507"),
+        ("/hdfs/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "nemotron-3-nano-30b-a3b"),
         ("somebody/else", None),
     ],
 )

@@ -86,6 +86,7 @@ EXACT = [
     ("for i in 1 2 3; do [ $i = 2 ] && continue; A+=$i; done", "$A"),
     ("A=7b; case $A in 8b) B=1;; 7?) B=2;; *) B=3;; esac", "$B"),
     ("if [[ ab == a* && ! x == y ]]; then A=1; else A=2; fi", "$A"),
+    ('A=1; if [[ $A != 1 ]]; then A=2; elif [[ ${1} != "slurm" ]]; then A=3; fi', "$A"),
     ("if [ 3 -gt 2 -a x != y ]; then A=1; fi", "$A"),
     ("if [[ 2048 =~ ^[0-9]+$ ]]; then A=1; else A=2; fi", "$A"),
     ("f() { local x=$1; Y=$x-$2; }; x=o; f a 'b c'", '"$Y" $x'),

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.runs.rl.logits import OPENRLHF, PAIRS, TRL, VERL
+from symconfig.runs.rl.logits import OPENRLHF, OPENRLHF_PAIRS, PAIRS, TRL, VERL
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
 from symconfig.solve.prospect import Prospect
 from symconfig.verify.states.activations import as_run
@@ -216,7 +216,7 @@ def test_openrlhf_takes_what_is_predicted_of_each_logit() -> None:
     each = {name: (many[name] - few[name]) / (2 * TOKENS * 2048) for name in few}
     assert each["kept"] == pytest.approx(OPENRLHF.kept)
     assert each["reference"] == pytest.approx(OPENRLHF.kept + OPENRLHF.forward)
-    assert each["update"] == pytest.approx(OPENRLHF.update)
+    assert each["update"] == pytest.approx(OPENRLHF_PAIRS.update)
 
 
 def test_tiles_of_logits_take_what_is_predicted(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from symconfig.cost.partition.change import change
 from symconfig.cost.partition.rates import elements
 from symconfig.descriptor.mesh import Axis
 from symconfig.graph import dims as d
-from symconfig.graph.program.net import PARTIAL, WHOLE, net
+from symconfig.graph.layout import PARTIAL, WHOLE
+from symconfig.graph.program.net import net
 from symconfig.solve.partition.follow import NEVER, Arrival, matching, move
 from tests.solve.partition.programs import transformer
 

@@ -14,7 +14,8 @@ from symconfig.cost.partition.rates import elements
 from symconfig.cost.partition.work import Rows, held
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph import dims as d
-from symconfig.graph.program.net import FLAT, Net, net
+from symconfig.graph.layout import FLAT
+from symconfig.graph.program.net import Net, net
 from symconfig.solve.partition.baselines import baseline, random_rows
 from symconfig.solve.partition.degrees import Way
 from symconfig.solve.partition.placements import Placement, Placements, placements, stored

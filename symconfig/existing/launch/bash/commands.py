@@ -19,6 +19,8 @@ from symconfig.existing.launch.bash.values import Array, Field, Part, Parts, fie
 from symconfig.existing.launch.text import Place
 
 Words = Sequence[Field]
+# Code that asks whether accelerators are Ascend's: no GPU is, that a run can be planned for.
+_OTHERS = re.compile(r"\s*import torch_npu\s*")
 
 
 def run_words(shell: Interpreter, words: Words, place: Place) -> Truth:
@@ -38,6 +40,8 @@ def run_words(shell: Interpreter, words: Words, place: Place) -> Truth:
 def _program(shell: Interpreter, words: Words, place: Place) -> Truth:
     """Record something outside of the shell; it is never run."""
     shell.budget.spend(8)  # it is looked through for launchers, programs and options
+    if len(words) == 3 and words[1].text == "-c" and _OTHERS.fullmatch(words[2].text):
+        return FALSE
     if nested.shell_code(shell, words, place):
         return STARTED
     script = next((word.text for word in words[1:3] if word.text.endswith(".py")), None)

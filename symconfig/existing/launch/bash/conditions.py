@@ -219,7 +219,8 @@ def _double_tokens(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
         if previous == b"=~":
             ranges.append((first, last))
             continue
-        while data[first : first + 1] in (b"(", b"!") and last > first + 1 and previous not in (b"==", b"=", b"!="):
+        whole = data[first:last] == b"!=" or previous in (b"==", b"=", b"!=")
+        while data[first : first + 1] in (b"(", b"!") and last > first + 1 and not whole:
             ranges.append((first, first + 1))
             first += 1
         tail = []

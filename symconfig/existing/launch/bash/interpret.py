@@ -52,7 +52,7 @@ class Interpreter:
         """Run all of a source; return its status. Raises Leave, Exhausted."""
         root = parse(source)
         if root.has_error:
-            for node in errors_of(root):
+            for node in errors_of(root, source.data):
                 self.unread(source, node, "is not understood as bash")
         return self.statements(source, statements_of(root))
 

@@ -70,13 +70,19 @@ def clauses_of(node: Node) -> Iterator[tuple[list[Node], list[Node]]]:
         yield from clauses_of(clause)
 
 
-def errors_of(root: Node) -> Iterator[Node]:
-    """Yield the outermost pieces that the parser could not place, at most ten."""
+def errors_of(root: Node, data: bytes) -> Iterator[Node]:
+    """Yield the outermost pieces that the parser could not place, at most ten. What stands inside `${...}` is read
+    without it (`expand.Expander`), and counts where the parser ends the expansion elsewhere."""
     stack, count = [root], 0
     while stack and count < 10:
         node = stack.pop()
         if node.type == "ERROR" or node.is_missing:
             count += 1
             yield node
-        elif node.has_error:
+        elif node.has_error and not (node.type == "expansion" and _closed(data, node)):
             stack += reversed(node.children)
+
+
+def _closed(data: bytes, node: Node) -> bool:
+    """Say whether an expansion ends where its braces do."""
+    return lexer.closing(data, node.start_byte + 1, len(data)) == node.end_byte - 1

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from symconfig.cost.framework import Bytes
+from symconfig.cost.stages import Offload
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.existing.recover.run import Described, Run
 from symconfig.frameworks.behaviour import Switches, switched
@@ -28,7 +29,7 @@ _NARROW = Bytes(weight=2.0, gradient=2.0, optimizer=4.0)  # a model that is itse
 class Workers:
     """dp: replicas; sp: ranks of a sequence; copies: groups of GPUs that each hold a whole model in shards. room:
     tokens of a micro-batch on all ranks of a sequence; microbatches: of an update, on all replicas. narrow: the model
-    itself is in 16 bits. liger: its kernels."""
+    itself is in 16 bits. liger: its kernels. streamed: its shards, gradients and optimizer live on the host."""
 
     dp: int
     sp: int
@@ -38,6 +39,7 @@ class Workers:
     copies: int = 1
     narrow: bool = False
     liger: bool = False
+    streamed: bool = False
 
 
 def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
@@ -58,6 +60,7 @@ def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
         cp_comm="a2a" if workers.sp > 1 else "p2p",
         modules=frozenset({LAYER}) if workers.recompute else frozenset(),
         zero=3,
+        offload=Offload(float(workers.streamed), workers.streamed),
         framework=framework,
         backend="deepspeed",
         version=DEEPSPEED_RELEASE,
@@ -66,6 +69,8 @@ def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
         plain_options("bf16", experts=bool(model.model.experts)),
         recompute=whole if workers.recompute else Recompute("none"),
         zero_stage=3,
+        optimizer_offload=float(workers.streamed),
+        param_offload=workers.streamed,
         cp_comm="a2a" if workers.sp > 1 else None,
         overlap=Overlap(grad_reduce=many, param_gather=many, tp_comm=False, pp_p2p=False),
     )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.reading import Reading, Setting
-from symconfig.existing.recover.deepspeed_model import unnamed
+from symconfig.existing.recover.deepspeed_model import unnamed, with_adapter
 from symconfig.existing.recover.known import by_name
 from symconfig.existing.recover.run import Assumed, Described
 from symconfig.existing.recover.supplied import Supplied
@@ -27,9 +30,16 @@ def described(reading: Reading, setting: Setting | None, supplied: Supplied) -> 
     if model.vision is not None:
         model = model.model_copy(update={"vision": None})
         assumed.append(Assumed("images", "none", "prompts with images are not predicted: the tower is left out"))
-    if model.adapter is not None:
-        raise InputError(Problem("adapters under reinforcement learning are not predicted", field="model"))
     return Described(model, zoo_match(model), tuple(assumed))
+
+
+def adapted(model: Described, reading: Reading, fields: Mapping[str, object]) -> Described:
+    """Return the model with an adapter of these fields. Raises InputError where it has no such adapter."""
+    problems: list[Problem] = []
+    made = with_adapter(model.model, fields, problems)
+    if made is None:
+        raise InputError([replace(problem, file=reading.file) for problem in problems])
+    return replace(model, model=made)
 
 
 def _unknown(reading: Reading, setting: Setting | None) -> Problem:
@@ -37,7 +47,7 @@ def _unknown(reading: Reading, setting: Setting | None) -> Problem:
         return unnamed(None, Problem("", reading.file))
     place, word = setting.place, setting.values[-1]
     where = Problem("", place.file, place.line, place.column, setting.spelled)
-    if word.unknown:
+    if word.unknown and not word.text.rpartition("/")[2]:
         return Problem(
             f"its value {word.unknown}", place.file, place.line, place.column, setting.spelled, hint="--model M"
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil
+from posixpath import basename
 from typing import ClassVar
 
 from symconfig.descriptor.rl import Rl
@@ -18,14 +19,15 @@ from symconfig.existing.recover.known import weight_bytes
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl.model import described
 from symconfig.existing.recover.rl.script import MANY, Script
-from symconfig.existing.recover.rl.sequences import lengths, section, together
+from symconfig.existing.recover.rl.sequences import lengths, together
 from symconfig.existing.recover.rl.step import Packed, Step
-from symconfig.existing.recover.rl.values import Trainer
+from symconfig.existing.recover.rl.trainers import MEGATRON, SLIME, Trainer, Workers
 from symconfig.existing.recover.run import Assumed, Run
 from symconfig.existing.recover.words import settings
 from symconfig.frameworks.megatron.flags import first_with, flags, resolve
 
 _ADVANTAGES = {"ppo": "ppo", "gspo": "gspo", "reinforce_plus_plus": "reinforce_plus_plus"}
+_ASYNC = "train_async"  # the program whose engine generates while the last step is trained on
 _PROMPT = 1024  # tokens of the longest prompt, where no option says it
 _SHARE = 0.85  # of a GPU for SGLang, which derives it from the GPU where --sglang-mem-fraction-static is absent
 _BATCH = ("--micro-batch-size", "--global-batch-size", "--seq-length")  # slime's own meaning of them
@@ -48,11 +50,11 @@ ALWAYS = ("--bf16", "--use-distributed-optimizer")
 class Reader(Script):
     """One script on so many GPUs; what is wrong is gathered."""
 
-    TRAINER: ClassVar[Trainer] = "slime"
+    TRAINER: ClassVar[Trainer] = SLIME
 
     @property
-    def workers(self) -> str:
-        return "megatron"
+    def workers(self) -> Workers:
+        return MEGATRON
 
     def version(self) -> str:
         """Return the Megatron-LM release that its workers are read as."""
@@ -113,29 +115,24 @@ class Reader(Script):
         if share is None:
             why = "SGLang derives it from the GPU; --sglang-mem-fraction-static says it"
             self.assumed.append(Assumed("share of memory for the engine", f"{_SHARE:g}", why))
-        try:
-            return section(
-                self.reading.file,
-                algorithm=_ADVANTAGES.get(advantage, "grpo"),
-                prompts=prompts,
-                samples=samples,
-                updates=updates if prompts * samples % updates == 0 else 1,
-                prompt_length=lengths(prompt, self.supplied.prompt_length, "prompt", self.assumed),
-                response_length=lengths(response, self.supplied.response_length, "response", self.assumed),
-                reference=values.switch("use_kl_loss") or bool(values.number("kl_coef")),
-                entropy=bool(values.number("entropy_coef")),
-                placement="split" if served else "colocated",
-                rollout_gpus=served or None,
-                rollout={
-                    "engine": "sglang",
-                    "tp": values.whole("rollout_num_gpus_per_engine"),
-                    "memory_share": share or _SHARE,
-                    "max_num_seqs": values.whole("sglang_server_concurrency") or 512,
-                },
-            )
-        except InputError as error:
-            self.problems += error.problems
-            return None
+        return self.section(
+            algorithm=_ADVANTAGES.get(advantage, "grpo"),
+            prompts=prompts,
+            samples=samples,
+            updates=updates if prompts * samples % updates == 0 else 1,
+            prompt_length=lengths(prompt, self.supplied.prompt_length, "prompt", self.assumed),
+            response_length=lengths(response, self.supplied.response_length, "response", self.assumed),
+            reference=values.switch("use_kl_loss") or bool(values.number("kl_coef")),
+            entropy=bool(values.number("entropy_coef")),
+            placement="split" if served else "colocated",
+            rollout_gpus=served or None,
+            rollout={
+                "engine": "sglang",
+                "tp": values.whole("rollout_num_gpus_per_engine"),
+                "memory_share": share or _SHARE,
+                "max_num_seqs": values.whole("sglang_server_concurrency") or 512,
+            },
+        )
 
     def _run(self, rl: Rl, gpus: int) -> Run:
         values = self.values
@@ -146,7 +143,8 @@ class Reader(Script):
         tp, pp, cp = (names.whole(f"{name}_parallel_size") for name in ("tensor_model", "pipeline_model", "context"))
         room = self._room(cp, rl, "max_tokens_per_gpu")
         dp = max(1, gpus // (tp * pp * cp))
-        packed = Packed(room=room, length=rl.mean_tokens).within(rl, dp)
+        fixed = None if values.switch("use_dynamic_batch_size") else values.whole("micro_batch_size") or 1
+        packed = Packed(room=room, length=rl.mean_tokens, sequences=fixed).within(rl, dp)
         room, batch = packed.room, packed.spread(rl, dp)
         own = ["--micro-batch-size", "1", "--global-batch-size", str(batch), "--seq-length", str(room)]
         whole = Namespace((*names.settings, *settings(own, self.reading.file)), names.table)
@@ -162,13 +160,14 @@ class Reader(Script):
         read = min(most, self._room(cp, rl, "log_probs_max_tokens_per_gpu"))
         away = ("weights", "optimizer state") if values.switch("colocate") or values.switch("offload_train") else ()
         step = Step(
-            trainer="slime",
-            workers="megatron",
+            trainer=SLIME,
+            workers=MEGATRON,
             rl=rl.model_copy(update={"tokens_per_gpu": -(-room // cp)}),
             fill=packed.fill(rl, run.configuration.global_batch),
             read=read / room,
             reference_read=read / room,
             away=away,
+            waits=not basename(program.text if (program := self.reading.program) else "").startswith(_ASYNC),
             reference="swapped",  # slime/backends/megatron_utils/actor.py, TensorBackuper
             chunked_logits=(values.number("log_probs_chunk_size") or -1) > 0,
             weight_bytes=weight_bytes(values.text("hf_checkpoint") or ""),

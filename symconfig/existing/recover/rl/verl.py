@@ -12,11 +12,11 @@ from math import ceil
 
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import InputError, Problem
-from symconfig.existing.recover.rl.model import described
+from symconfig.existing.recover.rl.model import adapted, described
 from symconfig.existing.recover.rl.script import MANY
-from symconfig.existing.recover.rl.sequences import lengths, section, together
+from symconfig.existing.recover.rl.sequences import lengths, padded, together
 from symconfig.existing.recover.rl.step import Packed, Step
-from symconfig.existing.recover.rl.verl_workers import ACTOR, CRITIC, Workers
+from symconfig.existing.recover.rl.verl_workers import ACTOR, CRITIC, MODEL, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.plans.rl import ReferencePlace
@@ -35,7 +35,7 @@ class Reader(Workers):
         """Return the actor's run with the step around it. Raises InputError with all that keeps it from being
         predicted."""
         self.problems += self._refused()
-        model = self._model("actor_rollout_ref.model.path", self.supplied)
+        model = self._adapted(self._model(f"{MODEL}.path", self.supplied))
         rl, packed = self._rl(), None
         if rl is not None:
             packed = self._packed(ACTOR, self._degree(ACTOR), rl)
@@ -55,14 +55,15 @@ class Reader(Workers):
     def _refused(self) -> Iterator[Problem]:
         """Yield what no prediction is made of."""
         values = self.values
-        if self.workers not in ("megatron", "fsdp"):
-            yield self._problem(f"{ACTOR}.strategy", "workers of this kind are not predicted", got=self.workers)
+        if not self.workers.predicted:
+            yield self.problem(f"{ACTOR}.strategy", "workers of this kind are not predicted", got=self.workers.name)
         engine = values.text(f"{ROLLOUT}.name")
         if engine is not None and engine not in _ENGINES:
-            yield self._problem(f"{ROLLOUT}.name", "this engine is not predicted", got=engine, need="vllm or sglang")
-        for key in ("actor_rollout_ref.model.lora_rank", "actor_rollout_ref.model.lora.rank"):
-            if values.number(key):
-                yield self._problem(key, "adapters under reinforcement learning are not predicted")
+            yield self.problem(f"{ROLLOUT}.name", "this engine is not predicted", got=engine, need="vllm or sglang")
+        for key in ("lora_adapter_path", "lora.adapter_path"):
+            if values.text(f"{MODEL}.{key}"):
+                what = "the adapters that are trained on stand in a folder, which is not read"
+                yield self.problem(f"{MODEL}.{key}", what)
 
     def _left_out(self) -> Iterator[Assumed]:
         """Yield what runs in a step, too, and is not predicted."""
@@ -73,6 +74,17 @@ class Reader(Workers):
     def _model(self, key: str, supplied: Supplied) -> Described | None:
         try:
             return described(self.reading, self.values.arguments.find(key), supplied)
+        except InputError as error:
+            self.problems += error.problems
+            return None
+
+    def _adapted(self, model: Described | None) -> Described | None:
+        """Return the actor with the adapters that it is trained by, if any."""
+        fields = None if model is None or model.model.adapter is not None else self.adapter(model.model)
+        if model is None or fields is None:
+            return model
+        try:
+            return adapted(model, self.reading, fields)
         except InputError as error:
             self.problems += error.problems
             return None
@@ -102,7 +114,7 @@ class Reader(Workers):
             values.whole(f"{ROLLOUT}.data_parallel_size") or 1
         )
         engine = values.text(f"{ROLLOUT}.name")
-        return self._section(
+        return self.section(
             algorithm=_ADVANTAGES.get(advantage, "grpo"),
             prompts=updates * min(batch, prompts),
             samples=samples,
@@ -122,25 +134,20 @@ class Reader(Workers):
             },
         )
 
-    def _section(self, **fields: object) -> Rl | None:
-        try:
-            return section(self.reading.file, **fields)
-        except InputError as error:
-            self.problems += error.problems
-            return None
-
     def _packed(self, at: str, cp: int, rl: Rl) -> Packed | None:
         """Return the micro-batches of an update."""
-        room = self._room(
-            f"{at}.ppo_micro_batch_size", f"{at}.use_dynamic_bsz", f"{at}.ppo_max_token_len_per_gpu", cp, rl
-        )
+        micro = f"{at}.ppo_micro_batch_size"
+        room = self._room(micro, f"{at}.use_dynamic_bsz", f"{at}.ppo_max_token_len_per_gpu", cp, rl)
         if room is None:
             what = f"neither this nor {at}.use_dynamic_bsz says what a micro-batch holds"
             self.problems.append(Problem(what, self.reading.file, field=f"{at}.ppo_micro_batch_size_per_gpu"))
             return None
-        model = "critic.model" if at == CRITIC else "actor_rollout_ref.model"
+        model = "critic.model" if at == CRITIC else MODEL
         packs = self.values.switch(f"{model}.use_remove_padding")
-        return Packed(room=room, length=rl.mean_tokens if packs else float(rl.longest))
+        if self.values.switch(f"{at}.use_dynamic_bsz"):
+            return Packed(room=room, length=rl.mean_tokens)
+        sequences = self._sequences(micro, cp) or 1
+        return Packed(room=room, length=rl.mean_tokens if packs else padded(rl, sequences), sequences=sequences)
 
     def _room(self, micro: str, dynamic: str, most: str, cp: int, rl: Rl) -> int | None:
         """Return the tokens that a micro-batch has room for on all ranks of a sequence."""
@@ -148,13 +155,18 @@ class Reader(Workers):
         if values.switch(dynamic):
             tokens = values.whole(most)
             return None if tokens is None else max(tokens * cp, rl.longest)
-        sequences = values.whole(f"{micro}_per_gpu")
-        if sequences is None and (whole := values.whole(micro)) is not None:
-            sequences = max(1, whole * cp // self._trained_gpus)
+        sequences = self._sequences(micro, cp)
         if sequences is None:
             return None
-        packs = values.switch("actor_rollout_ref.model.use_remove_padding")
+        packs = values.switch(f"{MODEL}.use_remove_padding")
         return together(rl, sequences) if packs else sequences * rl.longest
+
+    def _sequences(self, micro: str, cp: int) -> int | None:
+        """Return the sequences of a micro-batch that is not made by tokens."""
+        if (sequences := self.values.whole(f"{micro}_per_gpu")) is not None:
+            return sequences
+        whole = self.values.whole(micro)
+        return None if whole is None else max(1, whole * cp // self._trained_gpus)
 
     def _critic(self, model: Described, rl: Rl) -> tuple[Run, float]:
         """Return the critic's run, on the actor's GPUs."""
@@ -177,11 +189,11 @@ class Reader(Workers):
         read = {at: min(most, self._read(at, degrees.cp, rl) or room) / room for at in (ROLLOUT, REFERENCE)}
         parts = {"weights": "param_offload", "optimizer state": "optimizer_offload"}
         return Step(
-            trainer="verl",
-            workers="megatron" if self.workers == "megatron" else "fsdp",
+            trainer=self.TRAINER,
+            workers=self.workers,
             rl=rl.model_copy(update={"tokens_per_gpu": -(-room // degrees.cp)}),
             fill=fill,
-            fused_logits=values.switch("actor_rollout_ref.model.use_fused_kernels"),
+            fused_logits=values.switch(f"{MODEL}.use_fused_kernels"),
             read=read[ROLLOUT],
             reference_read=read[REFERENCE],
             away=tuple(part for part, key in parts.items() if values.switch(self._engine(ACTOR, key))),
@@ -192,7 +204,7 @@ class Reader(Workers):
     def _reference_place(self) -> ReferencePlace:
         """Return where the reference is while it is not read. FSDP's is offloaded whatever is said
         (transformer_impl.py: "We force reference policy to use CPUOffload to save memory")."""
-        if self.workers == "fsdp":
+        if not self.workers.options:
             return "streamed"
         return "offloaded" if self.values.switch(f"{REFERENCE}.megatron.param_offload") else "resident"
 

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from torch.fx import Node
 
-from symconfig.graph.program.net import PARTIAL, WHOLE, Option, Place
+from symconfig.graph.layout import PARTIAL, WHOLE
+from symconfig.graph.program.net import Option, Place
 from symconfig.graph.program.torch_source.nodes import Dims, Leaf, NodeSeen, Seen, tensors
 from symconfig.solve.partition.executed.kernels import bias_of, cannot, makes, mean
 from symconfig.solve.partition.placements import MeshDim
