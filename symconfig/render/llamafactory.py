@@ -250,8 +250,5 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 def _notes(plan: Plan) -> Iterator[str]:
     yield from deepspeed_launch.notes(plan)
     yield from towers.notes(plan, "image_max_pixels")
-    if stage(plan) != "pt" and plan.job.sequences is None:
-        yield (
-            "Sequences are padded to the longest of their micro-batch, not to cutoff_len: the prediction, for full "
-            "ones, is an upper bound"
-        )
+    if stage(plan) != "pt":
+        yield from trainer.padded(plan, "cutoff_len")

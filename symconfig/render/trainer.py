@@ -96,6 +96,15 @@ def program_problems(plan: Plan, name: str) -> Iterator[Problem]:
         yield Problem(f"{name} takes a whole number", field="adapter.lora_alpha", got=str(adapter.lora_alpha))
 
 
+def padded(plan: Plan, longest: str) -> Iterator[str]:
+    """Yield what sequences of which a job says no lengths are padded to; longest: the program's word for the most."""
+    if plan.job.sequences is None:
+        yield (
+            f"Sequences are padded to the longest of their micro-batch, not to {longest}: the prediction, for full "
+            "ones, is an upper bound"
+        )
+
+
 def named(plan: Plan) -> str | None:
     """Return the name or folder of the model, whose weights are left out where they are to be random."""
     return plan.job.training.hf_weights or plan.model.huggingface_id

@@ -124,6 +124,7 @@ SPREAD = (
     Spread("qwen2.5-7b-lora-dpo-openrlhf", "qwen2.5-7b-lora", "h100", 8, None, PAIRS | {"target": "openrlhf"}),
     Spread("llama3.1-70b-dpo-swift", "llama3.1-70b", "h100", 64, None, _pairs("ms-swift-rlhf", loss="hinge")),
     Spread("qwen3-30b-a3b-dpo-swift", "qwen3-30b-a3b", "h100", 32, None, PAIRS | {"target": "ms-swift-rlhf"}),
+    Spread("llama3.1-8b-ipo-swift", "llama3.1-8b", "h100", 8, None, _pairs("ms-swift-deepspeed", loss="ipo")),
     # Fine-tuning on sequences of many lengths, which fill those of seq_length.
     Spread(
         "qwen2.5-7b-packed",

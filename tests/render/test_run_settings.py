@@ -178,9 +178,18 @@ def test_each_field_is_passed_on_or_named_as_not_passed_on(target: str) -> None:
     told = "".join(file.text for file in files if file.path not in ("plan.json", "REPORT.md"))
     marks = {**{name: str(value) for name, value in values.items()}, "data_path": "marked-data"}
     marks["distributed_timeout_minutes"] = "77"
-    if target in ("transformers", "llamafactory", "ms-swift", "ms-swift-rlhf", "torchtitan", "trl", "verl"):
+    if target in (
+        "transformers",
+        "llamafactory",
+        "ms-swift",
+        "ms-swift-rlhf",
+        "torchtitan",
+        "trl",
+        "verl",
+        "ms-swift-deepspeed",
+    ):
         marks["distributed_timeout_minutes"] = str(77 * 60)
-    if target in ("transformers", "llamafactory", "trl"):
+    if target in ("transformers", "llamafactory", "trl", "ms-swift-deepspeed"):
         marks["eval_iters"] = "eval_strategy"
     for name, mark in marks.items():
         assert (mark in told) != (name in source.unsaid), name

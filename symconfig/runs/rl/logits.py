@@ -63,7 +63,15 @@ TRL = LogitBytes(
 # ms-swift 4.6.0 on Megatron-Core (megatron/trainers/dpo_trainer.py): the model itself makes the loss of each token, as
 # in pre-training; the reference, which is read first, has 16-bit logits and their fp32 copy.
 SWIFT_PAIRS = LogitBytes(forward=6.0, update=0.0)
+# ms-swift 4.6.0 on Transformers (rlhf_trainers/rlhf_mixin.py, TRL's selective_log_softmax): 16-bit logits and, row by
+# row, their log-softmax, which alone is kept; its gradient and the logits' are two more.
+SWIFT_HF_PAIRS = LogitBytes(forward=4.0, update=6.0, added=False, kept=2.0)
 # Of an actor that is planned for a target; VERL where nothing else is known. And of pairs; PAIRS where nothing else is.
 BY_TARGET: Mapping[str, LogitBytes] = {"verl": VERL, "slime": SLIME, "openrlhf": OPENRLHF, "trl": TRL}
-OF_PAIRS: Mapping[str, LogitBytes] = {"openrlhf": OPENRLHF_PAIRS, "trl": TRL, "ms-swift-rlhf": SWIFT_PAIRS}
+OF_PAIRS: Mapping[str, LogitBytes] = {
+    "openrlhf": OPENRLHF_PAIRS,
+    "trl": TRL,
+    "ms-swift-rlhf": SWIFT_PAIRS,
+    "ms-swift-deepspeed": SWIFT_HF_PAIRS,
+}
 PLAIN = LogitBytes(forward=0.0, update=0.0)  # what the planner counts

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.runs.rl.logits import OPENRLHF, OPENRLHF_PAIRS, PAIRS, TRL, VERL
+from symconfig.runs.rl.logits import OPENRLHF, OPENRLHF_PAIRS, PAIRS, SWIFT_HF_PAIRS, TRL, VERL
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
 from symconfig.solve.prospect import Prospect
 from symconfig.verify.states.activations import as_run
@@ -217,6 +217,21 @@ def test_openrlhf_takes_what_is_predicted_of_each_logit() -> None:
     assert each["kept"] == pytest.approx(OPENRLHF.kept)
     assert each["reference"] == pytest.approx(OPENRLHF.kept + OPENRLHF.forward)
     assert each["update"] == pytest.approx(OPENRLHF_PAIRS.update)
+
+
+def swift(model: Any, tokens: Any) -> tuple[Any, None]:
+    row = tokens.flatten()  # without padding, all sequences are in one
+    (logits,) = model(input_ids=row[None], use_cache=False).logits
+    return logits.log_softmax(-1).gather(-1, row.roll(-1)[:, None]).view(tokens.shape).sum(-1), None
+
+
+def test_ms_swift_takes_what_is_predicted_of_each_logit() -> None:
+    """Of padded sequences, one after the other has its log-softmax and gradients beside all logits: they take less."""
+    few, many = pairs(1024, swift), pairs(3072, swift)
+    each = {name: (many[name] - few[name]) / (2 * TOKENS * 2048) for name in few}
+    assert each["kept"] == pytest.approx(SWIFT_HF_PAIRS.kept)
+    assert each["reference"] == pytest.approx(SWIFT_HF_PAIRS.kept + SWIFT_HF_PAIRS.forward)
+    assert each["update"] == pytest.approx(SWIFT_HF_PAIRS.update)
 
 
 def test_tiles_of_logits_take_what_is_predicted(tmp_path: Path) -> None:
