@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from symconfig.existing.audit import examples as audited
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from symconfig.existing.audit.catalogue import GROUPS, LAUNCHER, PHASES, PREDICTION, RL
-from symconfig.existing.rules import deepspeed, examples, megatron
+from symconfig.existing.rules import deepspeed, megatron
 from symconfig.existing.rules.catalogue import SEVERITIES, Group
-from symconfig.existing.rules.rule import Finding, Rule
+from symconfig.existing.rules.rule import BASE, Finding, Rule
 from symconfig.runs.rl.stated import completed
+from tests.existing.audit import examples as audited
+from tests.existing.rules import examples
 
 PAGE = Path(__file__).with_suffix(".md")
 INTRO = """# What can be wrong in a launch
@@ -41,7 +45,7 @@ rule are those of `--gpus`.
 """,
     PREDICTION.framework: """Each example is audited for H100 GPUs of 80 GB, and needs a cluster to be found.
 """,
-    RL.framework: """Scripts of verl 0.9.1 and of slime as of August 2026; what they leave out has the trainer's
+    RL.framework: """Scripts of verl 0.9.1, slime as of August 2026 and OpenRLHF 0.8 to 0.11.2; what they leave out has the trainer's
 default. Of rules about Megatron-LM those hold here, too, that its workers do not make false.
 """,
     PHASES.framework: """Each example is a script of verl for 8 H100 GPUs of 80 GB, and needs a cluster to be found.
@@ -74,7 +78,7 @@ def markdown() -> str:
 def _intro(group: Group) -> str:
     if group.framework in INTROS:
         return INTROS[group.framework]
-    return MEGATRON.format(base=" \\\n".join(_wrapped(examples.BASE, 100)))
+    return MEGATRON.format(base=" \\\n".join(_wrapped(BASE, 100)))
 
 
 def _table(group: Group) -> Iterator[str]:

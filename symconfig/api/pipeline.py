@@ -14,7 +14,7 @@ from symconfig.api.arguments import typed
 from symconfig.api.partition import PartitionResult
 from symconfig.descriptor.mesh import Mesh
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.format import gib, seconds, several
+from symconfig.format import gib, microbatches, seconds, several
 from symconfig.report.partition_stages import Staged, to_dict
 from symconfig.solve.partition.infeasible import excluded
 from symconfig.solve.partition.pipeline.run import Pipeline
@@ -114,7 +114,7 @@ def _infeasible(job: PartitionJob, least: int, most: int) -> InfeasibleError:
         number, fullest = max(enumerate(free.stages, 1), key=lambda one: one[1].memory)
         what += (
             f": the fastest holds {gib(fullest.memory)} of {gib(job.ask.memory_limit)} GiB on stage {number} of "
-            f"{len(free.stages)}, at {free.turns:,} microbatch{'es' if free.turns > 1 else ''}"
+            f"{len(free.stages)}, at {microbatches(free.turns)}"
         )
     return InfeasibleError(Problem(what, hint=_nearest(job, least)))
 

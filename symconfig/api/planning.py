@@ -25,7 +25,7 @@ from symconfig.descriptor.task import Task
 from symconfig.descriptor.training import Training
 from symconfig.descriptor.tuning import Preference, Sequences, with_batch
 from symconfig.descriptor.validate import validate
-from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.errors import InputError, Problem, reworded
 from symconfig.format import json_text
 from symconfig.plans.file import WARNINGS
 from symconfig.plans.plan import Candidate, Plan, Search
@@ -112,10 +112,8 @@ class PlanResult:
 
     @typed
     def symbolic(self, candidate: int = 1) -> Symbolic:
-        """Return the costs of a candidate (1: the best) as SymPy expressions, with the numbers of their symbols.
-
-        Raises InputError.
-        """
+        """Return the costs of a candidate (1: the best) as SymPy expressions, with the numbers of their symbols. Raises
+        InputError."""
         from symconfig.solve.plan_symbols import symbolic
 
         return symbolic(self.plan, self._candidate(candidate))
@@ -217,11 +215,9 @@ def solve(
     gathered = Problems(problems)
     gathered.collect(lambda: check_top(top))
     job = read_job(document, model, cluster, model_base=model_base, cluster_base=cluster_base, problems=gathered.all)
-    try:
+    with reworded(lambda problem: stated(problem, job.document)):
         plan = best_plan(job.model, job.cluster, job.job, top=top, writes=writes, progress=progress)
         return PlanResult(plan, instead(job.job, plan))
-    except SymconfigError as error:
-        raise type(error)([stated(problem, job.document) for problem in error.problems]) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,10 +263,8 @@ def _with_critic(job: Job, document: Document, base: Path | None) -> Job:
     if job.rl is None or job.rl.critic is None:
         return job
     folder = Path(document.file).parent if Path(document.file).is_file() else base
-    try:
+    with reworded(lambda problem: replace(problem, field="rl.critic")):
         critic = located(job.rl.critic, folder)
-    except InputError as error:
-        raise InputError([replace(problem, field="rl.critic") for problem in error.problems]) from None
     return job.model_copy(update={"rl": job.rl.model_copy(update={"critic": critic})})
 
 
@@ -323,10 +317,8 @@ class Wanted:
         return usual_launchers(plan, target, self.templates) if self.launchers is None else self.launchers
 
     def check(self) -> None:
-        """Refuse targets, launchers and templates that do not exist. Asked before the search, not after it.
-
-        Raises InputError.
-        """
+        """Refuse targets, launchers and templates that do not exist. Asked before the search, not after it. Raises
+        InputError."""
         from symconfig.render import sources
 
         sources(self.target, self.launchers or (), self.templates)
@@ -365,10 +357,8 @@ def page_files(plan: Plan, wanted: Wanted) -> dict[str, str]:
 
 
 def remarks(plan: Plan, wanted: Wanted) -> tuple[str, ...]:
-    """Say what a person should know of the run that the files start, a line each.
-
-    The rates that were chosen for it, what of its training the files do not pass on, and that it writes no checkpoint.
-    """
+    """Say what a person should know of the run that the files start, a line each. The rates that were chosen for it,
+    what of its training the files do not pass on, and that it writes no checkpoint."""
     from symconfig.render import sources
     from symconfig.solve import whole
 
@@ -379,16 +369,16 @@ def remarks(plan: Plan, wanted: Wanted) -> tuple[str, ...]:
 
 def write(plan: Plan, out: Path, wanted: Wanted, *, force: bool, tell: Tell = lambda _: None) -> list[Path]:
     """Render `plan` into the folder `out`, all files or none; returns their paths. tell: see `put`."""
-    check_free(out, force)
-    return put(files(plan, wanted), out, force, tell)
+    return put(lambda: files(plan, wanted), out, force, tell)
 
 
-def put(made: Files, out: Path, force: bool, tell: Tell) -> list[Path]:
+def put(make: Callable[[], Files], out: Path, force: bool, tell: Tell) -> list[Path]:
     """Write files into a folder, all or none. tell: is given the names of those that replace what somebody edited."""
     from symconfig.render.files import write as write_files
     from symconfig.runs.replan.check import replaced
 
-    names: list[str] = []
+    check_free(out, force)
+    made, names = make(), list[str]()
     write_files(made, out, force, lambda: names.extend(replaced(out, made)))
     if names:
         tell(names)

@@ -28,7 +28,7 @@ from symconfig.plans.file import edited, loaded
 from symconfig.plans.plan import Plan
 from symconfig.runs.adapted import adapted, bare
 from symconfig.runs.best import best_plan
-from symconfig.runs.checkpoint import Checkpoint, read
+from symconfig.runs.checkpoint import read
 from symconfig.runs.imaged import imaged
 from symconfig.runs.replan import keep as kept_pins
 from symconfig.runs.replan.again import Wishes, replanned
@@ -61,7 +61,7 @@ class ReplanResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON contract of `symconfig replan --json`."""
-        from symconfig.report.replan_json import to_dict
+        from symconfig.report.replan import to_dict
 
         return to_dict(self.found)
 
@@ -156,12 +156,13 @@ def replan_again(
     """Plan again with what differs; problems: those of the caller."""
     gathered = Problems(problems)
     old = gathered.collect(lambda: loaded(plan, wanted.accept_edits))
-    changed = _edited(plan) if old is not None and wanted.accept_edits else ()
+    file = Path(plan) if isinstance(plan, str | Path) else None
+    changed = edited(file) if file is not None and old is not None and wanted.accept_edits else ()
     kept = gathered.collect(lambda: kept_pins.names(wanted.keep, "keep"))
     released = gathered.collect(lambda: kept_pins.names(wanted.release, "release"))
     gathered.collect(lambda: check_top(wanted.top))
     gathered.collect(lambda: _check(wanted))
-    saved = gathered.collect(lambda: _saved(wanted))
+    saved = gathered.read(read, None if wanted.checkpoint is None else Path(wanted.checkpoint))
     if old is not None:
         need = f"one of {', '.join(old.job.pins)}" if old.job.pins else "a plan with pins"
         for name in released or ():
@@ -216,11 +217,6 @@ def diff(before: AnyPlan, after: AnyPlan) -> Diff:
     return compared(one, other)
 
 
-def _edited(plan: AnyPlan) -> tuple[str, ...]:
-    """Return the names of the parts of a file that do not match their digests."""
-    return edited(Path(plan)) if isinstance(plan, str | Path) else ()
-
-
 def _model(old: Plan, wanted: Wanted) -> ModelDescriptor:
     name = wanted.wishes.get("model")
     return wanted.model or (bare(old.model, old.job) if name is None else load_model(str(name)))
@@ -248,7 +244,3 @@ def _check(wanted: Wanted) -> None:
         raise InputError(Problem("out of range", field="at_step", got=str(wanted.at_step), need="a step from 0"))
     if wanted.schedule not in ("keep", "as-is"):
         raise InputError(Problem("wrong value", field="schedule", got=repr(wanted.schedule), need="keep or as-is"))
-
-
-def _saved(wanted: Wanted) -> Checkpoint | None:
-    return read(Path(wanted.checkpoint)) if wanted.checkpoint is not None else None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
+from functools import partial
 
 from symconfig.cli.options import add_job, add_page
-from symconfig.cli.shared import PAGE, output, show, write_report
-from symconfig.errors import InputError, SymconfigError
+from symconfig.cli.shared import PAGE, output, show, working, write_report
+from symconfig.errors import InputError, reworded
 
 NAME = "adaptability"
 DOES = "what a plan loses that is kept when the job changes"
@@ -18,7 +18,6 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig adaptability`."""
     add = parser.add_argument
     add("job", nargs="?", metavar="JOB.yaml", help="the job as a file; options below override what it says")
     add(
@@ -42,7 +41,6 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.cli.job import as_options, request
     from symconfig.report.adaptability import blocks, to_dict
     from symconfig.report.page.pictures import of_changes
-    from symconfig.report.progress import Progress
     from symconfig.runs.adaptability import parsed
 
     gathered = Problems()
@@ -51,12 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     job = gathered.collect(lambda: request(arguments))
     if job is None or changes is None or gathered.all:
         raise InputError(gathered.all)
-    try:
-        with Progress(sys.stderr) as progress:
-            problems = (*gathered.all, *job.problems)
-            cases = adaptability(job.document, changes, problems=problems, progress=progress)
-    except SymconfigError as error:
-        raise type(error)([as_options(problem, job) for problem in error.problems]) from None
+    with reworded(partial(as_options, request=job)), working() as progress:
+        cases = adaptability(job.document, changes, problems=job.problems, progress=progress)
     shown = blocks(cases)
     show(arguments, lambda: to_dict(cases), lambda: shown)
     write_report(html, "When the job changes", shown, [of_changes(cases)], force=arguments.force)

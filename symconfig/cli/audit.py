@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from symconfig.cli.shared import (
     say,
     show,
     whole,
+    working,
     write_page,
     write_text,
 )
@@ -41,7 +41,6 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig audit`."""
     add = parser.add_argument
     add(
         "source",
@@ -111,7 +110,6 @@ def _audited(arguments: argparse.Namespace, source: str | None, outside: Problem
     """Audit one configuration. outside: what is wrong with options for all. Raises InputError with all of it."""
     from symconfig.api import existing as api_audit
     from symconfig.api.planning import Problems
-    from symconfig.report.progress import Progress
 
     problems = Problems(outside.all)
     limits = problems.collect(lambda: _limits(arguments.memory_margin))
@@ -125,7 +123,7 @@ def _audited(arguments: argparse.Namespace, source: str | None, outside: Problem
     )
     if source is None:
         raise InputError(problems.all)
-    with Progress(sys.stderr) as progress:
+    with working() as progress:
         return api_audit.audit(
             source,
             cluster,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from symconfig.cli.shared import (
     output,
     show,
     whole,
+    working,
     write_text,
 )
 from symconfig.errors import InputError, Problem
@@ -32,7 +32,6 @@ EXAMPLES = ("symconfig calibrate runs.yaml --cluster h100 --out mine.yaml",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig calibrate`."""
     add = parser.add_argument
     add(
         "files",
@@ -72,7 +71,6 @@ def _run(arguments: argparse.Namespace) -> int:
     from symconfig.measured.read import in_folder
     from symconfig.measured.runs import calibrations, runs
     from symconfig.report.calibration import blocks, to_dict
-    from symconfig.report.progress import Progress
 
     problems = api.Problems()
     out = output(problems, "--out", arguments.out, arguments.force, YAML)
@@ -84,7 +82,7 @@ def _run(arguments: argparse.Namespace) -> int:
     additions = _additions(arguments, problems)
     if problems.all:
         raise InputError(problems.all)
-    with Progress(sys.stderr) as progress:
+    with working() as progress:
         progress.say("predicting the measured runs")
         measured = problems.collect(lambda: runs(paths, cluster, additions))
         if problems.all or measured is None:

@@ -17,7 +17,6 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig check`."""
     add = parser.add_argument
     add("place", metavar="DIR", nargs="+", help="what `plan --out` or `render` wrote, or a PLAN.json")
     add("--templates", metavar="DIR", help="your own templates, where they were written with some")

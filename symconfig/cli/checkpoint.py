@@ -18,7 +18,6 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig checkpoint`."""
     add = parser.add_argument
     add("folder", metavar="DIR", help="of Megatron-LM, DeepSpeed, Hugging Face or PEFT; nothing in it is unpickled")
     add("--plan", metavar="NEW.json", help="the plan of the run that shall load it, or its folder")
@@ -26,10 +25,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit 0; 1 where a plan was named and nothing of the checkpoint loads.
-
-    Bad input, also a folder that is no whole checkpoint, is exit 2.
-    """
+    """Exit 0; 1 where a plan was named and nothing of the checkpoint loads. Bad input, also a folder that is no whole
+    checkpoint, is exit 2."""
     from symconfig.api.planning import Problems
     from symconfig.plans.file import load_plan
     from symconfig.report.checkpoint import contents, verdict

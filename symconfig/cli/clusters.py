@@ -16,7 +16,6 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig clusters`."""
     parser.add_argument(
         "name", nargs="?", metavar="NAME", help="show this one: a zoo name, a path, or with what differs"
     )

@@ -14,7 +14,6 @@ EXAMPLES = ("symconfig explain out",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig explain`."""
     parser.add_argument("plan", metavar="PLAN.json", help=PLAN)
     parser.add_argument(
         "--all",

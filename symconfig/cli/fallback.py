@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli.options import PLAN, add_changes, add_files, changes, wanted
-from symconfig.cli.shared import as_changes, as_option, file_of, note, replaced, show
-from symconfig.errors import InputError, Problem
+from symconfig.cli.shared import as_changes, as_option, file_of, note, replaced, show, working
+from symconfig.errors import InputError, Problem, reworded
 
 if TYPE_CHECKING:
     from symconfig.plans.plan import Plan
@@ -24,7 +23,6 @@ EXAMPLES = ("symconfig fallback out --lose-nodes 1..2 --out smaller",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig fallback`."""
     add = parser.add_argument
     add("plan", metavar="PLAN.json", help=PLAN)
     add_changes(parser)
@@ -37,11 +35,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Exit 0; 1 where nothing fits on any smaller number of nodes."""
     from symconfig.api import planning as api
-    from symconfig.api.fallback import FallbackResult, write
+    from symconfig.api.fallback import fallback_files
     from symconfig.plans.file import load_plan
     from symconfig.render.together import LAUNCH
-    from symconfig.report.fallback import blocks
-    from symconfig.report.progress import Progress
+    from symconfig.report.fallback import blocks, to_dict
     from symconfig.runs.replan.fallback import fallback as solve
     from symconfig.solve.answer import TOP
 
@@ -54,15 +51,13 @@ def run(arguments: argparse.Namespace) -> int:
     changed = problems.collect(lambda: changes(arguments)) or {}
     if problems.all or lost is None or files is None or plan is None:
         raise InputError(problems.all)
-    try:
-        with Progress(sys.stderr) as progress:
-            plan = _on_changed(plan, changed, progress)
-            result = solve(plan, lost, top=TOP, progress=progress)
-    except InputError as error:
-        wrong = [as_option(as_changes(problem, changed), arguments) for problem in error.problems]
-        raise InputError(wrong) from None
-    written = write(result, out, files, force=arguments.force, tell=replaced) if out is not None else []
-    show(arguments, FallbackResult(result).to_dict, lambda: blocks(result))
+    with reworded(lambda problem: as_option(as_changes(problem, changed), arguments)), working() as progress:
+        plan = _on_changed(plan, changed, progress)
+        result = solve(plan, lost, top=TOP, progress=progress)
+    written = []
+    if out is not None:
+        written = api.put(lambda: fallback_files(result, files), out, arguments.force, replaced)
+    show(arguments, lambda: to_dict(result), lambda: blocks(result))
     if out is not None:
         folders = ", ".join(f"nodes-{count}" for count, _ in result.runs)
         picks = "launch.sh takes the plan that fits, of " if out / LAUNCH in written else ""

@@ -16,7 +16,6 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig formats`."""
     parser.add_argument("plan", nargs="?", metavar="PLAN.json", help="say which formats can carry this plan")
     parser.add_argument("--templates", metavar="DIR", help="with the templates of your own")
 

@@ -13,7 +13,7 @@ from symconfig.api.clusters import named
 from symconfig.cli.options import FIELDS, changes
 from symconfig.cli.shared import as_changes
 from symconfig.descriptor.document import Document
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, reworded
 
 _WHOLE = re.compile(r"[-+]?[0-9]{1,100}")
 
@@ -90,10 +90,8 @@ def _recipe(name: str | None) -> tuple[dict[str, Any], tuple[str, ...]]:
 
     if name is None:
         return {}, ()
-    try:
+    with reworded(lambda problem: replace(problem, field="--like")):
         file, recipe = find_recipe(name)
-    except InputError as error:
-        raise InputError([replace(problem, field="--like") for problem in error.problems]) from None
     fields = {"model": file.model, **recipe.job.model_dump(mode="json"), "pins": recipe.as_pins()}
     return fields, recipe.unsaid()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from symconfig.cli.shared import (
     output,
     show,
     timeout,
+    working,
     write_text,
 )
 from symconfig.errors import FailedError, InputError, Problem
@@ -32,7 +32,6 @@ OF_KERNELS = ("budget", "raw", "times")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig measure`."""
     add = parser.add_argument
     add("folder", nargs="?", metavar="DIR", help="what `plan --out` wrote for Megatron-LM")
     add("--out", metavar="FILE.yaml", help="write the measurements there (with --kernels: the cluster profile)")
@@ -78,14 +77,13 @@ def _rank(arguments: argparse.Namespace) -> int:
     from symconfig.measured.gpu.measure import ready
     from symconfig.measured.gpu.rows import document
     from symconfig.report.measure import blocks, to_dict, would_run
-    from symconfig.report.progress import Progress
     from symconfig.verify.megatron import not_rendered
     from symconfig.verify.megatron_arguments import FILE, read
 
     plan, run, timeout_s = _choices(arguments)
     folder, out = Path(arguments.folder), file_of(arguments.out)
     source = ready(plan, file_of(arguments.megatron or None))
-    with Progress(sys.stderr) as progress:
+    with working() as progress:
         measurement = run_rank(folder, plan, run, source, progress.say, timeout_s)
     if measurement.taken.no_gpu is not None:
         show(arguments, lambda: to_dict(measurement), lambda: would_run(measurement))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from symconfig.cli.shared import (
     output,
     show,
     span_s,
+    working,
     write_text,
 )
 from symconfig.errors import InputError, Problem
@@ -51,10 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _times(arguments: argparse.Namespace, out: Path | None) -> tuple[KernelTimes, ClusterDescriptor | None]:
-    """Return the times of a file or of this machine, and the cluster whose peaks they are compared with.
-
-    All that can be known to be wrong is said before anything is measured.
-    """
+    """Return the times of a file or of this machine, and the cluster whose peaks they are compared with. All that can
+    be known to be wrong is said before anything is measured."""
     from symconfig.api.planning import Problems
     from symconfig.measured.gpu.kernel_times import read
 
@@ -62,7 +60,8 @@ def _times(arguments: argparse.Namespace, out: Path | None) -> tuple[KernelTimes
     _check_options(arguments, problems)
     for option, name in (("--out", arguments.out), ("--raw", arguments.raw)):
         output(problems, option, name, arguments.force, YAML)
-    budget_s = problems.collect(lambda: _budget(arguments.budget))
+    budget = f"{DEFAULT_BUDGET_S:g}" if arguments.budget is None else arguments.budget
+    budget_s = problems.collect(lambda: span_s("--budget", budget, LEAST_BUDGET_S, MOST_BUDGET_S))
     known = problems.read(named_cluster, arguments.cluster)
     if arguments.times is not None:
         times = problems.collect(lambda: read(_existing(arguments.times)))
@@ -78,13 +77,12 @@ def _measured(
     arguments: argparse.Namespace, budget_s: float, known: ClusterDescriptor | None, out: Path | None
 ) -> tuple[KernelTimes, ClusterDescriptor | None]:
     from symconfig.measured.gpu.kernels import choose_device, import_torch, measure_kernels, zoo_name
-    from symconfig.report.progress import Progress
 
     torch: Any = import_torch()
     device = choose_device(torch, arguments.device)
     product = torch.cuda.get_device_name() if device == "cuda" else None
     cluster = known or _cluster(zoo_name(product) if product else None, product, out)
-    with Progress(sys.stderr) as progress:
+    with working() as progress:
         return measure_kernels(torch, device, budget_s, progress), cluster
 
 
@@ -115,10 +113,6 @@ def _check_options(arguments: argparse.Namespace, problems: Problems) -> None:
     for name in _OF_MEASURING:
         if arguments.times is not None and getattr(arguments, name) is not None:
             problems.add(Problem("says how to measure, and --times takes what a file holds", field=f"--{name}"))
-
-
-def _budget(text: str | None) -> float:
-    return DEFAULT_BUDGET_S if text is None else span_s("--budget", text, LEAST_BUDGET_S, MOST_BUDGET_S)
 
 
 def _existing(name: str) -> Path:

@@ -16,7 +16,6 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig models`."""
     parser.add_argument("name", nargs="?", metavar="NAME", help="show this one: a zoo name, or a path; a family's name")
     parser.add_argument(
         "--families",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,11 +23,12 @@ from symconfig.cli.shared import (
     output,
     ranged,
     show,
+    working,
     write_report,
     write_text,
 )
 from symconfig.descriptor.document import Document
-from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
+from symconfig.errors import InfeasibleError, InputError, Problem, reworded
 from symconfig.format import json_text
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ Answer = TypeVar("Answer")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig partition`."""
     parser.add_argument("job", nargs="?", metavar="JOB.yaml", help="options as keys of a file; those below override it")
     what = parser.add_argument_group("the graph: one of these").add_argument
     what("--model", metavar="M", help=MODEL)
@@ -135,10 +134,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if problems.all or request is None or top is None:
         raise InputError([placed(problem) for problem in problems.all])
-    try:
+    with reworded(placed):
         answer = (_of_graph if request.stages is None else _of_stages)(arguments, request, top)
-    except SymconfigError as error:
-        raise type(error)([placed(problem) for problem in error.problems]) from None
     show(arguments, lambda: answer.data, lambda: answer.shown)
     write_report(html, answer.title, answer.shown, answer.pictures() if html else (), force=arguments.force)
     return 0
@@ -215,9 +212,8 @@ def _of_stages(arguments: argparse.Namespace, request: PartitionJob, top: int) -
 
 
 def _solved(solve: Callable[[PartitionJob], Answer], request: PartitionJob) -> Answer:
-    from symconfig.report.progress import Progress
 
-    with Progress(sys.stderr) as progress:
+    with working() as progress:
         progress.say("partitioning")
         return solve(request)
 
@@ -284,7 +280,7 @@ def _cleared(out: Path) -> None:
 def _planned(report: Contents, result: PartitionResult, plan: PlanResult) -> Contents:
     """Add the planner's figures of the plan that was made, and what that is."""
     from symconfig.format import gib
-    from symconfig.report.partition_told import words
+    from symconfig.report.partition_tables import words
 
     chosen, best = result.chosen, plan.best.predicted
     planned = (best.step_s, best.peak_bytes)

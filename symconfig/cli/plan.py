@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,10 +19,11 @@ from symconfig.cli.shared import (
     ranged,
     replaced,
     show,
+    working,
     write_page,
     wrote,
 )
-from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
+from symconfig.errors import InfeasibleError, InputError, Problem, reworded
 
 if TYPE_CHECKING:
     from symconfig.api.problems import Problems
@@ -38,7 +39,6 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig plan`."""
     add = parser.add_argument
     add("job", nargs="?", metavar="JOB.yaml", help="the job as a file; options below override what it says")
     add("--like", metavar="NAME", help="a published recipe: its job and its layout; `symconfig recipes` lists them")
@@ -52,7 +52,6 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.api import planning as api
     from symconfig.cli.job import as_options, request
     from symconfig.descriptor.mixed import mixed_of
-    from symconfig.report.progress import Progress
     from symconfig.report.rl import blocks as of_step
     from symconfig.report.table import blocks
 
@@ -72,21 +71,22 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_mixed(arguments, job, mixed, problems, top or 1)
     if len(problems.all) > before:
         raise InputError([as_options(problem, job) for problem in (*problems.all, *job.problems)])
-    try:
-        with Progress(sys.stderr) as progress:
-            result = api.solve(
-                job.document,
-                model_base=job.model_base,
-                cluster_base=job.cluster_base,
-                top=top or 1,
-                writes=out is not None,
-                problems=(*problems.all, *job.problems),
-                progress=progress,
-            )
-    except SymconfigError as error:
-        if html is not None and isinstance(error, InfeasibleError):
-            _refused(html, job, error, arguments.force)
-        raise type(error)([as_options(problem, job) for problem in error.problems]) from None
+    with reworded(partial(as_options, request=job)):
+        try:
+            with working() as progress:
+                result = api.solve(
+                    job.document,
+                    model_base=job.model_base,
+                    cluster_base=job.cluster_base,
+                    top=top or 1,
+                    writes=out is not None,
+                    problems=(*problems.all, *job.problems),
+                    progress=progress,
+                )
+        except InfeasibleError as error:
+            if html is not None:
+                _refused(html, job, error, arguments.force)
+            raise
     if result.instead is not None:
         note(f"note: {result.instead}")
     for warning in result.warnings:
@@ -103,25 +103,21 @@ def _run_mixed(arguments: argparse.Namespace, job: Request, mixed: MixedCluster,
     from symconfig.api.mixed import solve
     from symconfig.cli.job import as_options
     from symconfig.report.mixed import blocks
-    from symconfig.report.progress import Progress
 
     for name in ("html", "candidates", "launcher", "templates"):
         if getattr(arguments, name):
             problems.add(Problem("is not written for two kinds of GPUs", field=f"--{name}", hint="--out or --json"))
     out = file_of(arguments.out)
-    try:
-        with Progress(sys.stderr) as progress:
-            result = solve(
-                job.document,
-                mixed,
-                model_base=job.model_base,
-                top=top,
-                writes=out is not None,
-                problems=(*problems.all, *job.problems),
-                progress=progress,
-            )
-    except SymconfigError as error:
-        raise type(error)([as_options(problem, job) for problem in error.problems]) from None
+    with reworded(partial(as_options, request=job)), working() as progress:
+        result = solve(
+            job.document,
+            mixed,
+            model_base=job.model_base,
+            top=top,
+            writes=out is not None,
+            problems=(*problems.all, *job.problems),
+            progress=progress,
+        )
     written = result.write(out, arguments.force, replaced) if out is not None else []
     show(arguments, result.to_dict, lambda: blocks(result.plan))
     if out is not None:

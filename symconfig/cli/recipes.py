@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
 from symconfig.cli.shared import as_option, show, whole
-from symconfig.errors import InputError
+from symconfig.errors import reworded
+from symconfig.format import picked
 
 NAME = "recipes"
 DOES = "list published training layouts, or show one; `plan --like NAME` starts from it"
@@ -13,7 +15,6 @@ EXAMPLES = ("symconfig recipes --model llama3.1-70b --cluster h100",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig recipes`."""
     add = parser.add_argument
     add("name", nargs="?", metavar="NAME", help="show this recipe as a whole")
     add("--model", metavar="M", help="of this zoo model")
@@ -33,17 +34,9 @@ def run(arguments: argparse.Namespace) -> int:
         one = recipe(arguments.name)
         show(arguments, lambda: {"schema": "symconfig.recipe/1", **one.to_dict()}, lambda: shown(one.to_dict()))
         return 0
-    try:
-        rows = recipes(
-            arguments.model,
-            arguments.cluster,
-            whole("--gpus", arguments.gpus),
-            arguments.task,
-            arguments.kind,
-            arguments.source,
-        )
-    except InputError as error:
-        raise InputError([as_option(one, arguments) for one in error.problems]) from None
+    gpus, filters = whole("--gpus", arguments.gpus), picked(arguments, "model", "cluster", "task", "kind", "source")
+    with reworded(partial(as_option, arguments=arguments)):
+        rows = recipes(gpus=gpus, **filters)
     data = [one.to_dict() for one in rows]
     show(arguments, lambda: {"schema": "symconfig.recipes/2", "recipes": data}, lambda: listed(data))
     return 0

@@ -15,7 +15,6 @@ EXAMPLES = ("symconfig render out --target bridge --out bridge",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig render`."""
     parser.add_argument("plan", metavar="PLAN.json", help="what `symconfig plan --out` or `--json` gave, or its folder")
     add_files(parser)
     parser.add_argument("--out", metavar="DIR", required=True)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 
 from symconfig.cli.options import add_answer, add_job
 from symconfig.cli.options import wanted as files_wanted
-from symconfig.cli.shared import MOST_TOP, PAGE, Outputs, answer, as_option, file_of, output, ranged
-from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.cli.shared import MOST_TOP, PAGE, Outputs, answer, as_option, file_of, output, ranged, working
+from symconfig.errors import InputError, Problem, reworded
 
 NAME = "replan"
 DOES = "solve a plan's inputs again: what changes and why, and whether its checkpoint still loads"
@@ -22,7 +21,6 @@ _STEP = re.compile(r"[0-9]{1,9}")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig replan`."""
     parser.add_argument("plan", metavar="PLAN.json", help="the plan, or the folder that holds it")
     parser.set_defaults(job=None)  # the recorded job is what the options lie above
     parser.add_argument(
@@ -50,7 +48,6 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.api import planning as api
     from symconfig.api import replan as api_replan
     from symconfig.cli.job import as_options, request
-    from symconfig.report.progress import Progress
     from symconfig.report.replan import blocks
 
     problems = api.Problems()
@@ -72,11 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
         changes=job.changes,
         accept_edits=arguments.accept_edits,
     )
-    try:
-        with Progress(sys.stderr) as progress:
-            result = api_replan.replan_again(arguments.plan, wanted, (*problems.all, *job.problems), progress)
-    except SymconfigError as error:
-        raise type(error)([as_option(as_options(each, job), arguments) for each in error.problems]) from None
+    with reworded(lambda each: as_option(as_options(each, job), arguments)), working() as progress:
+        result = api_replan.replan_again(arguments.plan, wanted, (*problems.all, *job.problems), progress)
     shown = blocks(result.found)
     answer(arguments, result.found.new, Outputs(out, files, html), result.to_dict, shown, before=shown)
     return 0

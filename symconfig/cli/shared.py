@@ -12,7 +12,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, reworded
 from symconfig.format import masked
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from symconfig.plans.plan import Plan
     from symconfig.report.grid import Block
     from symconfig.report.page.pictures import Picture
+    from symconfig.report.progress import Progress
 
 # A field of a problem that is about a cluster, or of one among several, and what of it is changed.
 _CLUSTER = re.compile(r"cluster(?:\.(?P<field>.+))?|(?:job|sweep)\.cluster(?:\[\d+\])?(?:: (?P<swept>.+))?", re.DOTALL)
@@ -42,6 +43,13 @@ def show(arguments: Namespace, data: Callable[[], Any], blocks: Callable[[], Seq
         print_json(data())
     else:
         say(blocks())
+
+
+def working() -> Progress:
+    """Return a line of progress on standard error, as a context."""
+    from symconfig.report.progress import Progress
+
+    return Progress(sys.stderr)
 
 
 def note(text: str) -> None:
@@ -81,10 +89,8 @@ def named_cluster(name: str, option: str = "--cluster") -> ClusterDescriptor:
     """Load the cluster that the option names; a name that is none is the option's mistake."""
     from symconfig.descriptor.load import load_cluster
 
-    try:
+    with reworded(lambda problem: as_changes(problem, (), option)):
         return load_cluster(name)
-    except InputError as error:
-        raise InputError([as_changes(each, (), option) for each in error.problems]) from None
 
 
 def span_s(field: str, text: str, least_s: float, most_s: float) -> float:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from symconfig.cli.options import MODEL, add_changes, add_engine, add_page, add_some, engine
-from symconfig.cli.shared import PAGE, as_changes, as_option, file_of, note, output, show, whole, write_report
+from symconfig.cli.shared import PAGE, as_changes, as_option, file_of, note, output, show, whole, working, write_report
 from symconfig.errors import FailedError, InputError, Problem
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ EXAMPLES = ("symconfig size llama3.1-8b --tokens 100B --deadline 30d \\\n    --c
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig size`."""
     parser.add_argument("model", metavar="MODEL", help=MODEL)
     group = parser.add_argument_group("what is asked")
     add = group.add_argument
@@ -50,7 +48,6 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.api.planning import Problems
     from symconfig.report import plot
     from symconfig.report.page.pictures import of_size
-    from symconfig.report.progress import Progress
     from symconfig.report.size import blocks, to_dict
     from symconfig.runs.sweep.size import size
 
@@ -60,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     html = output(problems, "--html", arguments.html, True, PAGE)
     wanted = engine(arguments, problems)
     question = _question(arguments, problems)
-    with Progress(sys.stderr) as progress:
+    with working() as progress:
         answer = size(question, wanted, lambda done, asked_for: progress.say(f"planned {done:,} of {asked_for:,}"))
     shown, title = blocks(answer), f"{answer.question.model.name}: GPUs for {answer.question.tokens:,} tokens"
     show(arguments, lambda: to_dict(answer), lambda: shown)
@@ -72,10 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _question(arguments: argparse.Namespace, problems: Problems) -> Question:
-    """Read the question.
-
-    Raises InputError with this and all that was found wrong before, in the words of the options.
-    """
+    """Read the question. Raises InputError with this and all that was found wrong before, in the words of the
+    options."""
     from symconfig.api import sweep as api_sweep
     from symconfig.cli.job import as_options, request
     from symconfig.runs.sweep.size import MOST_GPUS

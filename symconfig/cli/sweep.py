@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli.options import add_changes, add_engine, add_page, changes, engine
-from symconfig.cli.shared import INTERRUPTED, PAGE, as_changes, file_of, note, output, show, whole, write_report
+from symconfig.cli.shared import (
+    INTERRUPTED,
+    PAGE,
+    as_changes,
+    file_of,
+    note,
+    output,
+    show,
+    whole,
+    working,
+    write_report,
+)
 from symconfig.errors import FailedError, InputError, Problem
 
 if TYPE_CHECKING:
@@ -24,7 +34,6 @@ EXAMPLES = ("symconfig sweep sweep.yaml --out results.csv",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig sweep`."""
     add = parser.add_argument
     add("sweep", metavar="SWEEP.yaml", help="a job, lists of values for its fields, and what to leave out")
     add(
@@ -43,13 +52,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Exit 0: every combination is answered, and one has a plan at least; 1: none has, or some failed or were lost."""
     from symconfig.report.page.pictures import of_sweep
-    from symconfig.report.progress import Progress
     from symconfig.report.sweep import blocks, to_dict
     from symconfig.runs.sweep.run import sweep
     from symconfig.runs.sweep.task import Status
 
     points, out, wanted = _points(arguments)
-    with Progress(sys.stderr) as progress:
+    with working() as progress:
         swept = sweep(points.points, out, points.prices, wanted, arguments.force, _telling(progress.say))
     shown = blocks(swept, points, out)
     show(arguments, lambda: to_dict(swept, points, out), lambda: shown)
@@ -63,10 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _points(arguments: argparse.Namespace) -> tuple[Points, Path, Wanted]:
-    """Return the combinations, the table's file and the engine.
-
-    Raises InputError with all that is wrong, before any work.
-    """
+    """Return the combinations, the table's file and the engine. Raises InputError with all that is wrong, before any
+    work."""
     from symconfig.api import sweep as api_sweep
     from symconfig.api.planning import Problems
     from symconfig.runs.sweep import table

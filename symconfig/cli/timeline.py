@@ -35,7 +35,6 @@ MOST_SLOW = 100.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig timeline`."""
     add = parser.add_argument
     add("plan", nargs="?", metavar="PLAN.json", help=PLAN)
     add("--candidate", metavar="N", help="which one of the plan's ranking (default 1, the best)")
@@ -62,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Exit 0; bad input, also a schedule that cannot run the plan's shape, is exit 2."""
     from symconfig.api.planning import Problems
     from symconfig.plans.file import load_plan
-    from symconfig.report.timeline import compared, ideal, numbers, seen, terminal
+    from symconfig.report.timeline import compared, ideal, seen, terminal
     from symconfig.solve.restore import retraced
 
     problems = Problems()
@@ -88,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     ascii_only = not (sys.stdout.encoding or "").lower().startswith("utf")
     show(
         arguments,
-        lambda: numbers.to_dict(chart, schedules) | _replicas(candidate.parallel.dp, slow.replica),
+        lambda: compared.chart_data(chart, schedules) | _replicas(candidate.parallel.dp, slow.replica),
         lambda: [
             chart.title,
             *chart.notes,
@@ -137,6 +136,7 @@ def _unused(arguments: argparse.Namespace, names: Sequence[str], why: str, probl
 def _without_plan(arguments: argparse.Namespace, slow: Slow, problems: Problems) -> int:
     """Show every schedule on equal stages, replicas of which one is slow, or both."""
     from symconfig.report.timeline import ideal, seen
+    from symconfig.report.timeline.compared import refusals
     from symconfig.schedule.even import every
 
     of_a_plan = ("candidate", "schedule", "compare", "all", "svg", "png", "width")
@@ -162,7 +162,7 @@ def _without_plan(arguments: argparse.Namespace, slow: Slow, problems: Problems)
     data: dict[str, Any] = {"schema": "symconfig.schedules/1"}
     if stages is not None and microbatches is not None and factors is not None:
         able, refused = every(stages, microbatches, factors)
-        blocks += [ideal.table(able, stages, microbatches), "\n".join(ideal.refusals(refused))]
+        blocks += [ideal.table(able, stages, microbatches), "\n".join(refusals(refused))]
         data["schedules"] = ideal.to_dict(able, refused)
     if replicas is not None and slow.replica is not None:
         blocks.append(ideal.replica_table(replicas, slow.replica))
@@ -180,8 +180,7 @@ def _replicas(count: int, slow: float | None) -> dict[str, Any]:
 def _pictures(arguments: argparse.Namespace, problems: Problems) -> list[tuple[Path, Callable[[Chart], bytes]]]:
     """Return the files to write, with the maker of each; known problems of their paths are reported before the work."""
     from symconfig.report.timeline.picture import picture
-    from symconfig.report.timeline.png import check, png
-    from symconfig.report.timeline.svg import svg
+    from symconfig.report.timeline.scene import check, png, svg
 
     vector = output(problems, "--svg", arguments.svg, arguments.force, SVG)
     dots = output(problems, "--png", arguments.png, arguments.force, PNG)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from symconfig.cli.options import add_page
-from symconfig.cli.shared import PAGE, file_of, note, output, show, write_report
+from symconfig.cli.shared import PAGE, file_of, note, output, show, working, write_report
 from symconfig.errors import InputError, Problem
 
 NAME = "validate"
@@ -15,7 +14,6 @@ EXAMPLES = ("symconfig validate runs.yaml",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig validate`."""
     add = parser.add_argument
     add("files", nargs="+", metavar="FILE", help="measured runs (symconfig.measurements/1), or folders of such files")
     add("--plot", metavar="FILE.png", help="draw predicted against measured seconds (png, svg or pdf)")
@@ -39,7 +37,6 @@ def _run(arguments: argparse.Namespace) -> int:
     from symconfig.measured.score import source
     from symconfig.report import plot, validation, validation_row
     from symconfig.report.page.pictures import of_scores
-    from symconfig.report.progress import Progress
 
     problems = Problems()
     picture = file_of(arguments.plot)
@@ -56,7 +53,7 @@ def _run(arguments: argparse.Namespace) -> int:
         show(arguments, lambda: validation_row.to_dict(row), lambda: validation_row.blocks(row))
         return 0
     scores = []
-    with Progress(sys.stderr) as progress:
+    with working() as progress:
         for name, content in files:
             progress.say(f"predicting {len(content.rows)} runs of {name}")
             scores.append(source(name, content))

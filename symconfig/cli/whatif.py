@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from symconfig.cli.options import PLAN
-from symconfig.cli.shared import file_of, note, show
+from symconfig.cli.shared import file_of, note, show, working
 from symconfig.errors import InputError
 
 NAME = "whatif"
@@ -16,7 +15,6 @@ EXAMPLES = ("symconfig whatif out --vary network=0.5..2x",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig whatif`."""
     add = parser.add_argument
     add("plan", metavar="PLAN.json", help=PLAN)
     add(
@@ -36,7 +34,6 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.plans.file import load_plan
     from symconfig.report import plot
     from symconfig.report.page.pictures import of_whatif
-    from symconfig.report.progress import Progress
     from symconfig.report.whatif import blocks, to_dict
     from symconfig.runs.whatif.vary import varied
     from symconfig.runs.whatif.whatif import whatif
@@ -48,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     varies = problems.read(lambda plan: varied(plan, arguments.vary), plan)
     if problems.all or plan is None or varies is None:
         raise InputError(problems.all)
-    with Progress(sys.stderr) as progress:
+    with working() as progress:
         answer = whatif(plan, varies, picture is not None, lambda done: progress.say(f"{done} searches"))
     show(arguments, lambda: to_dict(answer), lambda: blocks(answer))
     if picture is not None:

@@ -20,7 +20,7 @@ from symconfig.descriptor.task import WITH_OR_WITHOUT, Task
 from symconfig.descriptor.training import Training
 from symconfig.descriptor.tuning import Preference, Sequences
 
-Backend = Literal["megatron", "deepspeed"]
+Backend = Literal["megatron", "deepspeed", "fsdp"]
 PIN_NAMES = (
     "tp",
     "pp",

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from symconfig.graph.implementation import (
     Adapters,
     Angles,
-    Attention,
     Dispatch,
     ExpertKernels,
-    Experts,
     Implementation,
     Kernel,
-    Linear,
-    Loss,
     LossKernel,
     NormKernel,
-    Rotation,
     RotationKernel,
     Routing,
-    Vocabulary,
 )
 
 KERNELS: dict[str, Kernel] = {
@@ -44,39 +41,47 @@ DISPATCHERS: dict[str, Dispatch] = {
 }
 
 
+# Options that are one field, by its path; with names where its values have names of their own.
+_FIELDS: dict[str, str] = {
+    "fused_linears": "linear.joined",
+    "norms_in_linears": "linear.norm_inside",
+    "fused_bias": "linear.bias_inside",
+    "viewed_values": "linear.views",
+    "fused_activation": "fused_activation",
+    "fp8_activation_store": "fp8_activation_store",
+    "fp8_attention": "attention.in_fp8",
+    "copied_attention": "attention.copies_result",
+    "repeated_heads": "attention.copies_shared_heads",
+    "gathered_logits": "vocabulary.gathered_logits",
+    "whole_look_up": "vocabulary.whole_look_up",
+    "weighted_experts": "experts.weighted_inside",
+    "stops_early": "stops_early",
+    "deferred_gradients": "loss.deferred_gradients",
+    "logged_losses": "loss.logged",
+}
+_NAMED: dict[str, tuple[str, Mapping[str, Any]]] = {
+    "attention": ("attention.kernel", KERNELS),
+    "loss": ("loss.kernel", LOSSES),
+    "dispatcher": ("experts.dispatch", DISPATCHERS),
+    "adapters": ("adapters", {each.value: each for each in Adapters}),
+}
+
+
 def options(how: Implementation) -> dict[str, Any]:
     """Return an implementation as options by name."""
-    attention, linear, loss, experts = how.attention, how.linear, how.loss, how.experts
     return {
-        "attention": _name(KERNELS, attention.kernel),
-        "fused_linears": linear.joined,
-        "norms_in_linears": linear.norm_inside,
+        **{name: attrgetter(path)(how) for name, path in _FIELDS.items()},
+        **{name: _name(names, attrgetter(path)(how)) for name, (path, names) in _NAMED.items()},
         "fused_norm": how.norm is NormKernel.FUSED,
-        "fused_activation": how.fused_activation,
-        "fp8_activation_store": how.fp8_activation_store,
-        "fp8_attention": attention.in_fp8,
+        "wide_norm": how.norm is NormKernel.EAGER_WIDE,
         "fused_rope": how.rotation.kernel is not RotationKernel.EAGER,
         "fused_yarn": how.rotation.kernel is RotationKernel.FUSED_STRETCHED,
-        "loss": _name(LOSSES, loss.kernel),
-        "gathered_logits": how.vocabulary.gathered_logits,
-        "whole_look_up": how.vocabulary.whole_look_up,
-        "copied_attention": attention.copies_result,
-        "wide_norm": how.norm is NormKernel.EAGER_WIDE,
-        "viewed_values": linear.views,
-        "repeated_heads": attention.copies_shared_heads,
         "own_rotations": how.rotation.angles is Angles.APART,
-        "eager_routing": experts.routing is Routing.CHAIN,
-        "sequential_experts": experts.kernels is ExpertKernels.IN_TURN,
-        "weighted_experts": experts.weighted_inside,
-        "kept_outputs": max(loss.kept_outputs, 1),
-        "fused_bias": linear.bias_inside,
-        "adapters": how.adapters.value,
-        "stops_early": how.stops_early,
-        "held_logits": loss.kept_outputs > 0,
-        "deferred_gradients": loss.deferred_gradients,
-        "logged_losses": loss.logged,
-        "dispatcher": _name(DISPATCHERS, experts.dispatch),
-        "fused_experts": experts.kernels is ExpertKernels.FUSED,
+        "eager_routing": how.experts.routing is Routing.CHAIN,
+        "sequential_experts": how.experts.kernels is ExpertKernels.IN_TURN,
+        "fused_experts": how.experts.kernels is ExpertKernels.FUSED,
+        "kept_outputs": max(how.loss.kept_outputs, 1),
+        "held_logits": how.loss.kept_outputs > 0,
     }
 
 
@@ -86,53 +91,24 @@ def changed(how: Implementation, **changes: Any) -> Implementation:
     if unknown := changes.keys() - given.keys():
         raise TypeError(f"no options of an implementation: {', '.join(sorted(unknown))}")
     given |= changes
-    return Implementation(
-        attention=Attention(
-            kernel=KERNELS[given["attention"]],
-            copies_result=given["copied_attention"],
-            copies_shared_heads=given["repeated_heads"],
-            in_fp8=given["fp8_attention"],
-            choosing=how.attention.choosing,
-            wide_products=how.attention.wide_products,
-            one_head_apart=how.attention.one_head_apart,
-            scales_by_sinks=how.attention.scales_by_sinks,
-        ),
-        linear=Linear(
-            joined=given["fused_linears"],
-            norm_inside=given["norms_in_linears"],
-            bias_inside=given["fused_bias"],
-            views=given["viewed_values"],
-        ),
-        norm=_norm(given),
-        activation=how.activation,
-        scan=how.scan,
-        rotation=Rotation(kernel=_rotation(given), angles=Angles.APART if given["own_rotations"] else Angles.ONCE),
-        fused_activation=given["fused_activation"],
-        fp8_activation_store=given["fp8_activation_store"],
-        loss=Loss(
-            kernel=LOSSES[given["loss"]],
-            kept_outputs=given["kept_outputs"] if given["held_logits"] else 0,
-            deferred_gradients=given["deferred_gradients"],
-            logged=given["logged_losses"],
-        ),
-        vocabulary=Vocabulary(gathered_logits=given["gathered_logits"], whole_look_up=given["whole_look_up"]),
-        experts=Experts(
-            kernels=_experts(given),
-            dispatch=DISPATCHERS[given["dispatcher"]],
-            routing=_routing(how, given),
-            weighted_inside=given["weighted_experts"],
-            joined_weights=how.experts.joined_weights,
-            router=how.experts.router,
-            wide_weights=how.experts.wide_weights,
-        ),
-        adapters=Adapters(given["adapters"]),
-        towers=how.towers,
-        stops_early=given["stops_early"],
-        of_class=how.of_class,
-    )
+    values = {
+        **{path: given[name] for name, path in _FIELDS.items()},
+        **{path: names[given[name]] for name, (path, names) in _NAMED.items()},
+        "norm": _norm(given),
+        "rotation.kernel": _rotation(given),
+        "rotation.angles": Angles.APART if given["own_rotations"] else Angles.ONCE,
+        "loss.kept_outputs": given["kept_outputs"] if given["held_logits"] else 0,
+        "experts.kernels": _experts(given),
+        "experts.routing": _routing(how, given),
+    }
+    parts = {path: value for path, value in values.items() if "." not in path}
+    for part in {path.partition(".")[0] for path in values.keys() - parts.keys()}:
+        fields = {path.partition(".")[2]: value for path, value in values.items() if path.startswith(f"{part}.")}
+        parts[part] = replace(getattr(how, part), **fields)
+    return replace(how, **parts)
 
 
-def _name(names: dict[str, Any], value: object) -> str:
+def _name(names: Mapping[str, Any], value: object) -> str:
     return next(name for name, meant in names.items() if meant is value)
 
 

@@ -50,6 +50,7 @@ LEARNS = Learns(
     engines=("vllm",),
     placements=("colocated", "split"),
     away=((), (learning.STATES,)),  # utils/deepspeed/deepspeed_utils.py, offload_deepspeed_states
+    reference="resident",  # --ref.offload is DeepSpeed's offload_param, which ZeRO-3 alone has
 )
 COMPARES = Compares(losses=("sigmoid", "ipo"), batching=("padded", "padding_free"), copies=True)
 _SCHEDULES = {"cosine": "cosine_with_min_lr", "constant": "constant_with_warmup"}
@@ -97,8 +98,8 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     if not own_optimizer(plan):
         what = "OpenRLHF's trained model is planned with DeepSpeed's AdamW"
         yield Problem(what, field="optimizer", got=plan.job.optimizer.name, need="adam")
-    if plan.job.attention == "unfused" and _packs(plan):
-        yield Problem("OpenRLHF packs sequences for flash attention alone", field="attention", got="unfused")
+    if _packs(plan):
+        yield from learning.of_transformers(plan, "OpenRLHF")
     if rl is not None:
         yield from learning.of_samples(plan, "OpenRLHF divides the samples of an update over data-parallel ranks")
         if rl.samples == 1 and rl.algorithm in _OF_GROUPS:
@@ -198,7 +199,7 @@ def _pairs(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _losses(plan: Plan) -> dict[str, Any]:
     rl = learning.section(plan)
-    kl = {"algo.kl.init_coef": 0.001, "algo.kl.use_loss": True, "algo.kl.estimator": "k3", "ref.offload": True}
+    kl = {"algo.kl.init_coef": 0.001, "algo.kl.use_loss": True, "algo.kl.estimator": "k3"}
     return {
         **(kl if rl.reference else {"algo.kl.init_coef": 0}),
         "actor.entropy_coef": 0.001 if rl.entropy else None,

@@ -88,8 +88,8 @@ def _draw(axes: Any, series: Series, index: int, *, faint: bool, cells: bool) ->
         axes.plot(*zip(*(places[place] for place in line), strict=True), color=colour, linewidth=1.0, zorder=2)
     for dot in series.dots:
         if dot.label:
-            beside = {"xytext": (3, 4), "textcoords": "offset points"}
-            axes.annotate(dot.label, (dot.x, dot.y), fontsize=8, color=colour, **beside)
+            offset = {"xytext": (3, 4), "textcoords": "offset points"}
+            axes.annotate(dot.label, (dot.x, dot.y), fontsize=8, color=colour, **offset)
 
 
 def _band(axes: Any, values: list[float]) -> None:

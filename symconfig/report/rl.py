@@ -10,6 +10,8 @@ from symconfig.plans.rl import PlannedRl
 from symconfig.render import learning, own_target
 from symconfig.report.grid import Block, Grid
 
+_WORDS = ("recompute", "on the host")  # columns that are not numbers
+
 
 def blocks(plan: Plan) -> list[Block]:
     """Return what a person decides by, in order."""
@@ -40,22 +42,13 @@ def _gpus(plan: Plan) -> int:
 
 def _ranking(plan: Plan) -> Grid:
     pairs = zip((plan.best, *plan.alternatives), plan.rl, strict=True)
-    rows = [_row(str(number), *pair) for number, pair in enumerate(pairs, 1)]
-    names = tuple(rows[0])
-    return Grid(
-        names,
-        tuple(tuple(row.values()) for row in rows),
-        left=(names.index("recompute"), names.index("on the host")),
-        marked=0,
-    )
+    rows = (_row(str(number), *pair) for number, pair in enumerate(pairs, 1))
+    return Grid.of(rows, words=_WORDS, marked=0)
 
 
 def compared(rows: Sequence[tuple[str, Plan]]) -> Grid:
     """Return the first step of each plan beside the others."""
-    made = [_row(name, plan.best, plan.rl[0]) for name, plan in rows]
-    names = tuple(made[0])
-    left = (names.index("recompute"), names.index("on the host"))
-    return Grid(names, tuple(tuple(row.values()) for row in made), left=left)
+    return Grid.of((_row(name, plan.best, plan.rl[0]) for name, plan in rows), words=_WORDS)
 
 
 def _row(number: str, candidate: Candidate, step: PlannedRl) -> dict[str, str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
+from symconfig.descriptor.job import Backend
 from symconfig.descriptor.task import TASKS
 from symconfig.install import VERSION
 
@@ -32,7 +33,7 @@ _JOB = {
         "gpus": {"type": ["integer", "string"]},
         "global_batch_size": {"type": "integer", "description": "where neither preference nor rl says it"},
         "seq_length": {"type": "integer"},
-        "backend": {"enum": ["megatron", "deepspeed"]},
+        "backend": {"enum": list(get_args(Backend))},
         "precision": {"type": "string"},
         "task": {"enum": list(TASKS)},
         **dict.fromkeys(("lora", "sequences", "preference", "rl"), _OBJECT),

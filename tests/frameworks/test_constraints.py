@@ -16,13 +16,16 @@ from symconfig.descriptor.model import Attention, Indexer, ModelDescriptor
 from symconfig.descriptor.optimizer import Optimizer
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.words import settings
-from symconfig.existing.rules import examples, megatron
+from symconfig.existing.rules import megatron
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.known import expressible, fails
 from symconfig.existing.rules.refused import options
+from symconfig.existing.rules.rule import BASE
 from symconfig.frameworks.constraint import Constraint, Verdict, failing, in_force
 from symconfig.frameworks.deepspeed.constraints import DEEPSPEED
 from symconfig.frameworks.facts import Fixed
+from symconfig.frameworks.fsdp.constraints import FSDP
+from symconfig.frameworks.known import BACKENDS, FRAMEWORKS
 from symconfig.frameworks.megatron import constraints as table
 from symconfig.frameworks.megatron.flags import flags, versions
 from symconfig.frameworks.megatron.releases import megatron_release
@@ -33,6 +36,7 @@ from symconfig.plans.unknown import UNKNOWN, no
 from symconfig.render.refused import refused
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.predict import as_found
+from tests.existing.rules import examples
 from tests.sample_plans import sample_model, sample_plan, with_optimizer
 from tests.solve.naive import limits_of
 
@@ -48,7 +52,8 @@ CHOICES = {
 }  # fmt: skip
 CLUSTERS = {"volta": "v100-16gb", "ada": "l40s", "blackwell": "b200", "davinci": "ascend-910b"}
 OF_EXPERTS = ("num_experts", "moe_intermediate_size", "shared_expert_intermediate_size", "expert_bias")
-EVERY = [*(("megatron", one) for one in table.MEGATRON), *(("deepspeed", one) for one in DEEPSPEED)]
+TABLES = {"megatron": table.MEGATRON, "deepspeed": DEEPSPEED, "fsdp": FSDP}
+EVERY = [(backend, one) for backend, constraints in TABLES.items() for one in constraints]
 
 
 def named(case: tuple[str, Constraint]) -> str:
@@ -57,8 +62,8 @@ def named(case: tuple[str, Constraint]) -> str:
 
 def release(backend: str, constraint: Constraint) -> str:
     """The last release of the tables that the constraint holds for."""
-    if backend == "deepspeed":
-        return "0.19.8"
+    if backend != "megatron":
+        return BACKENDS[backend].releases.pinned  # type: ignore[index]
     return [name for name in versions() if name.startswith("core_v") and constraint.in_force(name)][-1]
 
 
@@ -119,7 +124,7 @@ def plan_of(backend: str, constraint: Constraint) -> Plan:
     degrees["dp"] = max(1, gpus // (degrees["tp"] * degrees["pp"] * degrees["cp"]))
     said = {to: example[name] for name, to in CHOICES.items() if name in example}
     said.setdefault("sequence_parallel", False)
-    said.setdefault("zero_stage", 1)
+    said.setdefault("zero_stage", 3 if backend == "fsdp" else 1)
     cluster = cluster_of(example)
     plan = sample_plan(model_of(example), cluster, backend, release(backend, constraint), **degrees, **said)
     if not example.get("flash", True):
@@ -250,8 +255,6 @@ def test_recovery_says_of_the_example_what_the_table_says(backend: str, constrai
 
 
 def asked_framework(backend: str) -> Any:
-    from symconfig.frameworks.known import FRAMEWORKS
-
     return FRAMEWORKS[backend]
 
 
@@ -265,8 +268,7 @@ def test_key_value_heads_are_shared_by_ranks_since_their_release() -> None:
         names = {one.constraint.name for one in refused(plan, "megatron", version)}
         assert ("num_key_value_heads" in names) is not shared, version
         words = shlex.split(
-            f"{examples.BASE} --tensor-model-parallel-size 8 --sequence-parallel --group-query-attention "
-            "--num-query-groups 4"
+            f"{BASE} --tensor-model-parallel-size 8 --sequence-parallel --group-query-attention --num-query-groups 4"
         )
         facts = MegatronFacts(Namespace(settings(words, "launch.sh"), flags(version)), world_size=8, environment={})
         rules = {finding.rule for finding in megatron.findings(facts)}
@@ -299,7 +301,7 @@ def test_a_new_constraint_of_a_release_is_read_by_all(monkeypatch: pytest.Monkey
         said = [one.problem() for one in refused(plan, "megatron", version)]
         assert [problem.what for problem in said] == (["40 heads are too many for tp 4"] if there else [])
         assert [problem.pins for problem in said] == ([("tp=..3", "tp=5..")] if there else [])
-        words = shlex.split(f"{examples.BASE} --tensor-model-parallel-size 4 --sequence-parallel")
+        words = shlex.split(f"{BASE} --tensor-model-parallel-size 4 --sequence-parallel")
         facts = MegatronFacts(Namespace(settings(words, "launch.sh"), flags(version)), world_size=8, environment={})
         assert ("tp-of-four" in {finding.rule for finding in megatron.findings(facts)}) is there
         configuration = replace(Configuration.of(plan.best, asked_framework("megatron")), version=version)
@@ -323,7 +325,7 @@ def test_an_unknown_value_is_a_third_answer() -> None:
 
 
 def test_names_are_unique_in_a_release() -> None:
-    for backend, constraints in (("megatron", table.MEGATRON), ("deepspeed", DEEPSPEED)):
-        for version in versions() if backend == "megatron" else ("0.19.8",):
+    for backend, constraints in TABLES.items():
+        for version in versions() if backend == "megatron" else (BACKENDS[backend].releases.pinned,):  # type: ignore[index]
             names = [one.name for one in in_force(constraints, version)]
             assert len(set(names)) == len(names)

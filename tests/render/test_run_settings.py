@@ -164,7 +164,8 @@ def test_each_field_is_passed_on_or_named_as_not_passed_on(target: str) -> None:
     backend = source.assumes["backend"]
     options = {"tp": 1, "pp": 1, "dp": 8} if backend == "megatron" else {}
     if target in LEARNING:
-        plan = learning_plan(values, backend)
+        assert source.learns is not None
+        plan = learning_plan(values, backend, source.learns.away[0])
     else:
         plan = sample_plan(
             load_model(model),
@@ -186,6 +187,7 @@ def test_each_field_is_passed_on_or_named_as_not_passed_on(target: str) -> None:
         "torchtitan",
         "trl",
         "verl",
+        "verl-fsdp",
         "ms-swift-deepspeed",
     ):
         marks["distributed_timeout_minutes"] = str(77 * 60)

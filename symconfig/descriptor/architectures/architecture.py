@@ -72,7 +72,7 @@ class Reading(Protocol):
 class Rule:
     """What a class makes of a few keys where no table of names can hold it, in both directions.
 
-    read: fills in fields. keys: that it reads. write: the inverse, for keys that asking the import does not find.
+    read: fills in fields. keys: that it reads. write: the inverse; without it no field follows from the keys alone.
     """
 
     read: Callable[[Reading], None]
@@ -105,7 +105,7 @@ class Architecture:
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     noted: Mapping[str, str] = field(default_factory=dict)
-    ignored: tuple[str, ...] = ()
+    ignored: Collection[str] = ()
     same_as: Mapping[str, str] = field(default_factory=dict)
     layers: Callable[[Values, int], Sequence[str]] | None = None
     blocks: Mapping[str, Block] = field(default_factory=dict)

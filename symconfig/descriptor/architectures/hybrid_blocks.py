@@ -17,8 +17,8 @@ _SCAN = "mamba_num_heads mamba_head_dim n_groups ssm_state_size conv_kernel chun
 def _selective(keys: str, biases: tuple[str, str]) -> Block:
     """Return Mamba's block, by the keys of its width, its state, its steps and its convolution."""
     expand, state, steps, conv = keys.split()
-    wide = {"ssm_intermediate_size": times_hidden(expand)}
-    sizes = {**wide, "ssm_state_size": state, "time_step_rank": rank(steps), "conv_kernel": conv}
+    sizes: dict[str, str | Size] = {"ssm_intermediate_size": times_hidden(expand), "ssm_state_size": state}
+    sizes |= {"time_step_rank": rank(steps), "conv_kernel": conv}
     return Block("mamba", sizes, dict(zip(("conv_bias", "proj_bias"), biases, strict=True)))
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from posixpath import basename
 
 from symconfig.existing.adapt import words
-from symconfig.existing.adapt.draft import Draft, Meaning
+from symconfig.existing.adapt.draft import Draft, Meaning, Progress
 from symconfig.existing.adapt.outcome import Change, Unplaced
-from symconfig.existing.adapt.progress import Progress
-from symconfig.existing.launch.reading import Piece, Reading, Word
+from symconfig.existing.launch.reading import Reading, Word
 from symconfig.existing.launch.text import Edit
+from symconfig.existing.launch.world import launcher_options
 from symconfig.frameworks.launchers import LAUNCHERS, SLURM
 from symconfig.render.summary import Nodes
 
@@ -39,40 +39,22 @@ class Count:
 
 def counts(reading: Reading, nodes: Nodes) -> Iterator[Count]:
     """Yield each number that is known, of the launchers' own words and of the scheduler's comments."""
-    yield from _launched(reading.launcher, nodes)
-    starts = _starters(reading.launcher)
+    launcher = reading.launcher
+    for given in launcher_options(launcher):
+        outer = given.launcher in _OUTER and bool(_starters(launcher[given.at :]))
+        number = _number(LAUNCHERS[given.launcher].counts, given.key, nodes, outer)
+        if number is not None:
+            yield from _count(given.at, given.option, launcher[given.at], given.value, number)
+    starts = _starters(launcher)
     for option, word in reading.scheduler.items():
         number = _number(SLURM, option.replace("-", "_"), nodes, bool(starts))
         if number is not None:
-            yield from _count(option, f"#SBATCH --{option}", word, len(word.text), number)
+            yield from _count(option, f"#SBATCH --{option}", word, word, number)
 
 
 def _starters(launcher: Sequence[Word]) -> list[str]:
     """Return the launchers that start the processes of a node themselves."""
     return [name for word in launcher if (name := basename(word.text)) in LAUNCHERS and name not in _OUTER]
-
-
-def _launched(launcher: Sequence[Word], nodes: Nodes) -> Iterator[Count]:
-    name = ""
-    for index, word in enumerate(launcher):
-        if basename(word.text) in LAUNCHERS:
-            name = basename(word.text)
-            continue
-        match = re.fullmatch(r"--?([A-Za-z][\w-]*)(?:=(.*))?", word.text, re.DOTALL)
-        glued = re.fullmatch(r"-([nNG])(\d+)", word.text)
-        if not name or (match is None and glued is None):
-            continue
-        key = glued[1] if glued is not None else match[1].replace("-", "_") if match is not None else ""
-        starters = _starters(launcher[index:])
-        number = _number(LAUNCHERS[name].counts, key, nodes, name in _OUTER and bool(starters))
-        if number is None:
-            continue
-        if glued is not None:
-            yield from _count(index, f"-{glued[1]}", word, len(glued[2]), number)
-        elif match is not None and match[2] is not None:
-            yield from _count(index, word.text.partition("=")[0], word, len(match[2]), number)
-        elif index + 1 < len(launcher):
-            yield from _count(index + 1, word.text, launcher[index + 1], len(launcher[index + 1].text), number)
 
 
 def _number(table: Mapping[str, str], key: str, nodes: Nodes, outer: bool) -> int | None:
@@ -85,22 +67,13 @@ def _number(table: Mapping[str, str], key: str, nodes: Nodes, outer: bool) -> in
     return {"nodes": nodes.count, "per_node": nodes.gpus, "gpus": nodes.count * nodes.gpus}.get(kind or "")
 
 
-def _count(at: int | str, option: str, word: Word, length: int, number: int) -> Iterator[Count]:
-    """Yield a count. length: of the value, at the word's end; of `gpu:h100:8` the digits count."""
-    value = word.text[len(word.text) - length :]
-    match = re.fullmatch(r"(gpu:(?:\w+:)?)?(\d+)", value)
-    if word.unknown is None and match is not None:
-        digits = replace(word, pieces=_tail(word.pieces, len(match[2])))
-        yield Count(at, option, digits, word.text[: len(word.text) - len(match[2])], number)
-
-
-def _tail(pieces: tuple[Piece, ...], length: int) -> tuple[Piece, ...]:
-    """Return the last `length` characters; of a literal that holds more, its end."""
-    last = pieces[-1]
-    if last.place is None or len(last.text) <= length:
-        return pieces[-1:]
-    ascii_end = replace(last.place, start=last.place.end - length, column=last.place.column + len(last.text) - length)
-    return (replace(last, text=last.text[-length:], place=ascii_end),)
+def _count(at: int | str, option: str, whole: Word, value: Word, number: int) -> Iterator[Count]:
+    """Yield a count. value: the end of the word `whole`; of `gpu:h100:8` the digits count."""
+    match = re.fullmatch(r"(gpu:(?:\w+:)?)?(\d+)", value.text)
+    if whole.unknown is None and match is not None:
+        head = len(whole.text) - len(match[2])
+        digits = replace(whole, pieces=value.after(len(value.text) - len(match[2])).pieces)
+        yield Count(at, option, digits, whole.text[:head], number)
 
 
 def counted(progress: Progress, nodes: Nodes) -> Progress:

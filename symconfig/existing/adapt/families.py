@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from symconfig.existing.launch.reading import Piece, Setting, Word
+from symconfig.existing.launch.reading import Setting
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Run
 
@@ -28,16 +28,18 @@ class Family:
         return tuple(attrgetter(field)(run) for field in self.fields)
 
 
+def each(text: str) -> tuple[str, ...]:
+    """Return the words of a text, in their order."""
+    return tuple(text.split())
+
+
 # Options that say which layers a pipeline's stages have.
-STAGES = (
-    "pipeline_model_parallel_size",
-    "num_layers_per_virtual_pipeline_stage",
-    "num_virtual_stages_per_pipeline_rank",
-    "pipeline_model_parallel_layout",
-    "decoder_first_pipeline_num_layers",
-    "decoder_last_pipeline_num_layers",
-    "account_for_embedding_in_pipeline_split",
-    "account_for_loss_in_pipeline_split",
+STAGES = each(
+    """
+    pipeline_model_parallel_size num_layers_per_virtual_pipeline_stage num_virtual_stages_per_pipeline_rank
+    pipeline_model_parallel_layout decoder_first_pipeline_num_layers decoder_last_pipeline_num_layers
+    account_for_embedding_in_pipeline_split account_for_loss_in_pipeline_split
+    """
 )
 
 # In the order in which a person would look for them, which is also where a new option goes: after the options of its
@@ -62,14 +64,11 @@ FAMILIES = (
     Family(("options.sequence_parallel",), ("sequence_parallel",)),
     Family(("options.overlap.tp_comm",), ("tp_comm_overlap",), "comm_overlap"),
     Family(
-        (
-            "configuration.degrees.pp",
-            "configuration.degrees.vpp",
-            "options.pipeline_layout",
-            "options.first_stage_layers",
-            "options.last_stage_layers",
-            "options.account_for_embedding",
-            "options.account_for_loss",
+        each(
+            """
+            configuration.degrees.pp configuration.degrees.vpp options.pipeline_layout options.first_stage_layers
+            options.last_stage_layers options.account_for_embedding options.account_for_loss
+            """
         ),
         STAGES,
     ),
@@ -85,13 +84,11 @@ FAMILIES = (
     Family(("options.overlap.moe_a2a",), ("overlap_moe_expert_parallel_comm",), "comm_overlap"),
     Family(
         ("options.zero_stage",),
-        (
-            "use_distributed_optimizer",
-            "use_megatron_fsdp",
-            "use_custom_fsdp",
-            "data_parallel_sharding_strategy",
-            "gradient_accumulation_fusion",
-            "init_model_with_meta_device",
+        each(
+            """
+            use_distributed_optimizer use_megatron_fsdp use_custom_fsdp data_parallel_sharding_strategy
+            gradient_accumulation_fusion init_model_with_meta_device
+            """
         ),
         "ddp",
     ),
@@ -104,26 +101,21 @@ FAMILIES = (
     ),
     Family(
         ("options.recompute",),
-        (
-            "recompute_granularity",
-            "recompute_method",
-            "recompute_num_layers",
-            "recompute_modules",
-            "recompute_activations",
-            "moe_layer_recompute",
+        each(
+            """
+            recompute_granularity recompute_method recompute_num_layers recompute_modules recompute_activations
+            moe_layer_recompute
+            """
         ),
     ),
     Family(("options.activation_offload",), ("fine_grained_activation_offloading", "offload_modules")),
     Family(
         ("options.cuda_graphs",),
-        (
-            "cuda_graph_impl",
-            "cuda_graph_modules",
-            "cuda_graph_scope",
-            "cuda_graph_scope_deprecated",
-            "enable_cuda_graph",
-            "external_cuda_graph",
-            "te_rng_tracker",
+        each(
+            """
+            cuda_graph_impl cuda_graph_modules cuda_graph_scope cuda_graph_scope_deprecated enable_cuda_graph
+            external_cuda_graph te_rng_tracker
+            """
         ),
     ),
 )
@@ -174,7 +166,7 @@ def _wishes(now: Namespace, wanted: Namespace, family: Family) -> Iterator[Wish]
             continue
         goal, have = wanted.setting(dest), having(now, dest)
         if goal is not None:
-            yield Wish(dest, goal.name, tuple(word.text for word in goal.values))
+            yield Wish(dest, goal.name, goal.texts)
         elif have is not None:
             yield Wish(dest, have.name, None)
 
@@ -210,10 +202,5 @@ def in_their_way(wanted: Sequence[Setting], now: Namespace) -> tuple[Setting, ..
     each, rest = divmod(layers, int(stages.values[0].text) * int(pp.values[0].text))
     if rest:
         return tuple(wanted)
-    return tuple(setting_like(BY_LAYERS, (str(each),), setting) if setting is stages else setting for setting in wanted)
-
-
-def setting_like(name: str, values: Sequence[str], like: Setting) -> Setting:
-    """Return another option in the place of this one."""
-    words = tuple(Word((Piece(text),), like.place) for text in values)
-    return Setting(name, name, words, like.place)
+    own = replace(stages.like(BY_LAYERS, str(each)), spelled=BY_LAYERS)
+    return tuple(own if setting is stages else setting for setting in wanted)

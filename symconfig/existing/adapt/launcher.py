@@ -7,12 +7,11 @@ from collections.abc import Iterator
 
 from symconfig.existing.adapt import guard, words
 from symconfig.existing.adapt.counts import counted
-from symconfig.existing.adapt.draft import Draft
+from symconfig.existing.adapt.draft import Draft, Progress
 from symconfig.existing.adapt.outcome import Change, Unplaced
-from symconfig.existing.adapt.progress import Progress
 from symconfig.existing.launch.reading import Word
 from symconfig.existing.launch.text import Edit, Place
-from symconfig.format import things
+from symconfig.format import several
 from symconfig.frameworks.megatron import environment
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron, summary
@@ -26,7 +25,7 @@ def numbers(progress: Progress, plan: Plan) -> Progress:
         if world.nodes is not None and world.nodes != nodes.count:
             return progress.noted(
                 f"The plan counts on {nodes.count} x {nodes.gpus} GPUs; here "
-                f"{things(world.nodes, 'node')} of {world.gpus_per_node} are started, "
+                f"{several(world.nodes, 'node')} of {world.gpus_per_node} are started, "
                 "between which other links lie."
             )
         return progress

@@ -10,7 +10,8 @@ from symconfig.existing.rules.rl import DYNAMIC
 from symconfig.existing.rules.rule import Rules
 from symconfig.format import gib
 from symconfig.plans.plan import Plan
-from symconfig.plans.rl import PlannedPhase
+from symconfig.plans.rl import PlannedPhase, surprised
+from symconfig.solve.budget import surprise
 
 _GENERATES = ("generation", "weights to the engine")
 _READS = ("log-probabilities", "reference", "values")
@@ -94,8 +95,10 @@ def _reference(judged: Judged) -> Iterator[Problem]:
     "phase-has-little-room",
     "warning",
     "A phase is near to the GPU's memory, or above it with sequences as long as was assumed",
-    "Of the GPU's memory a margin must stay free (--memory-margin). Where nothing says how long sequences are in the "
-    "mean, half of the longest is assumed, and micro-batches of so many sequences hold more tokens or fewer: "
+    "Of the GPU's memory a margin must stay free (--memory-margin), and all of it must do for what measured runs take "
+    "beyond their prediction, but for 1 in 20 of them: the judgement of the planner (limits.memory_risk). Where "
+    "nothing says how long sequences are in the mean, half of the longest is assumed, and micro-batches of so many "
+    "sequences hold more tokens or fewer: "
     "--prompt-length and --response-length say it.",
     DYNAMIC + "actor_rollout_ref.rollout.gpu_memory_utilization=0.78",
 )
@@ -103,7 +106,12 @@ def _tight(judged: Judged) -> Iterator[Problem]:
     plan = judged.plan
     if any(_reference(judged)):
         return
-    over = [phase for phase in plan.steps[0].phases if phase.bytes > plan.usable_bytes]
+    ratio = surprise(plan.model, plan.cluster, plan.job.limits.memory_risk)
+    over = [
+        phase
+        for phase in plan.steps[0].phases
+        if phase.bytes > plan.usable_bytes or surprised(phase.holds, ratio) > _memory(plan)
+    ]
     sure = [phase for phase in over if phase.name in _GENERATES or not judged.by_assumed_lengths]
     if over and not any(phase.bytes > _memory(plan) for phase in sure):
         hint = "--prompt-length and --response-length, as they are in the mean" if judged.by_assumed_lengths else None

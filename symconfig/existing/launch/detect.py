@@ -6,24 +6,22 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
+from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects.documents import dialect_of
 from symconfig.existing.launch.dialects.override import is_override
+from symconfig.existing.launch.json_tree import parse_json
 from symconfig.existing.launch.reading import Tree
 from symconfig.existing.launch.text import Text
-from symconfig.existing.launch.tree import parse_json, parse_yaml
+from symconfig.existing.launch.yaml_tree import parse_yaml
 
 # Top-level keys by which data are DeepSpeed's (deepspeed/runtime/constants.py has many more): one of its own, or of
 # those that other programs have too, one that is a section.
-_DEEPSPEED = frozenset(
-    (
-        "train_batch_size",
-        "train_micro_batch_size_per_gpu",
-        "zero_optimization",
-        "steps_per_print",
-        "wall_clock_breakdown",
-        "zero_allow_untested_optimizer",
-    )
+_DEEPSPEED = words(
+    """
+    train_batch_size train_micro_batch_size_per_gpu zero_optimization steps_per_print wall_clock_breakdown
+    zero_allow_untested_optimizer
+    """
 )
 _DEEPSPEED_SECTIONS = frozenset(("bf16", "bfloat16", "fp16", "data_types", "tensor_parallel", "flops_profiler", "aio"))
 _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".pbs", ".zsh", ".ksh")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from posixpath import basename
 
-from symconfig.existing.launch.reading import Piece, Word, World
-from symconfig.existing.launch.text import Place
+from symconfig.existing.launch.reading import Word, World
 from symconfig.frameworks.launchers import LAUNCHERS, SLURM
 
 _HOSTS = ("hostfile", "H", "include", "i", "exclude", "e")
@@ -18,11 +17,13 @@ def world(launcher: Sequence[Word], directives: Mapping[str, Word], environment:
     """Return the numbers that are said. directives: of `#SBATCH` comments, by option without dashes:
     "gpus-per-node".
     """
-    spoken = _spoken(launcher)
+    spoken: dict[str, list[Spoken]] = {basename(word.text): [] for word in launcher if basename(word.text) in LAUNCHERS}
+    for given in launcher_options(launcher):
+        spoken[given.launcher].append(given)
     counts: dict[str, tuple[int, Word]] = {}
     dark: list[Word] = []
     for name, known in LAUNCHERS.items():
-        for key, word in spoken.get(name, ()):
+        for key, word in ((given.key, given.value) for given in spoken.get(name, ())):
             dark += [word] if word.unknown and key in known.counts else []
             _take(counts, known.counts, key, word, tasks=name in ("srun", "sbatch") and len(spoken) > 1)
             if key in known.includes and not word.unknown:
@@ -38,7 +39,7 @@ def world(launcher: Sequence[Word], directives: Mapping[str, Word], environment:
     return replace(_world(counts, spoken), dark=tuple(dark))
 
 
-def _world(counts: Mapping[str, tuple[int, Word]], spoken: Mapping[str, Sequence[tuple[str, Word]]]) -> World:
+def _world(counts: Mapping[str, tuple[int, Word]], spoken: Mapping[str, Sequence[Spoken]]) -> World:
     nodes, per_node, gpus = (counts[key][0] if key in counts else None for key in ("nodes", "per_node", "gpus"))
     if nodes is None and any(_on_one_node(name, options) for name, options in spoken.items()):
         nodes = 1
@@ -51,10 +52,10 @@ def _world(counts: Mapping[str, tuple[int, Word]], spoken: Mapping[str, Sequence
     return World(gpus, nodes, per_node, tuple(word for _, word in counts.values()))
 
 
-def _on_one_node(launcher: str, options: Sequence[tuple[str, Word]]) -> bool:
+def _on_one_node(launcher: str, options: Sequence[Spoken]) -> bool:
     """Say whether the launcher's default, one node, holds: it is given neither a number of nodes nor a file of them."""
     known = LAUNCHERS[launcher]
-    return known.one_node and not any(known.counts.get(key) == "nodes" or key in _HOSTS for key, _ in options)
+    return known.one_node and not any(known.counts.get(each.key) == "nodes" or each.key in _HOSTS for each in options)
 
 
 def _take(counts: dict[str, tuple[int, Word]], table: Mapping[str, str], key: str, word: Word, tasks: bool) -> None:
@@ -92,42 +93,32 @@ def _number(text: str) -> int | None:
     return None
 
 
-def _spoken(launcher: Sequence[Word]) -> dict[str, list[tuple[str, Word]]]:
-    """Return each launcher's options with a value, spelled with underscores and without dashes."""
-    by_launcher: dict[str, list[tuple[str, Word]]] = {}
-    current: list[tuple[str, Word]] = []
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """An option of a launcher that has a value. key: it, with underscores and without dashes. at: the index of the word
+    that its value ends. option: it as it is spelled.
+    """
+
+    launcher: str
+    key: str
+    option: str
+    at: int
+    value: Word
+
+
+def launcher_options(launcher: Sequence[Word]) -> Iterator[Spoken]:
+    """Yield each launcher's options, `-n8`, `--nodes=8` and `--nodes 8`."""
+    name = ""
     for index, word in enumerate(launcher):
-        name = basename(word.text)
-        if name in LAUNCHERS:  # its folder may be unknown
-            current = by_launcher.setdefault(name, [])
+        if basename(word.text) in LAUNCHERS:  # its folder may be unknown
+            name = basename(word.text)
             continue
-        match = re.fullmatch(r"--?([A-Za-z][\w-]*)(?:=(.*))?", word.text, re.DOTALL)
-        short = re.fullmatch(r"-([nNG])(\d+)", word.text)
-        if short:
-            current.append((short.group(1), _after(word, 2)))
-        elif match and match.group(2) is not None:
-            current.append((match.group(1).replace("-", "_"), _after(word, len(word.text) - len(match.group(2)))))
-        elif match and index + 1 < len(launcher):
-            current.append((match.group(1).replace("-", "_"), launcher[index + 1]))
-    return by_launcher
-
-
-def _after(word: Word, count: int) -> Word:
-    """Return the word without its first characters."""
-    pieces, left = [], count
-    for piece in word.pieces:
-        drop = min(left, len(piece.text))
-        left -= drop
-        if drop == 0:
-            pieces.append(piece)
-        elif drop < len(piece.text):
-            pieces.append(_cut(piece, drop))
-    return Word(tuple(pieces), word.place, word.unknown)
-
-
-def _cut(piece: Piece, count: int) -> Piece:
-    place = piece.place
-    if place is not None:
-        size = len(piece.text[:count].encode())
-        place = Place(place.file, place.start + size, place.end, place.line, place.column + count)
-    return Piece(piece.text[count:], place, piece.variables, piece.overridden_by)
+        match = re.fullmatch(r"(-([nNG]))(\d+)|(--?([A-Za-z][\w-]*))(?:=(.*))?", word.text, re.DOTALL)
+        if not name or match is None:
+            continue
+        option, key, value = match.group(1, 2, 3) if match[1] else match.group(4, 5, 6)
+        if value is not None:
+            number = replace(word.after(len(word.text) - len(value)), place=word.place)
+            yield Spoken(name, key.replace("-", "_"), option, index, number)
+        elif index + 1 < len(launcher):
+            yield Spoken(name, key.replace("-", "_"), option, index + 1, launcher[index + 1])

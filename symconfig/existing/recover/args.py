@@ -8,9 +8,9 @@ from contextlib import suppress
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import Problem
 from symconfig.existing.launch.text import Place, problem_at
-from symconfig.existing.recover.namespace import Namespace, defaults
+from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Assumed
-from symconfig.frameworks.megatron.flags import FlagTable, Value, flags, option, versions
+from symconfig.frameworks.megatron.flags import FlagTable, Value, defaults, flags, option, versions
 
 _SHAPE = ("num_layers", "hidden_size", "num_attention_heads")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Setting
 from symconfig.existing.launch.text import Place
-from symconfig.frameworks.megatron.flags import Flag, FlagTable, Value, flags, option, versions
+from symconfig.frameworks.megatron.flags import Flag, FlagTable, Value, defaults, flags, option, parsed, versions
 
 
 class Namespace(Mapping[str, Value]):
@@ -51,9 +49,9 @@ class Namespace(Mapping[str, Value]):
             self.dark[flag.dest] = setting.problem(f"its value {dark.unknown}", got=dark.text or None)
             return
         try:
-            value = parsed(flag, [word.text for word in setting.values], setting.name)
+            value = parsed(flag, setting.texts, setting.name)
         except ValueError as error:
-            words = " ".join(word.text for word in setting.values)
+            words = setting.text
             refused = setting.problem("has a value that the parser refuses", got=words or "nothing", need=str(error))
             self.problems.append(refused)
             value = _parsed_elsewhere(setting)
@@ -121,67 +119,10 @@ def _parsed_elsewhere(setting: Setting) -> Value:
         flag = flags(version).flags.get(setting.name)
         try:
             if flag is not None:
-                return parsed(flag, [word.text for word in setting.values], setting.name)
+                return parsed(flag, setting.texts, setting.name)
         except ValueError:
             continue
     return None
-
-
-@cache
-def defaults(version: str) -> dict[str, Value]:
-    """Return the default of every destination."""
-    return {flag.dest: _default(flag) for flag in flags(version).flags.values()}
-
-
-def _default(flag: Flag) -> Value:
-    if flag.default in ("None", ""):
-        return None
-    if flag.default in ("True", "False"):
-        return flag.default == "True"
-    try:
-        if flag.nargs in ("+", "*") or flag.default.startswith("["):
-            return tuple(_scalar(flag, item) for item in re.findall(r"[\w.+-]+", flag.default))
-        return _scalar(flag, flag.default)
-    except ValueError:
-        return flag.default
-
-
-def parsed(flag: Flag, words: Sequence[str], name: str) -> Value:
-    """Return the option's values as the parser reads them. Raises ValueError, whose text says what is needed."""
-    if flag.kind in ("true", "false", "optional"):
-        if words:
-            raise ValueError("no value")
-        return flag.kind == "true" if flag.kind != "optional" else not name.startswith("--no-")
-    if flag.nargs in ("+", "*") or isinstance(flag.nargs, int):
-        if isinstance(flag.nargs, int) and len(words) != flag.nargs:
-            raise ValueError(f"{flag.nargs} values")
-        if flag.nargs == "+" and not words:
-            raise ValueError("at least one value")
-        return tuple(_scalar(flag, word) for word in words)
-    if len(words) != 1:
-        if flag.nargs == "?" and not words:
-            return None
-        raise ValueError("one value")
-    return _scalar(flag, words[0])
-
-
-def _scalar(flag: Flag, word: str) -> Value:
-    if flag.type == "int":
-        try:
-            value: Value = int(word)
-        except ValueError:
-            raise ValueError("a whole number") from None
-    elif flag.type == "float":
-        try:
-            value = float(word)
-        except ValueError:
-            raise ValueError("a number") from None
-    else:
-        value = word.removeprefix("AttnBackend.")
-    if flag.choices and str(value) not in flag.choices:
-        matches = difflib.get_close_matches(word, flag.choices, n=1)
-        raise ValueError(f"one of {', '.join(flag.choices)}" + (f" ({matches[0]}?)" if matches else ""))
-    return value
 
 
 def version_of(names: Sequence[str]) -> str:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from symconfig.existing.recover.namespace import Namespace, defaults
+from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Assumed
-from symconfig.frameworks.megatron.flags import Value, versions
+from symconfig.frameworks.megatron.flags import Value, defaults, versions
 
 DATA = Path(__file__).with_name("destinations.json")
 _NOTHING: tuple[Value, ...] = (None, False, 0, "", ())  # a switch that is off, however a version says it

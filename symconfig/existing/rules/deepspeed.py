@@ -8,9 +8,11 @@ from symconfig.existing.rules import deepspeed_batch, deepspeed_keys, deepspeed_
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.existing.rules.rule import Finding, Rule
 
-KEYS: tuple[Rule[DeepSpeedFacts], ...] = deepspeed_keys.RULES
-MEANING: tuple[Rule[DeepSpeedFacts], ...] = (*deepspeed_batch.RULES, *deepspeed_zero.RULES, *deepspeed_numbers.RULES)
-RULES: tuple[Rule[DeepSpeedFacts], ...] = (*KEYS, *MEANING)
+KEYS = tuple(deepspeed_keys.DEEPSPEED.entered)
+MEANING = tuple(
+    rule for file in (deepspeed_batch, deepspeed_zero, deepspeed_numbers) for rule in file.DEEPSPEED.entered
+)
+RULES = (*KEYS, *MEANING)
 # Rules of Megatron-LM on what under Megatron-DeepSpeed is DeepSpeed's: batch and precision are also in its JSON, and
 # it sums, shards and overlaps gradients.
 IN_PLACE_OF: frozenset[str] = frozenset(

@@ -6,19 +6,42 @@ from collections.abc import Iterator
 
 from symconfig.errors import Problem
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
-from symconfig.existing.rules.rule import Rule
+from symconfig.existing.rules.rule import Rules
 from symconfig.frameworks.deepspeed.keys import ZERO
 
 # torch.float16's largest value is 65504: a first loss scale far above it only overflows until it has been halved.
 MAX_SCALE_POWER = 24
 _TYPES = ("fp32", "fp16", "bf16")
+_BF16 = '"bf16": {"enabled": true}'
+_ZERO = f'{_BF16}, "data_types": {{"grad_accum_dtype": "fp32"}}, "{ZERO}": {{"stage": 2, "overlap_comm": true'
+
+DEEPSPEED: Rules[DeepSpeedFacts] = Rules()
 
 
+def _example(rest: str) -> str:
+    return f'{{"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8, {rest}}}'
+
+
+@DEEPSPEED.rule(
+    "deepspeed-two-precisions",
+    "error",
+    "Both bf16 and fp16 are on",
+    "DeepSpeed refuses it (deepspeed/runtime/config.py, _initialize_params).",
+    _example(f'{_BF16}, "fp16": {{"enabled": true}}'),
+)
 def _both(facts: DeepSpeedFacts) -> Iterator[Problem]:
     if facts.precision == "bf16" and facts.get("fp16", "enabled") is True:
         yield facts.problem(("fp16", "enabled"), "is on beside bf16", hint="one of the two")
 
 
+@DEEPSPEED.rule(
+    "deepspeed-no-precision",
+    "warning",
+    "Training is in 32 bits",
+    "Both sections are off by default: twice the memory of weights and gradients, and products without the "
+    "16-bit tensor cores.",
+    _example('"gradient_clipping": 1.0'),
+)
 def _neither(facts: DeepSpeedFacts) -> Iterator[Problem]:
     if facts.precision == "fp32" and facts.get("torch_autocast", "enabled") is not True:
         where = ("bf16",) if facts.section("bf16") else ()
@@ -29,6 +52,14 @@ def _neither(facts: DeepSpeedFacts) -> Iterator[Problem]:
         )
 
 
+@DEEPSPEED.rule(
+    "deepspeed-accumulation-type",
+    "error",
+    "Gradients cannot be accumulated in this type",
+    "deepspeed/runtime/engine.py, get_data_types and _do_optimizer_sanity_check: an unknown type, or without ZeRO "
+    "another type than the weights', stops the start after the model was built.",
+    _example(f'{_BF16}, "data_types": {{"grad_accum_dtype": "fp32"}}'),
+)
 def _accumulation_type(facts: DeepSpeedFacts) -> Iterator[Problem]:
     kind, path = facts.get("data_types", "grad_accum_dtype"), ("data_types", "grad_accum_dtype")
     if kind not in (None, *_TYPES):
@@ -37,6 +68,14 @@ def _accumulation_type(facts: DeepSpeedFacts) -> Iterator[Problem]:
         yield facts.problem(path, f"{kind} with {facts.precision} weights needs ZeRO", hint="stage 1, 2 or 3")
 
 
+@DEEPSPEED.rule(
+    "deepspeed-coarse-accumulation",
+    "note",
+    "Many gradients are added up in bf16",
+    "Without grad_accum_dtype the sum has the weights' type (deepspeed/runtime/engine.py, get_data_types), and "
+    "small contributions are rounded away.",
+    _example(f'{_BF16}, "{ZERO}": {{"stage": 2, "overlap_comm": true}}'),
+)
 def _coarse_sum(facts: DeepSpeedFacts) -> Iterator[Problem]:
     steps = facts.whole("gradient_accumulation_steps", otherwise=1)
     kind = facts.get("data_types", "grad_accum_dtype")
@@ -48,6 +87,13 @@ def _coarse_sum(facts: DeepSpeedFacts) -> Iterator[Problem]:
         )
 
 
+@DEEPSPEED.rule(
+    "deepspeed-states-without-zero",
+    "error",
+    "16-bit master weights or states are asked for without ZeRO",
+    "DeepSpeed refuses it (deepspeed/runtime/config.py, _do_error_check).",
+    _example('"bf16": {"enabled": true, "bf16_master_weights_and_grads": true}'),
+)
 def _bf16_states(facts: DeepSpeedFacts) -> Iterator[Problem]:
     for section, key in (
         ("fp16", "fp16_master_weights_and_grads"),
@@ -62,6 +108,13 @@ def _bf16_states(facts: DeepSpeedFacts) -> Iterator[Problem]:
             yield facts.problem((section, key), "needs bf16_master_weights_and_grads", hint="both, or neither")
 
 
+@DEEPSPEED.rule(
+    "deepspeed-loss-scale-range",
+    "error",
+    "A number of the loss scaling is out of range",
+    "DeepSpeed refuses it (deepspeed/runtime/precision_config.py).",
+    _example('"fp16": {"enabled": true, "loss_scale_window": 0}'),
+)
 def _loss_scale(facts: DeepSpeedFacts) -> Iterator[Problem]:
     scale = facts.number("fp16", "loss_scale")
     if scale is not None and scale < 0:
@@ -73,6 +126,13 @@ def _loss_scale(facts: DeepSpeedFacts) -> Iterator[Problem]:
             yield facts.problem(("fp16", key), "must be above zero where the loss scale is dynamic", got=str(value))
 
 
+@DEEPSPEED.rule(
+    "deepspeed-fixed-loss-scale",
+    "warning",
+    "The loss scale is fixed",
+    "A value above zero switches dynamic scaling off (deepspeed/runtime/fp16/loss_scaler.py).",
+    _example('"fp16": {"enabled": true, "loss_scale": 128}'),
+)
 def _fixed_scale(facts: DeepSpeedFacts) -> Iterator[Problem]:
     scale = facts.number("fp16", "loss_scale")
     if facts.precision == "fp16" and scale is not None and scale > 0:
@@ -84,6 +144,14 @@ def _fixed_scale(facts: DeepSpeedFacts) -> Iterator[Problem]:
         )
 
 
+@DEEPSPEED.rule(
+    "deepspeed-large-loss-scale",
+    "warning",
+    "The first loss scale overflows",
+    "fp16 ends at 65504; a step that overflows is left out and halves the scale "
+    "(deepspeed/runtime/fp16/loss_scaler.py), one power of two a step.",
+    _example('"fp16": {"enabled": true, "initial_scale_power": 32}'),
+)
 def _large_scale(facts: DeepSpeedFacts) -> Iterator[Problem]:
     power = facts.number("fp16", "initial_scale_power")
     if facts.precision == "fp16" and power is not None and power > MAX_SCALE_POWER:
@@ -94,6 +162,13 @@ def _large_scale(facts: DeepSpeedFacts) -> Iterator[Problem]:
         )
 
 
+@DEEPSPEED.rule(
+    "deepspeed-betas",
+    "error",
+    "Adam's betas are not two numbers below one",
+    "The optimizer looks at them when it is made, and fails.",
+    _example(f'{_BF16}, "optimizer": {{"type": "AdamW", "params": {{"lr": 1e-4, "betas": [0.9]}}}}'),
+)
 def _betas(facts: DeepSpeedFacts) -> Iterator[Problem]:
     betas = facts.get("optimizer", "params", "betas")
     if betas not in (None, "auto") and not (
@@ -102,12 +177,27 @@ def _betas(facts: DeepSpeedFacts) -> Iterator[Problem]:
         yield facts.problem(("optimizer", "params", "betas"), f"{betas!r} are not two numbers in [0, 1)")
 
 
+@DEEPSPEED.rule(
+    "deepspeed-learning-rate",
+    "warning",
+    "The learning rate is not one",
+    "Adam's steps are about as large as the learning rate; at one or more nothing is learnt.",
+    _example(f'{_BF16}, "optimizer": {{"type": "AdamW", "params": {{"lr": 3.0}}}}'),
+)
 def _learning_rate(facts: DeepSpeedFacts) -> Iterator[Problem]:
     lr = facts.number("optimizer", "params", "lr")
     if lr is not None and not 0 < lr < 1:
         yield facts.problem(("optimizer", "params", "lr"), f"{lr} is not a learning rate", hint="1e-6 to 1e-2")
 
 
+@DEEPSPEED.rule(
+    "deepspeed-text-number",
+    "error",
+    "A number of the optimizer is text",
+    'The parameters go to the optimizer as they are; "1e-5" in quotes is compared with 0 there, and fails. YAML '
+    "readers of version 1.1 make text of 1e-5, too.",
+    _example(f'{_BF16}, "optimizer": {{"type": "AdamW", "params": {{"lr": "1e-5"}}}}'),
+)
 def _text_number(facts: DeepSpeedFacts) -> Iterator[Problem]:
     for key in ("lr", "eps", "weight_decay"):
         value = facts.get("optimizer", "params", key)
@@ -121,6 +211,16 @@ def _text_number(facts: DeepSpeedFacts) -> Iterator[Problem]:
             )
 
 
+@DEEPSPEED.rule(
+    "deepspeed-max-grad-norm",
+    "error",
+    "The optimizer is given max_grad_norm",
+    "The engine stops when it makes the optimizer (deepspeed/runtime/engine.py, _configure_basic_optimizer).",
+    _example(
+        f'{_BF16}, "gradient_clipping": 1.0, "optimizer": {{"type": "Lamb", "params": {{"lr": 1e-4, '
+        '"max_grad_norm": 1.0}}'
+    ),
+)
 def _max_grad_norm(facts: DeepSpeedFacts) -> Iterator[Problem]:
     if "max_grad_norm" in facts.section("optimizer", "params"):
         yield facts.problem(
@@ -131,6 +231,17 @@ def _max_grad_norm(facts: DeepSpeedFacts) -> Iterator[Problem]:
         )
 
 
+@DEEPSPEED.rule(
+    "deepspeed-torch-adam-offload",
+    "warning",
+    "An offloaded optimizer runs torch's Adam",
+    "DeepSpeedCPUAdam is vectorised by hand and several times as fast on the host "
+    "(deepspeed/runtime/engine.py, get_optimizer_configuration).",
+    _example(
+        f'{_ZERO}, "offload_optimizer": {{"device": "cpu"}}}}, "optimizer": {{"type": "AdamW", "params": '
+        '{"lr": 1e-4, "torch_adam": true}}'
+    ),
+)
 def _torch_adam(facts: DeepSpeedFacts) -> Iterator[Problem]:
     if facts.offloads("offload_optimizer") and facts.stage and facts.get("optimizer", "params", "torch_adam"):
         yield facts.problem(
@@ -140,6 +251,13 @@ def _torch_adam(facts: DeepSpeedFacts) -> Iterator[Problem]:
         )
 
 
+@DEEPSPEED.rule(
+    "deepspeed-communication-type",
+    "error",
+    "Gradients cannot be sent in this type",
+    "DeepSpeed refuses it (deepspeed/runtime/config.py, get_communication_data_type).",
+    _example(f'{_BF16}, "communication_data_type": "float16"'),
+)
 def _communication_type(facts: DeepSpeedFacts) -> Iterator[Problem]:
     for key in ("communication_data_type", "seq_parallel_communication_data_type"):
         value = facts.get(key)
@@ -149,17 +267,44 @@ def _communication_type(facts: DeepSpeedFacts) -> Iterator[Problem]:
             )
 
 
+@DEEPSPEED.rule(
+    "deepspeed-summed-gradients",
+    "error",
+    "ZeRO-3 is to add gradients up and not to average them",
+    "DeepSpeed refuses it (deepspeed/runtime/config.py, _do_error_check).",
+    _example(
+        f'{_BF16}, "gradient_allreduce_op": "sum", "{ZERO}": {{"stage": 3}}, "data_types": '
+        '{"grad_accum_dtype": "fp32"}'
+    ),
+)
 def _summed(facts: DeepSpeedFacts) -> Iterator[Problem]:
     if facts.get("gradient_allreduce_op") == "sum" and facts.stage == 3:
         yield facts.problem(("gradient_allreduce_op",), "is sum, which ZeRO-3 has not", hint="leave it out, or stage 2")
 
 
+@DEEPSPEED.rule(
+    "deepspeed-breakdown",
+    "warning",
+    "Timers wait for the GPU",
+    "Each timer synchronises the device when it starts and stops (deepspeed/utils/timer.py), so that the host no "
+    "longer runs ahead.",
+    _example(f'{_BF16}, "wall_clock_breakdown": true'),
+)
 def _timers(facts: DeepSpeedFacts) -> Iterator[Problem]:
     for key in ("wall_clock_breakdown", "memory_breakdown"):
         if facts.get(key) is True:
             yield facts.problem((key,), "waits for the GPU around every part of every step to measure it", hint="false")
 
 
+@DEEPSPEED.rule(
+    "deepspeed-unused-checkpointing",
+    "note",
+    "Activation_checkpointing does nothing here",
+    "It configures deepspeed.checkpointing; Transformers' models recompute with torch's, which "
+    "--gradient_checkpointing switches on.",
+    "deepspeed train.py --deepspeed ds.json\n"
+    + _example(f'{_BF16}, "activation_checkpointing": {{"partition_activations": true}}'),
+)
 def _checkpointing(facts: DeepSpeedFacts) -> Iterator[Problem]:
     if facts.trainer and facts.section("activation_checkpointing"):
         yield facts.problem(
@@ -168,168 +313,3 @@ def _checkpointing(facts: DeepSpeedFacts) -> Iterator[Problem]:
             of_key=True,
             hint="--gradient_checkpointing True",
         )
-
-
-def _example(rest: str) -> str:
-    return f'{{"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8, {rest}}}'
-
-
-_BF16 = '"bf16": {"enabled": true}'
-_ZERO = f'{_BF16}, "data_types": {{"grad_accum_dtype": "fp32"}}, "{ZERO}": {{"stage": 2, "overlap_comm": true'
-
-RULES: tuple[Rule[DeepSpeedFacts], ...] = (
-    Rule(
-        "deepspeed-two-precisions",
-        "error",
-        "Both bf16 and fp16 are on",
-        "DeepSpeed refuses it (deepspeed/runtime/config.py, _initialize_params).",
-        _example(f'{_BF16}, "fp16": {{"enabled": true}}'),
-        _both,
-    ),
-    Rule(
-        "deepspeed-no-precision",
-        "warning",
-        "Training is in 32 bits",
-        "Both sections are off by default: twice the memory of weights and gradients, and products without the "
-        "16-bit tensor cores.",
-        _example('"gradient_clipping": 1.0'),
-        _neither,
-    ),
-    Rule(
-        "deepspeed-accumulation-type",
-        "error",
-        "Gradients cannot be accumulated in this type",
-        "deepspeed/runtime/engine.py, get_data_types and _do_optimizer_sanity_check: an unknown type, or without ZeRO "
-        "another type than the weights', stops the start after the model was built.",
-        _example(f'{_BF16}, "data_types": {{"grad_accum_dtype": "fp32"}}'),
-        _accumulation_type,
-    ),
-    Rule(
-        "deepspeed-coarse-accumulation",
-        "note",
-        "Many gradients are added up in bf16",
-        "Without grad_accum_dtype the sum has the weights' type (deepspeed/runtime/engine.py, get_data_types), and "
-        "small contributions are rounded away.",
-        _example(f'{_BF16}, "{ZERO}": {{"stage": 2, "overlap_comm": true}}'),
-        _coarse_sum,
-    ),
-    Rule(
-        "deepspeed-states-without-zero",
-        "error",
-        "16-bit master weights or states are asked for without ZeRO",
-        "DeepSpeed refuses it (deepspeed/runtime/config.py, _do_error_check).",
-        _example('"bf16": {"enabled": true, "bf16_master_weights_and_grads": true}'),
-        _bf16_states,
-    ),
-    Rule(
-        "deepspeed-loss-scale-range",
-        "error",
-        "A number of the loss scaling is out of range",
-        "DeepSpeed refuses it (deepspeed/runtime/precision_config.py).",
-        _example('"fp16": {"enabled": true, "loss_scale_window": 0}'),
-        _loss_scale,
-    ),
-    Rule(
-        "deepspeed-fixed-loss-scale",
-        "warning",
-        "The loss scale is fixed",
-        "A value above zero switches dynamic scaling off (deepspeed/runtime/fp16/loss_scaler.py).",
-        _example('"fp16": {"enabled": true, "loss_scale": 128}'),
-        _fixed_scale,
-    ),
-    Rule(
-        "deepspeed-large-loss-scale",
-        "warning",
-        "The first loss scale overflows",
-        "fp16 ends at 65504; a step that overflows is left out and halves the scale "
-        "(deepspeed/runtime/fp16/loss_scaler.py), one power of two a step.",
-        _example('"fp16": {"enabled": true, "initial_scale_power": 32}'),
-        _large_scale,
-    ),
-    Rule(
-        "deepspeed-betas",
-        "error",
-        "Adam's betas are not two numbers below one",
-        "The optimizer looks at them when it is made, and fails.",
-        _example(f'{_BF16}, "optimizer": {{"type": "AdamW", "params": {{"lr": 1e-4, "betas": [0.9]}}}}'),
-        _betas,
-    ),
-    Rule(
-        "deepspeed-learning-rate",
-        "warning",
-        "The learning rate is not one",
-        "Adam's steps are about as large as the learning rate; at one or more nothing is learnt.",
-        _example(f'{_BF16}, "optimizer": {{"type": "AdamW", "params": {{"lr": 3.0}}}}'),
-        _learning_rate,
-    ),
-    Rule(
-        "deepspeed-text-number",
-        "error",
-        "A number of the optimizer is text",
-        'The parameters go to the optimizer as they are; "1e-5" in quotes is compared with 0 there, and fails. YAML '
-        "readers of version 1.1 make text of 1e-5, too.",
-        _example(f'{_BF16}, "optimizer": {{"type": "AdamW", "params": {{"lr": "1e-5"}}}}'),
-        _text_number,
-    ),
-    Rule(
-        "deepspeed-max-grad-norm",
-        "error",
-        "The optimizer is given max_grad_norm",
-        "The engine stops when it makes the optimizer (deepspeed/runtime/engine.py, _configure_basic_optimizer).",
-        _example(
-            f'{_BF16}, "gradient_clipping": 1.0, "optimizer": {{"type": "Lamb", "params": {{"lr": 1e-4, '
-            '"max_grad_norm": 1.0}}'
-        ),
-        _max_grad_norm,
-    ),
-    Rule(
-        "deepspeed-torch-adam-offload",
-        "warning",
-        "An offloaded optimizer runs torch's Adam",
-        "DeepSpeedCPUAdam is vectorised by hand and several times as fast on the host "
-        "(deepspeed/runtime/engine.py, get_optimizer_configuration).",
-        _example(
-            f'{_ZERO}, "offload_optimizer": {{"device": "cpu"}}}}, "optimizer": {{"type": "AdamW", "params": '
-            '{"lr": 1e-4, "torch_adam": true}}'
-        ),
-        _torch_adam,
-    ),
-    Rule(
-        "deepspeed-communication-type",
-        "error",
-        "Gradients cannot be sent in this type",
-        "DeepSpeed refuses it (deepspeed/runtime/config.py, get_communication_data_type).",
-        _example(f'{_BF16}, "communication_data_type": "float16"'),
-        _communication_type,
-    ),
-    Rule(
-        "deepspeed-summed-gradients",
-        "error",
-        "ZeRO-3 is to add gradients up and not to average them",
-        "DeepSpeed refuses it (deepspeed/runtime/config.py, _do_error_check).",
-        _example(
-            f'{_BF16}, "gradient_allreduce_op": "sum", "{ZERO}": {{"stage": 3}}, "data_types": '
-            '{"grad_accum_dtype": "fp32"}'
-        ),
-        _summed,
-    ),
-    Rule(
-        "deepspeed-breakdown",
-        "warning",
-        "Timers wait for the GPU",
-        "Each timer synchronises the device when it starts and stops (deepspeed/utils/timer.py), so that the host no "
-        "longer runs ahead.",
-        _example(f'{_BF16}, "wall_clock_breakdown": true'),
-        _timers,
-    ),
-    Rule(
-        "deepspeed-unused-checkpointing",
-        "note",
-        "Activation_checkpointing does nothing here",
-        "It configures deepspeed.checkpointing; Transformers' models recompute with torch's, which "
-        "--gradient_checkpointing switches on.",
-        "deepspeed train.py --deepspeed ds.json\n"
-        + _example(f'{_BF16}, "activation_checkpointing": {{"partition_activations": true}}'),
-        _checkpointing,
-    ),
-)

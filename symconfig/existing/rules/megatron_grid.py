@@ -5,34 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import Problem
+from symconfig.existing.recover.bounds import SIZES
 from symconfig.existing.rules.facts import MegatronFacts, NotKnown
 from symconfig.existing.rules.rule import Rules
 
 TP, PP, CP = "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"
 EP, ETP = "expert_model_parallel_size", "expert_tensor_parallel_size"
-POSITIVE = (
-    TP,
-    PP,
-    CP,
-    EP,
-    ETP,
-    "num_layers",
-    "hidden_size",
-    "num_attention_heads",
-    "num_query_groups",
-    "micro_batch_size",
-    "global_batch_size",
-    "seq_length",
-    "num_layers_per_virtual_pipeline_stage",
-    "num_virtual_stages_per_pipeline_rank",
-    "vocab_size",
-    "make_vocab_size_divisible_by",
-    "kv_channels",
-    "ffn_hidden_size",
-    "num_dataset_builder_threads",
-    "eval_global_batch_size",
-    "eval_micro_batch_size",
+_POSITIVE = SIZES | words(
+    """
+    num_layers hidden_size num_attention_heads num_query_groups vocab_size num_dataset_builder_threads
+    eval_global_batch_size eval_micro_batch_size
+    """
 )
 LARGE_BUBBLE = 1 / 3  # of a step; beyond it one more microbatch gains more than most other changes
 
@@ -64,7 +49,7 @@ def divides(
     "--num-attention-heads 0",
 )
 def _positive(facts: MegatronFacts) -> Iterator[Problem]:
-    for dest in POSITIVE:
+    for dest in sorted(_POSITIVE):
         try:
             value = facts.maybe(dest)
         except NotKnown:

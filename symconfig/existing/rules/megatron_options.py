@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Setting
-from symconfig.existing.recover.namespace import parsed
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.nearest import meant
 from symconfig.existing.rules.rule import Rules
 from symconfig.existing.rules.versions import OLD, Old
-from symconfig.frameworks.megatron.flags import Value, flags, versions
+from symconfig.frameworks.megatron.flags import Value, flags, parsed, versions
 
 MEGATRON: Rules[MegatronFacts] = Rules()
 

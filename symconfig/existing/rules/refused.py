@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from symconfig.errors import Problem
-from symconfig.existing.rules.examples import GPUS_PER_NODE, UNSHARDED
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.known import ATTENTION, FIXED, GQA, GROUPS, MLA, POINT, Known, expressible, fails
 from symconfig.existing.rules.refusal import Asks, on, unset
-from symconfig.existing.rules.rule import Rule, Severity
+from symconfig.existing.rules.rule import GPUS_PER_NODE, UNSHARDED, Rule, Severity
 from symconfig.frameworks import shared
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.megatron import constraints as table

@@ -13,6 +13,17 @@ from symconfig.frameworks.constraint import Constraint
 Severity = Literal["error", "warning", "note"]
 Facts = TypeVar("Facts")
 
+GPUS_PER_NODE = 8
+# A dense model on eight replicas that breaks no rule. Examples with a --hidden-size and layers of their own are whole;
+# the others stand behind this.
+BASE = (
+    "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 --max-position-embeddings 2048 "
+    "--micro-batch-size 1 --global-batch-size 64 --bf16 --use-distributed-optimizer --overlap-grad-reduce "
+    "--overlap-param-gather"
+)
+# The same, of which every replica has the whole optimizer.
+UNSHARDED = BASE.replace("--use-distributed-optimizer ", "").replace(" --overlap-param-gather", "")
+
 
 @dataclass(frozen=True, slots=True)
 class Rule(Generic[Facts]):

@@ -1,6 +1,6 @@
 """A DeepSpeed JSON against all keys that DeepSpeed reads: it passes over some that it does not know, this does not.
 
-The known keys are in keys.json, made from the release's source by verify/deepspeed_generate.py.
+The known keys are in keys.json, made from the release's source by docs/deepspeed_keys.py.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.document import KeyPath, nearest, shorten
 
 Json = dict[str, Any]
@@ -25,19 +26,11 @@ ALIKE = 0.85
 # the right one; name: it is not looked at before the optimizer or the schedule is made.
 Kind = Literal["removed", "unknown", "ignored", "deprecated", "type", "loose", "choice", "name"]
 # Whole numbers by meaning, for which the source gives no type.
-_INTEGERS = frozenset(
-    (
-        "train_batch_size",
-        "train_micro_batch_size_per_gpu",
-        "gradient_accumulation_steps",
-        "steps_per_print",
-        "sequence_parallel_size",
-        "data_parallel_size",
-        "autotp_size",
-        "autoep_size",
-        "expert_tensor_parallel_size",
-        "number_checkpoints",
-    )
+_INTEGERS = words(
+    """
+    train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps steps_per_print sequence_parallel_size
+    data_parallel_size autotp_size autoep_size expert_tensor_parallel_size number_checkpoints
+    """
 )
 _CHECKS: dict[str, Callable[[Any], bool]] = {
     "integer": lambda v: isinstance(v, int) and not isinstance(v, bool),

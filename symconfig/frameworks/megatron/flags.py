@@ -1,18 +1,14 @@
 """Every option of Megatron-LM's pretrain_gpt.py, by version, and a check of an argument list against it.
 
-The data file is made from JSON dumps of Megatron's own argument parser, one per version, by
-`python -m symconfig.frameworks.megatron.flags SOURCE_DIR`. From core_v0.16 on most options are generated from
-dataclasses, so the source text alone does not show them.
+docs/flags.py writes the data file from dumps of Megatron's own argument parser.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
-import math
 import re
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,10 +17,7 @@ from typing import Any, TypeAlias
 from symconfig.errors import InputError, Problem
 
 DATA = Path(__file__).with_name("flags.json")
-SOURCE = "argument parser of github.com/NVIDIA/Megatron-LM at each tag; dev-2026-08 is main at d98e8a64"
-_INT = re.compile(r"[+-]?\d+(_\d+)*")
 _NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+(e[+-]?\d+)?|-\d+e[+-]?\d+", re.IGNORECASE)
-_PATTERN = re.compile(r"[\d,\[\]()+*]+")  # Megatron evaluates such a list expression and allows these characters only
 
 # Of a destination, as the parser holds it.
 Value: TypeAlias = bool | int | float | str | tuple["Value", ...] | None
@@ -73,7 +66,14 @@ class FlagTable:
                 values.append(args[position])
                 position += 1
             flag = self.flags.get(name)
-            problems += [self._unknown(name)] if flag is None else _check_values(flag, values)
+            if flag is None:
+                problems.append(self._unknown(name))
+                continue
+            try:
+                parsed(flag, values, name)
+            except ValueError as error:
+                got = " ".join(values) or "nothing"
+                problems.append(Problem("has a value that the parser refuses", field=name, got=got, need=str(error)))
         return problems
 
     def _unknown(self, name: str) -> Problem:
@@ -92,55 +92,80 @@ def is_option(token: str) -> bool:
     return len(token) > 1 and token[0] == "-" and not _NEGATIVE_NUMBER.fullmatch(token)
 
 
-def _counts(nargs: int | str | None) -> tuple[int, float]:
-    """Return the fewest and most values."""
-    if isinstance(nargs, int):
-        return nargs, nargs
-    return {None: (1, 1), "?": (0, 1), "*": (0, math.inf), "+": (1, math.inf)}[nargs]
+def parsed(flag: Flag, words: Sequence[str], name: str) -> Value:
+    """Return the option's values as the parser reads them. Raises ValueError, whose text says what is needed."""
+    if flag.kind in ("true", "false", "optional"):
+        if words:
+            raise ValueError("no value")
+        return flag.kind == "true" if flag.kind != "optional" else not name.startswith("--no-")
+    if flag.nargs in ("+", "*") or isinstance(flag.nargs, int):
+        if isinstance(flag.nargs, int) and len(words) != flag.nargs:
+            raise ValueError(f"{flag.nargs} values")
+        if flag.nargs == "+" and not words:
+            raise ValueError("at least one value")
+        return tuple(_scalar(flag, word) for word in words)
+    if len(words) != 1:
+        if flag.nargs == "?" and not words:
+            return None
+        raise ValueError("one value")
+    return _scalar(flag, words[0])
 
 
-def _check_values(flag: Flag, values: list[str]) -> list[Problem]:
-    wanted = {None: "one value", "+": "at least one value", 0: "no value"}.get(flag.nargs, f"{flag.nargs} values")
-    few, many = _counts(flag.nargs)
-    right = few <= len(values) <= many
-    if not right:
-        return [Problem("has the wrong number of values", field=flag.name, got=" ".join(values) or "none", need=wanted)]
-    return [
-        Problem(
-            "has a value that the parser refuses",
-            field=flag.name,
-            got=repr(value),
-            need=f"one of {', '.join(flag.choices)}" if flag.choices else f"type {flag.type}",
-        )
-        for value in values
-        if not _parses(flag, value)
-    ]
+def _whole_numbers(word: str) -> str:
+    for part in word.strip("()").split(","):
+        int(part)
+    return word
 
 
-def _float(value: str) -> bool:
-    try:
-        float(value)
-    except ValueError:
-        return False
-    return True
+def _pattern(word: str) -> str:
+    """Megatron-LM evaluates it and allows these characters only."""
+    if not re.fullmatch(r"[\d,\[\]()+*]+", word):
+        raise ValueError
+    return word
 
 
-_TYPES: dict[str, Callable[[str], bool]] = {
-    "int": lambda value: bool(_INT.fullmatch(value)),
-    "float": _float,
-    "tuple_type": lambda value: all(_INT.fullmatch(part.strip()) for part in value.strip("()").split(",")),
-    "moe_freq_type": lambda value: bool(_PATTERN.fullmatch(value)),
-    "no_rope_freq_type": lambda value: bool(_PATTERN.fullmatch(value)),
-    "la_freq_type": lambda value: bool(_PATTERN.fullmatch(value)),
+_Type: TypeAlias = tuple[Callable[[str], Value], str]  # how a word is read, and what it has to be
+_PATTERN: _Type = (_pattern, "numbers, or a list expression of them")
+_TEXT: _Type = (lambda text: text.removeprefix("AttnBackend."), "")
+_TYPES: dict[str | None, _Type] = {
+    "int": (int, "a whole number"),
+    "float": (float, "a number"),
+    "tuple_type": (_whole_numbers, "whole numbers with commas between them"),
+    "moe_freq_type": _PATTERN,
+    "no_rope_freq_type": _PATTERN,
+    "la_freq_type": _PATTERN,
 }
 
 
-def _parses(flag: Flag, value: str) -> bool:
-    if flag.type in _TYPES and not _TYPES[flag.type](value):
-        return False
-    if flag.choices and flag.type == "int":
-        return int(value) in {int(choice) for choice in flag.choices}
-    return not flag.choices or value in flag.choices
+def _scalar(flag: Flag, word: str) -> Value:
+    read, needed = _TYPES.get(flag.type, _TEXT)
+    try:
+        value = read(word)
+    except ValueError:
+        raise ValueError(needed) from None
+    if flag.choices and str(value) not in flag.choices:
+        matches = difflib.get_close_matches(word, flag.choices, n=1)
+        raise ValueError(f"one of {', '.join(flag.choices)}" + (f" ({matches[0]}?)" if matches else ""))
+    return value
+
+
+@cache
+def defaults(version: str) -> dict[str, Value]:
+    """Return the default of every destination."""
+    return {flag.dest: _default(flag) for flag in flags(version).flags.values()}
+
+
+def _default(flag: Flag) -> Value:
+    if flag.default in ("None", ""):
+        return None
+    if flag.default in ("True", "False"):
+        return flag.default == "True"
+    try:
+        if flag.nargs in ("+", "*") or flag.default.startswith("["):
+            return tuple(_scalar(flag, item) for item in re.findall(r"[\w.+-]+", flag.default))
+        return _scalar(flag, flag.default)
+    except ValueError:
+        return flag.default
 
 
 @cache
@@ -234,61 +259,3 @@ def _of_dest(version: str) -> dict[str, tuple[Flag, ...]]:
 def first_with(name: str) -> str | None:
     """Return the first version that has the option."""
     return next((version for version in versions() if flags(version).known(name)), None)
-
-
-_KINDS = {
-    "_StoreAction": "store",
-    "_StoreTrueAction": "true",
-    "_StoreFalseAction": "false",
-    "BooleanOptionalAction": "optional",
-}
-
-
-def _spec(entry: dict[str, Any]) -> tuple[str, str | None, int | str | None, tuple[str, ...]]:
-    """Return kind, type, nargs and choices of one dumped option, without what the dump cannot tell."""
-    type_ = entry.get("type")
-    choices = tuple(choice.removeprefix("AttnBackend.") for choice in entry.get("choices", ()))
-    if type_ == "enum_type_handler" and choices[:1] == ("1",):
-        choices = ()  # signals are given by name, the dump prints numbers
-    return _KINDS[entry["kind"]], type_, entry.get("nargs"), choices
-
-
-def build(tables: dict[str, dict[str, dict[str, Any]]]) -> str:
-    """Write the data file's text: per option, the versions (as bits) that share a spec, a default and a dest."""
-    specs: dict[tuple[Any, ...], int] = {}
-    rows: dict[str, dict[tuple[Any, ...], int]] = {}
-    for bit, table in enumerate(tables.values()):
-        for name, entry in table.items():
-            dest = [] if entry["dest"] == name.lstrip("-").replace("-", "_") else [entry["dest"]]
-            key = (specs.setdefault(_spec(entry), len(specs)), entry["default"], *dest)
-            rows.setdefault(name, {}).setdefault(key, 0)
-            rows[name][key] |= 1 << bit
-    flag_lines = [
-        f"{json.dumps(name)}: {json.dumps([[mask, *key] for key, mask in rows[name].items()])}" for name in sorted(rows)
-    ]
-    spec_lines = [json.dumps(list(spec)) for spec in specs]
-    return (
-        f'{{"source": {json.dumps(SOURCE)},\n"versions": {json.dumps(list(tables))},\n"specs": [\n'
-        + ",\n".join(spec_lines)
-        + '\n],\n"flags": {\n'
-        + ",\n".join(flag_lines)
-        + "\n}}\n"
-    )
-
-
-def _order(version: str) -> tuple[bool, tuple[int, ...]]:
-    return version.startswith("dev"), tuple(map(int, re.findall(r"\d+", version)))
-
-
-def main(argv: Iterable[str]) -> int:
-    """Rebuild the data file from a folder of dumps named <version>.json."""
-    (source,) = argv
-    names = sorted((path.stem for path in Path(source).glob("*.json")), key=_order)
-    tables = {name: json.loads((Path(source) / f"{name}.json").read_text(encoding="utf-8")) for name in names}
-    DATA.write_text(build(tables), encoding="utf-8")
-    print(f"{DATA.name}: {len(tables)} versions, {DATA.stat().st_size} bytes")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))

@@ -16,7 +16,7 @@ import numpy as np
 from symconfig.cost.collectives import ring
 from symconfig.descriptor.rl import Rl
 from symconfig.graph.count import parameters
-from symconfig.plans.rl import ReferencePlace
+from symconfig.plans.rl import ASLEEP, AWAKE, LIBRARIES, ReferencePlace, surprised
 from symconfig.runs.rl.engine import ASLEEP_BYTES, Generation, Replica
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
 from symconfig.units import MIB
@@ -118,18 +118,22 @@ class Layout:
         generation, *rest = self.phases
         pools = {phase.pool for phase in rest}
         trained = max(sum(phase.seconds for phase in rest if phase.pool == pool) for pool in pools)
-        beside = self.alone and not self.waits
-        return max(generation.seconds, trained) if beside else generation.seconds + trained
+        overlaps = self.alone and not self.waits
+        return max(generation.seconds, trained) if overlaps else generation.seconds + trained
 
     @property
     def beside_engine_bytes(self) -> float:
         """Return the bytes of what is on a GPU beside an engine that is awake."""
-        return sum(({"libraries": self.actor.libraries} if self.alone else self._resting({})).values())
+        return sum(({LIBRARIES: self.actor.libraries} if self.alone else self._resting({})).values())
 
     @property
     def trained_bytes(self) -> float:
         """Return the bytes of the fullest phase of the GPUs that train."""
         return max(phase.bytes for phase in (self.phases[1:] if self.alone else self.phases))
+
+    def is_sure(self, ratio: float | None, memory_bytes: float) -> bool:
+        """Tell whether the GPUs that train have room, should predicted parts take so many times what is predicted."""
+        return all(surprised(phase.holds, ratio) <= memory_bytes for phase in self.phases[self.alone :])
 
     @property
     def host_bytes(self) -> float:
@@ -146,7 +150,7 @@ class Layout:
 
     def _phases(self) -> Iterator[Phase]:
         rl, actor, critic, steps = self.rl, self.actor, self.critic, self.rl.updates * self.rl.epochs
-        awake = {"engine: weights, keys and values": self.replica.bytes}
+        awake = {AWAKE: self.replica.bytes}
         yield Phase("generation", self.generation.seconds, awake if self.alone else self._resting(awake))
         moving = {
             "engine's weights": self.replica.engine.weights_bytes * (not self.alone),
@@ -205,8 +209,8 @@ class Layout:
         return self._with_processes(result)
 
     def _with_processes(self, held: dict[str, float]) -> dict[str, float]:
-        asleep = {} if self.alone else {"engine's process": ASLEEP_BYTES}
-        return {name: size for name, size in held.items() if size} | asleep | {"libraries": self.actor.libraries}
+        asleep = {} if self.alone else {ASLEEP: ASLEEP_BYTES}
+        return {name: size for name, size in held.items() if size} | asleep | {LIBRARIES: self.actor.libraries}
 
     def _updating(self, each: Trained, name: str, other: Trained | None) -> dict[str, float]:
         """Return what an update holds: all of the trained model, and what rests of the other one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,8 +15,6 @@ from symconfig.existing.audit.judge import Judged, judge
 from symconfig.existing.audit.phase_rules import PHASES
 from symconfig.existing.recover.rl.step import Step
 from symconfig.existing.recover.run import Run
-from symconfig.frameworks.fsdp.behaviour import FSDP
-from symconfig.graph.count import parameters
 from symconfig.plans.plan import Plan
 from symconfig.render import named
 from symconfig.runs.best import best_plan
@@ -25,7 +23,7 @@ from symconfig.runs.rl.choose import planned as recorded
 from symconfig.runs.rl.engine import Engine, Replica, generate
 from symconfig.runs.rl.logits import BY_TARGET, OF_PAIRS, SLIME_CHUNKED, VERL_FSDP, LogitBytes
 from symconfig.runs.rl.phases import AWAY, Layout
-from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
+from symconfig.runs.rl.trained import Trained
 from symconfig.runs.rl.tuned import counted
 from symconfig.solve.lengths import packing
 from symconfig.solve.predict import as_found
@@ -72,7 +70,7 @@ def _job(job: Job, step: Step) -> Job:
         update={"tokens_per_gpu": None, "rollout_gpus": None, "rollout": job.rl.rollout.model_copy(update=open_)}
     )
     update = {
-        "target": step.trainer.name,
+        "target": step.workers.target or step.trainer.name,
         "rl": rl,
         "backend": step.workers.planned,
         "global_batch_size": rl.batch,
@@ -130,7 +128,7 @@ def _alone(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     logits = None if alone.scores else (BY_TARGET if alone.preference is None else OF_PAIRS)[name]
     point = as_found(run.described.model, cluster, run.configuration)
     point = replace(point, request=replace(point.request, job=judged.plan.job))
-    trained = Stated(judged.plan, judged.plan.best, 1.0, logits, point)
+    trained = Stated(judged.plan, judged.plan.best, alone.fill, logits, point)
     step = counted(judged.plan, trained, named(name).compares, resident=alone.reference == "resident")
     return Judged(run, replace(judged.plan, tuned=(step,)))
 
@@ -156,8 +154,7 @@ def _trained(
     judged = judge(replace(run, configuration=packed, step=step), cluster, limits)
     point = as_found(run.described.model, cluster, packed)
     point = replace(point, request=replace(point.request, job=judged.plan.job))
-    made = _InFp32 if step.workers.in_fp32 else Stated
-    return made(judged.plan, judged.plan.best, fill, logits, point)
+    return Stated(judged.plan, judged.plan.best, fill, logits, point)
 
 
 @dataclass(frozen=True)
@@ -169,43 +166,3 @@ class Stated(Trained):
     @cached_property
     def prospect(self) -> Prospect:
         return self.point
-
-
-@dataclass(frozen=True)
-class _InFp32(Stated):
-    """A model that FSDP trains. Its shards of weights are in fp32, and so are gradients and Adam's moments of what is
-    trained: of 16 bytes of a parameter 4, 4 and 8, where a plan has 2, 2 and 12. What is gathered of the weights is
-    there in a pass alone. The optimizer sets gradients to nothing after an update (verl/workers/engine/base.py,
-    zero_grad_on_exit)."""
-
-    @property
-    def frees_gradients(self) -> bool:
-        return True
-
-    @cached_property
-    def memory(self) -> Mapping[str, float]:
-        own, shards = self.candidate.predicted.memory, self._shards
-        if self.prospect.request.framework.bytes != FSDP.bytes:  # the model itself is in 16 bits
-            return {**own, WEIGHTS: shards}
-        trained = own[GRADIENTS]
-        return {**own, WEIGHTS: 2 * shards, GRADIENTS: 2 * trained, STATES: own[STATES] - 2 * trained}
-
-    def forward_bytes(self, entropy: bool = False, share: float = 1.0) -> float:
-        return super().forward_bytes(entropy, share) + self._gathered
-
-    def peak_bytes(self, entropy: bool = False) -> float:
-        own = self.candidate.predicted.memory
-        wide = sum(self.memory[name] - own[name] for name in (WEIGHTS, GRADIENTS, STATES))
-        return super().peak_bytes(entropy) + wide + self._gathered
-
-    @property
-    def _shards(self) -> float:
-        """Return the bytes of this GPU's shard of all weights, in 16 bits; none where shards live on the host."""
-        degrees, instances = self.candidate.parallel, self.prospect.request.framework.optimizer_instances
-        on_gpu = not self.candidate.options.param_offload
-        return 2.0 * parameters(self.plan.model).total / (degrees.world_size / instances) * on_gpu
-
-    @property
-    def _gathered(self) -> float:
-        """Return the bytes of weights that are whole during a pass."""
-        return self.candidate.predicted.memory[WEIGHTS] - self._shards

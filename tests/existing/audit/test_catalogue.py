@@ -9,13 +9,13 @@ import pytest
 from symconfig.api import existing as api_audit
 from symconfig.descriptor.job import Limits
 from symconfig.descriptor.load import load_cluster
-from symconfig.existing.audit import examples
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.audit.catalogue import GROUPS, LAUNCHER, PHASES, PREDICTION, RL, rules
 from symconfig.existing.audit.sides import ForkSide
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.rules.rule import Rule
 from symconfig.runs.rl.stated import completed
+from tests.existing.audit import examples
 
 OWN = (*LAUNCHER.rules, *PREDICTION.rules, *RL.rules, *PHASES.rules)
 

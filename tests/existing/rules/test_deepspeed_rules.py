@@ -14,10 +14,10 @@ from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.words import settings
 from symconfig.existing.rules import deepspeed as rules
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
-from symconfig.existing.rules.examples import deepspeed_facts
 from symconfig.existing.rules.megatron import RULES as MEGATRON
 from symconfig.existing.rules.rule import Finding, Rule
 from symconfig.verify import deepspeed as real
+from tests.existing.rules.examples import deepspeed_facts
 
 GOLDEN = Path(__file__).parents[2] / "render" / "golden_deepspeed"
 NAMED = {rule.name: rule for rule in rules.RULES}

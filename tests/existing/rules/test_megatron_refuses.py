@@ -8,12 +8,12 @@ import pytest
 
 from symconfig.existing.launch.reading import Setting
 from symconfig.existing.recover.words import settings
-from symconfig.existing.rules import examples
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.megatron import RULES, findings
 from symconfig.existing.rules.rule import Rule
 from symconfig.verify import megatron_session
 from symconfig.verify.megatron_session import Job, Result
+from tests.existing.rules import examples
 from tests.existing.rules.megatron_support import facts
 from tests.verify.megatron_support import LIMIT_S, source
 

@@ -9,16 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from symconfig.errors import SymconfigError
-from symconfig.existing.launch.reading import Piece, Setting, Word
+from symconfig.existing.launch.reading import Setting, Word
 from symconfig.existing.launch.text import Place, Text
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.words import settings
-from symconfig.existing.rules import environment, examples
+from symconfig.existing.rules import environment
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.megatron import RULES, findings
 from symconfig.existing.rules.versions import OLD
 from symconfig.frameworks.megatron import environment as rendered_environment
 from symconfig.frameworks.megatron.flags import flags, versions
+from tests.existing.rules import examples
 from tests.existing.rules.megatron_support import facts, of_plan, said
 from tests.render.test_megatron_golden import ARGUMENTS
 from tests.sample_plans import _DEGREES, sample_plan
@@ -76,7 +77,7 @@ def test_a_finding_stands_where_its_option_does() -> None:
         start = text.data.index(words.encode())
         name, value = words.split()
         place = text.place(start, start + len(words))
-        return Setting(name, name, (Word((Piece(value, place),), place),), place)
+        return Setting(name, name, (Word.of(value, place, literal=True),), place)
 
     names = Namespace([setting("--num-attention-heads 20"), setting(f"{TP} 8")], flags("core_v0.19.0"))
     sentences = said(MegatronFacts(names, world_size=8))

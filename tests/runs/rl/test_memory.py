@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.runs.rl.logits import OPENRLHF, OPENRLHF_PAIRS, PAIRS, SWIFT_HF_PAIRS, TRL, VERL
+from symconfig.runs.rl.logits import OPENRLHF, OPENRLHF_PAIRS, PAIRS, SWIFT_HF_PAIRS, TRL, VERL, LogitBytes
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
 from symconfig.solve.prospect import Prospect
 from symconfig.verify.states.activations import as_run
@@ -216,7 +216,9 @@ def test_openrlhf_takes_what_is_predicted_of_each_logit() -> None:
     each = {name: (many[name] - few[name]) / (2 * TOKENS * 2048) for name in few}
     assert each["kept"] == pytest.approx(OPENRLHF.kept)
     assert each["reference"] == pytest.approx(OPENRLHF.kept + OPENRLHF.forward)
-    assert each["update"] == pytest.approx(OPENRLHF_PAIRS.update)
+    planned = [deepspeed(size, OPENRLHF_PAIRS) for size in (1024, 3072)]
+    own = (planned[1] - planned[0]) / (TOKENS * 2048)
+    assert each["update"] == pytest.approx(own + OPENRLHF_PAIRS.update)
 
 
 def swift(model: Any, tokens: Any) -> tuple[Any, None]:
@@ -255,9 +257,9 @@ def test_tiles_of_logits_take_what_is_predicted(tmp_path: Path) -> None:
     assert 0 <= counted["update"]["kept"] - (own.kept_bytes - activations) <= some
 
 
-def deepspeed(vocabulary: int) -> float:
+def deepspeed(vocabulary: int, logits: LogitBytes = PAIRS) -> float:
     """Bytes of logits and loss that the planner counts with DeepSpeed, on one sequence."""
     model = ModelDescriptor.model_validate_json(json.dumps({**MODEL, "vocab_size": vocabulary}))
     plan = sample_plan(model, backend="deepspeed", tp=1, pp=1, dp=1, seq_length=TOKENS, global_batch=1)
-    parts = Trained(plan, plan.best, 1.0, PAIRS).parts
+    parts = Trained(plan, plan.best, 1.0, logits).parts
     return float(parts.cost.memory["logits and loss"].max())

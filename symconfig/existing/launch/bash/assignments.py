@@ -8,7 +8,6 @@ from tree_sitter import Node
 
 from symconfig.existing.launch.bash import lexer
 from symconfig.existing.launch.bash.arithmetic import Dark
-from symconfig.existing.launch.bash.commands import declare
 from symconfig.existing.launch.bash.conditions import TRUE, Truth
 from symconfig.existing.launch.bash.expand import Expander
 from symconfig.existing.launch.bash.interpret import Interpreter
@@ -17,6 +16,7 @@ from symconfig.existing.launch.bash.nodes import value_end, word_ranges
 from symconfig.existing.launch.bash.shell import bounded
 from symconfig.existing.launch.bash.source import Source
 from symconfig.existing.launch.bash.values import Array, Field, Part, Parts, Value, hole, text_of
+from symconfig.existing.launch.bash.variables import declare
 from symconfig.existing.launch.text import Place
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from posixpath import basename
 
+from symconfig.descriptor.architectures.keys import words
 from symconfig.existing.launch.bash.log import Command
 from symconfig.existing.launch.bash.values import Field
 
@@ -17,26 +18,11 @@ _MODULE_LAUNCHERS = ("torch.distributed", "deepspeed.launcher", "accelerate.comm
 # What is started with options of its own, and trains nothing itself.
 _TOOLS = ("pytest", "py.test", "unittest", "pip", "venv", "ruff", "mypy")
 # Launcher options that take no value; of torchrun, deepspeed and accelerate.
-_SWITCHES = (
-    "--standalone",
-    "--no-python",
-    "--no_python",
-    "--use-env",
-    "--use_env",
-    "--run-path",
-    "--run_path",
-    "--no_local_rank",
-    "--force_multi",
-    "--multi_gpu",
-    "--use_deepspeed",
-    "--use_fsdp",
-    "--no_ssh",
-    "--module",
-    "--elastic_training",
-    "--save_pid",
-    "--mixed",
-    "-u",
-    "-m",
+_SWITCHES = words(
+    """
+    --standalone --no-python --no_python --use-env --use_env --run-path --run_path --no_local_rank --force_multi
+    --multi_gpu --use_deepspeed --use_fsdp --no_ssh --module --elastic_training --save_pid --mixed -u -m
+    """
 )
 _OTHER_WORK = re.compile(
     r"preprocess|convert|checkpoint|download|setup|evaluat|eval_|_eval|infer|generat|serve|server"

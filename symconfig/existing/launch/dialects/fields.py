@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
+from symconfig.descriptor.architectures.keys import words
 from symconfig.existing.launch.dialects.entry import Entry
 
 Meaning: TypeAlias = tuple[str, Any]  # a destination and its value
@@ -54,26 +55,12 @@ RENAMED = {
     "tokenizer.library": "",  # said with tokenizer.type
     # Said by another key beside it, by World, or always so in Megatron-LM.
     **dict.fromkeys(
-        (
-            "trainer.devices",
-            "trainer.num_nodes",
-            "fp8_e4m3",
-            "fp8_hybrid",
-            "megatron_amp_O2",
-            "mcore_gpt",
-            "params_dtype",
-            "pipeline_dtype",
-            "autocast_dtype",
-            "enable_autocast",
-            "autocast_enabled",
-            "pre_process",
-            "post_process",
-            "gated_linear_unit",
-            "transformer_block_type",
-            "_target_",
-            "use_scaled_init_method",
-            "normalize_attention_scores",
-            "cpu_offloading",
+        words(
+            """
+            trainer.devices trainer.num_nodes fp8_e4m3 fp8_hybrid megatron_amp_O2 mcore_gpt params_dtype pipeline_dtype
+            autocast_dtype enable_autocast autocast_enabled pre_process post_process gated_linear_unit
+            transformer_block_type _target_ use_scaled_init_method normalize_attention_scores cpu_offloading
+            """
         ),
         "",
     ),
@@ -104,32 +91,12 @@ CHOICES: dict[str, dict[str, tuple[Meaning, ...]]] = {
     "transformer_engine": {"true": (("transformer_impl", "transformer_engine"),), "false": ()},
 }
 # Sections that say nothing of the computation.
-ASIDE = frozenset(
-    (
-        "exp_manager",
-        "logger",
-        "run",
-        "profiling",
-        "nsys_profile",
-        "s3_checkpointing",
-        "wandb",
-        "callbacks",
-        "inprocess_restart",
-        "ft",
-        "straggler",
-        "nvrx_straggler",
-        "tensor_inspect",
-        "defaults",
-        "hydra",
-        "cluster",
-        "container_mounts",
-        "megatron_timer_kwargs",
-        "validation_ds",
-        "test_ds",
-        "env_vars",
-        "source",
-        "task_encoder",
-    )
+ASIDE = words(
+    """
+    exp_manager logger run profiling nsys_profile s3_checkpointing wandb callbacks inprocess_restart ft straggler
+    nvrx_straggler tensor_inspect defaults hydra cluster container_mounts megatron_timer_kwargs validation_ds test_ds
+    env_vars source task_encoder
+    """
 )
 # Keys and sections without an option of Megatron-LM that change what is trained, or where it lies in memory.
 WEIGHTY = frozenset(("peft", "lora", "fsdp", "transformer_layer_spec", "drop_layers"))

@@ -135,7 +135,7 @@ def pools(stated: Mapping[str, str], *, critic: bool, reference: bool) -> Mappin
     return result
 
 
-def said(settings: Sequence[Setting]) -> Mapping[str, str]:
+def first_values(settings: Sequence[Setting]) -> Mapping[str, str]:
     """Return each option's first value by name."""
     return {each.name.removeprefix("--"): each.values[0].text if each.values else "" for each in settings}
 
@@ -155,7 +155,7 @@ def _world(settings: Sequence[Setting]) -> World:
     words = [each.values[0] for each in settings if each.name in names and each.values]
     if dark := tuple(word for word in words if word.unknown or not word.text.isdecimal()):
         return World(dark=dark)
-    stated = said(settings)
+    stated = first_values(settings)
     estimator, kl = stated.get("algo.advantage.estimator", "gae"), stated.get("algo.kl.init_coef", "0.01")
-    found = pools(stated, critic=estimator == "gae", reference=kl.strip("0.") != "")
-    return World(sum(found.values()), None, int(stated.get("actor.num_gpus_per_node", _NODE)), tuple(words))
+    gpus = pools(stated, critic=estimator == "gae", reference=kl.strip("0.") != "")
+    return World(sum(gpus.values()), None, int(stated.get("actor.num_gpus_per_node", _NODE)), tuple(words))

@@ -7,43 +7,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.yaml_strict import plain
 from symconfig.errors import InputError
 from symconfig.existing.launch.dialects.entry import Entry, spoken
-from symconfig.existing.launch.reading import Piece, Setting, Word
-from symconfig.existing.launch.text import Place, Text
+from symconfig.existing.launch.reading import Setting, Word
+from symconfig.existing.launch.text import Text
 from symconfig.existing.launch.yaml_tree import parse_yaml
 
 _OVERRIDE = re.compile(r"(?P<mark>\+\+|\+|~)?(?P<path>(?P<head>[A-Za-z_]\w*)(?P<below>(?:\.[\w\-/@]+)*))(?P<equals>=)?")
-_SECTIONS = frozenset(
-    (
-        "model",
-        "trainer",
-        "train",
-        "training",
-        "optimizer",
-        "optim",
-        "ddp",
-        "data",
-        "dataset",
-        "scheduler",
-        "checkpoint",
-        "mixed_precision",
-        "comm_overlap",
-        "dist",
-        "tokenizer",
-        "rng",
-        "logger",
-        "peft",
-        "fine_tuning",
-        "env_vars",
-        "exp_manager",
-        "validation",
-        "profiling",
-        "resume",
-        "log",
-        "actor_rollout_ref",
-    )
+_SECTIONS = words(
+    """
+    model trainer train training optimizer optim ddp data dataset scheduler checkpoint mixed_precision comm_overlap
+    dist tokenizer rng logger peft fine_tuning env_vars exp_manager validation profiling resume log actor_rollout_ref
+    """
 )
 # Options of Megatron-Bridge's scripts/training/run_recipe.py and of its and NeMo's scripts/performance.
 _SPELLINGS = {
@@ -114,7 +91,7 @@ def parted(settings: Sequence[Setting], *, any_section: bool = False) -> Iterato
             if match is None:
                 rest.append(word)
             else:
-                values = (after(word, match.end()),) if match["equals"] else ()
+                values = (word.after(match.end()),) if match["equals"] else ()
                 mark = match["mark"] or ""
                 apart.append(Setting(match["path"], mark + match["path"], values, word.place, joined=bool(values)))
         if not apart:
@@ -125,29 +102,6 @@ def parted(settings: Sequence[Setting], *, any_section: bool = False) -> Iterato
         elif rest:
             yield replace(setting, values=tuple(rest))
         yield from apart
-
-
-def after(word: Word, count: int) -> Word:
-    """Return the word without its first characters."""
-    pieces: list[Piece] = []
-    for piece in word.pieces:
-        cut = min(count, len(piece.text))
-        count -= cut
-        if cut < len(piece.text) or not piece.text:
-            pieces.append(_cut(piece, cut) if cut else piece)
-    first = pieces[0].place if pieces else None
-    inside = first is not None and word.place.file == first.file and word.place.start <= first.start < word.place.end
-    place = replace(first, end=word.place.end) if first is not None and inside else word.place
-    return Word(tuple(pieces), place, word.unknown)
-
-
-def _cut(piece: Piece, count: int) -> Piece:
-    where, skipped = piece.place, piece.text[:count]
-    if where is not None:
-        same = where.end - where.start == len(piece.text.encode()) and "\n" not in skipped
-        start = where.start + len(skipped.encode())
-        where = Place(where.file, start, where.end, where.line, where.column + count) if same else None
-    return replace(piece, text=piece.text[count:], place=where)
 
 
 def entries_of(settings: Sequence[Setting], runner: bool) -> Iterator[Entry]:
@@ -172,11 +126,11 @@ def _entry(key: str, setting: Setting) -> Entry:
     value = _value(word)
     words: tuple[Word, ...] = (word,)
     if isinstance(value, list):
-        words = tuple(Word((Piece(spoken(item)),), word.place) for item in value if not isinstance(item, list | dict))
+        words = tuple(Word.of(spoken(item), word.place) for item in value if not isinstance(item, list | dict))
     elif value is None and not word.unknown:
         words = ()
     elif word.text[:1] in ("'", '"') and isinstance(value, str):
-        words = (Word((Piece(value),), word.place),)
+        words = (Word.of(value, word.place),)
     return Entry(path, value, words, setting.place, setting.spelled)
 
 

@@ -10,20 +10,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import ceil
 from typing import ClassVar
 
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.tuning import Preference
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.detect import parse
-from symconfig.existing.launch.dialects.openrlhf import RAY, pools, program, said
+from symconfig.existing.launch.dialects.openrlhf import RAY, first_values, pools, program
 from symconfig.existing.launch.text import Text
 from symconfig.existing.recover import deepspeed
 from symconfig.existing.recover.deepspeed_model import named_targets
 from symconfig.existing.recover.rl.model import adapted, described
 from symconfig.existing.recover.rl.script import MANY, Script
-from symconfig.existing.recover.rl.sequences import lengths, padded, together
+from symconfig.existing.recover.rl.sequences import padded, together
 from symconfig.existing.recover.rl.step import Alone, Packed, Step
 from symconfig.existing.recover.rl.trainers import DEEPSPEED, OPENRLHF, Trainer, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run
@@ -90,7 +89,7 @@ class Reader(Script):
         values = self.values
         return dict(
             pools(
-                said(self.reading.settings),
+                first_values(self.reading.settings),
                 critic=values.text("algo.advantage.estimator") == "gae",
                 reference=bool(values.number("algo.kl.init_coef")),
             )
@@ -152,13 +151,13 @@ class Reader(Script):
             response = whole - prompt
         updates = max(1, prompts * samples // batch)
         return self.section(
+            prompt,
+            response,
             algorithm=_ADVANTAGES.get(values.text("algo.advantage.estimator") or "", "grpo"),
             prompts=prompts,
             samples=samples,
             updates=updates if prompts * samples % updates == 0 else 1,
             epochs=values.whole("train.max_epochs") or 1,
-            prompt_length=lengths(prompt, self.supplied.prompt_length, "prompt", self.assumed),
-            response_length=lengths(response, self.supplied.response_length, "response", self.assumed),
             reference=bool(values.number("algo.kl.init_coef")),
             entropy=bool(values.number("actor.entropy_coef")),
             placement="split" if served else "colocated",
@@ -222,14 +221,18 @@ class Reader(Script):
         how = replace(how, loss=replace(how.loss, kernel=LossKernel.WIDE_IN_PLACE))
         return replace(run, configuration=replace(run.configuration, framework=replace(framework, implementation=how)))
 
+    @property
+    def _streams(self) -> bool:
+        """Tell whether a reference comes from the host: by offload_param, which does nothing below ZeRO-3."""
+        return self.values.switch("ref.offload") and self.values.number("ds.zero_stage") == 3
+
     def _step(self, rl: Rl, actor: Run, packed: Packed) -> Step:
         """Return the step around the actor's run."""
         values, degrees, room = self.values, actor.configuration.degrees, actor.configuration.seq_length
-        most = max(rl.longest, ceil(rl.sequences / degrees.dp * packed.length))  # of all that a replica reads
-        read = min(most, self._room("rollout", rl).room) / room
+        read = replace(packed, room=room).read(rl, degrees.dp, self._room("rollout", rl).room)
         sleeps = values.switch("ds.enable_sleep") and not values.switch("ds.adam_offload")
         fill = packed.fill(rl, actor.configuration.global_batch)
-        streams = values.switch("ref.offload") and actor.described.model.adapter is None
+        streams = self._streams and actor.described.model.adapter is None
         many = values.switch("train.dynamic_batch_enable") and packed.spread(rl, degrees.dp) >= MANY * degrees.dp
         return Step(
             trainer=OPENRLHF,
@@ -241,7 +244,7 @@ class Reader(Script):
             reference_read=read,
             away=("optimizer state",) if sleeps else (),
             reference="streamed" if streams else "resident",
-            assumed_lengths=None in (self.supplied.prompt_length, self.supplied.response_length) and not many,
+            assumed_lengths=self.assumes_lengths and not many,
             apart=frozenset(role for name, role in _APART.items() if name in self._pools),
             waits=not values.switch("train.async_enable"),
         )
@@ -259,7 +262,7 @@ class Reader(Script):
             trainer=OPENRLHF,
             preference=pairs,
             scores=self._program == "train_rm",
-            reference="streamed" if values.switch("ref.offload") else "resident",
+            reference="streamed" if self._streams else "resident",
         )
         why = "as data.max_len cuts them; shorter ones take less"
         taken = Assumed("sequences", f"{longest:,} tokens each", why)

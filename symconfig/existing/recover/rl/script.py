@@ -10,7 +10,7 @@ from symconfig.descriptor.rl import Rl
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover.namespace import version_of
-from symconfig.existing.recover.rl.sequences import section
+from symconfig.existing.recover.rl.sequences import lengths, section
 from symconfig.existing.recover.rl.trainers import Trainer, Workers
 from symconfig.existing.recover.rl.values import Values
 from symconfig.existing.recover.run import Assumed, Run
@@ -37,12 +37,23 @@ class Script:
     def __post_init__(self) -> None:
         self.values = Values(self.TRAINER, self.reading.options)
 
-    def problem(self, key: str, what: str, got: str | None = None, need: str | None = None) -> Problem:
-        """Return a Problem about an option, where it stands."""
-        return self.values.problem(key, what, self.reading.file, got=got, need=need)
+    def problem(self, key: str, what: str, **words: str | None) -> Problem:
+        """Return a Problem about an option, where it stands. words: its got and need."""
+        return self.values.problem(key, what, self.reading.file, **words)
 
-    def section(self, **fields: object) -> Rl | None:
-        """Return the script's numbers as a job's section; None with why they make no step in `problems`."""
+    @property
+    def assumes_lengths(self) -> bool:
+        """Tell whether nobody says how long sequences are in the mean."""
+        return None in (self.supplied.prompt_length, self.supplied.response_length)
+
+    def section(self, prompt: int, response: int, **fields: object) -> Rl | None:
+        """Return the script's numbers as a job's section; None with why they make no step in `problems`. prompt,
+        response: tokens of the longest."""
+        mean = self.supplied
+        fields |= {
+            "prompt_length": lengths(prompt, mean.prompt_length, "prompt", self.assumed),
+            "response_length": lengths(response, mean.response_length, "response", self.assumed),
+        }
         try:
             return section(self.reading.file, **fields)
         except InputError as error:

@@ -34,6 +34,11 @@ class Packed:
         each = share * self.length / self.room if self.sequences is None else share / self.sequences
         return dp * max(1, ceil(each))
 
+    def read(self, rl: Rl, dp: int, tokens: int) -> float:
+        """Return the tokens of a micro-batch that is read over those of one that is trained on. tokens: that it may
+        have; all that a replica reads may be fewer."""
+        return min(max(rl.longest, ceil(rl.sequences / dp * self.length)), tokens) / self.room
+
     def fill(self, rl: Rl, microbatches: int) -> float:
         """Return the share of the room of an update's micro-batches that has tokens."""
         return rl.batch * self.length / (microbatches * self.room)
@@ -42,12 +47,14 @@ class Packed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alone:
     """An update of a model that nothing is generated for. preference: of pairs of answers; scores: of a model that
-    gives one value a sequence. reference: where a copy of it is that reads the pairs, too."""
+    gives one value a sequence. reference: where a copy of it is that reads the pairs, too. fill: of its micro-batches.
+    """
 
     trainer: Trainer
     preference: Preference | None = None
     scores: bool = False
     reference: ReferencePlace = "resident"
+    fill: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

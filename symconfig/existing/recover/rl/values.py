@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Setting
@@ -42,21 +43,11 @@ class Values:
         """Say whether the script says it."""
         return self.arguments.given(key)
 
-    def problem(
-        self,
-        key: str,
-        what: str,
-        file: str,
-        *,
-        got: str | None = None,
-        need: str | None = None,
-        hint: str | None = None,
-    ) -> Problem:
+    def problem(self, key: str, what: str, file: str, **words: Any) -> Problem:
         """Return a Problem about an option: where it stands, or in a file that does not have it."""
-        setting = self.arguments.find(key)
-        if setting is not None:
-            return Arguments.problem(setting, what, got=got, need=need, hint=hint)
-        return Problem(what, file, field=self.trainer.spelled(key), got=got, need=need, hint=hint)
+        if (setting := self.arguments.find(key)) is not None:
+            return setting.problem(what, **words)
+        return Problem(what, file, field=self.trainer.spelled(key), **words)
 
     def place(self, key: str) -> Place | None:
         """Return where the script says it."""

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import ceil
 
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import InputError, Problem
 from symconfig.existing.recover.rl.model import adapted, described
 from symconfig.existing.recover.rl.script import MANY
-from symconfig.existing.recover.rl.sequences import lengths, padded, together
+from symconfig.existing.recover.rl.sequences import padded, together
 from symconfig.existing.recover.rl.step import Packed, Step
 from symconfig.existing.recover.rl.verl_workers import ACTOR, CRITIC, MODEL, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run
@@ -94,34 +93,24 @@ class Reader(Workers):
         samples, batch = values.whole(f"{ROLLOUT}.n"), values.whole(f"{ACTOR}.ppo_mini_batch_size")
         # Of fully_async, whose samples come one by one, it is 0: a step is an update.
         prompts = int(values.number("data.train_batch_size") or 0) or batch
-        longest = [values.whole(f"data.max_{part}_length") for part in ("prompt", "response")]
-        if not (prompts and samples and batch and longest[0] and longest[1]):
+        prompt, response = (values.whole(f"data.max_{part}_length") for part in ("prompt", "response"))
+        if not (prompts and samples and batch and prompt and response):
             return None
         updates = max(1, prompts // batch)
         advantage = values.text("algorithm.adv_estimator") or "gae"
-        parts = [
-            lengths(most, mean, part, self.assumed)
-            for part, most, mean in zip(
-                ("prompt", "response"),
-                longest,
-                (self.supplied.prompt_length, self.supplied.response_length),
-                strict=True,
-            )
-            if most is not None
-        ]
         reference = values.switch("algorithm.use_kl_in_reward") or values.switch(f"{ACTOR}.use_kl_loss")
         tp = (values.whole(f"{ROLLOUT}.tensor_model_parallel_size") or 1) * (
             values.whole(f"{ROLLOUT}.data_parallel_size") or 1
         )
         engine = values.text(f"{ROLLOUT}.name")
         return self.section(
+            prompt,
+            response,
             algorithm=_ADVANTAGES.get(advantage, "grpo"),
             prompts=updates * min(batch, prompts),
             samples=samples,
             updates=updates,
             epochs=values.whole(f"{ACTOR}.ppo_epochs") or 1,
-            prompt_length=parts[0],
-            response_length=parts[1],
             reference=reference,
             entropy=bool(values.number(f"{ACTOR}.entropy_coeff")),
             placement="split" if served else "colocated",
@@ -185,8 +174,8 @@ class Reader(Workers):
     def _step(self, rl: Rl, actor: Run, packed: Packed, fill: float) -> Step:
         """Return the step around the actor's run."""
         values, degrees, room = self.values, actor.configuration.degrees, actor.configuration.seq_length
-        most = max(rl.longest, ceil(rl.sequences / degrees.dp * packed.length))  # of all that a replica reads
-        read = {at: min(most, self._read(at, degrees.cp, rl) or room) / room for at in (ROLLOUT, REFERENCE)}
+        packed = replace(packed, room=room)
+        read = {at: packed.read(rl, degrees.dp, self._read(at, degrees.cp, rl) or room) for at in (ROLLOUT, REFERENCE)}
         parts = {"weights": "param_offload", "optimizer state": "optimizer_offload"}
         return Step(
             trainer=self.TRAINER,
@@ -210,7 +199,7 @@ class Reader(Workers):
 
     def _depends(self, rl: Rl, actor: Run) -> bool:
         """Say whether what a phase holds depends on lengths that nobody says."""
-        if None not in (self.supplied.prompt_length, self.supplied.response_length):
+        if not self.assumes_lengths:
             return False
         dynamic = [f"{ACTOR}.use_dynamic_bsz", f"{ROLLOUT}.log_prob_use_dynamic_bsz"]
         dynamic += [f"{REFERENCE}.log_prob_use_dynamic_bsz"] * rl.reference + ["critic.use_dynamic_bsz"] * rl.has_critic
