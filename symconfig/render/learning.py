@@ -80,7 +80,7 @@ class Compares:
     def untold(self, plan: Plan, name: str) -> Iterator[Problem]:
         """Yield what of the pairs the program `name` cannot be told."""
         sequences, micro = plan.job.sequences, plan.best.batch.micro
-        choices = {"preference.loss": (pairs(plan).loss, self.losses)}
+        choices: dict[str, tuple[str, tuple[str, ...]]] = {"preference.loss": (pairs(plan).loss, self.losses)}
         if sequences is not None:
             choices["sequences.batching"] = (sequences.batching, self.batching)
         yield from _unknown(choices, name)
@@ -216,6 +216,11 @@ def pairs(plan: Plan) -> Preference:
     """Return the section `preference` of a plan's job, which `guarded` has seen there."""
     assert plan.job.preference is not None, "`tasks` refuses other plans"
     return plan.job.preference
+
+
+def dtype(plan: Plan) -> str:
+    """Name the 16 bits that a plan trains in, as torch does."""
+    return {"bf16": "bfloat16", "fp16": "float16"}[plan.best.options.precision]
 
 
 def per_example(plan: Plan) -> int:

@@ -69,7 +69,7 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
             "use_hf": True,
             "model_type": plan.model.model_type,
             "template": _template(plan),
-            "torch_dtype": {"bf16": "bfloat16", "fp16": "float16"}[plan.best.options.precision],
+            "torch_dtype": learning.dtype(plan),
             "attn_impl": _FLASH if _in_one_row(plan) else deepspeed_launch.attention(plan),
             **_adapter(plan),
         },

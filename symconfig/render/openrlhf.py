@@ -66,7 +66,11 @@ def variables(plan: Plan) -> dict[str, object]:
         "arrays": arrays,
         "phases": learning.phases(plan),
         "variables": () if plan.job.rl else deepspeed_launch.environment_variables(plan),
-        "notes": (*learning.notes(plan, _AWAY), *deepspeed_launch.notes(plan)),
+        "notes": (
+            *learning.notes(plan, _AWAY),
+            *deepspeed_launch.notes(plan),
+            *(() if plan.job.rl else trainer.padded(plan, "--data.max_len")),
+        ),
         "predicted_for": predicted_for(plan, "deepspeed"),
         "data": ",".join(training.data_path),
     }

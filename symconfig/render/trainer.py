@@ -251,7 +251,7 @@ def adapter_files(plan: Plan) -> Iterator[File]:
         },
     )
     if lora.method == "qlora":
-        dtype = {"bf16": "bfloat16", "fp16": "float16"}[plan.best.options.precision]
+        dtype = learning.dtype(plan)
         yield json_file(
             "quantization_config.json",
             {

@@ -72,7 +72,7 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
     return {
         "model": {
             "model_name_or_path": trainer.named(plan),
-            "dtype": _dtype(plan),
+            "dtype": learning.dtype(plan),
             "attn_implementation": deepspeed_launch.attention(plan),
             **_adapter(plan),
         },
@@ -127,16 +127,12 @@ def _pairs(plan: Plan) -> dict[str, dict[str, Any]]:
     }
 
 
-def _dtype(plan: Plan) -> str:
-    return {"bf16": "bfloat16", "fp16": "float16"}[plan.best.options.precision]
-
-
 def _adapter(plan: Plan) -> dict[str, Any]:
     lora = plan.model.adapter
     if lora is None:
         return {}
     quantised: dict[str, Any] = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "use_bnb_nested_quant": True}
-    quantised["bnb_4bit_quant_storage"] = _dtype(plan)  # what ZeRO-3 shards
+    quantised["bnb_4bit_quant_storage"] = learning.dtype(plan)  # what ZeRO-3 shards
     return {
         "use_peft": True,
         "lora_r": lora.r,
@@ -163,3 +159,5 @@ def _notes(plan: Plan) -> Iterator[str]:
             f"TRL cuts no prompts: take those of more than {rl.prompt_length.max} tokens out of the data, for vLLM has "
             f"room for {rl.longest} in all"
         )
+    else:
+        yield from trainer.padded(plan, "max_length")
