@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from math import exp, log
 from typing import Literal
 
-from symconfig.descriptor.training import DERIVED, Task, Training, WholeTraining
+from symconfig.descriptor.task import Task
+from symconfig.descriptor.training import DERIVED, Training, WholeTraining
 from symconfig.errors import InputError, Problem
 
 AdapterTask = Literal["dpo of adapters"]  # that has rates of its own where adapters are trained

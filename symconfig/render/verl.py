@@ -223,7 +223,7 @@ def _engine(at: str, plan: Plan, step: PlannedRl | None) -> dict[str, Any]:
         f"{at}.param_offload": learning.WEIGHTS in away,
         f"{at}.optimizer_offload": learning.STATES in away,
         f"{at}.sequence_parallel": options.sequence_parallel,
-        f"{at}.dtype": {"bf16": "bfloat16", "fp16": "float16"}[options.precision],
+        f"{at}.dtype": learning.dtype(plan),
     }
     recompute = options.recompute
     if recompute.granularity == "full":

@@ -16,7 +16,7 @@ from symconfig.runs import sayable
 from symconfig.runs.adapted import adapted
 from symconfig.runs.imaged import imaged
 from symconfig.runs.recipes.near import near_recipe
-from symconfig.solve.answer import answer, refused
+from symconfig.solve.answer import answer
 
 
 def best_plan(
@@ -54,10 +54,7 @@ def best_plan(
     if target.preference is not None or target.sequences is not None:
         from symconfig.runs.rl.tuned import answer as tuned
 
-        writer = target_of(model, target)
-        return tuned(
-            target, lambda update, most: solve(model, update, most), lambda plan: not refused(writer, plan), top
-        )
+        return tuned(target, lambda update, most: solve(model, update, most), target_of(model, target), top)
     plan = solve(model, target, top, alone=False)
     plan = replace(plan, job=plan.job.model_copy(update={"edited": job.edited}))
     if plan.job.backend != "megatron":
