@@ -25,9 +25,8 @@ from symconfig.measured.read import read
 from symconfig.measured.row_cluster import forget_zoo
 from symconfig.measured.runs import calibrations, runs
 from symconfig.measured.score import source
-from symconfig.report.accuracy import markdown, summary
+from symconfig.report.accuracy import markdown, page, summary
 from symconfig.report.calibration import left_priors
-from symconfig.report.constants import page
 from symconfig.report.validation import to_dict
 
 COMMAND = "make accuracy"

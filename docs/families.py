@@ -26,7 +26,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from symconfig.descriptor.architectures.class_defaults import FILE
 from symconfig.descriptor.architectures.keys import COMMON_IGNORED, words
 from symconfig.descriptor.architectures.multimodal import ARCHITECTURES as INNER
-from symconfig.descriptor.architectures.multimodal import AROUND
+from symconfig.descriptor.architectures.multimodal import MULTIMODAL
 
 # Registered for causal modelling, and no decoder of text alone: encoders with a head, two stacks, or other input.
 NO_DECODER = words(
@@ -135,7 +135,7 @@ def around() -> dict[str, tuple[str, str]]:
 
 def towers() -> dict[str, Any]:
     """Return the defaults of the vision towers that symconfig reads, by the type that their section names."""
-    sections = [CONFIG_MAPPING[kind]().vision_config for kind in AROUND]
+    sections = [CONFIG_MAPPING[kind]().vision_config for kind in MULTIMODAL]
     return {section.model_type: _defaults(type(section)) for section in sections}
 
 

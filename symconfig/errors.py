@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 
@@ -53,6 +54,15 @@ class SymconfigError(Exception):
             problems = (problems,)
         self.problems: tuple[Problem, ...] = tuple(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+@contextmanager
+def reworded(change: Callable[[Problem], Problem]) -> Iterator[None]:
+    """Raise an error of what is done inside with each of its problems changed."""
+    try:
+        yield
+    except SymconfigError as error:
+        raise type(error)([change(problem) for problem in error.problems]) from None
 
 
 class InputError(SymconfigError):

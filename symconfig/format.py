@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 from symconfig.units import GIB, MIB
 
 SHOWN = "***"
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 _NAMED = re.compile(
     r"""
     (?P<name> (?<!\w)[\w.-]*?(?:token|secret|passw(?:or)?d|passphrase|credentials?|(?:api|access|secret|private)[_-]?key
@@ -55,9 +58,14 @@ def milliseconds(value_s: float) -> str:
     return f"{1e3 * value_s:.3f}"
 
 
-def percent(share: float) -> str:
+def percent(share: float, digits: int = 1) -> str:
     """Format a share of one as percent."""
-    return f"{100 * share:.1f} %"
+    return f"{100 * share:.{digits}f} %"
+
+
+def signed(share: float, digits: int = 1) -> str:
+    """Format a difference, a share of one, as percent with its sign."""
+    return f"{100 * share:+.{digits}f} %"
 
 
 def count(value: float) -> str:
@@ -65,14 +73,14 @@ def count(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def things(number: float, noun: str) -> str:
-    """Format a number and its noun: `1 node`, `2 nodes`"""
-    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
-
-
-def several(number: int, noun: str) -> str:
+def several(number: float, noun: str) -> str:
     """Format a number and a noun that only takes an s: `1 plan`, `1,000 plans`."""
     return f"{count(number)} {noun}{'s' * (number != 1)}"
+
+
+def microbatches(number: int) -> str:
+    """Format a number of microbatches."""
+    return f"{count(number)} microbatch{'es' * (number != 1)}"
 
 
 def words(key: str) -> str:
@@ -80,10 +88,28 @@ def words(key: str) -> str:
     return key.replace("_", " ")
 
 
+def short(text: str, most: int) -> str:
+    """Cut a text to so many letters."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 def either(numbers: Sequence[int]) -> str:
     """Join numbers as alternatives: `1, 3 or 9`"""
     every = [f"{number:,}" for number in numbers]
     return " or ".join([part for part in (", ".join(every[:-1]), *every[-1:]) if part])
+
+
+def picked(thing: object, *names: str) -> dict[str, Any]:
+    """Return some attributes of a thing by name, in this order."""
+    return {name: getattr(thing, name) for name in names}
+
+
+def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
+    """Gather values by their key, in the order in which keys come first."""
+    groups: dict[Key, list[Value]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 def json_text(data: object) -> str:

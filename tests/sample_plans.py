@@ -14,6 +14,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import Optimizer
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import InputError
+from symconfig.frameworks.fsdp.backend import TORCH_RELEASE
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.digests import digests
 from symconfig.plans.plan import (
@@ -83,7 +84,7 @@ def sample_plan(
     """
     model = sample_model(model) if isinstance(model, str) else model
     cluster = sample_cluster(cluster) if isinstance(cluster, str) else cluster
-    version = version or ("core_v0.19.0" if backend == "megatron" else "0.18.0")
+    version = version or {"megatron": "core_v0.19.0", "deepspeed": "0.18.0"}.get(backend) or TORCH_RELEASE
     base = _DEGREES.get(model.name, {"tp": 2, "dp": 4}) if backend == "megatron" else {"dp": 16}
     degrees = {name: overrides.pop(name, base.get(name, 1)) for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")}
     parallel = Degrees(**degrees)
@@ -105,6 +106,7 @@ def sample_plan(
         )
     )
     job = _whole(model, job)
+    overrides.setdefault("zero_stage", 3 if backend == "fsdp" else 1)
     options = _options(model, parallel, cluster, overrides)
     recompute = options.recompute.granularity
     memory = {"weights": 12e9, "gradients": 12e9, "optimizer": 9e9, "activations": 15e9, "framework": 2e9}
@@ -198,8 +200,10 @@ def _layout(model: ModelDescriptor, parallel: Degrees) -> str:
     return "E" + "|".join(words) + "m" * model.num_nextn_predict_layers + "L"
 
 
-def learning_plan(training: dict[str, Any] | None = None, backend: str = "megatron") -> Plan:
-    """A plan whose job learns by reinforcement, with a step around it in which nothing goes to the host."""
+def learning_plan(
+    training: dict[str, Any] | None = None, backend: str = "megatron", away: tuple[str, ...] = ()
+) -> Plan:
+    """A plan whose job learns by reinforcement, with a step around it. away: what goes to the host between phases."""
     degrees = {"tp": 2, "pp": 1, "dp": 4} if backend == "megatron" else {"dp": 8}
     plan = sample_plan(backend=backend, training=training or {}, **degrees)
     lengths = {"mean": 100.0, "max": 256}
@@ -215,7 +219,7 @@ def learning_plan(training: dict[str, Any] | None = None, backend: str = "megatr
         memory_share=0.6,
         at_once=64,
         tokens_per_gpu=1024,
-        away=(),
+        away=away,
         host_bytes=40e9,
         step_s=15.0,
         interval=(12.0, 20.0),

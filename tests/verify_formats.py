@@ -9,7 +9,8 @@ JSON line for each: {"folder", "accepted", "said": [problems], "values": what th
 words.py}; accepting.py helps with that. requirements.txt names what it needs, in exact versions; requirements-build.txt
 what a source package among these needs to be built; requirements-no-deps.txt what is installed without dependencies.
 Without any, the Python of the tests runs it. NAME is a target, or a launcher, whose plans are rendered for their own
-frameworks; format.yaml says so where it is neither: `target: NAME` or `launcher: NAME`.
+frameworks; format.yaml says so where it is neither: `target: NAME` or `launcher: NAME`. `parser: NAME` in it: another
+format's accept.py reads this one, too, with its requirements.
 """
 
 from __future__ import annotations
@@ -57,14 +58,15 @@ class Format:
     name: str
     target: str | None
     launchers: tuple[str, ...]
+    parser: str = ""  # the format whose parser reads it, if not its own
 
     @property
     def folder(self) -> Path:
-        return FORMATS / self.name
+        return FORMATS / (self.parser or self.name)
 
 
 def names() -> list[str]:
-    return sorted(path.parent.name for path in FORMATS.glob("*/accept.py"))
+    return sorted({path.parent.name for name in ("accept.py", "format.yaml") for path in FORMATS.glob(f"*/{name}")})
 
 
 def read_format(name: str) -> Format:
@@ -72,13 +74,13 @@ def read_format(name: str) -> Format:
     said = FORMATS / name / "format.yaml"
     data = yaml.safe_load(said.read_text(encoding="utf-8")) if said.exists() else {}
     target, launcher = data.get("target"), data.get("launcher")
-    if not data and name in targets():
+    if not (target or launcher) and name in targets():
         target = name
-    elif not data and name in every_launcher():
+    elif not (target or launcher) and name in every_launcher():
         launcher = name
     if target is None and launcher is None:
         sys.exit(f"{name} is no target and no launcher; tests/formats/{name}/format.yaml must name one")
-    return Format(name, target, (launcher,) if launcher else ())
+    return Format(name, target, (launcher,) if launcher else (), data.get("parser", ""))
 
 
 def rendered(form: Format, plans: Plans, root: Path) -> tuple[dict[str, Path], dict[str, tuple[str, ...]]]:
@@ -103,7 +105,7 @@ def python_of(form: Format, torch: str) -> str:
     files = [form.folder / name for name in REQUIREMENTS if (form.folder / name).exists()]
     if not files:
         return sys.executable
-    place = ENVIRONMENTS / form.name
+    place = ENVIRONMENTS / form.folder.name
     python, stamp = place / "bin" / "python", place / ".made"
     wanted = hashlib.sha256("\n".join([torch, sys.version, *map(Path.read_text, files)]).encode()).hexdigest()
     if stamp.exists() and stamp.read_text() == wanted:

@@ -16,7 +16,7 @@ from symconfig.api.fallback import fallback_files
 from symconfig.api.planning import Wanted, files
 from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.load import find, find_cluster, load_cluster, load_model
-from symconfig.descriptor.model import ModelDescriptor, Strict
+from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem, SymconfigError
 from symconfig.plans.file import load_plan, read_plan
@@ -46,28 +46,13 @@ Input = Literal["model", "cluster"]
 _PLAN = re.compile(r"nodes-([0-9]{1,6})/plan\.json")
 
 
-class _Reason(Strict):
-    """A Problem, as fallback.json has it."""
-
-    what: str
-    file: str | None
-    line: int | None
-    column: int | None
-    field: str | None
-    got: str | None
-    need: str | None
-    hint: str | None
-    pins: tuple[str, ...] = ()
-    edit: str | None = None
-
-
 class _Lost(BaseModel):
     """Facts of fallback.json that no plan holds."""
 
     lost: int = Field(ge=1)
     nodes: int
     gpus: int
-    problems: tuple[_Reason, ...]
+    problems: tuple[Problem, ...]
 
 
 class _Recorded(BaseModel):
@@ -86,13 +71,9 @@ def check(path: str | Path, templates: str | Path | None = None, solve: bool = F
     manifest = read_manifest(folder) if place.is_dir() or place.name == "plan.json" else None
     if manifest is None and place.is_dir():
         below = sorted(str(path.parent) for path in folder.glob(f"*/{NAME}"))  # as `fallback` writes them
-        raise InputError(
-            Problem(
-                f"there is no {NAME} in this folder, and without it nobody knows what was written",
-                file=str(folder),
-                hint=f"one of {', '.join(below)}" if below else "symconfig render DIR/plan.json --out DIR --force",
-            )
-        )
+        what = f"there is no {NAME} in this folder, and without it nobody knows what was written"
+        hint = f"one of {', '.join(below)}" if below else "symconfig render DIR/plan.json --out DIR --force"
+        raise InputError(Problem(what, file=str(folder), hint=hint))
     mine = Path(templates) if templates else None
     if manifest is not None and FALLBACK in manifest.files and place.is_dir():
         return _several(folder, manifest, mine, solve)
@@ -128,22 +109,21 @@ def _plan(place: Path) -> tuple[Plan, list[Finding]]:
 
 
 def _files(folder: Path, manifest: Manifest, plan: Plan | None, templates: Path | None) -> list[Finding]:
-    """List the differences of a folder's files from the plan's.
-
-    plan: None where it was edited and its files cannot be known.
-    """
+    """List the differences of a folder's files from the plan's. plan: None where it was edited and its files cannot be
+    known."""
     findings = list(of_templates(manifest, templates))
     now = Texts()
     if plan is not None:
         try:
             now = Texts.of(files(plan, Wanted(manifest.target, manifest.launchers, templates)))
         except SymconfigError as error:
-            findings += [
-                Finding("stale", problem.file or manifest.target, f"cannot be written any more: {problem}")
-                for problem in error.problems
-            ]
+            findings += _stale(error, manifest.target)
     edited = [each for each in of_files(folder, manifest, now) if plan is not None or each.path != "plan.json"]
     return [*findings, *edited, *left_over(folder, manifest)]
+
+
+def _stale(error: SymconfigError, file: str) -> list[Finding]:
+    return [Finding("stale", each.file or file, f"cannot be written any more: {each}") for each in error.problems]
 
 
 def _several(folder: Path, manifest: Manifest, templates: Path | None, solve: bool) -> Checked:
@@ -160,10 +140,7 @@ def _several(folder: Path, manifest: Manifest, templates: Path | None, solve: bo
             command = f"fallback {sh(folder / subfolder(rebuilt.nodes.count))} --lose-nodes {min(lost)}..{max(lost)}"
             now = Texts.of(fallback_files(rebuilt, Wanted(manifest.target, manifest.launchers, templates)))
         except SymconfigError as error:
-            findings += [
-                Finding("stale", problem.file or FALLBACK, f"cannot be written any more: {problem}")
-                for problem in error.problems
-            ]
+            findings += _stale(error, FALLBACK)
     findings += of_templates(manifest, templates)
     paths = {finding.path for finding in findings}
     findings += [each for each in of_files(folder, manifest, now) if each.path not in paths]
@@ -202,20 +179,13 @@ def _plans(folder: Path, manifest: Manifest) -> tuple[dict[int, Plan], list[Find
 def _below(manifest: Manifest, nodes: int) -> Manifest:
     """Return the part of the manifest on one plan's folder."""
     start = f"{subfolder(nodes)}/"
-    return manifest.model_copy(
-        update={
-            "files": {
-                path.removeprefix(start): sha256 for path, sha256 in manifest.files.items() if path.startswith(start)
-            }
-        }
-    )
+    files = {path.removeprefix(start): sha256 for path, sha256 in manifest.files.items() if path.startswith(start)}
+    return manifest.model_copy(update={"files": files})
 
 
 def _written(folder: Path, plans: Mapping[int, Plan]) -> Fallback:
-    """Rebuild the fallback from the plans and, where there is none, from the reasons that fallback.json has.
-
-    Raises InputError.
-    """
+    """Rebuild the fallback from the plans and, where there is none, from the reasons that fallback.json has. Raises
+    InputError."""
     lost = validate(load_json_strict(folder / FALLBACK), _Recorded)
     if not plans or not lost.smaller:
         raise InputError(Problem("names no plan", file=str(folder / FALLBACK)))
@@ -230,7 +200,7 @@ def _written(folder: Path, plans: Mapping[int, Plan]) -> Fallback:
                 each.gpus,
                 plans.get(each.nodes),
                 loaded(whole, plans[each.nodes]) if each.nodes in plans else (),
-                tuple(Problem(**problem.model_dump()) for problem in each.problems),
+                each.problems,
             )
             for each in lost.smaller
         ),
@@ -238,10 +208,8 @@ def _written(folder: Path, plans: Mapping[int, Plan]) -> Fallback:
 
 
 def _inputs(plan: Plan, notes: list[str]) -> dict[Input, Finding]:
-    """Return the model and the cluster, by the job's names or paths, that differ from those of the plan.
-
-    Raises InputError for a file that is there and no model or cluster any more.
-    """
+    """Return the model and the cluster, by the job's names or paths, that differ from those of the plan. Raises
+    InputError for a file that is there and no model or cluster any more."""
     loads: Mapping[Input, Callable[[str], BaseModel]] = {"model": load_model, "cluster": load_cluster}
     findings: dict[Input, Finding] = {}
     for kind, load in loads.items():
@@ -270,27 +238,11 @@ def _solved(plan: Plan) -> list[Finding]:
     except SymconfigError as error:
         return [Finding("answer", "best", f"there is no answer any more: {problem}") for problem in error.problems]
     if _choice(best) != _choice(plan.best):
-        return [
-            Finding(
-                "answer",
-                "best",
-                f"another plan is best now: {short(best)}, {duration(best.predicted.step_s)} a step",
-                None,
-                short(plan.best),
-                short(best),
-            )
-        ]
+        what = f"another plan is best now: {short(best)}, {duration(best.predicted.step_s)} a step"
+        return [Finding("answer", "best", what, None, short(plan.best), short(best))]
     if best.predicted != plan.best.predicted:
-        return [
-            Finding(
-                "answer",
-                "best.predicted",
-                "the same plan is predicted otherwise now",
-                None,
-                duration(plan.best.predicted.step_s),
-                duration(best.predicted.step_s),
-            )
-        ]
+        what, steps = "the same plan is predicted otherwise now", (plan.best.predicted.step_s, best.predicted.step_s)
+        return [Finding("answer", "best.predicted", what, None, *map(duration, steps))]
     return []
 
 

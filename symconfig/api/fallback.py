@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from symconfig.api.arguments import typed
-from symconfig.api.planning import AnyPlan, Tell, Wanted, check_free, check_top, files, put
+from symconfig.api.planning import AnyPlan, Wanted, check_top, files, put
 from symconfig.format import json_text
 from symconfig.plans.file import loaded
 from symconfig.runs.replan.fallback import Fallback
@@ -36,11 +36,10 @@ class FallbackResult:
         launchers: Sequence[str] | None = None,
         templates: str | Path | None = None,
     ) -> list[Path]:
-        """Write nodes-N/ for every plan, and above them a launch.sh that takes the one for the nodes that it finds.
-
-        All files or none; arguments as of `PlanResult.write`. Raises InputError.
-        """
-        return write(self.fallback, Path(out), Wanted.of(target, launchers, templates), force=force)
+        """Write nodes-N/ for every plan, and above them a launch.sh that takes the one for the nodes that it finds. All
+        files or none; arguments as of `PlanResult.write`. Raises InputError."""
+        wanted = Wanted.of(target, launchers, templates)
+        return put(lambda: fallback_files(self.fallback, wanted), Path(out), force, lambda _: None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON contract of `symconfig fallback --json`."""
@@ -57,26 +56,15 @@ def fallback(
     top: int = TOP,
     progress: Callable[[str, float], None] | None = None,
 ) -> FallbackResult:
-    """Plan for as many nodes fewer; (1, 4) is from 1 to 4 of them.
-
-    plan: a plan, or its file or folder. Raises InputError.
-    """
+    """Plan for as many nodes fewer; (1, 4) is from 1 to 4 of them. plan: a plan, or its file or folder. Raises
+    InputError."""
     first, last = (lose_nodes, lose_nodes) if isinstance(lose_nodes, int) else lose_nodes
     check_top(top)
     return FallbackResult(solve(loaded(plan), range(first, last + 1), top=top, progress=progress))
 
 
-def write(fallback: Fallback, out: Path, wanted: Wanted, *, force: bool, tell: Tell = lambda _: None) -> list[Path]:
-    """Render all plans into the folder `out`, all files or none; returns their paths. tell: see `put`."""
-    check_free(out, force)
-    return put(fallback_files(fallback, wanted), out, force, tell)
-
-
 def fallback_files(fallback: Fallback, wanted: Wanted) -> Files:
-    """Return the files that `write` writes.
-
-    They are the folders of the plans, the picker of one of them, and a manifest of all.
-    """
+    """Return the folders of all plans, the picker of one of them, and a manifest of all."""
     from symconfig.render.fallback import above, folder
     from symconfig.render.files import File, Files
     from symconfig.render.manifest import manifest

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from symconfig.api.arguments import typed
-from symconfig.api.planning import Tell, as_field, check_free, check_top, put, read_job
+from symconfig.api.planning import Tell, check_top, job_fields, put, read_job
 from symconfig.api.problems import Problems, stated
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Limits, Packing
@@ -16,7 +16,7 @@ from symconfig.descriptor.mixed import MixedCluster, mixed_of
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import Optimizer
 from symconfig.descriptor.training import Training
-from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.errors import InputError, Problem, reworded
 from symconfig.format import json_text
 from symconfig.plans.mixed import MixedCandidate, MixedPlan
 from symconfig.runs.mixed import mixed_plan
@@ -36,15 +36,11 @@ class MixedResult:
 
     @typed
     def write(self, out: str | Path, force: bool = False, tell: Tell = lambda _: None) -> list[Path]:
-        """Write the files of both kinds, and what starts a node, into the folder `out`; all of them or none.
-
-        tell: see `planning.put`. Raises InputError when `out` exists and `force` is not given.
-        """
+        """Write the files of both kinds, and what starts a node, into the folder `out`; all of them or none. tell: see
+        `planning.put`. Raises InputError when `out` exists and `force` is not given."""
         from symconfig.render.mixed import files
 
-        out = Path(out)
-        check_free(out, force)
-        return put(files(self.plan), out, force, tell)
+        return put(lambda: files(self.plan), Path(out), force, tell)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON contract of `symconfig plan --json` on two kinds."""
@@ -81,8 +77,7 @@ def plan_mixed(
 
     cluster: `h100*16 + a100-80gb*16`, or a file that lists them. Raises InputError, InfeasibleError when nothing fits.
     """
-    fields = {name: value for name, value in locals().items() if name not in ("top", "progress") and value is not None}
-    document = Document({name: as_field(value) for name, value in fields.items()}, file="")
+    document = Document(job_fields(locals(), "top", "progress"), file="")
     mixed = mixed_of(document)
     if mixed is None:
         need = "two kinds, as h100*16 + a100-80gb*16"
@@ -107,7 +102,5 @@ def solve(
     whole = document.data if isinstance(document.data, dict) else {}
     document = Document({"gpus": mixed.gpus, **whole}, document.file, document.keys, document.values, document.unread)
     job = read_job(document, model, mixed.shares[0].cluster, model_base=model_base, problems=collected.all)
-    try:
+    with reworded(lambda problem: stated(problem, job.document)):
         return MixedResult(mixed_plan(job.model, mixed, job.job, top=top, writes=writes, progress=progress))
-    except SymconfigError as error:
-        raise type(error)([stated(problem, job.document) for problem in error.problems]) from None

@@ -14,7 +14,7 @@ from symconfig.api.arguments import typed
 from symconfig.api.partition import PartitionResult
 from symconfig.descriptor.mesh import Mesh
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.format import gib, seconds, several
+from symconfig.format import gib, microbatches, seconds, several
 from symconfig.report.partition_stages import Staged, to_dict
 from symconfig.solve.partition.infeasible import excluded
 from symconfig.solve.partition.pipeline.run import Pipeline
@@ -84,14 +84,9 @@ def pipeline(
     """Find the fastest cut into stages, with a split of every operator in each. Arguments mean what the options of
     `symconfig partition --stages` mean. Raises InputError (all problems at once), InfeasibleError when nothing fits.
     """
+    given = locals()
     from symconfig.api.graph_job import partition_job
 
-    given: Mapping[str, Any] = {
-        "model": model, "program": program, "module": module, "cluster": cluster, "gpus": gpus, "mesh": mesh,
-        "global_batch_size": global_batch_size, "seq_length": seq_length, "solver": solver, "stages": stages,
-        "memory_limit": memory_limit, "flat": flat, "num_microbatches": num_microbatches, "recompute": recompute,
-        "limit_s": limit_s, "precision": precision, "pins": pins, "attention": attention,
-    }  # fmt: skip
     return answered(partition_job(given))
 
 
@@ -119,7 +114,7 @@ def _infeasible(job: PartitionJob, least: int, most: int) -> InfeasibleError:
         number, fullest = max(enumerate(free.stages, 1), key=lambda one: one[1].memory)
         what += (
             f": the fastest holds {gib(fullest.memory)} of {gib(job.ask.memory_limit)} GiB on stage {number} of "
-            f"{len(free.stages)}, at {free.turns:,} microbatch{'es' if free.turns > 1 else ''}"
+            f"{len(free.stages)}, at {microbatches(free.turns)}"
         )
     return InfeasibleError(Problem(what, hint=_nearest(job, least)))
 

@@ -24,7 +24,7 @@ from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.training import Training
 from symconfig.descriptor.tuning import Preference, Sequences, with_batch
 from symconfig.descriptor.validate import validate
-from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.errors import InputError, Problem, reworded
 from symconfig.format import json_text
 from symconfig.plans.file import WARNINGS
 from symconfig.plans.plan import Candidate, Plan, Search
@@ -111,10 +111,8 @@ class PlanResult:
 
     @typed
     def symbolic(self, candidate: int = 1) -> Symbolic:
-        """Return the costs of a candidate (1: the best) as SymPy expressions, with the numbers of their symbols.
-
-        Raises InputError.
-        """
+        """Return the costs of a candidate (1: the best) as SymPy expressions, with the numbers of their symbols. Raises
+        InputError."""
         from symconfig.solve.plan_symbols import symbolic
 
         return symbolic(self.plan, self._candidate(candidate))
@@ -190,34 +188,7 @@ def plan(
     cluster: also what differs from another one, {"base": "h100", "network": "4x200Gb/s"}.
     Raises InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
     """
-    fields = {
-        "model": model,
-        "cluster": cluster,
-        "gpus": gpus,
-        "global_batch_size": global_batch_size,
-        "seq_length": seq_length,
-        "backend": backend,
-        "megatron_version": megatron_version,
-        "target": target,
-        "task": task,
-        "precision": precision,
-        "attention": attention,
-        "optimizer": optimizer,
-        "objective": objective,
-        "pins": pins,
-        "packing": packing,
-        "lora": lora,
-        "images": images,
-        "sequences": sequences,
-        "preference": preference,
-        "rl": rl,
-        "allow": allow,
-        "without": without,
-        "edited": edited,
-        "limits": limits,
-        "training": training,
-    }
-    document = Document({name: as_field(value) for name, value in fields.items() if value is not None}, file="")
+    document = Document(job_fields(locals(), "top", "progress"), file="")
     given_model = None if isinstance(model, str | Path) else model
     given_cluster = cluster if isinstance(cluster, ClusterDescriptor) else None
     return solve(document, given_model, given_cluster, top=top, progress=progress)
@@ -243,11 +214,9 @@ def solve(
     gathered = Problems(problems)
     gathered.collect(lambda: check_top(top))
     job = read_job(document, model, cluster, model_base=model_base, cluster_base=cluster_base, problems=gathered.all)
-    try:
+    with reworded(lambda problem: stated(problem, job.document)):
         plan = best_plan(job.model, job.cluster, job.job, top=top, writes=writes, progress=progress)
         return PlanResult(plan, instead(job.job, plan))
-    except SymconfigError as error:
-        raise type(error)([stated(problem, job.document) for problem in error.problems]) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,10 +262,8 @@ def _with_critic(job: Job, document: Document, base: Path | None) -> Job:
     if job.rl is None or job.rl.critic is None:
         return job
     folder = Path(document.file).parent if Path(document.file).is_file() else base
-    try:
+    with reworded(lambda problem: replace(problem, field="rl.critic")):
         critic = located(job.rl.critic, folder)
-    except InputError as error:
-        raise InputError([replace(problem, field="rl.critic") for problem in error.problems]) from None
     return job.model_copy(update={"rl": job.rl.model_copy(update={"critic": critic})})
 
 
@@ -304,6 +271,12 @@ def check_top(top: int) -> None:
     """Refuse a number of candidates that are not ranked: raise InputError."""
     if type(top) is not int or not 1 <= top <= _MAX_TOP:
         raise InputError(Problem("out of range", field="top", got=str(top), need=f"1 to {_MAX_TOP}"))
+
+
+def job_fields(arguments: Mapping[str, Any], *others: str) -> dict[str, Any]:
+    """Return a call's arguments as fields of a job. others: those that are none, as None is none."""
+    given = {name: value for name, value in arguments.items() if name not in others and value is not None}
+    return {name: as_field(value) for name, value in given.items()}
 
 
 def as_field(value: Any) -> Any:
@@ -343,10 +316,8 @@ class Wanted:
         return usual_launchers(target, self.templates) if self.launchers is None else self.launchers
 
     def check(self) -> None:
-        """Refuse targets, launchers and templates that do not exist. Asked before the search, not after it.
-
-        Raises InputError.
-        """
+        """Refuse targets, launchers and templates that do not exist. Asked before the search, not after it. Raises
+        InputError."""
         from symconfig.render import sources
 
         sources(self.target, self.launchers or (), self.templates)
@@ -385,10 +356,8 @@ def page_files(plan: Plan, wanted: Wanted) -> dict[str, str]:
 
 
 def remarks(plan: Plan, wanted: Wanted) -> tuple[str, ...]:
-    """Say what a person should know of the run that the files start, a line each.
-
-    The rates that were chosen for it, what of its training the files do not pass on, and that it writes no checkpoint.
-    """
+    """Say what a person should know of the run that the files start, a line each. The rates that were chosen for it,
+    what of its training the files do not pass on, and that it writes no checkpoint."""
     from symconfig.render import sources
     from symconfig.solve import whole
 
@@ -399,16 +368,16 @@ def remarks(plan: Plan, wanted: Wanted) -> tuple[str, ...]:
 
 def write(plan: Plan, out: Path, wanted: Wanted, *, force: bool, tell: Tell = lambda _: None) -> list[Path]:
     """Render `plan` into the folder `out`, all files or none; returns their paths. tell: see `put`."""
-    check_free(out, force)
-    return put(files(plan, wanted), out, force, tell)
+    return put(lambda: files(plan, wanted), out, force, tell)
 
 
-def put(made: Files, out: Path, force: bool, tell: Tell) -> list[Path]:
+def put(make: Callable[[], Files], out: Path, force: bool, tell: Tell) -> list[Path]:
     """Write files into a folder, all or none. tell: is given the names of those that replace what somebody edited."""
     from symconfig.render.files import write as write_files
     from symconfig.runs.replan.check import replaced
 
-    names: list[str] = []
+    check_free(out, force)
+    made, names = make(), list[str]()
     write_files(made, out, force, lambda: names.extend(replaced(out, made)))
     if names:
         tell(names)

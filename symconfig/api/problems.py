@@ -11,6 +11,7 @@ from symconfig.descriptor.document import Document
 from symconfig.errors import InputError, Problem
 
 T = TypeVar("T")
+G = TypeVar("G")
 
 
 class Problems:
@@ -28,15 +29,17 @@ class Problems:
         self._found.append(problem)
 
     def collect(self, make: Callable[[], T], asked_in: Document | None = None) -> T | None:
-        """Return the value of `make`, or None after an InputError whose problems are kept.
-
-        asked_in: where a problem lies that has a field and no file of its own.
-        """
+        """Return the value of `make`, or None after an InputError whose problems are kept. asked_in: where a problem
+        lies that has a field and no file of its own."""
         try:
             return make()
         except InputError as error:
             self._found += [_placed(problem, asked_in) for problem in error.problems]
             return None
+
+    def read(self, make: Callable[[G], T], given: G | None) -> T | None:
+        """Return the value that `make` has for what is given, or None where nothing is; problems as of `collect`."""
+        return None if given is None else self.collect(lambda: make(given))
 
 
 def _placed(problem: Problem, document: Document | None) -> Problem:

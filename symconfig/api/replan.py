@@ -10,7 +10,7 @@ from typing import Any, Literal
 from symconfig.api.arguments import typed
 from symconfig.api.clusters import AnyCluster, named
 from symconfig.api.clusters import loaded as cluster_of
-from symconfig.api.planning import AnyPlan, PlanResult, Problems, as_field, check_top
+from symconfig.api.planning import AnyPlan, PlanResult, Problems, check_top, job_fields
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.cluster_name import changes_of
 from symconfig.descriptor.document import Document
@@ -25,7 +25,7 @@ from symconfig.plans.file import edited, loaded
 from symconfig.plans.plan import Plan
 from symconfig.runs.adapted import adapted, bare
 from symconfig.runs.best import best_plan
-from symconfig.runs.checkpoint import Checkpoint, read
+from symconfig.runs.checkpoint import read
 from symconfig.runs.imaged import imaged
 from symconfig.runs.replan import keep as kept_pins
 from symconfig.runs.replan.again import Wishes, replanned
@@ -38,6 +38,8 @@ from symconfig.solve import pins as pin_values
 from symconfig.solve.answer import TOP
 
 MOST_STEPS = 10**9
+# Arguments of `replan` that are no fields of a job.
+_NO_FIELDS = ("plan", "release", "keep", "checkpoint", "at_step", "schedule", "accept_edits", "top", "progress")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class ReplanResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON contract of `symconfig replan --json`."""
-        from symconfig.report.replan_json import to_dict
+        from symconfig.report.replan import to_dict
 
         return to_dict(self.found)
 
@@ -102,33 +104,9 @@ def replan(
     iterations. accept_edits: a file whose inputs were edited is solved as it stands.
     Raises InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
     """
-    given = {
-        "model": model,
-        "cluster": cluster,
-        "gpus": gpus,
-        "global_batch_size": global_batch_size,
-        "seq_length": seq_length,
-        "backend": backend,
-        "megatron_version": megatron_version,
-        "target": target,
-        "task": task,
-        "precision": precision,
-        "attention": attention,
-        "objective": objective,
-        "pins": pins,
-        "allow": allow,
-        "without": without,
-        "lora": lora,
-        "images": images,
-        "limits": limits,
-        "training": training,
-    }
-    wishes = {name: as_field(value) for name, value in given.items() if value is not None}
+    of_cluster = {"cluster": cluster.get("base") if isinstance(cluster, Mapping) else cluster}
+    wishes = job_fields(locals() | of_cluster, "of_cluster", *_NO_FIELDS)
     changes = changes_of(cluster) if isinstance(cluster, Mapping) else {}
-    if isinstance(cluster, Mapping):
-        wishes["cluster"] = cluster.get("base")
-        if wishes["cluster"] is None:
-            del wishes["cluster"]
     wanted = Wanted(
         wishes=wishes,
         release=tuple(release),
@@ -172,12 +150,13 @@ def replan_again(
     """Plan again with what differs; problems: those of the caller."""
     gathered = Problems(problems)
     old = gathered.collect(lambda: loaded(plan, wanted.accept_edits))
-    changed = _edited(plan) if old is not None and wanted.accept_edits else ()
+    file = Path(plan) if isinstance(plan, str | Path) else None
+    changed = edited(file) if file is not None and old is not None and wanted.accept_edits else ()
     kept = gathered.collect(lambda: kept_pins.names(wanted.keep, "keep"))
     released = gathered.collect(lambda: kept_pins.names(wanted.release, "release"))
     gathered.collect(lambda: check_top(wanted.top))
     gathered.collect(lambda: _check(wanted))
-    saved = gathered.collect(lambda: _saved(wanted))
+    saved = gathered.read(read, None if wanted.checkpoint is None else Path(wanted.checkpoint))
     if old is not None:
         need = f"one of {', '.join(old.job.pins)}" if old.job.pins else "a plan with pins"
         for name in released or ():
@@ -231,11 +210,6 @@ def diff(before: AnyPlan, after: AnyPlan) -> Diff:
     return compared(one, other)
 
 
-def _edited(plan: AnyPlan) -> tuple[str, ...]:
-    """Return the names of the parts of a file that do not match their digests."""
-    return edited(Path(plan)) if isinstance(plan, str | Path) else ()
-
-
 def _model(old: Plan, wanted: Wanted) -> ModelDescriptor:
     name = wanted.wishes.get("model")
     return wanted.model or (bare(old.model, old.job) if name is None else load_model(str(name)))
@@ -263,7 +237,3 @@ def _check(wanted: Wanted) -> None:
         raise InputError(Problem("out of range", field="at_step", got=str(wanted.at_step), need="a step from 0"))
     if wanted.schedule not in ("keep", "as-is"):
         raise InputError(Problem("wrong value", field="schedule", got=repr(wanted.schedule), need="keep or as-is"))
-
-
-def _saved(wanted: Wanted) -> Checkpoint | None:
-    return read(Path(wanted.checkpoint)) if wanted.checkpoint is not None else None

@@ -16,7 +16,7 @@ from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.load import zoo_clusters
 from symconfig.descriptor.validate import as_json
 from symconfig.descriptor.yaml_strict import load_yaml_strict
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, reworded
 from symconfig.runs.sweep.amounts import time_s
 from symconfig.runs.sweep.amounts import tokens as count_of
 from symconfig.runs.sweep.asked import SweepJob, sweep_job
@@ -176,9 +176,5 @@ def _known(
         "sweep": {"cluster": list(clusters), "gpus": [1]},
         "prices": dict(prices),
     }
-    try:
+    with reworded(lambda problem: replace(problem, field=(problem.field or "").removeprefix("job."))):
         return sweep_job(in_sweep(Document(data, file=""), changes), None)
-    except InputError as error:
-        raise InputError(
-            [replace(problem, field=(problem.field or "").removeprefix("job.")) for problem in error.problems]
-        ) from None

@@ -10,7 +10,7 @@ from symconfig.api.clusters import loaded as load
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.load import load_model, plugged_models, zoo_clusters, zoo_models
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.report.zoo_lines import ClusterLine, ModelLine
+from symconfig.report.zoo import ClusterLine, ModelLine
 from symconfig.runs.families import Family, every
 from symconfig.runs.families import family as one_family
 

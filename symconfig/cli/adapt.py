@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import add_script, variables
+from symconfig.cli.options import PLAN, add_script, variables
 from symconfig.cli.shared import print_json, write_data
 from symconfig.errors import InputError, Problem
 from symconfig.format import masked
@@ -24,14 +24,13 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig adapt`."""
     add = parser.add_argument
     add(
         "source",
         metavar="FILE|ARGS",
         help="launch script, YAML, DeepSpeed JSON, or a line of arguments; nothing of it is executed",
     )
-    add("--plan", metavar="PLAN.json", required=True, help="a plan, or the folder that holds it")
+    add("--plan", metavar="PLAN.json", required=True, help=PLAN)
     add(
         "--best",
         choices=("fewest-changes", "fastest", "planned"),
@@ -49,10 +48,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit 0: all that the plan decides is in the files, or would be, and an audit of them finds no error.
-
-    1: something has to be put in by hand, or an error is left.
-    """
+    """Exit 0: all that the plan decides is in the files, or would be, and an audit of them finds no error. 1: something
+    has to be put in by hand, or an error is left."""
     from symconfig.api import existing
     from symconfig.api.planning import Problems
     from symconfig.plans.file import load_plan

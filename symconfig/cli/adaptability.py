@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
+from functools import partial
 
 from symconfig.cli.options import add_job, add_page
-from symconfig.cli.shared import page_path, print_json, say, write_page
-from symconfig.errors import InputError, SymconfigError
+from symconfig.cli.shared import PAGE, output, show, working, write_report
+from symconfig.errors import InputError, reworded
 
 NAME = "adaptability"
 DOES = "what a plan loses that is kept when the job changes"
@@ -18,7 +18,6 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig adaptability`."""
     add = parser.add_argument
     add("job", nargs="?", metavar="JOB.yaml", help="the job as a file; options below override what it says")
     add(
@@ -39,32 +38,20 @@ def run(arguments: argparse.Namespace) -> int:
     """Exit 0 where every changed job has a plan, 1 where one has none."""
     from symconfig.api.adaptability import adaptability
     from symconfig.api.planning import Problems
-    from symconfig.cli.job import OPTIONS, as_options, request
+    from symconfig.cli.job import as_options, request
     from symconfig.report.adaptability import blocks, to_dict
-    from symconfig.report.progress import Progress
+    from symconfig.report.page.pictures import of_changes
     from symconfig.runs.adaptability import parsed
 
-    for option in OPTIONS:  # those of `plan` that it has not
-        arguments.__dict__.setdefault(option[2:].replace("-", "_"), None)
     gathered = Problems()
-    html = page_path(arguments.html, arguments.force, gathered)
+    html = output(gathered, "--html", arguments.html, arguments.force, PAGE)
     changes = gathered.collect(lambda: parsed(arguments.change))
     job = gathered.collect(lambda: request(arguments))
     if job is None or changes is None or gathered.all:
         raise InputError(gathered.all)
-    try:
-        with Progress(sys.stderr) as progress:
-            problems = (*gathered.all, *job.problems)
-            cases = adaptability(job.document, changes, problems=problems, progress=progress)
-    except SymconfigError as error:
-        raise type(error)([as_options(problem, job) for problem in error.problems]) from None
-    if arguments.json:
-        print_json(to_dict(cases))
-    else:
-        say(blocks(cases))
-    if html is not None:
-        from symconfig.api.page import report_page
-        from symconfig.report.page.pictures import of_changes
-
-        write_page(html, report_page("When the job changes", blocks(cases), [of_changes(cases)]), arguments.force)
+    with reworded(partial(as_options, request=job)), working() as progress:
+        cases = adaptability(job.document, changes, problems=job.problems, progress=progress)
+    shown = blocks(cases)
+    show(arguments, lambda: to_dict(cases), lambda: shown)
+    write_report(html, "When the job changes", shown, [of_changes(cases)], force=arguments.force)
     return 0 if all(case.replanned.plan is not None for case in cases) else 1

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from symconfig.cli.shared import print_json, whole, write_data
-from symconfig.errors import InputError, Problem, SymconfigError
-
-if TYPE_CHECKING:
-    pass
+from symconfig.cli.options import PLAN
+from symconfig.cli.shared import as_option, print_json, whole, write_data
+from symconfig.errors import InputError, Problem, reworded
 
 NAME = "args"
 DOES = "print the words of a plan's program, for $(...) in a script of your own"
@@ -19,9 +17,8 @@ EXAMPLES = ("torchrun --nproc-per-node 8 pretrain_gpt.py $(symconfig args out)",
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig args`."""
     add = parser.add_argument
-    add("plan", metavar="PLAN.json", help="a plan, or the folder that holds it")
+    add("plan", metavar="PLAN.json", help=PLAN)
     add("--target", metavar="T", help="whose program (default: the framework that the plan was made for)")
     add("--null", action="store_true", help="end every word with a NUL, for mapfile -d '' and xargs -0")
     held = parser.add_argument_group("held against this machine first; exit 1 where it is another one")
@@ -41,10 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
     plan = load_plan(Path(arguments.plan))
     target = arguments.target or (plan.job.target if plan.job.target in targets() else plan.best.target.backend)
     if arguments.check or arguments.replan or size is not None:
-        try:
+        with reworded(partial(_as_options, arguments=arguments)):
             plan = started(plan, entry_of(target, plan), size, "replan" if arguments.replan else "fail")
-        except SymconfigError as error:
-            raise type(error)([_as_options(problem) for problem in error.problems]) from None
     options = words(plan, target)
     if arguments.json:
         print_json(
@@ -64,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _as_options(problem: Problem) -> Problem:
+def _as_options(problem: Problem, arguments: argparse.Namespace) -> Problem:
     """Rewrite a problem in the words of the command line."""
     hint = problem.hint and problem.hint.replace('on_mismatch="replan"', "--replan")
-    return replace(problem, field="--world-size" if problem.field == "world_size" else problem.field, hint=hint)
+    return replace(as_option(problem, arguments), hint=hint)

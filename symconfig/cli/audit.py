@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -11,19 +10,22 @@ from typing import TYPE_CHECKING
 
 from symconfig.cli.options import add_page, add_script, variables
 from symconfig.cli.shared import (
-    check_output,
+    JSON,
+    PAGE,
+    SARIF,
     named_cluster,
     note,
     one_at_a_time,
-    page_path,
-    print_json,
+    output,
     say,
+    show,
     whole,
+    working,
     write_page,
     write_text,
 )
 from symconfig.errors import InputError, Problem
-from symconfig.format import masked
+from symconfig.format import masked, picked
 
 if TYPE_CHECKING:
     from symconfig.api.planning import Problems
@@ -39,7 +41,6 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig audit`."""
     add = parser.add_argument
     add(
         "source",
@@ -71,15 +72,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Exit 0: nothing is known that keeps it from running; 1: it cannot run; 2: bad input."""
     if arguments.rules:
-        return _rules(arguments.json)
+        return _rules(arguments)
     from symconfig.api.planning import Problems
+    from symconfig.report.audit import blocks
+    from symconfig.report.audit_json import to_dict
 
     problems, failed = Problems(), Problems()
     if not arguments.source:
         problems.add(Problem("a launch script, a config or a line of arguments is missing", field="FILE"))
     one_at_a_time(problems, arguments, arguments.source, "json", "html", "best")
     outputs = _outputs(arguments, problems)
-    html = page_path(arguments.html, arguments.force, problems)
+    html = output(problems, "--html", arguments.html, arguments.force, PAGE)
     audits = []
     for source in arguments.source or (None,):
         done = failed.collect(partial(_audited, arguments, source, problems))
@@ -88,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
         audits.append(done)
         if len(arguments.source) > 1:
             say([str(source)])
-        _print(done, arguments.json)
+        show(arguments, partial(to_dict, done), partial(blocks, done))
         if html is not None:
             _page(done, html, source, arguments.force)
     if audits:
@@ -107,11 +110,10 @@ def _audited(arguments: argparse.Namespace, source: str | None, outside: Problem
     """Audit one configuration. outside: what is wrong with options for all. Raises InputError with all of it."""
     from symconfig.api import existing as api_audit
     from symconfig.api.planning import Problems
-    from symconfig.report.progress import Progress
 
     problems = Problems(outside.all)
     limits = problems.collect(lambda: _limits(arguments.memory_margin))
-    cluster = problems.collect(lambda: named_cluster(arguments.cluster)) if arguments.cluster is not None else None
+    cluster = problems.read(named_cluster, arguments.cluster)
     numbers = {
         name: problems.collect(partial(whole, f"--{name.replace('_', '-')}", getattr(arguments, name)))
         for name in ("gpus", "seq_length", "vocab_size", "prompt_length", "response_length")
@@ -121,7 +123,7 @@ def _audited(arguments: argparse.Namespace, source: str | None, outside: Problem
     )
     if source is None:
         raise InputError(problems.all)
-    with Progress(sys.stderr) as progress:
+    with working() as progress:
         return api_audit.audit(
             source,
             cluster,
@@ -164,13 +166,13 @@ def _limits(margin: str | None) -> Limits:
 
 def _outputs(arguments: argparse.Namespace, problems: Problems) -> dict[str, Path]:
     """Return the files to write, by their kind; problems of their paths are reported before the work."""
-    kinds = {"sarif": ("SARIF", ".sarif", ".json"), "best": ("JSON", ".json")}
-    paths = {name: Path(getattr(arguments, name)) for name in kinds if getattr(arguments, name) is not None}
-    for name, path in paths.items():
-        problems.collect(partial(check_output, f"--{name}", path, arguments.force, kinds[name]))
-    if "best" in paths and arguments.no_plan:
+    paths = {
+        name: output(problems, f"--{name}", getattr(arguments, name), arguments.force, kind)
+        for name, kind in (("sarif", SARIF), ("best", JSON))
+    }
+    if paths["best"] is not None and arguments.no_plan:
         problems.add(Problem("is the plan that --no-plan does not look for", field="--best"))
-    return paths
+    return {name: path for name, path in paths.items() if path is not None}
 
 
 def _write(audits: Sequence[Audit], outputs: dict[str, Path], force: bool) -> None:
@@ -189,46 +191,15 @@ def _write(audits: Sequence[Audit], outputs: dict[str, Path], force: bool) -> No
         note(f"wrote {path}")
 
 
-def _print(done: Audit, as_json: bool) -> None:
-    from symconfig.report import audit as report
-    from symconfig.report.audit_json import to_dict
-
-    if as_json:
-        print_json(to_dict(done))
-    else:
-        say(report.blocks(done))
-
-
-def _rules(as_json: bool) -> int:
+def _rules(arguments: argparse.Namespace) -> int:
     from symconfig.existing.audit.catalogue import rules
     from symconfig.report.grid import Grid
 
-    if as_json:
-        print_json(
-            {
-                "schema": "symconfig.rules/1",
-                "rules": [
-                    {
-                        "name": rule.name,
-                        "severity": rule.severity,
-                        "title": rule.title,
-                        "why": rule.why,
-                        "since": rule.since,
-                        "until": rule.until,
-                        "example": rule.example,
-                    }
-                    for rule in rules()
-                ],
-            }
-        )
-    else:
-        say(
-            [
-                Grid(
-                    ("rule", "severity", "what is wrong"),
-                    tuple((rule.name, rule.severity, rule.title) for rule in rules()),
-                    left=(0, 1, 2),
-                )
-            ]
-        )
+    names = ("name", "severity", "title", "why", "since", "until", "example")
+    rows = tuple((rule.name, rule.severity, rule.title) for rule in rules())
+    show(
+        arguments,
+        lambda: {"schema": "symconfig.rules/1", "rules": [picked(rule, *names) for rule in rules()]},
+        lambda: [Grid(("rule", "severity", "what is wrong"), rows, left=(0, 1, 2))],
+    )
     return 0

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.shared import check_yaml, named_cluster, note, print_json, say, whole, write_text
+from symconfig.cli.options import add_some
+from symconfig.cli.shared import (
+    YAML,
+    file_of,
+    named_cluster,
+    note,
+    output,
+    show,
+    whole,
+    working,
+    write_text,
+)
 from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -22,7 +32,6 @@ EXAMPLES = ("symconfig calibrate runs.yaml --cluster h100 --out mine.yaml",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig calibrate`."""
     add = parser.add_argument
     add(
         "files",
@@ -40,12 +49,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--out", metavar="PROFILE.yaml", help="write the cluster with its fitted constants, for `plan --cluster`")
     add("--force", action="store_true", help="replace PROFILE.yaml if it exists")
     log = parser.add_argument_group("what a log does not say (Megatron-LM's says all)")
-    log.add_argument(
-        "--model", metavar="M", help="zoo name, id of Hugging Face, or path of a descriptor or config.json"
-    )
+    add_some(log, "--model")
     log.add_argument("--gpus", metavar="N", help="how many GPUs it ran on")
     log.add_argument("--micro-batch-size", metavar="B", help="sequences of one GPU at a time")
-    log.add_argument("--global-batch-size", metavar="G", help="sequences per optimizer step")
+    add_some(log, "--global-batch-size")
     log.add_argument("--seq-length", metavar="S", help="tokens")
     log.add_argument("--recompute", metavar="R", help="none, selective or full")
 
@@ -54,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the fitted constants, and write the profile. Exit 0."""
     from symconfig.measured.assumptions import assuming
 
-    with assuming(Path(arguments.assume) if arguments.assume is not None else None):
+    with assuming(file_of(arguments.assume)):
         return _run(arguments)
 
 
@@ -64,13 +71,10 @@ def _run(arguments: argparse.Namespace) -> int:
     from symconfig.measured.read import in_folder
     from symconfig.measured.runs import calibrations, runs
     from symconfig.report.calibration import blocks, to_dict
-    from symconfig.report.progress import Progress
 
     problems = api.Problems()
-    out = Path(arguments.out) if arguments.out is not None else None
-    if out is not None:
-        problems.collect(lambda: check_yaml("--out", out, arguments.force))
-    cluster = problems.collect(lambda: named_cluster(arguments.cluster)) if arguments.cluster is not None else None
+    out = output(problems, "--out", arguments.out, arguments.force, YAML)
+    cluster = problems.read(named_cluster, arguments.cluster)
     paths = [path for name in arguments.files for path in problems.collect(partial(in_folder, Path(name))) or ()]
     for path in paths:
         if not path.exists():
@@ -78,21 +82,15 @@ def _run(arguments: argparse.Namespace) -> int:
     additions = _additions(arguments, problems)
     if problems.all:
         raise InputError(problems.all)
-    with Progress(sys.stderr) as progress:
+    with working() as progress:
         progress.say("predicting the measured runs")
         measured = problems.collect(lambda: runs(paths, cluster, additions))
         if problems.all or measured is None:
             raise InputError(problems.all)
         if out is not None and len(measured.timed) > 1:
             names = ", ".join(known.name for known, _ in measured.timed)
-            raise InputError(
-                Problem(
-                    "the runs are on several types of GPU, and a profile is of one",
-                    field="--out",
-                    got=names,
-                    hint="--cluster " + measured.timed[0][0].name,
-                )
-            )
+            what, hint = "the runs are on several types of GPU, and a profile is of one", measured.timed[0][0].name
+            raise InputError(Problem(what, field="--out", got=names, hint=f"--cluster {hint}"))
         rows = sum(len(timed) for _, timed in measured.timed)
         progress.say(f"fitting constants to {rows} run{'s' if rows > 1 else ''}")
         command = _as_command(paths, arguments)
@@ -100,10 +98,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if out is not None:
         text = f"# {fitted[0].cluster.name} with constants fitted by: {command}\n{cluster_yaml(fitted[0].profile)}"
         write_text(out, text, arguments.force)
-    if arguments.json:
-        print_json(to_dict(fitted, measured.remarks))
-    else:
-        say(blocks(fitted, measured.remarks))
+    show(arguments, lambda: to_dict(fitted, measured.remarks), lambda: blocks(fitted, measured.remarks))
     if out is not None:
         note(f"wrote {out}")
     return 0
@@ -118,7 +113,7 @@ def _additions(arguments: argparse.Namespace, problems: Problems) -> Additions:
         problems.collect(partial(whole, f"--{name.replace('_', '-')}", getattr(arguments, name)))
         for name in ("gpus", "micro_batch_size", "global_batch_size", "seq_length")
     )
-    model = problems.collect(lambda: load_model(arguments.model)) if arguments.model is not None else None
+    model = problems.read(load_model, arguments.model)
     if arguments.recompute not in (None, *RECOMPUTE):
         need = ", ".join(RECOMPUTE)
         problems.add(Problem("wrong value", field="--recompute", got=arguments.recompute, need=need))

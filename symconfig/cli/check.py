@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from functools import partial
 
-from symconfig.cli.shared import one_at_a_time, print_json, say
+from symconfig.cli.shared import one_at_a_time, show
 from symconfig.errors import InputError
 
 NAME = "check"
@@ -17,7 +17,6 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig check`."""
     add = parser.add_argument
     add("place", metavar="DIR", nargs="+", help="what `plan --out` or `render` wrote, or a PLAN.json")
     add("--templates", metavar="DIR", help="your own templates, where they were written with some")
@@ -37,10 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
         if checked is None:
             continue
         passed &= checked.passed
-        if arguments.json:
-            print_json(to_dict(checked))
-        else:
-            say([place, *blocks(checked)] if len(arguments.place) > 1 else blocks(checked))
+        shown = [*([place] if len(arguments.place) > 1 else []), *blocks(checked)]
+        show(arguments, partial(to_dict, checked), partial(list, shown))
     if problems.all:
         raise InputError(problems.all)
     return 0 if passed else 1

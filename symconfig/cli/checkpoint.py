@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from symconfig.cli.shared import print_json, say
+from symconfig.cli.shared import file_of, show
 from symconfig.errors import InputError, Problem
 
 NAME = "checkpoint"
@@ -18,7 +18,6 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig checkpoint`."""
     add = parser.add_argument
     add("folder", metavar="DIR", help="of Megatron-LM, DeepSpeed, Hugging Face or PEFT; nothing in it is unpickled")
     add("--plan", metavar="NEW.json", help="the plan of the run that shall load it, or its folder")
@@ -26,10 +25,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit 0; 1 where a plan was named and nothing of the checkpoint loads.
-
-    Bad input, also a folder that is no whole checkpoint, is exit 2.
-    """
+    """Exit 0; 1 where a plan was named and nothing of the checkpoint loads. Bad input, also a folder that is no whole
+    checkpoint, is exit 2."""
     from symconfig.api.planning import Problems
     from symconfig.plans.file import load_plan
     from symconfig.report.checkpoint import contents, verdict
@@ -37,25 +34,17 @@ def run(arguments: argparse.Namespace) -> int:
 
     problems = Problems()
     folder = problems.collect(partial(read, Path(arguments.folder)))
-    new = problems.collect(partial(load_plan, Path(arguments.plan))) if arguments.plan is not None else None
-    old = problems.collect(partial(load_plan, Path(arguments.old))) if arguments.old is not None else None
+    new, old = (problems.read(load_plan, file_of(name)) for name in (arguments.plan, arguments.old))
     if arguments.old is not None and arguments.plan is None:
-        problems.add(
-            Problem(
-                "says whose checkpoint it was, for a plan that shall load it", field="--old", need="--plan NEW.json"
-            )
-        )
+        what = "says whose checkpoint it was, for a plan that shall load it"
+        problems.add(Problem(what, field="--old", need="--plan NEW.json"))
     if problems.all or folder is None:
         raise InputError(problems.all)
     answer = of_folder(folder, new, old) if new is not None else None
-    if arguments.json:
-        print_json(
-            {
-                "schema": "symconfig.checkpoint/1",
-                "checkpoint": folder.to_dict(),
-                "loadable": answer.to_dict() if answer is not None else None,
-            }
-        )
-    else:
-        say([*contents(folder), *(verdict(answer) if answer is not None else ())])
+    loadable = answer.to_dict() if answer is not None else None
+    show(
+        arguments,
+        lambda: {"schema": "symconfig.checkpoint/1", "checkpoint": folder.to_dict(), "loadable": loadable},
+        lambda: [*contents(folder), *(verdict(answer) if answer is not None else ())],
+    )
     return int(answer is not None and answer.verdict is Verdict.NO)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 
-from symconfig.cli.shared import named_cluster, print_json, say
+from symconfig.cli.shared import named_cluster, show
 
 NAME = "clusters"
 DOES = "list the clusters that come with it, or show one with its sources"
@@ -15,7 +16,6 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig clusters`."""
     parser.add_argument(
         "name", nargs="?", metavar="NAME", help="show this one: a zoo name, a path, or with what differs"
     )
@@ -27,16 +27,15 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.name is not None:
         one = named_cluster(arguments.name, "NAME")
-        if arguments.json:  # a descriptor, which --cluster takes
-            print_json(one.model_dump(mode="json", by_alias=True, exclude_unset=True))
-        else:
-            say(cluster_shown(one))
+        show(  # as JSON a descriptor, which --cluster takes
+            arguments,
+            lambda: one.model_dump(mode="json", by_alias=True, exclude_unset=True),
+            lambda: cluster_shown(one),
+        )
         return 0
     from symconfig.api.zoo import clusters
 
     lines = clusters()
-    if arguments.json:
-        print_json({"schema": "symconfig.clusters/1", "clusters": [one.to_dict() for one in lines]})
-    else:
-        say(cluster_list(lines))
+    data = {"schema": "symconfig.clusters/1", "clusters": [asdict(one) for one in lines]}
+    show(arguments, lambda: data, lambda: cluster_list(lines))
     return 0

@@ -25,7 +25,6 @@ _WORDS: Mapping[str, str] = {
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig completion`."""
     parser.add_argument("shell", choices=SHELLS, help="the shell; where its script goes: docs/install.md")
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from symconfig.cli.shared import print_json, say
+from symconfig.cli.options import PLAN
+from symconfig.cli.shared import show
 
 NAME = "diff"
 DOES = "in what two plans differ"
@@ -12,8 +13,7 @@ EXAMPLES = ("symconfig diff out again",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig diff`."""
-    parser.add_argument("before", metavar="A.json", help="a plan, or the folder that holds it")
+    parser.add_argument("before", metavar="A.json", help=PLAN)
     parser.add_argument("after", metavar="B.json", help="another one")
     parser.add_argument("--exit-code", action="store_true", help="exit 1 where they differ")
 
@@ -24,8 +24,5 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.report import diff as report
 
     diff = api_replan.diff(arguments.before, arguments.after)
-    if arguments.json:
-        print_json(report.to_dict(diff))
-    else:
-        say(report.blocks(diff))
+    show(arguments, lambda: report.to_dict(diff), lambda: report.blocks(diff))
     return 1 if arguments.exit_code and not diff.same else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from symconfig.cli.shared import print_json, say
+from symconfig.cli.shared import show
 
 NAME = "doctor"
 DOES = "versions, data folders, and what can be verified on this machine"
@@ -20,8 +20,5 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.report.doctor import blocks, examine
 
     health = examine()
-    if arguments.json:
-        print_json(health.to_dict())
-    else:
-        say(blocks(health))
+    show(arguments, health.to_dict, lambda: blocks(health))
     return 0 if health.healthy else 1

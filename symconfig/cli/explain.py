@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from symconfig.cli.shared import print_json, say
+from symconfig.cli.options import PLAN
+from symconfig.cli.shared import show
 
 NAME = "explain"
 DOES = "the formulas of a plan, what binds, the runner-up, how every tensor is split"
@@ -13,8 +14,7 @@ EXAMPLES = ("symconfig explain out",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig explain`."""
-    parser.add_argument("plan", metavar="PLAN.json", help="a plan, or the folder that holds it")
+    parser.add_argument("plan", metavar="PLAN.json", help=PLAN)
     parser.add_argument(
         "--all",
         action="store_true",
@@ -37,13 +37,10 @@ def run(arguments: argparse.Namespace) -> int:
     with retraced(arguments.plan):
         explained, schedules = formulas(loaded), compared(loaded, loaded.best)
         costs = symbolic(loaded, loaded.best)
-    if arguments.json:
-        print_json({**to_dict(loaded, explained, schedules), "symbolic": symbols.to_dict(costs)})
-    else:
-        say(
-            [
-                *blocks(loaded, explained, schedules, every=arguments.all),
-                *symbols.blocks(costs, every=arguments.all),
-            ]
-        )
+    every = arguments.all
+    show(
+        arguments,
+        lambda: {**to_dict(loaded, explained, schedules), "symbolic": symbols.to_dict(costs)},
+        lambda: [*blocks(loaded, explained, schedules, every=every), *symbols.blocks(costs, every=every)],
+    )
     return 0

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import add_changes, add_files, changes, wanted
-from symconfig.cli.shared import as_changes, note, print_json, replaced, say
-from symconfig.errors import InputError, Problem
+from symconfig.cli.options import PLAN, add_changes, add_files, changes, wanted
+from symconfig.cli.shared import as_changes, as_option, file_of, note, replaced, show, working
+from symconfig.errors import InputError, Problem, reworded
 
 if TYPE_CHECKING:
     from symconfig.plans.plan import Plan
@@ -23,13 +21,10 @@ NAME = "fallback"
 DOES = "plan beforehand for a cluster that loses nodes, with a launch script that takes the plan that fits"
 EXAMPLES = ("symconfig fallback out --lose-nodes 1..2 --out smaller",)
 
-_OPTIONS = {"lose_nodes": "--lose-nodes"}
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig fallback`."""
     add = parser.add_argument
-    add("plan", metavar="PLAN.json", help="a plan, or the folder that holds it")
+    add("plan", metavar="PLAN.json", help=PLAN)
     add_changes(parser)
     add("--lose-nodes", metavar="N", default="1..4", help="how many nodes fewer: 2, or 1..4 (default)")
     add("--out", metavar="DIR", help="write nodes-N/ for every plan there, and the launch.sh above them")
@@ -40,35 +35,29 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Exit 0; 1 where nothing fits on any smaller number of nodes."""
     from symconfig.api import planning as api
-    from symconfig.api.fallback import FallbackResult, write
+    from symconfig.api.fallback import fallback_files
     from symconfig.plans.file import load_plan
     from symconfig.render.together import LAUNCH
-    from symconfig.report.fallback import blocks
-    from symconfig.report.progress import Progress
+    from symconfig.report.fallback import blocks, to_dict
     from symconfig.runs.replan.fallback import fallback as solve
     from symconfig.solve.answer import TOP
 
     problems = api.Problems()
-    out = Path(arguments.out) if arguments.out is not None else None
-    if out is not None:
-        problems.collect(lambda: api.check_free(out, arguments.force))
+    out = file_of(arguments.out)
+    problems.read(lambda out: api.check_free(out, arguments.force), out)
     lost = problems.collect(partial(_range, arguments.lose_nodes))
     files = problems.collect(partial(wanted, arguments))
     plan = problems.collect(partial(load_plan, Path(arguments.plan)))
     changed = problems.collect(lambda: changes(arguments)) or {}
     if problems.all or lost is None or files is None or plan is None:
         raise InputError(problems.all)
-    try:
-        with Progress(sys.stderr) as progress:
-            plan = _on_changed(plan, changed, progress)
-            result = solve(plan, lost, top=TOP, progress=progress)
-    except InputError as error:
-        raise InputError([_as_option(as_changes(problem, changed)) for problem in error.problems]) from None
-    written = write(result, out, files, force=arguments.force, tell=replaced) if out is not None else []
-    if arguments.json:
-        print_json(FallbackResult(result).to_dict())
-    else:
-        say(blocks(result))
+    with reworded(lambda problem: as_option(as_changes(problem, changed), arguments)), working() as progress:
+        plan = _on_changed(plan, changed, progress)
+        result = solve(plan, lost, top=TOP, progress=progress)
+    written = []
+    if out is not None:
+        written = api.put(lambda: fallback_files(result, files), out, arguments.force, replaced)
+    show(arguments, lambda: to_dict(result), lambda: blocks(result))
     if out is not None:
         folders = ", ".join(f"nodes-{count}" for count, _ in result.runs)
         picks = "launch.sh takes the plan that fits, of " if out / LAUNCH in written else ""
@@ -84,10 +73,6 @@ def _on_changed(plan: Plan, changed: Mapping[str, str], progress: Progress) -> P
         return plan
     note(f"note: the plan itself is made again with {', '.join(f'{name}={value}' for name, value in changed.items())}")
     return api_replan.replan_again(plan, api_replan.Wanted(wishes={}, changes=changed), progress=progress).found.new
-
-
-def _as_option(problem: Problem) -> Problem:
-    return replace(problem, field=_OPTIONS.get(problem.field or "", problem.field))
 
 
 def _range(text: str) -> range:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from symconfig.cli.shared import print_json, say
+from symconfig.cli.shared import file_of, show
 
 NAME = "formats"
 DOES = "what a plan can be written as, what can start it, and which of it can carry a certain plan"
@@ -16,7 +16,6 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig formats`."""
     parser.add_argument("plan", nargs="?", metavar="PLAN.json", help="say which formats can carry this plan")
     parser.add_argument("--templates", metavar="DIR", help="with the templates of your own")
 
@@ -28,9 +27,6 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.report.formats import formats as every
 
     plan = load_plan(Path(arguments.plan)) if arguments.plan is not None else None
-    carried = every(plan, Path(arguments.templates) if arguments.templates is not None else None)
-    if arguments.json:
-        print_json(to_dict(carried))
-    else:
-        say(blocks(carried))
+    carried = every(plan, file_of(arguments.templates))
+    show(arguments, lambda: to_dict(carried), lambda: blocks(carried))
     return 0

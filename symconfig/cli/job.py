@@ -10,54 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from symconfig.api.clusters import named
-from symconfig.cli.options import changes
+from symconfig.cli.options import FIELDS, changes
 from symconfig.cli.shared import as_changes
 from symconfig.descriptor.document import Document
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, reworded
 
-
-def names(text: str) -> list[str]:
-    """Split names at commas: a,b -> ["a", "b"]"""
-    return [name for name in text.split(",") if name]
-
-
-# option -> path of the field in the job, and how its text is read
-OPTIONS: dict[str, tuple[tuple[str, ...], Callable[[str], Any]]] = {
-    "--model": (("model",), str),
-    "--cluster": (("cluster",), str),
-    "--gpus": (("gpus",), int),
-    "--global-batch-size": (("global_batch_size",), int),
-    "--seq-length": (("seq_length",), int),
-    "--backend": (("backend",), str),
-    "--megatron-version": (("megatron_version",), str),
-    "--target": (("target",), str),
-    "--task": (("task",), str),
-    "--hf-weights": (("training", "hf_weights"), str),
-    "--lora-r": (("lora", "r"), int),
-    "--lora-alpha": (("lora", "alpha"), float),
-    "--lora-targets": (("lora", "targets"), names),
-    "--lora-dropout": (("lora", "dropout"), float),
-    "--lora-method": (("lora", "method"), str),
-    "--images-per-sequence": (("images", "per_sequence"), float),
-    "--image-size": (("images", "size"), int),
-    "--freeze-vision": (("images", "frozen"), str),
-    "--precision": (("precision",), str),
-    "--attention": (("attention",), str),
-    "--optimizer": (("optimizer",), str),
-    "--objective": (("objective",), str),
-    "--allow": (("allow",), names),
-    "--without": (("without",), names),
-    "--edited": (("edited",), names),
-    "--memory-margin": (("limits", "memory_margin"), float),
-    "--memory-risk": (("limits", "memory_risk"), float),
-    "--expert-imbalance": (("limits", "expert_imbalance"), float),
-    "--save": (("training", "save"), str),
-    "--load": (("training", "load"), str),
-    "--data-path": (("training", "data_path"), list),
-    "--tokenizer": (("training", "tokenizer_model"), str),
-    "--train-iters": (("training", "train_iters"), int),
-    "--lr": (("training", "lr"), float),
-}
 _WHOLE = re.compile(r"[-+]?[0-9]{1,100}")
 
 
@@ -80,19 +37,20 @@ def request(arguments: argparse.Namespace) -> Request:
     """Lay the job file over the recipe, if any, and the options over both. Raises InputError for a file that cannot be
     read, or where there is no such recipe."""
     recipe, unsaid = _recipe(getattr(arguments, "like", None))
-    document = _file(arguments.job) if arguments.job else Document({}, file="")
+    path = getattr(arguments, "job", None)
+    document = _file(path) if path else Document({}, file="")
     if not isinstance(document.data, dict):
         raise InputError(document.problem("the file must hold `name: value` lines"))
     data = {**recipe, **document.data}
     if recipe and isinstance(data.get("pins", {}), dict):
         data["pins"] = {**recipe["pins"], **data.get("pins", {})}
     given = set()
-    for option, (path, kind) in OPTIONS.items():
-        text = getattr(arguments, option[2:].replace("-", "_"))
+    for option in FIELDS:
+        text = getattr(arguments, option.flag[2:].replace("-", "_"), None)
         if text is not None:
-            given.add(option)
-            text = _base(text, arguments) if option == "--target" else text
-            _put(data, path, _read(text, kind))
+            given.add(option.flag)
+            text = _base(text, arguments) if option.field == "target" else text
+            _put(data, option.field.split("."), _read(text, option.read))
     problems = list(_swallowed(arguments))
     pins = _pins(arguments.pin, problems)
     if pins and isinstance(data.get("pins", {}), dict):
@@ -104,12 +62,12 @@ def request(arguments: argparse.Namespace) -> Request:
             data["cluster"] = named(data["cluster"], changed)
     except InputError as error:
         problems += error.problems
-    base = Path(arguments.job).parent if arguments.job else None
+    base = Path(path).parent if path else None
     return Request(
         document=replace(document, data=data),
         given=frozenset(given),
         pinned=frozenset(pins),
-        from_file=bool(arguments.job),
+        from_file=bool(path),
         model_base=None if "--model" in given else base,
         cluster_base=None if "--cluster" in given else base,
         problems=tuple(problems),
@@ -120,8 +78,8 @@ def request(arguments: argparse.Namespace) -> Request:
 
 def _swallowed(arguments: argparse.Namespace) -> Iterator[Problem]:
     """Find a job's file among the data: --data-path takes all words up to the next option."""
-    words = arguments.data_path or ()
-    if arguments.job is None and words and words[-1].endswith((".yaml", ".yml")):
+    words = getattr(arguments, "data_path", None) or ()
+    if words and arguments.job is None and words[-1].endswith((".yaml", ".yml")):
         what = "takes all words up to the next option, and this one is the file of a job"
         yield Problem(what, field="--data-path", got=words[-1], hint="the file before the options")
 
@@ -132,10 +90,8 @@ def _recipe(name: str | None) -> tuple[dict[str, Any], tuple[str, ...]]:
 
     if name is None:
         return {}, ()
-    try:
+    with reworded(lambda problem: replace(problem, field="--like")):
         file, recipe = find_recipe(name)
-    except InputError as error:
-        raise InputError([replace(problem, field="--like") for problem in error.problems]) from None
     fields = {"model": file.model, **recipe.job.model_dump(mode="json"), "pins": recipe.as_pins()}
     return fields, recipe.unsaid()
 
@@ -163,7 +119,7 @@ def as_options(problem: Problem, request: Request) -> Problem:
         named_here = "--cluster" in request.given
         there = replace(problem, file=None, line=None, column=None) if named_here else problem
         return as_changes(there, request.changes)
-    option = next((option for option, (path, _) in OPTIONS.items() if ".".join(path) == name), None)
+    option = next((option.flag for option in FIELDS if option.field == name), None)
     if option is None or (request.from_file and option not in request.given):
         return problem
     missing = problem.what == "this field is missing"
@@ -184,7 +140,7 @@ def _file(path: str) -> Document:
     return load_json_strict(Path(path)) if path.endswith(".json") else load_yaml_strict(Path(path))
 
 
-def _put(data: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+def _put(data: dict[str, Any], path: Sequence[str], value: Any) -> None:
     for part in path[:-1]:
         inner = data.get(part, {})
         if not isinstance(inner, dict):

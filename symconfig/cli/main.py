@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from importlib import import_module
 from typing import NoReturn, Protocol, cast
 
@@ -30,10 +31,8 @@ DEBUG_VARIABLE = "SYMCONFIG_DEBUG"
 
 
 class Command(Protocol):
-    """A module of this package that is a command.
-
-    Its name, its line in the list of commands, command lines to begin with, its options, its run.
-    """
+    """A module of this package that is a command. Its name, its line in the list of commands, command lines to begin
+    with, its options, its run."""
 
     NAME: str
     DOES: str
@@ -140,10 +139,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_streams() -> None:
-    """Open the null device in the place of standard streams that are closed (`>&-`).
-
-    What is written there is dropped, and no other file gets their numbers.
-    """
+    """Open the null device in the place of standard streams that are closed (`>&-`). What is written there is dropped,
+    and no other file gets their numbers."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -180,7 +177,7 @@ def _fail(problems: Sequence[Problem], code: int, as_json: bool) -> int:
         for problem in problems:
             note(f"error: {problem}")
         if as_json:
-            data = [{name: getattr(problem, name) for name in Problem.__slots__} for problem in problems]
+            data = [asdict(problem) for problem in problems]
             print_json({"schema": "symconfig.error/1", "exit_code": code, "problems": data})
         sys.stdout.flush()
     except BrokenPipeError:

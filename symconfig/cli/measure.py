@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.shared import check_yaml, named_cluster, note, print_json, say, timeout, write_text
+from symconfig.cli.shared import (
+    YAML,
+    file_of,
+    named_cluster,
+    note,
+    output,
+    show,
+    timeout,
+    working,
+    write_text,
+)
 from symconfig.errors import FailedError, InputError, Problem
 
 if TYPE_CHECKING:
-    from symconfig.measured.gpu.measure import Measurement
     from symconfig.measured.gpu.rank import Run
     from symconfig.plans.plan import Plan
 
@@ -24,7 +32,6 @@ OF_KERNELS = ("budget", "raw", "times")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig measure`."""
     add = parser.add_argument
     add("folder", nargs="?", metavar="DIR", help="what `plan --out` wrote for Megatron-LM")
     add("--out", metavar="FILE.yaml", help="write the measurements there (with --kernels: the cluster profile)")
@@ -58,40 +65,41 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure a folder's rank, or with --kernels the rates of this GPU. Exit 1 as `_rank` says."""
-    if arguments.kernels:
-        return _kernels(arguments)
-    return _rank(arguments)
-
-
-def _kernels(arguments: argparse.Namespace) -> int:
     from symconfig.cli.measure_kernels import run as kernels
 
-    return kernels(arguments)
+    return kernels(arguments) if arguments.kernels else _rank(arguments)
 
 
 def _rank(arguments: argparse.Namespace) -> int:
     """Exit 1: no GPU here (it says what would run), not enough memory, or Megatron failed."""
+    from symconfig.descriptor.write import measurements_yaml
     from symconfig.measured.gpu.measure import measure as run_rank
     from symconfig.measured.gpu.measure import ready
-    from symconfig.report.progress import Progress
+    from symconfig.measured.gpu.rows import document
+    from symconfig.report.measure import blocks, to_dict, would_run
     from symconfig.verify.megatron import not_rendered
     from symconfig.verify.megatron_arguments import FILE, read
 
     plan, run, timeout_s = _choices(arguments)
-    folder, out = Path(arguments.folder), Path(arguments.out) if arguments.out is not None else None
-    source = ready(plan, Path(arguments.megatron) if arguments.megatron else None)
-    with Progress(sys.stderr) as progress:
+    folder, out = Path(arguments.folder), file_of(arguments.out)
+    source = ready(plan, file_of(arguments.megatron or None))
+    with working() as progress:
         measurement = run_rank(folder, plan, run, source, progress.say, timeout_s)
     if measurement.taken.no_gpu is not None:
-        return _no_gpu(measurement, arguments.json)
+        show(arguments, lambda: to_dict(measurement), lambda: would_run(measurement))
+        note(
+            f"error: nothing is measured: {measurement.taken.no_gpu}. Try: a machine with a GPU, or --device cpu, "
+            "which runs a small plan to show that it runs."
+        )
+        return FailedError.exit_code
     if (failed := measurement.failed) is not None:
         changed = not_rendered(_folders(folder), read(folder))
-        raise FailedError(
-            Problem(". ".join(filter(None, (f"Megatron {source.version} {failed}", changed))), file=str(folder / FILE))
-        )
-    _show(measurement, arguments.json)
+        what = ". ".join(filter(None, (f"Megatron {source.version} {failed}", changed)))
+        raise FailedError(Problem(what, file=str(folder / FILE)))
+    show(arguments, lambda: to_dict(measurement), lambda: blocks(measurement))
     if out is not None:
-        _write(measurement, out, arguments.force)
+        write_text(out, measurements_yaml(document(measurement)), arguments.force)
+        note(f"wrote {out}")
     return 0 if measurement.fits else 1
 
 
@@ -111,23 +119,17 @@ def _choices(arguments: argparse.Namespace) -> tuple[Plan, Run, float | None]:
     problems = api.Problems()
     if arguments.folder is None:
         problems.add(Problem("needs the folder of a plan", field="DIR", hint="symconfig plan ... --out DIR"))
-    if arguments.out is not None:
-        problems.collect(lambda: check_yaml("--out", Path(arguments.out), arguments.force))
+    output(problems, "--out", arguments.out, arguments.force, YAML)
     device = arguments.device or "cuda"
     if arguments.out is not None and device == "cpu":
         problems.add(Problem("the seconds of a CPU are no measurement of a plan's GPU", field="--out", hint="--json"))
-    cluster = problems.collect(lambda: named_cluster(arguments.cluster)) if arguments.cluster is not None else None
+    cluster = problems.read(named_cluster, arguments.cluster)
     for name in OF_KERNELS:
         if getattr(arguments, name) is not None:
-            problems.add(
-                Problem(
-                    "says something of kernels, and of a rank it says nothing",
-                    field=f"--{name}",
-                    hint="--kernels, without DIR",
-                )
-            )
+            what = "says something of kernels, and of a rank it says nothing"
+            problems.add(Problem(what, field=f"--{name}", hint="--kernels, without DIR"))
     timeout_s = problems.collect(lambda: timeout(arguments.timeout))
-    loaded = problems.collect(lambda: _folders(Path(arguments.folder))) if arguments.folder is not None else None
+    loaded = problems.read(_folders, file_of(arguments.folder))
     if loaded is None:
         raise InputError(problems.all)
     plan = replace(loaded, cluster=cluster) if cluster is not None else loaded
@@ -137,34 +139,3 @@ def _choices(arguments: argparse.Namespace) -> tuple[Plan, Run, float | None]:
     if problems.all or run is None:
         raise InputError(problems.all)
     return plan, run, timeout_s
-
-
-def _no_gpu(measurement: Measurement, as_json: bool) -> int:
-    from symconfig.report.measure import to_dict, would_run
-
-    if as_json:
-        print_json(to_dict(measurement))
-    else:
-        say(would_run(measurement))
-    note(
-        f"error: nothing is measured: {measurement.taken.no_gpu}. Try: a machine with a GPU, or --device cpu, which "
-        "runs a small plan to show that it runs."
-    )
-    return FailedError.exit_code
-
-
-def _show(measurement: Measurement, as_json: bool) -> None:
-    from symconfig.report.measure import blocks, to_dict
-
-    if as_json:
-        print_json(to_dict(measurement))
-    else:
-        say(blocks(measurement))
-
-
-def _write(measurement: Measurement, out: Path, force: bool) -> None:
-    from symconfig.descriptor.write import measurements_yaml
-    from symconfig.measured.gpu.rows import document
-
-    write_text(out, measurements_yaml(document(measurement)), force)
-    note(f"wrote {out}")

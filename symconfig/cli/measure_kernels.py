@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from symconfig.cli.shared import check_yaml, named_cluster, note, print_json, say, span_s, write_text
+from symconfig.cli.shared import (
+    YAML,
+    file_of,
+    named_cluster,
+    note,
+    output,
+    show,
+    span_s,
+    working,
+    write_text,
+)
 from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -27,9 +35,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Exit 0; bad input is exit 2, as for every command."""
     from symconfig.measured.gpu.kernel_fit import fit_kernels
     from symconfig.measured.gpu.kernel_times import as_yaml
+    from symconfig.report.kernels import blocks, to_dict
 
-    out, raw = (Path(name) if name is not None else None for name in (arguments.out, arguments.raw))
-    times, cluster = _times(arguments, out, raw)
+    out, raw = file_of(arguments.out), file_of(arguments.raw)
+    times, cluster = _times(arguments, out)
     if raw is not None:
         write_text(raw, as_yaml(times), arguments.force)
         note(f"wrote {raw}")
@@ -37,36 +46,23 @@ def run(arguments: argparse.Namespace) -> int:
     if out is not None and fit is not None:
         write_text(out, _profile(times, fit), arguments.force)
         note(f"wrote {out}")
-    _show(arguments, times, fit)
+    show(arguments, lambda: to_dict(times, fit), lambda: blocks(times, fit))
     return 0
 
 
-def _show(arguments: argparse.Namespace, times: KernelTimes, fit: KernelFit | None) -> None:
-    from symconfig.report.kernels import blocks, to_dict
-
-    if arguments.json:
-        print_json(to_dict(times, fit))
-    else:
-        say(blocks(times, fit))
-
-
-def _times(
-    arguments: argparse.Namespace, out: Path | None, raw: Path | None
-) -> tuple[KernelTimes, ClusterDescriptor | None]:
-    """Return the times of a file or of this machine, and the cluster whose peaks they are compared with.
-
-    All that can be known to be wrong is said before anything is measured.
-    """
+def _times(arguments: argparse.Namespace, out: Path | None) -> tuple[KernelTimes, ClusterDescriptor | None]:
+    """Return the times of a file or of this machine, and the cluster whose peaks they are compared with. All that can
+    be known to be wrong is said before anything is measured."""
     from symconfig.api.planning import Problems
     from symconfig.measured.gpu.kernel_times import read
 
     problems = Problems()
     _check_options(arguments, problems)
-    for field, path in (("--out", out), ("--raw", raw)):
-        if path is not None:
-            problems.collect(partial(check_yaml, field, path, arguments.force))
-    budget_s = problems.collect(lambda: _budget(arguments.budget))
-    known = problems.collect(lambda: named_cluster(arguments.cluster)) if arguments.cluster is not None else None
+    for option, name in (("--out", arguments.out), ("--raw", arguments.raw)):
+        output(problems, option, name, arguments.force, YAML)
+    budget = f"{DEFAULT_BUDGET_S:g}" if arguments.budget is None else arguments.budget
+    budget_s = problems.collect(lambda: span_s("--budget", budget, LEAST_BUDGET_S, MOST_BUDGET_S))
+    known = problems.read(named_cluster, arguments.cluster)
     if arguments.times is not None:
         times = problems.collect(lambda: read(_existing(arguments.times)))
         if problems.all or times is None:
@@ -81,13 +77,12 @@ def _measured(
     arguments: argparse.Namespace, budget_s: float, known: ClusterDescriptor | None, out: Path | None
 ) -> tuple[KernelTimes, ClusterDescriptor | None]:
     from symconfig.measured.gpu.kernels import choose_device, import_torch, measure_kernels, zoo_name
-    from symconfig.report.progress import Progress
 
     torch: Any = import_torch()
     device = choose_device(torch, arguments.device)
     product = torch.cuda.get_device_name() if device == "cuda" else None
     cluster = known or _cluster(zoo_name(product) if product else None, product, out)
-    with Progress(sys.stderr) as progress:
+    with working() as progress:
         return measure_kernels(torch, device, budget_s, progress), cluster
 
 
@@ -98,35 +93,19 @@ def _cluster(name: str | None, product: str | None, out: Path | None) -> Cluster
     if name in zoo_clusters():
         return load_cluster(name)
     if product is not None and not product.startswith("CPU"):
-        raise InputError(
-            Problem(
-                "no cluster of the zoo has this GPU, and constants are shares of its peaks",
-                field="--cluster",
-                got=product,
-                need="a descriptor with them (docs/clusters.md)",
-            )
-        )
+        what = "no cluster of the zoo has this GPU, and constants are shares of its peaks"
+        need = "a descriptor with them (docs/clusters.md)"
+        raise InputError(Problem(what, field="--cluster", got=product, need=need))
     if out is not None:
-        raise InputError(
-            Problem(
-                "constants are shares of a GPU's peaks, and a CPU has none",
-                field="--out",
-                hint="--cluster C, whose peaks it is compared with",
-            )
-        )
+        what = "constants are shares of a GPU's peaks, and a CPU has none"
+        raise InputError(Problem(what, field="--out", hint="--cluster C, whose peaks it is compared with"))
     return None
 
 
 def _check_options(arguments: argparse.Namespace, problems: Problems) -> None:
     if arguments.folder is not None:
-        problems.add(
-            Problem(
-                "kernels are measured without a plan",
-                field="DIR",
-                got=arguments.folder,
-                hint="measure DIR without --kernels, or --kernels without DIR",
-            )
-        )
+        hint = "measure DIR without --kernels, or --kernels without DIR"
+        problems.add(Problem("kernels are measured without a plan", field="DIR", got=arguments.folder, hint=hint))
     for name in _OF_A_RANK:
         if getattr(arguments, name) is not None:
             field = "--" + name.replace("_", "-")
@@ -134,10 +113,6 @@ def _check_options(arguments: argparse.Namespace, problems: Problems) -> None:
     for name in _OF_MEASURING:
         if arguments.times is not None and getattr(arguments, name) is not None:
             problems.add(Problem("says how to measure, and --times takes what a file holds", field=f"--{name}"))
-
-
-def _budget(text: str | None) -> float:
-    return DEFAULT_BUDGET_S if text is None else span_s("--budget", text, LEAST_BUDGET_S, MOST_BUDGET_S)
 
 
 def _existing(name: str) -> Path:

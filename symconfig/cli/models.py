@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 
-from symconfig.cli.shared import print_json, say
+from symconfig.cli.shared import show
 
 NAME = "models"
 DOES = "list the models that come with it, or show one; or what is read of others"
@@ -15,7 +16,6 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig models`."""
     parser.add_argument("name", nargs="?", metavar="NAME", help="show this one: a zoo name, or a path; a family's name")
     parser.add_argument(
         "--families",
@@ -34,18 +34,17 @@ def run(arguments: argparse.Namespace) -> int:
         from symconfig.api.zoo import model
 
         one = model(arguments.name)
-        if arguments.json:  # a descriptor, which --model takes
-            print_json(one.model_dump(mode="json", by_alias=True, exclude_defaults=True))
-        else:
-            say(model_shown(one))
+        show(  # as JSON a descriptor, which --model takes
+            arguments,
+            lambda: one.model_dump(mode="json", by_alias=True, exclude_defaults=True),
+            lambda: model_shown(one),
+        )
         return 0
     from symconfig.api.zoo import models
 
     lines = models()
-    if arguments.json:
-        print_json({"schema": "symconfig.models/1", "models": [one.to_dict() for one in lines]})
-    else:
-        say(model_list(lines))
+    data = {"schema": "symconfig.models/1", "models": [asdict(one) for one in lines]}
+    show(arguments, lambda: data, lambda: model_list(lines))
     return 0
 
 
@@ -54,8 +53,9 @@ def _families(arguments: argparse.Namespace) -> int:
     from symconfig.report.families import family_list, family_shown
 
     listed = families() if arguments.name is None else (family(arguments.name),)
-    if arguments.json:
-        print_json({"schema": "symconfig.families/1", "families": [one.to_dict() for one in listed]})
-    else:
-        say(family_list(listed) if arguments.name is None else family_shown(listed[0]))
+    show(
+        arguments,
+        lambda: {"schema": "symconfig.families/1", "families": [one.to_dict() for one in listed]},
+        lambda: family_list(listed) if arguments.name is None else family_shown(listed[0]),
+    )
     return 0

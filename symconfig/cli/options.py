@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from symconfig.cli.shared import whole
 from symconfig.errors import InputError, Problem
@@ -16,56 +18,143 @@ if TYPE_CHECKING:
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z_0-9]*\Z")
 
 
+class Option(NamedTuple):
+    """An option of a job. field: of the job's document, dotted; none: it is read in another way. read: of its text."""
+
+    flag: str
+    metavar: str
+    help: str
+    field: str = ""
+    read: Callable[[str], Any] = str
+    how: Mapping[str, Any] = MappingProxyType({})  # further arguments of argparse
+
+
+def names(text: str) -> list[str]:
+    """Split names at commas: a,b -> ["a", "b"]"""
+    return [name for name in text.split(",") if name]
+
+
+MODEL = "zoo name, id of Hugging Face, or path of a descriptor or config.json"
+PLAN = "a plan, or the folder that holds it"
+_REPEATED = MappingProxyType({"action": "append", "default": []})
+_TARGET = Option(
+    "--target", "T", "the format (default: the plan's framework); `symconfig formats` lists them", "target"
+)
+_CHANGES = Option(
+    "--set",
+    "FIELD=VALUE",
+    "a field of the cluster that differs: network=4x200Gb/s, gpu_memory=96GB; may be repeated",
+    how=_REPEATED,
+)
+_PINS = "fix or bound a choice: tp=8, pp=2..8, vpp=..4, recompute=full, zero=1; may be repeated"
+_TASK = "pretrain, sft, lora or, with a section of the job, dpo or rl; default: lora for adapters, else pretrain"
+_MARGIN = "share of the GPU's memory left free (default 0.04)"
+_IMBALANCE = "busiest expert rank over the mean (default 1.0)"
+_TARGETS = "all-linear (default), attention, mlp, or modules: q_proj,v_proj"
+_IMAGES = "in the mean (default 0: text alone, without the tower)"
+_TOKENIZER = "its folder or Hugging Face name (default: the model's)"
+_IMAGE_SIZE = "along a side, where the tower takes any (default: the model's)"
+_FROZEN = "none, tower (not its projector) or all (default: as the model says)"
+_DATA = "prefixes or files, with a weight before each or none: 0.7 web 0.3 code (default: random tokens)"
+_JOB, _RUN = "the job", "the run; a JOB.yaml has more in `training`"
+# Every option of a job, in the order of the usage, behind the title under which `--help` shows it.
+JOB: tuple[tuple[str, tuple[Option, ...]], ...] = (
+    (
+        _JOB,
+        (
+            Option("--model", "M", MODEL, "model"),
+            Option("--cluster", "C", "zoo name, or path of a descriptor", "cluster"),
+            _CHANGES,
+            Option("--gpus", "N", "how many GPUs, all of them used; auto: the fewest that fit", "gpus", int),
+            Option("--global-batch-size", "G", "sequences per optimizer step", "global_batch_size", int),
+            Option("--seq-length", "S", "tokens (default: the smaller of the model's and 4096)", "seq_length", int),
+            Option("--backend", "B", "megatron (default) or deepspeed (default for adapters)", "backend"),
+            Option("--megatron-version", "V", "core_v0.12 to core_v0.19 (default), or dev", "megatron_version"),
+            Option("--task", "T", _TASK, "task"),
+            Option(
+                "--hf-weights",
+                "W",
+                "Hugging Face weights to start from (sft, lora: the model's)",
+                "training.hf_weights",
+            ),
+        ),
+    ),
+    (
+        "low-rank adapters, for --task lora",
+        (
+            Option("--lora-r", "R", "their rank (default 16)", "lora.r", int),
+            Option("--lora-alpha", "A", "their scale times the rank (default: twice the rank)", "lora.alpha", float),
+            Option("--lora-targets", "NAMES", _TARGETS, "lora.targets", names),
+            Option("--lora-dropout", "P", "before each of them (default 0)", "lora.dropout", float),
+            Option("--lora-method", "M", "lora (default), or qlora: frozen weights in 4 bits", "lora.method"),
+        ),
+    ),
+    (
+        "images, for a model with a vision tower",
+        (
+            Option("--images-per-sequence", "I", _IMAGES, "images.per_sequence", float),
+            Option("--image-size", "PIXELS", _IMAGE_SIZE, "images.size", int),
+            Option("--freeze-vision", "WHAT", _FROZEN, "images.frozen"),
+        ),
+    ),
+    (
+        _JOB,
+        (
+            Option("--precision", "P", "bf16, fp16, fp8, mxfp8, nvfp4, or auto for the fastest", "precision"),
+            Option("--attention", "A", "flash (default, where the GPU has it) or unfused", "attention"),
+            Option("--optimizer", "O", "adam (default), adam8bit, adafactor, muon or sgd", "optimizer"),
+            Option("--objective", "O", "time (default) or symtensor", "objective"),
+            Option("--pin", "NAME=VALUE", _PINS, how=_REPEATED),
+            Option(
+                "--allow", "NAMES", "options that a plan may use though they are not stable, or all", "allow", names
+            ),
+            Option("--without", "NAMES", "options that the site lacks, as user_buffers,deepep", "without", names),
+            Option("--edited", "NAMES", "fields of the model that your framework was changed to know", "edited", names),
+            Option("--memory-margin", "SHARE", _MARGIN, "limits.memory_margin", float),
+            Option(
+                "--memory-risk", "P", "probability of running out of memory (default 0.05)", "limits.memory_risk", float
+            ),
+        ),
+    ),
+    (
+        _RUN,
+        (
+            Option("--save", "DIR", "folder for checkpoints (default: none are written)", "training.save"),
+            Option("--load", "DIR", "folder of the checkpoint to start from", "training.load"),
+            Option("--data-path", "DATA", _DATA, "training.data_path", list, {"nargs": "+", "action": "extend"}),
+            Option("--tokenizer", "NAME", _TOKENIZER, "training.tokenizer_model"),
+            Option("--train-iters", "N", "optimizer steps (default 1000)", "training.train_iters", int),
+            Option(
+                "--lr", "LR", "highest learning rate (default: by task and size, as published)", "training.lr", float
+            ),
+        ),
+    ),
+    (_JOB, (Option("--expert-imbalance", "X", _IMBALANCE, "limits.expert_imbalance", float),)),
+)
+_EVERY = {one.flag: one for _, options in JOB for one in options} | {_TARGET.flag: _TARGET}
+FIELDS = tuple(one for one in _EVERY.values() if one.field)  # the options that set a field
+
+
+def _add(parser: argparse._ActionsContainer, *options: Option) -> None:
+    for one in options:
+        parser.add_argument(one.flag, metavar=one.metavar, help=one.help, **one.how)
+
+
 def add_job(parser: argparse.ArgumentParser) -> None:
     """Add the options that are fields of a job."""
-    what = parser.add_argument_group("the job")
-    what.add_argument(
-        "--model", metavar="M", help="zoo name, id of Hugging Face, or path of a descriptor or config.json"
-    )
-    what.add_argument("--cluster", metavar="C", help="zoo name, or path of a descriptor")
-    add_changes(what)
-    what.add_argument("--gpus", metavar="N", help="how many GPUs, all of them used; auto: the fewest that fit")
-    what.add_argument("--global-batch-size", metavar="G", help="sequences per optimizer step")
-    what.add_argument("--seq-length", metavar="S", help="tokens (default: the smaller of the model's and 4096)")
-    what.add_argument("--backend", metavar="B", help="megatron (default) or deepspeed (default for adapters)")
-    what.add_argument("--megatron-version", metavar="V", help="core_v0.12 to core_v0.19 (default), or dev")
-    what.add_argument(
-        "--task",
-        metavar="T",
-        help="pretrain, sft, lora or, with a section of the job, dpo or rl; default: lora for adapters, else pretrain",
-    )
-    what.add_argument("--hf-weights", metavar="W", help="Hugging Face weights to start from (sft, lora: the model's)")
-    add_lora(parser)
-    add_images(parser)
-    what.add_argument("--precision", metavar="P", help="bf16, fp16, fp8, mxfp8, nvfp4, or auto for the fastest")
-    what.add_argument("--attention", metavar="A", help="flash (default, where the GPU has it) or unfused")
-    what.add_argument("--optimizer", metavar="O", help="adam (default), adam8bit, adafactor, muon or sgd")
-    what.add_argument("--objective", metavar="O", help="time (default) or symtensor")
-    what.add_argument(
-        "--pin",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="fix or bound a choice: tp=8, pp=2..8, vpp=..4, recompute=full, zero=1; may be repeated",
-    )
-    what.add_argument("--allow", metavar="NAMES", help="options that a plan may use though they are not stable, or all")
-    what.add_argument("--without", metavar="NAMES", help="options that the site lacks, as user_buffers,deepep")
-    what.add_argument("--edited", metavar="NAMES", help="fields of the model that your framework was changed to know")
-    what.add_argument("--memory-margin", metavar="SHARE", help="share of the GPU's memory left free (default 0.04)")
-    what.add_argument("--memory-risk", metavar="P", help="probability of running out of memory (default 0.05)")
-    add_training(parser)
-    what.add_argument("--expert-imbalance", metavar="X", help="busiest expert rank over the mean (default 1.0)")
+    groups = {title: parser.add_argument_group(title) for title in dict.fromkeys(title for title, _ in JOB)}
+    for title, options in JOB:
+        _add(groups[title], *options)
 
 
-def add_changes(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+def add_some(parser: argparse._ActionsContainer, *flags: str) -> None:
+    """Add some of a job's options, in the order of their flags."""
+    _add(parser, *(_EVERY[flag] for flag in flags))
+
+
+def add_changes(parser: argparse._ActionsContainer) -> None:
     """Add --set: the changes of the named cluster."""
-    parser.add_argument(
-        "--set",
-        metavar="FIELD=VALUE",
-        action="append",
-        default=[],
-        help="a field of the cluster that differs: network=4x200Gb/s, gpu_memory=96GB; may be repeated",
-    )
+    _add(parser, _CHANGES)
 
 
 def changes(arguments: argparse.Namespace) -> dict[str, str]:
@@ -73,41 +162,6 @@ def changes(arguments: argparse.Namespace) -> dict[str, str]:
     from symconfig.descriptor.cluster_name import pairs
 
     return pairs(arguments.set, "--set")
-
-
-def add_lora(parser: argparse.ArgumentParser) -> None:
-    """Add the options of low-rank adapters; each of them means task lora."""
-    add = parser.add_argument_group("low-rank adapters, for --task lora").add_argument
-    add("--lora-r", metavar="R", help="their rank (default 16)")
-    add("--lora-alpha", metavar="A", help="their scale times the rank (default: twice the rank)")
-    add("--lora-targets", metavar="NAMES", help="all-linear (default), attention, mlp, or modules: q_proj,v_proj")
-    add("--lora-dropout", metavar="P", help="before each of them (default 0)")
-    add("--lora-method", metavar="M", help="lora (default), or qlora: frozen weights in 4 bits")
-
-
-def add_images(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the images that a multimodal model is trained on."""
-    add = parser.add_argument_group("images, for a model with a vision tower").add_argument
-    add("--images-per-sequence", metavar="I", help="in the mean (default 0: text alone, without the tower)")
-    add("--image-size", metavar="PIXELS", help="along a side, where the tower takes any (default: the model's)")
-    add("--freeze-vision", metavar="WHAT", help="none, tower (not its projector) or all (default: as the model says)")
-
-
-def add_training(parser: argparse.ArgumentParser) -> None:
-    """Add the options that are fields of a job's `training`, of those that every run sets."""
-    add = parser.add_argument_group("the run; a JOB.yaml has more in `training`").add_argument
-    add("--save", metavar="DIR", help="folder for checkpoints (default: none are written)")
-    add("--load", metavar="DIR", help="folder of the checkpoint to start from")
-    add(
-        "--data-path",
-        metavar="DATA",
-        nargs="+",
-        action="extend",
-        help="prefixes or files, with a weight before each or none: 0.7 web 0.3 code (default: random tokens)",
-    )
-    add("--tokenizer", metavar="NAME", help="its folder or Hugging Face name (default: the model's)")
-    add("--train-iters", metavar="N", help="optimizer steps (default 1000)")
-    add("--lr", metavar="LR", help="highest learning rate (default: by task and size, as published)")
 
 
 def add_answer(parser: argparse.ArgumentParser) -> None:
@@ -120,21 +174,15 @@ def add_answer(parser: argparse.ArgumentParser) -> None:
     add_files(out)
 
 
-def add_page(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+def add_page(parser: argparse._ActionsContainer) -> None:
     """Add --html: the answer as a page."""
     parser.add_argument("--html", metavar="FILE", help="the answer as one page for a browser, which fetches nothing")
 
 
-def top_of(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 1000):
-        raise InputError(Problem("out of range", field="--top", got=text, need="a whole number from 1 to 1000"))
-    return int(text)
-
-
-def add_files(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+def add_files(parser: argparse._ActionsContainer) -> None:
     """Add --target, --launcher, --templates."""
     add = parser.add_argument
-    add("--target", metavar="T", help="the format (default: the plan's framework); `symconfig formats` lists them")
+    _add(parser, _TARGET)
     add(
         "--launcher",
         metavar="L",
@@ -197,10 +245,8 @@ def add_script(parser: argparse.ArgumentParser) -> None:
 
 
 def variables(pairs: list[str], source: str | None, instead: str) -> dict[str, str]:
-    """Read NAME=VALUE pairs, as --set of a script has them. Raises InputError with all that are none.
-
-    source: the script. instead: where a field of a cluster goes, with `{}` for the field and its value.
-    """
+    """Read NAME=VALUE pairs, as --set of a script has them. Raises InputError with all that are none. source: the
+    script. instead: where a field of a cluster goes, with `{}` for the field and its value."""
     wrong = [pair for pair in pairs if not _VARIABLE.match(pair.partition("=")[0]) or "=" not in pair]
     if wrong:
         raise InputError(

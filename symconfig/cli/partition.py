@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from symconfig.cli.options import add_changes, add_page, changes
-from symconfig.cli.shared import as_changes, check_output, note, page_path, print_json, say, write_page, write_text
+from symconfig.cli.options import MODEL, add_changes, add_page, changes
+from symconfig.cli.shared import (
+    JSON,
+    MOST_TOP,
+    PAGE,
+    PYTHON,
+    as_changes,
+    as_option,
+    check_output,
+    note,
+    output,
+    ranged,
+    show,
+    working,
+    write_report,
+    write_text,
+)
 from symconfig.descriptor.document import Document
-from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
+from symconfig.errors import InfeasibleError, InputError, Problem, reworded
 from symconfig.format import json_text
 
 if TYPE_CHECKING:
@@ -34,16 +48,13 @@ _NAMES = (
     "memory_limit", "num_microbatches", "recompute", "precision", "attention", "gamma", "stages",
 )  # fmt: skip
 KEYS = (*_NAMES, "timeout", "flat", "pins")  # of a file
-_FIELDS = {name: "--" + name.replace("_", "-") for name in (*_NAMES, "pin", "timeout", "top")}
-MOST_TOP = 1000
 Answer = TypeVar("Answer")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig partition`."""
     parser.add_argument("job", nargs="?", metavar="JOB.yaml", help="options as keys of a file; those below override it")
     what = parser.add_argument_group("the graph: one of these").add_argument
-    what("--model", metavar="M", help="zoo name, id of Hugging Face, or path of a descriptor or config.json")
+    what("--model", metavar="M", help=MODEL)
     what("--program", metavar="FILE.yaml", help="operators over named dims, or a program of the zoo (docs/programs.md)")
     what("--module", metavar="PKG:FACTORY", help="a PyTorch module that the factory makes; needs symconfig[module]")
     where_group = parser.add_argument_group("where and how it runs")
@@ -98,19 +109,17 @@ def run(arguments: argparse.Namespace) -> int:
     problems = Problems()
     if arguments.out is not None:
         problems.collect(lambda: check_free(Path(arguments.out), arguments.force))
-    if arguments.placements is not None:
-        table = Path(arguments.placements)
-        problems.collect(lambda: check_output("--placements", table, arguments.force, ("Python", ".py")))
-    html = page_path(arguments.html, arguments.force, problems)
+    output(problems, "--placements", arguments.placements, arguments.force, PYTHON)
+    html = output(problems, "--html", arguments.html, arguments.force, PAGE)
     document = problems.collect(lambda: _file(arguments.job))
     changed = problems.collect(lambda: changes(arguments)) or {}
     given, words = _given(arguments, document, changed)
     if arguments.train is not None:
         train = Path(arguments.train)
         problems.collect(lambda: _check_train(train, given["module"]))
-        for path, kind in ((train, ("Python", ".py")), (train.with_suffix(".json"), ("JSON", ".json"))):
+        for path, kind in ((train, PYTHON), (train.with_suffix(".json"), JSON)):
             problems.collect(partial(check_output, "--train", path, arguments.force, kind))
-    top = problems.collect(lambda: _top(arguments.top))
+    top = problems.collect(lambda: ranged("--top", arguments.top, 1, MOST_TOP))
     request = problems.collect(lambda: partition_job(given)) if document is not None else None
     if given["stages"] is not None:
         problems.collect(lambda: _check_whole(arguments))
@@ -121,22 +130,14 @@ def run(arguments: argparse.Namespace) -> int:
             known = replace(problem, field="pins") if problem.field == "pin" else problem
             if known.field in document.data:
                 return stated(known, document)
-        return _as_option(as_changes(problem, changed))
+        return as_option(as_changes(problem, changed), arguments)
 
     if problems.all or request is None or top is None:
         raise InputError([placed(problem) for problem in problems.all])
-    try:
+    with reworded(placed):
         answer = (_of_graph if request.stages is None else _of_stages)(arguments, request, top)
-    except SymconfigError as error:
-        raise type(error)([placed(problem) for problem in error.problems]) from None
-    if arguments.json:
-        print_json(answer.data)
-    else:
-        say(answer.shown)
-    if html is not None:
-        from symconfig.api.page import report_page
-
-        write_page(html, report_page(answer.title, answer.shown, answer.pictures()), arguments.force)
+    show(arguments, lambda: answer.data, lambda: answer.shown)
+    write_report(html, answer.title, answer.shown, answer.pictures() if html else (), force=arguments.force)
     return 0
 
 
@@ -211,9 +212,8 @@ def _of_stages(arguments: argparse.Namespace, request: PartitionJob, top: int) -
 
 
 def _solved(solve: Callable[[PartitionJob], Answer], request: PartitionJob) -> Answer:
-    from symconfig.report.progress import Progress
 
-    with Progress(sys.stderr) as progress:
+    with working() as progress:
         progress.say("partitioning")
         return solve(request)
 
@@ -223,16 +223,6 @@ def _check_whole(arguments: argparse.Namespace) -> None:
     what = "cannot be had of a pipeline, whose stages have a partition each"
     if given:
         raise InputError([Problem(what, field=f"--{name}", need="no --stages") for name in given])
-
-
-def _as_option(problem: Problem) -> Problem:
-    return replace(problem, field=_FIELDS.get(problem.field or "", problem.field))
-
-
-def _top(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MOST_TOP):
-        raise InputError(Problem("out of range", field="top", got=text, need=f"a whole number from 1 to {MOST_TOP}"))
-    return int(text)
 
 
 def _check_train(train: Path, module: str | None) -> None:
@@ -290,7 +280,7 @@ def _cleared(out: Path) -> None:
 def _planned(report: Contents, result: PartitionResult, plan: PlanResult) -> Contents:
     """Add the planner's figures of the plan that was made, and what that is."""
     from symconfig.format import gib
-    from symconfig.report.partition_told import words
+    from symconfig.report.partition_tables import words
 
     chosen, best = result.chosen, plan.best.predicted
     planned = (best.step_s, best.peak_bytes)

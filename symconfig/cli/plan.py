@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import add_answer, add_job, top_of, wanted
-from symconfig.cli.shared import note, page_path, print_json, replaced, say, write_page, wrote
-from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
+from symconfig.cli.options import add_answer, add_job, wanted
+from symconfig.cli.shared import (
+    MOST_TOP,
+    PAGE,
+    Outputs,
+    answer,
+    file_of,
+    note,
+    output,
+    ranged,
+    replaced,
+    show,
+    working,
+    write_page,
+    wrote,
+)
+from symconfig.errors import InfeasibleError, InputError, Problem, reworded
 
 if TYPE_CHECKING:
     from symconfig.api.problems import Problems
@@ -25,7 +39,6 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig plan`."""
     add = parser.add_argument
     add("job", nargs="?", metavar="JOB.yaml", help="the job as a file; options below override what it says")
     add("--like", metavar="NAME", help="a published recipe: its job and its layout; `symconfig recipes` lists them")
@@ -39,17 +52,16 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.api import planning as api
     from symconfig.cli.job import as_options, request
     from symconfig.descriptor.mixed import mixed_of
-    from symconfig.report.progress import Progress
+    from symconfig.report.rl import blocks as of_step
+    from symconfig.report.table import blocks
 
     problems = api.Problems()
-    out = Path(arguments.out) if arguments.out is not None else None
-    if out is not None:
-        problems.collect(lambda: api.check_free(out, arguments.force))
-    html = page_path(arguments.html, arguments.force, problems)
-    table = Path(arguments.candidates) if arguments.candidates is not None else None
-    if table is not None:
-        problems.collect(lambda: _check_table(table, arguments.force))
-    top = problems.collect(lambda: top_of(arguments.top))
+    out = file_of(arguments.out)
+    problems.read(lambda out: api.check_free(out, arguments.force), out)
+    html = output(problems, "--html", arguments.html, arguments.force, PAGE)
+    table = file_of(arguments.candidates)
+    problems.read(lambda table: _check_table(table, arguments.force), table)
+    top = problems.collect(lambda: ranged("--top", arguments.top, 1, MOST_TOP))
     files = problems.collect(lambda: wanted(arguments))
     job = problems.collect(lambda: request(arguments))
     if job is None:
@@ -59,50 +71,30 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_mixed(arguments, job, mixed, problems, top or 1)
     if len(problems.all) > before:
         raise InputError([as_options(problem, job) for problem in (*problems.all, *job.problems)])
-    try:
-        with Progress(sys.stderr) as progress:
-            result = api.solve(
-                job.document,
-                model_base=job.model_base,
-                cluster_base=job.cluster_base,
-                top=top or 1,
-                writes=out is not None,
-                problems=(*problems.all, *job.problems),
-                progress=progress,
-            )
-    except SymconfigError as error:
-        if html is not None and isinstance(error, InfeasibleError):
-            _refused(html, job, error, arguments.force)
-        raise type(error)([as_options(problem, job) for problem in error.problems]) from None
+    with reworded(partial(as_options, request=job)):
+        try:
+            with working() as progress:
+                result = api.solve(
+                    job.document,
+                    model_base=job.model_base,
+                    cluster_base=job.cluster_base,
+                    top=top or 1,
+                    writes=out is not None,
+                    problems=(*problems.all, *job.problems),
+                    progress=progress,
+                )
+        except InfeasibleError as error:
+            if html is not None:
+                _refused(html, job, error, arguments.force)
+            raise
     if result.instead is not None:
         note(f"note: {result.instead}")
     for warning in result.warnings:
         note(f"warning: {warning}")
     if job.unsaid:
         note(f"note: of {arguments.like} no pin can say: {'; '.join(job.unsaid)}")
-    written = (
-        api.write(result.plan, out, files, force=arguments.force, tell=replaced)
-        if out is not None and files is not None
-        else []
-    )
-    if arguments.json:
-        print_json(result.to_dict())
-    else:
-        from symconfig.report.rl import blocks as of_step
-        from symconfig.report.table import blocks
-
-        say((of_step if result.plan.rl else blocks)(result.plan))
-    if html is not None:
-        from symconfig.api.page import plan_page
-
-        write_page(html, plan_page(result.plan, files), arguments.force)
-    if table is not None:
-        from symconfig.runs import candidates
-
-        candidates.write(table, result.plan)
-        note(f"wrote {table}")
-    if out is not None and files is not None:
-        wrote(out, written, arguments.json, api.remarks(result.plan, files))
+    shown = (of_step if result.plan.rl else blocks)(result.plan)
+    answer(arguments, result.plan, Outputs(out, files, html, table), result.to_dict, shown)
     return 0
 
 
@@ -111,30 +103,23 @@ def _run_mixed(arguments: argparse.Namespace, job: Request, mixed: MixedCluster,
     from symconfig.api.mixed import solve
     from symconfig.cli.job import as_options
     from symconfig.report.mixed import blocks
-    from symconfig.report.progress import Progress
 
     for name in ("html", "candidates", "launcher", "templates"):
         if getattr(arguments, name):
             problems.add(Problem("is not written for two kinds of GPUs", field=f"--{name}", hint="--out or --json"))
-    out = Path(arguments.out) if arguments.out is not None else None
-    try:
-        with Progress(sys.stderr) as progress:
-            result = solve(
-                job.document,
-                mixed,
-                model_base=job.model_base,
-                top=top,
-                writes=out is not None,
-                problems=(*problems.all, *job.problems),
-                progress=progress,
-            )
-    except SymconfigError as error:
-        raise type(error)([as_options(problem, job) for problem in error.problems]) from None
+    out = file_of(arguments.out)
+    with reworded(partial(as_options, request=job)), working() as progress:
+        result = solve(
+            job.document,
+            mixed,
+            model_base=job.model_base,
+            top=top,
+            writes=out is not None,
+            problems=(*problems.all, *job.problems),
+            progress=progress,
+        )
     written = result.write(out, arguments.force, replaced) if out is not None else []
-    if arguments.json:
-        print_json(result.to_dict())
-    else:
-        say(blocks(result.plan))
+    show(arguments, result.to_dict, lambda: blocks(result.plan))
     if out is not None:
         wrote(out, written, arguments.json, ())
     return 0

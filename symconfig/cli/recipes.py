@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+from functools import partial
 
-from symconfig.cli.shared import print_json, say, whole
-from symconfig.errors import InputError
+from symconfig.cli.shared import as_option, show, whole
+from symconfig.errors import reworded
+from symconfig.format import picked
 
 NAME = "recipes"
 DOES = "list published training layouts, or show one; `plan --like NAME` starts from it"
@@ -14,7 +15,6 @@ EXAMPLES = ("symconfig recipes --model llama3.1-70b --cluster h100",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig recipes`."""
     add = parser.add_argument
     add("name", nargs="?", metavar="NAME", help="show this recipe as a whole")
     add("--model", metavar="M", help="of this zoo model")
@@ -32,25 +32,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.name is not None:
         one = recipe(arguments.name)
-        if arguments.json:
-            print_json({"schema": "symconfig.recipe/1", **one.to_dict()})
-        else:
-            say(shown(one.to_dict()))
+        show(arguments, lambda: {"schema": "symconfig.recipe/1", **one.to_dict()}, lambda: shown(one.to_dict()))
         return 0
-    try:
-        rows = recipes(
-            arguments.model,
-            arguments.cluster,
-            whole("--gpus", arguments.gpus),
-            arguments.task,
-            arguments.kind,
-            arguments.source,
-        )
-    except InputError as error:
-        wrong = [replace(one, field=f"--{(one.field or '').removeprefix('--')}") for one in error.problems]
-        raise InputError(wrong) from None
-    if arguments.json:
-        print_json({"schema": "symconfig.recipes/2", "recipes": [one.to_dict() for one in rows]})
-    else:
-        say(listed([one.to_dict() for one in rows]))
+    gpus, filters = whole("--gpus", arguments.gpus), picked(arguments, "model", "cluster", "task", "kind", "source")
+    with reworded(partial(as_option, arguments=arguments)):
+        rows = recipes(gpus=gpus, **filters)
+    data = [one.to_dict() for one in rows]
+    show(arguments, lambda: {"schema": "symconfig.recipes/2", "recipes": data}, lambda: listed(data))
     return 0

@@ -15,7 +15,6 @@ EXAMPLES = ("symconfig render out --target bridge --out bridge",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig render`."""
     parser.add_argument("plan", metavar="PLAN.json", help="what `symconfig plan --out` or `--json` gave, or its folder")
     add_files(parser)
     parser.add_argument("--out", metavar="DIR", required=True)
@@ -36,14 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise InputError(problems.all)
     written = api.write(loaded, out, files, force=arguments.force, tell=replaced)
     if arguments.json:
-        print_json(
-            {
-                "schema": "symconfig.render/1",
-                "target": files.of_plan(loaded),
-                "folder": str(out),
-                "files": [str(path.relative_to(out)) for path in written],
-            }
-        )
+        data = {"schema": "symconfig.render/1", "target": files.of_plan(loaded), "folder": str(out)}
+        print_json(data | {"files": [str(path.relative_to(out)) for path in written]})
     else:
         wrote(out, written, False, api.remarks(loaded, files))
     return 0

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
-from dataclasses import replace
-from pathlib import Path
 
-from symconfig.cli.options import add_answer, add_job, top_of
+from symconfig.cli.options import add_answer, add_job
 from symconfig.cli.options import wanted as files_wanted
-from symconfig.cli.shared import page_path, print_json, replaced, say, write_page, wrote
-from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.cli.shared import MOST_TOP, PAGE, Outputs, answer, as_option, file_of, output, ranged, working
+from symconfig.errors import InputError, Problem, reworded
 
 NAME = "replan"
 DOES = "solve a plan's inputs again: what changes and why, and whether its checkpoint still loads"
@@ -21,11 +18,9 @@ EXAMPLES = (
 )
 
 _STEP = re.compile(r"[0-9]{1,9}")
-_OPTIONS = {"keep": "--keep", "release": "--release", "at_step": "--at-step", "schedule": "--schedule"}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig replan`."""
     parser.add_argument("plan", metavar="PLAN.json", help="the plan, or the folder that holds it")
     parser.set_defaults(job=None)  # the recorded job is what the options lie above
     parser.add_argument(
@@ -53,17 +48,16 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.api import planning as api
     from symconfig.api import replan as api_replan
     from symconfig.cli.job import as_options, request
-    from symconfig.report.progress import Progress
+    from symconfig.report.replan import blocks
 
     problems = api.Problems()
     job = request(arguments)
-    top = problems.collect(lambda: top_of(arguments.top))
+    top = problems.collect(lambda: ranged("--top", arguments.top, 1, MOST_TOP))
     step = problems.collect(lambda: _step(arguments.at_step))
     files = problems.collect(lambda: files_wanted(arguments))
-    html = page_path(arguments.html, arguments.force, problems)
-    out = Path(arguments.out) if arguments.out else None
-    if out is not None:
-        problems.collect(lambda: api.check_free(out, arguments.force))
+    html = output(problems, "--html", arguments.html, arguments.force, PAGE)
+    out = file_of(arguments.out or None)
+    problems.read(lambda out: api.check_free(out, arguments.force), out)
     wanted = api_replan.Wanted(
         wishes=job.document.data,
         release=_names(arguments.release),
@@ -75,29 +69,10 @@ def run(arguments: argparse.Namespace) -> int:
         changes=job.changes,
         accept_edits=arguments.accept_edits,
     )
-    try:
-        with Progress(sys.stderr) as progress:
-            result = api_replan.replan_again(arguments.plan, wanted, (*problems.all, *job.problems), progress)
-    except SymconfigError as error:
-        raise type(error)([_as_options(as_options(problem, job)) for problem in error.problems]) from None
-    written = (
-        api.write(result.found.new, out, files, force=arguments.force, tell=replaced)
-        if out is not None and files
-        else []
-    )
-    if arguments.json:
-        print_json(result.to_dict())
-    else:
-        from symconfig.report.replan import blocks
-
-        say(blocks(result.found))
-    if html is not None:
-        from symconfig.api.page import plan_page
-        from symconfig.report.replan import blocks as changed
-
-        write_page(html, plan_page(result.found.new, files, changed(result.found)), arguments.force)
-    if out is not None and files is not None:
-        wrote(out, written, arguments.json, api.remarks(result.found.new, files))
+    with reworded(lambda each: as_option(as_options(each, job), arguments)), working() as progress:
+        result = api_replan.replan_again(arguments.plan, wanted, (*problems.all, *job.problems), progress)
+    shown = blocks(result.found)
+    answer(arguments, result.found.new, Outputs(out, files, html), result.to_dict, shown, before=shown)
     return 0
 
 
@@ -109,7 +84,3 @@ def _step(text: str | None) -> int | None:
     if text is None or _STEP.fullmatch(text):
         return None if text is None else int(text)
     raise InputError(Problem("wrong value", field="--at-step", got=text, need="a step from 0"))
-
-
-def _as_options(problem: Problem) -> Problem:
-    return replace(problem, field=_OPTIONS.get(problem.field or "", problem.field))

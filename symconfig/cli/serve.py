@@ -16,7 +16,6 @@ _LOCAL = "127.0.0.1"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig serve`."""
     add = parser.add_argument
     add("--port", metavar="P", default="8000", help="0: any that is free (default 8000)")
     add("--host", metavar="H", default=_LOCAL, help="an address others can reach; prints a token that each must bring")
@@ -39,9 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
         import uvicorn
 
         from symconfig.serve.app import app
-        from symconfig.serve.connections import settings
+        from symconfig.serve.connections import listening, settings
         from symconfig.serve.guard import LOCAL, Guard
-        from symconfig.serve.listen import listening
         from symconfig.serve.workers import Bounds
     except ImportError as error:
         raise InputError(Problem(f"needs {error.name}, which is not installed", field="serve", hint=_INSTALL)) from None

@@ -6,23 +6,28 @@ import os
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, reworded
 from symconfig.format import masked
 
 if TYPE_CHECKING:
+    from symconfig.api.planning import Wanted
     from symconfig.api.problems import Problems
     from symconfig.descriptor.cluster import ClusterDescriptor
+    from symconfig.plans.plan import Plan
     from symconfig.report.grid import Block
+    from symconfig.report.page.pictures import Picture
+    from symconfig.report.progress import Progress
 
 # A field of a problem that is about a cluster, or of one among several, and what of it is changed.
 _CLUSTER = re.compile(r"cluster(?:\.(?P<field>.+))?|(?:job|sweep)\.cluster(?:\[\d+\])?(?:: (?P<swept>.+))?", re.DOTALL)
 INTERRUPTED = 130  # exit code
+MOST_TOP = 1000  # candidates, or other ways, that are ranked
 LEAST_TIMEOUT_S, MOST_TIMEOUT_S = 1.0, 86400.0
 
 
@@ -30,6 +35,21 @@ def say(blocks: Sequence[Block]) -> None:
     from symconfig.report.grid import show
 
     show(blocks, sys.stdout)
+
+
+def show(arguments: Namespace, data: Callable[[], Any], blocks: Callable[[], Sequence[Block]]) -> None:
+    """Print an answer: as JSON where that is asked for, else as text."""
+    if arguments.json:
+        print_json(data())
+    else:
+        say(blocks())
+
+
+def working() -> Progress:
+    """Return a line of progress on standard error, as a context."""
+    from symconfig.report.progress import Progress
+
+    return Progress(sys.stderr)
 
 
 def note(text: str) -> None:
@@ -59,14 +79,18 @@ def as_changes(problem: Problem, changed: Iterable[str], named: str = "--cluster
     return problem if problem.file else replace(problem, field=f"{named}: {field}" if field else named)
 
 
+def as_option(problem: Problem, arguments: Namespace) -> Problem:
+    """Rewrite a problem of a field in the words of the option with its name, if the command has one."""
+    flag = "--" + (problem.field or "").replace("_", "-")
+    return replace(problem, field=flag) if flag in arguments.command_parser._option_string_actions else problem
+
+
 def named_cluster(name: str, option: str = "--cluster") -> ClusterDescriptor:
     """Load the cluster that the option names; a name that is none is the option's mistake."""
     from symconfig.descriptor.load import load_cluster
 
-    try:
+    with reworded(lambda problem: as_changes(problem, (), option)):
         return load_cluster(name)
-    except InputError as error:
-        raise InputError([as_changes(each, (), option) for each in error.problems]) from None
 
 
 def span_s(field: str, text: str, least_s: float, most_s: float) -> float:
@@ -87,18 +111,37 @@ def whole(option: str, text: str | None) -> int | None:
     raise InputError(Problem("wrong value", field=option, got=text, need="a whole number above 0"))
 
 
+def ranged(option: str, text: str, least: int, most: int) -> int:
+    """Read the number within bounds that an option has. Raises InputError."""
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
+        raise InputError(Problem("out of range", field=option, got=text, need=f"a whole number from {least} to {most}"))
+    return int(text)
+
+
 def timeout(text: str | None) -> float | None:
     """Read --timeout; nothing where it is not given."""
     return None if text is None else span_s("--timeout", text, LEAST_TIMEOUT_S, MOST_TIMEOUT_S)
 
 
-def check_yaml(field: str, out: Path, force: bool) -> None:
-    """Refuse a YAML file of this option that cannot be written. Asked before the work, not after it."""
-    check_output(field, out, force, ("YAML", ".yaml", ".yml"))
+# Kinds of files that are written: the name of each, and the endings that it may have.
+YAML, JSON, SARIF, PYTHON = (
+    ("YAML", ".yaml", ".yml"),
+    ("JSON", ".json"),
+    ("SARIF", ".sarif", ".json"),
+    ("Python", ".py"),
+)
+SVG, PNG, PAGE = ("SVG", ".svg"), ("PNG", ".png"), ("a page", ".html", ".htm")
+
+
+def output(problems: Problems, option: str, text: str | None, force: bool, kind: tuple[str, ...]) -> Path | None:
+    """Return the file that an option names, if it does; what keeps it from being written is added to `problems`."""
+    path = file_of(text)
+    problems.read(lambda path: check_output(option, path, force, kind), path)
+    return path
 
 
 def check_output(field: str, out: Path, force: bool, kind: tuple[str, ...]) -> None:
-    """Refuse an output file of any kind that cannot be written: its name, and the endings that it may have."""
+    """Refuse an output file that cannot be written: raise InputError. Asked before the work, not after it."""
     name, *endings = kind
     if out.suffix.lower() not in endings:
         need = f"a name that ends in {endings[0]}"
@@ -131,22 +174,25 @@ def write_bytes(path: Path, content: bytes, force: bool) -> None:
         raise InputError(Problem(f"cannot be written: {error.strerror}", file=str(path))) from None
 
 
-PAGE = ("a page", ".html", ".htm")
-
-
-def page_path(text: str | None, force: bool, problems: Problems) -> Path | None:
-    """Return the file that --html names, if it does; problems of its path are added to `problems`."""
-    if text is None:
-        return None
-    path = Path(text)
-    problems.collect(lambda: check_output("--html", path, force, PAGE))
-    return path
-
-
 def write_page(path: Path, html: str, force: bool) -> None:
     """Write one page, and a note that it is there."""
     write_text(path, html, force)
     note(f"wrote {path}")
+
+
+def write_report(
+    path: Path | None, title: str, blocks: Sequence[Block], pictures: Sequence[Picture] = (), *, force: bool = True
+) -> None:
+    """Write an answer as a page, where one is asked for."""
+    from symconfig.api.page import report_page
+
+    if path is not None:
+        write_page(path, report_page(title, blocks, pictures), force)
+
+
+def file_of(text: str | None) -> Path | None:
+    """Return the path that an option names, if it does."""
+    return None if text is None else Path(text)
 
 
 def wrote(out: Path, written: Sequence[Path], as_json: bool, remarks: Sequence[str] = ()) -> None:
@@ -161,6 +207,42 @@ def wrote(out: Path, written: Sequence[Path], as_json: bool, remarks: Sequence[s
         say([text])
         for line in remarks:
             say([line])
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """The files that are asked for beside an answer: a plan's folder, its page, and all that was weighed."""
+
+    out: Path | None
+    files: Wanted | None
+    html: Path | None
+    candidates: Path | None = None
+
+
+def answer(
+    arguments: Namespace,
+    plan: Plan,
+    outputs: Outputs,
+    data: Callable[[], Any],
+    shown: Sequence[Block],
+    before: Sequence[Block] = (),
+) -> None:
+    """Write a plan's files, print the answer, and write what else is asked for. before: what its page says first."""
+    from symconfig.api.page import plan_page
+    from symconfig.api.planning import remarks, write
+
+    out, files = outputs.out, outputs.files
+    written = write(plan, out, files, force=arguments.force, tell=replaced) if out and files else []
+    show(arguments, data, lambda: shown)
+    if outputs.html is not None:
+        write_page(outputs.html, plan_page(plan, files, before), arguments.force)
+    if outputs.candidates is not None:
+        from symconfig.runs import candidates
+
+        candidates.write(outputs.candidates, plan)
+        note(f"wrote {outputs.candidates}")
+    if out and files:
+        wrote(out, written, arguments.json, remarks(plan, files))
 
 
 def replaced(names: Sequence[str]) -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import add_changes, add_engine, add_page, engine
-from symconfig.cli.shared import as_changes, note, page_path, print_json, say, whole, write_page
+from symconfig.cli.options import MODEL, add_changes, add_engine, add_page, add_some, engine
+from symconfig.cli.shared import PAGE, as_changes, as_option, file_of, note, output, show, whole, working, write_report
 from symconfig.errors import FailedError, InputError, Problem
 
 if TYPE_CHECKING:
@@ -23,10 +21,7 @@ EXAMPLES = ("symconfig size llama3.1-8b --tokens 100B --deadline 30d \\\n    --c
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig size`."""
-    parser.add_argument(
-        "model", metavar="MODEL", help="zoo name, id of Hugging Face, or path of a descriptor or config.json"
-    )
+    parser.add_argument("model", metavar="MODEL", help=MODEL)
     group = parser.add_argument_group("what is asked")
     add = group.add_argument
     add("--deadline", metavar="T", required=True, help="the time there is: 30d, 12h, 2w")
@@ -36,15 +31,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--gpus-max", metavar="N", help="most GPUs (default 16384, or what the cluster has)")
     add("--goodput", metavar="X", default="1", help="share of the time in which steps run (default 1)")
     add("--price", metavar="C=P", action="append", default=[], help="price of a GPU-hour: h100=2.5; may be repeated")
-    add = parser.add_argument_group("the job").add_argument
+    job = parser.add_argument_group("the job")
+    add = job.add_argument
     add("--global-batch-size", metavar="G", help="sequences per optimizer step (default: 4 Mi tokens)")
     add("--batch-tokens", metavar="N", help="the same in tokens: 4M; rounded to an even number of sequences")
-    add("--seq-length", metavar="S", help="tokens (default: the smaller of the model's and 4096)")
-    add("--backend", metavar="B", help="megatron (default) or deepspeed (default for adapters)")
-    add("--megatron-version", metavar="V", help="core_v0.12 to core_v0.19 (default), or dev")
-    add("--precision", metavar="P", help="bf16, fp16, fp8, mxfp8, nvfp4, or auto for the fastest")
+    add_some(job, "--seq-length", "--backend", "--megatron-version", "--precision")
     add("--pin", metavar="NAME=VALUE", action="append", default=[], help="as for plan: tp=8, pp=2..8; may be repeated")
-    add("--memory-margin", metavar="SHARE", help="share of the GPU's memory left free (default 0.04)")
+    add_some(job, "--memory-margin")
     add_engine(parser)
     add_page(parser)
     parser.add_argument("--plot", metavar="FILE.png", help="draw cost against time (png, svg or pdf); needs matplotlib")
@@ -53,47 +46,35 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Exit 1: no cluster is in time."""
     from symconfig.api.planning import Problems
-    from symconfig.report import size_plot
-    from symconfig.report.progress import Progress
+    from symconfig.report import plot
+    from symconfig.report.page.pictures import of_size
     from symconfig.report.size import blocks, to_dict
     from symconfig.runs.sweep.size import size
 
     problems = Problems()
-    picture = Path(arguments.plot) if arguments.plot is not None else None
-    if picture is not None:
-        problems.collect(lambda: size_plot.check(picture))
-    html = page_path(arguments.html, True, problems)
+    picture = file_of(arguments.plot)
+    problems.read(plot.check, picture)
+    html = output(problems, "--html", arguments.html, True, PAGE)
     wanted = engine(arguments, problems)
     question = _question(arguments, problems)
-    with Progress(sys.stderr) as progress:
+    with working() as progress:
         answer = size(question, wanted, lambda done, asked_for: progress.say(f"planned {done:,} of {asked_for:,}"))
-    if arguments.json:
-        print_json(to_dict(answer))
-    else:
-        say(blocks(answer))
-    if html is not None:
-        from symconfig.api.page import report_page
-        from symconfig.report.page.pictures import of_size
-
-        title = f"{answer.question.model.name}: GPUs for {answer.question.tokens:,} tokens"
-        write_page(html, report_page(title, blocks(answer), [of_size(answer)]), force=True)
+    shown, title = blocks(answer), f"{answer.question.model.name}: GPUs for {answer.question.tokens:,} tokens"
+    show(arguments, lambda: to_dict(answer), lambda: shown)
+    write_report(html, title, shown, [of_size(answer)])
     if picture is not None:
-        size_plot.plot(answer, picture)
+        plot.plot(of_size(answer), picture)
         note(f"wrote {picture}")
     return 0 if answer.met else FailedError.exit_code
 
 
 def _question(arguments: argparse.Namespace, problems: Problems) -> Question:
-    """Read the question.
-
-    Raises InputError with this and all that was found wrong before, in the words of the options.
-    """
+    """Read the question. Raises InputError with this and all that was found wrong before, in the words of the
+    options."""
     from symconfig.api import sweep as api_sweep
-    from symconfig.cli.job import OPTIONS, as_options, request
+    from symconfig.cli.job import as_options, request
     from symconfig.runs.sweep.size import MOST_GPUS
 
-    for name in ("job", *(option[2:].replace("-", "_") for option in OPTIONS)):  # those of `plan` that `size` has not
-        arguments.__dict__.setdefault(name, None)
     most = problems.collect(lambda: whole("--gpus-max", arguments.gpus_max)) or MOST_GPUS
     goodput = problems.collect(lambda: _share("--goodput", arguments.goodput))
     prices = problems.collect(lambda: _prices(arguments.price))
@@ -113,7 +94,7 @@ def _question(arguments: argparse.Namespace, problems: Problems) -> Question:
             changes=job.changes,
         )
     except InputError as error:
-        problems_there = (_as_option(as_options(problem, job)) for problem in error.problems)
+        problems_there = (_as_option(as_options(problem, job), arguments) for problem in error.problems)
         raise InputError(
             list(dict.fromkeys(as_changes(each, job.changes, "--clusters") for each in problems_there))
         ) from None
@@ -121,20 +102,13 @@ def _question(arguments: argparse.Namespace, problems: Problems) -> Question:
 
 # A comma between clusters; one in a cluster's name is followed by a blank, or by a field that is changed.
 _BETWEEN = re.compile(r",(?!\s|[A-Za-z_.]+=)")
-_FIELDS = {
-    "deadline": "--deadline",
-    "tokens": "--tokens",
-    "batch_tokens": "--batch-tokens",
-    "goodput": "--goodput",
-    "most_gpus": "--gpus-max",
-}
 
 
-def _as_option(problem: Problem) -> Problem:
+def _as_option(problem: Problem, arguments: argparse.Namespace) -> Problem:
     field = problem.field or ""
     if field.startswith("prices."):
         return replace(problem, field="--price", got=problem.got or field.removeprefix("prices."))
-    return replace(problem, field=_FIELDS.get(field, problem.field))
+    return replace(problem, field="--gpus-max") if field == "most_gpus" else as_option(problem, arguments)
 
 
 def _share(option: str, text: str) -> float:

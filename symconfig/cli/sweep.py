@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli.options import add_changes, add_engine, add_page, changes, engine
-from symconfig.cli.shared import INTERRUPTED, as_changes, note, page_path, print_json, say, whole, write_page
+from symconfig.cli.shared import (
+    INTERRUPTED,
+    PAGE,
+    as_changes,
+    file_of,
+    note,
+    output,
+    show,
+    whole,
+    working,
+    write_report,
+)
 from symconfig.errors import FailedError, InputError, Problem
 
 if TYPE_CHECKING:
@@ -24,7 +34,6 @@ EXAMPLES = ("symconfig sweep sweep.yaml --out results.csv",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig sweep`."""
     add = parser.add_argument
     add("sweep", metavar="SWEEP.yaml", help="a job, lists of values for its fields, and what to leave out")
     add(
@@ -42,24 +51,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit 0: every combination is answered, and one has a plan at least; 1: none has, or some failed or were lost."""
-    from symconfig.report.progress import Progress
+    from symconfig.report.page.pictures import of_sweep
     from symconfig.report.sweep import blocks, to_dict
     from symconfig.runs.sweep.run import sweep
     from symconfig.runs.sweep.task import Status
 
     points, out, wanted = _points(arguments)
-    with Progress(sys.stderr) as progress:
+    with working() as progress:
         swept = sweep(points.points, out, points.prices, wanted, arguments.force, _telling(progress.say))
-    if arguments.json:
-        print_json(to_dict(swept, points, out))
-    else:
-        say(blocks(swept, points, out))
-    if arguments.html is not None:
-        from symconfig.api.page import report_page
-        from symconfig.report.page.pictures import of_sweep
-
-        page = report_page(f"Sweep of {Path(arguments.sweep).name}", blocks(swept, points, out), [of_sweep(swept)])
-        write_page(Path(arguments.html), page, force=True)
+    shown = blocks(swept, points, out)
+    show(arguments, lambda: to_dict(swept, points, out), lambda: shown)
+    write_report(file_of(arguments.html), f"Sweep of {Path(arguments.sweep).name}", shown, [of_sweep(swept)])
     if swept.interrupted:
         note("interrupted")
         return INTERRUPTED
@@ -69,10 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _points(arguments: argparse.Namespace) -> tuple[Points, Path, Wanted]:
-    """Return the combinations, the table's file and the engine.
-
-    Raises InputError with all that is wrong, before any work.
-    """
+    """Return the combinations, the table's file and the engine. Raises InputError with all that is wrong, before any
+    work."""
     from symconfig.api import sweep as api_sweep
     from symconfig.api.planning import Problems
     from symconfig.runs.sweep import table
@@ -82,19 +82,14 @@ def _points(arguments: argparse.Namespace) -> tuple[Points, Path, Wanted]:
     problems = Problems()
     out = api_sweep.table_of(arguments.sweep, arguments.out)
     problems.collect(lambda: table.check(out))
-    page_path(arguments.html, True, problems)
+    output(problems, "--html", arguments.html, True, PAGE)
     limit = problems.collect(lambda: whole("--limit", arguments.limit)) or LIMIT
     wanted = engine(arguments, problems)
     changed = problems.collect(lambda: changes(arguments)) or {}
     points = problems.collect(lambda: api_sweep.read_sweep(arguments.sweep, limit, changed))
     if out.exists() and not path_of(out).exists() and not arguments.force:
-        problems.add(
-            Problem(
-                "this file exists already, and no journal of a sweep beside it",
-                file=str(out),
-                hint="--force, or another --out",
-            )
-        )
+        what = "this file exists already, and no journal of a sweep beside it"
+        problems.add(Problem(what, file=str(out), hint="--force, or another --out"))
     if problems.all or points is None:
         raise InputError(list(dict.fromkeys(as_changes(problem, changed, "cluster") for problem in problems.all)))
     return points, out, wanted

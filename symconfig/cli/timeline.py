@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from symconfig.cli.shared import check_output, note, print_json, say, write_bytes
+from symconfig.cli.options import PLAN
+from symconfig.cli.shared import PNG, SVG, note, output, ranged, show, write_bytes
 from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -34,9 +35,8 @@ MOST_SLOW = 100.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig timeline`."""
     add = parser.add_argument
-    add("plan", nargs="?", metavar="PLAN.json", help="a plan, or the folder that holds it")
+    add("plan", nargs="?", metavar="PLAN.json", help=PLAN)
     add("--candidate", metavar="N", help="which one of the plan's ranking (default 1, the best)")
     add("--schedule", metavar="NAME", help="as another schedule would run it, also one that no framework has")
     add("--compare", action="store_true", help="also a table of schedules: step, idle share, memory, where each runs")
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Exit 0; bad input, also a schedule that cannot run the plan's shape, is exit 2."""
     from symconfig.api.planning import Problems
     from symconfig.plans.file import load_plan
-    from symconfig.report.timeline import compared, ideal, numbers, seen, terminal
+    from symconfig.report.timeline import compared, ideal, seen, terminal
     from symconfig.solve.restore import retraced
 
     problems = Problems()
@@ -71,9 +71,9 @@ def run(arguments: argparse.Namespace) -> int:
     _unused(arguments, ("stages", "microbatches", "replicas"), "this is of no plan", problems)
     pictures = _pictures(arguments, problems)
     width = problems.collect(lambda: _width(arguments.width))
-    other = problems.collect(partial(seen.schedule, arguments.schedule)) if arguments.schedule is not None else None
-    plan = problems.collect(lambda: load_plan(Path(arguments.plan)))
-    candidate = problems.collect(partial(_candidate, plan, arguments.candidate)) if plan is not None else None
+    other = problems.read(seen.schedule, arguments.schedule)
+    plan = problems.read(load_plan, Path(arguments.plan))
+    candidate = problems.read(lambda plan: _candidate(plan, arguments.candidate), plan)
     if candidate is not None and slow.replica is not None and candidate.parallel.dp == 1:
         problems.add(Problem("this plan has one replica, which none waits for", field="--slow", got="replica"))
     if problems.all or plan is None or candidate is None:
@@ -84,19 +84,18 @@ def run(arguments: argparse.Namespace) -> int:
     for path, content in pictures:
         write_bytes(path, content(chart), arguments.force)
         note(f"wrote {path}")
-    if arguments.json:
-        print_json(numbers.to_dict(chart, schedules) | _replicas(candidate.parallel.dp, slow.replica))
-    else:
-        ascii_only = not (sys.stdout.encoding or "").lower().startswith("utf")
-        say(
-            [
-                chart.title,
-                *chart.notes,
-                terminal.drawing(chart, width or PLAIN_WIDTH, ascii_only),
-                *(compared.blocks(schedules, plan, candidate, every=arguments.all) if schedules is not None else ()),
-                *([ideal.replica_table(candidate.parallel.dp, slow.replica)] if slow.replica is not None else ()),
-            ]
-        )
+    ascii_only = not (sys.stdout.encoding or "").lower().startswith("utf")
+    show(
+        arguments,
+        lambda: compared.chart_data(chart, schedules) | _replicas(candidate.parallel.dp, slow.replica),
+        lambda: [
+            chart.title,
+            *chart.notes,
+            terminal.drawing(chart, width or PLAIN_WIDTH, ascii_only),
+            *(compared.blocks(schedules, plan, candidate, every=arguments.all) if schedules is not None else ()),
+            *([ideal.replica_table(candidate.parallel.dp, slow.replica)] if slow.replica is not None else ()),
+        ],
+    )
     return 0
 
 
@@ -137,46 +136,38 @@ def _unused(arguments: argparse.Namespace, names: Sequence[str], why: str, probl
 def _without_plan(arguments: argparse.Namespace, slow: Slow, problems: Problems) -> int:
     """Show every schedule on equal stages, replicas of which one is slow, or both."""
     from symconfig.report.timeline import ideal, seen
+    from symconfig.report.timeline.compared import refusals
     from symconfig.schedule.even import every
 
-    _unused(
-        arguments, ("candidate", "schedule", "compare", "all", "svg", "png", "width"), "this needs a plan", problems
+    of_a_plan = ("candidate", "schedule", "compare", "all", "svg", "png", "width")
+    _unused(arguments, of_a_plan, "this needs a plan", problems)
+    bounds = {"stages": (2, MOST_STAGES), "microbatches": (1, MOST_MICROBATCHES), "replicas": (2, MOST_REPLICAS)}
+    stages, microbatches, replicas = (
+        problems.read(partial(ranged, f"--{name}", least=least, most=most), getattr(arguments, name))
+        for name, (least, most) in bounds.items()
     )
-    sizes = [
-        problems.collect(partial(_whole, f"--{name}", text, least, most)) if text is not None else None
-        for name, text, least, most in (
-            ("stages", arguments.stages, 2, MOST_STAGES),
-            ("microbatches", arguments.microbatches, 1, MOST_MICROBATCHES),
-            ("replicas", arguments.replicas, 2, MOST_REPLICAS),
-        )
-    ]
     if arguments.stages is arguments.replicas is None:
-        problems.add(
-            Problem("there is nothing to draw", need="PLAN.json, or --stages and --microbatches, or --replicas")
-        )
+        need = "PLAN.json, or --stages and --microbatches, or --replicas"
+        problems.add(Problem("there is nothing to draw", need=need))
     if (arguments.stages is None) != (arguments.microbatches is None):
         problems.add(Problem("one without the other", field="--stages", need="--stages and --microbatches"))
     if (arguments.replicas is None) != (slow.replica is None):
         problems.add(Problem("one without the other", field="--replicas", need="--replicas and --slow replica=TIMES"))
     if slow.stages and arguments.stages is None:
         problems.add(Problem("a stage that is slow needs stages", field="--slow", need="PLAN.json or --stages"))
-    stages, microbatches, replicas = sizes
-    factors = problems.collect(partial(seen.slower, slow.stages, stages)) if stages is not None else None
+    factors = problems.read(partial(seen.slower, slow.stages), stages)
     if problems.all:
         raise InputError(problems.all)
     blocks: list[Block] = []
     data: dict[str, Any] = {"schema": "symconfig.schedules/1"}
     if stages is not None and microbatches is not None and factors is not None:
         able, refused = every(stages, microbatches, factors)
-        blocks += [ideal.table(able, stages, microbatches), "\n".join(ideal.refusals(refused))]
+        blocks += [ideal.table(able, stages, microbatches), "\n".join(refusals(refused))]
         data["schedules"] = ideal.to_dict(able, refused)
     if replicas is not None and slow.replica is not None:
         blocks.append(ideal.replica_table(replicas, slow.replica))
         data |= _replicas(replicas, slow.replica)
-    if arguments.json:
-        print_json(data)
-    else:
-        say([block for block in blocks if block])
+    show(arguments, lambda: data, lambda: [block for block in blocks if block])
     return 0
 
 
@@ -189,18 +180,16 @@ def _replicas(count: int, slow: float | None) -> dict[str, Any]:
 def _pictures(arguments: argparse.Namespace, problems: Problems) -> list[tuple[Path, Callable[[Chart], bytes]]]:
     """Return the files to write, with the maker of each; known problems of their paths are reported before the work."""
     from symconfig.report.timeline.picture import picture
-    from symconfig.report.timeline.png import check, png
-    from symconfig.report.timeline.svg import svg
+    from symconfig.report.timeline.scene import check, png, svg
 
-    pictures: list[tuple[Path, Callable[[Chart], bytes]]] = []
-    if arguments.svg is not None:
-        problems.collect(lambda: check_output("--svg", Path(arguments.svg), arguments.force, ("SVG", ".svg")))
-        pictures.append((Path(arguments.svg), lambda chart: svg(picture(chart)).encode()))
-    if arguments.png is not None:
-        problems.collect(lambda: check_output("--png", Path(arguments.png), arguments.force, ("PNG", ".png")))
-        problems.collect(check)
-        pictures.append((Path(arguments.png), lambda chart: png(picture(chart))))
-    return pictures
+    vector = output(problems, "--svg", arguments.svg, arguments.force, SVG)
+    dots = output(problems, "--png", arguments.png, arguments.force, PNG)
+    problems.read(lambda _: check(), dots)
+    makers: tuple[tuple[Path | None, Callable[[Chart], bytes]], ...] = (
+        (vector, lambda chart: svg(picture(chart)).encode()),
+        (dots, lambda chart: png(picture(chart))),
+    )
+    return [(path, make) for path, make in makers if path is not None]
 
 
 def _width(text: str | None) -> int:
@@ -208,15 +197,9 @@ def _width(text: str | None) -> int:
 
     if text is None:
         return page_width(sys.stdout) or PLAIN_WIDTH
-    return _whole("--width", text, LEAST_WIDTH, MOST_WIDTH)
+    return ranged("--width", text, LEAST_WIDTH, MOST_WIDTH)
 
 
 def _candidate(plan: Plan, text: str | None) -> Candidate:
     every = (plan.best, *plan.alternatives)
-    return every[_whole("--candidate", text or "1", 1, len(every)) - 1]
-
-
-def _whole(field: str, text: str, least: int, most: int) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
-        raise InputError(Problem("out of range", field=field, got=text, need=f"a whole number from {least} to {most}"))
-    return int(text)
+    return every[ranged("--candidate", text or "1", 1, len(every)) - 1]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from symconfig.cli.shared import print_json, say, timeout
+from symconfig.cli.shared import file_of, show, timeout, working
 from symconfig.errors import InputError, Problem
 
 NAME = "verify"
@@ -16,7 +15,6 @@ EXAMPLES = ("symconfig verify out",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig verify`."""
     parser.add_argument("folder", metavar="DIR", help="what `plan --out` wrote")
     parser.add_argument(
         "--build",
@@ -36,7 +34,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Exit 1 when a check failed."""
     from symconfig.report.checks import blocks
-    from symconfig.report.progress import Progress
     from symconfig.verify.checks import TIMEOUT_S, passed, verify
 
     folder = Path(arguments.folder)
@@ -44,24 +41,15 @@ def run(arguments: argparse.Namespace) -> int:
         what = "this is no folder" if folder.exists() else "there is no such folder"
         raise InputError(Problem(what, file=arguments.folder, hint="symconfig plan ... --out DIR"))
     limit_s = timeout(arguments.timeout) or TIMEOUT_S
-    with Progress(sys.stderr) as progress:
+    with working() as progress:
         checks = verify(
             folder,
-            megatron=Path(arguments.megatron) if arguments.megatron else None,
+            megatron=file_of(arguments.megatron or None),
             timeout_s=limit_s,
             progress=progress.say,
             build=arguments.build,
             trace=arguments.trace,
         )
-    if arguments.json:
-        print_json(
-            {
-                "schema": "symconfig.verify/1",
-                "folder": str(folder),
-                "passed": passed(checks),
-                "checks": [asdict(check) for check in checks],
-            }
-        )
-    else:
-        say(blocks(folder, checks))
+    data = {"schema": "symconfig.verify/1", "folder": str(folder), "passed": passed(checks)}
+    show(arguments, lambda: data | {"checks": [asdict(check) for check in checks]}, lambda: blocks(folder, checks))
     return 0 if passed(checks) else 1

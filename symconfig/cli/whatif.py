@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from functools import partial
 from pathlib import Path
 
-from symconfig.cli.shared import note, print_json, say
+from symconfig.cli.options import PLAN
+from symconfig.cli.shared import file_of, note, show, working
 from symconfig.errors import InputError
 
 NAME = "whatif"
@@ -16,9 +15,8 @@ EXAMPLES = ("symconfig whatif out --vary network=0.5..2x",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `symconfig whatif`."""
     add = parser.add_argument
-    add("plan", metavar="PLAN.json", help="a plan, or the folder that holds it")
+    add("plan", metavar="PLAN.json", help=PLAN)
     add(
         "--vary",
         metavar="NAME=LOW..HIGH",
@@ -34,27 +32,23 @@ def run(arguments: argparse.Namespace) -> int:
     """Exit 0; bad input is exit 2."""
     from symconfig.api.planning import Problems
     from symconfig.plans.file import load_plan
-    from symconfig.report import validation_plot, whatif_plot
-    from symconfig.report.progress import Progress
+    from symconfig.report import plot
+    from symconfig.report.page.pictures import of_whatif
     from symconfig.report.whatif import blocks, to_dict
     from symconfig.runs.whatif.vary import varied
     from symconfig.runs.whatif.whatif import whatif
 
     problems = Problems()
-    picture = Path(arguments.plot) if arguments.plot is not None else None
-    if picture is not None:
-        problems.collect(partial(validation_plot.check, picture))
-    plan = problems.collect(lambda: load_plan(Path(arguments.plan)))
-    varies = problems.collect(partial(varied, plan, arguments.vary)) if plan is not None else None
+    picture = file_of(arguments.plot)
+    problems.read(plot.check, picture)
+    plan = problems.read(load_plan, Path(arguments.plan))
+    varies = problems.read(lambda plan: varied(plan, arguments.vary), plan)
     if problems.all or plan is None or varies is None:
         raise InputError(problems.all)
-    with Progress(sys.stderr) as progress:
+    with working() as progress:
         answer = whatif(plan, varies, picture is not None, lambda done: progress.say(f"{done} searches"))
-    if arguments.json:
-        print_json(to_dict(answer))
-    else:
-        say(blocks(answer))
+    show(arguments, lambda: to_dict(answer), lambda: blocks(answer))
     if picture is not None:
-        whatif_plot.plot(answer, picture)
+        plot.plot(of_whatif(answer), picture)
         note(f"wrote {picture}")
     return 0

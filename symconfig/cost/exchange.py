@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from symconfig.cost import compiled, either
+from symconfig.cost import either
 from symconfig.cost.collectives import ring
-from symconfig.cost.framework import CONTENTION, Together
+from symconfig.cost.contention import UNITS_TAKEN, shown_s, taken
+from symconfig.cost.framework import Together
 from symconfig.cost.lattice import Array
-from symconfig.cost.machine import Number
-from symconfig.cost.optimizer import padding
+from symconfig.cost.optimizer import Share, padding
 from symconfig.cost.stages import Setting, Stages
+from symconfig.graph.layout import INSTANCES, Move
+from symconfig.graph.sharding import Phase, over_replicas
 from symconfig.plans.columns import Columns
 
-EVERY_MICROBATCH = (2, 3)  # ZeRO stages that exchange with each of them, not once a step
-# Share of a collective's time that the work of a pipeline beside it loses: NCCL's kernels hold 24 to 32 of 108 to 132
-# compute units. It is less than CONTENTION, since replicas of a stage are on different nodes, and what their network
-# brings is little beside the memory's rate.
-TAKEN = 0.2
-# What each byte of a collective moves in memory: it arrives in a buffer, is read from there and written to its place.
-_TOUCHED = 3.0
 # Of the host for each tensor of a list that a collective takes: Python slices it, PyTorch launches its copy. Assumed:
 # two eager operators.
 _LISTED_S = 10e-6
@@ -29,73 +26,73 @@ _LISTED_S = 10e-6
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Seconds [s, n] of gathering a stage's weights once and of reducing its gradients once, before any overlap.
+    """What a stage's weights and gradients exchange in a step, each time, before any overlap.
 
-    gathered, reduced: their bytes.
+    seconds: [s, n], where something is exchanged. weights, gradients: bytes, were they whole on a rank.
     """
 
-    gather: Array
-    reduce: Array
-    gathered: Array
-    reduced: Array
+    seconds: Mapping[Phase, Array]
+    weights: Share
+    gradients: Share
+
+    @property
+    def gather(self) -> Array:
+        """Return the seconds of gathering the weights once, wherever in a step that is: [s, n]."""
+        return self._either(Phase.FORWARD, Phase.UPDATE)
+
+    @property
+    def reduce(self) -> Array:
+        """Return the seconds of reducing the gradients once: [s, n]."""
+        return self._either(Phase.BACKWARD, Phase.REDUCTION)
+
+    def _either(self, each: Phase, once: Phase) -> Array:
+        return self.seconds.get(each, self.seconds.get(once, np.zeros_like(self.weights.dense)))
 
 
 def exchange(sums: Stages, points: Columns, setting: Setting) -> Exchange:
-    """Return the collectives of weights and gradients as the ZeRO stage and the framework do them; at ZeRO 0 nothing is
-    gathered.
+    """Price the changes of layout of a stage's weights and gradients over the ranks that hold the same."""
+    sizes, sharding, longer = setting.bytes, setting.sharding, padding(sums, points, setting)
+    trained = Share(sums.dense, sums.expert) + longer
+    weights = trained * sizes.weight
+    reduced_bytes = setting.framework.reduced_bytes
+    gradients = trained * (sizes.gradient if reduced_bytes is None else reduced_bytes)
+    if sharding.weight:  # frozen ones are cut up, too
+        frozen = sizes.frozen * sums.frozen + sizes.quantised * sums.quantised
+        weights = weights + Share(frozen, sizes.frozen * sums.frozen_expert)
+    # A gradient's moves are never a weight's: only gradients are sums.
+    amounts = {move: gradients if way.gradient else weights for way, some in over_replicas(sharding) for move in some}
+    seconds: dict[Move, Array] = {}
+    for axes in dict.fromkeys(move.axes for move in amounts):
+        mine = {move: amount for move, amount in amounts.items() if move.axes == axes}
+        seconds |= zip(mine, _moves_s(mine, axes, sums, points, setting), strict=True)
+    each = {way.phase: np.sum([seconds[move] for move in some], axis=0) for way, some in over_replicas(sharding)}
+    return Exchange(each, weights, gradients)
 
-    Where several instances of the optimizer each have a group of the replicas, a group gathers and reduces by itself,
-    and what each rank then has of the gradients is summed over the instances.
-    """
-    framework, sizes, zero = setting.framework, setting.bytes, setting.zero
-    messages = _messages(sums, setting)
-    over, over_experts = framework.stride(("cp", "dp"), points.degrees), framework.stride(("edp",), points.degrees)
-    instances = framework.optimizer_instances if zero else 1
-    shards, shards_of_experts = (
-        either.maximum(points.shards / instances, 1.0),
-        either.maximum(points.edp / instances, 1.0),
-    )
 
-    def move(passes: Array, dense_bytes: Array, expert_bytes: Array) -> Array:
-        """Return the seconds of k collectives at once within a group: [k, s, n]."""
-        seconds: Array = messages * ring(dense_bytes / messages, passes, shards, over, setting.machine)
-        if framework.listed:
-            seconds = seconds + np.where(shards > 1, messages * shards * _LISTED_S, 0.0)
-        some = expert_bytes.any(axis=(1, 2), keepdims=True)
-        if some.any():
-            of_experts = ring(expert_bytes, passes, shards_of_experts, over_experts, setting.machine)
-            seconds = seconds + np.where(some, of_experts, 0.0)
-        return seconds
-
-    def between(dense_bytes: Array, expert_bytes: Array) -> Array:
-        """Return the seconds of an all-reduce of every rank's share over the instances: [s, n]."""
-        parts = (
-            (dense_bytes / messages, messages, shards, points.shards, over),
-            (expert_bytes, 1.0, shards_of_experts, points.edp, over_experts),
-        )
-        seconds = np.zeros_like(dense_bytes)
-        for amount, times, group, every, stride in parts:
-            summed = times * ring(amount / group, 2.0, every / group, stride * group, setting.machine)
-            seconds = seconds + np.where(amount > 0, summed, 0.0)
-        return seconds
-
-    reduced = sizes.gradient if framework.reduced_bytes is None else framework.reduced_bytes
-    twice = zero == 0 or framework.all_reduced_gradients  # an all-reduce; else a reduce-scatter, or an all-gather
-    passes = np.array([2.0 if twice else 1.0, 1.0])[:, None, None]
-    if not zero:
-        reduce = move(passes[:1], reduced * sums.dense[None], reduced * sums.expert[None])[0]
-        none = np.zeros_like(reduce)
-        return Exchange(none, reduce, none, reduced * (sums.dense + sums.expert))
-    longer = padding(sums, points, setting)
-    all_dense, all_expert = sums.dense + longer.dense, sums.expert + longer.expert
-    dense, expert = sizes.weight * all_dense, sizes.weight * all_expert
-    if zero == 3:  # frozen weights are cut up, too
-        dense = dense + sizes.frozen * sums.frozen + sizes.quantised * sums.quantised
-        expert = expert + sizes.frozen * sums.frozen_expert
-    both = move(passes, np.stack((reduced * all_dense, dense)), np.stack((reduced * all_expert, expert)))
-    if instances > 1:
-        both[0] = both[0] + between(reduced * all_dense, reduced * all_expert)
-    return Exchange(both[1], both[0], dense + expert, reduced * (all_dense + all_expert))
+def _moves_s(
+    moves: Mapping[Move, Share], axes: tuple[str, ...], sums: Stages, points: Columns, setting: Setting
+) -> Array:
+    """Return the seconds of collectives over the same ranks: [k, s, n]. moves: with the bytes of what is whole."""
+    framework, count = setting.framework, _messages(sums, setting)
+    passes, seconds = np.array([move.kind.passes for move in moves])[:, None, None], np.zeros_like(count)
+    dense, expert = [amount.dense for amount in moves.values()], [amount.expert for amount in moves.values()]
+    over, over_experts = (framework.stride(each, points.degrees) for each in (("cp", "dp"), ("edp",)))
+    for parts, messages, replicas, stride in (
+        (dense, count, points.shards, over),
+        (expert, 1.0, points.edp, over_experts),
+    ):
+        if not np.any(parts):
+            continue
+        group = either.maximum(replicas / setting.instances, 1.0)  # of one instance: neighbours
+        numbers = {"dp": group, INSTANCES: replicas / group}
+        ranks = math.prod(numbers[axis] for axis in axes)
+        cuts = [math.prod(numbers[axis] ** power for axis, power in move.elements.powers) for move in moves]
+        sizes = np.stack([part / messages * cut for part, cut in zip(parts, cuts, strict=True)])
+        stride = stride if "dp" in axes else stride * group
+        seconds = seconds + messages * ring(sizes, passes, ranks, stride, setting.machine)
+        if framework.listed and messages is count:
+            seconds = seconds + np.where(ranks > 1, messages * ranks * _LISTED_S, 0.0)
+    return seconds
 
 
 def _messages(sums: Stages, setting: Setting) -> Array:
@@ -104,8 +101,8 @@ def _messages(sums: Stages, setting: Setting) -> Array:
     if together is Together.BLOCK:
         blocks: Array = setting.pipelines.counts.sum(axis=1)
         return blocks
-    matrices = sums.matrices if together is Together.MATRIX and setting.zero == 3 else np.zeros_like(sums.matrices)
-    several: Array = either.maximum(matrices, 1.0)
+    by_matrix = together is Together.MATRIX and setting.sharding.weight
+    several: Array = either.maximum(sums.matrices, 1.0) if by_matrix else np.ones_like(sums.matrices)
     return several
 
 
@@ -113,7 +110,7 @@ def exchanged_s(sums: Stages, points: Columns, setting: Setting) -> Array:
     """Return what reducing gradients and gathering weights adds to a step, copies included, minus what hides:
     [r, n].
     """
-    if setting.pipelines.several and setting.zero not in EVERY_MICROBATCH:
+    if setting.pipelines.several and not setting.sharding.each_microbatch:
         shown = _in_pipeline(sums, points, setting) + between_ends_s(sums, points, setting)
     else:
         shown = either.largest(_beside_microbatches(sums, points, setting)) + between_ends_s(sums, points, setting)
@@ -142,37 +139,34 @@ def copies_s(sums: Stages, points: Columns, setting: Setting) -> Array:
 
 
 def _beside_microbatches(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """Return what shows of the exchange without a pipeline, or where every microbatch exchanges: [s, r, n]."""
-    moved, hide, m = exchange(sums, points, setting), setting.framework.hide, points.num_microbatches
-    gather, reduce = moved.gather[:, None], moved.reduce[:, None]
-    gathered, reduced = moved.gathered[:, None], moved.reduced[:, None]
+    """Return what shows of the exchange without a pipeline, or where every microbatch exchanges: [s, r, n].
+
+    What is exchanged once a step has the last microbatch's backward, and the first one's forward.
+    """
+    moved, framework, hide = exchange(sums, points, setting), setting.framework, setting.framework.hide
     forward, backward = sums.forward + sums.forward_comm, sums.backward + sums.backward_comm
+    weights, gradients = moved.weights.sum[:, None], moved.gradients.sum[:, None]
+    each = hide.data
+    again: Array | float = 0.0  # seconds of gathers for layers that run again
+    if setting.sharding.weight:
+        each, far = hide.sharded_weights, sums.largest[:, None] > framework.reuse_elements
+        repeated = either.minimum(sums.again, forward) / np.where(forward > 0, forward, 1.0)
+        again = np.where(far, repeated, 0.0) * moved.gather[:, None]
 
-    def beside(seconds: Array, amount: Array, work: Array, share: float) -> Array:
-        slowed = compiled.slowed_s(seconds, work, share, contention(amount, seconds, setting.machine.hbm_bytes_per_s))
-        result: Array = compiled.exposed_s(seconds, work + slowed, share) + slowed
+    def shown(phases: Mapping[Phase, Array], work: Array, share: float, seconds: Array | float = 0.0) -> Array | float:
+        """Return the seconds of what is exchanged beside the same work. phases: with their bytes."""
+        mine = {phase: amount for phase, amount in phases.items() if phase in moved.seconds}
+        if not mine:
+            return 0.0
+        seconds, amount = sum((moved.seconds[phase][:, None] for phase in mine), seconds), sum(mine.values())
+        result: Array = shown_s(seconds, work, share, taken(amount, seconds, setting.machine.hbm_bytes_per_s))
         return result
 
-    if setting.zero == 3:
-        share = hide.sharded_weights
-        far = sums.largest[:, None] > setting.framework.reuse_elements
-        regathered = (
-            np.where(far, either.minimum(sums.again, forward) / np.where(forward > 0, forward, 1.0), 0.0) * gather
-        )
-        back, amount = regathered + gather + reduce, gathered + reduced
-        result: Array = m * (beside(gather, gathered, forward, share) + beside(back, amount, backward, share))
-        return result
-    # The last microbatch's backward hides the reduction, the first one's forward the gather of new weights.
-    times = m if setting.zero in setting.framework.reduce_each_microbatch else 1.0
-    ahead = 0.0 if setting.framework.gathers_apart else hide.data
-    return times * beside(reduce, reduced, backward, hide.data) + beside(gather, gathered, forward, ahead)
-
-
-def contention(amount: Array | float, seconds: Array | float, hbm_bytes_per_s: Number) -> Array:
-    """Share of a collective's time that the work beside it loses: compute units, and what the collective's own traffic
-    takes of the memory's rate; as fitted, where the links are the fastest."""
-    traffic = _TOUCHED * amount / np.where(seconds > 0, seconds, 1.0) / hbm_bytes_per_s
-    result: Array = either.minimum(TAKEN + traffic, CONTENTION)
+    passes = shown({Phase.FORWARD: weights}, forward, each)
+    passes = passes + shown({Phase.KEPT: weights, Phase.BACKWARD: gradients}, backward, each, again)
+    once = shown({Phase.REDUCTION: gradients}, backward, hide.data)
+    once = once + shown({Phase.UPDATE: weights}, forward, 0.0 if framework.gathers_apart else hide.data)
+    result: Array = points.num_microbatches * passes + once
     return result
 
 
@@ -198,7 +192,7 @@ def _in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Array:
         return reduced + _beside_own(gather, forward, 0 * first, setting)
     alike = setting.pipelines.alike[:, None] * (_index(setting) > 0)
     hidden = either.minimum(gather, first * forward)
-    own = either.largest(np.where(first > 0, gather - hidden + TAKEN * hidden, 0.0))
+    own = either.largest(np.where(first > 0, gather - hidden + UNITS_TAKEN * hidden, 0.0))
     result: Array = reduced + own + (alike * gather).sum(axis=0)
     return result
 
@@ -209,7 +203,7 @@ def _beside_own(seconds: Array, work: Array, share: Array, setting: Setting) -> 
     """
     hidden = either.minimum(seconds, share * work)
     left = seconds - hidden - _index(setting) * work.min(axis=0) / setting.pipelines.vpp
-    result: Array = either.largest(either.maximum(left, TAKEN * hidden))
+    result: Array = either.largest(either.maximum(left, UNITS_TAKEN * hidden))
     return result
 
 
@@ -222,7 +216,7 @@ def _between_groups(seconds: Array, work: Array, ends: Array, group: Array, sett
     vpp = setting.pipelines.vpp
     index = _index(setting)
     own = seconds * np.where(index == 0, ends[:, None] + (1 - ends[:, None]) / vpp, 1 / vpp)
-    shown = either.maximum(own + TAKEN * (seconds - own), seconds - (1 - 1 / vpp) * group * work)
+    shown = either.maximum(own + UNITS_TAKEN * (seconds - own), seconds - (1 - 1 / vpp) * group * work)
     result: Array = either.largest(either.maximum(shown - index * work.min(axis=0) / vpp, 0.0))
     return result
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from symconfig.graph.derived import GRADIENTS, AttentionWork, DerivedBlock, Matmul, Phase, Work
+from symconfig.graph.derived import GRADIENTS, AttentionWork, DerivedBlock, Matmul, Phase, Task
 
 _ONE = dict.fromkeys(("tp", "cp", "dp", "ep", "etp", "micro_batch", "expert_imbalance"), 1.0)
 
@@ -33,7 +33,7 @@ def _block(block: DerivedBlock, values: Mapping[str, float], phases: Collection[
     return sum(work_flops(work, values) for work in block.work if work.phase in phases)
 
 
-def work_flops(work: Work, values: Mapping[str, float]) -> float:
+def work_flops(work: Task, values: Mapping[str, float]) -> float:
     """Return the FLOP of one operator and phase. values: of every symbol in its sizes."""
     if isinstance(work, Matmul):
         return 2 * work.batch.value(values) * work.m.value(values) * work.n.value(values) * work.k.value(values)

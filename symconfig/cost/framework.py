@@ -14,11 +14,7 @@ from numpy.typing import NDArray
 from symconfig.cost.machine import Machine, Number
 from symconfig.graph.implementation import Implementation
 from symconfig.graph.operator import FOUR_BIT_BYTES, Leg
-
-# Share of the time of a hidden collective that the work beside it loses: NCCL's kernels hold compute units (24 to 32 of
-# 108 to 132), so that a matrix product needs another wave, and both want memory. Fitted: FSDP of 13B with 4,096 tokens
-# a GPU, where most is hidden, on A100 and H100 alike; it holds for the backward of arXiv 2205.05198, table 4, too.
-CONTENTION = 0.45
+from symconfig.graph.sharding import Sharding
 
 Degree = TypeVar("Degree", int, NDArray[np.float64])  # of one point, or of many
 
@@ -96,8 +92,7 @@ class Hide:
 class Framework:
     """One framework's habits.
 
-    dense_grid, expert_grid: rank order, innermost first. reduce_each_microbatch: ZeRO stages that reduce gradients
-    every microbatch rather than once a step. vocab_multiple: the vocabulary is padded to this times tp.
+    dense_grid, expert_grid: rank order, innermost first. vocab_multiple: the vocabulary is padded to this times tp.
     """
 
     name: str
@@ -106,7 +101,6 @@ class Framework:
     expert_grid: tuple[str, ...]
     bytes: Bytes
     hide: Hide
-    reduce_each_microbatch: frozenset[int]
     vocab_multiple: int
     step_overhead_s: float  # data, logging, Python: once a step
     microbatch_overhead_s: float  # Python and launch gaps once a microbatch and stage
@@ -161,6 +155,9 @@ class Framework:
     # With a part of the optimizer state, ZeRO 2 and 3 offload its gradients, too: bytes of an element of the others.
     # None: all stay, as they are.
     beside_offload_bytes: float | None = None
+    # Bytes of a weight, and of its gradient, in the shards of ZeRO 3, whatever is gathered of them; the rest of `bytes`
+    # is the optimizer's. Gradients are there from a backward to the optimizer's step. None: all is as `bytes` says.
+    shard_bytes: float | None = None
     # ZeRO stages whose ranks keep 16-bit gradients of all parameters that their share of a flat group touches, each
     # whole (deepspeed/runtime/zero/stage_1_and_2.py).
     whole_gradients_at: frozenset[int] = frozenset()
@@ -178,6 +175,15 @@ class Framework:
     blocking_launches: bool = False
     # Where the operators stand that are replayed as CUDA graphs, with no host between.
     graphed: frozenset[Leg] = frozenset()
+
+    def sharding(self, zero: int) -> Sharding:
+        """Return which of a weight's layouts a stage of ZeRO makes flat."""
+        return Sharding.of(
+            zero,
+            whole_gradients=self.all_reduced_gradients,
+            over_tensor=self.shards_over_tensor,
+            instances=self.optimizer_instances > 1,
+        )
 
     @property
     def evaluated(self) -> tuple[object, ...]:

@@ -30,6 +30,12 @@ class Share:
     def sum(self) -> Array:
         return self.dense + self.expert
 
+    def __add__(self, other: Share) -> Share:
+        return Share(self.dense + other.dense, self.expert + other.expert)
+
+    def __mul__(self, factor: float) -> Share:
+        return Share(self.dense * factor, self.expert * factor)
+
 
 def shards(points: Columns, setting: Setting, sharded: bool) -> tuple[Array | float, Array | float]:
     """Count the ranks that share one state of the dense and of the experts' parameters."""
@@ -39,7 +45,7 @@ def shards(points: Columns, setting: Setting, sharded: bool) -> tuple[Array | fl
 
 def dense_shared(sums: Stages, points: Columns, setting: Setting) -> Array:
     """Return [s, n]: trained parameters outside the experts as many as the ranks of `shards` share out."""
-    if setting.zero < 3 or not setting.framework.shards_over_tensor:
+    if not setting.sharding.over_tensor:
         return sums.dense
     shared: Array = sums.dense - sums.whole * (1 - 1 / points.tp)
     return shared
@@ -56,7 +62,7 @@ def dealing(sums: Stages, points: Columns, setting: Setting, stage: int) -> dict
     """Return the arguments of the formula `dealt` for the dense matrices of a stage at the first point."""
     how = setting.framework.orthogonal
     assert how is not None
-    ranks = float(np.asarray(shards(points, setting, setting.zero >= 1)[0]).flat[0])
+    ranks = float(np.asarray(shards(points, setting, setting.sharding.state)[0]).flat[0])
     largest = sums.largest_matrix[stage]
     return {
         "whole": sums.matrix[stage, 0],
@@ -69,7 +75,7 @@ def dealing(sums: Stages, points: Columns, setting: Setting, stage: int) -> dict
 
 def elements_of_rank(sums: Stages, points: Columns, setting: Setting) -> Array:
     """Return [s, n]: parameters whose state a rank keeps, were all shared out evenly."""
-    over, over_experts = shards(points, setting, setting.zero >= 1)
+    over, over_experts = shards(points, setting, setting.sharding.state)
     result: Array = dense_shared(sums, points, setting) / over + sums.expert / over_experts
     return result
 
@@ -81,7 +87,7 @@ def dealt(sums: Stages, points: Columns, setting: Setting) -> Share:
     core_v0.18 to 0.19, optimizer/layer_wise_optimizer.py, _compute_per_buffer_param_layout).
     """
     how = setting.framework.orthogonal
-    if how is None or setting.zero < 1:
+    if how is None or not setting.sharding.state:
         return Share(sums.matrix, sums.matrix_expert)
 
     def part(whole: Array, ranks: Array | float, largest: Array) -> Array:
@@ -100,7 +106,7 @@ def padding(sums: Stages, points: Columns, setting: Setting) -> Share:
 
     Where matrices are dealt out whole every rank's part is as long as the longest one.
     """
-    if setting.framework.orthogonal is None or setting.zero < 1:
+    if setting.framework.orthogonal is None or not setting.sharding.state:
         nothing = np.zeros_like(sums.dense)
         return Share(nothing, nothing)
     over, over_experts = shards(points, setting, True)
@@ -147,11 +153,11 @@ def optimizer_s(sums: Stages, points: Columns, setting: Setting) -> Array:
     [o, n].
     """
     machine, sizes = setting.machine, setting.bytes
-    over, over_experts = shards(points, setting, setting.zero >= 1)
+    over, over_experts = shards(points, setting, setting.sharding.state)
     stepped = elementwise(sums, points, setting)
     of_stage = stepped.dense / over + stepped.expert / over_experts
     reduced = (  # gradients that the rank has
-        either.largest(of_stage if setting.zero >= 2 else sums.dense + sums.expert)
+        either.largest(of_stage if setting.sharding.gradient else sums.dense + sums.expert)
     )
     matrices_s = _of_matrices_s(sums, points, setting)
     around_s = reduced * setting.framework.stepped_bytes / machine.hbm_bytes_per_s

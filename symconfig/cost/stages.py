@@ -19,6 +19,7 @@ from symconfig.cost.machine import Machine
 from symconfig.cost.shapes import Pipeline, Pipelines, StageShape
 from symconfig.cost.table import WEIGHTS, Table
 from symconfig.graph.operator import Place
+from symconfig.graph.sharding import Sharding
 from symconfig.plans.choices import ZeroStage
 
 _WIDEST = ("vocabulary", "widest", "widest_vector", "widest_expert")
@@ -55,6 +56,16 @@ class Setting:
     framework: Framework
     bytes: Bytes
     tied: bool
+
+    @property
+    def sharding(self) -> Sharding:
+        """Return which of a weight's layouts the stage of ZeRO makes flat."""
+        return self.framework.sharding(self.zero)
+
+    @property
+    def instances(self) -> int:
+        """Count the groups of replicas that each have all parts of what is flat."""
+        return self.framework.optimizer_instances if self.sharding.instances else 1
 
     @property
     def pp(self) -> int:

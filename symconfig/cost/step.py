@@ -135,20 +135,21 @@ def memory_bytes(sums: Stages, points: Columns, setting: Setting) -> dict[str, A
 
 def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
     """Return weights, gradients and optimizer state: [s, o, n]."""
-    sizes, zero, offloads = setting.bytes, setting.zero, setting.offload
+    sizes, sharding, offloads = setting.bytes, setting.sharding, setting.offload
     dense, expert = dense_shared(sums, points, setting), sums.expert
-    ranks, stages = shards(points, setting, True), (float(zero >= 1), float(zero >= 2), float(zero >= 3))
+    ranks = shards(points, setting, True)
+    flat = (float(sharding.state), float(sharding.gradient), float(sharding.weight))
 
     def each(of: Share, weight: float, gradient: Column, optimizer: float, device: Column) -> Array:
         """Return the bytes of one kind of weights. device, gradient: [o, 1], or for all offloads."""
         dense, expert = _each_offload(of.dense), _each_offload(of.expert)
-        result: Array = compiled.states_bytes(dense, expert, weight, gradient, optimizer, *ranks, *stages, device)
+        result: Array = compiled.states_bytes(dense, expert, weight, gradient, optimizer, *ranks, *flat, device)
         return result
 
     every, longer = Share(dense, expert), padding(sums, points, setting)
     buffers = Share(dense + longer.dense, expert + longer.expert)
 
-    over, over_experts = shards(points, setting, zero >= 3)
+    over, over_experts = shards(points, setting, sharding.weight)
     held = (
         sums.frozen * sizes.frozen + sums.quantised * sizes.quantised
     ) / over + sums.frozen_expert * sizes.frozen / over_experts
@@ -158,7 +159,7 @@ def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
     copies = sizes.weight_cache * trained + sizes.frozen_cache * frozen
     whole = each(buffers, sizes.weight, 0.0, 0.0, 0.0) + _each_offload(held + copies)
     # ZeRO-3 gathers a block while it computes it, and the next one ahead of time.
-    live = _each_offload(2.0 * sizes.weight * sums.largest) if zero >= 3 else np.zeros_like(whole)
+    live = _each_offload(2.0 * sizes.weight * sums.largest) if sharding.weight else np.zeros_like(whole)
     whole_gradients = [whole_gradient_bytes(sums, points, setting, offload) for offload in offloads]
     gradients = each(buffers, 0.0, _column(_gradient_bytes(setting, offload) for offload in offloads), 0.0, 0.0)
     gradients = gradients + setting.framework.beside_bytes * _each_offload(every.sum)
@@ -180,7 +181,7 @@ def _column(values: Iterable[float]) -> Array:
 def _gradient_bytes(setting: Setting, offload: Offload) -> float:
     """Return the bytes of a gradient's element on the device."""
     extra = setting.framework.beside_offload_bytes
-    if extra is None or setting.zero < 2 or not offload.optimizer:
+    if extra is None or not setting.sharding.gradient or not offload.optimizer:
         return setting.bytes.gradient
     return extra * (1 - offload.optimizer)
 
@@ -215,7 +216,7 @@ def host_bytes(sums: Stages, points: Columns, setting: Setting) -> Array:
     """Return the pinned host memory of one rank, [r, o, n]: of activations all microbatches in flight, on the stage
     that has most; of an optimizer in host memory its state and its gradients beside.
     """
-    over, over_experts = shards(points, setting, setting.zero >= 1)
+    over, over_experts = shards(points, setting, setting.sharding.state)
     mine = (dense_shared(sums, points, setting) / over + sums.expert / over_experts).max(axis=0)
     weights = held_weights(sums, points, setting)
     state = setting.bytes.optimizer + HOST_GRADIENT_BYTES

@@ -6,20 +6,22 @@ Computation is left out, since total FLOPs do not change with the partition. It 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost.blocks import BlockCost
 from symconfig.cost.lattice import Array, Lattice
+from symconfig.cost.optimizer import shards
 from symconfig.cost.stages import Setting
 from symconfig.graph import dims as d
 from symconfig.graph.derive import weight_layout
-from symconfig.graph.layout import Kind, Layout
+from symconfig.graph.layout import Layout
 from symconfig.graph.monomial import Monomial
 from symconfig.graph.operator import ELEMENT_BYTES, Block, Element
 from symconfig.graph.scheme import Scheme
+from symconfig.graph.sharding import over_replicas
 from symconfig.plans.columns import Columns
 
 
@@ -57,8 +59,9 @@ def relative(block: Block, cost: BlockCost, scheme: Scheme, lattice: Lattice) ->
     moved = zero
     for collective in cost.derived.collectives:
         ranks = lattice.value(Monomial.of(*collective.axes))
-        factor = 2.0 if collective.kind is Kind.ALL_REDUCE else 1.0
-        moved = moved + factor * collective.times * (ranks - 1) / ranks * lattice.value(collective.elements)
+        moved = moved + collective.kind.passes * collective.times * (ranks - 1) / ranks * lattice.value(
+            collective.elements
+        )
     return Relative(activations, weights, expert, moved, cost.weights.dense, cost.weights.expert)
 
 
@@ -82,16 +85,13 @@ def costs(
         result: Array = np.tensordot(counts, np.array([getattr(block, name) for block in blocks]), axes=1)
         return result / pipelines.pp
 
-    sharded = setting.zero >= 3
-    over = points.shards if sharded else np.ones_like(m)
-    over_experts = points.edp if sharded else np.ones_like(m)
-    memory = m * whole("activations") + whole("weights") / over + whole("expert_weights") / over_experts
-
-    def exchange(parameters: Array, ranks: Array) -> Array:
-        passes = 2.0 if setting.zero < 3 else 3.0  # all-reduce, or reduce-scatter and gather; ZeRO-3 gathers twice
-        return passes * (ranks - 1) / ranks * parameters
-
-    data = exchange(whole("parameters"), points.shards) + exchange(whole("expert_parameters"), points.edp)
+    stored = shards(points, setting, setting.sharding.weight)
+    parameters = (whole("parameters"), points.shards), (whole("expert_parameters"), points.edp)
+    memory = m * whole("activations") + whole("weights") / stored[0] + whole("expert_weights") / stored[1]
+    data = np.zeros_like(m)
+    for way, moved in over_replicas(replace(setting.sharding, instances=False)):
+        passes = sum(move.kind.passes for move in moved) * (1.0 if way.phase.once else m)
+        data = data + sum(passes * (ranks - 1) / ranks * elements for elements, ranks in parameters)
     boundary = boundary_bytes / ELEMENT_BYTES[Element.ACTIVATION]
     sends = 2.0 * m * pipelines.vpp * boundary if pipelines.several else 0.0
     return memory, m * whole("communication") + data + sends

@@ -13,12 +13,12 @@ from symconfig.descriptor.architectures.keys import (
     COMMON_IGNORED,
     COMMON_NOTED,
     COMMON_ONLY,
+    FRACTIONS,
     NULL_IS_NONE,
     RULED,
     words,
 )
 from symconfig.descriptor.document import Document, KeyPath, shorten
-from symconfig.descriptor.key_types import fits, spoken, type_of
 from symconfig.descriptor.model import MAX_LAYERS, Experts, Indexer, LatentAttention, ModelDescriptor, Strict
 from symconfig.descriptor.reuse import Streams
 from symconfig.errors import Problem
@@ -66,8 +66,8 @@ class ConfigReader:
         rules.rope(self)
         rules.layers(self)
         rules.experts(self)
-        if self.architecture.rule is not None and not self.problems:
-            self.architecture.rule(self)
+        for rule in self.architecture.rules if not self.problems else ():
+            rule.read(self)
         if self.problems:
             return {}
         rules.attention(self)
@@ -221,3 +221,48 @@ _POSITIVE = words(
     layer_group_size router_hidden_size hc_lowrank laurel_rank adapter_rank H_cycles L_cycles
     """
 )
+
+
+_SPOKEN = {
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "list": "a list",
+    "dict": "an object",
+    "list[int]": "a list of whole numbers",
+    "list[float]": "a list of numbers",
+    "list[str]": "a list of texts",
+}
+_OF_JSON: Mapping[str, tuple[type, ...]] = {
+    "bool": (bool,), "int": (int,), "float": (int, float), "str": (str,), "list": (list,), "dict": (dict,)
+}  # fmt: skip
+
+
+def type_of(key: str, default: object, annotated: str | None) -> str:
+    """Return what a key must be: as its class says, else what its default is; empty: anything, where that is null."""
+    if key in FRACTIONS:
+        return "float"
+    if annotated is not None:
+        return "|".join(word for word in annotated.split("|") if word != "None")
+    if default is None:
+        return ""
+    kind = "int" if isinstance(default, Derived) else type(default).__name__
+    return "list" if kind == "tuple" else kind
+
+
+def fits(value: Any, types: str) -> bool:
+    """Tell whether a value is of one of these types. true is no number."""
+    return any(_is(value, one) for one in types.split("|"))
+
+
+def spoken(types: str) -> str:
+    """Return the types as a person reads them."""
+    return " or ".join(_SPOKEN.get(one, one) for one in types.split("|"))
+
+
+def _is(value: Any, one: str) -> bool:
+    outer, _, inner = one.partition("[")
+    if not isinstance(value, _OF_JSON[outer]) or (isinstance(value, bool) and outer != "bool"):
+        return False
+    return not inner or (isinstance(value, list) and all(_is(item, inner.rstrip("]")) for item in value))

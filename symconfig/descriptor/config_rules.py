@@ -106,7 +106,7 @@ def layers(reader: Reading) -> None:
     for kind, block in reader.architecture.blocks.items():
         mine = [one == kind for one in types]
         if any(mine):
-            mixers.append({**block(values), **({} if all(mine) else {"layers": mine})})
+            mixers.append({**block.mixer(values), **({} if all(mine) else {"layers": mine})})
     if mixers:
         fields["mixers"] = mixers
 

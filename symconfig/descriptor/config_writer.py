@@ -1,7 +1,7 @@
 """A descriptor as the `config.json` that it could have come from: the inverse of the import, by the same tables.
 
-A key is written where the import would read it to a field; what only a rule reads is written by the family's `writes`,
-else found by asking the import (`config_search`). What the file then says is read back: `unsaid` names what is lost.
+A key is written where the import would read it to a field; what a block or a rule reads is written by it. What the file
+then says is read back: `unsaid` names what is lost.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 from symconfig.descriptor.architectures import architectures
-from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture
+from symconfig.descriptor.architectures.architecture import CHUNKED, FULL, INDEXED, SLIDING, Architecture
 from symconfig.descriptor.architectures.class_defaults import class_of, defaults, families
 from symconfig.descriptor.architectures.fields import goes_to
 from symconfig.descriptor.architectures.keys import ACTIVATIONS, NULL_IS_NONE
-from symconfig.descriptor.config_search import Wanted, searched
 from symconfig.descriptor.document import nearest, shorten
 from symconfig.descriptor.huggingface import import_config
-from symconfig.descriptor.layer_keys import layer_keys
+from symconfig.descriptor.layers import Keys, Mlp
 from symconfig.descriptor.meaning import TRAINED, flat, meaning
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem
@@ -34,19 +33,18 @@ def config_json(model: ModelDescriptor) -> Json:
     kind, architecture = _family(model)
     values = _values(model, architecture, kind)
     values |= layer_keys(model, architecture, values)
-    if architecture.writes is not None:
-        values |= architecture.writes(model)
+    for rule in architecture.rules:
+        values |= rule.write(model) if rule.write is not None else {}
     head = {"architectures": [class_of(kind)], "model_type": kind}
     # A padding token is a tokenizer's, and would have to lie inside a tiny model's vocabulary; some classes demand one.
     padding = values.pop("pad_token_id", None)
     tail = {"torch_dtype": model.torch_dtype, "use_cache": False, "pad_token_id": padding}
-    config = searched({**head, **values, **tail}, architecture, _wanted(model), _read)
-    return _as_the_class_spells(kind, architecture, config)
-
-
-def _as_the_class_spells(kind: str, architecture: Architecture, config: Json) -> Json:
-    """Return the file with the class's own spelling of keys that the import reads under another."""
+    config = {**head, **values, **tail}
     own = defaults(families()[kind])
+    for block in architecture.blocks.values():
+        sizes = block.write(model).items()
+        config |= {key: value for key, value in sizes if key not in config and value != own.get(key)}
+    # The class's own spelling of keys that the import reads under another.
     other = {key: name for name, key in architecture.same_as.items() if name in own and key not in own}
     return {other.get(key, key): value for key, value in config.items()}
 
@@ -72,9 +70,10 @@ def differences(model: ModelDescriptor, reread: ModelDescriptor) -> Iterator[tup
 
     What a model has there, and what the other.
     """
-    wanted, theirs = _wanted(model), _computed(reread)
-    for name in wanted.missing(theirs):
-        yield name, _short(wanted.get(name)), _short(theirs.get(name))
+    mine, theirs, plain = _computed(model), _computed(reread), flat(model)  # plain: what stands for nothing in it, too
+    for name in sorted({*mine, *theirs}):
+        if (own := mine.get(name, plain.get(name))) != theirs.get(name):
+            yield name, _short(own), _short(theirs.get(name))
 
 
 def class_of_network(model: ModelDescriptor) -> str:
@@ -155,14 +154,6 @@ def _rope(model: ModelDescriptor, architecture: Architecture, kind: str) -> Json
     return values
 
 
-def _read(config: Mapping[str, Any]) -> dict[str, object]:
-    return _computed(import_config(config, "config.json", "model"))
-
-
-def _wanted(model: ModelDescriptor) -> Wanted:
-    return Wanted(_computed(model), flat(model))
-
-
 def _computed(model: ModelDescriptor) -> dict[str, object]:
     """Return what a model computes and how it is trained, without its adapter, which no `config.json` has."""
     plain = flat(model)
@@ -174,3 +165,69 @@ def _short(value: object) -> str:
     if isinstance(value, list) and value and all(isinstance(one, dict) and "block" in one for one in value):
         return ", ".join(str(one["block"]) for one in value)
     return "none" if value is None else shorten(value)
+
+
+Pairs = Iterator[tuple[str, Any]]
+
+
+def layer_keys(model: ModelDescriptor, architecture: Architecture, written: Mapping[str, Any]) -> Json:
+    """Return windows, chunks, blocks and experts by layer. written: the keys that are there already."""
+    values = {**architecture.defaults, **written}
+    return dict(_windows(model, architecture, values)) | dict(_experts(model, architecture))
+
+
+def _windows(model: ModelDescriptor, architecture: Architecture, values: Mapping[str, Any]) -> Pairs:
+    defaults, windows = architecture.defaults, any(model.sliding_layers)
+    width = "attention_chunk_size" if model.chunked_attention else "sliding_window"
+    own: Json = {}
+    unless = _usual(architecture, values, model.num_hidden_layers)
+    if width in defaults and (windows or (defaults[width] is not None and unless != [FULL] * len(unless))):
+        own[width] = model.sliding_window
+    if "use_sliding_window" in defaults:
+        own["use_sliding_window"] = windows
+    yield from own.items()
+    types = list(_types(model, architecture, values))
+    usual = _usual(architecture, {**values, **own}, model.num_hidden_layers)
+    if "layer_types" in defaults and (architecture.blocks or not types == usual == [FULL] * len(types)):
+        yield "layer_types", types
+
+
+def _types(model: ModelDescriptor, architecture: Architecture, values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the type of each layer, as its class calls it."""
+    called = {block.name: kind for kind, block in reversed(tuple(architecture.blocks.items()))}
+    for kind in model.kind_of_layer:
+        own = kind.beside or (None if kind.attends else kind.mixer)
+        if own is not None and own in called:
+            yield called[own]
+        else:
+            full = INDEXED if kind.keys is not Keys.ALL and INDEXED in architecture.known_layers else FULL
+            yield (CHUNKED if model.chunked_attention else SLIDING) if kind.window else full
+
+
+def _usual(architecture: Architecture, values: Mapping[str, Any], layers: int) -> list[str]:
+    """Return the types that a file without a list of them means."""
+    if isinstance(listed := architecture.defaults.get("layer_types"), list):
+        return listed
+    if values.get("use_sliding_window") is False and not architecture.blocks:
+        return [FULL] * layers
+    return [FULL] * layers if architecture.layers is None else list(architecture.layers(values, layers))
+
+
+def _experts(model: ModelDescriptor, architecture: Architecture) -> Pairs:
+    experts, defaults = model.experts, architecture.defaults
+    if experts is None:
+        return
+    if "n_shared_experts" in defaults:
+        yield "n_shared_experts", experts.shared_expert_intermediate_size // experts.moe_intermediate_size
+    if architecture.groups_with is not None:
+        yield "topk_method", architecture.groups_with if experts.n_group else "greedy"
+    for key in ("n_group", "topk_group"):
+        if key in defaults and getattr(experts, key) is None:
+            yield key, 1  # the choice among all is that among one group
+    kinds = [kind.mlp for kind in model.kind_of_layer]
+    if "mlp_layer_types" in defaults:
+        yield "mlp_layer_types", ["sparse" if one is Mlp.MOE else "dense" for one in kinds]
+    elif "mlp_only_layers" in defaults:
+        every = experts.moe_layer_freq
+        dense = [index for index, one in enumerate(kinds) if one is not Mlp.MOE and (index + 1) % every == 0]
+        yield "mlp_only_layers", dense

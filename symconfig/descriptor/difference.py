@@ -8,11 +8,10 @@ from functools import partial
 from typing import Any
 
 from symconfig.descriptor.amounts import SIZE, SPEED, Kind, amount
-from symconfig.descriptor.carried import carried
 from symconfig.descriptor.cluster import ClusterDescriptor, Kernels, Level
 from symconfig.descriptor.document import Document, KeyPath, dotted, nearest, shorten
 from symconfig.descriptor.given import Given
-from symconfig.descriptor.levels import Levels, merged, with_gpus_per_node
+from symconfig.descriptor.levels import Levels, carried, merged, with_gpus_per_node
 from symconfig.descriptor.mesh import NETWORK
 from symconfig.descriptor.network import (
     at_rate,

@@ -15,8 +15,7 @@ from symconfig.descriptor.architectures import architectures, refused
 from symconfig.descriptor.architectures.architecture import Architecture
 from symconfig.descriptor.architectures.class_defaults import families
 from symconfig.descriptor.architectures.keys import COMMON_IGNORED
-from symconfig.descriptor.architectures.multimodal import AROUND, Around
-from symconfig.descriptor.architectures.vision import BESIDE_TEXT
+from symconfig.descriptor.architectures.multimodal import BESIDE_TEXT, MULTIMODAL
 from symconfig.descriptor.config_reader import DTYPE_KEYS, ConfigReader
 from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath, Place, nearest, shorten
 from symconfig.descriptor.model import ModelDescriptor
@@ -149,16 +148,16 @@ def _text_section(
 
     where: its section, and its type.
     """
-    (section, kind), around = where, AROUND.get(data["model_type"], Around())
+    (section, kind), around = where, MULTIMODAL.get(data["model_type"])
     text = data.get(section)
-    if text is None and around.flat:
+    if text is None and around is not None and around.flat:
         known = {SECTION, *BESIDE_TEXT} - {*COMMON_IGNORED, *_INHERITED}
         return {**{key: data[key] for key in data if key not in known}, "model_type": kind}, ()
     if not isinstance(text, dict):
         raise InputError(document.problem("this section is missing or not an object", (section,)))
     inherited = {key: data[key] for key in _INHERITED if key in data}
     language = {"model_type": kind, **inherited, **text}
-    if data["model_type"] in AROUND:
+    if around is not None:
         language[_TIED] = data.get(_TIED, around.tied) or (around.ties and text.get(_TIED, False))
     return language, (section,)
 

@@ -19,7 +19,7 @@ from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.training import WITH_OR_WITHOUT, Task, Training
 from symconfig.descriptor.tuning import Preference, Sequences
 
-Backend = Literal["megatron", "deepspeed"]
+Backend = Literal["megatron", "deepspeed", "fsdp"]
 PIN_NAMES = (
     "tp",
     "pp",

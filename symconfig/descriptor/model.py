@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from symconfig.descriptor.layers import NO_MIXER, Keys, LayerKind, Mixer, Mlp, Pairs, Turn
+from symconfig.descriptor.layers import Keys, LayerKind, Mixer, Mlp, Pairs, Turn, layers_problems
 from symconfig.descriptor.reuse import LayerInputs, Loop, SharedBlock, Streams
 from symconfig.descriptor.sections import (
     FUSED_TARGETS,
@@ -246,7 +246,7 @@ class ModelDescriptor(Sparse):
                     f"sliding_window_pattern has {len(self.sliding_window_pattern)} entries for "
                     f"{self.num_hidden_layers} layers"
                 )
-        problems += self._layers_problems()
+        problems += layers_problems(self)
         if self.experts and self.experts.first_k_dense_replace > self.num_hidden_layers:
             problems.append("experts.first_k_dense_replace is more than num_hidden_layers")
         if self.position is Position.ROPE and self.rotary_dim % 2:
@@ -266,64 +266,6 @@ class ModelDescriptor(Sparse):
     def names_target(self, target: AdapterTarget) -> bool:
         """Return whether modules of such models have a name. A fused layer is the framework's, so any model may."""
         return target in FUSED_TARGETS or (target in QWEN_TARGETS) == (self.model_type == "qwen")
-
-    def _layers_problems(self) -> list[str]:
-        """Return what is wrong with fields that have one entry per layer."""
-        lists: dict[str, tuple[object, ...] | None] = {
-            "mlp_layers": self.mlp_layers,
-            "rope_layers": self.rope_layers,
-            "mlp_sparsity": self.mlp_sparsity,
-            "experts.layers": self.experts.layers if self.experts else None,
-            "indexer.layers": self.indexer.layers if self.indexer else None,
-            "shared_block.layers": self.shared_block.layers if self.shared_block else None,
-            **(self.loop.lists() if self.loop else {}),
-        } | {f"mixers[{index}].layers": mixer.layers for index, mixer in enumerate(self.mixers)}
-        problems = [
-            f"{name} has {len(entries)} entries for {self.num_hidden_layers} layers"
-            for name, entries in lists.items()
-            if entries is not None and len(entries) != self.num_hidden_layers
-        ]
-        if problems:
-            return problems
-        problems += [] if self.loop is None else list(self.loop.problems())
-        problems += self._pairs_problems()
-        everywhere = (True,) * self.num_hidden_layers
-        for index in range(self.num_hidden_layers):
-            own = [mixer.block for mixer in self.mixers if (mixer.layers or everywhere)[index]]
-            if len(own) > 1:
-                return [f"mixers: layer {index} has {' and '.join(own)}, need one at most"]
-            if own == [NO_MIXER] and not (self.mlp_layers or everywhere)[index]:
-                return [f"layer {index} has neither a mixer nor an MLP"]
-        low = self.latent
-        if low and low.queries_of_both and (low.q_lora_rank is None or self.attention_gate != "channel"):
-            problems.append("latent.queries_of_both needs q_lora_rank and an attention_gate by channel")
-        if self.indexer and (self.latent is None or self.latent.q_lora_rank is None):
-            problems.append("indexer needs latent attention with q_lora_rank: it reads the low-rank queries")
-        if self.indexer and self.indexer.layers:
-            seeing = (own for own, window in zip(self.indexer.layers, self.sliding_layers, strict=False) if not window)
-            if not next(seeing, True):
-                problems.append("indexer.layers: the first layer without a window takes a choice that none made before")
-        sizes: dict[str, int] = {}
-        for mixer in self.mixers:
-            for name, size in mixer.sizes.items():
-                if sizes.setdefault(name, size) != size:
-                    problems.append(f"mixers give {name} as {sizes[name]} and as {size}")
-        return problems
-
-    def _pairs_problems(self) -> list[str]:
-        """Return what is wrong with layers that read the keys and values of others."""
-        first = self.num_hidden_layers - self.num_kv_shared_layers
-        if self.sliding_window_pattern is not None and len(self.sliding_window_pattern) != self.num_hidden_layers:
-            return []
-        if first == self.num_hidden_layers:
-            return [] if self.wide_intermediate_size is None else ["wide_intermediate_size needs num_kv_shared_layers"]
-        if self.attention is not Attention.GQA or first < 1:
-            return ["num_kv_shared_layers needs plain attention, and a layer before them"]
-        if missing := {self._own(i) for i in range(first, self.num_hidden_layers)} - {
-            self._own(i) for i in range(first)
-        }:
-            return [f"num_kv_shared_layers: no layer before them has the keys of {len(missing)} of their kinds"]
-        return []
 
     @cached_property
     def moe_layers(self) -> tuple[bool, ...]:
@@ -391,7 +333,7 @@ class ModelDescriptor(Sparse):
             return Turn.NONE
         return Turn.HOLDS if self.holder(index) == index else Turn.CALLS
 
-    def _own(self, index: int) -> str | bool:
+    def mixes(self, index: int) -> str | bool:
         """Return what tells the keys and values of layers apart: a window, or a block in attention's place."""
         own = next((mixer for mixer in self.mixers if mixer.layers is None or mixer.layers[index]), None)
         return self.sliding_layers[index] if own is None else own.block
@@ -402,8 +344,8 @@ class ModelDescriptor(Sparse):
             return Pairs.OWN
         if index >= first:
             return Pairs.BORROWED
-        later = (self._own(other) for other in range(index + 1, first))
-        return Pairs.OWN if self._own(index) in later else Pairs.LENT
+        later = (self.mixes(other) for other in range(index + 1, first))
+        return Pairs.OWN if self.mixes(index) in later else Pairs.LENT
 
     def _keys(self, index: int) -> Keys:
         if self.indexer is None or self.sliding_layers[index]:

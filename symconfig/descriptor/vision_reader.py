@@ -1,4 +1,4 @@
-"""Reads the vision tower of a multimodal `config.json`, by the tables of `architectures/vision.py`."""
+"""Reads the vision tower of a multimodal `config.json`, by the tables of `architectures/multimodal.py`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from symconfig.descriptor.architectures import class_defaults
-from symconfig.descriptor.architectures.projectors import Unfit
-from symconfig.descriptor.architectures.vision import (
+from symconfig.descriptor.architectures.multimodal import (
     BESIDE_TEXT,
     MULTIMODAL,
     NAMES,
@@ -18,6 +17,7 @@ from symconfig.descriptor.architectures.vision import (
     Multimodal,
     Tower,
 )
+from symconfig.descriptor.architectures.projectors import Unfit
 from symconfig.descriptor.document import Document, shorten
 from symconfig.descriptor.vision import Vision
 from symconfig.errors import Problem

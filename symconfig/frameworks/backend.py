@@ -26,6 +26,7 @@ class Told(Enum):
 
     OPTIONS = auto()  # options of the training program
     JSON = auto()  # a DeepSpeed JSON, beside the arguments of the program that loads it
+    CODE = auto()  # the training program itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,15 +11,15 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.backend import Backend
 from symconfig.frameworks.deepspeed.backend import DEEPSPEED
 from symconfig.frameworks.facts import Fixed, flash
-from symconfig.frameworks.fsdp.behaviour import FSDP
+from symconfig.frameworks.fsdp.backend import FSDP
 from symconfig.frameworks.megatron.backend import MEGATRON
 from symconfig.frameworks.megatron.behaviour import MEGATRON_LOCAL
 from symconfig.plans.unknown import UNKNOWN
 
 # What plans are made for, the usual one first.
-BACKENDS: Mapping[str, Backend] = {backend.name: backend for backend in (MEGATRON, DEEPSPEED)}
+BACKENDS: Mapping[str, Backend] = {backend.name: backend for backend in (MEGATRON, DEEPSPEED, FSDP)}
 # What runs are measured with, in the cost model's terms.
-FRAMEWORKS = {framework.name: framework for framework in (*(each.usual for each in BACKENDS.values()), FSDP)}
+FRAMEWORKS = {backend.usual.name: backend.usual for backend in BACKENDS.values()}
 
 # With layers of their own, where they usually run another library's (`Framework.engine`).
 OWN_LAYERS = {MEGATRON_LOCAL.name: MEGATRON_LOCAL}

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from symconfig.frameworks.constraint import Constraint, in_force
 from symconfig.frameworks.deepspeed import constraints as deepspeed
 from symconfig.frameworks.deepspeed import maturity as deepspeed_maturity
+from symconfig.frameworks.fsdp import constraints as fsdp
 from symconfig.frameworks.maturity import Option
 from symconfig.frameworks.megatron import constraints as megatron
 from symconfig.frameworks.megatron import maturity as megatron_maturity
@@ -14,6 +15,7 @@ from symconfig.frameworks.megatron import maturity as megatron_maturity
 _OPTIONS: Mapping[str, tuple[Option, ...]] = {
     "megatron": megatron_maturity.OPTIONS,
     "deepspeed": deepspeed_maturity.OPTIONS,
+    "fsdp": deepspeed_maturity.OPTIONS,
 }
 
 
@@ -24,5 +26,5 @@ def options(backend: str) -> tuple[Option, ...]:
 
 def constraints(backend: str, release: str) -> tuple[Constraint, ...]:
     """Return the constraints that hold for a release of a framework."""
-    table = {"megatron": megatron.MEGATRON, "deepspeed": deepspeed.DEEPSPEED}[backend]
+    table = {"megatron": megatron.MEGATRON, "deepspeed": deepspeed.DEEPSPEED, "fsdp": fsdp.FSDP}[backend]
     return in_force(table, release)

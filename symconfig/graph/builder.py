@@ -17,13 +17,13 @@ from symconfig.graph.operator import (
     Gradients,
     Leg,
     Operator,
-    OpKind,
     Place,
     Product,
     Scratch,
     Tensor,
     Use,
     Weight,
+    Work,
 )
 
 
@@ -98,12 +98,11 @@ class Builder:
         self._add(
             Operator(
                 name=name,
-                kind=OpKind.MATMUL,
+                work=Work.MATMUL,
                 loops=tuple(nest),
-                inputs=(Use(x),),
+                inputs=(Use(x), Use(weight), *((Use(bias),) if bias else ())),
                 outputs=tuple(outputs),
                 contracted=tuple(contracted),
-                weights=(weight, *((bias,) if bias else ())),
                 saves=() if keeps is None else (keeps,),
                 low_precision=low_precision,
                 sums_bias=sums_bias and bias is not None and not bias.frozen,
@@ -116,11 +115,11 @@ class Builder:
         self, name: str, x: Use, y: Use, contracted: Sequence[str], output: Tensor, buffered: bool = False
     ) -> Tensor:
         """Return x * y, two activations."""
-        loops = dict.fromkeys((*x.dims(), *y.dims()))
+        loops = dict.fromkeys((*x.loops, *y.loops))
         self._add(
             Operator(
                 name,
-                OpKind.MATMUL,
+                Work.MATMUL,
                 tuple(loops),
                 (x, y),
                 (Use(output),),
@@ -166,7 +165,7 @@ class Builder:
         nest = dict.fromkeys(
             (
                 *loops,
-                *(dim for use in uses for dim in use.dims()),
+                *(dim for use in uses for dim in use.loops),
                 *output.dims,
                 *(dim for weight in weights for dim in weight.dims),
             )
@@ -174,12 +173,11 @@ class Builder:
         self._add(
             Operator(
                 name=name,
-                kind=OpKind.ELEMENTWISE,
+                work=Work.MEMORY,
                 loops=tuple(nest),
-                inputs=uses,
+                inputs=(*uses, *map(Use, weights)),
                 outputs=(Use(output), *map(Use, beside)),
                 contracted=tuple(contracted),
-                weights=tuple(weights),
                 saves=tuple(saves),
                 modules=(),
                 sums=sums,
@@ -222,22 +220,21 @@ class Builder:
         casts what it reads, and keeps those copies and its result's. keys, among: see Operator. beside: which keys it
         reads, or a mask over them; keeps: of these, what it keeps.
         """
-        over, heads, shared = k.dims()[-3], q.dims()[-2], k.dims()[-2]
+        over, heads, shared = k.loops[-3], q.loops[-2], k.loops[-2]
         kept = (q.tensor, k.tensor, v.tensor, output)
-        loops = dict.fromkeys((*q.dims(), *k.dims(), *v.dims()))
+        loops = dict.fromkeys((*q.loops, *k.loops, *v.loops))
         self._add(
             Operator(
                 name=name,
-                kind=OpKind.ATTENTION,
+                work=Work.ATTENTION,
                 loops=tuple(loops),
-                inputs=(q, k, v, *beside),
+                inputs=(q, k, v, *beside, *map(Use, weights)),
                 outputs=(Use(output),),
                 contracted=(over,),
-                weights=tuple(weights),
                 saves=(*(map(in_eight_bits, kept) if in_fp8 else kept), statistics, *keeps),
                 keys=keys,
                 among=among,
-                whole=tuple(dict.fromkeys((over, q.dims()[-1], v.dims()[-1]))),
+                whole=tuple(dict.fromkeys((over, q.loops[-1], v.loops[-1]))),
                 together=((heads, shared),) if heads != shared else (),
             )
         )
@@ -247,8 +244,8 @@ class Builder:
         """Give the module OPERATORS to those operators of a layer that are part of it."""
         products = 0
         for index, op in enumerate(self.operators):
-            products += op.kind is OpKind.MATMUL and len(op.weights) > 0
-            light = op.kind is OpKind.ELEMENTWISE or (op.kind is OpKind.MATMUL and op.weights and products % 2 == 0)
+            products += op.work is Work.MATMUL and len(op.weights) > 0
+            light = op.work is Work.MEMORY or (op.work is Work.MATMUL and op.weights and products % 2 == 0)
             if light and LAYER in op.modules:
                 self.operators[index] = replace(op, modules=(*op.modules, OPERATORS))
 
@@ -286,7 +283,7 @@ def _backward(operators: Sequence[Operator], leaves: frozenset[str]) -> Iterator
         if op.gradients is Gradients.NONE:
             unwanted.update(use.tensor.name for use in op.outputs)
             yield op
-        elif any(use.tensor.name not in unwanted for use in op.inputs):
+        elif any(use.tensor.name not in unwanted for use in op.activations):
             yield op
         elif op.trainable:
             yield replace(op, gradients=Gradients.WEIGHTS)

@@ -6,7 +6,7 @@ which its tensor was produced, and contracting a dim that is split makes it part
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
 
@@ -19,14 +19,25 @@ from symconfig.graph.derived import (
     Held,
     Matmul,
     Phase,
+    Task,
     Traffic,
     WeightShard,
-    Work,
     Workspace,
 )
-from symconfig.graph.layout import PARTIAL, WHOLE, Kind, Layout, Move, Place, moves
+from symconfig.graph.layout import PARTIAL, Kind, Layout, Move, Place, moves
 from symconfig.graph.monomial import ONE, Monomial
-from symconfig.graph.operator import LAYER, Block, Element, Gradients, Leg, Operator, OpKind, Tensor, Use, Weight
+from symconfig.graph.operator import (
+    LAYER,
+    Block,
+    Element,
+    Gradients,
+    Leg,
+    Operator,
+    Tensor,
+    Use,
+    Weight,
+    Work,
+)
 from symconfig.graph.scheme import Scheme
 
 
@@ -36,8 +47,8 @@ def derive(block: Block, scheme: Scheme) -> DerivedBlock:
     most options of a framework change some blocks only.
     """
     flow = Flow(block, scheme)
-    overwritten = {use.tensor.name for op in block.operators if op.overwrites for use in op.inputs}
-    work: list[Work] = []
+    overwritten = {use.tensor.name for op in block.operators if op.overwrites for use in op.activations}
+    work: list[Task] = []
     for op in block.operators:
         work.extend(item for item in _work(op, scheme) if item.phase in _PHASES[op.gradients])
     return DerivedBlock(
@@ -68,7 +79,7 @@ _STREAM = Tensor("residual", (d.BATCH, d.SEQUENCE, d.HIDDEN))
 def _alone(tensor: Tensor, scheme: Scheme) -> Layout:
     """Return where a tensor lies between operators: as any element-wise operator on it would put it."""
     use = Use(tensor)
-    return scheme.layout(Operator("", OpKind.ELEMENTWISE, tensor.dims, (use,), (use,)), use)
+    return scheme.layout(Operator("", Work.MEMORY, tensor.dims, (use,), (use,)), use)
 
 
 def _boundary(block: Block, scheme: Scheme) -> Monomial:
@@ -94,7 +105,7 @@ class Flow:
         for tensor in block.inputs:
             self._produce(tensor, None, self._at_border(tensor))
         for op in block.operators:
-            for use in op.inputs:
+            for use in op.activations:
                 self.uses[use.tensor.name].append((op, scheme.layout(op, use)))
             for use in op.outputs:
                 self._produce(use.tensor, op, scheme.layout(op, use, produced=True))
@@ -137,7 +148,7 @@ class Flow:
                 reduces = move.kind in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER)
                 owner = producer if reduces or op is None else op
                 times = producer.sums if reduces and producer else 1
-                work = (owner.name, Phase.FORWARD) if owner and owner.kind is not OpKind.ELEMENTWISE else None
+                work = (owner.name, Phase.FORWARD) if owner and owner.work is not Work.MEMORY else None
                 result.append(_collective(tensor, move, Phase.FORWARD, owner, work, times, chunked=True))
         return result
 
@@ -152,16 +163,16 @@ class Flow:
             if op and op.gradients is not Gradients.ALL:
                 continue
             given = layout if op is None else _gradient_layout(op, self._use(op, name), self.scheme)
-            sources.setdefault((given, op.name if op and op.apart and wanted.where("tp") == WHOLE else ""), op)
+            sources.setdefault((given, op.name if op and op.apart and wanted.where("tp") is None else ""), op)
         result = []
         for (given, _), op in sources.items():
             for move in moves(given, wanted, d.elements(tensor.dims)):
                 work, chunked = None, False
-                if op and op.kind is OpKind.MATMUL and op.trainable:
+                if op and op.work is Work.MATMUL and op.trainable:
                     work = (op.name, Phase.WEIGHT)
-                elif op and op.kind is OpKind.ATTENTION:
+                elif op and op.work is Work.ATTENTION:
                     work = (op.name, Phase.INPUT)
-                elif producer and producer.kind is OpKind.MATMUL and move.kind is Kind.ALL_GATHER:
+                elif producer and producer.work is Work.MATMUL and move.kind is Kind.ALL_GATHER:
                     work, chunked = (producer.name, Phase.INPUT), True
                 result.append(_collective(tensor, move, Phase.INPUT, op or producer, work, chunked=chunked))
         return result
@@ -223,9 +234,9 @@ class Flow:
     def _kept_element(self, tensor: Tensor, names: list[str]) -> Element:
         """Return the element that is kept. Low-precision matmuls share the 16-bit tensor that something else keeps."""
         low = {op.name for op in self.block.operators if op.low_precision}
-        if names and tensor.element is Element.ACTIVATION and low.issuperset(names):
+        if names and tensor.kind is Element.ACTIVATION and low.issuperset(names):
             return Element.MATMUL_INPUT
-        return tensor.element
+        return tensor.kind
 
     def _kept_layout(self, produced: Layout, used: Layout) -> Layout:
         """Return the layout in which a tensor is kept: gathered over tp or cp, as its shard, to be gathered again; a
@@ -254,7 +265,7 @@ def _collective(
         kind=move.kind,
         axes=move.axes,
         elements=d.local(move.elements),
-        element=tensor.element,
+        element=tensor.kind,
         phase=phase,
         owner=owner.name if owner else "",
         beside=beside,
@@ -269,75 +280,61 @@ def _collective(
 
 def _gradient_layout(op: Operator, use: Use, scheme: Scheme) -> Layout:
     """Return how the gradient of an input leaves the backward of `op`."""
-    names = {theirs: ours for ours, theirs in use.names}
-    dims = set(use.dims())
+    dim_of = dict(zip(use.loops, use.tensor.dims, strict=True))
     relabels = not {*d.SLOT_DIMS}.isdisjoint(op.loops) and d.SEQUENCE in op.loops
     places: dict[str, Place] = {}
     for axis, splits in scheme.assign(op).items():
-        mine = [dim for dim in splits if dim in dims]
+        mine = [loop for loop in splits if loop in dim_of]
         if mine:
-            places[axis] = names.get(mine[0], mine[0])
+            places[axis] = dim_of[mine[0]]
         elif not relabels:
             places[axis] = PARTIAL
     return Layout.of(places)
 
 
-def _extent(dims: list[str], parts: Mapping[str, tuple[str, ...]]) -> Monomial:
+def _extent(dims: Sequence[str], parts: Mapping[str, tuple[str, ...]]) -> Monomial:
     return d.local(d.elements(dims) / Monomial.of(*(axis for dim in dims for axis in parts.get(dim, ()))))
 
 
-def _work(op: Operator, scheme: Scheme) -> list[Work]:
-    if op.kind is OpKind.MATMUL:
+def _work(op: Operator, scheme: Scheme) -> list[Task]:
+    if op.work is Work.MATMUL:
         return _matmuls(op, scheme)
-    if op.kind is OpKind.ATTENTION:
+    if op.work is Work.ATTENTION:
         parts = scheme.parts(op)
-        queries = _extent(list(op.inputs[0].dims()[:-1]), parts)
-        channels = (op.inputs[0].dims()[-1], op.inputs[2].dims()[-1])
+        queries = _extent(op.queries, parts)
         steps = Monomial.of(*(axis for axis in parts.get(d.SEQUENCE, ()) if axis == "cp"))
         return [
-            AttentionWork(op.name, phase, queries, op.keys or "", channels, steps, op.among)
+            AttentionWork(op.name, phase, queries, op.keys or "", op.channels_of, steps, op.among)
             for phase in (Phase.FORWARD, Phase.INPUT)
         ]
     return _traffic(op, scheme)
 
 
-def _matmuls(op: Operator, scheme: Scheme) -> list[Work]:
+def _matmuls(op: Operator, scheme: Scheme) -> list[Task]:
     parts = scheme.parts(op)
-    first = set(op.inputs[0].dims())
-    second = set(op.weights[0].dims) if op.weights else set(op.inputs[1].dims())
-    batch = _extent([x for x in op.loops if x in first and x in second and x not in op.contracted], parts)
-    m = _extent([x for x in op.loops if x in first and x not in second], parts)
-    n = _extent([x for x in op.loops if x in second and x not in first], parts)
-    k = _extent([x for x in op.loops if x in op.contracted], parts)
-    low, turns = op.low_precision, _extent(list(op.per), parts)
-    result: list[Work] = [
-        Matmul(op=op.name, phase=Phase.FORWARD, batch=batch, m=m, n=n, k=k, low_precision=low, turns=turns),
-        Matmul(op=op.name, phase=Phase.INPUT, batch=batch, m=m, n=k, k=n, low_precision=low, turns=turns),
-    ]
-    if op.trainable:
-        result.append(
-            Matmul(op=op.name, phase=Phase.WEIGHT, batch=batch, m=k, n=n, k=m, low_precision=low, turns=turns)
-        )
-    elif not op.weights:
-        result.append(Matmul(op=op.name, phase=Phase.INPUT, batch=batch, m=k, n=n, k=m, low_precision=low, turns=turns))
+    product, turns = op.factors.of(lambda loops: _extent(loops, parts)), _extent(op.per, parts)
+    shapes = [(Phase.FORWARD, product), (Phase.INPUT, product.gradients[0])]
+    if op.trainable or not op.weights:
+        shapes.append((Phase.WEIGHT if op.weights else Phase.INPUT, product.gradients[1]))
+    result: list[Task] = [Matmul(op.name, phase, *shape, op.low_precision, turns) for phase, shape in shapes]
     if op.sums_bias:
-        read = tuple((_local(use.tensor.dims, scheme.layout(op, use)), use.tensor.element) for use in op.outputs)
+        read = tuple((_local(use.tensor.dims, scheme.layout(op, use)), use.tensor.kind) for use in op.outputs)
         result.append(Traffic(op.name, Phase.WEIGHT, read, turns))
     return result
 
 
-def _traffic(op: Operator, scheme: Scheme) -> list[Work]:
+def _traffic(op: Operator, scheme: Scheme) -> list[Task]:
     def moved(uses: list[Use], factor: Fraction) -> tuple[tuple[Monomial, Element], ...]:
-        return tuple((_local(use.tensor.dims, scheme.layout(op, use)) * factor, use.tensor.element) for use in uses)
+        return tuple((_local(use.tensor.dims, scheme.layout(op, use)) * factor, use.tensor.kind) for use in uses)
 
-    ins, outs = list(op.inputs), list(op.outputs)
+    ins, outs = list(op.activations), list(op.outputs)
     saved = [next((use for use in (*ins, *outs) if use.tensor == tensor), Use(tensor)) for tensor in op.saves]
     extra = [use for use in saved if use not in ins and use not in outs]
     forward, backward = op.traffic
     parts = scheme.parts(op)
-    turns = _extent(list(op.per), parts)
+    turns = _extent(op.per, parts)
     between = [tuple(moved([Use(each.tensor)], Fraction(each.passes[way]))[0] for each in op.scratch) for way in (0, 1)]
-    products = [(_extent(list(product.loops), parts), product.again) for product in op.products]
+    products = [(_extent(product.loops, parts), product.again) for product in op.products]
     return [
         Traffic(
             op=op.name,
@@ -361,16 +358,16 @@ def _traffic(op: Operator, scheme: Scheme) -> list[Work]:
     ]
 
 
-def _sorting(op: Operator, scheme: Scheme) -> list[Work]:
+def _sorting(op: Operator, scheme: Scheme) -> list[Task]:
     """Return the work of putting slots in the order of a rank's experts: those of all expert-tensor ranks, which gather
     them.
     """
     if not op.sorts:
         return []
-    use = next(use for use in (*op.inputs, *op.outputs) if d.SLOTS in use.tensor.dims)
+    use = next(use for use in (*op.activations, *op.outputs) if d.SLOTS in use.tensor.dims)
     slots = _local(use.tensor.dims, scheme.layout(op, use)) * Monomial.of("etp") * op.sorts
     among = Monomial.of(d.EXPERTS) / Monomial.of("ep") if op.sorts_experts else None
-    moved = ((slots, use.tensor.element),)
+    moved = ((slots, use.tensor.kind),)
     return [Traffic(op.name, phase, moved, ONE * 0, among) for phase in (Phase.FORWARD, Phase.INPUT)]
 
 
@@ -378,12 +375,12 @@ def _workspace(op: Operator, scheme: Scheme, overwritten: set[str]) -> Workspace
     """Return the workspace of a backward. The gradient of an overwritten tensor lies in what was kept for it, so it
     takes no room of its own.
     """
-    moved = op.outputs if op.in_place else (*op.inputs, *op.outputs)
+    moved = op.outputs if op.in_place else (*op.activations, *op.outputs)
     uses = [use for use in moved if use.tensor.name not in overwritten]
-    weight = op.weights[0] if op.kind is OpKind.MATMUL and op.trainable and op.weights else None
+    weight = op.weights[0] if op.work is Work.MATMUL and op.trainable and op.weights else None
     return Workspace(
         op.name,
-        tuple((_local(use.tensor.dims, scheme.layout(op, use)), use.tensor.element) for use in uses),
+        tuple((_local(use.tensor.dims, scheme.layout(op, use)), use.tensor.kind) for use in uses),
         d.local(d.elements(weight.dims) / weight_layout(op, weight, scheme)[0].parts()) if weight else None,
         LAYER in op.modules,
         _local(op.outputs[0].tensor.dims, scheme.layout(op, op.outputs[0])) if op.buffered else None,
@@ -411,7 +408,7 @@ def _weights(op: Operator, scheme: Scheme) -> list[WeightShard]:
                 row=_row(op, weight, layout),
                 table=weight.table,
                 joined=weight.joined,
-                matrix=op.kind is OpKind.MATMUL and len(set(weight.dims) - {d.EXPERTS}) > 1,
+                matrix=op.work is Work.MATMUL and len(set(weight.dims) - {d.EXPERTS}) > 1,
             )
         )
     return result
@@ -420,7 +417,7 @@ def _weights(op: Operator, scheme: Scheme) -> list[WeightShard]:
 def _row(op: Operator, weight: Weight, layout: Layout) -> Monomial:
     """Return the dim that a product sums over, or that one look-up reads."""
     dims = [dim for dim in weight.dims if dim != d.EXPERTS]
-    across = [dim for dim in dims if dim in op.contracted] if op.kind is OpKind.MATMUL else dims[1:]
+    across = [dim for dim in dims if dim in op.contracted] if op.work is Work.MATMUL else dims[1:]
     split = Layout(tuple((axis, place) for axis, place in layout.places if place in across))
     return d.local(d.elements(across) / split.parts())
 
@@ -434,7 +431,7 @@ def weight_layout(op: Operator, weight: Weight, scheme: Scheme) -> tuple[Layout,
             mine and axis != "cp"
         ):  # every context-parallel rank holds the weights of all heads, and uses those of its own
             places[axis] = mine[0]
-        elif not set(splits) <= set(op.contracted) or _alone(op.outputs[0].tensor, scheme).where(axis) != WHOLE:
+        elif not set(splits) <= set(op.contracted) or _alone(op.outputs[0].tensor, scheme).where(axis):
             summed.append(axis)
         # else a bias of a contracted matmul: it is added after the reduction, so that every rank has its whole gradient
     return Layout.of(places), tuple(summed)

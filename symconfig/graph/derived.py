@@ -63,7 +63,7 @@ class Traffic:
     products: tuple[tuple[Monomial, int], ...] = ()
 
 
-Work = Matmul | AttentionWork | Traffic
+Task = Matmul | AttentionWork | Traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class DerivedBlock:
 
     name: str
     scheme: Scheme
-    work: tuple[Work, ...]
+    work: tuple[Task, ...]
     collectives: tuple[Collective, ...]
     held: tuple[Held, ...]
     weights: tuple[WeightShard, ...]

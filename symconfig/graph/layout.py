@@ -27,8 +27,10 @@ Place = str | int
 Column = int | NDArray[np.int64]
 Truth = bool | NDArray[np.bool_]
 
+INSTANCES = "instances"  # of the optimizer: an axis of ranks that hold the same parts of its state
+
 # Order in which axes are named in a collective; also innermost first in the dense rank grid.
-AXES = ("tp", "cp", "dp", "etp", "ep", "edp", "pp")
+AXES = ("tp", "cp", "dp", "etp", "ep", "edp", INSTANCES, "pp")
 
 
 class Kind(StrEnum):
@@ -37,6 +39,11 @@ class Kind(StrEnum):
     ALL_GATHER = "all-gather"
     ALL_TO_ALL = "all-to-all"
     SEND = "send to neighbours"  # of the rows that a window needs beside its own
+
+    @property
+    def passes(self) -> float:
+        """Return how often a ring brings the larger buffer past every rank."""
+        return 2.0 if self is Kind.ALL_REDUCE else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +58,15 @@ class Layout:
     def of(places: Mapping[str, Place]) -> Layout:
         return Layout(tuple(sorted(places.items())))
 
-    def where(self, axis: str) -> Place:
-        return next((place for name, place in self.places if name == axis), WHOLE)
+    def where(self, axis: str) -> Place | None:
+        return next((place for name, place in self.places if name == axis), None)
 
     def axes_on(self, place: Place) -> tuple[str, ...]:
         return tuple(axis for axis in AXES if self.where(axis) == place)
+
+    def at(self, axes: Iterable[str], place: Place) -> Layout:
+        """Return the layout with these axes at one place, and the others where they are."""
+        return Layout.of({**dict(self.places), **dict.fromkeys(axes, place)})
 
     @property
     def partial(self) -> tuple[str, ...]:
@@ -94,7 +105,7 @@ def moves(produced: Layout, used: Layout, elements: Monomial) -> tuple[Move, ...
     axes = [axis for axis in AXES if produced.where(axis) != used.where(axis)]
     if not axes:
         return ()
-    numbers: dict[Place, int] = {place: place for place in (WHOLE, PARTIAL, FLAT)}
+    numbers: dict[Place | None, int] = {None: WHOLE, PARTIAL: PARTIAL, FLAT: FLAT}
     given, taken = (
         [numbers.setdefault(place, len(numbers)) for place in map(layout.where, axes)] for layout in (produced, used)
     )

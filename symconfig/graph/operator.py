@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
+from typing import Generic, NamedTuple, TypeVar
 
 from symconfig.graph import dims as d
+
+T = TypeVar("T")
+S = TypeVar("S")
 
 
 class Element(StrEnum):
@@ -31,10 +36,16 @@ ELEMENT_BYTES = {
 FOUR_BIT_BYTES = 0.55  # with the scale of each block of 64 weights (QLoRA, arXiv 2305.14314, section 3)
 
 
-class OpKind(StrEnum):
-    MATMUL = "matmul"
-    ATTENTION = "attention"
-    ELEMENTWISE = "elementwise"
+class Work(StrEnum):
+    """The kind of work that an operator's seconds are made of."""
+
+    MATMUL = "matmul"  # two operands multiplied and summed over `contracted`; a convolution is one, too
+    ATTENTION = "attention"  # fused: softmax(q k') v, nothing of size queries x keys in memory
+    MEMORY = (
+        "memory"  # bound by reading its inputs and writing its outputs: element-wise, norms, look-ups, permutations
+    )
+    RECEIVE = "receive"  # from the stage before it, and the gradient back
+    SEND = "send"  # to the next stage
 
 
 class Gradients(StrEnum):
@@ -82,32 +93,50 @@ class Place(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An activation.
+    """An activation, an input, or a parameter.
 
-    storage: what it is a view of, with others, which stays whole while one of them is kept. Where a tensor of the block
-    has that name, all bytes are its.
+    element: its kind where that decides the bytes of one, which a framework may choose; else these bytes. gradient:
+    something flows back through it; not so for ids, masks and what comes of frozen weights only. storage: what it is a
+    view of, with others, which stays whole while one of them is kept. Where a tensor of the block has that name, all
+    bytes are its.
     """
 
     name: str
     dims: tuple[str, ...]
-    element: Element = Element.ACTIVATION
+    element: Element | float = Element.ACTIVATION
+    gradient: bool = True
     storage: str = ""
+
+    @property
+    def kind(self) -> Element:
+        """Return the kind of a block's tensor."""
+        assert isinstance(self.element, Element)
+        return self.element
+
+    @property
+    def element_bytes(self) -> float:
+        return ELEMENT_BYTES[self.element] if isinstance(self.element, Element) else self.element
 
 
 @dataclass(frozen=True, slots=True)
-class Weight:
-    """Parameters of one operator. `frozen` ones get no gradient and no optimizer state.
+class Weight(Tensor):
+    """Parameters of one operator. Frozen ones get no gradient and no optimizer state.
 
     Where ranks hold parts of weights and gather them for each layer (ZeRO-3), those of `shared` ones are gathered with
     the block that holds them only: that other blocks gather them again is left out.
     """
 
-    name: str
-    dims: tuple[str, ...]
-    frozen: bool = False
     quantised: bool = False  # frozen and held in 4 bits (QLoRA)
     shared: bool = False  # held, reduced and updated by another block
     joined: bool = False  # with others of its operator's experts one parameter, where one rank has all experts
+
+    @property
+    def frozen(self) -> bool:
+        return not self.gradient
+
+    @property
+    def element_bytes(self) -> float:
+        return FOUR_BIT_BYTES if self.quantised else ELEMENT_BYTES[self.kind]
 
     @property
     def table(self) -> bool:
@@ -117,14 +146,92 @@ class Weight:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A tensor as an operator sees it: some of its dims under the operator's own names."""
+    """A tensor as an operator sees it: the loop that runs along each of its dims; None: they have the dims' names.
+
+    Where a split names both, they may differ in size: heads are pieces of a fused width, key/value heads are shared.
+    """
 
     tensor: Tensor
-    names: tuple[tuple[str, str], ...] = ()  # (tensor's dim, operator's dim)
+    along: tuple[str, ...] | None = None
 
-    def dims(self) -> tuple[str, ...]:
-        names = dict(self.names)
-        return tuple(names.get(dim, dim) for dim in self.tensor.dims)
+    def __post_init__(self) -> None:
+        if self.along == self.tensor.dims:
+            object.__setattr__(self, "along", None)
+
+    @property
+    def loops(self) -> tuple[str, ...]:
+        return self.tensor.dims if self.along is None else self.along
+
+    @property
+    def name(self) -> str:
+        return self.tensor.name
+
+    @property
+    def gradient(self) -> bool:
+        return self.tensor.gradient
+
+    def renamed(self, *names: tuple[str, str]) -> Use:
+        """Return the use with other loops. names: (dim, loop)."""
+        loops = dict(names)
+        return Use(self.tensor, tuple([loops.get(loop, loop) for loop in self.loops]))
+
+
+class Factors(NamedTuple, Generic[T]):
+    """What a product batch x [m, k] x [k, n] runs over: loops, or how many turns a rank makes of them."""
+
+    batch: T
+    m: T
+    n: T
+    k: T
+
+    def of(self, extent: Callable[[T], S]) -> Factors[S]:
+        return Factors(*map(extent, self))
+
+    @property
+    def gradients(self) -> tuple[Factors[T], Factors[T]]:
+        """Return the products that make the gradients of the first and of the second factor."""
+        batch, m, n, k = self
+        return Factors(batch, m, k, n), Factors(batch, k, n, m)
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """A loop nest over tensors: what operators of a block, in symbols, and those of a program, in numbers, have alike.
+
+    loops: all of them; a product's work is counted by those that its first two inputs run along, of which `contracted`
+    are summed away. inputs: of a block's operator its activations before its weights. linear: sum(f(parts)) =
+    f(sum(parts)) over its inputs together, as for an addition, a copy or a scaling, so that it may run on partial sums.
+    """
+
+    name: str
+    work: Work
+    loops: tuple[str, ...]
+    inputs: tuple[Use, ...]
+    outputs: tuple[Use, ...]
+    contracted: tuple[str, ...] = ()
+    linear: bool = False
+
+    @property
+    def factors(self) -> Factors[list[str]]:
+        """Return the loops of a product."""
+        first, second = (set(use.loops) for use in self.inputs[:2])
+        free = [loop for loop in self.loops if loop not in self.contracted]
+        return Factors(
+            [loop for loop in free if loop in first and loop in second],
+            [loop for loop in free if loop in first and loop not in second],
+            [loop for loop in free if loop in second and loop not in first],
+            list(self.contracted),
+        )
+
+    @property
+    def queries(self) -> tuple[str, ...]:
+        """Return the loops of an attention's queries: batch, sequence and heads."""
+        return self.outputs[0].loops[:-1]
+
+    @property
+    def channels_of(self) -> tuple[str, str]:
+        """Return the dims of the channels of an attention's q k', and of its p v."""
+        return self.inputs[0].tensor.dims[-1], self.inputs[2].tensor.dims[-1]
 
 
 KEYS_OF_ALL = "keys_full"  # keys of a query without any window
@@ -154,8 +261,8 @@ class Scratch:
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
-    """One operator: a loop nest over `loops`, of which `contracted` are summed away.
+class Operator(Nest):
+    """One operator of a block.
 
     saves: tensors that the backward needs (a matmul's are derived, see `needed`, unless it reads a copy of its input).
     sums: how many partial results are reduced when a contracted dim is split.
@@ -174,7 +281,6 @@ class Operator:
         `sorts_experts`, only for that, so that a rank's only expert needs it not.
     together: loops that are split together or not at all: each group holds whole pieces of the others.
     reduces: loops over which it makes statistics inside itself, and how many; it goes on with whole ones.
-    linear: the sum of its results for parts of its inputs is its result for their sum.
     apart: a matmul whose input another layer has gathered for both: it keeps that as it reads it, and reduces its
         input's gradient by itself where the input is whole.
     gradients: what its backward makes.
@@ -183,13 +289,6 @@ class Operator:
     products, scratch: of an operator that is a chain of kernels with products inside them, such as a chunked scan.
     """
 
-    name: str
-    kind: OpKind
-    loops: tuple[str, ...]
-    inputs: tuple[Use, ...]
-    outputs: tuple[Use, ...]
-    contracted: tuple[str, ...] = ()
-    weights: tuple[Weight, ...] = ()
     saves: tuple[Tensor, ...] = ()
     modules: tuple[str, ...] = ()
     sums: int = 1
@@ -209,13 +308,20 @@ class Operator:
     sorts_experts: bool = False
     together: tuple[tuple[str, ...], ...] = ()
     reduces: tuple[tuple[str, int], ...] = ()
-    linear: bool = False
     apart: bool = False
     gradients: Gradients = Gradients.ALL
     part: str = ""
     leg: Leg = Leg.APART
     products: tuple[Product, ...] = ()
     scratch: tuple[Scratch, ...] = ()
+
+    @property
+    def activations(self) -> tuple[Use, ...]:
+        return tuple([use for use in self.inputs if not isinstance(use.tensor, Weight)])
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        return tuple([use.tensor for use in self.inputs if isinstance(use.tensor, Weight)])
 
     @property
     def trainable(self) -> bool:
@@ -225,9 +331,9 @@ class Operator:
         """Return the tensors that must exist when this operator's backward runs."""
         if self.gradients is Gradients.NONE:
             return ()
-        if self.kind is not OpKind.MATMUL:
+        if self.work is not Work.MATMUL:
             return (*self.saves, *self.holds)
-        if len(self.inputs) == 2:
+        if not self.weights:
             return tuple(use.tensor for use in self.inputs)
         # dX needs the weight, dW needs the input: no trainable weight, no kept input.
         return (self.saves or (self.inputs[0].tensor,)) if self.trainable else ()

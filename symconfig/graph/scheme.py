@@ -58,13 +58,12 @@ class Scheme:
 
     def layout(self, op: Operator, use: Use, produced: bool = False) -> Layout:
         """Return the layout of a tensor as `op` reads it, or as it produces it (then with partial sums)."""
-        names = {theirs: ours for ours, theirs in use.names}
-        dims = set(use.dims())
+        dim_of = dict(zip(use.loops, use.tensor.dims, strict=True))
         places: dict[str, Place] = {}
         for axis, splits in self.assign(op).items():
-            mine = [dim for dim in splits if dim in dims]
+            mine = [loop for loop in splits if loop in dim_of]
             if mine:
-                places[axis] = names.get(mine[0], mine[0])
+                places[axis] = dim_of[mine[0]]
             elif produced and any(dim in op.contracted for dim in splits):
                 places[axis] = PARTIAL
         return Layout.of(places)

@@ -13,8 +13,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.measured.calibrate import Calibration, calibrate
 from symconfig.measured.gpu_type import gpu_type
 from symconfig.measured.judge import Judged, judge
-from symconfig.measured.log_model import log_model
-from symconfig.measured.log_row import as_row, source_of
+from symconfig.measured.log_row import as_row, log_model, source_of
 from symconfig.measured.score import predicted
 from symconfig.measured.training_log import read_log
 from symconfig.units import GIB

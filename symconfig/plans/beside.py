@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from symconfig.format import percent
-from symconfig.plans.plan import Candidate, Difference, NearRecipe, Opened, Plan
+from symconfig.plans.plan import Candidate, NearRecipe, Plan
 
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 NOTHING = 0.0005  # of a step: what is said to be nothing
@@ -14,10 +14,8 @@ MOST_DIFFERENCES = 6  # differences of a recipe
 
 
 def layout(candidate: Candidate) -> str:
-    """Return the degrees that are not 1 and the micro-batch: `tp 4 pp 4 vpp 5 dp 4, micro-batch 1`.
-
-    With recompute and a layout string where there are any.
-    """
+    """Return the degrees that are not 1 and the micro-batch: `tp 4 pp 4 vpp 5 dp 4, micro-batch 1`. With recompute and
+    a layout string where there are any."""
     p, options = candidate.parallel, candidate.options
     degrees = " ".join(f"{name} {getattr(p, name)}" for name in DEGREES if getattr(p, name) > 1) or "one GPU"
     recomputed = options.recompute
@@ -32,21 +30,17 @@ def layout(candidate: Candidate) -> str:
 def opened(plan: Plan) -> Iterator[str]:
     """Yield what is not stable about the first plan: to be said before all else."""
     for one in plan.search.opened:
-        yield f"Not stable: {one.label} ({one.maturity}: {one.why}). {_reason(one)}"
-
-
-def _reason(one: Opened) -> str:
-    return "A pin asks for it." if one.pinned else "Nothing fits without it."
+        reason = "A pin asks for it." if one.pinned else "Nothing fits without it."
+        yield f"Not stable: {one.label} ({one.maturity}: {one.why}). {reason}"
 
 
 def comparisons(plan: Plan, *, brief: bool = False) -> Iterator[str]:
-    """Yield a sentence for the simplest plan, the nearest recipe, and what all options would give.
-
-    brief: without what each difference of the recipe costs by itself.
-    """
+    """Yield a sentence for the simplest plan, the nearest recipe, and what all options would give. brief: without what
+    each difference of the recipe costs by itself."""
     shown = plan.beside
     if (simplest := shown.simplest) is not None:
-        same = (place for place, one in enumerate(plan.alternatives, 2) if _alike(one, simplest))
+        plain = replace(simplest, judged=None)  # one plan, however each is judged
+        same = (place for place, one in enumerate(plan.alternatives, 2) if replace(one, judged=None) == plain)
         which = next((f"plan {place}" for place in same), layout(simplest))
         yield f"Simplest within {percent(shown.within)} of the fastest: {which}, {_against(plan, simplest)}."
     if (recipe := shown.recipe) is not None:
@@ -57,11 +51,6 @@ def comparisons(plan: Plan, *, brief: bool = False) -> Iterator[str]:
             f"With options that are not stable, --allow {names or 'all'}, the fastest plan found takes "
             f"{_against(plan, free)}: {layout(free)}."
         )
-
-
-def _alike(one: Candidate, other: Candidate) -> bool:
-    """Tell whether two candidates are one plan, however each is judged."""
-    return replace(one, judged=None) == replace(other, judged=None)
 
 
 def _against(plan: Plan, other: Candidate) -> str:
@@ -84,11 +73,10 @@ def _recipe(recipe: NearRecipe, *, brief: bool) -> str:
     whole = "its layout " + (recipe.why if recipe.loss is None else "is " + _slower(recipe.loss))
     if brief:
         return f"{head} On this job {whole}."
-    each = [_difference(one) for one in recipe.differences[:MOST_DIFFERENCES]]
+    each = [
+        f"{one.field} {one.theirs} for {one.ours}, {one.why if one.loss is None else _slower(one.loss)}"
+        for one in recipe.differences[:MOST_DIFFERENCES]
+    ]
     if len(recipe.differences) > MOST_DIFFERENCES:
         each.append(f"{len(recipe.differences) - MOST_DIFFERENCES} more")
     return f"{head} On this job {whole}; one by one: {'; '.join(each)}."
-
-
-def _difference(one: Difference) -> str:
-    return f"{one.field} {one.theirs} for {one.ours}, {one.why if one.loss is None else _slower(one.loss)}"

@@ -13,11 +13,17 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from symconfig.format import picked
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.plans.plan import Candidate
 from symconfig.plans.unknown import UNKNOWN
 
+# Columns that `Options` has under the same name.
+_SAME = (
+    "sequence_parallel", "precision", "grad_bytes", "optimizer_offload", "param_offload", "activation_offload",
+    "fused_loss", "fp8_param_gather",
+)  # fmt: skip
 Values = NDArray[Any]  # [n]: int64 where they are tested for division, float64 where they are priced
 
 
@@ -77,20 +83,15 @@ class Columns:
         batch, options = candidate.batch, candidate.options
         return cls(
             gpus=candidate.parallel.world_size,
-            **{name: getattr(candidate.parallel, name) for name in DEGREES},
+            **picked(candidate.parallel, *DEGREES),
+            **picked(options, *_SAME),
             micro=batch.micro,
             global_batch=batch.global_,
             num_microbatches=batch.num_microbatches,
             group=options.microbatch_group_size or candidate.parallel.pp,
             seq_length=batch.seq_length,
-            sequence_parallel=options.sequence_parallel,
             cp_comm=options.cp_comm or "p2p",
-            precision=options.precision,
             zero=options.zero_stage,
-            grad_bytes=options.grad_bytes,
-            optimizer_offload=options.optimizer_offload,
-            param_offload=options.param_offload,
-            activation_offload=options.activation_offload,
             recompute=options.recompute.granularity,
             recompute_method=options.recompute.method or "",
             recompute_layers=options.recompute.num_layers or 1,
@@ -100,8 +101,6 @@ class Columns:
             flex_backend=options.moe_flex_backend or "",
             tp_comm=options.overlap.tp_comm,
             graphs=options.cuda_graphs,
-            fused_loss=options.fused_loss,
-            fp8_param_gather=options.fp8_param_gather,
             empty_chunks=not all(candidate.chunks),
             uneven_chunks=candidate.parallel.vpp > 1 and is_uneven(candidate.chunks),
         )
@@ -111,10 +110,8 @@ class Columns:
         return self._each(lambda column: column[chosen])
 
     def as_floats(self, chosen: NDArray[Any] | slice = slice(None), **given: Values | int) -> Self:
-        """Return what costs multiply of some of the configurations: float64, where integers would wrap.
-
-        given: columns that take the place of theirs.
-        """
+        """Return what costs multiply of some of the configurations: float64, where integers would wrap. given: columns
+        that take the place of theirs."""
         return self._each(lambda column: _priced(column[chosen]), **given)
 
     def _each(self, change: Callable[[Values], Values], **given: Values | int) -> Self:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from symconfig import install
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -37,8 +37,18 @@ WARNINGS = "warnings"  # beside the plan in the answer of `plan --json`, and sai
 _PARTS = ("schema", VERSION, *ANSWER, "inputs", "digests")
 MAX_BYTES = 64 * 1024 * 1024
 _NUMBER = re.compile(r"symconfig\.plan/(\d{1,6})")
-_TEXT = TypeAdapter(str, config=ConfigDict(strict=True))
-T = TypeVar("T")
+# The type of each part of a plan, in the order in which problems are said.
+_KINDS: Mapping[str, Any] = {
+    "best": Candidate,
+    "alternatives": tuple[Candidate, ...],
+    "beside": OtherPlans,
+    "search": Search,
+    "binding": str,
+    VERSION: str,
+    HISTORY: History,
+    RL: tuple[PlannedRl, ...],
+    TUNED: tuple[PlannedStep, ...],
+}
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -57,10 +67,8 @@ def loaded(plan: Plan | HasPlan | str | Path, accept_edits: bool = False) -> Pla
 
 
 def load_plan(path: Path, accept_edits: bool = False) -> Plan:
-    """Read `path`, or `path/plan.json` for a folder. Raises InputError also where its stages lose layers.
-
-    accept_edits: for who solves again from the inputs; neither digests nor stages are held against anything.
-    """
+    """Read `path`, or `path/plan.json` for a folder. Raises InputError also where its stages lose layers. accept_edits:
+    for who solves again from the inputs; neither digests nor stages are held against anything."""
     reading = read_plan(path, accept_edits)
     if not accept_edits and (wrong := list(shape.problems(reading, str(_file(path))))):
         raise InputError(wrong)
@@ -93,10 +101,8 @@ def _file(path: Path) -> Path:
 
 
 def parse_plan(text: str, file: str = "plan.json", accept_edits: bool = False) -> Plan:
-    """Parse the plan in `text`. accept_edits: whatever its digests say, for who solves again from its inputs.
-
-    Raises InputError with everything that is missing, wrong or edited.
-    """
+    """Parse the plan in `text`. accept_edits: whatever its digests say, for who solves again from its inputs. Raises
+    InputError with everything that is missing, wrong or edited."""
     document = Document(_data(text, file), file)
     _check_schema(document)
     reader = _Reader(document)
@@ -131,10 +137,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_schema(document: Document) -> None:
-    """Refuse a document that is no plan of this schema.
-
-    Raise InputError, which says what it is instead where that is clear.
-    """
+    """Refuse a document that is no plan of this schema. Raise InputError, which says what it is instead where that is
+    clear."""
     got = document.data.get("schema") if isinstance(document.data, dict) else type(document.data).__name__
     if got == SCHEMA:
         return
@@ -173,15 +177,8 @@ class _Reader:
             self._add(("inputs", "job", "training", name), "this field is missing")
         if job is not None and not self.problems:
             job = job.model_copy(update={"training": WholeTraining.of(job.training)})
-        best = self._part(("best",), Candidate.from_dict)
-        others = [self._part(("alternatives", place), Candidate.from_dict) for place in range(self._alternatives())]
-        companions = self._part(("beside",), OtherPlans.from_dict)
-        search = self._part(("search",), _search)
-        binding = self._part(("binding",), _TEXT.validate_python)
-        version = self._part((VERSION,), _TEXT.validate_python)
-        history = self._part((HISTORY,), _history) if HISTORY in data else History()
-        rl = self._part((RL,), _rl) if RL in data else ()
-        tuned = self._part((TUNED,), _tuned) if TUNED in data else ()
+        parts = {name: self._part(name, kind) for name, kind in _KINDS.items() if name in data}
+        version = parts.pop(VERSION, None)
         if self.problems and version is not None and version != install.VERSION:
             self._add(
                 (VERSION,),
@@ -190,47 +187,14 @@ class _Reader:
                 need=install.VERSION,
                 hint="plan again with this one",
             )
-        if (
-            self.problems
-            or model is None
-            or cluster is None
-            or job is None
-            or best is None
-            or companions is None
-            or search is None
-            or binding is None
-            or version is None
-            or history is None
-            or rl is None
-            or tuned is None
-        ):
+        if self.problems or model is None or cluster is None or job is None or version is None:
             return None
-        return Plan(
-            model=model,
-            cluster=cluster,
-            job=job,
-            best=best,
-            alternatives=tuple(each for each in others if each is not None),
-            search=search,
-            binding=binding,
-            symconfig_version=version,
-            history=history,
-            beside=companions,
-            rl=rl,
-            tuned=tuned,
-        )
+        return Plan(model=model, cluster=cluster, job=job, symconfig_version=version, **parts)
 
     def _add(
         self, path: KeyPath, what: str, got: str | None = None, need: str | None = None, hint: str | None = None
     ) -> None:
         self.problems.append(self._document.problem(what, path, got=got, need=need, hint=hint))
-
-    def _alternatives(self) -> int:
-        value = self._data.get("alternatives", [])
-        if isinstance(value, list):
-            return len(value)
-        self._add(("alternatives",), "wrong value", got=shorten(value), need="a list")
-        return 0
 
     def _input(self, name: str, kind: type[M]) -> M | None:
         inputs = self._data.get("inputs", {})
@@ -251,75 +215,37 @@ class _Reader:
                 self.problems.append(replace(problem, field=field))
         return None
 
-    def _part(self, path: KeyPath, read: Callable[[Any], T]) -> T | None:
-        if path[0] not in self._data:
+    def _part(self, name: str, kind: Any) -> Any:
+        """Read a part as its type; None where that is not possible, and `problems` says why."""
+        value = self._data[name]
+        if is_dataclass(kind) and not isinstance(value, dict):
+            self._add((name,), "wrong value", got=shorten(value), need="a section of `name: value`")
             return None
-        value: Any = self._data
-        for step in path:
-            value = value[step]
         try:
-            return read(value)
+            return _adapter(kind).validate_json(json.dumps({"seconds": 0.0, **value} if kind is Search else value))
         except ValidationError as error:
             for item in error.errors(include_url=False):
-                loc = tuple("global" if step == "global_" else step for step in item["loc"])
-                self._add((*path, *loc), item["msg"], got=shorten(item["input"]))
-        except (TypeError, ValueError, AttributeError):
-            self._add(path, "wrong value", got=shorten(value), need="a section of `name: value`")
+                self._add((name, *item["loc"]), item["msg"], got=shorten(item["input"]))
         return None
 
 
-def _search(data: Any) -> Search:
-    return _searches().validate_json(json.dumps({"seconds": 0.0, **data}))
-
-
-def _history(data: Any) -> History:
-    return _histories().validate_json(json.dumps(data))
-
-
-def _rl(data: Any) -> tuple[PlannedRl, ...]:
-    return _rls().validate_json(json.dumps(data))
-
-
-def _tuned(data: Any) -> tuple[PlannedStep, ...]:
-    return _steps().validate_json(json.dumps(data))
-
-
-# Made once: making an adapter takes longer than reading a plan with it.
 @cache
-def _searches() -> TypeAdapter[Search]:
-    return TypeAdapter(Search)
-
-
-@cache
-def _histories() -> TypeAdapter[History]:
-    return TypeAdapter(History)
-
-
-@cache
-def _rls() -> TypeAdapter[tuple[PlannedRl, ...]]:
-    return TypeAdapter(tuple[PlannedRl, ...])
-
-
-@cache
-def _steps() -> TypeAdapter[tuple[PlannedStep, ...]]:
-    return TypeAdapter(tuple[PlannedStep, ...])
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """Return the reader of a type, made once: that takes longer than to read a plan with it."""
+    return TypeAdapter(kind)
 
 
 def _edited_parts(text: str) -> tuple[str, ...]:
-    """Return the names of the parts of a plan's text that differ from their digests; the text was parsed before.
-
-    Of a plan that an older symconfig wrote none are known.
-    """
+    """Return the names of the parts of a plan's text that differ from their digests; the text was parsed before. Of a
+    plan that an older symconfig wrote none are known."""
     data = json.loads(text)
     written = data.get("digests")
     return tuple(_mismatched(data, written)) if isinstance(written, dict) and not _undigested(data, written) else ()
 
 
 def _undigested(data: Mapping[str, Any], written: Mapping[str, Any]) -> list[str]:
-    """Return the parts without a digest.
-
-    An older symconfig took fewer, of another text: its digests say nothing here.
-    """
+    """Return the parts without a digest. An older symconfig took fewer, of another text: its digests say nothing
+    here."""
     needed = (*INPUTS, VERSION, *ANSWER, *(name for name in SOMETIMES if name in data))
     return [name for name in needed if name not in written]
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Backend, Job
 from symconfig.descriptor.model import Count, ModelDescriptor, PositiveInt
 from symconfig.descriptor.training import Task, WholeTraining
-from symconfig.format import json_text
+from symconfig.format import json_text, several
 from symconfig.plans.choices import Precision, ZeroStage
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.digests import digests
@@ -32,10 +30,8 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The framework that will run the plan.
-
-    `version`: core_v0.12.1 … core_v0.19.0, dev-2026-08; DeepSpeed's release.
-    """
+    """The framework that will run the plan. `version`: core_v0.12.1 … core_v0.19.0, dev-2026-08; DeepSpeed's
+    release."""
 
     __pydantic_config__ = _CONFIG
     backend: Backend
@@ -48,7 +44,7 @@ class Batch:
 
     __pydantic_config__ = _CONFIG
     micro: PositiveInt
-    global_: PositiveInt
+    global_: Annotated[PositiveInt, Field(alias="global")]
     num_microbatches: PositiveInt
     seq_length: PositiveInt
 
@@ -124,18 +120,12 @@ class Options:
 
     @property
     def stage_layout(self) -> str:
-        """Return how the stages divide the layers, in words or as Megatron's string.
-
-        Nothing where all have as many layers.
-        """
+        """Return how the stages divide the layers, in words or as Megatron's string. Nothing where all have as many
+        layers."""
         if self.pipeline_layout:
             return self.pipeline_layout
         layers = {"first": self.first_stage_layers, "last": self.last_stage_layers}
-        words = [
-            f"{count} layer{'s' * (count != 1)} on the {end} stage"
-            for end, count in layers.items()
-            if count is not None
-        ]
+        words = [f"{several(count, 'layer')} on the {end} stage" for end, count in layers.items() if count is not None]
         counted = {"embedding": self.account_for_embedding, "loss": self.account_for_loss}
         words += [f"the {end} takes a layer's place" for end, on in counted.items() if on]
         return ", ".join(words)
@@ -232,9 +222,6 @@ class NearRecipe:
     why: str = ""
 
 
-_PLANS = ("simplest", "fastest", "free")
-
-
 @dataclass(frozen=True, slots=True)
 class OtherPlans:
     """Plans that are shown beside the families. simplest: with the fewest unusual options within `within` of the
@@ -255,18 +242,8 @@ class OtherPlans:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data in the spelling of the JSON contract."""
-        plans = {name: None if one is None else one.to_dict() for name, one in self._plans().items()}
-        return {**asdict(self), **plans}
-
-    @staticmethod
-    def from_dict(data: dict[str, Any]) -> OtherPlans:
-        rest = {name: value for name, value in data.items() if name not in _PLANS}
-        plans = {name: Candidate.from_dict(data[name]) for name in _PLANS if data.get(name) is not None}
-        plain = _besides().validate_json(json.dumps(rest))
-        return replace(plain, simplest=plans.get("simplest"), fastest=plans.get("fastest"), free=plans.get("free"))
-
-    def _plans(self) -> dict[str, Candidate | None]:
-        return {name: getattr(self, name) for name in _PLANS}
+        plans = {"simplest": self.simplest, "fastest": self.fastest, "free": self.free}
+        return {**asdict(self), **{name: one.to_dict() for name, one in plans.items() if one is not None}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,22 +267,8 @@ class Candidate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data in the spelling of the JSON contract."""
-        data = asdict(self)
-        batch = data["batch"]
-        data["batch"] = {
-            "micro": batch["micro"],
-            "global": batch["global_"],
-            "num_microbatches": batch["num_microbatches"],
-            "seq_length": batch["seq_length"],
-        }
-        return data
-
-    @staticmethod
-    def from_dict(data: dict[str, Any]) -> Candidate:
-        batch = dict(data.get("batch", {}))
-        if "global" in batch:
-            batch["global_"] = batch.pop("global")
-        return _candidates().validate_json(json.dumps({**data, "batch": batch}))
+        batch = {name.rstrip("_"): value for name, value in asdict(self.batch).items()}
+        return {**asdict(self), "batch": batch}
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,10 +356,8 @@ class Plan:
 
     @property
     def may_not_fit(self) -> bool:
-        """Tell whether the interval of the memory crosses the GPU's memory.
-
-        A part of the margin is there to be used up.
-        """
+        """Tell whether the interval of the memory crosses the GPU's memory. A part of the margin is there to be used
+        up."""
         return self.best.predicted.interval.get("device_bytes", (0.0, 0.0))[1] > self.cluster.gpu.memory_bytes.value
 
     @property
@@ -407,11 +368,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data. Leaves out the wall time of the search, so that equal inputs give equal bytes."""
-        inputs = {
-            "model": self.model.model_dump(mode="json", by_alias=True),
-            "cluster": self.cluster.model_dump(mode="json", by_alias=True),
-            "job": self.job.model_dump(mode="json", by_alias=True),
-        }
+        inputs = {"model": self.model, "cluster": self.cluster, "job": self.job}
         search = asdict(self.search)
         del search["seconds"]
         data = {
@@ -422,7 +379,7 @@ class Plan:
             "beside": self.beside.to_dict(),
             "search": search,
             "binding": self.binding,
-            "inputs": inputs,
+            "inputs": {name: each.model_dump(mode="json", by_alias=True) for name, each in inputs.items()},
         }
         if self.history != History():
             data["history"] = asdict(self.history)
@@ -433,14 +390,3 @@ class Plan:
 
     def to_json(self) -> str:
         return json_text(self.to_dict())
-
-
-# Made once: making an adapter takes longer than reading a plan with it.
-@cache
-def _candidates() -> TypeAdapter[Candidate]:
-    return TypeAdapter(Candidate)
-
-
-@cache
-def _besides() -> TypeAdapter[OtherPlans]:
-    return TypeAdapter(OtherPlans)

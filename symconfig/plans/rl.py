@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -10,7 +11,14 @@ from pydantic import ConfigDict
 # Where the reference is while it is not read: on the GPU; on the host, from which it comes whole, layer by layer, or in
 # the place of the actor's weights.
 ReferencePlace = Literal["resident", "offloaded", "streamed", "swapped"]
+AWAKE, ASLEEP, LIBRARIES = "engine: weights, keys and values", "engine's process", "libraries"
+_STATED = (AWAKE, ASLEEP, LIBRARIES)  # parts of a phase whose size is set, and not predicted
 _CONFIG = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+def surprised(holds: Mapping[str, float], ratio: float | None) -> float:
+    """Return the bytes of a phase whose predicted parts take so many times what is predicted; None: no more."""
+    return sum(size * (1.0 if name in _STATED or ratio is None else ratio) for name, size in holds.items())
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,9 @@ from symconfig.render.target import Source, discovered, plugged, source
 from symconfig.render.together import LAUNCH, startable, together
 from symconfig.resources import data_dir
 
+# Whose files a plan of a framework is for that learns by reinforcement, and any other of one that has no program.
+_LEARNING = {"megatron": "verl", "deepspeed": "openrlhf", "fsdp": "verl-fsdp"}
+_PROGRAM = {"fsdp": "torchtitan"}
 LAUNCHERS = ("slurm",)  # what is written where nobody says which, and there is something to start
 
 
@@ -75,7 +78,9 @@ def target_of(model: ModelDescriptor, job: Job) -> Source:
     if job.preference is not None:
         return named("llamafactory")
     if job.rl is not None:
-        return named("verl" if job.backend == "megatron" else "openrlhf")
+        return named(_LEARNING[job.backend])
+    if job.backend in _PROGRAM:
+        return named(_PROGRAM[job.backend])
     if model.vision is not None:
         return named("ms-swift" if job.backend == "megatron" else "llamafactory")
     if model.adapter is None and not job.wants_adapters:

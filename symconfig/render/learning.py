@@ -10,6 +10,7 @@ from typing import Any, Literal
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.format import gib, percent, seconds
+from symconfig.frameworks.facts import Fixed
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import ReferencePlace
 from symconfig.render.megatron_args import word
@@ -73,6 +74,43 @@ def of_samples(plan: Plan, what: str) -> Iterator[Problem]:
     if batch % dp:
         pins = tuple(f"dp={number}" for number in range(1, batch + 1) if batch % number == 0)
         yield Problem(what, field="dp", got=str(dp), need=f"a divisor of {batch}", pins=pins)
+
+
+def of_types(plan: Plan, name: str, known: tuple[str, ...]) -> Iterator[Problem]:
+    """Yield the refusal of a model whose published weights a program cannot load into Megatron-LM and hand to its
+    engine. known: the families that it can."""
+    model = plan.model
+    if model.model_type not in known or model.vision is not None:
+        what = f"{name} has no way to bring this model's weights to Megatron-LM and its engine"
+        yield Problem(what, field="model_type", got=model.model_type, need=" or ".join(known))
+
+
+def of_transformers(plan: Plan, name: str) -> Iterator[Problem]:
+    """Yield what a program cannot run that packs sequences for the flash attention of Transformers' modules."""
+    model = Fixed.of(plan.model)
+    if model.scans:
+        what = f"{name} packs sequences, whose borders the scans and convolutions of Transformers' blocks do not see"
+        yield Problem(what, field="mixers", hint="--target verl")
+    if model.attention_sinks:
+        what = f"{name} packs sequences for flash attention, which has no sinks in Transformers"
+        yield Problem(what, field="attention_sinks", hint="--target verl")
+    if model.own_attention:
+        what = f"{name} packs sequences for flash attention, and Transformers' class has attention of its own"
+        yield Problem(what, field="model_type", got=model.model_type)
+    if plan.job.attention == "unfused":
+        yield Problem(f"{name} packs sequences for flash attention alone", field="attention", got="unfused")
+
+
+def of_fsdp(plan: Plan, name: str) -> Iterator[Problem]:
+    """Yield what a program's workers of PyTorch's FSDP do not run."""
+    options = plan.best.options
+    yield from of_transformers(plan, name)
+    if options.precision != "bf16":
+        what = f"{name}'s FSDP workers are planned in bf16"
+        yield Problem(what, field="precision", got=options.precision, need="bf16", pins=("precision=bf16",))
+    if options.recompute.method == "block":
+        what = f"{name}'s FSDP workers run all layers again, or none"
+        yield Problem(what, field="recompute", got="some layers", pins=("recompute=none",))
 
 
 def of_megatron(plan: Plan, name: str) -> Iterator[Problem]:

@@ -46,6 +46,7 @@ LEARNS = Learns(
     engines=("vllm",),
     placements=("colocated", "split"),
     away=((), (learning.STATES,)),  # utils/deepspeed/deepspeed_utils.py, offload_deepspeed_states
+    reference="resident",  # --ref.offload is DeepSpeed's offload_param, which ZeRO-3 alone has
 )
 _SCHEDULES = {"cosine": "cosine_with_min_lr", "constant": "constant_with_warmup"}
 
@@ -90,8 +91,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     if not own_optimizer(plan):
         what = "OpenRLHF's actor is planned with DeepSpeed's AdamW"
         yield Problem(what, field="optimizer", got=plan.job.optimizer.name, need="adam")
-    if plan.job.attention == "unfused":
-        yield Problem("OpenRLHF packs sequences for flash attention alone", field="attention", got="unfused")
+    yield from learning.of_transformers(plan, "OpenRLHF")
     yield from learning.of_samples(plan, "OpenRLHF divides the samples of an update over data-parallel ranks")
     if rl.samples == 1 and rl.algorithm in _OF_GROUPS:
         what = f"the advantage of {rl.algorithm} is over the responses to a prompt"
@@ -139,7 +139,7 @@ def _sections(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _losses(plan: Plan) -> dict[str, Any]:
     rl = learning.section(plan)
-    kl = {"algo.kl.init_coef": 0.001, "algo.kl.use_loss": True, "algo.kl.estimator": "k3", "ref.offload": True}
+    kl = {"algo.kl.init_coef": 0.001, "algo.kl.use_loss": True, "algo.kl.estimator": "k3"}
     return {
         **(kl if rl.reference else {"algo.kl.init_coef": 0}),
         "actor.entropy_coef": 0.001 if rl.entropy else None,

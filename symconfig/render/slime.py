@@ -124,10 +124,8 @@ def _arrays(plan: Plan) -> dict[str, list[tuple[str, ...]]]:
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    model, options, training = plan.model, plan.best.options, plan.training
-    if model.model_type not in MODEL_TYPES or model.vision is not None:
-        what = "slime has no way to bring this model's weights to Megatron-LM and SGLang"
-        yield Problem(what, field="model_type", got=model.model_type, need=" or ".join(MODEL_TYPES))
+    options, training = plan.best.options, plan.training
+    yield from learning.of_types(plan, "slime", MODEL_TYPES)
     yield from learning.of_samples(plan, "slime counts the samples of an update in micro-batches of each rank")
     yield from learning.of_megatron(plan, "slime")
     if options.moe_dispatcher == "allgather":

@@ -5,7 +5,8 @@ Names are those of verl 0.9.1, trainer/config. What the job does not say of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from symconfig.descriptor.load import load_model
@@ -66,17 +67,22 @@ _ENGINE_DEGREES = {
 def variables(plan: Plan) -> dict[str, object]:
     """Return what its templates see. Raises InfeasibleError for what verl cannot be told."""
     learning.refuse(plan, LEARNS, NAME, _problems(plan))
+    exported = environment.variables(plan, plan.best.target.version)
+    return {
+        **told(plan, MEGATRON),
+        "variables": [each for each in exported if each.name == "CUDA_DEVICE_MAX_CONNECTIONS"],
+        "notes": (*learning.notes(plan), *_notes(plan)),
+    }
+
+
+def told(plan: Plan, workers: Workers) -> dict[str, object]:
+    """Return what the templates see of a plan for some workers."""
     return {
         "framework": f"verl {RELEASE}",
         "release": RELEASE,
-        "arrays": {name: [[word] for word in _overrides(values)] for name, values in sections(plan)},
+        "config_name": workers.config,
+        "arrays": {name: [[word] for word in _overrides(values)] for name, values in sections(plan, workers)},
         "phases": learning.phases(plan),
-        "variables": [
-            each
-            for each in environment.variables(plan, plan.best.target.version)
-            if each.name == "CUDA_DEVICE_MAX_CONNECTIONS"
-        ],
-        "notes": (*learning.notes(plan), *_notes(plan)),
         "predicted_for": "",
         "train_files": _value(list(plan.training.data_path)) if plan.training.data_path else "",
         "tensorboard_dir": plan.training.tensorboard_dir or "",
@@ -86,7 +92,12 @@ def variables(plan: Plan) -> dict[str, object]:
 def words(plan: Plan) -> list[str]:
     """Return all overrides, for a command of one's own. Raises InfeasibleError for what verl cannot be told."""
     learning.refuse(plan, LEARNS, NAME, _problems(plan))
-    return [word for _, values in sections(plan) for word in _overrides(values)]
+    return overrides(plan, MEGATRON)
+
+
+def overrides(plan: Plan, workers: Workers) -> list[str]:
+    """Return all overrides of a plan for some workers."""
+    return [word for _, values in sections(plan, workers) for word in _overrides(values)]
 
 
 def _overrides(values: Mapping[str, object]) -> tuple[str, ...]:
@@ -107,9 +118,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     if p.pp > 1 and options.stage_layout:
         what = "verl's Megatron workers are told the same number of layers for every stage"
         yield Problem(what, field="layout", got=options.stage_layout, pins=("layout=equal", "pp=1"))
-    if rl.prompts % rl.updates:
-        what, need = "verl divides a step's prompts over its updates", f"a divisor of {rl.prompts}"
-        yield Problem(what, field="rl.updates", got=str(rl.updates), need=need)
+    yield from of_updates(rl)
     if options.optimizer_offload:
         what = "an optimizer that steps on the host is not written for verl"
         yield Problem(what, field="optimizer_offload", pins=("optimizer_offload=0",))
@@ -117,14 +126,21 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     yield from learning.of_megatron(plan, "verl")
 
 
-def sections(plan: Plan) -> Iterator[tuple[str, Mapping[str, object]]]:
+def of_updates(rl: Rl) -> Iterator[Problem]:
+    """Yield the refusal of updates of different sizes."""
+    if rl.prompts % rl.updates:
+        what, need = "verl divides a step's prompts over its updates", f"a divisor of {rl.prompts}"
+        yield Problem(what, field="rl.updates", got=str(rl.updates), need=need)
+
+
+def sections(plan: Plan, workers: Workers) -> Iterator[tuple[str, Mapping[str, object]]]:
     """Yield the overrides by what they are about."""
     rl, step = learning.section(plan), plan.rl[0] if plan.rl else None
     yield "ALGORITHM", _algorithm(rl)
     yield "DATA", _data(rl)
-    yield "ACTOR", _actor(plan, rl, step)
+    yield "ACTOR", _actor(plan, rl, step) | workers.actor(plan, step)
     if rl.has_critic:
-        yield "CRITIC", _critic(rl, step)
+        yield "CRITIC", _critic(rl, step) | workers.critic(step)
     yield "ROLLOUT", _rollout(rl, step)
     yield "TRAINER", _trainer(plan)
 
@@ -158,9 +174,21 @@ def _actor(plan: Plan, rl: Rl, step: PlannedRl | None) -> dict[str, object]:
         f"{_ACTOR}.optim.lr_warmup_steps": training.lr_warmup_iters,
         f"{_ACTOR}.optim.weight_decay": training.weight_decay,
         f"{_ACTOR}.optim.clip_grad": training.clip_grad,
+    }
+
+
+def _megatron_actor(plan: Plan, step: PlannedRl | None) -> dict[str, object]:
+    training, own = plan.training, f"+{_ACTOR}.optim.override_optimizer_config"
+    return {
         **_engine(f"{_ACTOR}.megatron", plan, step),
+        f"+{_ACTOR}.megatron.override_ddp_config.overlap_grad_reduce": plan.best.options.overlap.grad_reduce,
+        f"{_ACTOR}.optim.lr_decay_style": training.lr_decay_style,
+        f"{_ACTOR}.optim.min_lr": training.min_lr,
+        f"{own}.adam_beta1": training.adam_beta1,
+        f"{own}.adam_beta2": training.adam_beta2,
+        f"{own}.adam_eps": training.adam_eps,
         **_adapters(plan),
-        f"{_REF}.megatron.param_offload": rl.reference,
+        f"{_REF}.megatron.param_offload": learning.section(plan).reference,
     }
 
 
@@ -192,8 +220,8 @@ def _engine(at: str, plan: Plan, step: PlannedRl | None) -> dict[str, Any]:
         fields[f"+{own}.moe_token_dispatcher_type"] = "flex"
         fields[f"+{own}.moe_flex_dispatcher_backend"] = options.moe_flex_backend
     fields |= {
-        f"{at}.param_offload": "weights" in away,
-        f"{at}.optimizer_offload": "optimizer state" in away,
+        f"{at}.param_offload": learning.WEIGHTS in away,
+        f"{at}.optimizer_offload": learning.STATES in away,
         f"{at}.sequence_parallel": options.sequence_parallel,
         f"{at}.dtype": {"bf16": "bfloat16", "fp16": "float16"}[options.precision],
     }
@@ -213,18 +241,24 @@ def _engine(at: str, plan: Plan, step: PlannedRl | None) -> dict[str, Any]:
 
 
 def _critic(rl: Rl, step: PlannedRl | None) -> dict[str, object]:
-    degrees = step.critic if step else {}
-    words = {f"critic.megatron.{word}": degrees.get(name, 1) for name, word in _ENGINE_DEGREES.items()}
-    if (chunks := degrees.get("vpp", 1)) > 1:
-        words["critic.megatron.virtual_pipeline_model_parallel_size"] = chunks
-    away = step.away if step else ()
     return {
         "critic.enable": True,
         **({} if rl.critic is None else {"critic.model.path": load_model(rl.critic).huggingface_id or rl.critic}),
         "critic.ppo_max_token_len_per_gpu": (step.tokens_per_gpu if step else rl.longest),
+    }
+
+
+def _megatron_critic(step: PlannedRl | None) -> dict[str, object]:
+    degrees, away = (step.critic, step.away) if step else ({}, ())
+    words: dict[str, object] = {
+        f"critic.megatron.{word}": degrees.get(name, 1) for name, word in _ENGINE_DEGREES.items()
+    }
+    if (chunks := degrees.get("vpp", 1)) > 1:
+        words["critic.megatron.virtual_pipeline_model_parallel_size"] = chunks
+    return {
         **words,
-        "critic.megatron.param_offload": "weights" in away,
-        "critic.megatron.optimizer_offload": "optimizer state" in away,
+        "critic.megatron.param_offload": learning.WEIGHTS in away,
+        "critic.megatron.optimizer_offload": learning.STATES in away,
     }
 
 
@@ -264,3 +298,15 @@ def _notes(plan: Plan) -> Iterator[str]:
             "The times hide the reduction of gradients behind the backward pass, as Megatron-LM can; verl's workers "
             "do it afterwards, unless megatron.override_ddp_config says otherwise"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """The workers of trained models: Hydra's configuration of them, and what an actor's and a critic's are told."""
+
+    config: str
+    actor: Callable[[Plan, PlannedRl | None], dict[str, object]]
+    critic: Callable[[PlannedRl | None], dict[str, object]]
+
+
+MEGATRON = Workers("ppo_megatron_trainer", _megatron_actor, _megatron_critic)

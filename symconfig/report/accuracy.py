@@ -1,11 +1,14 @@
-"""The tables of docs/accuracy.md and the sentences of README.md, from what `make accuracy` recorded."""
+"""The tables of docs/accuracy.md, docs/constants.md, and README.md's sentences, from what `make accuracy` recorded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from symconfig.format import percent
+from symconfig.format import percent, signed
+from symconfig.measured.priors import kernel_priors
+from symconfig.report.calibration import far_from_prior
+from symconfig.report.grid import Grid, markdown_rows
 
 Figures = Mapping[str, Any]
 _TASKS = {"pretrain": "pretraining", "sft": "fine-tuning", "lora": "LoRA"}
@@ -17,6 +20,14 @@ _SOFTWARE = {
     "galvatron": "Hetu-Galvatron",
     "aleph-alpha in-house": "Aleph Alpha's own code",
 }
+_SWEEP = (
+    "choosing in a sweep",
+    "plans",
+    "Kendall's tau",
+    "the pick is slower than the best by",
+    "error of the median time",
+)
+_CONSTANTS = ("constants of", "runs", "models", "mean error, fitted", "each model left out of the fit", "ratio")
 CLOSE = 3.0  # points
 _MOST_NAMES = 4  # of models, above which they are counted
 
@@ -26,26 +37,16 @@ def markdown(record: Mapping[str, Any]) -> str:
     newline.
     """
     sources = record["sources"]
+    memory = [_errors(name, each, "worst_under") for one in sources for name, each in _parts(one, "memory")]
+    unseen = [(one["name"], str(one["n"]), percent(one["fitted"]), percent(one["unseen"])) for one in record["unseen"]]
     parts = (
         _table(("source", "what was run", "on", "published as"), _about(sources), words=True),
         _table(("step time", "rows", "mean error", "bias", "within 10 %", "worst"), _times(sources)),
-        _table(("peak memory", "rows", "mean error", "bias", "within 10 %", "most too low"), _memory(sources)),
+        _table(("peak memory", "rows", "mean error", "bias", "within 10 %", "most too low"), memory),
         _table(("out of memory, at no margin", "ran out", "found", "ran", "false alarms"), _ooms(sources)),
-        _table(
-            (
-                "choosing in a sweep",
-                "plans",
-                "Kendall's tau",
-                "the pick is slower than the best by",
-                "error of the median time",
-            ),
-            _sweeps(sources),
-        ),
-        _table(
-            ("constants of", "runs", "models", "mean error, fitted", "each model left out of the fit", "ratio"),
-            _left_out(record["left_out"]),
-        ),
-        _table(("source", "rows", "mean error, fitted", "left out of the fit"), _unseen(record["unseen"])),
+        _table(_SWEEP, _sweeps(sources)),
+        _table(_CONSTANTS, _left_out(record["left_out"])),
+        _table(("source", "rows", "mean error, fitted", "left out of the fit"), unseen),
         _table(("growth of a step with the GPUs", "plans", "within 3 points", "mean", "worst"), _growths(sources)),
     )
     return "\n".join(part for part in parts if part)
@@ -62,7 +63,7 @@ def summary(record: Mapping[str, Any]) -> str:
     return (
         f"On {sum(one['n'] for one in time):,} published runs of {len(unseen)} sources the step time is off by "
         f"{percent(_mean(time, 'mape'))} on average, by {percent(_mean(unseen, 'unseen'))} where the source was left "
-        f"out of the fit; {_whole(_mean(time, 'within_10'))} of the runs are within 10 %. The peak memory of "
+        f"out of the fit; {percent(_mean(time, 'within_10'), 0)} of the runs are within 10 %. The peak memory of "
         f"{sum(one['n'] for one in memory):,} runs is off by {percent(_mean(memory, 'mape'))}. Of {ran_out:,} runs "
         f"that ran out of memory {exhausted:,} are found, and {false:,} of {ran:,} that did not are taken to. Each "
         "source by itself, with what is weak: [docs/accuracy.md](docs/accuracy.md).\n"
@@ -76,11 +77,8 @@ def _mean(parts: Sequence[Figures], what: str) -> float:
 
 def _table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, words: bool = False) -> str:
     """Write a table; words: every column holds words; else all but the first hold numbers."""
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    if not lines:
-        return ""
-    rule = "|---" + ("|---" if words else "|---:") * (len(headers) - 1) + "|"
-    return "\n".join([f"| {' | '.join(headers)} |", rule, *lines]) + "\n"
+    grid = Grid(tuple(headers), tuple(map(tuple, rows)), left=tuple(range(len(headers))) if words else (0,))
+    return "\n".join([*markdown_rows(grid), ""]) if grid.rows else ""
 
 
 def _about(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
@@ -145,38 +143,14 @@ def _parts(source: Figures, what: str) -> Iterable[tuple[str, Figures]]:
 
 def _times(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
     for source in sources:
-        for name, figures in _parts(source, "time"):
-            yield (
-                name,
-                str(figures["n"]),
-                percent(figures["mape"]),
-                _signed(figures["bias"]),
-                _whole(figures["within_10"]),
-                percent(figures["max"]),
-            )
+        yield from (_errors(name, figures, "max") for name, figures in _parts(source, "time"))
         if source["layer"]:
-            figures = source["layer"]
-            yield (
-                f"{source['name']}, single layers",
-                str(figures["n"]),
-                percent(figures["mape"]),
-                _signed(figures["bias"]),
-                _whole(figures["within_10"]),
-                percent(figures["max"]),
-            )
+            yield _errors(f"{source['name']}, single layers", source["layer"], "max")
 
 
-def _memory(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
-    for source in sources:
-        for name, figures in _parts(source, "memory"):
-            yield (
-                name,
-                str(figures["n"]),
-                percent(figures["mape"]),
-                _signed(figures["bias"]),
-                _whole(figures["within_10"]),
-                percent(figures["worst_under"]),
-            )
+def _errors(name: str, figures: Figures, worst: str) -> tuple[str, ...]:
+    mean, bias, close = percent(figures["mape"]), signed(figures["bias"]), percent(figures["within_10"], 0)
+    return (name, str(figures["n"]), mean, bias, close, percent(figures[worst]))
 
 
 def _ooms(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
@@ -184,13 +158,8 @@ def _ooms(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
         counts = source["oom"]
         if counts and (counts["ran_out"] or counts["false_oom"]):
             recall = "" if counts["recall"] is None else f"{counts['found']} ({percent(counts['recall'])})"
-            yield (
-                source["name"],
-                str(counts["ran_out"]),
-                recall,
-                str(counts["ran"]),
-                f"{counts['false_oom']} ({percent(counts['false_oom_rate'])})",
-            )
+            false = f"{counts['false_oom']} ({percent(counts['false_oom_rate'])})"
+            yield source["name"], str(counts["ran_out"]), recall, str(counts["ran"]), false
 
 
 def _sweeps(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
@@ -198,32 +167,16 @@ def _sweeps(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
         for sweep in source["sweeps"]:
             regret = sweep["regret"]
             regretted = "it runs out of memory" if sweep["pick_ran_out"] else "-" if regret is None else percent(regret)
-            yield (
-                sweep["name"],
-                str(sweep["n"]),
-                f"{sweep['kendall_tau']:.2f}",
-                regretted,
-                percent(sweep["median_mape"]),
-            )
+            tau, median = f"{sweep['kendall_tau']:.2f}", percent(sweep["median_mape"])
+            yield sweep["name"], str(sweep["n"]), tau, regretted, median
 
 
 def _left_out(fits: Sequence[Figures]) -> Iterable[Sequence[str]]:
     for fit in fits:
         left = fit["left_out"]
         ratio = "" if left is None else f"{left / fit['fitted']:.2f}"
-        yield (
-            fit["cluster"],
-            str(fit["n"]),
-            str(fit["models"]),
-            percent(fit["fitted"]),
-            "only one model" if left is None else percent(left),
-            ratio,
-        )
-
-
-def _unseen(fits: Sequence[Figures]) -> Iterable[Sequence[str]]:
-    for fit in fits:
-        yield fit["name"], str(fit["n"]), percent(fit["fitted"]), percent(fit["unseen"])
+        unseen = "only one model" if left is None else percent(left)
+        yield fit["cluster"], str(fit["n"]), str(fit["models"]), percent(fit["fitted"]), unseen, ratio
 
 
 def _growths(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
@@ -236,9 +189,42 @@ def _growths(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
             yield source["name"], str(len(off)), str(close), f"{mean:.1f}", f"{max(off, key=abs):+.1f}"
 
 
-def _signed(share: float) -> str:
-    return f"{100 * share:+.1f} %"
+_HEAD = """# Constants of GPUs
+
+Written by `make accuracy`. Kernels that people published (model_zoo/kernel_priors.yaml, by `make priors`) give each
+constant a prior; a GPU type without kernels borrows from its generation, a generation without them from the others.
+Whole runs then fit what is left. A constant more than two deviations from its prior stands below the table with the
+runs that pull it most, and the share of its way that each makes: what the model lacks shows there first.
+"""
 
 
-def _whole(share: float) -> str:
-    return f"{100 * share:.0f} %"
+def page(record: Mapping[str, Any]) -> str:
+    """Return the page of a record of accuracy."""
+    sources = kernel_priors().sources.items()
+    parts = [
+        _HEAD,
+        *(_section(constant["cluster"], constant["constants"]) for constant in record["constants"]),
+        "\n".join(["## Sources of kernels\n", *(f"- {name}: {title}" for name, title in sources)]) + "\n",
+    ]
+    return "\n".join(parts)
+
+
+def _section(cluster: str, constants: Mapping[str, Mapping[str, Any]]) -> str:
+    rows = (
+        {
+            "constant": name,
+            "prior": f"{item['prior']:g} +- {percent(item['prior_uncertainty'])}",
+            "from": item["basis"],
+            "fitted": f"{item['value']:g} +- {percent(item['uncertainty'])}",
+        }
+        for name, item in constants.items()
+    )
+    table = markdown_rows(Grid.of(rows, words=("constant", "from")))
+    return "\n".join([f"## {cluster}\n", *table, "", *_left(constants)])
+
+
+def _left(constants: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    for name, item in constants.items():
+        if item["deviations"] is not None:
+            prior = (item["prior"], item["prior_uncertainty"])
+            yield far_from_prior(name, item["deviations"], prior, item["rows"]) + "\n"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from symconfig.format import percent, things
+from symconfig.format import percent, several
 from symconfig.report import checkpoint
-from symconfig.report.grid import Block
+from symconfig.report.grid import Block, present, titled
 from symconfig.runs.adapting.adaptation import Adaptation
 from symconfig.runs.adapting.closest import Pick
 from symconfig.runs.adapting.fate import Fate
@@ -17,31 +17,26 @@ _PLACEHOLDER = "CHECKPOINT"  # of a folder, in the steps of a checkpoint's rules
 
 def blocks(outcome: Adaptation, plan: str) -> list[Block]:
     """Return all that is told, in order. plan: the plan's file as it was named."""
-    shown = [
-        _listed("Changed", [f"{change}." for change in outcome.changes]),
-        _listed("Not done", [f"{item}." for item in outcome.unplaced]),
-        _listed("An audit of the result finds errors", list(map(str, outcome.flaws))),
+    return present(
+        titled("Changed", (f"{change}." for change in outcome.changes)),
+        titled("Not done", (f"{item}." for item in outcome.unplaced)),
+        titled("An audit of the result finds errors", outcome.flaws),
         "" if outcome.pick is None else _picked(outcome.pick, plan),
-        _listed("Names that say the old layout are left as they are", list(map(str, outcome.stale))),
+        titled("Names that say the old layout are left as they are", outcome.stale),
         *(fated(fate, plan) for fate in outcome.fates),
-        _listed("Worth knowing", list(outcome.notes)),
-    ]
-    return [block for block in shown if block]
-
-
-def _listed(title: str, lines: list[str]) -> str:
-    return "\n".join((title, *(f"  {line}" for line in lines))) if lines else ""
+        titled("Worth knowing", outcome.notes),
+    )
 
 
 def _picked(pick: Pick, plan: str) -> str:
     """Say which of close plans it is, and what that costs."""
     if not pick.others:
         return ""
-    close = f"{things(pick.others + 1, 'plan')} that the model cannot tell apart"
+    close = f"{several(pick.others + 1, 'plan')} that the model cannot tell apart"
     if pick.slower < LEAST_SHOWN:
         return f"The plan is the fastest of {close}."
     whose = f"the plan of {plan} with more of the old run" if pick.kept else f"one of the plans of {plan}"
-    lines = f"{things(pick.lines, 'line')} changed rather than {pick.fastest_lines}"
+    lines = f"{several(pick.lines, 'line')} changed rather than {pick.fastest_lines}"
     return (
         f"Of {close} this one changes the fewest lines. It is {whose}: {percent(pick.slower)} slower than the fastest, "
         f"{lines}. Try: --best fastest for the fastest, --best planned for what the file recommends."

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from symconfig.format import count, gib
-from symconfig.report.grid import Block, Grid
+from symconfig.report.grid import Block, Grid, present
 from symconfig.report.table import headline
 from symconfig.runs.adaptability import Case, Outcome
 from symconfig.solve.candidate import degrees
@@ -21,14 +21,9 @@ def blocks(cases: Sequence[Case]) -> list[Block]:
     """Return a row for each change, and why a strategy that was kept does not run."""
     before = cases[0].before.plan
     assert before is not None
-    rows = tuple(_row(case) for case in cases)
-    table = Grid(
-        ("change", "kept", "tokens/s", "GiB", "replanned", "tokens/s", "GiB", "gain"),
-        rows,
-        left=(0, 1, 4),
-        title="When the job changes",
-        fixed=tuple(range(8)),
-    )
+    heads = ("change", "kept", "tokens/s", "GiB", "replanned", "tokens/s", "GiB", "gain")
+    rows = tuple(map(_row, cases))
+    table = Grid(heads, rows, left=(0, 1, 4), title="When the job changes", fixed=tuple(range(8)))
     why = [f"{case.name}: kept, {case.kept.why}." for case in cases if case.kept.plan is None]
     why += [
         f"{case.name}: kept, it runs only with {' and '.join(case.kept.eased)}."
@@ -37,7 +32,7 @@ def blocks(cases: Sequence[Case]) -> list[Block]:
     ]
     none = [f"{case.name}: planned anew, {case.replanned.why}." for case in cases if case.replanned.plan is None]
     strategy = f"Before: {degrees(before.fastest)}, {_speed(cases[0].before)} tokens/s."
-    return [headline(before), strategy, table, *(["\n".join([*why, *none])] if why or none else []), _WORDS]
+    return present(headline(before), strategy, table, "\n".join([*why, *none]), _WORDS)
 
 
 def _row(case: Case) -> tuple[str, ...]:

@@ -10,13 +10,13 @@ from symconfig.existing.audit.judge import Judged
 from symconfig.existing.launch.reading import Assumption, Hides, Reading, Unread
 from symconfig.existing.recover.rl.step import Step
 from symconfig.existing.recover.run import Described
-from symconfig.existing.rules.rule import Finding
-from symconfig.format import count, gib, percent, seconds
+from symconfig.format import count, gib, grouped, microbatches, percent, seconds, several, signed
 from symconfig.frameworks.megatron.flags import first_with, flags
 from symconfig.graph.count import parameters
+from symconfig.plans.beside import DEGREES
 from symconfig.plans.plan import Plan
 from symconfig.report import rl, table
-from symconfig.report.grid import Block, Grid
+from symconfig.report.grid import Block, Grid, present, titled
 
 FORMATS = {
     "bash": "bash",
@@ -33,31 +33,28 @@ _SHOWN = 40  # places that were not understood: of a longer list the rest is cou
 
 def blocks(audit: Audit) -> list[Block]:
     """Return all blocks of an audit, in order."""
-    shown: list[Block] = [read(audit)]
-    if _unknown(audit.reading):
-        shown.append(unread(audit.reading))
-    shown += hidden(audit.reading)
-    if audit.assumptions:
-        shown.append(assumed(audit))
-    if audit.judged is not None:
-        shown.append(understood(audit.judged))
-    if audit.findings:
-        shown.append(findings(audit))
-    if audit.judged is not None and audit.judged.plan.rl:
-        shown += rl.stated(audit.judged.plan)
-    elif audit.judged is not None:
-        shown += [
-            stages(audit.judged),
-            table.parts(audit.judged.plan, "Where the step and the fullest GPU spend"),
-            cost(audit.judged),
-        ]
-    if audit.unpredicted:
-        shown.append("\n".join(["Nothing is predicted:", *(f"  {problem}" for problem in audit.unpredicted)]))
+    judged = audit.judged
+    spent: list[Block] = []
+    if judged is not None and judged.plan.steps:
+        spent = rl.stated(judged.plan)
+    elif judged is not None:
+        parts = table.parts(judged.plan, "Where the step and the fullest GPU spend")
+        spent = [stages(judged), parts, cost(judged)]
+    better: list[Block] = [f"No better plan: {audit.infeasible}"] if audit.infeasible else []
     if audit.better is not None:
-        shown += way(audit, audit.better)
-    elif audit.infeasible:
-        shown.append(f"No better plan: {audit.infeasible}")
-    return [*shown, verdict(audit)]
+        better = way(audit, audit.better)
+    return present(
+        read(audit),
+        unread(audit.reading),
+        *hidden(audit.reading),
+        "\n".join(map(_assumption, audit.assumptions)),
+        understood(judged) if judged is not None else "",
+        findings(audit),
+        *spent,
+        titled("Nothing is predicted:", audit.unpredicted),
+        *better,
+        verdict(audit),
+    )
 
 
 def read(audit: Audit) -> str:
@@ -118,14 +115,11 @@ def _hides(item: Unread, reading: Reading) -> str:
 
 def hidden(reading: Reading) -> Iterator[str]:
     """Yield each variable that unread places may set, with what has its value and where."""
-    by_uses: dict[tuple[str, ...], list[Unread]] = {}
-    for item in reading.unread:
-        if item.hides is Hides.VARIABLES:
-            by_uses.setdefault(tuple(_uses(item, reading)), []).append(item)
-    for uses, items in by_uses.items():
+    hiding = (item for item in reading.unread if item.hides is Hides.VARIABLES)
+    for uses, items in grouped((tuple(_uses(item, reading)), item) for item in hiding).items():
         if uses:
             whose = ", ".join(f"{item.what} (line {item.place.line})" for item in items)
-            yield "\n".join([f"What {whose} may set, which is not read:", *(f"  {use}" for use in uses)])
+            yield titled(f"What {whose} may set, which is not read:", uses)
 
 
 def _uses(item: Unread, reading: Reading) -> Iterator[str]:
@@ -138,12 +132,8 @@ def _uses(item: Unread, reading: Reading) -> Iterator[str]:
     yield from (f"{name}: {', '.join(uses)}" for name, uses in used.items())
 
 
-def assumed(audit: Audit) -> str:
-    """Say what the figures take for granted of places that were not read."""
-    return "\n".join(map(_assumption, audit.assumptions))
-
-
 def _assumption(item: Assumption) -> str:
+    """Say what the figures take for granted of a place that was not read."""
     where = f"{item.what} (line {item.place.line})"
     if not item.asked:
         rest = f", though it may set {', '.join(item.variables)}" if item.variables else ""
@@ -154,20 +144,16 @@ def _assumption(item: Assumption) -> str:
     return f"Assuming that {where} {sets}."
 
 
-def _unknown(reading: Reading) -> bool:
-    return bool(reading.unread) or any(word.unknown for setting in reading.settings for word in setting.values)
-
-
 def understood(judged: Judged) -> str:
     """Describe model, GPUs and batch, with what had to be assumed."""
     plan, described = judged.plan, judged.run.described
-    p, b = plan.best.parallel, plan.best.batch
+    batch = plan.best.batch
     runs = table.headline(plan) if judged.run.step is None else _step(judged, judged.run.step)
+    degrees = ", ".join(f"{name} {getattr(plan.best.parallel, name)}" for name in DEGREES)
     lines = [
         model(described),
         runs.replace(plan.model.name, "runs", 1),
-        f"tp {p.tp}, pp {p.pp}, vpp {p.vpp}, cp {p.cp}, ep {p.ep}, etp {p.etp}, dp {p.dp}; micro-batch {b.micro}, "
-        f"{count(b.num_microbatches)} microbatch{'es' * (b.num_microbatches != 1)} a step",
+        f"{degrees}; micro-batch {batch.micro}, {microbatches(batch.num_microbatches)} a step",
     ]
     lines += [f"assumed: {item.what} {item.value} ({item.why})" for item in (*described.assumed, *judged.run.assumed)]
     return "\n".join(lines)
@@ -176,11 +162,11 @@ def understood(judged: Judged) -> str:
 def _step(judged: Judged, step: Step) -> str:
     """Say which step of reinforcement learning a script starts: what is trained and generated in it, and where."""
     section, plan = step.rl, judged.plan
-    updates = f"{count(section.updates)} update{'s' * (section.updates != 1)}"
+    updates = several(section.updates, "update")
     share = f", {section.rollout.memory_share:g} of a GPU" if section.rollout.memory_share is not None else ""
     return (
         f"runs on {count(plan.best.parallel.world_size)} x {plan.cluster.gpu.product} ({plan.cluster.name}), for "
-        f"{step.trainer} with {step.workers} workers\n"
+        f"{step.trainer.name} with {step.workers.name} workers\n"
         f"{section.algorithm}: {count(section.prompts)} prompts x {section.samples} samples a step, {updates} on up to "
         f"{count(plan.best.batch.seq_length // plan.best.parallel.cp)} tokens a GPU at once; generation by "
         f"{section.rollout.engine}, tp {section.rollout.tp}{share}, {section.placement}"
@@ -211,16 +197,13 @@ def _resemblance(described: Described) -> str:
 def findings(audit: Audit) -> str:
     """Write a line for each finding, the worst first; of many that one rule has, the first few."""
     ranked = sorted(audit.findings, key=lambda finding: _SEVERITIES.index(finding.severity))
-    by_rule: dict[str, list[Finding]] = {}
-    for finding in ranked:
-        by_rule.setdefault(finding.rule, []).append(finding)
-    lines = ["What is wrong"]
-    for rule, listed in by_rule.items():
-        lines += [f"  {each.severity}: {each.problem} [{rule}]" for each in listed[:_OF_A_RULE]]
+    lines = []
+    for rule, listed in grouped((finding.rule, finding) for finding in ranked).items():
+        lines += [f"{each.severity}: {each.problem} [{rule}]" for each in listed[:_OF_A_RULE]]
         if len(listed) > _OF_A_RULE:
             fields = ", ".join(dict.fromkeys(each.problem.field or each.problem.what for each in listed[_OF_A_RULE:]))
-            lines.append(f"  {listed[0].severity}: the same of {shorten(fields, 300)} [{rule}]")
-    return "\n".join(lines)
+            lines.append(f"{listed[0].severity}: the same of {shorten(fields, 300)} [{rule}]")
+    return titled("What is wrong", lines)
 
 
 def stages(judged: Judged) -> Grid:
@@ -230,27 +213,21 @@ def stages(judged: Judged) -> Grid:
     rows = []
     for number, stage in enumerate(plan.best.stages):
         used = stage.peak_bytes + fixed
-        layers = sum(len(chunk) for chunk in stage.chunks) - sum(
-            kind in ("embedding", "head") for chunk in stage.chunks for kind in chunk
-        )
-        ends = [kind for chunk in stage.chunks for kind in chunk if kind in ("embedding", "head")]
+        kinds = [kind for chunk in stage.chunks for kind in chunk]
+        ends = [kind for kind in kinds if kind in ("embedding", "head")]
         rows.append(
-            (
-                str(number),
-                " + ".join([f"{layers} layers", *ends]),
-                gib(stage.peak_bytes),
-                gib(used),
-                gib(plan.usable_bytes),
-                percent(used / plan.usable_bytes),
-                "" if used <= plan.usable_bytes else "does not fit",
-            )
+            {
+                "stage": str(number),
+                "holds": " + ".join([f"{len(kinds) - len(ends)} layers", *ends]),
+                "peak GiB": gib(stage.peak_bytes),
+                "in use GiB": gib(used),
+                "usable GiB": gib(plan.usable_bytes),
+                "share": percent(used / plan.usable_bytes),
+                "": "" if used <= plan.usable_bytes else "does not fit",
+            }
         )
-    return Grid(
-        ("stage", "holds", "peak GiB", "in use GiB", "usable GiB", "share", ""),
-        tuple(rows),
-        left=(1, 6),
-        title="Memory of each stage's GPUs (in use: with what the allocator, CUDA and NCCL hold)",
-    )
+    title = "Memory of each stage's GPUs (in use: with what the allocator, CUDA and NCCL hold)"
+    return Grid.of(rows, title, words=("holds", ""))
 
 
 def cost(judged: Judged) -> str:
@@ -277,30 +254,17 @@ def way(audit: Audit, better: Plan) -> list[Block]:
     both = table.compared((("now", audit.judged.plan.best), ("best", better.best)))
     if not audit.way:
         return [both, "It is the best plan already: nothing that the planner decides would change."]
-    rows = [
-        (
-            ", ".join(step.changes) or "no change",
-            seconds(step.step_s),
-            _gain(step.gain),
-            gib(step.device_bytes),
-            "" if step.fits else "does not fit",
-        )
+    rows = (
+        {
+            "change": ", ".join(step.changes) or "no change",
+            "step s": seconds(step.step_s),
+            "step time": signed(-step.gain),
+            "GPU GiB": gib(step.device_bytes),
+            "": "" if step.fits else "does not fit",
+        }
         for step in audit.way
-    ]
-    return [
-        both,
-        Grid(
-            ("change", "step s", "step time", "GPU GiB", ""),
-            tuple(rows),
-            left=(0, 4),
-            title="The way there, one change after the other",
-        ),
-        *_proof(better),
-    ]
-
-
-def _gain(share: float) -> str:
-    return f"{-100 * share:+.1f} %"
+    )
+    return [both, Grid.of(rows, "The way there, one change after the other", words=("change", "")), *_proof(better)]
 
 
 def _proof(better: Plan) -> Iterator[str]:
@@ -317,7 +281,7 @@ def verdict(audit: Audit) -> str:
     """Write the answer in a line."""
     errors = sum(finding.severity == "error" for finding in audit.findings)
     warnings = sum(finding.severity == "warning" for finding in audit.findings)
-    counted = f"{errors} error{'s' * (errors != 1)}, {warnings} warning{'s' * (warnings != 1)}"
+    counted = f"{several(errors, 'error')}, {several(warnings, 'warning')}"
     if errors:
         head = f"It cannot run as it is: {counted}."
     elif not audit.reading.complete:

@@ -13,10 +13,9 @@ from symconfig.existing.audit.audit import Audit
 from symconfig.existing.audit.catalogue import rules
 from symconfig.existing.audit.judge import Judged
 from symconfig.existing.launch.read import ARGUMENTS
-from symconfig.existing.launch.reading import Setting
 from symconfig.existing.launch.text import Place
-from symconfig.existing.recover.run import Assumed
 from symconfig.existing.rules.rule import Finding
+from symconfig.format import picked
 from symconfig.install import VERSION
 
 SCHEMA = "symconfig.audit/1"
@@ -38,21 +37,19 @@ def to_dict(audit: Audit) -> dict[str, Any]:
         "gpus": audit.side.gpus,
         "runs": audit.runs,
         "complete": reading.complete,
-        "options": [_setting(setting) for setting in reading.settings],
+        "options": [
+            {**_place(setting.place), **picked(setting, "name", "spelled")}
+            | {"values": [None if word.unknown else word.text for word in setting.values]}
+            for setting in reading.settings
+        ],
         "environment": {name: word.text for name, word in reading.environment.items() if not word.unknown},
         "unread": [
-            {**_place(item.place), "what": item.what, "why": item.why, "matters": item.matters}
+            {**_place(item.place), **picked(item, "what", "why", "matters")}
             | {"hides": item.hides.value, "assumed": item.assumed}
             for item in reading.unread
         ],
         "hidden": [
-            {
-                **_place(item.place),
-                "option": item.option,
-                "variable": item.variable,
-                "otherwise": item.otherwise,
-                "by": _place(item.by),
-            }
+            {**_place(item.place), **picked(item, "option", "variable", "otherwise"), "by": _place(item.by)}
             for item in reading.hidden
         ],
         "assumptions": [
@@ -69,16 +66,16 @@ def to_dict(audit: Audit) -> dict[str, Any]:
         },
         "assumed": []
         if judged is None or described is None
-        else [_assumed(item) for item in (*described.assumed, *judged.run.assumed)],
+        else [
+            picked(item, "what", "value", "why") | _place(item.place)
+            for item in (*described.assumed, *judged.run.assumed)
+        ],
         "run": None if judged is None else judged.plan.best.to_dict(),
         "step": None if judged is None or judged.run.step is None else _step(judged),
         "fits": None if judged is None else judged.fits,
         "usable_bytes": None if judged is None else judged.plan.usable_bytes,
-        "unpredicted": [_problem(problem) for problem in audit.unpredicted],
-        "findings": [
-            {"rule": finding.rule, "severity": finding.severity, **_problem(finding.problem)}
-            for finding in audit.findings
-        ],
+        "unpredicted": [asdict(problem) for problem in audit.unpredicted],
+        "findings": [{**picked(each, "rule", "severity"), **asdict(each.problem)} for each in audit.findings],
         "best": None if audit.better is None else audit.better.best.to_dict(),
         "gain": audit.gain,
         "infeasible": audit.infeasible,
@@ -90,37 +87,18 @@ def _step(judged: Judged) -> dict[str, Any]:
     """Return the step of reinforcement learning around the run."""
     step, plan = judged.run.step, judged.plan
     assert step is not None, "is asked for of such a run"
-    parts = {"trainer": step.trainer, "workers": step.workers, "job": step.rl.model_dump(mode="json")}
+    parts = {"trainer": step.trainer.name, "workers": step.workers.name, "job": step.rl.model_dump(mode="json")}
     return parts | asdict(plan.rl[0])
 
 
-def _setting(setting: Setting) -> dict[str, Any]:
-    return {
-        **_place(setting.place),
-        "name": setting.name,
-        "spelled": setting.spelled,
-        "values": [None if word.unknown else word.text for word in setting.values],
-    }
-
-
-def _assumed(item: Assumed) -> dict[str, Any]:
-    where = _place(item.place) if item.place is not None else {"file": None, "line": None, "column": None}
-    return {"what": item.what, "value": item.value, "why": item.why, **where}
-
-
-def _place(place: Place) -> dict[str, Any]:
-    return {"file": place.file, "line": place.line, "column": place.column}
-
-
-def _problem(problem: Problem) -> dict[str, Any]:
-    return {name: getattr(problem, name) for name in Problem.__slots__}
+def _place(place: Place | None) -> dict[str, Any]:
+    names = ("file", "line", "column")
+    return dict.fromkeys(names) if place is None else picked(place, *names)
 
 
 def sarif(audits: Iterable[Audit]) -> dict[str, Any]:
-    """Write audits as SARIF 2.1.0 (OASIS).
-
-    One run, each finding a result, what was not understood as notes of the rule `not-read`.
-    """
+    """Write audits as SARIF 2.1.0 (OASIS). One run, each finding a result, what was not understood as notes of the rule
+    `not-read`."""
     results = [result for audit in audits for result in (*map(_result, audit.findings), *_unread(audit))]
     return {
         "$schema": SARIF_SCHEMA,

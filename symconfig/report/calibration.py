@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from symconfig.descriptor.cluster import Kernels
-from symconfig.format import percent
-from symconfig.measured.calibrate import Calibration, SourceErrors
+from symconfig.format import percent, picked, several
+from symconfig.measured.calibrate import Calibration
 from symconfig.measured.fit import FORM_ERROR, Fit, Parameter
-from symconfig.report.grid import Block, Grid
+from symconfig.report.grid import Block, Grid, present
 
 _WORDS = {
     "gemm_efficiency": "large matrix products: share of the peak FLOP/s",
@@ -30,25 +30,27 @@ def blocks(calibrations: Sequence[Calibration], remarks: Sequence[str]) -> list[
     """Show each GPU type's constants and errors; then what was left out, and why."""
     result: list[Block] = []
     for calibration in calibrations:
-        title = (
-            f"Constants of {calibration.cluster.name}, from {calibration.rows} run{'s' if calibration.rows > 1 else ''}"
-        )
-        result += [
-            constants(title, calibration.parameters, calibration.fit),
-            _errors(calibration),
-            _summary(calibration),
-        ]
-        result += ["\n".join(left_priors(calibration))] if calibration.left else []
-    return [*result, *(["\n".join(remarks)] if remarks else [])]
+        title = f"Constants of {calibration.cluster.name}, from {several(calibration.rows, 'run')}"
+        shown = constants(title, calibration.parameters, calibration.fit)
+        result += [shown, _errors(calibration), _summary(calibration), "\n".join(left_priors(calibration))]
+    return present(*result, "\n".join(remarks))
 
 
 def constants(title: str, parameters: Sequence[Parameter], fit: Fit) -> Grid:
     """Tabulate fitted constants, from where they started."""
     rows = tuple(
-        (p.name, f"{p.value:.3g}", f"{value:.3g}", f"{100 * spread:.0f} %", _meaning(p.name, p.low, p.high, value))
+        (p.name, f"{p.value:.3g}", f"{value:.3g}", percent(spread, 0), _meaning(p.name, p.low, p.high, value))
         for p, value, spread in zip(parameters, fit.values, fit.uncertainty, strict=True)
     )
     return Grid(("constant", "start", "fitted", "+-", "is"), rows, left=(0, 4), title=title)
+
+
+def constants_data(parameters: Sequence[Parameter], fit: Fit) -> dict[str, Any]:
+    """Return fitted constants as plain data, by name."""
+    return {
+        p.name: {"before": p.value, "value": float(f"{value:.6g}"), "uncertainty": float(f"{spread:.3g}")}
+        for p, value, spread in zip(parameters, fit.values, fit.uncertainty, strict=True)
+    }
 
 
 def _meaning(name: str, low: float, high: float, value: float) -> str:
@@ -58,20 +60,19 @@ def _meaning(name: str, low: float, high: float, value: float) -> str:
 
 
 def _errors(calibration: Calibration) -> Grid:
-    rows = tuple(
-        (e.source, str(e.n), str(e.models), percent(e.before), percent(e.after), _left_out(e), percent(e.unseen))
+    rows = (
+        {
+            "source": e.source,
+            "runs": str(e.n),
+            "models": str(e.models),
+            "before": percent(e.before),
+            "after": percent(e.after),
+            "model left out": "-" if e.left_out is None else percent(e.left_out),
+            "source left out": percent(e.unseen),
+        }
         for e in calibration.sources
     )
-    return Grid(
-        ("source", "runs", "models", "before", "after", "model left out", "source left out"),
-        rows,
-        left=(0,),
-        title="Mean absolute error of the step time",
-    )
-
-
-def _left_out(errors: SourceErrors) -> str:
-    return "-" if errors.left_out is None else percent(errors.left_out)
+    return Grid.of(rows, "Mean absolute error of the step time", words=("source",))
 
 
 def left_priors(calibration: Calibration) -> list[str]:
@@ -122,34 +123,19 @@ def to_dict(calibrations: Sequence[Calibration], remarks: Sequence[str]) -> dict
             {
                 "cluster": calibration.cluster.name,
                 "rows": calibration.rows,
-                "constants": {
-                    p.name: {"before": p.value, "value": float(f"{value:.6g}"), "uncertainty": float(f"{spread:.3g}")}
-                    for p, value, spread in zip(
-                        calibration.parameters, calibration.fit.values, calibration.fit.uncertainty, strict=True
-                    )
-                },
+                "constants": constants_data(calibration.parameters, calibration.fit),
                 "left_priors": [
                     {
-                        "constant": item.constant,
-                        "prior": item.prior,
-                        "uncertainty": item.uncertainty,
+                        **picked(item, "constant", "prior", "uncertainty"),
                         "value": float(f"{item.value:.6g}"),
                         "deviations": round(item.deviations, 2),
                         "rows": [{"id": name, "share": round(share, 3)} for name, share in item.rows],
                     }
                     for item in calibration.left
                 ],
-                "mape": {"before": calibration.before, "after": calibration.after, "left_out": calibration.left_out},
+                "mape": picked(calibration, "before", "after", "left_out"),
                 "sources": [
-                    {
-                        "name": e.source,
-                        "n": e.n,
-                        "models": e.models,
-                        "before": e.before,
-                        "after": e.after,
-                        "left_out": e.left_out,
-                        "unseen": e.unseen,
-                    }
+                    {"name": e.source, **picked(e, "n", "models", "before", "after", "left_out", "unseen")}
                     for e in calibration.sources
                 ],
             }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from symconfig.format import count
 from symconfig.render.files import sh
-from symconfig.report.grid import Block, Grid
+from symconfig.report.grid import Block, Grid, present
 
 if TYPE_CHECKING:
     from symconfig.runs.replan.check import Checked, Finding
@@ -17,7 +17,7 @@ def blocks(checked: Checked) -> list[Block]:
     """Show one row a finding, with the differing lines below it; then what was checked, and how it is made good."""
     rows = tuple(row for finding in checked.findings for row in _rows(finding))
     grid = Grid(("", "file", "line", "found"), rows, left=(0, 1, 3), title=f"Check of {checked.place}")
-    return [*([grid] if rows else []), _verdict(checked), *(f"{note[0].upper()}{note[1:]}." for note in checked.notes)]
+    return present(grid, _verdict(checked), *(f"{note[0].upper()}{note[1:]}." for note in checked.notes))
 
 
 def _rows(finding: Finding) -> list[tuple[str, str, str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from symconfig.format import count, gib
-from symconfig.report.grid import Block, Grid
+from symconfig.report.grid import Block, Grid, present, titled
 from symconfig.runs.checkpoint import Checkpoint, Loadable, Step, Verdict
 from symconfig.units import GIB, MIB
 
@@ -28,14 +28,9 @@ def contents(checkpoint: Checkpoint) -> list[Block]:
     amount = f"{gib(size)} GiB" if size >= GIB else f"{size / MIB:.1f} MiB"
     releases = " to ".join(filter(None, dict.fromkeys((checkpoint.since, checkpoint.until))))
     head = f"{checkpoint.folder}: {checkpoint.kind}{where}, {amount}"
-    rows = [
-        (name, str(value))
-        for name, value in (*checkpoint.degrees.items(), *checkpoint.says.items())
-        if value is not None
-    ]
-    if releases:
-        rows.insert(0, ("written by", releases))
-    return [head, *([Grid(("of the run", "value"), tuple(rows), left=(0,))] if rows else []), *checkpoint.notes]
+    facts = {"written by": releases or None, **checkpoint.degrees, **checkpoint.says}
+    rows = tuple((name, str(value)) for name, value in facts.items() if value is not None)
+    return present(head, Grid(("of the run", "value"), rows, left=(0,)), *checkpoint.notes)
 
 
 def sentence(verdict: Verdict) -> str:
@@ -48,11 +43,8 @@ def verdict(loadable: Loadable) -> list[Block]:
     blocks = [f"{loadable.verdict.value.capitalize()}: {sentence(loadable.verdict)}", *steps(loadable.how)]
     if loadable.verdict is Verdict.CONVERTED:
         blocks += [OTHERWISE[loadable.otherwise], *steps(loadable.otherwise_how)]
-    if loadable.lost:
-        blocks.append("\n".join(("Starts anew:", *(f"- {what}" for what in loadable.lost))))
-    if loadable.reasons:
-        blocks.append("\n".join(("Why:", *(f"- {reason.text} [{reason.source}]" for reason in loadable.reasons))))
-    return list(blocks)
+    why = titled("Why:", (f"{reason.text} [{reason.source}]" for reason in loadable.reasons), "- ")
+    return present(*blocks, titled("Starts anew:", loadable.lost, "- "), why)
 
 
 def steps(how: tuple[Step, ...]) -> list[str]:

@@ -19,11 +19,11 @@ def blocks(folder: Path, checks: Sequence[Check]) -> list[Block]:
     rows = tuple((check.status, check.name, seconds(check.seconds), " ".join(check.detail.split())) for check in checks)
     counts = Counter(check.status for check in checks)
     summary = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no check applies"
-    grids = [Grid(("", "check", "s", "found"), rows, left=(0, 1, 3), title=f"Checks of {folder}"), *_numbers(checks)]
-    return [*grids, f"{summary}."]
+    grid = Grid(("", "check", "s", "found"), rows, left=(0, 1, 3), title=f"Checks of {folder}")
+    return [grid, *([numbers] if (numbers := _numbers(checks)).rows else []), f"{summary}."]
 
 
-def _numbers(checks: Sequence[Check]) -> list[Grid]:
+def _numbers(checks: Sequence[Check]) -> Grid:
     """Tabulate symconfig's numbers and the framework's own; the name of a check stands in its first row."""
     rows = tuple(
         (
@@ -37,7 +37,7 @@ def _numbers(checks: Sequence[Check]) -> list[Grid]:
         for place, pair in enumerate(check.compared)
     )
     headers = ("built and compared", "of it", "symconfig", "framework", "difference")
-    return [Grid(headers, rows, left=(0, 1), title="Numbers of the real framework")] if rows else []
+    return Grid(headers, rows, left=(0, 1), title="Numbers of the real framework")
 
 
 def _difference(pair: Compared) -> str:

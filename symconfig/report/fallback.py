@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from symconfig.errors import Problem
-from symconfig.format import count, either, percent, seconds, things
+from symconfig.format import count, either, grouped, percent, seconds, several
 from symconfig.plans.plan import Candidate
 from symconfig.render.fallback import folder
 from symconfig.report.checkpoint import steps
@@ -15,13 +14,14 @@ from symconfig.runs.checkpoint import Loadable, Step
 from symconfig.runs.replan.fallback import Fallback, Smaller
 
 SCHEMA = "symconfig.fallback/1"
+_NUMBERS = 12  # columns in front of what loads
 
 
 def blocks(fallback: Fallback) -> list[Block]:
     """Return all blocks of a fallback, in order."""
     plan, nodes = fallback.plan, fallback.nodes
     head = (
-        f"{plan.model.name} on {things(nodes.count, 'node')} of {count(nodes.gpus)} x {plan.cluster.gpu.product} "
+        f"{plan.model.name} on {several(nodes.count, 'node')} of {count(nodes.gpus)} x {plan.cluster.gpu.product} "
         f"({plan.cluster.name}), "
         f"and on fewer, with the same global batch of {count(plan.best.batch.global_)} sequences"
     )
@@ -29,49 +29,22 @@ def blocks(fallback: Fallback) -> list[Block]:
     for each in fallback.smaller:
         if each.plan is not None and each.loads is not None:
             advisedly = fallback.advisedly(each)
-            rows.append(
-                _row(
-                    fallback,
-                    each.nodes,
-                    each.plan.best,
-                    _lost(fallback.share(each)),
-                    (each.loads.verdict.value, advisedly.verdict.value if advisedly is not None else ""),
-                )
-            )
-    heads: tuple[str, ...] = (
-        "nodes",
-        "GPUs",
-        "tp",
-        "pp",
-        "cp",
-        "ep",
-        "dp",
-        "micro",
-        "recompute",
-        "step s",
-        "tokens/s",
-        "lost beside the nodes",
-        "the checkpoint loads",
-    )
-    advised = fallback.advised
-    if advised is not None:
-        heads += (f"saved with {advised.options}",)
-    grid = Grid(heads, tuple(row[: len(heads)] for row in rows), left=(8, 12, 13))
+            loads = (each.loads.verdict.value, advisedly.verdict.value if advisedly is not None else "")
+            rows.append(_row(fallback, each.nodes, each.plan.best, _lost(fallback.share(each)), loads))
+    grid = Grid.of(rows, words=("recompute", *list(rows[0])[_NUMBERS:]))
     return [head, grid, *_unfit(fallback), *_kept(fallback), "\n".join(advice(fallback)), *_steps(fallback)]
 
 
 def advice(fallback: Fallback, start: str = "") -> list[str]:
     """Advise how the run on all nodes has to save, so that the smaller ones go on from there without a conversion.
-
-    start: the command that starts it, where its options may follow.
-    """
+    start: the command that starts it, where its options may follow."""
     planned = [each for each in fallback.smaller if each.plan is not None]
     if not planned:
         return []
     advised = fallback.advised
     loads = [(each.nodes, fallback.advisedly(each) or each.loads) for each in planned]
     short = [(nodes, load.verdict.value) for nodes, load in loads if load and not load.verdict.unconverted]
-    rest = "; ".join(f"{things(nodes, 'node')}: {verdict}" for nodes, verdict in short)
+    rest = "; ".join(f"{several(nodes, 'node')}: {verdict}" for nodes, verdict in short)
     if advised is None:
         if not short:
             return ["Every plan here goes on from what the run on all nodes saves, without a conversion."]
@@ -86,18 +59,21 @@ def advice(fallback: Fallback, start: str = "") -> list[str]:
     ]
 
 
-def _row(fallback: Fallback, nodes: int, best: Candidate, lost: str, loads: tuple[str, str]) -> tuple[str, ...]:
-    p = best.parallel
-    return (
-        count(nodes),
-        count(p.world_size),
-        *map(str, (p.tp, p.pp, p.cp, p.ep, p.dp, best.batch.micro)),
-        best.options.recompute.text,
-        seconds(best.predicted.step_s),
-        count(_tokens_per_s(best)),
-        lost,
-        *loads,
-    )
+def _row(fallback: Fallback, nodes: int, best: Candidate, lost: str, loads: tuple[str, str]) -> dict[str, str]:
+    """Return the cells of a number of nodes. loads: how its plan loads the checkpoint, and one saved as advised."""
+    advised = {} if fallback.advised is None else {f"saved with {fallback.advised.options}": loads[1]}
+    return {
+        "nodes": count(nodes),
+        "GPUs": count(best.parallel.world_size),
+        **{name: str(getattr(best.parallel, name)) for name in ("tp", "pp", "cp", "ep", "dp")},
+        "micro": str(best.batch.micro),
+        "recompute": best.options.recompute.text,
+        "step s": seconds(best.predicted.step_s),
+        "tokens/s": count(_tokens_per_s(best)),
+        "lost beside the nodes": lost,
+        "the checkpoint loads": loads[0],
+        **advised,
+    }
 
 
 def _tokens_per_s(best: Candidate) -> float:
@@ -114,7 +90,7 @@ def _lost(share: float | None) -> str:
 def _unfit(fallback: Fallback) -> list[str]:
     """Say why there is no plan for a number of nodes."""
     return [
-        f"No plan for {things(each.nodes, 'node')} ({count(each.gpus)} GPUs):\n"
+        f"No plan for {several(each.nodes, 'node')} ({count(each.gpus)} GPUs):\n"
         + "\n".join(f"- {problem}" for problem in each.problems)
         for each in fallback.smaller
         if each.plan is None
@@ -124,7 +100,7 @@ def _unfit(fallback: Fallback) -> list[str]:
 def _kept(fallback: Fallback) -> list[str]:
     """Say where a plan was held to the old choices, at no cost, as more of the checkpoint loads then."""
     return [
-        f"On {things(each.nodes, 'node')} the plan keeps "
+        f"On {several(each.nodes, 'node')} the plan keeps "
         f"{', '.join(f'{name}={value}' for name, value in kept.items())} of the whole "
         "cluster's: as fast as the best without, and more of the checkpoint loads."
         for each in fallback.smaller
@@ -147,11 +123,7 @@ def _steps(fallback: Fallback) -> list[str]:
 
 def _alike(loads: list[tuple[Smaller, Loadable | None]]) -> dict[tuple[Step, ...], list[Smaller]]:
     """Group those that need the same steps."""
-    alike: dict[tuple[Step, ...], list[Smaller]] = {}
-    for each, load in loads:
-        if load is not None and load.how:
-            alike.setdefault(load.how, []).append(each)
-    return alike
+    return grouped((load.how, each) for each, load in loads if load is not None and load.how)
 
 
 def _saving(fallback: Fallback, alike: dict[tuple[Step, ...], list[Smaller]], what: str) -> list[str]:
@@ -213,5 +185,5 @@ def _smaller(fallback: Fallback, each: Smaller) -> dict[str, Any]:
         "kept": fallback.kept(each),
         "loadable": each.loads.to_dict() if each.loads is not None else None,
         "loadable_as_advised": advisedly.to_dict() if advisedly is not None else None,
-        "problems": [{name: getattr(problem, name) for name in Problem.__slots__} for problem in each.problems],
+        "problems": [asdict(problem) for problem in each.problems],
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product, zip_longest
 from typing import TextIO
@@ -29,6 +29,33 @@ class Grid:
     marked: int | None = None
     fixed: tuple[int, ...] = ()
 
+    @classmethod
+    def of(
+        cls,
+        rows: Iterable[Mapping[str, str]],
+        title: str = "",
+        *,
+        words: Sequence[str] = (),
+        fixed: Sequence[str] = (),
+        marked: int | None = None,
+    ) -> Grid:
+        """Make a table of rows by header. words, fixed: headers of columns that hold words, and of those that stay."""
+        every = list(rows)
+        heads = tuple(every[0]) if every else ()
+        return cls(
+            heads,
+            tuple(tuple(row.values()) for row in every),
+            tuple(place for place, head in enumerate(heads) if head in words),
+            title,
+            marked,
+            tuple(place for place, head in enumerate(heads) if head in fixed),
+        )
+
+    @classmethod
+    def pairs(cls, rows: Iterable[tuple[str, str]], title: str = "") -> Grid:
+        """Make a table of names and what each of them is."""
+        return cls(("", ""), tuple(rows), (0, 1), title)
+
 
 Span = tuple[str, str]
 
@@ -46,11 +73,20 @@ class Painted:
 Block = Grid | Painted | str
 
 
-def page_width(stream: TextIO) -> int | None:
-    """Return the letters of a line: what COLUMNS says, or the terminal.
+def present(*blocks: Block) -> list[Block]:
+    """Return the blocks that say something: no empty text, and no table without a row."""
+    return [block for block in blocks if (block.rows if isinstance(block, Grid) else block)]
 
-    None: as many as there are, where neither says it, so that a program that reads the output finds whole lines.
-    """
+
+def titled(title: str, lines: Iterable[object], sign: str = "  ") -> str:
+    """Write lines below a title, each behind a sign; nothing where there is no line."""
+    below = [f"{sign}{line}" for line in lines]
+    return "\n".join((title, *below)) if below else ""
+
+
+def page_width(stream: TextIO) -> int | None:
+    """Return the letters of a line: what COLUMNS says, or the terminal. None: as many as there are, where neither says
+    it, so that a program that reads the output finds whole lines."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and int(columns):
         return max(LEAST_WIDTH, int(columns))
@@ -67,6 +103,13 @@ def _columns_of(terminal: TextIO) -> int:
 def to_text(grid: Grid, width: int | None = None) -> str:
     """Lay columns two blanks apart, a rule below the headers, no trailing blanks; no line longer than `width`."""
     return "\n".join(text for text, _ in _laid(grid, width))
+
+
+def markdown_rows(grid: Grid) -> list[str]:
+    """Write a table as lines of Markdown, without its title."""
+    rule = "|".join("---" if column in grid.left else "---:" for column in range(len(grid.headers)))
+    heads, *rows = ("| " + " | ".join(row) + " |" for row in (grid.headers, *grid.rows))
+    return [heads, f"|{rule}|", *rows]
 
 
 def wrapped(text: str, width: int | None) -> str:

@@ -9,11 +9,11 @@ from typing import Any
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import shorten
-from symconfig.format import percent
+from symconfig.format import percent, picked, several, signed
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.measured.gpu.kernel_fit import FamilyErrors, KernelFit
 from symconfig.measured.gpu.kernel_times import Attention, HostCopy, KernelTimes, Launch, Product, Row, Stream
-from symconfig.report.calibration import constants
+from symconfig.report.calibration import constants, constants_data
 from symconfig.report.grid import Block, Grid
 
 _BYTES = 2  # of a 16-bit element
@@ -69,15 +69,11 @@ def _errors(errors: FamilyErrors | None) -> tuple[str, ...]:
         return ("-",) * 5
     return (
         percent(errors.before),
-        _signed(errors.worst_before),
+        signed(errors.worst_before, 0),
         percent(errors.after),
-        _signed(errors.worst_after),
+        signed(errors.worst_after, 0),
         "-" if errors.left_out is None else percent(errors.left_out),
     )
-
-
-def _signed(share: float) -> str:
-    return f"{100 * share:+.0f} %"
 
 
 def _remarks(times: KernelTimes, fit: KernelFit | None) -> Iterator[str]:
@@ -104,7 +100,7 @@ def _remarks(times: KernelTimes, fit: KernelFit | None) -> Iterator[str]:
             "the next: something else ran here."
         )
     for reason, count in Counter(item.reason for item in times.skipped).most_common():
-        yield f"not measured: {count} kernel{'s' if count > 1 else ''}: {shorten(reason, _REASON)}"
+        yield f"not measured: {several(count, 'kernel')}: {shorten(reason, _REASON)}"
     yield from times.notes
 
 
@@ -139,23 +135,9 @@ def to_dict(times: KernelTimes, fit: KernelFit | None) -> dict[str, Any]:
     }
     if fit is None:
         return data
-    values = zip(fit.parameters, fit.fit.values, fit.fit.uncertainty, strict=True)
-    data["constants"] = {
-        p.name: {"before": p.value, "value": float(f"{value:.6g}"), "uncertainty": float(f"{spread:.3g}")}
-        for p, value, spread in values
-    }
-    data["families"] = [
-        {
-            "name": e.family,
-            "n": e.n,
-            "before": e.before,
-            "worst_before": e.worst_before,
-            "after": e.after,
-            "worst_after": e.worst_after,
-            "left_out": e.left_out,
-        }
-        for e in fit.families
-    ]
+    data["constants"] = constants_data(fit.parameters, fit.fit)
+    names = ("n", "before", "worst_before", "after", "worst_after", "left_out")
+    data["families"] = [{"name": e.family, **picked(e, *names)} for e in fit.families]
     return data | {"rows": _with_model(times.rows, fit)}
 
 
@@ -165,11 +147,9 @@ def _with_model(rows: Sequence[Row], fit: KernelFit) -> list[dict[str, Any]]:
     result = []
     for row in rows:
         before, after = seconds.get(id(row), (None, None))
+        times = {"before_s": before, "after_s": after}
         result.append(
-            {
-                **row.model_dump(mode="json", by_alias=True),
-                "before_s": None if before is None else float(before),
-                "after_s": None if after is None else float(after),
-            }
+            row.model_dump(mode="json", by_alias=True)
+            | {name: None if value is None else float(value) for name, value in times.items()}
         )
     return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from symconfig.format import gib, milliseconds
+from symconfig.format import gib, milliseconds, picked
 from symconfig.plans.plan import Plan
 from symconfig.report.grid import Block, Grid
 from symconfig.solve.candidate import degrees, tidy
@@ -23,6 +23,7 @@ _LOCAL = (
     "Megatron's own layers instead of Transformer Engine's, and the prediction is of these: no activation is "
     "offloaded, a rank's experts run one after the other, gradients are added by a kernel of their own. "
 )
+_TIMES = 3  # rows that are seconds: those behind them are bytes
 _ENDS = {"embedding": "the embedding", "mtp": "the MTP block", "head": "the head"}
 _ATTENTION = {
     "flash": "Their attention is PyTorch's scaled_dot_product_attention, and Adam PyTorch's fused one.",
@@ -79,27 +80,19 @@ def blocks(measurement: Measurement) -> list[Block]:
 def _rows(measurement: Measurement) -> Iterator[tuple[str, str, str, str, str]]:
     """Name, unit, predicted, measured, ratio."""
     hope, passes, memory = measurement.expected, measurement.passes, measurement.taken.memory
-    times = (
+    rows: tuple[tuple[str, float, float | None], ...] = (
         ("forward of a microbatch", hope.forward_s, passes.forward_s if passes else None),
         ("backward of a microbatch", hope.backward_s, passes.backward_s if passes else None),
         ("optimizer step", hope.optimizer_s, passes.optimizer_s if passes else None),
-    )
-    for name, expected, real in times:
-        yield (
-            name,
-            "ms",
-            milliseconds(expected),
-            "" if real is None else milliseconds(real),
-            _ratio(measurement, expected, real),
-        )
-    sizes = (
         ("weights, gradients, optimizer state", hope.states_bytes, measurement.taken.states_bytes),
         ("peak allocated", hope.peak_bytes, memory.allocated_bytes if memory else None),
         ("peak reserved", hope.reserved_bytes, memory.reserved_bytes if memory else None),
         ("in use on the device", hope.device_bytes, memory.device_bytes if memory else None),
     )
-    for name, expected, size in sizes:
-        yield name, "GiB", gib(expected), "" if size is None else gib(size), _ratio(measurement, expected, size)
+    for place, (name, expected, real) in enumerate(rows):
+        unit, written = ("ms", milliseconds) if place < _TIMES else ("GiB", gib)
+        ratio = _ratio(measurement, expected, real)
+        yield name, unit, written(expected), "" if real is None else written(real), ratio
 
 
 def _ratio(measurement: Measurement, expected: float, real: float | None) -> str:
@@ -163,9 +156,7 @@ def to_dict(measurement: Measurement) -> dict[str, Any]:
         },
         "steps": [
             {
-                "forward_s": list(step.forward_s),
-                "backward_s": list(step.backward_s),
-                "optimizer_s": step.optimizer_s,
+                **picked(step, "forward_s", "backward_s", "optimizer_s"),
                 "losses": list(step.losses) if measurement.finite else None,
                 "gradient_norm": step.gradient_norm if measurement.finite else None,
             }
@@ -178,4 +169,4 @@ def to_dict(measurement: Measurement) -> dict[str, Any]:
 def _expected(hope: Expected) -> dict[str, Any]:
     names = ("forward_s", "backward_s", "optimizer_s", "states_bytes", "peak_bytes", "reserved_bytes", "device_bytes")
     memory = {name: tidy(value) for name, value in hope.memory.items()}
-    return {name: tidy(getattr(hope, name)) for name in names} | {"memory": memory}
+    return {name: tidy(value) for name, value in picked(hope, *names).items()} | {"memory": memory}

@@ -44,17 +44,16 @@ def _ranking(every: tuple[MixedCandidate, ...]) -> Grid:
 
 def _kinds(best: MixedCandidate) -> Grid:
     """Show one row a kind of the best candidate, in the order of its stages."""
-    rows = tuple(
-        (
-            host.share.cluster.name,
-            count(host.share.gpus),
-            host.nodes.text,
-            host.stages.text,
-            " ".join(map(str, host.layers)),
-            gib(host.predicted.device_bytes),
-            gib(host.usable_bytes),
-        )
+    rows = [
+        {
+            "kind": host.share.cluster.name,
+            "GPUs": count(host.share.gpus),
+            "nodes": host.nodes.text,
+            "stages": host.stages.text,
+            "layers of each stage": " ".join(map(str, host.layers)),
+            "GPU GiB": gib(host.predicted.device_bytes),
+            "usable GiB": gib(host.usable_bytes),
+        }
         for host in best.hosts
-    )
-    headers = ("kind", "GPUs", "nodes", "stages", "layers of each stage", "GPU GiB", "usable GiB")
-    return Grid(headers, rows, left=(0, 4), title="plan 1", fixed=tuple(range(len(headers))))
+    ]
+    return Grid.of(rows, "plan 1", words=("kind", "layers of each stage"), fixed=tuple(rows[0]))

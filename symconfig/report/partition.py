@@ -7,15 +7,14 @@ from math import isfinite, prod
 
 from symconfig.cost.partition.costs import Keep
 from symconfig.descriptor.mesh import Mesh
-from symconfig.format import count, general, gib, milliseconds, percent, seconds
+from symconfig.format import count, general, gib, microbatches, milliseconds, percent, seconds, short
 from symconfig.graph.program.net import Node
 from symconfig.report.grid import Block, Grid
-from symconfig.report.partition_moves import moves
-from symconfig.report.partition_others import baselines, explained
-from symconfig.report.partition_said import Contents, short
-from symconfig.report.partition_told import meeting
+from symconfig.report.partition_said import Contents
+from symconfig.report.partition_tables import baselines, explained, meeting, moves
+from symconfig.report.table import abreast
 from symconfig.solve.partition.run import Partition
-from symconfig.solve.partition.strategy import Part, does, gains, gathered, layout, worded
+from symconfig.solve.partition.strategy import does, gains, gathered, layout, worded
 
 KEPT = {
     Keep.USED: "activations kept as they are used",
@@ -29,15 +28,18 @@ def blocks(report: Contents) -> list[Block]:
     """Return all blocks, in order; of an explained operator that alone, after the headline."""
     if report.explained:
         return [headline(report), *(block for v in report.explained for block in explained(report, v)), *legend(report)]
-    shown: list[Block] = [headline(report), strategies(report), *legend(report), stored(report)]
-    if report.moved:
-        shown.append(moves(report, report.moved))
-    shown += [totals(report), *clocked(report)]
-    if report.compared:
-        shown += baselines(report)
-    shown += meeting(report)
-    notes = "\n".join(f"Note: {note}" for note in report.notes)
-    return [*shown, notes] if notes else shown
+    return [
+        headline(report),
+        strategies(report),
+        *legend(report),
+        stored(report),
+        *([moves(report, report.moved)] if report.moved else []),
+        totals(report),
+        *clocked(report),
+        *(baselines(report) if report.compared else []),
+        *meeting(report),
+        *(["\n".join(f"Note: {note}" for note in report.notes)] if report.notes else []),
+    ]
 
 
 def headline(report: Contents) -> str:
@@ -59,7 +61,7 @@ def headline(report: Contents) -> str:
             f"folded into {operators} and {parameters}",
             "",
             f"{what}, {gib(partition.memory)} of {gib(partition.ask.memory_limit)} GiB; {proof(partition)}",
-            f"{turns} microbatch{'es' if turns > 1 else ''}, {KEPT[keep]}",
+            f"{microbatches(turns)}, {KEPT[keep]}",
         )
     )
 
@@ -106,10 +108,8 @@ Member = tuple[str, str, str]
 
 
 def _groups(report: Contents) -> dict[str, dict[Member, tuple[int, float]]]:
-    """Group operators by what they do, in the order of the program.
-
-    The keys are name, output and next best; the values are how many, and the cost of that.
-    """
+    """Group operators by what they do, in the order of the program. The keys are name, output and next best; the values
+    are how many, and the cost of that."""
     partition, groups = report.partition, dict[str, dict[Member, tuple[int, float]]]()
     for reason in report.reasons:
         node, row = partition.net.nodes[reason.node], partition.rows[reason.node]
@@ -150,12 +150,13 @@ def _listed(names: Sequence[str]) -> str:
 
 def storage(node: Node, row: Sequence[int], report: Contents) -> tuple[str, str, str]:
     """Say how the weight, its gradient and the optimizer state are kept."""
-    axes = report.partition.axes
+    axes, dims = report.partition.axes, {option.name for option in node.options if option.parts}
 
     def words(least: int) -> str:
         kept = [("flat", gathered(axes, [node.options[o].zero >= least for o in row]))]
-        kept += [(report.named(name), parts) for name, parts in does(node, row, axes) if _is_dim(node, name)]
-        return ", ".join(f"{name}/{_over(parts)}" for name, parts in kept if parts) or "whole"
+        kept += [(report.named(name), parts) for name, parts in does(node, row, axes) if name in dims]
+        over = ((name, "/".join(f"{part.size}·{part.level}" for part in parts)) for name, parts in kept if parts)
+        return ", ".join(f"{name}/{levels}" for name, levels in over) or "whole"
 
     assert node.parameter is not None
     weight, gradient, state = words(3), words(2), words(1)
@@ -165,18 +166,10 @@ def storage(node: Node, row: Sequence[int], report: Contents) -> tuple[str, str,
     return weight, same if gradient == weight else gradient, same if state == weight else state
 
 
-def _is_dim(node: Node, name: str) -> bool:
-    return any(option.name == name and option.parts for option in node.options)
-
-
 def legend(report: Contents) -> list[Block]:
     """Explain the letters of dims."""
     used = [f"{sign} {dim}" for dim, sign in report.names.items()]
     return ["Dims: " + ", ".join(used)] if used else []
-
-
-def _over(parts: Sequence[Part]) -> str:
-    return "/".join(f"{part.size}·{part.level}" for part in parts)
 
 
 def totals(report: Contents) -> Grid:
@@ -197,13 +190,8 @@ def totals(report: Contents) -> Grid:
         one += [("communication that work hides", report.amount(spent.hidden), "")]
     two = [(name, gib(value), percent(value / spent.memory)) for name, value in right if value]
     two += [("held at the peak", gib(spent.memory), "")]
-    height = max(len(one), len(two))
-    empty = ("", "", "")
-    one, two = one + [empty] * (height - len(one)), two + [empty] * (height - len(two))
-    rows = tuple((*a, "", *b) for a, b in zip(one, two, strict=True))
-    return Grid(
-        ("of a step", report.unit, "share", "", "on a GPU", "GiB", "share"), rows, left=(0, 4), title="In total"
-    )
+    heads = ("of a step", report.unit, "share", "", "on a GPU", "GiB", "share")
+    return Grid(heads, abreast(one, two), left=(0, 4), title="In total")
 
 
 def clocked(report: Contents) -> list[Block]:

@@ -34,6 +34,7 @@ from math import isfinite
 from typing import Any
 
 from symconfig.descriptor.mesh import Axis, Mesh
+from symconfig.format import picked
 from symconfig.graph.program.net import Node, Port
 from symconfig.report.partition_said import Contents, Telling
 from symconfig.solve.partition.account import Compared
@@ -92,11 +93,7 @@ def _solution(report: Contents) -> dict[str, Any]:
         "memory_bytes": partition.memory,
         "memory_limit_bytes": partition.ask.memory_limit,
         "gamma": _finite(partition.gamma),
-        "solver": partition.solver,
-        "optimal": partition.optimal,
-        "closed": partition.closed,
-        "bound": partition.bound,
-        "gap": partition.gap,
+        **picked(partition, "solver", "optimal", "closed", "bound", "gap"),
         "microbatches": partition.costs.training.turns,
         "keep": partition.costs.training.keep.value,
         "operators": {"program": len(net.program.operators), "folded": sum(n.operator is not None for n in net.nodes)},
@@ -160,18 +157,14 @@ def _parameter(node: Node, row: Sequence[int], axes: Sequence[Axis]) -> dict[str
 def _other(node: Node, one: Alternative, axes: Sequence[Axis]) -> dict[str, Any]:
     return {
         "does": _does(node, one.row, axes),
-        "cost": one.cost,
-        "computation": one.computation,
-        "communication": one.communication,
-        "relative": one.relative,
+        **picked(one, "cost", "computation", "communication", "relative"),
         "memory_bytes": one.memory,
         "fits": one.fits,
     }
 
 
 def _way(way: Way) -> dict[str, Any]:
-    scheme = {"sequence_parallel": way.sequence_parallel, "cp_comm": way.cp_comm}
-    return {name: getattr(way.degrees, name) for name in AXES} | scheme | {"zero": way.zero}
+    return {**picked(way.degrees, *AXES), **picked(way, "sequence_parallel", "cp_comm", "zero")}
 
 
 def _telling(telling: Telling) -> dict[str, Any]:

@@ -87,7 +87,3 @@ def names(dims: Iterable[str]) -> dict[str, str]:
         if dim not in result and len(dim) > _LONG:
             result[dim] = next(sign for sign in free if sign not in taken)
     return result
-
-
-def short(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"

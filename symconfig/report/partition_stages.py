@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from symconfig.format import count, gib, milliseconds, percent, seconds, several
+from symconfig.format import count, gib, microbatches, milliseconds, percent, seconds, several, short
 from symconfig.report.grid import Block, Grid
 from symconfig.report.partition import KEPT, legend, meshed, stored, strategies
 from symconfig.report.partition_json import levels
 from symconfig.report.partition_json import to_dict as of_partition
-from symconfig.report.partition_said import Contents, short
+from symconfig.report.partition_said import Contents
 from symconfig.solve.partition.pipeline.run import Pipeline
 from symconfig.solve.partition.run import Ask
 
@@ -62,7 +62,7 @@ def _headline(staged: Staged) -> str:
             "between which it may be cut",
             "",
             f"{seconds(pipeline.step_s)} s a step in {several(len(pipeline.stages), 'stage')}, "
-            f"{count(pipeline.turns)} microbatch{'es' * (pipeline.turns > 1)}; {percent(pipeline.idle)} of it idle",
+            f"{microbatches(pipeline.turns)}; {percent(pipeline.idle)} of it idle",
         )
     )
 

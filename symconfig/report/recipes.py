@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from symconfig.descriptor.recipe import spelled
+from symconfig.format import several
 from symconfig.report.grid import Block, Grid
 
 Stated = Mapping[str, Any]  # a recipe as `symconfig recipes --json` has it
@@ -13,7 +14,7 @@ Stated = Mapping[str, Any]  # a recipe as `symconfig recipes --json` has it
 
 def listed(recipes: Sequence[Stated]) -> list[Block]:
     """Return each name on a line of its own, to be copied, and below it the recipe's job and its layout."""
-    count = f"{len(recipes)} recipe{'s' * (len(recipes) != 1)}"
+    count = several(len(recipes), "recipe")
     if not recipes:
         return [f"{count}. Fewer filters find more."]
     lines = (line for one in recipes for line in (one["id"], f"  {job_words(one)}: {layout_words(one['layout'])}"))
@@ -37,7 +38,7 @@ def shown(one: Stated) -> list[Block]:
         *((name.replace("_", " "), spelled(value)) for name, value in one["options"].items()),
         ("as pins", " ".join(f"{name}={value}" for name, value in one["pins"].items())),
     )
-    return [Grid(("", ""), rows, left=(0, 1), title=one["id"])]
+    return [Grid.pairs(rows, one["id"])]
 
 
 def job_words(one: Stated) -> str:

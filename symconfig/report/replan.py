@@ -1,18 +1,20 @@
-"""A plan made again, for a person: what was asked, what changes and why, what it means for the run."""
+"""A plan made again, for a person and as data: what was asked, what changes and why, what it means for the run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from symconfig.descriptor.document import shorten
-from symconfig.format import count, gib, percent, seconds, words
+from symconfig.format import count, gib, percent, picked, seconds, words
 from symconfig.frameworks.known import BACKENDS
 from symconfig.report import table
 from symconfig.report.checkpoint import verdict
-from symconfig.report.grid import Block, Grid
+from symconfig.report.grid import Block, Grid, present, titled
 from symconfig.report.rl import whole_step
 from symconfig.runs.checkpoint import Verdict
+from symconfig.runs.replan.carried import Verdict as Carried
 from symconfig.runs.replan.differences import Difference
 from symconfig.runs.replan.near import NearPlan
 from symconfig.runs.replan.replan import Kept, Replan
@@ -24,19 +26,25 @@ SHOWN = 12  # fields of a descriptor that are written out: --json has all
 
 def blocks(replan: Replan) -> list[Block]:
     """Return all blocks of a new plan, in order."""
-    shown: list[Block] = [table.headline(replan.new)]
-    if replan.near_plan is not None and replan.near_plan.free:  # before all else: it has its checkpoint for nothing
-        shown.append(_near_plan(replan.near_plan, replan.checkpoint.verdict))
-    shown += _inputs(replan)
-    if replan.kept is not None:
-        shown += _kept(replan.new, replan.kept)
-    shown += [*whole_step(replan.new), _candidates(replan), *_changes(replan)]
-    if replan.near_plan is not None and not replan.near_plan.free:
-        shown.append(_near_plan(replan.near_plan, replan.checkpoint.verdict))
-    shown += _schedule(replan.schedule)
-    shown += [_checkpoint(replan), *verdict(replan.checkpoint), *_command(replan)]
-    shown.append(_files(replan))
-    return [*shown, table.footer(replan.new)]
+    other = replan.near_plan
+    closer = "" if other is None else _near_plan(other, replan.checkpoint.verdict)
+    free = other is not None and other.free
+    return present(
+        table.headline(replan.new),
+        closer if free else "",  # before all else: it has its checkpoint for nothing
+        *_inputs(replan),
+        *(_kept(replan.new, replan.kept) if replan.kept is not None else ()),
+        *whole_step(replan.new),
+        _candidates(replan),
+        *_changes(replan),
+        "" if free else closer,
+        *_schedule(replan.schedule),
+        _checkpoint(replan),
+        *verdict(replan.checkpoint),
+        *_command(replan),
+        _files(replan),
+        table.footer(replan.new),
+    )
 
 
 def _inputs(replan: Replan) -> Iterator[Block]:
@@ -79,6 +87,12 @@ def value(given: Any) -> str:
     return shorten(str(given), 40)
 
 
+def listed(each: Difference) -> dict[str, Any]:
+    """Convert a difference to plain data; of numbers also after - before."""
+    data = picked(each, "field", "before", "after")
+    return data if each.delta is None else {**data, "delta": each.delta}
+
+
 def _candidates(replan: Replan) -> Grid:
     """Tabulate the old choice as its plan has it, the new one, and the runners-up of that."""
     after = ("now", *(str(number) for number in range(2, len(replan.new.alternatives) + 2)))
@@ -95,8 +109,7 @@ def _changes(replan: Replan) -> Iterator[Block]:
     if any(each.kept.fits and each.kept.slower <= -QUICKER for each in changes.decisions):
         how = ": --keep vpp,layout has it" if replan.old.best.options.pipeline_layout else ""
         yield f"The old layout of the stages was not among those that the search tried now, and is faster{how}."
-    if changes.follows:
-        yield "\n".join(("What follows from it", *(f"  {text}" for text in changes.follows)))
+    yield titled("What follows from it", changes.follows)
     if changes.decisions:
         yield f"Kept whole, the old plan {changes.stayed}."
     elif replan.kept is None:
@@ -108,14 +121,8 @@ def _changes(replan: Replan) -> Iterator[Block]:
 def _kept(new: Any, kept: Kept) -> Iterator[Block]:
     pins = ", ".join(f"{name}={text}" for name, text in kept.pins.items())
     costs = "nothing" if kept.costs_s <= 0 else f"{seconds(kept.costs_s)} s a step ({percent(kept.share)})"
-    yield Grid(
-        *_two(table.compared((("free", kept.free.best), ("kept", new.best)), marked=1)),
-        title=f"Keeping {pins} costs {costs}",
-    )
-
-
-def _two(grid: Grid) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...], tuple[int, ...]]:
-    return grid.headers, grid.rows, grid.left
+    both = table.compared((("free", kept.free.best), ("kept", new.best)))
+    yield Grid(both.headers, both.rows, both.left, title=f"Keeping {pins} costs {costs}")
 
 
 def _near_plan(other: NearPlan, new: Verdict) -> str:
@@ -131,24 +138,17 @@ def _near_plan(other: NearPlan, new: Verdict) -> str:
 
 def _schedule(schedule: Schedule) -> Iterator[Block]:
     """Show iterations and learning rate."""
-    if schedule.rescaled:
-        rows = tuple(
-            (
-                words(each.field),
-                count(each.before),
-                count(each.after),
-                f"{float(each.exact):.2f}" if each.exact.denominator != 1 else "",
-            )
-            for each in schedule.rescaled
-        )
-        yield Grid(
-            ("iterations", "before", "now", "exactly"),
-            rows,
-            left=(0,),
-            title="The schedule, of the same tokens as before",
-        )
-    if schedule.notes:
-        yield "\n".join(f"{note[:1].upper()}{note[1:]}." for note in schedule.notes)
+    rows = (
+        {
+            "iterations": words(each.field),
+            "before": count(each.before),
+            "now": count(each.after),
+            "exactly": f"{float(each.exact):.2f}" if each.exact.denominator != 1 else "",
+        }
+        for each in schedule.rescaled
+    )
+    yield Grid.of(rows, "The schedule, of the same tokens as before", words=("iterations",))
+    yield "\n".join(f"{note[:1].upper()}{note[1:]}." for note in schedule.notes)
 
 
 def _checkpoint(replan: Replan) -> str:
@@ -185,3 +185,63 @@ def _files(replan: Replan) -> str:
     if not replan.files:
         return "No file of the old plan changes but plan.json."
     return f"Files that change besides plan.json: {', '.join(replan.files)}."
+
+
+def to_dict(replan: Replan) -> dict[str, Any]:
+    """Return the JSON contract of `symconfig replan --json`."""
+    kept, nearest, changes = replan.kept, replan.near_plan, replan.changes
+    return {
+        "schema": "symconfig.replan/1",
+        "same": replan.same,
+        "inputs": [listed(each) for each in replan.inputs],
+        "edited": list(replan.edited),
+        "drift": None if replan.drift is None else asdict(replan.drift),
+        "old": replan.old.best.to_dict(),
+        "changes": [
+            {"decision": each.decision, "said": each.text, "kept": _verdict(each.kept)} for each in changes.decisions
+        ],
+        "follows": list(changes.follows),
+        "stayed": _verdict(changes.stayed),
+        "kept": None
+        if kept is None
+        else {"pins": kept.pins, "free": kept.free.best.to_dict(), "costs_s": kept.costs_s, "share": kept.share},
+        "near": None
+        if nearest is None
+        else {
+            "pins": nearest.pins,
+            "best": nearest.plan.best.to_dict(),
+            **picked(nearest, "slower", "free", "verdict"),
+        },
+        "schedule": _schedule_data(replan.schedule),
+        "going_on": replan.going_on if replan.schedule.step else None,
+        "checkpoint": replan.checkpoint.to_dict(),
+        "files": None if replan.files is None else list(replan.files),
+        "plan": replan.new.to_dict(),
+    }
+
+
+def _verdict(verdict: Carried) -> dict[str, Any]:
+    """Return a verdict as plain data, with the numbers of what can run at all."""
+    if verdict.refused:
+        return {"runs": False, "fits": False, "why": verdict.refused}
+    return {
+        "runs": True,
+        **picked(verdict, "fits", "step_s", "slower", "device_bytes"),
+        "over_bytes": max(0.0, verdict.over_bytes),
+        "host_over_bytes": max(0.0, verdict.host_over_bytes),
+    }
+
+
+def _schedule_data(schedule: Schedule) -> dict[str, Any]:
+    return {
+        "step": schedule.step,
+        "consumed_sequences": schedule.consumed,
+        "consumed_tokens": schedule.run.tokens,
+        "lost_step": schedule.lost,
+        "rescaled": [
+            {"field": each.field, "before": each.before, "after": each.after, "exact": float(each.exact)}
+            for each in schedule.rescaled
+        ],
+        "options": list(schedule.options),
+        "notes": list(schedule.notes),
+    }

@@ -10,6 +10,8 @@ from symconfig.plans.rl import PlannedRl
 from symconfig.render import learning, own_target
 from symconfig.report.grid import Block, Grid
 
+_WORDS = ("recompute", "on the host")  # columns that are not numbers
+
 
 def blocks(plan: Plan) -> list[Block]:
     """Return what a person decides by, in order."""
@@ -40,22 +42,13 @@ def _gpus(plan: Plan) -> int:
 
 def _ranking(plan: Plan) -> Grid:
     pairs = zip((plan.best, *plan.alternatives), plan.rl, strict=True)
-    rows = [_row(str(number), *pair) for number, pair in enumerate(pairs, 1)]
-    names = tuple(rows[0])
-    return Grid(
-        names,
-        tuple(tuple(row.values()) for row in rows),
-        left=(names.index("recompute"), names.index("on the host")),
-        marked=0,
-    )
+    rows = (_row(str(number), *pair) for number, pair in enumerate(pairs, 1))
+    return Grid.of(rows, words=_WORDS, marked=0)
 
 
 def compared(rows: Sequence[tuple[str, Plan]]) -> Grid:
     """Return the first step of each plan beside the others."""
-    made = [_row(name, plan.best, plan.rl[0]) for name, plan in rows]
-    names = tuple(made[0])
-    left = (names.index("recompute"), names.index("on the host"))
-    return Grid(names, tuple(tuple(row.values()) for row in made), left=left)
+    return Grid.of((_row(name, plan.best, plan.rl[0]) for name, plan in rows), words=_WORDS)
 
 
 def _row(number: str, candidate: Candidate, step: PlannedRl) -> dict[str, str]:
@@ -104,17 +97,25 @@ def _footer(plan: Plan) -> str:
 
 def _sentences(plan: Plan, *, asks: bool = True) -> list[str]:
     """Return what a step comes to. asks: a job may state what is predicted of generation."""
-    step, rl = plan.rl[0], plan.job.rl
-    assert rl is not None
+    step, rl = plan.steps[0], plan.job.rl
     usable, fullest = plan.usable_bytes, max(step.phases, key=lambda phase: phase.bytes)
     low, high = step.interval
-    stated = rl.rollout.tokens_per_s_per_gpu is not None
+    head, generation = f"A step takes {seconds(step.step_s)} s, likely between {seconds(low)} and {seconds(high)} s", []
+    if rl is not None and isinstance(step, PlannedRl):
+        stated = rl.rollout.tokens_per_s_per_gpu is not None
+        head += (
+            ": generation at the rate that the job states"
+            if stated
+            else ": generation is by a model, and least certain"
+        )
+        generation = [
+            f"Generation: {count(step.generated_per_s_per_gpu)} tokens/s on each GPU, up to {count(step.at_once)} "
+            f"sequences at once in each of {step.rollout_gpus // step.rollout_tp} replicas."
+            + ("" if stated or not asks else " Try: rl.rollout.tokens_per_s_per_gpu of a log of yours.")
+        ]
     return [
-        f"A step takes {seconds(step.step_s)} s, likely between {seconds(low)} and {seconds(high)} s: "
-        + ("generation at the rate that the job states." if stated else "generation is by a model, and least certain."),
-        f"Generation: {count(step.generated_per_s_per_gpu)} tokens/s on each GPU, up to {count(step.at_once)} "
-        f"sequences at once in each of {step.rollout_gpus // step.rollout_tp} replicas."
-        + ("" if stated or not asks else " Try: rl.rollout.tokens_per_s_per_gpu of a log of yours."),
+        f"{head}.",
+        *generation,
         f"Memory is fullest in the phase {fullest.name}: {gib(fullest.bytes)} of {gib(usable)} GiB usable.",
         f"Host memory: {gib(step.host_bytes)} GiB for each GPU.",
     ]

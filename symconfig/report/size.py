@@ -3,52 +3,25 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from typing import Any
 
-from symconfig.format import count, percent, seconds, several
-from symconfig.report.grid import Block, Grid
+from symconfig.format import count, percent, picked, seconds, several
+from symconfig.report.grid import Block, Grid, present
 from symconfig.runs.sweep.amounts import DAY_S
 from symconfig.runs.sweep.columns import COLUMNS
 from symconfig.runs.sweep.size import OfCluster, Question, Size, Tried, frontier
 
-_HEADERS = (
-    "cluster",
-    "GPUs",
-    "",
-    "days",
-    "at the slow end",
-    "in time",
-    "GPU-hours",
-    "cost",
-    "step s",
-    "MFU",
-    "tp",
-    "pp",
-    "cp",
-    "ep",
-    "dp",
-)
+_TITLE = "Of each cluster the fewest GPUs that are in time, and the numbers that no other beats in both time and cost"
 
 
 def blocks(size: Size) -> list[Block]:
     """Return all blocks of a size, in order."""
-    shown: list[Block] = [headline(size.question), "\n".join(answer(one, size.question) for one in size.clusters)]
-    rows = [row for one in size.clusters for row in _rows(one, size.question)]
-    if rows:
-        cut = [index for index, name in enumerate(_HEADERS) if name != "cost" or any(row[index] for row in rows)]
-        shown.append(
-            Grid(
-                tuple(_HEADERS[index] for index in cut),
-                tuple(tuple(row[i] for i in cut) for row in rows),
-                left=tuple(place for place, index in enumerate(cut) if index in (0, 2, 5)),
-                title="Of each cluster the fewest GPUs that are in time, and the numbers that no other beats "
-                "in both time and cost",
-            )
-        )
-    if (over := overall(size)) is not None:
-        shown.append(over)
-    return [*shown, footer(size)]
+    answers = "\n".join(answer(one, size.question) for one in size.clusters)
+    rows = [_row(one, tried, size.question) for one in size.clusters for tried in shown_of(one)]
+    if not any(row["cost"] for row in rows):
+        rows = [{name: cell for name, cell in row.items() if name != "cost"} for row in rows]
+    chosen = Grid.of(rows, _TITLE, words=("cluster", "", "in time"))
+    return present(headline(size.question), answers, chosen, overall(size), footer(size))
 
 
 def headline(question: Question) -> str:
@@ -98,16 +71,13 @@ def _not_met(one: OfCluster, question: Question) -> str:
     fastest = one.fastest
     if fastest is None:
         reasons = sorted({tried.reason for tried in one.tried}, key=len)
-        return f"no plan for {_listed([tried.gpus for tried in one.tried])} GPUs: {reasons[0]}"
+        ends = dict.fromkeys((one.tried[0].gpus, one.tried[-1].gpus))
+        return f"no plan for {' to '.join(map(count, ends))} GPUs: {reasons[0]}"
     at_peak = f"{count(one.least)} would be needed even at their peak; " if fastest.gpus < one.least else ""
     return (
         f"cannot be met with at most {count(question.most_gpus)} GPUs: {at_peak}the fastest is "
         f"{_days(fastest.run_s)} days on {count(fastest.gpus)} GPUs"
     )
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    return f"{count(numbers[0])} to {count(numbers[-1])}" if len(numbers) > 1 else count(numbers[0])
 
 
 def _span(span_s: float) -> str:
@@ -128,29 +98,26 @@ def shown_of(one: OfCluster) -> list[Tried]:
     return [chosen[gpus] for gpus in sorted(chosen)]
 
 
-def _rows(one: OfCluster, question: Question) -> list[tuple[str, ...]]:
-    return [(one.name, count(tried.gpus), *_cells(one, tried, question)) for tried in shown_of(one)]
-
-
-def _cells(one: OfCluster, tried: Tried, question: Question) -> tuple[str, ...]:
+def _row(one: OfCluster, tried: Tried, question: Question) -> dict[str, str]:
     mark = " and ".join(
         word
         for word, of in (("fewest", one.smallest), ("surely", one.surest))
         if of is not None and of.gpus == tried.gpus
     )
     values = tried.values
-    cost = "" if tried.cost is None else count(tried.cost)
-    return (
-        mark,
-        _days(tried.run_s),
-        _days(tried.slow_s),
-        in_time(tried, question),
-        count(tried.gpu_hours),
-        cost,
-        seconds(float(str(values["step_s"]))),
-        percent(float(str(values["mfu"]))),
-        *(str(values[name]) for name in ("tp", "pp", "cp", "ep", "dp")),
-    )
+    return {
+        "cluster": one.name,
+        "GPUs": count(tried.gpus),
+        "": mark,
+        "days": _days(tried.run_s),
+        "at the slow end": _days(tried.slow_s),
+        "in time": in_time(tried, question),
+        "GPU-hours": count(tried.gpu_hours),
+        "cost": "" if tried.cost is None else count(tried.cost),
+        "step s": seconds(float(str(values["step_s"]))),
+        "MFU": percent(float(str(values["mfu"]))),
+        **{name: str(values[name]) for name in ("tp", "pp", "cp", "ep", "dp")},
+    }
 
 
 def in_time(tried: Tried, question: Question) -> str:
@@ -160,28 +127,24 @@ def in_time(tried: Tried, question: Question) -> str:
     return "likely" if tried.run_s <= question.deadline_s else "no"
 
 
-def overall(size: Size) -> Grid | None:
+def overall(size: Size) -> Grid | str:
     """Tabulate, if every cluster has a price, what no other number of GPUs beats in both time and cost."""
     both = [(one, tried) for one in size.clusters for tried in one.planned]
     if len(size.clusters) < 2 or not both or any(tried.cost is None for _, tried in both):
-        return None
+        return ""
     names = {id(tried): one.name for one, tried in both}
-    rows = [
-        (
-            names[id(tried)],
-            count(tried.gpus),
-            _days(tried.run_s),
-            in_time(tried, size.question),
-            count(tried.cost or 0.0),
-        )
+    rows = (
+        {
+            "cluster": names[id(tried)],
+            "GPUs": count(tried.gpus),
+            "days": _days(tried.run_s),
+            "in time": in_time(tried, size.question),
+            "cost": count(tried.cost or 0.0),
+        }
         for tried in frontier((tried for _, tried in both), lambda one: one.cost or 0.0)
-    ]
-    return Grid(
-        ("cluster", "GPUs", "days", "in time", "cost"),
-        tuple(rows),
-        left=(0, 3),
-        title="Of all clusters the numbers of GPUs that no other beats in both time and cost",
     )
+    title = "Of all clusters the numbers of GPUs that no other beats in both time and cost"
+    return Grid.of(rows, title, words=("cluster", "in time"))
 
 
 def footer(size: Size) -> str:
@@ -210,23 +173,11 @@ def footer(size: Size) -> str:
 def command(question: Question, cluster: str, gpus: int) -> str:
     """Return the command of the plan that is behind a number of GPUs."""
     job = question.job
-    words = [
-        "symconfig",
-        "plan",
-        "--model",
-        str(job["model"]),
-        "--cluster",
-        cluster,
-        "--gpus",
-        str(gpus),
-        "--global-batch-size",
-        str(job["global_batch_size"]),
-        "--seq-length",
-        str(job["seq_length"]),
-    ]
-    for name in ("backend", "megatron_version", "precision", "attention", "task"):
-        words += [f"--{name.replace('_', '-')}", str(job[name])] if job.get(name) is not None else []
-    for name, value in (job.get("limits") or {}).items():
+    options = {"model": job["model"], "cluster": cluster, "gpus": gpus}
+    names = ("global_batch_size", "seq_length", "backend", "megatron_version", "precision", "attention", "task")
+    options |= {name: job[name] for name in names if job.get(name) is not None} | (job.get("limits") or {})
+    words = ["symconfig", "plan"]
+    for name, value in options.items():
         words += [f"--{name.replace('_', '-')}", str(value)]
     for name, value in (job.get("pins") or {}).items():
         words += ["--pin", f"{name}={value}"]
@@ -239,10 +190,7 @@ def to_dict(size: Size) -> dict[str, Any]:
     return {
         "schema": "symconfig.size/1",
         "model": question.model.name,
-        "tokens": question.tokens,
-        "deadline_s": question.deadline_s,
-        "goodput": question.goodput,
-        "most_gpus": question.most_gpus,
+        **picked(question, "tokens", "deadline_s", "goodput", "most_gpus"),
         "job": dict(question.job),
         "steps": question.steps,
         "met": size.met,
@@ -252,12 +200,11 @@ def to_dict(size: Size) -> dict[str, Any]:
 
 def _cluster(one: OfCluster, question: Question) -> dict[str, Any]:
     frontiers = {tried.gpus for tried in frontier(one.planned, lambda tried: tried.gpu_hours)}
+    answers = {"smallest_gpus": one.smallest, "surest_gpus": one.surest, "fastest_gpus": one.fastest}
     return {
         "cluster": one.name,
         "least_gpus_at_peak": one.least,
-        "smallest_gpus": one.smallest.gpus if one.smallest else None,
-        "surest_gpus": one.surest.gpus if one.surest else None,
-        "fastest_gpus": one.fastest.gpus if one.fastest else None,
+        **{name: tried.gpus if tried else None for name, tried in answers.items()},
         "tried": [_tried(tried, question, tried.gpus in frontiers) for tried in one.tried],
     }
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from symconfig.format import count, percent, seconds, several
-from symconfig.report.grid import Block, Grid
+from symconfig.format import count, grouped, percent, picked, seconds, several, short
+from symconfig.report.grid import Block, Grid, present
 from symconfig.runs.sweep.columns import COLUMNS, Value
 from symconfig.runs.sweep.points import Points
 from symconfig.runs.sweep.run import Swept
@@ -30,15 +30,10 @@ def blocks(swept: Swept, points: Points, out: Path) -> list[Block]:
     """Return all blocks of a sweep, in order."""
     records = swept.records
     planned = [record for record in records if record["status"] == Status.PLANNED]
-    shown: list[Block] = [headline(swept, points)]
-    if planned:
-        shown.append(bests(planned))
-    if len(planned) < len(records):
-        shown.append(reasons(records))
     done = f"wrote {several(len(records), 'row')} into {out}"
     left = len(swept.points) - len(swept.rows)
     more = f"; {count(left)} more {_be(left, 'is')} left, the same command goes on from there" if left else ""
-    return [*shown, done + more]
+    return present(headline(swept, points), bests(planned), reasons(records), done + more)
 
 
 def headline(swept: Swept, points: Points) -> str:
@@ -66,55 +61,31 @@ def _be(number: int, single: Literal["is", "was"]) -> str:
 
 def bests(planned: Iterable[Record]) -> Grid:
     """Tabulate, of every model and cluster, the plans with the most tokens a second and with the fewest GPU-hours."""
-    groups: dict[tuple[Value, Value], list[Record]] = {}
-    for record in planned:
-        groups.setdefault((record["model"], record["cluster"]), []).append(record)
     rows = []
-    for (model, cluster), members in groups.items():
+    for (model, cluster), members in grouped(((one["model"], one["cluster"]), one) for one in planned).items():
         fastest = max(members, key=lambda record: _number(record, "tokens_per_s"))
         cheapest = min(members, key=lambda record: _number(record, "gpu_hours"))
         both = fastest is cheapest
         for name, record in (("fastest, cheapest" if both else "fastest", fastest), ("cheapest", cheapest))[: 2 - both]:
-            rows.append((str(model), str(cluster), name, *_cells(record)))
-    headers = (
-        "model",
-        "cluster",
-        "",
-        "GPUs",
-        "batch",
-        "sequence",
-        "tp",
-        "pp",
-        "cp",
-        "ep",
-        "dp",
-        "step s",
-        "MFU",
-        "tokens/s",
-        "GPU-hours/G tokens",
-        "cost/G tokens",
-    )
-    priced = any(row[-1] for row in rows)
-    cut = len(headers) if priced else len(headers) - 1
-    return Grid(
-        headers[:cut],
-        tuple(row[:cut] for row in rows),
-        left=(0, 1, 2),
-        title="Of each model and cluster the most tokens a second, and the fewest GPU-hours",
-    )
+            rows.append({"model": str(model), "cluster": str(cluster), "": name, **_cells(record)})
+    priced = any(row["cost/G tokens"] for row in rows)
+    cut = ({head: cell for head, cell in row.items() if priced or head != "cost/G tokens"} for row in rows)
+    title = "Of each model and cluster the most tokens a second, and the fewest GPU-hours"
+    return Grid.of(cut, title, words=("model", "cluster", ""))
 
 
-def _cells(record: Record) -> tuple[str, ...]:
-    whole = [f"{record[name]:,}" for name in ("gpus", "global_batch_size", "seq_length", "tp", "pp", "cp", "ep", "dp")]
+def _cells(record: Record) -> dict[str, str]:
+    whole = {"GPUs": "gpus", "batch": "global_batch_size", "sequence": "seq_length"}
+    whole |= {name: name for name in ("tp", "pp", "cp", "ep", "dp")}
     cost = record.get("cost")
-    return (
-        *whole,
-        seconds(_number(record, "step_s")),
-        percent(_number(record, "mfu")),
-        count(_number(record, "tokens_per_s")),
-        f"{_number(record, 'gpu_hours'):,.1f}",
-        f"{cost:,.2f}" if isinstance(cost, int | float) else "",
-    )
+    return {
+        **{head: f"{record[name]:,}" for head, name in whole.items()},
+        "step s": seconds(_number(record, "step_s")),
+        "MFU": percent(_number(record, "mfu")),
+        "tokens/s": count(_number(record, "tokens_per_s")),
+        "GPU-hours/G tokens": f"{_number(record, 'gpu_hours'):,.1f}",
+        "cost/G tokens": f"{cost:,.2f}" if isinstance(cost, int | float) else "",
+    }
 
 
 def _number(record: Record, name: str) -> float:
@@ -126,7 +97,7 @@ def _number(record: Record, name: str) -> float:
 def reasons(records: Iterable[Record]) -> Grid:
     """Tabulate why some have no plan, the most frequent reason first."""
     counts = Counter(
-        (str(record["status"]), _first(str(record["reason"])))
+        (str(record["status"]), short(str(record["reason"]), _MOST_LETTERS))
         for record in records
         if record["status"] != Status.PLANNED
     )
@@ -136,10 +107,6 @@ def reasons(records: Iterable[Record]) -> Grid:
         rest = sum(number for _, number in ordered[_MOST_REASONS:])
         rows.append((count(rest), "", "for other reasons, in the table"))
     return Grid(("plans", "status", "reason"), tuple(rows), left=(1, 2), title="Why others have no plan")
-
-
-def _first(reason: str) -> str:
-    return reason if len(reason) <= _MOST_LETTERS else reason[: _MOST_LETTERS - 1] + "…"
 
 
 def to_dict(swept: Swept, points: Points, out: Path) -> dict[str, Any]:
@@ -153,9 +120,7 @@ def to_dict(swept: Swept, points: Points, out: Path) -> dict[str, Any]:
         "idle_rules": list(points.idle),
         "points": len(swept.points),
         "done": len(swept.rows),
-        "known": swept.known,
-        "dropped": swept.dropped,
-        "interrupted": swept.interrupted,
+        **picked(swept, "known", "dropped", "interrupted"),
         "counts": {str(status): swept.counts[status] for status in Status},
         "rows": [{name: record.get(name) for name in names} for record in swept.records],
     }

@@ -1,22 +1,76 @@
-"""A plan's costs as formulas for a reader: by part, with what each symbol is now, and what moves the step most."""
+"""A plan's costs as formulas for a reader: by part, in lines, with each symbol's number and what moves the step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from symconfig.format import clean
-from symconfig.report.formula import broken
-from symconfig.report.grid import LEAST_WIDTH, Block, Grid
+from symconfig.format import clean, picked
+from symconfig.report.grid import LEAST_WIDTH, Block, Grid, markdown_rows
 
 if TYPE_CHECKING:
     from symconfig.solve.formulas import Formula, Formulas
     from symconfig.solve.plan_symbols import Known, Symbolic
 
+
+_STEP = "  "
+# What a formula is broken at, the loosest first; a line begins with its operator, an argument ends in its comma.
+_LOOSEST = (r"(?<=,) ", r" (?=[+-] )", r"(?=[*/])")
+
+
+def broken(formula: str, width: int) -> list[str]:
+    """Return a formula as lines of at most `width` letters; a name that is longer stays whole."""
+    if len(formula) <= width:
+        return [formula]
+    for pattern in _LOOSEST:
+        parts = list(_apart(formula, pattern))
+        if len(parts) > 1:
+            return _packed(parts, width, " " if pattern.endswith(("(?=[+-] )", " ")) else "")
+    call = re.fullmatch(r"([^(]*\()(.+)(\))", formula)
+    if call is None:
+        return [formula]
+    inner = broken(call[2], width - len(_STEP) - 1)
+    return [call[1], *inner[:-1], inner[-1] + call[3]]
+
+
+def _packed(parts: Sequence[str], width: int, between: str) -> list[str]:
+    """Put parts on a line while they fit; one that fits no line is broken itself, and stands alone."""
+    lines: list[str] = []
+    alone = True
+    for part in parts:
+        if not alone and len(lines[-1]) + len(between) + len(part) <= width:
+            lines[-1] += between + part
+            continue
+        first, *others = broken(part, width - len(_STEP)) if len(part) > width else [part]
+        lines += [first, *(_STEP + line for line in others)]
+        alone = bool(others)
+    return lines
+
+
+def _apart(formula: str, pattern: str) -> Iterator[str]:
+    """Yield the parts between operators that are in no bracket."""
+    begin = depth = 0
+    for at, letter in enumerate(formula):
+        depth += (letter == "(") - (letter == ")")
+        sign = re.compile(pattern).match(formula, at) if depth == 0 and at else None
+        if sign is not None and at > begin:
+            yield formula[begin:at]
+            begin = sign.end()
+    yield formula[begin:]
+
+
+def listed(parts: Sequence[str], width: int) -> list[str]:
+    """Return parts as lines of at most `width` letters, a comma behind each but the last."""
+    return _packed([f"{part}," for part in parts[:-1]] + list(parts[-1:]), width, " ")
+
+
 _ROOM = LEAST_WIDTH - 4
 _DEEP = 2  # steps from a part to the quantities that are shown with it
 _MOVERS = 12
 _LONGEST = 400  # letters of a formula that is shown without --all
+_WORDS = ("symbol", "unit", "from", "is")  # columns that are not numbers
 NOTE = (
     "These formulas are the functions that the search evaluates, run once on symbols. A choice in them (the slowest "
     "stage, the largest tile) is a max or min, or the one that holds at this plan. The event simulation of the "
@@ -65,29 +119,24 @@ def _value(one: Formula) -> str:
 
 def movers(symbolic: Symbolic) -> Grid:
     """Return the constants that move the step most: by how many percent for one percent more."""
-    rows = tuple(_row(one) for one in symbolic.movers[:_MOVERS])
-    return Grid(
-        ("symbol", "now", "unit", "from", "step for 1 % more", "is"),
-        rows,
-        left=(0, 2, 3, 5),
-        title="What moves the step",
-        fixed=(2, 3),
-    )
+    return Grid.of(map(_row, symbolic.movers[:_MOVERS]), "What moves the step", words=_WORDS, fixed=("unit", "from"))
 
 
 def symbols(symbolic: Symbolic) -> Grid:
     """Return every symbol with its number."""
-    return Grid(
-        ("symbol", "now", "unit", "from", "step for 1 % more", "is"),
-        tuple(_row(one) for one in sorted(symbolic.known, key=lambda one: (one.source, one.name))),
-        left=(0, 2, 3, 5),
-        title="Symbols",
-        fixed=(2, 3),
-    )
+    every = sorted(symbolic.known, key=lambda one: (one.source, one.name))
+    return Grid.of(map(_row, every), "Symbols", words=_WORDS, fixed=("unit", "from"))
 
 
-def _row(one: Known) -> tuple[str, ...]:
-    return one.name, f"{one.value:.6g}", one.unit, str(one.source), f"{one.elasticity:+.3f} %", clean(one.meaning)
+def _row(one: Known) -> dict[str, str]:
+    return {
+        "symbol": one.name,
+        "now": f"{one.value:.6g}",
+        "unit": one.unit,
+        "from": str(one.source),
+        "step for 1 % more": f"{one.elasticity:+.3f} %",
+        "is": clean(one.meaning),
+    }
 
 
 def markdown(symbolic: Symbolic) -> str:
@@ -101,8 +150,7 @@ def markdown(symbolic: Symbolic) -> str:
         if one.name.startswith(("time.", "memory.", "stage")) and len(latex) <= 2 * _LONGEST:
             lines += ["$$", f"{latex_name(one.name)} = {latex} = {_value(one)}", "$$", ""]
     grid = movers(symbolic)
-    lines += [f"### {grid.title}", "", "| " + " | ".join(grid.headers) + " |", "|" + "---|" * len(grid.headers)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in grid.rows)]) + "\n"
+    return "\n".join([*lines, f"### {grid.title}", "", *markdown_rows(replace(grid, left=tuple(range(6))))]) + "\n"
 
 
 def to_dict(symbolic: Symbolic) -> dict[str, Any]:
@@ -111,14 +159,8 @@ def to_dict(symbolic: Symbolic) -> dict[str, Any]:
     return {
         "formulas": [{"name": one.name, "formula": formulas.text(one.line), "value": one.value} for one in formulas],
         "symbols": [
-            {
-                "name": one.name,
-                "value": one.value,
-                "unit": one.unit,
-                "from": str(one.source),
-                "is": one.meaning,
-                "elasticity": one.elasticity,
-            }
+            {**picked(one, "name", "value", "unit"), "from": str(one.source), "is": one.meaning}
+            | {"elasticity": one.elasticity}
             for one in symbolic.known
         ],
         "note": NOTE,

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
-from symconfig.format import count, gib, percent, seconds, words
+from symconfig.format import count, gib, percent, seconds, signed, words
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.known import BACKENDS
 from symconfig.graph.count import parameters
-from symconfig.plans.beside import comparisons, opened
+from symconfig.plans.beside import DEGREES, comparisons, opened
 from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.searched import searched
-from symconfig.report.grid import Block, Grid
+from symconfig.report.grid import Block, Grid, present
 from symconfig.report.rl import whole_step
 from symconfig.units import GIB
 
 _WORDS = ("recompute", "precision", "others")  # columns that are not numbers
 # Columns that say nothing where every row has this, or where it is None: the same value.
-_PLAIN = {**dict.fromkeys(("tp", "pp", "vpp", "cp", "ep", "etp", "zero"), "1"), "sp": "no", "precision": None}
-
-
+_PLAIN = {**dict.fromkeys((*DEGREES, "zero"), "1"), "sp": "no", "precision": None}
 # Columns that stay where all rows are equal: they are the answer.
-_ANSWER = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "step s", "tokens/s/GPU", "MFU", "GPU GiB")
+_ANSWER = (*DEGREES, "step s", "tokens/s/GPU", "MFU", "GPU GiB")
+Cells = tuple[str, str, str]
 _JUDGED = ("fastest in", "loses", "at most", "fits")
 SURE = (
     "What the alternatives lose to plan 1. Fastest in, loses, at most: in draws of what the model is not sure of, "
@@ -33,11 +33,10 @@ _SHOWN = 0.01  # of the step or of the memory: a smaller part is one of the othe
 
 def blocks(plan: Plan) -> list[Block]:
     """Return what a person decides by, in order; `symconfig explain` has the rest."""
-    shown: list[Block] = [headline(plan), *opened(plan), *whole_step(plan), ranking(plan)]
     # Of a step with phases the first table tells which is shorter; these compare one update.
-    if not plan.steps and (remarks := "\n".join([*why(plan), *comparisons(plan, brief=True)])):
-        shown.append(remarks)
-    return [*shown, footer(plan, brief=True)]
+    remarks = "" if plan.steps else "\n".join([*why(plan), *comparisons(plan, brief=True)])
+    shown = (headline(plan), *opened(plan), *whole_step(plan), ranking(plan), remarks)
+    return present(*shown, footer(plan, brief=True))
 
 
 def why(plan: Plan) -> Iterator[str]:
@@ -49,8 +48,8 @@ def why(plan: Plan) -> Iterator[str]:
     lead = "takes as long" if slower[1:] == "0.0 %" else f"is {slower[1:]} {'slower' if slower[0] == '+' else 'faster'}"
     yield f"Plan 2 {lead}: {because}."
     if best.judged is not None and second.judged is not None:
-        one, other = (f"{100 * each.expected_loss:.0f} %" for each in (best.judged, second.judged))
-        most = (f"{100 * each.worst_loss:.0f} %" for each in (best.judged, second.judged))
+        one, other = (percent(each.expected_loss, 0) for each in (best.judged, second.judged))
+        most = (percent(each.worst_loss, 0) for each in (best.judged, second.judged))
         yield (
             f"Where the model is off, plan 1 loses {one} on average and {next(most)} at most to the plan that is then "
             f"the fastest; plan 2 loses {other} and {next(most)}."
@@ -98,13 +97,8 @@ def compared(candidates: Sequence[tuple[str, Candidate]], marked: int = 0) -> Gr
     """Tabulate candidates, one row each, each under a name."""
     rows = [_row(name, candidate) for name, candidate in candidates]
     names = [name for name in rows[0] if _tells(name, {row[name] for row in rows})]
-    return Grid(
-        tuple(names),
-        tuple(tuple(row[name] for name in names) for row in rows),
-        left=tuple(index for index, name in enumerate(names) if name in _WORDS),
-        marked=marked,
-        fixed=tuple(index for index, name in enumerate(names) if name in _ANSWER),
-    )
+    cut = ({name: row[name] for name in names} for row in rows)
+    return Grid.of(cut, words=_WORDS, marked=marked, fixed=_ANSWER)
 
 
 def _tells(name: str, values: set[str]) -> bool:
@@ -120,13 +114,7 @@ def _row(number: str, candidate: Candidate) -> dict[str, str]:
     p, o, predicted = candidate.parallel, candidate.options, candidate.predicted
     return {
         "#": number,
-        "tp": str(p.tp),
-        "pp": str(p.pp),
-        "vpp": str(p.vpp),
-        "cp": str(p.cp),
-        "ep": str(p.ep),
-        "etp": str(p.etp),
-        "dp": str(p.dp),
+        **{name: str(getattr(p, name)) for name in DEGREES},
         "micro": str(candidate.batch.micro),
         "accum": str(candidate.batch.num_microbatches),
         "zero": str(o.zero_stage),
@@ -162,10 +150,8 @@ def others_text(candidate: Candidate) -> str:
 
 
 def losses(plan: Plan) -> Grid:
-    """Tabulate what every alternative loses against the best one, and to what.
-
-    How each stands where the model is off.
-    """
+    """Tabulate what every alternative loses against the best one, and to what. How each stands where the model is
+    off."""
     rows = tuple((str(number), *loss(plan.best, candidate)) for number, candidate in enumerate(plan.alternatives, 2))
     if plan.best.judged is None:
         return Grid(("#", "slower by", "because of"), rows, left=(2,), title="What the alternatives lose")
@@ -181,9 +167,7 @@ def _judged(candidate: Candidate) -> tuple[str, ...]:
     judged = candidate.judged
     if judged is None:
         return ("",) * len(_JUDGED)
-    return tuple(
-        f"{100 * value:.0f} %" for value in (judged.best, judged.expected_loss, judged.worst_loss, judged.fits)
-    )
+    return tuple(percent(value, 0) for value in (judged.best, judged.expected_loss, judged.worst_loss, judged.fits))
 
 
 def loss(best: Candidate, other: Candidate) -> tuple[str, str]:
@@ -201,7 +185,7 @@ def loss(best: Candidate, other: Candidate) -> tuple[str, str]:
         text = saved + _memory_difference(best, other)
     if not text:
         text = "no part by more than 0.1 % of a step" + _memory_difference(best, other)
-    return f"{100 * delta / base:+.1f} %" if base else "", text
+    return signed(delta / base) if base else "", text
 
 
 def _differences(ours: dict[str, float], theirs: dict[str, float]) -> list[tuple[str, float]]:
@@ -227,17 +211,13 @@ def parts(plan: Plan, title: str = "Where plan 1 spends") -> Grid:
     ]
     left.append(("step", seconds(predicted.step_s), ""))
     right.append(("GPU memory in use", gib(predicted.device_bytes), ""))
-    empty = ("", "", "")
-    height = max(len(left), len(right))
-    left += [empty] * (height - len(left))
-    right += [empty] * (height - len(right))
-    rows = tuple((*a, "", *b) for a, b in zip(left, right, strict=True))
-    return Grid(
-        ("time of a step", "s", "share", "", "memory of the fullest GPU", "GiB", "share"),
-        rows,
-        left=(0, 4),
-        title=title,
-    )
+    heads = ("time of a step", "s", "share", "", "memory of the fullest GPU", "GiB", "share")
+    return Grid(heads, abreast(left, right), left=(0, 4), title=title)
+
+
+def abreast(left: Sequence[Cells], right: Sequence[Cells]) -> tuple[tuple[str, ...], ...]:
+    """Put the rows of two tables beside each other, with an empty column between."""
+    return tuple((*one, "", *other) for one, other in zip_longest(left, right, fillvalue=("", "", "")))
 
 
 def _sorted(values: dict[str, float]) -> list[tuple[str, float]]:
@@ -246,10 +226,8 @@ def _sorted(values: dict[str, float]) -> list[tuple[str, float]]:
 
 
 def footer(plan: Plan, *, brief: bool = False) -> str:
-    """Return how sure the step time is, how full the GPU, what binds, and how much was weighed and proved.
-
-    brief: with the shares of both, where no table has them.
-    """
+    """Return how sure the step time is, how full the GPU, what binds, and how much was weighed and proved. brief: with
+    the shares of both, where no table has them."""
     predicted = plan.best.predicted
     interval = predicted.interval
     time = f"Step time: {seconds(predicted.step_s)} s"

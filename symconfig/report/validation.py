@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from symconfig.format import count, percent
-from symconfig.report.grid import Block, Grid
+from symconfig.format import count, percent, picked, several, signed
+from symconfig.report.grid import Block, Grid, present, titled
 from symconfig.solve.candidate import tidy
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _NOTHING = "-"
 def blocks(scores: Sequence[Source]) -> list[Block]:
     """Show the scores for a person."""
     grids = (_times(scores), _layers(scores), _memory(scores), _ooms(scores), _sweeps(scores), _growths(scores))
-    return [*(grid for grid in grids if grid.rows), _counts(scores), *_ignored(scores), *_skipped(scores)]
+    return present(*grids, _counts(scores), _ignored(scores), _skipped(scores))
 
 
 def _parts(source: Source, get: Callable[[Source | Scored], Error | None]) -> Iterator[tuple[str, Error]]:
@@ -57,31 +57,26 @@ def _memory(scores: Sequence[Source]) -> Grid:
 
 
 def _error(error: Error, *, low: bool = False) -> tuple[str, ...]:
-    last = (percent(abs(error.low)), error.low_id or "") if low else (_signed(error.worst), error.worst_id)
-    return (count(error.n), percent(error.mape), _signed(error.bias), f"{100 * error.within_10:.0f} %", *last)
-
-
-def _signed(share: float) -> str:
-    return f"{100 * share:+.1f} %"
+    last = (percent(abs(error.low)), error.low_id or "") if low else (signed(error.worst), error.worst_id)
+    return (count(error.n), percent(error.mape), signed(error.bias), percent(error.within_10, 0), *last)
 
 
 def _ooms(scores: Sequence[Source]) -> Grid:
-    rows = tuple(
-        (
-            source.name,
-            count(oom.ran_out),
-            count(oom.caught),
-            _share(oom.recall),
-            count(oom.ran),
-            count(oom.alarms),
-            _share(oom.false_rate),
-        )
+    rows = (
+        {
+            "source": source.name,
+            "ran out": count(oom.ran_out),
+            "found": count(oom.caught),
+            "recall": _share(oom.recall),
+            "ran": count(oom.ran),
+            "called out": count(oom.alarms),
+            "false alarms": _share(oom.false_rate),
+        }
         for source in scores
         if (oom := source.oom) and (oom.ran_out or oom.alarms)
     )
-    headers = ("source", "ran out", "found", "recall", "ran", "called out", "false alarms")
     title = "Out of memory at no safety margin, where runs ran out or were called so"
-    return Grid(headers, rows, left=(0,), title=title)
+    return Grid.of(rows, title, words=("source",))
 
 
 def _share(value: float | None) -> str:
@@ -89,50 +84,39 @@ def _share(value: float | None) -> str:
 
 
 def _sweeps(scores: Sequence[Source]) -> Grid:
-    rows = tuple(
-        (
-            sweep.name,
-            count(sweep.n),
-            count(sweep.timed),
-            f"{sweep.tau:.2f}",
-            percent(sweep.mape),
-            percent(sweep.baseline),
-            _regret(sweep.regret, sweep.pick_ran_out),
-            sweep.pick,
-            _regret(sweep.choice_regret, sweep.choice_ran_out),
-        )
+    rows = (
+        {
+            "sweep": sweep.name,
+            "rows": count(sweep.n),
+            "ran": count(sweep.timed),
+            "tau": f"{sweep.tau:.2f}",
+            "MAPE": percent(sweep.mape),
+            "the median's": percent(sweep.baseline),
+            "regret": _regret(sweep.regret, sweep.pick_ran_out),
+            "the fastest by prediction": sweep.pick,
+            "the choice's": _regret(sweep.choice_regret, sweep.choice_ran_out),
+        }
         for source in scores
         for sweep in source.sweeps
     )
-    headers = (
-        "sweep",
-        "rows",
-        "ran",
-        "tau",
-        "MAPE",
-        "the median's",
-        "regret",
-        "the fastest by prediction",
-        "the choice's",
-    )
-    return Grid(headers, rows, left=(0, 7), title="Ranking of plans; the median's: its time as the only prediction")
+    title = "Ranking of plans; the median's: its time as the only prediction"
+    return Grid.of(rows, title, words=("sweep", "the fastest by prediction"))
 
 
 def _growths(scores: Sequence[Source]) -> Grid:
-    rows = tuple(
-        (
-            source.name,
-            growth.model,
-            f"{count(growth.gpus[0])} to {count(growth.gpus[1])}",
-            _signed(growth.measured),
-            _signed(growth.predicted),
-            f"{100 * (growth.predicted - growth.measured):+.1f}",
-        )
+    rows = (
+        {
+            "source": source.name,
+            "model": growth.model,
+            "GPUs": f"{count(growth.gpus[0])} to {count(growth.gpus[1])}",
+            "measured": signed(growth.measured),
+            "predicted": signed(growth.predicted),
+            "points off": f"{100 * (growth.predicted - growth.measured):+.1f}",
+        }
         for source in scores
         for growth in source.growths
     )
-    headers = ("source", "model", "GPUs", "measured", "predicted", "points off")
-    return Grid(headers, rows, left=(0, 1), title="Growth of a step, one plan on the fewest GPUs and on the most")
+    return Grid.of(rows, "Growth of a step, one plan on the fewest GPUs and on the most", words=("source", "model"))
 
 
 def _regret(regret: float | None, ran_out: bool) -> str:
@@ -154,35 +138,31 @@ def _counts(scores: Sequence[Source]) -> str:
         )
     if assumed:
         text += (
-            f"\n* {_rows(assumed)} leave{'s' * (assumed == 1)} out options that change the prediction; these are "
-            "assumed for the whole source. `--explain ID` names them and the reason."
+            f"\n* {several(assumed, 'row')} leave{'s' * (assumed == 1)} out options that change the prediction; these "
+            "are assumed for the whole source. `--explain ID` names them and the reason."
         )
     return text
 
 
-def _rows(n: int) -> str:
-    return f"{n} row" if n == 1 else f"{n} rows"
-
-
-def _ignored(scores: Sequence[Source]) -> list[Block]:
+def _ignored(scores: Sequence[Source]) -> str:
     """Show the options that rows state and no prediction takes in."""
     lines = []
     for source in scores:
         counts = Counter(option for item in source.rows for option in item.case.ignored)
-        text = "; ".join(f"{option} ({_rows(rows)})" for option, rows in counts.most_common())
+        text = "; ".join(f"{option} ({several(rows, 'row')})" for option, rows in counts.most_common())
         lines += [f"{source.name}, {text}"] if counts else []
-    return ["\n".join(["Stated, and not predicted with", *lines])] if lines else []
+    return titled("Stated, and not predicted with", lines, "")
 
 
-def _skipped(scores: Sequence[Source]) -> list[Block]:
+def _skipped(scores: Sequence[Source]) -> str:
     """Show the reasons; rows with the same one together."""
     lines = []
     for source in scores:
         for reason in dict.fromkeys(why for _, why in source.skipped):
             ids = [row for row, why in source.skipped if why == reason]
             which = ", ".join(ids[:3]) + (", …" if len(ids) > 3 else "")
-            lines.append(f"{source.name}, {_rows(len(ids))}: {reason.rstrip('.')} ({which})")
-    return ["\n".join(["Skipped", *lines])] if lines else []
+            lines.append(f"{source.name}, {several(len(ids), 'row')}: {reason.rstrip('.')} ({which})")
+    return titled("Skipped", lines, "")
 
 
 def to_dict(scores: Sequence[Source]) -> dict[str, Any]:
@@ -252,17 +232,12 @@ def _oom(oom: Oom | None) -> dict[str, Any] | None:
 
 def _sweep(sweep: Sweep) -> dict[str, Any]:
     return {
-        "name": sweep.name,
-        "n": sweep.n,
-        "timed": sweep.timed,
+        **picked(sweep, "name", "n", "timed"),
         "kendall_tau": tidy(sweep.tau),
         "regret": _maybe(sweep.regret),
-        "pick": sweep.pick,
-        "pick_ran_out": sweep.pick_ran_out,
+        **picked(sweep, "pick", "pick_ran_out"),
         "choice_regret": _maybe(sweep.choice_regret),
-        "choice": sweep.choice,
-        "choice_ran_out": sweep.choice_ran_out,
-        "best": sweep.best,
+        **picked(sweep, "choice", "choice_ran_out", "best"),
         "mape": tidy(sweep.mape),
         "median_mape": tidy(sweep.baseline),
     }

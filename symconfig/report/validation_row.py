@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from symconfig.format import gib, percent, seconds
-from symconfig.report.grid import Block, Grid
+from symconfig.format import gib, milliseconds, percent, picked, seconds, signed
+from symconfig.report.grid import Block, Grid, titled
 from symconfig.solve.candidate import tidy
 
 if TYPE_CHECKING:
@@ -28,27 +28,18 @@ _FROM = {
 
 def blocks(breakdown: Breakdown) -> list[Block]:
     """Show the row for a person."""
-    shown: list[Block] = [
-        _headline(breakdown),
-        _stated(breakdown),
+    row = breakdown.item.row
+    return [
+        f"{row.id} of {breakdown.source}: {row.task}" + (f". Note: {row.note}" if row.note else ""),
+        Grid.pairs(((name, _words(values)) for name, values in breakdown.stated), "Stated by the row"),
         _assumed(breakdown),
         _time(breakdown),
         _work(breakdown),
+        *([_layers(breakdown)] if breakdown.item.layers else []),
+        _memory(breakdown),
+        _stages(breakdown),
+        _verdict(breakdown),
     ]
-    if breakdown.item.layers:
-        shown.append(_layers(breakdown))
-    return [*shown, _memory(breakdown), _stages(breakdown), _verdict(breakdown)]
-
-
-def _headline(breakdown: Breakdown) -> str:
-    row = breakdown.item.row
-    text = f"{row.id} of {breakdown.source}: {row.task}"
-    return text + (f". Note: {row.note}" if row.note else "")
-
-
-def _stated(breakdown: Breakdown) -> Grid:
-    rows = tuple((name, _words(values)) for name, values in breakdown.stated)
-    return Grid(("", ""), rows, left=(0, 1), title="Stated by the row")
 
 
 def _words(values: Mapping[str, Any]) -> str:
@@ -65,22 +56,15 @@ def _value(value: Any) -> str:
 
 def _assumed(breakdown: Breakdown) -> str:
     case = breakdown.item.case
-    lines = []
-    if case.documented:
-        lines += ["Stated for the whole source by its text, recipes or code", *_list(case.documented)]
-    if case.taken:
-        lines += ["Assumed for the whole source, since the row does not state it", *_list(case.taken)]
-    else:
-        lines.append("Assumed: nothing that changes the prediction")
+    stated, taken = ([f"{name}: {value}" for name, value in pairs] for pairs in (case.documented, case.taken))
+    lines = list(filter(None, (titled("Stated for the whole source by its text, recipes or code", stated),)))
+    assumed = titled("Assumed for the whole source, since the row does not state it", taken)
+    lines.append(assumed or "Assumed: nothing that changes the prediction")
     if case.taken or case.documented:
         lines.append(f"  because: {' '.join(case.reason.split())}")
     if case.ignored:
         lines.append(f"  not predicted with: {'; '.join(case.ignored)}")
     return "\n".join(lines)
-
-
-def _list(values: tuple[tuple[str, str], ...]) -> list[str]:
-    return [f"  {name}: {value}" for name, value in values]
 
 
 def _time(breakdown: Breakdown) -> Grid:
@@ -93,46 +77,33 @@ def _time(breakdown: Breakdown) -> Grid:
     if time:
         source = _FROM.get(breakdown.item.time_from or "", "")
         rows.append(("measured", seconds(time[1]), percent(time[1] / time[0]), source))
-        rows.append(("error", "", _signed(time), ""))
+        rows.append(("error", "", signed(time[0] / time[1] - 1), ""))
     return _sum("seconds of a step", "s", rows, bool(time))
 
 
 def _work(breakdown: Breakdown) -> Grid:
     """Tabulate the work of at least a thousandth of the step."""
     step = breakdown.item.prediction.predicted.step_s
+    heads = ("work of the blocks", "forward s", "backward s", "hidden s", "of the step")
     rows = tuple(
-        (
-            each.name,
-            seconds(each.forward_s),
-            seconds(each.backward_s),
-            seconds(each.hidden_s),
-            percent(each.total_s / step),
-        )
+        (each.name, *map(seconds, (each.forward_s, each.backward_s, each.hidden_s)), percent(each.total_s / step))
         for each in breakdown.work
         if each.total_s + each.hidden_s > 1e-3 * step
     )
-    return Grid(
-        ("work of the blocks", "forward s", "backward s", "hidden s", "of the step"),
-        rows,
-        left=(0,),
-        title="The same by kind of work: mean over the stages, without bubble and what runs again",
-    )
+    title = "The same by kind of work: mean over the stages, without bubble and what runs again"
+    return Grid(heads, rows, left=(0,), title=title)
 
 
 def _needed(part: Part) -> str:
     return "" if part.needed is None else f"{part.needed:.2f} x"
 
 
-def _signed(pair: tuple[float, float]) -> str:
-    return f"{100 * (pair[0] / pair[1] - 1):+.1f} %"
-
-
 def _layers(breakdown: Breakdown) -> Grid:
     m = breakdown.item.row.measured
     names = [name for name, ms in (("forward", m.layer_forward_ms), ("backward", m.layer_backward_ms)) if ms]
     rows = tuple(
-        (name, f"{1e3 * pair[0]:.3f}", f"{1e3 * pair[1]:.3f}", _signed(pair))
-        for name, pair in zip(names, breakdown.item.layers, strict=True)
+        (name, milliseconds(predicted), milliseconds(measured), signed(predicted / measured - 1))
+        for name, (predicted, measured) in zip(names, breakdown.item.layers, strict=True)
     )
     return Grid(("one layer", "predicted ms", "measured ms", "error"), rows)
 
@@ -144,7 +115,7 @@ def _memory(breakdown: Breakdown) -> Grid:
     rows.append(("predicted", gib(total), percent(1.0), ""))
     if memory:
         rows.append(("measured", gib(memory[1]), percent(memory[1] / memory[0]), ""))
-        rows.append(("error", "", _signed(memory), ""))
+        rows.append(("error", "", signed(memory[0] / memory[1] - 1), ""))
     return _sum("memory", "GiB", rows, bool(memory), f"Memory: {breakdown.figure}")
 
 
@@ -155,19 +126,18 @@ def _sum(what: str, unit: str, rows: Sequence[tuple[str, ...]], measured: bool, 
 
 
 def _stages(breakdown: Breakdown) -> Grid:
-    names = [
-        name for name, _ in breakdown.stages[0].parts if any(dict(stage.parts)[name] for stage in breakdown.stages)
-    ]
+    stages = breakdown.stages
+    names = [name for name, _ in stages[0].parts if any(dict(stage.parts)[name] for stage in stages)]
     rows = tuple(
         (
             str(stage.first) if stage.first == stage.last else f"{stage.first}-{stage.last}",
             *(gib(dict(stage.parts)[name]) for name in names),
             gib(stage.peak),
         )
-        for stage in breakdown.stages
+        for stage in stages
     )
     if len(rows) > _STAGES:
-        fullest = max(range(len(rows)), key=lambda index: breakdown.stages[index].peak)
+        fullest = max(range(len(rows)), key=lambda index: stages[index].peak)
         shown = sorted({*range(_STAGES - 3), fullest, len(rows) - 2, len(rows) - 1})
         left = tuple("" for _ in (*names, "allocated"))
         rows = tuple(
@@ -204,13 +174,7 @@ def to_dict(breakdown: Breakdown) -> dict[str, Any]:
             "measured_from": item.time_from,
             "parts": [_part(part, "seconds") for part in breakdown.time],
             "work": [
-                {
-                    "name": each.name,
-                    "forward_s": tidy(each.forward_s),
-                    "backward_s": tidy(each.backward_s),
-                    "hidden_s": tidy(each.hidden_s),
-                }
-                for each in breakdown.work
+                {"name": each.name, **_tidied(each, "forward_s", "backward_s", "hidden_s")} for each in breakdown.work
             ],
         },
         "memory": {
@@ -221,8 +185,7 @@ def to_dict(breakdown: Breakdown) -> dict[str, Any]:
         },
         "stages": [
             {
-                "first": stage.first,
-                "last": stage.last,
+                **picked(stage, "first", "last"),
                 "peak_bytes": tidy(stage.peak),
                 "parts": {name: tidy(value) for name, value in stage.parts},
             }
@@ -232,6 +195,10 @@ def to_dict(breakdown: Breakdown) -> dict[str, Any]:
         "predicted_oom": item.oom,
         "measured_oom": bool(item.row.measured.oom),
     }
+
+
+def _tidied(thing: object, *names: str) -> dict[str, float]:
+    return {name: tidy(value) for name, value in picked(thing, *names).items()}
 
 
 def _part(part: Part, unit: str) -> dict[str, Any]:

@@ -41,19 +41,19 @@ def _borders(one: Line) -> list[str]:
 
 def line(one: Line) -> Grid:
     """Return the spans of one name as a table."""
-    rows = tuple(
-        (
-            _value(one.vary, span.low),
-            _value(one.vary, span.high),
-            span.answer.name,
-            _seconds(span.answer.step_s),
-            _seconds(span.high_s),
-        )
+    rows = (
+        {
+            "from": _value(one.vary, span.low),
+            "to": _value(one.vary, span.high),
+            "best plan": span.answer.name,
+            "step s at from": _seconds(span.answer.step_s),
+            "at to": _seconds(span.high_s),
+        }
         for span in one.spans
     )
     known = f"in steps of {one.vary.step}" if one.vary.whole else "a factor, borders to 0.001 of it"
-    headers = ("from", "to", "best plan", "step s at from", "at to")
-    return Grid(headers, rows, left=(2,), title=f"{one.vary.name}, {known}", fixed=(0, 1, 2))
+    title = f"{one.vary.name}, {known}"
+    return Grid.of(rows, title, words=("best plan",), fixed=("from", "to", "best plan"))
 
 
 def _value(vary: Vary, value: float) -> str:

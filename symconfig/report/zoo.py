@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from pydantic import BaseModel
 
 from symconfig.descriptor.cluster import ClusterDescriptor, Quantity
+from symconfig.descriptor.mesh import NETWORK
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.format import count, gib, words
 from symconfig.graph.count import parameters
 from symconfig.report.grid import Block, Grid
-from symconfig.report.zoo_lines import ClusterLine, ModelLine
 
 _GIGA, _TERA, _MICRO = 1e9, 1e12, 1e-6
 _BILLION, _MILLION = 1e9, 1e6
@@ -20,21 +21,20 @@ _SHOWN = ("name", "source", "aliases", "schema_")  # in the title, or below it
 
 def cluster_list(lines: Sequence[ClusterLine]) -> list[Block]:
     """List clusters, one line each."""
-    rows = tuple(
-        (
-            one.name,
-            one.gpu,
-            f"{one.memory_bytes / 2**30:.1f}",
-            f"{one.peak_flops / _TERA:,.0f}",
-            str(one.gpus_per_node),
-            f"{one.link_bytes_per_s / _GIGA:.4g}",
-            f"{one.network_bytes_per_s / _GIGA:.3g}" if one.network_bytes_per_s is not None else "none",
-        )
+    rows = (
+        {
+            "name": one.name,
+            "GPU": one.gpu,
+            "GiB": f"{one.memory_bytes / 2**30:.1f}",
+            "TFLOP/s": f"{one.peak_flops / _TERA:,.0f}",
+            "a node": str(one.gpus_per_node),
+            "link": f"{one.link_bytes_per_s / _GIGA:.4g}",
+            "network": f"{one.network_bytes_per_s / _GIGA:.3g}" if one.network_bytes_per_s is not None else "none",
+        }
         for one in lines
     )
-    headers = ("name", "GPU", "GiB", "TFLOP/s", "a node", "link", "network")
     return [
-        Grid(headers, rows, left=(0, 1)),
+        Grid.of(rows, words=("name", "GPU")),
         "TFLOP/s: dense, bf16 (fp16 where there is no bf16). a node: GPUs of it. link, network: GB/s of a GPU in one "
         "direction, of the fastest link in its node or rack, and between them.",
         "`symconfig clusters NAME` shows one with its sources. A cluster of your own in a few lines: docs/clusters.md, "
@@ -44,22 +44,21 @@ def cluster_list(lines: Sequence[ClusterLine]) -> list[Block]:
 
 def model_list(lines: Sequence[ModelLine]) -> list[Block]:
     """List models, one line each."""
-    rows = tuple(
-        (
-            one.name,
-            _parameters(one.parameters),
-            _parameters(one.active_parameters),
-            str(one.num_hidden_layers),
-            count(one.hidden_size),
-            count(one.max_position_embeddings),
-            str(one.num_experts or ""),
-            "" if one.task == "pretrain" else one.task,
-        )
+    rows = (
+        {
+            "name": one.name,
+            "parameters": _parameters(one.parameters),
+            "active": _parameters(one.active_parameters),
+            "layers": str(one.num_hidden_layers),
+            "hidden": count(one.hidden_size),
+            "tokens": count(one.max_position_embeddings),
+            "experts": str(one.num_experts or ""),
+            "adapter": "" if one.task == "pretrain" else one.task,
+        }
         for one in lines
     )
-    headers = ("name", "parameters", "active", "layers", "hidden", "tokens", "experts", "adapter")
     return [
-        Grid(headers, rows, left=(0, 7)),
+        Grid.of(rows, words=("name", "adapter")),
         "active: parameters that one token meets. tokens: the longest sequence.",
         "`symconfig models NAME` shows one. A model of your own: `--model PATH` of its config.json, or of what "
         "`symconfig import` makes of it.",
@@ -68,16 +67,19 @@ def model_list(lines: Sequence[ModelLine]) -> list[Block]:
 
 def cluster_shown(cluster: ClusterDescriptor) -> list[Block]:
     """Show all that a cluster states, each number with its uncertainty and source."""
-    plain = tuple(
+    plain = (
         (words(name), _text(value))
-        for name, value in _fields(cluster)
+        for name, value in cluster
         if name not in _SHOWN and not isinstance(value, BaseModel | tuple) and value is not None
     )
     sections: list[tuple[str, BaseModel]] = [("gpu", cluster.gpu), ("host", cluster.host)]
-    sections += [(f"level {level.name}, {_joined(level.size)}", level) for level in cluster.levels]
+    for level in cluster.levels:
+        joins = f"{count(level.size)} GPUs" if level.size is not None else "the whole cluster"
+        sections.append((f"level {level.name}, {joins}", level))
     sections.append(("kernels", cluster.kernels))
-    grids = [_section(title, section) for title, section in sections]
-    return [Grid(("", ""), plain, left=(0, 1), title=cluster.name), f"source: {cluster.source}", *grids]
+    heads = ("", "value", "+-", "source")
+    grids = [Grid(heads, tuple(_rows(section)), left=(0, 1, 3), title=title) for title, section in sections]
+    return [Grid.pairs(plain, cluster.name), f"source: {cluster.source}", *grids]
 
 
 def model_shown(model: ModelDescriptor) -> list[Block]:
@@ -89,17 +91,11 @@ def model_shown(model: ModelDescriptor) -> list[Block]:
         ("active for a token", count(counted.active)),
         *([("trained", count(counted.trainable))] if counted.trainable != counted.total else []),
     ]
-    grid = Grid(("", ""), (*sizes, *rows), left=(0, 1), title=model.name)
-    return [grid, f"source: {model.source}"]
-
-
-def _section(title: str, section: BaseModel) -> Grid:
-    rows = tuple(_rows(section))
-    return Grid(("", "value", "+-", "source"), rows, left=(0, 1, 3), title=title)
+    return [Grid.pairs((*sizes, *rows), model.name), f"source: {model.source}"]
 
 
 def _rows(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
-    for name, value in _fields(section):
+    for name, value in section:
         called = f"{prefix}{words(name)}"
         if isinstance(value, Quantity):
             off = f"{100 * value.uncertainty:.2g} %" if value.uncertainty else ""
@@ -126,11 +122,6 @@ def _amount(name: str, called: str, value: float) -> tuple[str, str]:
     return f"{value:g}", called
 
 
-def _fields(section: BaseModel) -> Iterator[tuple[str, object]]:
-    for name in type(section).model_fields:
-        yield name, getattr(section, name)
-
-
 def _stated(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, object]]:
     """Yield the fields that differ from their defaults, those of sections with the section's name."""
     for name, field in type(section).model_fields.items():
@@ -152,9 +143,67 @@ def _text(value: object) -> str:
     return str(value)
 
 
-def _joined(size: int | None) -> str:
-    return f"{count(size)} GPUs" if size is not None else "the whole cluster"
-
-
 def _parameters(number: int) -> str:
     return f"{number / _BILLION:.2f} B" if number >= _BILLION / 10 else f"{number / _MILLION:.0f} M"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterLine:
+    """A cluster in a list. Rates are of one GPU and one direction; link: the fastest within its node or rack; network:
+    between them; peak_flops: dense, bf16, or fp16 where the GPU has no bf16."""
+
+    name: str
+    gpu: str
+    gpus_per_node: int
+    memory_bytes: float
+    peak_flops: float
+    link: str
+    link_bytes_per_s: float
+    network_bytes_per_s: float | None
+
+    @staticmethod
+    def of(cluster: ClusterDescriptor) -> ClusterLine:
+        inner, gpu = cluster.levels[0], cluster.gpu
+        network = next((level for level in cluster.levels if level.name in NETWORK), None)
+        return ClusterLine(
+            name=cluster.name,
+            gpu=gpu.product,
+            gpus_per_node=cluster.gpus_per_node,
+            memory_bytes=gpu.memory_bytes.value,
+            peak_flops=(gpu.peak_flops.bf16 or gpu.peak_flops.fp16).value,
+            link=inner.name,
+            link_bytes_per_s=inner.bandwidth_bytes_per_s.value,
+            network_bytes_per_s=network.bandwidth_bytes_per_s.value if network is not None else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLine:
+    """A model in a list. active_parameters: of one token; task: what it is trained for by itself."""
+
+    name: str
+    huggingface_id: str | None
+    task: str
+    parameters: int
+    active_parameters: int
+    trainable_parameters: int
+    num_hidden_layers: int
+    hidden_size: int
+    max_position_embeddings: int
+    num_experts: int | None
+
+    @staticmethod
+    def of(model: ModelDescriptor) -> ModelLine:
+        count = parameters(model)
+        return ModelLine(
+            name=model.name,
+            huggingface_id=model.huggingface_id,
+            task="pretrain" if model.adapter is None else "lora",
+            parameters=count.total,
+            active_parameters=count.active,
+            trainable_parameters=count.trainable,
+            num_hidden_layers=model.num_hidden_layers,
+            hidden_size=model.hidden_size,
+            max_position_embeddings=model.max_position_embeddings,
+            num_experts=model.experts.num_experts if model.experts is not None else None,
+        )

@@ -1,12 +1,15 @@
-"""How the server holds connections: few, small, and not for those who keep it waiting."""
+"""How the server listens, and holds connections: few, small, and not for those who keep it waiting."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from symconfig.errors import InputError, Problem
 
 IDLE_S = 10  # that a connection may be open without a request
 _MOST_OPEN = 256
@@ -14,10 +17,8 @@ _HEAD_BYTES = 64 << 10
 
 
 class Patient(H11Protocol):
-    """A connection that is closed where no whole head of a request comes while it may be idle.
-
-    Uvicorn waits for the first one, and for the rest of any, without end.
-    """
+    """A connection that is closed where no whole head of a request comes while it may be idle. Uvicorn waits for the
+    first one, and for the rest of any, without end."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait."""
@@ -47,3 +48,18 @@ def settings(made: Starlette, idle_s: int = IDLE_S) -> uvicorn.Config:
         h11_max_incomplete_event_size=_HEAD_BYTES,
         timeout_graceful_shutdown=2,
     )
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """Return a socket to which others can connect at an address. Raises InputError where there can be none."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        made = socket.socket(family, kind, protocol)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        made.listen()
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        what = f"cannot listen on port {port} of {host}: {why}"
+        raise InputError(Problem(what, field="--port", hint="--port 0 takes one that is free")) from None
+    return made

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
+from symconfig.descriptor.job import Backend
 from symconfig.install import VERSION
 
 _OBJECT = {"type": "object"}
@@ -31,7 +32,7 @@ _JOB = {
         "gpus": {"type": ["integer", "string"]},
         "global_batch_size": {"type": "integer"},
         "seq_length": {"type": "integer"},
-        "backend": {"enum": ["megatron", "deepspeed"]},
+        "backend": {"enum": list(get_args(Backend))},
         "precision": {"type": "string"},
         "task": {"enum": ["pretrain", "sft", "lora"]},
         "pins": {"type": "object", "additionalProperties": {"type": "string"}},

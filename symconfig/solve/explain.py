@@ -130,9 +130,9 @@ def _formulas(prospect: Prospect, parts: Detail) -> Iterator[FormulaLine]:
             "optimizer_bytes": setting.bytes.optimizer,
             "dense_shards": points.shards[0],
             "expert_shards": points.edp[0],
-            "zero1": setting.zero >= 1,
-            "zero2": setting.zero >= 2,
-            "zero3": setting.zero >= 3,
+            "zero1": setting.sharding.state,
+            "zero2": setting.sharding.gradient,
+            "zero3": setting.sharding.weight,
             "optimizer_on_device": 1 - prospect.offload.optimizer,
         },
     }

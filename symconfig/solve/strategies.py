@@ -11,13 +11,14 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.derive import Flow, weight_layout
 from symconfig.graph.derived import Collective, Phase
-from symconfig.graph.layout import AXES, Kind, Layout
+from symconfig.graph.layout import AXES, FLAT, Kind, Layout, moves
 from symconfig.graph.model import blocks, sequence
+from symconfig.graph.monomial import ONE
 from symconfig.graph.operator import Block, Operator, Weight
 from symconfig.solve.prospect import Prospect
 
 STEP = "step"  # phase of what happens once a step, or at the accumulation boundary
-EVERY = "microbatch"  # of what ZeRO 3 does around each use
+EVERY = "microbatch"  # of what happens to weights and gradients with each
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ def strategies(prospect: Prospect, cluster: ClusterDescriptor) -> Strategies:
     grid = _Grid(prospect, cluster, _ranks(prospect))
     kinds = sequence(prospect.request.model)
     of_kind = blocks(prospect.request.model, prospect.request.framework.implementation, prospect.scheme.shared_heads)
-    axes = tuple(AxisLine(axis, grid.ranks[axis], grid.level((axis,))) for axis in AXES if grid.ranks[axis] > 1)
+    axes = tuple(AxisLine(axis, grid.ranks[axis], grid.level((axis,))) for axis in grid.several(AXES))
     experts = any(
         d.EXPERTS in weight.dims for block in of_kind.values() for op in block.operators for weight in op.weights
     )
@@ -112,7 +113,7 @@ class _Grid:
     ranks: Mapping[str, int]
 
     def several(self, axes: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(axis for axis in axes if self.ranks[axis] > 1)
+        return tuple(axis for axis in axes if self.ranks.get(axis, 1) > 1)
 
     def level(self, axes: tuple[str, ...]) -> str:
         return level(self.prospect, self.cluster, axes)
@@ -159,20 +160,16 @@ def _phase(phase: Phase) -> str:
 
 
 def _weight(op: Operator, weight: Weight, grid: _Grid) -> StrategyLine:
-    """Say where a weight lies, and how its gradient becomes whole or finds its shard."""
-    framework, zero = grid.prospect.request.framework, grid.prospect.zero
-    layout, summed = weight_layout(op, weight, grid.prospect.scheme)
-    data = tuple(axis for axis in AXES if axis in summed and axis in ("dp", "cp", "edp"))
-    other = tuple(axis for axis in AXES if axis in summed and axis not in data)
-    states = zero == 3 or (zero > 0 and not weight.frozen)
-    flat = (*data, *(other if framework.shards_over_tensor and zero == 3 else ())) if states else ()
-    exchanges: list[Exchanged] = []
-    if zero == 3:
-        exchanges += grid.exchanged(Kind.ALL_GATHER, flat, EVERY)
-    if not weight.frozen:
-        reduces = Kind.ALL_REDUCE if not zero or framework.all_reduced_gradients else Kind.REDUCE_SCATTER
-        exchanges += grid.exchanged(reduces, data, STEP)
-        exchanges += grid.exchanged(Kind.ALL_REDUCE, tuple(axis for axis in other if axis not in flat), STEP)
-        if zero in (1, 2):
-            exchanges += grid.exchanged(Kind.ALL_GATHER, data, STEP)
-    return StrategyLine(weight.name, True, weight.dims, grid.strategy(weight.dims, layout, flat), (), tuple(exchanges))
+    """Return how a weight lies, and what its layouts and its gradient's exchange."""
+    used, summed = weight_layout(op, weight, grid.prospect.scheme)
+    sharding = grid.prospect.request.framework.sharding(grid.prospect.zero)
+    exchanges = [
+        exchanged
+        for way in sharding.ways(used, summed, trained=not weight.frozen)
+        for move in moves(way.given, way.taken, ONE)
+        for exchanged in grid.exchanged(move.kind, move.axes, STEP if way.phase.once else EVERY)
+    ]
+    layouts = sharding.layouts(used, summed)
+    flat = (layouts.stored if weight.frozen else layouts.state).axes_on(FLAT)
+    made = grid.strategy(weight.dims, used, flat)
+    return StrategyLine(weight.name, True, weight.dims, made, (), tuple(dict.fromkeys(exchanges)))

@@ -40,11 +40,11 @@ def timeline(
 
 
 def times(prospect: Prospect, parts: Detail) -> Times:
-    """Return what the simulator needs. What ZeRO 2 and 3 exchange with every microbatch is not among it."""
+    """Return what the simulator needs. What is exchanged with every microbatch is not among it."""
     made = chunk_times(
         parts.table, parts.sums, parts.points, parts.setting, prospect.split.chunks, prospect.block_layers
     )
-    return made if prospect.zero < 2 else without_exchange(made)
+    return without_exchange(made) if parts.setting.sharding.each_microbatch else made
 
 
 def stage_seconds(parts: Detail, made: Times) -> Array:
@@ -61,7 +61,7 @@ def refined_s(prospect: Prospect, parts: Detail) -> float:
         return sum(float(part[0, 0, 0]) for part in parts.cost.time.values())
     sums, points, setting = parts.sums, parts.points, parts.setting
     end = _end_s(timeline(prospect, parts), parts)
-    if prospect.zero < 2:
+    if not parts.setting.sharding.each_microbatch:
         return end + float(apart_s(sums, points, setting)[0, 0]) + float(copies_s(sums, points, setting)[0])
     rest = {name: part for name, part in parts.cost.time.items() if name not in (*STAGES, BUBBLE)}
     return end + sum(float(part[0, 0, 0]) for part in rest.values())
@@ -77,7 +77,7 @@ def refined_time(prospect: Prospect, parts: Detail) -> dict[str, float]:
     made = times(prospect, parts)
     alone = _run(prospect, parts, without_exchange(made), None).step_s
     time[BUBBLE] = alone - sum(time[name] for name in STAGES)
-    if prospect.zero < 2:
+    if not parts.setting.sharding.each_microbatch:
         shown = _end_s(_run(prospect, parts, made, None), parts) - alone
         time[EXCHANGE] = shown + float(copies_s(parts.sums, parts.points, parts.setting)[0])
     return time

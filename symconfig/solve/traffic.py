@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from symconfig.cost.exchange import exchange
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.graph.layout import Kind
 from symconfig.graph.operator import ELEMENT_BYTES
+from symconfig.graph.sharding import over_replicas
 from symconfig.solve.detail import Detail
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import lattice
@@ -74,13 +76,14 @@ def _of_stages(prospect: Prospect, parts: Detail) -> Iterator[tuple[str, tuple[s
 
 def _of_step(prospect: Prospect, parts: Detail, stage: int) -> Iterator[tuple[str, tuple[str, ...], float]]:
     """Yield what weights and gradients of a stage exchange among the ranks that hold the same."""
-    sizes, sums = parts.setting.bytes, parts.sums
-    times = float(parts.points.num_microbatches[0]) if prospect.zero == 3 else 1.0
-    reduces = Kind.REDUCE_SCATTER if prospect.zero else Kind.ALL_REDUCE
-    for held, axes in ((sums.dense, ("cp", "dp")), (sums.expert, ("edp",))):
-        mine = tuple(axis for axis in axes if getattr(prospect.degrees, axis) > 1)
-        count = float(np.broadcast_to(held, (prospect.degrees.pp, *held.shape[1:]))[stage].flat[0])
-        if mine and count:
-            yield reduces.value, mine, count * sizes.gradient
-            if prospect.zero:
-                yield Kind.ALL_GATHER.value, mine, count * sizes.weight * times
+    moved = exchange(parts.sums, parts.points, parts.setting)
+    summed: defaultdict[tuple[str, tuple[str, ...]], float] = defaultdict(float)
+    for way, moves in over_replicas(parts.setting.sharding):
+        often = 1.0 if way.phase.once else float(parts.points.num_microbatches[0])
+        amount = moved.gradients if way.gradient else moved.weights
+        for part, axes in ((amount.dense, ("cp", "dp")), (amount.expert, ("edp",))):
+            mine = tuple(axis for axis in axes if getattr(prospect.degrees, axis) > 1)
+            size = float(np.broadcast_to(part, (prospect.degrees.pp, *part.shape[1:]))[stage].flat[0])
+            for move in moves if mine else ():
+                summed[move.kind.value, mine] += often * size
+    yield from ((kind, axes, size) for (kind, axes), size in summed.items())

@@ -76,7 +76,7 @@ KERNELS_OF_ADAPTERS = Constraint(
 )
 
 # Of a framework beside its own.
-BESIDE: Mapping[str, tuple[Constraint, ...]] = {"megatron": (ZERO_ALONE,), "deepspeed": ()}
+BESIDE: Mapping[str, tuple[Constraint, ...]] = {"megatron": (ZERO_ALONE,), "deepspeed": (), "fsdp": ()}
 # In the place of a framework's own, which each of these includes or stands beside.
 NARROWER: Mapping[Constraint, tuple[Constraint, ...]] = {
     megatron.WINDOWS_OVER_RING: (WINDOWS, SINKS),

@@ -13,7 +13,7 @@ from symconfig.frameworks.megatron.flags import Value
 from symconfig.frameworks.megatron.options import graphed, graphs
 from symconfig.frameworks.megatron.releases import SHARDING_STAGES
 from symconfig.plans.plan import Plan
-from symconfig.verify.megatron_resolved import Resolved
+from symconfig.verify.megatron_resolved import Resolved, descend
 from symconfig.verify.megatron_session import Result
 
 BUILT_AT_THE_ENDS = frozenset({"embedding", "head"})  # on the first and last chunk, whatever a layout says
@@ -21,20 +21,17 @@ BUILT_AT_THE_ENDS = frozenset({"embedding", "head"})  # on the first and last ch
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One number of the plan. `field`: as in plan.json."""
+    """One number of the plan. field: as in plan.json. got, need: where it is no plain value there or here."""
 
     field: str
     where: str
-    need: Callable[[Plan], Any]
-    got: Callable[[Resolved], Any]
+    got: Callable[[Resolved], Any] | None = None
+    need: Callable[[Plan], Any] | None = None
 
 
-def _degree(name: str, where: str) -> Row:
-    return Row(f"parallel.{name}", where, lambda plan: getattr(plan.best.parallel, name), lambda r: r.arg(where))
-
-
-def _etp(plan: Plan) -> int | None:
-    return plan.best.parallel.etp if plan.model.experts else None
+def _switched(field: str, where: str, neutral: Any = None) -> Row:
+    """Return a switch, which no value leaves off; `neutral` in a release that has no such switch."""
+    return Row(field, where, lambda r: bool(r(where, neutral)))
 
 
 def _fsdp(r: Resolved) -> bool:
@@ -95,99 +92,57 @@ def _replicated(plan: Plan) -> bool:
 
 
 ROWS: tuple[Row, ...] = (
-    _degree("tp", "tensor_model_parallel_size"),
-    _degree("pp", "pipeline_model_parallel_size"),
-    _degree("cp", "context_parallel_size"),
-    _degree("dp", "data_parallel_size"),
-    _degree("ep", "expert_model_parallel_size"),
+    Row("parallel.tp", "tensor_model_parallel_size"),
+    Row("parallel.pp", "pipeline_model_parallel_size"),
+    Row("parallel.cp", "context_parallel_size"),
+    Row("parallel.dp", "data_parallel_size"),
+    Row("parallel.ep", "expert_model_parallel_size"),
     Row(
         "parallel.vpp",
         "virtual_pipeline_model_parallel_size",
-        lambda plan: plan.best.parallel.vpp,
         lambda r: r.arg("virtual_pipeline_model_parallel_size") or 1,
     ),
-    Row("batch.micro", "micro_batch_size", lambda plan: plan.best.batch.micro, lambda r: r.arg("micro_batch_size")),
-    Row(
-        "batch.global", "global_batch_size", lambda plan: plan.best.batch.global_, lambda r: r.arg("global_batch_size")
-    ),
-    Row("batch.seq_length", "seq_length", lambda plan: plan.best.batch.seq_length, lambda r: r.arg("seq_length")),
+    Row("batch.micro", "micro_batch_size"),
+    Row("batch.global", "global_batch_size"),
+    Row("batch.seq_length", "seq_length"),
     Row(
         "options.sequence_parallel",
         "sequence_parallel",
-        lambda plan: plan.best.options.sequence_parallel and plan.best.parallel.tp > 1,
         lambda r: bool(r("sequence_parallel")),
+        lambda plan: plan.best.options.sequence_parallel and plan.best.parallel.tp > 1,
     ),
-    Row(
-        "options.zero_stage",
-        "use_distributed_optimizer, data_parallel_sharding_strategy",
-        lambda plan: plan.best.options.zero_stage,
-        _zero_stage,
-    ),
-    Row("options.precision", "bf16, fp16, fp8, fp4", lambda plan: plan.best.options.precision, _precision),
-    Row(
-        "options.recompute.granularity",
-        "recompute_granularity",
-        lambda plan: plan.best.options.recompute.granularity,
-        lambda r: r("recompute_granularity") or "none",
-    ),
+    Row("options.zero_stage", "use_distributed_optimizer, data_parallel_sharding_strategy", _zero_stage),
+    Row("options.precision", "bf16, fp16, fp8, fp4", _precision),
+    Row("options.recompute.granularity", "recompute_granularity", lambda r: r("recompute_granularity") or "none"),
     Row(
         "options.overlap.grad_reduce",
         "overlap_grad_reduce",
-        lambda plan: _replicated(plan) and (plan.best.options.overlap.grad_reduce or plan.best.options.zero_stage >= 2),
         lambda r: bool(r.arg("overlap_grad_reduce")),
+        lambda plan: _replicated(plan) and (plan.best.options.overlap.grad_reduce or plan.best.options.zero_stage >= 2),
     ),
-    Row(
-        "options.overlap.tp_comm",
-        "tp_comm_overlap",
-        lambda plan: plan.best.options.overlap.tp_comm,
-        lambda r: bool(r("tp_comm_overlap")),
-    ),
-    Row(
-        "options.grad_bytes",
-        "accumulate_allreduce_grads_in_fp32, megatron_fsdp_main_grads_dtype",
-        lambda plan: plan.best.options.grad_bytes,
-        _grad_bytes,
-    ),
-    Row(
-        "options.overlap.moe_a2a",
-        "overlap_moe_expert_parallel_comm",
-        lambda plan: plan.best.options.overlap.moe_a2a,
-        lambda r: bool(r("overlap_moe_expert_parallel_comm", False)),
-    ),
+    _switched("options.overlap.tp_comm", "tp_comm_overlap"),
+    Row("options.grad_bytes", "accumulate_allreduce_grads_in_fp32, megatron_fsdp_main_grads_dtype", _grad_bytes),
+    _switched("options.overlap.moe_a2a", "overlap_moe_expert_parallel_comm", False),
     Row(
         "options.optimizer_offload",
         "optimizer_offload_fraction",
-        lambda plan: plan.best.options.optimizer_offload,
         lambda r: r.arg("optimizer_offload_fraction") if r.arg("optimizer_cpu_offload") else 0.0,
     ),
-    Row(
-        "options.activation_offload",
-        "fine_grained_activation_offloading",
-        lambda plan: plan.best.options.activation_offload,
-        lambda r: bool(r("fine_grained_activation_offloading", False)),
-    ),
+    _switched("options.activation_offload", "fine_grained_activation_offloading", False),
     Row(
         "options.moe_flex_backend",
         "moe_token_dispatcher_type, moe_flex_dispatcher_backend, moe_enable_deepep",
-        lambda plan: plan.best.options.moe_flex_backend,
         _flex_backend,
     ),
     Row(
         "options.cuda_graphs",
         "cuda_graph_impl, cuda_graph_modules, cuda_graph_scope, external_cuda_graph",
-        lambda plan: plan.best.options.cuda_graphs,
         _graphed,
     ),
-    Row(
-        "options.fp8_param_gather",
-        "fp8_param_gather",
-        lambda plan: plan.best.options.fp8_param_gather,
-        lambda r: bool(r.arg("fp8_param_gather")),
-    ),
+    Row("options.fp8_param_gather", "fp8_param_gather", lambda r: bool(r.arg("fp8_param_gather"))),
     Row(
         "options.fused_loss",
         "cross_entropy_loss_fusion, cross_entropy_fusion_impl",
-        lambda plan: plan.best.options.fused_loss,
         lambda r: bool(r.arg("cross_entropy_loss_fusion")) and r.arg("cross_entropy_fusion_impl") == "te",
     ),
 )
@@ -196,67 +151,54 @@ ROWS: tuple[Row, ...] = (
 def compare(plan: Plan, result: Result, file: str) -> Iterator[Problem]:
     """Compare the plan with Megatron: yield every number that Megatron resolved differently."""
     resolved = Resolved(result)
+    for where, field, need, got in _resolved(plan, resolved):
+        if need != got:
+            yield Problem(
+                f"Megatron resolves {where} to another plan", file=file, field=field, got=repr(got), need=repr(need)
+            )
+    need = plan.best.batch.num_microbatches
+    if (got := result.num_microbatches) != need:
+        what = "Megatron's calculator gives another number"
+        yield Problem(what, file=file, field="batch.num_microbatches", got=repr(got), need=repr(need))
+
+
+def _resolved(plan: Plan, resolved: Resolved) -> Iterator[tuple[str, str, Any, Any]]:
+    """Yield Megatron's name of each number, the plan's, what it must be, and what it is."""
     for row in ROWS:
-        need, got = row.need(plan), row.got(resolved)
-        if need != got:
-            yield Problem(
-                f"Megatron resolves {row.where} to another plan",
-                file=file,
-                field=row.field,
-                got=repr(got),
-                need=repr(need),
-            )
-    yield from _recompute(plan, resolved, file)
-    if (etp := _etp(plan)) is not None and resolved.arg("expert_tensor_parallel_size", 1) != etp:
-        yield Problem(
-            "Megatron resolves expert_tensor_parallel_size to another plan",
-            file=file,
-            field="parallel.etp",
-            got=repr(resolved.arg("expert_tensor_parallel_size")),
-            need=repr(etp),
-        )
-    if result.num_microbatches != plan.best.batch.num_microbatches:
-        yield Problem(
-            "Megatron's calculator gives another number",
-            file=file,
-            field="batch.num_microbatches",
-            got=repr(result.num_microbatches),
-            need=repr(plan.best.batch.num_microbatches),
-        )
+        need = row.need(plan) if row.need else descend(plan.best, row.field.replace("global", "global_"))
+        yield row.where, row.field, need, row.got(resolved) if row.got else resolved.arg(row.where)
+    for name, (need, got) in _recompute(plan, resolved).items():
+        yield f"recompute_{name}", f"options.recompute.{name}", need, got
+    if plan.model.experts:
+        name = "expert_tensor_parallel_size"
+        etp = plan.best.parallel.etp
+        yield name, "parallel.etp", etp, resolved.arg(name, 1)
 
 
-def _recompute(plan: Plan, resolved: Resolved, file: str) -> Iterator[Problem]:
+def _recompute(plan: Plan, resolved: Resolved) -> dict[str, tuple[Any, Any]]:
+    """Return what is recomputed, as it must be and as it is."""
     wanted = plan.best.options.recompute
-    pairs: dict[str, tuple[Any, Any]] = {}
     if wanted.granularity == "full":
-        pairs = {
+        layers = (wanted.num_layers or 1) * (hybrid.parts_of_layer(plan.model) or 1)
+        return {
             "method": (wanted.method or "uniform", resolved("recompute_method")),
-            "num_layers": (
-                (wanted.num_layers or 1) * (hybrid.parts_of_layer(plan.model) or 1),
-                resolved("recompute_num_layers"),
-            ),
+            "num_layers": (layers, resolved("recompute_num_layers")),
         }
-    elif wanted.granularity == "selective":
+    if wanted.granularity == "selective":
         # Megatron's default where nothing is named; the order has no meaning.
-        pairs = {
-            "modules": (
-                sorted(wanted.modules or ("core_attn",)),
-                sorted(resolved("recompute_modules") or ["core_attn"]),
-            )
-        }
-    for name, (need, got) in pairs.items():
-        if need != got:
-            yield Problem(
-                f"Megatron resolves recompute_{name} to another plan",
-                file=file,
-                field=f"options.recompute.{name}",
-                got=repr(got),
-                need=repr(need),
-            )
+        modules = (wanted.modules or ("core_attn",), resolved("recompute_modules") or ["core_attn"])
+        return {"modules": (sorted(modules[0]), sorted(modules[1]))}
+    return {}
 
 
 def stages(plan: Plan, result: Result, file: str) -> Iterator[Problem]:
     """Compare the layers that Megatron will build on each stage and virtual stage with the plan's and the model's."""
+    for what, field, got, need in _built(plan, result):
+        yield Problem(what, file=file, field=field, got=got, need=need)
+
+
+def _built(plan: Plan, result: Result) -> Iterator[tuple[str, str, str, str]]:
+    """Yield what is built otherwise: a sentence, the field, what is built and what must be."""
     kinds = _counted(plan.model, plan.model.layer_kinds)
     layers, predictions = range(len(kinds)), plan.model.num_nextn_predict_layers
     held = sorted(
@@ -264,49 +206,28 @@ def stages(plan: Plan, result: Result, file: str) -> Iterator[Problem]:
     )
     if held != list(layers):
         lost, twice = sorted(set(layers) - set(held)), [layer for layer in layers if held.count(layer) > 1]
-        yield Problem(
-            "the stages do not hold every layer once",
-            file=file,
-            field="stages",
-            got=f"{len(held)} layers" + _listed("without", lost) + _listed("twice", twice),
-            need=str(len(kinds)),
-        )
+        got = f"{len(held)} layers" + _listed("without", lost) + _listed("twice", twice)
+        yield "the stages do not hold every layer once", "stages", got, str(len(kinds))
         return
     if (predicted := sum(more for stage in result.stages for *_, more in stage)) != predictions:
-        yield Problem(
-            "the stages do not hold every multi-token prediction once",
-            file=file,
-            field="stages",
-            got=str(predicted),
-            need=str(predictions),
-        )
-    need = [
+        what = "the stages do not hold every multi-token prediction once"
+        yield what, "stages", str(predicted), str(predictions)
+    wanted = [
         [
             list(_counted(plan.model, [kind for kind in chunk if kind not in BUILT_AT_THE_ENDS]))
             for chunk in stage.chunks
         ]
         for stage in plan.best.stages
     ]
-    got = [
+    stages = [
         [[*kinds[first : first + count], *["mtp"] * more] for first, count, more in stage] for stage in result.stages
     ]
-    for place, (planned, built) in enumerate(zip(need, got, strict=False)):
+    for place, (planned, built) in enumerate(zip(wanted, stages, strict=False)):
         if planned != built:
-            yield Problem(
-                "Megatron builds other layers on this stage",
-                file=file,
-                field=f"stages.{place}",
-                got=_counts(built),
-                need=_counts(planned),
-            )
-    if len(need) != len(got):
-        yield Problem(
-            "Megatron builds another number of stages",
-            file=file,
-            field="stages",
-            got=str(len(got)),
-            need=str(len(need)),
-        )
+            what = "Megatron builds other layers on this stage"
+            yield what, f"stages.{place}", _counts(built), _counts(planned)
+    if len(wanted) != len(stages):
+        yield "Megatron builds another number of stages", "stages", str(len(stages)), str(len(wanted))
 
 
 def _counted(model: ModelDescriptor, kinds: Sequence[str]) -> tuple[str, ...]:

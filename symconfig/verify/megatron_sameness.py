@@ -43,25 +43,27 @@ def _always(model: ModelDescriptor) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One field. `where`: Megatron's name for it; `applies`: has this model such a thing?"""
+    """One field. where: Megatron's name for it. need, got: where one side has another value than the field's or the
+    name's own. applies: has this model such a thing? neutral: the value in a release that has no such setting."""
 
     field: str
     where: str
-    need: Need
-    got: Got
+    need: Need | None = None
+    got: Got | None = None
     applies: Callable[[ModelDescriptor], bool] = _always
+    neutral: Any = None
 
-
-def _same(field: str, where: str, neutral: Any = None, applies: Callable[[ModelDescriptor], bool] = _always) -> Row:
-    """Return a field that Megatron keeps as the same value under another name."""
-    return Row(field, where, lambda model, _: descend(model, field), lambda _, r: r(where, neutral), applies)
+    def values(self, model: ModelDescriptor, r: Resolved) -> tuple[Any, Any]:
+        """Return what must be there, and what is."""
+        need = self.need(model, r) if self.need else descend(model, self.field)
+        return need, self.got(model, r) if self.got else r(self.where, self.neutral)
 
 
 def _only(field: str, value: Any, why: str) -> Row:
     """Return a field for which Megatron's code has one value."""
     section, _, _ = field.rpartition(".")
     applies = (lambda model: getattr(model, section) is not None) if section else _always
-    return Row(field, why, lambda model, _: descend(model, field), lambda _, __: value, applies)
+    return Row(field, why, got=lambda _, __: value, applies=applies)
 
 
 def _yarn(name: str, neutral: float) -> Row:
@@ -71,10 +73,6 @@ def _yarn(name: str, neutral: float) -> Row:
 
     kinds = ("yarn", "llama3") if name.startswith("original") else ("yarn",)
     return Row(f"rope_scaling.{name}", f"YaRN's {name}", need, means.yarn_got(name, neutral), scaled(*kinds))
-
-
-def _bias(field: str, where: str, got: Got, applies: Callable[[ModelDescriptor], bool] = _always) -> Row:
-    return Row(field, where, lambda model, _: descend(model, field), got, applies)
 
 
 def _factor(field: str, where: str, need: Callable[[ModelDescriptor], float]) -> Row:
@@ -96,31 +94,29 @@ def _default(field: str) -> Any:
 
 
 ROWS: tuple[Row, ...] = (
-    _same("hidden_size", "hidden_size"),
-    _same("intermediate_size", "ffn_hidden_size", applies=dense),
-    Row("num_hidden_layers", "num_layers", lambda m, _: hybrid.layer_count(m), lambda _, r: r("num_layers")),
+    Row("hidden_size", "hidden_size"),
+    Row("intermediate_size", "ffn_hidden_size", applies=dense),
+    Row("num_hidden_layers", "num_layers", lambda m, _: hybrid.layer_count(m)),
     Row("mixers", "hybrid_layer_pattern, linear_attention_freq", means.mixers_need, means.mixers_got),
     Row("mixers", "sizes of blocks", means.sizes_need, means.sizes_got, lambda m: bool(m.mixers)),
     Row("indexer", f"{sparse.VARIANT}, sizes and loss", means.indexer_need, means.indexer_got),
     Row("mlp_layers", "hybrid_layer_pattern", means.mlps_need, means.mlps_got),
-    _same("num_attention_heads", "num_attention_heads"),
-    _same("num_key_value_heads", "num_query_groups", applies=gqa),
-    _same("head_dim", "kv_channels", applies=gqa),
+    Row("num_attention_heads", "num_attention_heads"),
+    Row("num_key_value_heads", "num_query_groups", applies=gqa),
+    Row("head_dim", "kv_channels", applies=gqa),
     Row("vocab_size", "padded_vocab_size", means.padded, lambda _, r: r.arg("padded_vocab_size")),
-    _same(
+    Row(
         "max_position_embeddings", "max_position_embeddings", applies=lambda model: model.position is Position.LEARNED
     ),  # with rope only a bound on the sequence
     Row(
         "tie_word_embeddings",
         "not untie_embeddings_and_output_weights",
-        lambda m, _: m.tie_word_embeddings,
-        lambda _, r: not r.arg("untie_embeddings_and_output_weights"),
+        got=lambda _, r: not r.arg("untie_embeddings_and_output_weights"),
     ),
     Row(
         "hidden_act",
         "activation_func",
         lambda m, _: means.ACTIVATIONS.get((m.hidden_act, m.gated_mlp), (m.hidden_act,))[0],
-        lambda _, r: r("activation_func"),
     ),
     Row(
         "hidden_act",
@@ -136,20 +132,21 @@ ROWS: tuple[Row, ...] = (
         lambda _, r: [r("activation_func_clamp_value"), r("glu_linear_offset")],
         lambda m: m.hidden_act in ("clamped_swiglu", "gelu_sigmoid"),
     ),
-    _same("gated_mlp", "gated_linear_unit"),
-    _bias("mlp_bias", "add_bias_linear", means.all_biased, dense),
-    _bias("attention_out_bias", "add_bias_linear", means.all_biased),
-    _bias("qkv_bias", "add_bias_linear or add_qkv_bias", lambda _, r: bool(r("add_bias_linear") or r("add_qkv_bias"))),
+    Row("gated_mlp", "gated_linear_unit"),
+    Row("mlp_bias", "add_bias_linear", got=means.all_biased, applies=dense),
+    Row("attention_out_bias", "add_bias_linear", got=means.all_biased),
+    Row(
+        "qkv_bias", "add_bias_linear or add_qkv_bias", got=lambda _, r: bool(r("add_bias_linear") or r("add_qkv_bias"))
+    ),
     Row(
         "norm",
         "normalization",
         lambda m, _: "RMSNorm" if m.norm is Norm.RMSNORM else "LayerNorm",
-        lambda _, r: r("normalization"),
     ),
-    _same("norm_eps", "layernorm_epsilon"),
-    _same("norm_zero_centered", "layernorm_zero_centered_gamma"),
+    Row("norm_eps", "layernorm_epsilon"),
+    Row("norm_zero_centered", "layernorm_zero_centered_gamma"),
     Row("position", "position_embedding_type", means.position_type, lambda _, r: r.arg("position_embedding_type")),
-    _same("rope_theta", "rotary_base", applies=rope),
+    Row("rope_theta", "rotary_base", applies=rope),
     Row(
         "rope_scaling.rope_type",
         "rope_type, position_embedding_type, use_rope_scaling",
@@ -160,9 +157,8 @@ ROWS: tuple[Row, ...] = (
     Row(
         "rope_scaling.factor",
         "rotary_scaling_factor",
-        lambda m, _: m.rope_scaling and m.rope_scaling.factor,
-        means.factor_got,
-        scaled("yarn", "llama3", "linear"),
+        got=means.factor_got,
+        applies=scaled("yarn", "llama3", "linear"),
     ),
     Row(
         "rope_scaling.original_max_position_embeddings",
@@ -174,16 +170,14 @@ ROWS: tuple[Row, ...] = (
     Row(
         "rope_scaling.low_freq_factor",
         "_apply_scaling",
-        lambda m, _: m.rope_scaling and m.rope_scaling.low_freq_factor,
-        lambda _, __: means.LLAMA3_SCALING["low_freq_factor"],
-        scaled("llama3"),
+        got=lambda _, __: means.LLAMA3_SCALING["low_freq_factor"],
+        applies=scaled("llama3"),
     ),
     Row(
         "rope_scaling.high_freq_factor",
         "_apply_scaling",
-        lambda m, _: m.rope_scaling and m.rope_scaling.high_freq_factor,
-        lambda _, __: means.LLAMA3_SCALING["high_freq_factor"],
-        scaled("llama3"),
+        got=lambda _, __: means.LLAMA3_SCALING["high_freq_factor"],
+        applies=scaled("llama3"),
     ),
     _yarn("beta_fast", 32.0),
     _yarn("beta_slow", 1.0),
@@ -196,26 +190,26 @@ ROWS: tuple[Row, ...] = (
         lambda _, r: r.arg("yarn_correction_range_round_to_int") is not False,
         scaled("yarn"),
     ),
-    _same("partial_rotary_factor", "rotary_percent", applies=lambda m: rope(m) and gqa(m)),
-    Row("attention", "multi_latent_attention", lambda m, _: mla(m), lambda _, r: r("multi_latent_attention", False)),
-    _same("latent.q_lora_rank", "q_lora_rank", applies=mla),
-    _same("latent.kv_lora_rank", "kv_lora_rank", applies=mla),
-    _same("latent.qk_nope_head_dim", "qk_head_dim", applies=mla),
-    _same("latent.qk_rope_head_dim", "qk_pos_emb_head_dim", applies=mla),
-    _same("latent.v_head_dim", "v_head_dim", applies=mla),
+    Row("partial_rotary_factor", "rotary_percent", applies=lambda m: rope(m) and gqa(m)),
+    Row("attention", "multi_latent_attention", lambda m, _: mla(m), neutral=False),
+    Row("latent.q_lora_rank", "q_lora_rank", applies=mla),
+    Row("latent.kv_lora_rank", "kv_lora_rank", applies=mla),
+    Row("latent.qk_nope_head_dim", "qk_head_dim", applies=mla),
+    Row("latent.qk_rope_head_dim", "qk_pos_emb_head_dim", applies=mla),
+    Row("latent.v_head_dim", "v_head_dim", applies=mla),
     Row(
         "qk_norm",
         "qk_layernorm (with MLA: the norms of the low-rank queries and keys)",
         lambda m, _: (m.qk_norm and m.qk_norm_of != "unit") or mla(m),
         lambda _, r: r("qk_layernorm", False),
     ),
-    Row("sliding_window", "window_size", means.window_need, lambda _, r: r("window_size")),
+    Row("sliding_window", "window_size", means.window_need),
     Row("sliding_window_pattern", "window_attn_skip_freq", means.windows_need, means.windows_got),
     Row(
         "attention_sinks",
         "softmax_type",
         lambda m, _: "learnable" if m.attention_sinks else "vanilla",
-        lambda _, r: r("softmax_type", "vanilla"),
+        neutral="vanilla",
     ),
     Row("query_pre_attn_scalar", "softmax_scale", means.softmax_scale_need, means.softmax_scale_got),
     _factor("scale_embeddings", "mup_embedding_mult", embedding_factor),
@@ -234,49 +228,44 @@ ROWS: tuple[Row, ...] = (
         "qk_norm_of",
         "qk_l2_norm",
         lambda m, _: m.qk_norm and m.qk_norm_of == "unit",
-        lambda _, r: r("qk_l2_norm", False),
+        neutral=False,
     ),
     Row(
         "attention_gate",
         "attention_output_gate",
         lambda m, _: m.attention_gate == "channel",
-        lambda _, r: r("attention_output_gate", False),
+        neutral=False,
     ),
-    _same("attention_dropout", "attention_dropout"),
-    _same("hidden_dropout", "hidden_dropout"),
+    Row("attention_dropout", "attention_dropout"),
+    Row("hidden_dropout", "hidden_dropout"),
     Row(
         "experts.num_experts",
         "num_moe_experts",
         lambda m, _: m.experts.num_experts if m.experts else None,
-        lambda _, r: r("num_moe_experts"),
     ),
-    _same("experts.num_experts_per_tok", "moe_router_topk", applies=moe),
-    _same("experts.moe_intermediate_size", "moe_ffn_hidden_size", applies=moe),
+    Row("experts.num_experts_per_tok", "moe_router_topk", applies=moe),
+    Row("experts.moe_intermediate_size", "moe_ffn_hidden_size", applies=moe),
     Row(
         "experts.shared_expert_intermediate_size",
         "moe_shared_expert_intermediate_size",
-        lambda m, _: m.experts and m.experts.shared_expert_intermediate_size,
-        lambda _, r: r("moe_shared_expert_intermediate_size") or 0,
-        moe,
+        got=lambda _, r: r("moe_shared_expert_intermediate_size") or 0,
+        applies=moe,
     ),
-    _same("experts.shared_expert_gate", "moe_shared_expert_gate", neutral=False, applies=moe),
-    Row("experts.first_k_dense_replace", "moe_layer_freq", lambda m, _: list(m.moe_layers), means.moe_layers_got),
-    Row("experts.moe_layer_freq", "moe_layer_freq", lambda m, _: list(m.moe_layers), means.moe_layers_got),
-    Row("experts.layers", "moe_layer_freq", lambda m, _: list(m.moe_layers), means.moe_layers_got),
-    _same("experts.scoring_func", "moe_router_score_function", neutral="softmax", applies=moe),
-    Row(
-        "experts.norm_topk_prob",
-        "moe_router_pre_softmax",
-        lambda m, _: m.experts is not None and (m.experts.norm_topk_prob or m.experts.softmax_after_topk),
-        means.renormalised,
-        moe,
+    Row("experts.shared_expert_gate", "moe_shared_expert_gate", neutral=False, applies=moe),
+    *(
+        Row(f"experts.{name}", "moe_layer_freq", lambda m, _: list(m.moe_layers), means.moe_layers_got)
+        for name in ("first_k_dense_replace", "moe_layer_freq", "layers")
     ),
-    Row(
-        "experts.softmax_after_topk",
-        "moe_router_pre_softmax",
-        lambda m, _: m.experts is not None and (m.experts.norm_topk_prob or m.experts.softmax_after_topk),
-        means.renormalised,
-        moe,
+    Row("experts.scoring_func", "moe_router_score_function", neutral="softmax", applies=moe),
+    *(
+        Row(
+            f"experts.{name}",
+            "moe_router_pre_softmax",
+            lambda m, _: m.experts is not None and (m.experts.norm_topk_prob or m.experts.softmax_after_topk),
+            means.renormalised,
+            moe,
+        )
+        for name in ("norm_topk_prob", "softmax_after_topk")
     ),
     Row(
         "experts.n_group",
@@ -295,29 +284,22 @@ ROWS: tuple[Row, ...] = (
     Row(
         "experts.routed_scaling_factor",
         "moe_router_topk_scaling_factor",
-        lambda m, _: m.experts and m.experts.routed_scaling_factor,
-        lambda _, r: r("moe_router_topk_scaling_factor") or 1.0,
-        moe,
+        got=lambda _, r: r("moe_router_topk_scaling_factor") or 1.0,
+        applies=moe,
     ),
-    _same("experts.e_score_correction_bias", "moe_router_enable_expert_bias", neutral=False, applies=moe),
-    _same("experts.latent_size", "moe_latent_size", applies=moe),
-    _bias("experts.latent_bias", "add_bias_linear", means.all_biased, means.latent_experts),
-    _bias("experts.router_bias", "add_bias_linear", means.all_biased, moe),
-    _bias("experts.expert_bias", "add_bias_linear", means.all_biased, moe),
+    Row("experts.e_score_correction_bias", "moe_router_enable_expert_bias", neutral=False, applies=moe),
+    Row("experts.latent_size", "moe_latent_size", applies=moe),
+    Row("experts.latent_bias", "add_bias_linear", got=means.all_biased, applies=means.latent_experts),
+    Row("experts.router_bias", "add_bias_linear", got=means.all_biased, applies=moe),
+    Row("experts.expert_bias", "add_bias_linear", got=means.all_biased, applies=moe),
     Row(
         "experts.router_aux_loss_coef",
         "moe_aux_loss_coeff",
-        lambda m, _: m.experts and m.experts.router_aux_loss_coef,
-        means.aux_loss_got,
-        moe,
+        got=means.aux_loss_got,
+        applies=moe,
     ),
-    Row(
-        "num_nextn_predict_layers",
-        "mtp_num_layers",
-        lambda m, _: m.num_nextn_predict_layers,
-        lambda _, r: r("mtp_num_layers") or 0,
-    ),
-    _same("initializer_range", "init_method_std"),
+    Row("num_nextn_predict_layers", "mtp_num_layers", got=lambda _, r: r("mtp_num_layers") or 0),
+    Row("initializer_range", "init_method_std"),
     *(_only(name, _default(name), why) for name, why in NEVER.items()),
     _only("vision", None, "GPTModel has no tower in front"),
     _only("adapter", None, "Megatron-LM has no adapters"),
@@ -337,15 +319,10 @@ def compare(model: ModelDescriptor, result: Result, file: str, edited: Sequence[
     for row in ROWS:
         if row.field in edited or not row.applies(model):
             continue
-        need, got = row.need(model, resolved), row.got(model, resolved)
+        need, got = row.values(model, resolved)
         if not _equal(need, got):
-            yield Problem(
-                f"Megatron resolves {row.where} to another model",
-                file=file,
-                field=row.field,
-                got=_short(got),
-                need=_short(need),
-            )
+            what = f"Megatron resolves {row.where} to another model"
+            yield Problem(what, file=file, field=row.field, got=_short(got), need=_short(need))
 
 
 def compared(model: ModelDescriptor, edited: Sequence[str] = ()) -> int:

@@ -108,7 +108,7 @@ def test_deepspeeds_stage_2_keeps_gradients_whole_that_its_shares_cut() -> None:
     assert stage_bytes(found, "gradients")[0] == pytest.approx(2 * whole / 8)
 
 
-def communication(microbatches: int, stage: int) -> float:
+def communication(microbatches: int, stage: int, whole_gradients: bool = False) -> float:
     """Seconds of data-parallel communication, nothing hidden, no latency, in units of one pass over all weights."""
     cluster = sample_cluster()
     levels = tuple(
@@ -123,6 +123,7 @@ def communication(microbatches: int, stage: int) -> float:
         backend="deepspeed",
         hide=False,
         cluster=cluster.model_copy(update={"levels": levels}),
+        habits={"all_reduced_gradients": whole_gradients},
     )
     weights = float(found.sums.dense.sum()) * DEEPSPEED.bytes.weight
     link = cluster.levels[0].bandwidth_bytes_per_s.value * cluster.kernels.link_efficiency.value
@@ -137,6 +138,12 @@ def test_volumes_are_one_one_and_one_and_a_half_of_an_all_reduce() -> None:
 def test_with_accumulation_stage_2_reduces_and_stage_3_gathers_every_microbatch() -> None:
     """DeepSpeed's stage_1_and_2.py: gradients are reduced at the boundary unless they are partitioned."""
     assert [communication(4, stage) for stage in range(4)] == pytest.approx([2, 2, 4 + 1, 3 * 4], rel=1e-3)
+
+
+def test_deepspeed_all_reduces_what_its_stages_1_and_2_share_out() -> None:
+    """deepspeed/runtime/zero/stage_1_and_2.py, average_tensor: two passes where one would do."""
+    assert DEEPSPEED.all_reduced_gradients
+    assert [communication(4, stage, True) for stage in range(4)] == pytest.approx([2, 3, 2 * 4 + 1, 3 * 4], rel=1e-3)
 
 
 def test_frozen_weights_have_no_gradients_and_no_optimizer_state() -> None:

@@ -9,8 +9,7 @@ import pytest
 
 from symconfig.descriptor.architectures import architectures, class_defaults
 from symconfig.descriptor.architectures.multimodal import ARCHITECTURES as TEXTS
-from symconfig.descriptor.architectures.multimodal import AROUND
-from symconfig.descriptor.architectures.vision import MULTIMODAL
+from symconfig.descriptor.architectures.multimodal import MULTIMODAL
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.model import ModelDescriptor
@@ -51,7 +50,6 @@ def refusal(kind: str, **section: Any) -> str:
 
 def test_every_multimodal_family_has_a_small_model() -> None:
     assert set(SMALL) == set(MULTIMODAL) - {"qwen3_5_moe"}  # its tower is qwen3_5's
-    assert set(AROUND) == set(MULTIMODAL)
 
 
 @pytest.mark.parametrize("kind", SMALL)
@@ -76,7 +74,7 @@ def test_the_defaults_of_towers_are_those_of_the_config_classes(kind: str) -> No
         assert (list(actual) if isinstance(actual, tuple) else actual) == defaults[key], (name, key)
     for key, default in MULTIMODAL[kind].defaults.items():
         assert getattr(made, key) == default, key
-    assert made.tie_word_embeddings == AROUND[kind].tied
+    assert made.tie_word_embeddings == MULTIMODAL[kind].tied
 
 
 @pytest.mark.parametrize("kind", TEXTS)

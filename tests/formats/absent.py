@@ -46,3 +46,22 @@ class _Finder:
 def stand_in(*names: str) -> None:
     """Let these packages be found, before a folder beside accept.py of the same name is."""
     sys.meta_path.insert(0, _Finder(names))  # type: ignore[arg-type]
+
+
+class _Missing(_Finder):
+    """Finds what is not installed, for modules of some packages, and for what they have found so."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        top = name.split(".")[0]
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "importlib":
+            frame = frame.f_back
+        asking = frame.f_globals.get("__name__", "").split(".")[0]
+        if top in (*self.names, *sys.stdlib_module_names) or asking not in self.names:
+            return None
+        return ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
+
+
+def stand_in_for(*asking: str) -> None:
+    """Let these packages find whatever they import and is not installed."""
+    sys.meta_path.append(_Missing(asking))  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ import pytest
 
 from symconfig.frameworks.backend import NEWEST, numbers
 from symconfig.frameworks.deepspeed.backend import DEEPSPEED
+from symconfig.frameworks.fsdp.backend import FSDP
 from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.megatron.backend import MEGATRON
 from tests.sample_models import sample_model
@@ -13,7 +14,7 @@ from tests.sample_models import sample_model
 
 def test_each_goes_by_its_name() -> None:
     assert {name: backend.name for name, backend in BACKENDS.items()} == {name: name for name in BACKENDS}
-    assert (BACKENDS["megatron"], BACKENDS["deepspeed"]) == (MEGATRON, DEEPSPEED)
+    assert (BACKENDS["megatron"], BACKENDS["deepspeed"], BACKENDS["fsdp"]) == (MEGATRON, DEEPSPEED, FSDP)
 
 
 @pytest.mark.parametrize(
@@ -66,5 +67,5 @@ def test_capabilities_that_only_one_has() -> None:
         )
 
     assert facts("megatron") == (True,) * 4
-    assert facts("deepspeed") == (False,) * 4
+    assert facts("deepspeed") == facts("fsdp") == (False,) * 4
     assert (MEGATRON.names_release, DEEPSPEED.names_release) == (False, True)  # ds_version in its states

@@ -24,6 +24,8 @@ from symconfig.existing.rules.rule import BASE
 from symconfig.frameworks.constraint import Constraint, Verdict, failing, in_force
 from symconfig.frameworks.deepspeed.constraints import DEEPSPEED
 from symconfig.frameworks.facts import Fixed
+from symconfig.frameworks.fsdp.constraints import FSDP
+from symconfig.frameworks.known import BACKENDS, FRAMEWORKS
 from symconfig.frameworks.megatron import constraints as table
 from symconfig.frameworks.megatron.flags import flags, versions
 from symconfig.frameworks.megatron.releases import megatron_release
@@ -50,7 +52,8 @@ CHOICES = {
 }  # fmt: skip
 CLUSTERS = {"volta": "v100-16gb", "ada": "l40s", "blackwell": "b200", "davinci": "ascend-910b"}
 OF_EXPERTS = ("num_experts", "moe_intermediate_size", "shared_expert_intermediate_size", "expert_bias")
-EVERY = [*(("megatron", one) for one in table.MEGATRON), *(("deepspeed", one) for one in DEEPSPEED)]
+TABLES = {"megatron": table.MEGATRON, "deepspeed": DEEPSPEED, "fsdp": FSDP}
+EVERY = [(backend, one) for backend, constraints in TABLES.items() for one in constraints]
 
 
 def named(case: tuple[str, Constraint]) -> str:
@@ -59,8 +62,8 @@ def named(case: tuple[str, Constraint]) -> str:
 
 def release(backend: str, constraint: Constraint) -> str:
     """The last release of the tables that the constraint holds for."""
-    if backend == "deepspeed":
-        return "0.19.8"
+    if backend != "megatron":
+        return BACKENDS[backend].releases.pinned  # type: ignore[index]
     return [name for name in versions() if name.startswith("core_v") and constraint.in_force(name)][-1]
 
 
@@ -121,7 +124,7 @@ def plan_of(backend: str, constraint: Constraint) -> Plan:
     degrees["dp"] = max(1, gpus // (degrees["tp"] * degrees["pp"] * degrees["cp"]))
     said = {to: example[name] for name, to in CHOICES.items() if name in example}
     said.setdefault("sequence_parallel", False)
-    said.setdefault("zero_stage", 1)
+    said.setdefault("zero_stage", 3 if backend == "fsdp" else 1)
     cluster = cluster_of(example)
     plan = sample_plan(model_of(example), cluster, backend, release(backend, constraint), **degrees, **said)
     if not example.get("flash", True):
@@ -252,8 +255,6 @@ def test_recovery_says_of_the_example_what_the_table_says(backend: str, constrai
 
 
 def asked_framework(backend: str) -> Any:
-    from symconfig.frameworks.known import FRAMEWORKS
-
     return FRAMEWORKS[backend]
 
 
@@ -324,7 +325,7 @@ def test_an_unknown_value_is_a_third_answer() -> None:
 
 
 def test_names_are_unique_in_a_release() -> None:
-    for backend, constraints in (("megatron", table.MEGATRON), ("deepspeed", DEEPSPEED)):
-        for version in versions() if backend == "megatron" else ("0.19.8",):
+    for backend, constraints in TABLES.items():
+        for version in versions() if backend == "megatron" else (BACKENDS[backend].releases.pinned,):  # type: ignore[index]
             names = [one.name for one in in_force(constraints, version)]
             assert len(set(names)) == len(names)

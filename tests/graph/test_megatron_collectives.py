@@ -14,7 +14,7 @@ import pytest
 from symconfig.graph.derived import DerivedBlock, Phase
 from symconfig.graph.layout import Kind
 from symconfig.graph.model import blocks
-from symconfig.graph.operator import OpKind
+from symconfig.graph.operator import Work
 from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme
 from tests.graph.support import PLAIN, SEQUENCE, SHARED, block, chosen, held_bytes, numbers, tally
@@ -161,7 +161,7 @@ def test_a_framework_that_keeps_what_it_gathers_gathers_once() -> None:
 def test_only_products_and_attention_can_run_beside_their_collectives(name: str, scheme: Scheme) -> None:
     """What an element-wise operator needs or makes is waited for: it takes no time in which anything could hide."""
     for kind, plain in blocks(sample_model(name)).items():
-        light = {op.name for op in plain.operators if op.kind is OpKind.ELEMENTWISE}
+        light = {op.name for op in plain.operators if op.work is Work.MEMORY}
         for c in block(sample_model(name), kind, scheme).collectives:
             assert c.beside is None or c.beside[0] not in light, (kind, c)
             if c.phase is FORWARD:

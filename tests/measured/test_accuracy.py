@@ -13,8 +13,7 @@ import pytest
 
 from symconfig.descriptor.load import load_cluster, zoo_clusters
 from symconfig.measured.score import source
-from symconfig.report.accuracy import markdown, summary
-from symconfig.report.constants import page
+from symconfig.report.accuracy import markdown, page, summary
 from symconfig.report.validation import to_dict
 from tests.measured.support import published
 

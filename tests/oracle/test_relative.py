@@ -57,14 +57,15 @@ def spreads(model: Model, run: Run) -> tuple[list[float], list[float]]:
     return [whole + h, layer, stream + h + 2 * (whole + v) + whole], [v + h, weights, h + (h + v)]
 
 
-@pytest.mark.parametrize("zero", [1, 3])
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
 @pytest.mark.parametrize(
     "run",
     [Run(), Run(tp=4, sp=True, dp=2, cp=2, micro=2, microbatches=3), Run(tp=2, pp=2, vpp=2, dp=4, microbatches=4)],
 )
 def test_a_whole_plan(run: Run, zero: int) -> None:
-    """Layers are spread over the stages; data parallelism passes twice over the gradients' elements, ZeRO 3 thrice;
-    stages send an activation and a gradient of each chunk."""
+    """Layers are spread over the stages; data parallelism passes twice over the parameters in a step, with ZeRO 2 over
+    the gradients with every microbatch, with ZeRO 3 thrice with every microbatch; stages send an activation and a
+    gradient of each chunk."""
     run, model = replace(run, zero=zero), DENSE
     every = plan(model, run).blocks
     counts = [count / run.pp for count in (1, model.layers, 1)]
@@ -76,6 +77,7 @@ def test_a_whole_plan(run: Run, zero: int) -> None:
     )
     parameters = sum(count * block.dense for count, block in zip(counts, every, strict=True))
     inside = run.microbatches * sum(count * moved(run, block) for count, block in zip(counts, every, strict=True))
-    data = (3 if zero == 3 else 2) * (over - 1) / over * parameters
+    passes = {0: 2, 1: 2, 2: run.microbatches + 1, 3: 3 * run.microbatches}[zero]
+    data = passes * (over - 1) / over * parameters
     sent = 2 * run.microbatches * run.vpp * run.stream * model.hidden if run.pp > 1 else 0.0
     assert relative_costs(model, run) == pytest.approx((memory, inside + data + sent))

@@ -207,7 +207,7 @@ def test_plain_words_stay_bare_and_commas_are_quoted() -> None:
         "{{ model.parse_file('/etc/passwd') }}",
         "{{ model.parse_raw('x', proto='pickle', allow_pickle=True) }}",
         "{{ plan.to_json() }}",
-        "{{ best.from_dict({}) }}",
+        "{{ best.to_dict() }}",
         "{% set a = [] %}{{ a.append(1) }}",
         "{{ summary.number.__globals__ }}",
         "{{ model.model_copy() }}",

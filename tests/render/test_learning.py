@@ -9,7 +9,7 @@ import pytest
 
 from symconfig.descriptor.load import load_model
 from symconfig.errors import InfeasibleError, Problem
-from symconfig.plans.plan import Plan
+from symconfig.plans.plan import Plan, Recompute
 from symconfig.render import learning, openrlhf, slime, targets, trl, verl
 from tests.formats.zoo import LEARNING
 from tests.sample_plans import learning_plan
@@ -33,7 +33,9 @@ def problems(target: str, plan: Plan) -> dict[str | None, Problem]:
 
 
 def plan_for(target: str, **training: Any) -> Plan:
-    return learning_plan(training, targets()[target].assumes["backend"])
+    learns = targets()[target].learns
+    assert learns is not None
+    return learning_plan(training, targets()[target].assumes["backend"], learns.away[0])
 
 
 def value(words: list[str], name: str) -> str:
@@ -41,7 +43,16 @@ def value(words: list[str], name: str) -> str:
 
 
 def test_every_target_for_a_step_takes_such_plans_and_no_others() -> None:
-    assert set(LEARNING) == {"verl", "slime", "openrlhf", "trl", "ms-swift-rlhf"}
+    assert set(LEARNING) == {
+        "verl",
+        "verl-fsdp",
+        "slime",
+        "openrlhf",
+        "trl",
+        "ms-swift-rlhf",
+        "nemo-rl",
+        "nemo-rl-dtensor",
+    }
     for target in LEARNING:
         plan = plan_for(target)
         assert targets()[target].variables(plan)["phases"]
@@ -131,6 +142,50 @@ def test_what_workers_of_megatron_do_not_run_names_its_pin(
     assert pin in problems(target, with_options(plan_for(target), **options))[field].pins
 
 
+def test_nemo_rl_is_told_megatron_or_fsdp_and_the_other_is_off() -> None:
+    plan = changed(plan_for("nemo-rl", train_iters=40), rl={"algorithm": "gspo"})
+    found: Any = targets()["nemo-rl"].variables(plan)["sections"]
+    policy = found["policy"]
+    assert (policy["megatron_cfg"]["enabled"], policy["dtensor_cfg"]) == (True, {"enabled": False})
+    assert policy["megatron_cfg"]["tensor_model_parallel_size"] == policy["make_sequence_length_divisible_by"] == 2
+    assert policy["sequence_packing"]["train_mb_tokens"] == plan.best.batch.micro * plan.best.batch.seq_length
+    assert found["grpo"] | {"seed": 0} == {
+        "num_prompts_per_step": 64,
+        "num_generations_per_prompt": 4,
+        "max_num_steps": 40,
+        "seed": 0,
+    }
+    assert found["loss_fn"] == {
+        "reference_policy_kl_penalty": 0.0,
+        "sequence_level_importance_ratios": True,
+        "token_level_loss": False,
+    }
+    other: Any = targets()["nemo-rl-dtensor"].variables(plan_for("nemo-rl-dtensor"))["sections"]
+    assert other["policy"]["megatron_cfg"] == {"enabled": False}
+    assert other["policy"]["dtensor_cfg"]["enabled"] is True
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "field", "pin"),
+    [
+        ("nemo-rl", {"recompute": Recompute("full", method="block", num_layers=2)}, "recompute", "recompute=none"),
+        ("nemo-rl", {"pipeline_layout": "Et|tL"}, "layout", "layout=equal"),
+        ("nemo-rl", {"optimizer_offload": 0.5}, "optimizer_offload", "optimizer_offload=0"),
+        ("nemo-rl-dtensor", {"zero_stage": 2}, "zero", "zero=3"),
+    ],
+)
+def test_what_nemo_rl_does_not_run_names_its_pin(target: str, options: dict[str, Any], field: str, pin: str) -> None:
+    assert pin in problems(target, with_options(plan_for(target), **options))[field].pins
+
+
+def test_nemo_rl_has_no_critic_no_entropy_and_bridges_of_its_own() -> None:
+    plan = plan_for("nemo-rl")
+    assert "rl.algorithm" in problems("nemo-rl", changed(plan, rl={"algorithm": "ppo"}))
+    assert "rl.entropy" in problems("nemo-rl", changed(plan, rl={"entropy": True}))
+    assert "rl.epochs" in problems("nemo-rl", changed(plan, rl={"epochs": 2}))
+    assert "model_type" in problems("nemo-rl", replace(plan, model=load_model("olmo2-32b")))
+
+
 @pytest.mark.parametrize("target", ["slime", "openrlhf"])
 def test_ranks_must_divide_the_samples_of_an_update(target: str) -> None:
     pins = problems(target, changed(plan_for(target), rl={"prompts": 3, "samples": 5}))["dp"].pins
@@ -165,6 +220,40 @@ def test_trl_generates_a_batch_for_all_updates() -> None:
     assert found["generation"]["vllm_gpu_memory_utilization"] == 0.6
     assert found["algorithm"]["beta"] == 0.0
     assert trl.sections(changed(plan, rl={"reference": True}))["algorithm"]["beta"] > 0
+
+
+def test_verl_is_told_of_the_shards_of_fsdp() -> None:
+    plan = with_options(changed(plan_for("verl-fsdp"), away=(learning.STATES,)), cp_comm="a2a")
+    plan = replace(plan, best=replace(plan.best, parallel=replace(plan.best.parallel, dp=4, cp=2)))
+    arrays: Any = targets()["verl-fsdp"].variables(plan)["arrays"]
+    actor = "actor_rollout_ref.actor"
+    assert {
+        f"{actor}.strategy=fsdp2",
+        f"{actor}.fsdp_config.fsdp_size=-1",
+        f"{actor}.fsdp_config.param_offload=False",
+        f"{actor}.fsdp_config.optimizer_offload=True",
+        f"{actor}.ulysses_sequence_parallel_size=2",
+        f"{actor}.ppo_max_token_len_per_gpu=1024",
+        "actor_rollout_ref.model.enable_gradient_checkpointing=False",
+    } <= {word for line in arrays["ACTOR"] for word in line}
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "pin"),
+    [
+        ({"zero_stage": 1}, "zero", "zero=3"),
+        ({"precision": "fp16"}, "precision", "precision=bf16"),
+        ({"optimizer_offload": 1.0}, "optimizer_offload", "optimizer_offload=0"),
+    ],
+)
+def test_what_workers_of_fsdp_do_not_run_names_its_pin(options: dict[str, Any], field: str, pin: str) -> None:
+    assert pin in problems("verl-fsdp", with_options(plan_for("verl-fsdp"), **options))[field].pins
+
+
+@pytest.mark.parametrize("target", ["verl-fsdp", "openrlhf"])
+@pytest.mark.parametrize(("model", "field"), [("granite-4.0-h-small", "mixers"), ("gpt-oss-120b", "attention_sinks")])
+def test_what_transformers_cannot_pack_is_refused(target: str, model: str, field: str) -> None:
+    assert field in problems(target, replace(plan_for(target), model=load_model(model)))
 
 
 def test_verl_is_told_whose_kernels_bring_tokens_to_their_experts() -> None:

@@ -161,7 +161,7 @@ def test_a_template_that_is_imported_alone_is_told_how_it_sees_the_plan(tmp_path
         ("{{ ''.__class__.__mro__ }}", 1, "access to attribute '__class__' of 'str' object is unsafe"),
         ("{{ plan.to_json() }}", 1, "cannot be filled: Plan.to_json may not be called by a template."),
         ("{{ model.model_dump_json() }}", 1, "BaseModel.model_dump_json may not be called"),
-        ("{{ best.from_dict({}) }}", 1, "Candidate.from_dict may not be called"),
+        ("{{ best.to_dict() }}", 1, "Candidate.to_dict may not be called"),
         ("{% set _ = training.data_path.append(1) %}", 1, "has no attribute 'append'"),
         ("{% include '../../../etc/passwd' %}", 1, "asks for a template that is not there: '../../../etc/passwd'"),
         ("{% include '/etc/passwd' %}", 1, "asks for a template that is not there: '/etc/passwd'"),

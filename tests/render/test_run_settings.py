@@ -164,7 +164,8 @@ def test_each_field_is_passed_on_or_named_as_not_passed_on(target: str) -> None:
     backend = source.assumes["backend"]
     options = {"tp": 1, "pp": 1, "dp": 8} if backend == "megatron" else {}
     if target in LEARNING:
-        plan = learning_plan(values, backend)
+        assert source.learns is not None
+        plan = learning_plan(values, backend, source.learns.away[0])
     else:
         plan = sample_plan(
             load_model(model),
@@ -178,7 +179,16 @@ def test_each_field_is_passed_on_or_named_as_not_passed_on(target: str) -> None:
     told = "".join(file.text for file in files if file.path not in ("plan.json", "REPORT.md"))
     marks = {**{name: str(value) for name, value in values.items()}, "data_path": "marked-data"}
     marks["distributed_timeout_minutes"] = "77"
-    if target in ("transformers", "llamafactory", "ms-swift", "ms-swift-rlhf", "torchtitan", "trl", "verl"):
+    if target in (
+        "transformers",
+        "llamafactory",
+        "ms-swift",
+        "ms-swift-rlhf",
+        "torchtitan",
+        "trl",
+        "verl",
+        "verl-fsdp",
+    ):
         marks["distributed_timeout_minutes"] = str(77 * 60)
     if target in ("transformers", "llamafactory", "trl"):
         marks["eval_iters"] = "eval_strategy"

@@ -54,8 +54,8 @@ def plans() -> list[Plan]:
         sample_plan(load_model("qwen2.5-7b-lora"), backend="deepspeed"),
         sample_plan(**alone),
         sample_plan(load_model("llama3.1-8b"), **alone, zero_stage=3),
-        learning_plan(),
-        learning_plan(backend="deepspeed"),
+        *(learning_plan(backend=backend) for backend in ("megatron", "deepspeed", "fsdp")),
+        *(learning_plan(backend=backend, away=("weights", "optimizer state")) for backend in ("megatron", "fsdp")),
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from symconfig.measured.priors import kernel_priors
-from symconfig.report.constants import page
+from symconfig.report.accuracy import page
 
 NEAR: dict[str, Any] = {
     "prior": 0.8,

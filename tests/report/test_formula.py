@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from symconfig.cost.formulas import formulas
-from symconfig.report.formula import broken, listed
+from symconfig.report.symbols import broken, listed
 
 
 @pytest.mark.parametrize("width", [40, 76])

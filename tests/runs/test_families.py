@@ -8,8 +8,7 @@ import pytest
 
 from symconfig.descriptor.architectures.class_defaults import families
 from symconfig.errors import InputError
-from symconfig.report.families import COLUMNS, cells, described
-from symconfig.report.structure import structure
+from symconfig.report.families import COLUMNS, cells, described, structure
 from symconfig.runs.families import default_model, every, family
 from tests.cli.support import Run, run
 

@@ -17,9 +17,12 @@ pytest.importorskip("starlette", reason="pip install 'symconfig[serve]'")
 uvicorn = pytest.importorskip("uvicorn", reason="pip install 'symconfig[serve]'")
 
 from symconfig.serve.app import app  # noqa: E402
-from symconfig.serve.connections import IDLE_S, settings  # noqa: E402
+from symconfig.serve.connections import (  # noqa: E402
+    IDLE_S,
+    listening,
+    settings,
+)
 from symconfig.serve.guard import LOCAL, Guard  # noqa: E402
-from symconfig.serve.listen import listening  # noqa: E402
 from symconfig.serve.workers import Bounds  # noqa: E402
 
 

@@ -19,7 +19,7 @@ def own_conv(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """y[B, S, D] from x[B, S, D]. The convolution mixes what lies along the sequence, so nothing splits that there."""
     rows = x.dims[:-1]
     gate, inner, value = (Tensor(name, (*rows, WIDTH)) for name in ("conv_gate", "conv_inner", "conv_value"))
-    parts = [Use(tensor, ((WIDTH, JOINED),)) for tensor in (gate, inner, value)]
+    parts = [Use(tensor).renamed((WIDTH, JOINED)) for tensor in (gate, inner, value)]
     linear(ctx, "conv_in_proj", x, (d.HIDDEN,), (JOINED,), parts)
     with ctx.build.module("core_attn"):
         product, mixed, gated = (Tensor(name, (*rows, WIDTH)) for name in ("conv_product", "conv_mixed", "conv_gated"))

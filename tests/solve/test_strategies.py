@@ -10,7 +10,7 @@ import pytest
 import symconfig
 from symconfig.plans.plan import Plan
 from symconfig.report.grid import plain
-from symconfig.report.strategies import tables
+from symconfig.report.layer import strategy_tables
 from symconfig.solve.explain import explain
 from symconfig.solve.restore import restore
 from symconfig.solve.strategies import Strategies, StrategyLine, strategies
@@ -105,8 +105,9 @@ def test_experts_are_cut_on_their_own_grid() -> None:
     ("zero", "expected"),
     [
         (0, {"step all-reduce dp"}),
-        (2, {"step reduce-scatter dp", "step all-gather dp"}),
-        (3, {"microbatch all-gather dp", "step reduce-scatter dp"}),
+        (1, {"step all-reduce dp", "step all-gather dp"}),
+        (2, {"microbatch all-reduce dp", "step all-gather dp"}),
+        (3, {"microbatch all-gather dp", "microbatch reduce-scatter dp"}),
     ],
 )
 def test_the_stage_of_zero_says_how_gradients_travel(zero: int, expected: set[str]) -> None:
@@ -117,7 +118,7 @@ def test_the_stage_of_zero_says_how_gradients_travel(zero: int, expected: set[st
 
 
 def test_the_tables_share_rows_and_say_the_levels_once(dense: Plan) -> None:
-    text = plain(tables(of(dense)))
+    text = plain(strategy_tables(of(dense)))
     assert text.count("tp 4 over nvlink, cp 2 over nvlink, dp 2 over rail") == 1
     assert "gate, up, mlp_hidden" in text
     assert "batch dp 2, sequence cp 2, hidden_size; a sum over tp" in text
@@ -125,4 +126,4 @@ def test_the_tables_share_rows_and_say_the_levels_once(dense: Plan) -> None:
 
 
 def test_one_gpu_has_nothing_to_tell() -> None:
-    assert tables(of(planned("qwen2.5-7b", 1))) == []
+    assert strategy_tables(of(planned("qwen2.5-7b", 1))) == []

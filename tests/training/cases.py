@@ -10,6 +10,7 @@ import symconfig
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.plans.plan import Plan
+from tests.formats.zoo import LEARNING
 from tests.sample_models import sample_cluster, sample_model
 
 RANKS, SEQUENCES, LENGTH, STEPS = 2, 8, 32, 8
@@ -170,6 +171,6 @@ LEFT_OUT = {
     "ms-swift": "has not been tried without a GPU",
     "pytorchjob": _PODS,
     "trainjob": _PODS,
-    **dict.fromkeys(("verl", "slime", "openrlhf", "trl", "ms-swift-rlhf"), "its engine needs a GPU"),
+    **dict.fromkeys(LEARNING, "its engine needs a GPU"),
     "skypilot": "rents machines of a cloud",
 }

@@ -17,6 +17,7 @@ from symconfig.render import render
 from symconfig.render.files import write
 from symconfig.verify import conversation, deepspeed
 from symconfig.verify.checks import Check, Options
+from tests.docs_script import docs_script
 from tests.sample_plans import sample_plan
 
 CASES: dict[str, dict[str, Any]] = {
@@ -115,7 +116,10 @@ def test_rendered_files_pass_every_check(
         (lambda c: _zero(c).update(reduce_bucket_size="auto"), "reduce_bucket_size"),
         (lambda c: _zero(c).update(reduce_bucket_size=5e8), "need integer"),
         (lambda c: _zero(c).update(stage=4), "zero_optimization.stage"),
-        (lambda c: _zero(c).update(offload_param={"device": "cpu"}), "parameters can be offloaded at ZeRO-3 only (got stage 1)"),
+        (
+            lambda c: _zero(c).update(offload_param={"device": "cpu"}),
+            "parameters can be offloaded at ZeRO-3 only (got stage 1)",
+        ),
         (lambda c: _zero(c).update(reduce_bucket_size=2_000_000_000), "3.7 GiB"),
         (lambda c: _zero(c).update(stage3_max_live_parameters=1), "ignored at stage 1"),
         (lambda c: _zero(c).update(offload_optimizer={"device": "cpu"}), "torch_adam"),
@@ -214,9 +218,7 @@ def test_what_trainer_would_leave_open_is_told(answers: dict[str, list[dict[str,
 def test_the_checked_in_keys_are_those_of_the_installed_release(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("deepspeed")
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
-    from symconfig.verify import deepspeed_generate
-
-    made = deepspeed_generate.generate()
+    made = docs_script("deepspeed_keys").generate()
     written = json.loads(keys.FILE.read_text(encoding="utf-8"))
     if made["release"] != written["release"]:
         pytest.skip(f"the keys are of DeepSpeed {written['release']}, installed is {made['release']}")

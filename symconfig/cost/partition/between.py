@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from symconfig.cost.partition.codes import FORBIDDEN, Numbers, Table, digits
-from symconfig.cost.partition.exchange import Phase
-from symconfig.cost.partition.layouts import between_turns, states
+from symconfig.cost.partition.exchange import Exchange, Transfer
 from symconfig.cost.partition.rates import Array
-from symconfig.graph.layout import Truth, cut, where
+from symconfig.cost.partition.work import Rows
+from symconfig.graph.layout import FLAT, PARTIAL, WHOLE, Column, Truth, cut, where
 from symconfig.graph.program.net import Node, Port
+from symconfig.graph.sharding import Layouts, Phase, Way
 
 
 class Leg(NamedTuple):
@@ -94,28 +96,16 @@ class Activation:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A parameter's link. Digits [options of the parameter, options of the operator] of its four transfers.
-
-    gather: the weight to where it is used. turn: the gradient to where it lies between turns. reduction: from there to
-    the optimizer's state. update: the new weight back. amounts: of the weight and of its gradient. trainable: the last
-    three happen. again: the backward gathers the weight, too.
+    """A parameter's link. transfers: digits [options of the parameter, options of the operator] and amounts of its four
+    changes of layout, as `Layouts.ways` has them. trainable: all but the first happen. again: the backward gathers the
+    weight, too.
     """
 
-    gather: Numbers
-    turn: Numbers
-    reduction: Numbers
-    update: Numbers
-    amounts: tuple[float, float]
+    transfers: tuple[tuple[Numbers, float], ...]
     trainable: bool
     again: bool
     turns: float
     times: float
-
-    @property
-    def transfers(self) -> tuple[tuple[Numbers, float], ...]:
-        """Return digits and amount of each transfer."""
-        weight, gradient = self.amounts
-        return (self.gather, weight), (self.turn, gradient), (self.reduction, gradient), (self.update, weight)
 
     def cost(self, moved: Sequence[Array], ahead: Array, behind: Array) -> Array:
         """Return what of the transfers shows. moved: their costs. ahead, behind: what work beside them hides forward
@@ -123,6 +113,18 @@ class Weight:
         """
         once = shown(moved, ahead, behind, again=self.again, trainable=self.trainable, turns=self.turns)
         return self.times * once
+
+    def exchanges(self, moved: Sequence[Transfer], ahead: Array, behind: Array) -> list[Exchange]:
+        """Return the transfers as `shown` has them, of one link."""
+        gather, turn, reduction, update = moved
+        back = (gather,) * self.again + (turn,) * self.trainable
+        exchanges = [Exchange(Phase.FORWARD, (gather,), self.turns, ahead)]
+        exchanges += [Exchange(Phase.BACKWARD, back, self.turns, behind)] if back else []
+        if self.trainable:
+            left = np.maximum(behind - exchanges[1].alone, 0.0), np.maximum(ahead - gather.cost, 0.0)
+            exchanges.append(Exchange(Phase.REDUCTION, (reduction,), 1.0, left[0]))
+            exchanges.append(Exchange(Phase.UPDATE, (update,), 1.0, left[1]))
+        return exchanges
 
 
 def shown(
@@ -156,18 +158,48 @@ def weight(
     What is used in parts is kept in the same ones; and without `flat`, smaller parts are ruled out.
     """
     stored, summed_at, state = (at[:, None] for at in states(source, np.arange(len(source.options))))
-    forward, backward = use.forward, use.backward
-    summed = np.asarray(between_turns(summed_at, backward))
-    senseless = cut(state) & (cut(forward) | (not flat)) & (state != forward)
+    summed = np.asarray(between_turns(summed_at, use.backward))
+    layouts = Layouts(stored, use.forward, use.backward, summed, state, state)
+    senseless = cut(state) & (cut(use.forward) | (not flat)) & (state != use.forward)
     assert source.parameter is not None
+
+    def transfer(way: Way[NDArray[np.int64]]) -> tuple[Numbers, float]:
+        numbers = np.broadcast_to(digits(way.given, way.taken), summed.shape)
+        forbidden = senseless & (way.phase is Phase.FORWARD)
+        return np.where(forbidden, FORBIDDEN, numbers), amounts[way.gradient]
+
     return Weight(
-        gather=np.where(senseless, FORBIDDEN, digits(stored, forward)),
-        turn=digits(backward, summed),
-        reduction=digits(summed, state),
-        update=np.broadcast_to(digits(state, stored), summed.shape),  # whatever the operator does
-        amounts=amounts,
+        transfers=tuple(transfer(way) for way in layouts.ways() if way.phase is not Phase.KEPT),  # as FORWARD
         trainable=source.parameter.trainable,
         again=again,
         turns=turns,
         times=times,
     )
+
+
+def states(node: Node, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return places [rows, axes] of a parameter's weight, gradient and optimizer state."""
+    port = node.ports[0]
+    flat = np.array([option.zero > 0 for option in node.options])
+    weight, gradient = port.forward[rows], port.backward[rows]
+    return weight, gradient, np.where(flat[rows], FLAT, weight)
+
+
+def distinct(port: Port, rows: Rows) -> tuple[Rows, list[int]]:
+    """Return the rows that place the port's tensor differently, and for each given row the one that is like it."""
+    digits = len(port.places) ** np.arange(rows.shape[1], dtype=np.int64)
+    first: dict[int, int] = {}
+    alike: list[int] = (port.alike[rows] @ digits).tolist()
+    back = [first.setdefault(number, len(first)) for number in alike]
+    at = [0] * len(first)
+    for row in range(len(rows) - 1, -1, -1):
+        at[back[row]] = row
+    return rows[at], back
+
+
+def between_turns(stored: Column, given: Column) -> Column:
+    """Return where a gradient lies between turns: as it is stored if that is split, else as it comes, summed up
+    or not.
+    """
+    result: NDArray[np.int64] = np.where(cut(stored), stored, np.where(given == PARTIAL, PARTIAL, WHOLE))
+    return result

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -13,21 +12,7 @@ import numpy as np
 from symconfig.cost.partition.change import Move, change, moves, total
 from symconfig.cost.partition.rates import Array, Rate
 from symconfig.graph.layout import Column, Kind
-
-
-class Phase(StrEnum):
-    """When a collective runs: the last two once a step, the others for every microbatch."""
-
-    FORWARD = "forward"
-    AGAIN = "recomputed forward"
-    KEPT = "backward, gathered again"
-    BACKWARD = "backward"
-    REDUCTION = "gradient reduction"
-    UPDATE = "updated weights"
-
-    @property
-    def once(self) -> bool:
-        return self in (Phase.REDUCTION, Phase.UPDATE)
+from symconfig.graph.sharding import Phase
 
 
 @dataclass(frozen=True)

@@ -12,35 +12,30 @@ import pkgutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import Architecture
+from symconfig.descriptor.architectures.architecture import Architecture, Rule
+from symconfig.descriptor.architectures.block import Block
 from symconfig.descriptor.architectures.class_defaults import around, defaults, families, row_of
-from symconfig.descriptor.architectures.multimodal import AROUND
+from symconfig.descriptor.architectures.multimodal import MULTIMODAL
+from symconfig.descriptor.architectures.not_described import REFUSED
 
 
 @cache
 def architectures() -> Mapping[str, Architecture]:
     """Return all that can be read, by model_type: those of the tables, and models around a text model of theirs."""
-    tables: Mapping[str, Architecture] = _listed("ARCHITECTURES")
-    complete = {kind: _complete(kind, table) for kind, table in tables.items()}
+    modules = (importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__))
+    tables: list[dict[str, Architecture]] = [getattr(module, "ARCHITECTURES", {}) for module in modules]
+    complete = {kind: _complete(kind, one) for table in tables for kind, one in table.items()}
     return MappingProxyType(dict(_around(complete)) | complete)
 
 
 @cache
 def refused() -> Mapping[str, str]:
     """Return why a family of transformers cannot be read, by model_type: for those that no descriptor can say."""
-    known = architectures()
-    return MappingProxyType({kind: why for kind, why in _listed("REFUSED").items() if kind not in known})
-
-
-def _listed(table: str) -> Mapping[str, Any]:
-    """Return what the files of this folder have under that name, together."""
-    values: dict[str, Any] = {}
-    for module in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name):
-        values |= getattr(importlib.import_module(f"{__name__}.{module.name}"), table, {})
-    return values
+    return MappingProxyType({kind: why for kind, why in REFUSED.items() if kind not in architectures()})
 
 
 def _around(known: Mapping[str, Architecture]) -> Iterator[tuple[str, Architecture]]:
@@ -52,13 +47,15 @@ def _around(known: Mapping[str, Architecture]) -> Iterator[tuple[str, Architectu
     for kind, (section, inner) in around().items():
         if inner in known and kind not in known:
             yield kind, Architecture(text_of=(section, inner))
-    for kind, table in AROUND.items():
+    for kind, table in MULTIMODAL.items():
         if table.text in known:
             yield kind, Architecture(text_of=("text_config", table.text))
 
 
 def _complete(kind: str, table: Architecture) -> Architecture:
     """Return a table with the defaults and the spellings of its class."""
+    parts: tuple[Block | Rule, ...] = (*table.blocks.values(), *table.rules)
+    table = replace(table, reads=(*table.reads, *chain.from_iterable(part.keys for part in parts)))
     row = row_of(table.of_class or kind)
     if row is None:
         return table

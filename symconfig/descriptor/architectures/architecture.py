@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from symconfig.descriptor.architectures.block import Block
     from symconfig.descriptor.model import ModelDescriptor
 
 Values = Mapping[str, Any]  # config.json's values by key, with the class's defaults
@@ -67,6 +68,18 @@ class Reading(Protocol):
     def derive(self, value: Any, values: Values) -> Any: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a class makes of a few keys where no table of names can hold it, in both directions.
+
+    read: fills in fields. keys: that it reads. write: the inverse; without it no field follows from the keys alone.
+    """
+
+    read: Callable[[Reading], None]
+    keys: Collection[str] = ()
+    write: Callable[[ModelDescriptor], Mapping[str, Any]] | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
     """A table by which one `model_type` is read. Keys on the left are config.json's, names on the right the
@@ -77,10 +90,10 @@ class Architecture:
     it. names: where a key goes, if not as in NAMES. only: understood with these values only (a key of the class that
     goes nowhere is understood with its default only). noted: left out with a note, when set. ignored: without effect on
     the trained model. same_as: a second spelling of another key. layers: the type of each layer, where the file does
-    not list them. blocks: a type of layer, and the mixer (as in the descriptor) that such layers have. reads: keys that
-    `rule` reads, which fills in what no table holds. writes: the inverse of `rule`, for keys that asking it does not
-    find. gate_and_up_in_one: intermediate_size counts both halves of the gated MLP. groups_with: n_group and topk_group
-    apply with this topk_method only. text_of: the model is this section of the file, of this type. of_class: the
+    not list them. blocks: a type of layer, and the mixer that such layers have. rules: what no table holds, one after
+    the other. reads: keys that `layers` reads, and in the end all that the blocks and the rules do.
+    gate_and_up_in_one: intermediate_size counts both halves of the gated MLP. groups_with: n_group and topk_group apply
+    with this topk_method only. text_of: the model is this section of the file, of this type. of_class: the
     model_type whose class it is, where its own has none. known_layers: types of layers, if not the usual ones. kinds:
     of keys whose default is null or text, and that hold something else. may_be_zero: keys that say by 0 that there is
     none.
@@ -92,13 +105,12 @@ class Architecture:
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     noted: Mapping[str, str] = field(default_factory=dict)
-    ignored: tuple[str, ...] = ()
+    ignored: Collection[str] = ()
     same_as: Mapping[str, str] = field(default_factory=dict)
     layers: Callable[[Values, int], Sequence[str]] | None = None
-    blocks: Mapping[str, Callable[[Values], Mapping[str, Any]]] = field(default_factory=dict)
+    blocks: Mapping[str, Block] = field(default_factory=dict)
+    rules: tuple[Rule, ...] = ()
     reads: tuple[str, ...] = ()
-    rule: Callable[[Reading], None] | None = None
-    writes: Callable[[ModelDescriptor], Mapping[str, Any]] | None = None
     kinds: Mapping[str, Kind] = field(default_factory=dict)
     may_be_zero: tuple[str, ...] = ()
     gate_and_up_in_one: bool = False

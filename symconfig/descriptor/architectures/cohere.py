@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading
-from symconfig.descriptor.architectures.layer_rules import every
-from symconfig.descriptor.architectures.structure_rules import rope_with_window, rules, scale
-from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule
+from symconfig.descriptor.architectures.rules import every, rope_with_window, scale
 
 COHERE = {"norm": "layernorm", "norm_bias": False, "parallel_residual": True, "shared_input_norm": True}
 logits = scale("logits_multiplier", "logit_scale")
-
-
-def scaled_logits(model: ModelDescriptor) -> dict[str, Any]:
-    return {"logit_scale": model.logits_multiplier or 1.0}
-
 
 # Of files published before transformers had the class; each says what the class does.
 _PUBLISHED = {
@@ -34,7 +26,6 @@ _PUBLISHED = {
 
 def _compass(reader: Reading) -> None:
     """Read a section for each type of layer, which is null where layers of this type have no rope."""
-    logits(reader)
     section = reader.data.get("rope_parameters")
     if not isinstance(section, Mapping) or not section:
         return
@@ -51,9 +42,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         constants={**COHERE, "qk_norm_of": "each_head"},
         names={"use_qk_norm": ("qk_norm",)},
         ignored=("model_max_length",),
-        reads=("logit_scale",),
-        rule=logits,
-        writes=scaled_logits,
+        rules=(logits,),
     ),
     "cohere2": Architecture(
         constants=COHERE,
@@ -61,17 +50,13 @@ ARCHITECTURES: dict[str, Architecture] = {
         only=_PUBLISHED,
         ignored=("model_max_length", "head_dim", "_sliding_window_pattern"),
         layers=every(4),
-        reads=("logit_scale",),
-        rule=rules(logits, rope_with_window),
-        writes=scaled_logits,
+        rules=(logits, rope_with_window),
     ),
     "cohere_compass_text": Architecture(
         constants=COHERE,
         defaults={"rope_theta": 10000.0, "rope_local_base_freq": 10000.0, "rope_scaling": None},
         ignored=("head_dim", "pooling"),
         layers=lambda values, layers: [FULL] * layers,
-        reads=("logit_scale",),
-        rule=_compass,
-        writes=scaled_logits,
+        rules=(logits, Rule(_compass)),
     ),
 }

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import INDEXED, SLIDING, Architecture, Reading, Values
-from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, V3
-from symconfig.descriptor.architectures.expert_rules import particulars
-from symconfig.descriptor.architectures.latent_kin import ROUTED_AS_V3, lengthened
-from symconfig.descriptor.architectures.structure_rules import rules
+from symconfig.descriptor.architectures.architecture import INDEXED, SLIDING, Architecture, Reading, Rule, Values
+from symconfig.descriptor.architectures.block import Block
+from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, ROUTED_AS_V3, V3, lengthened
+from symconfig.descriptor.architectures.rules import particulars
 from symconfig.descriptor.model import ModelDescriptor
 
-_BLOCK = "window_latent_attention"
 # Sizes of layers with a window as per_layer_config spells them, with the class's defaults; swa_ stands before them in
 # the published files.
 _SIZES = {
@@ -23,16 +21,13 @@ _SIZES = {
     "qk_rope_head_dim": ("window_qk_rope_head_dim", 64),
     "v_head_dim": ("window_v_head_dim", 128),
 }
+_BLOCK = Block("window_latent_attention", {name: f"swa_{key}" for key, (name, _) in _SIZES.items()})
 _SWA = {f"swa_{key}": size for key, (_, size) in _SIZES.items()}
 _IDLE = ("num_key_value_heads", "head_dim")  # as many as heads; the sum of both parts of a query
 
 
 def _layers(values: Values, layers: int) -> list[str]:
     return [INDEXED if i < 2 or i % 4 == 1 else SLIDING for i in range(layers)]
-
-
-def _window(values: Values) -> Mapping[str, Any]:
-    return {"block": _BLOCK, "sizes": {name: values[f"swa_{key}"] for key, (name, _) in _SIZES.items()}}
 
 
 def _per_layer(reader: Reading) -> None:
@@ -60,18 +55,17 @@ def _shared(reader: Reading) -> None:
 
 
 def _keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return the sizes of layers with a window, the shared expert's width, and rope's sections."""
-    sizes = next((one.sizes for one in model.mixers if one.block == _BLOCK), None)
+    """Return what heads of layers with a window are together, the shared expert's width, and rope's sections."""
+    sizes = next((one.sizes for one in model.mixers if one.block == _BLOCK.name), None)
     keys: dict[str, Any] = {"head_dim": 4 * model.rotary_dim}  # of which the class takes rope's part as a fraction
     if sizes is not None:
-        keys |= {f"swa_{key}": sizes[name] for key, (name, _) in _SIZES.items()}
-        keys["swa_num_key_value_heads"] = keys["swa_num_attention_heads"]
-        keys["swa_head_dim"] = keys["swa_qk_nope_head_dim"] + keys["swa_qk_rope_head_dim"]
+        keys["swa_num_key_value_heads"] = sizes["window_heads"]
+        keys["swa_head_dim"] = sizes["window_qk_nope_head_dim"] + sizes["window_qk_rope_head_dim"]
     if model.experts is not None:
         width = model.experts.shared_expert_intermediate_size
         keys |= {"n_shared_experts": 1, "shared_experts_intermediate_size": width}
     bases = {INDEXED: model.rope_theta, SLIDING: model.rope_local_base_freq or model.rope_theta}
-    kinds = {SLIDING if kind.mixer == _BLOCK else INDEXED for kind in model.kind_of_layer}
+    kinds = {SLIDING if kind.mixer == _BLOCK.name else INDEXED for kind in model.kind_of_layer}
     sections = {kind: {"rope_type": "default", "rope_theta": bases[kind]} for kind in sorted(kinds)}
     return keys | {"rope_parameters": sections}
 
@@ -93,13 +87,11 @@ ARCHITECTURES: dict[str, Architecture] = {
         },
         known_layers=(INDEXED,),
         layers=_layers,
-        blocks={SLIDING: _window},
-        reads=(*_SWA, "per_layer_config", "shared_experts_intermediate_size"),
-        rule=rules(
-            _per_layer,
-            _shared,
+        blocks={SLIDING: _BLOCK},
+        rules=(
+            Rule(_per_layer, ("per_layer_config",)),
+            Rule(_shared, ("shared_experts_intermediate_size",), _keys),
             particulars({}, {"q_lora_scale": lengthened("q_lora_rank"), "kv_lora_scale": lengthened("kv_lora_rank")}),
         ),
-        writes=_keys,
     ),
 }  # fmt: skip

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import FULL, Architecture, Reading, Values
-from symconfig.descriptor.architectures.expert_rules import (
+from symconfig.descriptor.architectures.architecture import FULL, Architecture, Reading, Rule, Values
+from symconfig.descriptor.architectures.block import Block
+from symconfig.descriptor.architectures.granite import granite, rope_bases
+from symconfig.descriptor.architectures.keys import COMMON_IGNORED, words
+from symconfig.descriptor.architectures.rules import (
     NO_DENSE,
     SIGMOID,
+    all_sliding,
+    but_first_of,
     experts_at,
+    heads_fill_hidden,
     particulars,
     shared_experts,
     turned_channels,
 )
-from symconfig.descriptor.architectures.granite import MULTIPLIERS, bases, granite, multipliers, rope_bases
-from symconfig.descriptor.architectures.keys import COMMON_IGNORED
-from symconfig.descriptor.architectures.layer_rules import all_sliding, but_first_of
-from symconfig.descriptor.architectures.structure_rules import heads_fill_hidden, rules
 from symconfig.descriptor.model import ModelDescriptor
 
 _EXPERTS = ("experts.moe_intermediate_size",)
@@ -37,7 +40,11 @@ def _minimax(reader: Reading) -> None:
         reader.problem(
             "MiniMax-M2's layers all have full attention", "attn_type_list", got=listed, need="1 for each layer"
         )
-    turned_channels(reader)
+
+
+def _hunyuan_keys(model: ModelDescriptor) -> Mapping[str, Any]:
+    sparse = model.experts
+    return {} if sparse is None else {"moe_topk": sparse.num_experts_per_tok, "num_experts": sparse.num_experts}
 
 
 def _hunyuan(reader: Reading) -> None:
@@ -146,22 +153,14 @@ ARCHITECTURES: dict[str, Architecture] = {
             "shared_moe_mode": ("sigmoid",),
         },
         noted={"num_mtp_modules": "MiniMax's own modules of multi-token prediction (num_mtp_modules) are left out"},
-        ignored=(
-            "use_mtp",
-            "mtp_transformer_layers",
-            "mlp_intermediate_size",
-            "layernorm_full_attention_beta",
-            "layernorm_linear_attention_beta",
-            "layernorm_mlp_beta",
-        ),
-        reads=("rotary_dim", "attn_type_list"),
-        rule=_minimax,
+        ignored=words("""use_mtp mtp_transformer_layers mlp_intermediate_size layernorm_full_attention_beta
+            layernorm_linear_attention_beta layernorm_mlp_beta"""),
+        rules=(Rule(_minimax, ("attn_type_list",)), turned_channels),
     ),
     "olmoe": Architecture(
         constants={**NO_DENSE, **_ALL_HEADS},
         names=WIDTH,
-        reads=("clip_qkv",),
-        rule=rules(heads_fill_hidden, particulars({"clip_qkv": None})),
+        rules=(heads_fill_hidden, particulars({"clip_qkv": None})),
     ),
     "flex_olmo": Architecture(
         constants={**NO_DENSE, **_ALL_HEADS, "norm_before_sublayer": False, "norm_after_sublayer": True}, names=WIDTH
@@ -171,14 +170,13 @@ ARCHITECTURES: dict[str, Architecture] = {
         names={**WIDTH, "rms_norm_eps": ("norm_eps",)},
         noted={"input_jitter_noise": "input_jitter_noise is not modelled: it changes no shape and no cost"},
         layers=all_sliding,
-        rule=particulars({}, {"router": lambda values: "sparsemixer"}),
+        rules=(particulars({}, {"router": lambda values: "sparsemixer"}),),
     ),
     "hunyuan_v1_moe": Architecture(
         constants={**NO_DENSE, "qk_norm": True, "experts.norm_topk_prob": True},
         names={"intermediate_size": (*_EXPERTS, _SHARED_WIDTH)},
         ignored=("eod_token_id",),
-        reads=("moe_topk", "num_experts"),
-        rule=_hunyuan,
+        rules=(Rule(_hunyuan, ("moe_topk", "num_experts"), _hunyuan_keys),),
     ),
     "aria_text": Architecture(
         constants={**NO_DENSE, "experts.norm_topk_prob": False, "experts.softmax_after_topk": True},
@@ -188,8 +186,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             "moe_topk": ("experts.num_experts_per_tok",),
             "mlp_bias": (),
         },
-        reads=("moe_num_shared_experts",),
-        rule=shared_experts("moe_num_shared_experts"),
+        rules=(shared_experts("moe_num_shared_experts"),),
     ),
     "dbrx": Architecture(
         constants={**NO_DENSE, "norm": "layernorm", "norm_bias": False, "norm_eps": 1e-5, "hidden_act": "silu"},
@@ -201,25 +198,19 @@ ARCHITECTURES: dict[str, Architecture] = {
             "max_seq_len": "max_position_embeddings",
         },
         noted={"emb_pdrop": "emb_pdrop (dropout of the embeddings) is not modelled"},
-        reads=("attn_config", "ffn_config"),
-        rule=_dbrx,
-        writes=_dbrx_sections,
+        rules=(Rule(_dbrx, ("attn_config", "ffn_config"), _dbrx_sections),),
     ),
-    "granitemoe": Architecture(constants=_GRANITE, names=WIDTH, reads=MULTIPLIERS, rule=granite, writes=multipliers),
+    "granitemoe": Architecture(constants=_GRANITE, names=WIDTH, rules=granite),
     "granitemoeshared": Architecture(
         constants=_GRANITE,
         names={**WIDTH, "shared_intermediate_size": (_SHARED_WIDTH,)},
-        reads=MULTIPLIERS,
-        rule=granite,
-        writes=multipliers,
+        rules=granite,
     ),
     "granitemoe_swa": Architecture(
         constants={**_GRANITE, "attention_sinks": True},
         names={**WIDTH, "shared_intermediate_size": (_SHARED_WIDTH,)},
         layers=but_first_of(4),
-        reads=(*MULTIPLIERS, "layer_rope_theta"),
-        rule=rules(granite, rope_bases),
-        writes=bases,
+        rules=(*granite, rope_bases),
     ),
     "ernie4_5_moe": Architecture(
         constants={"experts.e_score_correction_bias": True, "experts.norm_topk_prob": True},
@@ -232,9 +223,14 @@ ARCHITECTURES: dict[str, Architecture] = {
             "num_nextn_predict_layers": "layers of multi-token prediction are left out: their place is not described"
         },
         ignored=("moe_norm_min",),
-        reads=("moe_layer_start_index", "moe_layer_end_index", "moe_layer_interval", "moe_num_shared_experts"),
-        rule=rules(shared_experts("moe_num_shared_experts"), experts_at(_ernie)),
-        writes=_ernie_layers,
+        rules=(
+            shared_experts("moe_num_shared_experts"),
+            replace(
+                experts_at(_ernie),
+                keys=("moe_layer_start_index", "moe_layer_end_index", "moe_layer_interval"),
+                write=_ernie_layers,
+            ),
+        ),
     ),
     "jetmoe": Architecture(
         constants={
@@ -247,14 +243,13 @@ ARCHITECTURES: dict[str, Architecture] = {
         same_as={"head_dim": "kv_channels"},
         ignored=("num_attention_heads",),
         layers=lambda values, layers: [FULL] * layers,
-        blocks={FULL: lambda values: {"block": "mixture_attention"}},
-        rule=_jetmoe,
+        blocks={FULL: Block("mixture_attention")},
+        rules=(Rule(_jetmoe),),
     ),
     "hy_v3": Architecture(
         constants={**SIGMOID, "qk_norm": True, "experts.norm_topk_prob": True, "experts.first_k_dense_replace": 1},
         names={"router_scaling_factor": ("experts.routed_scaling_factor",), "mlp_bias": ()},
         ignored=("enable_moe_fp32_combine",),
-        reads=("num_shared_experts",),
-        rule=shared_experts("num_shared_experts"),
+        rules=(shared_experts("num_shared_experts"),),
     ),
 }

@@ -9,18 +9,15 @@ from typing import Any
 
 from symconfig.descriptor.architectures import hybrid_blocks as blocks
 from symconfig.descriptor.architectures import hybrid_rules as rules
-from symconfig.descriptor.architectures.architecture import FULL, INDEXED, LINEAR, Architecture, Derived, Kind
+from symconfig.descriptor.architectures.architecture import FULL, INDEXED, LINEAR, Architecture, Derived, Kind, Rule
 from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, V3
-from symconfig.descriptor.architectures.hybrid_blocks import DELTA
-from symconfig.descriptor.architectures.hybrid_keys import bailing_keys, expand, nemotron_keys
-from symconfig.descriptor.architectures.structure_rules import rope_with_window
+from symconfig.descriptor.architectures.keys import words
+from symconfig.descriptor.architectures.rules import rope_with_window, scale
 
 # How a class starts, and how it steps at inference: neither changes a shape or a cost.
-STARTS = (
-    "time_step_floor", "time_step_max", "time_step_min", "time_step_scale", "time_step_init_scheme", "time_step_limit",
-    "rescale_prenorm_residual", "residual_in_fp32", "use_mamba_kernels", "use_mambapy", "use_associative_scan",
-    "num_logits_to_keep", "mamba_dt_min", "mamba_dt_max", "mamba_dt_limit", "mamba_dt_init_floor",
-)  # fmt: skip
+STARTS = words("""time_step_floor time_step_max time_step_min time_step_scale time_step_init_scheme time_step_limit
+    rescale_prenorm_residual residual_in_fp32 use_mamba_kernels use_mambapy use_associative_scan num_logits_to_keep
+    mamba_dt_min mamba_dt_max mamba_dt_limit mamba_dt_init_floor""")  # fmt: skip
 # Positions of a class that states no number of them: a state space has none, RecurrentGemma's attention sees a window.
 UNLIMITED = 1_048_576
 SCALES = "is a factor of activations that changes no shape and no cost, and is left out"
@@ -33,7 +30,7 @@ QWEN: dict[str, Any] = {
     "ignored": ("mamba_ssm_dtype", "mtp_use_dedicated_embeddings"),
     "layers": rules.by(lambda values, i, layers: (i + 1) % values["full_attention_interval"] == 0),
     "blocks": {LINEAR: blocks.delta},
-    "reads": (*DELTA, "full_attention_interval"),
+    "reads": ("full_attention_interval",),
 }
 # Its classes have one MLP for all layers, and its files still say that there is no other.
 QWEN_3_5 = QWEN | {"only": QWEN["only"] | {"mlp_only_layers": ([], None)}}
@@ -43,18 +40,13 @@ SCANS: dict[str, Any] = {
     "ignored": (*STARTS, "mixer_rms_eps", "intermediate_size"),
     "kinds": {"time_step_rank": Kind.COUNT},
     "layers": rules.all_linear,
-    "rule": rules.only_scans,
+    "rules": (rules.only_scans,),
 }
 # Of embeddings of n-grams, which no layer has where ple_layer_ids lists none.
 NGRAMS = ("heads_per_ngram", "make_ngram_vocab_size_divisible_by", "ngram_size", "ngram_vocab_size_base",
           "ple_conv_kernel_size", "ple_embed_dim", "seed", "split_ngram_parts")  # fmt: skip
-BAMBA = (
-    "mamba_chunk_size", "mamba_conv_bias", "mamba_d_conv", "mamba_d_head", "mamba_d_state", "mamba_expand",
-    "mamba_n_groups", "mamba_n_heads", "mamba_proj_bias",
-)  # fmt: skip
+EMBEDDING, RESIDUAL = (scale(name, name) for name in ("embedding_multiplier", "residual_multiplier"))
 AUTO_HEADS = {"mamba_d_head": Kind.COUNT}
-MAMBA = ("conv_kernel", "expand", "state_size", "time_step_rank", "use_bias", "use_conv_bias")
-MAMBA2 = ("chunk_size", "conv_kernel", "expand", "head_dim", "n_groups", "num_heads", "state_size", "use_bias")
 LFM2_IGNORED = (
     "block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale", "block_use_swiglu",
     "block_use_xavier_init", "conv_dim", "conv_dim_out", "conv_use_xavier_init", "num_heads", "theta", "use_pos_enc",
@@ -64,13 +56,12 @@ KDA = ("linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim")
 TYPES_ALIKE = {"layers_block_type": "layer_types"}
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "mamba": Architecture(**SCANS, blocks={LINEAR: blocks.mamba}, reads=MAMBA),
-    "falcon_mamba": Architecture(**SCANS, blocks={LINEAR: blocks.mamba}, reads=MAMBA),
+    "mamba": Architecture(**SCANS, blocks={LINEAR: blocks.mamba}),
+    "falcon_mamba": Architecture(**SCANS, blocks={LINEAR: blocks.mamba}),
     "mamba2": Architecture(
-        **SCANS,
+        **SCANS | {"rules": (rules.only_scans, rules.expand("expand"))},
         blocks={LINEAR: blocks.mamba2},
-        reads=(*MAMBA2, "use_conv_bias", "time_step_rank"),
-        writes=expand("expand"),
+        reads=("time_step_rank",),
     ),
     "jamba": Architecture(
         constants={"position": "none", "experts.norm_topk_prob": False},
@@ -78,19 +69,18 @@ ARCHITECTURES: dict[str, Architecture] = {
         ignored=STARTS,
         layers=rules.by(lambda values, i, layers: i % values["attn_layer_period"] == values["attn_layer_offset"]),
         blocks={LINEAR: blocks.jamba},
-        reads=("attn_layer_period", "attn_layer_offset", "expert_layer_period", "expert_layer_offset", "mamba_d_state",
-               "mamba_d_conv", "mamba_expand", "mamba_dt_rank", "mamba_conv_bias", "mamba_proj_bias"),
+        reads=("attn_layer_period", "attn_layer_offset"),
         kinds={"mamba_dt_rank": Kind.COUNT},
-        rule=rules.jamba_rule,
+        rules=(rules.jamba,),
     ),
     "bamba": Architecture(
         ignored=(*STARTS, "z_loss_coefficient"),
         same_as=TYPES_ALIKE,
         layers=rules.by(lambda values, i, layers: i in (values["attn_layer_indices"] or ())),
         blocks={LINEAR: blocks.bamba},
-        reads=(*BAMBA, "attn_layer_indices"),
+        reads=("attn_layer_indices",),
         kinds={**AUTO_HEADS, "attn_layer_indices": Kind.LAYERS},
-        writes=expand("mamba_expand"),
+        rules=(rules.expand("mamba_expand"),),
     ),
     "granitemoehybrid": Architecture(
         constants={"experts.norm_topk_prob": True},
@@ -100,12 +90,10 @@ ARCHITECTURES: dict[str, Architecture] = {
         ignored=(*STARTS, "init_method", "normalization_function"),
         layers=rules.all_linear,
         blocks={LINEAR: blocks.bamba},
-        reads=(*BAMBA, "logits_scaling", "attention_multiplier", "position_embedding_type", "num_local_experts",
-               "num_experts_per_tok"),
         kinds=AUTO_HEADS,
         may_be_zero=("num_local_experts", "num_experts_per_tok"),
-        rule=rules.granite_rule,
-        writes=expand("mamba_expand"),
+        rules=(EMBEDDING, RESIDUAL, scale("logits_multiplier", "logits_scaling", lambda value: 1 / value),
+               rules.granite, rules.expand("mamba_expand")),
     ),
     "falcon_h1": Architecture(
         noted={name: f"{name} {SCALES}" for name in (
@@ -115,9 +103,9 @@ ARCHITECTURES: dict[str, Architecture] = {
         same_as=TYPES_ALIKE,
         layers=rules.all_linear,
         blocks={LINEAR: blocks.falcon_h1},
-        reads=(*BAMBA, "mamba_d_ssm", "mamba_rms_norm", "projectors_bias", "lm_head_multiplier"),
+        reads=("mamba_d_ssm",),
         kinds={**AUTO_HEADS, "mamba_d_ssm": Kind.COUNT},
-        rule=rules.falcon_rule,
+        rules=(EMBEDDING, scale("logits_multiplier", "lm_head_multiplier")),
     ),
     "nemotron_h": Architecture(
         constants={"position": "none", "gated_mlp": False, "experts.scoring_func": "sigmoid",
@@ -133,10 +121,7 @@ ARCHITECTURES: dict[str, Architecture] = {
                  "mamba_conv_bias": "use_conv_bias"},
         layers=rules.nemotron_layers,
         blocks={LINEAR: blocks.nemotron_h, "moe": blocks.alone, "mlp": blocks.alone},
-        reads=("mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", "conv_kernel", "chunk_size",
-               "use_bias", "use_conv_bias", "hybrid_override_pattern", "moe_shared_expert_intermediate_size"),
-        rule=rules.nemotron_rule,
-        writes=nemotron_keys,
+        rules=(rules.nemotron,),
     ),
     "qwen3_next": Architecture(**QWEN | {"constants": QWEN_EXPERTS}),
     "qwen3_5_text": Architecture(**QWEN_3_5),
@@ -151,18 +136,16 @@ ARCHITECTURES: dict[str, Architecture] = {
             "names": {"hc_count": ("streams.count",), "hc_lowrank": ("streams.rank",)},
             "only": {"ple_layer_ids": (None, []), "indexer_kv_heads": (1,), "output_gate_type": (None, "silu")},
             "ignored": (*QWEN["ignored"], *NGRAMS, "number_of_conv_states"),
-            "blocks": {LINEAR: blocks.delta, FULL: blocks.pooled, INDEXED: blocks.pooled},
-            "reads": (*QWEN["reads"], *blocks.POOLED),
-            "kinds": dict.fromkeys(blocks.POOLED, Kind.COUNT),
-            "writes": blocks.pooled_keys,
+            "blocks": {LINEAR: blocks.delta, INDEXED: blocks.pooled, FULL: blocks.pooled},
+            "kinds": dict.fromkeys(blocks.pooled.keys, Kind.COUNT),
+            "rules": (Rule(lambda reader: None, (), lambda model: {"indexer_kv_heads": 1}),),
         }
     ),
     "lara_mini": Architecture(
         constants={"qk_norm": True, "intermediate_size": 0},
         layers=rules.lara_layers,
         blocks={LINEAR: blocks.delta},
-        reads=DELTA,
-        rule=rope_with_window,
+        rules=(rope_with_window,),
     ),
     "olmo_hybrid": Architecture(
         constants={"qk_norm": True, "qk_norm_of": "all_heads"},
@@ -170,9 +153,8 @@ ARCHITECTURES: dict[str, Architecture] = {
                  "linear_allow_neg_eigval"),
         layers=rules.by(lambda values, i, layers: i % 4 == 3 or (layers < 4 and i == layers - 1)),
         blocks={LINEAR: blocks.olmo_hybrid},
-        reads=DELTA,
-        kinds=dict.fromkeys(DELTA[:-1], Kind.COUNT),
-        rule=rules.olmo_rule,
+        kinds=dict.fromkeys(blocks.delta.keys[:-1], Kind.COUNT),
+        rules=(rules.olmo,),
     ),
     "kimi_linear": Architecture(
         constants={**V3, "position": "none"},
@@ -182,7 +164,6 @@ ARCHITECTURES: dict[str, Architecture] = {
         layers=rules.kimi_layers,
         blocks={LINEAR: blocks.kimi},
         kinds={"linear_attn_config": Kind.SECTION},
-        reads=("linear_attn_config", *KDA),
     ),
     "bailing_hybrid": Architecture(
         constants={**V3, "attention_gate": "head"},
@@ -193,9 +174,8 @@ ARCHITECTURES: dict[str, Architecture] = {
         layers=rules.by(lambda values, i, layers: (i + 1) % values["layer_group_size"] == 0),
         blocks={LINEAR: blocks.bailing},
         kinds={**dict.fromkeys(KDA, Kind.COUNT), "kda_lower_bound": Kind.NUMBER},
-        reads=(*KDA, "head_dim", "short_conv_kernel_size", "layer_group_size", "kda_safe_gate", "kda_lower_bound"),
-        rule=rules.bailing_rule,
-        writes=bailing_keys,
+        reads=("layer_group_size",),
+        rules=(rules.bailing,),
     ),
     "lfm2": Architecture(
         constants={"qk_norm": True},
@@ -203,10 +183,9 @@ ARCHITECTURES: dict[str, Architecture] = {
         same_as={"tie_embedding": "tie_word_embeddings", "block_ff_dim": "intermediate_size"},
         layers=rules.lfm2_layers,
         blocks={"conv": blocks.short_conv},
-        reads=("conv_L_cache", "conv_bias", "full_attn_idxs", "block_auto_adjust_ff_dim", "block_multiple_of",
-               "block_ffn_dim_multiplier"),
+        reads=("full_attn_idxs",),
         kinds={"full_attn_idxs": Kind.LAYERS},
-        rule=rules.lfm2_rule,
+        rules=(rules.lfm2,),
     ),
     "lfm3": Architecture(
         constants={"qk_norm": True},
@@ -214,8 +193,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         only={"attention_bias": (False,)},
         layers=rules.lfm3_layers,
         blocks={"conv": blocks.short_conv},
-        reads=("conv_L_cache", "conv_bias", "use_attention_gate"),
-        rule=rules.lfm3_rule,
+        rules=(rules.lfm3,),
     ),
     "lfm2_moe": Architecture(
         constants={"qk_norm": True, "experts.scoring_func": "sigmoid"},
@@ -224,7 +202,6 @@ ARCHITECTURES: dict[str, Architecture] = {
         ignored=LFM2_IGNORED,
         same_as={"tie_embedding": "tie_word_embeddings"},
         blocks={"conv": blocks.short_conv},
-        reads=("conv_L_cache", "conv_bias"),
     ),
     "minimax": Architecture(
         constants={"intermediate_size": 0, "experts.norm_topk_prob": True},
@@ -233,8 +210,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             "full_attn_alpha_factor", "full_attn_beta_factor", "linear_attn_alpha_factor", "linear_attn_beta_factor",
             "mlp_alpha_factor", "mlp_beta_factor")},
         layers=rules.by(lambda values, i, layers: (i + 1) % 2 == 1),
-        blocks={LINEAR: lambda values: {"block": "lightning_attention", "sizes": {"block_size": values["block_size"]}}},
-        reads=("block_size",),
+        blocks={LINEAR: blocks.lightning},
     ),
     "recurrent_gemma": Architecture(
         constants={"attention_out_bias": True, "mlp_bias": True, "norm_zero_centered": True, "scale_embeddings": True,
@@ -244,7 +220,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         same_as={**TYPES_ALIKE, "attention_window_size": "sliding_window"},
         layers=rules.recurrent_gemma_layers,
         blocks={LINEAR: blocks.rg_lru},
-        reads=("block_types", "conv1d_width", "lru_width"),
+        reads=("block_types",),
         kinds={"lru_width": Kind.COUNT, "block_types": Kind.WORDS},
         gate_and_up_in_one=True,
     ),

@@ -2,172 +2,132 @@
 
 from __future__ import annotations
 
-from math import ceil
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
 
-from symconfig.descriptor.architectures.architecture import INDEXED, LINEAR, Values
+from symconfig.descriptor.architectures.architecture import Values
+from symconfig.descriptor.architectures.block import Block, Size, either, named, rank, times_hidden
 from symconfig.descriptor.layers import NO_MIXER
-from symconfig.descriptor.model import ModelDescriptor
+
+# Mamba-2's sizes, in the order in which the tables below name their keys.
+_SCAN_SWITCHES = ("conv_bias", "proj_bias", "out_proj_bias", "gated_norm")
+_SCAN = "mamba_num_heads mamba_head_dim n_groups ssm_state_size conv_kernel chunk_size"
 
 
-def _switches(values: Values, **named: str) -> list[str]:
-    """Return the names of a block's switches whose keys are set."""
-    return [name for name, key in named.items() if values.get(key)]
+def _selective(keys: str, biases: tuple[str, str]) -> Block:
+    """Return Mamba's block, by the keys of its width, its state, its steps and its convolution."""
+    expand, state, steps, conv = keys.split()
+    sizes: dict[str, str | Size] = {"ssm_intermediate_size": times_hidden(expand), "ssm_state_size": state}
+    sizes |= {"time_step_rank": rank(steps), "conv_kernel": conv}
+    return Block("mamba", sizes, dict(zip(("conv_bias", "proj_bias"), biases, strict=True)))
 
 
-def _rank(values: Values, key: str) -> int:
-    """Return the width of the steps' projection; auto: a sixteenth of the stream."""
-    given = values[key]
-    return ceil(values["hidden_size"] / 16) if given == "auto" else int(given)
+def _scan(sizes: Mapping[str, str | Size], biases: tuple[str, str, str], norm: str = "") -> Block:
+    """Return Mamba-2's block. norm: the key that says whether its result is normed."""
+    return Block("mamba2", sizes, dict(zip(_SCAN_SWITCHES, (*biases, norm), strict=True)))
 
 
-def mamba(values: Values) -> dict[str, Any]:
-    """Read the block of Mamba and FalconMamba."""
-    sizes = {
-        "ssm_intermediate_size": int(values["expand"] * values["hidden_size"]),
-        "ssm_state_size": values["state_size"],
-        "time_step_rank": _rank(values, "time_step_rank"),
-        "conv_kernel": values["conv_kernel"],
-    }
-    switches = _switches(values, conv_bias="use_conv_bias", proj_bias="use_bias")
-    return {"block": "mamba", "sizes": sizes, "switches": switches}
+mamba = _selective("expand state_size time_step_rank conv_kernel", ("use_conv_bias", "use_bias"))
+_OWN = ("mamba_conv_bias", "mamba_proj_bias")
+# Zamba's heads cut the weights of its state space, and change no count.
+zamba = _selective("mamba_expand mamba_d_state mamba_dt_rank mamba_d_conv", _OWN)
+jamba = replace(zamba, switches={**zamba.switches, "dt_b_c_norms": ""})
+_USE = ("use_conv_bias", "use_bias", "use_bias")
+mamba2 = _scan(named(_SCAN, "num_heads head_dim n_groups state_size conv_kernel chunk_size"), _USE)
+nemotron_h = _scan(named(_SCAN), _USE)
 
 
-def jamba(values: Values) -> dict[str, Any]:
-    sizes = {
-        "ssm_intermediate_size": values["mamba_expand"] * values["hidden_size"],
-        "ssm_state_size": values["mamba_d_state"],
-        "time_step_rank": _rank(values, "mamba_dt_rank"),
-        "conv_kernel": values["mamba_d_conv"],
-    }
-    switches = [*_switches(values, conv_bias="mamba_conv_bias", proj_bias="mamba_proj_bias"), "dt_b_c_norms"]
-    return {"block": "mamba", "sizes": sizes, "switches": switches}
-
-
-def mamba2(values: Values) -> dict[str, Any]:
-    """Read the block of Mamba-2 itself."""
-    sizes = {
-        "mamba_num_heads": values["num_heads"],
-        "mamba_head_dim": values["head_dim"],
-        "n_groups": values["n_groups"],
-        "ssm_state_size": values["state_size"],
-        "conv_kernel": values["conv_kernel"],
-        "chunk_size": values["chunk_size"],
-    }
-    switches = _switches(values, conv_bias="use_conv_bias", proj_bias="use_bias", out_proj_bias="use_bias")
-    return {"block": "mamba2", "sizes": sizes, "switches": [*switches, "gated_norm"]}
-
-
-def bamba(values: Values, out_bias: str = "mamba_proj_bias", norm: bool = True) -> dict[str, Any]:
-    """Read the block of Bamba, Granite 4 and, with keys of its own, Falcon-H1."""
+def _bamba_width(values: Values) -> int:
     inner = values.get("mamba_d_ssm") or int(values["mamba_expand"] * values["hidden_size"])
     heads, width = values["mamba_n_heads"], values["mamba_d_head"]
-    sizes = {
-        "mamba_num_heads": heads,
-        "mamba_head_dim": inner // heads if width == "auto" else width,
-        "n_groups": values["mamba_n_groups"],
-        "ssm_state_size": values["mamba_d_state"],
-        "conv_kernel": values["mamba_d_conv"],
-        "chunk_size": values["mamba_chunk_size"],
-    }
-    switches = _switches(values, conv_bias="mamba_conv_bias", proj_bias="mamba_proj_bias", out_proj_bias=out_bias)
-    return {"block": "mamba2", "sizes": sizes, "switches": [*switches, *(["gated_norm"] if norm else [])]}
+    return int(inner // heads if width == "auto" else width)
 
 
-def falcon_h1(values: Values) -> dict[str, Any]:
-    block = bamba(values, "projectors_bias", bool(values["mamba_rms_norm"]))
-    return {**block, "beside_attention": True}
+# Of Bamba, Granite 4 and, with keys of its own, Falcon-H1.
+_BAMBA = named(_SCAN, "mamba_n_heads mamba_d_head mamba_n_groups mamba_d_state mamba_d_conv mamba_chunk_size") | {
+    "mamba_head_dim": Size(("mamba_d_head", "mamba_expand"), _bamba_width)
+}
+bamba = _scan(_BAMBA, (*_OWN, "mamba_proj_bias"))
+falcon_h1 = replace(_scan(_BAMBA, (*_OWN, "projectors_bias"), "mamba_rms_norm"), beside_attention=True)
+zamba2 = _scan(
+    named(_SCAN, "n_mamba_heads mamba_expand mamba_ngroups mamba_d_state mamba_d_conv chunk_size")
+    | {
+        "mamba_head_dim": Size(
+            ("mamba_expand", "n_mamba_heads"),
+            lambda values: int(values["mamba_expand"] * values["hidden_size"]) // values["n_mamba_heads"],
+            lambda model, width: {
+                "mamba_expand": model.mixer("mamba2").sizes["mamba_num_heads"] * width // model.hidden_size
+            },
+        )
+    },
+    ("", "add_bias_linear", "add_bias_linear"),
+)
+
+_DELTA = "linear_num_key_heads linear_num_value_heads linear_key_head_dim linear_value_head_dim linear_conv_kernel_dim"
+delta = Block("gated_delta_net", named(_DELTA))
 
 
-def nemotron_h(values: Values) -> dict[str, Any]:
-    names = ("mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", "conv_kernel", "chunk_size")
-    switches = _switches(values, conv_bias="use_conv_bias", proj_bias="use_bias", out_proj_bias="use_bias")
-    return {
-        "block": "mamba2",
-        "sizes": {name: values[name] for name in names},
-        "switches": [*switches, "gated_norm"],
-    }
-
-
-DELTA = (
-    "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim",
-    "linear_conv_kernel_dim",
-)  # fmt: skip
-
-
-def delta(values: Values) -> dict[str, Any]:
-    return {"block": "gated_delta_net", "sizes": {name: values[name] for name in DELTA}}
-
-
-def olmo_hybrid(values: Values) -> dict[str, Any]:
-    """Read the block of OLMo Hybrid; sizes that are not given follow from attention's (OlmoHybridConfig)."""
+def _olmo_width(values: Values) -> int:
     keys = values["linear_num_key_heads"] or values["num_attention_heads"]
-    width = values["linear_key_head_dim"] or int(0.75 * values["hidden_size"] / keys)
-    given = dict(values) | {
-        "linear_num_key_heads": keys,
-        "linear_num_value_heads": values["linear_num_value_heads"] or values["num_attention_heads"],
-        "linear_key_head_dim": width,
-        "linear_value_head_dim": values["linear_value_head_dim"] or 2 * width,
-    }
-    return delta(given)
+    return int(values["linear_key_head_dim"] or int(0.75 * values["hidden_size"] / keys))
 
 
-def kimi(values: Values) -> dict[str, Any]:
-    """Read the block of Kimi, whose published files have a section for these sizes."""
-    section = values["linear_attn_config"] or {}
-    return {
-        "block": "kimi_delta_attention",
-        "sizes": {
-            "linear_num_heads": section.get("num_heads", values["linear_num_heads"]),
-            "linear_head_dim": section.get("head_dim", values["linear_head_dim"]),
-            "linear_conv_kernel_dim": section.get("short_conv_kernel_size", values["linear_conv_kernel_dim"]),
-        },
-    }
+# Sizes that OLMo Hybrid's file does not say follow from attention's (OlmoHybridConfig).
+olmo_hybrid = Block(
+    delta.name,
+    named(_DELTA)
+    | {
+        "linear_num_key_heads": either("linear_num_key_heads", "num_attention_heads"),
+        "linear_num_value_heads": either("linear_num_value_heads", "num_attention_heads"),
+        "linear_key_head_dim": Size(("linear_key_head_dim",), _olmo_width),
+        "linear_value_head_dim": Size(
+            ("linear_value_head_dim",), lambda values: values["linear_value_head_dim"] or 2 * _olmo_width(values)
+        ),
+    },
+)
 
 
-def bailing(values: Values) -> dict[str, Any]:
-    """Read Ling 3's block: as many heads as attention has, each as wide as head_dim says.
-
-    Saved files name all three sizes.
-    """
-    sizes = {
-        "linear_num_heads": values["linear_num_heads"] or values["num_attention_heads"],
-        "linear_head_dim": values["linear_head_dim"] or values["head_dim"],
-        "linear_conv_kernel_dim": values["linear_conv_kernel_dim"] or values["short_conv_kernel_size"],
-    }
-    switches = ["whole_decay_proj", "whole_gate_proj"]
-    return {"block": "kimi_delta_attention", "sizes": sizes, "switches": switches}
+def _of_section(key: str, within: str) -> Size:
+    """Return a size of Kimi's, whose published files have a section for these."""
+    return Size(
+        (key, "linear_attn_config"), lambda values: (values["linear_attn_config"] or {}).get(within, values[key])
+    )
 
 
-def short_conv(values: Values) -> dict[str, Any]:
-    switches = _switches(values, conv_bias="conv_bias")
-    return {"block": "short_conv", "sizes": {"conv_L_cache": values["conv_L_cache"]}, "switches": switches}
+kimi = Block(
+    "kimi_delta_attention",
+    {
+        "linear_num_heads": _of_section("linear_num_heads", "num_heads"),
+        "linear_head_dim": _of_section("linear_head_dim", "head_dim"),
+        "linear_conv_kernel_dim": _of_section("linear_conv_kernel_dim", "short_conv_kernel_size"),
+    },
+)
+# Of Ling 3: as many heads as attention has, each as wide as head_dim says. Saved files name all three sizes.
+bailing = Block(
+    kimi.name,
+    {
+        "linear_num_heads": either("linear_num_heads", "num_attention_heads"),
+        "linear_head_dim": either("linear_head_dim", "head_dim", write="head_dim"),
+        "linear_conv_kernel_dim": either(
+            "linear_conv_kernel_dim", "short_conv_kernel_size", write="short_conv_kernel_size"
+        ),
+    },
+    {"whole_decay_proj": "", "whole_gate_proj": ""},
+)
+short_conv = Block("short_conv", named("conv_L_cache"), {"conv_bias": "conv_bias"})
+alone = Block(NO_MIXER)
+rg_lru = Block("rg_lru", {"lru_width": either("lru_width", "hidden_size"), "conv1d_width": "conv1d_width"})
+lightning = Block("lightning_attention", named("block_size"))
 
 
-def alone(values: Values) -> dict[str, Any]:
-    return {"block": NO_MIXER}
+def _or_none(key: str) -> Size:
+    return Size((key,), lambda values: values[key] or 0)
 
 
-def rg_lru(values: Values) -> dict[str, Any]:
-    width = values["lru_width"] or values["hidden_size"]
-    return {"block": "rg_lru", "sizes": {"lru_width": width, "conv1d_width": values["conv1d_width"]}}
-
-
+# Attention over what an indexer chooses by pooled keys; a file that does not say its sizes gets none.
 POOLED_ATTENTION = "pooled_sparse_attention"
-POOLED = ("indexer_n_heads", "indexer_head_dim", "indexer_budget", "indexer_compress_ratio")
-
-
-def pooled(values: Values) -> dict[str, Any]:
-    """Read attention over what an indexer chooses by pooled keys; a file that does not say its sizes gets none"""
-    sizes = {name: values[name] or 0 for name in POOLED[:-1]}
-    return {"block": POOLED_ATTENTION, "sizes": {**sizes, "compress_rate": values[POOLED[-1]] or 0}}
-
-
-def pooled_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return the sizes of a model's indexer, and the types of its layers."""
-    pooled = next((mixer for mixer in model.mixers if mixer.block == POOLED_ATTENTION), None)
-    if pooled is None:
-        return {}
-    own = {name: pooled.sizes[name] for name in POOLED[:-1]}
-    types = [INDEXED if kind.mixer == POOLED_ATTENTION else LINEAR for kind in model.kind_of_layer]
-    return {**own, POOLED[-1]: pooled.sizes["compress_rate"], "indexer_kv_heads": 1, "layer_types": types}
+pooled = Block(
+    POOLED_ATTENTION,
+    {name: _or_none(name) for name in ("indexer_n_heads", "indexer_head_dim", "indexer_budget")}
+    | {"compress_rate": _or_none("indexer_compress_ratio")},
+)

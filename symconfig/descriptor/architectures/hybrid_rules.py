@@ -4,8 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import ceil
+from typing import TYPE_CHECKING, Any
 
-from symconfig.descriptor.architectures.architecture import FULL, LINEAR, OLDER_TYPES, SLIDING, Reading, Values
+from symconfig.descriptor.architectures.architecture import (
+    FULL,
+    LINEAR,
+    OLDER_TYPES,
+    SLIDING,
+    Reading,
+    Rule,
+    Values,
+)
+from symconfig.descriptor.architectures.rules import attention_scale_of
+from symconfig.descriptor.layers import Mlp
+
+if TYPE_CHECKING:
+    from symconfig.descriptor.model import ModelDescriptor
 
 
 def all_linear(values: Values, layers: int) -> list[str]:
@@ -52,7 +66,7 @@ def recurrent_gemma_layers(values: Values, layers: int) -> list[str]:
     return [LINEAR if pattern[i % len(pattern)] == "recurrent" else SLIDING for i in range(layers)]
 
 
-def only_scans(reader: Reading) -> None:
+def _only_scans(reader: Reading) -> None:
     """Read a model of nothing but scans.
 
     Its heads, or channels, are taken as the heads of the attention that it has not.
@@ -70,7 +84,7 @@ def _without_experts(reader: Reading) -> None:
         del reader.fields[name]
 
 
-def jamba_rule(reader: Reading) -> None:
+def _jamba(reader: Reading) -> None:
     values, fields = reader.values, reader.fields
     if values["num_experts"] <= 1:
         return _without_experts(reader)
@@ -79,22 +93,12 @@ def jamba_rule(reader: Reading) -> None:
     return None
 
 
-def _factors(reader: Reading) -> None:
-    """Drop factors of one, which change nothing."""
-    for name in ("embedding_multiplier", "residual_multiplier"):
-        if reader.fields.get(name) == 1.0:
-            del reader.fields[name]
-
-
-def granite_rule(reader: Reading) -> None:
+def _granite(reader: Reading) -> None:
     """Read Granite 4: each layer has an MLP, which is a shared expert where there are others.
 
     Scores have a factor of their own.
     """
     values, fields = reader.values, reader.fields
-    _factors(reader)
-    if values["logits_scaling"] != 1.0:
-        fields["logits_multiplier"] = 1.0 / values["logits_scaling"]
     fields["query_pre_attn_scalar"] = values["attention_multiplier"] ** -2
     fields["intermediate_size"] = 0
     if not values["num_local_experts"]:
@@ -104,19 +108,18 @@ def granite_rule(reader: Reading) -> None:
         fields["position"] = "none"
 
 
-def bailing_rule(reader: Reading) -> None:
+def _bailing(reader: Reading) -> None:
     """Read the decays' bound, unless it is switched off: a number that changes results only."""
     if reader.values["kda_safe_gate"]:
         reader.fields["particulars"] = [{"name": "kda_lower_bound", "value": reader.values["kda_lower_bound"]}]
 
 
-def falcon_rule(reader: Reading) -> None:
-    _factors(reader)
-    if reader.values["lm_head_multiplier"] != 1.0:
-        reader.fields["logits_multiplier"] = reader.values["lm_head_multiplier"]
+def _bailing_keys(model: ModelDescriptor) -> dict[str, Any]:
+    bounds = [one.value for one in model.particulars if one.name == "kda_lower_bound"]
+    return {"kda_safe_gate": bool(bounds), **({"kda_lower_bound": bounds[0]} if bounds else {})}
 
 
-def nemotron_rule(reader: Reading) -> None:
+def _nemotron(reader: Reading) -> None:
     """Read Nemotron-H: a layer has one of a scan, attention, an MLP or experts."""
     values, fields = reader.values, reader.fields
     listed = [
@@ -137,7 +140,7 @@ def lfm3_layers(values: Values, layers: int) -> list[str]:
     return [kinds.get(i % 4, "conv") if i else "conv" for i in range(layers)]
 
 
-def lfm3_rule(reader: Reading) -> None:
+def _lfm3(reader: Reading) -> None:
     """Read a gate for each head, where it is not switched off."""
     if reader.values["use_attention_gate"]:
         reader.fields["attention_gate"] = "head"
@@ -145,7 +148,7 @@ def lfm3_rule(reader: Reading) -> None:
         reader.note("layers with a window turn whole heads; all are taken to turn the part that the others turn")
 
 
-def lfm2_rule(reader: Reading) -> None:
+def _lfm2(reader: Reading) -> None:
     """Read the MLP's width: two thirds of the stated one, times a factor, in whole multiples."""
     values = reader.values
     if not values["block_auto_adjust_ff_dim"]:
@@ -157,5 +160,48 @@ def lfm2_rule(reader: Reading) -> None:
     reader.fields["intermediate_size"] = width
 
 
-def olmo_rule(reader: Reading) -> None:
+def _olmo(reader: Reading) -> None:
     reader.note("layers with attention have their norms behind attention and MLP; all are taken to have them before")
+
+
+def _nemotron_keys(model: ModelDescriptor) -> dict[str, Any]:
+    """Return the type of each layer, of those without a mixer what they have alone; and the shared expert's width."""
+    alone = {Mlp.MOE: "moe", Mlp.DENSE: "mlp"}
+    types = [FULL if kind.attends else alone.get(kind.mlp, LINEAR) for kind in model.kind_of_layer]
+    width = model.experts.shared_expert_intermediate_size if model.experts else None
+    return {"layer_types": types, **({"moe_shared_expert_intermediate_size": width} if width else {})}
+
+
+def expand(key: str) -> Rule:
+    """Return the rule of a class that wants its heads as wide together as the stream, times a factor."""
+
+    def write(model: ModelDescriptor) -> dict[str, Any]:
+        sizes = [mixer.sizes for mixer in model.mixers if mixer.block == "mamba2"]
+        factors = [one["mamba_num_heads"] * one["mamba_head_dim"] / model.hidden_size for one in sizes]
+        factor = factors[0] if factors else 0.0
+        return {key: int(factor)} if factor and factor.is_integer() else {}
+
+    return Rule(lambda reader: None, (key,), write)
+
+
+only_scans = Rule(_only_scans)
+jamba = Rule(
+    _jamba,
+    ("expert_layer_period", "expert_layer_offset"),
+    lambda model: {} if model.experts else {"num_experts": 1},
+)
+granite = Rule(
+    _granite,
+    ("position_embedding_type", "num_local_experts", "num_experts_per_tok", "attention_multiplier"),
+    lambda model: {"attention_multiplier": attention_scale_of(model)},
+)
+
+bailing = Rule(_bailing, ("kda_safe_gate", "kda_lower_bound"), _bailing_keys)
+nemotron = Rule(_nemotron, ("hybrid_override_pattern", "moe_shared_expert_intermediate_size"), _nemotron_keys)
+lfm3 = Rule(_lfm3, ("use_attention_gate",), lambda model: {"use_attention_gate": model.attention_gate == "head"})
+lfm2 = Rule(
+    _lfm2,
+    ("block_auto_adjust_ff_dim", "block_multiple_of", "block_ffn_dim_multiplier"),
+    lambda model: {"block_auto_adjust_ff_dim": False},
+)
+olmo = Rule(_olmo)

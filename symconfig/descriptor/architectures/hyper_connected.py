@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import INDEXED, SLIDING, Architecture, Kind, Reading, Values
+from symconfig.descriptor.architectures.architecture import INDEXED, SLIDING, Architecture, Kind, Reading, Rule, Values
+from symconfig.descriptor.architectures.block import Block, Size, named
 from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, V3
-from symconfig.descriptor.architectures.expert_rules import particulars
-from symconfig.descriptor.architectures.structure_rules import rules
+from symconfig.descriptor.architectures.rules import indexer_types, particulars
 from symconfig.descriptor.model import ModelDescriptor
 
 
@@ -27,15 +27,9 @@ def _hunyuan_choices(reader: Reading) -> None:
     return None
 
 
-def _hunyuan_keys(model: ModelDescriptor) -> Mapping[str, Any]:
-    own = model.indexer.layers if model.indexer else None
-    return {"indexer_types": ["full" if one else "shared" for one in own or (True,) * model.num_hidden_layers]}
-
-
 _HEAVY, _CHOSEN = "heavily_compressed_attention", "compressed_sparse_attention"
 _RATES = {_HEAVY: 128, _CHOSEN: 4}  # tokens of a compressed key
 _OF_RATIO = {0: SLIDING, 4: _CHOSEN, 128: _HEAVY}
-_BLOCKS = {SLIDING: "shared_kv_attention", _HEAVY: _HEAVY, _CHOSEN: _CHOSEN}
 _HASHED = 3  # first layers that choose experts by the token's id
 
 
@@ -46,20 +40,21 @@ def _deepseek_layers(values: Values, layers: int) -> list[str]:
     return [_CHOSEN if index > 1 and index % 2 else _HEAVY for index in range(layers)]
 
 
-def _attention(kind: str) -> Callable[[Values], dict[str, Any]]:
-    """Return the block of a type of layer."""
+def _rate(kind: str) -> Size:
+    """Return how many tokens become one compressed key, which a section says; its rule writes both of them."""
+    rate = lambda values: (values["compress_rates"] or {}).get(kind, _RATES[kind])  # noqa: E731
+    return Size(("compress_rates",), rate, lambda model, size: {})
 
-    def block(values: Values) -> dict[str, Any]:
-        sizes = {name: values[name] for name in ("q_lora_rank", "o_groups", "o_lora_rank")}
-        rates = {**_RATES, **(values["compress_rates"] or {})}
-        if kind == _HEAVY:
-            sizes["heavy_compress_rate"] = rates[_HEAVY]
-        if kind == _CHOSEN:
-            sizes |= {name: values[name] for name in ("index_n_heads", "index_head_dim", "index_topk")}
-            sizes["compress_rate"] = rates[_CHOSEN]
-        return {"block": _BLOCKS[kind], "sizes": sizes}
 
-    return block
+_LOW_RANK = named("q_lora_rank o_groups o_lora_rank")
+_BLOCKS = {
+    SLIDING: Block("shared_kv_attention", _LOW_RANK),
+    _HEAVY: Block(_HEAVY, {**_LOW_RANK, "heavy_compress_rate": _rate(_HEAVY)}),
+    _CHOSEN: Block(
+        _CHOSEN,
+        {**_LOW_RANK, **named("index_n_heads index_head_dim index_topk"), "compress_rate": _rate(_CHOSEN)},
+    ),
+}
 
 
 def _deepseek(reader: Reading) -> None:
@@ -89,20 +84,19 @@ def _deepseek(reader: Reading) -> None:
     number = listed.count("hash_moe") if listed else min(layers, _HASHED if hashed is None else hashed)
     own = {"hash_layers": number, "compress_rope_theta": float(values["compress_rope_theta"])}
     fields["particulars"] = [{"name": name, "value": value} for name, value in own.items()]
-    return particulars({"swiglu_limit": None})(reader)
+    return None
 
 
 def _deepseek_keys(model: ModelDescriptor) -> Mapping[str, Any]:
-    called = {block: kind for kind, block in _BLOCKS.items()}
+    called = {block.name: kind for kind, block in _BLOCKS.items()}
     extra = {one.name: one.value for one in model.particulars}
-    sizes: dict[str, int] = {}
-    for mixer in model.mixers:
-        sizes |= mixer.sizes
+    sizes = {name: size for mixer in model.mixers for name, size in mixer.sizes.items()}
     hashed = int(extra.get("hash_layers", 0))
-    rates = {_HEAVY: sizes.pop("heavy_compress_rate", 128), _CHOSEN: sizes.pop("compress_rate", 4)}
     return {
-        **sizes,
-        "compress_rates": rates,
+        "compress_rates": {
+            _HEAVY: sizes.get("heavy_compress_rate", _RATES[_HEAVY]),
+            _CHOSEN: sizes.get("compress_rate", _RATES[_CHOSEN]),
+        },
         "compress_rope_theta": extra.get("compress_rope_theta", 160000.0),
         "layer_types": [called.get(kind.mixer, _HEAVY) for kind in model.kind_of_layer],
         "mlp_layer_types": ["hash_moe"] * hashed + ["moe"] * (model.num_hidden_layers - hashed),
@@ -123,9 +117,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         only={"hc_magnitude": (2.0,), "hc_eps": (1e-6,), "attention_bias": (False,)},
         ignored=(*LATENT_IGNORED, "learnable_sink_init"),
         known_layers=(INDEXED,),
-        reads=("indexer_types", "swiglu_limit"),
-        rule=rules(_hunyuan_choices, particulars({"swiglu_limit": None})),
-        writes=_hunyuan_keys,
+        rules=(Rule(_hunyuan_choices, ("indexer_types",), indexer_types), particulars({"swiglu_limit": None})),
     ),
     "deepseek_v4": Architecture(
         constants={
@@ -149,13 +141,11 @@ ARCHITECTURES: dict[str, Architecture] = {
         same_as={"intermediate_size": "moe_intermediate_size"},
         layers=_deepseek_layers,
         known_layers=(),
-        blocks={kind: _attention(kind) for kind in _BLOCKS},
-        reads=("compress_rates", "compress_ratios", "compress_rope_theta", "num_hash_layers", "qk_rope_head_dim",
-               "q_lora_rank", "o_groups", "o_lora_rank", "index_n_heads", "index_head_dim", "index_topk",
-               "swiglu_limit"),
+        blocks=_BLOCKS,
+        reads=("compress_ratios",),
         kinds={"compress_ratios": Kind.LAYERS, "compress_rates": Kind.SECTION, "num_hash_layers": Kind.COUNT,
                "qk_rope_head_dim": Kind.COUNT},
-        rule=_deepseek,
-        writes=_deepseek_keys,
+        rules=(Rule(_deepseek, ("compress_rope_theta", "num_hash_layers", "qk_rope_head_dim"), _deepseek_keys),
+               particulars({"swiglu_limit": None})),
     ),
 }  # fmt: skip

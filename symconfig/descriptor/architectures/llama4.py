@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import CHUNKED, FULL, Architecture, Reading, Values
-from symconfig.descriptor.architectures.expert_rules import experts_at, particulars
-from symconfig.descriptor.architectures.structure_rules import rope_by_layer, rules
+from symconfig.descriptor.architectures.architecture import CHUNKED, FULL, Architecture, Reading, Rule, Values
+from symconfig.descriptor.architectures.rules import experts_at, particulars, rope_by_layer
 from symconfig.descriptor.model import ModelDescriptor
 
 
@@ -30,18 +30,16 @@ def _tuned(reader: Reading) -> None:
     Older files have a number for on.
     """
     if reader.values["attn_temperature_tuning"] is None or reader.values["attn_temperature_tuning"]:
-        particulars({"attn_scale": None, "floor_scale": None})(reader)
+        particulars({"attn_scale": None, "floor_scale": None}).read(reader)
 
 
 def _listed(model: ModelDescriptor) -> Mapping[str, Any]:
-    """List layers with experts and with rope, as the class saves them."""
+    """List layers with experts, as the class saves them, and how queries grow."""
     values = {one.name: one.value for one in model.particulars}
-    turned = model.rope_layers or (True,) * model.num_hidden_layers
     return {
         **values,
         "attn_temperature_tuning": bool(values),
         "moe_layers": [index for index, moe in enumerate(model.moe_layers) if moe],
-        "no_rope_layers": [int(one) for one in turned],
     }
 
 
@@ -61,11 +59,10 @@ ARCHITECTURES: dict[str, Architecture] = {
         defaults={"attn_temperature_tuning": None},
         ignored=("for_llm_compressor",),
         layers=_chunks,
-        reads=(
-            "no_rope_layers", "no_rope_layer_interval", "moe_layers", "interleave_moe_layer_step",
-            "attn_temperature_tuning", "attn_scale", "floor_scale",
+        rules=(
+            rope_by_layer,
+            replace(experts_at(_sparse), keys=("moe_layers", "interleave_moe_layer_step")),
+            Rule(_tuned, ("attn_temperature_tuning", "attn_scale", "floor_scale"), _listed),
         ),
-        rule=rules(rope_by_layer, experts_at(_sparse), _tuned),
-        writes=_listed,
     ),
-}  # fmt: skip
+}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Kind, Reading, Values
+from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Kind, Reading, Rule, Values
+from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.model import ModelDescriptor
 
 _MLP = "mlp"  # a layer of the file that is the second half of the one before
@@ -124,19 +125,15 @@ ARCHITECTURES: dict[str, Architecture] = {
         ignored=("recurrent_kv_cache_mode", "ngpt_alpha_init"),  # how a cache is filled, and how rates start
         layers=_dory_layers,
         known_layers=(FULL, SLIDING, _MLP),
-        reads=("n_input_layers", "n_output_layers", "n_recurrent_layers", "n_recurrent_loops"),
         kinds={"n_recurrent_layers": Kind.COUNT},
         may_be_zero=("n_input_layers", "n_output_layers"),
-        rule=_dory,
-        writes=_dory_keys,
+        rules=(Rule(_dory, words("n_input_layers n_output_layers n_recurrent_layers n_recurrent_loops"), _dory_keys),),
     ),
     "hrm_text": Architecture(
         constants={"norm_weight": False, "final_norm": False, "attention_gate": "channel"},
         only={"prefix_lm": (True, False), "attention_bias": (False, True)},  # a prompt that sees itself whole
-        reads=("H_cycles", "L_cycles", "L_bp_cycles", "num_layers_per_stack", "embedding_scale"),
         kinds={"num_layers_per_stack": Kind.COUNT, "L_bp_cycles": Kind.LAYERS},
         types={"embedding_scale": "float|None"},
-        rule=_hrm,
-        writes=_hrm_keys,
+        rules=(Rule(_hrm, words("H_cycles L_cycles L_bp_cycles num_layers_per_stack embedding_scale"), _hrm_keys),),
     ),
 }

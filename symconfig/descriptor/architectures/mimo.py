@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Values
-from symconfig.descriptor.architectures.expert_rules import SIGMOID, particulars
-from symconfig.descriptor.architectures.latent_kin import ROUTED_AS_V3
-from symconfig.descriptor.architectures.structure_rules import rules
+from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule, Values
+from symconfig.descriptor.architectures.block import Block, Size
+from symconfig.descriptor.architectures.deepseek import ROUTED_AS_V3
+from symconfig.descriptor.architectures.rules import SIGMOID, particulars
 from symconfig.descriptor.model import ModelDescriptor
 
-_WIDE = "wide_attention"
 _TIMES = 2  # as many key/value heads have layers with a window
 
 
@@ -20,14 +19,18 @@ def _layers(values: Values, layers: int) -> list[str]:
     return [FULL if i == 0 or (i + 1) % 6 == 0 else SLIDING for i in range(layers)]
 
 
-def _without_window(values: Values) -> Mapping[str, Any]:
-    sizes = {
-        "wide_key_value_heads": values["num_key_value_heads"],
-        "wide_head_dim": values["head_dim"],
-        "wide_value_dim": values["v_head_dim"],
-        "wide_rotary_dim": int(values["head_dim"] * values["partial_rotary_factor"]),
-    }
-    return {"block": _WIDE, "sizes": sizes}
+_BOTH = ("head_dim", "v_head_dim")  # of all layers, too
+_WIDE = Block(
+    "wide_attention",
+    {
+        "wide_key_value_heads": "num_key_value_heads",
+        "wide_head_dim": "head_dim",
+        "wide_value_dim": "v_head_dim",
+        "wide_rotary_dim": Size(
+            (), lambda values: int(values["head_dim"] * values["partial_rotary_factor"]), lambda model, turned: {}
+        ),
+    },
+)
 
 
 def _mimo(reader: Reading) -> None:
@@ -45,7 +48,7 @@ def _mimo(reader: Reading) -> None:
 
 def _keys(model: ModelDescriptor) -> dict[str, Any]:
     """Return the heads of layers without a window, and rope's sections, which the class reads alone."""
-    sizes = next((one.sizes for one in model.mixers if one.block == _WIDE), {})
+    sizes = next((one.sizes for one in model.mixers if one.block == _WIDE.name), {})
     local = model.partial_rotary_factor
     turned = sizes.get("wide_rotary_dim", model.rotary_dim)
     whole = local if turned == model.rotary_dim else turned / model.head_dim
@@ -60,12 +63,15 @@ def _keys(model: ModelDescriptor) -> dict[str, Any]:
 ARCHITECTURES: dict[str, Architecture] = {
     "mimo_v2_flash": Architecture(
         constants={**SIGMOID, "attention_sinks": True},
-        names={"attention_bias": ("qkv_bias",), "num_key_value_heads": (), "v_head_dim": ("v_head_dim",)},
+        names={
+            "head_dim": ("head_dim",),
+            "attention_bias": ("qkv_bias",),
+            "num_key_value_heads": (),
+            "v_head_dim": ("v_head_dim",),
+        },
         only={**ROUTED_AS_V3, "n_shared_experts": (None, 0)},
         layers=_layers,
-        blocks={FULL: _without_window},
-        reads=("attention_value_scale", "num_key_value_heads"),
-        rule=rules(_mimo, particulars({"attention_value_scale": 1.0})),
-        writes=_keys,
+        blocks={FULL: _WIDE},
+        rules=(Rule(_mimo, (), _keys), particulars({"attention_value_scale": 1.0})),
     ),
 }

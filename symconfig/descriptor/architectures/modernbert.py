@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Values
-from symconfig.descriptor.architectures.layernormed import LAYERNORM
+from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule, Values
+from symconfig.descriptor.architectures.gpt import LAYERNORM
 from symconfig.descriptor.model import ModelDescriptor
 
 
@@ -54,8 +54,7 @@ ARCHITECTURES: dict[str, Architecture] = {
                  "classifier_pooling", "deterministic_flash_attn", "sparse_pred_ignore_index", "sparse_prediction"),
         same_as={"global_rope_theta": "rope_theta", "local_rope_theta": "rope_local_base_freq"},
         layers=_layers,
-        reads=("local_attention", "global_attn_every_n_layers"),
-        rule=_modernbert,
-        writes=_keys,
+        reads=("global_attn_every_n_layers",),
+        rules=(Rule(_modernbert, ("local_attention",), _keys),),
     ),
 }  # fmt: skip

@@ -1,22 +1,177 @@
-"""Multimodal models: where their language model stands in the file, and the language models that only they have.
+"""Multimodal models: where their language model stands in the file, and what a `vision_config` and the keys around both
+mean, as data. The language models that only they have are no causal language models of their own.
 
-Their vision towers are read by the tables of `vision.py`. These classes are no causal language models of their own.
+Defaults are those of transformers' own classes (`class_defaults.tower`). A key that is in none of a tower's tables is
+an error: it may change the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from symconfig.descriptor.architectures import layer_rules
+from symconfig.descriptor.architectures import projectors, rules
 from symconfig.descriptor.architectures.architecture import Architecture
+from symconfig.descriptor.architectures.keys import COMMON_IGNORED, words
+from symconfig.descriptor.architectures.projectors import Values
 
+
+@dataclass(frozen=True, slots=True)
+class Tower:
+    """A table by which one kind of `vision_config` is read. Keys are config.json's, names the descriptor's.
+
+    reads: keys of its class. fields: what the class fixes. derived: what follows from several keys. only: understood
+    with these values only.
+    """
+
+    reads: frozenset[str]
+    fields: Values = field(default_factory=dict)
+    derived: Callable[[Values], dict[str, Any]] = lambda values: {}
+    names: Mapping[str, str] = field(default_factory=dict)
+    only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    same_as: Mapping[str, str] = field(default_factory=dict)
+    ignored: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Multimodal:
+    """A table by which a multimodal `config.json` is read around its sections.
+
+    towers: the model_types that its vision_config may have; the first is that of its class. projector: from the tower's
+    values, those around it, and the language model's hidden_size. text: the type of its language model; empty: as the
+    families have it. tied: its tie_word_embeddings where it does not say it; ties: that of the language model's own
+    section counts, too. flat: the language model may stand in no section of its own. defaults: of the keys around the
+    sections that matter. noted: what to say of a key's value.
+    """
+
+    tower: Tower
+    towers: tuple[str, ...]
+    projector: Callable[[Values, Values, int], dict[str, Any]]
+    text: str = ""
+    tied: bool = False
+    ties: bool = False
+    flat: bool = False
+    defaults: Values = field(default_factory=dict)
+    only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    noted: Mapping[tuple[str, Any], str] = field(default_factory=dict)
+
+
+# Around the sections of every multimodal file: ids of tokens, and what the tokenizer and the processor are told.
+BESIDE_TEXT = COMMON_IGNORED | words(
+    """text_config vision_config image_token_id image_token_index video_token_id vision_start_token_id
+    vision_end_token_id vision_token_id boi_token_index eoi_token_index boi_token_id eoi_token_id image_start_token_id
+    image_end_token_id video_start_token_id video_end_token_id tie_word_embeddings torch_dtype dtype initializer_range
+    quantization_config image_seq_length"""
+)
+# Of every tower: no effect on its shapes and costs, or written into every file by old releases.
+_IGNORED = COMMON_IGNORED | words(
+    """initializer_range initializer_factor layer_norm_eps rms_norm_eps norm_eps layer_scale_init_value torch_dtype
+    dtype attention_dropout hidden_dropout_prob projection_dropout projector_dropout rope_theta rope_parameters
+    tokens_per_second vocab_size head_dim projection_dim tie_word_embeddings in_chans attn_implementation"""
+)
+_DEPTH = {"num_attention_heads": "num_heads", "num_hidden_layers": "depth"}
+_NAMES = {"depth": "num_hidden_layers", "num_heads": "num_attention_heads", "in_channels": "num_channels"}
+USUAL_TOKENS = 16  # along a side of an image, where a tower takes any resolution and its file names none: assumed
+
+
+def _usual_size(values: Values) -> dict[str, Any]:
+    return {"image_size": USUAL_TOKENS * values["patch_size"] * values["spatial_merge_size"], "any_resolution": True}
+
+
+_PATCHES = "depth hidden_size num_heads in_channels patch_size spatial_merge_size temporal_patch_size hidden_act "
+_QWEN_FIELDS = {"by_image": True, "fused_qkv": True, "rope": True}
+_QWEN2 = Tower(
+    words(_PATCHES + "embed_dim mlp_ratio"),
+    {**_QWEN_FIELDS, "patch_bias": False},
+    lambda values: {
+        **_usual_size(values),
+        "hidden_size": values["embed_dim"],
+        "intermediate_size": values["embed_dim"] * values["mlp_ratio"],
+    },
+    names={"embed_dim": "", "mlp_ratio": ""},
+    same_as=_DEPTH,
+    only={"spatial_patch_size": (14,)},
+)
+_QWEN25 = Tower(
+    words(_PATCHES + "intermediate_size window_size fullatt_block_indexes out_hidden_size"),
+    {**_QWEN_FIELDS, "norm": "rmsnorm", "gated_mlp": True, "patch_bias": False},
+    _usual_size,
+    names={"out_hidden_size": ""},
+    same_as=_DEPTH,
+    only={"spatial_patch_size": (14,)},
+)
+_QWEN35 = Tower(
+    words(_PATCHES + "intermediate_size out_hidden_size num_position_embeddings"),
+    _QWEN_FIELDS,
+    _usual_size,
+    names={"out_hidden_size": ""},
+    same_as=_DEPTH,
+    only={"deepstack_visual_indexes": ([],)},  # its files say that no layer's result is passed on
+)
+_QWEN3 = replace(_QWEN35, reads=_QWEN35.reads | {"deepstack_visual_indexes"}, only={})
+_GLM = Tower(
+    words(_PATCHES + "attention_bias image_size out_hidden_size intermediate_size"),
+    {"norm": "rmsnorm", "mlp_bias": False, "attention_out_bias": False, **_QWEN_FIELDS}
+    | dict.fromkeys(("norm_before", "norm_after", "gated_mlp", "any_resolution"), True),
+    # Its layers' MLP is as wide as the language model; intermediate_size is the merger's (Glm4vVisionMlp).
+    lambda values: {**_positions(0)(values), "intermediate_size": values["out_hidden_size"]},
+    names={"attention_bias": "qkv_bias", "out_hidden_size": ""},
+    same_as=_DEPTH,
+)
+
+
+def _positions(extra: int) -> Callable[[Values], dict[str, Any]]:
+    return lambda values: {"num_position_embeddings": (values["image_size"] // values["patch_size"]) ** 2 + extra}
+
+
+_VIT = (
+    "num_channels hidden_size num_attention_heads num_hidden_layers intermediate_size image_size patch_size hidden_act "
+)
+_SIGLIP = Tower(
+    words(_VIT + "vision_use_head"), {"norm_after": True}, _positions(0), only={"vision_use_head": (False,)}
+)
+_CLIP = Tower(
+    words(_VIT), {"class_token": True, "norm_before": True, "norm_after": True, "patch_bias": False}, _positions(1)
+)
+_LLAMA4_WIDTHS = words("vision_output_dim pixel_shuffle_ratio projector_input_dim projector_output_dim")
+_LLAMA4 = Tower(
+    words(_VIT) | _LLAMA4_WIDTHS,
+    {**_CLIP.fields, "rope": True},
+    _positions(1),
+    names=dict.fromkeys(_LLAMA4_WIDTHS, ""),
+    only={"vision_feature_select_strategy": ("default",), "multi_modal_projector_bias": (False,)},
+    ignored=frozenset({"vision_feature_layer"}),
+)
+_PIXTRAL = Tower(
+    words(_VIT),
+    {"norm": "rmsnorm", "norm_before": True, "gated_mlp": True, "rope": True, "any_resolution": True}
+    | dict.fromkeys(("patch_bias", "qkv_bias", "attention_out_bias", "mlp_bias"), False),
+)
+_INTERNVL = Tower(
+    words(_VIT + "attention_bias use_qk_norm norm_type"),
+    {"class_token": True, "layer_scale": True},
+    lambda values: {
+        **_positions(1)(values),
+        "norm": {"layer_norm": "layernorm", "rms_norm": "rmsnorm"}[values["norm_type"]],
+    },
+    names={"attention_bias": "qkv_bias", "use_qk_norm": "qk_norm", "norm_type": ""},
+    only={
+        "use_mask_token": (False,),
+        "use_absolute_position_embeddings": (True,),
+        "use_mean_pooling": (True,),
+        "norm_type": ("layer_norm", "rms_norm"),
+    },
+)
+
+
+_WHOLE_STRATEGY = {"vision_feature_select_strategy": ("default",)}
 _UNTIED = {"tie_word_embeddings": False}
 _UNUSED = ("sliding_window", "use_sliding_window", "max_window_layers", "layer_types")
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "qwen2_vl_text": Architecture(constants={"qkv_bias": True}, defaults=_UNTIED, layers=layer_rules.qwen2),
-    "qwen2_5_vl_text": Architecture(constants={"qkv_bias": True}, defaults=_UNTIED, layers=layer_rules.qwen2),
+    "qwen2_vl_text": Architecture(constants={"qkv_bias": True}, defaults=_UNTIED, layers=rules.qwen2),
+    "qwen2_5_vl_text": Architecture(constants={"qkv_bias": True}, defaults=_UNTIED, layers=rules.qwen2),
     "qwen3_vl_text": Architecture(constants={"qk_norm": True}, defaults=_UNTIED, ignored=_UNUSED),
     "qwen3_vl_moe_text": Architecture(
         constants={"qk_norm": True, "experts.norm_topk_prob": True}, ignored=(*_UNUSED, "norm_topk_prob")
@@ -24,32 +179,67 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Around:
-    """The file around a language model of some type.
-
-    text: that type; empty: as the families have it. tied: its tie_word_embeddings where it does not say it; ties: that
-    of the language model's own section counts, too. flat: the language model may stand in no section of its own.
-    """
-
-    text: str = ""
-    tied: bool = False
-    ties: bool = False
-    flat: bool = False
-
-
-AROUND: Mapping[str, Around] = {
-    "gemma3": Around(tied=True),
-    "glm4v": Around(text="glm4v_text", ties=True),
-    "glm4v_moe": Around(text="glm4v_moe_text", ties=True),
-    "internvl": Around(text="qwen2", tied=True),
-    "llama4": Around(),
-    "llava": Around(text="llama", ties=True),
-    "mistral3": Around(text="mistral", tied=True),
-    "qwen2_vl": Around(text="qwen2_vl_text", ties=True, flat=True),
-    "qwen2_5_vl": Around(text="qwen2_5_vl_text", ties=True, flat=True),
-    "qwen3_vl": Around(text="qwen3_vl_text"),
-    "qwen3_vl_moe": Around(text="qwen3_vl_moe_text"),
-    "qwen3_5": Around(),
-    "qwen3_5_moe": Around(),
+MULTIMODAL: Mapping[str, Multimodal] = {
+    "qwen2_vl": Multimodal(
+        _QWEN2,
+        ("qwen2_vl_vision", "qwen2_vl"),
+        projector=projectors.qwen("layernorm", "embed_dim"),
+        text="qwen2_vl_text",
+        ties=True,
+        flat=True,
+    ),
+    "qwen2_5_vl": Multimodal(
+        _QWEN25,
+        ("qwen2_5_vl_vision", "qwen2_5_vl"),
+        projector=projectors.qwen("rmsnorm"),
+        text="qwen2_5_vl_text",
+        ties=True,
+        flat=True,
+    ),
+    "qwen3_vl": Multimodal(_QWEN3, ("qwen3_vl_vision", "qwen3_vl"), projector=projectors.qwen3, text="qwen3_vl_text"),
+    "qwen3_vl_moe": Multimodal(
+        _QWEN3, ("qwen3_vl_moe_vision", "qwen3_vl_moe"), projector=projectors.qwen3, text="qwen3_vl_moe_text"
+    ),
+    "qwen3_5": Multimodal(_QWEN35, ("qwen3_5_vision", "qwen3_5"), projector=projectors.qwen3),
+    "qwen3_5_moe": Multimodal(_QWEN35, ("qwen3_5_moe_vision", "qwen3_5_moe"), projector=projectors.qwen3),
+    "glm4v": Multimodal(_GLM, ("glm4v_vision", "glm4v"), projector=projectors.glm, text="glm4v_text", ties=True),
+    "glm4v_moe": Multimodal(
+        _GLM, ("glm4v_moe_vision", "glm4v_moe"), projector=projectors.glm, text="glm4v_moe_text", ties=True
+    ),
+    "gemma3": Multimodal(
+        _SIGLIP, ("siglip_vision_model",), projector=projectors.gemma3, tied=True, defaults={"mm_tokens_per_image": 256}
+    ),
+    "llama4": Multimodal(_LLAMA4, ("llama4_vision_model",), projector=projectors.llama4),
+    "mistral3": Multimodal(
+        _PIXTRAL,
+        ("pixtral",),
+        projector=projectors.mistral3,
+        text="mistral",
+        tied=True,
+        defaults={"spatial_merge_size": 2, "multimodal_projector_bias": False, "projector_hidden_act": "gelu"},
+        only={"vision_feature_layer": (-1,)},
+    ),
+    "internvl": Multimodal(
+        _INTERNVL,
+        ("internvl_vision",),
+        projector=projectors.internvl,
+        text="qwen2",
+        tied=True,
+        defaults={"downsample_ratio": 0.5, "projector_hidden_act": "gelu"},
+        only={**_WHOLE_STRATEGY, "vision_feature_layer": (-1,)},
+    ),
+    "llava": Multimodal(
+        _CLIP,
+        ("clip_vision_model",),
+        projector=projectors.llava,
+        text="llama",
+        ties=True,
+        defaults={"multimodal_projector_bias": True, "projector_hidden_act": "gelu", "vision_feature_layer": -2},
+        only={**_WHOLE_STRATEGY, "vision_feature_layer": (-2, -1)},
+        noted={
+            ("vision_feature_layer", -2): "the projector reads the tower's last layer but one (vision_feature_layer): "
+            "the last one and the norm behind it are counted as if they were trained, too"
+        },
+    ),
 }
+NAMES, TOWER_IGNORED = _NAMES, _IGNORED

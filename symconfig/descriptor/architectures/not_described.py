@@ -1,7 +1,4 @@
-"""Families of transformers that no descriptor can say yet, each with the reason: what of it has no field and no block.
-
-Any file of this folder may have a table REFUSED; a family that one of them reads is not refused.
-"""
+"""Families of transformers that no descriptor can say, each with the reason: what of it has no field and no block."""
 
 from __future__ import annotations
 

@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import Architecture, Derived, Reading
-from symconfig.descriptor.architectures.gpt import BIASED, GPT2_IGNORED
+from symconfig.descriptor.architectures.architecture import Architecture, Derived, Reading, Rule
+from symconfig.descriptor.architectures.gpt import BIASED, EMBEDDING_DROPOUT, GPT2_IGNORED, LAYERNORM
 from symconfig.descriptor.architectures.keys import COMMON_IGNORED
-from symconfig.descriptor.architectures.layernormed import EMBEDDING_DROPOUT, LAYERNORM
-from symconfig.descriptor.architectures.structure_rules import (
+from symconfig.descriptor.architectures.rules import (
     attention_scale_of,
     four_times_hidden,
     one_or_all_heads,
-    rules,
     short,
 )
 from symconfig.descriptor.model import ModelDescriptor, Position
 
 _LEARNED = {**BIASED, "position": "learned"}
+_SCALED = {"scale_embedding": ("scale_embeddings",)}  # by the root of the model's width
+_FALCON = (
+    "alibi", "multi_query", "new_decoder_architecture", "num_kv_heads", "num_ln_in_parallel_attn", "parallel_attn",
+)  # fmt: skip
 _LAYERDROP = {"layerdrop": "layerdrop leaves out whole layers at random, which is not modelled"}
 
 
-def falcon(reader: Reading) -> None:
+def _falcon(reader: Reading) -> None:
     """Read Falcon, whose key/value heads differ by generation.
 
     It has one norm for both branches, two, or one after the other; rope or ALiBi.
@@ -45,7 +47,7 @@ def falcon(reader: Reading) -> None:
         fields["position"] = "alibi"
 
 
-def bloom(reader: Reading) -> None:
+def _bloom(reader: Reading) -> None:
     """Read BLOOM: ALiBi has no longest sequence; seq_length is what the model was trained with."""
     length = reader.values["seq_length"]
     if type(length) is not int or length < 1:
@@ -63,7 +65,7 @@ _MPT_ONLY: Mapping[str, tuple[Any, ...]] = {
 _MPT_IDLE = ("attn_impl", "alibi_bias_max", "clip_qkv", "softmax_scale", "attn_pdrop", "model_type")
 
 
-def mpt(reader: Reading) -> None:
+def _mpt(reader: Reading) -> None:
     """Read attn_config, which holds what of attention may differ.
 
     Only the dropout of what sublayers add is read from it.
@@ -87,7 +89,7 @@ def mpt(reader: Reading) -> None:
         reader.fields["query_pre_attn_scalar"] = short(float(scale) ** -2)
 
 
-def opt(reader: Reading) -> None:
+def _opt(reader: Reading) -> None:
     """Read OPT: norms stand before sublayers, or after their sums; the embedding may not be narrower than the model."""
     values, fields = reader.values, reader.fields
     narrow = values["word_embed_proj_dim"]
@@ -100,12 +102,7 @@ def opt(reader: Reading) -> None:
         fields["final_norm"] = False
 
 
-def scaled(reader: Reading) -> None:
-    """Read scale_embedding, which multiplies embeddings by the root of the model's width."""
-    reader.fields["scale_embeddings"] = reader.values["scale_embedding"]
-
-
-def gpt_neo(reader: Reading) -> None:
+def _gpt_neo(reader: Reading) -> None:
     """Read attention_types, kinds with counts, as [[["global", "local"], 12]]; local layers have a window.
 
     Without it every other layer is local, the first one global.
@@ -127,7 +124,6 @@ def gpt_neo(reader: Reading) -> None:
 
 def _openai(reader: Reading) -> None:
     """Read GPT-1, whose "gelu" is the one by tanh (modeling_openai.py, ACT_FNS)."""
-    four_times_hidden(reader)
     if reader.fields.get("hidden_act") == "gelu":
         reader.fields["hidden_act"] = "gelu_tanh"
 
@@ -179,10 +175,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         only={"apply_residual_connection_post_layernorm": (False,)},
         ignored=("ff_factor", "head_dim"),
         same_as={"n_embed": "hidden_size"},
-        reads=("alibi", "multi_query", "new_decoder_architecture", "num_kv_heads", "num_ln_in_parallel_attn",
-               "parallel_attn"),
-        rule=falcon,
-        writes=_falcon_keys,
+        rules=(Rule(_falcon, _FALCON, _falcon_keys),),
     ),
     "bloom": Architecture(
         constants={**BIASED, "position": "alibi", "embedding_norm": True, "hidden_act": "gelu_tanh"},
@@ -191,9 +184,8 @@ ARCHITECTURES: dict[str, Architecture] = {
                  "masked_softmax_fusion",
                  "offset_alibi", "skip_bias_add", "skip_bias_add_qkv"),
         same_as={"n_embed": "hidden_size", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"},
-        reads=("seq_length",),
-        rule=rules(bloom, four_times_hidden),
-        writes=lambda model: {"seq_length": model.max_position_embeddings},
+        rules=(Rule(_bloom, ("seq_length",), lambda model: {"seq_length": model.max_position_embeddings}),
+               four_times_hidden),
     ),
     "mpt": Architecture(
         constants={**LAYERNORM, "norm_bias": False, "gated_mlp": False, "position": "alibi", "hidden_act": "gelu"},
@@ -204,9 +196,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         ignored=("expansion_ratio", "embedding_fraction", "init_config", "init_device", "learned_pos_emb", "norm_type",
                  "resid_pdrop", "tokenizer_name", "verbose", "ffn_config", "use_pad_tok_in_ffn"),
         same_as={"d_model": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads"},
-        reads=("attn_config",),
-        rule=rules(mpt, four_times_hidden),
-        writes=_mpt_keys,
+        rules=(Rule(_mpt, ("attn_config",), _mpt_keys), four_times_hidden),
     ),
     "opt": Architecture(
         constants={**LAYERNORM, "gated_mlp": False, "position": "learned", "extra_positions": 2},
@@ -219,9 +209,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         },
         noted=_LAYERDROP,
         ignored=("activation_dropout",),
-        reads=("word_embed_proj_dim", "do_layer_norm_before", "_remove_final_layer_norm"),
-        rule=opt,
-        writes=_opt_keys,
+        rules=(Rule(_opt, ("word_embed_proj_dim", "do_layer_norm_before", "_remove_final_layer_norm"), _opt_keys),),
     ),
     "xglm": Architecture(
         constants={**BIASED, "position": "sinusoidal"},
@@ -229,21 +217,17 @@ ARCHITECTURES: dict[str, Architecture] = {
             "ffn_dim": ("intermediate_size",),
             "dropout": ("hidden_dropout",),
             "init_std": ("initializer_range",),
+            **_SCALED,
         },
         noted={**_LAYERDROP, "activation_dropout": "activation_dropout is not modelled"},
         same_as={"d_model": "hidden_size", "num_layers": "num_hidden_layers",
                  "attention_heads": "num_attention_heads"},
-        reads=("scale_embedding",),
-        rule=scaled,
-        writes=lambda model: {"scale_embedding": model.scale_embeddings},
     ),
     "biogpt": Architecture(
         constants={**_LEARNED, "extra_positions": 2},
-        names={"attention_probs_dropout_prob": ("attention_dropout",), "hidden_dropout_prob": ("hidden_dropout",)},
+        names={"attention_probs_dropout_prob": ("attention_dropout",), "hidden_dropout_prob": ("hidden_dropout",),
+               **_SCALED},
         noted={**_LAYERDROP, "activation_dropout": "activation_dropout is not modelled"},
-        reads=("scale_embedding",),
-        rule=scaled,
-        writes=lambda model: {"scale_embedding": model.scale_embeddings},
     ),
     "ctrl": Architecture(
         constants={**BIASED, "position": "sinusoidal", "scale_embeddings": True, "lm_head_bias": True,
@@ -257,8 +241,8 @@ ARCHITECTURES: dict[str, Architecture] = {
         names={"afn": ("hidden_act",)},
         noted=EMBEDDING_DROPOUT,
         ignored=(*GPT2_IGNORED, "predict_special_tokens"),
-        rule=_openai,
-        writes=lambda model: {"afn": "gelu"} if model.hidden_act == "gelu_tanh" else {},
+        rules=(four_times_hidden,
+               Rule(_openai, (), lambda model: {"afn": "gelu"} if model.hidden_act == "gelu_tanh" else {})),
     ),
     "gpt-sw3": Architecture(
         constants=_LEARNED,
@@ -273,9 +257,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         ignored=(*GPT2_IGNORED, "num_key_value_heads", "attention_softmax_in_fp32", "inference_runner",
                  "scale_attention_softmax_in_fp32", "validate_runner_input", "pre_allocate_kv_cache",
                  "max_sequence_length", "max_batch_size"),
-        reads=("multi_query",),
-        rule=one_or_all_heads,
-        writes=lambda model: {"multi_query": model.num_key_value_heads == 1},
+        rules=(one_or_all_heads,),
     ),
     "gpt_neo": Architecture(
         constants={**LAYERNORM, "gated_mlp": False, "attention_out_bias": True, "mlp_bias": True,
@@ -285,8 +267,6 @@ ARCHITECTURES: dict[str, Architecture] = {
         noted={"embed_dropout": "embed_dropout (dropout of the embeddings) is not modelled"},
         ignored=(*GPT2_IGNORED, "attention_layers", "classifier_dropout"),
         same_as={"num_layers": "num_hidden_layers", "num_heads": "num_attention_heads"},
-        reads=("attention_types", "window_size"),
-        rule=gpt_neo,
-        writes=_gpt_neo_keys,
+        rules=(Rule(_gpt_neo, ("attention_types", "window_size"), _gpt_neo_keys),),
     ),
 }  # fmt: skip

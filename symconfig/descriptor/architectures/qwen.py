@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from symconfig.descriptor.architectures import layer_rules
+from symconfig.descriptor.architectures import rules
 from symconfig.descriptor.architectures.architecture import Architecture
+from symconfig.descriptor.architectures.keys import words
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "qwen2": Architecture(constants={"qkv_bias": True}, layers=layer_rules.qwen2),
-    "qwen2_moe": Architecture(constants={"experts.shared_expert_gate": True}, layers=layer_rules.qwen2_moe),
-    "qwen3": Architecture(constants={"qk_norm": True}, layers=layer_rules.qwen2),
+    "qwen2": Architecture(constants={"qkv_bias": True}, layers=rules.qwen2),
+    "qwen2_moe": Architecture(constants={"experts.shared_expert_gate": True}, layers=rules.qwen2_moe),
+    "qwen3": Architecture(constants={"qk_norm": True}, layers=rules.qwen2),
     "qwen3_moe": Architecture(
         constants={"qk_norm": True},
         ignored=("max_window_layers",),
         same_as={"num_local_experts": "num_experts"},
-        layers=layer_rules.qwen3_moe,
+        layers=rules.qwen3_moe,
     ),
     "qwen": Architecture(
         defaults={
@@ -38,17 +39,9 @@ ARCHITECTURES: dict[str, Architecture] = {
             "use_dynamic_ntk": "use_dynamic_ntk rescales rope beyond seq_length at inference only, and is left out",
             "use_logn_attn": "use_logn_attn scales queries beyond seq_length at inference only, and is left out",
         },
-        ignored=(
-            "bf16",
-            "fp16",
-            "fp32",
-            "onnx_safe",
-            "seq_length",
-            "use_flash_attn",
-            "softmax_in_fp32",
-            "use_cache_quantization",
-            "use_cache_kernel",
-        ),
+        ignored=words("""
+            bf16 fp16 fp32 onnx_safe seq_length use_flash_attn softmax_in_fp32 use_cache_quantization use_cache_kernel
+        """),
         gate_and_up_in_one=True,
     ),
 }

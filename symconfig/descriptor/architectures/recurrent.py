@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import LINEAR, Architecture, Kind, Reading, Values
+from symconfig.descriptor.architectures.architecture import LINEAR, Architecture, Kind, Reading, Rule
+from symconfig.descriptor.architectures.block import Block, Size, either
 from symconfig.descriptor.architectures.hybrid import UNLIMITED
 from symconfig.descriptor.architectures.hybrid_rules import all_linear
 from symconfig.descriptor.model import ModelDescriptor
 
-
-def _wkv(values: Values) -> dict[str, Any]:
-    width = values["attention_hidden_size"] or values["hidden_size"]
-    return {"block": "wkv", "sizes": {"attention_hidden_size": width}}
+_WKV = Block("wkv", {"attention_hidden_size": either("attention_hidden_size", "hidden_size")})
 
 
 def _rwkv(reader: Reading) -> None:
@@ -31,11 +29,19 @@ def _up(value: float, multiple: int) -> int:
     return int((value + multiple - 1) // multiple * multiple)
 
 
-def _mlstm(values: Values) -> dict[str, Any]:
-    heads = values["num_heads"]
-    widths = (int(values["hidden_size"] * values[key]) // heads for key in ("qk_dim_factor", "v_dim_factor"))
-    sizes = dict(zip(("mlstm_key_dim", "mlstm_value_dim"), widths, strict=True))
-    return {"block": "mlstm", "sizes": {**sizes, "chunk_size": values["chunk_size"]}}
+def _width(key: str) -> Size:
+    """Return the width of a head, which a file states as a factor of the stream's for all heads."""
+    return Size(
+        (key,),
+        lambda values: int(values["hidden_size"] * values[key]) // values["num_heads"],
+        lambda model, width: {key: model.num_attention_heads * width / model.hidden_size},
+    )
+
+
+_MLSTM = Block(
+    "mlstm",
+    {"mlstm_key_dim": _width("qk_dim_factor"), "mlstm_value_dim": _width("v_dim_factor"), "chunk_size": "chunk_size"},
+)
 
 
 def _xlstm(reader: Reading) -> None:
@@ -54,14 +60,10 @@ def _xlstm(reader: Reading) -> None:
 
 
 def _xlstm_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return widths as factors of the stream's."""
-    mixer, heads, hidden = model.mixer("mlstm"), model.num_attention_heads, model.hidden_size
+    """Return the heads, and the MLP's width as a factor of the stream's."""
     return {
-        "num_heads": heads,
-        "qk_dim_factor": heads * mixer.sizes["mlstm_key_dim"] / hidden,
-        "v_dim_factor": heads * mixer.sizes["mlstm_value_dim"] / hidden,
-        "chunk_size": mixer.sizes["chunk_size"],
-        "ffn_proj_factor": model.intermediate_size / hidden,
+        "num_heads": model.num_attention_heads,
+        "ffn_proj_factor": model.intermediate_size / model.hidden_size,
         "ffn_round_up_to_multiple_of": 1,
     }
 
@@ -79,10 +81,9 @@ ARCHITECTURES: dict[str, Architecture] = {
         names={"context_length": ("max_position_embeddings",)},
         ignored=("rescale_every",),  # at inference in half precision
         layers=all_linear,
-        blocks={LINEAR: _wkv},
-        reads=("attention_hidden_size", "intermediate_size"),
+        blocks={LINEAR: _WKV},
         kinds={"attention_hidden_size": Kind.COUNT, "intermediate_size": Kind.COUNT},
-        rule=_rwkv,
+        rules=(Rule(_rwkv, ("intermediate_size",), lambda model: {"intermediate_size": model.intermediate_size}),),
     ),
     "xlstm": Architecture(
         constants={"position": "none", "max_position_embeddings": UNLIMITED, "tie_word_embeddings": False},
@@ -95,11 +96,9 @@ ARCHITECTURES: dict[str, Architecture] = {
                  "sequence_kernel", "step_kernel", "weight_mode",
                  "tie_word_embeddings"),  # which its class never does
         layers=all_linear,
-        blocks={LINEAR: _mlstm},
-        reads=("num_heads", "qk_dim_factor", "v_dim_factor", "chunk_size", "ffn_proj_factor",
-               "ffn_round_up_to_multiple_of", "embedding_dim", "num_blocks"),
+        blocks={LINEAR: _MLSTM},
         kinds={"embedding_dim": Kind.COUNT, "num_blocks": Kind.COUNT},
-        rule=_xlstm,
-        writes=_xlstm_keys,
+        rules=(Rule(_xlstm, ("num_heads", "ffn_proj_factor", "ffn_round_up_to_multiple_of", "embedding_dim",
+                             "num_blocks"), _xlstm_keys),),
     ),
 }  # fmt: skip

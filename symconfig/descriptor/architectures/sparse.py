@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import FULL, INDEXED, Architecture, Kind, Reading, Values
-from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, V3
-from symconfig.descriptor.architectures.expert_rules import SIGMOID
+from symconfig.descriptor.architectures.architecture import FULL, INDEXED, Architecture, Kind, Reading, Rule, Values
+from symconfig.descriptor.architectures.block import Block, Size
+from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, ROUTED_AS_V3, V3
 from symconfig.descriptor.architectures.hybrid_blocks import POOLED_ATTENTION
-from symconfig.descriptor.architectures.latent_kin import ROUTED_AS_V3
+from symconfig.descriptor.architectures.rules import SIGMOID, indexer_types
 from symconfig.descriptor.config_rules import with_experts
-from symconfig.descriptor.model import ModelDescriptor
 
 _IDLE = (*LATENT_IGNORED, "indexer_rope_interleave")  # which channels are pairs: the class fixes it
 _LETTERS = {"F": "full", "S": "shared"}
@@ -32,28 +30,36 @@ def _shared_choices(reader: Reading) -> None:
         reader.key_of["indexer.layers"] = "indexer_types"
 
 
-def _types(model: ModelDescriptor) -> Mapping[str, Any]:
-    own = model.indexer.layers if model.indexer else None
-    return {"indexer_types": ["full" if one else "shared" for one in own or (True,) * model.num_hidden_layers]}
-
-
 _BLOCKS = "minimax_m3_sparse"
-# Keys of MiniMax-M3's indexer, and how its published file calls them in a section of their own.
-_OF_BLOCKS = {
-    "index_n_heads": "sparse_num_index_heads",
-    "index_head_dim": "sparse_index_dim",
-    "index_block_size": "sparse_block_size",
-    "index_topk_blocks": "sparse_topk_blocks",
-}
 
 
-def _blocks_of_keys(values: Values) -> Mapping[str, Any]:
-    """Return the mixer of layers whose indexer chooses blocks of keys."""
-    section = values["sparse_attention_config"] or {}
-    given: list[Any] = [section.get(older, values[key]) for key, older in _OF_BLOCKS.items()]
-    heads, width, run, runs = given
-    sizes = {"indexer_n_heads": heads, "indexer_head_dim": width, "indexer_budget": run * runs, "compress_rate": run}
-    return {"block": POOLED_ATTENTION, "sizes": sizes, "switches": ("scores_by_token",)}
+def _of_section(key: str, within: str) -> Size:
+    """Return a size of MiniMax-M3's indexer, which its published file has in a section of its own."""
+    return Size(
+        (key, "sparse_attention_config"),
+        lambda values: (values["sparse_attention_config"] or {}).get(within, values[key]),
+    )
+
+
+_RUN, _RUNS = (
+    _of_section("index_block_size", "sparse_block_size"),
+    _of_section("index_topk_blocks", "sparse_topk_blocks"),
+)
+# An indexer that chooses blocks of keys. Its budget is in keys.
+_BLOCKS_OF_KEYS = Block(
+    POOLED_ATTENTION,
+    {
+        "indexer_n_heads": _of_section("index_n_heads", "sparse_num_index_heads"),
+        "indexer_head_dim": _of_section("index_head_dim", "sparse_index_dim"),
+        "indexer_budget": Size(
+            _RUNS.keys,
+            lambda values: _RUN.of(values) * _RUNS.of(values),
+            lambda model, keys: {_RUNS.keys[0]: keys // model.mixer(POOLED_ATTENTION).sizes["compress_rate"]},
+        ),
+        "compress_rate": _RUN,
+    },
+    {"scores_by_token": ""},
+)
 
 
 def _minimax_m3_layers(values: Values, layers: int) -> list[str]:
@@ -71,16 +77,6 @@ def _minimax_m3(reader: Reading) -> None:
             return reader.problem("wrong value", key, got=repr(listed), need=f"{layers} times 0 or 1")
     if freq is not None and reader.values["mlp_layer_types"] is None:
         with_experts(reader.fields, map(bool, freq))
-
-
-def _minimax_m3_keys(model: ModelDescriptor) -> Mapping[str, Any]:
-    """Return the sizes of the indexer, and the types of layers."""
-    pooled = next((mixer.sizes for mixer in model.mixers if mixer.block == POOLED_ATTENTION), None)
-    if pooled is None:
-        return {}
-    run, types = pooled["compress_rate"], [FULL if kind.attends else _BLOCKS for kind in model.kind_of_layer]
-    sizes = (pooled["indexer_n_heads"], pooled["indexer_head_dim"], run, pooled["indexer_budget"] // run)
-    return {**dict(zip(_OF_BLOCKS, sizes, strict=True)), "layer_types": types}
 
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -102,11 +98,9 @@ ARCHITECTURES: dict[str, Architecture] = {
         # Its angles follow from partial_rotary_factor, and its own block is read whatever its score.
         ignored=("rotary_dim", "index_local_blocks"),
         layers=_minimax_m3_layers,
-        blocks={_BLOCKS: _blocks_of_keys},
+        blocks={_BLOCKS: _BLOCKS_OF_KEYS},
         kinds={"sparse_attention_config": Kind.SECTION, "moe_layer_freq": Kind.LAYERS},
-        reads=(*_OF_BLOCKS, "sparse_attention_config", "moe_layer_freq"),
-        rule=_minimax_m3,
-        writes=_minimax_m3_keys,
+        rules=(Rule(_minimax_m3, ("moe_layer_freq",)),),
     ),
     "deepseek_v32": Architecture(
         constants=V3,
@@ -130,9 +124,13 @@ ARCHITECTURES: dict[str, Architecture] = {
         ignored=_IDLE,
         same_as={"num_experts": "n_routed_experts"},
         known_layers=(INDEXED,),
-        reads=("indexer_types", "index_topk_freq", "index_skip_topk_offset", "index_topk_pattern"),
-        rule=_shared_choices,
-        writes=_types,
+        rules=(
+            Rule(
+                _shared_choices,
+                ("indexer_types", "index_topk_freq", "index_skip_topk_offset", "index_topk_pattern"),
+                indexer_types,
+            ),
+        ),
     ),
 }
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Values
-from symconfig.descriptor.architectures.cohere import COHERE, logits, scaled_logits
-from symconfig.descriptor.architectures.expert_rules import (
+from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule, Values
+from symconfig.descriptor.architectures.cohere import COHERE, logits
+from symconfig.descriptor.architectures.keys import words
+from symconfig.descriptor.architectures.llama import exaone4, exaone_pattern, rope_if_window
+from symconfig.descriptor.architectures.rules import (
     NO_DENSE,
     SIGMOID,
+    every,
     particulars,
+    rope_with_window,
     shared_experts,
 )
-from symconfig.descriptor.architectures.layer_rules import every
-from symconfig.descriptor.architectures.llama_kin import exaone4, exaone_pattern, rope_if_window
-from symconfig.descriptor.architectures.structure_rules import rope_with_window, rules
 from symconfig.descriptor.model import ModelDescriptor
 
 _NORMED = {"qk_norm": True}
@@ -70,8 +71,7 @@ def _cohere(reader: Reading) -> None:
     fields["experts.scoring_func"] = values["expert_selection_fn"]
     fields["experts.softmax_after_topk"] = values["expert_selection_fn"] == "softmax"
     if values["num_shared_experts"]:
-        particulars({"shared_expert_combination_strategy": "sum"})(reader)
-    rope_with_window(reader)
+        particulars({"shared_expert_combination_strategy": "sum"}).read(reader)
 
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -92,8 +92,8 @@ ARCHITECTURES: dict[str, Architecture] = {
         only={"attention_bias": (False,), "score_func": ("sigmoid",), "route_norm": (True,)},
         ignored=("use_grouped_mm",),
         layers=every(4, "global_attn_every_n_layers"),
-        reads=("global_attn_every_n_layers", "num_shared_experts"),
-        rule=rules(rope_with_window, shared_experts("num_shared_experts")),
+        reads=("global_attn_every_n_layers",),
+        rules=(rope_with_window, shared_experts("num_shared_experts")),
     ),
     "laguna": Architecture(
         constants={**SIGMOID, **_NORMED, "experts.norm_topk_prob": True, "experts.first_k_dense_replace": 1},
@@ -101,12 +101,10 @@ ARCHITECTURES: dict[str, Architecture] = {
         only={"attention_bias": (False,)},
         defaults={"gating": None},
         layers=_full,
-        reads=("gating", "num_attention_heads_per_layer", "moe_router_logit_softcapping"),
-        rule=rules(
-            _laguna,
+        rules=(
+            Rule(_laguna, ("gating", "num_attention_heads_per_layer"), _gating),
             particulars({"moe_router_logit_softcapping": 0.0}, {"gate_activation": lambda values: "softplus"}),
         ),
-        writes=_gating,
     ),
     "mellum": Architecture(
         constants=_NORMED,
@@ -118,32 +116,37 @@ ARCHITECTURES: dict[str, Architecture] = {
         constants={**SIGMOID, **_NORMED, **NO_DENSE, "norm_after_sublayer": True},
         same_as={"num_local_experts": "num_experts"},
         layers=every(5),
-        rule=rules(rope_if_window, particulars({}, {"e_score_correction_bias": lambda values: "of logits"})),
+        rules=(rope_if_window, particulars({}, {"e_score_correction_bias": lambda values: "of logits"})),
     ),
     "flint": Architecture(
         constants={**_NORMED, "attention_sinks": True, "experts.scoring_func": "sigmoid"},
         defaults={"mlp_only_layers": [0, 1]},
         layers=_flint,
-        rule=rope_with_window,
+        rules=(rope_with_window,),
     ),
     "exaone_moe": Architecture(
         constants={**SIGMOID, **_NORMED},
         only={"scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",)},
         layers=exaone4,
-        reads=("sliding_window_pattern", "num_shared_experts"),
-        rule=rules(exaone_pattern, shared_experts("num_shared_experts")),
+        rules=(exaone_pattern, shared_experts("num_shared_experts")),
     ),
     "cohere2_moe": Architecture(
         constants=COHERE,
         names={"intermediate_size": ("experts.moe_intermediate_size",)},
         defaults={"first_k_dense_replace": 0},
         layers=_prefixed,
-        reads=(
-            "prefix_dense_intermediate_size", "logit_scale", "rms_norm_eps", "expert_selection_fn",
-            "num_shared_experts", "shared_expert_combination_strategy", "prefix_dense_sliding_window_pattern",
-            "sliding_window_pattern",
+        reads=("prefix_dense_sliding_window_pattern", "sliding_window_pattern"),
+        rules=(
+            logits,
+            Rule(
+                _cohere,
+                words(
+                    """prefix_dense_intermediate_size rms_norm_eps expert_selection_fn
+                    shared_expert_combination_strategy"""
+                ),
+            ),
+            rope_with_window,
+            shared_experts("num_shared_experts"),
         ),
-        rule=rules(logits, _cohere, shared_experts("num_shared_experts")),
-        writes=scaled_logits,
     ),
-}  # fmt: skip
+}

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from symconfig.descriptor.architectures import hybrid_blocks as blocks
-from symconfig.descriptor.architectures.architecture import LINEAR, OLDER_TYPES, Architecture, Kind, Reading, Values
+from symconfig.descriptor.architectures.architecture import (
+    LINEAR,
+    OLDER_TYPES,
+    Architecture,
+    Kind,
+    Reading,
+    Rule,
+    Values,
+)
 from symconfig.descriptor.architectures.hybrid import STARTS
 from symconfig.descriptor.model import ModelDescriptor, Position
 
@@ -23,30 +31,6 @@ def _zamba_layers(values: Values, layers: int) -> list[str]:
 
 def _zamba2_layers(values: Values, layers: int) -> list[str]:
     return [_CALLS if i in _DEFAULT else LINEAR for i in range(layers)]
-
-
-def _selective(values: Values) -> dict[str, Any]:
-    """Read the block of Zamba: Mamba's heads cut its weights, and change no count."""
-    return blocks.jamba({**values, "mamba_dt_rank": values["mamba_dt_rank"]}) | {
-        "switches": [
-            *(["conv_bias"] if values["mamba_conv_bias"] else []),
-            *(["proj_bias"] if values["mamba_proj_bias"] else []),
-        ]
-    }
-
-
-def _scan(values: Values) -> dict[str, Any]:
-    inner = int(values["mamba_expand"] * values["hidden_size"])
-    sizes = {
-        "mamba_num_heads": values["n_mamba_heads"],
-        "mamba_head_dim": inner // values["n_mamba_heads"],
-        "n_groups": values["mamba_ngroups"],
-        "ssm_state_size": values["mamba_d_state"],
-        "conv_kernel": values["mamba_d_conv"],
-        "chunk_size": values["chunk_size"],
-    }
-    biases = ["proj_bias", "out_proj_bias"] if values["add_bias_linear"] else []
-    return {"block": "mamba2", "sizes": sizes, "switches": ["conv_bias", *biases, "gated_norm"]}
 
 
 def _listed(reader: Reading, rule: Any) -> list[bool]:
@@ -83,7 +67,7 @@ def _zamba(reader: Reading) -> None:
         return reader.problem("out of range", "attention_hidden_size", got=own, need="twice hidden_size")
     if (width := reader.values["attention_head_dim"]) is not None:
         fields["head_dim"] = width
-    return _shared(reader, _listed(reader, _zamba_layers), _selective(reader.values))
+    return _shared(reader, _listed(reader, _zamba_layers), blocks.zamba.mixer(reader.values))
 
 
 def _zamba2(reader: Reading) -> None:
@@ -99,7 +83,7 @@ def _zamba2(reader: Reading) -> None:
         fields["position"] = "none"
     if values["use_long_context"]:
         fields["max_position_embeddings"] = 16384
-    _shared(reader, calls, _scan(values))
+    _shared(reader, calls, blocks.zamba2.mixer(values))
     if shared := fields.get("shared_block"):
         rank = values["adapter_rank"]
         shared |= {"blocks": min(values["num_mem_blocks"], sum(calls)), "mlp_rank": rank}
@@ -113,34 +97,23 @@ def _types(model: ModelDescriptor) -> dict[str, Any]:
 
 
 def _zamba_keys(model: ModelDescriptor) -> dict[str, Any]:
-    own = {**_types(model), "attention_head_dim": model.head_dim, "attention_hidden_size": 2 * model.hidden_size}
-    for mixer in model.mixers:
-        sizes = mixer.sizes
-        own |= {"mamba_d_state": sizes["ssm_state_size"], "mamba_d_conv": sizes["conv_kernel"]}
-        own |= {"mamba_dt_rank": sizes["time_step_rank"], "mamba_conv_bias": "conv_bias" in mixer.switches}
-        own |= {"mamba_expand": sizes["ssm_intermediate_size"] // model.hidden_size}
-        own |= {"mamba_proj_bias": "proj_bias" in mixer.switches}
-    return own
+    own = {"attention_head_dim": model.head_dim, "attention_hidden_size": 2 * model.hidden_size}
+    return {**_types(model), **own, **blocks.zamba.write(model)}
 
 
 def _zamba2_keys(model: ModelDescriptor) -> dict[str, Any]:
     shared = model.shared_block
     if shared is None:
         return {}
-    sizes = next(mixer.sizes for mixer in model.mixers)
     return {
         **_types(model),
-        "mamba_expand": sizes["mamba_num_heads"] * sizes["mamba_head_dim"] // model.hidden_size,
-        "n_mamba_heads": sizes["mamba_num_heads"],
-        "mamba_ngroups": sizes["n_groups"],
-        "mamba_d_state": sizes["ssm_state_size"],
-        "mamba_d_conv": sizes["conv_kernel"],
-        "chunk_size": sizes["chunk_size"],
+        **blocks.zamba2.write(model),
         "num_mem_blocks": shared.blocks,
         "adapter_rank": shared.mlp_rank,
         "use_shared_attention_adapter": shared.attention_rank > 0,
         "use_mem_rope": model.position is Position.ROPE,
         "add_bias_linear": model.mlp_bias,
+        "intermediate_size": model.intermediate_size,
     }
 
 
@@ -149,13 +122,10 @@ ARCHITECTURES: dict[str, Architecture] = {
         constants={"position": "none"},
         only={"hidden_mamba_act": ("silu",), **_TIED},
         ignored=(*STARTS, "n_mamba_heads"),
-        reads=("attn_layer_period", "attn_layer_offset", "layers_block_type", "mamba_d_state", "mamba_d_conv",
-               "mamba_expand", "mamba_dt_rank", "mamba_conv_bias", "mamba_proj_bias", "attention_head_dim",
-               "attention_hidden_size"),
         kinds={"mamba_dt_rank": Kind.COUNT, "layers_block_type": Kind.WORDS, "attention_head_dim": Kind.COUNT,
                "attention_hidden_size": Kind.COUNT},
-        rule=_zamba,
-        writes=_zamba_keys,
+        rules=(Rule(_zamba, ("attn_layer_period", "attn_layer_offset", "layers_block_type", "attention_head_dim",
+                             "attention_hidden_size", *blocks.zamba.keys), _zamba_keys),),
     ),
     "zamba2": Architecture(
         defaults={"head_dim": None},
@@ -163,11 +133,9 @@ ARCHITECTURES: dict[str, Architecture] = {
         # The convolution has its bias, whatever the key says; the others the class writes, and works out again.
         ignored=(*STARTS, "use_mem_eff_path", "use_conv_bias", "hybrid_layer_ids", "kv_channels", "num_query_groups",
                  "attention_hidden_size", "mamba_headdim"),
-        reads=("layers_block_type", "mamba_d_state", "mamba_d_conv", "mamba_expand", "mamba_ngroups", "n_mamba_heads",
-               "chunk_size", "add_bias_linear", "head_dim", "num_mem_blocks", "adapter_rank", "use_mem_rope",
-               "use_shared_attention_adapter", "use_long_context", "intermediate_size"),
         kinds={"layers_block_type": Kind.WORDS, "intermediate_size": Kind.COUNT, "head_dim": Kind.COUNT},
-        rule=_zamba2,
-        writes=_zamba2_keys,
+        rules=(Rule(_zamba2, ("layers_block_type", "head_dim", "num_mem_blocks", "adapter_rank", "use_mem_rope",
+                              "use_shared_attention_adapter", "use_long_context", "intermediate_size",
+                              *blocks.zamba2.keys), _zamba2_keys),),
     ),
 }  # fmt: skip

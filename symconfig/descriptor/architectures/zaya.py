@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import Architecture, Reading, Values
-from symconfig.descriptor.architectures.expert_rules import NO_DENSE
+from symconfig.descriptor.architectures.architecture import Architecture, Reading, Rule, Values
+from symconfig.descriptor.architectures.rules import NO_DENSE
 from symconfig.descriptor.model import ModelDescriptor
 
 _WHOLE, _WINDOW = "hybrid", "hybrid_sliding"
@@ -50,8 +50,6 @@ ARCHITECTURES: dict[str, Architecture] = {
         only={"num_experts_per_tok": (1,)},
         layers=_layers,
         known_layers=(_WHOLE, _WINDOW),
-        reads=("cca_time0", "cca_time1"),
-        rule=_zaya,
-        writes=_keys,
+        rules=(Rule(_zaya, ("cca_time0", "cca_time1"), _keys),),
     ),
 }

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from symconfig.errors import InputError, Problem
-from symconfig.existing.adapt import deepspeed, megatron, verl
+from symconfig.existing.adapt import deepspeed, learned, megatron
 from symconfig.existing.adapt.draft import Draft, Progress
 from symconfig.existing.adapt.names import numbers, numbers_of, stale
 from symconfig.existing.adapt.outcome import Adapted, Flaw, Stale
 from symconfig.existing.adapt.runs import noted
-from symconfig.existing.launch.dialects import slime
+from symconfig.existing.launch.dialects import openrlhf, slime
 from symconfig.existing.launch.dialects.verl import FORMAT
 from symconfig.existing.launch.files import instead
 from symconfig.existing.launch.read import ARGUMENTS, read
@@ -72,7 +72,7 @@ def was(reading: Reading, plan: Plan) -> Run:
 
 
 class _Side(Protocol):
-    """A framework's way to adapt configurations: a module."""
+    """A framework's way to adapt configurations: a module, or a trainer's facts."""
 
     def adapt(self, draft: Draft, plan: Plan) -> Progress: ...
     def audited(self, progress: Progress, original: Reading, plan: Plan) -> tuple[Progress, tuple[Flaw, ...]]: ...
@@ -81,11 +81,17 @@ class _Side(Protocol):
 
 def _side(plan: Plan, reading: Reading) -> _Side:
     if reading.format == FORMAT:
-        return verl
+        return learned.VERL
     if slime.applies(reading):
-        what = "starts reinforcement learning by slime, whose options are not adapted"
+        return learned.SLIME
+    if openrlhf.applies(reading):
+        what = "starts a program of OpenRLHF, whose options are not adapted"
         raise InputError(Problem(what, reading.file, hint="the degrees of the plan, by hand"))
-    return deepspeed if BACKENDS[plan.best.target.backend].told_by is Told.JSON else megatron
+    told_by = BACKENDS[plan.best.target.backend].told_by
+    if told_by is Told.CODE:
+        what = "is not of verl, and others' programs around PyTorch's FSDP are not adapted"
+        raise InputError(Problem(what, reading.file, hint="symconfig render PLAN.json --target T"))
+    return deepspeed if told_by is Told.JSON else megatron
 
 
 def _stale(before: Reading, progress: Progress, plan: Plan) -> tuple[Stale, ...]:

@@ -40,13 +40,13 @@ def inspect(reading: Reading, plan: Plan, gpus: int | None = None) -> Inspection
 
     The release counts as one that nobody has said, so that options of a fork are judged as an audit without it does.
     """
-    release = None if BACKENDS[plan.best.target.backend].told_by is Told.JSON else megatron.version(plan)
+    options = BACKENDS[plan.best.target.backend].told_by is Told.OPTIONS
     stated = Supplied(
         model=plan.model,
         gpus=gpus or plan.best.parallel.world_size,
         seq_length=plan.best.batch.seq_length,
         vocab_size=plan.model.vocab_size,
-        megatron_version=release,
+        megatron_version=megatron.version(plan) if options else None,
     )
     its_side = side(reading, stated)
     if isinstance(its_side, MegatronSide):

@@ -11,7 +11,7 @@ from symconfig.existing.adapt.draft import Draft, Progress
 from symconfig.existing.adapt.outcome import Change, Unplaced
 from symconfig.existing.launch.reading import Word
 from symconfig.existing.launch.text import Edit, Place
-from symconfig.format import things
+from symconfig.format import several
 from symconfig.frameworks.megatron import environment
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron, summary
@@ -25,7 +25,7 @@ def numbers(progress: Progress, plan: Plan) -> Progress:
         if world.nodes is not None and world.nodes != nodes.count:
             return progress.noted(
                 f"The plan counts on {nodes.count} x {nodes.gpus} GPUs; here "
-                f"{things(world.nodes, 'node')} of {world.gpus_per_node} are started, "
+                f"{several(world.nodes, 'node')} of {world.gpus_per_node} are started, "
                 "between which other links lie."
             )
         return progress

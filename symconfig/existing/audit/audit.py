@@ -30,7 +30,7 @@ class Audit:
     """side: the configuration as its framework reads it. judged: what it costs; None: `unpredicted` says why.
 
     better: the best plan; None where none was asked for, where nothing is predicted, or where `infeasible` says that
-    nothing fits. way: from the run to it, one change after the other. stated: a run of reinforcement learning, which
+    nothing fits. way: from the run to it, one change after the other. stated: a run whose step has phases, which
     `runs.rl.stated` judges with the step around it.
     """
 
@@ -114,10 +114,10 @@ def audited(
         run = found.run(cluster)
     except InputError as error:
         return unpredicted_for(Audit(found, findings), error.problems)
-    if run.step is not None:
+    if run.around is not None:
         return Audit(found, findings, stated=run)
     done = _judged(Audit(found, findings), run, cluster, limits)
-    return _planned(done, run, cluster, limits, progress) if plan else done
+    return planned(done, run, cluster, limits, progress) if plan else done
 
 
 def unpredicted_for(done: Audit, problems: Sequence[Problem]) -> Audit:
@@ -143,7 +143,7 @@ def _judged(done: Audit, run: Run, cluster: ClusterDescriptor, limits: Limits) -
     return replace(done, judged=judged, findings=(*done.findings, *MEMORY.findings(judged, done.reading.start)))
 
 
-def _planned(
+def planned(
     done: Audit, run: Run, cluster: ClusterDescriptor, limits: Limits, progress: Callable[[str], None]
 ) -> Audit:
     """Return the audit with the best plan, also of a run that cannot be; and with the way to it."""

@@ -111,4 +111,6 @@ def _task(run: Run) -> dict[str, object]:
     """Return the fields of a job that say what is trained for."""
     if run.step is not None:
         return {"task": "rl", "rl": run.step.rl}
+    if run.alone is not None and run.alone.preference is not None:
+        return {"task": "dpo", "preference": run.alone.preference}
     return {"task": "lora" if run.described.model.adapter else "pretrain"}

@@ -10,7 +10,8 @@ from symconfig.existing.rules.rl import DYNAMIC
 from symconfig.existing.rules.rule import Rules
 from symconfig.format import gib
 from symconfig.plans.plan import Plan
-from symconfig.plans.rl import PlannedPhase
+from symconfig.plans.rl import PlannedPhase, surprised
+from symconfig.solve.budget import surprise
 
 _GENERATES = ("generation", "weights to the engine")
 _READS = ("log-probabilities", "reference", "values")
@@ -59,7 +60,7 @@ def _read(judged: Judged) -> Iterator[Problem]:
 def _updated(judged: Judged) -> Iterator[Problem]:
     if not judged.by_assumed_lengths:
         ways = "fewer tokens in a micro-batch, or more ranks for a sequence"
-        updates = [phase.name for phase in judged.plan.rl[0].phases if phase.name not in (*_GENERATES, *_READS)]
+        updates = [phase.name for phase in judged.plan.steps[0].phases if phase.name not in (*_GENERATES, *_READS)]
         yield from _too_full(judged.plan, updates, ways)
 
 
@@ -79,12 +80,14 @@ def _updated(judged: Judged) -> Iterator[Problem]:
 )
 def _reference(judged: Judged) -> Iterator[Problem]:
     plan = judged.plan
-    for phase in plan.rl[0].phases:
+    for phase in plan.steps[0].phases:
         rests = phase.holds.get(_REFERENCE, 0.0) if phase.name != "reference" else 0.0
         if rests and phase.bytes > plan.usable_bytes >= phase.bytes - rests:
             got, need = f"{gib(phase.bytes)} GiB, of which it has {gib(rests)}", f"{gib(plan.usable_bytes)} GiB usable"
             what = f"keeps the reference on the GPU, which is too full in the phase {phase.name}"
-            yield Problem(what, field="memory", got=got, need=need, hint="ref.megatron.param_offload=True")
+            around = judged.run.around
+            hint = around.trainer.offload if around is not None else None
+            yield Problem(what, field="memory", got=got, need=need, hint=hint)
             return
 
 
@@ -92,8 +95,10 @@ def _reference(judged: Judged) -> Iterator[Problem]:
     "phase-has-little-room",
     "warning",
     "A phase is near to the GPU's memory, or above it with sequences as long as was assumed",
-    "Of the GPU's memory a margin must stay free (--memory-margin). Where nothing says how long sequences are in the "
-    "mean, half of the longest is assumed, and micro-batches of so many sequences hold more tokens or fewer: "
+    "Of the GPU's memory a margin must stay free (--memory-margin), and all of it must do for what measured runs take "
+    "beyond their prediction, but for 1 in 20 of them: the judgement of the planner (limits.memory_risk). Where "
+    "nothing says how long sequences are in the mean, half of the longest is assumed, and micro-batches of so many "
+    "sequences hold more tokens or fewer: "
     "--prompt-length and --response-length say it.",
     DYNAMIC + "actor_rollout_ref.rollout.gpu_memory_utilization=0.78",
 )
@@ -101,7 +106,12 @@ def _tight(judged: Judged) -> Iterator[Problem]:
     plan = judged.plan
     if any(_reference(judged)):
         return
-    over = [phase for phase in plan.rl[0].phases if phase.bytes > plan.usable_bytes]
+    ratio = surprise(plan.model, plan.cluster, plan.job.limits.memory_risk)
+    over = [
+        phase
+        for phase in plan.steps[0].phases
+        if phase.bytes > plan.usable_bytes or surprised(phase.holds, ratio) > _memory(plan)
+    ]
     sure = [phase for phase in over if phase.name in _GENERATES or not judged.by_assumed_lengths]
     if over and not any(phase.bytes > _memory(plan) for phase in sure):
         hint = "--prompt-length and --response-length, as they are in the mean" if judged.by_assumed_lengths else None
@@ -109,7 +119,7 @@ def _tight(judged: Judged) -> Iterator[Problem]:
 
 
 def _too_full(plan: Plan, names: Sequence[str], hint: str) -> Iterator[Problem]:
-    over = [phase for phase in plan.rl[0].phases if phase.name in names and phase.bytes > _memory(plan)]
+    over = [phase for phase in plan.steps[0].phases if phase.name in names and phase.bytes > _memory(plan)]
     if over:
         yield _fullest(plan, over, "runs out of memory", hint)
 

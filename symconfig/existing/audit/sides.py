@@ -9,12 +9,14 @@ from typing import Protocol
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Backend
 from symconfig.errors import InputError, Problem
-from symconfig.existing.launch.dialects import slime, verl
+from symconfig.existing.launch.dialects import openrlhf, slime, verl
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover import deepspeed, megatron, megatron_deepspeed
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed_model import described
 from symconfig.existing.recover.namespace import Namespace, version_of
+from symconfig.existing.recover.rl.openrlhf import Reader as OpenRlhfReader
+from symconfig.existing.recover.rl.script import Script
 from symconfig.existing.recover.rl.slime import Reader as SlimeReader
 from symconfig.existing.recover.rl.verl import Reader as VerlReader
 from symconfig.existing.recover.run import Run
@@ -85,6 +87,8 @@ def side(reading: Reading, supplied: Supplied) -> Side:
         return RlSide(reading, supplied, VerlReader(reading, supplied))
     if slime.applies(reading):
         return RlSide(reading, supplied, SlimeReader(reading, supplied))
+    if openrlhf.applies(reading):
+        return RlSide(reading, supplied, OpenRlhfReader(reading, supplied))
     if any(setting.name == "--num-layers" for setting in reading.settings):
         return MegatronSide(reading, supplied)
     known = sum(first_with(setting.name) is not None for setting in reading.settings)
@@ -227,19 +231,19 @@ class DeepSpeedSide:
 
 
 class RlSide(MegatronSide):
-    """A script of reinforcement learning whose actor has Megatron workers: what they are told, and the step around."""
+    """A script of a trainer of reinforcement learning: what its workers are told, and the step around them."""
 
-    def __init__(self, reading: Reading, supplied: Supplied, reader: SlimeReader | VerlReader) -> None:
+    def __init__(self, reading: Reading, supplied: Supplied, reader: Script) -> None:
         self.reading, self.supplied, self.reader = reading, supplied, reader
         self.version_given = supplied.megatron_version is not None
         self.gpus = supplied.gpus or reading.world.gpus
         self.version = reader.version()
         self.settings = reader.megatron()
-        self.label = f"{reader.values.trainer} with {reader.workers} workers of {MEGATRON.label}"
-        if reader.workers != "megatron":
-            self.label, self.version = f"{reader.values.trainer} with {reader.workers} workers", verl.RELEASE
-            self.backend = reader.workers
-            self.version_given = True
+        self.label = f"{reader.TRAINER.name} with {reader.workers.name} workers"
+        if reader.workers.options:
+            self.label += f" of {MEGATRON.label}"
+        else:
+            self.backend, self.version, self.version_given = reader.workers.name, reader.TRAINER.release, True
 
     @property
     def parsed(self) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from symconfig.errors import InputError
 from symconfig.existing.launch.detect import parse, syntax_of
-from symconfig.existing.launch.dialects import slime, verl
+from symconfig.existing.launch.dialects import openrlhf, slime, verl
 from symconfig.existing.launch.dialects.documents import read_document, read_sections
 from symconfig.existing.launch.dialects.entry import entries
 from symconfig.existing.launch.dialects.interpolation import interpolated
@@ -84,7 +84,7 @@ def followed(reading: Reading, around: Around) -> Reading:
     of_verl = verl.applies(reading.settings)
     reading = replace(reading, settings=tuple(parted(reading.settings, any_section=of_verl)))
     steps = (_accelerate, _arguments, _deepspeed, _model, _megatron_yaml, _recipe, _overrides)
-    for step in (_verl,) if of_verl else (slime.started,) if slime.applies(reading) else ():
+    for step in (_verl,) if of_verl else tuple(each.started for each in (slime, openrlhf) if each.applies(reading)):
         reading = step(reading, around)
     for step in () if of_verl else steps:
         reading = step(reading, around)

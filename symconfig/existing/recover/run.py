@@ -8,7 +8,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import ADAM, Optimizer
 from symconfig.errors import Problem
 from symconfig.existing.launch.text import Place
-from symconfig.existing.recover.rl.step import Step
+from symconfig.existing.recover.rl.step import Alone, Step
 from symconfig.plans.plan import Options, Target
 from symconfig.solve.configuration import Configuration
 
@@ -57,7 +57,7 @@ class Run:
 
     configuration: for `solve.predict`; its framework has the habits that the options switch on and off. options: the
     same as the plan's candidate has it, with the overlaps as they are. step: of reinforcement learning, around it;
-    critic: what is trained in it, too.
+    critic: what is trained in it, too. alone: an update of a trainer that generates nothing.
     """
 
     target: Target
@@ -68,3 +68,9 @@ class Run:
     optimizer: Optimizer = ADAM
     step: Step | None = None
     critic: Run | None = None
+    alone: Alone | None = None
+
+    @property
+    def around(self) -> Step | Alone | None:
+        """Return what is around the run, where its step has phases."""
+        return self.step or self.alone

@@ -193,8 +193,9 @@ def _overlap(facts: DeepSpeedFacts) -> Iterator[Problem]:
     "warning",
     "A switch that costs time or memory is off",
     "contiguous_gradients, reduce_scatter and allgather_partitions are on by default; what each does without is "
-    "in deepspeed/runtime/zero/stage_1_and_2.py.",
-    _example('{"stage": 2, "overlap_comm": true, "reduce_scatter": false}'),
+    "in deepspeed/runtime/zero/stage_1_and_2.py. reduce_scatter matters only without "
+    "use_multi_rank_bucket_allreduce, which all-reduces every gradient by itself.",
+    _example('{"stage": 2, "overlap_comm": true, "contiguous_gradients": false}'),
 )
 def _slow_switches(facts: DeepSpeedFacts) -> Iterator[Problem]:
     costs = {
@@ -203,7 +204,9 @@ def _slow_switches(facts: DeepSpeedFacts) -> Iterator[Problem]:
         "allgather_partitions": "updated weights are sent by one broadcast a rank, one after the other",
     }
     for key, cost in costs.items():
-        ignored = facts.stage == 0 or (facts.stage == 3 and key == "allgather_partitions")
+        ignored = facts.stage == 0 or (facts.stage == 3 and key != "contiguous_gradients")
+        # With it on, all is all-reduced anyway (average_tensor).
+        ignored |= key == "reduce_scatter" and facts.get(ZERO, "use_multi_rank_bucket_allreduce") is not False
         if facts.get(ZERO, key) is False and facts.may_share_data and not ignored:
             yield facts.problem((ZERO, key), f"is off: {cost}", hint="true")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Reading
+from symconfig.existing.recover.rl.trainers import OPENRLHF, SLIME, VERL, Trainer
 from symconfig.existing.recover.rl.values import Values
 from symconfig.existing.rules.rule import Finding, Rules
 
@@ -46,32 +47,30 @@ class RlFacts:
     gpus: int | None = None
 
     @property
-    def verl(self) -> bool:
-        return self.values.trainer == "verl"
+    def trainer(self) -> Trainer:
+        return self.values.trainer
 
     def problem(self, key: str, what: str, got: object = None, need: object = None, hint: str | None = None) -> Problem:
         """Return a Problem about a key, where it stands."""
-        setting = self.values.arguments.find(key)
-        shown = None if got is None else str(got)
-        problem = self.values.arguments.problem(
-            setting, what, got=shown, need=None if need is None else str(need), hint=hint
-        )
-        if setting is not None:
-            return problem
-        name = key if self.verl else "--" + key.replace("_", "-")
-        return Problem(what, self.reading.file, field=name, got=problem.got, need=problem.need, hint=hint)
+        shown = [None if each is None else str(each) for each in (got, need)]
+        return self.values.problem(key, what, self.reading.file, got=shown[0], need=shown[1], hint=hint)
 
     @property
     def longest(self) -> int | None:
         """Return the tokens of the longest sequence, as the script limits it."""
-        names = ("data.max_prompt_length", "data.max_response_length")
-        if not self.verl:
-            names = ("rollout_max_prompt_len", "rollout_max_response_len")
-        parts = [self.values.whole(name) for name in names]
+        if (whole := self.trainer.whole) is not None and (tokens := self.values.whole(whole)) is not None:
+            return tokens
+        parts = [self.values.whole(name) for name in self.trainer.longest]
         return sum(part for part in parts if part is not None) if all(parts) else None
 
 
 RL: Rules[RlFacts] = Rules()
+# What switches packing by tokens on, the ranks that share a sequence, and the tokens of a micro-batch on each.
+_OF_GROUPS = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
+_PACKED = {
+    SLIME: ("use_dynamic_batch_size", "context_parallel_size", "max_tokens_per_gpu"),
+    OPENRLHF: ("train.dynamic_batch_enable", "ds.tensor_parallel_size", "train.max_tokens_per_gpu"),
+}
 _VERL = (
     "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.max_prompt_length=1024 "
     "data.max_response_length=3072 actor_rollout_ref.model.path=Qwen/Qwen3-8B actor_rollout_ref.rollout.name=vllm "
@@ -93,7 +92,7 @@ DYNAMIC = _VERL + "actor_rollout_ref.actor.use_dynamic_bsz=True "
 )
 def _short(facts: RlFacts) -> Iterator[Problem]:
     longest, values = facts.longest, facts.values
-    if not facts.verl or longest is None:
+    if facts.trainer is not VERL or longest is None:
         return
     ranks = (
         "actor_rollout_ref.actor.megatron.context_parallel_size",
@@ -118,19 +117,23 @@ def _short(facts: RlFacts) -> Iterator[Problem]:
     "longest-beyond-tokens",
     "warning",
     "The longest sequence is a micro-batch beyond the limit",
-    "slime packs sequences up to --max-tokens-per-gpu times the ranks of context parallelism, and a longer one is a "
-    "micro-batch by itself: the limit does not limit memory (slime/utils/dp_schedule.py; slime#1522).",
+    "slime packs sequences up to --max-tokens-per-gpu times the ranks of context parallelism, OpenRLHF up to "
+    "--train.max_tokens_per_gpu times those of tensor parallelism, and a longer one is a micro-batch by itself: the "
+    "limit does not limit memory (slime/utils/dp_schedule.py; slime#1522; openrlhf/utils/seqlen_balancing.py).",
     "python3 train.py --actor-num-nodes 1 --actor-num-gpus-per-node 8 --rollout-batch-size 32 "
     "--rollout-max-prompt-len 1024 --rollout-max-response-len 8192 --use-dynamic-batch-size --max-tokens-per-gpu 4608",
 )
 def _beyond(facts: RlFacts) -> Iterator[Problem]:
     longest, values = facts.longest, facts.values
-    room, ranks = values.whole("max_tokens_per_gpu"), values.whole("context_parallel_size") or 1
-    if facts.verl or longest is None or room is None or not values.switch("use_dynamic_batch_size"):
+    packed = _PACKED.get(facts.trainer)
+    if packed is None or longest is None or not values.switch(packed[0]):
         return
-    if room * ranks < longest:
-        got, need = f"{room:,} on {ranks} ranks" if ranks > 1 else f"{room:,}", f"{-(-longest // ranks):,} or more"
-        yield facts.problem("max_tokens_per_gpu", "is exceeded by the longest sequence", got, need)
+    for tokens in packed[2:]:
+        room, ranks = values.whole(tokens), values.whole(packed[1]) or 1
+        if room is not None and room * ranks < longest:
+            got, need = f"{room:,} on {ranks} ranks" if ranks > 1 else f"{room:,}", f"{-(-longest // ranks):,} or more"
+            yield facts.problem(tokens, "is exceeded by the longest sequence", got, need)
+            return
 
 
 @RL.rule(
@@ -142,7 +145,7 @@ def _beyond(facts: RlFacts) -> Iterator[Problem]:
     _VERL + "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
 )
 def _unsized(facts: RlFacts) -> Iterator[Problem]:
-    if not facts.verl or not facts.reading.complete:
+    if facts.trainer is not VERL or not facts.reading.complete:
         return
     dynamic = f"{_ACTOR}.use_dynamic_bsz"
     for micro in (f"{_ACTOR}.ppo_micro_batch_size", f"{_ROLLOUT}.log_prob_micro_batch_size"):
@@ -161,7 +164,7 @@ def _unsized(facts: RlFacts) -> Iterator[Problem]:
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2",
 )
 def _more_than_a_step(facts: RlFacts) -> Iterator[Problem]:
-    if not facts.verl or facts.values.switch(f"{_ACTOR}.use_dynamic_bsz"):
+    if facts.trainer is not VERL or facts.values.switch(f"{_ACTOR}.use_dynamic_bsz"):
         return
     step, update = facts.values.number("data.train_batch_size"), facts.values.whole(f"{_ACTOR}.ppo_mini_batch_size")
     if step and update is not None and step < update:
@@ -183,7 +186,7 @@ def _left_over(facts: RlFacts) -> Iterator[Problem]:
     prompts, samples, batch = (
         values.whole(name) for name in ("rollout_batch_size", "n_samples_per_prompt", "global_batch_size")
     )
-    if facts.verl or prompts is None or samples is None or batch is None:
+    if facts.trainer is not SLIME or prompts is None or samples is None or batch is None:
         return
     if left := prompts * samples % batch:
         got, need = f"{left} of {prompts} x {samples} left over", f"a divisor of {prompts * samples}"
@@ -202,9 +205,118 @@ def _left_over(facts: RlFacts) -> Iterator[Problem]:
 def _engines(facts: RlFacts) -> Iterator[Problem]:
     key = f"{_ROLLOUT}.tensor_model_parallel_size"
     alone = any(facts.values.given(name) for name in ("rollout.nnodes", "rollout.n_gpus_per_node"))
-    tp = facts.values.whole(key) if facts.verl and not alone else None
+    tp = facts.values.whole(key) if facts.trainer is VERL and not alone else None
     if tp is not None and facts.gpus is not None and facts.gpus % tp:
         yield facts.problem(key, "does not divide the GPUs that generate", tp, f"a divisor of {facts.gpus}")
+
+
+_RAY = (
+    "python3 -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path Qwen/Qwen3-8B --actor.num_nodes 1 "
+    "--actor.num_gpus_per_node 8 --ref.num_nodes 1 --ref.num_gpus_per_node 8 --reward.remote_url reward.py "
+    "--algo.advantage.estimator group_norm --rollout.n_samples_per_prompt 8 --vllm.num_engines 4 "
+    "--vllm.tensor_parallel_size 2 --train.colocate_all --vllm.enable_sleep --ds.enable_sleep "
+    "--ds.packing_samples --ds.zero_stage 3 --actor.gradient_checkpointing_enable --vllm.gpu_memory_utilization 0.4 "
+)
+
+
+@RL.rule(
+    "colocated-engines-over-gpus",
+    "error",
+    "Engines beside the actor have other GPUs than it",
+    "With --train.colocate_all OpenRLHF asserts that the engines' GPUs are the actor's: "
+    '"actor_num_nodes * actor_num_gpus_per_node must be equal to vllm_num_engines * vllm_tensor_parallel_size" '
+    "(openrlhf/cli/train_ppo_ray.py; OpenRLHF#728).",
+    _RAY + "--vllm.num_engines 8",
+)
+def _beside_actor(facts: RlFacts) -> Iterator[Problem]:
+    values = facts.values
+    colocated = values.switch("train.colocate_all") and not values.switch("train.async_enable")
+    engines, tp = values.whole("vllm.num_engines"), values.whole("vllm.tensor_parallel_size") or 1
+    actor = _gpus_of(values, "actor")
+    if facts.trainer is OPENRLHF and colocated and engines is not None and engines * tp != actor:
+        yield facts.problem(
+            "vllm.num_engines", "do not have the actor's GPUs", f"{engines} of {tp} GPUs", f"{actor} GPUs"
+        )
+
+
+@RL.rule(
+    "reference-on-other-gpus",
+    "error",
+    "A reference beside the actor has other GPUs than it",
+    'OpenRLHF asserts "num_nodes and num_gpus_per_node must be the same when colocate actor and ref model" '
+    "(openrlhf/cli/train_ppo_ray.py).",
+    _RAY + "--ref.num_gpus_per_node 4",
+)
+def _reference_apart(facts: RlFacts) -> Iterator[Problem]:
+    values = facts.values
+    colocated = values.switch("train.colocate_all") or values.switch("train.colocate_actor_ref")
+    if facts.trainer is not OPENRLHF or not colocated or not values.number("algo.kl.init_coef"):
+        return
+    for number in ("num_nodes", "num_gpus_per_node"):
+        ref, actor = values.whole(f"ref.{number}"), values.whole(f"actor.{number}")
+        if ref != actor:
+            yield facts.problem(f"ref.{number}", "is not the actor's", ref, actor)
+
+
+@RL.rule(
+    "one-sample-of-a-group",
+    "error",
+    "An advantage over a prompt's samples needs several",
+    "OpenRLHF asserts more than one --rollout.n_samples_per_prompt for rloo, reinforce_baseline, group_norm and "
+    "dr_grpo, and for dynamic filtering (openrlhf/cli/train_ppo_ray.py).",
+    _RAY + "--rollout.n_samples_per_prompt 1",
+)
+def _one_sample(facts: RlFacts) -> Iterator[Problem]:
+    values = facts.values
+    if facts.trainer is not OPENRLHF or values.text("algo.advantage.estimator") not in _OF_GROUPS:
+        return
+    key = "rollout.n_samples_per_prompt"
+    if (samples := values.whole(key)) is not None and samples < 2:
+        yield facts.problem(key, "leaves nothing to compare a sample with", samples, "2 or more")
+
+
+@RL.rule(
+    "fewer-samples-than-ranks",
+    "error",
+    "Some ranks get no samples of a step",
+    'OpenRLHF asserts "The number of sample batches must be greater than or equal to the effective number of actor '
+    'processes": samples over --rollout.micro_batch_size, and data-parallel ranks (openrlhf/cli/train_ppo_ray.py).',
+    _RAY + "--rollout.batch_size 8 --rollout.n_samples_per_prompt 2 --rollout.micro_batch_size 4",
+)
+def _starved(facts: RlFacts) -> Iterator[Problem]:
+    values = facts.values
+    if facts.trainer is not OPENRLHF:
+        return
+    names = ("rollout.n_samples_per_prompt", "rollout.batch_size", "rollout.micro_batch_size")
+    samples, prompts, micro = (values.whole(name) or 1 for name in names)
+    sharing = (values.whole("ds.ring_attn_size") or 1) * (values.whole("ds.tensor_parallel_size") or 1)
+    ranks = (_gpus_of(values, "actor") or 1) // sharing
+    if samples * prompts // micro < ranks:
+        got = f"{samples * prompts // micro} micro-batches for {ranks} ranks"
+        yield facts.problem("rollout.micro_batch_size", "leaves ranks without samples", got)
+
+
+@RL.rule(
+    "states-kept-beside-engine",
+    "warning",
+    "The optimizer's state stays on the GPU while the engine generates",
+    "With --ds.enable_sleep OpenRLHF brings states and gradients to the host while vLLM is awake (DeepSpeed's "
+    "offload_states; until DeepSpeed 0.17.5 under ZeRO-3 alone). Without it they lie beside the engine's share, and "
+    "its users run out of memory: OpenRLHF#792, #808 (openrlhf/utils/deepspeed/deepspeed_utils.py).",
+    _RAY.replace("--ds.enable_sleep ", ""),
+)
+def _kept(facts: RlFacts) -> Iterator[Problem]:
+    values = facts.values
+    colocated = values.switch("train.colocate_all") and not values.switch("train.async_enable")
+    if facts.trainer is not OPENRLHF or not colocated or not values.switch("vllm.enable_sleep"):
+        return
+    if not (values.switch("ds.enable_sleep") or values.switch("ds.adam_offload")):
+        yield facts.problem("ds.enable_sleep", "is off beside an engine that sleeps", need="it on")
+
+
+def _gpus_of(values: Values, role: str) -> int | None:
+    nodes, each = (values.whole(f"{role}.{number}") for number in ("num_nodes", "num_gpus_per_node"))
+    return None if nodes is None or each is None else nodes * each
 
 
 @RL.rule(
@@ -221,15 +333,12 @@ def _expandable(facts: RlFacts) -> Iterator[Problem]:
     if word is None or word.unknown or "expandable_segments:true" not in word.text.lower():
         return
     if (
-        facts.verl
+        facts.trainer is VERL
         and facts.values.text(f"{_ROLLOUT}.name") == "vllm"
         and facts.values.switch(f"{_ROLLOUT}.free_cache_engine")
     ):
-        place = word.place
-        yield Problem(
-            "ends a vLLM before April 2026, which sleeps beside the actor",
-            place.file, place.line, place.column, "PYTORCH_CUDA_ALLOC_CONF", word.text, "expandable_segments:False",
-        )  # fmt: skip
+        what, need = "ends a vLLM before April 2026, which sleeps beside the actor", "expandable_segments:False"
+        yield word.place.problem(what, field="PYTORCH_CUDA_ALLOC_CONF", got=word.text, need=need)
 
 
 RULES = tuple(RL.entered)

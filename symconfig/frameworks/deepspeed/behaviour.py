@@ -43,12 +43,14 @@ DEEPSPEED = Framework(
     bytes=Bytes(weight=2.0, gradient=2.0, optimizer=12.0),
     # Assumed: less than Megatron-LM's, since hooks in Python start each of them.
     hide=Hide(data=0.7, sharded_weights=0.7),
-    reduce_each_microbatch=frozenset({2, 3}),
     vocab_multiple=1,
     # This and the next two are assumed, above Megatron-LM's: no measured run has DeepSpeed's engine.
     step_overhead_s=0.03,
     microbatch_overhead_s=0.004,
     fragmentation=0.05,
+    # stage_1_and_2.py, average_tensor: with use_multi_rank_bucket_allreduce, which is on by default, every bucket is
+    # all-reduced, of which each rank then uses its part, whatever reduce_scatter says.
+    all_reduced_gradients=True,
     shards_over_tensor=True,
     beside_offload_bytes=4.0,  # stage3.py copies them into fp32 ones
     whole_gradients_at=frozenset({2}),

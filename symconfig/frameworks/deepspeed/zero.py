@@ -18,13 +18,13 @@ _PREFETCH = 50_000_000  # elements, by default (runtime/zero/config.py)
 @dataclass(frozen=True, slots=True)
 class Zero:
     """The section zero_optimization, with DeepSpeed's defaults. overlap: gradients are reduced beside the backward.
-    prefetch: stage 3 gathers weights ahead. scatters: gradients go to their owner, not to all."""
+    prefetch: stage 3 gathers weights ahead. scatters: stages 1 and 2 reduce gradients to their owner, not to all."""
 
     stage: ZeroStage = 0
     offload: Offload = field(default_factory=Offload)
     overlap: bool = False
     prefetch: bool = True
-    scatters: bool = True
+    scatters: bool = False
 
 
 def stage_of(config: Any) -> ZeroStage:
@@ -53,7 +53,7 @@ def zero_of(config: Any) -> Zero:
         ),
         stage == 3 if not isinstance(overlap, bool) else overlap,
         zero.get("stage3_prefetch_bucket_size", zero.get("prefetch_bucket_size", _PREFETCH)) != 0,
-        zero.get("reduce_scatter") is not False,
+        zero.get("reduce_scatter") is not False and zero.get("use_multi_rank_bucket_allreduce") is False,
     )
 
 
@@ -67,7 +67,7 @@ def switches(zero: Zero, gradient_bytes: int, replicas: int, kernels: Mapping[st
     return Switches(
         implementation=kernels or {},
         bytes={"gradient": float(gradient_bytes)},
-        framework={"all_reduced_gradients": zero.stage in (1, 2) and not zero.scatters},
+        framework={"all_reduced_gradients": not zero.scatters},
         reduces_beside=replicas <= 1 or not zero.stage or zero.overlap,
         gathers_ahead=replicas <= 1 or zero.stage != 3 or zero.prefetch,
     )

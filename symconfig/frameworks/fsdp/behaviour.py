@@ -24,7 +24,11 @@ FSDP = replace(
     ),
     hide=Hide(data=0.9, sharded_weights=0.9),  # assumed; all but the first gather and the last reduction
     reduced_bytes=4.0,
+    # 4, 4 and 8 of 16 bytes, where `bytes` has 2, 2 and 12 (verl/workers/engine/fsdp/transformer_impl.py, model_dtype;
+    # base.py, zero_grad_on_exit).
+    shard_bytes=4.0,
     together=Together.BLOCK,
+    all_reduced_gradients=False,
     shards_over_tensor=False,
     whole_gradients_at=frozenset(),
     # Gradients are copied into one flat tensor and widened to fp32 before they are reduced

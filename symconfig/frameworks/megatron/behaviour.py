@@ -86,7 +86,6 @@ MEGATRON = Framework(
     # backward's products are weight gradients; rings need their last part whole; the first and the last bucket of
     # gradients have little beside them.
     hide=Hide(tp_backward=0.5, pp=0.8, cp_forward=0.9, cp_backward=0.9, data=0.8, sharded_weights=0.8),
-    reduce_each_microbatch=frozenset({2, 3}),
     vocab_multiple=MEGATRON_VOCAB_MULTIPLE,
     step_overhead_s=0.02,  # assumed; the shortest measured steps take 1.1 s
     microbatch_overhead_s=0.0,

@@ -43,7 +43,7 @@ def _plain(
     x = _dropped(ctx, name, x) or x
     low = Tensor(f"{name}.low", (*rows, d.RANK))
     ctx.build.matmul(f"{name}.lora_A", x, Weight(f"{name}.lora_A", (*batch, *inner, d.RANK)), inner, [Use(low)])
-    ups = [Use(Tensor(f"{use.tensor.name}.delta", use.tensor.dims), use.names) for use in outputs]
+    ups = [Use(Tensor(f"{use.name}.delta", use.tensor.dims), use.along) for use in outputs]
     ctx.build.matmul(f"{name}.lora_B", low, Weight(f"{name}.lora_B", (*batch, d.RANK, *width)), (d.RANK,), ups)
     return [up.tensor for up in ups]
 
@@ -66,7 +66,7 @@ def _parallel(
         columns = Tensor(f"{name}.low_columns", low.dims)
         ctx.build.matmul(
             f"{name}.lora_A", x, Weight(f"{name}.lora_A", (*inner, d.RANK_COLUMNS)), inner,
-            [Use(columns, ((d.RANK, d.RANK_COLUMNS),))], apart=True, keeps=_dropped(ctx, name, x, (d.GATHERED,)),
+            [Use(columns).renamed((d.RANK, d.RANK_COLUMNS))], apart=True, keeps=_dropped(ctx, name, x, (d.GATHERED,)),
         )  # fmt: skip
         _gather(ctx, f"{name}.low_gather", columns, low)
     return _columns(ctx, name, low, width, outputs) if by_rows else _widened(ctx, name, low, width, outputs)
@@ -81,7 +81,7 @@ def _columns(ctx: Context, name: str, low: Tensor, width: Sequence[str], outputs
     split = tuple(d.ADAPTER_COLUMNS if dim == d.HIDDEN else dim for dim in width)
     ctx.build.matmul(
         f"{name}.lora_B", low, Weight(f"{name}.lora_B", (d.RANK, *split)), (d.RANK,),
-        [Use(cut, ((d.HIDDEN, d.ADAPTER_COLUMNS),))],
+        [Use(cut).renamed((d.HIDDEN, d.ADAPTER_COLUMNS))],
     )  # fmt: skip
     if ctx.how.adapters is Adapters.EXCHANGED:
         return [_scaled(ctx, use, cut)]
@@ -92,7 +92,7 @@ def _columns(ctx: Context, name: str, low: Tensor, width: Sequence[str], outputs
 
 def _widened(ctx: Context, name: str, low: Tensor, width: Sequence[str], outputs: Sequence[Use]) -> list[Tensor]:
     """Write B beside a column-parallel layer: split as that layer's outputs are."""
-    ups = [Use(Tensor(f"{use.tensor.name}.up", use.tensor.dims), use.names) for use in outputs]
+    ups = [Use(Tensor(f"{use.name}.up", use.tensor.dims), use.along) for use in outputs]
     ctx.build.matmul(f"{name}.lora_B", low, Weight(f"{name}.lora_B", (d.RANK, *width)), (d.RANK,), ups)
     return [_scaled(ctx, use, up.tensor) for use, up in zip(outputs, ups, strict=True)]
 

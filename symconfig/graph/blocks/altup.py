@@ -73,7 +73,7 @@ def _predicted(ctx: Context, x: Tensor) -> Tensor:
     linear(ctx, "prediction_coefs", modes, (MODES,), (STREAMS, MADE), [Use(weights)])
     mixed = Tensor("mixed_streams", (*_ROWS, MADE, d.HIDDEN))
     ctx.build.product("predict_product", Use(x), Use(weights), (STREAMS,), mixed)
-    same = Use(mixed, ((MADE, STREAMS),))
+    same = Use(mixed).renamed((MADE, STREAMS))
     return ctx.build.elementwise("predictions", [same, x], Tensor("predictions", _ALL), linear=True)
 
 
@@ -90,7 +90,9 @@ def _corrected(ctx: Context, predicted: Tensor, done: Tensor) -> Tensor:
 def spread(ctx: Context, x: Tensor) -> Tensor:
     """Return the embedding and N - 1 projections of it, as long as it."""
     others = Tensor("projected_streams", (*_ROWS, OTHERS, d.HIDDEN))
-    linear(ctx, "stream_projections", x, (d.HIDDEN,), (OTHERS, STREAM_OUT), [Use(others, ((d.HIDDEN, STREAM_OUT),))])
+    linear(
+        ctx, "stream_projections", x, (d.HIDDEN,), (OTHERS, STREAM_OUT), [Use(others).renamed((d.HIDDEN, STREAM_OUT))]
+    )
     return _as_long(ctx, "spread", [x, others], x, others, Tensor("spread", _ALL))
 
 
@@ -100,7 +102,7 @@ def gathered(ctx: Context, x: Tensor) -> Tensor:
     ctx.build.elementwise("last_others", [x], rest, traffic=(0, 0), launches=(0, 0), whole=(STREAMS,), linear=True)
     back = Tensor("gathered_streams", (*_ROWS, OTHERS, d.HIDDEN))
     weight = ctx.weight("unembed_projections.weight", OTHERS, STREAM_IN, STREAM_OUT)
-    ctx.build.matmul("unembed_projections", rest, weight, (STREAM_IN,), [Use(back, ((d.HIDDEN, STREAM_OUT),))])
+    ctx.build.matmul("unembed_projections", rest, weight, (STREAM_IN,), [Use(back).renamed((d.HIDDEN, STREAM_OUT))])
     return _as_long(ctx, "gather", [first, back], first, back, Tensor("gathered", _STREAM))
 
 

@@ -191,7 +191,7 @@ def projections(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor],
     bias = ctx.model.qkv_bias
     if not separate:
         gates = _fused_gates(ctx, storage)
-        fused = [Use(t, ((t.dims[-2], d.QKV),)) for t in (q, *gates, k, v)]
+        fused = [Use(t).renamed((t.dims[-2], d.QKV)) for t in (q, *gates, k, v)]
         linear(ctx, "qkv_proj", x, inner=(d.HIDDEN,), width=(d.QKV,), outputs=fused, bias=bias, aliases=("c_attn",))
         q, k, v, *gates = (with_adapter(ctx, "qkv_proj", t, ("c_attn",)) for t in (q, k, v, *gates))
         parts = (("q_proj", q), ("k_proj", k), ("v_proj", v))
@@ -234,7 +234,7 @@ def _of_shared_heads(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Ten
     storage = "" if copied and not ctx.how.linear.views else "qkv_gathered"
     joined, bias = Tensor("qkv", (*rows, d.QKV)), ctx.model.qkv_bias
     linear(ctx, "qkv_proj", x, (d.HIDDEN,), (d.QKV,), [Use(joined)], bias=bias, aliases=named)
-    whole = Use(with_adapter(ctx, "qkv_proj", joined, named), ((d.QKV, d.GATHERED_QKV),))
+    whole = Use(with_adapter(ctx, "qkv_proj", joined, named)).renamed((d.QKV, d.GATHERED_QKV))
     value = value_dim(ctx.model)
     q, k, v = (
         Tensor(name, (*rows, heads, width), storage=storage)
@@ -273,15 +273,17 @@ def core(
     with ctx.build.module("core_attn"):
         if _kernel(ctx) is Kernel.FLASH:
             if read.beside is not None and ctx.how.attention.choosing is Choosing.MASKED and k.dims[-2] != q.dims[-2]:
-                k, v = of_each_head(ctx, q, k, Use(v, part))  # sdpa_attention.py, use_gqa_in_sdpa: none under a mask
+                k, v = of_each_head(
+                    ctx, q, k, Use(v).renamed(*part)
+                )  # sdpa_attention.py, use_gqa_in_sdpa: none under a mask
                 part = ()
             o = Tensor("attention_heads", (*q.dims[:-1], width))
             statistics = Tensor("softmax_statistics", q.dims[:-1], Element.FP32)
             return ctx.build.attention(
                 "flash_attention",
                 Use(q),
-                Use(k, _TO_KEYS),
-                v=Use(v, (*_TO_KEYS, *part)),
+                Use(k).renamed(*_TO_KEYS),
+                v=Use(v).renamed(*_TO_KEYS, *part),
                 output=o,
                 statistics=statistics,
                 keys=read.keys,
@@ -290,7 +292,7 @@ def core(
                 beside=[] if read.beside is None else [Use(read.beside)],
                 keeps=[read.beside] if read.beside is not None and read.kept else [],
             )
-        return _unfused(ctx, q, k, Use(v, part), sinks)
+        return _unfused(ctx, q, k, Use(v).renamed(*part), sinks)
 
 
 def copied(ctx: Context, o: Tensor) -> Tensor:
@@ -307,13 +309,13 @@ def _kernel(ctx: Context) -> Kernel:
 
 
 def _unfused(ctx: Context, q: Tensor, k: Tensor, v: Use, sinks: list[Weight]) -> Tensor:
-    width = v.dims()[-1]
+    width = v.loops[-1]
     if _repeated(ctx, k):
         k, copies = of_each_head(ctx, q, k, v)
         v = Use(copies)
     kernel, scores_in = _kernel(ctx), Element.ACTIVATION
     if kernel is Kernel.WIDE:
-        v = Use(_widened(ctx, v.tensor), v.names)
+        v = Use(_widened(ctx, v.tensor), v.along)
         q, k, scores_in = _widened(ctx, q), _widened(ctx, k), Element.FP32
     elif ctx.how.attention.wide_products:
         q, k = _widened(ctx, q), _widened(ctx, k)
@@ -321,7 +323,7 @@ def _unfused(ctx: Context, q: Tensor, k: Tensor, v: Use, sinks: list[Weight]) ->
     square = (d.BATCH, q.dims[-2], d.SEQUENCE, d.KEYS)
     result = Tensor("scores", square, scores_in)
     buffered = kernel is Kernel.MASKED  # for an addend of zero times
-    scores = ctx.build.product("scores", Use(q), Use(k, expand), (q.dims[-1],), result, buffered)
+    scores = ctx.build.product("scores", Use(q), Use(k).renamed(*expand), (q.dims[-1],), result, buffered)
     weights = _softmax(ctx, scores, sinks)
     if ctx.model.attention_dropout:
         dropped = Tensor("attention_dropped", square)
@@ -329,7 +331,7 @@ def _unfused(ctx: Context, q: Tensor, k: Tensor, v: Use, sinks: list[Weight]) ->
             "attention_dropout", [weights], dropped, saves=[Tensor("attention_mask", square, Element.MASK)]
         )
     result = Tensor("attention_heads", (*q.dims[:-1], width))
-    o = ctx.build.product("context", Use(weights), Use(v.tensor, (*expand, *v.names)), (d.KEYS,), result)
+    o = ctx.build.product("context", Use(weights), v.renamed(*expand), (d.KEYS,), result)
     if sinks and ctx.how.attention.scales_by_sinks:
         scale = Tensor("sink_scale", (d.BATCH, d.SEQUENCE, d.HEADS))
         o = ctx.build.elementwise("scale_by_sinks", [o], Tensor("attention_scaled", o.dims), saves=[o, scale])
@@ -338,7 +340,7 @@ def _unfused(ctx: Context, q: Tensor, k: Tensor, v: Use, sinks: list[Weight]) ->
 
 def of_each_head(ctx: Context, q: Tensor, k: Tensor, v: Use) -> tuple[Tensor, Tensor]:
     """Return keys and values, copied for each query head that shares them."""
-    heads, copies = [(q.dims[-2], k.dims[-2])], Tensor("v_repeated", (*q.dims[:-1], v.dims()[-1]))
+    heads, copies = [(q.dims[-2], k.dims[-2])], Tensor("v_repeated", (*q.dims[:-1], v.loops[-1]))
     k = ctx.build.elementwise("repeat_keys", [k], Tensor("k_repeated", q.dims), together=heads, linear=True)
     return k, ctx.build.elementwise("repeat_values", [v], copies, together=heads, linear=True)
 

@@ -48,12 +48,12 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind, *, name: str) -> Tensor:
     linear(ctx, "kv_proj", x, (d.HIDDEN,), (ONE, d.HEAD_DIM), [Use(kv)])
     kv = _turned(ctx, "rope_kv", norm(ctx, "kv_norm", kv, d.HEAD_DIM))
     extra, read = _before(ctx, x, low, name)
-    to_keys = ((d.SEQUENCE, d.KEYS),)
+    over = Use(kv).renamed((d.SEQUENCE, d.KEYS))
     o = ctx.build.attention(
         "flash_attention",
         Use(q),
-        Use(kv, to_keys),
-        Use(kv, to_keys),
+        over,
+        over,
         Tensor("attention_heads", q.dims),
         Tensor("softmax_statistics", (*_ROWS, d.HEADS), Element.FP32),
         read,

@@ -33,7 +33,9 @@ class Context:
         """Return a weight of the base model. shared, joined: see Weight."""
         adapter = self.model.adapter
         quantised = adapter is not None and adapter.method == "qlora" and len(dims) > 1 and d.VOCAB not in dims
-        return Weight(name, dims, frozen=self.frozen, quantised=quantised, shared=shared or self.again, joined=joined)
+        return Weight(
+            name, dims, gradient=not self.frozen, quantised=quantised, shared=shared or self.again, joined=joined
+        )
 
     @property
     def whole_look_up(self) -> bool:

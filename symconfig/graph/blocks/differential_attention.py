@@ -78,9 +78,9 @@ def _flash(ctx: Context, q: Tensor, k: Tensor, values: Tensor) -> Tensor:
     with ctx.build.module("core_attn"):
         return ctx.build.attention(
             "flash_attention",
-            Use(q, ((d.HEADS, TWICE),)),
-            Use(k, ((d.SEQUENCE, d.KEYS), (d.KV_HEADS, KEYS_TWICE))),
-            v=Use(values, ((d.SEQUENCE, d.KEYS),)),
+            Use(q).renamed((d.HEADS, TWICE)),
+            Use(k).renamed((d.SEQUENCE, d.KEYS), (d.KV_HEADS, KEYS_TWICE)),
+            v=Use(values).renamed((d.SEQUENCE, d.KEYS)),
             output=heads,
             statistics=Tensor("softmax_statistics", heads.dims[:-1], Element.FP32),
             keys=FULL,

@@ -36,7 +36,7 @@ def _mask(ctx: Context, v: Tensor) -> Tensor:
     """Return mask[B, A, S, T] from v[B, T, KV, C]."""
     rows, steps = v.dims[:-2], Tensor("mask_steps", (*v.dims[:-2], STEPS))
     linear(ctx, "dt_proj", v, v.dims[-2:], (STEPS,), [Use(steps)], ctx.model.qkv_bias)
-    given, made = Use(steps, ((STEPS, d.KV_HEADS),)), Tensor("mask_numbers", (*rows, d.KV_HEADS))
+    given, made = Use(steps).renamed((STEPS, d.KV_HEADS)), Tensor("mask_numbers", (*rows, d.KV_HEADS))
     soft = Tensor("mask_softplus", made.dims)
     rate = ctx.weight("mask_rate", d.KV_HEADS)
     ctx.build.elementwise(
@@ -44,7 +44,7 @@ def _mask(ctx: Context, v: Tensor) -> Tensor:
     )
     before, mask = Tensor("causal_mask", (d.BATCH, d.SEQUENCE, d.KEYS), Element.MASK), (d.SEQUENCE, d.KEYS)
     own = Tensor("mask_of_keys", (d.BATCH, d.KV_HEADS, *mask))
-    ctx.build.elementwise("fill_mask", [Use(made, ((d.SEQUENCE, d.KEYS),))], own, saves=[before])
+    ctx.build.elementwise("fill_mask", [Use(made).renamed((d.SEQUENCE, d.KEYS))], own, saves=[before])
     if ctx.model.num_attention_heads == ctx.model.num_key_value_heads:
         return own
     out, heads = Tensor("mask", (d.BATCH, d.HEADS, *mask)), [(d.HEADS, d.KV_HEADS)]

@@ -76,7 +76,7 @@ def _projected(ctx: Context, x: Tensor) -> Tensor:
     """Return a linear layer as wide as the stream, an activation and a norm."""
     columns = Tensor("head_columns", (*_STREAM[:-1], d.HEAD_COLUMNS))
     linear(ctx, "head_dense", x, (d.HIDDEN,), (d.HEAD_COLUMNS,), [Use(columns)])
-    seen = Use(columns, ((d.HEAD_COLUMNS, d.HIDDEN),))
+    seen = Use(columns).renamed((d.HEAD_COLUMNS, d.HIDDEN))
     active = ctx.build.elementwise("head_activation", [seen], Tensor("head_active", _STREAM), saves=[columns])
     return norm(ctx, "head_norm", active, module="final_norm")
 
@@ -122,7 +122,7 @@ def _loss(ctx: Context, logits: Tensor, waits: list[Tensor]) -> Tensor:
     """
     gathered = ctx.how.vocabulary.gathered_logits or ctx.whole_look_up
     vocab = d.WHOLE_VOCAB if gathered else d.VOCAB
-    seen = Use(logits, ((d.VOCAB, vocab),) if gathered else ())
+    seen = Use(logits).renamed((d.VOCAB, vocab))
     if ctx.how.loss.kernel in (LossKernel.IN_PLACE, LossKernel.BESIDE):
         inplace = ctx.how.loss.kernel is LossKernel.IN_PLACE
         return ctx.build.elementwise(

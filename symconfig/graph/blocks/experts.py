@@ -82,7 +82,7 @@ def router(ctx: Context, x: Tensor, prefix: str = "") -> tuple[Tensor, Tensor]:
     saves = {Routing.CHAIN: [*kept, indices], Routing.INDEXED: kept, Routing.FUSED: [logits, indices]}
     weights = []
     if moe.e_score_correction_bias and ctx.how.experts.choice_weight:
-        weights = [replace(ctx.weight(f"{prefix}choice_bias", ROUTES), frozen=True)]
+        weights = [replace(ctx.weight(f"{prefix}choice_bias", ROUTES), gradient=False)]
     ctx.build.elementwise(
         f"{prefix}route",
         [logits],
@@ -115,7 +115,7 @@ def _routing_mlp(ctx: Context, x: Tensor) -> Tensor:
     y = norm(ctx, "router_norm", states, ROUTER_WIDTH)
     for name in ("router_fc1", "router_fc2"):
         made, active = Tensor(name, states.dims), Tensor(f"{name}_active", states.dims)
-        into = Use(made, ((ROUTER_WIDTH, ROUTER_MADE),))
+        into = Use(made).renamed((ROUTER_WIDTH, ROUTER_MADE))
         linear(ctx, name, y, (ROUTER_WIDTH,), (ROUTER_MADE,), [into], bias=True)
         y = ctx.build.elementwise(f"{name}_activation", [made], active, saves=[made])
     return y
@@ -233,7 +233,7 @@ def _shared(ctx: Context, x: Tensor, combined: Tensor, gated: bool) -> Tensor:
         shared = mlp(ctx, x, d.SHARED_FFN, "shared_", False, "shared_act")
         if gated:
             gate = Tensor("shared_gate_logit", (*x.dims[:-1], ONE_LOGIT))
-            weight = Weight("shared_gate.weight", (d.HIDDEN, ONE_LOGIT), frozen=ctx.frozen)
+            weight = Weight("shared_gate.weight", (d.HIDDEN, ONE_LOGIT), gradient=not ctx.frozen)
             ctx.build.matmul("shared_gate", x, weight, (d.HIDDEN,), [Use(gate)])
             shared = ctx.build.elementwise(
                 "shared_scale", [shared, gate], Tensor("shared_scaled", x.dims), saves=[shared, gate]

@@ -60,7 +60,9 @@ def _projected(ctx: Context, x: Tensor) -> list[Tensor]:
     narrow = [Tensor(name, (*_ROWS, VALUE_HEADS)) for name in ("delta_b", "delta_a")]
     parts = [*wide, *narrow]
     if ctx.how.linear.joined:
-        linear(ctx, "in_proj", x, (d.HIDDEN,), (IN_WIDTH,), [Use(part, ((part.dims[2], IN_WIDTH),)) for part in parts])
+        linear(
+            ctx, "in_proj", x, (d.HIDDEN,), (IN_WIDTH,), [Use(part).renamed((part.dims[2], IN_WIDTH)) for part in parts]
+        )
         return [with_adapter(ctx, "in_proj", part) for part in parts]
     result = []
     for part in parts:

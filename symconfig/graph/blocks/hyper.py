@@ -105,7 +105,7 @@ def _gated(ctx: Context, name: str, x: Tensor) -> tuple[Tensor, Link]:
 def written(ctx: Context, name: str, x: Tensor, done: Tensor, link: Link) -> Tensor:
     """Return all streams behind a sublayer that gave `done`."""
     assert link.post is not None
-    post = Use(link.post, ((WRITTEN, STREAMS),) if WRITTEN in link.post.dims else ())
+    post = Use(link.post).renamed((WRITTEN, STREAMS))
     share, kept = Tensor(f"{name}_share", _ALL), done
     if link.post.element is Element.FP32:
         kept = Tensor(f"{done.name}.fp32", done.dims, Element.FP32)
@@ -114,4 +114,4 @@ def written(ctx: Context, name: str, x: Tensor, done: Tensor, link: Link) -> Ten
         return ctx.build.elementwise(name, [x, share], Tensor(name, _ALL), linear=True)
     mixed = Tensor(f"{name}_streams", (*_ROWS, MADE, d.HIDDEN))
     ctx.build.product(f"{name}_mix", Use(x), Use(link.mixed), (STREAMS,), mixed)
-    return ctx.build.elementwise(name, [Use(mixed, ((MADE, STREAMS),)), share], Tensor(name, _ALL), linear=True)
+    return ctx.build.elementwise(name, [Use(mixed).renamed((MADE, STREAMS)), share], Tensor(name, _ALL), linear=True)

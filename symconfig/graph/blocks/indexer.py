@@ -80,14 +80,14 @@ def with_loss(ctx: Context, o: Tensor, q: Tensor, k: Tensor, read: Read) -> Tens
     with ctx.build.part("indexer"):
         with ctx.build.no_gradient():
             scores = [Product("index_target_q_k", (*_ROWS, CHOSEN, d.HEADS, q.dims[-1]))]
-            compared: list[Tensor | Use] = [q, Use(k, _TO_KEYS), chosen]
+            compared: list[Tensor | Use] = [q, Use(k).renamed(*_TO_KEYS), chosen]
             kept_whole = (d.KEYS, q.dims[-1], CHOICES)
             ctx.build.elementwise(
                 "index_target", compared, target, contracted=(d.HEADS,), products=scores, whole=kept_whole
             )
         by_head, own = (*_ROWS, CHOSEN, HEADS), (mine.q, mine.k, mine.weights, target, chosen)
         products = [Product("index_loss_q_k", (*by_head, CHANNELS)), Product("index_loss_heads", by_head)]
-        given: list[Tensor | Use] = [mine.q, Use(mine.k, _TO_KEYS), mine.weights, target, chosen]
+        given: list[Tensor | Use] = [mine.q, Use(mine.k).renamed(*_TO_KEYS), mine.weights, target, chosen]
         whole = (d.KEYS, HEADS, CHANNELS, CHOICES)
         ctx.build.elementwise("index_loss", given, loss, loops=loops, saves=own, products=products, whole=whole)
         joined = Tensor(f"{o.name}_with_loss", o.dims)
@@ -145,7 +145,7 @@ def _rotated(ctx: Context, name: str, x: Tensor) -> Tensor:
 
 def _scores(ctx: Context, q: Tensor, k: Tensor, weights: Tensor) -> Tensor:
     """Return I[B, S, T], in one kernel that runs the keys before a query, or in PyTorch's products over all of them."""
-    scores, keys = Tensor("index_scores", (*_ROWS, d.KEYS), Element.FP32), Use(k, _TO_KEYS)
+    scores, keys = Tensor("index_scores", (*_ROWS, d.KEYS), Element.FP32), Use(k).renamed(*_TO_KEYS)
     if ctx.how.attention.choosing is not Choosing.MASKED:
         by_head, inputs = (*_ROWS, FULL, HEADS), [Use(q), keys, Use(weights)]
         products = [Product("index_q_k", (*by_head, CHANNELS)), Product("index_heads", by_head)]

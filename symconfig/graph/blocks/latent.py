@@ -98,7 +98,7 @@ def attend(ctx: Context, x: Tensor, kind: LayerKind, w: Widths, low_queries: boo
             kv_low,
             (w.kv_rank,),
             (w.heads, w.kv_up),
-            [Use(k_part, ((w.nope, w.kv_up),)), Use(v, ((w.value, w.kv_up),))],
+            [Use(k_part).renamed((w.nope, w.kv_up)), Use(v).renamed((w.value, w.kv_up))],
             aliases=_KV_UP,
         )
         k_part, v = (with_adapter(ctx, "kv_up_proj", part, _KV_UP) for part in (k_part, v))
@@ -133,7 +133,7 @@ def _absorbed(ctx: Context, x: Tensor, kind: LayerKind, w: Widths, low: tuple[Te
     q_source, kv_low = _low_norms(ctx, *low[:2], w, "latent_norm")
     with ctx.build.module("mla_up_proj"):
         plain, turned = (Tensor(f"q_{dim}", (*rows, w.heads, dim), storage="q_up") for dim in (w.nope, w.rope))
-        parts = [Use(part, ((part.dims[-1], w.qk),)) for part in (plain, turned)]
+        parts = [Use(part).renamed((part.dims[-1], w.qk)) for part in (plain, turned)]
         linear(ctx, "q_up_proj", q_source, (w.q_rank,), (w.heads, w.qk), parts, aliases=_Q_UP)
         latent = Tensor("q_latent", (*rows, w.heads, w.kv_rank))
         moved = _up_part(ctx, "keys", plain, (w.heads, w.nope, w.kv_rank), latent)
@@ -172,7 +172,7 @@ def _queries_and_gate(ctx: Context, low: Tensor, normed: Tensor, queries: Tensor
     joined = Tensor("q_low_both", (*low.dims[:-1], w.q_both))
     ctx.build.elementwise("join_low_queries", [normed, low], joined, together=[(w.q_both, w.q_rank)], linear=True)
     gate = Tensor("attention_gate", (*queries.dims[:-1], w.value), storage=_joint(ctx))
-    uses = [Use(queries, ((w.qk, w.q_gate),)), Use(gate, ((w.value, w.q_gate),))]
+    uses = [Use(queries).renamed((w.qk, w.q_gate)), Use(gate).renamed((w.value, w.q_gate))]
     linear(ctx, "q_gate_proj", joined, (w.q_both,), (w.heads, w.q_gate), uses)
     return gate
 
@@ -188,7 +188,7 @@ def _low_keys(ctx: Context, x: Tensor, w: Widths) -> tuple[Tensor, Tensor]:
         x,
         inner=(d.HIDDEN,),
         width=(w.kv_down,),
-        outputs=[Use(kv_low, ((w.kv_rank, w.kv_down),)), Use(shared, ((w.rope, w.kv_down),))],
+        outputs=[Use(kv_low).renamed((w.kv_rank, w.kv_down)), Use(shared).renamed((w.rope, w.kv_down))],
         bias=ctx.model.qkv_bias,
         aliases=_KV_DOWN,
     )

@@ -151,7 +151,7 @@ def mtp(ctx: Context) -> Block:
         linear(ctx, "mtp_proj", both, ("mtp_width",), (d.MTP_COLUMNS,), [Use(columns)])
         ctx.build.elementwise(
             "mtp_gather",
-            [Use(columns, ((d.MTP_COLUMNS, d.HIDDEN),))],
+            [Use(columns).renamed((d.MTP_COLUMNS, d.HIDDEN))],
             x,
             loops=(d.GATHERED,),
             traffic=(0, 0),

@@ -32,7 +32,7 @@ def lightning_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         Tensor(f"raw_{name}", (*_ROWS, d.HEADS, channels))
         for name, channels in (("q", d.HEAD_DIM), ("k", d.HEAD_DIM), ("v", VALUE_DIM))
     ]
-    linear(ctx, "qkv_proj", x, (d.HIDDEN,), (QKV,), [Use(part, ((d.HEADS, QKV),)) for part in raw])
+    linear(ctx, "qkv_proj", x, (d.HIDDEN,), (QKV,), [Use(part).renamed((d.HEADS, QKV)) for part in raw])
     raw = [with_adapter(ctx, "qkv_proj", part) for part in raw]
     q, k, v = (Tensor(part.name.removeprefix("raw_"), part.dims) for part in raw)
     ctx.build.elementwise("qkv_activation", raw, q, beside=[k, v], saves=raw)

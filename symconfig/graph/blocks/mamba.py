@@ -39,7 +39,7 @@ def mamba(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     has = ctx.model.mixer(NAME).switches
     joined = ctx.how.scan is ScanKernel.WHOLE and NORMS not in has
     inner, z = (Tensor(name, (*_ROWS, WIDTH)) for name in ("ssm_x", "ssm_gate"))
-    uses = [Use(part, ((WIDTH, IN_WIDTH),)) for part in (inner, z)]
+    uses = [Use(part).renamed((WIDTH, IN_WIDTH)) for part in (inner, z)]
     linear(ctx, "in_proj", x, (d.HIDDEN,), (IN_WIDTH,), uses, BIAS in has)
     inner, z = (with_adapter(ctx, "in_proj", part) for part in (inner, z))
     (u,) = convolution(ctx, "conv1d", [inner], WIDTH, KERNEL, CONV_BIAS in has)
@@ -76,7 +76,7 @@ def _kept_in_turn(ctx: Context, joined: bool, b: Tensor, c: Tensor) -> list[Tens
 def _low(ctx: Context, u: Tensor, kept: Tensor | None, norms: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Return steps before they are widened, B and C. kept: what u is made from again."""
     parts = [Tensor(name, (*_ROWS, width)) for name, width in (("dt_low", RANK), ("ssm_b", STATE), ("ssm_c", STATE))]
-    uses = [Use(part, ((part.dims[2], LOW_WIDTH),)) for part in parts]
+    uses = [Use(part).renamed((part.dims[2], LOW_WIDTH)) for part in parts]
     linear(ctx, "x_proj", u, (WIDTH,), (LOW_WIDTH,), uses, keeps=kept)
     parts = [with_adapter(ctx, "x_proj", part) for part in parts]
     if norms:

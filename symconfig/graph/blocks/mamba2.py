@@ -79,7 +79,7 @@ def _projected(ctx: Context, x: Tensor, bias: bool) -> list[Tensor]:
         Tensor("ssm_c", (*_ROWS, GROUPS, STATE)),
         Tensor("ssm_dt", (*_ROWS, HEADS)),
     ]
-    uses = [Use(part, ((part.dims[2], IN_WIDTH),)) for part in parts]
+    uses = [Use(part).renamed((part.dims[2], IN_WIDTH)) for part in parts]
     linear(ctx, "in_proj", x, (d.HIDDEN,), (IN_WIDTH,), uses, bias)
     return [with_adapter(ctx, "in_proj", part) for part in parts]
 

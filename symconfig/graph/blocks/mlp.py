@@ -46,7 +46,7 @@ def mlp(
             x,
             inner=x.dims[-1:],
             width=(fused,),
-            outputs=[Use(gate, ((width, fused),)), Use(up, ((width, fused),))],
+            outputs=[Use(gate).renamed((width, fused)), Use(up).renamed((width, fused))],
             bias=bias,
         )
         gate, up = (with_adapter(ctx, f"{prefix}gate_up_proj", part) for part in (gate, up))

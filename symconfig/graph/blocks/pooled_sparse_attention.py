@@ -80,7 +80,7 @@ def _chosen_by_head(ctx: Context, x: Tensor, q: Tensor, k: Tensor) -> Tensor:
     for one in (q, k):
         linear(ctx, f"{one.name}_proj", x, (d.HIDDEN,), one.dims[2:], [Use(one)])
     q, k = (_turned(ctx, norm(ctx, f"{one.name}_norm", one, DIM, "qk_norm")) for one in (q, k))
-    keys, scores = Use(k, ((d.SEQUENCE, d.KEYS),)), Tensor("index_scores", (*_ROWS, HEADS, d.RUNS), Element.FP32)
+    keys, scores = Use(k).renamed((d.SEQUENCE, d.KEYS)), Tensor("index_scores", (*_ROWS, HEADS, d.RUNS), Element.FP32)
     if ctx.how.attention.choosing is Choosing.MASKED:
         every = Tensor("index_token_scores", (*_ROWS, HEADS, d.KEYS), Element.FP32)
         ctx.build.product("index_q_k", Use(q), keys, (DIM,), every)

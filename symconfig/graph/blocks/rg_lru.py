@@ -34,7 +34,7 @@ def rg_lru(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     scanned = Tensor("scanned", mixed.dims)
     ctx.build.elementwise(
         "scan",
-        [mixed, *(Use(each, ((BLOCK_OUT, BLOCK),)) for each in gates)],
+        [mixed, *(Use(each).renamed((BLOCK_OUT, BLOCK)) for each in gates)],
         scanned,
         saves=[mixed, *gates, scanned],
         weights=[ctx.weight("recurrent_param", d.HEADS, BLOCK)],

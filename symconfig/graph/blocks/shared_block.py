@@ -38,7 +38,7 @@ def called(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         done = _mlp(ctx, attended)
     ctx.again = kind.again
     out = Tensor("shared_out", x.dims)
-    linear(ctx, "shared_projection", done, (d.HIDDEN,), (PROJECTED,), [Use(out, ((d.HIDDEN, PROJECTED),))])
+    linear(ctx, "shared_projection", done, (d.HIDDEN,), (PROJECTED,), [Use(out).renamed((d.HIDDEN, PROJECTED))])
     return out
 
 
@@ -75,7 +75,7 @@ def _projected(
     """Project, with what low-rank matrices of the calling layer's own add. fused: the width of all."""
 
     def uses(given: Sequence[Tensor]) -> list[Use]:
-        return [Use(one, ((one.dims[-1], fused),) if fused else ()) for one in given]
+        return [Use(one).renamed((one.dims[-1], fused)) if fused else Use(one) for one in given]
 
     width = (fused,) if fused else outs[0].dims[2:]
     linear(ctx, f"{name}_proj", x, x.dims[-1:], width, uses(outs), bias)

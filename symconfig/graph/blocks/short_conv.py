@@ -26,7 +26,7 @@ def short_conv(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """
     rows, bias = x.dims[:-1], BIAS in ctx.model.mixer(NAME).switches
     before, behind, value = (Tensor(name, (*rows, WIDTH)) for name in ("conv_b", "conv_c", "conv_x"))
-    uses = [Use(part, ((WIDTH, JOINED),)) for part in (before, behind, value)]
+    uses = [Use(part).renamed((WIDTH, JOINED)) for part in (before, behind, value)]
     linear(ctx, "in_proj", x, (d.HIDDEN,), (JOINED,), uses, bias)
     before, behind, value = (with_adapter(ctx, "in_proj", part) for part in (before, behind, value))
     product, gated = (Tensor(name, value.dims) for name in ("conv_product", "conv_gated"))

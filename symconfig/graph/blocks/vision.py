@@ -61,7 +61,7 @@ class _Tower:
         return name if self.split else _WHOLE(name)
 
     def weight(self, name: str, *dims: str) -> Weight:
-        return replace(self.ctx.weight(name, *dims), frozen=self.frozen)
+        return replace(self.ctx.weight(name, *dims), gradient=not self.frozen)
 
     def linear(
         self, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use], bias: bool
@@ -95,10 +95,8 @@ def embedding(ctx: Context) -> Block:
     tower.linear("patch_embedding", pixels, (PIXELS,), (HIDDEN,), [Use(x)], vision.patch_bias)
     dims = (*_ROWS, tower.sequence, HIDDEN)
     if vision.class_token:
-        token, patches = tower.weight("class_token", HIDDEN), [(PATCHES, SEQUENCE)]
-        x = build.elementwise(
-            "class_token", [Use(x, tuple(patches))], Tensor("with_class", dims), weights=[token], linear=True
-        )
+        token, patches = tower.weight("class_token", HIDDEN), Use(x).renamed((PATCHES, SEQUENCE))
+        x = build.elementwise("class_token", [patches], Tensor("with_class", dims), weights=[token], linear=True)
     if vision.num_position_embeddings:
         table = tower.weight("position_embedding", POSITIONS, HIDDEN)
         x = build.elementwise("positions", [x], Tensor("positioned", dims), weights=[table], linear=True)
@@ -163,7 +161,7 @@ def _projections(tower: _Tower, x: Tensor) -> list[Tensor]:
     fused = tower.vision.fused_qkv or tower.split
     parts = [Tensor(name, (*x.dims[:-1], heads, HEAD_DIM), storage="qkv" if fused else "") for name in "qkv"]
     if fused:
-        tower.linear("qkv", x, (HIDDEN,), (qkv,), [Use(part, ((heads, qkv),)) for part in parts], bias)
+        tower.linear("qkv", x, (HIDDEN,), (qkv,), [Use(part).renamed((heads, qkv)) for part in parts], bias)
         return parts
     for part in parts:
         tower.linear(f"{part.name}_proj", x, (HIDDEN,), (heads, HEAD_DIM), [Use(part)], bias)
@@ -172,18 +170,18 @@ def _projections(tower: _Tower, x: Tensor) -> list[Tensor]:
 
 def _core(tower: _Tower, q: Tensor, k: Tensor, v: Tensor, keys: str) -> Tensor:
     """Return softmax(q k') v for each head, under no mask. keys: of a query."""
-    build, renamed, o = tower.ctx.build, ((tower.sequence, keys),), Tensor("attention_heads", q.dims)
+    build, o = tower.ctx.build, Tensor("attention_heads", q.dims)
+    over, values = (Use(one).renamed((tower.sequence, keys)) for one in (k, v))
     heads = q.dims[-2]
     with build.module("core_attn"):
         if tower.ctx.how.attention.kernel is Kernel.FLASH:
             statistics = Tensor("softmax_statistics", (*q.dims[:-2], heads), Element.FP32)
-            over = Use(k, renamed), Use(v, renamed)
-            return build.attention("flash_attention", Use(q), *over, o, statistics, keys, among=keys)
+            return build.attention("flash_attention", Use(q), over, values, o, statistics, keys, among=keys)
         square = (*_ROWS, heads, tower.sequence, keys)
-        scores = build.product("scores", Use(q), Use(k, renamed), (HEAD_DIM,), Tensor("scores", square))
+        scores = build.product("scores", Use(q), over, (HEAD_DIM,), Tensor("scores", square))
         weights = Tensor("attention_weights", square)
         build.elementwise("softmax", [scores], weights, saves=[weights], whole=(keys,), reduces={keys: 2})
-        return build.product("context", Use(weights), Use(v, renamed), (keys,), o)
+        return build.product("context", Use(weights), values, (keys,), o)
 
 
 def _mlp(tower: _Tower, prefix: str, x: Tensor, outer: str, width: str, gated: tuple[bool, bool]) -> Tensor:
@@ -225,7 +223,7 @@ def projector(ctx: Context) -> Block:
         x = replace(tower, frozen=vision.frozen or ctx.frozen).norm("norm_after", x, (HIDDEN,))
     if vision.class_token:
         kept = Tensor("without_class", (*_ROWS, PATCHES, HIDDEN))
-        x = ctx.build.elementwise("drop_class", [Use(x, ((SEQUENCE, PATCHES),))], kept, linear=True)
+        x = ctx.build.elementwise("drop_class", [Use(x).renamed((SEQUENCE, PATCHES))], kept, linear=True)
     out = _steps(tower, "projector", x, vision.projector)
     return ctx.build.block(kinds.PROJECTOR, [given], [out], Place.ENCODER, leaves=leaves)
 

@@ -65,7 +65,7 @@ def _from_mix(ctx: Context, name: str, x: Tensor, before: Tensor, width: str, pa
     ctx.build.elementwise(f"{name}_mix", [x, before], mixed, saves=saves, weights=[mix], traffic=(2, 2))
     gate = width == GATE_WIDTH
     out = Tensor(name, x.dims if gate else (*_ROWS, width))
-    linear(ctx, name, mixed, (d.HIDDEN,), (width,), [Use(out, ((d.HIDDEN, width),) if gate else ())])
+    linear(ctx, name, mixed, (d.HIDDEN,), (width,), [Use(out).renamed((d.HIDDEN, width)) if gate else Use(out)])
     return with_adapter(ctx, name, out)
 
 

@@ -10,11 +10,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
+from symconfig.graph.operator import Use, Work
 from symconfig.graph.program.functions import Function
 from symconfig.graph.program.functions import others as factors
 from symconfig.graph.program.nest import loops_of, operator, splits_of, without
-from symconfig.graph.program.program import Operator, Split, Work
-from symconfig.graph.program.use import Use
+from symconfig.graph.program.program import Operator, Split
 
 Over = str | Sequence[str]  # a dim may be a product of several loops
 
@@ -258,7 +258,7 @@ def route(name: str, logits: Use, outputs: Sequence[Use], over: str, *, path: st
     op = operator(name, Work.MEMORY, (logits,), outputs[0], saves=(logits, *outputs[1:]), whole=(over,), path=path)
     chosen = without(loops_of(outputs), logits.loops)
     splits = tuple(split for split in op.splits if not set(split.loops) & set(chosen))
-    return replace(op, outputs=tuple(use.operand() for use in outputs), splits=splits)
+    return replace(op, outputs=tuple(use for use in outputs), splits=splits)
 
 
 def dispatch(name: str, x: Use, routes: Use, output: Use, slots: str, *, path: str = "") -> Operator:

@@ -7,8 +7,9 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import TypeVar
 
 from symconfig.errors import InputError, Problem
+from symconfig.graph.operator import Use, Work
 from symconfig.graph.program.order import in_order
-from symconfig.graph.program.program import Operand, Operator, Program, Work
+from symconfig.graph.program.program import Operator, Program
 
 _Name = TypeVar("_Name", bound=Hashable)
 
@@ -55,7 +56,7 @@ def _once(program: Program) -> Iterator[Problem]:
     for name in _twice(op.name for op in program.operators):
         yield Problem("two operators have the same name", field=name)
     fed = [*program.inputs, *(parameter.tensor.name for parameter in program.parameters)]
-    made = [operand.tensor for op in program.operators for operand in (*op.outputs, *op.residues)]
+    made = [operand.name for op in program.operators for operand in (*op.outputs, *op.residues)]
     for name in _twice((*fed, *made)):
         yield Problem("the tensor comes from two places", field=name)
 
@@ -66,15 +67,15 @@ def _fed(program: Program) -> Iterator[Problem]:
         if name not in program.tensors:
             yield Problem("the input is not a tensor of the program", field=name)
     there = {*program.inputs, *(parameter.tensor.name for parameter in program.parameters)}
-    there.update(operand.tensor for op in program.operators for operand in op.outputs)
+    there.update(operand.name for op in program.operators for operand in op.outputs)
     for op in program.operators:
         for operand in op.inputs:
-            if operand.tensor in program.tensors and operand.tensor not in there:
-                yield Problem("reads a tensor that is neither fed nor made", field=op.name, got=operand.tensor)
+            if operand.name in program.tensors and operand.name not in there:
+                yield Problem("reads a tensor that is neither fed nor made", field=op.name, got=operand.name)
 
 
 def _ends(program: Program) -> Iterator[Problem]:
-    made = {operand.tensor for op in program.operators for operand in op.outputs}
+    made = {operand.name for op in program.operators for operand in op.outputs}
     if not program.outputs:
         yield Problem("the program has no output", field=program.name)
     for name in program.outputs:
@@ -84,8 +85,8 @@ def _ends(program: Program) -> Iterator[Problem]:
 
 def _cycles(program: Program) -> Iterator[Problem]:
     operators = program.operators
-    reads = [[operand.tensor for operand in op.inputs] for op in operators]
-    makes = [[operand.tensor for operand in op.outputs] for op in operators]
+    reads = [[operand.name for operand in op.inputs] for op in operators]
+    makes = [[operand.name for operand in op.outputs] for op in operators]
     order = in_order(reads, makes)
     for cycle in order.cycles:
         names = [operators[index].name for index in (cycle[-1], *cycle)]
@@ -115,7 +116,7 @@ def _operator(program: Program, op: Operator) -> Iterator[Problem]:
         elif op.work is Work.MATMUL and any(loop in operand.loops for operand in op.outputs):
             yield Problem("sums over a loop of its output", field=op.name, got=loop)
     yield from _splits(op)
-    known = {operand.tensor for operand in (*op.inputs, *op.outputs, *op.residues)}
+    known = {operand.name for operand in (*op.inputs, *op.outputs, *op.residues)}
     for name in op.saves:
         if name not in known:
             yield Problem("keeps for its backward what it neither reads nor makes", field=op.name, got=name)
@@ -134,25 +135,27 @@ def _splits(op: Operator) -> Iterator[Problem]:
         yield Problem("a split is listed twice", field=op.name, got=", ".join(loops))
 
 
-def _operand(program: Program, op: Operator, operand: Operand, window: bool) -> Iterator[Problem]:
+def _operand(program: Program, op: Operator, operand: Use, window: bool) -> Iterator[Problem]:
     """Yield problems of an operand. window: its dims may be longer than the loops along them, whole strides or with
     rows that neighbours share.
 
     A dim that a split names with its loop is a piece of it (heads of a fused width), or shared along it.
     """
-    tensor = program.tensors.get(operand.tensor)
+    tensor = program.tensors.get(operand.name)
     if tensor is None:
-        yield Problem("uses an undefined tensor", field=op.name, got=operand.tensor)
+        yield Problem("uses an undefined tensor", field=op.name, got=operand.name)
         return
+    if tensor is not operand.tensor and tensor != operand.tensor:
+        yield Problem("the operand is not the tensor of its name", field=op.name, got=operand.name)
     if len(operand.loops) != len(tensor.dims):
-        got = f"{operand.tensor}[{', '.join(operand.loops)}]"
+        got = f"{operand.name}[{', '.join(operand.loops)}]"
         yield Problem("the rank does not match", field=op.name, got=got, need=f"{len(tensor.dims)} dims")
         return
     for loop in _twice(operand.loops):
-        yield Problem("a loop runs along two dims of a tensor", field=op.name, got=f"{loop} of {operand.tensor}")
+        yield Problem("a loop runs along two dims of a tensor", field=op.name, got=f"{loop} of {operand.name}")
     for loop, dim in zip(operand.loops, tensor.dims, strict=True):
         if loop not in op.loops:
-            yield Problem("a tensor's loop is missing in the nest", field=op.name, got=f"{loop} of {operand.tensor}")
+            yield Problem("a tensor's loop is missing in the nest", field=op.name, got=f"{loop} of {operand.name}")
         if loop == dim or loop not in program.sizes or dim not in program.sizes:
             continue
         turns, size = program.sizes[loop], program.sizes[dim]
@@ -160,7 +163,7 @@ def _operand(program: Program, op: Operator, operand: Operand, window: bool) -> 
         pieces = any({loop, dim} <= set(split.loops) for split in op.splits)
         longer = window and turns > 0 and size > turns and (halo or size % turns == 0)
         if turns != size and not (pieces or longer):
-            got = f"{turns} as {loop}, {size} as {dim} of {operand.tensor}"
+            got = f"{turns} as {loop}, {size} as {dim} of {operand.name}"
             yield Problem("a dim is used with two sizes", field=op.name, got=got)
 
 

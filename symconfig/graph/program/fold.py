@@ -67,8 +67,8 @@ def _parameters(program: Program, of: Sequence[int]) -> tuple[int, ...]:
     uses: dict[str, list[tuple[int, int]]] = {parameter.tensor.name: [] for parameter in program.parameters}
     for index, op in enumerate(program.operators):
         for place, operand in enumerate(op.inputs):
-            if operand.tensor in uses:
-                uses[operand.tensor].append((of[index], place))
+            if operand.name in uses:
+                uses[operand.name].append((of[index], place))
     numbers: dict[object, int] = {}
     return tuple(numbers.setdefault(tuple(sorted(use)) or name, len(numbers)) for name, use in uses.items())
 
@@ -82,15 +82,15 @@ def in_structural_order(program: Program) -> Iterable[Operator]:
     """Yield the operators in an order that the order they were given in does not change: from what ends the program
     back, each after what it reads, in the order of its inputs.
     """
-    makers = {operand.tensor: op for op in program.operators for operand in op.outputs}
-    read = {operand.tensor for op in program.operators for operand in op.inputs}
-    loose = (o.tensor for op in program.operators for o in op.outputs if o.tensor not in read)
+    makers = {operand.name: op for op in program.operators for operand in op.outputs}
+    read = {operand.name for op in program.operators for operand in op.inputs}
+    loose = (o.name for op in program.operators for o in op.outputs if o.name not in read)
     done: dict[str, Operator] = {}
     for name in (*program.outputs, *loose):
         waiting = [makers[name]] if name in makers else []
         while waiting:
             op = waiting[-1]
-            ahead = [makers[o.tensor] for o in op.inputs if o.tensor in makers]
+            ahead = [makers[o.name] for o in op.inputs if o.name in makers]
             missing = [maker for maker in ahead if maker.name not in done]
             if missing:
                 waiting += missing[::-1]
@@ -119,10 +119,10 @@ def validate(program: Program, folding: Folding) -> None:
         instance, place = _place(folding.runs, index)
         assert places.setdefault(kind, place) == place, f"{op.name} has another place than its class"
         if instance > 0:
-            read = [made.get(operand.tensor) for operand in op.inputs]
+            read = [made.get(operand.name) for operand in op.inputs]
             assert links.setdefault(kind, read) == read, f"{op.name} reads from other classes than its likes"
         for port, operand in enumerate(op.outputs):
-            made[operand.tensor] = (kind, port)
+            made[operand.name] = (kind, port)
     sizes: dict[int, tuple[int, ...]] = {}
     for parameter, kind in zip(program.parameters, folding.parameters, strict=True):
         mine = (*(program.sizes[dim] for dim in parameter.tensor.dims), int(parameter.trainable))

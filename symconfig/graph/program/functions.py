@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from symconfig.graph.program.use import Use
+from symconfig.graph.operator import Use
 
 Kept = tuple[Use, ...]
 Rule = Callable[[Sequence[Use], Use], Kept]

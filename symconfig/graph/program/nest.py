@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from symconfig.graph.program.program import Operator, Split, Work
-from symconfig.graph.program.use import Use
+from symconfig.graph.operator import Tensor, Use, Work
+from symconfig.graph.program.program import Operator, Split
 
 
 def operator(
@@ -34,12 +34,12 @@ def operator(
         name=name,
         work=work,
         loops=loops,
-        inputs=tuple(use.operand() for use in inputs),
-        outputs=(output.operand(),),
+        inputs=tuple(inputs),
+        outputs=(output,),
         splits=splits,
         contracted=tuple(contracted),
         saves=tuple(dict.fromkeys(use.name for use in saves)) if backward else (),
-        residues=tuple(use.operand() for use in residues) if backward else (),
+        residues=tuple(residues) if backward else (),
         linear=linear,
         traffic=traffic,
         attended=attended,
@@ -60,3 +60,12 @@ def without(loops: Iterable[str], these: Collection[str]) -> tuple[str, ...]:
 def splits_of(loops: Sequence[str], sums: Mapping[str, int]) -> tuple[Split, ...]:
     """Return each loop by itself; those of `sums` are reduced inside the operator."""
     return tuple(Split((loop,), sums.get(loop, 0)) for loop in dict.fromkeys((*loops, *sums)))
+
+
+def result(name: str, dims: Sequence[str], inputs: Iterable[Use], element_bytes: float | None = None) -> Tensor:
+    """Return the tensor that comes of these inputs: its gradient flows where one of theirs does; as wide as the first
+    one.
+    """
+    given = tuple(inputs)
+    width = element_bytes if element_bytes is not None else given[0].tensor.element_bytes
+    return Tensor(name, tuple(dims), width, any(use.gradient for use in given))

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from symconfig.graph.layout import FLAT, PARTIAL, WHOLE
+from symconfig.graph.operator import Tensor, Use
 from symconfig.graph.program.node import Fixed, Node, Option, Place, Port
-from symconfig.graph.program.program import Operand, Operator, Parameter, Program, Tensor
+from symconfig.graph.program.program import Operator, Parameter, Program
 
 __all__ = [
     "Fixed", "Link", "Net", "Node", "Option", "Place", "Port", "net", "operator_options",
@@ -95,9 +96,9 @@ class _Maker:
         uses: dict[str, list[tuple[int, int]]] = {}
         for index, op in enumerate(operators):
             for port, operand in enumerate(op.outputs):
-                made[operand.tensor] = (index, len(op.inputs) + port)
+                made[operand.name] = (index, len(op.inputs) + port)
             for port, operand in enumerate(op.inputs):
-                uses.setdefault(operand.tensor, []).append((index, port))
+                uses.setdefault(operand.name, []).append((index, port))
         used = {
             tensor: self._parameter(parameter, uses.get(tensor, []), place) for tensor, parameter in trainable.items()
         }
@@ -254,8 +255,8 @@ def _of_copy(program: Program, tensor: Tensor, run: int, weight: bool) -> Node:
     return Node(f"copy of {tensor.name}", options, both, run=run, weight=weight)
 
 
-def _port(program: Program, operand: Operand, options: tuple[Option, ...], output: bool) -> Port:
-    tensor = program.tensors[operand.tensor]
+def _port(program: Program, operand: Use, options: tuple[Option, ...], output: bool) -> Port:
+    tensor = program.tensors[operand.name]
     return Port(tensor, _sizes(program, tensor), tuple(_place(operand, option, output) for option in options), output)
 
 
@@ -268,11 +269,11 @@ def operator_options(program: Program, op: Operator) -> tuple[Option, ...]:
     sums, forward or backward.
     """
     splits = tuple(Option(s.loops[0], s, program.parts(s)) for s in op.splits if program.parts(s) > 1)
-    linear = op.linear and any(program.tensors[operand.tensor].gradient for operand in op.inputs)
+    linear = op.linear and any(operand.tensor.gradient for operand in op.inputs)
     return (Option("whole"), *splits, *((Option("pending"), Option("partial")) if linear else ()))
 
 
-def _place(operand: Operand, option: Option, output: bool) -> Place:
+def _place(operand: Use, option: Option, output: bool) -> Place:
     if option.split is None:
         return {"pending": Place(WHOLE, PARTIAL), "partial": Place(PARTIAL, WHOLE)}.get(
             option.name, Place(WHOLE, WHOLE)

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.graph.program.program import Operator, Parameter, Split, Tensor
+from symconfig.graph.operator import Tensor
+from symconfig.graph.program.program import Operator, Parameter, Split
 
 
 class Place(NamedTuple):

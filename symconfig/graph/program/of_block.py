@@ -1,4 +1,4 @@
-"""A block of the graph as operators of a program, but for names: what its repeats share.
+"""A block of the graph as operators of a program, by local names: what its repeats share.
 
 What an axis may split follows from the operator alone, see `_splits`.
 """
@@ -6,18 +6,14 @@ What an axis may split follows from the operator alone, see `_splits`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from symconfig.graph import dims as d
 from symconfig.graph import operator as g
-from symconfig.graph.program.program import Operand, Operator, Split, Tensor, Work
-
-_WORK = {
-    g.OpKind.MATMUL: Work.MATMUL,
-    g.OpKind.ATTENTION: Work.ATTENTION,
-    g.OpKind.ELEMENTWISE: Work.MEMORY,
-}
+from symconfig.graph.operator import Tensor, Use, Work
+from symconfig.graph.program.nest import loops_of
+from symconfig.graph.program.program import Operator, Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,73 +25,52 @@ class Numbers:
     keys: Mapping[str, float]
     along: Mapping[str, tuple[str, ...]]
 
-    def bytes(self, dims: Sequence[str], element: g.Element) -> float:
-        return prod(self.sizes[dim] for dim in dims) * g.ELEMENT_BYTES[element]
+    def elements(self, tensor: Tensor) -> int:
+        return prod(self.sizes[dim] for dim in tensor.dims)
 
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """An operator without names. Operands are indices of the template's, tensors that it saves are local names."""
-
-    op: g.Operator
-    loops: tuple[str, ...]
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    residues: tuple[int, ...]
-    saves: tuple[str, ...]
-    splits: tuple[Split, ...]
-    traffic: tuple[float, float]
-    attended: float
-    channels: float
-    backward: bool
-
-    def operator(self, prefix: str, names: Mapping[str, str], operands: Sequence[Operand]) -> Operator:
-        """Make the operator of a step. prefix: of its block's names. names: of tensors. operands: of the template, in
-        its order.
-        """
-        op = self.op
-        own = names[op.weights[0].name].removesuffix(".weight") if op.weights else ""
-        return Operator(
-            name=prefix + op.name,
-            work=_WORK[op.kind],
-            loops=self.loops,
-            inputs=tuple([operands[index] for index in self.inputs]),
-            outputs=tuple([operands[index] for index in self.outputs]),
-            splits=self.splits,
-            contracted=op.contracted,
-            saves=tuple([names[name] for name in self.saves]),
-            residues=tuple([operands[index] for index in self.residues]),
-            linear=op.linear and not op.weights,  # parts of a sum would have to be parts of the weight
-            traffic=self.traffic,
-            attended=self.attended,
-            channels=self.channels,
-            backward=self.backward,
-            path=own or joined(prefix, op.part, "").rstrip("."),
-        )
+    def bytes(self, *tensors: Tensor) -> float:
+        return sum(self.elements(tensor) * tensor.element_bytes for tensor in tensors)
 
 
 @dataclass(slots=True)
 class Template:
-    """A block for given gradients of its inputs. operands: (tensor's local name, loops). weights: with their parts."""
+    """A block for given gradients of its inputs. tensors: activations. weights: with their parts. The path of an
+    operator is the part that it is written in.
+    """
 
-    steps: list[Step] = field(default_factory=list)
-    operands: dict[tuple[str, tuple[str, ...]], int] = field(default_factory=dict)
+    operators: list[Operator] = field(default_factory=list)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     weights: dict[str, tuple[g.Weight, str]] = field(default_factory=dict)
 
-    def operand(self, name: str, loops: tuple[str, ...]) -> int:
-        return self.operands.setdefault((name, loops), len(self.operands))
-
-    def add(self, tensor: g.Tensor, flow: bool) -> None:
+    def add(self, tensor: Tensor, flow: bool) -> None:
         gradient = flow and tensor.element is not g.Element.INDEX
-        self.tensors[tensor.name] = Tensor(tensor.name, tensor.dims, g.ELEMENT_BYTES[tensor.element], gradient)
+        self.tensors[tensor.name] = Tensor(tensor.name, tensor.dims, tensor.element_bytes, gradient)
 
     @property
     def dims(self) -> set[str]:
         """Return the dims of its tensors, weights and loops."""
         tensors = {dim for tensor in self.tensors.values() for dim in tensor.dims}
         tensors |= {dim for weight, _ in self.weights.values() for dim in weight.dims}
-        return tensors | {loop for step in self.steps for loop in step.loops}
+        return tensors | {loop for op in self.operators for loop in op.loops}
+
+    def placed(self, op: Operator, prefix: str, names: Mapping[str, str], tensors: Mapping[str, Tensor]) -> Operator:
+        """Return an operator of the template as one of a program. prefix: of its block's names. names: of tensors in
+        the program.
+        """
+
+        def uses(some: Sequence[Use]) -> tuple[Use, ...]:
+            return tuple([Use(tensors[names[use.tensor.name]], use.loops) for use in some])
+
+        own = next((names[use.tensor.name] for use in op.inputs if use.tensor.name in self.weights), "")
+        return replace(
+            op,
+            name=prefix + op.name,
+            inputs=uses(op.inputs),
+            outputs=uses(op.outputs),
+            residues=uses(op.residues),
+            saves=tuple([names[name] for name in op.saves]),
+            path=own.removesuffix(".weight") or joined(prefix, op.path, "").rstrip("."),
+        )
 
 
 def joined(prefix: str, part: str, name: str) -> str:
@@ -107,15 +82,17 @@ def template(block: g.Block, flows: Sequence[bool], numbers: Numbers) -> Templat
     result = Template()
     for tensor, flow in zip(block.inputs, flows, strict=True):
         result.add(tensor, flow)
-    read = {use.tensor.name for op in block.operators for use in op.inputs}
+    read = {use.name for op in block.operators for use in op.activations}
     for op in block.operators:
-        result.steps.append(_step(result, op, read, numbers))
+        result.operators.append(_operator(result, op, read, numbers))
     return result
 
 
-def _step(known: Template, op: g.Operator, read: set[str], numbers: Numbers) -> Step:
-    """Make a step. What it makes beside its outputs and keeps is another output if someone reads it, else a residue."""
-    flows = [known.tensors[use.tensor.name].gradient and op.gradients is g.Gradients.ALL for use in op.inputs]
+def _operator(known: Template, op: g.Operator, read: set[str], numbers: Numbers) -> Operator:
+    """Make an operator. What it makes beside its outputs and keeps is another output if someone reads it, else a
+    residue.
+    """
+    flows = [known.tensors[use.name].gradient and op.gradients is g.Gradients.ALL for use in op.activations]
     backward = any(flows) or op.trainable
     for use in op.outputs:
         known.add(use.tensor, backward)
@@ -124,40 +101,38 @@ def _step(known: Template, op: g.Operator, read: set[str], numbers: Numbers) -> 
     for tensor in made:
         if backward or tensor.name in read:
             known.add(tensor, False)
-    outputs = [*op.outputs, *(g.Use(tensor) for tensor in made if tensor.name in read)]
-    residues = [g.Use(tensor) for tensor in made if tensor.name not in read and backward]
-    uses = (*op.inputs, *outputs, *residues)
+    outputs = (*op.outputs, *(Use(tensor) for tensor in made if tensor.name in read))
+    residues = tuple(Use(tensor) for tensor in made if tensor.name not in read and backward)
+    uses = (*op.activations, *outputs, *residues)
     for weight in op.weights:
         known.weights[weight.name] = (weight, op.part)
-    weights = {weight.name: numbers.along.get(weight.name, weight.dims) for weight in op.weights}
-    mine = {use.tensor.name for use in uses}
+    mine = {use.name for use in uses}
     saves = [tensor.name for tensor in kept if tensor.name in mine]
-    saves += [weight.name for weight in op.weights[:1] if any(flows) and op.kind is g.OpKind.MATMUL]
+    saves += [weight.name for weight in op.weights[:1] if any(flows) and op.work is Work.MATMUL]
     splits = tuple(_splits(op, numbers.sizes))
-    nest = (
-        *op.loops,
-        *(loop for use in uses for loop in use.dims()),
-        *(loop for split in splits for loop in split.loops),
-    )
-    return Step(
-        op=op,
+    nest = (*op.loops, *loops_of(uses), *(loop for split in splits for loop in split.loops))
+    return Operator(
+        name=op.name,
+        work=op.work,
         loops=tuple(dict.fromkeys(nest)),
-        inputs=(*(known.operand(use.tensor.name, use.dims()) for use in op.inputs),
-         *(known.operand(name, along) for name, along in weights.items())),
-        outputs=tuple(known.operand(use.tensor.name, use.dims()) for use in outputs),
-        residues=tuple(known.operand(use.tensor.name, use.dims()) for use in residues),
-        saves=tuple(saves) if backward else (),
+        inputs=tuple(Use(use.tensor, numbers.along.get(use.name, use.along)) for use in op.inputs),
+        outputs=outputs,
         splits=splits,
+        contracted=op.contracted,
+        saves=tuple(saves) if backward else (),
+        residues=residues,
+        linear=op.linear and not op.weights,  # parts of a sum would have to be parts of the weight
         traffic=_traffic(op, numbers),
         attended=numbers.keys[op.keys] if op.keys else 0.0,
         channels=_channels(op, numbers),
         backward=backward,
-    )  # fmt: skip
+        path=op.part,
+    )
 
 
 def _kept(op: g.Operator, flows: Sequence[bool]) -> tuple[g.Tensor, ...]:
     """Return what the backward needs: of a product of two activations each one for the other's gradient."""
-    if op.kind is not g.OpKind.MATMUL or len(op.inputs) == 1:
+    if op.work is not Work.MATMUL or op.weights:
         return tuple(dict.fromkeys(op.needed()))
     return tuple(use.tensor for use, other in zip(op.inputs, flows[::-1], strict=True) if other)
 
@@ -168,18 +143,18 @@ def _splits(op: g.Operator, sizes: Mapping[str, int]) -> Iterator[Split]:
     activations and along those that it sums over, but for what stays whole or goes together; rows of a weight that it
     picks by position do not.
     """
-    if op.kind is g.OpKind.MATMUL:
+    if op.work is Work.MATMUL:
         pieces: dict[str, list[str]] = {}
-        for use in (*op.inputs, *op.outputs):
-            for theirs, ours in use.names:
-                if sizes[theirs] != sizes[ours]:
-                    pieces.setdefault(ours, []).append(theirs)
+        for use in (*op.activations, *op.outputs):
+            for dim, loop in zip(use.tensor.dims, use.loops, strict=True):
+                if sizes[dim] != sizes[loop]:
+                    pieces.setdefault(loop, []).append(dim)
         for loop in op.loops:
             yield Split((loop, *dict.fromkeys(pieces.get(loop, ()))))
         return
     groups = list(op.together)
     bound = {loop for group in groups for loop in group}
-    along = {loop for use in (*op.inputs, *op.outputs) for loop in use.dims()} | set(op.contracted)
+    along = {loop for use in (*op.activations, *op.outputs) for loop in use.loops} | set(op.contracted)
     sums = dict(op.reduces)
     for loop in op.loops:
         if loop in bound:
@@ -191,9 +166,9 @@ def _splits(op: g.Operator, sizes: Mapping[str, int]) -> Iterator[Split]:
 
 def _channels(op: g.Operator, numbers: Numbers) -> float:
     """Return the channels of q k' and of p v."""
-    if op.kind is not g.OpKind.ATTENTION:
+    if op.work is not Work.ATTENTION:
         return 0.0
-    return float(sum(numbers.sizes[op.inputs[position].tensor.dims[-1]] for position in (0, 2)))
+    return float(sum(numbers.sizes[dim] for dim in op.channels_of))
 
 
 def _traffic(op: g.Operator, numbers: Numbers) -> tuple[float, float]:
@@ -201,18 +176,15 @@ def _traffic(op: g.Operator, numbers: Numbers) -> tuple[float, float]:
     it writes: a table's rows.
     """
     forward, backward = (float(times) for times in op.traffic)
-    weights = sum(numbers.bytes(weight.dims, g.Element.ACTIVATION) for weight in op.weights)
-    moved = sum(numbers.bytes(use.tensor.dims, use.tensor.element) for use in (*op.inputs, *op.outputs))
-    written = sum(numbers.bytes(use.tensor.dims, use.tensor.element) for use in op.outputs)
+    weights = sum(numbers.elements(weight) for weight in op.weights) * g.ELEMENT_BYTES[g.Element.ACTIVATION]
+    written = numbers.bytes(*(use.tensor for use in op.outputs))
+    moved = numbers.bytes(*(use.tensor for use in op.activations)) + written
     if op.sorts:
-        slots = next(use for use in (*op.inputs, *op.outputs) if d.SLOTS in use.tensor.dims)
-        more = op.sorts * numbers.bytes(slots.tensor.dims, slots.tensor.element) / moved
+        slots = next(use for use in (*op.activations, *op.outputs) if d.SLOTS in use.tensor.dims)
+        more = op.sorts * numbers.bytes(slots.tensor) / moved
         return forward + more, backward + more
-    between = [
-        sum(each.passes[way] * numbers.bytes(each.tensor.dims, each.tensor.element) for each in op.scratch) / moved
-        for way in (0, 1)
-    ]
+    between = [sum(each.passes[way] * numbers.bytes(each.tensor) for each in op.scratch) / moved for way in (0, 1)]
     forward, backward = forward + between[0], backward + between[1]
-    if op.kind is not g.OpKind.ELEMENTWISE or weights <= written:
+    if op.work is not Work.MEMORY or weights <= written:
         return forward, backward
     return forward * (moved + written) / (moved + weights), backward

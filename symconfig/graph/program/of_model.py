@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from symconfig.descriptor.job import Packing
 from symconfig.descriptor.model import ModelDescriptor
@@ -13,8 +13,9 @@ from symconfig.graph import operator as g
 from symconfig.graph.attended import keys
 from symconfig.graph.implementation import Implementation
 from symconfig.graph.model import blocks, dim_sizes
-from symconfig.graph.program.of_block import Numbers, Step, Template, joined, template
-from symconfig.graph.program.program import Operand, Operator, Parameter, Program, Tensor
+from symconfig.graph.operator import Tensor
+from symconfig.graph.program.of_block import Numbers, Template, joined, template
+from symconfig.graph.program.program import Operator, Parameter, Program
 
 _TABLE, _HEAD = "word_embedding.weight", "lm_head.weight"
 _SLOTS_A_FILLER = 64  # at most one slot of so many is left empty: 1.6 % of the experts' work, chosen
@@ -163,7 +164,6 @@ class _Placed:
     prefix: str
     first: int
     names: Mapping[str, str]
-    operands: Sequence[Operand]
 
 
 @dataclass(slots=True)
@@ -195,12 +195,11 @@ class _Unrolled:
         for local, tensor in like.tensors.items():
             name = names[local]
             if name not in self.tensors:
-                self.tensors[name] = Tensor(name, tensor.dims, tensor.element_bytes, tensor.gradient)
+                self.tensors[name] = replace(tensor, name=name)
         for local, (weight, part) in like.weights.items():
             names[local] = self._parameter(weight, owner if weight.shared else prefix, part)
-        operands = [Operand(names[local], loops) for local, loops in like.operands]
-        self.placed.append(_Placed((kind, flows), prefix, len(self.operators), names, operands))
-        self.operators.extend(step.operator(prefix, names, operands) for step in like.steps)
+        self.placed.append(_Placed((kind, flows), prefix, len(self.operators), names))
+        self.operators.extend(like.placed(op, prefix, names, self.tensors) for op in like.operators)
         self.losses.extend(names[tensor.name] for tensor in block.losses)
         self.made |= {local: name for local, name in names.items() if local not in inside}
         return names[block.outputs[0].name]
@@ -213,8 +212,9 @@ class _Unrolled:
             templates = {kind: template(self.blocks[kind[0]], kind[1], numbers) for kind in templates}
         changed = {kind: _changed(self.templates[kind], other) for kind, other in templates.items()}
         for block in self.placed:
-            for at, step in changed[block.kind]:
-                result[block.first + at] = step.operator(block.prefix, block.names, block.operands)
+            like = templates[block.kind]
+            for at in changed[block.kind]:
+                result[block.first + at] = like.placed(like.operators[at], block.prefix, block.names, self.tensors)
         return tuple(result), set().union(*(kind.dims for kind in templates.values()))
 
     def _parameter(self, weight: g.Weight, prefix: str, part: str) -> str:
@@ -225,14 +225,13 @@ class _Unrolled:
             return _TABLE
         name = joined(prefix, part, weight.name)
         if name not in self.parameters:
-            wide = g.FOUR_BIT_BYTES if weight.quantised else g.ELEMENT_BYTES[g.Element.ACTIVATION]
-            tensor = Tensor(name, weight.dims, wide, not weight.frozen)
+            tensor = Tensor(name, weight.dims, weight.element_bytes, weight.gradient)
             self.parameters[name] = Parameter(tensor, not weight.frozen, name)
             self.tensors[name] = tensor
         return name
 
 
-def _changed(old: Template, new: Template) -> list[tuple[int, Step]]:
-    """Return the steps of a template that differ from those of the same block under other numbers."""
-    pairs = zip(old.steps, new.steps, strict=True)
-    return [(at, step) for at, (before, step) in enumerate(pairs) if before != step]
+def _changed(old: Template, new: Template) -> list[int]:
+    """Return the operators of a template that differ from those of the same block under other numbers."""
+    pairs = zip(old.operators, new.operators, strict=True)
+    return [at for at, (before, op) in enumerate(pairs) if before is not op and before != op]

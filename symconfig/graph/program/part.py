@@ -10,10 +10,10 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
+from symconfig.graph.operator import Tensor, Use, Work
 from symconfig.graph.program.nest import operator
-from symconfig.graph.program.program import Operator, Parameter, Program, Tensor, Work
+from symconfig.graph.program.program import Operator, Parameter, Program
 from symconfig.graph.program.signature import Signatures
-from symconfig.graph.program.use import Use
 
 
 @dataclass
@@ -28,14 +28,14 @@ class Parts:
 
     def __post_init__(self) -> None:
         operators = self.program.operators
-        self.made = {operand.tensor: index for index, op in enumerate(operators) for operand in op.outputs}
-        self.last = {operand.tensor: index for index, op in enumerate(operators) for operand in op.inputs}
+        self.made = {operand.name: index for index, op in enumerate(operators) for operand in op.outputs}
+        self.last = {operand.name: index for index, op in enumerate(operators) for operand in op.inputs}
         names = {parameter.tensor.name for parameter in self.program.parameters}
         self.uses = {}
         for index, op in enumerate(operators):
             for operand in op.inputs:
-                if operand.tensor in names:
-                    self.uses[operand.tensor] = self.uses.get(operand.tensor, (index, index))[0], index
+                if operand.name in names:
+                    self.uses[operand.name] = self.uses.get(operand.name, (index, index))[0], index
         signatures = Signatures(self.program)
         self._kinds = [signatures.number(op) for op in operators]
 
@@ -58,18 +58,18 @@ class Parts:
         tensors = dict(whole.tensors)
         received = [self._passed(name, Work.RECEIVE, tensors) for name in self.crossing(start)]
         sent = [self._passed(name, Work.SEND, tensors) for name in self.crossing(stop)]
-        read = {operand.tensor for op in inside for operand in op.inputs}
-        made = {operand.tensor for op in inside for operand in op.outputs}
+        read = {operand.name for op in inside for operand in op.inputs}
+        made = {operand.name for op in inside for operand in op.outputs}
         return replace(
             whole,
             name=f"{whole.name}, operators {start + 1} to {stop}"
             if (start, stop) != (0, len(whole.operators))
             else whole.name,
             tensors=tensors,
-            inputs=(*(name for name in whole.inputs if name in read), *(op.inputs[0].tensor for op in received)),
+            inputs=(*(name for name in whole.inputs if name in read), *(op.inputs[0].name for op in received)),
             parameters=tuple(self._read(start, stop)),
             operators=(*received, *inside, *sent),
-            outputs=(*(name for name in whole.outputs if name in made), *(op.outputs[0].tensor for op in sent)),
+            outputs=(*(name for name in whole.outputs if name in made), *(op.outputs[0].name for op in sent)),
         )
 
     def key(self, start: int, stop: int) -> Hashable:
@@ -77,7 +77,7 @@ class Parts:
         numbers: dict[str, int] = {}
         inside = zip(self.program.operators[start:stop], self._kinds[start:stop], strict=True)
         rows = tuple(
-            (kind, *(numbers.setdefault(o.tensor, len(numbers)) for o in (*op.inputs, *op.outputs)))
+            (kind, *(numbers.setdefault(o.name, len(numbers)) for o in (*op.inputs, *op.outputs)))
             for op, kind in inside
         )
         ends = []
@@ -89,7 +89,7 @@ class Parts:
         return rows, tuple(ends), shared
 
     def _read(self, start: int, stop: int) -> Sequence[Parameter]:
-        read = {operand.tensor for op in self.program.operators[start:stop] for operand in op.inputs}
+        read = {operand.name for op in self.program.operators[start:stop] for operand in op.inputs}
         return [parameter for parameter in self.program.parameters if parameter.tensor.name in read]
 
     def _passed(self, name: str, work: Work, tensors: dict[str, Tensor]) -> Operator:

@@ -1,41 +1,17 @@
 """A program of operators over named dims, with the numbers of its dims: whatever its source, and nothing about meshes.
 
-Every dim has one size in the whole program. An operator is a loop nest; each of its operands says which loop runs along
-which dim of the tensor, so that a tensor's dim may have another name inside an operator (keys are a sequence seen by
-the queries). What a mesh axis may split is the operator's own statement: its `splits`.
+Every dim has one size in the whole program. An operator is a loop nest; each of its operands, the uses of tensors, says
+which loop runs along which dim of the tensor, so that a tensor's dim may have another name inside an operator (keys are
+a sequence seen by the queries). What a mesh axis may split is the operator's own statement: its `splits`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from math import gcd, prod
 
-
-class Work(StrEnum):
-    """The kind of work that an operator's seconds are made of."""
-
-    MATMUL = "matmul"  # two operands multiplied and summed over `contracted`; a convolution is one, too
-    ATTENTION = "attention"  # fused: softmax(q k') v, nothing of size queries x keys in memory
-    MEMORY = (
-        "memory"  # bound by reading its inputs and writing its outputs: element-wise, norms, look-ups, permutations
-    )
-    RECEIVE = "receive"  # from the stage before it, and the gradient back
-    SEND = "send"  # to the next stage
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """An activation, an input of the program, or a parameter.
-
-    gradient: something flows back through it; not so for ids, masks and what comes of frozen weights only.
-    """
-
-    name: str
-    dims: tuple[str, ...]
-    element_bytes: float = 2.0
-    gradient: bool = True
+from symconfig.graph.operator import Nest, Tensor, Use
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +26,6 @@ class Parameter:
     trainable: bool = True
     path: str = ""
     shape: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """A tensor as an operator sees it: for each of the tensor's dims the loop that runs along it.
-
-    Where a split names both, they may differ in size: heads are pieces of a fused width, key/value heads are shared.
-    """
-
-    tensor: str
-    loops: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,28 +46,19 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
-    """One operator.
+class Operator(Nest):
+    """One operator of a program.
 
-    loops: all loops of its nest; a product's work is counted by those that its first two inputs run along.
-    contracted: those that a product sums away. saves: tensors that its backward reads:
-    inputs, outputs, or `residues`. residues: tensors that exist for the backward only (masks, statistics), as operands.
-    linear: sum(f(parts)) = f(sum(parts)) over its inputs together, as for an addition, a copy or a scaling, so that it
-    may run on partial sums. traffic: (forward, backward) bytes moved over those of reading and writing each once.
-    attended, channels: of attention, keys that a query attends to in the mean, and channels of q k' plus those of p v.
-    backward: False where it has none (an operator on ids). path: of the module it is part of, in its source.
+    saves: tensors that its backward reads: inputs, outputs, or `residues`. residues: tensors that exist for the
+    backward only (masks, statistics), as uses. traffic: (forward, backward) bytes moved over those of reading and
+    writing each once. attended, channels: of attention, keys that a query attends to in the mean, and channels of q k'
+    plus those of p v. backward: False where it has none (an operator on ids). path: of the module it is part of, in its
+    source.
     """
 
-    name: str
-    work: Work
-    loops: tuple[str, ...]
-    inputs: tuple[Operand, ...]
-    outputs: tuple[Operand, ...]
-    splits: tuple[Split, ...]
-    contracted: tuple[str, ...] = ()
+    splits: tuple[Split, ...] = ()
     saves: tuple[str, ...] = ()
-    residues: tuple[Operand, ...] = ()
-    linear: bool = False
+    residues: tuple[Use, ...] = ()
     traffic: tuple[float, float] = (1.0, 1.0)
     attended: float = 0.0
     channels: float = 0.0

@@ -59,7 +59,7 @@ class Chain:
         stride = 1 + max((len(op.inputs) + len(op.outputs) for op in program.operators), default=0)
         for index, op in enumerate(program.operators):
             for place, operand in enumerate(op.inputs):
-                name = operand.tensor
+                name = operand.name
                 tensors[index, place] = number.setdefault(name, len(number))
                 if name in made:
                     maker, at = made[name]
@@ -68,7 +68,7 @@ class Chain:
                     maker, at = made[name] = (index, len(op.outputs) + place)
                 distance[index, place] = (index - maker) * stride + at
             for place, operand in enumerate(op.outputs):
-                made[operand.tensor] = (index, place)
+                made[operand.name] = (index, place)
         crossing = Crossing(program).bytes(program)
         return Chain(np.array(kinds, np.int64), tensors, makers, distance, crossing)
 
@@ -93,8 +93,8 @@ class Crossing:
     """
 
     def __init__(self, program: Program) -> None:
-        made = {operand.tensor: index for index, op in enumerate(program.operators) for operand in op.outputs}
-        last = {operand.tensor: index for index, op in enumerate(program.operators) for operand in op.inputs}
+        made = {operand.name: index for index, op in enumerate(program.operators) for operand in op.outputs}
+        last = {operand.name: index for index, op in enumerate(program.operators) for operand in op.inputs}
         kinds: dict[tuple[tuple[str, ...], float], int] = {}
         names = [name for name in made if name in last]
         tensors = [program.tensors[name] for name in names]

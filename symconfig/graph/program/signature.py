@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from symconfig.graph.program.program import Operand, Operator, Program
+from symconfig.graph.operator import Use
+from symconfig.graph.program.program import Operator, Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ _MADE = Origin()
 
 def origins(program: Program) -> dict[str, Origin]:
     """Return the origin of every tensor that is not just made by one operator and read by others."""
-    uses = Counter(operand.tensor for op in program.operators for operand in op.inputs)
+    uses = Counter(operand.name for op in program.operators for operand in op.inputs)
     result = {name: Origin(ends=True) for name in program.outputs}
     result |= {name: Origin(fed=True, ends=name in result, shared=uses[name] > 1) for name in program.inputs}
     for parameter in program.parameters:
@@ -61,7 +62,7 @@ class Signatures:
         seen = []
         place: dict[str, int] = {}
         for operand in (*op.inputs, *op.outputs, *op.residues):
-            name = operand.tensor
+            name = operand.name
             tensor = tensors[name]
             first = place.setdefault(name, len(place))
             seen.append((operand.loops, tensor.dims, tensor.element_bytes, tensor.gradient, origin.get(name), first))
@@ -82,17 +83,17 @@ def structure(program: Program, op: Operator, origin: dict[str, Origin]) -> Hash
         loops.setdefault(name, len(loops))
     tensors: dict[str, int] = {}
     for operand in operands:
-        tensors.setdefault(operand.tensor, len(tensors))
+        tensors.setdefault(operand.name, len(tensors))
 
-    def seen(operand: Operand) -> Hashable:
-        tensor = program.tensors[operand.tensor]
+    def seen(operand: Use) -> Hashable:
+        tensor = program.tensors[operand.name]
         return (
-            tensors[operand.tensor],
+            tensors[operand.name],
             tuple(loops[loop] for loop in operand.loops),
             tuple((program.sizes[dim], dim in program.batch) for dim in tensor.dims),
             tensor.element_bytes,
             tensor.gradient,
-            origin.get(operand.tensor, _MADE),
+            origin.get(operand.name, _MADE),
         )
 
     return (

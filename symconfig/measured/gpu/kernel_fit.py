@@ -8,14 +8,14 @@ from fractions import Fraction
 
 import numpy as np
 
-from symconfig.cost import compiled
+from symconfig.cost.kernels import traffic_s
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Constants, Machine, Number, constants, machine
 from symconfig.cost.work import work_seconds
 from symconfig.descriptor.cluster import ClusterDescriptor, Kernels
 from symconfig.errors import InputError, Problem
 from symconfig.frameworks.megatron.behaviour import MEGATRON
-from symconfig.graph.derived import AttentionWork, DerivedBlock, Matmul, Phase, Traffic, Work
+from symconfig.graph.derived import AttentionWork, DerivedBlock, Matmul, Phase, Task, Traffic
 from symconfig.graph.monomial import ONE, Monomial
 from symconfig.graph.operator import Element
 from symconfig.graph.scheme import Scheme
@@ -103,7 +103,7 @@ def model_seconds(kernels: Sequence[Kernel], cluster: ClusterDescriptor, values:
     precisions = [_precision(kernel, cluster) for kernel in kernels]
     for precision in set(precisions):
         mine = [index for index, each in enumerate(precisions) if each == precision]
-        work: list[Work] = []
+        work: list[Task] = []
         numbers: dict[str, float] = {"tp": 1.0}
         for index in mine:
             work.append(_work(str(index), kernels[index], numbers))
@@ -132,7 +132,7 @@ def _cast_s(kernel: Kernel, rates: Machine) -> Number:
     if not isinstance(kernel, CastProduct) or not kernel.low:
         return 0.0
     moved = rates.cast_bytes * kernel.batch * kernel.m * kernel.k
-    seconds: Number = compiled.traffic_s(moved, rates.hbm_bytes_per_s, rates.launch_s)
+    seconds: Number = traffic_s(rates, moved)
     return seconds
 
 
@@ -148,7 +148,7 @@ def _precision(kernel: Kernel, cluster: ClusterDescriptor) -> str:
     return kernel.dtype if isinstance(kernel, Product) else "bf16" if cluster.gpu.peak_flops.bf16 else "fp16"
 
 
-def _work(op: str, kernel: Kernel, numbers: dict[str, float]) -> Work:
+def _work(op: str, kernel: Kernel, numbers: dict[str, float]) -> Task:
     """State the kernel's work as the graph would; `numbers` gets the values of the symbols that it needs."""
 
     def size(value: int) -> Monomial:

@@ -193,7 +193,7 @@ def _stream(
     what = model.norm.value if op.name.endswith("norm") else "glu" if model.gated_mlp else "gelu"
     if not op.name.endswith(("norm", "activation")):
         return
-    columns = numbers.get(last := op.outputs[0].dims()[-1], 0.0)
+    columns = numbers.get(last := op.outputs[0].loops[-1], 0.0)
     for axis in scheme.parts(op).get(last, ()):
         columns /= numbers[axis]
     moved = sum(size.value(numbers) for size, element in work.moved if element is Element.ACTIVATION)

@@ -12,10 +12,11 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, SymconfigError
+from symconfig.format import grouped, picked
+from symconfig.plans.beside import DEGREES
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.grid import Block, Grid
-from symconfig.report.page.drawn import roofline, schedule
-from symconfig.report.page.packed import packed
+from symconfig.report.page.drawn import packed, roofline, schedule
 from symconfig.report.page.pictures import Picture
 from symconfig.report.table import blocks, headline, others_text
 from symconfig.report.timeline.seen import seen
@@ -48,22 +49,14 @@ def plan_data(plan: Plan, files: Mapping[str, str], before: Sequence[Block] = ()
         "limits": _limits(plan.model, plan.job),
         "ranks": _ranks(plan, point.request.framework.dense_grid, point.request.framework.expert_grid),
         "exchanges": [
-            {
-                "kind": one.kind,
-                "axes": list(one.axes),
-                "level": one.level,
-                "bytes": one.bytes,
-                "seconds": one.seconds,
-                "exposed_s": one.exposed_s,
-            }
+            {"kind": one.kind, "axes": list(one.axes), **picked(one, "level", "bytes", "seconds", "exposed_s")}
             for one in exchanges(point, parts, plan.cluster)
         ],
         "levels": [level.name for level in plan.cluster.levels],
         "schedule": _schedule(plan),
         "roofline": roofline(point, parts),
         "sensitivity": [
-            {"name": one.name, "says": one.says, "uncertainty": one.uncertainty, "low": one.low, "high": one.high}
-            for one in sensitivities(point, plan.cluster)
+            picked(one, "name", "says", "uncertainty", "low", "high") for one in sensitivities(point, plan.cluster)
         ],
         "files": [{"name": name, "text": text} for name, text in files.items()],
     }
@@ -98,7 +91,9 @@ def report_data(title: str, blocks: Sequence[Block], pictures: Sequence[Picture]
 
 
 def _block(block: Block) -> dict[str, Any]:
-    return _grid(block) if isinstance(block, Grid) else {"text": str(block)}
+    return (
+        picked(block, "title", "headers", "rows", "left", "marked") if isinstance(block, Grid) else {"text": str(block)}
+    )
 
 
 def sentence(plan: Plan) -> str:
@@ -167,9 +162,7 @@ def _shown(plan: Plan) -> Iterator[tuple[str, Candidate]]:
     named = [(str(number), one) for number, one in enumerate((plan.best, *plan.alternatives), 1)]
     others = {"simplest": plan.beside.simplest, "fastest": plan.beside.fastest, "all options": plan.beside.free}
     named += [(name, one) for name, one in others.items() if one is not None]
-    names: dict[object, list[str]] = {}
-    for name, one in named:
-        names.setdefault((one.parallel, one.batch, one.options), []).append(name)
+    names = grouped(((one.parallel, one.batch, one.options), name) for name, one in named)
     first = {every[0]: ", ".join(every) for every in names.values()}
     yield from ((first[name], one) for name, one in named if name in first)
 
@@ -179,7 +172,7 @@ def _candidate(name: str, one: Candidate) -> dict[str, Any]:
     judged = one.judged
     return {
         "name": name,
-        "degrees": {"tp": p.tp, "pp": p.pp, "vpp": p.vpp, "cp": p.cp, "ep": p.ep, "etp": p.etp, "dp": p.dp},
+        "degrees": picked(p, *DEGREES),
         "micro": one.batch.micro,
         "zero": o.zero_stage,
         "recompute": o.recompute.text,
@@ -195,20 +188,10 @@ def _candidate(name: str, one: Candidate) -> dict[str, Any]:
     }
 
 
-def _grid(grid: Grid) -> dict[str, Any]:
-    return {
-        "title": grid.title,
-        "headers": list(grid.headers),
-        "rows": [list(row) for row in grid.rows],
-        "left": list(grid.left),
-        "marked": grid.marked,
-    }
-
-
 def _ranks(plan: Plan, *grids: Sequence[str]) -> dict[str, Any]:
     """Return each axis of the rank grids with its size and the distance of its neighbours."""
     p = plan.best.parallel
-    sizes = {"tp": p.tp, "pp": p.pp, "cp": p.cp, "ep": p.ep, "etp": p.etp, "dp": p.dp, "edp": p.edp}
+    sizes = picked(p, *DEGREES, "edp")
     axes: dict[str, dict[str, Any]] = {}
     for grid in grids:
         stride = 1

@@ -1,17 +1,18 @@
-"""What the page draws of a plan's step: the events of its schedule, and its operators under the roofline."""
+"""What the page draws of a step: the events of its schedule, its operators under the roofline; arrays as text."""
 
 from __future__ import annotations
 
-from typing import Any
+import zlib
+from base64 import b64encode
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from symconfig.cost.flops import work_flops
 from symconfig.graph.derived import AttentionWork, Matmul
 from symconfig.graph.operator import ELEMENT_BYTES, Element
-from symconfig.report.page.packed import packed
-from symconfig.report.timeline.chart import Chart
-from symconfig.report.timeline.kinds import LOOKS
+from symconfig.report.timeline.chart import LOOKS, Chart
 from symconfig.solve.detail import Detail
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import lattice
@@ -50,10 +51,8 @@ def schedule(chart: Chart) -> dict[str, Any]:
 
 
 def _memory(chart: Chart, stage: int) -> dict[str, Any]:
-    """Return a stage's bytes from each second on.
-
-    Of very many steps the most of each interval, so that no peak is lost.
-    """
+    """Return a stage's bytes from each second on. Of very many steps the most of each interval, so that no peak is
+    lost."""
     held = chart.memory[stage]
     if held.seconds.size <= MOST_STEPS:
         seconds, sizes = held.seconds, held.bytes
@@ -64,10 +63,8 @@ def _memory(chart: Chart, stage: int) -> dict[str, Any]:
 
 
 def roofline(point: Prospect, parts: Detail) -> dict[str, Any]:
-    """Return the products and attentions of each kind of layer: FLOP, bytes of operands and results, seconds.
-
-    The bytes are the least that a kernel can move: each operand read and each result written once.
-    """
+    """Return the products and attentions of each kind of layer: FLOP, bytes of operands and results, seconds. The bytes
+    are the least that a kernel can move: each operand read and each result written once."""
     sizes = lattice(point.request, point.columns())
     values = {name: float(np.ravel(np.asarray(number))[0]) for name, number in sizes.numbers.items()}
     points = []
@@ -99,3 +96,17 @@ def _operand_bytes(work: Matmul | AttentionWork, values: dict[str, float]) -> fl
         return element * batch * (m * k + k * n + m * n)
     queries, channels = work.queries.value(values), sum(values[name] for name in work.channels)
     return element * queries * 2 * channels
+
+
+Width = Literal["u1", "i2", "i4", "f4"]
+
+
+def packed(values: NDArray[Any], width: Width) -> dict[str, Any]:
+    """Return an array as the page reads it: `{"width", "shape", "data"}`. Equal arrays give equal text. Raises
+    OverflowError for whole numbers that the width does not hold."""
+    if width != "f4" and values.size:
+        info = np.iinfo(np.dtype(width))
+        if values.min() < info.min or values.max() > info.max:
+            raise OverflowError(f"{values.max()} does not fit into {width}")
+    data = np.ascontiguousarray(values, dtype=f"<{width}").tobytes()
+    return {"width": width, "shape": list(values.shape), "data": b64encode(zlib.compress(data, 9)).decode()}

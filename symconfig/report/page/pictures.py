@@ -1,4 +1,7 @@
-"""Pictures that pages of several commands draw: points over two axes, bars of parts, and who holds which part."""
+"""What pictures of several commands show: points over two axes, bars of parts, and who holds which part.
+
+Pages draw all of them (assets/views/pictures.js), `report/plot.py` writes points as a file.
+"""
 
 from __future__ import annotations
 
@@ -6,36 +9,53 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from symconfig.format import grouped
+
 if TYPE_CHECKING:
     from symconfig.measured.score import Source
     from symconfig.runs.adaptability import Case
     from symconfig.runs.sweep.run import Swept
-    from symconfig.runs.sweep.size import Size
+    from symconfig.runs.sweep.size import OfCluster, Size, Tried
+    from symconfig.runs.whatif.vary import Vary
+    from symconfig.runs.whatif.whatif import Line, Map, WhatIf
 
 DAY_S = 86400.0
+BAND = 0.1  # around the line on which two quantities are equal
 
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """says: what is shown of it where a person points at it, a line each."""
+    """says: what is shown of it where a person points at it, a line each. label: what a file has beside it."""
 
     x: float
     y: float
-    says: tuple[str, ...]
+    says: tuple[str, ...] = ()
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Dots of one colour. lines: the places of the dots that each line joins."""
+
+    name: str
+    dots: tuple[Dot, ...]
+    lines: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
     """title, x, y: what is drawn over which quantities. diagonal: a line where both are equal; upright: one at a value
-    of x, with its name. Both axes are logarithmic."""
+    of x, with its name; cells: every dot is one of a map. Both axes are logarithmic. none: why there may be no dot."""
 
     kind: ClassVar = "scatter"
     title: str
     x: str
     y: str
-    series: tuple[tuple[str, tuple[Dot, ...]], ...]
+    series: tuple[Series, ...]
     diagonal: bool = False
     upright: tuple[str, float] | None = None
+    cells: bool = False
+    none: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,39 +101,89 @@ Picture = Scatter | Bars | Held
 
 def of_scores(scores: Sequence[Source]) -> Scatter:
     """Draw predicted against measured seconds of a step, a series for each source."""
-    series = tuple(
-        (
-            source.name,
-            tuple(Dot(item.time[1], item.time[0], (item.row.id,)) for item in source.rows if item.time),
-        )
-        for source in scores
-    )
-    shown = tuple((name, dots) for name, dots in series if dots)
+    series = []
+    for source in scores:
+        timed = [(item.row.id, *item.time) for item in source.rows if item.time]
+        if timed:
+            error = sum(abs(predicted / measured - 1) for _, predicted, measured in timed) / len(timed)
+            dots = tuple(Dot(measured, predicted, (row,)) for row, predicted, measured in timed)
+            series.append(Series(f"{source.name}: {len(timed)} rows, {100 * error:.1f} %", dots))
+    title = "Predicted against measured step time; mean absolute error by source"
     return Scatter(
-        "Predicted against measured", "measured seconds of a step", "predicted seconds of a step", shown, diagonal=True
+        title,
+        "measured seconds of a step",
+        "predicted seconds of a step",
+        tuple(series),
+        diagonal=True,
+        none="no row has a time",
     )
 
 
 def of_size(size: Size) -> Scatter:
-    """Draw cost against days for all numbers of GPUs with a plan, a series for each cluster."""
-    planned = [(one.name, one.planned) for one in size.clusters if one.planned]
-    priced = all(tried.cost is not None for _, each in planned for tried in each)
-    series = tuple(
-        (
-            name,
-            tuple(
-                Dot(
-                    tried.run_s / DAY_S,
-                    tried.cost if priced and tried.cost is not None else tried.gpu_hours,
-                    (f"{tried.gpus:,} GPUs",),
-                )
-                for tried in each
-            ),
-        )
-        for name, each in planned
+    """Draw cost against days for numbers of GPUs with a plan, a series for each cluster; those that no other beats are
+    joined by a line."""
+    question = size.question
+    planned = [(one, one.planned) for one in size.clusters if one.planned]
+    priced = all(tried.cost is not None for _, shown in planned for tried in shown)
+    return Scatter(
+        f"{question.model.name}, {question.tokens:,} tokens: numbers of GPUs",
+        "days",
+        "cost" if priced else "GPU-hours",
+        tuple(_numbers(one, shown, priced) for one, shown in planned),
+        upright=("deadline", question.deadline_s / DAY_S),
+        none="no number of GPUs has a plan",
     )
-    end = ("deadline", size.question.deadline_s / DAY_S)
-    return Scatter("Cost against time", "days", "cost" if priced else "GPU-hours", series, upright=end)
+
+
+def _numbers(one: OfCluster, shown: Sequence[Tried], priced: bool) -> Series:
+    """Draw one cluster: its numbers of GPUs, written beside its answers and the ends of what no other number beats."""
+    from symconfig.runs.sweep.size import frontier
+
+    def cost(tried: Tried) -> float:
+        return tried.cost if priced and tried.cost is not None else tried.gpu_hours
+
+    best = frontier(shown, cost)
+    marked = {tried.gpus for tried in (one.smallest, one.surest, best[0], best[-1]) if tried is not None}
+    dots = (
+        Dot(
+            tried.run_s / DAY_S,
+            cost(tried),
+            (f"{tried.gpus:,} GPUs",),
+            f"{tried.gpus:,}" if tried.gpus in marked else "",
+        )
+        for tried in shown
+    )
+    return Series(one.name, tuple(dots), (tuple(shown.index(tried) for tried in best),))
+
+
+def of_whatif(what_if: WhatIf) -> Scatter:
+    """Draw which plan is the best where: over two names a map of cells, over one the step of each range."""
+    return _map(what_if.map) if what_if.map is not None else _ranges(what_if.lines[0])
+
+
+def _map(one: Map) -> Scatter:
+    dots = grouped(
+        (answer.name, Dot(first, second))
+        for first, row in zip(one.firsts, one.answers, strict=True)
+        for second, answer in zip(one.seconds, row, strict=True)
+    )
+    series = tuple(Series(name, tuple(mine)) for name, mine in dots.items())
+    return Scatter("The best plan", _axis(one.first), _axis(one.second), series, cells=True)
+
+
+def _ranges(one: Line) -> Scatter:
+    dots: dict[str, list[Dot]] = {}
+    for span in one.spans:
+        if span.answer.step_s is not None and span.high_s is not None:
+            ends = Dot(span.low, span.answer.step_s), Dot(span.high, span.high_s)
+            dots.setdefault(span.answer.name, []).extend(ends)
+    pairs = {name: tuple((place, place + 1) for place in range(0, len(mine), 2)) for name, mine in dots.items()}
+    series = tuple(Series(name, tuple(mine), pairs[name]) for name, mine in dots.items())
+    return Scatter("The best plan", _axis(one.vary), "seconds of a step", series, none="no plan fits")
+
+
+def _axis(vary: Vary) -> str:
+    return vary.name if vary.whole else f"{vary.name}, times what it is"
 
 
 def of_sweep(swept: Swept) -> Scatter:
@@ -125,7 +195,7 @@ def of_sweep(swept: Swept) -> Scatter:
             degrees = ", ".join(f"{name} {record[name]}" for name in ("tp", "pp", "cp", "ep", "dp") if record.get(name))
             says = (f"batch {record['global_batch_size']}, sequence {record['seq_length']}", degrees)
             series.setdefault(f"{record['model']} on {record['cluster']}", []).append(Dot(gpus, speed, says))
-    shown = tuple((name, tuple(dots)) for name, dots in series.items())
+    shown = tuple(Series(name, tuple(dots)) for name, dots in series.items())
     return Scatter("Tokens a second", "GPUs", "tokens/s", shown)
 
 

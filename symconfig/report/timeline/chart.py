@@ -1,26 +1,61 @@
-"""What every view of a schedule is drawn from: the simulated events, the memory of every stage, and whose they are."""
+"""What every view of a schedule is drawn from: events, the memory of every stage, and how each kind of event looks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.report.timeline.kinds import LOOKS, OPTIMIZER
 from symconfig.report.timeline.windows import Phases, Window
 from symconfig.schedule.timeline import Event, Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """letter: fills the event in plain text. style: of that letter, in colours that every terminal has. colour: RGB in
+    hex, after Okabe and Ito's "Color Universal Design", which the colour-blind tell apart. traced: the nearest name of
+    the Chrome trace format's own colours. alongside: it runs on the network while its stage works, so that it has a
+    lane of its own. drawn: otherwise it is in traces only."""
+
+    words: str
+    letter: str
+    style: str
+    colour: str
+    traced: str
+    alongside: bool = False
+    drawn: bool = True
+
+
+OPTIMIZER = "optimizer"
+LEFT_OUT = "left out"
+# In the order of legends.
+LOOKS: Mapping[str, Look] = MappingProxyType(
+    {
+        "forward": Look("forward", ">", "black on bright_blue", "#8fcaf0", "thread_state_runnable"),
+        "recompute": Look("recompute", "r", "black on bright_yellow", "#f0e442", "yellow"),
+        "backward": Look("backward", "<", "black on yellow", "#e08a00", "rail_animation"),
+        "weight": Look("weight gradients", "w", "black on green", "#3fb08f", "good"),
+        "receive": Look("receive", "-", "white on bright_black", "#8c8c8c", "grey"),
+        # A message under way: whether its receiver waits for it is what a drawing shows.
+        "send": Look("send", "-", "white on bright_black", "#b0b0b0", "grey", alongside=True, drawn=False),
+        "gather": Look("weight gather", "=", "black on bright_magenta", "#cc79a7", "rail_load", alongside=True),
+        "reduce": Look("gradient reduction", "=", "white on magenta", "#9a4f86", "terrible", alongside=True),
+        OPTIMIZER: Look("optimizer", "o", "white on red", "#d55e00", "bad"),
+    }
+)
+IDLE = "."
+
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The memory of one stage.
-
-    `bytes[i]` are allocated from `seconds[i]` (ascending, the first is 0) up to the next.
-    """
+    """The memory of one stage. `bytes[i]` are allocated from `seconds[i]` (ascending, the first is 0) up to the
+    next."""
 
     seconds: Array
     bytes: Array
@@ -59,10 +94,8 @@ class Chart:
 
     @property
     def total_s(self) -> float:
-        """Return the seconds drawn: the pipeline and the optimizer.
-
-        Of an endless schedule, a stream of several steps.
-        """
+        """Return the seconds drawn: the pipeline and the optimizer. Of an endless schedule, a stream of several
+        steps."""
         return self.phases.total_s
 
     @property

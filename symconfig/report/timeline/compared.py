@@ -1,14 +1,15 @@
-"""Schedules beside each other: what each would make of the same plan, and where it can be run."""
+"""The schedule in numbers, and schedules beside each other: what each would make of a plan, and where it can be run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from symconfig.format import gib, percent, seconds, several
+from symconfig.format import gib, percent, picked, seconds, several
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.grid import Block, Grid
+from symconfig.report.timeline.chart import Chart
 from symconfig.schedule.schedule import Schedule
 from symconfig.solve.schedules import Compared, Scheduled
 
@@ -23,22 +24,22 @@ def runs_in(schedule: Schedule) -> str:
 def table(scheduled: Sequence[Scheduled], most_bytes: float) -> Grid:
     """Return a row for each, the plan's own marked. most_bytes: that a GPU has for it. stale: by how many optimizer
     steps the weights of a gradient are older than those that it is applied to."""
-    cells = tuple(
-        (
-            row.schedule.title + (" (planned)" if row.own else ""),
-            str(row.vpp),
-            seconds(row.step_s),
-            percent(row.idle),
-            gib(row.peak_bytes),
-            "yes" if row.peak_bytes <= most_bytes else "no",
-            str(row.staleness),
-            runs_in(row.schedule),
-        )
+    rows = (
+        {
+            "schedule": row.schedule.title + (" (planned)" if row.own else ""),
+            "chunks": str(row.vpp),
+            "step s": seconds(row.step_s),
+            "idle": percent(row.idle),
+            "peak GiB": gib(row.peak_bytes),
+            "fits": "yes" if row.peak_bytes <= most_bytes else "no",
+            "stale": str(row.staleness),
+            "runs in": runs_in(row.schedule),
+        }
         for row in scheduled
     )
     marked = next((number for number, row in enumerate(scheduled) if row.own), None)
-    headers = ("schedule", "chunks", "step s", "idle", "peak GiB", "fits", "stale", "runs in")
-    return Grid(headers, cells, left=(0, 5, 7), marked=marked, title="The same plan under other schedules")
+    title = "The same plan under other schedules"
+    return Grid.of(rows, title, words=("schedule", "fits", "runs in"), marked=marked)
 
 
 def runnable(compared: Compared, backend: str) -> Compared:
@@ -49,9 +50,9 @@ def runnable(compared: Compared, backend: str) -> Compared:
     )
 
 
-def refusals(compared: Compared) -> list[str]:
-    """Say why the others cannot run, as sentences."""
-    return [f"{each.schedule.title} cannot run it: {each.why}." for each in compared.refused]
+def refusals(refused: Iterable[tuple[Schedule, str]]) -> list[str]:
+    """Say why schedules cannot run, as sentences."""
+    return [f"{schedule.title} cannot run it: {why}." for schedule, why in refused]
 
 
 def blocks(compared: Compared, plan: Plan, candidate: Candidate, *, every: bool = False) -> list[Block]:
@@ -60,7 +61,7 @@ def blocks(compared: Compared, plan: Plan, candidate: Candidate, *, every: bool 
         return ["A single stage has no schedule to choose."]
     backend = candidate.target.backend
     shown = compared if every else runnable(compared, backend)
-    reasons = refusals(shown)
+    reasons = refusals((each.schedule, each.why) for each in shown.refused)
     if left := len(compared.able) + len(compared.refused) - len(shown.able) - len(shown.refused):
         reasons.append(f"{several(left, 'schedule')} that {BACKENDS[backend].label} does not run: --all.")
     return [table(shown.able, most_bytes(plan, candidate)), *(["\n".join(reasons)] if reasons else [])]
@@ -74,15 +75,7 @@ def most_bytes(plan: Plan, candidate: Candidate) -> float:
 def to_dict(compared: Compared) -> list[dict[str, Any]]:
     """Return plain data: schedules that can run it, then those that cannot."""
     able = [
-        named(row.schedule)
-        | {
-            "planned": row.own,
-            "vpp": row.vpp,
-            "step_s": row.step_s,
-            "idle": row.idle,
-            "peak_bytes": row.peak_bytes,
-            "staleness": row.staleness,
-        }
+        named(row.schedule) | {"planned": row.own, **picked(row, "vpp", "step_s", "idle", "peak_bytes", "staleness")}
         for row in compared.able
     ]
     return able + [named(each.schedule) | {"refused": each.why} for each in compared.refused]
@@ -90,9 +83,29 @@ def to_dict(compared: Compared) -> list[dict[str, Any]]:
 
 def named(schedule: Schedule) -> dict[str, Any]:
     """Return what a schedule is called, and where it is from and runs, as plain data."""
+    return {"schedule": schedule.name, **picked(schedule, "title", "source", "runs_in")}
+
+
+def chart_data(chart: Chart, schedules: Compared | None) -> dict[str, Any]:
+    """Return the contents of `symconfig timeline --json`; seconds and bytes. trace.json has the single events.
+    schedules: where they are asked for."""
+    line = chart.timeline
     return {
-        "schedule": schedule.name,
-        "title": schedule.title,
-        "source": schedule.source,
-        "runs_in": list(schedule.runs_in),
-    }
+        "schema": "symconfig.timeline/1",
+        "title": chart.title,
+        "notes": list(chart.notes),
+        "schedule": line.schedule.name if line.pp > 1 else None,
+        "num_microbatches": line.m,
+        "pipeline_s": line.step_s,
+        "optimizer_s": chart.optimizer_s,
+        "stages": [
+            {
+                "chunks": list(line.placed[stage]),
+                "busy_s": float(line.busy_s[stage]),
+                "idle": chart.idle(stage),
+                "finish_s": float(line.finish_s[stage]),
+                "peak_bytes": memory.peak_bytes,
+            }
+            for stage, memory in enumerate(chart.memory)
+        ],
+    } | ({"schedules": to_dict(schedules)} if schedules is not None else {})

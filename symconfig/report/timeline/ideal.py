@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from symconfig.format import percent
+from symconfig.format import percent, picked
 from symconfig.report.grid import Grid
 from symconfig.report.timeline.compared import named, runs_in
 from symconfig.schedule import stragglers
@@ -18,33 +18,26 @@ _ROUNDS = 20  # in which every replica is slow once
 
 def table(rows: Sequence[Even], stages: int, microbatches: int) -> Grid:
     """Return a row for each schedule. held: microbatches on the fullest stage; weights: copies of a stage's."""
-    cells = tuple(
-        (
-            row.schedule.title,
-            f"{row.speedup:.2f}",
-            percent(row.idle),
-            f"{row.held:g}",
-            f"{row.weights:g}",
-            str(row.staleness),
-            runs_in(row.schedule),
-        )
+    cells = [
+        {
+            "schedule": row.schedule.title,
+            "speed-up": f"{row.speedup:.2f}",
+            "idle": percent(row.idle),
+            "held": f"{row.held:g}",
+            "weights": f"{row.weights:g}",
+            "stale": str(row.staleness),
+            "runs in": runs_in(row.schedule),
+        }
         for row in rows
-    )
-    headers = ("schedule", "speed-up", "idle", "held", "weights", "stale", "runs in")
+    ]
     title = f"{stages} equal stages, {microbatches} microbatches: speed-up over one stage that does it all"
-    return Grid(headers, cells, left=(0, 6), title=title, fixed=(1, 2, 3, 4, 5))
-
-
-def refusals(refused: Sequence[tuple[Schedule, str]]) -> list[str]:
-    """Return why the others cannot run, as sentences."""
-    return [f"{schedule.title} cannot run it: {why}." for schedule, why in refused]
+    words = ("schedule", "runs in")
+    return Grid.of(cells, title, words=words, fixed=[head for head in cells[0] if head not in words])
 
 
 def replicas(count: int, slow: float) -> list[tuple[int | None, float, float]]:
-    """Return, for each bound on staleness, the mean time of a step over one without a slow replica.
-
-    Another replica slow at each step, and always the same one.
-    """
+    """Return, for each bound on staleness, the mean time of a step over one without a slow replica. Another replica
+    slow at each step, and always the same one."""
     clocks = _ROUNDS * count
     turns, same = stragglers.in_turn(count, slow, clocks), stragglers.always(count, slow, clocks)
     return [(bound, stragglers.step_s(turns, bound), stragglers.step_s(same, bound)) for bound in BOUNDS]
@@ -62,18 +55,7 @@ def replica_table(count: int, slow: float) -> Grid:
 
 def to_dict(rows: Sequence[Even], refused: Sequence[tuple[Schedule, str]]) -> list[dict[str, Any]]:
     """Return the schedules as plain data: those that run, then those that do not."""
-    able = [
-        named(row.schedule)
-        | {
-            "vpp": row.vpp,
-            "speedup": row.speedup,
-            "idle": row.idle,
-            "held": row.held,
-            "weights": row.weights,
-            "staleness": row.staleness,
-        }
-        for row in rows
-    ]
+    able = [named(row.schedule) | picked(row, "vpp", "speedup", "idle", "held", "weights", "staleness") for row in rows]
     return able + [named(schedule) | {"refused": why} for schedule, why in refused]
 
 

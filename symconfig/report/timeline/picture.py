@@ -7,11 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from symconfig.format import gib, percent
-from symconfig.report.timeline.axis import Axis, axes, gaps, ticks
-from symconfig.report.timeline.chart import Chart
-from symconfig.report.timeline.kinds import LOOKS, OPTIMIZER
+from symconfig.report.timeline.chart import LOOKS, OPTIMIZER, Chart
 from symconfig.report.timeline.scene import Box, Boxes, Line, Scene, Words, text_width
-from symconfig.report.timeline.windows import fitting
+from symconfig.report.timeline.windows import Axis, axes, fitting, gaps, ticks
 from symconfig.schedule.timeline import Event
 
 Shapes = Iterator[Boxes | Line | Words]
@@ -36,7 +34,7 @@ def picture(chart: Chart) -> Scene:
     drawn = axes(pieces, _LEFT, _RIGHT, _GAP)
     notes = [*chart.notes, *([left_out] if (left_out := gaps(pieces)) else [])]
     top = _TOP + _LINE * (len(notes) + 2)
-    row = _row(chart)
+    row = _LANE + _network_height(chart) + _MEMORY + _BETWEEN
     bottom = top + row * chart.timeline.pp
     shapes: list[Boxes | Line | Words] = [Words(16, _TOP, chart.title, 16, bold=True)]
     shapes += [Words(16, _TOP + _LINE * (number + 1), note, 12, _GREY) for number, note in enumerate(notes)]
@@ -50,10 +48,6 @@ def picture(chart: Chart) -> Scene:
 def _network_height(chart: Chart) -> float:
     """Return the height of the lane of what runs during the work."""
     return _NETWORK if any(LOOKS[kind].alongside for kind in chart.kinds) else 0.0
-
-
-def _row(chart: Chart) -> float:
-    return _LANE + _network_height(chart) + _MEMORY + _BETWEEN
 
 
 def _legend(chart: Chart, y: float) -> Shapes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from symconfig.errors import InputError
 from symconfig.plans.plan import Plan
-from symconfig.report.grid import LEAST_WIDTH, Grid
+from symconfig.report.grid import LEAST_WIDTH, markdown_rows
 from symconfig.report.timeline.chart import Chart
 from symconfig.report.timeline.compared import most_bytes, refusals, runnable, table
 from symconfig.report.timeline.seen import compared, seen
@@ -33,11 +33,10 @@ def section(chart: Chart, compared: Compared, budget_bytes: float) -> str:
     where = "`trace.json` holds it for https://ui.perfetto.dev, and `symconfig timeline` draws it as a picture."
     parts = ["## Schedule", *chart.notes, drawn, where]
     if compared.able:
-        parts += [_markdown(table(compared.able, budget_bytes)), *refusals(compared)]
+        grid = table(compared.able, budget_bytes)
+        parts += [
+            f"{grid.title}:",
+            "\n".join(markdown_rows(grid)),
+            *refusals((each.schedule, each.why) for each in compared.refused),
+        ]
     return "\n\n".join(parts) + "\n"
-
-
-def _markdown(grid: Grid) -> str:
-    rule = "|".join("---" if column in grid.left else "---:" for column in range(len(grid.headers)))
-    rows = ["| " + " | ".join(row) + " |" for row in grid.rows]
-    return "\n".join((f"{grid.title}:", "", "| " + " | ".join(grid.headers) + " |", f"|{rule}|", *rows))

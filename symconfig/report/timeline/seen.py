@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from symconfig.errors import InputError, Problem
-from symconfig.format import count, percent, seconds
+from symconfig.format import count, microbatches, percent, seconds
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.timeline.chart import Chart, chart
 from symconfig.report.timeline.compared import runs_in
@@ -81,11 +81,10 @@ def slower(slow: Mapping[int, float] | None, stages: int) -> Array:
 
 def _title(plan: Plan, candidate: Candidate, line: Timeline) -> str:
     where = f"{plan.model.name} on {count(candidate.parallel.world_size)} x {plan.cluster.gpu.product}"
-    microbatches = f"{count(line.m)} microbatch{'es' if line.m > 1 else ''}"
     if line.pp == 1:
-        return f"{where}: one stage, {microbatches}"
+        return f"{where}: one stage, {microbatches(line.m)}"
     chunks = f" x {line.vpp} chunks" if line.vpp > 1 else ""
-    return f"{where}: {line.schedule.title}, {line.pp} stages{chunks}, {microbatches}"
+    return f"{where}: {line.schedule.title}, {line.pp} stages{chunks}, {microbatches(line.m)}"
 
 
 def _step(line: Timeline, step_s: float) -> str:

@@ -9,10 +9,8 @@ import numpy as np
 
 from symconfig.format import gib, percent, seconds
 from symconfig.report.grid import Painted, Span
-from symconfig.report.timeline.axis import Axis, axes, gaps, ticks
-from symconfig.report.timeline.chart import Chart
-from symconfig.report.timeline.kinds import IDLE, LOOKS
-from symconfig.report.timeline.windows import fitting
+from symconfig.report.timeline.chart import IDLE, LOOKS, Chart
+from symconfig.report.timeline.windows import Axis, axes, fitting, gaps, ticks
 from symconfig.schedule.timeline import Event
 
 _LEVELS = "▁▂▃▄▅▆▇█"
@@ -25,10 +23,8 @@ _APART = 14.0  # letters between times
 
 
 def drawing(chart: Chart, width: int, ascii_only: bool = False) -> Painted:
-    """Draw a chart; `width`: letters of a line.
-
-    Each line ends in its number: the stage's idle share, or its peak memory.
-    """
+    """Draw a chart; `width`: letters of a line. Each line ends in its number: the stage's idle share, or its peak
+    memory."""
     count = chart.timeline.pp
     heads = [f"{stage:>{len(str(count - 1))}} " for stage in range(count)]
     room = width - len(heads[0]) - _TAIL

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from symconfig.report.timeline.chart import Chart
-from symconfig.report.timeline.kinds import LEFT_OUT, LOOKS, OPTIMIZER
+from symconfig.report.timeline.chart import LEFT_OUT, LOOKS, OPTIMIZER, Chart
 from symconfig.report.timeline.windows import Window, windows
 from symconfig.schedule.timeline import Event
 from symconfig.units import GIB
@@ -54,7 +53,7 @@ def _stage(chart: Chart, stage: int, pieces: Sequence[Window]) -> Iterator[_Reco
     for lane, mine in enumerate(lanes):
         thread = _LANES * stage + lane
         yield _named("thread_name", _STAGES, thread, f"stage {stage}" + (f" network {lane}" if lane else ""))
-        yield _sorted(thread)
+        yield {"name": "thread_sort_index", "ph": "M", "pid": _STAGES, "tid": thread, "args": {"sort_index": thread}}
         kept = [event for event in mine if any(piece.start_s <= event.start_s < piece.end_s for piece in pieces)]
         if lane == 0:
             yield from _left_out(thread, kept, len(mine) - len(kept), pieces)
@@ -133,10 +132,6 @@ def _counter(chart: Chart, stage: int, pieces: Sequence[Window]) -> Iterator[_Re
 
 def _named(kind: str, process: int, thread: int, name: str) -> _Record:
     return {"name": kind, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}
-
-
-def _sorted(thread: int) -> _Record:
-    return {"name": "thread_sort_index", "ph": "M", "pid": _STAGES, "tid": thread, "args": {"sort_index": thread}}
 
 
 def _us(at_s: float) -> float:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from symconfig.errors import InputError, Problem
-from symconfig.existing.adapt.files import adapted, opened
+from symconfig.existing.adapt.files import adapted, opened, was
 from symconfig.existing.adapt.outcome import BESTS, Adapted, Best
+from symconfig.existing.audit.judge import judge
+from symconfig.existing.launch.reading import Reading
 from symconfig.plans.plan import Plan
 from symconfig.runs.adapting.closest import Pick, picks
 from symconfig.runs.adapting.fate import Fate, fates
-from symconfig.runs.adapting.was import ran
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +67,15 @@ def adaptation(
     pick, outcome = tried[0] if tried[-1][1].harmed else tried[-1]
     values = {field.name: getattr(outcome, field.name) for field in fields(Adapted)}
     return Adaptation(**values, pick=pick, fates=fates(outcome, pick.plan, old))
+
+
+def ran(reading: Reading, plan: Plan) -> Plan | None:
+    """Return the plan of the run as the files say it, of the same model and schedule.
+
+    None where they say none that could be.
+    """
+    try:
+        old = judge(was(reading, plan), plan.cluster, plan.job.limits).plan
+    except InputError:
+        return None
+    return replace(old, model=plan.model, job=old.job.model_copy(update={"training": plan.job.training}))

@@ -111,7 +111,7 @@ def _folder(name: str, reading: Reading) -> Path | None:
 
 def _kind(reading: Reading, plan: Plan, old: Plan) -> str | None:
     """Return what the files as they were save, by the name of the checkpoint's kind; None: what is usual."""
-    if BACKENDS[plan.best.target.backend].told_by is Told.JSON:
+    if BACKENDS[plan.best.target.backend].told_by is not Told.OPTIONS:
         return None
     names = Namespace(reading.settings, flags.flags(megatron.version(plan)))
     kind = str(names["ckpt_format"])

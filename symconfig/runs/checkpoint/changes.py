@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
 
 from symconfig.frameworks.backend import Backend
 from symconfig.frameworks.known import BACKENDS
@@ -51,8 +53,17 @@ def _other(what: str, old: object, new: object) -> str:
     return f"{what} {old} -> {new}" if old != new else ""
 
 
-def _degree(name: str) -> Finding:
-    return lambda old, new: _other(name, getattr(old.best.parallel, name), getattr(new.best.parallel, name))
+def _compared(what: str, of: Callable[[Plan], object]) -> Finding:
+    """Return the finding of a number or a name that two plans may have otherwise."""
+    return lambda old, new: _other(what, of(old), of(new))
+
+
+def _replicas(plan: Plan) -> int:
+    return plan.best.parallel.dp * plan.best.parallel.cp
+
+
+def _zero(plan: Plan) -> int:
+    return plan.best.options.zero_stage
 
 
 for _name, _does in (
@@ -64,12 +75,11 @@ for _name, _does in (
     ("etp", "another degree of tensor parallelism within experts"),
     ("dp", "another number of data-parallel replicas"),
 ):
-    fact(_name, _does)(_degree(_name))
+    fact(_name, _does)(_compared(_name, attrgetter(f"best.parallel.{_name}")))
 
-
-@fact("replicas", "another number of ranks among which the optimizer's state is cut: dp x cp")
-def _replicas(old: Plan, new: Plan) -> str:
-    return _other("dp x cp", *(plan.best.parallel.dp * plan.best.parallel.cp for plan in (old, new)))
+fact("replicas", "another number of ranks among which the optimizer's state is cut: dp x cp")(
+    _compared("dp x cp", _replicas)
+)
 
 
 @fact("stages", "layers lie on other stages")
@@ -104,58 +114,38 @@ def closes(plan: Plan) -> int | None:
 
     None: all are in one, as on later stages.
     """
-    replicas = plan.best.parallel.dp * plan.best.parallel.cp
+    replicas = _replicas(plan)
     return bucket_size(replicas) if replicas > 1 and plan.best.options.overlap.grad_reduce else None
 
 
 @fact("sharded", "both runs shard the optimizer's state: ZeRO, Megatron's distributed optimizer")
 def _sharded(old: Plan, new: Plan) -> str:
-    return "a sharded optimizer" if min(plan.best.options.zero_stage for plan in (old, new)) > 0 else ""
+    return "a sharded optimizer" if min(_zero(old), _zero(new)) > 0 else ""
 
 
-@fact("sharding", "the one run shards the optimizer's state, the other does not")
-def _sharding(old: Plan, new: Plan) -> str:
-    stages = [plan.best.options.zero_stage for plan in (old, new)]
-    return _other("ZeRO stage", *stages) if min(stages) == 0 < max(stages) else ""
+def _crossed(what: str, of: Callable[[Plan], Any], within: Callable[[Any], bool]) -> Finding:
+    """Return the finding that one of two plans is within a class of values, and the other is not."""
+    return lambda old, new: _other(what, of(old), of(new)) if within(of(old)) != within(of(new)) else ""
 
 
-@fact("zero", "another ZeRO stage")
-def _zero(old: Plan, new: Plan) -> str:
-    return _other("ZeRO stage", old.best.options.zero_stage, new.best.options.zero_stage)
-
-
-@fact("zero-3", "from or to ZeRO stage 3, which also cuts the weights")
-def _zero_3(old: Plan, new: Plan) -> str:
-    stages = [plan.best.options.zero_stage for plan in (old, new)]
-    return _other("ZeRO stage", *stages) if stages.count(3) == 1 else ""
-
-
-@fact("fsdp", "Megatron-FSDP (stage 2 and 3) in one of the runs only")
-def _fsdp(old: Plan, new: Plan) -> str:
-    stages = [plan.best.options.zero_stage for plan in (old, new)]
-    return _other("ZeRO stage", *stages) if (stages[0] >= 2) != (stages[1] >= 2) else ""
-
-
-@fact("16-bit", "from bf16 to fp16, or back")
-def _bits(old: Plan, new: Plan) -> str:
-    kinds = ["fp16" if plan.best.options.precision == "fp16" else "bf16" for plan in (old, new)]
-    return _other("weights in", *kinds)
-
-
-@fact("scales", "FP8 with scales from a history in one of the runs only")
-def _scales(old: Plan, new: Plan) -> str:
-    kinds = [plan.best.options.precision for plan in (old, new)]
-    return _other("precision", *kinds) if (kinds[0] == "fp8") != (kinds[1] == "fp8") else ""
+_STAGE = "ZeRO stage"
+fact("sharding", "the one run shards the optimizer's state, the other does not")(_crossed(_STAGE, _zero, bool))
+fact("zero", "another ZeRO stage")(_compared(_STAGE, _zero))
+fact("zero-3", "from or to ZeRO stage 3, which also cuts the weights")(
+    _crossed(_STAGE, _zero, lambda stage: stage == 3)
+)
+fact("fsdp", "Megatron-FSDP (stage 2 and 3) in one of the runs only")(_crossed(_STAGE, _zero, lambda stage: stage >= 2))
+fact("16-bit", "from bf16 to fp16, or back")(
+    _compared("weights in", lambda plan: "fp16" if plan.best.options.precision == "fp16" else "bf16")
+)
+fact("scales", "FP8 with scales from a history in one of the runs only")(
+    _crossed("precision", attrgetter("best.options.precision"), lambda precision: precision == "fp8")
+)
 
 
 @fact("scales-kept", "FP8 with scales from a history in both runs")
 def _scales_kept(old: Plan, new: Plan) -> str:
     return "fp8" if old.best.options.precision == new.best.options.precision == "fp8" else ""
-
-
-@fact("optimizers", "experts have an optimizer of their own, as with ep 2 or another etp than tp, in one run only")
-def _optimizers(old: Plan, new: Plan) -> str:
-    return _other("optimizers", *map(_parts, (old, new)))
 
 
 def _parts(plan: Plan) -> int:
@@ -164,21 +154,20 @@ def _parts(plan: Plan) -> int:
     return 2 if plan.model.experts is not None and (parallel.ep > 1 or parallel.etp != parallel.tp) else 1
 
 
-@fact("gradients", "gradients of another type")
-def _gradients(old: Plan, new: Plan) -> str:
-    return _other("bytes of a gradient", old.best.options.grad_bytes, new.best.options.grad_bytes)
-
-
-@fact("offload", "another share of the optimizer's state on the host")
-def _offload(old: Plan, new: Plan) -> str:
-    return _other(
-        "share of the optimizer on the host", old.best.options.optimizer_offload, new.best.options.optimizer_offload
-    )
-
-
-@fact("framework", "another framework")
-def _framework(old: Plan, new: Plan) -> str:
-    return _other("framework", old.best.target.backend, new.best.target.backend)
+fact("optimizers", "experts have an optimizer of their own, as with ep 2 or another etp than tp, in one run only")(
+    _compared("optimizers", _parts)
+)
+for _name, _does, _what, _where in (
+    ("gradients", "gradients of another type", "bytes of a gradient", "options.grad_bytes"),
+    (
+        "offload",
+        "another share of the optimizer's state on the host",
+        "share of the optimizer on the host",
+        "options.optimizer_offload",
+    ),
+    ("framework", "another framework", "framework", "target.backend"),
+):
+    fact(_name, _does)(_compared(_what, attrgetter(f"best.{_where}")))
 
 
 def _into(backend: Backend) -> Finding:
@@ -189,15 +178,6 @@ for _each in BACKENDS.values():
     fact(f"into-{_each.name}", f"the new run is {_each.label}'s")(_into(_each))
 
 
-@fact(
-    "rng-grid",
-    "random generators have a state for each replica, as with ep in core_v0.16, in one run only, or for "
-    "another number of them",
-)
-def _rng_grid(old: Plan, new: Plan) -> str:
-    return _other("states of a stage's generators", *map(_rng_states, (old, new)))
-
-
 def _rng_states(plan: Plan) -> int:
     """Count those that each rank of tp and pp saves: its first replica's, or all."""
     best = plan.best
@@ -206,10 +186,17 @@ def _rng_states(plan: Plan) -> int:
     return best.parallel.dp
 
 
+fact(
+    "rng-grid",
+    "random generators have a state for each replica, as with ep in core_v0.16, in one run only, or for "
+    "another number of them",
+)(_compared("states of a stage's generators", _rng_states))
+
+
 @fact("older-release", "the new run has an older release of the framework")
 def _older(old: Plan, new: Plan) -> str:
     releases = [plan.best.target.version for plan in (old, new)]
-    if _framework(old, new) or releases[0] == releases[1]:
+    if old.best.target.backend != new.best.target.backend or releases[0] == releases[1]:
         return ""
     return _other("release", *releases) if _backend(old).releases.older(releases[1], releases[0]) else ""
 
@@ -224,14 +211,8 @@ def _padding(old: Plan, new: Plan) -> str:
     )
 
 
-@fact("global-batch", "another global batch size")
-def _batch(old: Plan, new: Plan) -> str:
-    return _other("global batch", old.best.batch.global_, new.best.batch.global_)
-
-
-@fact("seq-length", "another sequence length")
-def _length(old: Plan, new: Plan) -> str:
-    return _other("sequence length", old.best.batch.seq_length, new.best.batch.seq_length)
+fact("global-batch", "another global batch size")(_compared("global batch", attrgetter("best.batch.global_")))
+fact("seq-length", "another sequence length")(_compared("sequence length", attrgetter("best.batch.seq_length")))
 
 
 @fact("schedule", "another schedule of the learning rate or weight decay, counted in sequences")
@@ -256,12 +237,12 @@ def _schedules(old: Plan, new: Plan) -> Iterator[str]:
             yield difference
 
 
-def _of_models(compared: weights.Compared) -> Finding:
-    return lambda old, new: compared.find(old.model, new.model)
+def _of_models(find: weights.Finding) -> Finding:
+    return lambda old, new: find(old.model, new.model)
 
 
-for _entry in weights.COMPARED:
-    fact(_entry.name, _entry.does)(_of_models(_entry))
+for _name, _does, _find in weights.COMPARED:
+    fact(_name, _does)(_of_models(_find))
 
 
 @fact("positions", "a learned position for every token, and another number of them")

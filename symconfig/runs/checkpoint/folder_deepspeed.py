@@ -11,9 +11,8 @@ from itertools import islice
 from pathlib import Path
 
 from symconfig.errors import InputError, Problem
-from symconfig.runs.checkpoint.folder import Checkpoint, numbers, shown, size_bytes
+from symconfig.runs.checkpoint.folder import Checkpoint, checked, numbers, shown, size_bytes
 from symconfig.runs.checkpoint.pickled import Plain, archived_file
-from symconfig.runs.checkpoint.sane import checked
 from symconfig.runs.checkpoint.whole import demand
 
 LATEST, LATEST_UNIVERSAL = "latest", "latest_universal"

@@ -10,8 +10,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.runs.checkpoint import folder_deepspeed as deepspeed
 from symconfig.runs.checkpoint import folder_megatron as megatron
 from symconfig.runs.checkpoint import folder_weights as weights
-from symconfig.runs.checkpoint.folder import LOOKED_FOR, Checkpoint, shown
-from symconfig.runs.checkpoint.sane import checked
+from symconfig.runs.checkpoint.folder import LOOKED_FOR, Checkpoint, checked, shown
 
 # In this order: train.py's last folder has a model beside DeepSpeed's files, and each is the more special first.
 KINDS: tuple[tuple[Callable[[Path], bool], Callable[[Path], Checkpoint]], ...] = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from symconfig.descriptor.model import Experts, ModelDescriptor
 
@@ -44,19 +43,12 @@ EXPERTS_COMPUTED = frozenset(
         "router_aux_loss_coef",
     }
 )
+_MTP = "num_nextn_predict_layers"
 # Fields with a fact of their own.
-OWN = frozenset(
-    {"vocab_size", "num_hidden_layers", "experts", "num_nextn_predict_layers", "adapter", "tie_word_embeddings"}
-)
+OWN = frozenset({"vocab_size", "num_hidden_layers", "experts", _MTP, "adapter", "tie_word_embeddings"})
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """A fact about two models."""
-
-    name: str
-    does: str
-    find: Callable[[ModelDescriptor, ModelDescriptor], str]
+Finding = Callable[[ModelDescriptor, ModelDescriptor], str]
 
 
 def _differ(old: ModelDescriptor, new: ModelDescriptor, names: frozenset[str]) -> str:
@@ -82,10 +74,14 @@ def shapes(old: ModelDescriptor, new: ModelDescriptor) -> str:
 def _expert_shapes(old: Experts | None, new: Experts | None) -> str:
     if old is None or new is None:
         return ""
+    return _experts_differ(old, new, frozenset(Experts.model_fields) - EXPERTS_COMPUTED)
+
+
+def _experts_differ(old: Experts, new: Experts, names: frozenset[str]) -> str:
     return ", ".join(
         f"experts.{name} {getattr(old, name)} -> {getattr(new, name)}"
         for name in Experts.model_fields
-        if name not in EXPERTS_COMPUTED and getattr(old, name) != getattr(new, name)
+        if name in names and getattr(old, name) != getattr(new, name)
     )
 
 
@@ -93,54 +89,13 @@ def computed(old: ModelDescriptor, new: ModelDescriptor) -> str:
     """Compare how the same weights are used."""
     parts = [_differ(old, new, COMPUTED)]
     if old.experts is not None and new.experts is not None:
-        parts += [
-            f"experts.{name} {getattr(old.experts, name)} -> {getattr(new.experts, name)}"
-            for name in Experts.model_fields
-            if name in EXPERTS_COMPUTED and getattr(old.experts, name) != getattr(new.experts, name)
-        ]
+        parts.append(_experts_differ(old.experts, new.experts, EXPERTS_COMPUTED))
     return ", ".join(filter(None, parts))
 
 
-def _upcycled(old: ModelDescriptor, new: ModelDescriptor) -> str:
-    return f"experts none -> {new.experts.num_experts}" if old.experts is None and new.experts is not None else ""
-
-
-def _dropped(old: ModelDescriptor, new: ModelDescriptor) -> str:
-    return f"experts {old.experts.num_experts} -> none" if old.experts is not None and new.experts is None else ""
-
-
-def _counts(name: str) -> Callable[[ModelDescriptor, ModelDescriptor], str]:
-    return lambda old, new: _differ(old, new, frozenset({name}))
-
-
-def _tied(old: ModelDescriptor, new: ModelDescriptor) -> str:
-    return _differ(old, new, frozenset({"tie_word_embeddings"})) if new.tie_word_embeddings else ""
-
-
-def _untied(old: ModelDescriptor, new: ModelDescriptor) -> str:
-    return _differ(old, new, frozenset({"tie_word_embeddings"})) if old.tie_word_embeddings else ""
-
-
-def _more_mtp(old: ModelDescriptor, new: ModelDescriptor) -> str:
-    more = new.num_nextn_predict_layers > old.num_nextn_predict_layers
-    return _differ(old, new, frozenset({"num_nextn_predict_layers"})) if more else ""
-
-
-def _fewer_mtp(old: ModelDescriptor, new: ModelDescriptor) -> str:
-    fewer = new.num_nextn_predict_layers < old.num_nextn_predict_layers
-    return _differ(old, new, frozenset({"num_nextn_predict_layers"})) if fewer else ""
-
-
-def _adapter_added(old: ModelDescriptor, new: ModelDescriptor) -> str:
-    return f"no adapter -> {new.adapter.method}" if old.adapter is None and new.adapter is not None else ""
-
-
-def _adapter_removed(old: ModelDescriptor, new: ModelDescriptor) -> str:
-    return f"{old.adapter.method} -> no adapter" if old.adapter is not None and new.adapter is None else ""
-
-
-def _adapter_kept(old: ModelDescriptor, new: ModelDescriptor) -> str:
-    return "an adapter in both" if old.adapter is not None and new.adapter is not None else ""
+def _field(name: str, where: Callable[[ModelDescriptor, ModelDescriptor], bool] = lambda old, new: True) -> Finding:
+    """Return the finding that a field is another one, where that matters."""
+    return lambda old, new: _differ(old, new, frozenset({name})) if where(old, new) else ""
 
 
 def _adapter_shapes(old: ModelDescriptor, new: ModelDescriptor) -> str:
@@ -159,20 +114,57 @@ def _quantised(old: ModelDescriptor, new: ModelDescriptor) -> str:
     return f"{old.adapter.method} -> {new.adapter.method}"
 
 
-COMPARED = (
-    Compared("shapes", "tensors of other names or shapes", shapes),
-    Compared("computed", "the same weights, used otherwise", computed),
-    Compared("vocabulary", "another vocabulary", _counts("vocab_size")),
-    Compared("layers", "another number of layers", _counts("num_hidden_layers")),
-    Compared("tied", "the output layer becomes the embedding", _tied),
-    Compared("untied", "the output layer gets weights of its own", _untied),
-    Compared("upcycled", "experts in the place of dense layers", _upcycled),
-    Compared("experts-dropped", "dense layers in the place of experts", _dropped),
-    Compared("mtp-more", "more layers that predict further tokens", _more_mtp),
-    Compared("mtp-fewer", "fewer layers that predict further tokens", _fewer_mtp),
-    Compared("adapter-added", "an adapter in the new model only", _adapter_added),
-    Compared("adapter-removed", "an adapter in the old model only", _adapter_removed),
-    Compared("adapter-kept", "an adapter in both models", _adapter_kept),
-    Compared("adapter-shapes", "an adapter of another rank or on other modules", _adapter_shapes),
-    Compared("quantised", "frozen weights in 4 bits in one of the runs only", _quantised),
+# What may differ between two models: its name, what it means, and how it is found.
+COMPARED: tuple[tuple[str, str, Finding], ...] = (
+    ("shapes", "tensors of other names or shapes", shapes),
+    ("computed", "the same weights, used otherwise", computed),
+    ("vocabulary", "another vocabulary", _field("vocab_size")),
+    ("layers", "another number of layers", _field("num_hidden_layers")),
+    (
+        "tied",
+        "the output layer becomes the embedding",
+        _field("tie_word_embeddings", lambda old, new: new.tie_word_embeddings),
+    ),
+    (
+        "untied",
+        "the output layer gets weights of its own",
+        _field("tie_word_embeddings", lambda old, new: old.tie_word_embeddings),
+    ),
+    (
+        "upcycled",
+        "experts in the place of dense layers",
+        lambda old, new: f"experts none -> {new.experts.num_experts}" if new.experts and not old.experts else "",
+    ),
+    (
+        "experts-dropped",
+        "dense layers in the place of experts",
+        lambda old, new: f"experts {old.experts.num_experts} -> none" if old.experts and not new.experts else "",
+    ),
+    (
+        "mtp-more",
+        "more layers that predict further tokens",
+        _field(_MTP, lambda old, new: new.num_nextn_predict_layers > old.num_nextn_predict_layers),
+    ),
+    (
+        "mtp-fewer",
+        "fewer layers that predict further tokens",
+        _field(_MTP, lambda old, new: new.num_nextn_predict_layers < old.num_nextn_predict_layers),
+    ),
+    (
+        "adapter-added",
+        "an adapter in the new model only",
+        lambda old, new: f"no adapter -> {new.adapter.method}" if new.adapter and not old.adapter else "",
+    ),
+    (
+        "adapter-removed",
+        "an adapter in the old model only",
+        lambda old, new: f"{old.adapter.method} -> no adapter" if old.adapter and not new.adapter else "",
+    ),
+    (
+        "adapter-kept",
+        "an adapter in both models",
+        lambda old, new: "an adapter in both" if old.adapter and new.adapter else "",
+    ),
+    ("adapter-shapes", "an adapter of another rank or on other modules", _adapter_shapes),
+    ("quantised", "frozen weights in 4 bits in one of the runs only", _quantised),
 )

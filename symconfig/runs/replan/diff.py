@@ -106,9 +106,13 @@ def _arguments(before: Plan, after: Plan) -> tuple[Difference, ...]:
     if before.best.target.backend != backend:
         return ()
     try:
-        if BACKENDS[backend].told_by is Told.JSON:
-            return differences(deepspeed.config(before), deepspeed.config(after))
-        return differences(*(dict(_options(megatron.arguments(plan))) for plan in (before, after)))
+        match BACKENDS[backend].told_by:
+            case Told.JSON:
+                return differences(deepspeed.config(before), deepspeed.config(after))
+            case Told.OPTIONS:
+                return differences(*(dict(_options(megatron.arguments(plan))) for plan in (before, after)))
+            case Told.CODE:
+                return ()
     except SymconfigError:
         return ()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from math import ceil, floor
 
 from symconfig.cost.machine import Machine, machine
@@ -21,10 +21,11 @@ from symconfig.format import gib
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.rl import PlannedPhase, PlannedRl, ReferencePlace
 from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN, Engine, Replica, generate
-from symconfig.runs.rl.lengths import packing
 from symconfig.runs.rl.logits import BY_TARGET, VERL
 from symconfig.runs.rl.phases import AWAY, Away, Layout
 from symconfig.runs.rl.trained import Trained
+from symconfig.solve.budget import surprise
+from symconfig.solve.lengths import packing
 
 WEIGHED = 12  # plans of the actor, around each of which engines are weighed
 _TIMES = (1, 2, 4)  # the longest sequence, that a micro-batch has room for
@@ -38,7 +39,7 @@ _WEIGHED_AWAY = (Away.NOTHING, Away.STATES, Away.ALL)
 Solve = Callable[[ModelDescriptor, Job, int], Plan]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Question:
     """solve: the best plans of a model's job, so many. critic: the model that gives values, where one is trained. away:
     the parts that the target can keep on the host between phases, a tuple for each way. sequences: of its
@@ -59,6 +60,18 @@ class Question:
     def usable_bytes(self) -> float:
         return self.job.limits.usable_bytes(self.cluster.gpu.memory_bytes.value)
 
+    @cached_property
+    def _ratio(self) -> float | None:
+        return surprise(self.model, self.cluster, self.job.limits.memory_risk)
+
+    def is_sure(self, layout: Layout) -> bool:
+        """Tell whether a layout meets the job's risk of running out of memory."""
+        return layout.is_sure(self._ratio, self.cluster.gpu.memory_bytes.value)
+
+    def rank(self, layout: Layout) -> tuple[bool, float]:
+        """Return what orders layouts that fit: those that meet the risk first, then the shortest step."""
+        return not self.is_sure(layout), layout.step_s
+
 
 def answer(question: Question, top: int) -> Plan:
     """Return the actor's plan with the step around it and around each alternative, the shortest step first.
@@ -75,9 +88,9 @@ def answer(question: Question, top: int) -> Plan:
             refused.append(error)
     if not tried:
         raise refused[0]
-    plan, _, _ = best = min(tried, key=lambda each: each[2][0].step_s)
+    plan, _, _ = best = min(tried, key=lambda each: question.rank(each[2][0]))
     alike = [each for each in tried if each[0] is plan and each is not best]
-    ranked = [best, *sorted(alike, key=lambda each: each[2][0].step_s)][:top]
+    ranked = [best, *sorted(alike, key=lambda each: question.rank(each[2][0]))][:top]
     candidates = [trained.candidate for _, trained, _ in ranked]
     steps = tuple(planned(question, layouts[0]) for _, _, layouts in ranked)
     search = replace(plan.search, optimal=False)
@@ -167,6 +180,7 @@ def _around(question: Question, job: Job, fill: float, gpus: int) -> list[tuple[
     colocated = question.rl.placement == "colocated"
     memory = question.cluster.gpu.memory_bytes.value
     fullest: Layout | None = None
+    unsure: list[tuple[Plan, Trained, list[Layout]]] = []
     for left in _LEFT if colocated else _LEFT[:1]:
         margin = job.limits.memory_margin + (ASLEEP_BYTES / memory + left if colocated else 0.0)
         if margin >= 0.9:
@@ -179,13 +193,16 @@ def _around(question: Question, job: Job, fill: float, gpus: int) -> list[tuple[
         for candidate in (plan.best, *plan.alternatives):
             actor = Trained(plan, candidate, fill, BY_TARGET.get(question.job.target or "verl", VERL))
             every = list(_layouts(question, actor, critic, gpus))
-            fitting = sorted((each for each in every if _fits(question, each)), key=lambda each: each.step_s)
+            fitting = sorted((each for each in every if _fits(question, each)), key=question.rank)
             if fitting:
                 result.append((plan, actor, fitting))
             elif every:
                 fullest = min((*every, *filter(None, (fullest,))), key=lambda each: each.trained_bytes)
-        if result:
+        if any(question.is_sure(fitting[0]) for *_, fitting in result):
             return result
+        unsure = unsure or result
+    if unsure:
+        return unsure
     raise _none_fits(question, fullest)
 
 

@@ -19,7 +19,7 @@ from symconfig.descriptor.layers import Pairs
 from symconfig.descriptor.model import Attention, ModelDescriptor
 from symconfig.descriptor.rl import Rl
 from symconfig.graph.count import ParameterCount, parameters
-from symconfig.runs.rl.lengths import GROUPS, Array, quantiles
+from symconfig.solve.lengths import GROUPS, Array, quantiles
 from symconfig.units import GIB
 
 # Assumed, as the rest of a generation's uncertainty is (`UNCERTAIN`): what an engine does between two steps of decoding

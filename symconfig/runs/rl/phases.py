@@ -16,7 +16,7 @@ import numpy as np
 from symconfig.cost.collectives import ring
 from symconfig.descriptor.rl import Rl
 from symconfig.graph.count import parameters
-from symconfig.plans.rl import ReferencePlace
+from symconfig.plans.rl import ASLEEP, AWAKE, LIBRARIES, ReferencePlace, surprised
 from symconfig.runs.rl.engine import ASLEEP_BYTES, Generation, Replica
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
 from symconfig.units import MIB
@@ -48,11 +48,12 @@ AWAY: Mapping[Away, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """seconds: of a step. holds: bytes on the fullest GPU, by what they are."""
+    """seconds: of a step. holds: bytes on the fullest GPU, by what they are. pool: whose GPUs it takes."""
 
     name: str
     seconds: float
     holds: Mapping[str, float]
+    pool: str = ""
 
     @property
     def bytes(self) -> float:
@@ -87,7 +88,8 @@ NOTHING_GENERATED = Generation(0.0, 0.0, 0, 0.0)
 class Layout:
     """One way to run a step. alone: the engine has GPUs of its own. read, reference_read: tokens of a micro-batch whose
     log-probabilities are computed, of the actor and the reference, over those of one that is trained on.
-    reference: where it is while it is not read."""
+    reference: where it is while it is not read. apart: roles with GPUs of their own, "critic" and "reference", beside
+    the actor's. waits: an engine of its own does not generate while others train."""
 
     rl: Rl
     actor: Trained
@@ -100,6 +102,8 @@ class Layout:
     read: float = 1.0
     reference_read: float = 1.0
     reference: ReferencePlace = "offloaded"
+    apart: frozenset[str] = frozenset()
+    waits: bool = False
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
@@ -108,21 +112,28 @@ class Layout:
 
     @property
     def step_s(self) -> float:
-        """Return the seconds of a step: one phase after the other; on GPUs of its own the engine generates beside the
-        rest.
+        """Return the seconds of a step: one phase after the other on the same GPUs; on GPUs of its own the engine
+        generates beside the rest, unless it waits.
         """
-        generation, *rest = (phase.seconds for phase in self.phases)
-        return max(generation, sum(rest)) if self.alone else generation + sum(rest)
+        generation, *rest = self.phases
+        pools = {phase.pool for phase in rest}
+        trained = max(sum(phase.seconds for phase in rest if phase.pool == pool) for pool in pools)
+        overlaps = self.alone and not self.waits
+        return max(generation.seconds, trained) if overlaps else generation.seconds + trained
 
     @property
     def beside_engine_bytes(self) -> float:
         """Return the bytes of what is on a GPU beside an engine that is awake."""
-        return sum(({"libraries": self.actor.libraries} if self.alone else self._resting({})).values())
+        return sum(({LIBRARIES: self.actor.libraries} if self.alone else self._resting({})).values())
 
     @property
     def trained_bytes(self) -> float:
         """Return the bytes of the fullest phase of the GPUs that train."""
         return max(phase.bytes for phase in (self.phases[1:] if self.alone else self.phases))
+
+    def is_sure(self, ratio: float | None, memory_bytes: float) -> bool:
+        """Tell whether the GPUs that train have room, should predicted parts take so many times what is predicted."""
+        return all(surprised(phase.holds, ratio) <= memory_bytes for phase in self.phases[self.alone :])
 
     @property
     def host_bytes(self) -> float:
@@ -139,7 +150,7 @@ class Layout:
 
     def _phases(self) -> Iterator[Phase]:
         rl, actor, critic, steps = self.rl, self.actor, self.critic, self.rl.updates * self.rl.epochs
-        awake = {"engine: weights, keys and values": self.replica.bytes}
+        awake = {AWAKE: self.replica.bytes}
         yield Phase("generation", self.generation.seconds, awake if self.alone else self._resting(awake))
         moving = {
             "engine's weights": self.replica.engine.weights_bytes * (not self.alone),
@@ -157,40 +168,49 @@ class Layout:
             passing = self._gaps(actor.forward_bytes(share=self.reference_read))
             rests = not self._copied or self.reference != "streamed"
             frozen = {name: actor.memory[WEIGHTS] * rests, "forward": passing}
-            loaded = actor.memory[WEIGHTS] / actor.host_bytes_per_s * (self._copied and not self._rests)
-            held = self._resting(frozen, but=() if apart else (WEIGHTS,))
-            yield Phase("reference", actor.forward_s(rl.updates) + loaded, held)
+            away = self._copied and self.reference != "resident"
+            loaded = actor.memory[WEIGHTS] / actor.host_bytes_per_s * away
+            held = self._resting(frozen, but=() if apart else (WEIGHTS,), pool=self._pool("reference"))
+            yield Phase("reference", actor.forward_s(rl.updates) + loaded, held, self._pool("reference"))
         if critic is not None:
+            pool = self._pool("critic")
             values = {f"critic's {WEIGHTS}": critic.memory[WEIGHTS], "forward": self._gaps(critic.forward_bytes())}
-            yield Phase("values", critic.forward_s(rl.updates), self._resting(values))
-            yield Phase("update of the critic", critic.update_s(steps), self._updating(critic, "critic's", actor))
-        yield Phase("update", actor.update_s(steps), self._updating(actor, "actor's", critic))
+            yield Phase("values", critic.forward_s(rl.updates), self._resting(values, pool=pool), pool)
+            updating = self._updating(critic, "critic's", None if pool else actor)
+            yield Phase("update of the critic", critic.update_s(steps), updating, pool)
+        other = None if self._pool("critic") else critic
+        yield Phase("update", actor.update_s(steps), self._updating(actor, "actor's", other))
         trained = (actor, *filter(None, (critic,)))
         if moved := sum(moved_s(each, self.away) for each in trained):
             yield Phase("to the host and back", moved, self._resting({}))
 
     @property
     def _rests(self) -> bool:
-        """Tell whether a reference is on the GPU in all phases."""
-        return self._copied and self.reference == "resident"
+        """Tell whether a reference is on the actor's GPUs in all phases."""
+        return self._copied and self.reference == "resident" and "reference" not in self.apart
+
+    def _pool(self, role: str) -> str:
+        """Return whose GPUs a role takes; the actor's are nobody else's."""
+        return role if role in self.apart else ""
 
     def _gaps(self, passing: float) -> float:
         """Return the bytes of what comes and goes, with the gaps that it leaves."""
         return passing if self.alone else passing * (1 + GAPS)
 
-    def _resting(self, held: dict[str, float], but: tuple[str, ...] = ()) -> dict[str, float]:
-        """Add what rests on the GPU in every phase. but: parts of the actor that `held` has already."""
+    def _resting(self, held: dict[str, float], but: tuple[str, ...] = (), pool: str = "") -> dict[str, float]:
+        """Add what rests on a pool's GPUs in every phase. but: parts of the actor that `held` has already."""
         result = dict(held)
-        if self._rests:
+        if self._rests and not pool:
             result |= {"reference": self.actor.memory[WEIGHTS]}
-        for name, each in (("actor's", self.actor), ("critic's", self.critic)):
-            rests = {} if each is None else at_rest(each, self.away)
+        owners = (("actor's", self.actor, ""), ("critic's", self.critic, self._pool("critic")))
+        for name, each, own in owners:
+            rests = {} if each is None or own != pool else at_rest(each, self.away)
             result |= {f"{name} {part}": size for part, size in rests.items() if name != "actor's" or part not in but}
         return self._with_processes(result)
 
     def _with_processes(self, held: dict[str, float]) -> dict[str, float]:
-        asleep = {} if self.alone else {"engine's process": ASLEEP_BYTES}
-        return {name: size for name, size in held.items() if size} | asleep | {"libraries": self.actor.libraries}
+        asleep = {} if self.alone else {ASLEEP: ASLEEP_BYTES}
+        return {name: size for name, size in held.items() if size} | asleep | {LIBRARIES: self.actor.libraries}
 
     def _updating(self, each: Trained, name: str, other: Trained | None) -> dict[str, float]:
         """Return what an update holds: all of the trained model, and what rests of the other one."""
@@ -199,6 +219,6 @@ class Layout:
         held["activations, logits and loss"] = max(each.reserved(peak) - states, self._gaps(peak - states))
         others = {} if other is None else at_rest(other, self.away)
         kept = {f"{'critic' if each is self.actor else 'actor'}'s {part}": size for part, size in others.items()}
-        if self._rests:
+        if self._rests and (each is self.actor or not self._pool("critic")):
             held["reference"] = self.actor.memory[WEIGHTS]
         return self._with_processes(held | kept)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -10,21 +10,21 @@ from symconfig.cost.machine import machine
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job, Limits
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.existing.audit.audit import Audit, unpredicted_for
+from symconfig.existing.audit.audit import Audit, planned, unpredicted_for
 from symconfig.existing.audit.judge import Judged, judge
 from symconfig.existing.audit.phase_rules import PHASES
 from symconfig.existing.recover.rl.step import Step
 from symconfig.existing.recover.run import Run
-from symconfig.frameworks.fsdp.behaviour import FSDP
-from symconfig.graph.count import parameters
 from symconfig.plans.plan import Plan
 from symconfig.runs.best import best_plan
-from symconfig.runs.rl.choose import Question, planned
+from symconfig.runs.rl.choose import Question
+from symconfig.runs.rl.choose import planned as recorded
 from symconfig.runs.rl.engine import Engine, Replica, generate
-from symconfig.runs.rl.lengths import packing
-from symconfig.runs.rl.logits import SLIME, SLIME_CHUNKED, VERL, VERL_FSDP, LogitBytes
+from symconfig.runs.rl.logits import BY_TARGET, SLIME_CHUNKED, VERL_FSDP, LogitBytes
 from symconfig.runs.rl.phases import AWAY, Layout
-from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
+from symconfig.runs.rl.trained import Trained
+from symconfig.runs.rl.tuned import counted
+from symconfig.solve.lengths import packing
 from symconfig.solve.predict import as_found
 from symconfig.solve.prospect import Prospect
 
@@ -43,24 +43,24 @@ def completed(
     run = done.stated
     if run is None:
         return done
-    assert run.step is not None, "is what makes it one to be completed"
     try:
-        judged = _judged(run, run.step, cluster, limits)
+        judged = _alone(run, cluster, limits) if run.step is None else _judged(run, run.step, cluster, limits)
     except InputError as error:
         return unpredicted_for(done, error.problems)
     done = replace(done, judged=judged, findings=(*done.findings, *PHASES.findings(judged, done.reading.start)))
     if not plan:
         return done
+    if run.step is None:
+        tuned = run.alone is not None and run.alone.preference is None and not run.alone.scores
+        return planned(done, run, cluster, limits, progress) if tuned else done
     progress("looking for a better layout")
     try:
-        return replace(
-            done, better=best_plan(judged.plan.model, cluster, _job(judged.plan.job, run.step.trainer), top=TOP)
-        )
+        return replace(done, better=best_plan(judged.plan.model, cluster, _job(judged.plan.job, run.step), top=TOP))
     except (InfeasibleError, InputError) as error:
         return replace(done, infeasible=str(error))
 
 
-def _job(job: Job, target: str) -> Job:
+def _job(job: Job, step: Step) -> Job:
     """Return the job that the run is an answer to, for its own trainer, with the engine, the room of a micro-batch and
     the workers open."""
     assert job.rl is not None
@@ -69,9 +69,9 @@ def _job(job: Job, target: str) -> Job:
         update={"tokens_per_gpu": None, "rollout_gpus": None, "rollout": job.rl.rollout.model_copy(update=open_)}
     )
     update = {
-        "target": target,
+        "target": step.workers.target or step.trainer.name,
         "rl": rl,
-        "backend": "megatron",
+        "backend": step.workers.planned,
         "global_batch_size": rl.batch,
         "seq_length": rl.longest,
         "packing": None,
@@ -110,19 +110,34 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
         read=step.read,
         reference_read=step.reference_read,
         reference=step.reference,
+        apart=step.apart,
+        waits=step.waits,
     )
     plan = actor.plan
     question = Question(plan.model, cluster, plan.job, rl, None, _never)
-    return Judged(run, replace(plan, rl=(planned(question, layout),)))
+    return Judged(run, replace(plan, rl=(recorded(question, layout),)))
+
+
+def _alone(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
+    """Return what a run costs with the phases of an update without generation."""
+    alone = run.alone
+    assert alone is not None, "is what makes it one to be completed"
+    judged = judge(run, cluster, limits)
+    logits = None if alone.scores else BY_TARGET[alone.trainer.name]
+    point = as_found(run.described.model, cluster, run.configuration)
+    point = replace(point, request=replace(point.request, job=judged.plan.job))
+    trained = Stated(judged.plan, judged.plan.best, alone.fill, logits, point)
+    step = counted(judged.plan, trained, resident=alone.reference == "resident")
+    return Judged(run, replace(judged.plan, tuned=(step,)))
 
 
 def _logits(step: Step) -> LogitBytes | None:
     """Return what the loss of a trainer makes of logits; None where it makes none."""
     if step.fused_logits:
         return None
-    if step.trainer == "slime":
-        return SLIME_CHUNKED if step.chunked_logits else SLIME
-    return VERL if step.workers == "megatron" else VERL_FSDP
+    if step.chunked_logits:
+        return SLIME_CHUNKED
+    return VERL_FSDP if step.workers.in_fp32 else BY_TARGET[step.trainer.name]
 
 
 def _never(*_: object) -> Plan:
@@ -137,8 +152,7 @@ def _trained(
     judged = judge(replace(run, configuration=packed, step=step), cluster, limits)
     point = as_found(run.described.model, cluster, packed)
     point = replace(point, request=replace(point.request, job=judged.plan.job))
-    made = Stated if step.workers == "megatron" else _InFp32
-    return made(judged.plan, judged.plan.best, fill, logits, point)
+    return Stated(judged.plan, judged.plan.best, fill, logits, point)
 
 
 @dataclass(frozen=True)
@@ -150,43 +164,3 @@ class Stated(Trained):
     @cached_property
     def prospect(self) -> Prospect:
         return self.point
-
-
-@dataclass(frozen=True)
-class _InFp32(Stated):
-    """A model that FSDP trains. Its shards of weights are in fp32, and so are gradients and Adam's moments of what is
-    trained: of 16 bytes of a parameter 4, 4 and 8, where a plan has 2, 2 and 12. What is gathered of the weights is
-    there in a pass alone. The optimizer sets gradients to nothing after an update (verl/workers/engine/base.py,
-    zero_grad_on_exit)."""
-
-    @property
-    def frees_gradients(self) -> bool:
-        return True
-
-    @cached_property
-    def memory(self) -> Mapping[str, float]:
-        own, shards = self.candidate.predicted.memory, self._shards
-        if self.prospect.request.framework.bytes != FSDP.bytes:  # the model itself is in 16 bits
-            return {**own, WEIGHTS: shards}
-        trained = own[GRADIENTS]
-        return {**own, WEIGHTS: 2 * shards, GRADIENTS: 2 * trained, STATES: own[STATES] - 2 * trained}
-
-    def forward_bytes(self, entropy: bool = False, share: float = 1.0) -> float:
-        return super().forward_bytes(entropy, share) + self._gathered
-
-    def peak_bytes(self, entropy: bool = False) -> float:
-        own = self.candidate.predicted.memory
-        wide = sum(self.memory[name] - own[name] for name in (WEIGHTS, GRADIENTS, STATES))
-        return super().peak_bytes(entropy) + wide + self._gathered
-
-    @property
-    def _shards(self) -> float:
-        """Return the bytes of this GPU's shard of all weights, in 16 bits; none where shards live on the host."""
-        degrees, instances = self.candidate.parallel, self.prospect.request.framework.optimizer_instances
-        on_gpu = not self.candidate.options.param_offload
-        return 2.0 * parameters(self.plan.model).total / (degrees.world_size / instances) * on_gpu
-
-    @property
-    def _gathered(self) -> float:
-        """Return the bytes of weights that are whole during a pass."""
-        return self.candidate.predicted.memory[WEIGHTS] - self._shards

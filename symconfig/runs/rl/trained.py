@@ -12,6 +12,7 @@ from symconfig.cost.blocks import KEPT, TRANSIENT
 from symconfig.cost.device import reserved_bytes
 from symconfig.cost.lattice import Array
 from symconfig.cost.table import Choice
+from symconfig.graph.count import parameters
 from symconfig.graph.parts import is_layer
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.runs.rl.logits import LogitBytes
@@ -42,22 +43,49 @@ class Trained:
     @property
     def frees_gradients(self) -> bool:
         """Tell whether gradients have memory during an update alone."""
-        return False
+        return self.prospect.request.framework.shard_bytes is not None
 
     @cached_property
     def prospect(self) -> Prospect:
-        """Return the candidate with all that its costs follow from."""
-        return restore(self.plan, self.candidate)
+        """Return the candidate with all that its costs follow from, with the loss of its trainer."""
+        whole = restore(self.plan, self.candidate)
+        if self.logits is None or self.logits.loss is None:
+            return whole
+        how = (framework := whole.request.framework).implementation
+        how = replace(how, loss=replace(how.loss, kernel=self.logits.loss))
+        return replace(whole, request=replace(whole.request, framework=replace(framework, implementation=how)))
 
     @cached_property
     def parts(self) -> Detail:
         """Return the candidate's costs, stage by stage."""
         return detail(self.prospect)
 
-    @property
+    @cached_property
     def memory(self) -> Mapping[str, float]:
-        """Return the bytes by part, of the fullest GPU while it is updated."""
-        return self.candidate.predicted.memory
+        """Return the bytes by part, of the fullest GPU while it is updated. What is gathered of weights that rest in
+        shards is no part: it is there in a pass alone."""
+        own, framework = self.candidate.predicted.memory, self.prospect.request.framework
+        if framework.shard_bytes is None:
+            return own
+        gradients = own[GRADIENTS] * framework.shard_bytes / framework.bytes.gradient
+        wider = 2 * (gradients - own[GRADIENTS])  # of the trained weights, and of their gradients
+        weights = self._shard_count * framework.shard_bytes
+        return {**own, WEIGHTS: weights, GRADIENTS: gradients, STATES: own[STATES] - wider}
+
+    @property
+    def _shard_count(self) -> float:
+        """Return how many of all weights are on this GPU; none where shards live on the host."""
+        degrees, instances = self.candidate.parallel, self.prospect.request.framework.optimizer_instances
+        on_gpu = not self.candidate.options.param_offload
+        return parameters(self.plan.model).total / (degrees.world_size / instances) * on_gpu
+
+    @property
+    def _gathered(self) -> float:
+        """Return the bytes of weights that rest in shards and are whole during a pass."""
+        framework = self.prospect.request.framework
+        if framework.shard_bytes is None:
+            return 0.0
+        return self.candidate.predicted.memory[WEIGHTS] - framework.bytes.weight * self._shard_count
 
     @property
     def libraries(self) -> float:
@@ -86,7 +114,7 @@ class Trained:
         """Return the bytes of a forward alone at its peak: what one layer makes, or what log-probabilities are made
         with, whichever is more. share: tokens of a micro-batch over those of one that is trained on."""
         each = 0.0 if self.logits is None else self.logits.entropy if entropy else self.logits.forward
-        return share * max(self._layer_bytes, each * self.logit_count)
+        return share * max(self._layer_bytes, each * self.logit_count) + self._gathered
 
     @property
     def kept_bytes(self) -> float:
@@ -123,7 +151,8 @@ class Trained:
             working[-1] = max(working[-1], each * self.logit_count)
         else:
             parts.pop(_LOSS)
-        return float((working + sum(parts.values())).max())
+        wider = sum(self.memory.values()) - sum(self.candidate.predicted.memory.values())
+        return float((working + sum(parts.values())).max()) + wider + self._gathered
 
     def _by_stage(self, part: Array) -> Array:
         """Return [pp] bytes of a part."""

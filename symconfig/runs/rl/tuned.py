@@ -14,11 +14,11 @@ from symconfig.errors import InfeasibleError, Problem
 from symconfig.format import gib
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.rl import PlannedPhase, PlannedStep
-from symconfig.runs.rl.lengths import documents, longest_of
 from symconfig.runs.rl.logits import PAIRS, PLAIN
 from symconfig.runs.rl.phases import Phase
 from symconfig.runs.rl.trained import EXCHANGE, GRADIENTS, STATES, WEIGHTS, Trained
 from symconfig.solve.budget import device_budget, surprise
+from symconfig.solve.lengths import documents, longest_of
 from symconfig.solve.restore import restore
 
 WEIGHED = 12  # plans of an update, around each of which the step is counted
@@ -45,7 +45,8 @@ def answer(job: Job, solve: Solve, tellable: Callable[[Plan], bool], top: int) -
         plan = replace(plan, job=plan.job.model_copy(update={"limits": job.limits, "pins": job.pins}))
         for each in (plan.best, *plan.alternatives):
             if tellable(replace(plan, best=each)):
-                steps.setdefault(repr((each.parallel, each.batch, each.options)), (plan, each, _step(plan, each)))
+                step = counted(plan, _trained(plan, each))
+                steps.setdefault(repr((each.parallel, each.batch, each.options)), (plan, each, step))
     usable, shortest = plan.usable_bytes, sorted(steps.values(), key=lambda each: (each[2].step_s, _peak(each[2])))
     sure = [each for each in shortest if _peak(each[2]) <= min(usable, _budget(each[0]))]
     fitting = (sure or [each for each in shortest if _peak(each[2]) <= usable])[:top]
@@ -87,11 +88,15 @@ def fill(job: Job, micro: int, seq_length: int) -> float:
     return (sequences.mean if sequences.batching == "padding_free" else longest_of(sequences, micro)) / seq_length
 
 
-def _step(plan: Plan, candidate: Candidate) -> PlannedStep:
-    """Return the step around a candidate."""
+def _trained(plan: Plan, candidate: Candidate) -> Trained:
+    """Return a candidate as a model that is trained alone."""
     share = fill(plan.job, candidate.batch.micro, candidate.batch.seq_length)
-    trained = Trained(plan, candidate, share, PLAIN if plan.job.preference is None else PAIRS)
-    phases = tuple(_phases(plan, trained))
+    return Trained(plan, candidate, share, PLAIN if plan.job.preference is None else PAIRS)
+
+
+def counted(plan: Plan, trained: Trained, *, resident: bool = True) -> PlannedStep:
+    """Return the step around a trained model. resident: its reference stays on the GPU."""
+    candidate, phases = trained.candidate, tuple(_phases(plan, trained, resident))
     step_s = sum(phase.seconds for phase in phases)
     low, high = (step_s * end / candidate.predicted.step_s for end in candidate.predicted.interval["step_s"])
     return PlannedStep(
@@ -102,7 +107,7 @@ def _step(plan: Plan, candidate: Candidate) -> PlannedStep:
     )
 
 
-def _phases(plan: Plan, trained: Trained) -> Iterator[Phase]:
+def _phases(plan: Plan, trained: Trained, resident: bool) -> Iterator[Phase]:
     """Yield the phases of a step in which a reference reads each micro-batch between its forward and its backward.
 
     Adapters need no second copy: the model without them is the reference.
@@ -110,7 +115,8 @@ def _phases(plan: Plan, trained: Trained) -> Iterator[Phase]:
     held = {part: trained.memory[part] for part in (WEIGHTS, GRADIENTS, STATES)}
     copies: dict[str, float] = {}
     if plan.job.preference is not None and plan.job.preference.has_reference:
-        copies = {} if plan.model.adapter is not None else {"reference": trained.memory[WEIGHTS]}
+        copied = resident and plan.model.adapter is None
+        copies = {"reference": trained.memory[WEIGHTS]} if copied else {}
         gathered = _GATHERED * trained.candidate.predicted.time[EXCHANGE] * (trained.prospect.zero == 3)
         read = {"policy's activations and logits": trained.kept_bytes, "forward": trained.forward_bytes()}
         yield Phase("reference", trained.forward_s(1) + gathered, _whole(trained, held | copies | read))

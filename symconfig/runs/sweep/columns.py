@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from sys import float_info
 from typing import Any, Literal
 
@@ -20,15 +21,20 @@ WHOLE_END = 2**63  # a table keeps whole numbers in 64 bits
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """unit: empty where there is none. of: from a plan; None: known without one, or made of the others. optional: not
-    every plan has it."""
+    """unit: empty where there is none. of: from a plan, or where its best candidate has it; None: known without one, or
+    made of the others. optional: not every plan has it."""
 
     name: str
     kind: Kind
     unit: str
     says: str
-    of: Callable[[Plan], Value] | None = None
+    of: Callable[[Plan], Value] | str | None = None
     optional: bool = False
+
+    def value(self, plan: Plan) -> Value:
+        """Return the value of a plan."""
+        made: Value = attrgetter(self.of)(plan.best) if isinstance(self.of, str) else self.of(plan) if self.of else None
+        return made
 
     def holds(self, value: object) -> bool:
         """Tell whether a plan can have the value here."""
@@ -65,11 +71,11 @@ INPUTS = (
     Column("cluster", "text", "", "zoo name or path, as asked"),
     Column("gpus", "whole", "GPUs", "all of them used; where auto was asked, what was found"),
     Column("global_batch_size", "whole", "sequences", "of an optimizer step"),
-    Column("seq_length", "whole", "tokens", "of a sequence", lambda p: p.best.batch.seq_length),
-    Column("backend", "text", "", "megatron or deepspeed", lambda p: p.best.target.backend),
-    Column("framework_version", "text", "", "of the backend", lambda p: p.best.target.version),
+    Column("seq_length", "whole", "tokens", "of a sequence", "batch.seq_length"),
+    Column("backend", "text", "", "megatron or deepspeed", "target.backend"),
+    Column("framework_version", "text", "", "of the backend", "target.version"),
     Column("task", "text", "", "pretrain, sft, lora or rl", lambda p: p.job.task),
-    Column("precision", "text", "", "that the plan has; asked is in `fields`", lambda p: p.best.options.precision),
+    Column("precision", "text", "", "that the plan has; asked is in `fields`", "options.precision"),
     Column("fields", "text", "JSON", "every other field of the job that was set: pins, limits, packing and so on"),
     Column(
         "status",
@@ -81,20 +87,20 @@ INPUTS = (
     Column("reason", "text", "", "why there is no plan"),
 )
 DEGREES = (
-    Column("tp", "whole", "", "tensor-parallel degree", lambda p: p.best.parallel.tp),
-    Column("pp", "whole", "", "pipeline stages", lambda p: p.best.parallel.pp),
-    Column("vpp", "whole", "", "virtual stages on each", lambda p: p.best.parallel.vpp),
-    Column("cp", "whole", "", "context-parallel degree", lambda p: p.best.parallel.cp),
-    Column("ep", "whole", "", "expert-parallel degree", lambda p: p.best.parallel.ep),
-    Column("etp", "whole", "", "tensor-parallel degree of experts", lambda p: p.best.parallel.etp),
-    Column("dp", "whole", "", "data-parallel degree", lambda p: p.best.parallel.dp),
-    Column("micro_batch_size", "whole", "sequences", "of a data rank at a time", lambda p: p.best.batch.micro),
-    Column("num_microbatches", "whole", "", "of a step", lambda p: p.best.batch.num_microbatches),
+    Column("tp", "whole", "", "tensor-parallel degree", "parallel.tp"),
+    Column("pp", "whole", "", "pipeline stages", "parallel.pp"),
+    Column("vpp", "whole", "", "virtual stages on each", "parallel.vpp"),
+    Column("cp", "whole", "", "context-parallel degree", "parallel.cp"),
+    Column("ep", "whole", "", "expert-parallel degree", "parallel.ep"),
+    Column("etp", "whole", "", "tensor-parallel degree of experts", "parallel.etp"),
+    Column("dp", "whole", "", "data-parallel degree", "parallel.dp"),
+    Column("micro_batch_size", "whole", "sequences", "of a data rank at a time", "batch.micro"),
+    Column("num_microbatches", "whole", "", "of a step", "batch.num_microbatches"),
 )
 OPTIONS = (
-    Column("sequence_parallel", "yes/no", "", "Megatron's", lambda p: p.best.options.sequence_parallel),
-    Column("zero_stage", "whole", "", "Megatron's distributed optimizer is 1", lambda p: p.best.options.zero_stage),
-    Column("recompute", "text", "", "none, selective or full", lambda p: p.best.options.recompute.granularity),
+    Column("sequence_parallel", "yes/no", "", "Megatron's", "options.sequence_parallel"),
+    Column("zero_stage", "whole", "", "Megatron's distributed optimizer is 1", "options.zero_stage"),
+    Column("recompute", "text", "", "none, selective or full", "options.recompute.granularity"),
     Column(
         "recompute_modules",
         "text",
@@ -107,7 +113,7 @@ OPTIONS = (
         "whole",
         "layers",
         "first ones of every virtual stage, if not all",
-        lambda p: p.best.options.recompute.num_layers,
+        "options.recompute.num_layers",
         optional=True,
     ),
     Column(
@@ -118,30 +124,21 @@ OPTIONS = (
         lambda p: p.best.options.cp_comm if p.best.parallel.cp > 1 else None,
         optional=True,
     ),
-    Column(
-        "moe_dispatcher",
-        "text",
-        "",
-        "how tokens reach their experts",
-        lambda p: p.best.options.moe_dispatcher,
-        optional=True,
-    ),
+    Column("moe_dispatcher", "text", "", "how tokens reach their experts", "options.moe_dispatcher", optional=True),
     Column(
         "optimizer_offload",
         "number",
         "share",
         "of the optimizer state in host memory",
-        lambda p: p.best.options.optimizer_offload,
+        "options.optimizer_offload",
     ),
-    Column(
-        "activation_offload", "yes/no", "", "activations in host memory", lambda p: p.best.options.activation_offload
-    ),
-    Column("param_offload", "yes/no", "", "weights in host memory", lambda p: p.best.options.param_offload),
-    Column("schedule", "text", "", "of the pipeline", lambda p: p.best.options.schedule),
-    Column("stage_layout", "text", "", "where stages have unlike layers", lambda p: p.best.options.stage_layout),
+    Column("activation_offload", "yes/no", "", "activations in host memory", "options.activation_offload"),
+    Column("param_offload", "yes/no", "", "weights in host memory", "options.param_offload"),
+    Column("schedule", "text", "", "of the pipeline", "options.schedule"),
+    Column("stage_layout", "text", "", "where stages have unlike layers", "options.stage_layout"),
 )
 PREDICTED = (
-    Column("step_s", "number", "s", "a steady optimizer step", lambda p: p.best.predicted.step_s),
+    Column("step_s", "number", "s", "a steady optimizer step", "predicted.step_s"),
     Column(
         "step_low_s",
         "number",
@@ -158,31 +155,23 @@ PREDICTED = (
         "of all GPUs",
         lambda p: p.best.predicted.tokens_per_s_per_gpu * p.best.parallel.world_size,
     ),
-    Column("tokens_per_s_per_gpu", "number", "tokens/s", "of one", lambda p: p.best.predicted.tokens_per_s_per_gpu),
+    Column("tokens_per_s_per_gpu", "number", "tokens/s", "of one", "predicted.tokens_per_s_per_gpu"),
     Column(
         "model_tflops_per_gpu",
         "number",
         "TFLOP/s",
         "the model's own FLOPs, nothing run twice",
-        lambda p: p.best.predicted.model_tflops_per_gpu,
+        "predicted.model_tflops_per_gpu",
     ),
-    Column("mfu", "number", "share", "of the dense peak at this precision", lambda p: p.best.predicted.mfu),
-    Column(
-        "peak_bytes",
-        "number",
-        "bytes",
-        "torch's peak allocation on the fullest GPU",
-        lambda p: p.best.predicted.peak_bytes,
-    ),
-    Column(
-        "reserved_bytes", "number", "bytes", "with what the allocator holds", lambda p: p.best.predicted.reserved_bytes
-    ),
+    Column("mfu", "number", "share", "of the dense peak at this precision", "predicted.mfu"),
+    Column("peak_bytes", "number", "bytes", "torch's peak allocation on the fullest GPU", "predicted.peak_bytes"),
+    Column("reserved_bytes", "number", "bytes", "with what the allocator holds", "predicted.reserved_bytes"),
     Column(
         "device_bytes",
         "number",
         "bytes",
         "with context and libraries; this decides whether it fits",
-        lambda p: p.best.predicted.device_bytes,
+        "predicted.device_bytes",
     ),
     Column(
         "device_high_bytes",
@@ -193,7 +182,7 @@ PREDICTED = (
         optional=True,
     ),
     Column("gpu_bytes", "number", "bytes", "memory of the GPU", lambda p: p.cluster.gpu.memory_bytes.value),
-    Column("host_bytes", "number", "bytes", "pinned host memory for each GPU", lambda p: p.best.predicted.host_bytes),
+    Column("host_bytes", "number", "bytes", "pinned host memory for each GPU", "predicted.host_bytes"),
 )
 SEARCHED = (
     Column("candidates", "whole", "", "weighed", lambda p: p.search.candidates),
@@ -237,7 +226,7 @@ def planned(plan: Plan) -> dict[str, Value]:
     """Return the columns that a plan fills."""
     return {
         "gpus": plan.best.parallel.world_size,
-        **{column.name: column.of(plan) for column in COLUMNS if column.of is not None},
+        **{column.name: column.value(plan) for column in COLUMNS if column.of is not None},
     }
 
 

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
+from symconfig.graph.operator import Work
 from symconfig.graph.program.net import Net, Node
-from symconfig.graph.program.program import Program, Work
+from symconfig.graph.program.program import Program
 from symconfig.solve.partition.degrees import Along, Way, settled
 from symconfig.solve.partition.every import dense, inside, orders, plainness
 from symconfig.solve.partition.roles import Role, Roles

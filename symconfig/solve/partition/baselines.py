@@ -11,8 +11,8 @@ import numpy as np
 
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
+from symconfig.graph.operator import Work
 from symconfig.graph.program.net import Net
-from symconfig.graph.program.program import Work
 from symconfig.solve.partition.degrees import Way, lacking, laid, settled, way
 from symconfig.solve.partition.follow import Arrival, Settling, matching
 from symconfig.solve.partition.roles import Roles, splitting
@@ -114,10 +114,10 @@ def _colours(net: Net) -> dict[str, bool]:
     weights = {parameter.tensor.name for parameter in net.program.parameters}
     colours: dict[str, bool] = {}
     for op in net.program.operators:
-        weight = next((x for x in op.inputs if x.tensor in weights), None)
+        weight = next((x for x in op.inputs if x.name in weights), None)
         if op.work is not Work.MATMUL or weight is None:
             continue
-        moving = {loop for x in op.inputs if x.tensor not in weights for loop in x.loops}
+        moving = {loop for x in op.inputs if x.name not in weights for loop in x.loops}
         summed = [loop for loop in weight.loops if loop in op.contracted and loop in moving]
         given = [loop for loop in weight.loops if loop not in op.contracted and loop not in moving]
         if summed and given:

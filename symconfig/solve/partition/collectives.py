@@ -10,10 +10,11 @@ import numpy as np
 
 from symconfig.cost.partition.change import Move
 from symconfig.cost.partition.costs import Costs, Keep
-from symconfig.cost.partition.exchange import Collective, Phase, listed
+from symconfig.cost.partition.exchange import Collective, listed
 from symconfig.cost.partition.work import exchanged
 from symconfig.descriptor.mesh import Axis
 from symconfig.graph.layout import Kind
+from symconfig.graph.sharding import Phase
 
 Rows = Sequence[Sequence[int]]  # of every node
 
@@ -59,7 +60,7 @@ def _within(costs: Costs, axes: Sequence[Axis], rows: Rows) -> Iterator[Moved]:
     for node, row in zip(costs.net.nodes, rows, strict=True):
         if node.operator is None:
             continue
-        name = node.operator.outputs[0].tensor
+        name = node.operator.outputs[0].name
         phases = [Phase.FORWARD]
         if costs.training.keep is Keep.BORDERS and node.run >= 0:
             phases.append(Phase.AGAIN)

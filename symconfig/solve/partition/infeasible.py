@@ -154,7 +154,7 @@ def _largest(best: Lightest, ask: Ask) -> tuple[str, float]:
         if node.parameter is not None:
             add(f"weight {node.name} with its gradient and optimizer state", float(alone.memory[0]))
         elif node.operator is not None:
-            add(f"tensor {node.operator.outputs[0].tensor}", float(alone.memory[0]))
+            add(f"tensor {node.operator.outputs[0].name}", float(alone.memory[0]))
     for index, link in enumerate(costs.net.links):
         amount = float(costs.link(index, every[link.producer], every[link.consumer]).memory[0, 0])
         add(f"tensor {costs.net.nodes[link.producer].ports[link.given].tensor.name}", amount)

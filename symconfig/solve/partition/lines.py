@@ -18,8 +18,8 @@ from symconfig.cost.partition.codes import BASE, MOST_AXES, every
 from symconfig.cost.partition.costs import Costs
 from symconfig.cost.partition.work import Rows, counted
 from symconfig.descriptor.mesh import Axis
+from symconfig.graph.operator import Work
 from symconfig.graph.program.net import Node
-from symconfig.graph.program.program import Work
 from symconfig.solve.partition.problem import Array
 from symconfig.solve.partition.rows import allowed
 

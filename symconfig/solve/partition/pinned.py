@@ -79,7 +79,7 @@ def touched(program: Program, pins: Sequence[Pin], start: int, stop: int) -> tup
     """Return which pins hold for which operators of a stretch, by their place in it."""
     places = []
     for place, op in enumerate(program.operators[start:stop]):
-        names = {operand.tensor for operand in (*op.inputs, *op.outputs)}
+        names = {operand.name for operand in (*op.inputs, *op.outputs)}
         places += [(place, n) for n, pin in enumerate(pins) if pin.names & (names if pin.tensor else {op.name})]
     return tuple(places)
 
@@ -155,7 +155,7 @@ def _tensors(net: Net, name: str) -> frozenset[str]:
     program = net.program
     places: dict[str, object] = {tensor: ("input", tensor) for tensor in program.inputs}
     for index, op in zip(net.node_of, program.operators, strict=True):
-        places |= {operand.tensor: (index, port) for port, operand in enumerate(op.outputs)}
+        places |= {operand.name: (index, port) for port, operand in enumerate(op.outputs)}
     places |= {one.tensor.name: node for one, node in zip(program.parameters, net.parameter_of, strict=True)}
     wanted = {places[one] for one in _matching(name, places, "tensor", "pin")}
     return frozenset(tensor for tensor, place in places.items() if place in wanted)

@@ -248,10 +248,10 @@ def _modules(table: Table) -> Iterator[ModulePlacement]:
         path = op.path or op.name
         inside.setdefault(path, []).append(index)
         for operand in op.inputs:
-            readers.setdefault(operand.tensor, set()).add(path)
+            readers.setdefault(operand.name, set()).add(path)
     weights = {parameter.tensor.name for parameter in table.net.program.parameters}
     for path, indices in inside.items():
-        made = {operand.tensor for index in indices for operand in operators[index].outputs}
+        made = {operand.name for index in indices for operand in operators[index].outputs}
         inputs: dict[str, TensorPlacement] = {}
         outputs: dict[str, TensorPlacement] = {}
         for index in indices:
@@ -266,7 +266,7 @@ def _modules(table: Table) -> Iterator[ModulePlacement]:
 
 def _tensors(op: Operator) -> tuple[str, ...]:
     """Return what an operator reads and makes, in order of its node's ports."""
-    return tuple(operand.tensor for operand in (*op.inputs, *op.outputs))
+    return tuple(operand.name for operand in (*op.inputs, *op.outputs))
 
 
 def _tensor(table: Table, index: int, port: int, name: str) -> TensorPlacement:

@@ -13,9 +13,10 @@ from enum import StrEnum
 from functools import cached_property
 
 from symconfig.graph import dims as d
+from symconfig.graph.operator import Work
 from symconfig.graph.parts import parts
 from symconfig.graph.program.net import Net, Node
-from symconfig.graph.program.program import Operator, Program, Work
+from symconfig.graph.program.program import Operator, Program
 from symconfig.solve.partition.follow import Arrival, matching
 from symconfig.solve.partition.widths import Widths, widths
 
@@ -62,8 +63,8 @@ class Roles:
         dims: set[str] = set()
         for op in self.program.operators:
             if op.work is Work.MATMUL and len(op.inputs) >= 2:
-                weight = next((set(x.loops) for x in op.inputs if x.tensor in self.weights), set())
-                others = [set(x.loops) for x in (*op.inputs, *op.outputs) if x.tensor not in self.weights]
+                weight = next((set(x.loops) for x in op.inputs if x.name in self.weights), set())
+                others = [set(x.loops) for x in (*op.inputs, *op.outputs) if x.name not in self.weights]
                 if all(set(op.contracted) <= x for x in others[:1]):  # not the groups of a convolution
                     shared = weight.intersection(*others) if others else set()
                     dims |= {loop for loop in shared if self.program.sizes[loop] > 1}
@@ -89,8 +90,8 @@ class Roles:
 
     def inside(self, op: Operator) -> bool:
         """Tell whether the operator works on what experts have received: all its activations have their dim."""
-        moving = [x.tensor for x in (*op.inputs, *op.outputs) if x.tensor not in self.weights]
-        return bool(self.experts) and all(self.experts & set(self.program.tensors[name].dims) for name in moving)
+        moving = [x.tensor for x in (*op.inputs, *op.outputs) if x.name not in self.weights]
+        return bool(self.experts) and all(self.experts & set(tensor.dims) for tensor in moving)
 
     @cached_property
     def within(self) -> tuple[bool, ...]:

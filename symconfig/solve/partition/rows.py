@@ -14,8 +14,8 @@ from symconfig.cost.partition.work import Rows, counted
 from symconfig.descriptor.mesh import Axis
 from symconfig.errors import InputError, Problem
 from symconfig.graph.layout import FLAT
+from symconfig.graph.operator import Work
 from symconfig.graph.program.net import Net, Node
-from symconfig.graph.program.program import Work
 
 Array = NDArray[np.float64]
 ROUNDING = 1e-9

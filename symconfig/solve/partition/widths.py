@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from symconfig.graph.program.program import Operand, Operator, Program, Work
+from symconfig.graph.operator import Use, Work
+from symconfig.graph.program.program import Operator, Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +44,11 @@ def widths(program: Program, experts: frozenset[str], never: frozenset[str]) -> 
     return Widths(allowed(outside), allowed(inside) - allowed(outside))
 
 
-def _weighted(program: Program) -> Iterator[tuple[Operator, Operand]]:
+def _weighted(program: Program) -> Iterator[tuple[Operator, Use]]:
     """Yield products with a weight, and look-ups of one by examples' ids: not by positions, which all of them share."""
     weights = {parameter.tensor.name for parameter in program.parameters}
     for op in program.operators:
-        weight = next((operand for operand in op.inputs if operand.tensor in weights), None)
+        weight = next((operand for operand in op.inputs if operand.name in weights), None)
         if weight is None:
             continue
         looks_up = set(op.contracted) & set(weight.loops) and program.batch & set(op.loops)
@@ -55,7 +56,7 @@ def _weighted(program: Program) -> Iterator[tuple[Operator, Operand]]:
             yield op, weight
 
 
-def _stream(weighted: Iterable[tuple[Operator, Operand]]) -> str | None:
+def _stream(weighted: Iterable[tuple[Operator, Use]]) -> str | None:
     counted = Counter(loop for _, weight in weighted for loop in weight.loops)
     return counted.most_common(1)[0][0] if counted else None
 
@@ -76,15 +77,13 @@ def _together(program: Program) -> dict[str, str]:
     return {dim: root(dim) for dim in program.sizes}
 
 
-def _given(op: Operator, weight: Operand) -> list[str]:
+def _given(op: Operator, weight: Use) -> list[str]:
     """Return the dims that a product has from its weight alone."""
-    moving = {loop for operand in op.inputs[:2] if operand.tensor != weight.tensor for loop in operand.loops}
+    moving = {loop for operand in op.inputs[:2] if operand.name != weight.name for loop in operand.loops}
     return [loop for loop in weight.loops if loop not in moving and loop not in op.contracted]
 
 
-def _made_and_summed(
-    weighted: Iterable[tuple[Operator, Operand]], stream: str, together: Mapping[str, str]
-) -> set[str]:
+def _made_and_summed(weighted: Iterable[tuple[Operator, Use]], stream: str, together: Mapping[str, str]) -> set[str]:
     """Return what is summed away, the outermost dims only: channels go with their head."""
     made: set[str] = set()
     summed: set[str] = set()
@@ -97,7 +96,7 @@ def _made_and_summed(
     return made & summed
 
 
-def _ends(program: Program, weighted: Iterable[tuple[Operator, Operand]], stream: str) -> set[str]:
+def _ends(program: Program, weighted: Iterable[tuple[Operator, Use]], stream: str) -> set[str]:
     """Return dims made of the stream that are summed away beside something without a gradient, as a loss does with
     labels.
     """
@@ -107,4 +106,4 @@ def _ends(program: Program, weighted: Iterable[tuple[Operator, Operand]], stream
 
 
 def _told(program: Program, op: Operator) -> bool:
-    return any(not program.tensors[operand.tensor].gradient for operand in op.inputs)
+    return any(not operand.tensor.gradient for operand in op.inputs)

@@ -10,8 +10,8 @@ import pytest
 from symconfig.cost.partition import rates
 from symconfig.cost.partition.work import work
 from symconfig.descriptor.mesh import Mesh, MeshLevel
+from symconfig.graph.operator import Work
 from symconfig.graph.program.net import Net, Node, net
-from symconfig.graph.program.program import Work
 from tests.oracle import seconds
 from tests.oracle.given import ATTENTION_BACKWARD, PEAK
 from tests.oracle.judged import cluster, gpu

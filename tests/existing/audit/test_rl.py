@@ -6,17 +6,20 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from symconfig.api import existing
 from symconfig.cli.main import main
 from symconfig.descriptor.load import load_model
+from symconfig.descriptor.rl import Lengths
 from symconfig.errors import InputError
 from symconfig.existing.audit.audit import Audit
 from symconfig.existing.launch.read import read
 from symconfig.existing.recover.known import by_name, model_of, models
 from symconfig.graph.count import parameters
 from symconfig.render import verl
+from symconfig.solve.lengths import quantiles
 from tests.runs.rl.test_step import planned
 
 GIB = 2.0**30
@@ -214,7 +217,7 @@ def test_what_is_not_predicted_has_one_reason(more: str, why: str) -> None:
     assert [why in problem.what for problem in found.unpredicted] == [True]
 
 
-def test_a_micro_batch_of_padded_sequences_has_all_of_each() -> None:
+def test_a_micro_batch_of_padded_sequences_has_as_much_of_each_as_of_its_longest() -> None:
     fixed = ("actor_rollout_ref.actor.use_dynamic_bsz=False actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 "
              "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4 "
              "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4 ")  # fmt: skip
@@ -224,7 +227,15 @@ def test_a_micro_batch_of_padded_sequences_has_all_of_each() -> None:
     assert packed.judged is not None
     assert padded.judged.plan.best.batch.seq_length == 4 * 4096
     assert 4 * 1200 < packed.judged.plan.best.batch.seq_length < 4 * 4096
-    assert phases(padded)["update"].seconds > 2 * phases(packed)["update"].seconds
+    draws = np.random.default_rng(0).choice(quantiles(Lengths(mean=900.0, max=3072)), (20_000, 4))
+    longest = 300.0 + draws.max(axis=1).mean()  # of four sequences, all of which are padded to it
+    for found, each in ((padded, longest), (packed, 1200.0)):
+        assert found.judged is not None
+        step, best = found.judged.run.step, found.judged.plan.best
+        assert step is not None
+        assert best.batch.num_microbatches == 64 * 8 / 4 / 16
+        assert step.fill * best.batch.seq_length == pytest.approx(4 * each, rel=0.01)
+    assert phases(padded)["update"].seconds > 1.25 * phases(packed)["update"].seconds
 
 
 def script(tmp_path: Path, *, model: bool = True) -> Path:
@@ -267,10 +278,19 @@ def test_slimes_updates_are_of_global_batches_of_samples(tmp_path: Path) -> None
     assert (rl.updates, rl.batch) == (4, 64)
 
 
-def test_training_alone_is_no_step(tmp_path: Path) -> None:
+def test_training_alone_is_an_update_without_generation(tmp_path: Path) -> None:
+    """128 samples of 1,200 tokens in the mean fill 17 micro-batches of 9,216, which four replicas make 20."""
     path = script(tmp_path)
     path.write_text(path.read_text().replace("--colocate", "--colocate --loss-type sft_loss"))
-    assert ["generates nothing" in problem.what for problem in audited(str(path)).unpredicted] == [True]
+    found = audited(str(path))
+    assert found.judged is not None, found.unpredicted
+    plan = found.judged.plan
+    assert (plan.best.batch.global_, plan.best.parallel.dp, plan.best.batch.seq_length) == (20, 4, 9216)
+    assert [phase.name for phase in plan.tuned[0].phases] == ["update"]
+    longer = existing.audit(str(path), "h100", plan=False)
+    assert longer.judged is not None
+    assert longer.judged.plan.best.batch.global_ == 128
+    assert "9,216 tokens each" in {item.value for item in longer.judged.run.assumed}
 
 
 def test_a_step_is_shown_and_in_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -318,13 +338,77 @@ def test_a_plan_of_a_step_is_put_into_verls_overrides(tmp_path: Path) -> None:
     assert not existing.adapt(path, plan).changes
 
 
+def test_a_plan_for_fsdp_workers_is_put_into_overrides_and_comes_back(tmp_path: Path) -> None:
+    """The phases of the script are the plan's, to the byte: what FSDP holds and what verl makes of logits are one."""
+    plan = planned(
+        "qwen3-8b", 16, target="verl-fsdp", tokens_per_gpu=8192, updates=2,
+        response_length={"mean": 900.0, "max": 3072}, prompt_length={"mean": 300.0, "max": 1024},
+    )  # fmt: skip
+    path = tmp_path / "run.sh"
+    path.write_text(of_verl("data.train_batch_size=64", "actor_rollout_ref.actor.ppo_mini_batch_size=32"))
+    done = existing.adapt(path, plan)
+    assert done.done, [str(item) for item in done.unplaced]
+    path.write_bytes(done.files[str(path)])
+    rl = plan.job.rl
+    assert rl is not None
+    step = f"data.train_batch_size={rl.prompts} actor_rollout_ref.actor.ppo_mini_batch_size={rl.prompts // 2}"
+    path.write_text(path.read_text().replace("$@", f"{step} actor_rollout_ref.rollout.n={rl.samples} $@"))
+    found = audited(str(path))
+    for mine, theirs in zip(plan.rl[0].phases, phases(found).values(), strict=True):
+        assert (mine.name, mine.bytes) == (theirs.name, pytest.approx(theirs.bytes, rel=1e-6))
+        assert theirs.seconds == pytest.approx(mine.seconds, rel=0.05)
+
+
 def test_other_workers_are_not_adapted(tmp_path: Path) -> None:
     path = tmp_path / "run.sh"
     path.write_text(of_verl())
-    with pytest.raises(InputError, match="has workers of another kind than the plan's"):
+    with pytest.raises(InputError, match=r"has workers of another kind than the plan's .got fsdp, need megatron"):
         existing.adapt(path, planned(pins={"tp": "2", "pp": "1", "cp": "1", "recompute": "none"}))
-    with pytest.raises(InputError, match="starts reinforcement learning by slime"):
+    with pytest.raises(InputError, match="slime knows no such"):
         existing.adapt(script(tmp_path), planned(pins={"tp": "2", "pp": "1", "cp": "1", "recompute": "none"}))
+
+
+def test_a_plan_of_a_step_is_put_into_slimes_options(tmp_path: Path) -> None:
+    """Read again, the script says the plan's degrees, recompute, lengths and engine, with the phases of the plan."""
+    pins = {"tp": "2", "pp": "2", "vpp": "1", "cp": "2", "recompute": "full"}
+    plan = planned(
+        "qwen3-8b", 16, target="slime", pins=pins, prompts=32, samples=8, updates=2,
+        prompt_length={"mean": 300.0, "max": 1024}, response_length={"mean": 900.0, "max": 8192},
+    )  # fmt: skip
+    path = script(tmp_path)
+    done = existing.adapt(path, plan)
+    assert done.done, [str(item) for item in done.unplaced]
+    path.write_bytes(done.files[str(path)])
+    text, p = path.read_text(), plan.best.parallel
+    assert f"--pipeline-model-parallel-size {p.pp}" in text
+    assert "--recompute-granularity full" in text
+    assert "--actor-num-nodes 2" in text
+    assert f"--max-tokens-per-gpu {plan.rl[0].tokens_per_gpu}" in text
+    assert not existing.adapt(path, plan).changes
+    found = existing.audit(str(path), "h100", plan=False, prompt_length=300.0, response_length=900.0)
+    assert found.judged is not None, found.unpredicted
+    again = found.judged.plan
+    assert (again.best.parallel.tp, again.best.parallel.pp, again.best.parallel.cp) == (p.tp, p.pp, p.cp)
+    assert again.best.options.recompute.granularity == "full"
+    mine, theirs = ({phase.name: phase for phase in each.rl[0].phases} for each in (plan, again))
+    assert theirs["update"].bytes == pytest.approx(mine["update"].bytes, rel=0.02)
+    assert (again.rl[0].rollout_tp, again.rl[0].memory_share) == (plan.rl[0].rollout_tp, plan.rl[0].memory_share)
+
+
+def test_what_a_plan_leaves_out_is_taken_from_slimes_options(tmp_path: Path) -> None:
+    path = script(tmp_path)
+    more = "--sequence-parallel\n   --recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+    path.write_text(path.read_text().replace("--sequence-parallel", more))
+    pins = {"tp": "1", "pp": "1", "cp": "1", "recompute": "none"}
+    plan = planned(
+        "qwen3-8b", 8, target="slime", pins=pins, prompts=32, samples=8, tokens_per_gpu=2048,
+        response_length={"mean": 300.0, "max": 1024},
+    )  # fmt: skip
+    done = existing.adapt(path, plan)
+    assert done.done, [str(item) for item in done.unplaced]
+    text = done.files[str(path)].decode()
+    assert "recompute" not in text
+    assert "--sequence-parallel" not in text
 
 
 def test_what_a_branch_adds_to_an_array_of_overrides_is_not_known(tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from unittest import mock
 
+import torch
 from absent import stand_in
 from accepting import Values, answer, dry_run
 from hydra import compose, initialize_config_module
@@ -21,6 +23,7 @@ for name in ("vllm_rollout", "vllm_rollout.utils"):
 sys.modules["verl.workers.rollout.vllm_rollout.utils"].get_vllm_max_lora_rank = lambda rank: rank
 
 from verl.utils.config import omega_conf_to_dataclass, validate_config  # noqa: E402
+from verl.workers.config.optimizer import build_optimizer  # noqa: E402
 
 MODULE = "verl.trainer.main_ppo"
 
@@ -39,27 +42,19 @@ def accept(folder: Path) -> Values:
         assert config.critic.model.path == config.actor_rollout_ref.model.path, config.critic.model.path
     actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
     rollout = omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
-    engine, world = actor.megatron, config.trainer.nnodes * config.trainer.n_gpus_per_node
-    model_parallel = (
-        engine.tensor_model_parallel_size * engine.pipeline_model_parallel_size * engine.context_parallel_size
-    )
-    recompute = engine.override_transformer_config
-    lora = config.actor_rollout_ref.model.lora
-    adapted = {"adapter": "lora", "lora_r": lora.rank, "lora_alpha": lora.alpha, "lora_dropout": lora.dropout}
+    engine, world = actor.engine, config.trainer.nnodes * config.trainer.n_gpus_per_node
+    assert config.actor_rollout_ref.ref.strategy == actor.strategy
+    if with_critic:
+        critic = omega_conf_to_dataclass(config.critic)
+        assert critic.engine.strategy == engine.strategy
+        assert critic.engine.param_offload == engine.param_offload
+    kind = _megatron if actor.strategy == "megatron" else _fsdp
     return {
-        **(adapted if lora.rank else {"adapter": None}),
-        "tp": engine.tensor_model_parallel_size,
-        "pp": engine.pipeline_model_parallel_size,
-        "vpp": engine.virtual_pipeline_model_parallel_size or 1,
-        "cp": engine.context_parallel_size,
-        "ep": engine.expert_model_parallel_size,
-        "dp": world // model_parallel,
+        **kind(config, actor, world),
         "world": world,
         "nodes": config.trainer.nnodes,
         "gpus_per_node": config.trainer.n_gpus_per_node,
         "tokens_per_gpu": actor.ppo_max_token_len_per_gpu,
-        "sequence_parallel": engine.sequence_parallel,
-        "recompute": recompute["recompute_granularity"] or "none",
         "lr": actor.optim.lr,
         "weight_decay": actor.optim.weight_decay,
         "lr_warmup_iters": actor.optim.lr_warmup_steps,
@@ -74,6 +69,57 @@ def accept(folder: Path) -> Values:
             for name, on in (("weights", engine.param_offload), ("optimizer state", engine.optimizer_offload))
             if on
         ],
+    }
+
+
+def _megatron(config: Any, actor: Any, world: int) -> Values:
+    """Return what workers of Megatron-LM are told."""
+    engine, lora = actor.engine, config.actor_rollout_ref.model.lora
+    model_parallel = (
+        engine.tensor_model_parallel_size * engine.pipeline_model_parallel_size * engine.context_parallel_size
+    )
+    optimizer = actor.optim.override_optimizer_config
+    adapted = {"adapter": "lora", "lora_r": lora.rank, "lora_alpha": lora.alpha, "lora_dropout": lora.dropout}
+    return {
+        **(adapted if lora.rank else {"adapter": None}),
+        "tp": engine.tensor_model_parallel_size,
+        "pp": engine.pipeline_model_parallel_size,
+        "vpp": engine.virtual_pipeline_model_parallel_size or 1,
+        "cp": engine.context_parallel_size,
+        "ep": engine.expert_model_parallel_size,
+        "dp": world // model_parallel,
+        "sequence_parallel": engine.sequence_parallel,
+        "recompute": engine.override_transformer_config["recompute_granularity"] or "none",
+        "overlap_grad_reduce": engine.override_ddp_config["overlap_grad_reduce"],
+        "lr_decay_style": actor.optim.lr_decay_style,
+        "min_lr": actor.optim.min_lr,
+        **{name: optimizer[name] for name in ("adam_beta1", "adam_beta2", "adam_eps")},
+    }
+
+
+def _fsdp(config: Any, actor: Any, world: int) -> Values:
+    """Return what workers of FSDP 2 are told, and the optimizer that verl makes of it."""
+    engine = actor.engine
+    assert engine.strategy == "fsdp2", engine.strategy
+    size = engine.fsdp_size
+    optimizer = build_optimizer([torch.nn.Parameter(torch.zeros(1))], actor.optim)
+    (group,) = optimizer.param_groups
+    return {
+        "tp": 1,
+        "pp": 1,
+        "cp": engine.ulysses_sequence_parallel_size,
+        "dp": world // engine.ulysses_sequence_parallel_size,
+        "zero_stage": (3 if engine.reshard_after_forward else 2) if size < 0 or size >= world else 0,
+        "param_offload": engine.offload_policy,
+        "precision": {"bfloat16": "bf16", "float16": "fp16"}[engine.dtype],
+        "recompute": "full" if config.actor_rollout_ref.model.enable_gradient_checkpointing else "none",
+        "adapter": "lora" if config.actor_rollout_ref.model.lora_rank else None,
+        "adam_beta1": group["betas"][0],
+        "adam_beta2": group["betas"][1],
+        "adam_eps": group["eps"],
+        "clip_grad": actor.optim.clip_grad,
+        "lr_decay_style": actor.optim.lr_scheduler_type,
+        "min_lr": actor.optim.min_lr_ratio * actor.optim.lr,
     }
 
 

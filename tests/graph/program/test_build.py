@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from symconfig.graph.operator import Tensor, Use, Work
 from symconfig.graph.program import build
 from symconfig.graph.program.functions import FUNCTIONS, LINEAR
-from symconfig.graph.program.program import Operator, Split, Tensor, Work
-from symconfig.graph.program.use import Use
+from symconfig.graph.program.program import Operator, Split
 
 Array = NDArray[np.float64]
 SIZES = {"b": 4, "s": 6, "t": 6, "h": 8, "f": 10, "a": 4, "g": 2, "c": 3, "v": 12, "e": 2, "u": 12, "k": 1, "m": 24}
@@ -234,7 +234,7 @@ def test_a_route_needs_the_logits_of_all_experts() -> None:
     outputs = (use("p", "bsk"), use("r", "bsk", False))
     op = build.route("p", use("logits", "bse"), outputs, "e")
     assert {split.loops for split in op.splits} == {("b",), ("s",)}
-    assert [operand.tensor for operand in op.outputs] == ["p", "r"]
+    assert [operand.name for operand in op.outputs] == ["p", "r"]
 
 
 NUMERIC: dict[str, Callable[..., Array]] = {
@@ -270,7 +270,7 @@ def test_nothing_is_kept_where_nothing_flows_back() -> None:
 def test_a_dropout_keeps_its_mask() -> None:
     op = build.dropout("o", use("x", "bsh"), use("o", "bsh"), use("mask", "bsh", False))
     assert op.saves == ("mask",)
-    assert [operand.tensor for operand in op.residues] == ["mask"]
+    assert [operand.name for operand in op.residues] == ["mask"]
     assert not op.linear
 
 

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from symconfig.errors import InputError
+from symconfig.graph.operator import Tensor, Use
 from symconfig.graph.program import build
 from symconfig.graph.program.check import check, problems
 from symconfig.graph.program.functions import FUNCTIONS
-from symconfig.graph.program.program import Operand, Parameter, Program, Split, Tensor
-from symconfig.graph.program.use import Use, result
+from symconfig.graph.program.nest import result
+from symconfig.graph.program.program import Parameter, Program, Split
 
 Change = Callable[[Program], Program]
 
@@ -58,8 +59,12 @@ def whole(**changed: Any) -> Change:
     return lambda program: replace(program, **changed)
 
 
+def use(name: str, loops: tuple[str, ...]) -> Use:
+    return Use(program().tensors.get(name, Tensor(name, loops)), loops)
+
+
 def cyclic(program: Program) -> Program:
-    return operator(0, inputs=(Operand("g", ("b", "f")), Operand("w", ("h", "f"))))(program)
+    return operator(0, inputs=(use("g", ("b", "f")), use("w", ("h", "f"))))(program)
 
 
 def swapped(program: Program) -> Program:
@@ -72,10 +77,11 @@ WRONG: list[tuple[Change, str]] = [
     (whole(batch=frozenset({"n"})), "n: the batch is counted by an undefined dim."),
     (tensor("g", dims=("b", "new")), "g: the tensor has an undefined dim (got new)."),
     (tensor("g", dims=("b", "b")), "g: the tensor has a dim twice (got b). Try: a second name of the same size."),
-    (tensor("g", element_bytes=0.0), "g: an element has no bytes (got 0)."),
-    (tensor("w", element_bytes=4.0), "w: the parameter is not the tensor of its name."),
+    (tensor("g", element=0.0), "g: an element has no bytes (got 0)."),
+    (tensor("w", element=4.0), "w: the parameter is not the tensor of its name."),
+    (tensor("y", element=4.0), "y: the operand is not the tensor of its name (got y)."),
     (operator(1, name="y"), "y: two operators have the same name."),
-    (operator(1, outputs=(Operand("y", ("b", "f")),)), "y: the tensor comes from two places."),
+    (operator(1, outputs=(use("y", ("b", "f")),)), "y: the tensor comes from two places."),
     (whole(inputs=("x", "w")), "w: the tensor comes from two places."),
     (whole(inputs=("x", "z")), "z: the input is not a tensor of the program."),
     (whole(inputs=()), "y: reads a tensor that is neither fed nor made (got x)."),
@@ -83,9 +89,9 @@ WRONG: list[tuple[Change, str]] = [
     (whole(outputs=("loss", "x")), "x: the output is never made."),
     (cyclic, "y: operators read one another in a cycle (got y -> g -> y)."),
     (swapped, "g: reads a tensor before it is made (got y)."),
-    (operator(1, inputs=(Operand("nix", ("b", "f")),)), "g: uses an undefined tensor (got nix)."),
-    (operator(1, inputs=(Operand("y", ("b",)),)), "g: the rank does not match (got y[b], need 2 dims)."),
-    (operator(1, inputs=(Operand("y", ("b", "b")),)), "g: a loop runs along two dims of a tensor (got b of y)."),
+    (operator(1, inputs=(use("nix", ("b", "f")),)), "g: uses an undefined tensor (got nix)."),
+    (operator(1, inputs=(use("y", ("b",)),)), "g: the rank does not match (got y[b], need 2 dims)."),
+    (operator(1, inputs=(use("y", ("b", "b")),)), "g: a loop runs along two dims of a tensor (got b of y)."),
     (operator(1, loops=("b",)), "g: a tensor's loop is missing in the nest (got f of y)."),
     (operator(1, loops=("b", "f", "new")), "g: a loop runs along an undefined dim (got new)."),
     (operator(1, loops=("b", "f", "b")), "g: a loop is listed twice (got b)."),
@@ -97,7 +103,7 @@ WRONG: list[tuple[Change, str]] = [
     (operator(0, splits=(Split(("b",), halo=-1),)), "y: a split with negative sums or halo (got b)."),
     (operator(1, saves=("w",)), "g: keeps for its backward what it neither reads nor makes (got w)."),
     (
-        operator(0, inputs=(Operand("x", ("b", "q")), Operand("w", ("q", "f"))), loops=("b", "q", "f"),
+        operator(0, inputs=(use("x", ("b", "q")), use("w", ("q", "f"))), loops=("b", "q", "f"),
                  contracted=("q",), splits=()),
         "y: a dim is used with two sizes (got 5 as q, 6 as h of x).",
     ),
@@ -110,7 +116,7 @@ def test_a_right_program_has_no_problems() -> None:
 
 
 def test_a_dim_may_have_another_name_of_the_same_size() -> None:
-    renamed = operator(0, inputs=(Operand("x", ("b", "k")), Operand("w", ("k", "f"))), loops=("b", "k", "f"),
+    renamed = operator(0, inputs=(use("x", ("b", "k")), use("w", ("k", "f"))), loops=("b", "k", "f"),
                        contracted=("k",), splits=())(program())  # fmt: skip
     assert problems(renamed) == []
 
@@ -143,10 +149,10 @@ def test_windows_may_walk_longer_dims_in_strides() -> None:
 
 
 def test_a_piece_of_a_loop_or_what_is_shared_along_it_is_named_with_it_in_a_split() -> None:
-    pieces = Use(Tensor("y", ("b", "heads")), ("b", "f"))
     fits = replace(program(), sizes={**program().sizes, "heads": 2})
     fits = tensor("y", dims=("b", "heads"))(fits)
-    product = replace(fits.operators[0], outputs=(pieces.operand(),))
+    pieces = Use(fits.tensors["y"], ("b", "f"))
+    product = replace(fits.operators[0], outputs=(pieces,))
     named = replace(product, loops=(*product.loops, "heads"), splits=(Split(("b",)), Split(("f", "heads"))))
     for op, count in ((product, 1), (named, 0)):
         found = problems(replace(fits, operators=(op, *fits.operators[1:])))

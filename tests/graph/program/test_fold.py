@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.model import blocks
-from symconfig.graph.operator import Gradients
+from symconfig.graph.operator import Gradients, Tensor, Use
 from symconfig.graph.program.build import elementwise, product
 from symconfig.graph.program.fold import Folding, expand, fold, validate
 from symconfig.graph.program.functions import FUNCTIONS
 from symconfig.graph.program.net import net
 from symconfig.graph.program.of_model import program
-from symconfig.graph.program.program import Operand, Operator, Parameter, Program, Split, Tensor
-from symconfig.graph.program.use import Use
+from symconfig.graph.program.program import Operator, Parameter, Program, Split
 from tests.clock import quickest_s
 
 
@@ -80,8 +79,8 @@ def renamed(found: Program, seed: int) -> Program:
     def new(name: str) -> str:
         return names.setdefault(name, f"{rng.getrandbits(64):x}")
 
-    def operand(old: Operand) -> Operand:
-        return Operand(new("t " + old.tensor), tuple(map(new, old.loops)))
+    def operand(old: Use) -> Use:
+        return Use(tensor(old.tensor), tuple(map(new, old.loops)))
 
     def tensor(old: Tensor) -> Tensor:
         return replace(old, name=new("t " + old.name), dims=tuple(map(new, old.dims)))
@@ -119,11 +118,11 @@ def shuffled(found: Program, seed: int) -> Program:
     there = {*found.inputs, *(parameter.tensor.name for parameter in found.parameters)}
     waiting, order = list(found.operators), []
     while waiting:
-        ready = [op for op in waiting if all(operand.tensor in there for operand in op.inputs)]
+        ready = [op for op in waiting if all(operand.name in there for operand in op.inputs)]
         chosen = rng.choice(ready)
         waiting.remove(chosen)
         order.append(chosen)
-        there.update(operand.tensor for operand in chosen.outputs)
+        there.update(operand.name for operand in chosen.outputs)
     return replace(found, operators=tuple(order))
 
 
@@ -172,7 +171,7 @@ def test_foldings_of_models_hold_on_the_whole_program(name: str) -> None:
         readers = {
             place.get(index, -1)
             for index, op in enumerate(folding.program.operators)
-            if any(operand.tensor == parameter.tensor.name for operand in op.inputs)
+            if any(operand.name == parameter.tensor.name for operand in op.inputs)
         }
         assert small.nodes[node].run == (readers.pop() if len(readers) == 1 else -1)
 
@@ -322,7 +321,7 @@ def test_a_wrong_folding_is_found_out() -> None:
         validate(found, replace(folding, of=tuple(wrong)))
     skips = list(found.operators)
     at = names.index("layers.2.attention_residual")
-    back = Operand("layers.0.attention_residual", skips[at].inputs[0].loops)
+    back = Use(found.tensors["layers.0.attention_residual"], skips[at].inputs[0].loops)
     skips[at] = replace(skips[at], inputs=(back, skips[at].inputs[1]))
     other = replace(found, operators=tuple(skips))
     validate(other, fold(other))

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
+from symconfig.graph.operator import Tensor, Use
 from symconfig.graph.program import build
 from symconfig.graph.program.functions import FUNCTIONS
-from symconfig.graph.program.program import Tensor
-from symconfig.graph.program.use import Use
 
 torch = pytest.importorskip("torch")
 UNARY: dict[str, Callable[[Any], Any]] = {

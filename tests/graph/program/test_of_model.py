@@ -20,9 +20,10 @@ from symconfig.graph.count import parameters
 from symconfig.graph.derived import DerivedBlock, Phase, Traffic
 from symconfig.graph.implementation import Implementation
 from symconfig.graph.model import blocks, derived, dim_sizes, sequence
+from symconfig.graph.operator import Work
 from symconfig.graph.program.check import problems
 from symconfig.graph.program.of_model import program
-from symconfig.graph.program.program import Operator, Program, Split, Work
+from symconfig.graph.program.program import Operator, Program, Split
 from symconfig.graph.scheme import Scheme
 from tests.clock import quickest_s
 from tests.sample_models import sample_model
@@ -177,7 +178,7 @@ def test_what_comes_of_frozen_weights_only_has_no_backward() -> None:
 
 def test_a_tied_table_is_one_parameter_used_twice() -> None:
     found = program(changed("qwen2.5-7b", tie_word_embeddings=True), BATCH, SEQUENCE)
-    users = [op.name for op in found.operators for o in op.inputs if o.tensor == "word_embedding.weight"]
+    users = [op.name for op in found.operators for o in op.inputs if o.name == "word_embedding.weight"]
     assert users == ["word_embedding", "lm_head"]
     assert operator(found, "lm_head").inputs[1].loops == (d.VOCAB, d.HIDDEN)
     apart = program(changed("qwen2.5-7b"), BATCH, SEQUENCE)
@@ -186,17 +187,17 @@ def test_a_tied_table_is_one_parameter_used_twice() -> None:
 
 def test_layers_of_multi_token_prediction_use_the_heads_weight_and_end_with_their_own_loss() -> None:
     found = of("deepseek-v3")
-    users = [op.name for op in found.operators for o in op.inputs if o.tensor == "lm_head.weight"]
+    users = [op.name for op in found.operators for o in op.inputs if o.name == "lm_head.weight"]
     assert users == ["mtp.0.lm_head", "lm_head"]
     assert found.outputs == ("mtp.0.loss", "loss")
-    assert operator(found, "final_norm").inputs[0].tensor == "layers.60.mlp_residual"
-    assert operator(found, "mtp.0.mtp_embedding_norm").inputs[0].tensor == "embedded"
+    assert operator(found, "final_norm").inputs[0].name == "layers.60.mlp_residual"
+    assert operator(found, "mtp.0.mtp_embedding_norm").inputs[0].name == "embedded"
     assert (("mtp_width", d.HIDDEN)) in splits(operator(found, "mtp.0.mtp_concat"))
 
 
 def test_both_branches_of_a_parallel_layer_read_its_input() -> None:
     found = program(changed("llama2-13b", parallel_residual=True), BATCH, SEQUENCE)
-    assert {operator(found, f"layers.3.{name}").inputs[0].tensor for name in ("input_norm", "mlp_norm")} == {
+    assert {operator(found, f"layers.3.{name}").inputs[0].name for name in ("input_norm", "mlp_norm")} == {
         "layers.2.mlp_residual"
     }
 

@@ -12,10 +12,11 @@ import pytest
 from symconfig.descriptor.load import load_model, zoo_programs
 from symconfig.errors import InputError
 from symconfig.graph.count import parameters
+from symconfig.graph.operator import Work
 from symconfig.graph.program import read as read_module
 from symconfig.graph.program.check import problems
 from symconfig.graph.program.file_source.calls import SIGNATURES
-from symconfig.graph.program.program import Operator, Program, Split, Work
+from symconfig.graph.program.program import Operator, Program, Split
 from symconfig.graph.program.read import load_program
 
 HEAD = """\
@@ -148,7 +149,7 @@ def test_a_norm_over_a_batch_has_a_pass_for_its_statistics(file: Path) -> None:
     assert rms.splits == (Split(("b",)), Split(("s",)), Split(("h",), sums=1))
     assert statistics.outputs[0].loops == ("h",)
     assert statistics.contracted == ("b", "s")
-    assert [operand.tensor for operand in second.inputs] == ["y", "loss.statistics", "w", "bias"]
+    assert [operand.name for operand in second.inputs] == ["y", "loss.statistics", "w", "bias"]
     assert not any(split.sums for split in (*statistics.splits, *second.splits))
     assert program.tensors["loss.statistics"].gradient
 
@@ -229,7 +230,7 @@ def test_a_repeat_is_what_its_turns_written_out_would_be(file: Path) -> None:
     assert [parameter.path for parameter in short.parameters] == ["table", "layers.0.w", "layers.1.w", "layers.2.w"]
     for ours, theirs in zip(short.operators, long.operators, strict=True):
         assert names.get(ours.name, ours.name) == theirs.name
-        assert [names.get(use.tensor, use.tensor) for use in ours.inputs] == [use.tensor for use in theirs.inputs]
+        assert [names.get(use.name, use.name) for use in ours.inputs] == [use.name for use in theirs.inputs]
         assert (ours.splits, ours.work, ours.linear) == (theirs.splits, theirs.work, theirs.linear)
         assert tuple(names.get(name, name) for name in ours.saves) == theirs.saves
     assert [op.path for op in short.operators] == ["", "", *["layers.0.mlp", "layers.0"], "layers.1.mlp", "layers.1",

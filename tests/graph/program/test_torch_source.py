@@ -15,10 +15,11 @@ pytest.importorskip("transformers", reason="the modules of these tests come from
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
+from symconfig.graph.operator import Work  # noqa: E402
 from symconfig.graph.program.check import problems  # noqa: E402
 from symconfig.graph.program.fold import fold  # noqa: E402
 from symconfig.graph.program.net import net  # noqa: E402
-from symconfig.graph.program.program import Program, Work  # noqa: E402
+from symconfig.graph.program.program import Program  # noqa: E402
 from symconfig.graph.program.torch_source import load_module  # noqa: E402
 
 MODULES = ("wide_resnet", "gpt2", "gpt2_eager", "t5", "llama", "mixtral")
@@ -97,7 +98,7 @@ def test_a_program_of_a_module_becomes_a_network(name: str) -> None:
     """Its splits and operands are consistent enough for every operator to have places for all its options."""
     made = program(name)
     for node in net(made).nodes:
-        assert len(node.options) > 1 or node.operator is None or not made.tensors[node.operator.outputs[0].tensor].dims
+        assert len(node.options) > 1 or node.operator is None or not node.operator.outputs[0].tensor.dims
         assert all(len(port.places) == len(node.options) for port in node.ports)
 
 
@@ -148,6 +149,6 @@ def test_convolutions_split_in_space_with_their_neighbours_rows() -> None:
 
 def test_a_batch_norm_reduces_over_the_batch_and_space_inside() -> None:
     made = program("wide_resnet")
-    norm = next(op for op in made.operators if op.inputs[0].tensor == "stem.conv2d" and op.work is Work.MEMORY)
+    norm = next(op for op in made.operators if op.inputs[0].name == "stem.conv2d" and op.work is Work.MEMORY)
     channels = made.sizes["stem:0"]
     assert {made.sizes[split.loops[0]]: split.sums for split in norm.splits} == {8: 1, 32: 1, channels: 0}

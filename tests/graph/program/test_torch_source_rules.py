@@ -17,8 +17,9 @@ from torch import nn  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from symconfig.errors import InputError  # noqa: E402
+from symconfig.graph.operator import Work  # noqa: E402
 from symconfig.graph.program.check import problems  # noqa: E402
-from symconfig.graph.program.program import Operator, Program, Work  # noqa: E402
+from symconfig.graph.program.program import Operator, Program  # noqa: E402
 from symconfig.graph.program.torch_source import load_module, program_of  # noqa: E402
 from symconfig.graph.program.torch_source.export import traced  # noqa: E402
 from symconfig.graph.program.torch_source.lower import lower  # noqa: E402
@@ -57,7 +58,7 @@ def last(made: Program, work: Work = Work.MATMUL) -> Operator:
 @pytest.mark.parametrize(("length", "taken"), [(8, [6, 8]), (5, [6, 5])])
 def test_narrow_takes_so_many_of_a_dim(length: int, taken: list[int]) -> None:
     made = program(lambda m, x: m.a(torch.narrow(x.relu(), 1, 0, length)), (6, 8), a=lambda: nn.Linear(length, 4))
-    assert of_size(made, last(made).inputs[0].tensor) == taken
+    assert of_size(made, last(made).inputs[0].name) == taken
 
 
 def test_dims_of_equal_size_are_not_one_by_their_size() -> None:
@@ -77,9 +78,9 @@ def test_a_sequence_that_meets_itself_is_two_loops_over_one_dim() -> None:
     made = program(lambda m, x: m.a(x) @ x.transpose(1, 2), (4, 6, 8), a=lambda: nn.Linear(8, 8, bias=False))
     scores = last(made)
     queries, keys = scores.inputs
-    assert made.tensors[queries.tensor].dims[:2] == made.tensors[keys.tensor].dims[:2]
+    assert queries.tensor.dims[:2] == keys.tensor.dims[:2]
     assert queries.loops[1] != keys.loops[1]
-    assert len(set(made.tensors[scores.outputs[0].tensor].dims)) == 3
+    assert len(set(scores.outputs[0].tensor.dims)) == 3
 
 
 def test_a_view_across_borders_is_a_copy() -> None:
@@ -138,7 +139,7 @@ def test_a_residual_addition_stays_alone_since_it_may_run_on_partial_sums() -> N
     made = program(block, (4, 8), a=lambda: nn.Linear(8, 8), b=wide, c=narrow, norm=lambda: nn.LayerNorm(8))
     addition, norm = made.operators[-2:]
     assert addition.linear
-    assert [operand.tensor for operand in addition.inputs] == ["c.linear.product", "c.bias", "a.linear"]
+    assert [operand.name for operand in addition.inputs] == ["c.linear.product", "c.bias", "a.linear"]
     assert not norm.linear
     assert {made.sizes[split.loops[0]]: split.sums for split in norm.splits} == {4: 0, 8: 3}  # two of the norm, its sum
 
@@ -169,7 +170,7 @@ def test_joining_changes_neither_bytes_moved_nor_bytes_kept() -> None:
     def moved(made: Program, way: int) -> float:
         total = 0.0
         for op in made.operators:
-            tensors = {operand.tensor for operand in (*op.inputs, *op.outputs)}
+            tensors = {operand.name for operand in (*op.inputs, *op.outputs)}
             once = sum(made.elements(tensor) * made.tensors[tensor].element_bytes for tensor in tensors)
             total += once * op.traffic[way]
         return total
@@ -193,7 +194,7 @@ def test_a_tied_weight_is_one_parameter_used_twice() -> None:
         module.b.weight = module.a.weight
         made = program_of(module, [torch.zeros(4, 8)], {}, "test")
     assert [weight.path for weight in made.parameters] == ["a.weight"]
-    assert all("a.weight" in {operand.tensor for operand in op.inputs} for op in made.operators)
+    assert all("a.weight" in {operand.name for operand in op.inputs} for op in made.operators)
 
 
 def test_a_frozen_weight_has_no_gradient_and_its_product_keeps_no_input_for_it() -> None:
@@ -315,9 +316,9 @@ def test_groups_of_query_heads_share_one_head_of_keys_and_values(mask: tuple[int
     (core,) = [op for op in made.operators if op.work is Work.ATTENTION]
     assert prod(made.sizes[dim] for dim in core.loops if made.sizes[dim] not in (4, 8)) == 2 * 6 * 5 * 5
     assert (core.attended, core.channels) == (5.0, 8 + 4)
-    read = [prod(of_size(made, operand.tensor)) for operand in core.inputs[:3]]
+    read = [prod(of_size(made, operand.name)) for operand in core.inputs[:3]]
     assert read == [2 * 6 * 5 * 8, 2 * 2 * 5 * 8, 2 * 2 * 5 * 4]
-    assert prod(of_size(made, core.outputs[0].tensor)) == 2 * 6 * 5 * 4
+    assert prod(of_size(made, core.outputs[0].name)) == 2 * 6 * 5 * 4
     assert prod(of_size(made, made.outputs[0])) == 2 * 6 * 5 * 4
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from symconfig.report.grid import Grid
 from symconfig.report.page.data import report_data
-from symconfig.report.page.packed import packed
+from symconfig.report.page.drawn import packed
 from symconfig.report.page.page import ASSETS, SCRIPTS, as_json, digest, page, shown
 
 HOSTILE = "</script><script>alert(1)</script> & \u2028 \u202e"

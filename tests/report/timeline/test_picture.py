@@ -7,11 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from symconfig.report.timeline.kinds import LOOKS
+from symconfig.report.timeline.chart import LOOKS
 from symconfig.report.timeline.picture import picture
-from symconfig.report.timeline.png import png
-from symconfig.report.timeline.scene import Box, Boxes, Words, text_width
-from symconfig.report.timeline.svg import svg
+from symconfig.report.timeline.scene import Box, Boxes, Words, png, svg, text_width
 from tests.report.timeline.support import made
 
 SVG = "{http://www.w3.org/2000/svg}"

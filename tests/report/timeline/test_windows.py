@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from symconfig.report.timeline.axis import axes, gaps, ticks
 from symconfig.report.timeline.chart import Memory
-from symconfig.report.timeline.windows import Phases, Window, fitting, windows
+from symconfig.report.timeline.windows import Phases, Window, axes, fitting, gaps, ticks, windows
 from tests.report.timeline.support import made
 
 share = st.floats(0.0, 1.0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from symconfig.runs.rl.engine import STEP_S, WORKING_BYTES, Replica, _mixed, cached_bytes, generate
-from symconfig.runs.rl.lengths import GROUPS, quantiles
+from symconfig.solve.lengths import GROUPS, quantiles
 from tests.runs.rl.support import engine, step
 
 ONE = np.array([1.0])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from symconfig.descriptor.rl import Lengths
-from symconfig.runs.rl.lengths import packing, quantiles
+from symconfig.solve.lengths import packing, quantiles
 from tests.runs.rl.support import step
 
 

@@ -260,6 +260,20 @@ def test_sharded_weights_are_gathered_on_their_way_to_the_engine() -> None:
     assert least < phase(sharded, "weights to the engine").seconds
 
 
+def test_an_actor_of_fsdp_rests_in_fp32_shards_and_has_gradients_in_an_update_alone() -> None:
+    """verl/workers/engine/fsdp: fp32 weights, their gradients and two moments, over all 8 ranks."""
+    plan = planned(target="verl-fsdp")
+    each = parameters(plan.model).total / 8
+    update, generation = phase(plan, "update").holds, phase(plan, "generation").holds
+    for name, width in (("weights", 4), ("gradients", 4), ("optimizer state", 8)):
+        assert update[f"actor's {name}"] == pytest.approx(width * each)
+    away = plan.rl[0].away
+    assert {name for name in generation if name.startswith("actor's")} == {
+        f"actor's {name}" for name in ("weights", "optimizer state") if name not in away
+    }
+    assert (plan.best.target.backend, plan.best.options.zero_stage, plan.best.parallel.tp) == ("fsdp", 3, 1)
+
+
 def test_sequences_that_are_not_packed_are_planned_as_so_many() -> None:
     plan = planned(target="trl")
     rl, batch = plan.job.rl, plan.best.batch

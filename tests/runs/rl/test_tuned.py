@@ -16,9 +16,9 @@ from symconfig.errors import InfeasibleError, InputError
 from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Plan
 from symconfig.render import llamafactory, render
-from symconfig.runs.rl.lengths import documents, longest_of
 from symconfig.runs.rl.trained import EXCHANGE
 from symconfig.runs.rl.tuned import _budget
+from symconfig.solve.lengths import documents, longest_of
 
 LENGTHS = {"mean": 700.0, "p95": 1500.0, "max": 2048}
 MODEL, GPUS = "qwen2.5-7b", 8

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from symconfig.descriptor.load import load_cluster
-from symconfig.runs.sweep.counts import HOPE, following, ladder, lattice
+from symconfig.runs.sweep.size import HOPE, following, ladder, lattice
 
 H100 = load_cluster("h100")
 SIZES = lattice(H100, 1, 4096)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from symconfig.runs.sweep.left import Left
+from symconfig.runs.sweep.engines.local import Left
 from symconfig.runs.sweep.task import Task
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 import symconfig
-from symconfig.runs.sweep.counts import descending
 from symconfig.runs.sweep.planner import planner
-from symconfig.runs.sweep.size import Size, frontier
+from symconfig.runs.sweep.size import Size, descending, frontier
 from symconfig.runs.sweep.task import Row, Status, Task
 from tests.cli.support import Run, run
 from tests.runs.sweep.support import replace_engine

@@ -13,9 +13,10 @@ from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.mesh import Axis, Mesh
 from symconfig.descriptor.mesh_source import of_cluster
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.graph.operator import Work
 from symconfig.graph.program.net import Net, Node
 from symconfig.graph.program.of_model import program
-from symconfig.graph.program.program import Program, Work
+from symconfig.graph.program.program import Program
 from symconfig.solve.partition import exact
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.baselines import baseline

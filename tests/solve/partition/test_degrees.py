@@ -26,7 +26,7 @@ from symconfig.graph.derived import Phase as Pass
 from symconfig.graph.layout import Kind
 from symconfig.graph.model import blocks, dim_sizes, sequence
 from symconfig.graph.monomial import Monomial
-from symconfig.graph.program.program import Work
+from symconfig.graph.operator import Work
 from symconfig.graph.scheme import Scheme
 from symconfig.solve.partition.baselines import baseline
 from symconfig.solve.partition.degrees import Way, way

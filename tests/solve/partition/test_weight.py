@@ -6,8 +6,8 @@ from math import prod
 
 import pytest
 
+from symconfig.graph.operator import Work
 from symconfig.graph.program.net import net
-from symconfig.graph.program.program import Work
 from symconfig.solve.partition.agree import weight
 from tests.solve.partition.programs import transformer
 

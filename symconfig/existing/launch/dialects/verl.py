@@ -19,6 +19,7 @@ _OWN = re.compile(r"(\w+_)?(ppo|dapo)_(megatron_)?trainer(\.yaml)?")  # whose va
 _TRAINER: Final = {"trainer.nnodes": 1, "trainer.n_gpus_per_node": 8}
 _ENGINE: Final = ("rollout.nnodes", "rollout.n_gpus_per_node")  # of main_ppo's relatives that generate beside
 _MEGATRON: Final = "actor_rollout_ref.actor.megatron."
+_KINDS: Final = {"fsdp": "fsdp", "dp": "fsdp"}  # of workers, by how the word for an engine begins
 _ACTOR = re.compile(r"(\+\+|\+|~)?actor_rollout_ref\.[a-z]")
 
 
@@ -49,7 +50,7 @@ def workers(settings: Sequence[Setting]) -> str:
         (stated[name][-1].text for name in ("actor_rollout_ref.actor.strategy", "model_engine") if name in stated),
         "fsdp",
     )
-    return "fsdp" if engine.startswith(("fsdp", "dp")) else engine
+    return next((kind for start, kind in _KINDS.items() if engine.startswith(start)), engine)
 
 
 def world(settings: Sequence[Setting]) -> World:

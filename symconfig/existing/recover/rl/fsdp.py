@@ -14,7 +14,7 @@ from symconfig.cost.stages import Offload
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.existing.recover.run import Described, Run
 from symconfig.frameworks.behaviour import Switches, switched
-from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.fsdp.backend import TORCH_RELEASE
 from symconfig.frameworks.fsdp.behaviour import FSDP
 from symconfig.graph.operator import LAYER
 from symconfig.plans.degrees import Degrees
@@ -50,7 +50,7 @@ def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
     framework = switched(FSDP, cluster.gpu.architecture, Switches(implementation=kernels))
     framework = replace(framework, optimizer_instances=workers.copies)
     if workers.narrow:
-        framework = replace(framework, bytes=_NARROW)
+        framework = replace(framework, bytes=_NARROW, shard_bytes=_NARROW.weight)
     whole, many = Recompute("full", method="uniform", num_layers=1), workers.dp * workers.sp > 1
     configuration = Configuration(
         degrees=Degrees(tp=1, pp=1, vpp=1, cp=workers.sp, ep=1, etp=1, dp=workers.dp),
@@ -62,8 +62,8 @@ def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
         zero=3,
         offload=Offload(float(workers.streamed), workers.streamed),
         framework=framework,
-        backend="deepspeed",
-        version=DEEPSPEED_RELEASE,
+        backend="fsdp",
+        version=TORCH_RELEASE,
     )
     options = replace(
         plain_options("bf16", experts=bool(model.model.experts)),
@@ -74,4 +74,4 @@ def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
         cp_comm="a2a" if workers.sp > 1 else None,
         overlap=Overlap(grad_reduce=many, param_gather=many, tp_comm=False, pp_p2p=False),
     )
-    return Run(Target("deepspeed", DEEPSPEED_RELEASE), model, configuration, options)
+    return Run(Target("fsdp", TORCH_RELEASE), model, configuration, options)

@@ -6,11 +6,16 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.errors import Problem
-from symconfig.existing.launch.reading import Reading
-from symconfig.existing.recover.rl.values import Trainer, Values
-from symconfig.existing.recover.run import Assumed
+from symconfig.descriptor.rl import Rl
+from symconfig.errors import InputError, Problem
+from symconfig.existing.launch.reading import Reading, Setting
+from symconfig.existing.recover.namespace import version_of
+from symconfig.existing.recover.rl.sequences import lengths, section
+from symconfig.existing.recover.rl.trainers import Trainer, Workers
+from symconfig.existing.recover.rl.values import Values
+from symconfig.existing.recover.run import Assumed, Run
 from symconfig.existing.recover.supplied import Supplied
+from symconfig.frameworks.megatron.flags import resolve
 
 MANY = 4  # micro-batches of an update on each replica, at least, that are full whatever lengths are
 
@@ -31,6 +36,47 @@ class Script:
 
     def __post_init__(self) -> None:
         self.values = Values(self.TRAINER, self.reading.options)
+
+    def problem(self, key: str, what: str, **words: str | None) -> Problem:
+        """Return a Problem about an option, where it stands. words: its got and need."""
+        return self.values.problem(key, what, self.reading.file, **words)
+
+    @property
+    def assumes_lengths(self) -> bool:
+        """Tell whether nobody says how long sequences are in the mean."""
+        return None in (self.supplied.prompt_length, self.supplied.response_length)
+
+    def section(self, prompt: int, response: int, **fields: object) -> Rl | None:
+        """Return the script's numbers as a job's section; None with why they make no step in `problems`. prompt,
+        response: tokens of the longest."""
+        mean = self.supplied
+        fields |= {
+            "prompt_length": lengths(prompt, mean.prompt_length, "prompt", self.assumed),
+            "response_length": lengths(response, mean.response_length, "response", self.assumed),
+        }
+        try:
+            return section(self.reading.file, **fields)
+        except InputError as error:
+            self.problems += error.problems
+            return None
+
+    @property
+    def workers(self) -> Workers:
+        """Return what trains."""
+        raise NotImplementedError
+
+    def version(self) -> str:
+        """Return the Megatron-LM release that its workers are read as."""
+        return resolve(self.supplied.megatron_version or version_of([each.name for each in self.megatron()]))
+
+    def megatron(self) -> tuple[Setting, ...]:
+        """Return what its workers are told as Megatron-LM's options; nothing of others."""
+        return ()
+
+    def run(self) -> Run:
+        """Return the trained model's run with the step around it. Raises InputError with all that keeps it from being
+        predicted."""
+        raise NotImplementedError
 
     @property
     def known_cluster(self) -> ClusterDescriptor:

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from symconfig.descriptor.rl import Lengths, Rl
 from symconfig.errors import InputError, Problem
 from symconfig.existing.recover.run import Assumed
+from symconfig.solve.lengths import longest_of
 
 _RARE = 3.0  # standard deviations
 _MEAN = 0.5  # of the longest, where nothing says how long sequences are in the mean
@@ -30,6 +31,11 @@ def section(file: str, **fields: object) -> Rl:
     except ValidationError as error:
         sentences = [str(item.get("ctx", {}).get("error", item["msg"])) for item in error.errors(include_url=False)]
         raise InputError([Problem(f"makes no step: {text}", file=file) for text in sentences]) from None
+
+
+def padded(rl: Rl, sequences: int) -> float:
+    """Return the tokens of a sequence in a micro-batch of so many, in the mean: as many as its longest has."""
+    return min(float(rl.longest), rl.prompt_length.mean + longest_of(rl.response_length, sequences))
 
 
 def together(rl: Rl, sequences: int) -> int:

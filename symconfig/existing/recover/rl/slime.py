@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil
+from posixpath import basename
 from typing import ClassVar
 
 from symconfig.descriptor.rl import Rl
@@ -18,14 +19,15 @@ from symconfig.existing.recover.known import weight_bytes
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl.model import described
 from symconfig.existing.recover.rl.script import MANY, Script
-from symconfig.existing.recover.rl.sequences import lengths, section, together
-from symconfig.existing.recover.rl.step import Packed, Step
-from symconfig.existing.recover.rl.values import Trainer
+from symconfig.existing.recover.rl.sequences import together
+from symconfig.existing.recover.rl.step import Alone, Packed, Step
+from symconfig.existing.recover.rl.trainers import MEGATRON, SLIME, Trainer, Workers
 from symconfig.existing.recover.run import Assumed, Run
 from symconfig.existing.recover.words import settings
 from symconfig.frameworks.megatron.flags import first_with, flags, resolve
 
 _ADVANTAGES = {"ppo": "ppo", "gspo": "gspo", "reinforce_plus_plus": "reinforce_plus_plus"}
+_ASYNC = "train_async"  # the program whose engine generates while the last step is trained on
 _PROMPT = 1024  # tokens of the longest prompt, where no option says it
 _SHARE = 0.85  # of a GPU for SGLang, which derives it from the GPU where --sglang-mem-fraction-static is absent
 _BATCH = ("--micro-batch-size", "--global-batch-size", "--seq-length")  # slime's own meaning of them
@@ -48,11 +50,11 @@ ALWAYS = ("--bf16", "--use-distributed-optimizer")
 class Reader(Script):
     """One script on so many GPUs; what is wrong is gathered."""
 
-    TRAINER: ClassVar[Trainer] = "slime"
+    TRAINER: ClassVar[Trainer] = SLIME
 
     @property
-    def workers(self) -> str:
-        return "megatron"
+    def workers(self) -> Workers:
+        return MEGATRON
 
     def version(self) -> str:
         """Return the Megatron-LM release that its workers are read as."""
@@ -70,8 +72,7 @@ class Reader(Script):
         predicted."""
         values = self.values
         if values.given("debug_train_only") or values.text("loss_type") == "sft_loss":
-            what = "trains on what is there, and generates nothing: only whole steps are predicted"
-            raise InputError(values.arguments.problem(values.arguments.find("loss_type", "debug_train_only"), what))
+            return self._alone()
         rl, served = None, self._served()
         trained = self.gpus - served if not values.switch("colocate") else self.gpus
         if trained < 1:
@@ -113,71 +114,91 @@ class Reader(Script):
         if share is None:
             why = "SGLang derives it from the GPU; --sglang-mem-fraction-static says it"
             self.assumed.append(Assumed("share of memory for the engine", f"{_SHARE:g}", why))
-        try:
-            return section(
-                self.reading.file,
-                algorithm=_ADVANTAGES.get(advantage, "grpo"),
-                prompts=prompts,
-                samples=samples,
-                updates=updates if prompts * samples % updates == 0 else 1,
-                prompt_length=lengths(prompt, self.supplied.prompt_length, "prompt", self.assumed),
-                response_length=lengths(response, self.supplied.response_length, "response", self.assumed),
-                reference=values.switch("use_kl_loss") or bool(values.number("kl_coef")),
-                entropy=bool(values.number("entropy_coef")),
-                placement="split" if served else "colocated",
-                rollout_gpus=served or None,
-                rollout={
-                    "engine": "sglang",
-                    "tp": values.whole("rollout_num_gpus_per_engine"),
-                    "memory_share": share or _SHARE,
-                    "max_num_seqs": values.whole("sglang_server_concurrency") or 512,
-                },
-            )
-        except InputError as error:
-            self.problems += error.problems
-            return None
+        return self.section(
+            prompt,
+            response,
+            algorithm=_ADVANTAGES.get(advantage, "grpo"),
+            prompts=prompts,
+            samples=samples,
+            updates=updates if prompts * samples % updates == 0 else 1,
+            reference=values.switch("use_kl_loss") or bool(values.number("kl_coef")),
+            entropy=bool(values.number("entropy_coef")),
+            placement="split" if served else "colocated",
+            rollout_gpus=served or None,
+            rollout={
+                "engine": "sglang",
+                "tp": values.whole("rollout_num_gpus_per_engine"),
+                "memory_share": share or _SHARE,
+                "max_num_seqs": values.whole("sglang_server_concurrency") or 512,
+            },
+        )
 
-    def _run(self, rl: Rl, gpus: int) -> Run:
-        values = self.values
-        options = self.megatron()
-        if self.values.given("spec") or model_hidden(self.reading):  # the model is called by its name
-            options = tuple(item for item in options if item.name not in _OF_THE_NAME)
-        names = Namespace(options, flags(self.version()))
-        tp, pp, cp = (names.whole(f"{name}_parallel_size") for name in ("tensor_model", "pipeline_model", "context"))
-        room = self._room(cp, rl, "max_tokens_per_gpu")
-        dp = max(1, gpus // (tp * pp * cp))
-        packed = Packed(room=room, length=rl.mean_tokens).within(rl, dp)
-        room, batch = packed.room, packed.spread(rl, dp)
+    def _names(self) -> Namespace:
+        """Return Megatron-LM's options, without those of a model that is called by its name."""
+        named = self.values.given("spec") or model_hidden(self.reading)
+        options = (item for item in self.megatron() if not (named and item.name in _OF_THE_NAME))
+        return Namespace(tuple(options), flags(self.version()))
+
+    def _trained(self, names: Namespace, gpus: int, batch: int, room: int) -> Run:
+        """Return the run of the trained model in so many micro-batches of so many tokens."""
         own = ["--micro-batch-size", "1", "--global-batch-size", str(batch), "--seq-length", str(room)]
         whole = Namespace((*names.settings, *settings(own, self.reading.file)), names.table)
-        assumption, model = self.supplied, None
-        if assumption.model is None and (
-            model_hidden(self.reading) or not names.given("num_layers") or values.given("spec")
-        ):
-            model = described(self.reading, values.arguments.find("hf_checkpoint"), assumption)
-            assumption = replace(assumption, model=model.model)
-        run = megatron.run(whole, gpus, self.known_cluster, assumption)
-        taken = model.assumed if model is not None else ()
-        most = max(rl.longest, ceil(rl.sequences / dp * rl.mean_tokens))  # of all that a replica reads
-        read = min(most, self._room(cp, rl, "log_probs_max_tokens_per_gpu"))
+        unsaid = model_hidden(self.reading) or not names.given("num_layers") or self.values.given("spec")
+        if self.supplied.model is not None or not unsaid:
+            return megatron.run(whole, gpus, self.known_cluster, self.supplied)
+        model = described(self.reading, self.values.arguments.find("hf_checkpoint"), self.supplied)
+        run = megatron.run(whole, gpus, self.known_cluster, replace(self.supplied, model=model.model))
+        return replace(run, assumed=(*model.assumed, *run.assumed))
+
+    def _alone(self) -> Run:
+        """Return the run of a model that is trained on what is there, in micro-batches of packed sequences."""
+        values, names = self.values, self._names()
+        tokens = values.whole("max_tokens_per_gpu")
+        samples = values.whole("global_batch_size") or values.whole("rollout_batch_size")
+        if tokens is None or samples is None:
+            missing = "max_tokens_per_gpu" if tokens is None else "global_batch_size"
+            raise InputError(self.problem(missing, "is not said, and an update follows from it"))
+        cp, dp = _split(names, self.gpus)
+        room = tokens * cp
+        mean = float(room)
+        if self.assumes_lengths:
+            why = "nothing says how long they are; --prompt-length and --response-length say the mean"
+            self.assumed.append(Assumed("sequences", f"{room:,} tokens each", why))
+        else:
+            mean = min(mean, (self.supplied.prompt_length or 0.0) + (self.supplied.response_length or 0.0))
+        batch = dp * max(1, ceil(samples * mean / (dp * room)))
+        run = self._trained(names, self.gpus, batch, room)
+        alone = Alone(trainer=SLIME, fill=samples * mean / (batch * room))
+        return replace(run, alone=alone, assumed=(*run.assumed, *self.assumed))
+
+    def _run(self, rl: Rl, gpus: int) -> Run:
+        values, names = self.values, self._names()
+        cp, dp = _split(names, gpus)
+        room = self._room(cp, rl, "max_tokens_per_gpu")
+        fixed = None if values.switch("use_dynamic_batch_size") else values.whole("micro_batch_size") or 1
+        packed = Packed(room=room, length=rl.mean_tokens, sequences=fixed).within(rl, dp)
+        room, batch = packed.room, packed.spread(rl, dp)
+        run = self._trained(names, gpus, batch, room)
+        read = packed.read(rl, dp, self._room(cp, rl, "log_probs_max_tokens_per_gpu"))
         away = ("weights", "optimizer state") if values.switch("colocate") or values.switch("offload_train") else ()
         step = Step(
-            trainer="slime",
-            workers="megatron",
+            trainer=SLIME,
+            workers=MEGATRON,
             rl=rl.model_copy(update={"tokens_per_gpu": -(-room // cp)}),
             fill=packed.fill(rl, run.configuration.global_batch),
-            read=read / room,
-            reference_read=read / room,
+            read=read,
+            reference_read=read,
             away=away,
+            waits=not basename(program.text if (program := self.reading.program) else "").startswith(_ASYNC),
             reference="swapped",  # slime/backends/megatron_utils/actor.py, TensorBackuper
             chunked_logits=(values.number("log_probs_chunk_size") or -1) > 0,
             weight_bytes=weight_bytes(values.text("hf_checkpoint") or ""),
-            assumed_lengths=None in (self.supplied.prompt_length, self.supplied.response_length)
+            assumed_lengths=self.assumes_lengths
             and not (values.switch("use_dynamic_batch_size") and batch >= MANY * dp),
         )
         critic = run if rl.has_critic else None  # slime's has the actor's model, degrees and micro-batches
         step = replace(step, critic_fill=step.fill)
-        return replace(run, step=step, critic=critic, assumed=(*taken, *run.assumed, *self.assumed))
+        return replace(run, step=step, critic=critic, assumed=(*run.assumed, *self.assumed))
 
     def _room(self, cp: int, rl: Rl, most: str) -> int:
         """Return the tokens that a micro-batch has room for on all ranks of a sequence. A longer sequence is one by
@@ -187,3 +208,9 @@ class Reader(Script):
         if tokens is not None:
             return max(tokens * cp, rl.longest)
         return together(rl, values.whole("micro_batch_size") or 1)
+
+
+def _split(names: Namespace, gpus: int) -> tuple[int, int]:
+    """Return the ranks that share a sequence, and the replicas."""
+    tp, pp, cp = (names.whole(f"{name}_parallel_size") for name in ("tensor_model", "pipeline_model", "context"))
+    return cp, max(1, gpus // (tp * pp * cp))

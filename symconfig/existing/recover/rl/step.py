@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Literal
 
 from symconfig.descriptor.rl import Rl
-from symconfig.existing.recover.rl.values import Trainer
+from symconfig.descriptor.tuning import Preference
+from symconfig.existing.recover.rl.trainers import Trainer, Workers
 from symconfig.plans.rl import ReferencePlace
-
-Workers = Literal["megatron", "fsdp"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,10 +16,12 @@ class Packed:
     """Micro-batches of a trained model.
 
     room: tokens of one, on all ranks of context parallelism. length: of a sequence in the mean, padding included.
+    sequences: in each; None: as many as there is room for.
     """
 
     room: int
     length: float
+    sequences: int | None = None
 
     def within(self, rl: Rl, dp: int) -> Packed:
         """Return the same with no more room than a replica's share of an update needs."""
@@ -30,11 +30,31 @@ class Packed:
 
     def spread(self, rl: Rl, dp: int) -> int:
         """Return how many micro-batches an update has on all replicas."""
-        return dp * max(1, ceil(rl.batch * self.length / (dp * self.room)))
+        share = rl.batch / dp
+        each = share * self.length / self.room if self.sequences is None else share / self.sequences
+        return dp * max(1, ceil(each))
+
+    def read(self, rl: Rl, dp: int, tokens: int) -> float:
+        """Return the tokens of a micro-batch that is read over those of one that is trained on. tokens: that it may
+        have; all that a replica reads may be fewer."""
+        return min(max(rl.longest, ceil(rl.sequences / dp * self.length)), tokens) / self.room
 
     def fill(self, rl: Rl, microbatches: int) -> float:
         """Return the share of the room of an update's micro-batches that has tokens."""
         return rl.batch * self.length / (microbatches * self.room)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """An update of a model that nothing is generated for. preference: of pairs of answers; scores: of a model that
+    gives one value a sequence. reference: where a copy of it is that reads the pairs, too. fill: of its micro-batches.
+    """
+
+    trainer: Trainer
+    preference: Preference | None = None
+    scores: bool = False
+    reference: ReferencePlace = "resident"
+    fill: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +66,8 @@ class Step:
     those of one that is trained on. away: parts of the trained models that are in host memory while they are not
     needed; reference: where it is meanwhile. weight_bytes: of a weight in the engine. fused_logits: the loss is made
     with no logits in memory; chunked_logits: log-probabilities are made chunk by chunk. assumed_lengths: nobody says
-    how long sequences are in the mean, and what a phase holds depends on it.
+    how long sequences are in the mean, and what a phase holds depends on it. apart: roles with GPUs of their own.
+    waits: an engine of its own does not generate while others train.
     """
 
     trainer: Trainer
@@ -61,4 +82,6 @@ class Step:
     weight_bytes: float = 2.0
     fused_logits: bool = False
     chunked_logits: bool = False
+    apart: frozenset[str] = frozenset()
+    waits: bool = False
     assumed_lengths: bool = False

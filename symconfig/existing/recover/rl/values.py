@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
+from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Setting
 from symconfig.existing.launch.text import Place
 from symconfig.existing.recover.arguments import FALSE, Arguments
+from symconfig.existing.recover.rl.trainers import Trainer
 
-Trainer = Literal["verl", "slime"]
 Value = str | float | bool | None
 _DEFAULTS = Path(__file__).with_name("defaults.json")
 _REFERENCE = "="  # before the key whose value is the default
@@ -23,7 +24,7 @@ _NULL = ("", "null", "none", "~")
 @cache
 def defaults(trainer: Trainer) -> Mapping[str, Value]:
     """Return the defaults of a trainer by key."""
-    values: dict[str, Value] = json.loads(_DEFAULTS.read_text(encoding="utf-8"))[trainer]["values"]
+    values: dict[str, Value] = json.loads(_DEFAULTS.read_text(encoding="utf-8"))[trainer.name]["values"]
     return values
 
 
@@ -41,6 +42,12 @@ class Values:
     def given(self, key: str) -> bool:
         """Say whether the script says it."""
         return self.arguments.given(key)
+
+    def problem(self, key: str, what: str, file: str, **words: Any) -> Problem:
+        """Return a Problem about an option: where it stands, or in a file that does not have it."""
+        if (setting := self.arguments.find(key)) is not None:
+            return setting.problem(what, **words)
+        return Problem(what, file, field=self.trainer.spelled(key), **words)
 
     def place(self, key: str) -> Place | None:
         """Return where the script says it."""

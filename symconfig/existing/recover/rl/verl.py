@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import ceil
 
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import InputError, Problem
 from symconfig.existing.recover.rl.model import adapted, described
 from symconfig.existing.recover.rl.script import MANY
-from symconfig.existing.recover.rl.sequences import lengths, section, together
+from symconfig.existing.recover.rl.sequences import padded, together
 from symconfig.existing.recover.rl.step import Packed, Step
 from symconfig.existing.recover.rl.verl_workers import ACTOR, CRITIC, MODEL, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run
@@ -55,15 +54,15 @@ class Reader(Workers):
     def _refused(self) -> Iterator[Problem]:
         """Yield what no prediction is made of."""
         values = self.values
-        if self.workers not in ("megatron", "fsdp"):
-            yield self._problem(f"{ACTOR}.strategy", "workers of this kind are not predicted", got=self.workers)
+        if not self.workers.predicted:
+            yield self.problem(f"{ACTOR}.strategy", "workers of this kind are not predicted", got=self.workers.name)
         engine = values.text(f"{ROLLOUT}.name")
         if engine is not None and engine not in _ENGINES:
-            yield self._problem(f"{ROLLOUT}.name", "this engine is not predicted", got=engine, need="vllm or sglang")
+            yield self.problem(f"{ROLLOUT}.name", "this engine is not predicted", got=engine, need="vllm or sglang")
         for key in ("lora_adapter_path", "lora.adapter_path"):
             if values.text(f"{MODEL}.{key}"):
                 what = "the adapters that are trained on stand in a folder, which is not read"
-                yield self._problem(f"{MODEL}.{key}", what)
+                yield self.problem(f"{MODEL}.{key}", what)
 
     def _left_out(self) -> Iterator[Assumed]:
         """Yield what runs in a step, too, and is not predicted."""
@@ -94,34 +93,24 @@ class Reader(Workers):
         samples, batch = values.whole(f"{ROLLOUT}.n"), values.whole(f"{ACTOR}.ppo_mini_batch_size")
         # Of fully_async, whose samples come one by one, it is 0: a step is an update.
         prompts = int(values.number("data.train_batch_size") or 0) or batch
-        longest = [values.whole(f"data.max_{part}_length") for part in ("prompt", "response")]
-        if not (prompts and samples and batch and longest[0] and longest[1]):
+        prompt, response = (values.whole(f"data.max_{part}_length") for part in ("prompt", "response"))
+        if not (prompts and samples and batch and prompt and response):
             return None
         updates = max(1, prompts // batch)
         advantage = values.text("algorithm.adv_estimator") or "gae"
-        parts = [
-            lengths(most, mean, part, self.assumed)
-            for part, most, mean in zip(
-                ("prompt", "response"),
-                longest,
-                (self.supplied.prompt_length, self.supplied.response_length),
-                strict=True,
-            )
-            if most is not None
-        ]
         reference = values.switch("algorithm.use_kl_in_reward") or values.switch(f"{ACTOR}.use_kl_loss")
         tp = (values.whole(f"{ROLLOUT}.tensor_model_parallel_size") or 1) * (
             values.whole(f"{ROLLOUT}.data_parallel_size") or 1
         )
         engine = values.text(f"{ROLLOUT}.name")
-        return self._section(
+        return self.section(
+            prompt,
+            response,
             algorithm=_ADVANTAGES.get(advantage, "grpo"),
             prompts=updates * min(batch, prompts),
             samples=samples,
             updates=updates,
             epochs=values.whole(f"{ACTOR}.ppo_epochs") or 1,
-            prompt_length=parts[0],
-            response_length=parts[1],
             reference=reference,
             entropy=bool(values.number(f"{ACTOR}.entropy_coeff")),
             placement="split" if served else "colocated",
@@ -134,25 +123,20 @@ class Reader(Workers):
             },
         )
 
-    def _section(self, **fields: object) -> Rl | None:
-        try:
-            return section(self.reading.file, **fields)
-        except InputError as error:
-            self.problems += error.problems
-            return None
-
     def _packed(self, at: str, cp: int, rl: Rl) -> Packed | None:
         """Return the micro-batches of an update."""
-        room = self._room(
-            f"{at}.ppo_micro_batch_size", f"{at}.use_dynamic_bsz", f"{at}.ppo_max_token_len_per_gpu", cp, rl
-        )
+        micro = f"{at}.ppo_micro_batch_size"
+        room = self._room(micro, f"{at}.use_dynamic_bsz", f"{at}.ppo_max_token_len_per_gpu", cp, rl)
         if room is None:
             what = f"neither this nor {at}.use_dynamic_bsz says what a micro-batch holds"
             self.problems.append(Problem(what, self.reading.file, field=f"{at}.ppo_micro_batch_size_per_gpu"))
             return None
         model = "critic.model" if at == CRITIC else MODEL
         packs = self.values.switch(f"{model}.use_remove_padding")
-        return Packed(room=room, length=rl.mean_tokens if packs else float(rl.longest))
+        if self.values.switch(f"{at}.use_dynamic_bsz"):
+            return Packed(room=room, length=rl.mean_tokens)
+        sequences = self._sequences(micro, cp) or 1
+        return Packed(room=room, length=rl.mean_tokens if packs else padded(rl, sequences), sequences=sequences)
 
     def _room(self, micro: str, dynamic: str, most: str, cp: int, rl: Rl) -> int | None:
         """Return the tokens that a micro-batch has room for on all ranks of a sequence."""
@@ -160,13 +144,18 @@ class Reader(Workers):
         if values.switch(dynamic):
             tokens = values.whole(most)
             return None if tokens is None else max(tokens * cp, rl.longest)
-        sequences = values.whole(f"{micro}_per_gpu")
-        if sequences is None and (whole := values.whole(micro)) is not None:
-            sequences = max(1, whole * cp // self._trained_gpus)
+        sequences = self._sequences(micro, cp)
         if sequences is None:
             return None
         packs = values.switch(f"{MODEL}.use_remove_padding")
         return together(rl, sequences) if packs else sequences * rl.longest
+
+    def _sequences(self, micro: str, cp: int) -> int | None:
+        """Return the sequences of a micro-batch that is not made by tokens."""
+        if (sequences := self.values.whole(f"{micro}_per_gpu")) is not None:
+            return sequences
+        whole = self.values.whole(micro)
+        return None if whole is None else max(1, whole * cp // self._trained_gpus)
 
     def _critic(self, model: Described, rl: Rl) -> tuple[Run, float]:
         """Return the critic's run, on the actor's GPUs."""
@@ -185,12 +174,12 @@ class Reader(Workers):
     def _step(self, rl: Rl, actor: Run, packed: Packed, fill: float) -> Step:
         """Return the step around the actor's run."""
         values, degrees, room = self.values, actor.configuration.degrees, actor.configuration.seq_length
-        most = max(rl.longest, ceil(rl.sequences / degrees.dp * packed.length))  # of all that a replica reads
-        read = {at: min(most, self._read(at, degrees.cp, rl) or room) / room for at in (ROLLOUT, REFERENCE)}
+        packed = replace(packed, room=room)
+        read = {at: packed.read(rl, degrees.dp, self._read(at, degrees.cp, rl) or room) for at in (ROLLOUT, REFERENCE)}
         parts = {"weights": "param_offload", "optimizer state": "optimizer_offload"}
         return Step(
-            trainer="verl",
-            workers="megatron" if self.workers == "megatron" else "fsdp",
+            trainer=self.TRAINER,
+            workers=self.workers,
             rl=rl.model_copy(update={"tokens_per_gpu": -(-room // degrees.cp)}),
             fill=fill,
             fused_logits=values.switch(f"{MODEL}.use_fused_kernels"),
@@ -204,13 +193,13 @@ class Reader(Workers):
     def _reference_place(self) -> ReferencePlace:
         """Return where the reference is while it is not read. FSDP's is offloaded whatever is said
         (transformer_impl.py: "We force reference policy to use CPUOffload to save memory")."""
-        if self.workers == "fsdp":
+        if not self.workers.options:
             return "streamed"
         return "offloaded" if self.values.switch(f"{REFERENCE}.megatron.param_offload") else "resident"
 
     def _depends(self, rl: Rl, actor: Run) -> bool:
         """Say whether what a phase holds depends on lengths that nobody says."""
-        if None not in (self.supplied.prompt_length, self.supplied.response_length):
+        if not self.assumes_lengths:
             return False
         dynamic = [f"{ACTOR}.use_dynamic_bsz", f"{ROLLOUT}.log_prob_use_dynamic_bsz"]
         dynamic += [f"{REFERENCE}.log_prob_use_dynamic_bsz"] * rl.reference + ["critic.use_dynamic_bsz"] * rl.has_critic

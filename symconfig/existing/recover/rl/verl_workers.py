@@ -11,19 +11,19 @@ from typing import ClassVar
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.existing.launch.dialects import verl as dialect
 from symconfig.existing.launch.dialects.override import entries_of
 from symconfig.existing.launch.dialects.translate import by_path, translated
 from symconfig.existing.launch.reading import Setting
 from symconfig.existing.recover import megatron
-from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed_model import named_targets
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl import fsdp
 from symconfig.existing.recover.rl.script import Script
 from symconfig.existing.recover.rl.step import Packed
-from symconfig.existing.recover.rl.values import Trainer
+from symconfig.existing.recover.rl.trainers import MEGATRON, VERL, Trainer, of_verl
+from symconfig.existing.recover.rl.trainers import Workers as Kind
 from symconfig.existing.recover.run import Described, Run
 from symconfig.existing.recover.words import settings
 from symconfig.frameworks.megatron.adapters import refusals
@@ -52,11 +52,11 @@ _SECTIONS = {
 class Workers(Script):
     """The workers of one script. gpus: all of them."""
 
-    TRAINER: ClassVar[Trainer] = "verl"
+    TRAINER: ClassVar[Trainer] = VERL
 
     @property
-    def workers(self) -> str:
-        return dialect.workers(self.reading.settings)
+    def workers(self) -> Kind:
+        return of_verl(dialect.workers(self.reading.settings))
 
     @property
     def served(self) -> int:
@@ -65,26 +65,20 @@ class Workers(Script):
         trained = (self.values.whole("trainer.nnodes") or 1) * (self.values.whole("trainer.n_gpus_per_node") or 8)
         return max(0, (world.gpus or 0) - trained)
 
-    def _problem(self, key: str, what: str, got: str | None = None, need: str | None = None) -> Problem:
-        return Arguments.problem(self.values.arguments.find(key), what, got=got, need=need)
-
     def _degree(self, at: str) -> int:
         """Return how many ranks share a sequence."""
-        split = "context" if self.workers == "megatron" else "ulysses_sequence"
-        return self.values.whole(self._engine(at, f"{split}_parallel_size")) or 1
+        return self.values.whole(self._engine(at, self.workers.split)) or 1
 
     def _engine(self, at: str, key: str) -> str:
         """Return the name of a key of the workers of a trained model."""
-        if self.workers == "megatron":
-            return f"{at}.megatron.{key}"
-        if at == ACTOR:
-            return f"{at}.fsdp_config.{key}"
+        if self.workers is MEGATRON or at == ACTOR:
+            return f"{at}.{self.workers.section}.{key}"
         old = f"{at}.model.fsdp_config.{key}"
         return old if self.values.given(old) else f"{at}.fsdp.{key}"
 
     def adapter(self, model: ModelDescriptor) -> Mapping[str, object] | None:
         """Return the fields of the adapters that the actor is trained by; None where all of it is trained."""
-        values, bridge = self.values, self.workers == "megatron"
+        values, bridge = self.values, self.workers.options
         at = f"{MODEL}.lora." if bridge else f"{MODEL}.lora_"
         if not (rank := values.number(f"{at}rank")):
             return None
@@ -108,7 +102,7 @@ class Workers(Script):
 
     def _trained(self, at: str, model: Described, rl: Rl, packed: Packed) -> tuple[Run, float]:
         """Return the run of a model that is trained, and the fill of its micro-batches."""
-        make = self._of_megatron if self.workers == "megatron" else self._of_fsdp
+        make = self._of_megatron if self.workers.options else self._of_fsdp
         run = make(at, model, rl, packed)
         c = run.configuration
         return run, replace(packed, room=c.seq_length).fill(rl, c.global_batch)
@@ -129,7 +123,7 @@ class Workers(Script):
         assumption = replace(self.supplied, model=model.model.model_copy(update={"adapter": None}))
         run = megatron.run(whole, self._trained_gpus, self.known_cluster, assumption)
         if refused := [reason for _, reason in refusals(model.model)]:
-            raise InputError([self._problem(f"{MODEL}.lora.rank", reason) for reason in refused])
+            raise InputError([self.problem(f"{MODEL}.lora.rank", reason) for reason in refused])
         own = run.described.model.model_copy(update={"adapter": model.model.adapter})
         described = replace(run.described, model=own, assumed=(*model.assumed, *run.described.assumed))
         return replace(run, described=described)
@@ -142,7 +136,7 @@ class Workers(Script):
     def megatron(self, at: str = ACTOR, room: int | None = None) -> tuple[Setting, ...]:
         """Return what its Megatron workers are told, as Megatron-LM's options; nothing of others. room: tokens of a
         micro-batch; None: not asked."""
-        if self.workers != "megatron":
+        if not self.workers.options:
             return ()
         renamed = []
         for setting in self.reading.settings:
@@ -169,14 +163,14 @@ class Workers(Script):
         size = values.number(key("fsdp_size"))
         copies = int(gpus // size) if size is not None and 0 < size < gpus else 1
         if size is not None and copies > 1 and gpus % size:
-            raise InputError(self._problem(key("fsdp_size"), "does not divide the GPUs", got=f"{size:g} on {gpus}"))
+            raise InputError(self.problem(key("fsdp_size"), "does not divide the GPUs", got=f"{size:g} on {gpus}"))
         if gpus % sp:
             what = "does not divide the GPUs"
-            raise InputError(self._problem(key("ulysses_sequence_parallel_size"), what, got=f"{sp} on {gpus}"))
+            raise InputError(self.problem(key("ulysses_sequence_parallel_size"), what, got=f"{sp} on {gpus}"))
         if model.model.num_key_value_heads % sp:
             what = "copies of key/value heads for the ranks of a sequence are not predicted"
             got = f"{model.model.num_key_value_heads} heads for {sp} ranks"
-            raise InputError(self._problem(key("ulysses_sequence_parallel_size"), what, got=got))
+            raise InputError(self.problem(key("ulysses_sequence_parallel_size"), what, got=got))
         dp, models = gpus // sp, "critic.model" if at == CRITIC else MODEL
         packed = packed.within(rl, dp)
         layers = fsdp.Workers(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from symconfig.graph.operator import Tensor, Use
 from symconfig.graph.program.file_source.calls import Call
 from symconfig.graph.program.file_source.file import ELEMENT_BYTES
 from symconfig.graph.program.file_source.text import Mistake, size_of_number
-from symconfig.graph.program.program import Tensor
-from symconfig.graph.program.use import Use, result
+from symconfig.graph.program.nest import result
 
 
 @dataclass(slots=True)

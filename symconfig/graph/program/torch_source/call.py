@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from symconfig.graph.operator import Use
 from symconfig.graph.program.program import Operator
 from symconfig.graph.program.torch_source.recorder import Labels, Make, Out, Recorder, Value
-from symconfig.graph.program.use import Use
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,4 +111,4 @@ Rule = Callable[[Call], Answer]
 def with_outputs(op: Operator, outputs: Sequence[Use]) -> Operator:
     """Return the operator, which was made for the first one, with all its outputs."""
     loops = dict.fromkeys((*op.loops, *(loop for use in outputs for loop in use.loops)))
-    return replace(op, loops=tuple(loops), outputs=tuple(use.operand() for use in outputs))
+    return replace(op, loops=tuple(loops), outputs=tuple(use for use in outputs))

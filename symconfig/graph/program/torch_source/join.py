@@ -12,7 +12,8 @@ from dataclasses import replace
 from itertools import takewhile
 from math import prod
 
-from symconfig.graph.program.program import Operand, Operator, Program, Split, Work
+from symconfig.graph.operator import Use, Work
+from symconfig.graph.program.program import Operator, Program, Split
 
 
 def joined(program: Program) -> Program:
@@ -23,7 +24,7 @@ def joined(program: Program) -> Program:
     for index, op in enumerate(operators):
         parts.setdefault(leader[index], []).append(op)
     made = tuple(_one(program, parts[index]) for index in sorted(parts))
-    seen = {operand.tensor for op in made for operand in (*op.inputs, *op.outputs, *op.residues)}
+    seen = {operand.name for op in made for operand in (*op.inputs, *op.outputs, *op.residues)}
     seen |= {parameter.tensor.name for parameter in program.parameters} | set(program.outputs)
     tensors = {name: tensor for name, tensor in program.tensors.items() if name in seen}
     return replace(program, operators=made, tensors=tensors)
@@ -32,19 +33,19 @@ def joined(program: Program) -> Program:
 def leaders(program: Program) -> list[int]:
     """Return, for each operator, the last one of its chain: an operator joins those that alone read what it makes."""
     operators = program.operators
-    readers: dict[str, list[tuple[int, Operand]]] = {}
+    readers: dict[str, list[tuple[int, Use]]] = {}
     for index, op in enumerate(operators):
         for operand in op.inputs:
-            readers.setdefault(operand.tensor, []).append((index, operand))
+            readers.setdefault(operand.name, []).append((index, operand))
     leader = list(range(len(operators)))
     simple, linear = [_simple(op) for op in operators], [op.linear for op in operators]
     sums = _sums(program, {tensor for tensor, some in readers.items() if len(some) > 1})
     ends = set(program.outputs)
     for index in reversed(range(len(operators))):
         op = operators[index]
-        reads = [(at, operand, output) for output in op.outputs for at, operand in readers.get(output.tensor, [])]
+        reads = [(at, operand, output) for output in op.outputs for at, operand in readers.get(output.name, [])]
         chains = {leader[at] for at, _, _ in reads}
-        if not simple[index] or len(chains) != 1 or any(output.tensor in ends for output in op.outputs):
+        if not simple[index] or len(chains) != 1 or any(output.name in ends for output in op.outputs):
             continue
         last = operators[chains.pop()]
         alike = all(operand.loops == output.loops for _, operand, output in reads)
@@ -65,13 +66,13 @@ def _sums(program: Program, shared: Collection[str]) -> set[str]:
     origins: dict[str, frozenset[str]] = {}
     sums = set()
     for op in program.operators:
-        flowing = (x.tensor for x in op.inputs if program.tensors[x.tensor].gradient and x.tensor not in weights)
+        flowing = (x.name for x in op.inputs if x.gradient and x.name not in weights)
         mine = frozenset[str]().union(*(origins.get(tensor, {tensor}) for tensor in flowing))
         if op.linear and len(mine) > 1:
             sums.add(op.name)
         for output in op.outputs:
-            end = not _simple(op) or output.tensor in shared
-            origins[output.tensor] = frozenset({output.tensor}) if end else mine
+            end = not _simple(op) or output.name in shared
+            origins[output.name] = frozenset({output.name}) if end else mine
     return sums
 
 
@@ -92,8 +93,8 @@ def _one(program: Program, parts: Sequence[Operator]) -> Operator:
     last = parts[-1]
     if len(parts) == 1:
         return last
-    made = {operand.tensor: operand for op in parts for operand in op.outputs}
-    inputs = tuple(dict.fromkeys(operand for op in parts for operand in op.inputs if operand.tensor not in made))
+    made = {operand.name: operand for op in parts for operand in op.outputs}
+    inputs = tuple(dict.fromkeys(operand for op in parts for operand in op.inputs if operand.name not in made))
     inner = {tensor: operand for tensor, operand in made.items() if operand not in last.outputs}
     saves = tuple(dict.fromkeys(tensor for op in parts for tensor in op.saves))
     residues = dict.fromkeys(operand for op in parts for operand in op.residues)
@@ -133,10 +134,10 @@ def _splits(parts: Sequence[Operator], loops: Iterable[str]) -> Iterable[Split]:
             yield Split((loop,), sums)
 
 
-def _bytes(program: Program, operands: Iterable[Operand]) -> float:
+def _bytes(program: Program, operands: Iterable[Use]) -> float:
     """Return the bytes of reading or writing each once."""
     sizes, tensors = program.sizes, program.tensors
-    names = (operand.tensor for operand in operands)
+    names = (operand.name for operand in operands)
     return sum(prod(sizes[dim] for dim in tensors[name].dims) * tensors[name].element_bytes for name in names)
 
 

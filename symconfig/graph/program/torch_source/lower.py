@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from symconfig.errors import InputError, Problem
-from symconfig.graph.program.program import Operator, Parameter, Program, Tensor
+from symconfig.graph.operator import Tensor, Use
+from symconfig.graph.program.program import Operator, Parameter, Program
 from symconfig.graph.program.torch_source.axes import Axes, Group
 from symconfig.graph.program.torch_source.recorder import Made, Nest, Recorder, Seen, Step, Value
-from symconfig.graph.program.use import Use
 
 RULES_FOLDER = "symconfig/graph/program/torch_source/rules"
 
@@ -43,9 +43,9 @@ def lower(
     operators = tuple(_operator(step, namer) for step in steps)
     for value in outputs:
         namer.tensor(value.made)
-    made = {operand.tensor for op in operators for operand in (*op.outputs, *op.residues)}
+    made = {operand.name for op in operators for operand in (*op.outputs, *op.residues)}
     theirs = {value.made.name for value in parameters.values()}
-    read = dict.fromkeys(operand.tensor for op in operators for operand in op.inputs)
+    read = dict.fromkeys(operand.name for op in operators for operand in op.inputs)
     fed = [value.made.name for value in inputs if value.made.name in read]
     fed += [tensor for tensor in read if tensor not in made and tensor not in theirs and tensor not in fed]
     weights = tuple(

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
-from symconfig.graph.program.program import Operand, Operator, Program, Split
+from symconfig.graph.operator import Use
+from symconfig.graph.program.program import Operator, Program, Split
 
 Pairs = dict[str, str]  # outer -> inner
 
@@ -74,7 +75,7 @@ def _along(program: Program) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]
     """Yield, of each operand, its loops and its tensor's dims."""
     for op in program.operators:
         for operand in (*op.inputs, *op.outputs, *op.residues):
-            yield operand.loops, program.tensors[operand.tensor].dims
+            yield operand.loops, operand.tensor.dims
 
 
 def _unlike(loops: tuple[str, ...], dims: tuple[str, ...], pairs: Pairs) -> Iterator[str]:
@@ -100,15 +101,16 @@ def _renamed(program: Program, pairs: Pairs) -> Program:
     def kept(dims: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(dim for dim in dims if dim not in gone)
 
-    def operands(some: tuple[Operand, ...]) -> tuple[Operand, ...]:
-        return tuple(replace(operand, loops=kept(operand.loops)) for operand in some)
+    tensors = {name: replace(tensor, dims=kept(tensor.dims)) for name, tensor in program.tensors.items()}
+
+    def operands(some: tuple[Use, ...]) -> tuple[Use, ...]:
+        return tuple(Use(tensors[operand.name], kept(operand.loops)) for operand in some)
 
     def splits(op: Operator) -> Iterator[Split]:
         for split in op.splits:
             if not set(split.loops) & gone:
                 yield split
 
-    tensors = {name: replace(tensor, dims=kept(tensor.dims)) for name, tensor in program.tensors.items()}
     operators = tuple(
         replace(
             op,

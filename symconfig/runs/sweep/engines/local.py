@@ -21,11 +21,12 @@ from typing import IO, TYPE_CHECKING
 
 from symconfig.errors import InputError, Problem
 from symconfig.resources import PACKAGE
-from symconfig.runs.sweep.left import Left
 from symconfig.runs.sweep.task import Row, Task
 
 if TYPE_CHECKING:
     from symconfig.runs.sweep.engines import Wanted
+from collections import deque
+from collections.abc import Iterable
 
 NAME = "local"
 # Plans are weighed in small arrays: several threads a process only get in each other's way.
@@ -159,3 +160,41 @@ class _Worker:
             return f"ended with status {status}"
         name = signal.Signals(-status).name
         return f"killed by {name}" + (", perhaps for want of memory" if name == "SIGKILL" else "")
+
+
+Kin = tuple[str, str]  # model and cluster, as a task has them
+
+
+class Left:
+    """Tasks in their order, kin by kin."""
+
+    def __init__(self, tasks: Iterable[Task]) -> None:
+        self._of: dict[Kin, deque[Task]] = {}
+        self._taken = Counter[Kin]()
+        for task in tasks:
+            self.add(task)
+
+    def __bool__(self) -> bool:
+        return bool(self._of)
+
+    def add(self, task: Task) -> None:
+        """Add a task behind its kin."""
+        self._of.setdefault(_kin(task), deque()).append(task)
+
+    def take(self, last: Task | None = None) -> Task:
+        """Take a task of the kin of the one who has done `last`; else of what fewest have begun, the first.
+
+        There must be one.
+        """
+        kin = _kin(last) if last is not None else None
+        if kin is None or kin not in self._of:
+            kin = min(self._of, key=lambda one: self._taken[one])
+            self._taken[kin] += 1
+        task = self._of[kin].popleft()
+        if not self._of[kin]:
+            del self._of[kin]
+        return task
+
+
+def _kin(task: Task) -> Kin:
+    return task.model, task.cluster

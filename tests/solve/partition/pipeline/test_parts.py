@@ -75,8 +75,8 @@ def test_parts_of_a_program_are_all_of_it_and_what_crosses_is_sent_and_received(
     kept = [op for one in made for op in one.operators if op in program.operators]
     assert kept == list(program.operators)
     for before, after in pairwise(made):
-        sent = {op.inputs[0].tensor for op in before.operators if op.work == "send"}
-        assert sent == {op.outputs[0].tensor for op in after.operators if op.work == "receive"}
+        sent = {op.inputs[0].name for op in before.operators if op.work == "send"}
+        assert sent == {op.outputs[0].name for op in after.operators if op.work == "receive"}
     assert {one.tensor.name for part in made for one in part.parameters} == {
         one.tensor.name for one in program.parameters
     }

@@ -10,7 +10,7 @@ page.view("pictures", "At a glance", ["pictures"], "", (parent, data) => {
 page.pictures = {};
 
 page.pictures.scatter = function scatter(parent, told) {
-  const all = told.series.flatMap(([, dots]) => dots);
+  const all = told.series.flatMap(({ dots }) => dots);
   if (!all.length) return;
   const ends = (values) => [Math.min(...values) / 1.3, Math.max(...values) * 1.3];
   const x = ends(all.map((dot) => dot.x)), y = ends(all.map((dot) => dot.y));
@@ -24,11 +24,15 @@ page.pictures.scatter = function scatter(parent, told) {
     xAxis: { type: "log", name: told.x, nameLocation: "middle", nameGap: 28, min: left, max: right },
     yAxis: { type: "log", name: told.y, nameLocation: "middle", nameGap: 55, min: bottom, max: top },
     series: [
-      ...told.series.map(([name, dots], place) => ({ name, type: "scatter", symbolSize: 7,
+      ...told.series.map(({ name, dots }, place) => ({ name, type: "scatter", symbolSize: 7,
         itemStyle: { color: page.colours[place % page.colours.length], opacity: 0.8 },
         data: dots.map((dot) => ({ value: [dot.x, dot.y], dot })) })),
-      ...(told.diagonal ? [{ name: "equal", type: "line", symbol: "none", lineStyle: { color: page.ink("soft") },
-        itemStyle: { color: page.ink("soft") }, data: [[low, low], [high, high]] }] : []),
+      ...told.series.flatMap(({ name, dots, lines }, place) => lines.map((line) => ({ name, type: "line", symbol: "none",
+        silent: true, lineStyle: { color: page.colours[place % page.colours.length], width: 1 },
+        data: line.map((one) => [dots[one].x, dots[one].y]) }))),
+      ...(told.diagonal ? [["equal", 1, "solid"], ["±10 %", 0.9, "dashed"], ["±10 %", 1.1, "dashed"]].map(([name, times, type]) => ({
+        name, type: "line", symbol: "none", lineStyle: { color: page.ink("soft"), type },
+        itemStyle: { color: page.ink("soft") }, data: [[low, times * low], [high, times * high]] })) : []),
       ...(told.upright ? [{ name: told.upright[0], type: "line", symbol: "none", lineStyle: { color: page.ink("bad"),
         type: "dashed" }, itemStyle: { color: page.ink("bad") }, data: [[told.upright[1], bottom], [told.upright[1], top]] }] : []),
     ],

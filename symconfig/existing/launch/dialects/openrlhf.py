@@ -1,0 +1,161 @@
+"""OpenRLHF's command line: options by section since 0.10; those of one level before are read under the same names.
+
+Source: OpenRLHF 0.8.0 to 0.11.2, openrlhf/cli/train_{ppo_ray,sft,dpo,rm}.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from symconfig.existing.launch.reading import Reading, Setting, World
+
+RELEASE: Final = "0.11.2"  # whose defaults hold where nothing is stated
+RAY: Final = "train_ppo_ray"  # which trains beside engines; the others train alone
+_PROGRAM = re.compile(r"openrlhf[./]cli[./](train_\w+?)(\.py)?")
+# A section, and what its options were called before 0.10: with the section as the first word, or by another name.
+_SECTIONS: Mapping[str, Mapping[str, str]] = {
+    "actor": {
+        "model_name_or_path": "pretrain",
+        "gradient_checkpointing_enable": "gradient_checkpointing",
+        "entropy_coef": "entropy_loss_coef",
+        "num_nodes": "actor_num_nodes",
+        "num_gpus_per_node": "actor_num_gpus_per_node",
+    },
+    "critic": {
+        "model_name_or_path": "critic_pretrain",
+        "num_nodes": "critic_num_nodes",
+        "num_gpus_per_node": "critic_num_gpus_per_node",
+    },
+    "ref": {
+        "num_nodes": "ref_num_nodes",
+        "num_gpus_per_node": "ref_num_gpus_per_node",
+        "offload": "ref_offload",
+    },
+    "reward": {
+        "model_name_or_path": "reward_pretrain",
+        "remote_url": "remote_rm_url",
+        "num_nodes": "reward_num_nodes",
+        "num_gpus_per_node": "reward_num_gpus_per_node",
+    },
+    "ds": {
+        "zero_stage": "zero_stage",
+        "adam_offload": "adam_offload",
+        "param_dtype": "param_dtype",
+        "overlap_comm": "overlap_comm",
+        "zpg": "zpg",
+        "grad_accum_dtype": "grad_accum_dtype",
+        "tensor_parallel_size": "ds_tensor_parallel_size",
+        "ring_attn_size": "ring_attn_size",
+        "packing_samples": "packing_samples",
+        "attn_implementation": "attn_implementation",
+        "use_liger_kernel": "use_liger_kernel",
+        "enable_sleep": "deepspeed_enable_sleep",
+        "load_in_4bit": "load_in_4bit",
+        "lora.rank": "lora_rank",
+        "lora.alpha": "lora_alpha",
+        "lora.dropout": "lora_dropout",
+        "lora.target_modules": "target_modules",
+    },
+    "train": {
+        "batch_size": "train_batch_size",
+        "micro_batch_size": "micro_train_batch_size",
+        "max_tokens_per_gpu": "train_max_tokens_per_gpu",
+        "dynamic_batch_enable": "use_dynamic_batch",
+        "max_epochs": "max_epochs",
+        "agent_func_path": "agent_func_path",
+        "async_enable": "async_train",
+        "colocate_all": "colocate_all_models",
+        "colocate_actor_ref": "colocate_actor_ref",
+        "colocate_critic_reward": "colocate_critic_reward",
+    },
+    "rollout": {
+        "batch_size": "rollout_batch_size",
+        "micro_batch_size": "micro_rollout_batch_size",
+        "max_tokens_per_gpu": "rollout_max_tokens_per_gpu",
+        "n_samples_per_prompt": "n_samples_per_prompt",
+        "max_new_tokens": "generate_max_len",
+    },
+    "data": {"max_len": "max_len", "max_images_per_prompt": "max_images_per_prompt"},
+    "algo": {"advantage.estimator": "advantage_estimator", "kl.init_coef": "init_kl_coef"},
+    "vllm": {
+        "num_engines": "vllm_num_engines",
+        "tensor_parallel_size": "vllm_tensor_parallel_size",
+        "gpu_memory_utilization": "vllm_gpu_memory_utilization",
+        "enable_sleep": "vllm_enable_sleep",
+    },
+}
+_NEW = {old: f"{section}.{new}" for section, names in _SECTIONS.items() for new, old in names.items()}
+_ALONE = ("model.", "actor.")  # the trained model's section of the programs that train alone; read as the actor's
+_ROLES = ("actor", "ref", "critic", "reward")
+_NODE = 8  # GPUs, where nothing says how many
+
+
+def program(reading: Reading) -> str | None:
+    """Return which of OpenRLHF's programs is started: `train_ppo_ray`; None for any other."""
+    match = _PROGRAM.fullmatch(reading.program.text) if reading.program is not None else None
+    return match[1] if match else None
+
+
+def applies(reading: Reading) -> bool:
+    """Say whether one of OpenRLHF's programs is what is started."""
+    return program(reading) is not None
+
+
+def started(reading: Reading, _around: object = None) -> Reading:
+    """Return the reading with its options under their names since 0.10, and the GPUs of all roles."""
+    settings = tuple(replace(each, name=_named(each.name)) for each in reading.settings)
+    possible = tuple(replace(each, name=_named(each.name)) for each in reading.possible)
+    world = _world(settings) if program(reading) == RAY else reading.world
+    return replace(reading, settings=settings, possible=possible, world=world)
+
+
+def pools(stated: Mapping[str, str], *, critic: bool, reference: bool) -> Mapping[str, int]:
+    """Return the GPUs of each pool, under the roles that share it. critic, reference: whether the step has one. Raises
+    ValueError for a number that is none."""
+    together = stated.keys() & {"train.colocate_all"}
+    roles = dict.fromkeys(_ROLES, True)
+    roles |= {"critic": critic, "ref": reference}
+    roles["reward"] = not stated.keys() & {"reward.remote_url", "train.agent_func_path"}
+    sharing = {"ref": "actor"} if together or "train.colocate_actor_ref" in stated else {}
+    if together:
+        sharing |= {"critic": "actor", "reward": "actor"}
+    elif critic and "train.colocate_critic_reward" in stated:
+        sharing |= {"reward": "critic"}
+    result: dict[str, int] = {}
+    for role in (role for role in _ROLES if roles[role]):
+        number = int(stated.get(f"{role}.num_nodes", 1)) * int(stated.get(f"{role}.num_gpus_per_node", _NODE))
+        head = sharing.get(role, role)
+        result[head] = max(result.get(head, 0), number)
+    if not together or "train.async_enable" in stated:
+        served = int(stated.get("vllm.num_engines", 0)) * int(stated.get("vllm.tensor_parallel_size", 1))
+        result |= {"vllm": served} if served else {}
+    return result
+
+
+def first_values(settings: Sequence[Setting]) -> Mapping[str, str]:
+    """Return each option's first value by name."""
+    return {each.name.removeprefix("--"): each.values[0].text if each.values else "" for each in settings}
+
+
+def _named(name: str) -> str:
+    """Return an option's name since 0.10; the model of programs that train alone is read as the actor."""
+    plain = name.lstrip("-").replace("-", "_")
+    if plain.startswith(_ALONE[0]):
+        return f"--{_ALONE[1]}{plain.removeprefix(_ALONE[0])}"
+    return f"--{_NEW.get(plain, plain)}" if name.startswith("-") else name
+
+
+def _world(settings: Sequence[Setting]) -> World:
+    """Return the GPUs of all pools."""
+    names = {f"--{role}.{number}" for role in _ROLES for number in ("num_nodes", "num_gpus_per_node")}
+    names |= {"--vllm.num_engines", "--vllm.tensor_parallel_size"}
+    words = [each.values[0] for each in settings if each.name in names and each.values]
+    if dark := tuple(word for word in words if word.unknown or not word.text.isdecimal()):
+        return World(dark=dark)
+    stated = first_values(settings)
+    estimator, kl = stated.get("algo.advantage.estimator", "gae"), stated.get("algo.kl.init_coef", "0.01")
+    gpus = pools(stated, critic=estimator == "gae", reference=kl.strip("0.") != "")
+    return World(sum(gpus.values()), None, int(stated.get("actor.num_gpus_per_node", _NODE)), tuple(words))

@@ -1,0 +1,269 @@
+"""OpenRLHF's options as a run: DeepSpeed around a Transformers model, by the JSON that OpenRLHF makes of them, and the
+step around it.
+
+Sources: OpenRLHF 0.11.2, openrlhf/cli/train_{ppo_ray,sft}.py, utils/deepspeed/{deepspeed,deepspeed_utils}.py,
+utils/seqlen_balancing.py (tokens of a micro-batch are those of all ranks that share it).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from symconfig.descriptor.rl import Rl
+from symconfig.descriptor.tuning import Preference
+from symconfig.errors import InputError, Problem
+from symconfig.existing.launch.detect import parse
+from symconfig.existing.launch.dialects.openrlhf import RAY, first_values, pools, program
+from symconfig.existing.launch.text import Text
+from symconfig.existing.recover import deepspeed
+from symconfig.existing.recover.deepspeed_model import named_targets
+from symconfig.existing.recover.rl.model import adapted, described
+from symconfig.existing.recover.rl.script import MANY, Script
+from symconfig.existing.recover.rl.sequences import padded, together
+from symconfig.existing.recover.rl.step import Alone, Packed, Step
+from symconfig.existing.recover.rl.trainers import DEEPSPEED, OPENRLHF, Trainer, Workers
+from symconfig.existing.recover.run import Assumed, Described, Run
+from symconfig.existing.recover.words import settings
+from symconfig.graph.implementation import LossKernel
+
+_ADVANTAGES = {"gae": "ppo", "reinforce": "reinforce_plus_plus", "rloo": "rloo"}
+_PROMPT = 1024  # tokens of the longest prompt, where nothing says it
+# Programs that train alone: how many sequences of a micro-batch belong together.
+_ALONE = {"train_sft": 1, "train_dpo": 2, "train_rm": 2}
+_APART = {"critic": "critic", "ref": "reference"}  # roles that may have GPUs of their own, by OpenRLHF's names
+_WRITTEN = "OpenRLHF's own JSON"  # the file that findings about it would name
+
+
+@dataclass(slots=True)
+class Reader(Script):
+    """One script on so many GPUs; what is wrong is gathered."""
+
+    TRAINER: ClassVar[Trainer] = OPENRLHF
+
+    @property
+    def workers(self) -> Workers:
+        return DEEPSPEED
+
+    @property
+    def _program(self) -> str:
+        return program(self.reading) or ""
+
+    def run(self) -> Run:
+        """Return the trained model's run, with the step around it where there is one. Raises InputError with all that
+        keeps it from being predicted."""
+        self.problems += self._refused()
+        model = self._model("actor.model_name_or_path")
+        rl = self._rl() if self._program == RAY else None
+        gpus = self.gpus if rl is None else self._pools["actor"]
+        self.problems += self.values.arguments.problems
+        if self.problems or model is None or (rl is None and self._program == RAY):
+            raise InputError(list(dict.fromkeys(self.problems)))
+        if rl is None:
+            return self._tuned(model)
+        packed = self._packed(rl, gpus)
+        actor = self._trained(model, packed.spread(rl, gpus // self._tp), packed.room, gpus)
+        step, critic = self._step(rl, actor, packed), None
+        if rl.has_critic:
+            own = self._model(self._critic)
+            assert own is not None, "a name that is not known has raised"
+            on = self._pools.get("critic", gpus)
+            critic = self._trained(own, packed.spread(rl, on // self._tp), packed.room, on)
+        return replace(actor, step=step, critic=critic, assumed=(*actor.assumed, *self.assumed, *self._left_out()))
+
+    def _refused(self) -> Iterator[Problem]:
+        """Yield what no prediction is made of."""
+        values, problem = self.values, self.problem
+        if self._program not in (RAY, *_ALONE):
+            what, need = "this program is not predicted", ", ".join((RAY, *_ALONE))
+            yield Problem(what, self.reading.file, got=self._program, need=need)
+        if (values.whole("ds.ring_attn_size") or 1) > 1:
+            yield problem("ds.ring_attn_size", "ring attention over Transformers' modules is not predicted")
+        if self._program == RAY and self._pools.get("ref", self._pools["actor"]) != self._pools["actor"]:
+            yield problem("ref.num_gpus_per_node", "a reference on more or fewer GPUs than the actor is not predicted")
+
+    @property
+    def _pools(self) -> dict[str, int]:
+        values = self.values
+        return dict(
+            pools(
+                first_values(self.reading.settings),
+                critic=values.text("algo.advantage.estimator") == "gae",
+                reference=bool(values.number("algo.kl.init_coef")),
+            )
+        )
+
+    def _left_out(self) -> Iterator[Assumed]:
+        """Yield what runs in a step, too, and is not predicted."""
+        if not (self.values.given("reward.remote_url") or self.values.given("train.agent_func_path")):
+            why = "its memory and its time are not predicted"
+            yield Assumed("reward model", "none", why, self.values.place("reward.model_name_or_path"))
+
+    @property
+    def _critic(self) -> str:
+        """Return the option that names the critic's model: by itself, as the reward's, or as the actor's."""
+        names = ("critic.model_name_or_path", "reward.model_name_or_path")
+        return next((name for name in names if self.values.given(name)), "actor.model_name_or_path")
+
+    def _model(self, option: str) -> Described | None:
+        """Return a model that is trained, with the adapters that it is trained by."""
+        values, supplied = self.values, self.supplied
+        try:
+            model = described(self.reading, values.arguments.find(option), supplied)
+            rank = values.number("ds.lora.rank")
+            if not rank:
+                return model
+            given = values.arguments.words("ds.lora.target_modules")
+            fields = {
+                "method": "qlora" if values.switch("ds.load_in_4bit") else "lora",
+                "r": int(rank),
+                "target_modules": named_targets(given or ("all-linear",), model.model),
+                "lora_alpha": values.number("ds.lora.alpha"),
+                "lora_dropout": values.number("ds.lora.dropout") or 0.0,
+            }
+            return adapted(model, self.reading, fields)
+        except InputError as error:
+            self.problems += error.problems
+            return None
+
+    @property
+    def _tp(self) -> int:
+        return self.values.whole("ds.tensor_parallel_size") or 1
+
+    def _rl(self) -> Rl | None:
+        values, served = self.values, self._pools.get("vllm", 0)
+        prompts, samples = values.whole("rollout.batch_size"), values.whole("rollout.n_samples_per_prompt")
+        batch, engines = values.whole("train.batch_size"), values.whole("vllm.num_engines")
+        if not (prompts and samples and batch):
+            return None
+        if engines is None:
+            self.problems.append(self.problem("vllm.num_engines", "generation without vLLM is not predicted"))
+            return None
+        whole, response = values.whole("data.max_len") or 1, values.whole("rollout.max_new_tokens")
+        prompt = values.whole("prompt_max_len")
+        if prompt is None:
+            prompt = min(whole // 2, _PROMPT) if response is None else max(1, whole - response)
+            why = "what data.max_len leaves" if response is not None else "no option says it"
+            self.assumed.append(Assumed("longest prompt", f"{prompt:,} tokens", why))
+        if response is None:
+            response = whole - prompt
+        updates = max(1, prompts * samples // batch)
+        return self.section(
+            prompt,
+            response,
+            algorithm=_ADVANTAGES.get(values.text("algo.advantage.estimator") or "", "grpo"),
+            prompts=prompts,
+            samples=samples,
+            updates=updates if prompts * samples % updates == 0 else 1,
+            epochs=values.whole("train.max_epochs") or 1,
+            reference=bool(values.number("algo.kl.init_coef")),
+            entropy=bool(values.number("actor.entropy_coef")),
+            placement="split" if served else "colocated",
+            rollout_gpus=served or None,
+            rollout={
+                "engine": "vllm",
+                "tp": values.whole("vllm.tensor_parallel_size"),
+                "memory_share": values.number("vllm.gpu_memory_utilization"),
+            },
+        )
+
+    def _packed(self, rl: Rl, gpus: int) -> Packed:
+        """Return the micro-batches of an update."""
+        return self._room("train", rl).within(rl, max(1, gpus // self._tp))
+
+    def _room(self, phase: str, rl: Rl) -> Packed:
+        """Return the micro-batches of a phase."""
+        values = self.values
+        if values.switch("train.dynamic_batch_enable"):
+            tokens = values.whole(f"{phase}.max_tokens_per_gpu") or 1
+            return Packed(room=max(tokens * self._tp, rl.longest), length=rl.mean_tokens)
+        sequences = values.whole(f"{phase}.micro_batch_size") or 1
+        if values.switch("ds.packing_samples"):
+            return Packed(room=together(rl, sequences), length=rl.mean_tokens, sequences=sequences)
+        return Packed(room=sequences * rl.longest, length=padded(rl, sequences), sequences=sequences)
+
+    def _trained(self, model: Described, microbatches: int, room: int, gpus: int, micro: int = 1) -> Run:
+        """Return the run of a model by the JSON that OpenRLHF makes for DeepSpeed."""
+        values, tp = self.values, self._tp
+        zero: dict[str, object] = {
+            "stage": int(values.number("ds.zero_stage") or 0),
+            "overlap_comm": values.switch("ds.overlap_comm"),
+            "zero_hpz_partition_size": values.whole("ds.zpg") or 1,
+        }
+        if values.switch("ds.adam_offload"):
+            zero |= {"offload_optimizer": {"device": "cpu", "pin_memory": True}}
+        precision = values.text("ds.param_dtype")
+        config = {
+            "train_micro_batch_size_per_gpu": micro,
+            "train_batch_size": microbatches * micro * tp,
+            "zero_optimization": zero,
+            "bf16": {"enabled": precision != "fp16"},
+            "fp16": {"enabled": precision == "fp16"},
+            "gradient_clipping": 1.0,
+            "data_types": {"grad_accum_dtype": values.text("ds.grad_accum_dtype")},
+            "tensor_parallel": {"autotp_size": tp},
+        }
+        words = ["--attn_implementation", values.text("ds.attn_implementation") or "eager"]
+        words += ["--gradient_checkpointing"] * values.switch("actor.gradient_checkpointing_enable")
+        words += ["--use_liger_kernel"] * values.switch("ds.use_liger_kernel")
+        made = replace(
+            self.reading,
+            deepspeed=parse(Text(_WRITTEN, json.dumps(config).encode()), "json"),
+            settings=tuple(settings(words, self.reading.file)),
+            possible=(),
+        )
+        supplied = replace(self.supplied, model=model.model, gpus=gpus, seq_length=room)
+        run = replace(deepspeed.run(made, self.known_cluster, supplied), described=model)
+        # Logits are copied into fp32 (models/actor.py); what else a step has of them is in runs/rl/logits.py.
+        how = (framework := run.configuration.framework).implementation
+        how = replace(how, loss=replace(how.loss, kernel=LossKernel.WIDE_IN_PLACE))
+        return replace(run, configuration=replace(run.configuration, framework=replace(framework, implementation=how)))
+
+    @property
+    def _streams(self) -> bool:
+        """Tell whether a reference comes from the host: by offload_param, which does nothing below ZeRO-3."""
+        return self.values.switch("ref.offload") and self.values.number("ds.zero_stage") == 3
+
+    def _step(self, rl: Rl, actor: Run, packed: Packed) -> Step:
+        """Return the step around the actor's run."""
+        values, degrees, room = self.values, actor.configuration.degrees, actor.configuration.seq_length
+        read = replace(packed, room=room).read(rl, degrees.dp, self._room("rollout", rl).room)
+        sleeps = values.switch("ds.enable_sleep") and not values.switch("ds.adam_offload")
+        fill = packed.fill(rl, actor.configuration.global_batch)
+        streams = self._streams and actor.described.model.adapter is None
+        many = values.switch("train.dynamic_batch_enable") and packed.spread(rl, degrees.dp) >= MANY * degrees.dp
+        return Step(
+            trainer=OPENRLHF,
+            workers=DEEPSPEED,
+            rl=rl.model_copy(update={"tokens_per_gpu": room // degrees.tp}),
+            fill=fill,
+            critic_fill=fill,
+            read=read,
+            reference_read=read,
+            away=("optimizer state",) if sleeps else (),
+            reference="streamed" if streams else "resident",
+            assumed_lengths=self.assumes_lengths and not many,
+            apart=frozenset(role for name, role in _APART.items() if name in self._pools),
+            waits=not values.switch("train.async_enable"),
+        )
+
+    def _tuned(self, model: Described) -> Run:
+        """Return the run of a model that trains alone, as if each sequence was as long as it may be."""
+        values, each = self.values, _ALONE[self._program]
+        longest, micro = values.whole("data.max_len") or 1, values.whole("train.micro_batch_size") or 1
+        batch = values.whole("train.batch_size") or 1
+        run = self._trained(model, max(1, batch // micro), longest, self.gpus, micro * each)
+        pairs = None
+        if self._program == "train_dpo":
+            pairs = Preference(pairs=batch, loss="ipo" if values.switch("model.ipo_enable") else "sigmoid")
+        alone = Alone(
+            trainer=OPENRLHF,
+            preference=pairs,
+            scores=self._program == "train_rm",
+            reference="streamed" if self._streams else "resident",
+        )
+        why = "as data.max_len cuts them; shorter ones take less"
+        taken = Assumed("sequences", f"{longest:,} tokens each", why)
+        return replace(run, alone=alone, assumed=(*run.assumed, taken))

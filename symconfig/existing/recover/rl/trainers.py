@@ -1,0 +1,78 @@
+"""Trainers of reinforcement learning, and the workers that train in them: the facts by which their readers differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from symconfig.descriptor.job import Backend
+from symconfig.existing.launch.dialects import openrlhf, verl
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """What trains a model. options: it takes Megatron-LM's. section: of verl's keys of a trained model; split: what its
+    degree of ranks that share a sequence is called there. in_fp32: shards of weights and gradients are in 32 bits.
+    predicted: False for those of which a name alone is known. planned, target: the backend and the target of a
+    better layout; None: the trainer's own."""
+
+    name: str
+    options: bool = False
+    section: str = ""
+    split: str = ""
+    in_fp32: bool = False
+    predicted: bool = True
+    planned: Backend = "megatron"
+    target: str | None = None
+
+
+MEGATRON = Workers("megatron", options=True, section="megatron", split="context_parallel_size")
+FSDP = Workers(
+    "fsdp",
+    section="fsdp_config",
+    split="ulysses_sequence_parallel_size",
+    in_fp32=True,
+    planned="fsdp",
+    target="verl-fsdp",
+)
+DEEPSPEED = Workers("deepspeed", planned="deepspeed")
+_OF_VERL = {each.name: each for each in (MEGATRON, FSDP)}
+
+
+def of_verl(name: str) -> Workers:
+    """Return verl's workers of a name."""
+    return _OF_VERL.get(name, Workers(name, predicted=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Trainer:
+    """A trainer. release: whose defaults hold. longest: its options of the longest prompt and response. dashes: how an
+    option's name is spelled on the command line, by what stands before it and between its words. offload: what brings a
+    reference that is not read to the host, as a person writes it. whole: its option of the longest of both together."""
+
+    name: str
+    release: str
+    longest: tuple[str, str]
+    dashes: tuple[str, str] = ("--", "_")
+    offload: str | None = None
+    whole: str | None = None
+
+    def spelled(self, key: str) -> str:
+        """Return an option as a person writes it."""
+        return self.dashes[0] + key.replace("_", self.dashes[1])
+
+
+VERL = Trainer(
+    "verl",
+    verl.RELEASE,
+    ("data.max_prompt_length", "data.max_response_length"),
+    ("", "_"),
+    "ref.megatron.param_offload=True",
+)
+SLIME = Trainer("slime", "0.3.1", ("rollout_max_prompt_len", "rollout_max_response_len"), ("--", "-"))
+OPENRLHF = Trainer(
+    "openrlhf",
+    openrlhf.RELEASE,
+    ("prompt_max_len", "rollout.max_new_tokens"),
+    offload="--ref.offload",
+    whole="data.max_len",
+)

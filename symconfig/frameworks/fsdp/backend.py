@@ -1,0 +1,38 @@
+"""PyTorch's fully sharded data parallelism, as the other rooms ask about it."""
+
+from __future__ import annotations
+
+from symconfig.frameworks.backend import Backend, Releases, Told, numbers
+from symconfig.frameworks.checkpoint import Kind
+from symconfig.frameworks.deepspeed import adapters
+from symconfig.frameworks.fsdp.behaviour import FSDP as USUAL
+
+TORCH_RELEASE = "2.13.0"
+
+FSDP = Backend(
+    name="fsdp",
+    label="PyTorch FSDP",
+    program="a script with PyTorch's FSDP",
+    distribution="torch",
+    releases=Releases(
+        pinned=TORCH_RELEASE,
+        asked_by=None,
+        prefix="",
+        order=numbers,
+        minor=lambda release: numbers(release)[:2],
+        resolve=str,
+    ),
+    told_by=Told.CODE,
+    usual=USUAL,
+    low_precisions=(),
+    adapters=True,
+    refused_adapters=lambda model: tuple(adapters.refusals(model)),
+    fuses=adapters.fuses,
+    extras=False,
+    gradient_buckets=False,
+    pads_vocabulary=False,
+    generators_by_replica=lambda release: False,
+    writes=lambda zero, release: Kind("fsdp"),
+    names_release=False,
+    lone_ranks=False,
+)

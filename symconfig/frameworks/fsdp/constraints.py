@@ -1,0 +1,108 @@
+"""What PyTorch's FSDP around a Transformers model cannot run: shards of the whole model, and Ulysses beside them.
+
+Ulysses is a trainer's own: verl 0.9.1, utils/ulysses.py and models/transformers/monkey_patch.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from symconfig.frameworks.constraint import Constraint
+from symconfig.frameworks.deepspeed import constraints as deepspeed
+from symconfig.frameworks.deepspeed.optimizer_constraints import NARROW
+from symconfig.frameworks.shared import BATCH, CONTEXT_KERNEL, SHARED
+from symconfig.plans.unknown import among, has, no
+
+SHARDS = Constraint(
+    name="shards",
+    predicate=lambda f, p: (p.zero != 3) & (p.dp * p.cp > 1),
+    rule="FSDP keeps weights, gradients and optimizer states in shards",
+    sentence="FSDP keeps weights, gradients and optimizer states in shards of all ranks, which is ZeRO-3",
+    about="zero",
+    pins=("zero=3",),
+    source="torch/distributed/fsdp/_fully_shard/_fully_shard.py",
+    example={"zero": 1},
+)
+TENSOR = Constraint(
+    name="tensor parallelism",
+    predicate=lambda f, p: p.tp > 1,
+    rule="FSDP is planned without tensor parallelism",
+    sentence="FSDP splits no layer, and a plan of DTensors that would is each model's own",
+    about="tp",
+    pins=("tp=1",),
+    source="torch/distributed/tensor/parallel/api.py, parallelize_module",
+    example={"tp": 2},
+)
+EXPERT_PARALLEL = Constraint(
+    name="expert parallelism",
+    predicate=lambda f, p: (p.ep > 1) | (p.etp > 1),
+    rule="FSDP shards experts as all weights",
+    sentence="FSDP gathers experts as it does all weights, and sends no tokens to them",
+    about="ep",
+    pins=("ep=1",),
+    source="transformers, models/qwen3_moe/modeling_qwen3_moe.py",
+    example={"num_experts": 8, "ep": 2},
+)
+PIPELINE = replace(
+    deepspeed.PIPELINE,
+    sentence="the model is one module of Transformers, which no pipeline (pp {p.pp}) cuts",
+    source="torch/distributed/pipelining",
+)
+RING = Constraint(
+    name="ring",
+    predicate=lambda f, p: (p.cp > 1) & no(has(p.cp_comm, "a2a")),
+    rule="sequences are split by Ulysses",
+    sentence="beside FSDP sequences are split by Ulysses (a2a) only, not {p.cp_comm}",
+    about="cp_comm",
+    pins=("cp_comm=a2a", "cp=1"),
+    source="verl/utils/ulysses.py",
+    example={"cp": 2, "cp_comm": "p2p"},
+)
+OFFLOAD = Constraint(
+    name="offload",
+    predicate=lambda f, p: no(p.optimizer_offload == p.param_offload),
+    rule="FSDP's own offload is of all shards and the optimizer's step",
+    sentence="FSDP2's CPUOffloadPolicy has all shards on the host, where the optimizer steps them, or none",
+    about="optimizer_offload",
+    pins=("optimizer_offload=0",),
+    source="torch/distributed/fsdp/_fully_shard/_fsdp_api.py, CPUOffloadPolicy",
+    example={"zero": 3, "optimizer_offload": 1.0, "param_offload": False},
+)
+OTHER_OPTIMIZER = Constraint(
+    name="another optimizer",
+    predicate=lambda f, p: no(among(f.optimizer, frozenset(("adam",)))),
+    rule="FSDP is planned with AdamW",
+    sentence="FSDP is planned with PyTorch's AdamW, not {f.optimizer}",
+    about="optimizer",
+    got="{f.optimizer}",
+    unsaid=True,
+    source="torch/optim/adamw.py",
+    example={"optimizer": "sgd"},
+)
+
+FSDP: tuple[Constraint, ...] = (
+    BATCH,
+    SHARDS,
+    TENSOR,
+    EXPERT_PARALLEL,
+    PIPELINE,
+    replace(deepspeed.VIRTUAL_STAGES, sentence="there is no interleaved pipeline beside FSDP"),
+    RING,
+    deepspeed.ULYSSES_HEADS,
+    deepspeed.ULYSSES_KV_HEADS,
+    deepspeed.ULYSSES_SEQUENCE,
+    deepspeed.ULYSSES_LATENT,
+    deepspeed.ULYSSES_SINKS,
+    deepspeed.ULYSSES_BLOCKS,
+    deepspeed.ULYSSES_ATTENTION,
+    deepspeed.PRECISION,
+    deepspeed.SELECTIVE,
+    deepspeed.RECOMPUTED_CHUNKS,
+    deepspeed.ACTIVATION_OFFLOAD,
+    OFFLOAD,
+    *SHARED,
+    CONTEXT_KERNEL,
+    deepspeed.MULTI_TOKEN,
+    OTHER_OPTIMIZER,
+    replace(NARROW, sentence="FSDP's plans keep AdamW's moments in fp32", hint=None, source="torch/optim/adamw.py"),
+)

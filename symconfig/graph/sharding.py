@@ -1,0 +1,138 @@
+"""ZeRO by layouts: where a weight, its gradient and its optimizer state lie on the ranks that hold the same weights.
+
+Which collectives a step has follows from pairs of these layouts, as everywhere (`layout.moves`), and how often each
+runs from where in the step its pair stands (arXiv 1910.02054; PyTorch's hybrid sharding; DeepSpeed's stages).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cache
+from typing import Generic, TypeVar
+
+from symconfig.graph.layout import FLAT, INSTANCES, PARTIAL, Layout, Move, moves
+from symconfig.graph.monomial import ONE
+
+DATA = ("dp", "cp", "edp", INSTANCES)  # axes whose ranks hold the same weights and see other tokens
+
+T = TypeVar("T")
+
+
+class Phase(StrEnum):
+    """When a tensor changes its layout: at the last two once a step, at the others for every microbatch."""
+
+    FORWARD = "forward"
+    AGAIN = "recomputed forward"
+    KEPT = "backward, gathered again"
+    BACKWARD = "backward"
+    REDUCTION = "gradient reduction"
+    UPDATE = "updated weights"
+
+    @property
+    def once(self) -> bool:
+        return self in (Phase.REDUCTION, Phase.UPDATE)
+
+
+@dataclass(frozen=True, slots=True)
+class Way(Generic[T]):
+    """A change of layout in a step: of the weight, or of its gradient."""
+
+    phase: Phase
+    gradient: bool
+    given: T
+    taken: T
+
+
+@dataclass(frozen=True, slots=True)
+class Layouts(Generic[T]):
+    """All layouts of one weight, written as `moves` or as arrays of places have them.
+
+    stored: the weight between uses. used: as operators read it. produced: its gradient as a backward leaves it.
+    between: the gradient between microbatches. reduced: the gradient when the ranks that saw other tokens have summed
+    it for the optimizer. state: the optimizer's state, and so the new weight as it is made.
+    """
+
+    stored: T
+    used: T
+    produced: T
+    between: T
+    reduced: T
+    state: T
+
+    def ways(self) -> tuple[Way[T], ...]:
+        """Return the changes of layout of a step, in its order; some of them change nothing."""
+        return (
+            Way(Phase.FORWARD, False, self.stored, self.used),
+            Way(Phase.KEPT, False, self.stored, self.used),
+            Way(Phase.BACKWARD, True, self.produced, self.between),
+            Way(Phase.REDUCTION, True, self.between, self.reduced),
+            Way(Phase.UPDATE, False, self.state, self.stored),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """Which of a weight's layouts are flat, with a part on each of the ranks that would otherwise hold the same.
+
+    weight: as it is stored. gradient: between microbatches; else each rank adds up its own until the step's end.
+    state: of the optimizer. whole_gradients: every rank gets the sum of all, though it needs its part only.
+    over_tensor: what is flat is cut over those tensor-parallel ranks, too, that would hold the same.
+    instances: the ranks are in several groups, and each group has all parts.
+    """
+
+    weight: bool = False
+    gradient: bool = False
+    state: bool = False
+    whole_gradients: bool = False
+    over_tensor: bool = False
+    instances: bool = False
+
+    @staticmethod
+    def of(stage: int, *, whole_gradients: bool, over_tensor: bool, instances: bool) -> Sharding:
+        """Return what a stage of ZeRO means."""
+        weight, gradient, state = (stage >= least for least in (3, 2, 1))
+        return Sharding(
+            weight, gradient, state, whole_gradients and not weight, over_tensor and weight, instances and state
+        )
+
+    @property
+    def each_microbatch(self) -> bool:
+        """Tell whether weights or gradients travel with every microbatch."""
+        return self.weight or self.gradient
+
+    def layouts(self, used: Layout, summed: tuple[str, ...]) -> Layouts[Layout]:
+        """Return the layouts of a weight. summed: axes over whose ranks its gradient is a sum."""
+        data = tuple(axis for axis in summed if axis in DATA)
+        cut = [axis for axis in data if axis != INSTANCES]
+        if self.over_tensor and "edp" not in data and used.where("tp") is None:
+            cut.append("tp")
+        parted, produced = used.at(cut, FLAT), used.at(summed, PARTIAL)
+        reduced = parted if self.state and not self.whole_gradients else used
+        reduced = reduced.at((axis for axis in summed if axis not in (*data, *cut)), PARTIAL)
+        return Layouts(
+            stored=parted if self.weight else used,
+            used=used,
+            produced=produced,
+            between=reduced if self.gradient else produced,
+            reduced=reduced,
+            state=parted if self.state else used,
+        )
+
+    def ways(self, used: Layout, summed: tuple[str, ...], trained: bool = True) -> tuple[Way[Layout], ...]:
+        """Return a weight's changes of layout in a step. What axes leave as sums that are no data's follows the
+        reduction.
+        """
+        layouts = self.layouts(used, summed)
+        *ways, update = layouts.ways()
+        rest = Way(Phase.REDUCTION, True, layouts.reduced, layouts.reduced.summed())
+        return (*ways, rest, update) if trained else tuple(way for way in ways if not way.gradient)
+
+
+@cache
+def over_replicas(sharding: Sharding) -> tuple[tuple[Way[Layout], tuple[Move, ...]], ...]:
+    """Return what a step exchanges of a weight of one element, with dp as the one axis of its replicas."""
+    replicas = ("dp", INSTANCES) if sharding.instances else ("dp",)
+    ways = replace(sharding, over_tensor=False).ways(Layout(), replicas)
+    every = tuple((way, moves(way.given, way.taken, ONE)) for way in ways)
+    return tuple((way, some) for way, some in every if some)

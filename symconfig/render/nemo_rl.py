@@ -1,0 +1,260 @@
+"""Target nemo-rl: the YAML of NeMo-RL's run_grpo.py with Megatron-Core and vLLM on the same GPUs, and train.sh.
+
+Names are those of NeMo-RL 0.7.0 (`nemo_rl/algorithms/grpo.py`, MasterConfig; `models/policy/__init__.py`). What the
+file does not say is that of `examples/configs/grpo_math_1B.yaml`, which it inherits. Weights and optimizer states leave
+the GPU while the engine is awake, and the reference's weights come into the actor's place, always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from symconfig.errors import Problem
+from symconfig.frameworks import counting
+from symconfig.plans.plan import Plan
+from symconfig.render import learning
+from symconfig.render.learning import Learns
+from symconfig.render.summary import nodes
+from symconfig.render.unsaid import Saving
+
+NAME = "nemo-rl"
+DOES = "NeMo-RL's YAML for GRPO with Megatron-Core and vLLM on the same GPUs, and train.sh"
+ASSUMES = {"backend": "megatron"}
+COUNTS = counting.STEPS
+RELEASE = "0.7.0"
+SAVING = Saving("checkpointing.enabled", "bash train.sh checkpointing.enabled=true checkpointing.checkpoint_dir=DIR")
+UNSAID = {
+    "split": "NeMo-RL takes a data set for training and another for validation",
+    "eval_iters": "NeMo-RL validates on samples that grpo.max_val_samples counts",
+    "tokenizer_model": "NeMo-RL takes the model's tokenizer",
+    "tokenizer_type": "NeMo-RL takes the model's tokenizer",
+    "manual_gc_interval": "NeMo-RL leaves the collection of garbage to Python",
+    "distributed_timeout_minutes": "NeMo-RL waits as long as PyTorch",
+    "log_interval": "NeMo-RL logs every step",
+}
+# What makes each algorithm, as sections of the file (docs/guides/grpo.md and examples of NeMo-RL).
+_ALGORITHMS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "grpo": {},
+    "dapo": {"loss_fn": {"ratio_clip_max": 0.28}},
+    "gspo": {"loss_fn": {"sequence_level_importance_ratios": True, "token_level_loss": False}},
+    "rloo": {"grpo": {"normalize_rewards": False}, "loss_fn": {"disable_ppo_ratio": True}},
+    "reinforce_plus_plus": {"grpo": {"adv_estimator": {"name": "reinforce_plus_plus"}}},
+}
+LEARNS = Learns(
+    algorithms=tuple(_ALGORITHMS),
+    engines=("vllm",),
+    away=((learning.WEIGHTS, learning.STATES),),
+    epochs=False,
+    reference="swapped",
+)
+# Those of which the Megatron-Bridge beside it makes a model (src/megatron/bridge/models, register_bridge, July 2026).
+MODEL_TYPES = (
+    "deepseek_v3",
+    "gemma2",
+    "gemma3_text",
+    "glm4_moe",
+    "gpt_oss",
+    "kimi_k2",
+    "llama",
+    "minimax_m2",
+    "mistral",
+    "nemotron_h",
+    "qwen2",
+    "qwen3",
+    "qwen3_5_text",
+    "qwen3_moe",
+    "qwen3_next",
+)
+_DEGREES = {
+    "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "cp": "context_parallel_size",
+    "ep": "expert_model_parallel_size",
+    "etp": "expert_tensor_parallel_size",
+}
+_PRECISIONS = {"bf16": "bfloat16", "fp16": "float16"}
+Section = dict[str, Any]
+
+
+def variables(plan: Plan) -> dict[str, object]:
+    """Return what its templates see. Raises InfeasibleError for what NeMo-RL cannot be told."""
+    learning.refuse(plan, LEARNS, NAME, _problems(plan))
+    return told(plan, _megatron(plan))
+
+
+def told(plan: Plan, workers: Section) -> dict[str, object]:
+    """Return what the templates see. workers: their part of the section `policy`."""
+    return {
+        "framework": f"NeMo-RL {RELEASE}",
+        "release": RELEASE,
+        "sections": sections(plan, workers),
+        "arrays": {},
+        "phases": learning.phases(plan),
+        "variables": (),
+        "notes": tuple(learning.notes(plan)),
+        "predicted_for": "",
+        "data_path": plan.training.data_path[0] if plan.training.data_path else "",
+    }
+
+
+def problems(plan: Plan) -> Iterator[Problem]:
+    """Yield what NeMo-RL cannot be told, whatever its workers are."""
+    rl, training = learning.section(plan), plan.training
+    yield from learning.of_samples(plan, "NeMo-RL divides the samples of an update over data-parallel ranks")
+    if rl.entropy:
+        yield Problem("NeMo-RL's loss has no entropy", field="rl.entropy", got="true", need="false")
+    if rl.samples == 1 and rl.algorithm != "reinforce_plus_plus":
+        what = f"the advantage of {rl.algorithm} is over the responses to a prompt"
+        yield Problem(what, field="rl.samples", got="1", need="2 or more")
+    if len(training.data_path) > 1:
+        got = " ".join(training.data_path)
+        yield Problem("NeMo-RL's file is for one data set", field="training.data_path", got=got)
+    if training.load is not None and not training.loads_its_own:
+        what = "NeMo-RL goes on from its own checkpoints"
+        yield Problem(what, field="training.load", got=training.load, need="the folder of training.save")
+
+
+def _problems(plan: Plan) -> Iterator[Problem]:
+    p, options = plan.best.parallel, plan.best.options
+    yield from problems(plan)
+    yield from learning.of_types(plan, "NeMo-RL", MODEL_TYPES)
+    yield from learning.of_megatron(plan, "NeMo-RL")
+    if p.vpp > 1:
+        what = "NeMo-RL's stages are of one chunk"
+        yield Problem(what, field="vpp", got=str(p.vpp), pins=("vpp=1",))
+    if options.stage_layout:
+        what = "NeMo-RL is told the same number of layers for every stage"
+        yield Problem(what, field="layout", got=options.stage_layout, pins=("layout=equal", "pp=1"))
+    recompute = options.recompute
+    if recompute.method == "block" or (recompute.granularity == "full" and (recompute.num_layers or 1) > 1):
+        what = "NeMo-RL runs every layer again, one by one, or parts of all"
+        yield Problem(what, field="recompute", got="some layers", pins=("recompute=none", "recompute=selective"))
+    if 0 < options.optimizer_offload < 1:
+        what = "NeMo-RL's optimizer steps on the host as a whole, or not at all"
+        pins = ("optimizer_offload=0", "optimizer_offload=1")
+        yield Problem(what, field="optimizer_offload", got=f"{options.optimizer_offload:g}", pins=pins)
+
+
+def sections(plan: Plan, workers: Section) -> dict[str, Section]:
+    """Return the file by its sections."""
+    rl, training, where = learning.section(plan), plan.training, nodes(plan)
+    own = _ALGORITHMS[rl.algorithm]
+    return {
+        "grpo": {
+            "num_prompts_per_step": rl.prompts,
+            "num_generations_per_prompt": rl.samples,
+            "max_num_steps": training.train_iters,
+            "seed": training.seed,
+            **own.get("grpo", {}),
+        },
+        "loss_fn": {"reference_policy_kl_penalty": 0.001 if rl.reference else 0.0, **own.get("loss_fn", {})},
+        "checkpointing": _saving(plan),
+        "policy": _policy(plan) | workers,
+        "data": {
+            "max_input_seq_length": rl.prompt_length.max,
+            **({"train": _data(training.data_path[0])} if training.data_path else {}),
+        },
+        "logger": _logging(plan),
+        "cluster": {"gpus_per_node": where.gpus, "num_nodes": where.count},
+    }
+
+
+def _data(path: str) -> Section:
+    return {"dataset_name": "ResponseDataset", "data_path": path}
+
+
+def _saving(plan: Plan) -> Section:
+    training = plan.training
+    if training.save is None:
+        return {"enabled": False}
+    return {"enabled": True, "checkpoint_dir": training.save, "save_period": training.save_interval}
+
+
+def _logging(plan: Plan) -> Section:
+    training, loggers = plan.training, Section()
+    if training.wandb_project is not None:
+        name = training.wandb_name or plan.model.name
+        loggers |= {"wandb_enabled": True, "wandb": {"project": training.wandb_project, "name": name}}
+    if training.tensorboard_dir is not None:
+        loggers |= {"tensorboard_enabled": True, "log_dir": training.tensorboard_dir}
+    return loggers
+
+
+def _policy(plan: Plan) -> Section:
+    """Return what the actor's workers and the engine are told alike."""
+    rl, best, training = learning.section(plan), plan.best, plan.training
+    step, p = plan.rl[0] if plan.rl else None, best.parallel
+    # Megatron-Core splits each packed sequence over tp and both halves of cp (models/megatron/data.py).
+    multiple = (p.tp if best.options.sequence_parallel else 1) * (2 * p.cp if p.cp > 1 else 1)
+    room = -(-best.batch.micro * best.batch.seq_length // multiple) * multiple
+    engine: Section = {"max_model_len": rl.longest, "async_engine": False}
+    if step is not None:
+        engine |= {"tensor_parallel_size": step.rollout_tp, "gpu_memory_utilization": step.memory_share}
+    return {
+        "model_name": training.hf_weights or plan.model.huggingface_id or plan.model.name,
+        "train_global_batch_size": rl.batch,
+        "train_micro_batch_size": 1,
+        "logprob_batch_size": 1,
+        "max_total_sequence_length": rl.longest,
+        "make_sequence_length_divisible_by": multiple,
+        "precision": _PRECISIONS[best.options.precision],
+        "max_grad_norm": training.clip_grad,
+        "dynamic_batching": {"enabled": False},
+        "sequence_packing": {"enabled": True, "train_mb_tokens": room, "logprob_mb_tokens": room},
+        "generation": {
+            "backend": "vllm",
+            "max_new_tokens": rl.response_length.max,
+            "vllm_cfg": engine,
+            "vllm_kwargs": {"max_num_seqs": rl.rollout.max_num_seqs},
+            "colocated": {"enabled": True},
+        },
+    }
+
+
+def _megatron(plan: Plan) -> Section:
+    """Return what Megatron-Core is told of the policy."""
+    p, options, training, model = plan.best.parallel, plan.best.options, plan.training, plan.model
+    recompute, bf16, heads = options.recompute, options.precision == "bf16", model.num_nextn_predict_layers
+    dispatcher: Section = {"moe_token_dispatcher_type": options.moe_dispatcher} if model.experts else {}
+    if options.moe_dispatcher == "flex":
+        dispatcher |= {
+            "moe_flex_dispatcher_backend": options.moe_flex_backend,
+            "moe_enable_deepep": options.moe_flex_backend == "deepep",
+        }
+    config: Section = {
+        "enabled": True,
+        **{word: getattr(p, name) for name, word in _DEGREES.items()},
+        "sequence_parallel": options.sequence_parallel,
+        "activation_checkpointing": recompute.granularity != "none",
+        **({"recompute_granularity": recompute.granularity} if recompute.granularity != "none" else {}),
+        **({"recompute_modules": list(recompute.modules)} if recompute.granularity == "selective" else {}),
+        **dispatcher,
+        **({"mtp_num_layers": heads, "mtp_loss_scaling_factor": 0.1} if heads else {}),
+        "optimizer": {
+            "lr": training.lr,
+            "min_lr": training.min_lr,
+            "weight_decay": training.weight_decay,
+            "adam_beta1": training.adam_beta1,
+            "adam_beta2": training.adam_beta2,
+            "adam_eps": training.adam_eps,
+            "bf16": bf16,
+            "fp16": not bf16,
+            "use_distributed_optimizer": True,
+            "use_precision_aware_optimizer": False,
+            "optimizer_cpu_offload": options.optimizer_offload > 0,
+            "optimizer_offload_fraction": options.optimizer_offload,
+        },
+        "scheduler": {
+            "lr_decay_style": training.lr_decay_style,
+            "lr_decay_iters": training.lr_decay_iters or training.train_iters,
+            "lr_warmup_iters": training.lr_warmup_iters,
+            "lr_warmup_init": 0.0,
+        },
+        "distributed_data_parallel_config": {
+            "grad_reduce_in_fp32": options.grad_bytes == 4,
+            "overlap_grad_reduce": options.overlap.grad_reduce,
+            "overlap_param_gather": options.overlap.param_gather,
+        },
+    }
+    return {"dtensor_cfg": {"enabled": False}, "megatron_cfg": config}

@@ -1,0 +1,80 @@
+"""Target verl-fsdp: verl's overrides for a step of reinforcement learning with workers of PyTorch's FSDP 2.
+
+Names are those of verl 0.9.1, beside those of the target verl. The workers keep fp32 shards on all GPUs, gather a
+layer in 16 bits, and split sequences by Ulysses; a reference is always on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from symconfig.errors import Problem
+from symconfig.frameworks.fsdp.backend import TORCH_RELEASE
+from symconfig.plans.plan import Plan
+from symconfig.plans.rl import PlannedRl
+from symconfig.render import learning, verl
+from symconfig.render.refused import refused
+
+NAME = "verl-fsdp"
+DOES = "verl's overrides for reinforcement learning with FSDP workers and an engine beside them, and train.sh"
+ASSUMES = {"backend": "fsdp"}
+COUNTS, SAVING, UNSAID = verl.COUNTS, verl.SAVING, verl.UNSAID
+LEARNS = replace(verl.LEARNS, adapters=False, reference="streamed")
+_ACTOR = "actor_rollout_ref.actor"
+_SCHEDULES = ("constant", "cosine")
+
+
+def variables(plan: Plan) -> dict[str, object]:
+    """Return what its templates see. Raises InfeasibleError for what verl cannot be told."""
+    learning.refuse(plan, LEARNS, NAME, _problems(plan))
+    return {**verl.told(plan, FSDP), "variables": (), "notes": tuple(learning.notes(plan))}
+
+
+def words(plan: Plan) -> list[str]:
+    """Return all overrides, for a command of one's own. Raises InfeasibleError for what verl cannot be told."""
+    learning.refuse(plan, LEARNS, NAME, _problems(plan))
+    return verl.overrides(plan, FSDP)
+
+
+def _problems(plan: Plan) -> Iterator[Problem]:
+    training = plan.training
+    yield from (each.problem() for each in refused(plan, "fsdp", TORCH_RELEASE))
+    yield from learning.of_fsdp(plan, "verl")
+    yield from verl.of_updates(learning.section(plan))
+    if training.lr_decay_style not in _SCHEDULES:
+        what, need = "verl's FSDP workers are told one of these alone", " or ".join(_SCHEDULES)
+        yield Problem(what, field="training.lr_decay_style", got=training.lr_decay_style, need=need)
+
+
+def _actor(plan: Plan, step: PlannedRl | None) -> dict[str, object]:
+    training = plan.training
+    return {
+        "actor_rollout_ref.model.enable_gradient_checkpointing": plan.best.options.recompute.granularity == "full",
+        **_engine(_ACTOR, f"{_ACTOR}.fsdp_config", plan.best.parallel.cp, step),
+        f"{_ACTOR}.fsdp_config.offload_policy": plan.best.options.param_offload,
+        f"{_ACTOR}.optim.betas": [training.adam_beta1, training.adam_beta2],
+        f"{_ACTOR}.optim.lr_scheduler_type": training.lr_decay_style,
+        f"{_ACTOR}.optim.min_lr_ratio": training.min_lr / training.lr,
+        f"{_ACTOR}.optim.override_optimizer_config": f"{{eps:{training.adam_eps:g}}}",
+    }
+
+
+def _critic(step: PlannedRl | None) -> dict[str, object]:
+    return _engine("critic", "critic.fsdp", step.critic.get("cp", 1) if step else 1, step)
+
+
+def _engine(at: str, config: str, ranks: int, step: PlannedRl | None) -> dict[str, object]:
+    """Return what an engine is told at its section. ranks: of a sequence."""
+    away = step.away if step else ()
+    return {
+        f"{at}.strategy": "fsdp2",
+        f"{config}.fsdp_size": -1,
+        f"{config}.reshard_after_forward": True,
+        f"{config}.param_offload": learning.WEIGHTS in away,
+        f"{config}.optimizer_offload": learning.STATES in away,
+        f"{at}.ulysses_sequence_parallel_size": ranks,
+    }
+
+
+FSDP = verl.Workers("ppo_trainer", _actor, _critic)

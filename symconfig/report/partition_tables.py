@@ -1,0 +1,163 @@
+"""What moves in a partition, what frameworks can be told of it, one operator in full, and strategies with names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import isfinite
+
+from symconfig.format import count, general, gib, short, signed
+from symconfig.graph.program.net import Node
+from symconfig.report.grid import Block, Grid, present
+from symconfig.report.partition_said import Contents, Telling
+from symconfig.solve.partition.collectives import Moved
+from symconfig.solve.partition.degrees import AXES, Way
+from symconfig.solve.partition.reasons import Reason
+from symconfig.solve.partition.strategy import layout, worded
+
+MOST_MOVED = 14  # rows; the rest is summed up
+_NAME = 36  # letters of a tensor's name
+
+
+def moves(report: Contents, every: Sequence[Moved]) -> Grid:
+    """Tabulate collectives, those alike as one row, those that show most first."""
+    groups: dict[tuple[str, str, str, str], list[float]] = {}
+    for one in every:
+        key = (general(one.tensor), f"{one.kind} over {one.ranks}·{one.level}", str(one.phase), f"{one.amount:g}")
+        sums = groups.setdefault(key, [one.amount, 0.0, 0.0, 0.0])
+        for at, value in enumerate((one.times, one.cost, one.shown), 1):
+            sums[at] += value
+    ranked = sorted(groups.items(), key=lambda item: (-item[1][3], -item[1][2], item[0]))
+    rows = [
+        (
+            short(name, _NAME),
+            kind,
+            phase,
+            f"{amount / 1e6:,.1f}",
+            count(times),
+            report.amount(cost),
+            report.amount(shown),
+        )
+        for (name, kind, phase, _), (amount, times, cost, shown) in ranked[:MOST_MOVED]
+    ]
+    if rest := ranked[MOST_MOVED:]:
+        sums = [sum(values[at] for _, values in rest) for at in (1, 2, 3)]
+        last = (count(sums[0]), report.amount(sums[1]), report.amount(sums[2]))
+        rows.append((f"{len(rest)} others", "", "", "", *last))
+    amount = "MB each" if report.timed else "10^6 each"
+    headers = ("tensor", "collective", "when", amount, "times", report.unit, "shows")
+    return Grid(headers, tuple(rows), left=(0, 1, 2), title="What moves in a step")
+
+
+MOST = 6  # differences that are shown
+
+
+def meeting(report: Contents) -> list[Block]:
+    """Show what can be expressed exactly, with the planner's pins. Else the cheapest that can, and what departs from
+    it."""
+    exact = [telling for telling in report.tellings if telling.one.exact]
+    other = [telling for telling in report.tellings if not telling.one.exact]
+    shown: list[Block] = []
+    if exact:
+        names = " and ".join(telling.one.told.framework.label for telling in exact)
+        shown.append(f"{names} can be told exactly this: {words(exact[0].one.told.way)}.{_pinned(exact[0])}")
+    if other:
+        shown.append(_cheapest(report, other))
+        shown.append(_departing(other[0]) + ("" if exact else _pinned(other[0])))
+    for name, why in report.untold.items():
+        shown.append(f"{name} can be told no split of this over these GPUs{f': {why}' if why else ''}.")
+    return shown
+
+
+def words(way: Way) -> str:
+    """Spell degrees: `tp 8, dp 4, sp, ZeRO 1`"""
+    named = [(name, getattr(way.degrees, name)) for name in AXES]
+    split = [f"{name} {value}" for name, value in named if value > 1] or ["one GPU"]
+    split += ["Ulysses"] if way.degrees.cp > 1 and way.cp_comm == "a2a" else []
+    split += ["sp"] if way.sequence_parallel else []
+    return ", ".join([*split, f"ZeRO {way.zero}"])
+
+
+def _cheapest(report: Contents, tellings: Sequence[Telling]) -> Grid:
+    rows = []
+    for telling in tellings:
+        degrees = telling.one.told
+        what = (degrees.framework.label, words(degrees.way), report.amount(degrees.cost))
+        saved = f"{100 * (1 - report.partition.cost / degrees.cost):.1f} %"
+        how = (str(degrees.training.turns), degrees.training.keep.value, "yes" if degrees.fits else "no")
+        rows.append((*what, saved, gib(degrees.memory), *how))
+    headers = ("framework", "degrees", report.unit, "this saves", "GiB", "microbatches", "keeps", "fits")
+    title = "The cheapest that frameworks can be told where it is not this partition"
+    return Grid(headers, tuple(rows), left=(0, 1, 6, 7), title=title)
+
+
+def _departing(telling: Telling) -> str:
+    every, degrees = telling.one.differences, telling.one.told
+    lines = [f"What this partition does instead of {degrees.framework.label}'s {words(degrees.way)}:"]
+    lines += [f"  {difference}" for difference in every[:MOST]]
+    if len(every) > MOST:
+        lines.append(f"  and {len(every) - MOST} others")
+    return "\n".join(lines)
+
+
+def _pinned(telling: Telling) -> str:
+    if not telling.pins:
+        return ""
+    pins = [f"--pin {name}={value}" for name, value in telling.pins.items()]
+    return "\n  " + " ".join(["symconfig plan … --backend", telling.one.told.framework.value, *pins])
+
+
+def baselines(report: Contents) -> list[Block]:
+    """Show strategies with names, the cheapest that fits first, and why others cannot be had."""
+    own, training = report.partition, report.partition.costs.training
+    rows = [
+        ("this partition", report.amount(own.cost), "", gib(own.memory), str(training.turns), training.keep.value, "")
+    ]
+    missing = []
+    for one in sorted(report.compared, key=lambda one: (one.cost is None, not one.fits, one.cost or 0.0)):
+        if one.cost is None or one.memory is None or not isfinite(one.cost):
+            missing.append(f"{one.name}: {one.why}")
+            continue
+        more = signed(one.cost / own.cost - 1)
+        degrees = filter(None, (words(one.way) if one.way is not None else "", "" if one.fits else "does not fit"))
+        how = (str(one.turns), one.keep, ", ".join(degrees))
+        rows.append((one.name, report.amount(one.cost), more, gib(one.memory), *how))
+    headers = ("strategy", report.unit, "more", "GiB", "microbatches", "keeps", "")
+    title = "Strategies with names on the same graph"
+    return present(Grid(headers, tuple(rows), left=(0, 5, 6), title=title, marked=0), "\n".join(missing))
+
+
+def explained(report: Contents, v: int) -> Iterator[Block]:
+    """Show one operator: its tensors, its collectives, and what else it could do."""
+    partition = report.partition
+    node, row = partition.net.nodes[v], partition.rows[v]
+    rows = [
+        (
+            "output" if port.output else "input",
+            layout(port, row, partition.axes).text(report.names),
+            layout(port, row, partition.axes, backward=True).text(report.names) if port.tensor.gradient else "none",
+        )
+        for port in node.ports
+    ]
+    title = f"{general(node.name)} x {count(node.times)}: {worded(node, row, partition.axes, report.named)}"
+    yield Grid(("", "tensor", "gradient"), tuple(rows), left=(0, 1, 2), title=title)
+    links = set(partition.net.links_of[v])
+    adjacent = tuple(one for one in report.moved if one.link in links or (one.link < 0 and one.producer == node.name))
+    if adjacent:
+        yield moves(report, adjacent)
+    reason = next((reason for reason in report.reasons if reason.node == v), None)
+    if reason is not None:
+        yield _others(report, node, reason)
+
+
+def _others(report: Contents, node: Node, reason: Reason) -> Grid:
+    partition = report.partition
+    rows = [
+        (
+            worded(node, one.row, partition.axes, report.named), report.signed(one.cost - partition.cost),
+            report.amount(one.computation), report.amount(one.communication), gib(one.memory),
+            "yes" if one.fits else "no",
+        )
+        for one in (*([reason.unfit] if reason.unfit is not None else []), *reason.others)
+    ]  # fmt: skip
+    headers = ("instead", report.unit, "computation", "communication", "GiB", "fits")
+    return Grid(headers, tuple(rows), left=(0, 5), title="What else it could do, and what the step would take more")

@@ -1,0 +1,115 @@
+"""ZeRO's collectives, derived from layouts: the papers' volumes, and the calls that frameworks really make."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+
+import pytest
+
+from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
+from symconfig.frameworks.fsdp.behaviour import FSDP
+from symconfig.graph.layout import FLAT, INSTANCES, PARTIAL, Layout
+from symconfig.graph.sharding import Sharding, over_replicas
+
+PAPER = [Sharding.of(stage, whole_gradients=False, over_tensor=False, instances=False) for stage in range(4)]
+
+
+def moved(sharding: Sharding, microbatches: int = 1) -> float:
+    """Elements past a rank in a step, in units of the parameters."""
+    return sum(
+        move.kind.passes * (1 if way.phase.once else microbatches)
+        for way, moves in over_replicas(sharding)
+        for move in moves
+    )
+
+
+def test_volumes_of_the_paper() -> None:
+    """arXiv 1910.02054, section 7: an all-reduce moves 2 psi, stages 1 and 2 as much, and stage 3 moves 3 psi."""
+    assert [moved(sharding) for sharding in PAPER] == [2, 2, 2, 3]
+
+
+def test_flat_gradients_travel_with_every_microbatch_and_flat_weights_around_every_pass() -> None:
+    assert [moved(sharding, 4) for sharding in PAPER] == [2, 2, 4 + 1, 3 * 4]
+    assert [sharding.each_microbatch for sharding in PAPER] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_bytes_of_the_papers_table_are_the_parts_of_its_layouts(stage: int) -> None:
+    """Table 1 of the paper: 2 + 2 + 12 bytes, of which stages share out the last, the last two, all."""
+    layouts = PAPER[stage].layouts(Layout(), ("dp",))
+    weight, gradient, state = (
+        layout.parts().value({"dp": 64}) for layout in (layouts.stored, layouts.between, layouts.state)
+    )
+    expected = [16, 4 + 12 / 64, 2 + 14 / 64, 16 / 64]
+    assert 2 / weight + 2 / gradient + 12 / state == expected[stage]
+
+
+def test_sums_over_axes_of_no_data_follow_once_a_step() -> None:
+    """A norm's weight between tensor-parallel regions: Megatron sums its gradient over tp when dp is done."""
+    ways = PAPER[2].ways(Layout(), ("dp", "tp"))
+    between = next(way.given for way in ways if way.phase.once)
+    assert (between.axes_on(FLAT), between.partial) == (("dp",), ("tp",))
+    assert [way.taken for way in ways if way.gradient][-1] == Layout.of({"dp": FLAT})
+
+
+def test_a_frozen_weight_is_gathered_and_nothing_else() -> None:
+    assert {way.phase.value for way in PAPER[3].ways(Layout(), ("dp",), trained=False)} == {
+        "forward", "backward, gathered again"
+    }  # fmt: skip
+
+
+def test_stage_3_of_deepspeed_cuts_what_tensor_parallel_ranks_have_alike() -> None:
+    whole, cut = (DEEPSPEED.sharding(3).layouts(used, ("dp",)).stored for used in (Layout(), Layout.of({"tp": "ffn"})))
+    assert whole.axes_on(FLAT) == ("tp", "dp")
+    assert (cut.axes_on(FLAT), cut.axes_on("ffn")) == (("dp",), ("tp",))
+    produced = DEEPSPEED.sharding(3).layouts(Layout(), ("dp",)).produced
+    assert produced.axes_on(PARTIAL) == ("dp",)
+
+
+@dataclass(frozen=True)
+class Called:
+    """Of a model of so many parameters on so many ranks, by case: when, which kind, elements of the larger buffer."""
+
+    ranks: int
+    elements: int
+    calls: dict[str, list[tuple[str, str, int]]]
+
+
+CASES = {
+    "DDP": FSDP.sharding(0),
+    "FSDP2": FSDP.sharding(3),
+    "FSDP2 on two instances": replace(FSDP, optimizer_instances=2).sharding(3),
+    **{f"DeepSpeed {stage}": DEEPSPEED.sharding(stage) for stage in range(4)},
+}
+
+
+@pytest.fixture(scope="module")
+def called() -> Called:
+    """What PyTorch and DeepSpeed call."""
+    pytest.importorskip("torch")
+    pytest.importorskip("deepspeed")
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "tests.graph.sharding_calls"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return Called(**json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_frameworks_call_what_the_layouts_say(called: Called, case: str) -> None:
+    """Kinds, elements of the larger buffer, and whether with every microbatch; a framework may cut one into several."""
+    sharding, expected, found = CASES[case], Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    numbers = {"dp": called.ranks / 2, INSTANCES: 2} if sharding.instances else {"dp": called.ranks}
+    for way, moves in over_replicas(sharding):
+        for move in moves:
+            elements = called.elements * prod(numbers[axis] ** power for axis, power in move.elements.powers)
+            expected["step" if way.phase.once else "microbatch", move.kind.value] += int(elements)
+    for place, kind, size in called.calls[case]:
+        found[place, kind] += size
+    assert found == expected
