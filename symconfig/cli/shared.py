@@ -184,9 +184,9 @@ def write_report(
     path: Path | None, title: str, blocks: Sequence[Block], pictures: Sequence[Picture] = (), *, force: bool = True
 ) -> None:
     """Write an answer as a page, where one is asked for."""
-    from symconfig.api.page import report_page
-
     if path is not None:
+        from symconfig.api.page import report_page
+
         write_page(path, report_page(title, blocks, pictures), force)
 
 
@@ -228,13 +228,14 @@ def answer(
     before: Sequence[Block] = (),
 ) -> None:
     """Write a plan's files, print the answer, and write what else is asked for. before: what its page says first."""
-    from symconfig.api.page import plan_page
     from symconfig.api.planning import remarks, write
 
     out, files = outputs.out, outputs.files
     written = write(plan, out, files, force=arguments.force, tell=replaced) if out and files else []
     show(arguments, data, lambda: shown)
     if outputs.html is not None:
+        from symconfig.api.page import plan_page
+
         write_page(outputs.html, plan_page(plan, files, before), arguments.force)
     if outputs.candidates is not None:
         from symconfig.runs import candidates
