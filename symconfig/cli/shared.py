@@ -62,9 +62,15 @@ def note(text: str) -> None:
 
 def one_at_a_time(problems: Problems, arguments: Namespace, places: Sequence[str], *names: str) -> None:
     """Refuse the options that are for one place alone where several are given."""
-    for name in names if len(places) > 1 else ():
-        if getattr(arguments, name):
-            problems.add(Problem("is for one at a time", field=f"--{name}", got=f"{len(places)} places"))
+    if len(places) > 1:
+        refuse(problems, arguments, names, "is for one at a time", got=f"{len(places)} places")
+
+
+def refuse(problems: Problems, arguments: Namespace, names: Iterable[str], what: str, **more: Any) -> None:
+    """Refuse those of the named options that are given. more: what else is said of each, as a Problem has it."""
+    for name in names:
+        if getattr(arguments, name) not in (None, False, []):
+            problems.add(Problem(what, field="--" + name.replace("_", "-"), **more))
 
 
 def as_changes(problem: Problem, changed: Iterable[str], named: str = "--cluster") -> Problem:
