@@ -92,7 +92,12 @@ def told(plan: Plan, workers: Workers) -> dict[str, object]:
 def words(plan: Plan) -> list[str]:
     """Return all overrides, for a command of one's own. Raises InfeasibleError for what verl cannot be told."""
     learning.refuse(plan, LEARNS, NAME, _problems(plan))
-    return [word for _, values in sections(plan, MEGATRON) for word in _overrides(values)]
+    return overrides(plan, MEGATRON)
+
+
+def overrides(plan: Plan, workers: Workers) -> list[str]:
+    """Return all overrides of a plan for some workers."""
+    return [word for _, values in sections(plan, workers) for word in _overrides(values)]
 
 
 def _overrides(values: Mapping[str, object]) -> tuple[str, ...]:

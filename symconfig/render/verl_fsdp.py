@@ -17,9 +17,7 @@ from symconfig.render import learning, verl
 from symconfig.render.refused import refused
 
 NAME = "verl-fsdp"
-DOES = (
-    "verl's overrides for reinforcement learning with workers of PyTorch's FSDP 2 and an engine beside them, train.sh"
-)
+DOES = "verl's overrides for reinforcement learning with FSDP workers and an engine beside them, and train.sh"
 ASSUMES = {"backend": "fsdp"}
 COUNTS, SAVING, UNSAID = verl.COUNTS, verl.SAVING, verl.UNSAID
 LEARNS = replace(verl.LEARNS, adapters=False, reference="streamed")
@@ -31,6 +29,12 @@ def variables(plan: Plan) -> dict[str, object]:
     """Return what its templates see. Raises InfeasibleError for what verl cannot be told."""
     learning.refuse(plan, LEARNS, NAME, _problems(plan))
     return {**verl.told(plan, FSDP), "variables": (), "notes": tuple(learning.notes(plan))}
+
+
+def words(plan: Plan) -> list[str]:
+    """Return all overrides, for a command of one's own. Raises InfeasibleError for what verl cannot be told."""
+    learning.refuse(plan, LEARNS, NAME, _problems(plan))
+    return verl.overrides(plan, FSDP)
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:

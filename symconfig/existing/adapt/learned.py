@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.existing.adapt import words
-from symconfig.existing.adapt.draft import Draft
+from symconfig.existing.adapt.draft import Draft, Progress
 from symconfig.existing.adapt.outcome import Change, Flaw, Unplaced
-from symconfig.existing.adapt.progress import Progress
 from symconfig.existing.adapt.ways import behind_equals
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.launch.reading import Reading, Setting
@@ -18,14 +17,14 @@ from symconfig.existing.launch.text import Edit
 from symconfig.existing.recover.rl import slime as of_slime
 from symconfig.existing.recover.rl import verl as of_verl
 from symconfig.existing.recover.rl.script import Script
-from symconfig.existing.recover.rl.trainers import MEGATRON
+from symconfig.existing.recover.rl.trainers import FSDP, MEGATRON
 from symconfig.existing.recover.rl.values import Values
 from symconfig.existing.recover.rl.verl import REFERENCE, ROLLOUT
-from symconfig.existing.recover.rl.verl_workers import ACTOR
+from symconfig.existing.recover.rl.verl_workers import ACTOR, MODEL
 from symconfig.existing.recover.run import Run
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.plans.plan import Plan
-from symconfig.render import slime, verl
+from symconfig.render import slime, verl, verl_fsdp
 from symconfig.render.files import sh
 
 Wanted = Mapping[str, tuple[str, ...] | None]  # values of an option; None: it is not to be there
@@ -35,14 +34,14 @@ Wanted = Mapping[str, tuple[str, ...] | None]  # values of an option; None: it i
 class Learned:
     """A trainer's way to be adapted. wanted: what a plan decides, by option. gpus: the options that say the trained
     nodes, and the GPUs of each. added: an option as words; anchors: options beside which a new one belongs, the
-    likeliest first. others: what workers of another kind would have to be told."""
+    likeliest first. others: what makes a script one of the workers of a plan, by backend."""
 
     reader: type[Script]
     wanted: Callable[[Plan], Wanted]
     gpus: tuple[str, str]
     added: Callable[[str, tuple[str, ...]], tuple[str, ...]]
     anchors: Callable[[Reading, str], Iterator[Setting]]
-    others: str = ""
+    others: Mapping[str, str] = field(default_factory=dict)
 
     def adapt(self, draft: Draft, plan: Plan) -> Progress:
         """Make every change that can be made. Raises InputError where the plan is for other workers, or for no step."""
@@ -78,9 +77,9 @@ class Learned:
         if plan.job.rl is None or not plan.rl:
             what = "starts reinforcement learning, and the plan is of no such step"
             raise InputError(Problem(what, reading.file, hint="a plan of a job with a section rl"))
-        if not workers.options:
-            what = "has workers of another kind than the plan's"
-            raise InputError(Problem(what, reading.file, got=workers.name, need=MEGATRON.name, hint=self.others))
+        if not workers.predicted or workers.planned != plan.best.target.backend:
+            what, need = "has workers of another kind than the plan's", plan.best.target.backend
+            raise InputError(Problem(what, reading.file, got=workers.name, need=need, hint=self.others.get(need)))
 
     def _world(self, reading: Reading, plan: Plan) -> Wanted:
         """Return the GPUs that train, where the plan has others."""
@@ -140,8 +139,10 @@ def _texts(setting: Setting) -> list[str]:
 _MEGATRON = f"{ACTOR}.megatron"
 _OFF = ("null",)  # of an override
 _ONE = ("1",)  # the degree that is not there
-# Keys that a plan decides, beside all of the actor's Megatron workers; what it leaves out of these is off.
+# Keys that a plan decides, beside all of the actor's workers; what it leaves out of these is off.
 _KEYS = (
+    f"{MODEL}.enable_gradient_checkpointing",
+    f"{ACTOR}.ulysses_sequence_parallel_size",
     f"{ACTOR}.use_dynamic_bsz",
     f"{ACTOR}.ppo_max_token_len_per_gpu",
     f"{REFERENCE}.megatron.param_offload",
@@ -179,14 +180,30 @@ _OPTIONS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Workers:
+    """How verl's workers are told a plan. section: of their keys; off: those that are off where a plan has none."""
+
+    words: Callable[[Plan], list[str]]
+    section: str
+    off: tuple[str, ...] = ()
+
+
+_WORKERS = {
+    MEGATRON.planned: _Workers(verl.words, _MEGATRON, _KEYS_OFF),
+    FSDP.planned: _Workers(verl_fsdp.words, f"{ACTOR}.{FSDP.section}"),
+}
+
+
 def _keys_wanted(plan: Plan) -> Wanted:
-    every = dict(word.split("=", 1) for word in verl.words(plan))
+    kind = _WORKERS[plan.best.target.backend]
+    every = dict(word.split("=", 1) for word in kind.words(plan))
     mine = {
         key: tuple(value.strip("[]").split(","))
         for key, value in every.items()
-        if key in _KEYS or key.startswith(f"{_MEGATRON}.")
+        if key in _KEYS or key.startswith(f"{kind.section}.")
     }
-    return {**mine, **{key: _OFF for key in _KEYS_OFF if key not in mine}}
+    return {**mine, **{key: _OFF for key in kind.off if key not in mine}}
 
 
 def _key_added(key: str, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -228,7 +245,10 @@ VERL = Learned(
     ("trainer.nnodes", "trainer.n_gpus_per_node"),
     _key_added,
     _beside_key,
-    "actor_rollout_ref.actor.strategy=megatron and --config-name ppo_megatron_trainer, or model_engine=megatron",
+    {
+        MEGATRON.planned: f"{ACTOR}.strategy=megatron and --config-name ppo_megatron_trainer, or model_engine=megatron",
+        FSDP.planned: f"{ACTOR}.strategy=fsdp2",
+    },
 )
 SLIME = Learned(
     of_slime.Reader,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from symconfig.graph.implementation import LossKernel
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogitBytes:
@@ -12,7 +14,7 @@ class LogitBytes:
 
     forward: of log-probabilities without gradients; entropy: of these with the entropy. update: of an update, beside
     what the planner's own loss keeps; entropy_update: of one whose loss has the entropy. kept: of an update's forward,
-    while another model is read.
+    while another model is read. loss: how the planner's loss comes from them; None: as the framework has it.
     """
 
     forward: float
@@ -20,6 +22,7 @@ class LogitBytes:
     entropy: float = 0.0
     entropy_update: float = 0.0
     kept: float = 0.0
+    loss: LossKernel | None = None
 
 
 # verl 0.9.1 on Megatron-Core (workers/engine/megatron/transformer_impl.py, utils/megatron/tensor_parallel.py). 16-bit
@@ -30,7 +33,7 @@ VERL = LogitBytes(forward=6.0, entropy=12.0, update=4.0, entropy_update=8.0)
 # verl 0.9.1 on FSDP (workers/engine/fsdp/transformer_impl.py, utils/torch_functional.py): 16-bit logits and their
 # quotient by the temperature are there at once, and flash-attn's cross-entropy overwrites the quotient with its
 # gradient, which the planner's loss has, too. The entropy is compiled to one kernel, whose gradient is another copy.
-VERL_FSDP = LogitBytes(forward=4.0, entropy=4.0, update=2.0, entropy_update=6.0)
+VERL_FSDP = LogitBytes(forward=4.0, entropy=4.0, update=2.0, entropy_update=6.0, loss=LossKernel.IN_PLACE)
 # slime, August 2026 (utils/ppo_utils.py, _VocabParallelLogProbEntropy): the fp32 logits and their softmax, of which
 # the entropy is made with no copy; in chunks the logits alone are whole, beside the 16 bits that they are copied from.
 SLIME = LogitBytes(forward=8.0, entropy=8.0, update=4.0, entropy_update=8.0)
@@ -38,7 +41,9 @@ SLIME_CHUNKED = LogitBytes(forward=6.0, entropy=6.0, update=4.0, entropy_update=
 # OpenRLHF 0.11.2 (models/actor.py, models/utils.py): 16-bit logits and their fp32 copy are there at once, 6. The copy
 # stays, a variable holds it; its gradient by flash-attn's cross-entropy is another, of which a 16-bit one is made: 10,
 # and the planner's loss has the copy. The entropy, where the loss has it, is compiled to one kernel with one gradient.
-OPENRLHF = LogitBytes(forward=6.0, entropy=6.0, update=6.0, entropy_update=10.0, kept=4.0)
+OPENRLHF = LogitBytes(
+    forward=6.0, entropy=6.0, update=6.0, entropy_update=10.0, kept=4.0, loss=LossKernel.WIDE_IN_PLACE
+)
 # LLaMA-Factory 0.9.5 on Transformers (train/dpo/trainer.py, train/trainer_utils.py: get_batch_logps): logits are copied
 # into fp32, and so is their log-softmax: 8. Both of the policy's are there while the reference is read. In the backward
 # the log-softmax has two gradients beside it, 12; the planner's loss has 10 of these.

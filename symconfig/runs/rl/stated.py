@@ -69,7 +69,7 @@ def _job(job: Job, step: Step) -> Job:
         update={"tokens_per_gpu": None, "rollout_gpus": None, "rollout": job.rl.rollout.model_copy(update=open_)}
     )
     update = {
-        "target": step.trainer.name,
+        "target": step.workers.target or step.trainer.name,
         "rl": rl,
         "backend": step.workers.planned,
         "global_batch_size": rl.batch,
@@ -126,7 +126,7 @@ def _alone(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     logits = None if alone.scores else BY_TARGET[alone.trainer.name]
     point = as_found(run.described.model, cluster, run.configuration)
     point = replace(point, request=replace(point.request, job=judged.plan.job))
-    trained = Stated(judged.plan, judged.plan.best, 1.0, logits, point)
+    trained = Stated(judged.plan, judged.plan.best, alone.fill, logits, point)
     step = counted(judged.plan, trained, resident=alone.reference == "resident")
     return Judged(run, replace(judged.plan, tuned=(step,)))
 

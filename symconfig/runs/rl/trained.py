@@ -47,8 +47,13 @@ class Trained:
 
     @cached_property
     def prospect(self) -> Prospect:
-        """Return the candidate with all that its costs follow from."""
-        return restore(self.plan, self.candidate)
+        """Return the candidate with all that its costs follow from, with the loss of its trainer."""
+        whole = restore(self.plan, self.candidate)
+        if self.logits is None or self.logits.loss is None:
+            return whole
+        how = (framework := whole.request.framework).implementation
+        how = replace(how, loss=replace(how.loss, kernel=self.logits.loss))
+        return replace(whole, request=replace(whole.request, framework=replace(framework, implementation=how)))
 
     @cached_property
     def parts(self) -> Detail:

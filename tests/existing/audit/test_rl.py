@@ -278,10 +278,19 @@ def test_slimes_updates_are_of_global_batches_of_samples(tmp_path: Path) -> None
     assert (rl.updates, rl.batch) == (4, 64)
 
 
-def test_training_alone_is_no_step(tmp_path: Path) -> None:
+def test_training_alone_is_an_update_without_generation(tmp_path: Path) -> None:
+    """128 samples of 1,200 tokens in the mean fill 17 micro-batches of 9,216, which four replicas make 20."""
     path = script(tmp_path)
     path.write_text(path.read_text().replace("--colocate", "--colocate --loss-type sft_loss"))
-    assert ["generates nothing" in problem.what for problem in audited(str(path)).unpredicted] == [True]
+    found = audited(str(path))
+    assert found.judged is not None, found.unpredicted
+    plan = found.judged.plan
+    assert (plan.best.batch.global_, plan.best.parallel.dp, plan.best.batch.seq_length) == (20, 4, 9216)
+    assert [phase.name for phase in plan.tuned[0].phases] == ["update"]
+    longer = existing.audit(str(path), "h100", plan=False)
+    assert longer.judged is not None
+    assert longer.judged.plan.best.batch.global_ == 128
+    assert "9,216 tokens each" in {item.value for item in longer.judged.run.assumed}
 
 
 def test_a_step_is_shown_and_in_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -329,10 +338,31 @@ def test_a_plan_of_a_step_is_put_into_verls_overrides(tmp_path: Path) -> None:
     assert not existing.adapt(path, plan).changes
 
 
+def test_a_plan_for_fsdp_workers_is_put_into_overrides_and_comes_back(tmp_path: Path) -> None:
+    """The phases of the script are the plan's, to the byte: what FSDP holds and what verl makes of logits are one."""
+    plan = planned(
+        "qwen3-8b", 16, target="verl-fsdp", tokens_per_gpu=8192, updates=2,
+        response_length={"mean": 900.0, "max": 3072}, prompt_length={"mean": 300.0, "max": 1024},
+    )  # fmt: skip
+    path = tmp_path / "run.sh"
+    path.write_text(of_verl("data.train_batch_size=64", "actor_rollout_ref.actor.ppo_mini_batch_size=32"))
+    done = existing.adapt(path, plan)
+    assert done.done, [str(item) for item in done.unplaced]
+    path.write_bytes(done.files[str(path)])
+    rl = plan.job.rl
+    assert rl is not None
+    step = f"data.train_batch_size={rl.prompts} actor_rollout_ref.actor.ppo_mini_batch_size={rl.prompts // 2}"
+    path.write_text(path.read_text().replace("$@", f"{step} actor_rollout_ref.rollout.n={rl.samples} $@"))
+    found = audited(str(path))
+    for mine, theirs in zip(plan.rl[0].phases, phases(found).values(), strict=True):
+        assert (mine.name, mine.bytes) == (theirs.name, pytest.approx(theirs.bytes, rel=1e-6))
+        assert theirs.seconds == pytest.approx(mine.seconds, rel=0.05)
+
+
 def test_other_workers_are_not_adapted(tmp_path: Path) -> None:
     path = tmp_path / "run.sh"
     path.write_text(of_verl())
-    with pytest.raises(InputError, match="has workers of another kind than the plan's"):
+    with pytest.raises(InputError, match=r"has workers of another kind than the plan's .got fsdp, need megatron"):
         existing.adapt(path, planned(pins={"tp": "2", "pp": "1", "cp": "1", "recompute": "none"}))
     with pytest.raises(InputError, match="slime knows no such"):
         existing.adapt(script(tmp_path), planned(pins={"tp": "2", "pp": "1", "cp": "1", "recompute": "none"}))
@@ -369,8 +399,11 @@ def test_what_a_plan_leaves_out_is_taken_from_slimes_options(tmp_path: Path) -> 
     path = script(tmp_path)
     more = "--sequence-parallel\n   --recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
     path.write_text(path.read_text().replace("--sequence-parallel", more))
-    plan = planned("qwen3-8b", 8, target="slime", pins={"tp": "1", "pp": "1", "cp": "1", "recompute": "none"},
-                   prompts=32, samples=8, response_length={"mean": 300.0, "max": 1024})  # fmt: skip
+    pins = {"tp": "1", "pp": "1", "cp": "1", "recompute": "none"}
+    plan = planned(
+        "qwen3-8b", 8, target="slime", pins=pins, prompts=32, samples=8, tokens_per_gpu=2048,
+        response_length={"mean": 300.0, "max": 1024},
+    )  # fmt: skip
     done = existing.adapt(path, plan)
     assert done.done, [str(item) for item in done.unplaced]
     text = done.files[str(path)].decode()

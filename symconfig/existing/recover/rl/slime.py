@@ -6,6 +6,7 @@ Sources: slime/utils/{arguments,dp_schedule}.py, slime/backends/megatron_utils/{
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil
 from posixpath import basename
 from typing import ClassVar
 
@@ -19,7 +20,7 @@ from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl.model import described
 from symconfig.existing.recover.rl.script import MANY, Script
 from symconfig.existing.recover.rl.sequences import together
-from symconfig.existing.recover.rl.step import Packed, Step
+from symconfig.existing.recover.rl.step import Alone, Packed, Step
 from symconfig.existing.recover.rl.trainers import MEGATRON, SLIME, Trainer, Workers
 from symconfig.existing.recover.run import Assumed, Run
 from symconfig.existing.recover.words import settings
@@ -71,8 +72,7 @@ class Reader(Script):
         predicted."""
         values = self.values
         if values.given("debug_train_only") or values.text("loss_type") == "sft_loss":
-            what = "trains on what is there, and generates nothing: only whole steps are predicted"
-            raise InputError(values.arguments.problem(values.arguments.find("loss_type", "debug_train_only"), what))
+            return self._alone()
         rl, served = None, self._served()
         trained = self.gpus - served if not values.switch("colocate") else self.gpus
         if trained < 1:
@@ -133,28 +133,52 @@ class Reader(Script):
             },
         )
 
+    def _names(self) -> Namespace:
+        """Return Megatron-LM's options, without those of a model that is called by its name."""
+        named = self.values.given("spec") or model_hidden(self.reading)
+        options = (item for item in self.megatron() if not (named and item.name in _OF_THE_NAME))
+        return Namespace(tuple(options), flags(self.version()))
+
+    def _trained(self, names: Namespace, gpus: int, batch: int, room: int) -> Run:
+        """Return the run of the trained model in so many micro-batches of so many tokens."""
+        own = ["--micro-batch-size", "1", "--global-batch-size", str(batch), "--seq-length", str(room)]
+        whole = Namespace((*names.settings, *settings(own, self.reading.file)), names.table)
+        unsaid = model_hidden(self.reading) or not names.given("num_layers") or self.values.given("spec")
+        if self.supplied.model is not None or not unsaid:
+            return megatron.run(whole, gpus, self.known_cluster, self.supplied)
+        model = described(self.reading, self.values.arguments.find("hf_checkpoint"), self.supplied)
+        run = megatron.run(whole, gpus, self.known_cluster, replace(self.supplied, model=model.model))
+        return replace(run, assumed=(*model.assumed, *run.assumed))
+
+    def _alone(self) -> Run:
+        """Return the run of a model that is trained on what is there, in micro-batches of packed sequences."""
+        values, names = self.values, self._names()
+        tokens = values.whole("max_tokens_per_gpu")
+        samples = values.whole("global_batch_size") or values.whole("rollout_batch_size")
+        if tokens is None or samples is None:
+            missing = "max_tokens_per_gpu" if tokens is None else "global_batch_size"
+            raise InputError(self.problem(missing, "is not said, and an update follows from it"))
+        cp, dp = _split(names, self.gpus)
+        room = tokens * cp
+        mean = float(room)
+        if self.assumes_lengths:
+            why = "nothing says how long they are; --prompt-length and --response-length say the mean"
+            self.assumed.append(Assumed("sequences", f"{room:,} tokens each", why))
+        else:
+            mean = min(mean, (self.supplied.prompt_length or 0.0) + (self.supplied.response_length or 0.0))
+        batch = dp * max(1, ceil(samples * mean / (dp * room)))
+        run = self._trained(names, self.gpus, batch, room)
+        alone = Alone(trainer=SLIME, fill=samples * mean / (batch * room))
+        return replace(run, alone=alone, assumed=(*run.assumed, *self.assumed))
+
     def _run(self, rl: Rl, gpus: int) -> Run:
-        values = self.values
-        options = self.megatron()
-        if self.values.given("spec") or model_hidden(self.reading):  # the model is called by its name
-            options = tuple(item for item in options if item.name not in _OF_THE_NAME)
-        names = Namespace(options, flags(self.version()))
-        tp, pp, cp = (names.whole(f"{name}_parallel_size") for name in ("tensor_model", "pipeline_model", "context"))
+        values, names = self.values, self._names()
+        cp, dp = _split(names, gpus)
         room = self._room(cp, rl, "max_tokens_per_gpu")
-        dp = max(1, gpus // (tp * pp * cp))
         fixed = None if values.switch("use_dynamic_batch_size") else values.whole("micro_batch_size") or 1
         packed = Packed(room=room, length=rl.mean_tokens, sequences=fixed).within(rl, dp)
         room, batch = packed.room, packed.spread(rl, dp)
-        own = ["--micro-batch-size", "1", "--global-batch-size", str(batch), "--seq-length", str(room)]
-        whole = Namespace((*names.settings, *settings(own, self.reading.file)), names.table)
-        assumption, model = self.supplied, None
-        if assumption.model is None and (
-            model_hidden(self.reading) or not names.given("num_layers") or values.given("spec")
-        ):
-            model = described(self.reading, values.arguments.find("hf_checkpoint"), assumption)
-            assumption = replace(assumption, model=model.model)
-        run = megatron.run(whole, gpus, self.known_cluster, assumption)
-        taken = model.assumed if model is not None else ()
+        run = self._trained(names, gpus, batch, room)
         read = packed.read(rl, dp, self._room(cp, rl, "log_probs_max_tokens_per_gpu"))
         away = ("weights", "optimizer state") if values.switch("colocate") or values.switch("offload_train") else ()
         step = Step(
@@ -174,7 +198,7 @@ class Reader(Script):
         )
         critic = run if rl.has_critic else None  # slime's has the actor's model, degrees and micro-batches
         step = replace(step, critic_fill=step.fill)
-        return replace(run, step=step, critic=critic, assumed=(*taken, *run.assumed, *self.assumed))
+        return replace(run, step=step, critic=critic, assumed=(*run.assumed, *self.assumed))
 
     def _room(self, cp: int, rl: Rl, most: str) -> int:
         """Return the tokens that a micro-batch has room for on all ranks of a sequence. A longer sequence is one by
@@ -184,3 +208,9 @@ class Reader(Script):
         if tokens is not None:
             return max(tokens * cp, rl.longest)
         return together(rl, values.whole("micro_batch_size") or 1)
+
+
+def _split(names: Namespace, gpus: int) -> tuple[int, int]:
+    """Return the ranks that share a sequence, and the replicas."""
+    tp, pp, cp = (names.whole(f"{name}_parallel_size") for name in ("tensor_model", "pipeline_model", "context"))
+    return cp, max(1, gpus // (tp * pp * cp))

@@ -12,7 +12,8 @@ from symconfig.existing.launch.dialects import openrlhf, verl
 class Workers:
     """What trains a model. options: it takes Megatron-LM's. section: of verl's keys of a trained model; split: what its
     degree of ranks that share a sequence is called there. in_fp32: shards of weights and gradients are in 32 bits.
-    predicted: False for those of which a name alone is known. planned: what a better layout is planned for."""
+    predicted: False for those of which a name alone is known. planned, target: the backend and the target of a
+    better layout; None: the trainer's own."""
 
     name: str
     options: bool = False
@@ -21,10 +22,18 @@ class Workers:
     in_fp32: bool = False
     predicted: bool = True
     planned: Backend = "megatron"
+    target: str | None = None
 
 
 MEGATRON = Workers("megatron", options=True, section="megatron", split="context_parallel_size")
-FSDP = Workers("fsdp", section="fsdp_config", split="ulysses_sequence_parallel_size", in_fp32=True)
+FSDP = Workers(
+    "fsdp",
+    section="fsdp_config",
+    split="ulysses_sequence_parallel_size",
+    in_fp32=True,
+    planned="fsdp",
+    target="verl-fsdp",
+)
 DEEPSPEED = Workers("deepspeed", planned="deepspeed")
 _OF_VERL = {each.name: each for each in (MEGATRON, FSDP)}
 
