@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 from symconfig.units import GIB, MIB
 
 SHOWN = "***"
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 _NAMED = re.compile(
     r"""
     (?P<name> (?<!\w)[\w.-]*?(?:token|secret|passw(?:or)?d|passphrase|credentials?|(?:api|access|secret|private)[_-]?key
@@ -100,6 +102,14 @@ def either(numbers: Sequence[int]) -> str:
 def picked(thing: object, *names: str) -> dict[str, Any]:
     """Return some attributes of a thing by name, in this order."""
     return {name: getattr(thing, name) for name in names}
+
+
+def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
+    """Gather values by their key, in the order in which keys come first."""
+    groups: dict[Key, list[Value]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 def json_text(data: object) -> str:

@@ -39,10 +39,8 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
 
 @cache
 def _kinds(function: Callable[..., object]) -> dict[str, Any]:
-    """Return the annotations of the parameters that have a name.
-
-    What is returned may be known to type checkers only.
-    """
+    """Return the annotations of the parameters that have a name. What is returned may be known to type checkers
+    only."""
     kinds = {name: kind for name, kind in inspect.get_annotations(function).items() if name != "return"}
     hints = get_type_hints(SimpleNamespace(__annotations__=kinds), inspect.getmodule(function).__dict__)
     several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

@@ -109,10 +109,8 @@ def _plan(place: Path) -> tuple[Plan, list[Finding]]:
 
 
 def _files(folder: Path, manifest: Manifest, plan: Plan | None, templates: Path | None) -> list[Finding]:
-    """List the differences of a folder's files from the plan's.
-
-    plan: None where it was edited and its files cannot be known.
-    """
+    """List the differences of a folder's files from the plan's. plan: None where it was edited and its files cannot be
+    known."""
     findings = list(of_templates(manifest, templates))
     now = Texts()
     if plan is not None:
@@ -186,10 +184,8 @@ def _below(manifest: Manifest, nodes: int) -> Manifest:
 
 
 def _written(folder: Path, plans: Mapping[int, Plan]) -> Fallback:
-    """Rebuild the fallback from the plans and, where there is none, from the reasons that fallback.json has.
-
-    Raises InputError.
-    """
+    """Rebuild the fallback from the plans and, where there is none, from the reasons that fallback.json has. Raises
+    InputError."""
     lost = validate(load_json_strict(folder / FALLBACK), _Recorded)
     if not plans or not lost.smaller:
         raise InputError(Problem("names no plan", file=str(folder / FALLBACK)))
@@ -212,10 +208,8 @@ def _written(folder: Path, plans: Mapping[int, Plan]) -> Fallback:
 
 
 def _inputs(plan: Plan, notes: list[str]) -> dict[Input, Finding]:
-    """Return the model and the cluster, by the job's names or paths, that differ from those of the plan.
-
-    Raises InputError for a file that is there and no model or cluster any more.
-    """
+    """Return the model and the cluster, by the job's names or paths, that differ from those of the plan. Raises
+    InputError for a file that is there and no model or cluster any more."""
     loads: Mapping[Input, Callable[[str], BaseModel]] = {"model": load_model, "cluster": load_cluster}
     findings: dict[Input, Finding] = {}
     for kind, load in loads.items():

@@ -24,10 +24,8 @@ def loaded(cluster: AnyCluster, changes: Mapping[str, str] | None = None) -> Clu
 
 
 def named(cluster: Any, changes: Mapping[str, str], base: str | None = None) -> Any:
-    """Return a cluster's name with changes; a mapping's name; what is neither stays for the job's check.
-
-    base: of a mapping that names none. Raises InputError.
-    """
+    """Return a cluster's name with changes; a mapping's name; what is neither stays for the job's check. base: of a
+    mapping that names none. Raises InputError."""
     if isinstance(cluster, Mapping):
         cluster = spelled(cluster, base)
     return joined(str(cluster), changes) if isinstance(cluster, str | Path) and changes else cluster

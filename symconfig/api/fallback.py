@@ -36,10 +36,8 @@ class FallbackResult:
         launchers: Sequence[str] | None = None,
         templates: str | Path | None = None,
     ) -> list[Path]:
-        """Write nodes-N/ for every plan, and above them a launch.sh that takes the one for the nodes that it finds.
-
-        All files or none; arguments as of `PlanResult.write`. Raises InputError.
-        """
+        """Write nodes-N/ for every plan, and above them a launch.sh that takes the one for the nodes that it finds. All
+        files or none; arguments as of `PlanResult.write`. Raises InputError."""
         wanted = Wanted.of(target, launchers, templates)
         return put(lambda: fallback_files(self.fallback, wanted), Path(out), force, lambda _: None)
 
@@ -58,10 +56,8 @@ def fallback(
     top: int = TOP,
     progress: Callable[[str, float], None] | None = None,
 ) -> FallbackResult:
-    """Plan for as many nodes fewer; (1, 4) is from 1 to 4 of them.
-
-    plan: a plan, or its file or folder. Raises InputError.
-    """
+    """Plan for as many nodes fewer; (1, 4) is from 1 to 4 of them. plan: a plan, or its file or folder. Raises
+    InputError."""
     first, last = (lose_nodes, lose_nodes) if isinstance(lose_nodes, int) else lose_nodes
     check_top(top)
     return FallbackResult(solve(loaded(plan), range(first, last + 1), top=top, progress=progress))

@@ -231,10 +231,8 @@ def _word(field: str, kind: type[Word], given: Mapping[str, Any]) -> Word:
 
 
 def _limit(value: Any, cluster: ClusterDescriptor | None) -> float:
-    """Read the limit of a GPU's tensors in bytes.
-
-    By default what a plan may use of a GPU, less what its context and libraries take.
-    """
+    """Read the limit of a GPU's tensors in bytes. By default what a plan may use of a GPU, less what its context and
+    libraries take."""
     has = cluster.gpu.memory_bytes.value if cluster is not None else float("inf")
     if value is None:
         context = cluster.gpu.context_bytes.value if cluster is not None else 0.0

@@ -123,10 +123,8 @@ def _module(given: Mapping[str, Any]) -> Source:
 
 
 def turns_of(given: Mapping[str, Any], source: Source | None, gpus: int, most: int) -> tuple[int, ...]:
-    """Return the numbers of microbatches to try, `most` at most, in rising order.
-
-    Those that leave a size that is not whole are none.
-    """
+    """Return the numbers of microbatches to try, `most` at most, in rising order. Those that leave a size that is not
+    whole are none."""
     wanted = (
         whole_number("num_microbatches", given["num_microbatches"]) if given.get("num_microbatches") is not None else 0
     )

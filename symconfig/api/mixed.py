@@ -36,10 +36,8 @@ class MixedResult:
 
     @typed
     def write(self, out: str | Path, force: bool = False, tell: Tell = lambda _: None) -> list[Path]:
-        """Write the files of both kinds, and what starts a node, into the folder `out`; all of them or none.
-
-        tell: see `planning.put`. Raises InputError when `out` exists and `force` is not given.
-        """
+        """Write the files of both kinds, and what starts a node, into the folder `out`; all of them or none. tell: see
+        `planning.put`. Raises InputError when `out` exists and `force` is not given."""
         from symconfig.render.mixed import files
 
         return put(lambda: files(self.plan), Path(out), force, tell)

@@ -99,9 +99,7 @@ class PartitionResult:
     @cached_property
     def expressed(self) -> tuple[Expressed, ...]:
         """Express the partition for each framework that takes any strategy: itself, or else the cheapest that fits.
-
-        That has the same microbatches and what is kept; it is of all where nothing fits with those.
-        """
+        That has the same microbatches and what is kept; it is of all where nothing fits with those."""
         return expressed(self.found, self.projection, self._step, self._cases)
 
     @property
@@ -134,10 +132,8 @@ class PartitionResult:
         )
 
     def baselines(self) -> list[Compared]:
-        """Compare named strategies on the same graph, and the cheapest that each framework takes.
-
-        Each has the best number of microbatches and of what is kept.
-        """
+        """Compare named strategies on the same graph, and the cheapest that each framework takes. Each has the best
+        number of microbatches and of what is kept."""
         every, partition = self._cases(), self.found
         expressible = of_all(every, partition.ask, partition.axes, self._step, partition.gamma)
         return [*map(of_told, expressible), *compared(every, partition.ask, partition.axes, partition.gamma)]
@@ -148,10 +144,8 @@ class PartitionResult:
 
     @property
     def chosen(self) -> Expressed:
-        """Choose what is planned: the partition itself, else Megatron's cheapest that fits, or else DeepSpeed's.
-
-        Raises InputError where neither can be told anything.
-        """
+        """Choose what is planned: the partition itself, else Megatron's cheapest that fits, or else DeepSpeed's. Raises
+        InputError where neither can be told anything."""
         if not self.expressed:
             what = "neither Megatron-LM nor DeepSpeed can be told any split of this over these GPUs"
             raise InputError(Problem(what, got=self.projection.refused or self.asked.source.name))

@@ -111,10 +111,8 @@ class PlanResult:
 
     @typed
     def symbolic(self, candidate: int = 1) -> Symbolic:
-        """Return the costs of a candidate (1: the best) as SymPy expressions, with the numbers of their symbols.
-
-        Raises InputError.
-        """
+        """Return the costs of a candidate (1: the best) as SymPy expressions, with the numbers of their symbols. Raises
+        InputError."""
         from symconfig.solve.plan_symbols import symbolic
 
         return symbolic(self.plan, self._candidate(candidate))
@@ -318,10 +316,8 @@ class Wanted:
         return usual_launchers(target, self.templates) if self.launchers is None else self.launchers
 
     def check(self) -> None:
-        """Refuse targets, launchers and templates that do not exist. Asked before the search, not after it.
-
-        Raises InputError.
-        """
+        """Refuse targets, launchers and templates that do not exist. Asked before the search, not after it. Raises
+        InputError."""
         from symconfig.render import sources
 
         sources(self.target, self.launchers or (), self.templates)
@@ -360,10 +356,8 @@ def page_files(plan: Plan, wanted: Wanted) -> dict[str, str]:
 
 
 def remarks(plan: Plan, wanted: Wanted) -> tuple[str, ...]:
-    """Say what a person should know of the run that the files start, a line each.
-
-    The rates that were chosen for it, what of its training the files do not pass on, and that it writes no checkpoint.
-    """
+    """Say what a person should know of the run that the files start, a line each. The rates that were chosen for it,
+    what of its training the files do not pass on, and that it writes no checkpoint."""
     from symconfig.render import sources
     from symconfig.solve import whole
 

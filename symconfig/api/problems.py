@@ -29,10 +29,8 @@ class Problems:
         self._found.append(problem)
 
     def collect(self, make: Callable[[], T], asked_in: Document | None = None) -> T | None:
-        """Return the value of `make`, or None after an InputError whose problems are kept.
-
-        asked_in: where a problem lies that has a field and no file of its own.
-        """
+        """Return the value of `make`, or None after an InputError whose problems are kept. asked_in: where a problem
+        lies that has a field and no file of its own."""
         try:
             return make()
         except InputError as error:

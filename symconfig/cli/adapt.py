@@ -48,10 +48,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit 0: all that the plan decides is in the files, or would be, and an audit of them finds no error.
-
-    1: something has to be put in by hand, or an error is left.
-    """
+    """Exit 0: all that the plan decides is in the files, or would be, and an audit of them finds no error. 1: something
+    has to be put in by hand, or an error is left."""
     from symconfig.api import existing
     from symconfig.api.planning import Problems
     from symconfig.plans.file import load_plan

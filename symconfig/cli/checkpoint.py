@@ -25,10 +25,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit 0; 1 where a plan was named and nothing of the checkpoint loads.
-
-    Bad input, also a folder that is no whole checkpoint, is exit 2.
-    """
+    """Exit 0; 1 where a plan was named and nothing of the checkpoint loads. Bad input, also a folder that is no whole
+    checkpoint, is exit 2."""
     from symconfig.api.planning import Problems
     from symconfig.plans.file import load_plan
     from symconfig.report.checkpoint import contents, verdict

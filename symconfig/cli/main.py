@@ -31,10 +31,8 @@ DEBUG_VARIABLE = "SYMCONFIG_DEBUG"
 
 
 class Command(Protocol):
-    """A module of this package that is a command.
-
-    Its name, its line in the list of commands, command lines to begin with, its options, its run.
-    """
+    """A module of this package that is a command. Its name, its line in the list of commands, command lines to begin
+    with, its options, its run."""
 
     NAME: str
     DOES: str
@@ -141,10 +139,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_streams() -> None:
-    """Open the null device in the place of standard streams that are closed (`>&-`).
-
-    What is written there is dropped, and no other file gets their numbers.
-    """
+    """Open the null device in the place of standard streams that are closed (`>&-`). What is written there is dropped,
+    and no other file gets their numbers."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)

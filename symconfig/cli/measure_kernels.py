@@ -51,10 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _times(arguments: argparse.Namespace, out: Path | None) -> tuple[KernelTimes, ClusterDescriptor | None]:
-    """Return the times of a file or of this machine, and the cluster whose peaks they are compared with.
-
-    All that can be known to be wrong is said before anything is measured.
-    """
+    """Return the times of a file or of this machine, and the cluster whose peaks they are compared with. All that can
+    be known to be wrong is said before anything is measured."""
     from symconfig.api.planning import Problems
     from symconfig.measured.gpu.kernel_times import read
 

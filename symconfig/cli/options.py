@@ -245,10 +245,8 @@ def add_script(parser: argparse.ArgumentParser) -> None:
 
 
 def variables(pairs: list[str], source: str | None, instead: str) -> dict[str, str]:
-    """Read NAME=VALUE pairs, as --set of a script has them. Raises InputError with all that are none.
-
-    source: the script. instead: where a field of a cluster goes, with `{}` for the field and its value.
-    """
+    """Read NAME=VALUE pairs, as --set of a script has them. Raises InputError with all that are none. source: the
+    script. instead: where a field of a cluster goes, with `{}` for the field and its value."""
     wrong = [pair for pair in pairs if not _VARIABLE.match(pair.partition("=")[0]) or "=" not in pair]
     if wrong:
         raise InputError(

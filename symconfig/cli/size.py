@@ -69,10 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _question(arguments: argparse.Namespace, problems: Problems) -> Question:
-    """Read the question.
-
-    Raises InputError with this and all that was found wrong before, in the words of the options.
-    """
+    """Read the question. Raises InputError with this and all that was found wrong before, in the words of the
+    options."""
     from symconfig.api import sweep as api_sweep
     from symconfig.cli.job import as_options, request
     from symconfig.runs.sweep.size import MOST_GPUS

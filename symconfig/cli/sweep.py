@@ -71,10 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _points(arguments: argparse.Namespace) -> tuple[Points, Path, Wanted]:
-    """Return the combinations, the table's file and the engine.
-
-    Raises InputError with all that is wrong, before any work.
-    """
+    """Return the combinations, the table's file and the engine. Raises InputError with all that is wrong, before any
+    work."""
     from symconfig.api import sweep as api_sweep
     from symconfig.api.planning import Problems
     from symconfig.runs.sweep import table

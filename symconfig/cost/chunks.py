@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from symconfig.cost.blocks import SECONDS
-from symconfig.cost.exchange import TAKEN, exchange
+from symconfig.cost.contention import UNITS_TAKEN
+from symconfig.cost.exchange import exchange
 from symconfig.cost.lattice import Array
 from symconfig.cost.pipeline import messages
 from symconfig.cost.shapes import StageShape
@@ -57,7 +58,7 @@ def chunk_times(
         gathers=gathers,
         reduces=reduces,
         hide=hide,
-        contention=TAKEN,
+        contention=UNITS_TAKEN,
         paired=hidden.sum(axis=0)[where],
     )
 

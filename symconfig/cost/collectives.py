@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from symconfig.cost import compiled
-from symconfig.cost.framework import CONTENTION, Framework
+from symconfig.cost.contention import CONTENTION, UNITS_TAKEN, shown_s
+from symconfig.cost.framework import Framework
 from symconfig.cost.host import inside_experts, is_dispatch
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
@@ -15,9 +16,6 @@ from symconfig.graph.layout import Kind
 from symconfig.graph.monomial import Monomial
 from symconfig.graph.operator import ELEMENT_BYTES, Leg
 
-# Share of a hidden all-to-all's time that the work beside it loses, since its kernels hold 20 to 32 of the GPU's 132 to
-# 152 compute units (DeepEP's and HybridEP's defaults; moe_hybridep_num_sms in Megatron-Bridge's performance scripts).
-_TAKEN = 0.2
 # Times that a tensor is read and written around an all-to-all that moves its partition from one dimension to another:
 # parts are brought together before it, and after it laid side by side and put into the sequence's order (Transformer
 # Engine, context_parallel.py: flash_attn_a2a_communicate, reorder_seq_chunks_for_a2a_before_attn).
@@ -64,11 +62,10 @@ def exposed(c: Collective, seconds: Array, work: dict[tuple[str, Phase], Array],
     if c.beside is None or hide == 0.0 or c.kind is Kind.ALL_TO_ALL:
         return seconds
     pieces = framework.hide.tp_pieces if axis == "tp" else 1
-    edge = 1 / pieces if pieces > 1 else 0.0
-    work_s, slowed = work[c.beside], 0.0
     if axis == "tp" and pieces == 1:
-        slowed = compiled.slowed_s(seconds, work_s, hide, CONTENTION)
-    result: Array = compiled.chunked_s(seconds, work_s + slowed, hide, edge) + slowed
+        result: Array = shown_s(seconds, work[c.beside], hide, CONTENTION)
+    else:
+        result = compiled.chunked_s(seconds, work[c.beside], hide, 1 / pieces if pieces > 1 else 0.0)
     return result
 
 
@@ -92,6 +89,6 @@ def beside_another(
         return sum((work[key] for key in turn), np.zeros_like(seconds[0]))
 
     return tuple(
-        compiled.chunked_s(t, beside(c), hide, _TAKEN) if is_dispatch(c) else t
+        compiled.chunked_s(t, beside(c), hide, UNITS_TAKEN) if is_dispatch(c) else t
         for c, t in zip(block.collectives, seconds, strict=True)
     )

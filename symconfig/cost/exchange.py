@@ -8,23 +8,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from symconfig.cost import compiled, either
+from symconfig.cost import either
 from symconfig.cost.collectives import ring
-from symconfig.cost.framework import CONTENTION, Together
+from symconfig.cost.contention import UNITS_TAKEN, shown_s, taken
+from symconfig.cost.framework import Together
 from symconfig.cost.lattice import Array
-from symconfig.cost.machine import Number
 from symconfig.cost.optimizer import Share, padding
 from symconfig.cost.stages import Setting, Stages
 from symconfig.graph.layout import INSTANCES, Move
 from symconfig.graph.sharding import Phase, over_replicas
 from symconfig.plans.columns import Columns
 
-# Share of a collective's time that the work of a pipeline beside it loses: NCCL's kernels hold 24 to 32 of 108 to 132
-# compute units. It is less than CONTENTION, since replicas of a stage are on different nodes, and what their network
-# brings is little beside the memory's rate.
-TAKEN = 0.2
-# What each byte of a collective moves in memory: it arrives in a buffer, is read from there and written to its place.
-_TOUCHED = 3.0
 # Of the host for each tensor of a list that a collective takes: Python slices it, PyTorch launches its copy. Assumed:
 # two eager operators.
 _LISTED_S = 10e-6
@@ -165,8 +159,7 @@ def _beside_microbatches(sums: Stages, points: Columns, setting: Setting) -> Arr
         if not mine:
             return 0.0
         seconds, amount = sum((moved.seconds[phase][:, None] for phase in mine), seconds), sum(mine.values())
-        slowed = compiled.slowed_s(seconds, work, share, contention(amount, seconds, setting.machine.hbm_bytes_per_s))
-        result: Array = compiled.exposed_s(seconds, work + slowed, share) + slowed
+        result: Array = shown_s(seconds, work, share, taken(amount, seconds, setting.machine.hbm_bytes_per_s))
         return result
 
     passes = shown({Phase.FORWARD: weights}, forward, each)
@@ -174,14 +167,6 @@ def _beside_microbatches(sums: Stages, points: Columns, setting: Setting) -> Arr
     once = shown({Phase.REDUCTION: gradients}, backward, hide.data)
     once = once + shown({Phase.UPDATE: weights}, forward, 0.0 if framework.gathers_apart else hide.data)
     result: Array = points.num_microbatches * passes + once
-    return result
-
-
-def contention(amount: Array | float, seconds: Array | float, hbm_bytes_per_s: Number) -> Array:
-    """Share of a collective's time that the work beside it loses: compute units, and what the collective's own traffic
-    takes of the memory's rate; as fitted, where the links are the fastest."""
-    traffic = _TOUCHED * amount / np.where(seconds > 0, seconds, 1.0) / hbm_bytes_per_s
-    result: Array = either.minimum(TAKEN + traffic, CONTENTION)
     return result
 
 
@@ -207,7 +192,7 @@ def _in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Array:
         return reduced + _beside_own(gather, forward, 0 * first, setting)
     alike = setting.pipelines.alike[:, None] * (_index(setting) > 0)
     hidden = either.minimum(gather, first * forward)
-    own = either.largest(np.where(first > 0, gather - hidden + TAKEN * hidden, 0.0))
+    own = either.largest(np.where(first > 0, gather - hidden + UNITS_TAKEN * hidden, 0.0))
     result: Array = reduced + own + (alike * gather).sum(axis=0)
     return result
 
@@ -218,7 +203,7 @@ def _beside_own(seconds: Array, work: Array, share: Array, setting: Setting) -> 
     """
     hidden = either.minimum(seconds, share * work)
     left = seconds - hidden - _index(setting) * work.min(axis=0) / setting.pipelines.vpp
-    result: Array = either.largest(either.maximum(left, TAKEN * hidden))
+    result: Array = either.largest(either.maximum(left, UNITS_TAKEN * hidden))
     return result
 
 
@@ -231,7 +216,7 @@ def _between_groups(seconds: Array, work: Array, ends: Array, group: Array, sett
     vpp = setting.pipelines.vpp
     index = _index(setting)
     own = seconds * np.where(index == 0, ends[:, None] + (1 - ends[:, None]) / vpp, 1 / vpp)
-    shown = either.maximum(own + TAKEN * (seconds - own), seconds - (1 - 1 / vpp) * group * work)
+    shown = either.maximum(own + UNITS_TAKEN * (seconds - own), seconds - (1 - 1 / vpp) * group * work)
     result: Array = either.largest(either.maximum(shown - index * work.min(axis=0) / vpp, 0.0))
     return result
 

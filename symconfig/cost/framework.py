@@ -16,11 +16,6 @@ from symconfig.graph.implementation import Implementation
 from symconfig.graph.operator import FOUR_BIT_BYTES, Leg
 from symconfig.graph.sharding import Sharding
 
-# Share of the time of a hidden collective that the work beside it loses: NCCL's kernels hold compute units (24 to 32 of
-# 108 to 132), so that a matrix product needs another wave, and both want memory. Fitted: FSDP of 13B with 4,096 tokens
-# a GPU, where most is hidden, on A100 and H100 alike; it holds for the backward of arXiv 2205.05198, table 4, too.
-CONTENTION = 0.45
-
 Degree = TypeVar("Degree", int, NDArray[np.float64])  # of one point, or of many
 
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from symconfig.cost import compiled, either
+from symconfig.cost import either
 from symconfig.cost.collectives import ring
 from symconfig.cost.framework import Framework, OverTensor
+from symconfig.cost.kernels import product_s
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
 from symconfig.graph import dims as d
@@ -123,19 +124,6 @@ def _of_shapes(
 ) -> Array:
     result: Array = np.zeros(np.broadcast_shapes(short.shape, long.shape))
     for m, n, k in shapes:
-        result = result + compiled.matmul_s(
-            1.0,
-            m,
-            n,
-            k=k,
-            peak_flops=machine.high_peak_flops,
-            efficiency=framework.product_rate * machine.efficiency,
-            k_half=machine.k_half,
-            compute_units=machine.compute_units,
-            hbm_bytes_per_s=machine.hbm_bytes_per_s,
-            element_bytes=PRODUCT_BYTES,
-            cast_bytes=0.0,
-            added_bytes=0.0,
-            launch_s=machine.launch_s,
-        )
+        rate = framework.product_rate * machine.efficiency
+        result = result + product_s(machine, 1.0, m, n, k, efficiency=rate, element_bytes=PRODUCT_BYTES)
     return result

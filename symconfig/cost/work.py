@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost import compiled, either
+from symconfig.cost import either
 from symconfig.cost.framework import Framework
+from symconfig.cost.kernels import CHANNELS, attention_s, product_s, traffic_s
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
 from symconfig.graph.derived import AttentionWork, DerivedBlock, Matmul, Phase, Task, Traffic
@@ -27,7 +28,6 @@ CACHEFUL = 2**14  # seconds worked out together: what they are made from stays i
 # much. With 16 heads it gives 0.85 and 0.65, since chunks then wait for each other, which is left out. Mamba-2's
 # kernels are taken to be as fast; no public measurement of theirs was found.
 _SCAN_FLOPS_PER_UNIT = 0.65e12
-_CHANNELS = 128.0  # at which the attention's rates are given
 # Keys that a kernel looks at beyond a query's sliding window: it works on whole tiles, 256 queries by 128 keys. cuDNN
 # takes 202 and 442 us forward and backward with a window of 128 on GB300, where 128 keys would take a third of that
 # (NVIDIA/cudnn-frontend, benchmark/sdpa_benchmark_training, gpt_oss).
@@ -77,14 +77,14 @@ def _each(
             if matmul.phase is Phase.WEIGHT and framework.accumulated_bytes:
                 batch, m, n = (lattice.value(size) for size in (matmul.batch, matmul.m, matmul.n))
                 moved = framework.accumulated_bytes * batch * m * n
-                seconds = compiled.traffic_s(moved, machine.hbm_bytes_per_s, machine.launch_s)
+                seconds = traffic_s(machine, moved)
                 yield (matmul.op, matmul.phase), seconds
     for work in works:
         if isinstance(work, AttentionWork):
             yield (work.op, work.phase), _attention(work, lattice, machine, framework) / framework.attention_rate
         elif isinstance(work, Traffic):
             moved = sum((lattice.value(m) * ELEMENT_BYTES[e] for m, e in work.moved), np.zeros(lattice.points))
-            seconds = compiled.traffic_s(moved, machine.hbm_bytes_per_s, machine.launch_s)
+            seconds = traffic_s(machine, moved)
             if work.products:
                 seconds = either.maximum(seconds, _scanned(work, lattice, machine))
             several = True if work.among is None else lattice.value(work.among) > 1
@@ -109,9 +109,7 @@ def _products(
     batch, m = lattice.stack([work.batch for work in matmuls]), lattice.stack([work.m for work in matmuls])
     n, k = lattice.stack([work.n for work in matmuls]), lattice.stack([work.k for work in matmuls])
     low = np.array([[work.low_precision] for work in matmuls])
-    peak = np.where(low, machine.peak_flops, machine.high_peak_flops)
     cast = low & (machine.cast_bytes > 0)
-    element = np.where(cast, 1.0, 2.0)
     # A weight's gradient meets operands that the forward and the input's gradient have cast already; the second copy of
     # the output's gradient is written in its cast. It is read and written where gradients are summed, instead of
     # written once, unless a kernel of its own sums.
@@ -121,26 +119,24 @@ def _products(
     # A product that is cut up to run beside its collective is as many small ones, one after the other.
     cut = np.array([[pieces if (work.op, work.phase) in chunked else 1.0] for work in matmuls])
     cut = np.where(lattice.numbers["tp"] > 1, cut, 1.0)
-    result: Array = cut * compiled.matmul_s(
+    result: Array = cut * product_s(
+        machine,
         batch,
         m / cut,
         n,
-        k=k,
-        peak_flops=peak,
+        k,
+        peak_flops=np.where(low, machine.peak_flops, machine.high_peak_flops),
         efficiency=framework.product_rate * np.where(cast, machine.low_efficiency, machine.efficiency),
-        k_half=machine.k_half * peak / machine.high_peak_flops,  # prologue and epilogue are no faster at low precision
-        compute_units=machine.compute_units,
-        hbm_bytes_per_s=machine.hbm_bytes_per_s,
-        element_bytes=element,
+        element_bytes=np.where(cast, 1.0, 2.0),
         cast_bytes=np.where(cast, np.where(weight, machine.transpose_bytes + n / m, machine.cast_bytes), 0.0),
         added_bytes=added,
-        launch_s=machine.launch_s * (1 + cast),  # the cast is a kernel, too
+        launches=1 + cast,  # the cast is a kernel, too
     )
     return result
 
 
 def _attention(work: AttentionWork, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
-    """Return the seconds of two products forward and five backward, since the scores are made again.
+    """Return the seconds of attention on one rank, [points].
 
     The backward in 8 bits leaves out no keys before a sliding window: cuDNN's takes four times as long for twice the
     tokens (as above).
@@ -152,24 +148,15 @@ def _attention(work: AttentionWork, lattice: Lattice, machine: Machine, framewor
     forward = work.phase is Phase.FORWARD
     steps, queries = lattice.value(work.steps), lattice.value(work.queries)
     widths = [np.max(lattice.numbers[name]) for name in work.channels]
-    channels = sum(widths) / 2
-    rate = machine.attention_flops if forward else machine.attention_backward_flops
-    attended = lattice.numbers[work.keys]
+    attended, rate = lattice.numbers[work.keys], 1.0
     everything = lattice.numbers.get(work.among, attended)
     keys = either.minimum(attended + _TILE_KEYS, everything)
     if framework.implementation.attention.in_fp8:
         narrow, wide = machine.eight_bit_attention
-        rate = rate * (wide if max(widths) > _CHANNELS else narrow)[not forward]
+        rate = (wide if max(widths) > CHANNELS else narrow)[not forward]
         keys = keys if forward else everything
-    result: Array = compiled.attention_s(
-        queries,
-        keys,
-        (channels + machine.softmax_channels) * _CHANNELS / (_CHANNELS + machine.softmax_channels),
-        2.0 if forward else 5.0,
-        rate,
-        machine.launch_s * steps,
-    )
+    result = attention_s(machine, queries, keys, sum(widths) / 2, forward, rate=rate, launches=steps)
     each, last = MERGE_BYTES if forward else ADD_BYTES
     merged = queries * widths[1] * (each * steps + last)
-    merging = compiled.traffic_s(merged, machine.hbm_bytes_per_s, machine.launch_s * steps)
+    merging = traffic_s(machine, merged, steps)
     return result + np.where(steps > 1, merging, 0.0)

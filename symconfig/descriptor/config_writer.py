@@ -1,7 +1,7 @@
 """A descriptor as the `config.json` that it could have come from: the inverse of the import, by the same tables.
 
-A key is written where the import would read it to a field; what a block or a rule reads is written by it, or
-found by asking the import (`config_search`). What the file then says is read back: `unsaid` names what is lost.
+A key is written where the import would read it to a field; what a block or a rule reads is written by it. What the file
+then says is read back: `unsaid` names what is lost.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from symconfig.descriptor.architectures.architecture import CHUNKED, FULL, INDEX
 from symconfig.descriptor.architectures.class_defaults import class_of, defaults, families
 from symconfig.descriptor.architectures.fields import goes_to
 from symconfig.descriptor.architectures.keys import ACTIVATIONS, NULL_IS_NONE
-from symconfig.descriptor.config_search import Wanted, searched
 from symconfig.descriptor.document import nearest, shorten
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.layers import Keys, Mlp
@@ -41,17 +40,11 @@ def config_json(model: ModelDescriptor) -> Json:
     padding = values.pop("pad_token_id", None)
     tail = {"torch_dtype": model.torch_dtype, "use_cache": False, "pad_token_id": padding}
     config = {**head, **values, **tail}
-    classed = defaults(families()[kind])
-    for block in architecture.blocks.values():
-        own = block.write(model).items()
-        config |= {key: value for key, value in own if key not in config and value != classed.get(key)}
-    config = searched(config, architecture, _wanted(model), _read)
-    return _as_the_class_spells(kind, architecture, config)
-
-
-def _as_the_class_spells(kind: str, architecture: Architecture, config: Json) -> Json:
-    """Return the file with the class's own spelling of keys that the import reads under another."""
     own = defaults(families()[kind])
+    for block in architecture.blocks.values():
+        sizes = block.write(model).items()
+        config |= {key: value for key, value in sizes if key not in config and value != own.get(key)}
+    # The class's own spelling of keys that the import reads under another.
     other = {key: name for name, key in architecture.same_as.items() if name in own and key not in own}
     return {other.get(key, key): value for key, value in config.items()}
 
@@ -77,9 +70,10 @@ def differences(model: ModelDescriptor, reread: ModelDescriptor) -> Iterator[tup
 
     What a model has there, and what the other.
     """
-    wanted, theirs = _wanted(model), _computed(reread)
-    for name in wanted.missing(theirs):
-        yield name, _short(wanted.get(name)), _short(theirs.get(name))
+    mine, theirs, plain = _computed(model), _computed(reread), flat(model)  # plain: what stands for nothing in it, too
+    for name in sorted({*mine, *theirs}):
+        if (own := mine.get(name, plain.get(name))) != theirs.get(name):
+            yield name, _short(own), _short(theirs.get(name))
 
 
 def class_of_network(model: ModelDescriptor) -> str:
@@ -158,14 +152,6 @@ def _rope(model: ModelDescriptor, architecture: Architecture, kind: str) -> Json
     if "rope_local_base_freq" in keys:
         values["rope_local_base_freq"] = model.rope_local_base_freq or model.rope_theta
     return values
-
-
-def _read(config: Mapping[str, Any]) -> dict[str, object]:
-    return _computed(import_config(config, "config.json", "model"))
-
-
-def _wanted(model: ModelDescriptor) -> Wanted:
-    return Wanted(_computed(model), flat(model))
 
 
 def _computed(model: ModelDescriptor) -> dict[str, object]:

@@ -26,7 +26,18 @@ from symconfig.graph.derived import (
 )
 from symconfig.graph.layout import PARTIAL, Kind, Layout, Move, Place, moves
 from symconfig.graph.monomial import ONE, Monomial
-from symconfig.graph.operator import LAYER, Block, Element, Gradients, Leg, Operator, Tensor, Use, Weight, Work
+from symconfig.graph.operator import (
+    LAYER,
+    Block,
+    Element,
+    Gradients,
+    Leg,
+    Operator,
+    Tensor,
+    Use,
+    Weight,
+    Work,
+)
 from symconfig.graph.scheme import Scheme
 
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Generic, TypeVar
 
-from symconfig.graph.layout import FLAT, INSTANCES, PARTIAL, WHOLE, Layout, Move, moves
+from symconfig.graph.layout import FLAT, INSTANCES, PARTIAL, Layout, Move, moves
 from symconfig.graph.monomial import ONE
 
 DATA = ("dp", "cp", "edp", INSTANCES)  # axes whose ranks hold the same weights and see other tokens
@@ -105,7 +105,7 @@ class Sharding:
         """Return the layouts of a weight. summed: axes over whose ranks its gradient is a sum."""
         data = tuple(axis for axis in summed if axis in DATA)
         cut = [axis for axis in data if axis != INSTANCES]
-        if self.over_tensor and "edp" not in data and used.where("tp") == WHOLE:
+        if self.over_tensor and "edp" not in data and used.where("tp") is None:
             cut.append("tp")
         parted, produced = used.at(cut, FLAT), used.at(summed, PARTIAL)
         reduced = parted if self.state and not self.whole_gradients else used

@@ -14,10 +14,8 @@ MOST_DIFFERENCES = 6  # differences of a recipe
 
 
 def layout(candidate: Candidate) -> str:
-    """Return the degrees that are not 1 and the micro-batch: `tp 4 pp 4 vpp 5 dp 4, micro-batch 1`.
-
-    With recompute and a layout string where there are any.
-    """
+    """Return the degrees that are not 1 and the micro-batch: `tp 4 pp 4 vpp 5 dp 4, micro-batch 1`. With recompute and
+    a layout string where there are any."""
     p, options = candidate.parallel, candidate.options
     degrees = " ".join(f"{name} {getattr(p, name)}" for name in DEGREES if getattr(p, name) > 1) or "one GPU"
     recomputed = options.recompute
@@ -37,10 +35,8 @@ def opened(plan: Plan) -> Iterator[str]:
 
 
 def comparisons(plan: Plan, *, brief: bool = False) -> Iterator[str]:
-    """Yield a sentence for the simplest plan, the nearest recipe, and what all options would give.
-
-    brief: without what each difference of the recipe costs by itself.
-    """
+    """Yield a sentence for the simplest plan, the nearest recipe, and what all options would give. brief: without what
+    each difference of the recipe costs by itself."""
     shown = plan.beside
     if (simplest := shown.simplest) is not None:
         plain = replace(simplest, judged=None)  # one plan, however each is judged

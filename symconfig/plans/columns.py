@@ -110,10 +110,8 @@ class Columns:
         return self._each(lambda column: column[chosen])
 
     def as_floats(self, chosen: NDArray[Any] | slice = slice(None), **given: Values | int) -> Self:
-        """Return what costs multiply of some of the configurations: float64, where integers would wrap.
-
-        given: columns that take the place of theirs.
-        """
+        """Return what costs multiply of some of the configurations: float64, where integers would wrap. given: columns
+        that take the place of theirs."""
         return self._each(lambda column: _priced(column[chosen]), **given)
 
     def _each(self, change: Callable[[Values], Values], **given: Values | int) -> Self:

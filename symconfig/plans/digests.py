@@ -23,10 +23,8 @@ _EXACT_FLOATS = 2**53  # above it, not every whole number is a float
 
 
 def digest(value: Any) -> str:
-    """Return SHA-256 of the canonical JSON of plain data.
-
-    1.0 counts as 1, so that a tool that lays JSON out anew keeps it.
-    """
+    """Return SHA-256 of the canonical JSON of plain data. 1.0 counts as 1, so that a tool that lays JSON out anew keeps
+    it."""
     text = json.dumps(_whole(value), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -40,10 +38,8 @@ def _whole(value: Any) -> Any:
 
 
 def digests(data: Mapping[str, Any]) -> dict[str, str]:
-    """Digest the inputs, the version, the answer and the history in the plain data of a plan.
-
-    Not the length of the search.
-    """
+    """Digest the inputs, the version, the answer and the history in the plain data of a plan. Not the length of the
+    search."""
     return {name: digest(value) for name, (_, value) in signed(data).items()}
 
 

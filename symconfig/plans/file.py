@@ -67,10 +67,8 @@ def loaded(plan: Plan | HasPlan | str | Path, accept_edits: bool = False) -> Pla
 
 
 def load_plan(path: Path, accept_edits: bool = False) -> Plan:
-    """Read `path`, or `path/plan.json` for a folder. Raises InputError also where its stages lose layers.
-
-    accept_edits: for who solves again from the inputs; neither digests nor stages are held against anything.
-    """
+    """Read `path`, or `path/plan.json` for a folder. Raises InputError also where its stages lose layers. accept_edits:
+    for who solves again from the inputs; neither digests nor stages are held against anything."""
     reading = read_plan(path, accept_edits)
     if not accept_edits and (wrong := list(shape.problems(reading, str(_file(path))))):
         raise InputError(wrong)
@@ -103,10 +101,8 @@ def _file(path: Path) -> Path:
 
 
 def parse_plan(text: str, file: str = "plan.json", accept_edits: bool = False) -> Plan:
-    """Parse the plan in `text`. accept_edits: whatever its digests say, for who solves again from its inputs.
-
-    Raises InputError with everything that is missing, wrong or edited.
-    """
+    """Parse the plan in `text`. accept_edits: whatever its digests say, for who solves again from its inputs. Raises
+    InputError with everything that is missing, wrong or edited."""
     document = Document(_data(text, file), file)
     _check_schema(document)
     reader = _Reader(document)
@@ -141,10 +137,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_schema(document: Document) -> None:
-    """Refuse a document that is no plan of this schema.
-
-    Raise InputError, which says what it is instead where that is clear.
-    """
+    """Refuse a document that is no plan of this schema. Raise InputError, which says what it is instead where that is
+    clear."""
     got = document.data.get("schema") if isinstance(document.data, dict) else type(document.data).__name__
     if got == SCHEMA:
         return
@@ -242,20 +236,16 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def _edited_parts(text: str) -> tuple[str, ...]:
-    """Return the names of the parts of a plan's text that differ from their digests; the text was parsed before.
-
-    Of a plan that an older symconfig wrote none are known.
-    """
+    """Return the names of the parts of a plan's text that differ from their digests; the text was parsed before. Of a
+    plan that an older symconfig wrote none are known."""
     data = json.loads(text)
     written = data.get("digests")
     return tuple(_mismatched(data, written)) if isinstance(written, dict) and not _undigested(data, written) else ()
 
 
 def _undigested(data: Mapping[str, Any], written: Mapping[str, Any]) -> list[str]:
-    """Return the parts without a digest.
-
-    An older symconfig took fewer, of another text: its digests say nothing here.
-    """
+    """Return the parts without a digest. An older symconfig took fewer, of another text: its digests say nothing
+    here."""
     needed = (*INPUTS, VERSION, *ANSWER, *(name for name in SOMETIMES if name in data))
     return [name for name in needed if name not in written]
 

@@ -79,10 +79,8 @@ class History:
         return max(0, self.sequences - self.unscheduled)
 
     def until(self, step: int | None, batch: int, seq_length: int) -> History:
-        """Add the plan's own steps before `step`, of `batch` sequences each, to the history; None: none of them.
-
-        Raises InputError for a step before those.
-        """
+        """Add the plan's own steps before `step`, of `batch` sequences each, to the history; None: none of them. Raises
+        InputError for a step before those."""
         if step is not None and step < self.step:
             raise InputError(
                 Problem(

@@ -80,10 +80,8 @@ class Alone:
 
 @dataclass(frozen=True, slots=True)
 class MixedPlan:
-    """The chosen candidate with all that it was chosen from.
-
-    candidates, feasible: weighed on a machine of mean rates; laid: of them, laid over both kinds under some policy.
-    """
+    """The chosen candidate with all that it was chosen from. candidates, feasible: weighed on a machine of mean rates;
+    laid: of them, laid over both kinds under some policy."""
 
     model: ModelDescriptor
     cluster: MixedCluster

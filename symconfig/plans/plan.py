@@ -30,10 +30,8 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The framework that will run the plan.
-
-    `version`: core_v0.12.1 … core_v0.19.0, dev-2026-08; DeepSpeed's release.
-    """
+    """The framework that will run the plan. `version`: core_v0.12.1 … core_v0.19.0, dev-2026-08; DeepSpeed's
+    release."""
 
     __pydantic_config__ = _CONFIG
     backend: Backend
@@ -122,10 +120,8 @@ class Options:
 
     @property
     def stage_layout(self) -> str:
-        """Return how the stages divide the layers, in words or as Megatron's string.
-
-        Nothing where all have as many layers.
-        """
+        """Return how the stages divide the layers, in words or as Megatron's string. Nothing where all have as many
+        layers."""
         if self.pipeline_layout:
             return self.pipeline_layout
         layers = {"first": self.first_stage_layers, "last": self.last_stage_layers}
@@ -360,10 +356,8 @@ class Plan:
 
     @property
     def may_not_fit(self) -> bool:
-        """Tell whether the interval of the memory crosses the GPU's memory.
-
-        A part of the margin is there to be used up.
-        """
+        """Tell whether the interval of the memory crosses the GPU's memory. A part of the margin is there to be used
+        up."""
         return self.best.predicted.interval.get("device_bytes", (0.0, 0.0))[1] > self.cluster.gpu.memory_bytes.value
 
     @property

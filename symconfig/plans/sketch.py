@@ -12,10 +12,8 @@ from symconfig.plans.plan import Batch, Candidate, Options, Overlap, Plan, Predi
 
 
 def sketch(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, release: str) -> Plan:
-    """Lay a job with its defaults written out over data alone, for a release of its framework.
-
-    On one node where the number of GPUs is asked for, in bf16 where the precision is.
-    """
+    """Lay a job with its defaults written out over data alone, for a release of its framework. On one node where the
+    number of GPUs is asked for, in bf16 where the precision is."""
     gpus = cluster.gpus_per_node if job.gpus == "auto" else job.gpus
     assert job.seq_length is not None, "the job has no defaults yet"
     precision: Precision = "bf16" if job.precision is None or job.precision == "auto" else job.precision

@@ -15,7 +15,7 @@ from symconfig.plans.plan import Plan
 from symconfig.render import monitors
 from symconfig.render.files import File
 from symconfig.render.summary import PACKING
-from symconfig.render.torchtitan_limits import Flavor, narrow_moments, refuse
+from symconfig.render.torchtitan_limits import Flavor, narrow_moments, of_fsdp, refuse
 from symconfig.render.trainer import json_file
 from symconfig.render.unsaid import Saving
 from symconfig.resources import data_dir
@@ -56,7 +56,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "optimizer_states": BF16_STATES if narrow_moments(plan) else "",
         "variables": _environment(plan),
         "notes": tuple(_notes(plan)),
-        "predicted_for": f"{OTHER}.",
+        "predicted_for": "" if of_fsdp(plan) else f"{OTHER}.",
     }
 
 

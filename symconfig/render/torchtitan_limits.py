@@ -17,7 +17,9 @@ from typing import Any
 from symconfig.descriptor.config_writer import unsaid
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
+from symconfig.frameworks.backend import Told
 from symconfig.frameworks.constraint import other
+from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Plan
 from symconfig.render.weights import unread
 
@@ -57,6 +59,11 @@ def _field(model: ModelDescriptor, name: str) -> Any:
     if name in _OF_EXPERTS:
         return getattr(model.experts, name, None)
     return getattr(model, name)
+
+
+def of_fsdp(plan: Plan) -> bool:
+    """Tell whether a plan was made for programs around PyTorch's FSDP, as torchtitan is one."""
+    return BACKENDS[plan.best.target.backend].told_by is Told.CODE
 
 
 def refuse(plan: Plan) -> Flavor:
@@ -221,7 +228,7 @@ def _kernels(plan: Plan) -> Iterator[Problem]:
     for field, used, got, why, pin in (
         (
             "grad_bytes",
-            options.grad_bytes != 4,
+            options.grad_bytes != 4 and not of_fsdp(plan),
             f"{options.grad_bytes} bytes",
             "torchtitan adds and reduces gradients in fp32",
             "grad_dtype=fp32",

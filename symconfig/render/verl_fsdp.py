@@ -17,9 +17,7 @@ from symconfig.render import learning, verl
 from symconfig.render.refused import refused
 
 NAME = "verl-fsdp"
-DOES = (
-    "verl's overrides for reinforcement learning with workers of PyTorch's FSDP 2 and an engine beside them, train.sh"
-)
+DOES = "verl's overrides for reinforcement learning with FSDP workers and an engine beside them, and train.sh"
 ASSUMES = {"backend": "fsdp"}
 COUNTS, SAVING, UNSAID = verl.COUNTS, verl.SAVING, verl.UNSAID
 LEARNS = replace(verl.LEARNS, adapters=False, reference="streamed")

@@ -10,8 +10,7 @@ from symconfig.existing.audit.judge import Judged
 from symconfig.existing.launch.reading import Assumption, Hides, Reading, Unread
 from symconfig.existing.recover.rl.step import Step
 from symconfig.existing.recover.run import Described
-from symconfig.existing.rules.rule import Finding
-from symconfig.format import count, gib, microbatches, percent, seconds, several, signed
+from symconfig.format import count, gib, grouped, microbatches, percent, seconds, several, signed
 from symconfig.frameworks.megatron.flags import first_with, flags
 from symconfig.graph.count import parameters
 from symconfig.plans.beside import DEGREES
@@ -116,11 +115,8 @@ def _hides(item: Unread, reading: Reading) -> str:
 
 def hidden(reading: Reading) -> Iterator[str]:
     """Yield each variable that unread places may set, with what has its value and where."""
-    by_uses: dict[tuple[str, ...], list[Unread]] = {}
-    for item in reading.unread:
-        if item.hides is Hides.VARIABLES:
-            by_uses.setdefault(tuple(_uses(item, reading)), []).append(item)
-    for uses, items in by_uses.items():
+    hiding = (item for item in reading.unread if item.hides is Hides.VARIABLES)
+    for uses, items in grouped((tuple(_uses(item, reading)), item) for item in hiding).items():
         if uses:
             whose = ", ".join(f"{item.what} (line {item.place.line})" for item in items)
             yield titled(f"What {whose} may set, which is not read:", uses)
@@ -201,11 +197,8 @@ def _resemblance(described: Described) -> str:
 def findings(audit: Audit) -> str:
     """Write a line for each finding, the worst first; of many that one rule has, the first few."""
     ranked = sorted(audit.findings, key=lambda finding: _SEVERITIES.index(finding.severity))
-    by_rule: dict[str, list[Finding]] = {}
-    for finding in ranked:
-        by_rule.setdefault(finding.rule, []).append(finding)
     lines = []
-    for rule, listed in by_rule.items():
+    for rule, listed in grouped((finding.rule, finding) for finding in ranked).items():
         lines += [f"{each.severity}: {each.problem} [{rule}]" for each in listed[:_OF_A_RULE]]
         if len(listed) > _OF_A_RULE:
             fields = ", ".join(dict.fromkeys(each.problem.field or each.problem.what for each in listed[_OF_A_RULE:]))

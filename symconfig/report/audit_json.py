@@ -97,10 +97,8 @@ def _place(place: Place | None) -> dict[str, Any]:
 
 
 def sarif(audits: Iterable[Audit]) -> dict[str, Any]:
-    """Write audits as SARIF 2.1.0 (OASIS).
-
-    One run, each finding a result, what was not understood as notes of the rule `not-read`.
-    """
+    """Write audits as SARIF 2.1.0 (OASIS). One run, each finding a result, what was not understood as notes of the rule
+    `not-read`."""
     results = [result for audit in audits for result in (*map(_result, audit.findings), *_unread(audit))]
     return {
         "$schema": SARIF_SCHEMA,

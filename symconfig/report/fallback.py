@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from symconfig.format import count, either, percent, seconds, several
+from symconfig.format import count, either, grouped, percent, seconds, several
 from symconfig.plans.plan import Candidate
 from symconfig.render.fallback import folder
 from symconfig.report.checkpoint import steps
@@ -37,9 +37,7 @@ def blocks(fallback: Fallback) -> list[Block]:
 
 def advice(fallback: Fallback, start: str = "") -> list[str]:
     """Advise how the run on all nodes has to save, so that the smaller ones go on from there without a conversion.
-
-    start: the command that starts it, where its options may follow.
-    """
+    start: the command that starts it, where its options may follow."""
     planned = [each for each in fallback.smaller if each.plan is not None]
     if not planned:
         return []
@@ -125,11 +123,7 @@ def _steps(fallback: Fallback) -> list[str]:
 
 def _alike(loads: list[tuple[Smaller, Loadable | None]]) -> dict[tuple[Step, ...], list[Smaller]]:
     """Group those that need the same steps."""
-    alike: dict[tuple[Step, ...], list[Smaller]] = {}
-    for each, load in loads:
-        if load is not None and load.how:
-            alike.setdefault(load.how, []).append(each)
-    return alike
+    return grouped((load.how, each) for each, load in loads if load is not None and load.how)
 
 
 def _saving(fallback: Fallback, alike: dict[tuple[Step, ...], list[Smaller]], what: str) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from symconfig.errors import Problem, SymconfigError
+from symconfig.format import grouped
 from symconfig.plans.plan import Plan
 from symconfig.render import every_launcher, render, targets
 from symconfig.render.overlay import overlaid
@@ -60,13 +61,8 @@ def blocks(carried: tuple[Carried, ...]) -> list[Block]:
         Grid(headers, rows, left=(0, 1, 2), title="Formats (--target)"),
         Grid(("launcher", "writes"), starts, left=(0, 1), title="Launchers (--launcher)"),
     ]
-    reasons: dict[str, list[str]] = {}
-    for item in carried:
-        for problem in item.problems or ():
-            reasons.setdefault(str(problem), []).append(item.name)
-    sharing: dict[str, list[str]] = {}
-    for text, names in reasons.items():
-        sharing.setdefault(", ".join(names), []).append(text)
+    reasons = grouped((str(problem), item.name) for item in carried for problem in item.problems or ())
+    sharing = grouped((", ".join(names), text) for text, names in reasons.items())
     why = tuple(("" if place else names, text) for names, texts in sharing.items() for place, text in enumerate(texts))
     if any(item.another for item in carried):
         how = "finds the best plan that it can be told, and says what that costs"

@@ -85,10 +85,8 @@ def titled(title: str, lines: Iterable[object], sign: str = "  ") -> str:
 
 
 def page_width(stream: TextIO) -> int | None:
-    """Return the letters of a line: what COLUMNS says, or the terminal.
-
-    None: as many as there are, where neither says it, so that a program that reads the output finds whole lines.
-    """
+    """Return the letters of a line: what COLUMNS says, or the terminal. None: as many as there are, where neither says
+    it, so that a program that reads the output finds whole lines."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and int(columns):
         return max(LEAST_WIDTH, int(columns))

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from symconfig.format import mib, milliseconds, several
+from symconfig.format import grouped, mib, milliseconds, several
 from symconfig.report.grid import Block, Grid, present
 
 if TYPE_CHECKING:
     from symconfig.solve.explain import CollectiveLine, Explanation, OperatorLine
-    from symconfig.solve.strategies import Exchanged, Strategies, Strategy, StrategyLine
+    from symconfig.solve.strategies import Strategies, Strategy, StrategyLine
 
 
 _PHASES = ("forward", "backward", "weight-gradient")
@@ -51,9 +51,7 @@ def _work(lines: Sequence[OperatorLine]) -> str:
 
 def _collectives(lines: Sequence[CollectiveLine]) -> Grid:
     """Return a row for a tensor, the ranks that it is exchanged over, and a size; seconds are the sum of its phases."""
-    rows: dict[tuple[str, str, str, str], list[CollectiveLine]] = {}
-    for line in lines:
-        rows.setdefault((line.tensor, line.axes, line.size, mib(line.bytes)), []).append(line)
+    rows = grouped(((line.tensor, line.axes, line.size, mib(line.bytes)), line) for line in lines)
     cells = (
         {
             "tensor": tensor,
@@ -72,25 +70,19 @@ def _collectives(lines: Sequence[CollectiveLine]) -> Grid:
 
 def _by_phase(lines: Sequence[CollectiveLine]) -> str:
     """Return `forward all-gather; backward reduce-scatter, all-gather`."""
-    phases: dict[str, list[str]] = {}
-    for line in lines:
-        phases.setdefault(line.phase, []).append(line.kind)
+    phases = grouped((line.phase, line.kind) for line in lines)
     return "; ".join(f"{phase} {', '.join(kinds)}" for phase, kinds in phases.items())
 
 
 def _joined(rows: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
     """Return the rows with one for all that differ in their name only."""
-    names: dict[tuple[str, ...], list[str]] = {}
-    for name, *cells in rows:
-        names.setdefault(tuple(cells), []).append(name)
+    names = grouped((tuple(cells), name) for name, *cells in rows)
     return tuple((", ".join(mine), *cells) for cells, mine in names.items())
 
 
 def strategy_tables(strategies: Strategies, *, every: bool = False) -> list[Block]:
-    """Return a table for each kind of block, in which tensors that lie and travel alike share a row.
-
-    One that an earlier block has, too, is left out unless `every`.
-    """
+    """Return a table for each kind of block, in which tensors that lie and travel alike share a row. One that an
+    earlier block has, too, is left out unless `every`."""
     if not strategies.axes:
         return []
     over = ", ".join(f"{axis.name} {axis.ranks} over {axis.level}" for axis in strategies.axes)
@@ -145,9 +137,5 @@ def _others(strategy: Strategy) -> list[str]:
 
 
 def _exchanged(line: StrategyLine) -> str:
-    phases: dict[str, list[Exchanged]] = {}
-    for one in line.collectives:
-        phases.setdefault(one.phase, []).append(one)
-    return "; ".join(
-        f"{phase} " + ", ".join(f"{one.kind} {'.'.join(one.axes)}" for one in mine) for phase, mine in phases.items()
-    )
+    phases = grouped((one.phase, f"{one.kind} {'.'.join(one.axes)}") for one in line.collectives)
+    return "; ".join(f"{phase} {', '.join(kinds)}" for phase, kinds in phases.items())

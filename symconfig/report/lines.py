@@ -27,10 +27,8 @@ def name_parts(word: str) -> list[str]:
 
 
 def wrap(line: str, width: int) -> list[str]:
-    """Return one line as several that are no longer than `width`; a word that is longer stays whole.
-
-    A command, or its options alone, is broken as a shell reads it on: with a backslash, before an option.
-    """
+    """Return one line as several that are no longer than `width`; a word that is longer stays whole. A command, or its
+    options alone, is broken as a shell reads it on: with a backslash, before an option."""
     if len(line) <= width:
         return [line]
     text = line.lstrip()

@@ -108,10 +108,8 @@ Member = tuple[str, str, str]
 
 
 def _groups(report: Contents) -> dict[str, dict[Member, tuple[int, float]]]:
-    """Group operators by what they do, in the order of the program.
-
-    The keys are name, output and next best; the values are how many, and the cost of that.
-    """
+    """Group operators by what they do, in the order of the program. The keys are name, output and next best; the values
+    are how many, and the cost of that."""
     partition, groups = report.partition, dict[str, dict[Member, tuple[int, float]]]()
     for reason in report.reasons:
         node, row = partition.net.nodes[reason.node], partition.rows[reason.node]

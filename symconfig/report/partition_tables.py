@@ -52,10 +52,8 @@ MOST = 6  # differences that are shown
 
 
 def meeting(report: Contents) -> list[Block]:
-    """Show what can be expressed exactly, with the planner's pins.
-
-    Else the cheapest that can, and what departs from it.
-    """
+    """Show what can be expressed exactly, with the planner's pins. Else the cheapest that can, and what departs from
+    it."""
     exact = [telling for telling in report.tellings if telling.one.exact]
     other = [telling for telling in report.tellings if not telling.one.exact]
     shown: list[Block] = []

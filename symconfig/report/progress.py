@@ -16,10 +16,8 @@ LINE_S = 5.0  # between two lines where the stream is no terminal
 
 
 class Progress:
-    """A line of progress: call it with a phase and its share done (0 to 1).
-
-    As a context it clears the line at the end.
-    """
+    """A line of progress: call it with a phase and its share done (0 to 1). As a context it clears the line at the
+    end."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from symconfig.format import count, percent, picked, seconds, several, short
+from symconfig.format import count, grouped, percent, picked, seconds, several, short
 from symconfig.report.grid import Block, Grid, present
 from symconfig.runs.sweep.columns import COLUMNS, Value
 from symconfig.runs.sweep.points import Points
@@ -61,11 +61,8 @@ def _be(number: int, single: Literal["is", "was"]) -> str:
 
 def bests(planned: Iterable[Record]) -> Grid:
     """Tabulate, of every model and cluster, the plans with the most tokens a second and with the fewest GPU-hours."""
-    groups: dict[tuple[Value, Value], list[Record]] = {}
-    for record in planned:
-        groups.setdefault((record["model"], record["cluster"]), []).append(record)
     rows = []
-    for (model, cluster), members in groups.items():
+    for (model, cluster), members in grouped(((one["model"], one["cluster"]), one) for one in planned).items():
         fastest = max(members, key=lambda record: _number(record, "tokens_per_s"))
         cheapest = min(members, key=lambda record: _number(record, "gpu_hours"))
         both = fastest is cheapest

@@ -150,10 +150,8 @@ def others_text(candidate: Candidate) -> str:
 
 
 def losses(plan: Plan) -> Grid:
-    """Tabulate what every alternative loses against the best one, and to what.
-
-    How each stands where the model is off.
-    """
+    """Tabulate what every alternative loses against the best one, and to what. How each stands where the model is
+    off."""
     rows = tuple((str(number), *loss(plan.best, candidate)) for number, candidate in enumerate(plan.alternatives, 2))
     if plan.best.judged is None:
         return Grid(("#", "slower by", "because of"), rows, left=(2,), title="What the alternatives lose")
@@ -228,10 +226,8 @@ def _sorted(values: dict[str, float]) -> list[tuple[str, float]]:
 
 
 def footer(plan: Plan, *, brief: bool = False) -> str:
-    """Return how sure the step time is, how full the GPU, what binds, and how much was weighed and proved.
-
-    brief: with the shares of both, where no table has them.
-    """
+    """Return how sure the step time is, how full the GPU, what binds, and how much was weighed and proved. brief: with
+    the shares of both, where no table has them."""
     predicted = plan.best.predicted
     interval = predicted.interval
     time = f"Step time: {seconds(predicted.step_s)} s"

@@ -17,10 +17,8 @@ _HEAD_BYTES = 64 << 10
 
 
 class Patient(H11Protocol):
-    """A connection that is closed where no whole head of a request comes while it may be idle.
-
-    Uvicorn waits for the first one, and for the rest of any, without end.
-    """
+    """A connection that is closed where no whole head of a request comes while it may be idle. Uvicorn waits for the
+    first one, and for the rest of any, without end."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait."""

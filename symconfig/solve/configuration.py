@@ -12,7 +12,7 @@ from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.scheme import CpComm
 from symconfig.plans.choices import Precision, ZeroStage
 from symconfig.plans.degrees import Degrees
-from symconfig.plans.plan import Candidate
+from symconfig.plans.plan import Batch, Candidate, Options, Target
 from symconfig.solve.pieces import WHOLE
 
 _NOTHING = Offload()
@@ -52,14 +52,21 @@ class Configuration:
     @classmethod
     def of(cls, candidate: Candidate, framework: Framework) -> Self:
         """Return the configuration that a plan's candidate is. framework: with its habits."""
-        b, o = candidate.batch, candidate.options
+        return cls.with_options(candidate.target, candidate.parallel, candidate.batch, candidate.options, framework)
+
+    @classmethod
+    def with_options(
+        cls, target: Target, degrees: Degrees, batch: Batch, options: Options, framework: Framework
+    ) -> Self:
+        """Return the configuration that these options are. framework: with its habits."""
+        o = options
         full = o.recompute.granularity == "full"
         given = (o.recompute.num_layers or 0) if full else 0
         return cls(
-            degrees=candidate.parallel,
-            micro=b.micro,
-            global_batch=b.global_,
-            seq_length=b.seq_length,
+            degrees=degrees,
+            micro=batch.micro,
+            global_batch=batch.global_,
+            seq_length=batch.seq_length,
             precision=o.precision,
             sequence_parallel=o.sequence_parallel,
             cp_comm=o.cp_comm or "p2p",
@@ -72,8 +79,8 @@ class Configuration:
             activation_offload=o.activation_offload,
             first_layers=o.first_stage_layers,
             last_layers=o.last_stage_layers,
-            backend=candidate.target.backend,
-            version=candidate.target.version,
+            backend=target.backend,
+            version=target.version,
             uniform_layers=max(given, 1) if o.recompute.method == "uniform" else 1,
             offload=Offload(o.optimizer_offload, o.param_offload),
         )

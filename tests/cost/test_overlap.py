@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from symconfig.cost import compiled
-from symconfig.cost.framework import CONTENTION
+from symconfig.cost.contention import CONTENTION
 from symconfig.cost.work import ADD_BYTES, MERGE_BYTES
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.frameworks.megatron.behaviour import USER_BUFFERS

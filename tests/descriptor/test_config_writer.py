@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from symconfig.descriptor.config_search import Wanted, searched
 from symconfig.descriptor.config_writer import config_json, unsaid
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.load import load_model
@@ -30,7 +29,21 @@ RULED: list[tuple[str, dict[str, Any]]] = [
     ("gemma4_text", {"num_kv_shared_layers": 10, "use_double_wide_mlp": True, "hidden_size_per_layer_input": 128}),
     ("gemma3n_text", {"altup_num_inputs": 2, "laurel_rank": 32, "num_hidden_layers": 30}),
     ("xlstm", {"qk_dim_factor": 1.0, "chunk_size": 128}),
-    ("rwkv", {"attention_hidden_size": 2048}),
+    ("rwkv", {"attention_hidden_size": 2048, "intermediate_size": 8192}),
+    ("afmoe", {"num_shared_experts": 3}),
+    ("ernie4_5_moe", {"moe_num_shared_experts": 3, "moe_layer_start_index": 2}),
+    ("hunyuan_v1_moe", {"moe_topk": 2, "num_experts": 8}),
+    ("lfm2", {"block_ffn_dim_multiplier": 1.5, "block_multiple_of": 128}),
+    ("lfm3", {"use_attention_gate": False}),
+    ("longcat_flash", {"num_layers": 20}),
+    ("minicpm3", {"v_head_dim": 48, "scale_depth": 2.0, "dim_model_base": 128, "scale_emb": 6}),
+    ("nemotron_h", {"hybrid_override_pattern": "ME*E", "moe_shared_expert_intermediate_size": 96}),
+    ("zamba2", {"intermediate_size": 5000}),
+    ("granitemoehybrid", {"attention_multiplier": 0.015625, "logits_scaling": 6.0, "embedding_multiplier": 12.0}),
+    ("mimo_v2_flash", {"attention_value_scale": 1.0}),
+    ("youtu", {"initializer_range": 0.01}),
+    ("olmoe", {"clip_qkv": 8.0}),
+    ("jamba", {"num_experts": 1}),
     ("jetmoe", {"num_key_value_heads": 8, "num_experts_per_tok": 4}),
     ("doge", {"keep_window_size": 512, "num_key_value_heads": 4}),
     ("minimax_m3_vl_text", {"layer_types": ["full_attention"] * 3 + ["minimax_m3_sparse"] * 57, "index_n_heads": 2,
@@ -41,7 +54,7 @@ RULED: list[tuple[str, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "keys"), RULED, ids=[kind for kind, _ in RULED])
+@pytest.mark.parametrize(("kind", "keys"), RULED, ids=[f"{kind}-{next(iter(keys))}" for kind, keys in RULED])
 def test_what_a_rule_reads_is_written_back(kind: str, keys: dict[str, Any]) -> None:
     model = import_config({"model_type": kind, **keys}, "config.json", "m")
     assert model != default_model(kind).model_copy(update={"name": "m"})
@@ -67,19 +80,3 @@ def test_an_unknown_family_names_the_nearest_and_the_list() -> None:
     with pytest.raises(InfeasibleError, match=r"Try: llama, or symconfig models --families") as caught:
         config_json(model)
     assert len(str(caught.value)) < 200
-
-
-def test_a_search_finds_switches_products_and_inverses() -> None:
-    """A key may be doubled into a field, stand for its inverse, or switch another one on."""
-    from symconfig.descriptor.architectures.architecture import Architecture
-
-    keys = ("width", "divisor", "on")
-    table = Architecture(defaults={"width": 4, "divisor": 2.0, "on": False}, reads=keys)
-
-    def read(config: dict[str, Any]) -> dict[str, object]:
-        width, on = config.get("width", 4), config.get("on", False)
-        return {"inner": 2 * width if on else 0, "factor": 1 / config.get("divisor", 2.0), "on": on}
-
-    wanted: dict[str, object] = {"inner": 14, "factor": 0.125, "on": True}
-    found = searched({}, table, Wanted(wanted, wanted), read)
-    assert found == {"width": 7, "divisor": 8.0, "on": True}

@@ -12,7 +12,7 @@ import pytest
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError
 from symconfig.plans.plan import Plan, Recompute
-from symconfig.render import render
+from symconfig.render import render, targets
 from symconfig.render.torchtitan_limits import flavor_of, flavors
 from tests.render.bash import dry_run
 from tests.sample_plans import sample_plan
@@ -167,3 +167,12 @@ def test_a_tokenizer_of_a_published_name_is_where_torchtitan_puts_it(tmp_path: P
     exec(compile(ast.Module(body=body, type_ignores=[]), "plan_config.py", "exec"), space)
     assert space["assets"]("meta-llama/Llama-3.1-8B") == "./assets/hf/Llama-3.1-8B"
     assert space["assets"](str(tmp_path)) == str(tmp_path)
+
+
+def test_a_plan_for_fsdp_is_its_own() -> None:
+    """Made in the terms of PyTorch's FSDP, which torchtitan runs: nothing is said of another framework."""
+    plan = sample_plan(load_model("llama3.1-8b"), "h100", backend="fsdp", dp=16, grad_bytes=2)
+    told = targets()["torchtitan"].variables(plan)
+    assert told["predicted_for"] == ""
+    sharded = json.loads(render(plan, "torchtitan")["torchtitan.json"])["parallelism"]
+    assert (sharded["data_parallel_shard_degree"], sharded["fsdp_reshard_after_forward"]) == (16, "always")

@@ -116,7 +116,10 @@ def test_rendered_files_pass_every_check(
         (lambda c: _zero(c).update(reduce_bucket_size="auto"), "reduce_bucket_size"),
         (lambda c: _zero(c).update(reduce_bucket_size=5e8), "need integer"),
         (lambda c: _zero(c).update(stage=4), "zero_optimization.stage"),
-        (lambda c: _zero(c).update(offload_param={"device": "cpu"}), "parameters can be offloaded at ZeRO-3 only (got stage 1)"),
+        (
+            lambda c: _zero(c).update(offload_param={"device": "cpu"}),
+            "parameters can be offloaded at ZeRO-3 only (got stage 1)",
+        ),
         (lambda c: _zero(c).update(reduce_bucket_size=2_000_000_000), "3.7 GiB"),
         (lambda c: _zero(c).update(stage3_max_live_parameters=1), "ignored at stage 1"),
         (lambda c: _zero(c).update(offload_optimizer={"device": "cpu"}), "torch_adam"),

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost.partition.codes import FORBIDDEN, Numbers, Table, digits
-from symconfig.cost.partition.layouts import between_turns, states
+from symconfig.cost.partition.exchange import Exchange, Transfer
 from symconfig.cost.partition.rates import Array
-from symconfig.graph.layout import Truth, cut, where
+from symconfig.cost.partition.work import Rows
+from symconfig.graph.layout import FLAT, PARTIAL, WHOLE, Column, Truth, cut, where
 from symconfig.graph.program.net import Node, Port
 from symconfig.graph.sharding import Layouts, Phase, Way
 
@@ -113,6 +114,18 @@ class Weight:
         once = shown(moved, ahead, behind, again=self.again, trainable=self.trainable, turns=self.turns)
         return self.times * once
 
+    def exchanges(self, moved: Sequence[Transfer], ahead: Array, behind: Array) -> list[Exchange]:
+        """Return the transfers as `shown` has them, of one link."""
+        gather, turn, reduction, update = moved
+        back = (gather,) * self.again + (turn,) * self.trainable
+        exchanges = [Exchange(Phase.FORWARD, (gather,), self.turns, ahead)]
+        exchanges += [Exchange(Phase.BACKWARD, back, self.turns, behind)] if back else []
+        if self.trainable:
+            left = np.maximum(behind - exchanges[1].alone, 0.0), np.maximum(ahead - gather.cost, 0.0)
+            exchanges.append(Exchange(Phase.REDUCTION, (reduction,), 1.0, left[0]))
+            exchanges.append(Exchange(Phase.UPDATE, (update,), 1.0, left[1]))
+        return exchanges
+
 
 def shown(
     moved: Sequence[Array], ahead: Array, behind: Array, *, again: Truth, trainable: Truth, turns: Array | float
@@ -162,3 +175,31 @@ def weight(
         turns=turns,
         times=times,
     )
+
+
+def states(node: Node, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return places [rows, axes] of a parameter's weight, gradient and optimizer state."""
+    port = node.ports[0]
+    flat = np.array([option.zero > 0 for option in node.options])
+    weight, gradient = port.forward[rows], port.backward[rows]
+    return weight, gradient, np.where(flat[rows], FLAT, weight)
+
+
+def distinct(port: Port, rows: Rows) -> tuple[Rows, list[int]]:
+    """Return the rows that place the port's tensor differently, and for each given row the one that is like it."""
+    digits = len(port.places) ** np.arange(rows.shape[1], dtype=np.int64)
+    first: dict[int, int] = {}
+    alike: list[int] = (port.alike[rows] @ digits).tolist()
+    back = [first.setdefault(number, len(first)) for number in alike]
+    at = [0] * len(first)
+    for row in range(len(rows) - 1, -1, -1):
+        at[back[row]] = row
+    return rows[at], back
+
+
+def between_turns(stored: Column, given: Column) -> Column:
+    """Return where a gradient lies between turns: as it is stored if that is split, else as it comes, summed up
+    or not.
+    """
+    result: NDArray[np.int64] = np.where(cut(stored), stored, np.where(given == PARTIAL, PARTIAL, WHOLE))
+    return result

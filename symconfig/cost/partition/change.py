@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from symconfig.cost.partition.rates import Array, Rate
 from symconfig.graph.layout import Column, Kind, Truth, changes, cut, ever, where
@@ -22,26 +21,12 @@ class Move(NamedTuple):
     cost: Array | float
 
 
-def columns(places: NDArray[np.int64], shape: tuple[int, ...] = (-1, 1)) -> list[Column]:
-    """Split places [rows, axes] into a column for each axis, in this shape: [rows, 1], or [1, rows], or [rows]."""
-    alike, first = (places == places[:1]).all(axis=0).tolist(), places[0].tolist()
-    return [
-        one if same else places[:, axis].reshape(shape)
-        for axis, (one, same) in enumerate(zip(first, alike, strict=True))
-    ]
-
-
 def local(places: Sequence[Column], rates: Sequence[Rate]) -> Array | float:
     """Return the share of a tensor that one rank has."""
-    share: Any = 1.0
+    share: Array | float = 1.0
     for place, rate in zip(places, rates, strict=True):
-        split = cut(place)
-        if isinstance(split, np.ndarray):
-            share = share * np.where(split, 1.0 / rate.size, 1.0)
-        elif split:
-            share = share / rate.size
-    result: Array | float = share
-    return result
+        share = share * np.where(cut(place), 1.0 / rate.size, 1.0)
+    return share
 
 
 def change(

@@ -16,26 +16,15 @@ import numpy as np
 
 from symconfig.cost import compiled
 from symconfig.cost.machine import Machine
-from symconfig.cost.partition.between import Activation, Kept, Leg, Weight, activation, weight
-from symconfig.cost.partition.change import columns
-from symconfig.cost.partition.codes import Numbers, codes, codes_where, read, several
+from symconfig.cost.partition.between import Activation, Kept, Leg, Weight, activation, distinct, states, weight
+from symconfig.cost.partition.codes import Numbers, Table, codes, codes_where, read, several
 from symconfig.cost.partition.exchange import Exchange, Transfer
-from symconfig.cost.partition.layouts import (
-    Columns,
-    Pairs,
-    across,
-    between_turns,
-    distinct,
-    gathered_pairs,
-    paired_rows,
-    states,
-)
 from symconfig.cost.partition.rates import Affine, Array, Rate
 from symconfig.cost.partition.work import Passes, Rows, held, inside, passed, work
 from symconfig.graph.layout import FLAT, cut
 from symconfig.graph.operator import Work
 from symconfig.graph.program.net import Link, Net, Node, Port
-from symconfig.graph.sharding import Layouts, Phase
+from symconfig.graph.sharding import Phase
 
 
 class Objective(StrEnum):
@@ -218,7 +207,10 @@ class Costs:
 
     def link(self, index: int, given: Rows, taken: Rows) -> LinkCost:
         """Return the costs of a link for every pair of rows of its two ends."""
-        return self._link(index, given, taken, across(given, taken))
+        if isinstance(self.rule(index), Weight):
+            return self._link(index, given, taken, True)
+        cost, memory, back, there = self.grouped(index, given, taken)
+        return LinkCost(cost[back].take(there, axis=1), memory[back].take(there, axis=1))
 
     def grouped(self, index: int, given: Rows, taken: Rows) -> tuple[Array, Array, Rows, Rows]:
         """Return the costs of a link for every pair of rows that it tells apart, and of each row of its two ends which
@@ -228,7 +220,7 @@ class Costs:
         second, there = self._alike(index, taken, True)
         if 2 * len(first) * len(second) > len(given) * len(taken):
             first, back, second, there = given, np.arange(len(given)), taken, np.arange(len(taken))
-        return (*self.link(index, first, second), back, there)
+        return (*self._link(index, first, second, True), back, there)
 
     def _alike(self, index: int, rows: Rows, end: bool) -> tuple[Rows, Rows]:
         """Return the rows that a link tells apart: by the tensor's layout; of a parameter all of them, and of what
@@ -268,36 +260,42 @@ class Costs:
 
     def pairwise(self, index: int, given: Rows, taken: Rows) -> LinkCost:
         """Return a link's costs of each row with the one at its place at the other end: [rows]."""
-        return self._link(index, given, taken, paired_rows(given))
+        return self._link(index, given, taken, False)
 
     def exchanges(self, index: int, given: Rows, taken: Rows) -> list[Exchange]:
         """Return what is exchanged over a link, row by row as in `pairwise`, for one of the links that it
         stands for.
         """
-        link, pairs = self.net.links[index], paired_rows(given)
-        if self.net.nodes[link.producer].parameter is not None:
-            return self._weight(link, given, taken, pairs)
-        return self._activation(link, *self._layouts(link, given, taken, pairs))
+        rule = self.rule(index)
 
-    def _link(self, index: int, given: Rows, taken: Rows, pairs: Pairs) -> LinkCost:
-        link, rule, both = self.net.links[index], self.rule(index), len(pairs.shape) == 2
+        def transfer(at: Numbers, amount: float) -> tuple[Table, Transfer]:
+            table = Table(self.rates, codes(at, given, taken, False))
+            return table, Transfer(*table.places, amount, self.rates)
+
+        if isinstance(rule, Weight):
+            moved = [transfer(*each)[1] for each in rule.transfers]
+            return rule.exchanges(moved, *self._hidden(self.net.nodes[self.net.links[index].consumer], taken))
+        exchanges = []
+        for leg in rule.legs:
+            table, way = transfer(rule.back if leg.backward else rule.there, leg.amount)
+            often = leg.times * (table.gathered.astype(np.float64) if leg.gathered else 1.0)
+            exchanges.append(Exchange(leg.phase, (way,), often))
+        return exchanges
+
+    def _link(self, index: int, given: Rows, taken: Rows, both: bool) -> LinkCost:
+        """Return the costs of a link. both: for every pair of rows, else row by row."""
+        link, rule = self.net.links[index], self.rule(index)
+        shape = (len(given), len(taken)) if both else (len(given),)
         if isinstance(rule, Weight):
             ahead, behind = self._hidden(self.net.nodes[link.consumer], taken)
             if not both:
                 numbers = [codes(at, given, taken, False) for at, _ in rule.transfers]
-                return LinkCost(self._shown(rule, numbers, ahead, behind), np.zeros(pairs.shape))
+                return LinkCost(self._shown(rule, numbers, ahead, behind), np.zeros(shape))
             # of most pairs the one splits what the other does not: they are left out before anything is worked out
             where, numbers = codes_where(rule.transfers[0][0], [at for at, _ in rule.transfers], given, taken)
-            cost = np.full(pairs.shape, np.inf)
+            cost = np.full(shape, np.inf)
             cost[where] = self._shown(rule, numbers, ahead[where[1]], behind[where[1]])
-            return LinkCost(cost, np.broadcast_to(0.0, pairs.shape))
-        if both:  # layouts of one tensor are fewer than the rows of its two nodes
-            first, back = distinct(self.net.nodes[link.producer].ports[link.given], given)
-            second, there = distinct(self.net.nodes[link.consumer].ports[link.taken], taken)
-            if 2 * len(first) * len(second) <= len(given) * len(taken):
-                cost, memory = self._between(rule, first, second, both)
-                wide = memory[back].take(there, axis=1) if rule.kept is not None else np.broadcast_to(0.0, pairs.shape)
-                return LinkCost(cost[back].take(there, axis=1), wide)
+            return LinkCost(cost, np.broadcast_to(0.0, shape))
         return self._between(rule, given, taken, both)
 
     def _shown(self, rule: Weight, numbers: Sequence[Numbers], ahead: Array, behind: Array) -> Array:
@@ -350,19 +348,6 @@ class Costs:
     def _amount(self, port: Port, element_bytes: float) -> float:
         return float(prod(port.sizes)) * (element_bytes if self.timed else 1.0)
 
-    def _layouts(self, link: Link, given: Rows, taken: Rows, pairs: Pairs) -> tuple[Columns, Columns, Columns, Columns]:
-        """Return the layouts of an activation as it is given and as it is taken, and of its gradient at the
-        same ends.
-        """
-        first = self.net.nodes[link.producer].ports[link.given]
-        second = self.net.nodes[link.consumer].ports[link.taken]
-        return (
-            columns(first.forward[given], pairs.down),
-            columns(second.forward[taken], pairs.across),
-            columns(first.backward[given], pairs.down),
-            columns(second.backward[taken], pairs.across),
-        )
-
     def legs(self, link: Link) -> tuple[Leg, ...]:
         """Return the ways of an activation and of its gradient in a step."""
         source, turns = self.net.nodes[link.producer], float(self.training.turns)
@@ -379,14 +364,6 @@ class Costs:
             back_amount = self._amount(port, self.training.gradient_bytes) if source.weight else amount
             legs.append(Leg(Phase.BACKWARD, True, back_amount, turns))
         return tuple(legs)
-
-    def _activation(self, link: Link, a: Columns, b: Columns, back_a: Columns, back_b: Columns) -> list[Exchange]:
-        exchanges = []
-        for leg in self.legs(link):
-            ends = (back_b, back_a) if leg.backward else (a, b)
-            often = gathered_pairs(a, b)[1].astype(np.float64) if leg.gathered else 1.0
-            exchanges.append(Exchange(leg.phase, (Transfer(*ends, leg.amount, self.rates),), leg.times * often))
-        return exchanges
 
     def _kept(self, link: Link) -> Kept | None:
         """Return what the consumer keeps for its backward."""
@@ -409,36 +386,6 @@ class Costs:
         if self.training.keep is Keep.BORDERS and link.inside and sink.run >= 0:
             return link.times / self.net.instances[sink.run]
         return float(link.times * self.training.alive)
-
-    def _weight(self, link: Link, given: Rows, taken: Rows, pairs: Pairs) -> list[Exchange]:
-        """Return the transfers of weights to where they are used, and of their gradients back. Each shows as far as the
-        operator's own work does not hide it: those of once a step run beside what the last backward and the first
-        forward of a turn leave of the same work.
-        """
-        source, sink = self.net.nodes[link.producer], self.net.nodes[link.consumer]
-        assert source.parameter is not None
-        store, use = source.ports[0], sink.ports[link.taken]
-        w, g, o = (columns(state, pairs.down) for state in states(source, given))
-        forward = columns(use.forward[taken], pairs.across)
-        backward = columns(use.backward[taken], pairs.across)
-        summed = [between_turns(at, back) for at, back in zip(g, backward, strict=True)]
-        element_bytes = (store.tensor.element_bytes, self.training.gradient_bytes)  # of the weight, of its gradient
-        layouts: Layouts[Columns] = Layouts(w, forward, backward, summed, o, o)
-        moved = {
-            way.phase: Transfer(way.given, way.taken, self._amount(store, element_bytes[way.gradient]), self.rates)
-            for way in layouts.ways()
-        }
-        ahead, behind = (part.reshape(pairs.across) for part in self._hidden(sink, taken))
-        back = (moved[Phase.KEPT],) if _needs_weight(sink, link.taken) else ()
-        back = (*back, moved[Phase.BACKWARD]) if source.parameter.trainable else back
-        turns = float(self.training.turns)
-        exchanges = [Exchange(Phase.FORWARD, (moved[Phase.FORWARD],), turns, ahead)]
-        exchanges += [Exchange(Phase.BACKWARD, back, turns, behind)] if back else []
-        if source.parameter.trainable:
-            left = np.maximum(behind - exchanges[1].alone, 0.0), np.maximum(ahead - exchanges[0].alone, 0.0)
-            exchanges.append(Exchange(Phase.REDUCTION, (moved[Phase.REDUCTION],), 1.0, left[0]))
-            exchanges.append(Exchange(Phase.UPDATE, (moved[Phase.UPDATE],), 1.0, left[1]))
-        return exchanges
 
 
 def _needs_weight(sink: Node, port: int) -> bool:

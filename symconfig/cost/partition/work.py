@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost import compiled
-from symconfig.cost.machine import Machine, Number
+from symconfig.cost.kernels import attention_s, product_s, traffic_s
+from symconfig.cost.machine import Machine
 from symconfig.cost.partition.change import Move, together
 from symconfig.cost.partition.rates import Affine, Array, Rate
 from symconfig.graph.layout import PARTIAL, Kind
@@ -21,7 +21,6 @@ from symconfig.graph.program.program import Operator, Program, Split
 
 Rows = NDArray[np.int64]  # [rows, axes]: options
 Extent = Callable[[Sequence[str]], Array]  # [rows] turns of some loops on one rank
-_CHANNELS = 128.0  # at which the attention's rates are given
 _STATISTIC_BYTES = 4.0  # partial results are summed in fp32
 
 
@@ -90,53 +89,33 @@ def work(
 
 
 def _product(program: Program, op: Operator, extent: Extent, machine: Machine, gradient_bytes: float | None) -> Passes:
-    first, second = set(op.inputs[0].loops), set(op.inputs[1].loops)
-    free = [loop for loop in op.loops if loop not in op.contracted]
-    batch = extent([loop for loop in free if loop in first and loop in second])
-    m = extent([loop for loop in free if loop in first and loop not in second])
-    n = extent([loop for loop in free if loop in second and loop not in first])
-    k = extent(op.contracted)
-
-    shapes = [(m, n, k)]  # forward, and for the gradients of both
-    if op.backward and op.inputs[0].tensor.gradient:
-        shapes.append((m, k, n))
+    forwards = op.factors.of(extent)
+    of_first, of_second = forwards.gradients
     second_gradient = op.backward and op.inputs[1].tensor.gradient
-    if second_gradient:
-        shapes.append((k, n, m))
-    height, width, depth = np.array(shapes).swapaxes(0, 1)
+    shapes = [forwards]
+    shapes += [of_first] if op.backward and op.inputs[0].tensor.gradient else []
+    shapes += [of_second] if second_gradient else []
+    batch, height, width, depth = np.array(shapes).swapaxes(0, 1)
     element_bytes, added = op.inputs[0].tensor.element_bytes, np.zeros((len(shapes), 1))
     if second_gradient and gradient_bytes is not None:
         added[-1] = 2.0 * gradient_bytes - element_bytes
-    forward, *backward = compiled.matmul_s(
+    forward, *backward = product_s(
+        machine,
         batch,
         height,
         width,
-        k=depth,
-        peak_flops=machine.high_peak_flops,
+        depth,
         efficiency=machine.efficiency,
-        k_half=machine.k_half,
-        compute_units=machine.compute_units,
-        hbm_bytes_per_s=machine.hbm_bytes_per_s,
         element_bytes=element_bytes,
-        cast_bytes=0.0,
         added_bytes=added,
-        launch_s=machine.launch_s,
     )
-    return Passes(forward, sum(backward, np.zeros_like(m)), backward[-1] if second_gradient else 0.0)
+    return Passes(forward, sum(backward, np.zeros_like(forward)), backward[-1] if second_gradient else 0.0)
 
 
 def _attention(op: Operator, extent: Extent, machine: Machine) -> Passes:
-    """Return the seconds of two products forward and five backward: the scores are made again."""
     queries = extent(op.outputs[0].loops[:-1])
-    channels = op.channels / 2
-    effective = (channels + machine.softmax_channels) * _CHANNELS / (_CHANNELS + machine.softmax_channels)
-
-    def seconds(passes: float, rate: Number) -> Array:
-        result: Array = compiled.attention_s(queries, op.attended, effective, passes, rate, machine.launch_s)
-        return result
-
-    forward = seconds(2.0, machine.attention_flops)
-    return Passes(forward, seconds(5.0, machine.attention_backward_flops) if op.backward else 0.0 * forward)
+    forward, backward = (attention_s(machine, queries, op.attended, op.channels / 2, way) for way in (True, False))
+    return Passes(forward, backward if op.backward else 0.0 * forward)
 
 
 def _memory(node: Node, rows: Rows, rates: Sequence[Rate], machine: Machine) -> Passes:
@@ -150,13 +129,10 @@ def _memory(node: Node, rows: Rows, rates: Sequence[Rate], machine: Machine) -> 
     often = [float(port.tensor.gradient) + float(port.tensor.name in op.saves) for port in node.ports]
     back = (np.array(often)[:, None] * each).sum(axis=0)
 
-    def seconds(amount: Array) -> Array:
-        result: Array = compiled.traffic_s(amount, machine.hbm_bytes_per_s, machine.launch_s)
-        return result
-
-    forward = seconds(op.traffic[0] * moved) if op.traffic[0] else np.zeros(len(rows))
+    none = np.zeros(len(rows))
+    forward = traffic_s(machine, op.traffic[0] * moved) if op.traffic[0] else none
     gradient = op.backward and any(port.tensor.gradient for port in node.ports[: len(op.inputs)])
-    return Passes(forward, seconds(op.traffic[1] * back) if gradient and op.traffic[1] else np.zeros(len(rows)))
+    return Passes(forward, traffic_s(machine, op.traffic[1] * back) if gradient and op.traffic[1] else none)
 
 
 def passed(node: Node, rows: Rows, rates: Sequence[Rate], between: Affine) -> Passes:

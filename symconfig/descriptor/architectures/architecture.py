@@ -72,7 +72,7 @@ class Reading(Protocol):
 class Rule:
     """What a class makes of a few keys where no table of names can hold it, in both directions.
 
-    read: fills in fields. keys: that it reads. write: the inverse, for keys that asking the import does not find.
+    read: fills in fields. keys: that it reads. write: the inverse; without it no field follows from the keys alone.
     """
 
     read: Callable[[Reading], None]

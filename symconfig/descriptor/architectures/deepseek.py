@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule, Values
-from symconfig.descriptor.architectures.rules import NO_DENSE, SIGMOID, experts_at, particulars, scale
+from symconfig.descriptor.architectures.rules import NO_DENSE, SIGMOID, experts_at, particulars, scale, short
+from symconfig.descriptor.model import ModelDescriptor
 
 MLA = {"attention": "mla"}
 V3 = {**MLA, "experts.scoring_func": "sigmoid", "experts.e_score_correction_bias": True}
@@ -42,6 +44,15 @@ def _minicpm3(reader: Reading) -> None:
         fields["residual_multiplier"] = depth / layers**0.5
     if base is not None:
         fields["logits_multiplier"] = base / hidden
+
+
+def _minicpm3_keys(model: ModelDescriptor) -> dict[str, Any]:
+    keys: dict[str, Any] = {} if model.latent is None else {"v_head_dim": model.latent.v_head_dim}
+    if model.residual_multiplier is not None:
+        keys["scale_depth"] = short(model.residual_multiplier * model.num_hidden_layers**0.5)
+    if model.logits_multiplier is not None:
+        keys["dim_model_base"] = round(model.logits_multiplier * model.hidden_size)
+    return keys
 
 
 def _youtu(reader: Reading) -> None:
@@ -124,7 +135,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         },
         ignored=LATENT_IGNORED,
         rules=(
-            Rule(_longcat),
+            Rule(_longcat, (), lambda model: {"num_layers": model.num_hidden_layers // 2}),
             experts_at(lambda values, layers: [index % 2 == 0 for index in range(layers)]),
             particulars(
                 {}, {"mla_scale_q_lora": lengthened("q_lora_rank"), "mla_scale_kv_lora": lengthened("kv_lora_rank")}
@@ -136,13 +147,13 @@ ARCHITECTURES: dict[str, Architecture] = {
         ignored=LATENT_IGNORED,
         rules=(
             scale("embedding_multiplier", "scale_emb"),
-            Rule(_minicpm3, ("scale_depth", "dim_model_base", "v_head_dim")),
+            Rule(_minicpm3, ("scale_depth", "dim_model_base", "v_head_dim"), _minicpm3_keys),
         ),
     ),
     "youtu": Architecture(
         constants=MLA,
         ignored=(*LATENT_IGNORED, "embedding_initializer_range"),
-        rules=(Rule(_youtu, ("initializer_range",)),),
+        rules=(Rule(_youtu, ("initializer_range",), lambda model: {"initializer_range": model.initializer_range}),),
     ),
     "glm4_moe": Architecture(
         constants=SIGMOID,

@@ -42,6 +42,11 @@ def _minimax(reader: Reading) -> None:
         )
 
 
+def _hunyuan_keys(model: ModelDescriptor) -> Mapping[str, Any]:
+    sparse = model.experts
+    return {} if sparse is None else {"moe_topk": sparse.num_experts_per_tok, "num_experts": sparse.num_experts}
+
+
 def _hunyuan(reader: Reading) -> None:
     """Read moe_topk and num_experts, which may be lists with an entry for each layer; then all must be alike."""
     for key, field in (("moe_topk", "experts.num_experts_per_tok"), ("num_experts", "experts.num_experts")):
@@ -171,7 +176,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         constants={**NO_DENSE, "qk_norm": True, "experts.norm_topk_prob": True},
         names={"intermediate_size": (*_EXPERTS, _SHARED_WIDTH)},
         ignored=("eod_token_id",),
-        rules=(Rule(_hunyuan, ("moe_topk", "num_experts")),),
+        rules=(Rule(_hunyuan, ("moe_topk", "num_experts"), _hunyuan_keys),),
     ),
     "aria_text": Architecture(
         constants={**NO_DENSE, "experts.norm_topk_prob": False, "experts.softmax_after_topk": True},

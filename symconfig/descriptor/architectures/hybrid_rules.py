@@ -15,6 +15,7 @@ from symconfig.descriptor.architectures.architecture import (
     Rule,
     Values,
 )
+from symconfig.descriptor.architectures.rules import attention_scale_of
 from symconfig.descriptor.layers import Mlp
 
 if TYPE_CHECKING:
@@ -164,10 +165,11 @@ def _olmo(reader: Reading) -> None:
 
 
 def _nemotron_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return the type of each layer, of those without a mixer what they have alone."""
+    """Return the type of each layer, of those without a mixer what they have alone; and the shared expert's width."""
     alone = {Mlp.MOE: "moe", Mlp.DENSE: "mlp"}
-    kinds = model.kind_of_layer
-    return {"layer_types": [FULL if kind.attends else alone.get(kind.mlp, LINEAR) for kind in kinds]}
+    types = [FULL if kind.attends else alone.get(kind.mlp, LINEAR) for kind in model.kind_of_layer]
+    width = model.experts.shared_expert_intermediate_size if model.experts else None
+    return {"layer_types": types, **({"moe_shared_expert_intermediate_size": width} if width else {})}
 
 
 def expand(key: str) -> Rule:
@@ -183,12 +185,23 @@ def expand(key: str) -> Rule:
 
 
 only_scans = Rule(_only_scans)
-jamba = Rule(_jamba, ("expert_layer_period", "expert_layer_offset"))
-granite = Rule(
-    _granite, ("position_embedding_type", "num_local_experts", "num_experts_per_tok", "attention_multiplier")
+jamba = Rule(
+    _jamba,
+    ("expert_layer_period", "expert_layer_offset"),
+    lambda model: {} if model.experts else {"num_experts": 1},
 )
+granite = Rule(
+    _granite,
+    ("position_embedding_type", "num_local_experts", "num_experts_per_tok", "attention_multiplier"),
+    lambda model: {"attention_multiplier": attention_scale_of(model)},
+)
+
 bailing = Rule(_bailing, ("kda_safe_gate", "kda_lower_bound"), _bailing_keys)
 nemotron = Rule(_nemotron, ("hybrid_override_pattern", "moe_shared_expert_intermediate_size"), _nemotron_keys)
-lfm3 = Rule(_lfm3, ("use_attention_gate",))
-lfm2 = Rule(_lfm2, ("block_auto_adjust_ff_dim", "block_multiple_of", "block_ffn_dim_multiplier"))
+lfm3 = Rule(_lfm3, ("use_attention_gate",), lambda model: {"use_attention_gate": model.attention_gate == "head"})
+lfm2 = Rule(
+    _lfm2,
+    ("block_auto_adjust_ff_dim", "block_multiple_of", "block_ffn_dim_multiplier"),
+    lambda model: {"block_auto_adjust_ff_dim": False},
+)
 olmo = Rule(_olmo)

@@ -83,7 +83,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         layers=all_linear,
         blocks={LINEAR: _WKV},
         kinds={"attention_hidden_size": Kind.COUNT, "intermediate_size": Kind.COUNT},
-        rules=(Rule(_rwkv, ("intermediate_size",)),),
+        rules=(Rule(_rwkv, ("intermediate_size",), lambda model: {"intermediate_size": model.intermediate_size}),),
     ),
     "xlstm": Architecture(
         constants={"position": "none", "max_position_embeddings": UNLIMITED, "tie_word_embeddings": False},

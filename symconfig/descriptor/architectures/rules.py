@@ -158,7 +158,11 @@ def particulars(
             listed = [{"name": name, "value": value} for name, value in present.items()]
             reader.fields["particulars"] = [*reader.fields.get("particulars", ()), *listed]
 
-    return Rule(read, tuple(off))
+    def write(model: ModelDescriptor) -> dict[str, Any]:
+        stated = {one.name: one.value for one in model.particulars}
+        return {key: value for key, idle in off.items() if (value := stated.get(key, idle)) is not None}
+
+    return Rule(read, tuple(off), write)
 
 
 def experts_at(which: Callable[[Values, int], Sequence[bool]]) -> Rule:
@@ -177,7 +181,13 @@ def shared_experts(number: str) -> Rule:
         reader.fields["experts.shared_expert_intermediate_size"] = width * shared
         reader.key_of["experts.shared_expert_intermediate_size"] = number
 
-    return Rule(read, (number,))
+    def write(model: ModelDescriptor) -> dict[str, Any]:
+        sparse = model.experts
+        return (
+            {} if sparse is None else {number: sparse.shared_expert_intermediate_size // sparse.moe_intermediate_size}
+        )
+
+    return Rule(read, (number,), write)
 
 
 def _turned_channels(reader: Reading) -> None:

@@ -113,6 +113,7 @@ def _zamba2_keys(model: ModelDescriptor) -> dict[str, Any]:
         "use_shared_attention_adapter": shared.attention_rank > 0,
         "use_mem_rope": model.position is Position.ROPE,
         "add_bias_linear": model.mlp_bias,
+        "intermediate_size": model.intermediate_size,
     }
 
 

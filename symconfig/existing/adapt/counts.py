@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from posixpath import basename
 
 from symconfig.existing.adapt import words
-from symconfig.existing.adapt.draft import Draft, Meaning
+from symconfig.existing.adapt.draft import Draft, Meaning, Progress
 from symconfig.existing.adapt.outcome import Change, Unplaced
-from symconfig.existing.adapt.progress import Progress
 from symconfig.existing.launch.reading import Reading, Word
 from symconfig.existing.launch.text import Edit
 from symconfig.existing.launch.world import launcher_options

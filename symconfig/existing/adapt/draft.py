@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from symconfig.errors import SymconfigError
-from symconfig.existing.launch.reading import Reading, Word
+from symconfig.existing.adapt.outcome import Change, Unplaced
+from symconfig.existing.launch.reading import Reading, Setting, Word
 from symconfig.existing.launch.text import Edit, Text, edited
 
 # Reads the same configuration with these files' bytes instead of what the disk has.
@@ -57,18 +58,6 @@ class Meaning:
         if place >= len(places):
             return self
         return replace(self, settings=_other(self.settings, places[place], values))
-
-    def launched(self, index: int, now: str) -> Self:
-        """Return the configuration with another word of the launcher."""
-        old = self.launcher[index]
-        runs = (
-            replace(
-                run,
-                launcher=tuple(now if word == old and at == index else word for at, word in enumerate(run.launcher)),
-            )
-            for run in self.runs
-        )
-        return replace(self, launcher=(*self.launcher[:index], now, *self.launcher[index + 1 :]), runs=tuple(runs))
 
     def exported(self, name: str, value: str) -> Self:
         """Return the configuration with this variable for all runs, wherever it is given."""
@@ -151,3 +140,27 @@ class Draft:
             return Draft(self.read, self.read(files), files)
         except (SymconfigError, ValueError):  # it cannot be read any more, or the edits overlap
             return None
+
+    def index(self, setting: Setting) -> int:
+        return next(index for index, each in enumerate(self.reading.settings) if each is setting)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a configuration is on its way to a plan. draft: with every change so far in it."""
+
+    draft: Draft
+    changes: tuple[Change, ...] = ()
+    unplaced: tuple[Unplaced, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def went(self, draft: Draft, change: Change) -> Progress:
+        return replace(self, draft=draft, changes=(*self.changes, change))
+
+    def lacking(self, unplaced: Unplaced) -> Progress:
+        if any((item.option, item.now) == (unplaced.option, unplaced.now) for item in self.unplaced):
+            return self
+        return replace(self, unplaced=(*self.unplaced, unplaced))
+
+    def noted(self, note: str) -> Progress:
+        return self if note in self.notes else replace(self, notes=(*self.notes, note))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from symconfig.existing.launch.reading import Piece, Setting, Word
+from symconfig.existing.launch.reading import Setting
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Run
 
@@ -166,7 +166,7 @@ def _wishes(now: Namespace, wanted: Namespace, family: Family) -> Iterator[Wish]
             continue
         goal, have = wanted.setting(dest), having(now, dest)
         if goal is not None:
-            yield Wish(dest, goal.name, tuple(word.text for word in goal.values))
+            yield Wish(dest, goal.name, goal.texts)
         elif have is not None:
             yield Wish(dest, have.name, None)
 
@@ -202,10 +202,5 @@ def in_their_way(wanted: Sequence[Setting], now: Namespace) -> tuple[Setting, ..
     each, rest = divmod(layers, int(stages.values[0].text) * int(pp.values[0].text))
     if rest:
         return tuple(wanted)
-    return tuple(setting_like(BY_LAYERS, (str(each),), setting) if setting is stages else setting for setting in wanted)
-
-
-def setting_like(name: str, values: Sequence[str], like: Setting) -> Setting:
-    """Return another option in the place of this one."""
-    words = tuple(Word((Piece(text),), like.place) for text in values)
-    return Setting(name, name, words, like.place)
+    own = replace(stages.like(BY_LAYERS, str(each)), spelled=BY_LAYERS)
+    return tuple(own if setting is stages else setting for setting in wanted)

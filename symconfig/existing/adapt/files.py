@@ -7,10 +7,9 @@ from typing import Protocol
 
 from symconfig.errors import InputError, Problem
 from symconfig.existing.adapt import deepspeed, learned, megatron
-from symconfig.existing.adapt.draft import Draft
+from symconfig.existing.adapt.draft import Draft, Progress
 from symconfig.existing.adapt.names import numbers, numbers_of, stale
 from symconfig.existing.adapt.outcome import Adapted, Flaw, Stale
-from symconfig.existing.adapt.progress import Progress
 from symconfig.existing.adapt.runs import noted
 from symconfig.existing.launch.dialects import openrlhf, slime
 from symconfig.existing.launch.dialects.verl import FORMAT

@@ -9,12 +9,13 @@ from typing import Self
 from symconfig.errors import InputError
 from symconfig.existing.adapt.families import DECIDED, FAMILIES, Family, in_their_way, unequal
 from symconfig.existing.adapt.outcome import Unplaced
-from symconfig.existing.launch.reading import Piece, Reading, Setting, Word
-from symconfig.existing.launch.text import Place, Text
+from symconfig.existing.launch.reading import Reading, Setting
+from symconfig.existing.launch.text import Place
 from symconfig.existing.recover.megatron import run
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Run
 from symconfig.existing.recover.supplied import Supplied
+from symconfig.existing.recover.words import settings
 from symconfig.frameworks.megatron import flags
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron
@@ -39,7 +40,8 @@ class Goal:
     @classmethod
     def of(cls, plan: Plan, reading: Reading) -> Self:
         table = flags.flags(megatron.version(plan))
-        return cls(plan, table, in_their_way(_settings(plan), Namespace(reading.settings, table)))
+        words = [word for group in megatron.groups(plan) for option in group.options for word in option]
+        return cls(plan, table, in_their_way(settings(words, "plan.json"), Namespace(reading.settings, table)))
 
     @property
     def wanted(self) -> Namespace:
@@ -71,7 +73,7 @@ class Goal:
             flag = self.table.flags.get(setting.name)
             if flag is None or flag.dest not in DECIDED:
                 continue
-            why = next((word.unknown for word in setting.values if word.unknown), None)
+            why = setting.unknown
             if why is None and flag.kind == "store" and (not setting.values or flag.nargs in ("+", "*")):
                 why = _cut_off(setting, reading)
             if why is not None:
@@ -88,7 +90,7 @@ class Goal:
         goal = self.wanted.setting(dest)
         if goal is None:
             return Hidden(dest, Unplaced(name, None, why, place))
-        return Hidden(dest, Unplaced(goal.name, " ".join(word.text for word in goal.values), why, place))
+        return Hidden(dest, Unplaced(goal.name, goal.text, why, place))
 
     def differing(self, names: Namespace, gpus: int) -> list[Family]:
         """Return the families that mean something else than the plan. Where the options mean nothing together, as
@@ -122,15 +124,3 @@ def _cut_off(setting: Setting, reading: Reading) -> str | None:
             if not between.replace(b"\\", b"").strip(b" \t\r\n\"'"):
                 return item.why
     return None
-
-
-def _settings(plan: Plan) -> tuple[Setting, ...]:
-    """Return the plan's options as a configuration of its own."""
-    place = Text("plan.json", b"").place(0, 0)
-    return tuple(_setting(option, place) for group in megatron.groups(plan) for option in group.options)
-
-
-def _setting(option: tuple[str, ...], place: Place) -> Setting:
-    name, joined, value = option[0].partition("=")
-    values = (value,) if joined else option[1:]
-    return Setting(name, name, tuple(Word((Piece(each),), place) for each in values), place, bool(joined))

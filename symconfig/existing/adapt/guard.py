@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from symconfig.existing.adapt.draft import Draft, Meaning
+from symconfig.existing.adapt.draft import Draft, Meaning, Progress
 from symconfig.existing.adapt.outcome import Change, Unplaced
-from symconfig.existing.adapt.progress import Progress
 from symconfig.existing.launch.text import Edit, Place
 
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 from symconfig.existing.adapt import guard, words
 from symconfig.existing.adapt.counts import counted
-from symconfig.existing.adapt.draft import Draft
+from symconfig.existing.adapt.draft import Draft, Progress
 from symconfig.existing.adapt.outcome import Change, Unplaced
-from symconfig.existing.adapt.progress import Progress
 from symconfig.existing.launch.reading import Word
 from symconfig.existing.launch.text import Edit, Place
 from symconfig.format import several

@@ -8,9 +8,8 @@ from itertools import chain
 
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.existing.adapt import words
-from symconfig.existing.adapt.draft import Draft
+from symconfig.existing.adapt.draft import Draft, Progress
 from symconfig.existing.adapt.outcome import Change, Flaw, Unplaced
-from symconfig.existing.adapt.progress import Progress
 from symconfig.existing.adapt.ways import behind_equals
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.launch.reading import Reading, Setting

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from symconfig.errors import InputError
 from symconfig.existing.adapt import launcher
 from symconfig.existing.adapt.companions import demanded
-from symconfig.existing.adapt.draft import Draft
+from symconfig.existing.adapt.draft import Draft, Progress
 from symconfig.existing.adapt.families import DECIDED, FAMILIES, Family, Wish, having, wishes
 from symconfig.existing.adapt.goal import Goal
 from symconfig.existing.adapt.mending import mended
-from symconfig.existing.adapt.outcome import Change, Flaw, Unplaced
-from symconfig.existing.adapt.progress import Progress
+from symconfig.existing.adapt.outcome import Flaw, Unplaced
 from symconfig.existing.adapt.repairs import repairs
 from symconfig.existing.adapt.runs import apart, why_apart
 from symconfig.existing.adapt.same import check
-from symconfig.existing.adapt.ways import granted
+from symconfig.existing.adapt.ways import change, granted
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Run
@@ -97,8 +95,7 @@ def _demanded(progress: Progress, goal: Goal, before: Namespace) -> Progress:
             place = None if setting is None else setting.place
             progress = progress.lacking(Unplaced(wish.option, wish.now, demand.why, place))
         else:
-            change = _change(wish, setting, before, goal.names(after.reading))
-            progress = progress.went(after, replace(change, why=demand.why))
+            progress = progress.went(after, change(wish, setting, before, goal.names(after.reading), demand.why))
     return progress
 
 
@@ -111,7 +108,7 @@ def _recipe(progress: Progress, goal: Goal) -> Progress:
     for setting in goal.settings if recipe is not None else ():
         dest = goal.dest(setting)
         if dest is not None and dest in DECIDED and having(names, dest) is None and setting.name not in unplaced:
-            text = " ".join((setting.name, *(word.text for word in setting.values)))
+            text = f"{setting.name} {setting.text}".rstrip()
             progress = progress.noted(f"The plan has {text}; here it is up to the recipe, which is not read.")
     off = [
         _option(goal, family)
@@ -155,25 +152,9 @@ def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Pr
             why = hidden or _why(setting, progress.draft.reading)
             progress = progress.lacking(Unplaced(wish.option, wish.now, why, place))
         else:
-            progress = progress.went(after, _change(wish, setting, before, goal.names(after.reading)))
+            progress = progress.went(after, change(wish, setting, before, goal.names(after.reading)))
             progress = _cut_loose(progress, setting, having(goal.names(after.reading), wish.dest))
     return progress
-
-
-def _change(wish: Wish, setting: Setting | None, before: Namespace, after: Namespace) -> Change:
-    """Return a change. What was there lies where it was before anything was changed; what is new, where it is now."""
-    if setting is None:
-        new = after.setting(wish.dest)
-        assert new is not None, "an option that was added has been read"
-        return Change(wish.option, None, wish.now, new.place)
-    gone = wish.values is None or not setting.values
-    first = having(before, wish.dest)
-    return Change(
-        setting.name,
-        " ".join(word.text for word in setting.values),
-        None if gone else wish.now,
-        (first or setting).place,
-    )
 
 
 def _cut_loose(progress: Progress, was: Setting | None, now: Setting | None) -> Progress:
@@ -224,7 +205,7 @@ def _checked(progress: Progress, goal: Goal, families: Collection[Family]) -> Pr
         names_now = goal.names(progress.draft.reading)
         there = next((each for dest in family.dests if (each := having(names_now, dest)) is not None), None)
         if options:
-            now = " ".join(word.text for word in options[0].values)
+            now = options[0].text
             progress = progress.lacking(
                 Unplaced(
                     options[0].name,

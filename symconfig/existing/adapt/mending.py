@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from symconfig.existing.adapt.draft import Draft
+from symconfig.existing.adapt.draft import Draft, Progress
 from symconfig.existing.adapt.inspect import Inspection, inspect
 from symconfig.existing.adapt.outcome import Flaw
-from symconfig.existing.adapt.progress import Progress
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.rules.rule import Finding
 from symconfig.plans.plan import Plan

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 from symconfig.existing.adapt.companions import TOUCHED
+from symconfig.existing.adapt.draft import Progress
 from symconfig.existing.adapt.families import Wish, having
 from symconfig.existing.adapt.goal import Goal
 from symconfig.existing.adapt.launcher import unset
 from symconfig.existing.adapt.mending import because
-from symconfig.existing.adapt.outcome import Change
-from symconfig.existing.adapt.progress import Progress
-from symconfig.existing.adapt.ways import granted
+from symconfig.existing.adapt.ways import change, granted
 from symconfig.existing.launch.reading import Setting
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.rules.rule import Finding
@@ -35,7 +33,7 @@ def repairs(progress: Progress, goal: Goal, finding: Finding) -> Iterator[Progre
         for wish in dict.fromkeys(_wishes(dest, setting, finding, goal)):
             after = granted(progress.draft, names, wish)
             if after is not None:
-                yield progress.went(after, _change(wish, setting, goal.names(after.reading), why))
+                yield progress.went(after, change(wish, setting, names, goal.names(after.reading), why))
 
 
 def _dests(finding: Finding, names: Namespace) -> tuple[str, ...]:
@@ -58,7 +56,7 @@ def _dests(finding: Finding, names: Namespace) -> tuple[str, ...]:
 def _wishes(dest: str, setting: Setting | None, finding: Finding, goal: Goal) -> Iterator[Wish]:
     planned, flags = goal.wanted.setting(dest), goal.table.flags
     if planned is not None:
-        yield Wish(dest, planned.name, tuple(word.text for word in planned.values))
+        yield Wish(dest, planned.name, planned.texts)
     elif setting is not None:
         yield Wish(dest, setting.name, None)
     problem = finding.problem
@@ -72,13 +70,3 @@ def _wishes(dest: str, setting: Setting | None, finding: Finding, goal: Goal) ->
         for word in re.split(r",? or |, ", problem.need or ""):
             if word in flag.choices or (flag.type == "int" and word.isdecimal()):
                 yield Wish(dest, name, (word,))
-
-
-def _change(wish: Wish, setting: Setting | None, after: Namespace, why: str) -> Change:
-    if setting is None:
-        new = having(after, wish.dest)
-        assert new is not None, "an option that was added has been read"
-        return Change(wish.option, None, wish.now, new.place, why)
-    was = " ".join(word.text for word in setting.values)
-    gone = wish.values is None or not setting.values
-    return replace(Change(setting.name, was, None if gone else wish.now, setting.place), why=why)

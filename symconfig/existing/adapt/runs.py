@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from symconfig.existing.adapt.draft import Progress
 from symconfig.existing.adapt.families import DECIDED
-from symconfig.existing.adapt.progress import Progress
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.launch.text import Edit
 from symconfig.frameworks.megatron.flags import FlagTable
@@ -78,14 +78,10 @@ def noted(progress: Progress) -> Progress:
 
 def alike(reading: Reading, setting: Setting) -> tuple[Setting, ...]:
     """Return the option, and the same one of the other runs."""
-    words = [word.text for word in setting.values]
+    words = setting.texts
     same = (
         next(
-            (
-                each
-                for each in reversed(run.settings)
-                if each.name == setting.name and [word.text for word in each.values] == words
-            ),
+            (each for each in reversed(run.settings) if each.name == setting.name and each.texts == words),
             None,
         )
         for run in reading.runs

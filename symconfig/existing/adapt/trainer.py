@@ -9,10 +9,9 @@ from typing import Any
 
 from symconfig.descriptor.document import KeyPath
 from symconfig.existing.adapt import trees, words
-from symconfig.existing.adapt.draft import Meaning
+from symconfig.existing.adapt.draft import Meaning, Progress
 from symconfig.existing.adapt.outcome import Change, Unplaced
-from symconfig.existing.adapt.progress import Progress
-from symconfig.existing.launch.reading import Reading, Setting, Tree
+from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.launch.text import Edit
 from symconfig.existing.recover.arguments import TRUE, Arguments, plain
 from symconfig.existing.recover.deepspeed import LLAMAFACTORY, RECOMPUTE, RECOMPUTE_OFF
@@ -67,33 +66,30 @@ def valued(progress: Progress, name: str, now: str) -> Progress:
     draft = progress.draft
     setting = Arguments(draft.reading.settings).find(name)
     assert setting is not None, "it has been asked for"
-    words = [word.text for word in setting.values]
-    if words == [now] or (_boolean(now) and (words[0].lower() if words else "") in TRUE and now == "True"):
+    words = setting.texts
+    if words == (now,) or (_boolean(now) and (words[0].lower() if words else "") in TRUE and now == "True"):
         return progress
-    index = next(index for index, each in enumerate(draft.reading.settings) if each is setting)
-    gone = not words and now == "False"
-    goal = draft.meaning.setting(index, None if gone else (_like(words, now),))
-    after = draft.tried(_ways(progress, setting, None if gone else _like(words, now)), goal.__eq__)
+    spelled = None if not words and now == "False" else _like(words, now)
+    goal = draft.meaning.setting(draft.index(setting), None if spelled is None else (spelled,))
+    after = draft.tried(_ways(progress, setting, spelled), goal.__eq__)
     if after is None:
         why = "to write it there would change something else as well"
         return progress.lacking(Unplaced(setting.spelled, now, why, setting.place))
-    return progress.went(
-        after, Change(setting.spelled, " ".join(words), None if gone else _like(words, now), setting.place)
-    )
+    return progress.went(after, Change(setting.spelled, setting.text, spelled, setting.place))
 
 
 def _boolean(text: str) -> bool:
     return text in ("True", "False")
 
 
-def _like(words: list[str], now: str) -> str:
+def _like(words: tuple[str, ...], now: str) -> str:
     """Return a boolean in the letters of the one that stands there."""
     return now.lower() if _boolean(now) and words and words[0].islower() else now
 
 
 def _ways(progress: Progress, setting: Setting, now: str | None) -> Iterator[tuple[Edit, ...]]:
     draft = progress.draft
-    tree = _tree(draft.reading, setting)
+    tree = draft.reading.tree_at(setting.place)
     if tree is not None and setting.values:
         path = trees.path_at(tree, setting.values[0].place)
         if path is not None:
@@ -102,12 +98,6 @@ def _ways(progress: Progress, setting: Setting, now: str | None) -> Iterator[tup
         yield from words.removed(setting, draft.texts)
     elif len(setting.values) == 1:
         yield from words.changed(setting.values[0], now, draft.texts)
-
-
-def _tree(reading: Reading, setting: Setting) -> Tree | None:
-    """Return the YAML that the argument stands in."""
-    tree = reading.tree
-    return tree if tree is not None and tree.text.file == setting.place.file else None
 
 
 def _data(text: str) -> Any:
@@ -140,7 +130,7 @@ def _gained(before: Meaning, name: str, value: str, after: Meaning) -> bool:
 
 
 def _after(progress: Progress, anchor: Setting, name: str, value: str) -> Iterator[tuple[Edit, ...]]:
-    tree = _tree(progress.draft.reading, anchor)
+    tree = progress.draft.reading.tree_at(anchor.place)
     if tree is None:
         yield from words.added(anchor, (f"--{name}", value), progress.draft.texts)
         return

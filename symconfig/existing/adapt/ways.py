@@ -11,9 +11,10 @@ from symconfig.existing.adapt import trees, words
 from symconfig.existing.adapt.companions import COMPANIONS
 from symconfig.existing.adapt.draft import Draft, Meaning
 from symconfig.existing.adapt.families import FAMILIES, Wish, having, neighbours
+from symconfig.existing.adapt.outcome import Change
 from symconfig.existing.adapt.runs import alike, together
-from symconfig.existing.launch.reading import Setting, Tree
-from symconfig.existing.launch.text import Edit, Place
+from symconfig.existing.launch.reading import Setting
+from symconfig.existing.launch.text import Edit
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.frameworks.megatron.flags import Value, parsed
 from symconfig.render.files import sh
@@ -56,10 +57,21 @@ def granted(draft: Draft, names: Namespace, wish: Wish) -> Draft | None:
     return _changed(draft, names, setting, wish)
 
 
+def change(wish: Wish, setting: Setting | None, before: Namespace, after: Namespace, why: str = "") -> Change:
+    """Return a change. What was there lies where it was before anything was changed; what is new, where it is now."""
+    if setting is None:
+        new = after.setting(wish.dest)
+        assert new is not None, "an option that was added has been read"
+        return Change(wish.option, None, wish.now, new.place, why)
+    gone = wish.values is None or not setting.values
+    first = having(before, wish.dest) or setting
+    return Change(setting.name, setting.text, None if gone else wish.now, first.place, why)
+
+
 def _changed(draft: Draft, names: Namespace, setting: Setting, wish: Wish) -> Draft | None:
     values = wish.values or ()
-    goal = draft.meaning.setting(_index(draft, setting), values)
-    tree = _tree(draft, setting.values[0].place)
+    goal = draft.meaning.setting(draft.index(setting), values)
+    tree = draft.reading.tree_at(setting.values[0].place)
     if tree is not None:
         path = trees.path_at(tree, setting.values[0].place)
         ways = trees.changed(tree, path, _data(names, wish)) if path is not None else iter(())
@@ -86,8 +98,8 @@ def _all_values(draft: Draft, setting: Setting, values: Sequence[str]) -> Iterat
 
 
 def _without(draft: Draft, setting: Setting) -> Draft | None:
-    goal = draft.meaning.setting(_index(draft, setting), None)
-    tree = _tree(draft, setting.place)
+    goal = draft.meaning.setting(draft.index(setting), None)
+    tree = draft.reading.tree_at(setting.place)
     if tree is None:
         ways = together([words.removed(each, draft.texts) for each in alike(draft.reading, setting)])
     else:
@@ -101,7 +113,7 @@ def _off(draft: Draft, names: Namespace, setting: Setting, wish: Wish) -> Draft 
     defaults behind it.
     """
     value = None if names.table.flags[setting.name].kind == "store" else False
-    tree = _tree(draft, setting.place)
+    tree = draft.reading.tree_at(setting.place)
     if tree is not None:
         path = trees.path_at(tree, setting.place)
         ways = trees.changed(tree, path, value) if path else iter(())
@@ -145,7 +157,7 @@ def _added(draft: Draft, names: Namespace, wish: Wish) -> Draft | None:
 
 def _after(draft: Draft, names: Namespace, anchor: Setting, wish: Wish) -> Iterator[tuple[Edit, ...]]:
     """Yield a new option behind another one, as that is spelled: an option, an override, a key of YAML."""
-    tree = _tree(draft, anchor.place)
+    tree = draft.reading.tree_at(anchor.place)
     path = trees.path_at(tree, anchor.place) if tree is not None else None
     if tree is not None and path:
         key = wish.option if str(path[-1]).startswith("-") else _key(draft, wish.dest)
@@ -193,19 +205,9 @@ def _data(names: Namespace, wish: Wish) -> bool | int | float | str | list[Value
     """Return the wish as YAML has it: typed; a switch is true, one that switches off is false."""
     flag = names.table.flags[wish.option]
     value = parsed(flag, wish.values or (), wish.option)
-    if isinstance(value, tuple):
-        return list(value) if len(value) != 1 else _one(value[0])
-    return value
-
-
-def _one(value: Value) -> bool | int | float | str | list[Value] | None:
+    if isinstance(value, tuple) and len(value) == 1:
+        value = value[0]
     return list(value) if isinstance(value, tuple) else value
-
-
-def _tree(draft: Draft, place: Place) -> Tree | None:
-    """Return the tree that stands there, where it is one."""
-    tree = draft.reading.tree
-    return tree if tree is not None and tree.text.file == place.file else None
 
 
 def _anchors(draft: Draft, names: Namespace, wish: Wish) -> Sequence[Setting]:
@@ -215,7 +217,3 @@ def _anchors(draft: Draft, names: Namespace, wish: Wish) -> Sequence[Setting]:
     sections = draft.reading.format == "overrides"
     anchors = [setting for dest in neighbours(wish.dest, sections, EVERY) if (setting := names.setting(dest))]
     return [*anchors[:MOST_ANCHORS], *(() if sections else draft.reading.settings[-1:])]
-
-
-def _index(draft: Draft, setting: Setting) -> int:
-    return next(index for index, each in enumerate(draft.reading.settings) if each is setting)

@@ -10,9 +10,10 @@ from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects.documents import dialect_of
 from symconfig.existing.launch.dialects.override import is_override
+from symconfig.existing.launch.json_tree import parse_json
 from symconfig.existing.launch.reading import Tree
 from symconfig.existing.launch.text import Text
-from symconfig.existing.launch.tree import parse_json, parse_yaml
+from symconfig.existing.launch.yaml_tree import parse_yaml
 
 # Top-level keys by which data are DeepSpeed's (deepspeed/runtime/constants.py has many more): one of its own, or of
 # those that other programs have too, one that is a section.

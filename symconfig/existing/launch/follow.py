@@ -298,7 +298,7 @@ def _sections_file(reading: Reading, around: Around, program: str) -> tuple[Tree
             base = base.relative_to(around.folder)
         path = str(base / name.values[-1].text)
         spelled = path if path.endswith((".yaml", ".yml")) else path + ".yaml"
-        word = Word((Piece(spelled),), name.values[-1].place)
+        word = Word.of(spelled, name.values[-1].place)
         file = replace(name, values=(word,))
     elif name is not None:
         return None, (_dark(name, "its folder or its name is not known"),)
@@ -317,7 +317,7 @@ def _group_file(reading: Reading, around: Around, program: str) -> Tree | None:
         return None
     below = Path("conf", setting.name, setting.values[0].text + ".yaml")
     for name in (str(Path(program, below)), str(Path(Path(program).name, below))):
-        tree = _tree(replace(setting, values=(Word((Piece(name),), setting.place),)), around, reading.texts)
+        tree = _tree(replace(setting, values=(Word.of(name, setting.place),)), around, reading.texts)
         if isinstance(tree, Tree):
             return tree
     return None

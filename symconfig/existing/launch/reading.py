@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 from symconfig.descriptor.document import KeyPath, dotted
 from symconfig.errors import Problem
@@ -59,6 +59,11 @@ class Word:
     def text(self) -> str:
         return "".join(piece.text for piece in self.pieces)
 
+    @classmethod
+    def of(cls, text: str, place: Place, *, literal: bool = False) -> Self:
+        """Make a word whose text is known. literal: it stands there so; else nowhere."""
+        return cls((Piece(text, place if literal else None),), place)
+
     def after(self, count: int) -> Word:
         """Return it without its first characters."""
         pieces: list[Piece] = []
@@ -95,6 +100,24 @@ class Setting:
         """Return what a person calls it: an option by its name, a key by its path."""
         option = self.spelled.rpartition(".")[2]
         return option if option.startswith("--") else self.spelled
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return tuple(word.text for word in self.values)
+
+    @property
+    def text(self) -> str:
+        """Return its values, as one text."""
+        return " ".join(self.texts)
+
+    @property
+    def unknown(self) -> str | None:
+        """Return why one of its values is not known."""
+        return next((word.unknown for word in self.values if word.unknown), None)
+
+    def like(self, name: str, *values: str) -> Self:
+        """Return another option in the place of this one."""
+        return replace(self, name=name, values=tuple(Word.of(value, self.place) for value in values), joined=False)
 
     def problem(self, what: str, **words: str | None) -> Problem:
         """Return a Problem about this option, where it stands. words: its got, need and hint."""
@@ -283,6 +306,10 @@ class Reading:
     def dark(self) -> bool:
         """Tell whether something was not understood on which the training may depend."""
         return any(item.matters for item in self.unread)
+
+    def tree_at(self, place: Place) -> Tree | None:
+        """Return the tree that stands there, where it is one."""
+        return self.tree if self.tree is not None and self.tree.text.file == place.file else None
 
     def words(self) -> Iterator[tuple[str, Word]]:
         """Yield the values that are given, each under the name of what has it: an option of the program or of its

@@ -47,9 +47,8 @@ class Arguments:
         setting = self.find(*names)
         if setting is None:
             return None
-        dark = next((word.unknown for word in setting.values if word.unknown), None)
-        if dark:
-            self._wrong(setting, f"its value {dark}")
+        if setting.unknown:
+            self._wrong(setting, f"its value {setting.unknown}")
             return None
         return setting.values[0].text if setting.values else ""
 

@@ -13,7 +13,7 @@ from symconfig.existing.launch.reading import Reading, Tree
 from symconfig.existing.recover import megatron_deepspeed
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed_auto import filled, uses_trainer
-from symconfig.existing.recover.deepspeed_batch import Grid, Sizes, of_one_node, sizes
+from symconfig.existing.recover.deepspeed_batch import Grid, of_one_node, sizes
 from symconfig.existing.recover.deepspeed_model import described
 from symconfig.existing.recover.deepspeed_optimizer import stepped
 from symconfig.existing.recover.run import Assumed, Run
@@ -24,10 +24,10 @@ from symconfig.frameworks.deepspeed.keys import AUTO
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.frameworks.deepspeed.zero import gradient_bytes_of, precision_of, section, switches, zero_of
 from symconfig.frameworks.optimizers import stepping
-from symconfig.graph.operator import LAYER
 from symconfig.plans.choices import Precision
 from symconfig.plans.degrees import Degrees
-from symconfig.plans.plan import Options, Overlap, Recompute, Target
+from symconfig.plans.plan import Batch, Options, Overlap, Recompute, Target
+from symconfig.plans.sketch import plain_options
 from symconfig.solve.configuration import Configuration
 
 Json = dict[str, Any]
@@ -105,9 +105,6 @@ class _Reader:
         problems += arguments.problems
         if problems or model is None or batch is None or length is None:
             raise InputError(list(dict.fromkeys(problems)))
-        configuration = _configuration(
-            config, batch, grid=grid, experts=experts, length=length, precision=precision, recompute=recompute
-        )
         switched_on = switches(
             zero_of(config),
             gradient_bytes_of(config),
@@ -116,14 +113,13 @@ class _Reader:
         )
         optimizer, taken = stepped(config, arguments)
         framework = stepping(switched(DEEPSPEED, self.cluster.gpu.architecture, switched_on), optimizer)
-        return Run(
-            Target("deepspeed", DEEPSPEED_RELEASE),
-            model,
-            replace(configuration, framework=framework),
-            _options(config, configuration, recompute, model.model),
-            (*assumed, *guessed, *taken),
-            optimizer,
-        )
+        dp = batch.gpus // (grid.tensor * grid.sequence)
+        degrees = Degrees(tp=grid.tensor, pp=1, vpp=1, cp=grid.sequence, ep=experts, etp=1, dp=dp)
+        whole = Batch(batch.micro, batch.micro * batch.steps * dp, batch.steps, length)
+        target = Target("deepspeed", DEEPSPEED_RELEASE)
+        options = _options(config, degrees, precision, recompute, model.model)
+        configuration = Configuration.with_options(target, degrees, whole, options, framework)
+        return Run(target, model, configuration, options, (*assumed, *guessed, *taken), optimizer)
 
     def _precision(self, config: Json) -> tuple[Precision, tuple[Assumed, ...]]:
         """Return bf16 or fp16. A bare JSON whose precision is "auto" runs as the GPU can."""
@@ -153,34 +149,15 @@ class _Reader:
         return 1
 
 
-def _configuration(
-    config: Json, batch: Sizes, grid: Grid, experts: int, length: int, precision: Precision, recompute: Recompute
-) -> Configuration:
-    zero, dp = zero_of(config), batch.gpus // (grid.tensor * grid.sequence)
-    return Configuration(
-        degrees=Degrees(tp=grid.tensor, pp=1, vpp=1, cp=grid.sequence, ep=experts, etp=1, dp=dp),
-        micro=batch.micro,
-        global_batch=batch.micro * batch.steps * dp,
-        seq_length=length,
-        precision=precision,
-        cp_comm="a2a" if grid.sequence > 1 else "p2p",
-        modules=frozenset({LAYER}) if recompute.granularity == "full" else frozenset(),
-        block_layers=recompute.num_layers or 0 if recompute.method == "block" else 0,
-        zero=zero.stage,
-        backend="deepspeed",
-        version=DEEPSPEED_RELEASE,
-        offload=zero.offload,
-    )
-
-
-def _options(config: Json, c: Configuration, recompute: Recompute, model: ModelDescriptor) -> Options:
-    zero, replicated = zero_of(config), c.degrees.dp * c.degrees.cp > 1
-    return Options(
-        sequence_parallel=False,
+def _options(
+    config: Json, degrees: Degrees, precision: Precision, recompute: Recompute, model: ModelDescriptor
+) -> Options:
+    zero, replicated = zero_of(config), degrees.dp * degrees.cp > 1
+    return replace(
+        plain_options(precision, experts=model.experts is not None),
         recompute=recompute,
         zero_stage=zero.stage,
-        precision=c.precision,
-        cp_comm="a2a" if c.degrees.cp > 1 else None,
+        cp_comm="a2a" if degrees.cp > 1 else None,
         overlap=Overlap(
             grad_reduce=replicated and (zero.overlap or zero.stage == 0),
             param_gather=replicated and zero.stage > 0 and (zero.prefetch or zero.stage < 3),
@@ -188,15 +165,8 @@ def _options(config: Json, c: Configuration, recompute: Recompute, model: ModelD
             pp_p2p=False,
         ),
         optimizer_offload=zero.offload.optimizer,
-        activation_offload=False,
         param_offload=zero.offload.weights,
-        pipeline_layout=None,
-        account_for_embedding=False,
-        account_for_loss=False,
-        microbatch_group_size=None,
-        moe_dispatcher="alltoall" if model.experts else None,
         grad_bytes=gradient_bytes_of(config),
-        schedule="none",
     )
 
 

@@ -67,7 +67,7 @@ def _base(reading: Reading, arguments: Arguments, supplied: Supplied) -> tuple[M
     if reading.model_config is not None:
         return load_model(str(Path(reading.model_config).absolute())), []
     named = arguments.find(*NAMES)
-    dark = next((word.unknown for word in named.values if word.unknown), None) if named is not None else None
+    dark = named.unknown if named is not None else None
     if dark:
         raise InputError(Arguments.problem(named, f"its value {dark}", hint="--model M"))
     given = arguments.text(*NAMES)

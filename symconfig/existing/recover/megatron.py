@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from symconfig.cost.stages import Offload
+from symconfig.cost.framework import Framework
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import Optimizer
@@ -24,9 +24,9 @@ from symconfig.frameworks.megatron import hybrid, options
 from symconfig.frameworks.megatron.flags import Value
 from symconfig.frameworks.megatron.optimizer import optimizer
 from symconfig.frameworks.megatron.optimizer_constraints import MUON_SINCE
-from symconfig.graph.operator import LAYER
+from symconfig.plans.choices import ZeroStage
 from symconfig.plans.degrees import Degrees
-from symconfig.plans.plan import Options, Overlap, Recompute, Target
+from symconfig.plans.plan import Batch, Options, Overlap, Recompute, Target
 from symconfig.render.megatron_run import offloaded_modules
 from symconfig.solve.configuration import Configuration
 
@@ -136,42 +136,26 @@ class Reader:
         shape = options.Shape(zero, width, dp * cp, pp, vpp, descriptor.latent is not None)
         framework = options.behaviour(names, self.cluster.gpu.architecture, overlap, shape)
         experts = descriptor.experts is not None
-        recompute = _of_layers(options.recomputed(names), descriptor)
-        configuration = Configuration(
-            degrees=Degrees(
-                tp=tp,
-                pp=pp,
-                vpp=vpp,
-                cp=cp,
-                ep=names.whole("expert_model_parallel_size") if experts else 1,
-                etp=names.whole("expert_tensor_parallel_size", tp) if experts else 1,
-                dp=dp,
-            ),
-            micro=names.whole("micro_batch_size"),
-            global_batch=self._global(dp),
-            seq_length=self._seq_length(),
-            precision=options.precision(names) or "bf16",
-            sequence_parallel=bool(names["sequence_parallel"]) and tp > 1,
-            cp_comm=_cp_comm(names),
-            modules=_modules(recompute),
-            block_layers=recompute.num_layers or 0 if recompute.method == "block" else 0,
-            zero=zero,
-            framework=framework,
-            ends_as_layers=pipeline.ends_as_layers,
-            layout=pipeline.layout or "",
-            activation_offload=bool(names["fine_grained_activation_offloading"]),
-            first_layers=pipeline.first_layers,
-            last_layers=pipeline.last_layers,
-            backend="megatron",
-            version=names.table.version,
-            uniform_layers=recompute.num_layers or 1 if recompute.method == "uniform" else 1,
-            offload=Offload(_offloaded(names)),
+        degrees = Degrees(
+            tp=tp,
+            pp=pp,
+            vpp=vpp,
+            cp=cp,
+            ep=names.whole("expert_model_parallel_size") if experts else 1,
+            etp=names.whole("expert_tensor_parallel_size", tp) if experts else 1,
+            dp=dp,
         )
+        micro, whole = names.whole("micro_batch_size"), self._global(dp)
+        batch = Batch(micro, whole, whole // (micro * dp), self._seq_length())
+        recompute = _of_layers(options.recomputed(names), descriptor)
+        target = Target("megatron", names.table.version)
+        said = _options(names, degrees, framework, pipeline, recompute, overlap, zero, width)
+        configuration = Configuration.with_options(target, degrees, batch, said, framework)
         return Run(
-            Target("megatron", names.table.version),
+            target,
             model,
             configuration,
-            _options(names, configuration, pipeline, recompute, overlap, width),
+            said,
             optimizer=optimizer(names) or Optimizer(),
             assumed=(*self._impossible(descriptor, pipeline, pp), *self._assumed(descriptor, configuration, dp)),
         )
@@ -224,13 +208,6 @@ def _of_layers(recompute: Recompute, model: ModelDescriptor) -> Recompute:
     return replace(recompute, num_layers=-(-recompute.num_layers // parts))
 
 
-def _modules(recompute: Recompute) -> frozenset[str]:
-    """Return the modules as the planner holds them: whole layers, of a block only where it counts them."""
-    if recompute.granularity == "full":
-        return frozenset({LAYER})
-    return frozenset(recompute.modules)
-
-
 def _offloaded(names: Mapping[str, Value]) -> float:
     """Share of the optimizer state in host memory."""
     share = names.get("optimizer_offload_fraction")
@@ -247,32 +224,34 @@ def _cp_comm(names: Mapping[str, Value]) -> Any:
 
 def _options(
     names: Mapping[str, Value],
-    c: Configuration,
+    degrees: Degrees,
+    framework: Framework,
     pipeline: StatedStages,
     recompute: Recompute,
     overlap: Overlap,
+    zero: ZeroStage,
     width: int,
 ) -> Options:
     group = names.get("microbatch_group_size_per_vp_stage")
     dispatcher: Any = names.get("moe_token_dispatcher_type") if names.get("num_experts") else None
-    extras = Extras.of(c.framework)
+    extras = Extras.of(framework)
     return Options(
-        sequence_parallel=c.sequence_parallel,
+        sequence_parallel=bool(names["sequence_parallel"]) and degrees.tp > 1,
         recompute=recompute,
-        zero_stage=c.zero,
-        precision=c.precision,
-        cp_comm=c.cp_comm if c.degrees.cp > 1 else None,
-        overlap=replace(overlap, moe_a2a=overlap.moe_a2a and c.degrees.ep > 1),
-        optimizer_offload=c.offload.optimizer,
-        activation_offload=c.activation_offload,
+        zero_stage=zero,
+        precision=options.precision(names) or "bf16",
+        cp_comm=_cp_comm(names) if degrees.cp > 1 else None,
+        overlap=replace(overlap, moe_a2a=overlap.moe_a2a and degrees.ep > 1),
+        optimizer_offload=_offloaded(names),
+        activation_offload=bool(names["fine_grained_activation_offloading"]),
         param_offload=False,
         pipeline_layout=pipeline.layout,
         account_for_embedding=bool(pipeline.ends_as_layers[0]),
         account_for_loss=bool(pipeline.ends_as_layers[1]),
-        microbatch_group_size=(group if isinstance(group, int) else c.degrees.pp) if c.degrees.vpp > 1 else None,
+        microbatch_group_size=(group if isinstance(group, int) else degrees.pp) if degrees.vpp > 1 else None,
         moe_dispatcher=dispatcher,
         grad_bytes=width,
-        schedule="none" if c.degrees.pp == 1 else "interleaved" if c.degrees.vpp > 1 else "1f1b",
+        schedule="none" if degrees.pp == 1 else "interleaved" if degrees.vpp > 1 else "1f1b",
         first_stage_layers=pipeline.first_layers,
         last_stage_layers=pipeline.last_layers,
         moe_flex_backend=(extras.flex_backend or None) if dispatcher == "flex" else None,

@@ -12,7 +12,7 @@ from typing import Any
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.errors import InputError, Problem
-from symconfig.existing.launch.reading import Piece, Reading, Setting, Tree, Word
+from symconfig.existing.launch.reading import Reading, Setting, Tree, Word
 from symconfig.existing.recover import megatron
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed_batch import of_one_node
@@ -69,17 +69,17 @@ def settings(reading: Reading, tree: Tree) -> tuple[Setting, ...]:
     """Return the options as Megatron-LM has them; what only the JSON says is before them, in its own place."""
     translated = [item for setting in reading.options for item in _translated(setting)]
     given = {setting.name for setting in translated}
-    layers = () if "--transformer-impl" in given else (_like(reading.settings[0], "--transformer-impl", "local"),)
+    layers = () if "--transformer-impl" in given else (reading.settings[0].like("--transformer-impl", "local"),)
     return (*layers, *(item for item in _of_json(tree) if item.name not in given), *translated)
 
 
 def _translated(setting: Setting) -> Iterator[Setting]:
     name = _RENAMED.get(setting.name, setting.name)
-    texts = [word.text for word in setting.values]
+    texts = setting.texts
     if setting.name == "--num-key-value-heads":
-        yield _like(setting, "--group-query-attention")
+        yield setting.like("--group-query-attention")
     if setting.name == "--normalization" and len(texts) == 1:
-        yield _like(setting, name, _NORMS.get(texts[0].lower(), texts[0]))
+        yield setting.like(name, _NORMS.get(texts[0].lower(), texts[0]))
     elif not (setting.name == "--num-experts" and set(texts) == {"1"}):  # how the fork says that there are none
         yield replace(setting, name=name)
 
@@ -88,17 +88,11 @@ def _of_json(tree: Tree) -> Iterator[Setting]:
     for key, option in _SIZES.items():
         value, span = tree.get(key), tree.spans.get((key,))
         if isinstance(value, int) and not isinstance(value, bool) and span is not None:
-            yield Setting(option, key, (Word((Piece(str(value), span.value),), span.value),), span.value)
+            yield Setting(option, key, (Word.of(str(value), span.value, literal=True),), span.value)
     precision = precision_of(tree.data)
     span = tree.spans.get((precision,)) if precision else None
     if span is not None:
         yield Setting(f"--{precision}", str(precision), (), span.value)
-
-
-def _like(setting: Setting, name: str, *values: str) -> Setting:
-    """Return another option in the place of this one."""
-    words = tuple(Word((Piece(value),), setting.place) for value in values)
-    return Setting(name, setting.spelled, words, setting.place)
 
 
 def _problems(reading: Reading, tree: Tree, supplied: Supplied) -> Iterator[Problem]:

@@ -49,9 +49,9 @@ class Namespace(Mapping[str, Value]):
             self.dark[flag.dest] = setting.problem(f"its value {dark.unknown}", got=dark.text or None)
             return
         try:
-            value = parsed(flag, [word.text for word in setting.values], setting.name)
+            value = parsed(flag, setting.texts, setting.name)
         except ValueError as error:
-            words = " ".join(word.text for word in setting.values)
+            words = setting.text
             refused = setting.problem("has a value that the parser refuses", got=words or "nothing", need=str(error))
             self.problems.append(refused)
             value = _parsed_elsewhere(setting)
@@ -119,7 +119,7 @@ def _parsed_elsewhere(setting: Setting) -> Value:
         flag = flags(version).flags.get(setting.name)
         try:
             if flag is not None:
-                return parsed(flag, [word.text for word in setting.values], setting.name)
+                return parsed(flag, setting.texts, setting.name)
         except ValueError:
             continue
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from symconfig.existing.launch.reading import Piece, Setting, Word
+from symconfig.existing.launch.reading import Setting, Word
 from symconfig.existing.launch.text import Place
 from symconfig.frameworks.megatron.flags import is_option
 
@@ -22,11 +22,6 @@ def settings(words: Sequence[str], file: str) -> tuple[Setting, ...]:
         elif options:
             options[-1][1].append(word)
     return tuple(
-        Setting(name, name, tuple(as_word(value, place) for value in values), place, joined)
+        Setting(name, name, tuple(Word.of(value, place) for value in values), place, joined)
         for name, values, joined in options
     )
-
-
-def as_word(text: str, place: Place) -> Word:
-    """Make a word whose text is known, and stands nowhere."""
-    return Word((Piece(text),), place)

@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from symconfig.descriptor.layers import Mixer
-from symconfig.frameworks.constraint import Constraint
+from symconfig.frameworks import shared
+from symconfig.frameworks.constraint import Constraint, of_module
 from symconfig.frameworks.deepspeed.optimizer_constraints import OPTIMIZER_CONSTRAINTS
 from symconfig.frameworks.deepspeed.releases import AUTOEP_MODELS, AUTOTP_MODELS
-from symconfig.frameworks.shared import (
-    BATCH,
-    CONTEXT_KERNEL,
-    EXPERT_GRID,
-    EXPERT_WIDTH,
-    EXPERTS,
-    FFN,
-    HEADS,
-    SHARED_EXPERT,
-)
 from symconfig.plans.unknown import among, has, no
 
 ULYSSES = {"cp": 2, "cp_comm": "a2a"}
@@ -337,45 +328,9 @@ WHOLE_GRADIENTS = Constraint(
 )
 
 DEEPSPEED: tuple[Constraint, ...] = (
-    BATCH,
-    PIPELINE,
-    VIRTUAL_STAGES,
-    ETP,
-    NO_EXPERTS,
-    AUTOEP_PRESET,
-    EXPERTS,
-    AUTOTP_MODEL,
-    KV_HEADS,
-    RING,
-    ULYSSES_HEADS,
-    ULYSSES_KV_HEADS,
-    ULYSSES_SEQUENCE,
-    ULYSSES_LATENT,
-    ULYSSES_SINKS,
-    ULYSSES_WINDOW,
-    ULYSSES_BLOCKS,
-    ULYSSES_ATTENTION,
-    ULYSSES_NORM,
-    AUTOTP_WITH_ULYSSES,
-    AUTOEP_WITH_ULYSSES,
-    ADAPTER_WITH_TP,
-    ADAPTER_WITH_EP,
-    PRECISION,
-    SEQUENCE_PARALLEL,
-    SELECTIVE,
-    RECOMPUTED_CHUNKS,
-    MOE_OVERLAP,
-    ACTIVATION_OFFLOAD,
-    PARAM_OFFLOAD,
-    PARTIAL_OFFLOAD,
-    OFFLOAD_WITHOUT_ZERO,
-    WHOLE_GRADIENTS,
-    HEADS,
-    FFN,
-    SHARED_EXPERT,
-    EXPERT_WIDTH,
-    EXPERT_GRID,
-    CONTEXT_KERNEL,
-    MULTI_TOKEN,
+    shared.BATCH,
+    *shared.SHARED,
+    shared.CONTEXT_KERNEL,
+    *of_module(globals()),
     *OPTIMIZER_CONSTRAINTS,
 )

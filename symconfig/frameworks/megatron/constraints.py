@@ -4,24 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from symconfig.frameworks.constraint import Constraint
+from symconfig.frameworks import shared
+from symconfig.frameworks.constraint import Constraint, of_module
 from symconfig.frameworks.megatron.optimizer_constraints import OPTIMIZER_CONSTRAINTS
 from symconfig.frameworks.megatron.option_constraints import OPTION_CONSTRAINTS
 from symconfig.frameworks.megatron.overlap_constraints import OVERLAP_CONSTRAINTS
 from symconfig.frameworks.megatron.sparse import SPARSE_CONSTRAINTS
-from symconfig.frameworks.shared import (
-    BATCH,
-    CONTEXT_KERNEL,
-    EXPERT_GRID,
-    EXPERT_WIDTH,
-    EXPERTS,
-    FFN,
-    HEADS,
-    MIXER_PIECES,
-    MIXERS,
-    SCAN,
-    SHARED_EXPERT,
-)
+from symconfig.frameworks.shared import MIXERS, SCAN
 from symconfig.plans.unknown import among, has, looked_up, no
 
 # Transformer Engine multiplies FP8 matrices whose sides divide by 16, MXFP8 and NVFP4 ones by 32
@@ -340,41 +329,12 @@ HYBRID_RECOMPUTE = Constraint(
 )
 
 MEGATRON: tuple[Constraint, ...] = (
-    BATCH,
+    shared.BATCH,
     *OVERLAP_CONSTRAINTS,
-    HYBRID_RECOMPUTE,
-    HEADS,
-    MIXER_PIECES,
-    MIXER_CONTEXT,
-    DELTA_CONTEXT,
-    KV_HEADS_ALONE,
-    KV_HEADS,
-    KV_WIDTH,
-    FFN,
-    SHARED_EXPERT,
-    EXPERTS,
-    EXPERT_WIDTH,
-    EXPERT_GRID,
-    ULYSSES_HEADS,
-    MIXER_HEADS,
-    SEQUENCE_OVER_TP,
-    SEQUENCE_OVER_CP,
-    WINDOWS_OVER_RING,
-    EXPERTS_WITHOUT_SEQUENCE,
-    ULYSSES_LATENT,
-    EXPERT_BIAS,
-    LOW_PRECISION_SIZES,
-    MTP_OVER_CP,
-    FP16_EXPERTS,
-    CONTEXT_KERNEL,
-    INTERLEAVING,
-    OPTIMIZER_OFFLOAD,
-    PARAM_OFFLOAD,
-    ACTIVATION_OFFLOAD,
-    NOTHING_TO_OFFLOAD,
-    ADAPTER_RANK,
-    ADAPTER_COLUMNS,
-    ADAPTER_HEADS,
+    *shared.SHARED,
+    shared.MIXER_PIECES,
+    shared.CONTEXT_KERNEL,
+    *of_module(globals()),
     *OPTION_CONSTRAINTS,
     *OPTIMIZER_CONSTRAINTS,
     *SPARSE_CONSTRAINTS,

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from symconfig.cost import compiled
+from symconfig.cost.kernels import traffic_s
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Constants, Machine, Number, constants, machine
 from symconfig.cost.work import work_seconds
@@ -132,7 +132,7 @@ def _cast_s(kernel: Kernel, rates: Machine) -> Number:
     if not isinstance(kernel, CastProduct) or not kernel.low:
         return 0.0
     moved = rates.cast_bytes * kernel.batch * kernel.m * kernel.k
-    seconds: Number = compiled.traffic_s(moved, rates.hbm_bytes_per_s, rates.launch_s)
+    seconds: Number = traffic_s(rates, moved)
     return seconds
 
 

@@ -12,7 +12,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, SymconfigError
-from symconfig.format import picked
+from symconfig.format import grouped, picked
 from symconfig.plans.beside import DEGREES
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.grid import Block, Grid
@@ -162,9 +162,7 @@ def _shown(plan: Plan) -> Iterator[tuple[str, Candidate]]:
     named = [(str(number), one) for number, one in enumerate((plan.best, *plan.alternatives), 1)]
     others = {"simplest": plan.beside.simplest, "fastest": plan.beside.fastest, "all options": plan.beside.free}
     named += [(name, one) for name, one in others.items() if one is not None]
-    names: dict[object, list[str]] = {}
-    for name, one in named:
-        names.setdefault((one.parallel, one.batch, one.options), []).append(name)
+    names = grouped(((one.parallel, one.batch, one.options), name) for name, one in named)
     first = {every[0]: ", ".join(every) for every in names.values()}
     yield from ((first[name], one) for name, one in named if name in first)
 

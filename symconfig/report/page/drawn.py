@@ -51,10 +51,8 @@ def schedule(chart: Chart) -> dict[str, Any]:
 
 
 def _memory(chart: Chart, stage: int) -> dict[str, Any]:
-    """Return a stage's bytes from each second on.
-
-    Of very many steps the most of each interval, so that no peak is lost.
-    """
+    """Return a stage's bytes from each second on. Of very many steps the most of each interval, so that no peak is
+    lost."""
     held = chart.memory[stage]
     if held.seconds.size <= MOST_STEPS:
         seconds, sizes = held.seconds, held.bytes
@@ -65,10 +63,8 @@ def _memory(chart: Chart, stage: int) -> dict[str, Any]:
 
 
 def roofline(point: Prospect, parts: Detail) -> dict[str, Any]:
-    """Return the products and attentions of each kind of layer: FLOP, bytes of operands and results, seconds.
-
-    The bytes are the least that a kernel can move: each operand read and each result written once.
-    """
+    """Return the products and attentions of each kind of layer: FLOP, bytes of operands and results, seconds. The bytes
+    are the least that a kernel can move: each operand read and each result written once."""
     sizes = lattice(point.request, point.columns())
     values = {name: float(np.ravel(np.asarray(number))[0]) for name, number in sizes.numbers.items()}
     points = []
@@ -106,10 +102,8 @@ Width = Literal["u1", "i2", "i4", "f4"]
 
 
 def packed(values: NDArray[Any], width: Width) -> dict[str, Any]:
-    """Return an array as the page reads it: `{"width", "shape", "data"}`. Equal arrays give equal text.
-
-    Raises OverflowError for whole numbers that the width does not hold.
-    """
+    """Return an array as the page reads it: `{"width", "shape", "data"}`. Equal arrays give equal text. Raises
+    OverflowError for whole numbers that the width does not hold."""
     if width != "f4" and values.size:
         info = np.iinfo(np.dtype(width))
         if values.min() < info.min or values.max() > info.max:

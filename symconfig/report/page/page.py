@@ -34,10 +34,8 @@ _HIDING = ("Cf", "Cc", "Co", "Cs")  # categories of letters that change how othe
 
 
 def page(data: Mapping[str, Any], title: str) -> str:
-    """Return the HTML of a page. Equal data give equal bytes.
-
-    The policy names each script by its digest, so that a browser runs nothing that data brought with them.
-    """
+    """Return the HTML of a page. Equal data give equal bytes. The policy names each script by its digest, so that a
+    browser runs nothing that data brought with them."""
     scripts = _scripts(SCRIPTS)
     return _rendered(title, scripts, as_json(data), policy(scripts, _style()))
 

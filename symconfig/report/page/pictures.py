@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from symconfig.format import grouped
+
 if TYPE_CHECKING:
     from symconfig.measured.score import Source
     from symconfig.runs.adaptability import Case
@@ -160,10 +162,11 @@ def of_whatif(what_if: WhatIf) -> Scatter:
 
 
 def _map(one: Map) -> Scatter:
-    dots: dict[str, list[Dot]] = {}
-    for first, row in zip(one.firsts, one.answers, strict=True):
-        for second, answer in zip(one.seconds, row, strict=True):
-            dots.setdefault(answer.name, []).append(Dot(first, second))
+    dots = grouped(
+        (answer.name, Dot(first, second))
+        for first, row in zip(one.firsts, one.answers, strict=True)
+        for second, answer in zip(one.seconds, row, strict=True)
+    )
     series = tuple(Series(name, tuple(mine)) for name, mine in dots.items())
     return Scatter("The best plan", _axis(one.first), _axis(one.second), series, cells=True)
 

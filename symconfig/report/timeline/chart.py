@@ -54,10 +54,8 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The memory of one stage.
-
-    `bytes[i]` are allocated from `seconds[i]` (ascending, the first is 0) up to the next.
-    """
+    """The memory of one stage. `bytes[i]` are allocated from `seconds[i]` (ascending, the first is 0) up to the
+    next."""
 
     seconds: Array
     bytes: Array
@@ -96,10 +94,8 @@ class Chart:
 
     @property
     def total_s(self) -> float:
-        """Return the seconds drawn: the pipeline and the optimizer.
-
-        Of an endless schedule, a stream of several steps.
-        """
+        """Return the seconds drawn: the pipeline and the optimizer. Of an endless schedule, a stream of several
+        steps."""
         return self.phases.total_s
 
     @property

@@ -88,9 +88,7 @@ def named(schedule: Schedule) -> dict[str, Any]:
 
 def chart_data(chart: Chart, schedules: Compared | None) -> dict[str, Any]:
     """Return the contents of `symconfig timeline --json`; seconds and bytes. trace.json has the single events.
-
-    schedules: where they are asked for.
-    """
+    schedules: where they are asked for."""
     line = chart.timeline
     return {
         "schema": "symconfig.timeline/1",

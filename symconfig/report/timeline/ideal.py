@@ -36,10 +36,8 @@ def table(rows: Sequence[Even], stages: int, microbatches: int) -> Grid:
 
 
 def replicas(count: int, slow: float) -> list[tuple[int | None, float, float]]:
-    """Return, for each bound on staleness, the mean time of a step over one without a slow replica.
-
-    Another replica slow at each step, and always the same one.
-    """
+    """Return, for each bound on staleness, the mean time of a step over one without a slow replica. Another replica
+    slow at each step, and always the same one."""
     clocks = _ROUNDS * count
     turns, same = stragglers.in_turn(count, slow, clocks), stragglers.always(count, slow, clocks)
     return [(bound, stragglers.step_s(turns, bound), stragglers.step_s(same, bound)) for bound in BOUNDS]

@@ -23,10 +23,8 @@ _APART = 14.0  # letters between times
 
 
 def drawing(chart: Chart, width: int, ascii_only: bool = False) -> Painted:
-    """Draw a chart; `width`: letters of a line.
-
-    Each line ends in its number: the stage's idle share, or its peak memory.
-    """
+    """Draw a chart; `width`: letters of a line. Each line ends in its number: the stage's idle share, or its peak
+    memory."""
     count = chart.timeline.pp
     heads = [f"{stage:>{len(str(count - 1))}} " for stage in range(count)]
     room = width - len(heads[0]) - _TAIL

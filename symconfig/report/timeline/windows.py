@@ -18,10 +18,8 @@ MOST, LEAST = 0.42, 0.2
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """Seconds: of a step; until every stage has warmed up (its first backward begins).
-
-    Until the first stage cools down (its last forward has ended); of a forward on average.
-    """
+    """Seconds: of a step; until every stage has warmed up (its first backward begins). Until the first stage cools down
+    (its last forward has ended); of a forward on average."""
 
     total_s: float
     warm_s: float

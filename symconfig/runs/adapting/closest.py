@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from symconfig.errors import InputError, SymconfigError
-from symconfig.existing.adapt.draft import Draft
+from symconfig.existing.adapt.draft import Draft, Progress
 from symconfig.existing.adapt.files import placed
 from symconfig.existing.adapt.outcome import Best
-from symconfig.existing.adapt.progress import Progress
 from symconfig.existing.audit.steps import DECISIONS, differs, moved
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.runs.replan import keep

@@ -15,8 +15,8 @@ from itertools import groupby
 import numpy as np
 
 from symconfig.cost import compiled
-from symconfig.cost.exchange import contention
-from symconfig.cost.framework import CONTENTION, Framework
+from symconfig.cost.contention import CONTENTION, shown_s, taken
+from symconfig.cost.framework import Framework
 from symconfig.cost.partition.costs import Costs
 from symconfig.descriptor.mesh import Axis
 from symconfig.frameworks.known import FRAMEWORKS
@@ -153,13 +153,7 @@ def _shown_of(
     if node.operator.work is not Work.MATMUL or phase not in (Phase.KEPT, Phase.BACKWARD):
         return alone_s
     share, work_s = hide.tp_backward, weight_s if phase is Phase.BACKWARD else backward_s - weight_s
-    return times * _shown(alone_s / times, work_s, share, CONTENTION)
-
-
-def _shown(seconds: float, work_s: float, share: float, taken: float) -> float:
-    """Return what shows beside work, with what the work loses to it."""
-    slowed = float(compiled.slowed_s(seconds, work_s, share, taken))
-    return float(compiled.exposed_s(seconds, work_s + slowed, share)) + slowed
+    return times * float(shown_s(alone_s / times, work_s, share, CONTENTION))
 
 
 def _exchanged(costs: Costs, moved: Iterable[Moved], ahead_s: float, back_s: float, framework: Framework) -> float:
@@ -177,8 +171,8 @@ def _exchanged(costs: Costs, moved: Iterable[Moved], ahead_s: float, back_s: flo
 
     def exposed(phases: Sequence[Phase], work_s: float, share: float) -> float:
         seconds = sum(alone[phase] for phase in phases)
-        taken = contention(sum(amount[phase] for phase in phases), seconds, hbm)
-        return _shown(seconds, max(work_s, 0.0), share, float(taken)) if seconds else 0.0
+        lost = taken(sum(amount[phase] for phase in phases), seconds, hbm)
+        return float(shown_s(seconds, max(work_s, 0.0), share, lost)) if seconds else 0.0
 
     passes = ((Phase.FORWARD,), (Phase.KEPT, Phase.AGAIN, Phase.BACKWARD))
     total = 0.0

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from symconfig.cost.partition.change import Move, change, columns, local
+from symconfig.cost.partition.change import Move, change, local
 from symconfig.cost.partition.change import moves as array_moves
 from symconfig.cost.partition.rates import elements
 from symconfig.descriptor.mesh import Axis
-from symconfig.graph.layout import FLAT, PARTIAL, WHOLE, Kind, Layout, Place, moves
+from symconfig.graph.layout import FLAT, PARTIAL, WHOLE, Column, Kind, Layout, Place, moves
 from symconfig.graph.monomial import Monomial
 
 NAMES = ("tp", "cp", "dp")  # axes of the graph's layouts, innermost first
@@ -22,6 +23,11 @@ AXES = (Axis("node", 2, 1), Axis("node", 3, 2), Axis("rail", 2, 6))
 AMOUNT = 2**7 * 3**5
 place = st.sampled_from((WHOLE, PARTIAL, FLAT, 0, 1))
 layout = st.tuples(place, place, place)
+
+
+def columns(rows: NDArray[np.int64], shape: tuple[int, ...] = (-1, 1)) -> list[Column]:
+    """Places [rows, axes] as a column for each axis."""
+    return [column.reshape(shape) for column in rows.T]
 
 
 def cost(before: tuple[int, ...], after: tuple[int, ...]) -> float:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from symconfig.cost.partition.change import change, columns, local
+from symconfig.cost.partition.change import change, local
 from symconfig.cost.partition.codes import FORBIDDEN, MOST_AXES, codes, digits, every, read
 from symconfig.cost.partition.rates import Affine, Prices, Rate
 from symconfig.graph.layout import FLAT, PARTIAL, WHOLE
@@ -39,7 +39,8 @@ def test_a_number_has_the_cost_and_the_shares_of_its_layouts(some: list[tuple[in
     speeds = rates(given_rows.shape[1])
     for across in (True, False):
         shapes = ((-1, 1), (1, -1)) if across else ((-1,), (-1,))
-        a, b = (columns(PLACES[r], shape) for r, shape in zip((given_rows, taken_rows), shapes, strict=True))
+        both = zip((given_rows, taken_rows), shapes, strict=True)
+        a, b = ([PLACES[column].reshape(shape) for column in r.T] for r, shape in both)
         table, at = read(speeds, codes(digits(PLACES[:, None], PLACES), given_rows, taken_rows, across))
         np.testing.assert_allclose(table.cost(AMOUNT)[at], np.zeros(at.shape) + change(a, b, AMOUNT, speeds), 1e-12)
         for share, places in zip(table.shares, (a, b), strict=True):

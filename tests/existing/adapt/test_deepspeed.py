@@ -11,8 +11,8 @@ import pytest
 from symconfig.errors import InputError
 from symconfig.existing.adapt.files import adapted
 from symconfig.existing.adapt.outcome import Adapted
+from symconfig.existing.launch.json_tree import parse_json
 from symconfig.existing.launch.text import Text
-from symconfig.existing.launch.tree import parse_json
 from symconfig.plans.plan import Plan, Recompute
 from symconfig.render import render
 from tests.sample_plans import sample_plan

@@ -9,7 +9,7 @@ import pytest
 
 from symconfig.existing.launch.dialects.documents import read_sections
 from symconfig.existing.launch.dialects.override import entries_of, is_override, parted
-from symconfig.existing.launch.reading import Piece, Setting, Word
+from symconfig.existing.launch.reading import Setting, Word
 from symconfig.existing.launch.text import Text
 from tests.existing.launch.said import options, places_hold, read_yaml, unread
 
@@ -253,7 +253,7 @@ def loose(text: Text) -> Setting:
     words = []
     for match in re.finditer(rb"\S+", text.data):
         place = text.place(match.start(), match.end())
-        words.append(Word((Piece(text.at(place), place),), place))
+        words.append(Word.of(text.at(place), place, literal=True))
     return Setting("", "", tuple(words), text.place(0, len(text.data)))
 
 
@@ -310,7 +310,7 @@ def test_an_override_among_the_values_of_an_option_is_none_of_them() -> None:
 def test_short_options_of_a_recipe_runner_go_behind_what_is_said_in_full() -> None:
     text = Text("<arguments>", b"-tp 2 -mb 4 model.tensor_model_parallel_size=8")
     words = [
-        Word((Piece(text.at(place), place),), place)
+        Word.of(text.at(place), place, literal=True)
         for place in (text.place(4, 5), text.place(10, 11), text.place(12, len(text.data)))
     ]
     settings = (

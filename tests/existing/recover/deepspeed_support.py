@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from symconfig.existing.launch.json_tree import parse_json
-from symconfig.existing.launch.reading import Piece, Reading, Setting, Word, World
+from symconfig.existing.launch.reading import Reading, Setting, Word, World
 from symconfig.existing.launch.text import Place, Text
 
 
@@ -18,11 +18,11 @@ def settings(words: Sequence[str], file: str = "launch.sh") -> tuple[Setting, ..
         place = Place(file, 0, 0, line, 1)
         if text.startswith("--"):
             name, equals, value = text.partition("=")
-            values = (Word((Piece(value),), place),) if equals else ()
+            values = (Word.of(value, place),) if equals else ()
             found.append(Setting(name, name, values, place, bool(equals)))
         else:
             last = found.pop()
-            found.append(Setting(last.name, last.spelled, (*last.values, Word((Piece(text),), place)), last.place))
+            found.append(Setting(last.name, last.spelled, (*last.values, Word.of(text, place)), last.place))
     return tuple(found)
 
 

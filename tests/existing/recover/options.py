@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.existing.launch.reading import Piece, Setting, Word
+from symconfig.existing.launch.reading import Setting, Word
 from symconfig.existing.launch.text import Text
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.frameworks.megatron.flags import flags, resolve
@@ -29,7 +29,7 @@ def names_of(words: str | Sequence[str], version: str = NEWEST) -> Namespace:
         if item.startswith("--"):
             found.append((item, [], place.start))
         else:
-            found[-1][1].append(Word((Piece(item, place),), place))
+            found[-1][1].append(Word.of(item, place, literal=True))
     ends = [start - 1 for _, _, start in found[1:]] + [at - 1]
     settings = [
         Setting(name, name, tuple(values), text.place(start, end))

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from symconfig.descriptor.load import load_model
 from symconfig.existing.launch.json_tree import parse_json
-from symconfig.existing.launch.reading import Reading, Setting
+from symconfig.existing.launch.reading import Reading, Setting, Word
 from symconfig.existing.launch.text import Place, Text
 from symconfig.existing.recover.namespace import Namespace
-from symconfig.existing.recover.words import as_word, settings
+from symconfig.existing.recover.words import settings
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.rule import BASE, GPUS_PER_NODE, Rule
@@ -62,7 +62,7 @@ def megatron_facts(rule: Rule[MegatronFacts]) -> MegatronFacts:
         gpus_per_node=GPUS_PER_NODE,
         near=rule.near or GPUS_PER_NODE,
         architecture=rule.architecture or ARCHITECTURE,
-        environment={name: as_word(value, place) for name, value in environment.items()},
+        environment={name: Word.of(value, place) for name, value in environment.items()},
         program=PROGRAM,
     )
 
@@ -84,7 +84,7 @@ def deepspeed_facts(rule: Rule[DeepSpeedFacts]) -> DeepSpeedFacts:
     given = settings(arguments[start:], FILE)
     tree = parse_json(Text(JSON, text.encode()))
     model = load_model(MODELS[rule.name]) if rule.name in MODELS else None
-    launcher = tuple(as_word(item, place) for item in arguments[:start])
+    launcher = tuple(Word.of(item, place) for item in arguments[:start])
     reading = Reading("bash", (tree.text,), given, None, launcher, deepspeed=tree)
     facts = DeepSpeedFacts.of_reading(reading, rule.gpus, model)
     return replace(facts, environment=None if rule.environment is None else {})

@@ -6,8 +6,9 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from symconfig.existing.launch.reading import Word
 from symconfig.existing.recover.namespace import Namespace
-from symconfig.existing.recover.words import as_word, settings
+from symconfig.existing.recover.words import settings
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.megatron import findings
 from symconfig.existing.rules.rule import BASE
@@ -30,7 +31,7 @@ def facts(
     """Of options behind the examples' base, on eight GPUs of a Hopper node."""
     given = settings(shlex.split(f"{BASE} {options}" if base else options), "launch.sh")
     variables = (
-        None if environment is None else {name: as_word(value, given[0].place) for name, value in environment.items()}
+        None if environment is None else {name: Word.of(value, given[0].place) for name, value in environment.items()}
     )
     known = {"world_size": 8, "gpus_per_node": 8, "architecture": "hopper", "program": "pretrain_gpt.py"}
     return MegatronFacts(Namespace(given, flags(version)), environment=variables, **{**known, **others})
@@ -45,7 +46,7 @@ def of_plan(plan: Plan) -> MegatronFacts:
     """What symconfig itself writes for a plan."""
     version = plan.best.target.version
     given = settings(render.arguments(plan), "launch.sh")
-    exported = {item.name: as_word(item.value, given[0].place) for item in environment.variables(plan, version)}
+    exported = {item.name: Word.of(item.value, given[0].place) for item in environment.variables(plan, version)}
     return MegatronFacts(
         Namespace(given, flags(version)),
         world_size=plan.best.parallel.world_size,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from symconfig.errors import SymconfigError
-from symconfig.existing.launch.reading import Piece, Setting, Word
+from symconfig.existing.launch.reading import Setting, Word
 from symconfig.existing.launch.text import Place, Text
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.words import settings
@@ -77,7 +77,7 @@ def test_a_finding_stands_where_its_option_does() -> None:
         start = text.data.index(words.encode())
         name, value = words.split()
         place = text.place(start, start + len(words))
-        return Setting(name, name, (Word((Piece(value, place),), place),), place)
+        return Setting(name, name, (Word.of(value, place, literal=True),), place)
 
     names = Namespace([setting("--num-attention-heads 20"), setting(f"{TP} 8")], flags("core_v0.19.0"))
     sentences = said(MegatronFacts(names, world_size=8))

@@ -315,7 +315,7 @@ def _directives(text: Text) -> dict[str, Word]:
             start = match.start(1) + pair.start(2)
             place = text.place(start, start + len(pair.group(2)))
             value = pair.group(2).decode("utf-8", "replace")
-            options[pair.group(1).decode()] = Word((Piece(value, place),), place)
+            options[pair.group(1).decode()] = Word.of(value, place, literal=True)
     return options
 
 

@@ -11,7 +11,7 @@ from symconfig.existing.launch.dialects.interpolation import Path, expanded, int
 from symconfig.existing.launch.dialects.model_args import SECTION, read_model_args
 from symconfig.existing.launch.dialects.options import table_with
 from symconfig.existing.launch.dialects.translate import by_path, translated
-from symconfig.existing.launch.reading import JSON_ALONE, Piece, Reading, Setting, Tree, Word, World
+from symconfig.existing.launch.reading import JSON_ALONE, Reading, Setting, Tree, Word, World
 from symconfig.existing.launch.text import Text
 
 Dialect = Literal["model args yaml", "megatron yaml", "overrides", "trainer"]
@@ -72,7 +72,7 @@ def _trainer(tree: Tree, variables: Mapping[str, str]) -> Reading:
 
 def _expanded(tree: Tree, variables: Mapping[str, str]) -> list[Entry]:
     top = tree.spans[()].value
-    given = {name: Word((Piece(value),), top) for name, value in variables.items()}
+    given = {name: Word.of(value, top) for name, value in variables.items()}
     return [expanded(entry, given) for entry in entries(tree)]
 
 

@@ -72,11 +72,11 @@ def word(tree: Tree, path: KeyPath) -> Word:
     value, written = tree.get(*path), tree.text.at(place)
     text = written if not isinstance(value, str) and written[:1] not in "*&!\"'|>" else spoken(value)
     if text == written:
-        return Word((Piece(text, place),), place)
+        return Word.of(text, place, literal=True)
     if written[:1] in "\"'" and written[1:-1] == text:
         inner = Place(place.file, place.start + 1, place.end - 1, place.line, place.column + 1)
         return Word((Piece(text, inner),), place)
-    return Word((Piece(text),), place)
+    return Word.of(text, place)
 
 
 def spoken(value: Any) -> str:

@@ -101,7 +101,7 @@ class _Resolver:
         if colon:
             known = _computed(kind, rest)
             if known is not None:
-                return Word((Piece(known),), place)
+                return Word.of(known, place)
             return Word((), place, f"depends on ${{{shorten(reference)}}}, which is not worked out")
         path = _absolute(reference.strip(), entry.path)
         path = path if path in self.entries else path[1:]  # NeMo-Framework-Launcher puts the file under `training`

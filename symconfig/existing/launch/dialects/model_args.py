@@ -16,7 +16,7 @@ from symconfig.existing.launch.dialects.entry import Entry, entries, word
 from symconfig.existing.launch.dialects.interpolation import expanded
 from symconfig.existing.launch.dialects.options import table_with
 from symconfig.existing.launch.dialects.translate import by_path, translated
-from symconfig.existing.launch.reading import Format, Hides, Piece, Reading, Setting, Tree, Unread, Word
+from symconfig.existing.launch.reading import Format, Hides, Reading, Setting, Tree, Unread, Word
 from symconfig.existing.launch.text import Place
 
 SECTION = "MODEL_ARGS"
@@ -32,7 +32,7 @@ def read_model_args(tree: Tree, variables: Mapping[str, str]) -> Reading:
         if value is not None and not isinstance(value, dict | list)
     }
     top = tree.spans[()].value
-    given = {name: Word((Piece(value),), top) for name, value in variables.items()}
+    given = {name: Word.of(value, top) for name, value in variables.items()}
     known = {**given, **environment}
     settings: list[Setting] = []
     overrides: list[Entry] = []
@@ -78,7 +78,7 @@ def _spoken(name: str, whole: Word) -> Iterator[Word]:
         yield whole
         return
     for item in items:
-        yield Word((Piece(item),), whole.place)
+        yield Word.of(item, whole.place)
 
 
 def _takes_several(name: str) -> bool:

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from symconfig.existing.launch.dialects.entry import Entry, spoken
-from symconfig.existing.launch.reading import Piece, Setting, Word
+from symconfig.existing.launch.reading import Setting, Word
 from symconfig.frameworks.megatron.flags import FlagTable, flags, option, versions
 
 
@@ -45,7 +45,7 @@ def settings(dest: str, value: Any, entry: Entry, words: Sequence[Word] | None =
         dark: tuple[Word, ...] = tuple(word for word in words or () if word.unknown)
     elif words is None or (isinstance(value, list) and not flag.nargs) or whole is not value:
         where = entry.words[0].place if entry.words and words is None else entry.place
-        dark = (Word((Piece(spoken(whole)),), where),)
+        dark = (Word.of(spoken(whole), where),)
     else:
         dark = tuple(words)
     return (Setting(name, entry.spelled, dark, entry.place),)

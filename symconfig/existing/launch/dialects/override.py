@@ -11,7 +11,7 @@ from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.yaml_strict import plain
 from symconfig.errors import InputError
 from symconfig.existing.launch.dialects.entry import Entry, spoken
-from symconfig.existing.launch.reading import Piece, Setting, Word
+from symconfig.existing.launch.reading import Setting, Word
 from symconfig.existing.launch.text import Text
 from symconfig.existing.launch.yaml_tree import parse_yaml
 
@@ -126,11 +126,11 @@ def _entry(key: str, setting: Setting) -> Entry:
     value = _value(word)
     words: tuple[Word, ...] = (word,)
     if isinstance(value, list):
-        words = tuple(Word((Piece(spoken(item)),), word.place) for item in value if not isinstance(item, list | dict))
+        words = tuple(Word.of(spoken(item), word.place) for item in value if not isinstance(item, list | dict))
     elif value is None and not word.unknown:
         words = ()
     elif word.text[:1] in ("'", '"') and isinstance(value, str):
-        words = (Word((Piece(value),), word.place),)
+        words = (Word.of(value, word.place),)
     return Entry(path, value, words, setting.place, setting.spelled)
 
 

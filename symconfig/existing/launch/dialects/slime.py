@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from posixpath import basename
 
-from symconfig.existing.launch.reading import Assumption, Hides, Piece, Reading, Setting, Unread, Word, World
+from symconfig.existing.launch.reading import Assumption, Hides, Reading, Setting, Unread, Word, World
 
 # Options by any two of which a program is slime's train.py.
 _OWN = frozenset(
@@ -90,4 +90,4 @@ def _environment(launcher: Sequence[Word]) -> dict[str, Word]:
         values = json.loads(given.text.partition("=")[2]).get("env_vars", {})
     except (ValueError, AttributeError):
         return {}
-    return {str(name): Word((Piece(str(value)),), given.place) for name, value in dict(values).items()}
+    return {str(name): Word.of(str(value), given.place) for name, value in dict(values).items()}

@@ -77,7 +77,7 @@ def _aside(path: Path, entries: Mapping[Path, Entry]) -> bool:
 
 
 def _words(setting: Setting) -> tuple[str, ...]:
-    return (setting.name, *(word.text for word in setting.values))
+    return (setting.name, *setting.texts)
 
 
 def _empty(value: Any) -> bool:
