@@ -44,9 +44,11 @@ def best_plan(
         from symconfig.runs.rl.choose import Question
         from symconfig.runs.rl.choose import answer as step
 
-        learns = target_of(model, target).learns
+        source = target_of(model, target)
+        learns = source.learns
         assert learns is not None, "sayable.check refuses other targets"
-        refined = target.model_copy(update={"rl": (rl := target.rl.with_engine(learns.engines[0]))})
+        rl = target.rl.with_engine(learns.engines[0])
+        refined = target.model_copy(update={"rl": rl, "target": source.name})
         ways = (learns.away, learns.sequences, learns.reference)
         return step(Question(model, cluster, refined, rl, _critic(model, rl), solve, *ways), top)
     if target.preference is not None or target.sequences is not None:
