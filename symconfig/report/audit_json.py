@@ -54,14 +54,16 @@ def to_dict(audit: Audit) -> dict[str, Any]:
         ],
         "assumptions": [
             {**_place(item.place), "what": item.what, "variables": list(item.variables)}
-            | {"options": item.options, "asked": item.asked}
+            | {"options": item.options, "asked": item.by_person}
             for item in audit.assumptions
         ],
         "model": None
         if described is None
         else {
             "zoo": described.zoo,
-            "near": None if described.near is None else {"zoo": described.near[0], "fields": list(described.near[1])},
+            "near": None
+            if described.nearest is None
+            else {"zoo": described.nearest[0], "fields": list(described.nearest[1])},
             "descriptor": described.model.model_dump(mode="json", by_alias=True),
         },
         "assumed": []

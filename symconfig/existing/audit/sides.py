@@ -139,7 +139,7 @@ class MegatronSide:
             version_given=self.version_given,
             world_size=self.gpus,
             gpus_per_node=cluster.gpus_per_node if cluster is not None else self.reading.world.gpus_per_node,
-            near=cluster.joined_gpus if cluster is not None else None,
+            joined=cluster.joined_gpus if cluster is not None else None,
             architecture=cluster.gpu.architecture if cluster is not None else None,
             environment=self.reading.environment if in_shell else None,
             program=program.text if program is not None else None,
