@@ -26,7 +26,7 @@ stable in every release that has it. The tables are `symconfig/frameworks/NAME/m
 def page() -> str:
     """The whole page."""
     every = "\n".join(line for backend in BACKENDS.values() for line in _of(backend))
-    kinds = [f"- **{kind}**" for kind in Maturity if kind is not Maturity.STABLE]
+    kinds = [f"- **{kind}**" for kind in Maturity]
     head = "Where nothing fits without them, they are opened in this order:"
     return "\n".join([INTRO, head, "", *kinds, "", every])
 
@@ -40,13 +40,13 @@ def _of(backend: Backend) -> Iterator[str]:
 def _told(option: Option) -> Iterator[str]:
     yield f"## {option.name}\n"
     yield f"{option.label[0].upper()}{option.label[1:]}.\n"
-    for standing in option.standings:
+    if (standing := option.doubt) is not None:
         yield f"- **{standing.maturity}**{_releases(standing)}: {standing.why} ({standing.source})"
     for need in option.needs:
         wants = [f"the Python module `{need.module}`"] if need.module else []
         wants += [f"`{name}={value}`" for name, value in need.environment.items()]
         yield f"- needs {', '.join(wants)}: {need.why}; {need.hint}"
-    if option.standings or option.needs:
+    if option.doubt or option.needs:
         yield ""
 
 

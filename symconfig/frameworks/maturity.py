@@ -23,7 +23,6 @@ ALL = "all"  # opens every option
 class Maturity(StrEnum):
     """How much is known of an option, the best first: where nothing else fits, options are opened in this order."""
 
-    STABLE = "stable"
     UNUSUAL = "unusual"  # it works, and hardly any published run has it
     YOUNG = "young"
     CHANGES_NUMBERS = "changes what is computed"  # sound and common, but a run with it is another experiment
@@ -85,8 +84,8 @@ class Option:
     """Something that a plan may use or leave.
 
     name: for --allow and --without. label: as sentences say it. uses: true where a point has it, as a constraint's
-    predicate. example: facts at which it is used, beside those of a model that runs. standings: the first that is in
-    force holds; none: stable. needs: what a site must have for it.
+    predicate. example: facts at which it is used, beside those of a model that runs. doubt: what keeps it from
+    being stable; None: nothing. needs: what a site must have for it.
     """
 
     name: str
@@ -94,13 +93,12 @@ class Option:
     uses: Callable[[Any, Any], Any]
     about: str
     example: Mapping[str, Any]
-    standings: tuple[Standing, ...] = ()
+    doubt: Standing | None = None
     needs: tuple[Need, ...] = ()
 
     def standing(self, release: str) -> Standing | None:
         """Return what is known of it in a release; None: it is stable."""
-        standing = next((one for one in self.standings if one.in_force(release)), None)
-        return None if standing is None or standing.maturity is Maturity.STABLE else standing
+        return None if self.doubt is None or not self.doubt.in_force(release) else self.doubt
 
     def constraint(self, why: str, source: str) -> Constraint:
         """Return it as something that a search may not use; for the same reason, the same one."""

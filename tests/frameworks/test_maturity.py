@@ -36,7 +36,7 @@ def test_an_option_is_used_at_its_example_and_says_its_source(option: Option) ->
     point = Columns(**{name: value for name, value in option.example.items() if name not in FIXED})
     assert option.used(fixed, point)
     assert not option.used(Fixed(), Columns())
-    for standing in option.standings:
+    if (standing := option.doubt) is not None:
         assert standing.why
         assert not standing.why.endswith(".")
         assert standing.source

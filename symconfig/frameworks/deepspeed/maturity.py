@@ -12,12 +12,10 @@ SHORT_ULYSSES = Option(
     uses=lambda f, p: (p.cp > 1) & (p.seq_length < SHORTEST_SEQUENCE),
     about="cp",
     example={"cp": 2, "cp_comm": "a2a", "seq_length": 2048},
-    standings=(
-        Standing(
-            maturity=Maturity.UNUSUAL,
-            why="runs published with it have 8,192 tokens or more, and are no faster at 8,192 than without",
-            source="huggingface.co/blog/ulysses-sp, Benchmarks: ZeRO-3 with 4 ranks of Ulysses, 8,192 to 98,304 tokens",
-        ),
+    doubt=Standing(
+        maturity=Maturity.UNUSUAL,
+        why="runs published with it have 8,192 tokens or more, and are no faster at 8,192 than without",
+        source="huggingface.co/blog/ulysses-sp, Benchmarks: ZeRO-3 with 4 ranks of Ulysses, 8,192 to 98,304 tokens",
     ),
 )
 

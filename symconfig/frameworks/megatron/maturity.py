@@ -13,8 +13,13 @@ ROCM = frozenset(("cdna3", "cdna4"))
 WIDEST_DENSE = 16384  # hidden size of the widest model that recipes run on fewer stages: Llama 3 405B
 
 
-def _unusual(why: str) -> tuple[Standing, ...]:
-    return (Standing(maturity=Maturity.UNUSUAL, why=why, source=RECIPES),)
+def _unusual(why: str) -> Standing:
+    return Standing(maturity=Maturity.UNUSUAL, why=why, source=RECIPES)
+
+
+def _engine(why: str) -> Need:
+    hint = "pip install transformer-engine[pytorch], or a container of NVIDIA's PyTorch"
+    return Need(why=why, hint=hint, module="transformer_engine")
 
 
 ACTIVATION_OFFLOAD = Option(
@@ -23,14 +28,12 @@ ACTIVATION_OFFLOAD = Option(
     uses=lambda f, p: p.activation_offload,
     about="activation_offload",
     example={"activation_offload": True},
-    standings=(
-        Standing(
-            maturity=Maturity.DEFECT,
-            why="a chunk can be called finished early, most of all with one layer in it, and a reload can run before "
-            "its copy is done: gradients are wrong without a word; the first is mended on the branch dev only",
-            source="github.com/NVIDIA/Megatron-LM/pull/6783 (2026-08-23, into dev) and issues/7398 (open)",
-            since="core_v0.16.1",
-        ),
+    doubt=Standing(
+        maturity=Maturity.DEFECT,
+        why="a chunk can be called finished early, most of all with one layer in it, and a reload can run before "
+        "its copy is done: gradients are wrong without a word; the first is mended on the branch dev only",
+        source="github.com/NVIDIA/Megatron-LM/pull/6783 (2026-08-23, into dev) and issues/7398 (open)",
+        since="core_v0.16.1",
     ),
 )
 OPTIMIZER_OFFLOAD = Option(
@@ -39,12 +42,10 @@ OPTIMIZER_OFFLOAD = Option(
     uses=lambda f, p: p.optimizer_offload > 0,
     about="optimizer_offload",
     example={"optimizer_offload": 0.5, "zero": 1},
-    standings=(
-        Standing(
-            maturity=Maturity.DEFECT,
-            why="after loading weights without their optimizer state, the first step writes those from before back",
-            source="github.com/NVIDIA/Megatron-LM/pull/5071 (open); Megatron-Bridge/pull/4082 works around it",
-        ),
+    doubt=Standing(
+        maturity=Maturity.DEFECT,
+        why="after loading weights without their optimizer state, the first step writes those from before back",
+        source="github.com/NVIDIA/Megatron-LM/pull/5071 (open); Megatron-Bridge/pull/4082 works around it",
     ),
 )
 EMPTY_CHUNKS = Option(
@@ -53,13 +54,11 @@ EMPTY_CHUNKS = Option(
     uses=lambda f, p: p.empty_chunks,
     about="pipeline_layout",
     example={"empty_chunks": True},
-    standings=(
-        Standing(
-            maturity=Maturity.YOUNG,
-            why="its page calls layouts experimental, and one recipe has chunks without a layer",
-            source="docs/user-guide/features/pipeline_parallel_layout.md of core_v0.19.0",
-            since="core_v0.13.0",
-        ),
+    doubt=Standing(
+        maturity=Maturity.YOUNG,
+        why="its page calls layouts experimental, and one recipe has chunks without a layer",
+        source="docs/user-guide/features/pipeline_parallel_layout.md of core_v0.19.0",
+        since="core_v0.13.0",
     ),
 )
 UNEVEN_CHUNKS = Option(
@@ -68,7 +67,7 @@ UNEVEN_CHUNKS = Option(
     uses=lambda f, p: p.uneven_chunks,
     about="pipeline_layout",
     example={"uneven_chunks": True},
-    standings=_unusual("11 of 992 layouts have them, none of a dense model"),
+    doubt=_unusual("11 of 992 layouts have them, none of a dense model"),
 )
 MEGATRON_FSDP = Option(
     name="megatron_fsdp",
@@ -76,9 +75,7 @@ MEGATRON_FSDP = Option(
     uses=lambda f, p: p.zero >= 2,
     about="zero_stage",
     example={"zero": 2},
-    standings=_unusual(
-        "one of NVIDIA's tuned rows on Hopper has ZeRO 3, 57 on Blackwell and later, none anywhere ZeRO 2"
-    ),
+    doubt=_unusual("one of NVIDIA's tuned rows on Hopper has ZeRO 3, 57 on Blackwell and later, none anywhere ZeRO 2"),
 )
 EXPERT_TENSOR = Option(
     name="expert_tensor",
@@ -86,7 +83,7 @@ EXPERT_TENSOR = Option(
     uses=lambda f, p: p.etp > 1,
     about="etp",
     example={"num_experts": 8, "tp": 2, "etp": 2, "sequence_parallel": True},
-    standings=_unusual("6 of 992 layouts have it, all of Llama 4"),
+    doubt=_unusual("6 of 992 layouts have it, all of Llama 4"),
 )
 LONG_PIPELINE = Option(
     name="long_pipeline",
@@ -94,7 +91,7 @@ LONG_PIPELINE = Option(
     uses=lambda f, p: (p.pp > MOST_STAGES) & (f.hidden_size <= WIDEST_DENSE),
     about="pp",
     example={"pp": 2 * MOST_STAGES, "hidden_size": 5120},
-    standings=_unusual("7 of 992 layouts have one, all of dense models above 500 billion parameters"),
+    doubt=_unusual("7 of 992 layouts have one, all of dense models above 500 billion parameters"),
 )
 MANY_CHUNKS = Option(
     name="many_chunks",
@@ -102,7 +99,7 @@ MANY_CHUNKS = Option(
     uses=lambda f, p: p.vpp > MOST_CHUNKS,
     about="vpp",
     example={"pp": 2, "vpp": 2 * MOST_CHUNKS},
-    standings=_unusual("14 of 992 layouts have them, and none more than 24"),
+    doubt=_unusual("14 of 992 layouts have them, and none more than 24"),
 )
 WIDE_EXPERTS = Option(
     name="wide_experts",
@@ -110,7 +107,7 @@ WIDE_EXPERTS = Option(
     uses=lambda f, p: p.ep > MOST_EXPERT_RANKS,
     about="ep",
     example={"num_experts": 256, "ep": 2 * MOST_EXPERT_RANKS},
-    standings=_unusual("6 of 992 layouts have them, four of Llama 4"),
+    doubt=_unusual("6 of 992 layouts have them, four of Llama 4"),
 )
 TENSOR_OVER_NODES = Option(
     name="tensor_over_nodes",
@@ -118,7 +115,7 @@ TENSOR_OVER_NODES = Option(
     uses=lambda f, p: p.tp > f.near,
     about="tp",
     example={"near": 4, "tp": 8},
-    standings=_unusual("3 of 992 layouts have it, all from 65,536 tokens"),
+    doubt=_unusual("3 of 992 layouts have it, all from 65,536 tokens"),
 )
 SHORT_SHARES = Option(
     name="short_shares",
@@ -126,7 +123,7 @@ SHORT_SHARES = Option(
     uses=lambda f, p: (p.cp > 1) & (p.seq_length < LEAST_SHARE * p.cp),
     about="cp",
     example={"cp": 4, "seq_length": 2 * LEAST_SHARE},
-    standings=_unusual("12 of 992 layouts have it, and 114 context parallelism"),
+    doubt=_unusual("12 of 992 layouts have it, and 114 context parallelism"),
 )
 
 USER_BUFFERS = Option(
@@ -135,13 +132,7 @@ USER_BUFFERS = Option(
     uses=lambda f, p: p.tp_comm,
     about="tp_comm",
     example={"tp": 2, "sequence_parallel": True, "tp_comm": True},
-    needs=(
-        Need(
-            why="Transformer Engine holds the user buffers",
-            hint="pip install transformer-engine[pytorch], or a container of NVIDIA's PyTorch",
-            module="transformer_engine",
-        ),
-    ),
+    needs=(_engine("Transformer Engine holds the user buffers"),),
 )
 USER_BUFFERS_WITHOUT_MULTICAST = Option(
     name="user_buffers_without_multicast",
@@ -149,12 +140,10 @@ USER_BUFFERS_WITHOUT_MULTICAST = Option(
     uses=lambda f, p: p.tp_comm & (f.architecture == "ampere"),
     about="tp_comm",
     example={**USER_BUFFERS.example, "architecture": "ampere"},
-    standings=(
-        Standing(
-            maturity=Maturity.UNUSUAL,
-            why="Transformer Engine stops, unless it is told to do without multicast, and calls that an attempt",
-            source="transformer_engine/pytorch/module/base.py, initialize_ub",
-        ),
+    doubt=Standing(
+        maturity=Maturity.UNUSUAL,
+        why="Transformer Engine stops, unless it is told to do without multicast, and calls that an attempt",
+        source="transformer_engine/pytorch/module/base.py, initialize_ub",
     ),
     needs=(
         Need(
@@ -184,12 +173,10 @@ DEEPEP_ON_ROCM = Option(
     uses=lambda f, p: (p.flex_backend == "deepep") & among(f.architecture, ROCM),
     about="flex_backend",
     example={**DEEPEP.example, "architecture": "cdna3"},
-    standings=(
-        Standing(
-            maturity=Maturity.UNUSUAL,
-            why="DeepEP's own kernels are for NVIDIA's GPUs; AMD has a build of its own, which Primus alone uses",
-            source="github.com/deepseek-ai/DeepEP, README.md; model_zoo/recipes, of AMD",
-        ),
+    doubt=Standing(
+        maturity=Maturity.UNUSUAL,
+        why="DeepEP's own kernels are for NVIDIA's GPUs; AMD has a build of its own, which Primus alone uses",
+        source="github.com/deepseek-ai/DeepEP, README.md; model_zoo/recipes, of AMD",
     ),
 )
 DEEPEP_OVER_RACKS = Option(
@@ -198,12 +185,10 @@ DEEPEP_OVER_RACKS = Option(
     uses=lambda f, p: (p.flex_backend == "deepep") & (f.near > MOST_NVLINK_PEERS),
     about="flex_backend",
     example={**DEEPEP.example, "near": 72},
-    standings=(
-        Standing(
-            maturity=Maturity.UNUSUAL,
-            why="Megatron-Bridge refuses it on GB200 and GB300; there one published layout has it and 47 HybridEP",
-            source="megatron-bridge, training/flex_dispatcher_backend.py; model_zoo/recipes",
-        ),
+    doubt=Standing(
+        maturity=Maturity.UNUSUAL,
+        why="Megatron-Bridge refuses it on GB200 and GB300; there one published layout has it and 47 HybridEP",
+        source="megatron-bridge, training/flex_dispatcher_backend.py; model_zoo/recipes",
     ),
 )
 HYBRIDEP = Option(
@@ -212,14 +197,12 @@ HYBRIDEP = Option(
     uses=lambda f, p: p.flex_backend == "hybridep",
     about="flex_backend",
     example={"num_experts": 8, "ep": 8, "moe_dispatcher": "flex", "flex_backend": "hybridep"},
-    standings=(
-        Standing(
-            maturity=Maturity.YOUNG,
-            why="its first releases in Megatron-LM, and a rank without tokens needed a later DeepEP",
-            source="github.com/NVIDIA-NeMo/Megatron-Bridge/issues/3801, of containers up to NeMo 26.04",
-            since="core_v0.16.1",
-            until="core_v0.17.1",
-        ),
+    doubt=Standing(
+        maturity=Maturity.YOUNG,
+        why="its first releases in Megatron-LM, and a rank without tokens needed a later DeepEP",
+        source="github.com/NVIDIA-NeMo/Megatron-Bridge/issues/3801, of containers up to NeMo 26.04",
+        since="core_v0.16.1",
+        until="core_v0.17.1",
     ),
     needs=(
         Need(
@@ -236,14 +219,12 @@ MOE_OVERLAP = Option(
     uses=lambda f, p: p.moe_overlap,
     about="moe_overlap",
     example={"num_experts": 8, "ep": 8, "pp": 2, "vpp": 2, "moe_overlap": True},
-    standings=(
-        Standing(
-            maturity=Maturity.YOUNG,
-            why="a run that trains without it crashed with it, and the report is open",
-            source="github.com/NVIDIA/Megatron-LM/issues/1862, of core_v0.15.0rc5 and rc7",
-            since="core_v0.14.0",
-            until="core_v0.15.0",
-        ),
+    doubt=Standing(
+        maturity=Maturity.YOUNG,
+        why="a run that trains without it crashed with it, and the report is open",
+        source="github.com/NVIDIA/Megatron-LM/issues/1862, of core_v0.15.0rc5 and rc7",
+        since="core_v0.14.0",
+        until="core_v0.15.0",
     ),
     needs=(
         Need(
@@ -259,20 +240,14 @@ CUDA_GRAPHS = Option(
     uses=lambda f, p: no(p.graphs == "none"),
     about="graphs",
     example={"graphs": "all"},
-    standings=(
-        Standing(
-            maturity=Maturity.YOUNG,
-            why="balancing losses were reported to differ under graphs, and graphs of attention in MoE layers to fail",
-            source="github.com/NVIDIA/Megatron-LM/issues/1494 (open) and 1566; --cuda-graph-impl since core_v0.15.0",
-            until="core_v0.14.0",
-        ),
+    doubt=Standing(
+        maturity=Maturity.YOUNG,
+        why="balancing losses were reported to differ under graphs, and graphs of attention in MoE layers to fail",
+        source="github.com/NVIDIA/Megatron-LM/issues/1494 (open) and 1566; --cuda-graph-impl since core_v0.15.0",
+        until="core_v0.14.0",
     ),
     needs=(
-        Need(
-            why="Transformer Engine captures the graphs and keeps their random numbers",
-            hint="pip install transformer-engine[pytorch], or a container of NVIDIA's PyTorch",
-            module="transformer_engine",
-        ),
+        _engine("Transformer Engine captures the graphs and keeps their random numbers"),
         Need(
             why="NCCL may not register what a graph holds where the allocator's segments expand (cuda_graphs.py)",
             hint="set it, or leave expandable_segments:True out of PYTORCH_CUDA_ALLOC_CONF",
@@ -286,13 +261,11 @@ GRAPHED_OVERLAP = Option(
     uses=lambda f, p: no(p.graphs == "none") & p.moe_overlap,
     about="graphs",
     example={**MOE_OVERLAP.example, "graphs": "outside experts"},
-    standings=(
-        Standing(
-            maturity=Maturity.DEFECT,
-            why="graphs of attention ended in NaN after 90 steps of Qwen3-235B, and the report is open",
-            source="github.com/NVIDIA/Megatron-LM/issues/5966, of core_v0.19",
-            since="core_v0.19.0",
-        ),
+    doubt=Standing(
+        maturity=Maturity.DEFECT,
+        why="graphs of attention ended in NaN after 90 steps of Qwen3-235B, and the report is open",
+        source="github.com/NVIDIA/Megatron-LM/issues/5966, of core_v0.19",
+        since="core_v0.19.0",
     ),
 )
 BF16_GRADIENTS = Option(
@@ -301,13 +274,11 @@ BF16_GRADIENTS = Option(
     uses=lambda f, p: (p.grad_bytes == 2) & no(p.precision == "fp16"),
     about="grad_bytes",
     example={"grad_bytes": 2, "precision": "bf16"},
-    standings=(
-        Standing(
-            maturity=Maturity.CHANGES_NUMBERS,
-            why="microbatches and ranks are added with 8 bits of mantissa, so that small gradients are lost beside "
-            "large sums; nearly all speed recipes have it, few of those that train",
-            source="validate_args: --grad-reduce-in-bf16 unsets --accumulate-allreduce-grads-in-fp32",
-        ),
+    doubt=Standing(
+        maturity=Maturity.CHANGES_NUMBERS,
+        why="microbatches and ranks are added with 8 bits of mantissa, so that small gradients are lost beside "
+        "large sums; nearly all speed recipes have it, few of those that train",
+        source="validate_args: --grad-reduce-in-bf16 unsets --accumulate-allreduce-grads-in-fp32",
     ),
 )
 FP8_PARAM_GATHER = Option(
@@ -316,13 +287,7 @@ FP8_PARAM_GATHER = Option(
     uses=lambda f, p: p.fp8_param_gather,
     about="fp8_param_gather",
     example={"precision": "fp8", "zero": 1, "fp8_param_gather": True},
-    needs=(
-        Need(
-            why="Transformer Engine holds weights in 8 bits",
-            hint="pip install transformer-engine[pytorch], or a container of NVIDIA's PyTorch",
-            module="transformer_engine",
-        ),
-    ),
+    needs=(_engine("Transformer Engine holds weights in 8 bits"),),
 )
 MXFP8_PARAM_GATHER = Option(
     name="mxfp8_param_gather",
@@ -330,13 +295,11 @@ MXFP8_PARAM_GATHER = Option(
     uses=lambda f, p: p.fp8_param_gather & (p.precision == "mxfp8"),
     about="fp8_param_gather",
     example={"precision": "mxfp8", "zero": 1, "fp8_param_gather": True},
-    standings=(
-        Standing(
-            maturity=Maturity.DEFECT,
-            why="without overlapped communication the loss became NaN, and an evaluation left weights unquantised",
-            source="github.com/NVIDIA/Megatron-LM/issues/2272; mended by pull requests 4800 and 4562, in core_v0.18.0",
-            until="core_v0.17.1",
-        ),
+    doubt=Standing(
+        maturity=Maturity.DEFECT,
+        why="without overlapped communication the loss became NaN, and an evaluation left weights unquantised",
+        source="github.com/NVIDIA/Megatron-LM/issues/2272; mended by pull requests 4800 and 4562, in core_v0.18.0",
+        until="core_v0.17.1",
     ),
 )
 FUSED_LOSS = Option(
@@ -345,21 +308,13 @@ FUSED_LOSS = Option(
     uses=lambda f, p: p.fused_loss,
     about="fused_loss",
     example={"fused_loss": True},
-    standings=(
-        Standing(
-            maturity=Maturity.DEFECT,
-            why="training was seen to diverge with it: fp32 gradients were stored in 16 bits, and since core_v0.18.2 "
-            "Megatron-LM's own parser refuses it",
-            source="github.com/NVIDIA/Megatron-LM/pull/5115 and issues/1627, 1750; TransformerEngine/pull/3193",
-        ),
+    doubt=Standing(
+        maturity=Maturity.DEFECT,
+        why="training was seen to diverge with it: fp32 gradients were stored in 16 bits, and since core_v0.18.2 "
+        "Megatron-LM's own parser refuses it",
+        source="github.com/NVIDIA/Megatron-LM/pull/5115 and issues/1627, 1750; TransformerEngine/pull/3193",
     ),
-    needs=(
-        Need(
-            why="the kernel is Transformer Engine's",
-            hint="pip install transformer-engine[pytorch], or a container of NVIDIA's PyTorch",
-            module="transformer_engine",
-        ),
-    ),
+    needs=(_engine("the kernel is Transformer Engine's"),),
 )
 
 OPTIONS = tuple(one for one in list(globals().values()) if isinstance(one, Option))
