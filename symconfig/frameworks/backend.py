@@ -21,7 +21,7 @@ NEWEST = (99, 0)  # `Releases.minor` of a main branch
 _RELEASE = re.compile(r"\d{1,9}(\.\d{1,9})*")
 
 
-class Told(Enum):
+class Medium(Enum):
     """What says how a run is configured."""
 
     OPTIONS = auto()  # options of the training program
@@ -87,7 +87,7 @@ class Backend:
     program: str
     distribution: str
     releases: Releases
-    told_by: Told
+    told_by: Medium
     usual: Framework
     low_precisions: tuple[Precision, ...]
     adapters: bool

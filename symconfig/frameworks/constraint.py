@@ -132,14 +132,14 @@ class Answers:
         """Return what each constraint says where these columns are told."""
         return [self._verdict(place, known) for place in range(len(self.table))]
 
-    def retold(self, before: Verdicts, told: Mapping[str, Any], names: Iterable[str]) -> Verdicts:
+    def retold(self, before: Verdicts, columns: Mapping[str, Any], names: Iterable[str]) -> Verdicts:
         """Return what each constraint says where the columns of these names are told otherwise than before."""
         new = tuple(names)
         if new not in self.places:
             self.places[new] = tuple(at for at, columns in enumerate(self.asking) if not set(new).isdisjoint(columns))
         verdicts = list(before)
         for place in self.places[new]:
-            verdicts[place] = self._verdict(place, told)
+            verdicts[place] = self._verdict(place, columns)
         return verdicts
 
     def failing(self, verdicts: Verdicts) -> tuple[Constraint, ...]:
@@ -150,10 +150,10 @@ class Answers:
         """Return the constraints that such a point may fail."""
         return tuple([one for one, verdict in zip(self.table, verdicts, strict=True) if verdict is not Verdict.HOLDS])
 
-    def _verdict(self, place: int, told: Mapping[str, Any]) -> Verdict:
-        known, key = self.known[place], tuple([told.get(name, UNKNOWN) for name in self.asking[place]])
+    def _verdict(self, place: int, columns: Mapping[str, Any]) -> Verdict:
+        known, key = self.known[place], tuple([columns.get(name, UNKNOWN) for name in self.asking[place]])
         if key not in known:
-            known[key] = self.table[place].verdict(self.fixed, Columns(**told))
+            known[key] = self.table[place].verdict(self.fixed, Columns(**columns))
         return known[key]
 
 
@@ -178,12 +178,12 @@ class _Probe:
     """Facts of which nothing is known; what is asked for is written down."""
 
     names: tuple[str, ...]
-    asked: set[str]
+    reads: set[str]
 
     def __getattr__(self, name: str) -> Unknown:
         if name not in self.names:
             raise AttributeError(f"{name} is no fact that a constraint can ask for")
-        self.asked.add(name)
+        self.reads.add(name)
         return UNKNOWN
 
 

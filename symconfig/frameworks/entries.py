@@ -16,11 +16,11 @@ Name = BackendName | Literal["transformers"]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A module such as `symconfig.transformers`. backend: the framework that its values are for; beside: libraries
+    """A module such as `symconfig.transformers`. backend: the framework that its values are for; libraries: those
     through which the script runs it, whose releases the written files bound."""
 
     backend: Backend
-    beside: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
 
 
 ENTRIES: Mapping[Name, Entry] = {

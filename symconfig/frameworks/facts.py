@@ -28,11 +28,11 @@ class Fixed:
 
     sliding_window: tokens; 0: none. indexed: whether attention reads the keys that an indexer chooses; shared_choice:
     in some layers those of a layer before. column_rank: of adapters beside column-parallel layers, where tp splits the
-    rank. head_adapters: whether queries, keys and values have one each. flash: whether flash attention runs. near: GPUs
-    that the fastest links join. mixer_pieces: of what ranks hold whole pieces of in blocks in attention's place, the
-    greatest common divisor; exchanged_pieces: of what they have where heads are exchanged for the sequence; 0 without
-    such blocks. scans: whether a block other than attention mixes tokens. own_attention: whether Transformers' modules
-    of the family compute attention in code of their own. hybrid: whether Megatron-LM's HybridModel is built;
+    rank. head_adapters: whether queries, keys and values have one each. flash: whether flash attention runs. joined:
+    GPUs that the fastest links join. mixer_pieces: of what ranks hold whole pieces of in blocks in attention's place,
+    the greatest common divisor; exchanged_pieces: of what they have where heads are exchanged for the sequence; 0
+    without such blocks. scans: whether a block other than attention mixes tokens. own_attention: whether Transformers'
+    modules of the family compute attention in code of their own. hybrid: whether Megatron-LM's HybridModel is built;
     parts_of_layer: of how many of its layers one of the model's is, 0 where that differs. architecture: of the GPU
     (`descriptor.cluster.Gpu`). optimizer: its name. narrow_states: whether it keeps something narrower than fp32 by a
     setting of its own.
@@ -67,7 +67,7 @@ class Fixed:
     column_rank: Any = UNKNOWN
     head_adapters: Any = UNKNOWN
     flash: Any = UNKNOWN
-    near: Any = UNKNOWN
+    joined: Any = UNKNOWN
     architecture: Any = UNKNOWN
     optimizer: Any = UNKNOWN
     narrow_states: Any = UNKNOWN
@@ -85,12 +85,12 @@ class Fixed:
         cls,
         model: ModelDescriptor,
         flash: Any = UNKNOWN,
-        near: Any = UNKNOWN,
+        joined: Any = UNKNOWN,
         architecture: Any = UNKNOWN,
         *,
         optimizer: Any = UNKNOWN,
     ) -> Self:
-        """Return a model's facts, on GPUs of an architecture of which so many are `near`."""
+        """Return a model's facts, on GPUs of an architecture of which so many are `joined`."""
         experts, put = model.experts, adapters.targets(model)
         return cls(
             model_type=model.model_type,
@@ -122,7 +122,7 @@ class Fixed:
             column_rank=0 if put is None or model.adapter is None or not put.by_columns else model.adapter.r,
             head_adapters=put is not None and "linear_q" in put.modules,
             flash=flash,
-            near=near,
+            joined=joined,
             architecture=architecture,
             optimizer=optimizer.name if isinstance(optimizer, Optimizer) else optimizer,
             narrow_states=optimizer.narrow if isinstance(optimizer, Optimizer) else optimizer,

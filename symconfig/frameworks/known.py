@@ -30,12 +30,12 @@ def facts(
     model: ModelDescriptor,
     architecture: str,
     attention: str | None = None,
-    near: Any = UNKNOWN,
+    joined: Any = UNKNOWN,
     optimizer: Any = UNKNOWN,
 ) -> Fixed:
-    """Return what constraints ask of a model on a kind of GPU, of which so many are `near`."""
+    """Return what constraints ask of a model on a kind of GPU, of which so many are `joined`."""
     runs_flash = flash(architecture, attention, FRAMEWORKS[backend].engine)
-    return Fixed.of(model, runs_flash, near, architecture, optimizer=optimizer)
+    return Fixed.of(model, runs_flash, joined, architecture, optimizer=optimizer)
 
 
 def usual_backend(adapted: bool) -> Backend:

@@ -17,7 +17,7 @@ from typing import Any
 from symconfig.descriptor.config_writer import unsaid
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
-from symconfig.frameworks.backend import Told
+from symconfig.frameworks.backend import Medium
 from symconfig.frameworks.constraint import other
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Plan
@@ -63,7 +63,7 @@ def _field(model: ModelDescriptor, name: str) -> Any:
 
 def of_fsdp(plan: Plan) -> bool:
     """Tell whether a plan was made for programs around PyTorch's FSDP, as torchtitan is one."""
-    return BACKENDS[plan.best.target.backend].told_by is Told.CODE
+    return BACKENDS[plan.best.target.backend].told_by is Medium.CODE
 
 
 def refuse(plan: Plan) -> Flavor:

@@ -135,7 +135,7 @@ def _uses(item: Unread, reading: Reading) -> Iterator[str]:
 def _assumption(item: Assumption) -> str:
     """Say what the figures take for granted of a place that was not read."""
     where = f"{item.what} (line {item.place.line})"
-    if not item.asked:
+    if not item.by_person:
         rest = f", though it may set {', '.join(item.variables)}" if item.variables else ""
         return f"Predicted without {where}: no figure depends on it{rest}."
     if item.options:
@@ -188,9 +188,9 @@ def model(described: Described) -> str:
 
 
 def _resemblance(described: Described) -> str:
-    if described.near is None:
+    if described.nearest is None:
         return "none of the zoo's"
-    name, fields = described.near
+    name, fields = described.nearest
     return f"like the zoo's {name} but for {', '.join(fields)}".replace("rope_scaling.rope_type", "rope_scaling")
 
 

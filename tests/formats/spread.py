@@ -52,7 +52,7 @@ def _pairs(target: str, **said: str) -> dict[str, Any]:
 
 
 SPLIT = RL | {"placement": "split"}
-ALONE = RL | {"algorithm": "dapo"}
+ALONE, GSPO = RL | {"algorithm": "dapo"}, RL | {"algorithm": "gspo"}
 SPREAD = (
     # Megatron-LM: dense models, with tensor, sequence, context and pipeline parallelism.
     Spread("llama2-7b-one-node", "llama2-7b", "a100-80gb", 8, 64),
@@ -143,5 +143,8 @@ SPREAD = (
     Spread("qwen3-8b-split-slime", "qwen3-8b", "h100", 16, None, {"rl": SPLIT, "target": "slime"}),
     Spread("qwen3-8b-split-openrlhf", "qwen3-8b", "h100", 16, None, {"rl": SPLIT, "target": "openrlhf"}),
     Spread("qwen2.5-7b-dapo-trl", "qwen2.5-7b", "h100", 8, None, {"rl": ALONE, "target": "trl"}),
+    Spread("qwen3-8b-ulysses-verl", "qwen3-8b", "h100", 8, None, {"rl": RL, "target": "verl-fsdp", "pins": {"cp": 4}}),
+    Spread("qwen3-8b-gspo-nemo-fsdp", "qwen3-8b", "h100", 8, None, {"rl": GSPO, "target": "nemo-rl-dtensor"}),
+    Spread("qwen3-30b-a3b-gspo-nemo", "qwen3-30b-a3b", "h100", 32, None, {"rl": GSPO, "target": "nemo-rl"}),
     Spread("qwen3-30b-a3b-dapo-swift", "qwen3-30b-a3b", "h100", 32, None, {"rl": ALONE, "target": "ms-swift-rlhf"}),
 )

@@ -99,16 +99,16 @@ def cluster_of(example: dict[str, Any]) -> ClusterDescriptor:
     usual = "blackwell" if example.get("precision") == "mxfp8" else "hopper"
     old = usual if example.get("flash", True) else "volta"
     cluster = load_cluster(CLUSTERS.get(example.get("architecture", old), "h100"))
-    if (near := example.get("near")) is not None:
-        level = cluster.levels[0].model_copy(update={"size": near})
-        cluster = cluster.model_copy(update={"gpus_per_node": near, "levels": (level, *cluster.levels[1:])})
+    if (joined := example.get("joined")) is not None:
+        level = cluster.levels[0].model_copy(update={"size": joined})
+        cluster = cluster.model_copy(update={"gpus_per_node": joined, "levels": (level, *cluster.levels[1:])})
     return cluster
 
 
 def fixed_of(plan: Plan, example: Mapping[str, Any]) -> Fixed:
     """The facts of a plan of the example."""
-    near, architecture = plan.cluster.joined_gpus, plan.cluster.gpu.architecture
-    return Fixed.of(plan.model, example.get("flash", True), near, architecture, optimizer=plan.job.optimizer)
+    joined, architecture = plan.cluster.joined_gpus, plan.cluster.gpu.architecture
+    return Fixed.of(plan.model, example.get("flash", True), joined, architecture, optimizer=plan.job.optimizer)
 
 
 def plan_of(backend: str, constraint: Constraint) -> Plan:
@@ -223,7 +223,7 @@ def audited(constraint: Constraint, words: str) -> list[str]:
         Namespace(given, flags(version)),
         world_size=constraint.example.get("gpus", 8),
         gpus_per_node=8,
-        near=constraint.example.get("near", 8),
+        joined=constraint.example.get("joined", 8),
         architecture=cluster_of(dict(constraint.example)).gpu.architecture,
         environment={},
         program="pretrain_gpt.py",

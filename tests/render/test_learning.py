@@ -241,6 +241,19 @@ def test_verl_is_told_of_the_shards_of_fsdp() -> None:
     } <= {word for line in arrays["ACTOR"] for word in line}
 
 
+def test_adapters_of_fsdp_workers_are_pefts_and_drop_nothing() -> None:
+    plan = replace(plan_for("verl-fsdp"), model=load_model("qwen2.5-7b-lora"))
+    adapter = plan.model.adapter
+    assert adapter is not None
+    whole = plan.model.model_copy(update={"adapter": adapter.model_copy(update={"lora_dropout": 0.0})})
+    arrays: Any = targets()["verl-fsdp"].variables(replace(plan, model=whole))["arrays"]
+    assert {f"actor_rollout_ref.model.lora_rank={adapter.r}", "actor_rollout_ref.rollout.load_format=safetensors"} <= {
+        word for line in arrays["ACTOR"] for word in line
+    }
+    drops = plan.model.model_copy(update={"adapter": adapter.model_copy(update={"lora_dropout": 0.1})})
+    assert "adapter.lora_dropout" in problems("verl-fsdp", replace(plan, model=drops))
+
+
 @pytest.mark.parametrize(
     ("options", "field", "pin"),
     [

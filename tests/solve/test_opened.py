@@ -29,7 +29,7 @@ PLAIN = {"allow": ()}
 
 def used(plan: Plan, candidate: Candidate) -> set[str]:
     """Names of the options that are not stable and that a candidate uses."""
-    fixed = facts("megatron", plan.model, plan.cluster.gpu.architecture, near=plan.cluster.joined_gpus)
+    fixed = facts("megatron", plan.model, plan.cluster.gpu.architecture, joined=plan.cluster.joined_gpus)
     return {
         option.name
         for option in options("megatron")

@@ -16,7 +16,7 @@ from symconfig.plans.pipeline_layout import dealt, written
 from symconfig.verify import megatron_runner
 from tests.verify.megatron_support import source
 
-Told = dict[str, Any]
+Medium = dict[str, Any]
 ENDS = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
 COUNTS = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
 
@@ -25,7 +25,7 @@ def pipelines() -> Iterator[tuple[int, int, int]]:
     yield from product(range(1, 17), range(2, 5), range(1, 4))
 
 
-def cases() -> Iterator[Told]:
+def cases() -> Iterator[Medium]:
     """Of each pipeline: the ends as layers or not, and all counts of the first and last stage."""
     for layers, pp, vpp in pipelines():
         shape = {
@@ -40,7 +40,7 @@ def cases() -> Iterator[Told]:
                 yield shape | dict(zip(COUNTS, counts, strict=True))
 
 
-def asked(questions: list[Told]) -> list[Any]:
+def asked(questions: list[Medium]) -> list[Any]:
     root, folder = source().root, Path(megatron_runner.__file__).parent
     command = [sys.executable, "-E", "-P", str(Path(__file__).with_name("stages_worker.py")), str(root), str(folder)]
     ended = subprocess.run(
@@ -58,12 +58,12 @@ def stages(sizes: tuple[int, ...], pp: int) -> list[list[list[int]]]:
 
 
 @pytest.fixture(scope="module")
-def real() -> list[tuple[Told, Any]]:
+def real() -> list[tuple[Medium, Any]]:
     questions = list(cases())
     return list(zip(questions, asked(questions), strict=True))
 
 
-def ours(told: Told) -> tuple[int, ...] | None:
+def ours(told: Medium) -> tuple[int, ...] | None:
     return dealt(
         told["num_layers"],
         told["pipeline_model_parallel_size"],
@@ -75,7 +75,7 @@ def ours(told: Told) -> tuple[int, ...] | None:
     )
 
 
-def test_what_is_dealt_is_what_megatron_builds(real: list[tuple[Told, Any]]) -> None:
+def test_what_is_dealt_is_what_megatron_builds(real: list[tuple[Medium, Any]]) -> None:
     dealt_cases = [(told, answer, sizes) for told, answer in real if (sizes := ours(told)) is not None]
     assert len(dealt_cases) > 400
     for told, answer, sizes in dealt_cases:
@@ -86,7 +86,7 @@ def test_what_is_dealt_is_what_megatron_builds(real: list[tuple[Told, Any]]) -> 
             assert answer == stages(sizes, pp), told
 
 
-def test_what_is_not_dealt_megatron_refuses_or_loses(real: list[tuple[Told, Any]]) -> None:
+def test_what_is_not_dealt_megatron_refuses_or_loses(real: list[tuple[Medium, Any]]) -> None:
     for told, answer in real:
         if ours(told) is None and not isinstance(answer, str):
             held = sorted(layer for stage in answer for first, count in stage for layer in range(first, first + count))

@@ -20,7 +20,7 @@ from symconfig.cost.partition.codes import Numbers, Table, codes, codes_where, r
 from symconfig.cost.partition.exchange import Exchange, Transfer
 from symconfig.cost.partition.rates import Affine, Array, Rate
 from symconfig.cost.partition.work import Passes, Rows, held, inside, passed, work
-from symconfig.graph.layout import FLAT, cut
+from symconfig.graph.layout import FLAT, Column, cut
 from symconfig.graph.operator import Work
 from symconfig.graph.program.net import Link, Net, Node, Port
 from symconfig.graph.sharding import Phase
@@ -269,7 +269,10 @@ class Costs:
 
         def transfer(at: Numbers, amount: float) -> tuple[Table, Transfer]:
             table = Table(self.rates, codes(at, given, taken, False))
-            return table, Transfer(*table.places, amount, self.rates)
+            ends: list[list[Column]] = list(table.places)
+            if len(table.numbers) == 1:  # numbers are quicker than arrays of one
+                ends = [[int(np.asarray(at).item()) for at in places] for places in ends]
+            return table, Transfer(ends[0], ends[1], amount, self.rates)
 
         if isinstance(rule, Weight):
             moved = [transfer(*each)[1] for each in rule.transfers]

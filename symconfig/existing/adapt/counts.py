@@ -113,7 +113,7 @@ def _goal(meaning: Meaning, reading: Reading, nodes: Nodes) -> Meaning:
 
 
 def _literally(draft: Draft, wrong: Iterable[Count], goal: Meaning) -> Draft | None:
-    return draft.tried([_literals(wrong, draft)], lambda said: _own(said) == _own(goal))
+    return draft.tried([_literals(wrong, draft)], lambda meaning: _own(meaning) == _own(goal))
 
 
 def _following(draft: Draft, wrong: Iterable[Count], goal: Meaning) -> Draft | None:
@@ -121,7 +121,7 @@ def _following(draft: Draft, wrong: Iterable[Count], goal: Meaning) -> Draft | N
     of a host file.
     """
     free = replace(_own(goal), others=())
-    return draft.tried([_literals(wrong, draft)], lambda said: replace(_own(said), others=()) == free)
+    return draft.tried([_literals(wrong, draft)], lambda meaning: replace(_own(meaning), others=()) == free)
 
 
 def _at_use(draft: Draft, wrong: Sequence[Count], goal: Meaning) -> Draft | None:
@@ -137,7 +137,7 @@ def _at_use(draft: Draft, wrong: Sequence[Count], goal: Meaning) -> Draft | None
     )
     plain = _literals([count for count in wrong if not any(piece.variables for piece in count.word.pieces)], draft)
     every = dict.fromkeys(edit for way in (*edits, plain) for edit in way)
-    return draft.tried([tuple(every)], lambda said: _own(said) == _own(goal))
+    return draft.tried([tuple(every)], lambda meaning: _own(meaning) == _own(goal))
 
 
 def _last(ways: Iterator[tuple[Edit, ...]]) -> tuple[Edit, ...]:

@@ -17,7 +17,7 @@ from symconfig.existing.launch.files import instead
 from symconfig.existing.launch.read import ARGUMENTS, read
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.recover.run import Run
-from symconfig.frameworks.backend import Told
+from symconfig.frameworks.backend import Medium
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Plan
 
@@ -88,10 +88,10 @@ def _side(plan: Plan, reading: Reading) -> _Side:
         what = "starts a program of OpenRLHF, whose options are not adapted"
         raise InputError(Problem(what, reading.file, hint="the degrees of the plan, by hand"))
     told_by = BACKENDS[plan.best.target.backend].told_by
-    if told_by is Told.CODE:
+    if told_by is Medium.CODE:
         what = "is not of verl, and others' programs around PyTorch's FSDP are not adapted"
         raise InputError(Problem(what, reading.file, hint="symconfig render PLAN.json --target T"))
-    return deepspeed if told_by is Told.JSON else megatron
+    return deepspeed if told_by is Medium.JSON else megatron
 
 
 def _stale(before: Reading, progress: Progress, plan: Plan) -> tuple[Stale, ...]:

@@ -41,7 +41,7 @@ def _moved(progress: Progress, check: Place, was: str, now: str) -> Progress:
         start = check.start + len(source[: matches[0].start()].encode())
         place = text.place(start, start + len(was))
         goal = _comparable(draft.meaning)
-        after = draft.tried([(Edit(place, now),)], lambda said: _comparable(said) == goal)
+        after = draft.tried([(Edit(place, now),)], lambda meaning: _comparable(meaning) == goal)
         if after is not None and len(after.reading.stops) < len(draft.reading.stops):
             return progress.went(after, Change("the script's own check", was, now, place))
     why = f"the script stops unless {source.strip()} is passed" if source else "the script stops at a check of its own"

@@ -10,7 +10,7 @@ from symconfig.existing.audit.sides import MegatronSide, side
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.rules.rule import Finding, Severity
-from symconfig.frameworks.backend import Told
+from symconfig.frameworks.backend import Medium
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron
@@ -40,7 +40,7 @@ def inspect(reading: Reading, plan: Plan, gpus: int | None = None) -> Inspection
 
     The release counts as one that nobody has said, so that options of a fork are judged as an audit without it does.
     """
-    options = BACKENDS[plan.best.target.backend].told_by is Told.OPTIONS
+    options = BACKENDS[plan.best.target.backend].told_by is Medium.OPTIONS
     stated = Supplied(
         model=plan.model,
         gpus=gpus or plan.best.parallel.world_size,

@@ -38,7 +38,7 @@ def numbers(progress: Progress, plan: Plan) -> Progress:
     if gpus is None:
         return progress.noted(f"The plan is for {wanted} GPUs; how many are started here is not said in the file.")
     if gpus != wanted:
-        place = next((word.place for word in progress.draft.reading.world.said), None)
+        place = next((word.place for word in progress.draft.reading.world.words), None)
         why = f"the launcher's words for {gpus} GPUs could not be changed without changing something else"
         return progress.lacking(Unplaced("the number of GPUs", str(wanted), why, place))
     return progress
@@ -47,7 +47,7 @@ def numbers(progress: Progress, plan: Plan) -> Progress:
 def _sections(progress: Progress) -> tuple[Word, ...]:
     """Return the words of a trainer's section of YAML or of overrides, which say nodes, then GPUs of each."""
     reading = progress.draft.reading
-    return reading.world.said if not reading.launcher and len(reading.world.said) == 2 else ()
+    return reading.world.words if not reading.launcher and len(reading.world.words) == 2 else ()
 
 
 def _section(progress: Progress, word: Word, number: int) -> Progress:
@@ -57,7 +57,7 @@ def _section(progress: Progress, word: Word, number: int) -> Progress:
     after = before.tried(words.changed(word, str(number), before.texts), before.meaning.__eq__)
     if after is None:
         return progress
-    name = "nodes" if word is before.reading.world.said[0] else "GPUs of each node"
+    name = "nodes" if word is before.reading.world.words[0] else "GPUs of each node"
     return progress.went(after, Change(name, word.text, str(number), word.place))
 
 

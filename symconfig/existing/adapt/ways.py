@@ -79,7 +79,7 @@ def _changed(draft: Draft, names: Namespace, setting: Setting, wish: Wish) -> Dr
         ways = together([_one_value(draft, each, values[0]) for each in alike(draft.reading, setting)])
     else:
         ways = together([_all_values(draft, each, values) for each in alike(draft.reading, setting)])
-    return draft.tried(ways, lambda said: said == goal)
+    return draft.tried(ways, lambda meaning: meaning == goal)
 
 
 def _one_value(draft: Draft, setting: Setting, value: str) -> Iterator[tuple[Edit, ...]]:
@@ -105,7 +105,7 @@ def _without(draft: Draft, setting: Setting) -> Draft | None:
     else:
         path = trees.path_at(tree, setting.place)
         ways = trees.removed(tree, path) if path else iter(())
-    return draft.tried(ways, lambda said: said == goal)
+    return draft.tried(ways, lambda meaning: meaning == goal)
 
 
 def _off(draft: Draft, names: Namespace, setting: Setting, wish: Wish) -> Draft | None:
@@ -121,7 +121,7 @@ def _off(draft: Draft, names: Namespace, setting: Setting, wish: Wish) -> Draft 
         spelled = trees.spelled(value, "yaml")
         ways = together([behind_equals(each, spelled, draft) for each in alike(draft.reading, setting)])
     goal = _less(draft.meaning, names, wish.dest)
-    return draft.tried(ways, lambda said: said != draft.meaning and _less(said, names, wish.dest) == goal)
+    return draft.tried(ways, lambda meaning: meaning != draft.meaning and _less(meaning, names, wish.dest) == goal)
 
 
 def behind_equals(setting: Setting, spelled: str, draft: Draft) -> Iterator[tuple[Edit, ...]]:

@@ -62,7 +62,7 @@ class Audit:
         return (
             *reading.assumptions,
             *(
-                Assumption(item.place, item.what, reading.variables_of(item), item.options, asked=False)
+                Assumption(item.place, item.what, reading.variables_of(item), item.options, by_person=False)
                 for item in idle
             ),
         )
@@ -96,7 +96,7 @@ def audit(
 
 
 def audited(
-    found: Side,
+    reader: Side,
     supplied: Supplied,
     cluster: ClusterDescriptor | None,
     limits: Limits,
@@ -105,18 +105,18 @@ def audited(
     progress: Callable[[str], None] = lambda _: None,
 ) -> Audit:
     """Audit a configuration that its framework has read. plan: as of `audit`."""
-    reading = found.reading
-    findings, unpredicted = (*_launcher(reading, supplied, cluster), *found.findings(cluster)), _dark(found, cluster)
+    reading = reader.reading
+    findings, unpredicted = (*_launcher(reading, supplied, cluster), *reader.findings(cluster)), _dark(reader, cluster)
     if unpredicted or cluster is None:
-        return Audit(found, findings, unpredicted=tuple(unpredicted))
+        return Audit(reader, findings, unpredicted=tuple(unpredicted))
     progress("predicting what is there")
     try:
-        run = found.run(cluster)
+        run = reader.run(cluster)
     except InputError as error:
-        return unpredicted_for(Audit(found, findings), error.problems)
+        return unpredicted_for(Audit(reader, findings), error.problems)
     if run.around is not None:
-        return Audit(found, findings, stated=run)
-    done = _judged(Audit(found, findings), run, cluster, limits)
+        return Audit(reader, findings, stated=run)
+    done = _judged(Audit(reader, findings), run, cluster, limits)
     return planned(done, run, cluster, limits, progress) if plan else done
 
 

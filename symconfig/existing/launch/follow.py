@@ -327,4 +327,4 @@ def _both(launcher: World, trainer: World) -> World:
     """Join the worlds: what the training program is told goes before what its launcher starts."""
     nodes, each = trainer.nodes or launcher.nodes, trainer.gpus_per_node or launcher.gpus_per_node
     gpus = trainer.gpus or (nodes * each if nodes and each else launcher.gpus)
-    return World(gpus, nodes, each, (*launcher.said, *trainer.said), (*launcher.dark, *trainer.dark))
+    return World(gpus, nodes, each, (*launcher.words, *trainer.words), (*launcher.dark, *trainer.dark))

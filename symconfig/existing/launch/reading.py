@@ -171,7 +171,7 @@ class Hidden:
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """An assumption about an unread place: that it sets none of these variables, or brings no options. asked: a person
+    """An assumption about an unread place: that it sets none of these variables, or brings no options. by_person: who
     says so; else nothing that is predicted depends on it.
     """
 
@@ -179,7 +179,7 @@ class Assumption:
     what: str
     variables: tuple[str, ...]
     options: bool
-    asked: bool = True
+    by_person: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,7 @@ class World:
     gpus: int | None = None
     nodes: int | None = None
     gpus_per_node: int | None = None
-    said: tuple[Word, ...] = ()
+    words: tuple[Word, ...] = ()
     dark: tuple[Word, ...] = ()
 
 

@@ -105,10 +105,10 @@ class Fields:
     defaults hold for what they leave open; else (the overrides of a recipe) `base` does.
     """
 
-    def __init__(self, said: Args, base: ModelDescriptor | None = None) -> None:
-        self.args = said
+    def __init__(self, args: Args, base: ModelDescriptor | None = None) -> None:
+        self.args = args
         self.base = base
-        self.whole = base is None or all(said.given(dest) for dest in _SHAPE)
+        self.whole = base is None or all(args.given(dest) for dest in _SHAPE)
         self.values: dict[str, object] = {}
         self.sources: dict[str, tuple[str, ...]] = {}
         self.problems: list[Problem] = []

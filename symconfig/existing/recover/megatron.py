@@ -149,13 +149,13 @@ class Reader:
         batch = Batch(micro, whole, whole // (micro * dp), self._seq_length())
         recompute = _of_layers(options.recomputed(names), descriptor)
         target = Target("megatron", names.table.version)
-        said = _options(names, degrees, framework, pipeline, recompute, overlap, zero, width)
-        configuration = Configuration.with_options(target, degrees, batch, said, framework)
+        choice = _options(names, degrees, framework, pipeline, recompute, overlap, zero, width)
+        configuration = Configuration.with_options(target, degrees, batch, choice, framework)
         return Run(
             target,
             model,
             configuration,
-            said,
+            choice,
             optimizer=optimizer(names) or Optimizer(),
             assumed=(*self._impossible(descriptor, pipeline, pp), *self._assumed(descriptor, configuration, dp)),
         )

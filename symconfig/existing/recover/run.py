@@ -41,14 +41,14 @@ class Impossible(Problem):
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """The model that options describe. zoo: the zoo's model that computes the same, if one does; near: else the one
+    """The model that options describe. zoo: the zoo's model that computes the same, if one does; nearest: else the one
     that differs in the fewest fields, and these fields as they are here ("llama3.1-8b", ("vocab_size 32000",)).
     """
 
     model: ModelDescriptor
     zoo: str | None = None
     assumed: tuple[Assumed, ...] = ()
-    near: tuple[str, tuple[str, ...]] | None = None
+    nearest: tuple[str, tuple[str, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

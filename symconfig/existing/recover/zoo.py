@@ -10,7 +10,7 @@ from symconfig.descriptor.meaning import Meaning, meaning
 from symconfig.descriptor.model import ModelDescriptor
 
 _SECTION = {"rope_scaling": "rope_scaling.rope_type"}  # by which field such a choice is told
-NEAR = 3  # fields at most in which a model may differ from one that it is said to be like
+MOST_FIELDS = 3  # fields at most in which a model may differ from one that it is said to be like
 _SHAPES = (
     "hidden_size",
     "intermediate_size",
@@ -45,13 +45,13 @@ def zoo_match(model: ModelDescriptor) -> str | None:
 
 
 def zoo_near(model: ModelDescriptor) -> tuple[str, tuple[str, ...]] | None:
-    """Return the zoo's model that differs in the fewest fields, `NEAR` at most, and what they are here: "vocab_size
-    32000".
+    """Return the zoo's model that differs in the fewest fields, `MOST_FIELDS` at most, and what they are here:
+    "vocab_size 32000".
     """
     mine = meaning(model)
     ranked = sorted((len(_choices(mine, theirs)), other.name, _choices(mine, theirs)) for other, theirs in _zoo())
     count, name, fields = ranked[0]
-    if not 0 < count <= NEAR:
+    if not 0 < count <= MOST_FIELDS:
         return None
     return name, tuple(f"{field} {_shown(mine.get(field))}" for field in fields)
 

@@ -18,14 +18,14 @@ _DEFAULT_BUCKET = 500_000_000  # elements (runtime/zero/config.py)
 DEEPSPEED: Rules[DeepSpeedFacts] = Rules()
 
 
-def _of(kind: Kind, near: bool | None = None) -> Callable[[DeepSpeedFacts], Iterator[Problem]]:
-    """Return the check of mismatches of one kind; near: only those that have, or have no, similar known word."""
+def _of(kind: Kind, alike: bool | None = None) -> Callable[[DeepSpeedFacts], Iterator[Problem]]:
+    """Return the check of mismatches of one kind; alike: only those that have, or have no, similar known word."""
 
     def check(facts: DeepSpeedFacts) -> Iterator[Problem]:
         for mismatch in mismatches(facts.tree.data):
             if (facts.trainer and mismatch.path in OVERWRITTEN) or mismatch.path in _ELSEWHERE:
                 continue
-            if mismatch.kind == kind and (near is None or near == (mismatch.near is not None)):
+            if mismatch.kind == kind and (alike is None or alike == (mismatch.alike is not None)):
                 yield _problem(facts, mismatch)
 
     return check
@@ -33,7 +33,7 @@ def _of(kind: Kind, near: bool | None = None) -> Callable[[DeepSpeedFacts], Iter
 
 def _problem(facts: DeepSpeedFacts, mismatch: Mismatch) -> Problem:
     of_key = mismatch.kind in ("removed", "unknown", "ignored", "deprecated")
-    hint = f"{mismatch.need} instead" if mismatch.kind == "deprecated" and mismatch.need else mismatch.near
+    hint = f"{mismatch.need} instead" if mismatch.kind == "deprecated" and mismatch.need else mismatch.alike
     need = None if mismatch.kind == "deprecated" else mismatch.need
     return facts.problem(mismatch.path, mismatch.what, got=mismatch.got, need=need, hint=hint, of_key=of_key)
 
@@ -51,7 +51,7 @@ DEEPSPEED.rule(
     "(deepspeed/runtime/config.py): it starts, and trains without what the key was to set. A program may also have "
     "put a key of its own there that looks alike.",
     '{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "gradient_cliping": 1.0}',
-)(_of("ignored", near=True))
+)(_of("ignored", alike=True))
 
 DEEPSPEED.rule(
     "deepspeed-ignored-key",
@@ -59,7 +59,7 @@ DEEPSPEED.rule(
     "DeepSpeed does not know a key, and passes over it",
     "As with a misspelt key, but no known one is like it: a program may have put its own options into the file.",
     '{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "my_own_section": {}}',
-)(_of("ignored", near=False))
+)(_of("ignored", alike=False))
 
 DEEPSPEED.rule(
     "deepspeed-unknown-key",

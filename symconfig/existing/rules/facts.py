@@ -28,10 +28,10 @@ class MegatronFacts:
     """A launch of Megatron-LM, as far as it is known.
 
     names: the options, of the version to judge by. version_given: by the user; else it was inferred from the options.
-    world_size: GPUs. gpus_per_node, near, architecture: of the user's cluster; near: GPUs that its fastest links join.
-    environment: what the program inherits from the script; None: not known. program: "pretrain_gpt.py". complete: an
-    option that was not read is not there. environment_known: so is a variable. fork: another program than Megatron-LM's
-    own reads the options.
+    world_size: GPUs. gpus_per_node, joined, architecture: of the user's cluster; joined: GPUs that its fastest links
+    join. environment: what the program inherits from the script; None: not known. program: "pretrain_gpt.py". complete:
+    an option that was not read is not there. environment_known: so is a variable. fork: another program than
+    Megatron-LM's own reads the options.
 
     Whatever is not known raises NotKnown when it is asked for, so that no rule is broken by a guess.
     """
@@ -40,7 +40,7 @@ class MegatronFacts:
     version_given: bool = True
     world_size: int | None = None
     gpus_per_node: int | None = None
-    near: int | None = None
+    joined: int | None = None
     architecture: str | None = None
     environment: Mapping[str, Word] | None = None
     program: str | None = None

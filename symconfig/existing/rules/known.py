@@ -179,7 +179,7 @@ FIXED: Readers[MegatronFacts] = {
     "flash": _flash,
     "attention_dropout": lambda facts: facts.real("attention_dropout"),
     "hidden_dropout": lambda facts: facts.real("hidden_dropout"),
-    "near": lambda facts: UNKNOWN if facts.near is None else facts.near,
+    "joined": lambda facts: UNKNOWN if facts.joined is None else facts.joined,
     "architecture": lambda facts: UNKNOWN if facts.architecture is None else facts.architecture,
 }
 # Options first: a rule that has no words of its own is about the first of them that it asks for.

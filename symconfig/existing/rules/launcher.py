@@ -104,5 +104,5 @@ def _returns(facts: LauncherFacts) -> Iterator[Problem]:
 
 def findings(facts: LauncherFacts, program: Place | None) -> list[Finding]:
     """Return every rule that is broken, at the word of the launcher that says so, else at the program."""
-    place = next((word.place for word in facts.world.said), program)
+    place = next((word.place for word in facts.world.words), program)
     return LAUNCHER.findings(facts, place)

@@ -116,7 +116,7 @@ def _options(name: str, value: Any, example: Mapping[str, Any]) -> Iterator[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Wording:
     """How the audit tells a constraint, where that does not follow from the table.
 
     rule: its name; constraints may share one. about: the option that is to blame, before the others that it asks for.
@@ -141,33 +141,33 @@ def _by_engine(facts: MegatronFacts) -> bool:
 
 
 _GROUPS, _GRAPHS = "query-groups-over-tp", "graphs-of-parts-refused"
-TOLD: Mapping[Constraint, Told] = {
-    shared.BATCH: Told("batch-over-replicas", "global_batch_size", where=unset("rampup_batch_size")),
-    shared.HEADS: Told("heads-over-tp", "num_attention_heads"),
-    shared.FFN: Told("mlp-over-tp", "ffn_hidden_size"),
-    shared.EXPERTS: Told("experts-over-ep", "num_experts"),
-    shared.EXPERT_GRID: Told("stage-over-expert-grid", "expert_model_parallel_size"),
-    shared.EXPERT_WIDTH: Told("expert-over-etp", "moe_ffn_hidden_size"),
-    shared.SHARED_EXPERT: Told("shared-expert-over-tp", "moe_shared_expert_intermediate_size"),
-    shared.CONTEXT_KERNEL: Told("cp-without-kernels", "context_parallel_size", "1"),
-    table.KV_HEADS_ALONE: Told(_GROUPS, GROUPS, where=on(GQA)),
-    table.KV_HEADS: Told(_GROUPS, GROUPS, where=on(GQA)),
-    table.SEQUENCE_OVER_CP: Told("sequence-over-cp", "seq_length"),
-    table.SEQUENCE_OVER_TP: Told("sequence-over-tp", "seq_length"),
-    table.LOW_PRECISION_SIZES: Told("low-precision-sizes", "seq_length", where=_whole_tokens),
-    table.EXPERTS_WITHOUT_SEQUENCE: Told("experts-need-sequence-parallel", "sequence_parallel", "it"),
-    table.ULYSSES_HEADS: Told("heads-over-cp", "num_attention_heads"),
-    table.WINDOWS_OVER_RING: Told("windows-over-ring", "cp_comm_type", "a2a or all_gather"),
-    table.MTP_OVER_CP: Told("mtp-over-cp", "mtp_num_layers"),
-    table.INTERLEAVING: Told("interleaving-group", "microbatch_group_size_per_vp_stage"),
-    options_table.LOSS_REFUSED: Told("fused-loss-refused", "cross_entropy_fusion_impl", "native"),
-    options_table.GRAPHS_RECOMPUTE: Told(_GRAPHS, "recompute_granularity", "selective"),
-    options_table.GRAPHS_EXPERT_RECOMPUTE: Told(_GRAPHS, "recompute_modules", where=_by_engine),
-    options_table.GRAPHS_DENSE: Told(_GRAPHS, "cuda_graph_impl"),
-    options_table.GATHER_SHARDING: Told("gathered-quantised-weights", "fp8_param_gather"),
-    options_table.BUFFERS_SEQUENCE: Told("tp-overlap-without-sequence-parallel", "tp_comm_overlap"),
-    options_table.BUFFERS_LATENT: Told("tp-overlap-of-latent-attention", "tp_comm_overlap", severity="warning"),
-    options_table.HYBRIDEP_SIZES: Told("hybridep-on-one-rank", "moe_flex_dispatcher_backend", severity="warning"),
+WORDINGS: Mapping[Constraint, Wording] = {
+    shared.BATCH: Wording("batch-over-replicas", "global_batch_size", where=unset("rampup_batch_size")),
+    shared.HEADS: Wording("heads-over-tp", "num_attention_heads"),
+    shared.FFN: Wording("mlp-over-tp", "ffn_hidden_size"),
+    shared.EXPERTS: Wording("experts-over-ep", "num_experts"),
+    shared.EXPERT_GRID: Wording("stage-over-expert-grid", "expert_model_parallel_size"),
+    shared.EXPERT_WIDTH: Wording("expert-over-etp", "moe_ffn_hidden_size"),
+    shared.SHARED_EXPERT: Wording("shared-expert-over-tp", "moe_shared_expert_intermediate_size"),
+    shared.CONTEXT_KERNEL: Wording("cp-without-kernels", "context_parallel_size", "1"),
+    table.KV_HEADS_ALONE: Wording(_GROUPS, GROUPS, where=on(GQA)),
+    table.KV_HEADS: Wording(_GROUPS, GROUPS, where=on(GQA)),
+    table.SEQUENCE_OVER_CP: Wording("sequence-over-cp", "seq_length"),
+    table.SEQUENCE_OVER_TP: Wording("sequence-over-tp", "seq_length"),
+    table.LOW_PRECISION_SIZES: Wording("low-precision-sizes", "seq_length", where=_whole_tokens),
+    table.EXPERTS_WITHOUT_SEQUENCE: Wording("experts-need-sequence-parallel", "sequence_parallel", "it"),
+    table.ULYSSES_HEADS: Wording("heads-over-cp", "num_attention_heads"),
+    table.WINDOWS_OVER_RING: Wording("windows-over-ring", "cp_comm_type", "a2a or all_gather"),
+    table.MTP_OVER_CP: Wording("mtp-over-cp", "mtp_num_layers"),
+    table.INTERLEAVING: Wording("interleaving-group", "microbatch_group_size_per_vp_stage"),
+    options_table.LOSS_REFUSED: Wording("fused-loss-refused", "cross_entropy_fusion_impl", "native"),
+    options_table.GRAPHS_RECOMPUTE: Wording(_GRAPHS, "recompute_granularity", "selective"),
+    options_table.GRAPHS_EXPERT_RECOMPUTE: Wording(_GRAPHS, "recompute_modules", where=_by_engine),
+    options_table.GRAPHS_DENSE: Wording(_GRAPHS, "cuda_graph_impl"),
+    options_table.GATHER_SHARDING: Wording("gathered-quantised-weights", "fp8_param_gather"),
+    options_table.BUFFERS_SEQUENCE: Wording("tp-overlap-without-sequence-parallel", "tp_comm_overlap"),
+    options_table.BUFFERS_LATENT: Wording("tp-overlap-of-latent-attention", "tp_comm_overlap", severity="warning"),
+    options_table.HYBRIDEP_SIZES: Wording("hybridep-on-one-rank", "moe_flex_dispatcher_backend", severity="warning"),
 }
 
 
@@ -176,12 +176,12 @@ def of_constraints(but: Collection[Constraint]) -> list[Rule[MegatronFacts]]:
     by_name: dict[str, list[Constraint]] = {}
     for one in table.MEGATRON:
         if one not in but and expressible(one):
-            by_name.setdefault(_told(one).rule, []).append(one)
+            by_name.setdefault(_worded(one).rule, []).append(one)
     return [_rule(name, constraints) for name, constraints in by_name.items()]
 
 
-def _told(constraint: Constraint) -> Told:
-    return TOLD.get(constraint) or Told(constraint.name.translate(str.maketrans(" _/", "---")).lower())
+def _worded(constraint: Constraint) -> Wording:
+    return WORDINGS.get(constraint) or Wording(constraint.name.translate(str.maketrans(" _/", "---")).lower())
 
 
 def _rule(name: str, constraints: Sequence[Constraint]) -> Rule[MegatronFacts]:
@@ -190,18 +190,18 @@ def _rule(name: str, constraints: Sequence[Constraint]) -> Rule[MegatronFacts]:
 
     def check(facts: MegatronFacts) -> Iterator[Problem]:
         for one in constraints:
-            if one.in_force(facts.version) and fails(one, facts) and _told(one).where(facts):
+            if one.in_force(facts.version) and fails(one, facts) and _worded(one).where(facts):
                 yield _problem(one, facts)
 
     return Rule(
         name,
-        _told(first).severity,
+        _worded(first).severity,
         first.rule[0].upper() + first.rule[1:],
         f"Read in {'; '.join(dict.fromkeys(one.source for one in constraints))}.",
         options(example),
         check,
         gpus=example.get("gpus", GPUS_PER_NODE),
-        near=example.get("near"),
+        joined=example.get("joined"),
         architecture=example.get("architecture"),
         since=None if first.since is None else _first(first.since),
         until=None if (last := constraints[-1].until) is None else _last(last),
@@ -210,11 +210,11 @@ def _rule(name: str, constraints: Sequence[Constraint]) -> Rule[MegatronFacts]:
 
 
 def _problem(constraint: Constraint, facts: MegatronFacts) -> Problem:
-    told = _told(constraint)
-    asked = [DESTINATIONS[name] for name in (*POINT, *FIXED) if name in constraint.asks and name in DESTINATIONS]
-    dest = told.about or next((dest for dest in asked if facts.names.given(dest)), asked[0])
+    wording = _worded(constraint)
+    dests = [DESTINATIONS[name] for name in (*POINT, *FIXED) if name in constraint.asks and name in DESTINATIONS]
+    dest = wording.about or next((dest for dest in dests if facts.names.given(dest)), dests[0])
     sentence = constraint.sentence_at(Known(facts, FIXED), Known(facts, POINT))
-    return facts.problem(sentence, dest, *asked, need=told.need)
+    return facts.problem(sentence, dest, *dests, need=wording.need)
 
 
 def _first(release: str) -> str:

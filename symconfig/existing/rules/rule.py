@@ -34,7 +34,7 @@ class Rule(Generic[Facts]):
     a line. why: what happens and how that is known, with the framework's file. since, until: the first and the last
     version of the framework that it holds for; None: all that are known. constraints: of the framework's table, whose
     sentences it says. example: a configuration that breaks it, as a user would write it (options of one line; JSON for
-    DeepSpeed). gpus: of the example; near: those of them that the fastest links join; None: those of a node.
+    DeepSpeed). gpus: of the example; joined: those of them that the fastest links join; None: those of a node.
     check: yields a Problem for each place where it is broken; `Problem.field` is the option (or JSON key) it is about.
     """
 
@@ -49,7 +49,7 @@ class Rule(Generic[Facts]):
     until: str | None = None
     environment: Mapping[str, str] | None = None  # of the example
     architecture: str | None = None  # of the example's GPUs, where they matter
-    near: int | None = None
+    joined: int | None = None
     constraints: tuple[Constraint, ...] = ()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from symconfig.frameworks.backend import Backend, Releases, Told, numbers
+from symconfig.frameworks.backend import Backend, Medium, Releases, numbers
 from symconfig.frameworks.checkpoint import Kind
 from symconfig.frameworks.deepspeed import adapters
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED as USUAL
@@ -21,7 +21,7 @@ DEEPSPEED = Backend(
         minor=lambda release: numbers(release)[:2],
         resolve=str,
     ),
-    told_by=Told.JSON,
+    told_by=Medium.JSON,
     usual=USUAL,
     low_precisions=(),
     adapters=True,

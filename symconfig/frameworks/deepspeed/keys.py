@@ -46,14 +46,14 @@ _BOOLEAN_WORDS = frozenset(("true", "false", "on", "off", "yes", "no", "y", "n",
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """One key or value that is not as DeepSpeed has it. near: the known word that is most like it."""
+    """One key or value that is not as DeepSpeed has it. alike: the known word that is most like it."""
 
     kind: Kind
     path: KeyPath
     what: str
     got: str | None = None
     need: str | None = None
-    near: str | None = None
+    alike: str | None = None
 
 
 @cache
@@ -166,4 +166,6 @@ def _parameters(value: Any, names: list[str] | None, place: KeyPath) -> Iterator
 
 def _unknown(key: str, names: Collection[str], place: KeyPath, strict: bool) -> Mismatch:
     what = f"DeepSpeed {release()} has no such key, and {'refuses it' if strict else 'would ignore it'}"
-    return Mismatch("unknown" if strict else "ignored", place, what, near=nearest(key, names, 0.6 if strict else ALIKE))
+    return Mismatch(
+        "unknown" if strict else "ignored", place, what, alike=nearest(key, names, 0.6 if strict else ALIKE)
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from symconfig.frameworks.backend import Backend, Releases, Told, numbers
+from symconfig.frameworks.backend import Backend, Medium, Releases, numbers
 from symconfig.frameworks.checkpoint import Kind
 from symconfig.frameworks.deepspeed import adapters
 from symconfig.frameworks.fsdp.behaviour import FSDP as USUAL
@@ -22,7 +22,7 @@ FSDP = Backend(
         minor=lambda release: numbers(release)[:2],
         resolve=str,
     ),
-    told_by=Told.CODE,
+    told_by=Medium.CODE,
     usual=USUAL,
     low_precisions=(),
     adapters=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from symconfig.cost.machine import LOW_PRECISION
 from symconfig.descriptor.model import FUSED_TARGETS, ModelDescriptor
-from symconfig.frameworks.backend import Backend, Releases, Told
+from symconfig.frameworks.backend import Backend, Medium, Releases
 from symconfig.frameworks.megatron import adapters, flags
 from symconfig.frameworks.megatron.behaviour import MEGATRON as USUAL
 from symconfig.frameworks.megatron.checkpoints import writes
@@ -40,7 +40,7 @@ MEGATRON = Backend(
         minor=megatron_release,
         resolve=flags.resolve,
     ),
-    told_by=Told.OPTIONS,
+    told_by=Medium.OPTIONS,
     usual=USUAL,
     low_precisions=LOW_PRECISION,
     adapters=False,

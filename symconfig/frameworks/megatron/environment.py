@@ -76,7 +76,7 @@ def table() -> tuple[Row, ...]:
 
 def used(plan: Plan) -> tuple[Option, ...]:
     """Return the options of `maturity.OPTIONS` that a plan is known to use."""
-    fixed = Fixed.of(plan.model, near=plan.cluster.joined_gpus, architecture=plan.cluster.gpu.architecture)
+    fixed = Fixed.of(plan.model, joined=plan.cluster.joined_gpus, architecture=plan.cluster.gpu.architecture)
     point = Columns.of(plan.best)
     return tuple(option for option in OPTIONS if option.used(fixed, point))
 

@@ -112,9 +112,9 @@ WIDE_EXPERTS = Option(
 TENSOR_OVER_NODES = Option(
     name="tensor_over_nodes",
     label="tensor parallelism beyond the GPUs that the fastest links join",
-    uses=lambda f, p: p.tp > f.near,
+    uses=lambda f, p: p.tp > f.joined,
     about="tp",
-    example={"near": 4, "tp": 8},
+    example={"joined": 4, "tp": 8},
     doubt=_unusual("3 of 992 layouts have it, all from 65,536 tokens"),
 )
 SHORT_SHARES = Option(
@@ -182,9 +182,9 @@ DEEPEP_ON_ROCM = Option(
 DEEPEP_OVER_RACKS = Option(
     name="deepep_over_racks",
     label="DeepEP's kernels where NVLink joins whole racks",
-    uses=lambda f, p: (p.flex_backend == "deepep") & (f.near > MOST_NVLINK_PEERS),
+    uses=lambda f, p: (p.flex_backend == "deepep") & (f.joined > MOST_NVLINK_PEERS),
     about="flex_backend",
-    example={**DEEPEP.example, "near": 72},
+    example={**DEEPEP.example, "joined": 72},
     doubt=Standing(
         maturity=Maturity.UNUSUAL,
         why="Megatron-Bridge refuses it on GB200 and GB300; there one published layout has it and 47 HybridEP",

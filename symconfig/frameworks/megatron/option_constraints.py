@@ -46,14 +46,14 @@ BUFFERS_SEQUENCE = Constraint(
 )
 BUFFERS_NEAR = Constraint(
     name="user buffers over far ranks",
-    predicate=lambda f, p: p.tp_comm & (p.tp > f.near),
+    predicate=lambda f, p: p.tp_comm & (p.tp > f.joined),
     rule="user buffers reach no further than the GPUs that NVLink joins",
-    sentence="user buffers reach the {f.near} GPUs that the fastest links join, and not tp {p.tp}",
+    sentence="user buffers reach the {f.joined} GPUs that the fastest links join, and not tp {p.tp}",
     about="overlap.tp_comm",
     got="tp {p.tp}",
     pins=("user_buffers=off", "tp"),
     source="transformer_engine/common/comm_gemm_overlap/userbuffers/userbuffers-host.cpp, create_communicator_grouped2",
-    example=BUFFERS | {"near": 4, "tp": 8},
+    example=BUFFERS | {"joined": 4, "tp": 8},
 )
 BUFFERS_GPU = Constraint(
     name="user buffers of a GPU",
@@ -138,15 +138,15 @@ DEEPEP_SIZES = Constraint(
 )
 DEEPEP_NODES = Constraint(
     name="deepep nodes",
-    predicate=lambda f, p: (p.flex_backend == "deepep") & (f.near < DEEPEP_NODE) & (p.ep * p.etp > f.near),
+    predicate=lambda f, p: (p.flex_backend == "deepep") & (f.joined < DEEPEP_NODE) & (p.ep * p.etp > f.joined),
     rule=f"DeepEP takes {DEEPEP_NODE} GPUs to be joined by NVLink",
-    sentence=f"DeepEP takes {DEEPEP_NODE} GPUs to be joined by NVLink, and {{f.near}} are",
+    sentence=f"DeepEP takes {DEEPEP_NODE} GPUs to be joined by NVLink, and {{f.joined}} are",
     about="moe_flex_backend",
     got="ep {p.ep}, etp {p.etp}",
     pins=("dispatcher=alltoall", "dispatcher=hybridep", "ep", "etp"),
     since="core_v0.12.1",
     source="csrc/kernels/legacy/compiled.cuh of DeepEP, LEGACY_NUM_MAX_NVL_PEERS",
-    example=DEEPEP | {"near": 4},
+    example=DEEPEP | {"joined": 4},
 )
 DEEPEP_GPU = Constraint(
     name="deepep of a GPU",

@@ -120,24 +120,24 @@ class Shape:
         return self.pp > 1 and self.vpp == 1
 
 
-def behaviour(names: Mapping[str, Value], architecture: str, beside: Overlap, shape: Shape) -> Framework:
+def behaviour(names: Mapping[str, Value], architecture: str, overlap: Overlap, shape: Shape) -> Framework:
     """Return Megatron-LM on this GPU as the options have it."""
     impl: TransformerImpl = "local" if names.get("transformer_impl") == "local" else "transformer_engine"
     base = usual(MEGATRON.name, architecture, impl)
     stepped = stepping(base, optimizer(names) or Optimizer(), precision(names), precise=precise(names))
-    return switched(stepped, architecture, _switches(names, base, beside, shape))
+    return switched(stepped, architecture, _switches(names, base, overlap, shape))
 
 
-def _switches(names: Mapping[str, Value], base: Framework, beside: Overlap, shape: Shape) -> Switches:
+def _switches(names: Mapping[str, Value], base: Framework, overlap: Overlap, shape: Shape) -> Switches:
     # Megatron-FSDP never adds a gradient where it is summed, and the usual figures are so.
     added_apart = names.get("gradient_accumulation_fusion") is False and shape.zero < 2
-    sharded = shape.zero == 1 and shape.replicas > 1 and beside.grad_reduce
+    sharded = shape.zero == 1 and shape.replicas > 1 and overlap.grad_reduce
     return Switches(
         implementation=dict(kernels(names, base, shape.latent)),
         bytes={"gradient": float(shape.gradient_bytes)},
         framework={
-            "gathers_apart": sharded and not beside.param_gather and not shape.in_turn,
-            "demanded_gathers": sharded and beside.param_gather and shape.in_turn,
+            "gathers_apart": sharded and not overlap.param_gather and not shape.in_turn,
+            "demanded_gathers": sharded and overlap.param_gather and shape.in_turn,
             "quantised_weights": bool(names.get("fp8_param_gather")),
             "optimizer_instances": instances(names),
             "accumulated_bytes": MEGATRON_LOCAL.accumulated_bytes if added_apart else base.accumulated_bytes,
@@ -145,10 +145,10 @@ def _switches(names: Mapping[str, Value], base: Framework, beside: Overlap, shap
             "graphed": GRAPHED[scope] if (scope := graphed(names)) else base.graphed,
             "microbatch_group": _group(names, shape),
         },
-        reduces_beside=beside.grad_reduce or shape.replicas <= 1,
-        sends_beside=beside.pp_p2p or names.get("overlap_p2p_comm") is not False,
-        cuts_products=beside.tp_comm,
-        pairs_microbatches=beside.moe_a2a,
+        reduces_beside=overlap.grad_reduce or shape.replicas <= 1,
+        sends_beside=overlap.pp_p2p or names.get("overlap_p2p_comm") is not False,
+        cuts_products=overlap.tp_comm,
+        pairs_microbatches=overlap.moe_a2a,
     )
 
 

@@ -15,7 +15,7 @@ from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.launch.text import Place
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.namespace import Namespace
-from symconfig.frameworks.backend import Told
+from symconfig.frameworks.backend import Medium
 from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.megatron import flags
 from symconfig.plans.plan import Plan
@@ -111,7 +111,7 @@ def _folder(name: str, reading: Reading) -> Path | None:
 
 def _kind(reading: Reading, plan: Plan, old: Plan) -> str | None:
     """Return what the files as they were save, by the name of the checkpoint's kind; None: what is usual."""
-    if BACKENDS[plan.best.target.backend].told_by is not Told.OPTIONS:
+    if BACKENDS[plan.best.target.backend].told_by is not Medium.OPTIONS:
         return None
     names = Namespace(reading.settings, flags.flags(megatron.version(plan)))
     kind = str(names["ckpt_format"])

@@ -106,7 +106,7 @@ def _versions(plan: Plan, surroundings: Surroundings, entry: Entry) -> Iterator[
     """
     backend = entry.backend
     yield from _release(plan, backend, surroundings.versions.get(backend.name))
-    for name in entry.beside:
+    for name in entry.libraries:
         version, need = surroundings.versions.get(name), REQUIREMENTS[name].removeprefix(name)
         least, below = (numbers(text.lstrip("<>=")) for text in need.split(","))
         if version is not None and not least <= numbers(version) < below:

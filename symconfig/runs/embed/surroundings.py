@@ -23,7 +23,7 @@ LOCAL_WORLD_SIZE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCAL
 RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 DISTRIBUTIONS = {each.name: each.distribution for each in BACKENDS.values()} | {
-    name: name for entry in ENTRIES.values() for name in entry.beside
+    name: name for entry in ENTRIES.values() for name in entry.libraries
 }
 
 

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import Any
 
 from symconfig.errors import SymconfigError
-from symconfig.frameworks.backend import Told
+from symconfig.frameworks.backend import Medium
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.alike import held
 from symconfig.plans.plan import Plan
@@ -97,11 +97,11 @@ def _arguments(before: Plan, after: Plan) -> tuple[Difference, ...]:
         return ()
     try:
         match BACKENDS[backend].told_by:
-            case Told.JSON:
+            case Medium.JSON:
                 return differences(deepspeed.config(before), deepspeed.config(after))
-            case Told.OPTIONS:
+            case Medium.OPTIONS:
                 return differences(*(dict(_options(megatron.arguments(plan))) for plan in (before, after)))
-            case Told.CODE:
+            case Medium.CODE:
                 return ()
     except SymconfigError:
         return ()

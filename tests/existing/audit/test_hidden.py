@@ -133,7 +133,7 @@ def test_a_value_that_a_condition_decides_is_no_option(tmp_path: Path) -> None:
 def test_where_no_figure_depends_on_it_the_prediction_is_made_and_marked() -> None:
     done = audit(SCRIPTS / "launch_arrays.sh", "h100", plan=False)
     assert done.judged is not None
-    assert [(item.place.line, item.asked) for item in done.assumptions] == [(10, False), (25, False)]
+    assert [(item.place.line, item.by_person) for item in done.assumptions] == [(10, False), (25, False)]
     text = "\n".join(map(str, report.blocks(done)))
     assert "Predicted without source /shared/sites/hall-b/env.sh (line 10): no figure depends on it" in text
     assert "DATA_ROOT: --data-path (line 54)" in text

@@ -89,7 +89,7 @@ def phases(found: Audit) -> dict[str, Any]:
 WRITTEN = {"verl": {"tp": "2", "recompute": "none"}, "verl-fsdp": {}}
 
 
-@pytest.mark.parametrize("changed", [{}, {"reference": False}, {"updates": 1, "epochs": 2}])
+@pytest.mark.parametrize("changed", [{}, {"reference": False}, {"updates": 1, "epochs": 2}, {"lora": {"r": 8}}])
 @pytest.mark.parametrize("target", WRITTEN)
 def test_what_is_planned_and_written_for_verl_comes_back(target: str, changed: dict[str, Any]) -> None:
     """The phases of a plan are those of the script that it becomes."""

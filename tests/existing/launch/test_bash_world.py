@@ -57,6 +57,6 @@ def test_numbers_of_gpus(script: str, nodes: int | None, per_node: int | None, g
 
 def test_a_number_from_a_comment_for_the_scheduler_is_placed_there() -> None:
     text = Text("run.sh", b"#SBATCH --nodes=4\ntorchrun --nnodes $SLURM_NNODES --nproc_per_node 8 t.py --x 1\n")
-    words = read_bash(text).reading.world.said
+    words = read_bash(text).reading.world.words
     assert [text.at(word.pieces[0].place) for word in words if word.pieces[0].place] == ["4", "8"]
     assert words[0].pieces[0].variables == ("SLURM_NNODES",)

@@ -60,7 +60,7 @@ def megatron_facts(rule: Rule[MegatronFacts]) -> MegatronFacts:
         version_given=rule.name not in VERSION_OPEN,
         world_size=rule.gpus,
         gpus_per_node=GPUS_PER_NODE,
-        near=rule.near or GPUS_PER_NODE,
+        joined=rule.joined or GPUS_PER_NODE,
         architecture=rule.architecture or ARCHITECTURE,
         environment={name: Word.of(value, place) for name, value in environment.items()},
         program=PROGRAM,

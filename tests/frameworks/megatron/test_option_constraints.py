@@ -60,17 +60,17 @@ def test_deepep_has_settings_for_some_groups(ep: int, etp: int, runs: bool) -> N
 
 
 @pytest.mark.parametrize(
-    ("architecture", "near", "runs"),
+    ("architecture", "joined", "runs"),
     [("ampere", 8, True), ("hopper", 8, True), ("blackwell", 8, True), ("blackwell", 72, True), ("volta", 8, False)],
 )
-def test_deepep_runs_on_some_gpus(architecture: str, near: int, runs: bool) -> None:
-    found = DEEPEP_GPU.verdict(Fixed(architecture=architecture, near=near), DEEPEP)
+def test_deepep_runs_on_some_gpus(architecture: str, joined: int, runs: bool) -> None:
+    found = DEEPEP_GPU.verdict(Fixed(architecture=architecture, joined=joined), DEEPEP)
     assert found is (Verdict.HOLDS if runs else Verdict.FAILS)
 
 
-@pytest.mark.parametrize(("near", "ep", "runs"), [(4, 4, True), (4, 8, False), (8, 64, True)])
-def test_deepep_crosses_nodes_of_eight_only(near: int, ep: int, runs: bool) -> None:
-    found = DEEPEP_NODES.verdict(Fixed(near=near), replace(DEEPEP, ep=ep, etp=1))
+@pytest.mark.parametrize(("joined", "ep", "runs"), [(4, 4, True), (4, 8, False), (8, 64, True)])
+def test_deepep_crosses_nodes_of_eight_only(joined: int, ep: int, runs: bool) -> None:
+    found = DEEPEP_NODES.verdict(Fixed(joined=joined), replace(DEEPEP, ep=ep, etp=1))
     assert found is (Verdict.HOLDS if runs else Verdict.FAILS)
 
 

@@ -48,7 +48,9 @@ def started(reading: Reading, _around: object = None) -> Reading:
         replace(item, hides=Hides.NOTHING, assumed=True) if _grouped(item) else item for item in reading.unread
     )
     taken = tuple(
-        Assumption(item.place, item.what, (), options=True, asked=False) for item in reading.unread if _grouped(item)
+        Assumption(item.place, item.what, (), options=True, by_person=False)
+        for item in reading.unread
+        if _grouped(item)
     )
     return replace(
         reading,
