@@ -16,7 +16,7 @@ export PYTHONUTF8 := 1
 JOB := --model llama2-13b --cluster a100-80gb --gpus 64 --global-batch-size 1024 --seq-length 4096
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint mutants bench bench-check house accuracy priors pipelines partition adaptability trained symbols rules checkpoints rates families jobs tutorials systems verify-all verify-real verify-formats verify-training verify-engines soak megatron-source templates launchers readme options recipes sessions echarts pages docs rooms new-block new-model new-cluster new-target new-rule dist fuzz clean
+.PHONY: help demo test lint mutants bench bench-check house accuracy priors pipelines partition adaptability trained symbols rules checkpoints rates tasks families jobs tutorials systems verify-all verify-real verify-formats verify-training verify-engines soak megatron-source templates launchers readme options recipes sessions echarts pages docs rooms new-block new-model new-cluster new-target new-rule dist fuzz clean
 
 help:
 	@echo 'make demo        plan Llama-2-13B on 64 A100 for Megatron-LM and for DeepSpeed, into demo/'
@@ -44,6 +44,7 @@ help:
 	@echo "make families    the defaults of transformers' config classes, into symconfig; what is read of them, into docs/models.md"
 	@echo 'make symbols     the formulas of a plan and where it stays the best, into docs/symbols.md'
 	@echo 'make rates       what a job says of its run, and the rates of what it leaves open, into docs/rates.md'
+	@echo 'make tasks       what each target is for, into docs/targets.md and docs/rl.md'
 	@echo 'make jobs        run the twelve jobs of docs/jobs, and put what they print into their pages'
 	@echo 'make tutorials   run the commands of docs/tutorials, and put what they print into them'
 	@echo 'make systems     run the commands of docs/systems.md, and put what they print into it'
@@ -199,6 +200,9 @@ symbols: $(VENV)/.base
 
 rates: $(VENV)/.base
 	$(BIN)/python docs/rates.py
+
+tasks: $(VENV)/.base
+	$(BIN)/python docs/tasks.py
 
 families: $(VENV)/.verify
 	$(BIN)/python docs/families.py

@@ -1,8 +1,8 @@
 """Every format against its real parser: a spread of plans, rendered, read by what a team runs, held against the plan.
 
 `make verify-formats` runs all formats and writes docs/formats.md; FORMATS='a b' runs some and renews their part of it.
-The plans: a spread of choices (spread.py), of which formats for reinforcement learning get those that learn and others
-the rest, and every zoo model, planned for the format (zoo.py).
+The plans: a spread of choices (spread.py), of which each format gets those of the tasks that it is for, and every zoo
+model, planned for the format (zoo.py).
 
 A format is a folder tests/formats/NAME. Its accept.py gets the folders of the plans as arguments and answers with one
 JSON line for each: {"folder", "accepted", "said": [problems], "values": what the parser understood, in the words of
@@ -30,6 +30,7 @@ from typing import Any
 
 import yaml
 
+from symconfig.descriptor.task import PLAIN
 from symconfig.errors import InfeasibleError
 from symconfig.plans.plan import Plan
 from symconfig.render import every_launcher, render, targets
@@ -38,7 +39,7 @@ from tests.formats.page import page
 from tests.formats.results import DOCS, Outcome, Result, keep, reasons
 from tests.formats.spread import SPREAD
 from tests.formats.words import differences
-from tests.formats.zoo import LEARNING, zoo_plans
+from tests.formats.zoo import zoo_plans
 
 ROOT = Path(__file__).resolve().parent.parent
 FORMATS = ROOT / "tests" / "formats"
@@ -195,7 +196,8 @@ def main(given: Sequence[str] | None = None) -> int:
             zoo = {model: plan for model, plan in zoo_plans(form.target).items() if _chosen(model, arguments.plan)}
             planned = time.perf_counter() - started
             python = python_of(form, arguments.torch)
-            own = {item: plan for item, plan in spread.items() if (plan.job.rl is not None) == (name in LEARNING)}
+            able = targets()[form.target].tasks if form.target else PLAIN
+            own = {item: plan for item, plan in spread.items() if plan.task in able}
             result = result_of(form, python, own, zoo, arguments.keep or Path(scratch))
             print(
                 f"{name}: {result} ({planned:.0f} s planning the zoo, {time.perf_counter() - started:.0f} s in all)",

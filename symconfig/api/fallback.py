@@ -72,7 +72,7 @@ def fallback_files(fallback: Fallback, wanted: Wanted) -> Files:
     from symconfig.report.fallback import advice, to_dict
 
     target, framework = wanted.of_plan(fallback.plan), fallback.plan.best.target.backend
-    launchers = wanted.to_start(target)
+    launchers = wanted.to_start(fallback.plan, target)
     # Only the framework's own files pass on to it, as they are, the options that launch.sh is given.
     advised = advice(fallback, "bash launch.sh" if target == framework else "")
     made = [

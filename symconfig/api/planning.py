@@ -21,6 +21,7 @@ from symconfig.descriptor.load import load_cluster, load_model, located
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import Optimizer
 from symconfig.descriptor.rl import Rl
+from symconfig.descriptor.task import Task
 from symconfig.descriptor.training import Training
 from symconfig.descriptor.tuning import Preference, Sequences, with_batch
 from symconfig.descriptor.validate import validate
@@ -163,7 +164,7 @@ def plan(
     backend: Backend | None = None,
     megatron_version: str | None = None,
     target: str | None = None,
-    task: Literal["pretrain", "sft", "lora", "dpo", "rl"] | None = None,
+    task: Task | None = None,
     precision: str | None = None,
     attention: Literal["flash", "unfused"] | None = None,
     optimizer: str | Optimizer | Mapping[str, Any] | None = None,
@@ -309,11 +310,11 @@ class Wanted:
 
         return self.target or own_target(plan)
 
-    def to_start(self, target: str) -> tuple[str, ...]:
-        """Return the launchers of this target. Raises InputError."""
+    def to_start(self, plan: Plan, target: str) -> tuple[str, ...]:
+        """Return the launchers of this target. Raises InputError, InfeasibleError."""
         from symconfig.render import usual_launchers
 
-        return usual_launchers(target, self.templates) if self.launchers is None else self.launchers
+        return usual_launchers(plan, target, self.templates) if self.launchers is None else self.launchers
 
     def check(self) -> None:
         """Refuse targets, launchers and templates that do not exist. Asked before the search, not after it. Raises
@@ -337,7 +338,7 @@ def files(plan: Plan, wanted: Wanted) -> Files:
     from symconfig.solve.plan_symbols import symbolic
 
     target = wanted.of_plan(plan)
-    launchers = wanted.to_start(target)
+    launchers = wanted.to_start(plan, target)
     rendered = render(plan, target, launchers, wanted.templates)
     section, traced = written(plan)
     section = f"{section}\n{formulas_section(symbolic(plan, plan.best))}"

@@ -17,7 +17,10 @@ from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Backend, Images, Job, Limits, Lora
 from symconfig.descriptor.load import load_model, with_changes
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.rl import Rl
+from symconfig.descriptor.task import Task
 from symconfig.descriptor.training import Training
+from symconfig.descriptor.tuning import Preference, Sequences, with_batch
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem
 from symconfig.plans.digests import ANSWER
@@ -75,7 +78,7 @@ def replan(
     backend: Backend | None = None,
     megatron_version: str | None = None,
     target: str | None = None,
-    task: Literal["pretrain", "sft", "lora"] | None = None,
+    task: Task | None = None,
     precision: str | None = None,
     attention: Literal["flash", "unfused"] | None = None,
     objective: Literal["time", "symtensor"] | None = None,
@@ -85,6 +88,9 @@ def replan(
     without: Sequence[str] | None = None,
     lora: Lora | Mapping[str, Any] | None = None,
     images: Images | Mapping[str, Any] | None = None,
+    sequences: Sequences | Mapping[str, Any] | None = None,
+    preference: Preference | Mapping[str, Any] | None = None,
+    rl: Rl | Mapping[str, Any] | None = None,
     limits: Limits | Mapping[str, Any] | None = None,
     training: Training | Mapping[str, Any] | None = None,
     keep: Iterable[str] = (),
@@ -164,7 +170,8 @@ def replan_again(
                 gathered.add(Problem("is not pinned in the old plan", field="release", got=name, need=need))
     if old is None or kept is None or released is None:
         raise InputError(gathered.all)
-    document = Document(revised(old, _wished(old, wanted), released), file="")
+    wishes = gathered.collect(lambda: with_batch(Document(_wished(old, wanted), file="")))
+    document = Document(revised(old, wishes.data if wishes else {}, released), file="")
     job = gathered.collect(lambda: validate(document, Job))
     model = gathered.collect(lambda: _model(old, wanted))
     cluster = gathered.collect(lambda: _cluster(old, wanted))

@@ -113,24 +113,16 @@ def _base(target: str, arguments: argparse.Namespace) -> str:
 def as_options(problem: Problem, request: Request) -> Problem:
     """Rewrite the problem in the words of the command line, where the field came from there."""
     name = problem.field or ""
+    nowhere = replace(problem, file=None, line=None, column=None)
     if name.startswith("pins.") and name[5:] in request.pinned:
-        return replace(problem, file=None, line=None, column=None, field=f"--pin {name[5:]}")
+        return replace(nowhere, field=f"--pin {name[5:]}")
     if name.startswith("cluster."):
-        named_here = "--cluster" in request.given
-        there = replace(problem, file=None, line=None, column=None) if named_here else problem
-        return as_changes(there, request.changes)
+        return as_changes(nowhere if "--cluster" in request.given else problem, request.changes)
     option = next((option.flag for option in FIELDS if option.field == name), None)
     if option is None or (request.from_file and option not in request.given):
         return problem
-    missing = problem.what == "this field is missing"
-    return replace(
-        problem,
-        what="this option is missing" if missing else problem.what,
-        file=None,
-        line=None,
-        column=None,
-        field=option,
-    )
+    what = "this option is missing" if problem.what == "this field is missing" else problem.what
+    return replace(nowhere, what=what, field=option)
 
 
 def _file(path: str) -> Document:
@@ -166,12 +158,6 @@ def _pins(words: Sequence[str], problems: list[Problem]) -> dict[str, str]:
         if not equals or not name or not value:
             problems.append(Problem("not of the form NAME=VALUE", field="--pin", got=repr(word), hint="--pin tp=8"))
         elif pins.setdefault(name, value) != value:
-            problems.append(
-                Problem(
-                    f"{name} is pinned twice",
-                    field="--pin",
-                    got=f"{pins[name]} and {value}",
-                    need="one value, or a range as 2..8",
-                )
-            )
+            what, got = f"{name} is pinned twice", f"{pins[name]} and {value}"
+            problems.append(Problem(what, field="--pin", got=got, need="one value, or a range as 2..8"))
     return pins

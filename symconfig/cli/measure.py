@@ -13,6 +13,7 @@ from symconfig.cli.shared import (
     named_cluster,
     note,
     output,
+    refuse,
     show,
     timeout,
     working,
@@ -124,10 +125,8 @@ def _choices(arguments: argparse.Namespace) -> tuple[Plan, Run, float | None]:
     if arguments.out is not None and device == "cpu":
         problems.add(Problem("the seconds of a CPU are no measurement of a plan's GPU", field="--out", hint="--json"))
     cluster = problems.read(named_cluster, arguments.cluster)
-    for name in OF_KERNELS:
-        if getattr(arguments, name) is not None:
-            what = "says something of kernels, and of a rank it says nothing"
-            problems.add(Problem(what, field=f"--{name}", hint="--kernels, without DIR"))
+    what = "says something of kernels, and of a rank it says nothing"
+    refuse(problems, arguments, OF_KERNELS, what, hint="--kernels, without DIR")
     timeout_s = problems.collect(lambda: timeout(arguments.timeout))
     loaded = problems.read(_folders, file_of(arguments.folder))
     if loaded is None:

@@ -12,6 +12,7 @@ from symconfig.cli.shared import (
     named_cluster,
     note,
     output,
+    refuse,
     show,
     span_s,
     working,
@@ -106,13 +107,9 @@ def _check_options(arguments: argparse.Namespace, problems: Problems) -> None:
     if arguments.folder is not None:
         hint = "measure DIR without --kernels, or --kernels without DIR"
         problems.add(Problem("kernels are measured without a plan", field="DIR", got=arguments.folder, hint=hint))
-    for name in _OF_A_RANK:
-        if getattr(arguments, name) is not None:
-            field = "--" + name.replace("_", "-")
-            problems.add(Problem("says something of a plan's rank, and --kernels measures none", field=field))
-    for name in _OF_MEASURING:
-        if arguments.times is not None and getattr(arguments, name) is not None:
-            problems.add(Problem("says how to measure, and --times takes what a file holds", field=f"--{name}"))
+    refuse(problems, arguments, _OF_A_RANK, "says something of a plan's rank, and --kernels measures none")
+    if arguments.times is not None:
+        refuse(problems, arguments, _OF_MEASURING, "says how to measure, and --times takes what a file holds")
 
 
 def _existing(name: str) -> Path:

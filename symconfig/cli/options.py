@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from symconfig.cli.shared import whole
+from symconfig.descriptor.task import PLAIN, WITH_OR_WITHOUT
 from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ _CHANGES = Option(
     how=_REPEATED,
 )
 _PINS = "fix or bound a choice: tp=8, pp=2..8, vpp=..4, recompute=full, zero=1; may be repeated"
-_TASK = "pretrain, sft, lora or, with a section of the job, dpo or rl; default: lora for adapters, else pretrain"
+_TASK = f"{', '.join(PLAIN)}, or with a section of the job {' or '.join(WITH_OR_WITHOUT)} (default: lora for adapters)"
 _MARGIN = "share of the GPU's memory left free (default 0.04)"
 _IMBALANCE = "busiest expert rank over the mean (default 1.0)"
 _TARGETS = "all-linear (default), attention, mlp, or modules: q_proj,v_proj"

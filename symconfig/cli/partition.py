@@ -22,6 +22,7 @@ from symconfig.cli.shared import (
     note,
     output,
     ranged,
+    refuse,
     show,
     working,
     write_report,
@@ -122,7 +123,8 @@ def run(arguments: argparse.Namespace) -> int:
     top = problems.collect(lambda: ranged("--top", arguments.top, 1, MOST_TOP))
     request = problems.collect(lambda: partition_job(given)) if document is not None else None
     if given["stages"] is not None:
-        problems.collect(lambda: _check_whole(arguments))
+        what = "cannot be had of a pipeline, whose stages have a partition each"
+        refuse(problems, arguments, ("explain", "baselines", "placements", "train"), what, need="no --stages")
 
     def placed(problem: Problem) -> Problem:
         """With the line of the file that says it, else as an option."""
@@ -216,13 +218,6 @@ def _solved(solve: Callable[[PartitionJob], Answer], request: PartitionJob) -> A
     with working() as progress:
         progress.say("partitioning")
         return solve(request)
-
-
-def _check_whole(arguments: argparse.Namespace) -> None:
-    given = [name for name in ("explain", "baselines", "placements", "train") if getattr(arguments, name)]
-    what = "cannot be had of a pipeline, whose stages have a partition each"
-    if given:
-        raise InputError([Problem(what, field=f"--{name}", need="no --stages") for name in given])
 
 
 def _check_train(train: Path, module: str | None) -> None:

@@ -17,6 +17,7 @@ from symconfig.cli.shared import (
     note,
     output,
     ranged,
+    refuse,
     replaced,
     show,
     working,
@@ -104,9 +105,8 @@ def _run_mixed(arguments: argparse.Namespace, job: Request, mixed: MixedCluster,
     from symconfig.cli.job import as_options
     from symconfig.report.mixed import blocks
 
-    for name in ("html", "candidates", "launcher", "templates"):
-        if getattr(arguments, name):
-            problems.add(Problem("is not written for two kinds of GPUs", field=f"--{name}", hint="--out or --json"))
+    names = ("html", "candidates", "launcher", "templates")
+    refuse(problems, arguments, names, "is not written for two kinds of GPUs", hint="--out or --json")
     out = file_of(arguments.out)
     with reworded(partial(as_options, request=job)), working() as progress:
         result = solve(

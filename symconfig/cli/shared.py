@@ -62,9 +62,15 @@ def note(text: str) -> None:
 
 def one_at_a_time(problems: Problems, arguments: Namespace, places: Sequence[str], *names: str) -> None:
     """Refuse the options that are for one place alone where several are given."""
-    for name in names if len(places) > 1 else ():
-        if getattr(arguments, name):
-            problems.add(Problem("is for one at a time", field=f"--{name}", got=f"{len(places)} places"))
+    if len(places) > 1:
+        refuse(problems, arguments, names, "is for one at a time", got=f"{len(places)} places")
+
+
+def refuse(problems: Problems, arguments: Namespace, names: Iterable[str], what: str, **more: Any) -> None:
+    """Refuse those of the named options that are given. more: what else is said of each, as a Problem has it."""
+    for name in names:
+        if getattr(arguments, name) not in (None, False, []):
+            problems.add(Problem(what, field="--" + name.replace("_", "-"), **more))
 
 
 def as_changes(problem: Problem, changed: Iterable[str], named: str = "--cluster") -> Problem:
@@ -184,9 +190,9 @@ def write_report(
     path: Path | None, title: str, blocks: Sequence[Block], pictures: Sequence[Picture] = (), *, force: bool = True
 ) -> None:
     """Write an answer as a page, where one is asked for."""
-    from symconfig.api.page import report_page
-
     if path is not None:
+        from symconfig.api.page import report_page
+
         write_page(path, report_page(title, blocks, pictures), force)
 
 
@@ -228,13 +234,14 @@ def answer(
     before: Sequence[Block] = (),
 ) -> None:
     """Write a plan's files, print the answer, and write what else is asked for. before: what its page says first."""
-    from symconfig.api.page import plan_page
     from symconfig.api.planning import remarks, write
 
     out, files = outputs.out, outputs.files
     written = write(plan, out, files, force=arguments.force, tell=replaced) if out and files else []
     show(arguments, data, lambda: shown)
     if outputs.html is not None:
+        from symconfig.api.page import plan_page
+
         write_page(outputs.html, plan_page(plan, files, before), arguments.force)
     if outputs.candidates is not None:
         from symconfig.runs import candidates

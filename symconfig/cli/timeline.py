@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from symconfig.cli.options import PLAN
-from symconfig.cli.shared import PNG, SVG, note, output, ranged, show, write_bytes
+from symconfig.cli.shared import PNG, SVG, note, output, ranged, refuse, show, write_bytes
 from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     slow = _slow(arguments.slow, problems)
     if arguments.plan is None:
         return _without_plan(arguments, slow, problems)
-    _unused(arguments, ("stages", "microbatches", "replicas"), "this is of no plan", problems)
+    refuse(problems, arguments, ("stages", "microbatches", "replicas"), "this is of no plan")
     pictures = _pictures(arguments, problems)
     width = problems.collect(lambda: _width(arguments.width))
     other = problems.read(seen.schedule, arguments.schedule)
@@ -127,12 +127,6 @@ def _slow(words: Sequence[str], problems: Problems) -> Slow:
     return Slow(stages, replica)
 
 
-def _unused(arguments: argparse.Namespace, names: Sequence[str], why: str, problems: Problems) -> None:
-    for name in names:
-        if getattr(arguments, name) not in (None, False):
-            problems.add(Problem(why, field=f"--{name}"))
-
-
 def _without_plan(arguments: argparse.Namespace, slow: Slow, problems: Problems) -> int:
     """Show every schedule on equal stages, replicas of which one is slow, or both."""
     from symconfig.report.timeline import ideal, seen
@@ -140,7 +134,7 @@ def _without_plan(arguments: argparse.Namespace, slow: Slow, problems: Problems)
     from symconfig.schedule.even import every
 
     of_a_plan = ("candidate", "schedule", "compare", "all", "svg", "png", "width")
-    _unused(arguments, of_a_plan, "this needs a plan", problems)
+    refuse(problems, arguments, of_a_plan, "this needs a plan")
     bounds = {"stages": (2, MOST_STAGES), "microbatches": (1, MOST_MICROBATCHES), "replicas": (2, MOST_REPLICAS)}
     stages, microbatches, replicas = (
         problems.read(partial(ranged, f"--{name}", least=least, most=most), getattr(arguments, name))

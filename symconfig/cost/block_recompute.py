@@ -15,7 +15,7 @@ from symconfig.cost import either
 from symconfig.cost.blocks import KEPT, SECONDS
 from symconfig.cost.flight import heads_in_flight
 from symconfig.cost.lattice import Array
-from symconfig.cost.pipeline import messages, pipelined
+from symconfig.cost.pipeline import pipelined
 from symconfig.cost.stages import Setting, Stages, summed
 from symconfig.cost.step import Cost, total
 from symconfig.cost.table import Table
@@ -102,13 +102,4 @@ def _pipeline(sums: Stages, extra: Array, points: Columns, setting: Setting) -> 
     o, n].
     """
     seconds, communication = sums.seconds[:, :1, None], sums.communication[:, :1, None]
-    between = messages(sums, points, setting)
-    return pipelined(
-        seconds + extra,
-        extra,
-        communication,
-        between=between,
-        hidden=sums.hidden[:, None, None],
-        points=points,
-        setting=setting,
-    )
+    return pipelined(seconds + extra, extra, communication, sums=sums, points=points, setting=setting)

@@ -20,12 +20,7 @@ from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine, Number
 from symconfig.cost.registered import GRAPH_BYTES, registered_bytes
 from symconfig.cost.work import work_seconds
-from symconfig.graph.derived import (
-    DerivedBlock,
-    Phase,
-    WeightShard,
-    Workspace,
-)
+from symconfig.graph.derived import DerivedBlock, Phase, WeightShard, Workspace
 from symconfig.graph.implementation import ExpertKernels
 from symconfig.graph.monomial import ONE, Monomial
 from symconfig.graph.operator import ELEMENT_BYTES, Element
@@ -124,7 +119,8 @@ class BlockCost:
         ahead = [(c, t) for c, t in zip(self.derived.collectives, self.comm_s, strict=True) if c.phase is Phase.FORWARD]
         forward_comm = sum((t for _, t in ahead), np.zeros_like(self.boundary_bytes))
         backward_comm = sum(self.comm_s, np.zeros_like(self.boundary_bytes)) - forward_comm
-        repeated = _rows([[op in policy.again for op in ops] for policy in policies]) @ works
+        rerun = _rows([[op in policy.again for op in ops] for policy in policies])
+        repeated = rerun @ works
         again_comm = np.zeros_like(repeated)
         if ahead:
             again_comm = _rows([[c.owner in policy.again for c, _ in ahead] for policy in policies]) @ np.array(
@@ -142,7 +138,7 @@ class BlockCost:
         lead = either.maximum(total_forward + forward_comm - host.sum(axis=0), 0.0)
         wait = self._forward_wait() + either.maximum(copies_s - lead, 0.0)
         host_backward = sum(t for (_, phase), t in self.host_s.items() if phase is not Phase.FORWARD)
-        host_again = _rows([[op in policy.again for op in ops] for policy in policies]) @ host
+        host_again = rerun @ host
         busy = backward + repeated + backward_comm + again_comm
         wait_backward = either.maximum(host_backward + host_again + copies_s - busy, 0.0)
         result: Array = np.stack(

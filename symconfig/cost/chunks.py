@@ -39,7 +39,7 @@ def chunk_times(
     weight = counts @ _weight_gradients(table)
     hidden = table.hidden[:, :, 0] @ counts.T  # [2, chunks]: a schedule that hides it takes it off again
     repeated_s = of.again[:, 0, 0]
-    backward = (of.backward + of.backward_comm)[:, 0, 0] - repeated_s - weight
+    backward = of.back[:, 0, 0] - repeated_s - weight
     if repeated:
         repeated_s = repeated_s + _repeated(table, alike, repeated)
     handover_s = setting.framework.handover_s if setting.pp > 1 else 0.0
@@ -47,7 +47,7 @@ def chunk_times(
     between = messages(sums, points, setting)
     gathers, reduces, hide = overlap(setting)
     return Times(
-        forward=((of.forward + of.forward_comm)[:, 0, 0] + hidden[0] + handover_s)[where],
+        forward=(of.ahead[:, 0, 0] + hidden[0] + handover_s)[where],
         recompute=repeated_s[where],
         backward=(backward + hidden[1] + handover_s)[where],
         weight=weight[where],

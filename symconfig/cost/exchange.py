@@ -144,7 +144,7 @@ def _beside_microbatches(sums: Stages, points: Columns, setting: Setting) -> Arr
     What is exchanged once a step has the last microbatch's backward, and the first one's forward.
     """
     moved, framework, hide = exchange(sums, points, setting), setting.framework, setting.framework.hide
-    forward, backward = sums.forward + sums.forward_comm, sums.backward + sums.backward_comm
+    forward, backward = sums.ahead, sums.back
     weights, gradients = moved.weights.sum[:, None], moved.gradients.sum[:, None]
     each = hide.data
     again: Array | float = 0.0  # seconds of gathers for layers that run again
@@ -175,7 +175,7 @@ def _in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Array:
     when): [r, n].
     """
     moved, framework = exchange(sums, points, setting), setting.framework
-    forward, backward = sums.forward + sums.forward_comm, sums.backward + sums.backward_comm
+    forward, backward = sums.ahead, sums.back
     gather, reduce = moved.gather[:, None], moved.reduce[:, None]
     if setting.pipelines.interleaved and framework.hide.data:
         group = either.minimum(setting.groups, points.num_microbatches)

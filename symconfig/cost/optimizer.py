@@ -30,6 +30,11 @@ class Share:
     def sum(self) -> Array:
         return self.dense + self.expert
 
+    def on_rank(self, ranks: tuple[Array | float, Array | float]) -> Array:
+        """Return what a rank has where so many, as of `shards`, share the quantity evenly: [s, n]."""
+        result: Array = self.dense / ranks[0] + self.expert / ranks[1]
+        return result
+
     def __add__(self, other: Share) -> Share:
         return Share(self.dense + other.dense, self.expert + other.expert)
 
@@ -75,9 +80,8 @@ def dealing(sums: Stages, points: Columns, setting: Setting, stage: int) -> dict
 
 def elements_of_rank(sums: Stages, points: Columns, setting: Setting) -> Array:
     """Return [s, n]: parameters whose state a rank keeps, were all shared out evenly."""
-    over, over_experts = shards(points, setting, setting.sharding.state)
-    result: Array = dense_shared(sums, points, setting) / over + sums.expert / over_experts
-    return result
+    shared = Share(dense_shared(sums, points, setting), sums.expert)
+    return shared.on_rank(shards(points, setting, setting.sharding.state))
 
 
 def dealt(sums: Stages, points: Columns, setting: Setting) -> Share:
@@ -153,9 +157,7 @@ def optimizer_s(sums: Stages, points: Columns, setting: Setting) -> Array:
     [o, n].
     """
     machine, sizes = setting.machine, setting.bytes
-    over, over_experts = shards(points, setting, setting.sharding.state)
-    stepped = elementwise(sums, points, setting)
-    of_stage = stepped.dense / over + stepped.expert / over_experts
+    of_stage = elementwise(sums, points, setting).on_rank(shards(points, setting, setting.sharding.state))
     reduced = (  # gradients that the rank has
         either.largest(of_stage if setting.sharding.gradient else sums.dense + sums.expert)
     )
@@ -188,6 +190,5 @@ def held_weights(sums: Stages, points: Columns, setting: Setting) -> Array:
     trained = dense_shared(sums, points, setting) * sizes.weight
     dense = trained + sums.frozen * sizes.frozen + sums.quantised * sizes.quantised
     expert = sums.expert * sizes.weight + sums.frozen_expert * sizes.frozen
-    over, over_experts = shards(points, setting, True)
-    result: Array = either.largest(dense / over + expert / over_experts)
+    result: Array = either.largest(Share(dense, expert).on_rank(shards(points, setting, True)))
     return result

@@ -64,22 +64,24 @@ def pipelined(
     seconds: Array,
     again: Array,
     communication: Array,
-    between: Messages,
-    hidden: Array,
+    *,
+    sums: Stages,
     points: Columns,
     setting: Setting,
 ) -> dict[str, Array]:
     """Return the slowest stage's passes over all microbatches, by part, and the bubble: [..., n].
 
     Of one microbatch, each [s, ..., n]: all passes of a stage, what of them runs again and what is communication; what
-    it waits for messages comes on top. hidden: what they take longer with no other microbatch beside them, as at the
+    it waits for messages comes on top, and what passes take longer with no other microbatch beside them, as at the
     pipeline's begin and end.
     """
-    m, pipelines = points.num_microbatches, setting.pipelines
-    received = between.received_s.reshape(len(seconds), *[1] * (seconds.ndim - 2), -1)
+    m, pipelines, between = points.num_microbatches, setting.pipelines, messages(sums, points, setting)
+    received, alike, hidden = (
+        part.reshape(len(seconds), *[1] * (seconds.ndim - 2), -1)
+        for part in (between.received_s, pipelines.alike, sums.hidden)
+    )
     whole = seconds + received
     slowest, heaviest = either.largest(whole), whole.argmax(axis=0)[None]
-    alike = pipelines.alike.reshape(len(seconds), *[1] * (seconds.ndim - 2), -1)
 
     def of_slowest(part: Array) -> Array:
         result: Array = np.take_along_axis(np.broadcast_to(part, whole.shape), heaviest, axis=0)[0] * m

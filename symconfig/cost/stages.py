@@ -172,6 +172,16 @@ class Stages:
         return replace(self, **{name: np.zeros_like(getattr(self, name)) for name in orthogonal.LARGEST})
 
     @property
+    def ahead(self) -> Array:
+        """Return the seconds of a forward pass with what it communicates."""
+        return self.forward + self.forward_comm
+
+    @property
+    def back(self) -> Array:
+        """Return the seconds of a backward pass with what it communicates."""
+        return self.backward + self.backward_comm
+
+    @property
     def communication(self) -> Array:
         return self.forward_comm + self.backward_comm
 

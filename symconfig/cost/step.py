@@ -18,6 +18,7 @@ from symconfig.cost.lattice import Array
 from symconfig.cost.optimizer import (
     Share,
     dense_shared,
+    elements_of_rank,
     elementwise,
     held_weights,
     optimizer_s,
@@ -25,7 +26,7 @@ from symconfig.cost.optimizer import (
     shards,
     state_of_matrices,
 )
-from symconfig.cost.pipeline import messages, pipelined
+from symconfig.cost.pipeline import pipelined
 from symconfig.cost.stages import Offload, Setting, Stages
 from symconfig.cost.whole_gradients import whole_gradient_bytes
 from symconfig.plans.columns import Columns
@@ -88,21 +89,16 @@ def _each_offload(array: Array) -> Array:
 
 def time_s(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
     """Return the seconds by part, to be broadcast to [r, o, n]."""
-    between = messages(sums, points, setting)
-    stages = pipelined(
-        sums.seconds,
-        sums.again,
-        sums.communication,
-        between=between,
-        hidden=sums.hidden[:, None],
-        points=points,
-        setting=setting,
-    )
-    parts = {name: _each_offload(part) for name, part in stages.items()}
+    parts = {name: _each_offload(part) for name, part in _passes_s(sums, points, setting).items()}
     parts["data-parallel communication"] = _each_offload(exchanged_s(sums, points, setting))
     parts["optimizer"] = optimizer_s(sums, points, setting)[None]
     parts["overhead"] = _overhead(points, setting)[None, None, :]
     return parts
+
+
+def _passes_s(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
+    """Return the seconds of all microbatches through the stages, by part: [r, n]."""
+    return pipelined(sums.seconds, sums.again, sums.communication, sums=sums, points=points, setting=setting)
 
 
 def _overhead(points: Columns, setting: Setting) -> Array:
@@ -146,18 +142,15 @@ def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
         result: Array = compiled.states_bytes(dense, expert, weight, gradient, optimizer, *ranks, *flat, device)
         return result
 
-    every, longer = Share(dense, expert), padding(sums, points, setting)
-    buffers = Share(dense + longer.dense, expert + longer.expert)
-
-    over, over_experts = shards(points, setting, sharding.weight)
-    held = (
-        sums.frozen * sizes.frozen + sums.quantised * sizes.quantised
-    ) / over + sums.frozen_expert * sizes.frozen / over_experts
+    every = Share(dense, expert)
+    buffers = every + padding(sums, points, setting)
+    stored = shards(points, setting, sharding.weight)
+    still = Share(sums.frozen * sizes.frozen + sums.quantised * sizes.quantised, sums.frozen_expert * sizes.frozen)
     tables = np.where(sums.frozen > 0, sums.vocabulary, 0.0)  # beside adapters all else is frozen
-    trained = (sums.dense - (sums.vocabulary - tables)) / over + sums.expert / over_experts
-    frozen = (sums.frozen - tables) / over + sums.frozen_expert / over_experts
+    trained = Share(sums.dense - (sums.vocabulary - tables), sums.expert).on_rank(stored)
+    frozen = Share(sums.frozen - tables, sums.frozen_expert).on_rank(stored)
     copies = sizes.weight_cache * trained + sizes.frozen_cache * frozen
-    whole = each(buffers, sizes.weight, 0.0, 0.0, 0.0) + _each_offload(held + copies)
+    whole = each(buffers, sizes.weight, 0.0, 0.0, 0.0) + _each_offload(still.on_rank(stored) + copies)
     # ZeRO-3 gathers a block while it computes it, and the next one ahead of time.
     live = _each_offload(2.0 * sizes.weight * sums.largest) if sharding.weight else np.zeros_like(whole)
     whole_gradients = [whole_gradient_bytes(sums, points, setting, offload) for offload in offloads]
@@ -190,17 +183,7 @@ def bound_s(sums: Stages, points: Columns, setting: Setting) -> Array:
     """Return seconds that no policy, offload or ZeRO stage beats: [n]. sums: of a table whose one policy none beats
     (`bound_table`).
     """
-    between = messages(sums, points, setting)
-    parts = pipelined(
-        sums.seconds,
-        sums.again,
-        sums.communication,
-        between=between,
-        hidden=sums.hidden[:, None],
-        points=points,
-        setting=setting,
-    )
-    return np.asarray(total(parts)[0])
+    return np.asarray(total(_passes_s(sums, points, setting))[0])
 
 
 def bound_bytes(sums: Stages, points: Columns, setting: Setting) -> Array:
@@ -216,8 +199,7 @@ def host_bytes(sums: Stages, points: Columns, setting: Setting) -> Array:
     """Return the pinned host memory of one rank, [r, o, n]: of activations all microbatches in flight, on the stage
     that has most; of an optimizer in host memory its state and its gradients beside.
     """
-    over, over_experts = shards(points, setting, setting.sharding.state)
-    mine = (dense_shared(sums, points, setting) / over + sums.expert / over_experts).max(axis=0)
+    mine = elements_of_rank(sums, points, setting).max(axis=0)
     weights = held_weights(sums, points, setting)
     state = setting.bytes.optimizer + HOST_GRADIENT_BYTES
     states = np.array([mine * offload.optimizer * state + weights * offload.weights for offload in setting.offload])

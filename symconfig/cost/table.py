@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost import orthogonal
-from symconfig.cost.blocks import KEPT, PASSES, SECONDS, TRANSIENT, BlockCost, evaluate
+from symconfig.cost.blocks import KEPT, PASSES, SECONDS, TRANSIENT, BlockCost, Weights, evaluate
 from symconfig.cost.framework import Framework
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
@@ -26,25 +25,7 @@ class Choice:
     offload: frozenset[str] = frozenset()
 
 
-WEIGHTS = (
-    "dense",
-    "expert",
-    "frozen",
-    "quantised",
-    "frozen_expert",
-    "buffers",
-    "vocabulary",
-    "frozen_vocabulary",
-    "whole",
-    "matrices",
-    "vectors",
-    "widest",
-    "widest_vector",
-    "widest_expert",
-    "workspaces",
-    "registered",
-    *orthogonal.NAMES,
-)
+WEIGHTS = (*Weights.__slots__, "registered")
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,7 @@ def _values(model: ModelDescriptor, architecture: Architecture, kind: str) -> Js
 
 def _fields(model: ModelDescriptor) -> Json:
     """Return a descriptor's fields by dotted name, those of sections that it has among them."""
-    values: Json = {}
+    values = {name: value for name in model.rare if isinstance(value := getattr(model, name), bool)}
     for name, value in model.model_dump(mode="json").items():
         opened = value.items() if isinstance(value, dict) else ()
         values |= {f"{name}.{inner}": item for inner, item in opened} or {name: value}

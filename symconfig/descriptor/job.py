@@ -16,7 +16,8 @@ from pydantic import (
 from symconfig.descriptor.model import ModelDescriptor, PositiveInt, Rate, Strict
 from symconfig.descriptor.optimizer import ADAM, Optimizer
 from symconfig.descriptor.rl import Rl
-from symconfig.descriptor.training import WITH_OR_WITHOUT, Task, Training
+from symconfig.descriptor.task import WITH_OR_WITHOUT, Task
+from symconfig.descriptor.training import Training
 from symconfig.descriptor.tuning import Preference, Sequences
 
 Backend = Literal["megatron", "deepspeed", "fsdp"]

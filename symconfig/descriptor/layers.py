@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from symconfig.descriptor.strict import Count, Strict
-
-if TYPE_CHECKING:
-    from symconfig.descriptor.model import ModelDescriptor
 
 NO_MIXER = "none"  # a block's name, for layers of an MLP only
 
@@ -119,61 +116,33 @@ class LayerKind:
         return "_".join([name, *filter(None, (self.calls, self.pairs)), *switched])
 
 
-def layers_problems(model: ModelDescriptor) -> list[str]:
-    """Return what is wrong with fields that have one entry per layer."""
-    lists: dict[str, tuple[object, ...] | None] = {
-        "mlp_layers": model.mlp_layers,
-        "rope_layers": model.rope_layers,
-        "mlp_sparsity": model.mlp_sparsity,
-        "experts.layers": model.experts.layers if model.experts else None,
-        "indexer.layers": model.indexer.layers if model.indexer else None,
-        "shared_block.layers": model.shared_block.layers if model.shared_block else None,
-        **(model.loop.lists() if model.loop else {}),
-    } | {f"mixers[{index}].layers": mixer.layers for index, mixer in enumerate(model.mixers)}
-    problems = [
-        f"{name} has {len(entries)} entries for {model.num_hidden_layers} layers"
+def wrong_lengths(lists: Mapping[str, Sequence[object] | None], layers: int) -> list[str]:
+    """Say which lists, by name, have not one entry for each layer."""
+    return [
+        f"{name} has {len(entries)} entries for {layers} layers"
         for name, entries in lists.items()
-        if entries is not None and len(entries) != model.num_hidden_layers
+        if entries is not None and len(entries) != layers
     ]
-    if problems:
-        return problems
-    problems += [] if model.loop is None else list(model.loop.problems())
-    problems += _pairs_problems(model)
-    everywhere = (True,) * model.num_hidden_layers
-    for index in range(model.num_hidden_layers):
-        own = [mixer.block for mixer in model.mixers if (mixer.layers or everywhere)[index]]
+
+
+def misplaced(mixers: Sequence[Mixer], mlp_layers: Sequence[bool] | None, layers: int) -> list[str]:
+    """Say which layer, the first of them, has two blocks, or neither a block nor an MLP."""
+    everywhere = (True,) * layers
+    for index in range(layers):
+        own = [mixer.block for mixer in mixers if (mixer.layers or everywhere)[index]]
         if len(own) > 1:
             return [f"mixers: layer {index} has {' and '.join(own)}, need one at most"]
-        if own == [NO_MIXER] and not (model.mlp_layers or everywhere)[index]:
+        if own == [NO_MIXER] and not (mlp_layers or everywhere)[index]:
             return [f"layer {index} has neither a mixer nor an MLP"]
-    low = model.latent
-    if low and low.queries_of_both and (low.q_lora_rank is None or model.attention_gate != "channel"):
-        problems.append("latent.queries_of_both needs q_lora_rank and an attention_gate by channel")
-    if model.indexer and (model.latent is None or model.latent.q_lora_rank is None):
-        problems.append("indexer needs latent attention with q_lora_rank: it reads the low-rank queries")
-    if model.indexer and model.indexer.layers:
-        seeing = (own for own, window in zip(model.indexer.layers, model.sliding_layers, strict=False) if not window)
-        if not next(seeing, True):
-            problems.append("indexer.layers: the first layer without a window takes a choice that none made before")
-    sizes: dict[str, int] = {}
-    for mixer in model.mixers:
-        for name, size in mixer.sizes.items():
-            if sizes.setdefault(name, size) != size:
-                problems.append(f"mixers give {name} as {sizes[name]} and as {size}")
-    return problems
-
-
-def _pairs_problems(model: ModelDescriptor) -> list[str]:
-    """Return what is wrong with layers that read the keys and values of others."""
-    first = model.num_hidden_layers - model.num_kv_shared_layers
-    if model.sliding_window_pattern is not None and len(model.sliding_window_pattern) != model.num_hidden_layers:
-        return []
-    if first == model.num_hidden_layers:
-        return [] if model.wide_intermediate_size is None else ["wide_intermediate_size needs num_kv_shared_layers"]
-    if model.attention != "gqa" or first < 1:
-        return ["num_kv_shared_layers needs plain attention, and a layer before them"]
-    if missing := {model.mixes(i) for i in range(first, model.num_hidden_layers)} - {
-        model.mixes(i) for i in range(first)
-    }:
-        return [f"num_kv_shared_layers: no layer before them has the keys of {len(missing)} of their kinds"]
     return []
+
+
+def two_sizes(mixers: Sequence[Mixer]) -> list[str]:
+    """Say which sizes blocks give otherwise than another block does."""
+    sizes: dict[str, int] = {}
+    every = [(name, size) for mixer in mixers for name, size in mixer.sizes.items()]
+    return [
+        f"mixers give {name} as {sizes[name]} and as {size}"
+        for name, size in every
+        if sizes.setdefault(name, size) != size
+    ]

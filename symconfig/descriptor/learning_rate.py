@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from math import exp, log
 from typing import Literal
 
-from symconfig.descriptor.training import DERIVED, Task, Training, WholeTraining
+from symconfig.descriptor.task import Task
+from symconfig.descriptor.training import DERIVED, Training, WholeTraining
 from symconfig.errors import InputError, Problem
 
 AdapterTask = Literal["dpo of adapters"]  # that has rates of its own where adapters are trained
@@ -28,7 +29,7 @@ class Published:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Habit:
     """The usual training of a task.
 
@@ -37,16 +38,17 @@ class Habit:
 
     name: str
     rates: Sequence[Published]  # by size
-    floor: float
     warmup: float
-    most_warmup: int | None
-    weight_decay: float
     source: str
+    floor: float = 0.0
+    most_warmup: int | None = None
+    weight_decay: float = 0.0
 
 
 _LLAMA2, _LLAMA3 = "arXiv:2307.09288, table 1", "arXiv:2407.21783, table 3"
 _TULU2 = "arXiv:2311.10702, hyperparameters of instruction tuning"
 _ZEPHYR = "arXiv:2310.16944; huggingface/alignment-handbook"
+_AS_ZEPHYR = f"Zephyr ({_ZEPHYR}): 10 % of warm-up, decay to 0, no weight decay"
 _TULU2_DPO = "arXiv:2311.10702, hyperparameters of DPO"
 USUAL: dict[Task | AdapterTask, Habit] = {
     "pretrain": Habit(
@@ -74,10 +76,7 @@ USUAL: dict[Task | AdapterTask, Habit] = {
             Published(70e9, 1e-5, f"Tülu 2 70B ({_TULU2})"),
             Published(405e9, 1e-5, "Llama 3 405B (arXiv:2407.21783, section 4.1.3)"),
         ),
-        floor=0.0,
         warmup=0.03,
-        most_warmup=None,
-        weight_decay=0.0,
         source=f"Tülu 2 ({_TULU2}): 3 % of warm-up, decay to 0, no weight decay",
     ),
     "lora": Habit(
@@ -88,10 +87,7 @@ USUAL: dict[Task | AdapterTask, Habit] = {
             Published(33e9, 1e-4, "QLoRA 33B (arXiv:2305.14314, table 9)"),
             Published(65e9, 1e-4, "QLoRA 65B (arXiv:2305.14314, table 9)"),
         ),
-        floor=0.0,
         warmup=0.03,
-        most_warmup=None,
-        weight_decay=0.0,
         source="QLoRA (arXiv:2305.14314, appendix B; github.com/artidoro/qlora): 3 % of warm-up, no weight decay",
     ),
     "dpo": Habit(
@@ -101,20 +97,14 @@ USUAL: dict[Task | AdapterTask, Habit] = {
             Published(13e9, 5e-7, f"Tülu 2 13B ({_TULU2_DPO})"),
             Published(70e9, 5e-7, f"Tülu 2 70B ({_TULU2_DPO})"),
         ),
-        floor=0.0,
         warmup=0.1,
-        most_warmup=None,
-        weight_decay=0.0,
-        source=f"Zephyr ({_ZEPHYR}): 10 % of warm-up, decay to 0, no weight decay",
+        source=_AS_ZEPHYR,
     ),
     "dpo of adapters": Habit(
         name="preference training of adapters",
         rates=(Published(7e9, 5e-6, f"Zephyr 7B with QLoRA ({_ZEPHYR})"),),
-        floor=0.0,
         warmup=0.1,
-        most_warmup=None,
-        weight_decay=0.0,
-        source=f"Zephyr ({_ZEPHYR}): 10 % of warm-up, decay to 0, no weight decay",
+        source=_AS_ZEPHYR,
     ),
     "rl": Habit(
         name="reinforcement learning",

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from functools import cached_property
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from symconfig.descriptor.layers import Keys, LayerKind, Mixer, Mlp, Pairs, Turn, layers_problems
+from symconfig.descriptor.layers import Keys, LayerKind, Mixer, Mlp, Pairs, Turn, misplaced, two_sizes, wrong_lengths
 from symconfig.descriptor.reuse import LayerInputs, Loop, SharedBlock, Streams
 from symconfig.descriptor.sections import (
     FUSED_TARGETS,
     QWEN_TARGETS,
     ROPE_FIELDS,
+    Activation,
     Adapter,
     AdapterTarget,
+    Attention,
     Experts,
     Indexer,
     LatentAttention,
+    Norm,
     Particular,
+    Position,
     RopeScaling,
 )
 from symconfig.descriptor.strict import MAX_LAYERS, Count, LayerCount, PositiveInt, Rate, Sparse, Strict
@@ -52,27 +55,6 @@ __all__ = [
 
 ModelSchema = Literal["symconfig.model/1"]
 Layers = tuple[bool, ...] | None  # one entry per layer
-
-
-Activation = Literal["silu", "gelu", "gelu_tanh", "gelu_sigmoid", "relu", "relu2", "tanh", "clamped_swiglu", "xielu"]
-
-
-class Norm(StrEnum):
-    RMSNORM = "rmsnorm"
-    LAYERNORM = "layernorm"
-
-
-class Position(StrEnum):
-    ROPE = "rope"
-    LEARNED = "learned"
-    SINUSOIDAL = "sinusoidal"  # a fixed table, added to the embedding (XGLM)
-    ALIBI = "alibi"
-    NONE = "none"
-
-
-class Attention(StrEnum):
-    GQA = "gqa"  # includes plain multi-head (kv heads = heads) and multi-query (one kv head)
-    MLA = "mla"
 
 
 class ModelDescriptor(Sparse):
@@ -246,7 +228,7 @@ class ModelDescriptor(Sparse):
                     f"sliding_window_pattern has {len(self.sliding_window_pattern)} entries for "
                     f"{self.num_hidden_layers} layers"
                 )
-        problems += layers_problems(self)
+        problems += self._layers_problems()
         if self.experts and self.experts.first_k_dense_replace > self.num_hidden_layers:
             problems.append("experts.first_k_dense_replace is more than num_hidden_layers")
         if self.position is Position.ROPE and self.rotary_dim % 2:
@@ -266,6 +248,50 @@ class ModelDescriptor(Sparse):
     def names_target(self, target: AdapterTarget) -> bool:
         """Return whether modules of such models have a name. A fused layer is the framework's, so any model may."""
         return target in FUSED_TARGETS or (target in QWEN_TARGETS) == (self.model_type == "qwen")
+
+    def _layers_problems(self) -> list[str]:
+        """Return what is wrong with fields that have one entry per layer."""
+        lists: dict[str, tuple[object, ...] | None] = {
+            "mlp_layers": self.mlp_layers,
+            "rope_layers": self.rope_layers,
+            "mlp_sparsity": self.mlp_sparsity,
+            "experts.layers": self.experts.layers if self.experts else None,
+            "indexer.layers": self.indexer.layers if self.indexer else None,
+            "shared_block.layers": self.shared_block.layers if self.shared_block else None,
+            **(self.loop.lists() if self.loop else {}),
+        } | {f"mixers[{index}].layers": mixer.layers for index, mixer in enumerate(self.mixers)}
+        problems = wrong_lengths(lists, self.num_hidden_layers)
+        if problems:
+            return problems
+        problems += [] if self.loop is None else list(self.loop.problems())
+        problems += self._pairs_problems()
+        if wrong := misplaced(self.mixers, self.mlp_layers, self.num_hidden_layers):
+            return wrong
+        low = self.latent
+        if low and low.queries_of_both and (low.q_lora_rank is None or self.attention_gate != "channel"):
+            problems.append("latent.queries_of_both needs q_lora_rank and an attention_gate by channel")
+        if self.indexer and (self.latent is None or self.latent.q_lora_rank is None):
+            problems.append("indexer needs latent attention with q_lora_rank: it reads the low-rank queries")
+        if self.indexer and self.indexer.layers:
+            seeing = (own for own, window in zip(self.indexer.layers, self.sliding_layers, strict=False) if not window)
+            if not next(seeing, True):
+                problems.append("indexer.layers: the first layer without a window takes a choice that none made before")
+        return problems + two_sizes(self.mixers)
+
+    def _pairs_problems(self) -> list[str]:
+        """Return what is wrong with layers that read the keys and values of others."""
+        first = self.num_hidden_layers - self.num_kv_shared_layers
+        if self.sliding_window_pattern is not None and len(self.sliding_window_pattern) != self.num_hidden_layers:
+            return []
+        if first == self.num_hidden_layers:
+            return [] if self.wide_intermediate_size is None else ["wide_intermediate_size needs num_kv_shared_layers"]
+        if self.attention is not Attention.GQA or first < 1:
+            return ["num_kv_shared_layers needs plain attention, and a layer before them"]
+        if missing := {self.mixes(i) for i in range(first, self.num_hidden_layers)} - {
+            self.mixes(i) for i in range(first)
+        }:
+            return [f"num_kv_shared_layers: no layer before them has the keys of {len(missing)} of their kinds"]
+        return []
 
     @cached_property
     def moe_layers(self) -> tuple[bool, ...]:

@@ -1,7 +1,8 @@
-"""The sections of a model's descriptor: rope's scaling, experts, latent and sparse attention, adapters."""
+"""The choices and sections of a model's descriptor: rope's scaling, experts, latent and sparse attention, adapters."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -17,6 +18,27 @@ ROPE_FIELDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "yarn": ((_ORIGINAL,), ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate")),
     "longrope": ((), (_ORIGINAL, "short_factor", "long_factor")),  # tables that change no shape and no cost
 }
+
+
+Activation = Literal["silu", "gelu", "gelu_tanh", "gelu_sigmoid", "relu", "relu2", "tanh", "clamped_swiglu", "xielu"]
+
+
+class Norm(StrEnum):
+    RMSNORM = "rmsnorm"
+    LAYERNORM = "layernorm"
+
+
+class Position(StrEnum):
+    ROPE = "rope"
+    LEARNED = "learned"
+    SINUSOIDAL = "sinusoidal"  # a fixed table, added to the embedding (XGLM)
+    ALIBI = "alibi"
+    NONE = "none"
+
+
+class Attention(StrEnum):
+    GQA = "gqa"  # includes plain multi-head (kv heads = heads) and multi-query (one kv head)
+    MLA = "mla"
 
 
 class RopeScaling(Strict):

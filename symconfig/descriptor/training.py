@@ -10,8 +10,6 @@ from pydantic import BeforeValidator, Field, field_validator
 
 from symconfig.descriptor.model import Count, PositiveInt, Strict
 
-Task = Literal["pretrain", "sft", "lora", "dpo", "rl"]
-WITH_OR_WITHOUT: tuple[Task, ...] = ("dpo", "rl")  # tasks that train adapters as they train whole models
 Rate = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0)]
 _NUMBER = re.compile(r"[.0-9]+")

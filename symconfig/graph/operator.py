@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
+from math import prod
 from typing import Generic, NamedTuple, TypeVar
 
 from symconfig.graph import dims as d
@@ -116,6 +117,12 @@ class Tensor:
     @property
     def element_bytes(self) -> float:
         return ELEMENT_BYTES[self.element] if isinstance(self.element, Element) else self.element
+
+    def elements(self, sizes: Mapping[str, int]) -> int:
+        return prod([sizes[dim] for dim in self.dims])
+
+    def bytes(self, sizes: Mapping[str, int]) -> float:
+        return self.elements(sizes) * self.element_bytes
 
 
 @dataclass(frozen=True, slots=True)

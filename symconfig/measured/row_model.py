@@ -7,15 +7,21 @@ from typing import Any
 
 from symconfig.descriptor.document import Document, nearest
 from symconfig.descriptor.load import load_model, zoo_models
-from symconfig.descriptor.measurements import Row
-from symconfig.descriptor.model import Experts, ModelDescriptor
+from symconfig.descriptor.measurements import MeasuredModel, Row
+from symconfig.descriptor.model import Experts, LatentAttention, ModelDescriptor, Strict
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem
 from symconfig.measured.asked import RowOptions
 from symconfig.measured.assumptions import Assumption, assumptions
 
-_EXPERTS = ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size")
-_LATENT = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+
+def _fields(owner: type[Strict]) -> tuple[str, ...]:
+    """Name the fields that a row states under the descriptor's own names."""
+    return tuple(name for name in MeasuredModel.model_fields if name in owner.model_fields)
+
+
+_EXPERTS, _LATENT = _fields(Experts), _fields(LatentAttention)
+_PLAIN = tuple(name for name in _fields(ModelDescriptor) if name not in ("name", *_LATENT))
 _ADAPTER = {"rank": "r", "alpha": "lora_alpha", "dropout": "lora_dropout", "targets": "target_modules"}
 # Megatron's names of fused layers -> ours.
 _TARGETS = {
@@ -24,20 +30,6 @@ _TARGETS = {
     "linear_fc1": "gate_up_proj",
     "linear_fc2": "down_proj",
 }
-_PLAIN = (
-    "num_hidden_layers",
-    "hidden_size",
-    "intermediate_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "vocab_size",
-    "gated_mlp",
-    "tie_word_embeddings",
-    "position",
-    "norm",
-    "attention",
-)
 
 
 def model_of(row: Row, options: RowOptions, seq_length: int) -> ModelDescriptor:

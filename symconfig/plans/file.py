@@ -180,13 +180,8 @@ class _Reader:
         parts = {name: self._part(name, kind) for name, kind in _KINDS.items() if name in data}
         version = parts.pop(VERSION, None)
         if self.problems and version is not None and version != install.VERSION:
-            self._add(
-                (VERSION,),
-                "another symconfig wrote this plan",
-                got=version,
-                need=install.VERSION,
-                hint="plan again with this one",
-            )
+            what, hint = "another symconfig wrote this plan", "plan again with this one"
+            self._add((VERSION,), what, got=version, need=install.VERSION, hint=hint)
         if self.problems or model is None or cluster is None or job is None or version is None:
             return None
         return Plan(model=model, cluster=cluster, job=job, symconfig_version=version, **parts)
@@ -266,21 +261,13 @@ def _edited(document: Document) -> Iterator[Problem]:
             yield document.problem("wrong value", ("digests",), got=shorten(written), need="a section of digests")
         return
     if missing := _undigested(document.data, written):
-        yield document.problem(
-            f"there is no digest of {', '.join(missing)}: an older symconfig wrote this plan, or it was edited",
-            ("digests",),
-            hint=_HINT,
-        )
+        what = f"there is no digest of {', '.join(missing)}: an older symconfig wrote this plan, or it was edited"
+        yield document.problem(what, ("digests",), hint=_HINT)
         return
     for name, path in _mismatched(document.data, written).items():
-        says = (
-            "the answer is not this one's"
-            if name in INPUTS
-            else "its run need not be where it says"
-            if name == HISTORY
-            else "its figures need not be the plan's"
-        )
-        yield document.problem(f"was edited: it does not match its digest, and {says}", path, hint=_HINT)
+        says = {HISTORY: "its run need not be where it says", **dict.fromkeys(INPUTS, "the answer is not this one's")}
+        why = says.get(name, "its figures need not be the plan's")
+        yield document.problem(f"was edited: it does not match its digest, and {why}", path, hint=_HINT)
 
 
 _HINT = "symconfig replan PLAN.json --accept-edits, which solves again from the inputs as they stand, or plan again"

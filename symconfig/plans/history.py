@@ -82,15 +82,8 @@ class History:
         """Add the plan's own steps before `step`, of `batch` sequences each, to the history; None: none of them. Raises
         InputError for a step before those."""
         if step is not None and step < self.step:
-            raise InputError(
-                Problem(
-                    "is before the plan took over its run",
-                    field="at_step",
-                    got=str(step),
-                    need=f"at least {self.step}",
-                    hint="the plan with which the run did that step",
-                )
-            )
+            what, hint = "is before the plan took over its run", "the plan with which the run did that step"
+            raise InputError(Problem(what, field="at_step", got=str(step), need=f"at least {self.step}", hint=hint))
         own = 0 if step is None else step - self.step
         return replace(self, segments=(*self.segments, Segment(own, own * batch, seq_length))) if own else self
 

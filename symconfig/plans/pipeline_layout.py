@@ -72,21 +72,13 @@ def problems(layout: str, layers: int, mtp: int, field: str) -> Iterator[Problem
     if set(text) - set("EtmL"):
         yield Problem("has letters other than E, t, m and L", field=field, got=repr(layout), need="those four")
         return
-    for letter, name, need in (
-        ("t", "layer", layers),
-        ("m", "prediction layer", mtp),
-        ("E", "embedding", 1),
-        ("L", "loss", 1),
-    ):
+    needs = (("t", "layer", layers), ("m", "prediction layer", mtp), ("E", "embedding", 1), ("L", "loss", 1))
+    for letter, name, need in needs:
         if (got := text.count(letter)) != need:
             yield Problem(f"does not hold each {name} once", field=field, got=f"{got} x {letter}", need=str(need))
     if not chunks[0].startswith("E") or not chunks[-1].endswith("L"):
-        yield Problem(
-            "does not begin with the embedding and end with the loss",
-            field=field,
-            got=repr(layout),
-            need="E first and L last",
-        )
+        what = "does not begin with the embedding and end with the loss"
+        yield Problem(what, field=field, got=repr(layout), need="E first and L last")
     elif "mt" in text:
         yield Problem("has layers behind a multi-token prediction", field=field, got=repr(layout), need="m before L")
 

@@ -11,7 +11,8 @@ from pydantic import ConfigDict, Field
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Backend, Job
 from symconfig.descriptor.model import Count, ModelDescriptor, PositiveInt
-from symconfig.descriptor.training import Task, WholeTraining
+from symconfig.descriptor.task import Task
+from symconfig.descriptor.training import WholeTraining
 from symconfig.format import json_text, several
 from symconfig.plans.choices import Precision, ZeroStage
 from symconfig.plans.degrees import Degrees

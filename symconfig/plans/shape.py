@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from math import prod
 
 from symconfig.descriptor.job import Job
@@ -56,36 +57,22 @@ def _product(**factors: int) -> str:
 
 
 def _stages(candidate: Candidate, model: ModelDescriptor, file: str, where: str) -> Iterator[Problem]:
+    problem = partial(Problem, file=file, field=f"{where}.stages")
     pp, vpp = candidate.parallel.pp, candidate.parallel.vpp
     got = [len(stage.chunks) for stage in candidate.stages]
     if got != [vpp] * pp:
-        yield Problem(
-            "has other stages than its degrees say",
-            file=file,
-            field=f"{where}.stages",
-            got=f"{len(got)} stages of {', '.join(map(str, dict.fromkeys(got)))} chunks",
-            need=f"{pp} of {vpp}",
-        )
+        has = f"{len(got)} stages of {', '.join(map(str, dict.fromkeys(got)))} chunks"
+        yield problem("has other stages than its degrees say", got=has, need=f"{pp} of {vpp}")
         return
     chunks = [stage.chunks[chunk] for chunk in range(vpp) for stage in candidate.stages]
     held = tuple(kind for chunk in chunks for kind in chunk)
     need = (*model.encoder_kinds, "embedding", *model.layer_kinds, *("mtp",) * model.num_nextn_predict_layers, "head")
     if held != need:
-        yield Problem(
-            "does not hold the model's layers once and in order",
-            file=file,
-            field=f"{where}.stages",
-            got=_counts(held) if Counter(held) != Counter(need) else "another order",
-            need=_counts(need),
-        )
+        has = _counts(held) if Counter(held) != Counter(need) else "another order"
+        yield problem("does not hold the model's layers once and in order", got=has, need=_counts(need))
     elif (kinds := _letters(candidate, model)) != [letters(chunk) for chunk in chunks]:
-        yield Problem(
-            "has other stages than its options say",
-            file=file,
-            field=f"{where}.stages",
-            got=written(chunks),
-            need=compact(kinds) if kinds else candidate.options.stage_layout or "equal chunks",
-        )
+        says = compact(kinds) if kinds else candidate.options.stage_layout or "equal chunks"
+        yield problem("has other stages than its options say", got=written(chunks), need=says)
 
 
 def _letters(candidate: Candidate, model: ModelDescriptor) -> list[str]:

@@ -75,8 +75,9 @@ def target_of(model: ModelDescriptor, job: Job) -> Source:
     """
     if job.target is not None:
         return named(job.target)
+    megatron = "backend" in job.model_fields_set and job.backend == "megatron"
     if job.preference is not None:
-        return named("llamafactory")
+        return named("ms-swift-rlhf" if megatron else "llamafactory")
     if job.rl is not None:
         return named(_LEARNING[job.backend])
     if job.backend in _PROGRAM:
@@ -85,7 +86,7 @@ def target_of(model: ModelDescriptor, job: Job) -> Source:
         return named("ms-swift" if job.backend == "megatron" else "llamafactory")
     if model.adapter is None and not job.wants_adapters:
         return named(job.backend)
-    return named("bridge" if "backend" in job.model_fields_set and job.backend == "megatron" else "deepspeed")
+    return named("bridge" if megatron else "deepspeed")
 
 
 def own_target(plan: Plan) -> str:
@@ -100,7 +101,7 @@ def render(plan: Plan, target: str, launch: Sequence[str] | None = None, templat
     templates: a folder of a user's own (`render.overlay`). Raises InputError for names that there are none of and for
     files that want the same place, InfeasibleError for what the target cannot express or launchers cannot start.
     """
-    launch = usual_launchers(target, templates) if launch is None else launch
+    launch = usual_launchers(plan, target, templates) if launch is None else launch
     first, *others = sources(target, launch, templates)
     own = first.files(plan, starts=[source.start for source in others])
     startable(target, own, others)
@@ -108,10 +109,12 @@ def render(plan: Plan, target: str, launch: Sequence[str] | None = None, templat
     return Files((File("plan.json", plan.to_json()), *sorted(made, key=_is_report)))
 
 
-def usual_launchers(target: str, templates: Path | None) -> tuple[str, ...]:
-    """Return the launchers of a target where nobody names one. Raises InputError."""
+def usual_launchers(plan: Plan, target: str, templates: Path | None) -> tuple[str, ...]:
+    """Return the launchers of a target where nobody names one: none where it writes nothing for them to start. Raises
+    InputError, InfeasibleError."""
     (target_source,) = sources(target, (), templates)
-    return LAUNCHERS if f"{LAUNCH}{ENDING}" in target_source.templates() else ()
+    starts = f"{LAUNCH}{ENDING}" in target_source.templates()
+    return LAUNCHERS if starts and any(item.path == LAUNCH for item in target_source.files(plan)) else ()
 
 
 def sources(target: str | None, launch: Sequence[str], templates: Path | None) -> list[Source]:

@@ -1,4 +1,4 @@
-"""Which targets learn by reinforcement or from pairs, and what those that do have alike."""
+"""Which targets are for which tasks, and what those that learn by reinforcement or from pairs have alike."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from types import ModuleType
 from typing import Any, Literal
 
 from symconfig.descriptor.rl import Rl
+from symconfig.descriptor.task import PLAIN, Task
+from symconfig.descriptor.tuning import Preference
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.format import gib, percent, seconds
 from symconfig.frameworks.facts import Fixed
@@ -41,29 +43,85 @@ class Learns:
     sequences: Sequences = "packed"
     reference: ReferencePlace = "offloaded"
 
+    def untold(self, plan: Plan, name: str) -> Iterator[Problem]:
+        """Yield what of the step the program `name` cannot be told."""
+        rl = section(plan)
+        choices = {
+            "rl.algorithm": (rl.algorithm, self.algorithms),
+            "rl.rollout.engine": (rl.rollout.engine or self.engines[0], self.engines),
+            "rl.placement": (rl.placement, self.placements),
+        }
+        yield from _unknown(choices, name)
+        if rl.epochs > 1 and not self.epochs:
+            yield Problem(f"{name} trains once on what was generated", field="rl.epochs", got=str(rl.epochs), need="1")
+        if plan.model.adapter is not None and not self.adapters:
+            what = f"{name} is not written for adapters"
+            yield Problem(what, field="adapter", got=plan.model.adapter.method, hint="--target verl")
+        if plan.rl and rl.placement == "colocated" and plan.rl[0].away not in self.away:
+            able = tuple(" and ".join(each) or "nothing" for each in self.away)
+            got = " and ".join(plan.rl[0].away) or "nothing"
+            what = f"{name} keeps other parts on the host between phases, so it needs a plan of its own"
+            yield Problem(what, field="rl", got=got, need=" or ".join(able), hint=f"symconfig plan … --target {name}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compares:
+    """What of training on pairs a program can be told.
+
+    batching: of its micro-batches, all of which are of whole pairs. copies: the reference is a second copy of the model
+    beside adapters, too. first: it is read before the policy's forward, and not between that and its backward.
+    """
+
+    losses: tuple[str, ...]
+    batching: tuple[str, ...] = ("padded",)
+    copies: bool = False
+    first: bool = False
+
+    def untold(self, plan: Plan, name: str) -> Iterator[Problem]:
+        """Yield what of the pairs the program `name` cannot be told."""
+        sequences, micro = plan.job.sequences, plan.best.batch.micro
+        choices: dict[str, tuple[str, tuple[str, ...]]] = {"preference.loss": (pairs(plan).loss, self.losses)}
+        if sequences is not None:
+            choices["sequences.batching"] = (sequences.batching, self.batching)
+        yield from _unknown(choices, name)
+        if micro % 2:
+            pins = ("mbs=2..",) if micro == 1 else (f"mbs={micro - 1}", f"mbs={micro + 1}")
+            yield Problem(f"{name} has whole pairs in a micro-batch", field="mbs", got=str(micro), pins=pins)
+        copied = any("reference" in phase.holds for step in plan.tuned for phase in step.phases)
+        if self.copies and plan.tuned and plan.model.adapter is not None and not copied:
+            what = f"{name} has a copy of the model beside adapters, too, so it needs a plan of its own"
+            yield Problem(what, field="preference", hint=f"symconfig plan … --target {name}")
+
+
+def tasks(module: ModuleType) -> tuple[Task, ...]:
+    """Return what a target is for: `TASKS` of its module, and what its `COMPARES` and `LEARNS` add. One that says
+    nothing trains plainly."""
+    special: dict[Task, str] = {"dpo": "COMPARES", "rl": "LEARNS"}
+    added = tuple(task for task, name in special.items() if hasattr(module, name))
+    own: tuple[Task, ...] = getattr(module, "TASKS", () if added else PLAIN)
+    return (*own, *added)
+
+
+_ELSEWHERE = {"dpo": "--target llamafactory", "rl": "--target verl"}
+
 
 def guarded(module: ModuleType, inner: Callable[..., Mapping[str, object]]) -> Callable[..., Mapping[str, object]]:
-    """Return a target's `variables`, which refuse plans of another kind: those for reinforcement learning, unless its
-    module says `LEARNS`, and all others, if it does; those for pairs, unless it says `COMPARES`."""
-    learns: Learns | None = getattr(module, "LEARNS", None)
-    compares = getattr(module, "COMPARES", False)
+    """Return a target's `variables`, which refuse plans of tasks that it is not for."""
+    able = tasks(module)
 
     def variables(plan: Plan, *of: Any) -> Mapping[str, object]:
-        if (plan.job.rl is None) != (learns is None):
-            what = "learns by reinforcement alone" if learns else "cannot run a step of reinforcement learning"
-            hint = "task: rl, with a section rl" if learns else "--target verl"
-            raise InfeasibleError(Problem(f"{module.NAME} {what}", field="task", got=plan.task, hint=hint))
-        if plan.job.preference is not None and not compares:
-            what = f"{module.NAME} cannot train on pairs"
-            raise InfeasibleError(Problem(what, field="task", got=plan.task, hint="--target llamafactory"))
+        if plan.task not in able:
+            what, need = f"{module.NAME} is not for this task", " or ".join(able)
+            hint = _ELSEWHERE.get(plan.task)
+            raise InfeasibleError(Problem(what, field="task", got=plan.task, need=need, hint=hint))
         return inner(plan, *of)
 
     return variables
 
 
-def refuse(plan: Plan, learns: Learns, name: str, others: Iterable[Problem]) -> None:
+def refuse(plan: Plan, kind: Learns | Compares, name: str, others: Iterable[Problem]) -> None:
     """Raise InfeasibleError with what of a step the program `name` cannot be told, and with `others`."""
-    if found := (*_untold(plan, section(plan), learns, name), *others):
+    if found := (*kind.untold(plan, name), *others):
         raise InfeasibleError(found)
 
 
@@ -150,30 +208,31 @@ def options(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 def section(plan: Plan) -> Rl:
     """Return the section `rl` of a plan's job, which `guarded` has seen there."""
-    assert plan.job.rl is not None, "LEARNS refuses other plans"
+    assert plan.job.rl is not None, "`tasks` refuses other plans"
     return plan.job.rl
 
 
-def _untold(plan: Plan, rl: Rl, learns: Learns, name: str) -> Iterator[Problem]:
-    """Yield what of the step a program cannot be told."""
-    choices = {
-        "rl.algorithm": (rl.algorithm, learns.algorithms),
-        "rl.rollout.engine": (rl.rollout.engine or learns.engines[0], learns.engines),
-        "rl.placement": (rl.placement, learns.placements),
-    }
+def pairs(plan: Plan) -> Preference:
+    """Return the section `preference` of a plan's job, which `guarded` has seen there."""
+    assert plan.job.preference is not None, "`tasks` refuses other plans"
+    return plan.job.preference
+
+
+def dtype(plan: Plan) -> str:
+    """Name the 16 bits that a plan trains in, as torch does."""
+    return {"bf16": "bfloat16", "fp16": "float16"}[plan.best.options.precision]
+
+
+def per_example(plan: Plan) -> int:
+    """Count the sequences of an example, as programs count examples: pairs have two."""
+    return 1 if plan.job.preference is None else 2
+
+
+def _unknown(choices: Mapping[str, tuple[str, tuple[str, ...]]], name: str) -> Iterator[Problem]:
+    """Yield the fields whose values the program `name` knows nothing of."""
     for field, (got, able) in choices.items():
         if got not in able:
             yield Problem(f"{name} knows no such", field=field, got=got, need=" or ".join(able))
-    if rl.epochs > 1 and not learns.epochs:
-        yield Problem(f"{name} trains once on what was generated", field="rl.epochs", got=str(rl.epochs), need="1")
-    if plan.model.adapter is not None and not learns.adapters:
-        what = f"{name} is not written for adapters"
-        yield Problem(what, field="adapter", got=plan.model.adapter.method, hint="--target verl")
-    if plan.rl and rl.placement == "colocated" and plan.rl[0].away not in learns.away:
-        able = tuple(" and ".join(each) or "nothing" for each in learns.away)
-        got = " and ".join(plan.rl[0].away) or "nothing"
-        what = f"{name} keeps other parts on the host between phases, so it needs a plan of its own"
-        yield Problem(what, field="rl", got=got, need=" or ".join(able), hint=f"symconfig plan … --target {name}")
 
 
 def phases(plan: Plan) -> tuple[Row, ...]:
@@ -198,9 +257,13 @@ def phases(plan: Plan) -> tuple[Row, ...]:
     )
 
 
-def notes(plan: Plan) -> Iterator[str]:
-    """Yield what a person should know of the step before the first start."""
-    rl = section(plan)
+def notes(plan: Plan, moved: str = "") -> Iterator[str]:
+    """Yield what a person should know of the step before the first start. moved: how the reference of pairs would be
+    taken off the GPU."""
+    if (rl := plan.job.rl) is None:
+        if plan.tuned and (copy := plan.tuned[0].phases[-1].holds.get("reference")):
+            yield f"The reference is on the GPU in every phase, {gib(copy)} GiB" + (f"; {moved}" if moved else "")
+        return
     if not rl.reference:
         yield "There is no KL term, and so no reference model"
     if plan.rl and plan.rl[0].generated_per_s_per_gpu and rl.rollout.tokens_per_s_per_gpu is None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.task import PLAIN
 from symconfig.errors import Problem
 from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.adapters import target_modules
@@ -17,6 +18,7 @@ from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed, deepspeed_launch, deepspeed_limits, monitors, towers, trainer
 from symconfig.render.files import File
+from symconfig.render.learning import Compares
 from symconfig.render.summary import predicted_for
 from symconfig.render.weights import fine_tuned
 
@@ -24,7 +26,8 @@ NAME = "llamafactory"
 DOES = "LLaMA-Factory's YAML for pre-training, fine-tuning, LoRA and QLoRA, the DeepSpeed JSON, launch.sh"
 ASSUMES = {"backend": "deepspeed"}
 COUNTS = counting.STEPS
-COMPARES = True
+TASKS = PLAIN
+COMPARES = Compares(losses=("sigmoid", "hinge", "ipo", "orpo", "simpo"))
 RELEASE = "0.9.5"
 UNSAID = {
     "tokenizer_model": "LLaMA-Factory takes the model's tokenizer",
@@ -72,7 +75,9 @@ _ATTENTION = {"sdpa": "sdpa", "eager": "disabled"}
 
 def variables(plan: Plan) -> dict[str, object]:
     """Return what its templates see. Raises InfeasibleError for what LLaMA-Factory cannot run."""
-    trainer.refuse(plan, *trainer.schedule_problems(plan), *trainer.load_problems(plan), *_problems(plan))
+    pairs = () if plan.job.preference is None else COMPARES.untold(plan, "LLaMA-Factory")
+    others = (*trainer.schedule_problems(plan), *trainer.load_problems(plan), *_problems(plan))
+    trainer.refuse(plan, *pairs, *others)
     return {
         "framework": f"LLaMA-Factory {RELEASE} and DeepSpeed {DEEPSPEED_RELEASE}",
         "sections": sections(plan),
@@ -93,17 +98,11 @@ def texts(plan: Plan) -> Iterator[File]:
 def sections(plan: Plan) -> dict[str, dict[str, Any]]:
     """Return the YAML by the headings of LLaMA-Factory's examples."""
     arguments = trainer.arguments(plan, DEEPSPEED)
-    if plan.job.preference is not None:  # it counts pairs
-        arguments |= {
-            name: arguments[name] // 2
-            for name in ("per_device_train_batch_size", "per_device_eval_batch_size")
-            if name in arguments
-        }
     recomputes = arguments.pop("gradient_checkpointing")
     output = {name: arguments.pop(name) for name in ("output_dir", "logging_steps", "save_steps")}
     return {
         "model": {
-            "model_name_or_path": _name(plan),
+            "model_name_or_path": trainer.named(plan),
             **({} if fine_tuned(plan) else {"train_from_scratch": True}),
             "flash_attn": _ATTENTION[deepspeed_launch.attention(plan)],
             "disable_gradient_checkpointing": not recomputes,
@@ -115,11 +114,6 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
         "output": output,
         "train": arguments,
     }
-
-
-def _name(plan: Plan) -> str | None:
-    """Return the name or folder of the model, whose weights are left out where they are to be random."""
-    return plan.job.training.hf_weights or plan.model.huggingface_id
 
 
 def _relative_output(plan: Plan) -> str | None:
@@ -233,37 +227,17 @@ def _datasets(plan: Plan) -> dict[str, Any]:
 
 def _problems(plan: Plan) -> Iterator[Problem]:
     """Yield what the YAML has no words for."""
-    parallel, model = plan.best.parallel, plan.model
-    for name, what in (("tp", "AutoTP"), ("cp", "Ulysses")):
-        if getattr(parallel, name) > 1:
-            yield Problem(
-                f"LLaMA-Factory has no switch for DeepSpeed's {what}",
-                field=name,
-                got=str(getattr(parallel, name)),
-                pins=(f"{name}=1",),
-            )
-    if _name(plan) is None:
-        yield Problem(
-            "LLaMA-Factory loads a model, its configuration and its tokenizer by name, and this one has none",
-            field="huggingface_id",
-            hint="--hf-weights ID, or a folder",
-        )
+    model = plan.model
+    yield from trainer.program_problems(plan, "LLaMA-Factory")
     if model.vision is not None and stage(plan) == "pt":
         yield Problem("LLaMA-Factory reads no images in pre-training", field="task", got="pretrain", need="sft or lora")
     if model.model_type == "qwen":
         yield Problem("Qwen-7B's own classes do not load in current Transformers", field="model_type")
     if stage(plan) != "pt" and template(model) is None:
         yield Problem("LLaMA-Factory has no chat template of this family", field="model_type", got=model.model_type)
-    if plan.job.preference is not None and (micro := plan.best.batch.micro) % 2:
-        pins = ("mbs=2..",) if micro == 1 else (f"mbs={micro - 1}", f"mbs={micro + 1}")
-        yield Problem("LLaMA-Factory has whole pairs in a micro-batch", field="mbs", got=str(micro), pins=pins)
     if plan.job.sequences is not None and plan.job.sequences.batching == "padding_free":
         what, need = "LLaMA-Factory pads sequences, or packs them", "padded or packed"
         yield Problem(what, field="sequences.batching", got="padding_free", need=need)
-    if model.adapter is not None and model.adapter.lora_alpha != int(model.adapter.lora_alpha):
-        yield Problem(
-            "LLaMA-Factory takes a whole number", field="adapter.lora_alpha", got=str(model.adapter.lora_alpha)
-        )
     yield from deepspeed_limits.data_problems(plan, "LLaMA-Factory")
     if plan.best.target.backend == "megatron" and plan.training.data_path:
         yield Problem(
@@ -276,8 +250,5 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 def _notes(plan: Plan) -> Iterator[str]:
     yield from deepspeed_launch.notes(plan)
     yield from towers.notes(plan, "image_max_pixels")
-    if stage(plan) != "pt" and plan.job.sequences is None:
-        yield (
-            "Sequences are padded to the longest of their micro-batch, not to cutoff_len: the prediction, for full "
-            "ones, is an upper bound"
-        )
+    if stage(plan) != "pt":
+        yield from trainer.padded(plan, "cutoff_len")

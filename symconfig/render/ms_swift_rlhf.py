@@ -1,7 +1,10 @@
-"""Target ms-swift-rlhf: the YAML of `megatron rlhf`, ms-swift's GRPO with Megatron-Core and vLLM on the same GPUs.
+"""Target ms-swift-rlhf: the YAML of `megatron rlhf`, ms-swift's GRPO, with vLLM on the same GPUs, and DPO with
+Megatron-Core.
 
-Arguments are those of the target ms-swift (`ms_swift`), beside those of a step of ms-swift 4.6.0
-(`megatron/arguments/megatron_args.py`, RLHFMegatronArgumentsMixin). A micro-batch is so many sequences, not padded.
+Arguments are those of the target ms-swift (`ms_swift`), beside those of ms-swift 4.6.0 for a step
+(`megatron/arguments/megatron_args.py`, RLHFMegatronArgumentsMixin). A micro-batch is so many sequences, not padded
+unless pairs are. The reference is a second model with the policy's layout; of pairs it is read before each forward of
+the policy (`megatron/trainers/dpo_trainer.py`), and beside adapters it is the model without them.
 """
 
 from __future__ import annotations
@@ -13,10 +16,10 @@ from symconfig.errors import Problem
 from symconfig.frameworks import counting
 from symconfig.plans.plan import Plan
 from symconfig.render import learning, ms_swift
-from symconfig.render.learning import Learns
+from symconfig.render.learning import Compares, Learns
 
 NAME = "ms-swift-rlhf"
-DOES = "ms-swift's YAML for GRPO with `megatron rlhf` and vLLM on the same GPUs, and its launch.sh"
+DOES = "ms-swift's YAML for `megatron rlhf`: GRPO with vLLM on the same GPUs, and DPO, and its launch.sh"
 ASSUMES = {"backend": "megatron"}
 COUNTS = counting.CHECKPOINTS_OWN
 UNSAID = ms_swift.UNSAID
@@ -28,11 +31,12 @@ _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "reinforce_plus_plus": {"advantage_estimator": "reinforce_plus_plus"},
 }
 LEARNS = Learns(algorithms=tuple(_ALGORITHMS), engines=("vllm",), sequences="alone", reference="resident")
+COMPARES = Compares(losses=("sigmoid", "hinge", "ipo"), batching=("padded", "padding_free"), first=True)
 
 
 def variables(plan: Plan) -> dict[str, object]:
     """Return what its templates see. Raises InfeasibleError with all that ms-swift cannot be told, InputError."""
-    learning.refuse(plan, LEARNS, NAME, _problems(plan))
+    learning.refuse(plan, COMPARES if plan.job.rl is None else LEARNS, NAME, _problems(plan))
     trained = ms_swift.variables(plan)
     return {
         **trained,
@@ -45,13 +49,29 @@ def variables(plan: Plan) -> dict[str, object]:
 
 def sections(plan: Plan, trained: Any) -> dict[str, dict[str, Any]]:
     """Return the arguments by groups. trained: those of the update alone."""
-    rl, step = learning.section(plan), plan.rl[0] if plan.rl else None
     found = {name: dict(values) for name, values in trained.items()}
+    of_pairs, lengths = plan.job.preference is not None, plan.job.sequences
+    for values in found.values():
+        for name in ("micro_batch_size", "global_batch_size") if of_pairs else ():
+            if name in values:
+                values[name] //= learning.per_example(plan)
+        if values.pop("packing", None):
+            values["padding_free"] = not of_pairs or (lengths is not None and lengths.batching == "padding_free")
+    return found | _pairs(plan) if of_pairs else _step(plan, found)
+
+
+def _pairs(plan: Plan) -> dict[str, dict[str, Any]]:
+    """Return what training on pairs is told."""
+    asked = learning.pairs(plan)
+    return {"PREFERENCE": {"rlhf_type": "dpo", "loss_type": asked.loss, "beta": asked.beta}}
+
+
+def _step(plan: Plan, found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return what a step of reinforcement learning is told, with what of the update is in `found`."""
+    rl, step = learning.section(plan), plan.rl[0] if plan.rl else None
     for values in found.values():
         if "max_length" in values:
             values["max_length"] = rl.prompt_length.max
-        if values.pop("packing", None):
-            values["padding_free"] = True
     away = step.away if step else ()
     found["GRPO"] = {
         "rlhf_type": "grpo",
@@ -81,7 +101,9 @@ def sections(plan: Plan, trained: Any) -> dict[str, dict[str, Any]]:
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    rl, dp, micro = learning.section(plan), plan.best.parallel.dp, plan.best.batch.micro
+    rl, dp, micro = plan.job.rl, plan.best.parallel.dp, plan.best.batch.micro
+    if rl is None:
+        return
     if rl.entropy:
         yield Problem("ms-swift's loss with Megatron-Core has no entropy", field="rl.entropy", got="true", need="false")
     if rl.prompts % (dp * micro):

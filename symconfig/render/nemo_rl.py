@@ -73,7 +73,6 @@ _DEGREES = {
     "ep": "expert_model_parallel_size",
     "etp": "expert_tensor_parallel_size",
 }
-_PRECISIONS = {"bf16": "bfloat16", "fp16": "float16"}
 Section = dict[str, Any]
 
 
@@ -198,7 +197,7 @@ def _policy(plan: Plan) -> Section:
         "logprob_batch_size": 1,
         "max_total_sequence_length": rl.longest,
         "make_sequence_length_divisible_by": multiple,
-        "precision": _PRECISIONS[best.options.precision],
+        "precision": learning.dtype(plan),
         "max_grad_norm": training.clip_grad,
         "dynamic_batching": {"enabled": False},
         "sequence_packing": {"enabled": True, "train_mb_tokens": room, "logprob_mb_tokens": room},

@@ -1,7 +1,10 @@
-"""Target openrlhf: the command of OpenRLHF's train_ppo_ray, whose actor runs with DeepSpeed's ZeRO beside vLLM.
+"""Target openrlhf: OpenRLHF's commands: train_ppo_ray, whose actor runs with DeepSpeed's ZeRO beside vLLM, and
+train_dpo.
 
-Names and defaults are those of OpenRLHF 0.11.2 (`cli/train_ppo_ray.py`, `utils/deepspeed/`). Its micro-batches are
-packed up to a number of tokens (`train.dynamic_batch_enable`).
+Names and defaults are those of OpenRLHF 0.11.2 (`cli/train_ppo_ray.py`, `cli/train_dpo.py`, `utils/deepspeed/`). In
+reinforcement learning micro-batches are packed up to a number of tokens (`train.dynamic_batch_enable`). Of pairs,
+chosen and rejected answers are in one forward, and the reference is a second model, sharded where ZeRO-3 shards the
+policy, beside adapters, too.
 """
 
 from __future__ import annotations
@@ -11,25 +14,26 @@ from typing import Any
 
 from symconfig.errors import Problem
 from symconfig.frameworks import counting
+from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed_launch, deepspeed_limits, learning, trainer
-from symconfig.render.learning import Learns
+from symconfig.render.learning import Compares, Learns
 from symconfig.render.summary import predicted_for
 from symconfig.render.trainer_optimizer import own_optimizer
 
 NAME = "openrlhf"
-DOES = "OpenRLHF's command for reinforcement learning with DeepSpeed and vLLM, and train.sh"
+DOES = "OpenRLHF's commands for reinforcement learning with DeepSpeed and vLLM (train.sh) and for DPO (launch.sh)"
 ASSUMES = {"backend": "deepspeed"}
 COUNTS = counting.STEPS
 RELEASE = "0.11.2"
 UNSAID = {
-    "split": "OpenRLHF takes a data set of prompts for training and another for evaluation",
+    "split": "OpenRLHF takes a data set for training and another for evaluation",
     "eval_iters": "OpenRLHF evaluates on a data set that --eval.dataset names",
     "tokenizer_model": "OpenRLHF takes the model's tokenizer",
     "tokenizer_type": "OpenRLHF takes the model's tokenizer",
     "manual_gc_interval": "OpenRLHF leaves the collection of garbage to Python",
     "distributed_timeout_minutes": "OpenRLHF waits 60 minutes",
-    "train_iters": "OpenRLHF goes through its prompts as often as --train.num_episodes says",
+    "train_iters": "OpenRLHF goes through its data as often as --train.num_episodes says, of pairs --train.max_epochs",
 }
 # How OpenRLHF names the advantage of each algorithm, and what else makes it that one.
 _GROUPS = {"algo.advantage.estimator": "group_norm"}
@@ -48,7 +52,9 @@ LEARNS = Learns(
     away=((), (learning.STATES,)),  # utils/deepspeed/deepspeed_utils.py, offload_deepspeed_states
     reference="resident",  # --ref.offload is DeepSpeed's offload_param, which ZeRO-3 alone has
 )
+COMPARES = Compares(losses=("sigmoid", "ipo"), batching=("padded", "padding_free"), copies=True)
 _SCHEDULES = {"cosine": "cosine_with_min_lr", "constant": "constant_with_warmup"}
+_AWAY = "with ZeRO-3, --ref.offload keeps it on the host"
 
 
 def variables(plan: Plan) -> dict[str, object]:
@@ -59,10 +65,14 @@ def variables(plan: Plan) -> dict[str, object]:
         "release": RELEASE,
         "arrays": arrays,
         "phases": learning.phases(plan),
-        "variables": (),
-        "notes": (*learning.notes(plan), *deepspeed_launch.notes(plan)),
+        "variables": () if plan.job.rl else deepspeed_launch.environment_variables(plan),
+        "notes": (
+            *learning.notes(plan, _AWAY),
+            *deepspeed_launch.notes(plan),
+            *(() if plan.job.rl else trainer.padded(plan, "--data.max_len")),
+        ),
         "predicted_for": predicted_for(plan, "deepspeed"),
-        "prompt_data": ",".join(training.data_path),
+        "data": ",".join(training.data_path),
     }
 
 
@@ -72,30 +82,33 @@ def words(plan: Plan) -> list[str]:
 
 
 def _arrays(plan: Plan) -> dict[str, list[tuple[str, ...]]]:
-    learning.refuse(plan, LEARNS, NAME, (*deepspeed_limits.problems(plan), *trainer.problems(plan), *_problems(plan)))
+    others = (*deepspeed_limits.problems(plan), *trainer.problems(plan), *_problems(plan))
+    learning.refuse(plan, COMPARES if plan.job.rl is None else LEARNS, NAME, others)
     return {name: learning.options(values) for name, values in _sections(plan)}
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    options, p, rl, training = plan.best.options, plan.best.parallel, learning.section(plan), plan.training
+    options, p, rl, training = plan.best.options, plan.best.parallel, plan.job.rl, plan.training
     if p.cp > 1:
         what = "OpenRLHF divides sequences by ring attention, which is not priced"
         yield Problem(what, field="cp", got=str(p.cp), pins=("cp=1",))
     if options.param_offload:
-        what = "OpenRLHF keeps the actor's weights on the GPU while it trains"
+        what = "OpenRLHF keeps the trained model's weights on the GPU"
         yield Problem(what, field="param_offload", pins=("zero=..2", "optimizer_offload=0"))
     if 0 < options.optimizer_offload < 1:
         what = "OpenRLHF's optimizer is on the host as a whole, or not at all"
         pins = ("optimizer_offload=0", "optimizer_offload=1")
         yield Problem(what, field="optimizer_offload", got=str(options.optimizer_offload), pins=pins)
     if not own_optimizer(plan):
-        what = "OpenRLHF's actor is planned with DeepSpeed's AdamW"
+        what = "OpenRLHF's trained model is planned with DeepSpeed's AdamW"
         yield Problem(what, field="optimizer", got=plan.job.optimizer.name, need="adam")
-    yield from learning.of_transformers(plan, "OpenRLHF")
-    yield from learning.of_samples(plan, "OpenRLHF divides the samples of an update over data-parallel ranks")
-    if rl.samples == 1 and rl.algorithm in _OF_GROUPS:
-        what = f"the advantage of {rl.algorithm} is over the responses to a prompt"
-        yield Problem(what, field="rl.samples", got="1", need="2 or more")
+    if _packs(plan):
+        yield from learning.of_transformers(plan, "OpenRLHF")
+    if rl is not None:
+        yield from learning.of_samples(plan, "OpenRLHF divides the samples of an update over data-parallel ranks")
+        if rl.samples == 1 and rl.algorithm in _OF_GROUPS:
+            what = f"the advantage of {rl.algorithm} is over the responses to a prompt"
+            yield Problem(what, field="rl.samples", got="1", need="2 or more")
     if training.lr_decay_style not in _SCHEDULES:
         what, need = "OpenRLHF is told one of these alone", " or ".join(_SCHEDULES)
         yield Problem(what, field="training.lr_decay_style", got=training.lr_decay_style, need=need)
@@ -104,22 +117,17 @@ def _problems(plan: Plan) -> Iterator[Problem]:
         yield Problem(what, field="training.load", got=training.load, need="the folder of training.save")
 
 
+def _packs(plan: Plan) -> bool:
+    """Tell whether sequences stand one after the other in a micro-batch, without padding."""
+    lengths = plan.job.sequences
+    return plan.job.rl is not None or (lengths is not None and lengths.batching == "padding_free")
+
+
 def _sections(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the options by what they are about."""
-    rl, training = learning.section(plan), plan.training
-    yield "ALGORITHM", {**_ALGORITHMS[rl.algorithm], **_losses(plan)}
-    yield (
-        "ROLLOUT",
-        {
-            "rollout.batch_size": rl.prompts,
-            "rollout.n_samples_per_prompt": rl.samples,
-            "rollout.max_new_tokens": rl.response_length.max,
-            "data.max_len": rl.longest,
-        },
-    )
-    yield "ACTOR", _actor(plan)
+    training = plan.training
+    yield from _pairs(plan) if plan.job.rl is None else _step(plan)
     yield "DEEPSPEED", _deepspeed(plan)
-    yield "VLLM", _engine(plan)
     saves = {"ckpt.path": training.save, "ckpt.output_dir": training.save, "ckpt.save_steps": training.save_interval}
     yield (
         "RUN",
@@ -137,6 +145,62 @@ def _sections(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
     )
 
 
+def _step(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield what a step of reinforcement learning is told."""
+    rl = learning.section(plan)
+    room = plan.rl[0].tokens_per_gpu if plan.rl else rl.longest
+    room = -(-room // plan.best.parallel.tp)  # it counts AutoTP's ranks, too
+    yield "ALGORITHM", {**_ALGORITHMS[rl.algorithm], **_losses(plan)}
+    yield (
+        "ROLLOUT",
+        {
+            "rollout.batch_size": rl.prompts,
+            "rollout.n_samples_per_prompt": rl.samples,
+            "rollout.max_new_tokens": rl.response_length.max,
+            "data.max_len": rl.longest,
+        },
+    )
+    yield (
+        "ACTOR",
+        {
+            "train.batch_size": rl.batch,
+            "train.max_epochs": rl.epochs,
+            "train.dynamic_batch_enable": True,
+            "train.max_tokens_per_gpu": room,
+            "rollout.max_tokens_per_gpu": room,
+            **_trained(plan, "actor.", "actor."),
+        },
+    )
+    yield "VLLM", _engine(plan)
+
+
+def _pairs(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield what training on pairs is told."""
+    asked, batch, lora = learning.pairs(plan), plan.best.batch, plan.model.adapter
+    yield (
+        "PAIRS",
+        {
+            "model.beta": asked.beta,
+            "model.ipo_enable": asked.loss == "ipo",
+            "data.max_len": batch.seq_length,
+            "train.batch_size": batch.global_ // learning.per_example(plan),
+            "train.micro_batch_size": batch.micro // learning.per_example(plan),
+        },
+    )
+    yield "POLICY", _trained(plan, "model.", "")
+    if lora is not None:
+        yield (
+            "ADAPTER",
+            {
+                "ds.load_in_4bit": lora.method == "qlora",
+                "ds.lora.rank": lora.r,
+                "ds.lora.alpha": int(lora.lora_alpha),
+                "ds.lora.dropout": lora.lora_dropout,
+                "ds.lora.target_modules": target_modules(plan.model),
+            },
+        )
+
+
 def _losses(plan: Plan) -> dict[str, Any]:
     rl = learning.section(plan)
     kl = {"algo.kl.init_coef": 0.001, "algo.kl.use_loss": True, "algo.kl.estimator": "k3"}
@@ -146,26 +210,21 @@ def _losses(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _actor(plan: Plan) -> dict[str, Any]:
-    rl, training, parallel = learning.section(plan), plan.training, plan.best.parallel
-    room = plan.rl[0].tokens_per_gpu if plan.rl else rl.longest
+def _trained(plan: Plan, model: str, optimizer: str) -> dict[str, Any]:
+    """Return the options of a trained model and of its optimizer, which begin with these words."""
+    training = plan.training
     ratio = training.min_lr / training.lr if training.lr_decay_style == "cosine" else None
     return {
-        "train.batch_size": rl.batch,
-        "train.max_epochs": rl.epochs,
-        "train.dynamic_batch_enable": True,
-        "train.max_tokens_per_gpu": -(-room // parallel.tp),  # it counts AutoTP's ranks, too
-        "rollout.max_tokens_per_gpu": -(-room // parallel.tp),
-        "actor.gradient_checkpointing_enable": plan.best.options.recompute.granularity != "none",
-        "actor.adam.lr": training.lr,
-        "actor.adam.betas": (training.adam_beta1, training.adam_beta2),
-        "actor.adam.eps": training.adam_eps,
-        "actor.adam.weight_decay": training.weight_decay,
-        "actor.max_norm": training.clip_grad,
-        "actor.lr_scheduler": _SCHEDULES[training.lr_decay_style],
-        "actor.min_lr_ratio": ratio,
-        "actor.lr_warmup_ratio": training.lr_warmup_iters / training.train_iters,
-        "actor.aux_loss_coef": (plan.model.experts and plan.model.experts.router_aux_loss_coef) or None,
+        f"{model}gradient_checkpointing_enable": plan.best.options.recompute.granularity != "none",
+        f"{model}aux_loss_coef": (plan.model.experts and plan.model.experts.router_aux_loss_coef) or None,
+        f"{optimizer}adam.lr": training.lr,
+        f"{optimizer}adam.betas": (training.adam_beta1, training.adam_beta2),
+        f"{optimizer}adam.eps": training.adam_eps,
+        f"{optimizer}adam.weight_decay": training.weight_decay,
+        f"{optimizer}max_norm": training.clip_grad,
+        f"{optimizer}lr_scheduler": _SCHEDULES[training.lr_decay_style],
+        f"{optimizer}min_lr_ratio": ratio,
+        f"{optimizer}lr_warmup_ratio": training.lr_warmup_iters / training.train_iters,
     }
 
 
@@ -178,8 +237,8 @@ def _deepspeed(plan: Plan) -> dict[str, Any]:
         "ds.overlap_comm": options.overlap.grad_reduce,
         "ds.adam_offload": options.optimizer_offload > 0,
         "ds.tensor_parallel_size": parallel.tp,
-        "ds.packing_samples": True,
-        "ds.attn_implementation": "flash_attention_2",
+        "ds.packing_samples": _packs(plan),
+        "ds.attn_implementation": "flash_attention_2" if _packs(plan) else deepspeed_launch.attention(plan),
         "ds.enable_sleep": bool(plan.rl and plan.rl[0].away),
     }
 

@@ -7,7 +7,8 @@ Its `COUNTS` is how the program that it starts counts a run that goes on from a 
 `goes_on(plan, words)` what starts such a run (`render.going_on`). `UNSAID` names the fields of `training` that its
 files do not pass on and why, `TOWERS` the multimodal models whose vision tower it trains, `SAVING` how its program is
 told to save (`render.unsaid`); without it, it saves unasked. `LEARNS` is what of a step of reinforcement learning it
-can be told (`render.learning`), of one for that; `COMPARES` is true of one that trains on pairs.
+can be told, `COMPARES` what of training on pairs; with one of them it has no other tasks but its `TASKS`
+(`render.learning`).
 Every `*.j2` of the folder makes the file of its name without `.j2`; one that gives nothing but white space makes none.
 """
 
@@ -23,13 +24,14 @@ from types import ModuleType
 from typing import Any, Literal
 
 from symconfig.descriptor.plugins import added
+from symconfig.descriptor.task import PLAIN, Task
 from symconfig.frameworks import counting
 from symconfig.frameworks.counting import Counting
 from symconfig.plans.plan import Plan
 from symconfig.render import learning, summary, towers
 from symconfig.render.files import ENDING, File, Files
 from symconfig.render.going_on import GoesOn
-from symconfig.render.learning import Learns
+from symconfig.render.learning import Compares, Learns
 from symconfig.render.settings import Setting, choose
 from symconfig.render.unsaid import Saving, unsaid, unsaved
 from symconfig.resources import data_dir
@@ -44,7 +46,8 @@ class Source:
     `assumes`: fields of a job that a target takes for granted; `base`: the target whose variables a user's own has, and
     with them what it can be told; `counts`: how its program counts a run that goes on; `goes_on`: what
     a person then does; `unsaid`: fields of training that it does not pass on; `saving`: how it is told to
-    save; `learns`: what of a step of reinforcement learning it can be told."""
+    save; `tasks`: what it is for; `learns`, `compares`: what of a step of reinforcement learning, and of training on
+    pairs, it can be told."""
 
     name: str
     does: str
@@ -61,7 +64,9 @@ class Source:
     counts: Counting = counting.MEGATRON
     unsaid: Mapping[str, str] = field(default_factory=dict)
     saving: Saving | None = None
+    tasks: tuple[Task, ...] = PLAIN
     learns: Learns | None = None
+    compares: Compares | None = None
 
     def with_settings(self, given: Mapping[str, str]) -> Source:
         """Return a launcher as somebody wants it: its templates have `settings` and `environment` (for launch.sh), too.
@@ -186,7 +191,9 @@ def _of_module(
         counts=getattr(module, "COUNTS", counting.MEGATRON),
         unsaid=getattr(module, "UNSAID", {}),
         saving=getattr(module, "SAVING", None),
+        tasks=learning.tasks(module),
         learns=getattr(module, "LEARNS", None),
+        compares=getattr(module, "COMPARES", None),
     )
 
 

@@ -16,7 +16,7 @@ from symconfig.format import json_text
 from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.frameworks.megatron.environment import Variable
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed_limits, monitors, trainer_optimizer
+from symconfig.render import deepspeed_limits, learning, monitors, trainer_optimizer
 from symconfig.render.deepspeed_launch import attention
 from symconfig.render.files import File
 from symconfig.render.summary import Row
@@ -82,6 +82,34 @@ def schedule_problems(plan: Plan) -> Iterator[Problem]:
             )
 
 
+def program_problems(plan: Plan, name: str) -> Iterator[Problem]:
+    """Yield what a program that trains by its own script, on a published model, cannot be told."""
+    parallel, adapter = plan.best.parallel, plan.model.adapter
+    for degree, what in (("tp", "AutoTP"), ("cp", "Ulysses")):
+        if (got := getattr(parallel, degree)) > 1:
+            what = f"{name} has no switch for DeepSpeed's {what}"
+            yield Problem(what, field=degree, got=str(got), pins=(f"{degree}=1",))
+    if named(plan) is None:
+        what = f"{name} loads a model, its configuration and its tokenizer by name, and this one has none"
+        yield Problem(what, field="huggingface_id", hint="--hf-weights ID, or a folder")
+    if adapter is not None and adapter.lora_alpha != int(adapter.lora_alpha):
+        yield Problem(f"{name} takes a whole number", field="adapter.lora_alpha", got=str(adapter.lora_alpha))
+
+
+def padded(plan: Plan, longest: str) -> Iterator[str]:
+    """Yield what sequences of which a job says no lengths are padded to; longest: the program's word for the most."""
+    if plan.job.sequences is None:
+        yield (
+            f"Sequences are padded to the longest of their micro-batch, not to {longest}: the prediction, for full "
+            "ones, is an upper bound"
+        )
+
+
+def named(plan: Plan) -> str | None:
+    """Return the name or folder of the model, whose weights are left out where they are to be random."""
+    return plan.job.training.hf_weights or plan.model.huggingface_id
+
+
 def load_problems(plan: Plan) -> Iterator[Problem]:
     """Yield a problem for a checkpoint to go on from that Trainer cannot find: resume_from_checkpoint is one
     checkpoint; the last of a folder is found in output_dir alone.
@@ -98,13 +126,13 @@ def load_problems(plan: Plan) -> Iterator[Problem]:
 
 def arguments(plan: Plan, deepspeed: str) -> Json:
     """Return TrainingArguments as JSON. With them Trainer fills the "auto" values of the file `deepspeed` in to the
-    plan's.
+    plan's. Every trainer counts pairs where a plan counts the two sequences of each.
     """
     training, batch, options = plan.training, plan.best.batch, plan.best.options
     return {
         "output_dir": output_dir(plan),
         "deepspeed": deepspeed,
-        "per_device_train_batch_size": batch.micro,
+        "per_device_train_batch_size": batch.micro // learning.per_example(plan),
         "gradient_accumulation_steps": batch.num_microbatches,
         "max_steps": training.train_iters,
         **trainer_optimizer.arguments(plan),
@@ -133,7 +161,7 @@ def _evaluated(plan: Plan) -> Json:
     return {
         "eval_strategy": "steps",
         "eval_steps": plan.training.eval_interval,
-        "per_device_eval_batch_size": plan.best.batch.micro,
+        "per_device_eval_batch_size": plan.best.batch.micro // learning.per_example(plan),
     }
 
 
@@ -223,7 +251,7 @@ def adapter_files(plan: Plan) -> Iterator[File]:
         },
     )
     if lora.method == "qlora":
-        dtype = {"bf16": "bfloat16", "fp16": "float16"}[plan.best.options.precision]
+        dtype = learning.dtype(plan)
         yield json_file(
             "quantization_config.json",
             {

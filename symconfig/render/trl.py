@@ -1,7 +1,9 @@
-"""Target trl: the YAML of TRL's GRPO script, with the DeepSpeed JSON that it names, and launch.sh.
+"""Target trl: the YAML of TRL's scripts for GRPO and DPO, with the DeepSpeed JSON that it names, and launch.sh.
 
-Names are those of TRL 1.16 (`trainer/grpo_config.py`, `scripts/grpo.py`), beside those of Transformers' Trainer. It
-pads each sequence to the longest that a rank has generated, and keeps the actor on the GPU while vLLM generates there.
+Names are those of TRL 1.16 (`trainer/grpo_config.py`, `trainer/dpo_config.py`, `scripts/`), beside those of
+Transformers' Trainer. Both pad each sequence to the longest of their batch, and make no whole logits. GRPO keeps the
+actor on the GPU while vLLM generates there; DPO reads chosen and rejected answers in one forward, and keeps the
+reference on the GPU, sharded where the policy is (`models/utils.py`, prepare_deepspeed).
 """
 
 from __future__ import annotations
@@ -11,15 +13,16 @@ from typing import Any
 
 from symconfig.errors import Problem
 from symconfig.frameworks import counting
+from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed, deepspeed_launch, deepspeed_limits, learning, monitors, trainer
 from symconfig.render.files import File
-from symconfig.render.learning import Learns
+from symconfig.render.learning import Compares, Learns
 from symconfig.render.summary import predicted_for
 
 NAME = "trl"
-DOES = "TRL's YAML for GRPO with DeepSpeed and vLLM on the same GPUs, the DeepSpeed JSON, launch.sh"
+DOES = "TRL's YAML for GRPO with vLLM on the same GPUs and for DPO, the DeepSpeed JSON, launch.sh"
 ASSUMES = {"backend": "deepspeed"}
 COUNTS = counting.STEPS
 RELEASE = "1.16.0"
@@ -29,26 +32,31 @@ UNSAID = {
     "tokenizer_type": "TRL takes the model's tokenizer",
     "manual_gc_interval": "TRL leaves the collection of garbage to Python",
 }
-CONFIG, DEEPSPEED = "grpo.yaml", "ds_config_hf.json"
+DEEPSPEED = "ds_config_hf.json"
 _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "grpo": {"loss_type": "grpo"},
     "dapo": {"loss_type": "dapo", "epsilon_high": 0.28, "mask_truncated_completions": True},
     "gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence"},
 }
 LEARNS = Learns(algorithms=tuple(_ALGORITHMS), engines=("vllm",), away=((),), sequences="padded", reference="resident")
+COMPARES = Compares(losses=("sigmoid", "hinge", "ipo"))  # ORPO and SimPO are in trainers that no script starts
+
+_BEFORE = "--precompute_ref_log_probs true reads all pairs with it before the first step, and lets it go"
 
 
 def variables(plan: Plan) -> dict[str, object]:
     """Return what its templates see. Raises InfeasibleError for what TRL cannot be told."""
     others = (*deepspeed_limits.problems(plan), *trainer.problems(plan), *trainer.schedule_problems(plan))
-    learning.refuse(plan, LEARNS, NAME, (*others, *trainer.load_problems(plan), *_problems(plan)))
+    others = (*others, *trainer.load_problems(plan), *trainer.program_problems(plan, "TRL"), *_problems(plan))
+    learning.refuse(plan, COMPARES if plan.job.rl is None else LEARNS, NAME, others)
     return {
         "framework": f"TRL {RELEASE} and DeepSpeed {DEEPSPEED_RELEASE}",
         "release": RELEASE,
+        "script": "dpo" if plan.job.rl is None else "grpo",
         "sections": sections(plan),
         "phases": learning.phases(plan),
         "variables": (*deepspeed_launch.environment_variables(plan), *monitors.trainer_variables(plan)),
-        "notes": (*learning.notes(plan), *deepspeed_launch.notes(plan), *_notes(plan)),
+        "notes": (*learning.notes(plan, _BEFORE), *deepspeed_launch.notes(plan), *_notes(plan)),
         "predicted_for": predicted_for(plan, "deepspeed"),
     }
 
@@ -60,7 +68,23 @@ def texts(plan: Plan) -> Iterator[File]:
 
 def sections(plan: Plan) -> dict[str, dict[str, Any]]:
     """Return the YAML by what it is about."""
-    rl, training, step = learning.section(plan), plan.training, plan.rl[0] if plan.rl else None
+    data = plan.training.data_path
+    return {
+        "model": {
+            "model_name_or_path": trainer.named(plan),
+            "dtype": learning.dtype(plan),
+            "attn_implementation": deepspeed_launch.attention(plan),
+            **_adapter(plan),
+        },
+        "data": {"dataset_name": data[0]} if data else {},
+        **(_pairs(plan) if plan.job.rl is None else _step(plan)),
+        "train": trainer.arguments(plan, DEEPSPEED),
+    }
+
+
+def _step(plan: Plan) -> dict[str, dict[str, Any]]:
+    """Return what a step of reinforcement learning is told."""
+    rl, step = learning.section(plan), plan.rl[0] if plan.rl else None
     engine = (
         {}
         if step is None
@@ -70,12 +94,6 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
         }
     )
     return {
-        "model": {
-            "model_name_or_path": training.hf_weights or plan.model.huggingface_id,
-            "dtype": {"bf16": "bfloat16", "fp16": "float16"}[plan.best.options.precision],
-            "attn_implementation": deepspeed_launch.attention(plan),
-        },
-        "data": {"dataset_name": training.data_path[0]} if training.data_path else {},
         "algorithm": {
             **_ALGORITHMS[rl.algorithm],
             "beta": 0.001 if rl.reference else 0.0,
@@ -92,29 +110,54 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
             "vllm_max_model_length": rl.longest,
             **engine,
         },
-        "train": trainer.arguments(plan, DEEPSPEED),
+    }
+
+
+def _pairs(plan: Plan) -> dict[str, dict[str, Any]]:
+    """Return what training on pairs is told. Its dropout is off in the adapters, too, unless it is told otherwise."""
+    asked, adapter = learning.pairs(plan), plan.model.adapter
+    return {
+        "preference": {
+            "loss_type": [asked.loss],
+            "beta": asked.beta,
+            "max_length": plan.best.batch.seq_length,
+            "precompute_ref_log_probs": False,
+            **({"disable_dropout": False} if adapter is not None and adapter.lora_dropout else {}),
+        }
+    }
+
+
+def _adapter(plan: Plan) -> dict[str, Any]:
+    lora = plan.model.adapter
+    if lora is None:
+        return {}
+    quantised: dict[str, Any] = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "use_bnb_nested_quant": True}
+    quantised["bnb_4bit_quant_storage"] = learning.dtype(plan)  # what ZeRO-3 shards
+    return {
+        "use_peft": True,
+        "lora_r": lora.r,
+        "lora_alpha": int(lora.lora_alpha),
+        "lora_dropout": lora.lora_dropout,
+        "lora_target_modules": list(target_modules(plan.model)),
+        **(quantised if lora.method == "qlora" else {}),
     }
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    p, rl, training = plan.best.parallel, learning.section(plan), plan.training
-    for name, what in (("tp", "AutoTP"), ("cp", "Ulysses")):
-        if getattr(p, name) > 1:
-            pins, got = (f"{name}=1",), str(getattr(p, name))
-            yield Problem(f"TRL's GRPO has no words for DeepSpeed's {what}", field=name, got=got, pins=pins)
-    if rl.samples == 1:
+    rl, training = plan.job.rl, plan.training
+    if rl is not None and rl.samples == 1:
         yield Problem("the advantage is over the responses to a prompt", field="rl.samples", got="1", need="2 or more")
-    if (training.hf_weights or plan.model.huggingface_id) is None:
-        what = "TRL loads a model by name, and this one has none"
-        yield Problem(what, field="huggingface_id", hint="--hf-weights ID, or a folder")
     if len(training.data_path) > 1:
         got = " ".join(training.data_path)
         yield Problem("TRL's script takes one data set", field="training.data_path", got=got)
 
 
 def _notes(plan: Plan) -> Iterator[str]:
-    rl = learning.section(plan)
-    yield (
-        f"TRL cuts no prompts: take those of more than {rl.prompt_length.max} tokens out of the data, for vLLM has "
-        f"room for {rl.longest} in all"
-    )
+    rl = plan.job.rl
+    if rl is not None:
+        yield (
+            f"TRL cuts no prompts: take those of more than {rl.prompt_length.max} tokens out of the data, for vLLM has "
+            f"room for {rl.longest} in all"
+        )
+    else:
+        yield from trainer.padded(plan, "max_length")

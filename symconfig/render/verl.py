@@ -71,7 +71,7 @@ def variables(plan: Plan) -> dict[str, object]:
     return {
         **told(plan, MEGATRON),
         "variables": [each for each in exported if each.name == "CUDA_DEVICE_MAX_CONNECTIONS"],
-        "notes": (*learning.notes(plan), *_notes(plan)),
+        "notes": tuple(learning.notes(plan)),
     }
 
 
@@ -223,7 +223,7 @@ def _engine(at: str, plan: Plan, step: PlannedRl | None) -> dict[str, Any]:
         f"{at}.param_offload": learning.WEIGHTS in away,
         f"{at}.optimizer_offload": learning.STATES in away,
         f"{at}.sequence_parallel": options.sequence_parallel,
-        f"{at}.dtype": {"bf16": "bfloat16", "fp16": "float16"}[options.precision],
+        f"{at}.dtype": learning.dtype(plan),
     }
     recompute = options.recompute
     if recompute.granularity == "full":
@@ -289,15 +289,6 @@ def _trainer(plan: Plan) -> dict[str, object]:
     if training.save is not None:
         fields |= {"trainer.default_local_dir": training.save, "trainer.save_freq": training.save_interval}
     return fields
-
-
-def _notes(plan: Plan) -> Iterator[str]:
-    overlap = plan.best.options.overlap
-    if overlap.grad_reduce or overlap.param_gather:
-        yield (
-            "The times hide the reduction of gradients behind the backward pass, as Megatron-LM can; verl's workers "
-            "do it afterwards, unless megatron.override_ddp_config says otherwise"
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from symconfig.errors import Problem
+from symconfig.frameworks.deepspeed import adapters
 from symconfig.frameworks.fsdp.backend import TORCH_RELEASE
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import PlannedRl
@@ -20,7 +21,7 @@ NAME = "verl-fsdp"
 DOES = "verl's overrides for reinforcement learning with FSDP workers and an engine beside them, and train.sh"
 ASSUMES = {"backend": "fsdp"}
 COUNTS, SAVING, UNSAID = verl.COUNTS, verl.SAVING, verl.UNSAID
-LEARNS = replace(verl.LEARNS, adapters=False, reference="streamed")
+LEARNS = replace(verl.LEARNS, reference="streamed")
 _ACTOR = "actor_rollout_ref.actor"
 _SCHEDULES = ("constant", "cosine")
 
@@ -42,6 +43,12 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     yield from (each.problem() for each in refused(plan, "fsdp", TORCH_RELEASE))
     yield from learning.of_fsdp(plan, "verl")
     yield from verl.of_updates(learning.section(plan))
+    yield from (Problem(reason, field="adapter") for reason in adapters.refusals(plan.model))
+    if (adapter := plan.model.adapter) is not None and adapter.lora_dropout:
+        what = "verl's FSDP workers drop nothing before adapters"
+        yield Problem(what, field="adapter.lora_dropout", got=f"{adapter.lora_dropout:g}", need="0")
+    if adapter is not None and adapter.method != "lora":
+        yield Problem("verl's FSDP workers train plain LoRA", field="adapter.method", got=adapter.method, need="lora")
     if training.lr_decay_style not in _SCHEDULES:
         what, need = "verl's FSDP workers are told one of these alone", " or ".join(_SCHEDULES)
         yield Problem(what, field="training.lr_decay_style", got=training.lr_decay_style, need=need)
@@ -53,10 +60,24 @@ def _actor(plan: Plan, step: PlannedRl | None) -> dict[str, object]:
         "actor_rollout_ref.model.enable_gradient_checkpointing": plan.best.options.recompute.granularity == "full",
         **_engine(_ACTOR, f"{_ACTOR}.fsdp_config", plan.best.parallel.cp, step),
         f"{_ACTOR}.fsdp_config.offload_policy": plan.best.options.param_offload,
+        **_adapters(plan),
         f"{_ACTOR}.optim.betas": [training.adam_beta1, training.adam_beta2],
         f"{_ACTOR}.optim.lr_scheduler_type": training.lr_decay_style,
         f"{_ACTOR}.optim.min_lr_ratio": training.min_lr / training.lr,
         f"{_ACTOR}.optim.override_optimizer_config": f"{{eps:{training.adam_eps:g}}}",
+    }
+
+
+def _adapters(plan: Plan) -> dict[str, object]:
+    """Return PEFT's adapters of the actor. The engine reads the frozen weights from the model's files by itself."""
+    adapter = plan.model.adapter
+    if adapter is None:
+        return {}
+    return {
+        "actor_rollout_ref.model.lora_rank": adapter.r,
+        "actor_rollout_ref.model.lora_alpha": adapter.lora_alpha,
+        "actor_rollout_ref.model.target_modules": list(adapters.modules(plan.model)),
+        "actor_rollout_ref.rollout.load_format": "safetensors",
     }
 
 

@@ -10,7 +10,7 @@ from symconfig.plans.plan import Plan
 
 def fine_tuned(plan: Plan) -> bool:
     """Return whether it starts from weights that exist."""
-    tuned = plan.model.adapter is not None or plan.job.task in ("sft", "lora", "dpo")
+    tuned = plan.model.adapter is not None or plan.job.task not in (None, "pretrain")
     return tuned or plan.job.training.hf_weights is not None
 
 

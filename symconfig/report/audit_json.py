@@ -73,7 +73,7 @@ def to_dict(audit: Audit) -> dict[str, Any]:
             for item in (*described.assumed, *judged.run.assumed)
         ],
         "run": None if judged is None else judged.plan.best.to_dict(),
-        "step": None if judged is None or judged.run.step is None else _step(judged),
+        "step": None if judged is None or judged.run.around is None else _step(judged),
         "fits": None if judged is None else judged.fits,
         "usable_bytes": None if judged is None else judged.plan.usable_bytes,
         "unpredicted": [asdict(problem) for problem in audit.unpredicted],
@@ -86,11 +86,13 @@ def to_dict(audit: Audit) -> dict[str, Any]:
 
 
 def _step(judged: Judged) -> dict[str, Any]:
-    """Return the step of reinforcement learning around the run."""
-    step, plan = judged.run.step, judged.plan
-    assert step is not None, "is asked for of such a run"
-    parts = {"trainer": step.trainer.name, "workers": step.workers.name, "job": step.rl.model_dump(mode="json")}
-    return parts | asdict(plan.rl[0])
+    """Return the step around the run, where it has phases; of reinforcement learning with what it is told."""
+    around, step = judged.run.around, judged.run.step
+    assert around is not None, "is asked for of such a run"
+    parts: dict[str, Any] = {"trainer": around.trainer.name}
+    if step is not None:
+        parts |= {"workers": step.workers.name, "job": step.rl.model_dump(mode="json")}
+    return parts | asdict(judged.plan.steps[0])
 
 
 def _place(place: Place | None) -> dict[str, Any]:

@@ -38,17 +38,8 @@ def _rates(times: KernelTimes, fit: KernelFit | None) -> Grid:
         values = [_rate(row)[0] for row in mine]
         best = min(values) if isinstance(mine[0].what, Launch) else max(values)
         spread = median(row.spread for row in mine)
-        rows.append(
-            (
-                family,
-                str(len(mine)),
-                f"{median(values):.4g}",
-                f"{best:.4g}",
-                _rate(mine[0])[1],
-                percent(spread),
-                *(_errors(errors.get(family)) if fit else ()),
-            )
-        )
+        figures = (f"{median(values):.4g}", f"{best:.4g}", _rate(mine[0])[1], percent(spread))
+        rows.append((family, str(len(mine)), *figures, *(_errors(errors.get(family)) if fit else ())))
     compared = ("before", "worst", "after", "worst", "left out") if fit else ()
     headers = ("kernels", "n", "median", "best", "", "spread", *compared)
     return Grid(headers, tuple(rows), left=(0, 4), title=f"Kernels of {times.rig}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import isfinite, prod
+from math import isfinite
 
 from symconfig.cost.partition.costs import Keep
 from symconfig.descriptor.mesh import Mesh
@@ -132,7 +132,7 @@ def stored(report: Contents) -> Grid:
         if node.parameter is not None:
             names, elements, times = groups.setdefault(storage(node, row, report), ([], 0.0, 0))
             names.append(general(node.name))
-            size = elements + node.times * prod(node.ports[0].sizes)
+            size = elements + node.times * node.ports[0].elements
             groups[storage(node, row, report)] = (names, size, times + node.times)
     rows = tuple(
         (_listed(names), count(times), f"{size / 1e9:.3f}", *how)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import log10
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,8 @@ def plot(picture: Scatter, path: Path) -> None:
     axes: Any = figure.add_subplot()
     most = max(len(series.dots) for series in picture.series)
     for index, series in sorted(enumerate(picture.series), key=lambda item: -len(item[1].dots)):
-        _draw(axes, series, index, faint=len(series.dots) > max(most / 3, 10), cells=picture.cells)
+        faint = len(series.dots) > max(most / 3, 10) and not picture.cells
+        _draw(axes, series, index, faint=faint, cells=picture.cells)
     axes.set(xscale="log", yscale="log", xlabel=picture.x, ylabel=picture.y)
     if picture.diagonal:
         _band(axes, [value for dot in dots for value in (dot.x, dot.y)])
@@ -61,12 +63,14 @@ def plot(picture: Scatter, path: Path) -> None:
         axes.axvline(at, color="0.3", linestyle="--", linewidth=1.0)
         place = {"xycoords": ("data", "axes fraction"), "xytext": (4, -12), "textcoords": "offset points"}
         axes.annotate(name, (at, 1.0), fontsize=9, color="0.3", **place)
-    for axis, ends in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
-        _ticks(axis, *ends)
+    _ticks(axes.xaxis, axes.get_xlim(), sorted({dot.x for dot in dots}) if picture.cells else ())
+    _ticks(axes.yaxis, axes.get_ylim(), sorted({dot.y for dot in dots}) if picture.cells else ())
     axes.tick_params(which="major", labelsize=8)
     axes.grid(which="major", color="0.92", linewidth=0.6, zorder=0)
     axes.set_title(picture.title, loc="left", fontsize=11)
-    axes.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), borderaxespad=0.0, fontsize=9, frameon=False)
+    smaller = 0.5 if picture.cells else 1.0
+    beyond = {"bbox_to_anchor": (1.02, 1.0), "borderaxespad": 0.0}
+    axes.legend(loc="upper left", fontsize=9, frameon=False, markerscale=smaller, **beyond)
     _save(figure, path)
 
 
@@ -102,13 +106,13 @@ def _band(axes: Any, values: list[float]) -> None:
     axes.set(xlim=ends, ylim=ends, aspect="equal")
 
 
-def _ticks(axis: Any, low: float, high: float) -> None:
-    """Put as many ticks on a logarithmic axis as its decades leave room for."""
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+def _ticks(axis: Any, ends: tuple[float, float], values: Sequence[float]) -> None:
+    """Put ticks at values, or as many on a logarithmic axis as its decades leave room for."""
+    from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter
 
-    ticks = next(ticks for most, ticks in _TICKS.items() if log10(high / low) < most)
-    axis.set_major_locator(LogLocator(subs=ticks, numticks=40))
-    axis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
+    ticks = next(ticks for most, ticks in _TICKS.items() if log10(ends[1] / ends[0]) < most)
+    axis.set_major_locator(FixedLocator(values) if values else LogLocator(subs=ticks, numticks=40))
+    axis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 100 else f"{value:.3g}")
     axis.set_minor_formatter(NullFormatter())
 
 

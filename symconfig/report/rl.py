@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from symconfig.format import count, gib, seconds
+from symconfig.format import count, gib, seconds, several
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.rl import PlannedRl
 from symconfig.render import learning, own_target
@@ -28,7 +28,8 @@ def _headline(plan: Plan) -> str:
     assert rl is not None
     return (
         f"{plan.model.name} on {count(_gpus(plan))} x {plan.cluster.gpu.product} ({plan.cluster.name})\n"
-        f"{rl.algorithm}: {count(rl.prompts)} prompts x {rl.samples} samples a step, {rl.updates} updates\n"
+        f"{rl.algorithm}: {several(rl.prompts, 'prompt')} x {several(rl.samples, 'sample')} a step, "
+        f"{several(rl.updates, 'update')}\n"
         f"{own_target(plan)} with {best.target.backend} workers ({best.target.version}), "
         f"{best.options.precision}; generation by {rl.rollout.engine}, {rl.placement}"
     )

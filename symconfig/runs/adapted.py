@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from symconfig.descriptor.document import nearest
 from symconfig.descriptor.job import ALL_LINEAR, OF_ATTENTION, OF_MLP, TARGET_GROUPS, Job, Lora
 from symconfig.descriptor.model import Adapter, AdapterTarget, ModelDescriptor
-from symconfig.descriptor.training import WITH_OR_WITHOUT
+from symconfig.descriptor.task import WITH_OR_WITHOUT
 from symconfig.errors import InputError, Problem
 from symconfig.frameworks.known import BACKENDS
 from symconfig.graph.adaptable import ATTENTION, MLP, Targets, layers, targets

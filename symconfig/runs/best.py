@@ -16,7 +16,7 @@ from symconfig.runs import sayable
 from symconfig.runs.adapted import adapted
 from symconfig.runs.imaged import imaged
 from symconfig.runs.recipes.near import near_recipe
-from symconfig.solve.answer import answer, refused
+from symconfig.solve.answer import answer
 
 
 def best_plan(
@@ -44,18 +44,17 @@ def best_plan(
         from symconfig.runs.rl.choose import Question
         from symconfig.runs.rl.choose import answer as step
 
-        learns = target_of(model, target).learns
+        source = target_of(model, target)
+        learns = source.learns
         assert learns is not None, "sayable.check refuses other targets"
-        refined = target.model_copy(update={"rl": (rl := target.rl.with_engine(learns.engines[0]))})
+        rl = target.rl.with_engine(learns.engines[0])
+        refined = target.model_copy(update={"rl": rl, "target": source.name})
         ways = (learns.away, learns.sequences, learns.reference)
         return step(Question(model, cluster, refined, rl, _critic(model, rl), solve, *ways), top)
     if target.preference is not None or target.sequences is not None:
         from symconfig.runs.rl.tuned import answer as tuned
 
-        writer = target_of(model, target)
-        return tuned(
-            target, lambda update, most: solve(model, update, most), lambda plan: not refused(writer, plan), top
-        )
+        return tuned(target, lambda update, most: solve(model, update, most), target_of(model, target), top)
     plan = solve(model, target, top, alone=False)
     plan = replace(plan, job=plan.job.model_copy(update={"edited": job.edited}))
     if plan.job.backend != "megatron":

@@ -85,9 +85,9 @@ def opened(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
 
 def instead(job: Job, plan: Plan) -> str | None:
     """Return why a plan is for another target than its job's framework's own, in a sentence; None: it is not."""
-    if job.target is not None or plan.job.target is None:
-        return None
     own = target_of(plan.model, job).name
+    if job.target is not None or plan.job.target in (None, own):
+        return None
     fields = dict.fromkeys(problem.field or "" for problem in unsayable(plan.model, plan.cluster, job))
     return f"{own} cannot be told this model's {', '.join(fields)}: planned for {plan.job.target}, which can"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from symconfig.descriptor.job import Backend
+from symconfig.descriptor.task import TASKS
 from symconfig.install import VERSION
 
 _OBJECT = {"type": "object"}
@@ -24,17 +25,18 @@ _REQUEST = {
 _JOB = {
     "type": "object",
     "description": "Fields of JOB.yaml; model and cluster are names of the zoo, or model_config is a config.json.",
-    "required": ["cluster", "gpus", "global_batch_size"],
+    "required": ["cluster", "gpus"],
     "properties": {
         "model": {"type": "string"},
         "model_config": _OBJECT,
         "cluster": {"type": "string"},
         "gpus": {"type": ["integer", "string"]},
-        "global_batch_size": {"type": "integer"},
+        "global_batch_size": {"type": "integer", "description": "where neither preference nor rl says it"},
         "seq_length": {"type": "integer"},
         "backend": {"enum": list(get_args(Backend))},
         "precision": {"type": "string"},
-        "task": {"enum": ["pretrain", "sft", "lora"]},
+        "task": {"enum": list(TASKS)},
+        **dict.fromkeys(("lora", "sequences", "preference", "rl"), _OBJECT),
         "pins": {"type": "object", "additionalProperties": {"type": "string"}},
     },
 }

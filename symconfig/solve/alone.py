@@ -40,8 +40,8 @@ def alone(prospect: Prospect, stage: int, known: Lattice | None = None) -> Alone
     """Return the stage of a candidate. known: as for `detail`."""
     parts = detail(replace(prospect, machine=without_network(prospect.machine)), known)
     sums, setting = parts.sums.part(slice(stage, stage + 1)), parts.setting.having((parts.setting.stages[stage],))
-    forward = (sums.forward + sums.forward_comm)[0, 0]
-    backward = (sums.backward + sums.backward_comm)[0, 0]
+    forward = sums.ahead[0, 0]
+    backward = sums.back[0, 0]
     if prospect.block_layers:
         backward = backward + _repeated_s(prospect, parts, stage)
     return Alone(

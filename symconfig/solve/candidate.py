@@ -104,7 +104,10 @@ def _options(prospect: Prospect, recompute: Recompute) -> Options:
         overlap=Overlap(
             grad_reduce=replicated,
             # Between stages that do not interleave it would make one gather after the other (`Framework`).
-            param_gather=replicated and prospect.zero >= 1 and (p.pp == 1 or p.vpp > 1),
+            param_gather=replicated
+            and prospect.zero >= 1
+            and (p.pp == 1 or p.vpp > 1)
+            and not request.framework.gathers_apart,
             tp_comm=extras.tp_comm and p.tp > 1,
             pp_p2p=p.pp > 1 and p.vpp > 1,
             moe_a2a=extras.moe_overlap,

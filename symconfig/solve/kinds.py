@@ -65,7 +65,7 @@ def kinds_alone(table: Table, totals: Array, chosen: NDArray[np.intp], where: Co
     alone = tuple(StageShape(0, tuple(row), 1) for row in np.eye(len(table.kinds), dtype=np.int64))
     sums = stages(table, Pipelines.of([Pipeline(1, 1, alone)]), chosen, setting.tied)
     state: Array = sum(states(sums.divisible(), where, setting).values(), np.zeros(1))
-    forward, backward = sums.forward + sums.forward_comm, sums.backward + sums.backward_comm
+    forward, backward = sums.ahead, sums.back
     transient = table.passes[TRANSIENT][..., chosen].transpose(1, 0, 2)
     buffers, workspaces = (table.weights[WEIGHTS.index(name)][..., chosen] for name in ("buffers", "workspaces"))
     return Kinds(

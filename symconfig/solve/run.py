@@ -13,10 +13,11 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
-from symconfig.frameworks.behaviour import usual
+from symconfig.frameworks.behaviour import switched, usual
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.facts import Fixed
 from symconfig.frameworks.known import BACKENDS, facts
+from symconfig.frameworks.programs import PROGRAMS
 from symconfig.graph.count import parameters
 from symconfig.graph.operator import FOUR_BIT_BYTES
 from symconfig.plans.choices import PRECISIONS, Precision
@@ -203,9 +204,12 @@ def facts_of(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Fi
 
 
 def usual_of(cluster: ClusterDescriptor, job: Job, precision: str | None = None) -> Framework:
-    """Return the job's framework with its usual habits on this GPU, and with what the job asks of it."""
+    """Return the job's framework with its usual habits on this GPU, with what the job asks of it, and as its target
+    runs it."""
     architecture = cluster.gpu.architecture
-    return usual(job.backend, architecture, attention=job.attention, optimizer=job.optimizer, precision=precision)
+    own = usual(job.backend, architecture, attention=job.attention, optimizer=job.optimizer, precision=precision)
+    otherwise = PROGRAMS.get(job.target or "")
+    return own if otherwise is None else switched(own, architecture, otherwise)
 
 
 def fits(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> bool:

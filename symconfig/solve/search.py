@@ -10,7 +10,7 @@ from symconfig.cost.framework import Framework
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.training import WITH_OR_WITHOUT
+from symconfig.descriptor.task import WITH_OR_WITHOUT
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.frameworks.facts import NO_FLASH
 from symconfig.frameworks.known import BACKENDS

@@ -7,7 +7,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.learning_rate import AdapterTask
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.training import Task
+from symconfig.descriptor.task import Task
 from symconfig.graph.count import parameters
 from symconfig.plans.plan import Plan
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from symconfig.descriptor.learning_rate import USUAL, derived, neighbours, rate, short, why
-from symconfig.descriptor.training import DERIVED, Task, Training
+from symconfig.descriptor.task import Task
+from symconfig.descriptor.training import DERIVED, Training
 from tests.docs_script import docs_script
 
 TASKS = st.sampled_from(sorted(USUAL))

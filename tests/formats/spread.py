@@ -42,8 +42,17 @@ def _deepspeed(**pins: int | str) -> dict[str, Any]:
     return {"backend": "deepspeed", "pins": pins}
 
 
+PAIRS = {"preference": {"pairs": 64}, "sequences": LENGTHS}
+
+
+def _pairs(target: str, **said: str) -> dict[str, Any]:
+    """Pairs without padding, for a target."""
+    sequences = LENGTHS | {"batching": "padding_free"}
+    return {"preference": {"pairs": 64, **said}, "sequences": sequences, "target": target}
+
+
 SPLIT = RL | {"placement": "split"}
-ALONE = RL | {"algorithm": "dapo"}
+ALONE, GSPO = RL | {"algorithm": "dapo"}, RL | {"algorithm": "gspo"}
 SPREAD = (
     # Megatron-LM: dense models, with tensor, sequence, context and pipeline parallelism.
     Spread("llama2-7b-one-node", "llama2-7b", "a100-80gb", 8, 64),
@@ -106,9 +115,16 @@ SPREAD = (
     Spread("llama2-70b-lora-megatron", "llama2-70b-lora", "h100", 8, 8, {"seq_length": 8192, **_megatron()}),
     Spread("qwen2.5-7b-qlora", "qwen2.5-7b-lora", "a100-80gb", 8, 64, {"seq_length": 2048}, {"method": "qlora"}),
     # Pairs of answers: with a reference, without one, and with adapters, which need no copy of the model.
-    Spread("qwen2.5-7b-dpo", "qwen2.5-7b", "h100", 8, None, {"preference": {"pairs": 64}, "sequences": LENGTHS}),
+    Spread("qwen2.5-7b-dpo", "qwen2.5-7b", "h100", 8, None, PAIRS),
     Spread("llama3.1-8b-simpo", "llama3.1-8b", "h100", 8, None, {"preference": {"pairs": 64, "loss": "simpo"}}),
     Spread("qwen2.5-7b-lora-dpo", "qwen2.5-7b-lora", "h100", 8, None, {"preference": {"pairs": 32}, "task": "dpo"}),
+    # The same in the other trainers of pairs: a copy beside adapters, no padding, a pipeline.
+    Spread("qwen2.5-7b-dpo-trl", "qwen2.5-7b", "h100", 8, None, PAIRS | {"target": "trl"}),
+    Spread("qwen2.5-7b-ipo-openrlhf", "qwen2.5-7b", "h100", 16, None, _pairs("openrlhf", loss="ipo")),
+    Spread("qwen2.5-7b-lora-dpo-openrlhf", "qwen2.5-7b-lora", "h100", 8, None, PAIRS | {"target": "openrlhf"}),
+    Spread("llama3.1-70b-dpo-swift", "llama3.1-70b", "h100", 64, None, _pairs("ms-swift-rlhf", loss="hinge")),
+    Spread("qwen3-30b-a3b-dpo-swift", "qwen3-30b-a3b", "h100", 32, None, PAIRS | {"target": "ms-swift-rlhf"}),
+    Spread("llama3.1-8b-ipo-swift", "llama3.1-8b", "h100", 8, None, _pairs("ms-swift-deepspeed", loss="ipo")),
     # Fine-tuning on sequences of many lengths, which fill those of seq_length.
     Spread(
         "qwen2.5-7b-packed",
@@ -127,5 +143,8 @@ SPREAD = (
     Spread("qwen3-8b-split-slime", "qwen3-8b", "h100", 16, None, {"rl": SPLIT, "target": "slime"}),
     Spread("qwen3-8b-split-openrlhf", "qwen3-8b", "h100", 16, None, {"rl": SPLIT, "target": "openrlhf"}),
     Spread("qwen2.5-7b-dapo-trl", "qwen2.5-7b", "h100", 8, None, {"rl": ALONE, "target": "trl"}),
+    Spread("qwen3-8b-ulysses-verl", "qwen3-8b", "h100", 8, None, {"rl": RL, "target": "verl-fsdp", "pins": {"cp": 4}}),
+    Spread("qwen3-8b-gspo-nemo-fsdp", "qwen3-8b", "h100", 8, None, {"rl": GSPO, "target": "nemo-rl-dtensor"}),
+    Spread("qwen3-30b-a3b-gspo-nemo", "qwen3-30b-a3b", "h100", 32, None, {"rl": GSPO, "target": "nemo-rl"}),
     Spread("qwen3-30b-a3b-dapo-swift", "qwen3-30b-a3b", "h100", 32, None, {"rl": ALONE, "target": "ms-swift-rlhf"}),
 )

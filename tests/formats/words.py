@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from symconfig.frameworks.deepspeed.adapters import target_modules
+from symconfig.frameworks.deepspeed.adapters import modules
 from symconfig.graph.count import parameters
 from symconfig.plans.plan import Plan
 from symconfig.render.summary import nodes
@@ -64,7 +64,7 @@ def words(plan: Plan) -> dict[str, Any]:
         "lora_r": adapter.r if adapter else None,
         "lora_alpha": adapter.lora_alpha if adapter else None,
         "lora_dropout": adapter.lora_dropout if adapter else None,
-        "lora_targets": sorted(target_modules(model)) if adapter else None,  # as Transformers' classes name them
+        "lora_targets": sorted(modules(model)) if adapter else None,  # as Transformers' classes name them
         "parameters": parameters(model).total,
         "trained_by_stage": _trained_by_stage(plan),
         "num_hidden_layers": model.num_hidden_layers,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.verify_all import BATCH, Pair, sizes
 CLUSTER = "h100"
 # Targets that learn by reinforcement, and the step that they are planned for: GRPO on math problems.
 LEARNING = tuple(name for name, target in targets().items() if target.learns)
+PAIRS = {"preference": {"pairs": 64}, "seq_length": 2048}
 RL: dict[str, Any] = {
     "prompts": 512,
     "samples": 8,
@@ -28,8 +30,17 @@ _TOO_FEW = (None, "target")
 
 @cache  # launchers have no target, and all of them the same plans
 def zoo_plans(target: str | None) -> dict[str, Plan | InfeasibleError]:
-    """By model; target None: for the model's own framework. An error is why no number of GPUs has a plan."""
-    return {model: _plan(model, target) for model in zoo_models()}
+    """By model, and by model and task where a target is for pairs, too; target None: for the model's own framework. An
+    error is why no number of GPUs has a plan."""
+    usual = {model: _plan(model, target, _usual(model, target)) for model in zoo_models()}
+    if target is None or targets()[target].compares is None:
+        return usual
+    return usual | {f"{model} dpo": _plan(model, target, lambda gpus: PAIRS) for model in zoo_models()}
+
+
+def _usual(model: str, target: str | None) -> Callable[[int], dict[str, Any]]:
+    """Return the job on so many GPUs, beside its model and target."""
+    return lambda gpus: {"rl": step(model)} if target in LEARNING else {"global_batch_size": max(BATCH, gpus)}
 
 
 def step(model: str) -> dict[str, Any]:
@@ -43,12 +54,11 @@ def step(model: str) -> dict[str, Any]:
     return RL | lengths
 
 
-def _plan(model: str, target: str | None) -> Plan | InfeasibleError:
+def _plan(model: str, target: str | None, job: Callable[[int], dict[str, Any]]) -> Plan | InfeasibleError:
     found = InfeasibleError(f"more GPUs than {CLUSTER} has")
     for gpus in sizes(Pair(model, CLUSTER, target or "")):
         try:
-            of_step = {"rl": step(model)} if target in LEARNING else {"global_batch_size": max(BATCH, gpus)}
-            return symconfig.plan(model, CLUSTER, gpus, target=target, top=1, **of_step).plan
+            return symconfig.plan(model, CLUSTER, gpus, target=target, top=1, **job(gpus)).plan
         except InfeasibleError as error:
             found = error
             if error.problems[0].field not in _TOO_FEW:

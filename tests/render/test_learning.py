@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from symconfig.descriptor.load import load_model
+from symconfig.descriptor.task import TASKS
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.plans.plan import Plan, Recompute
 from symconfig.render import learning, openrlhf, slime, targets, trl, verl
+from tests.docs_script import docs_script
 from tests.formats.zoo import LEARNING
 from tests.sample_plans import learning_plan
 
@@ -207,7 +209,8 @@ def test_openrlhf_is_told_zero_and_the_engine() -> None:
         "--algo.advantage.estimator": "group_norm",
     }
     assert {name: value(words, name) for name in told} == told
-    assert {"--train.colocate_all", "--ds.enable_sleep", "--vllm.enable_sleep", "--ref.offload"} <= set(words)
+    assert {"--train.colocate_all", "--ds.enable_sleep", "--vllm.enable_sleep"} <= set(words)
+    assert "--ref.offload" not in words  # the plan has the reference on the GPU: ZeRO-3 alone could move it
     assert "cp" in problems(
         "openrlhf", replace(plan, best=replace(plan.best, parallel=replace(plan.best.parallel, cp=2)))
     )
@@ -238,6 +241,19 @@ def test_verl_is_told_of_the_shards_of_fsdp() -> None:
     } <= {word for line in arrays["ACTOR"] for word in line}
 
 
+def test_adapters_of_fsdp_workers_are_pefts_and_drop_nothing() -> None:
+    plan = replace(plan_for("verl-fsdp"), model=load_model("qwen2.5-7b-lora"))
+    adapter = plan.model.adapter
+    assert adapter is not None
+    whole = plan.model.model_copy(update={"adapter": adapter.model_copy(update={"lora_dropout": 0.0})})
+    arrays: Any = targets()["verl-fsdp"].variables(replace(plan, model=whole))["arrays"]
+    assert {f"actor_rollout_ref.model.lora_rank={adapter.r}", "actor_rollout_ref.rollout.load_format=safetensors"} <= {
+        word for line in arrays["ACTOR"] for word in line
+    }
+    drops = plan.model.model_copy(update={"adapter": adapter.model_copy(update={"lora_dropout": 0.1})})
+    assert "adapter.lora_dropout" in problems("verl-fsdp", replace(plan, model=drops))
+
+
 @pytest.mark.parametrize(
     ("options", "field", "pin"),
     [
@@ -261,3 +277,15 @@ def test_verl_is_told_whose_kernels_bring_tokens_to_their_experts() -> None:
     assert "+actor_rollout_ref.actor.megatron.override_transformer_config.moe_flex_dispatcher_backend=deepep" in (
         verl.words(plan)
     )
+
+
+def test_the_pages_tables_say_what_targets_answer() -> None:
+    """A target that is for a task can be told one on a usual model, and no other; adapters are the framework's."""
+    page = docs_script("tasks")
+    for name, (table, made) in page.TABLES.items():
+        text = (page.DOCS / name).read_text(encoding="utf-8")
+        assert page.put(text, table, made()) == text, "make tasks"
+    for target in targets().values():
+        able = {task for task in TASKS if page.able(target, task)}
+        assert able <= set(target.tasks)
+        assert set(target.tasks) - able <= {"lora"}

@@ -168,7 +168,7 @@ CASES = (
 # What is not started here, and why.
 _PODS = "starts launch.sh in pods, and needs a Kubernetes with GPUs"
 LEFT_OUT = {
-    "ms-swift": "has not been tried without a GPU",
+    **dict.fromkeys(("ms-swift", "ms-swift-deepspeed"), "has not been tried without a GPU"),
     "pytorchjob": _PODS,
     "trainjob": _PODS,
     **dict.fromkeys(LEARNING, "its engine needs a GPU"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +20,7 @@ from symconfig.cost.partition.codes import Numbers, Table, codes, codes_where, r
 from symconfig.cost.partition.exchange import Exchange, Transfer
 from symconfig.cost.partition.rates import Affine, Array, Rate
 from symconfig.cost.partition.work import Passes, Rows, held, inside, passed, work
-from symconfig.graph.layout import FLAT, cut
+from symconfig.graph.layout import FLAT, Column, cut
 from symconfig.graph.operator import Work
 from symconfig.graph.program.net import Link, Net, Node, Port
 from symconfig.graph.sharding import Phase
@@ -175,7 +174,7 @@ class Costs:
     def _parameter(self, node: Node, rows: Rows) -> NodeCost:
         assert node.parameter is not None
         port, training = node.ports[0], self.training
-        size = float(prod(port.sizes))
+        size = port.elements
         weight, gradient, state = self.stored(node, rows)
         memory, shares = weight + gradient + state, self._shares(node, rows)
         cost = relative = np.zeros(len(rows))
@@ -190,7 +189,7 @@ class Costs:
     def stored(self, node: Node, rows: Rows) -> tuple[Array, Array, Array]:
         """Return the bytes of a parameter's weight, gradient and optimizer state: [rows]."""
         port, training = node.ports[0], self.training
-        size = float(prod(port.sizes))
+        size = port.elements
         weight, gradient, state = self._shares(node, rows)
         trained = size if node.parameter is not None and node.parameter.trainable else 0.0
         return (
@@ -270,7 +269,10 @@ class Costs:
 
         def transfer(at: Numbers, amount: float) -> tuple[Table, Transfer]:
             table = Table(self.rates, codes(at, given, taken, False))
-            return table, Transfer(*table.places, amount, self.rates)
+            ends: list[list[Column]] = list(table.places)
+            if len(table.numbers) == 1:  # numbers are quicker than arrays of one
+                ends = [[int(np.asarray(at).item()) for at in places] for places in ends]
+            return table, Transfer(ends[0], ends[1], amount, self.rates)
 
         if isinstance(rule, Weight):
             moved = [transfer(*each)[1] for each in rule.transfers]
@@ -346,7 +348,7 @@ class Costs:
         return self.training.hide * own.forward, self.training.hide * own.backward
 
     def _amount(self, port: Port, element_bytes: float) -> float:
-        return float(prod(port.sizes)) * (element_bytes if self.timed else 1.0)
+        return port.elements * (element_bytes if self.timed else 1.0)
 
     def legs(self, link: Link) -> tuple[Leg, ...]:
         """Return the ways of an activation and of its gradient in a step."""
@@ -370,7 +372,7 @@ class Costs:
         if not self.holds(link):
             return None
         port, sink = self.net.nodes[link.producer].ports[link.given], self.net.nodes[link.consumer]
-        size = float(prod(port.sizes)) * port.tensor.element_bytes * self.link_times(link, sink)
+        size = port.bytes * self.link_times(link, sink)
         return Kept(size, self._keeps_shards(link), link.covered)
 
     def holds(self, link: Link) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,10 +87,11 @@ def listed(exchanges: Sequence[Exchange], times: float) -> Iterator[Collective]:
     """
     for exchange in exchanges:
         often = times * _number(exchange.times)
-        whole = _number(total(move for transfer in exchange.transfers for move in transfer.moves()))
+        every = [list(transfer.moves()) for transfer in exchange.transfers]
+        whole = _number(total(chain(*every)))
         share = _number(exchange.shown) / whole if whole else 0.0
-        for number, transfer in enumerate(exchange.transfers):
-            for move in transfer.moves():
+        for number, run in enumerate(every):
+            for move in run:
                 if often and np.all(move.happens):
                     cost = _number(move.cost)
                     amount, shown = _number(move.amount), share * cost

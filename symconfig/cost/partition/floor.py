@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from math import prod
-
 from symconfig.cost.partition.costs import Costs
-from symconfig.graph.program.net import Node, Port
+from symconfig.graph.program.net import Node
 
 
 def floor_bytes(costs: Costs, gpus: int) -> float:
@@ -15,21 +13,17 @@ def floor_bytes(costs: Costs, gpus: int) -> float:
     for link in net.links:
         port, sink = net.nodes[link.producer].ports[link.given], net.nodes[link.consumer]
         if costs.holds(link) and not link.covered:
-            held += _bytes(port) * costs.link_times(link, sink)
+            held += port.bytes * costs.link_times(link, sink)
     return held / gpus
 
 
 def _node(costs: Costs, node: Node) -> float:
     if node.parameter is not None:
-        size, training = float(prod(node.ports[0].sizes)), costs.training
+        size, training = node.ports[0].elements, costs.training
         states = training.gradient_bytes + training.optimizer_bytes if node.parameter.trainable else 0.0
-        return node.times * (_bytes(node.ports[0]) + size * states)
+        return node.times * (node.ports[0].bytes + size * states)
     if node.operator is None:
         return 0.0
     made = node.ports[len(node.operator.inputs) :]
-    kept = sum(_bytes(port) for port in made if port.tensor.name in node.operator.saves)
+    kept = sum(port.bytes for port in made if port.tensor.name in node.operator.saves)
     return kept * costs.kept_times(node)
-
-
-def _bytes(port: Port) -> float:
-    return float(prod(port.sizes)) * port.tensor.element_bytes

@@ -49,7 +49,7 @@ def counted(those: NDArray[np.bool_], rows: Rows, rates: Sequence[Rate]) -> Arra
 
 def held(ports: Sequence[Port], rows: Rows, rates: Sequence[Rate]) -> Array:
     """Return the bytes of the tensors at a node's ports on one rank: [ports, rows]."""
-    sizes = np.array([float(prod(port.sizes)) * port.tensor.element_bytes for port in ports])
+    sizes = np.array([port.bytes for port in ports])
     cuts = np.array([port.forward for port in ports]) >= 0
     return sizes[:, None] / counted(cuts, rows, rates)
 
@@ -82,13 +82,13 @@ def work(
     assert node.operator is not None
     op, extent = node.operator, _extent(program, node, rows, rates)
     if op.work is Work.MATMUL:
-        return _product(program, op, extent, machine, gradient_bytes)
+        return _product(op, extent, machine, gradient_bytes)
     if op.work is Work.ATTENTION:
         return _attention(op, extent, machine)
     return _memory(node, rows, rates, machine)
 
 
-def _product(program: Program, op: Operator, extent: Extent, machine: Machine, gradient_bytes: float | None) -> Passes:
+def _product(op: Operator, extent: Extent, machine: Machine, gradient_bytes: float | None) -> Passes:
     forwards = op.factors.of(extent)
     of_first, of_second = forwards.gradients
     second_gradient = op.backward and op.inputs[1].tensor.gradient
@@ -113,7 +113,7 @@ def _product(program: Program, op: Operator, extent: Extent, machine: Machine, g
 
 
 def _attention(op: Operator, extent: Extent, machine: Machine) -> Passes:
-    queries = extent(op.outputs[0].loops[:-1])
+    queries = extent(op.queries)
     forward, backward = (attention_s(machine, queries, op.attended, op.channels / 2, way) for way in (True, False))
     return Passes(forward, backward if op.backward else 0.0 * forward)
 
@@ -145,7 +145,7 @@ def passed(node: Node, rows: Rows, rates: Sequence[Rate], between: Affine) -> Pa
     op, port = node.operator, node.ports[0]
     assert op is not None
     coming = between(held((port,), rows, rates)[0])
-    whole = float(prod(port.sizes)) * port.tensor.element_bytes
+    whole = port.bytes
     going = np.full(len(rows), between(whole / prod(rate.size for rate in rates)))
     forward, backward = (coming, going) if op.work is Work.RECEIVE else (going, coming)
     return Passes(forward, backward if op.backward else np.zeros(len(rows)))

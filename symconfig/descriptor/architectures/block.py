@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import Values
 from symconfig.descriptor.layers import Mixer
 from symconfig.descriptor.model import ModelDescriptor
+
+Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,9 +134,10 @@ def _jetmoe(reader: Reading) -> None:
 
 
 def _ernie_layers(model: ModelDescriptor) -> Mapping[str, Any]:
-    """Return the layers with experts, where they follow each other without a gap."""
-    which = [index for index, moe in enumerate(model.moe_layers) if moe]
-    return {"moe_layer_start_index": which[0], "moe_layer_end_index": which[-1]} if which else {}
+    """Return the first and the last layer with experts, and how far they are apart."""
+    which = [index for index, moe in enumerate(model.moe_layers) if moe] or [model.num_hidden_layers]
+    apart = which[1] - which[0] if len(which) > 1 and not (which[0] + 1) % (which[1] - which[0]) else 1
+    return {"moe_layer_start_index": which[0], "moe_layer_end_index": which[-1], "moe_layer_interval": apart}
 
 
 ARCHITECTURES: dict[str, Architecture] = {

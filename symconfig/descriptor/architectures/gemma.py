@@ -52,7 +52,7 @@ _WIDE = Block(
         "wide_rotary_dim": Size(
             (),
             lambda values: int(values["global_head_dim"] * (values.get("partial_rotary_factor") or 1.0)),
-            lambda model, turned: {},
+            lambda model, turned: {"partial_rotary_factor": turned / model.mixers[0].sizes["wide_head_dim"]},
         ),
     },
     {"keys_are_values": "attention_k_eq_v"},

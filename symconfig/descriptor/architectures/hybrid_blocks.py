@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import ceil
 
 from symconfig.descriptor.architectures.architecture import Values
 from symconfig.descriptor.architectures.block import Block, Size, either, named, rank, times_hidden
 from symconfig.descriptor.layers import NO_MIXER
+from symconfig.descriptor.model import ModelDescriptor
 
 # Mamba-2's sizes, in the order in which the tables below name their keys.
 _SCAN_SWITCHES = ("conv_bias", "proj_bias", "out_proj_bias", "gated_norm")
@@ -49,6 +51,12 @@ _BAMBA = named(_SCAN, "mamba_n_heads mamba_d_head mamba_n_groups mamba_d_state m
 }
 bamba = _scan(_BAMBA, (*_OWN, "mamba_proj_bias"))
 falcon_h1 = replace(_scan(_BAMBA, (*_OWN, "projectors_bias"), "mamba_rms_norm"), beside_attention=True)
+
+
+def _heads(model: ModelDescriptor) -> int:
+    return model.mixer("mamba2").sizes["mamba_num_heads"]
+
+
 zamba2 = _scan(
     named(_SCAN, "n_mamba_heads mamba_expand mamba_ngroups mamba_d_state mamba_d_conv chunk_size")
     | {
@@ -56,7 +64,7 @@ zamba2 = _scan(
             ("mamba_expand", "n_mamba_heads"),
             lambda values: int(values["mamba_expand"] * values["hidden_size"]) // values["n_mamba_heads"],
             lambda model, width: {
-                "mamba_expand": model.mixer("mamba2").sizes["mamba_num_heads"] * width // model.hidden_size
+                "mamba_expand": ceil(model.mixer("mamba2").sizes["mamba_num_heads"] * width / model.hidden_size)
             },
         )
     },

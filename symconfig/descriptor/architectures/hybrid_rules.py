@@ -93,6 +93,18 @@ def _jamba(reader: Reading) -> None:
     return None
 
 
+def _jamba_keys(model: ModelDescriptor) -> dict[str, Any]:
+    """Return which layers attend and which have experts, each by a step and its first."""
+    keys = _stepped("attn_layer", [kind.attends for kind in model.kind_of_layer])
+    return keys | (_stepped("expert_layer", model.moe_layers) if model.experts else {"num_experts": 1})
+
+
+def _stepped(name: str, layers: Sequence[bool]) -> dict[str, int]:
+    which = [index for index, here in enumerate(layers) if here] or [len(layers)]
+    period = which[1] - which[0] if len(which) > 1 else len(layers) + 1
+    return {f"{name}_period": period, f"{name}_offset": which[0]}
+
+
 def _granite(reader: Reading) -> None:
     """Read Granite 4: each layer has an MLP, which is a shared expert where there are others.
 
@@ -188,7 +200,7 @@ only_scans = Rule(_only_scans)
 jamba = Rule(
     _jamba,
     ("expert_layer_period", "expert_layer_offset"),
-    lambda model: {} if model.experts else {"num_experts": 1},
+    _jamba_keys,
 )
 granite = Rule(
     _granite,

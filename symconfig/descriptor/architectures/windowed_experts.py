@@ -17,7 +17,7 @@ from symconfig.descriptor.architectures.rules import (
     rope_with_window,
     shared_experts,
 )
-from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.model import ModelDescriptor, Norm
 
 _NORMED = {"qk_norm": True}
 
@@ -72,6 +72,14 @@ def _cohere(reader: Reading) -> None:
     fields["experts.softmax_after_topk"] = values["expert_selection_fn"] == "softmax"
     if values["num_shared_experts"]:
         particulars({"shared_expert_combination_strategy": "sum"}).read(reader)
+
+
+def _cohere_keys(model: ModelDescriptor) -> Mapping[str, Any]:
+    return {
+        "prefix_dense_intermediate_size": model.intermediate_size or None,
+        "rms_norm_eps": model.norm_eps if model.norm is Norm.RMSNORM else None,
+        "expert_selection_fn": model.experts.scoring_func if model.experts else "softmax",
+    }
 
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -144,6 +152,7 @@ ARCHITECTURES: dict[str, Architecture] = {
                     """prefix_dense_intermediate_size rms_norm_eps expert_selection_fn
                     shared_expert_combination_strategy"""
                 ),
+                _cohere_keys,
             ),
             rope_with_window,
             shared_experts("num_shared_experts"),

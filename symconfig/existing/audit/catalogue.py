@@ -11,11 +11,14 @@ from symconfig.existing.rules import launcher, rl
 from symconfig.existing.rules.catalogue import GROUPS as OF_FRAMEWORKS
 from symconfig.existing.rules.catalogue import Group
 from symconfig.existing.rules.plugged import plugged
+from symconfig.existing.rules.rl_openrlhf import OPENRLHF_RULES
 from symconfig.existing.rules.rule import Rule
 
 LAUNCHER = Group("The launcher", tuple(launcher.LAUNCHER.entered))
 PREDICTION = Group("What is predicted", tuple(MEMORY.entered))
-RL, PHASES = Group("Reinforcement learning", rl.RULES), Group("The phases of a step", tuple(OF_PHASES.entered))
+OF_RL = (rl.RL, OPENRLHF_RULES)
+RL = Group("Reinforcement learning", tuple(rule for table in OF_RL for rule in table.entered))
+PHASES = Group("The phases of a step", tuple(OF_PHASES.entered))
 GROUPS = (*OF_FRAMEWORKS, RL, LAUNCHER, PREDICTION, PHASES)
 
 

@@ -28,6 +28,7 @@ from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.nearest import meant
 from symconfig.existing.rules.plugged import plugged
+from symconfig.existing.rules.rl_openrlhf import OPENRLHF_RULES
 from symconfig.existing.rules.rule import Finding
 from symconfig.frameworks.deepspeed.backend import DEEPSPEED
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
@@ -255,7 +256,8 @@ class RlSide(MegatronSide):
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
         own = [finding for finding in super().findings(cluster) if rl_rules.holds(finding)] if self.settings else []
-        return own + rl_rules.findings(rl_rules.RlFacts(self.reading, self.reader.values, self.gpus))
+        facts = rl_rules.RlFacts(self.reading, self.reader.values, self.gpus)
+        return [*own, *rl_rules.RL.findings(facts), *OPENRLHF_RULES.findings(facts)]
 
     def run(self, cluster: ClusterDescriptor) -> Run:
         assert self.gpus is not None, "is asked for where the GPUs are known"

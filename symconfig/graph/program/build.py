@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, prod
+from math import ceil
 
 from symconfig.graph.operator import Use, Work
 from symconfig.graph.program.functions import Function
@@ -166,9 +166,9 @@ def gather(name: str, table: Use, ids: Use, output: Use, sizes: Mapping[str, int
     traffic: forward reads only the rows that it takes; backward writes the whole table's gradient.
     """
     rows = without(table.loops, output.loops)
-    taken, ids_bytes = _bytes(output, sizes), _bytes(ids, sizes)
-    once = _bytes(table, sizes) + taken + ids_bytes
-    read = min(taken / output.tensor.element_bytes * table.tensor.element_bytes, _bytes(table, sizes))
+    taken, ids_bytes = output.tensor.bytes(sizes), ids.tensor.bytes(sizes)
+    once = table.tensor.bytes(sizes) + taken + ids_bytes
+    read = min(taken / output.tensor.element_bytes * table.tensor.element_bytes, table.tensor.bytes(sizes))
     forward = (read + taken + ids_bytes) / once
     return operator(
         name, Work.MEMORY, (table, ids), output, contracted=rows, saves=(ids,), traffic=(forward, 1.0), path=path
@@ -301,7 +301,3 @@ def _slotted(tokens: Use, slots: Use, rows: Sequence[str], slot: str) -> tuple[S
     """Return the splits of tokens [rows, channels] and slots [experts, slot, channels]."""
     others = dict.fromkeys(loop for loop in (*tokens.loops, *slots.loops) if loop not in (*rows, slot))
     return (*(Split((row, slot)) for row in rows), *(Split((loop,)) for loop in others))
-
-
-def _bytes(use: Use, sizes: Mapping[str, int]) -> float:
-    return prod(sizes[dim] for dim in use.tensor.dims) * use.tensor.element_bytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -43,6 +44,14 @@ class Port:
     sizes: tuple[int, ...]
     places: tuple[Place, ...]
     output: bool
+
+    @cached_property
+    def elements(self) -> int:
+        return prod(self.sizes)
+
+    @property
+    def bytes(self) -> float:
+        return self.elements * self.tensor.element_bytes
 
     @cached_property
     def forward(self) -> NDArray[np.int64]:

@@ -5,9 +5,8 @@ What an axis may split follows from the operator alone, see `_splits`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 
 from symconfig.graph import dims as d
 from symconfig.graph import operator as g
@@ -25,11 +24,8 @@ class Numbers:
     keys: Mapping[str, float]
     along: Mapping[str, tuple[str, ...]]
 
-    def elements(self, tensor: Tensor) -> int:
-        return prod(self.sizes[dim] for dim in tensor.dims)
-
-    def bytes(self, *tensors: Tensor) -> float:
-        return sum(self.elements(tensor) * tensor.element_bytes for tensor in tensors)
+    def bytes(self, tensors: Iterable[Tensor]) -> float:
+        return sum(tensor.bytes(self.sizes) for tensor in tensors)
 
 
 @dataclass(slots=True)
@@ -176,14 +172,16 @@ def _traffic(op: g.Operator, numbers: Numbers) -> tuple[float, float]:
     it writes: a table's rows.
     """
     forward, backward = (float(times) for times in op.traffic)
-    weights = sum(numbers.elements(weight) for weight in op.weights) * g.ELEMENT_BYTES[g.Element.ACTIVATION]
-    written = numbers.bytes(*(use.tensor for use in op.outputs))
-    moved = numbers.bytes(*(use.tensor for use in op.activations)) + written
+    weights = numbers.bytes(replace(weight, quantised=False) for weight in op.weights)
+    written = numbers.bytes(use.tensor for use in op.outputs)
+    moved = numbers.bytes(use.tensor for use in op.activations) + written
     if op.sorts:
         slots = next(use for use in (*op.activations, *op.outputs) if d.SLOTS in use.tensor.dims)
-        more = op.sorts * numbers.bytes(slots.tensor) / moved
+        more = op.sorts * slots.tensor.bytes(numbers.sizes) / moved
         return forward + more, backward + more
-    between = [sum(each.passes[way] * numbers.bytes(each.tensor) for each in op.scratch) / moved for way in (0, 1)]
+    between = [
+        sum(each.passes[way] * each.tensor.bytes(numbers.sizes) for each in op.scratch) / moved for way in (0, 1)
+    ]
     forward, backward = forward + between[0], backward + between[1]
     if op.work is not Work.MEMORY or weights <= written:
         return forward, backward

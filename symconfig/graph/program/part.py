@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 
 from symconfig.graph.operator import Tensor, Use, Work
 from symconfig.graph.program.nest import operator
@@ -103,4 +102,4 @@ class Parts:
 
 def gradient_elements(parameters: Sequence[Parameter], program: Program) -> float:
     """Return how many numbers the gradients of parameters have."""
-    return float(sum(prod(program.sizes[dim] for dim in parameter.tensor.dims) for parameter in parameters))
+    return float(sum(parameter.tensor.elements(program.sizes) for parameter in parameters))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import gcd, prod
+from math import gcd
 
 from symconfig.graph.operator import Nest, Tensor, Use
 
@@ -86,7 +86,7 @@ class Program:
     notes: tuple[str, ...] = ()
 
     def elements(self, tensor: str) -> int:
-        return prod(self.sizes[dim] for dim in self.tensors[tensor].dims)
+        return self.tensors[tensor].elements(self.sizes)
 
     def parts(self, split: Split) -> int:
         """Return the most parts that divide all its loops."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from math import prod
 
 from symconfig.format import general
 from symconfig.graph.layout import WHOLE
@@ -61,7 +60,7 @@ def of_partition(report: Contents) -> tuple[Picture, ...]:
 def _largest(report: Contents, tensors: Sequence[Tensor]) -> int:
     """Return the place of the parameters that are most of the model; 0 where it has none."""
     sizes = {
-        general(node.name): node.times * prod(node.ports[0].sizes)
+        general(node.name): node.times * node.ports[0].elements
         for node in report.partition.net.nodes
         if node.parameter is not None
     }

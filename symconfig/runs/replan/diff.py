@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import zip_longest
 from typing import Any
 
@@ -41,19 +41,9 @@ class Diff:
     @property
     def sections(self) -> Mapping[str, tuple[Difference, ...]]:
         """Return the sections by name."""
-        names = (
-            "inputs",
-            "training",
-            "parallel",
-            "batch",
-            "options",
-            "stages",
-            "predicted",
-            "time",
-            "memory",
-            "arguments",
-        )
-        return {name: getattr(self, name) for name in names}
+        return {
+            field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("before", "after")
+        }
 
     @property
     def same(self) -> bool:

@@ -191,7 +191,7 @@ def _around(question: Question, job: Job, fill: float, gpus: int) -> list[tuple[
         critic = _critic(question, tight, fill)
         result = []
         for candidate in (plan.best, *plan.alternatives):
-            actor = Trained(plan, candidate, fill, BY_TARGET.get(question.job.target or "verl", VERL))
+            actor = Trained(plan, candidate, fill, BY_TARGET.get(question.job.target or "", VERL))
             every = list(_layouts(question, actor, critic, gpus))
             fitting = sorted((each for each in every if _fits(question, each)), key=question.rank)
             if fitting:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from symconfig.graph.implementation import LossKernel
 
@@ -12,17 +12,27 @@ from symconfig.graph.implementation import LossKernel
 class LogitBytes:
     """Bytes for each logit of a micro-batch, at the fullest moment.
 
-    forward: of log-probabilities without gradients; entropy: of these with the entropy. update: of an update, beside
-    what the planner's own loss keeps; entropy_update: of one whose loss has the entropy. kept: of an update's forward,
-    while another model is read. loss: how the planner's loss comes from them; None: as the framework has it.
+    forward: of log-probabilities without gradients; entropy: of these with the entropy. update: of an update;
+    entropy_update: of one whose loss has the entropy. added: these two come to what the planner's own loss keeps, and
+    are not all there is. kept: of an update's forward, while another model is read. loss: how the planner's loss comes
+    from them; None: as the framework has it.
+
+    Where logits are never whole: tile: the tokens and words of which they are there at once, in 16 bits. scored: bytes
+    for each channel of a token that the head keeps; in its backward there are by_channel of these more, and by_weight
+    for each weight of a trained head.
     """
 
     forward: float
     update: float
     entropy: float = 0.0
     entropy_update: float = 0.0
+    added: bool = True
     kept: float = 0.0
     loss: LossKernel | None = None
+    tile: tuple[int, int] = (0, 0)
+    scored: float = 0.0
+    by_channel: float = 0.0
+    by_weight: float = 0.0
 
 
 # verl 0.9.1 on Megatron-Core (workers/engine/megatron/transformer_impl.py, utils/megatron/tensor_parallel.py). 16-bit
@@ -48,18 +58,39 @@ OPENRLHF = LogitBytes(
 # into fp32, and so is their log-softmax: 8. Both of the policy's are there while the reference is read. In the backward
 # the log-softmax has two gradients beside it, 12; the planner's loss has 10 of these.
 PAIRS = LogitBytes(forward=8.0, kept=8.0, update=2.0)
+# OpenRLHF's pairs (trainer/dpo_trainer.py): no variable holds the logits while their gradient is copied.
+OPENRLHF_PAIRS = replace(OPENRLHF, update=4.0)
+# TRL 1.16 (trainer/utils.py, add_fused_lm_head; kernels/chunked_logprob.py): logits in tiles of 4096 tokens and 32768
+# of the vocabulary, made again in the backward. Hidden states of what is scored are copied; their gradient, and that
+# of a trained head, is in fp32, and copied into 16 bits at the end.
+TRL = LogitBytes(
+    forward=0.0, update=0.0, added=False, tile=(4096, 32768), scored=2.0, by_channel=4.0 + 2.0, by_weight=4.0 + 2.0
+)
+# ms-swift 4.6.0 on Megatron-Core (megatron/trainers/dpo_trainer.py): the model itself makes the loss of each token, as
+# in pre-training; the reference, which is read first, has 16-bit logits and their fp32 copy.
+SWIFT_PAIRS = LogitBytes(forward=6.0, update=0.0)
+# ms-swift 4.6.0 on Transformers (rlhf_trainers/rlhf_mixin.py, TRL's selective_log_softmax): 16-bit logits and, row by
+# row, their log-softmax, which alone is kept; its gradient and the logits' are two more.
+SWIFT_HF_PAIRS = LogitBytes(forward=4.0, update=6.0, added=False, kept=2.0)
 # NeMo-RL 0.7.0 on Megatron-Core (nemo_rl/distributed/model_utils.py, DistributedLogprob): the fp32 logits, those less
 # their maximum and an exponential of these, which a backward has as the softmax, its gradient and the sum of others'.
 NEMO = LogitBytes(forward=12.0, entropy=12.0, update=8.0, entropy_update=8.0)
 # On FSDP (models/automodel/train.py): fp32 logits and their log-softmax; a backward as that of pairs.
 NEMO_DTENSOR = LogitBytes(forward=8.0, entropy=8.0, update=2.0, entropy_update=2.0)
-# Of an actor that is planned for a target; VERL where nothing else is known.
+# Of an actor that is planned for a target; VERL where nothing else is known. And of pairs; PAIRS where nothing else is.
 BY_TARGET: Mapping[str, LogitBytes] = {
     "verl": VERL,
     "verl-fsdp": VERL_FSDP,
     "slime": SLIME,
     "openrlhf": OPENRLHF,
+    "trl": TRL,
     "nemo-rl": NEMO,
     "nemo-rl-dtensor": NEMO_DTENSOR,
+}
+OF_PAIRS: Mapping[str, LogitBytes] = {
+    "openrlhf": OPENRLHF_PAIRS,
+    "trl": TRL,
+    "ms-swift-rlhf": SWIFT_PAIRS,
+    "ms-swift-deepspeed": SWIFT_HF_PAIRS,
 }
 PLAIN = LogitBytes(forward=0.0, update=0.0)  # what the planner counts

@@ -16,11 +16,12 @@ from symconfig.existing.audit.phase_rules import PHASES
 from symconfig.existing.recover.rl.step import Step
 from symconfig.existing.recover.run import Run
 from symconfig.plans.plan import Plan
+from symconfig.render import named
 from symconfig.runs.best import best_plan
 from symconfig.runs.rl.choose import Question
 from symconfig.runs.rl.choose import planned as recorded
 from symconfig.runs.rl.engine import Engine, Replica, generate
-from symconfig.runs.rl.logits import BY_TARGET, SLIME_CHUNKED, VERL_FSDP, LogitBytes
+from symconfig.runs.rl.logits import BY_TARGET, OF_PAIRS, SLIME_CHUNKED, VERL_FSDP, LogitBytes
 from symconfig.runs.rl.phases import AWAY, Layout
 from symconfig.runs.rl.trained import Trained
 from symconfig.runs.rl.tuned import counted
@@ -123,11 +124,12 @@ def _alone(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     alone = run.alone
     assert alone is not None, "is what makes it one to be completed"
     judged = judge(run, cluster, limits)
-    logits = None if alone.scores else BY_TARGET[alone.trainer.name]
+    name = alone.trainer.name
+    logits = None if alone.scores else (BY_TARGET if alone.preference is None else OF_PAIRS)[name]
     point = as_found(run.described.model, cluster, run.configuration)
     point = replace(point, request=replace(point.request, job=judged.plan.job))
     trained = Stated(judged.plan, judged.plan.best, alone.fill, logits, point)
-    step = counted(judged.plan, trained, resident=alone.reference == "resident")
+    step = counted(judged.plan, trained, named(name).compares, resident=alone.reference == "resident")
     return Judged(run, replace(judged.plan, tuned=(step,)))
 
 

@@ -25,6 +25,7 @@ STATES, WEIGHTS, GRADIENTS = "optimizer state", "weights", "gradients"
 EXCHANGE = "data-parallel communication"
 _FIXED = (EXCHANGE, "optimizer", "overhead")  # parts of a step's time, whatever tokens its micro-batches have
 _LOSS, _WORKING = "logits and loss", "working set"
+_SHORT = 2.0  # bytes of a number in 16 bits
 
 
 @dataclass(frozen=True)
@@ -113,14 +114,30 @@ class Trained:
     def forward_bytes(self, entropy: bool = False, share: float = 1.0) -> float:
         """Return the bytes of a forward alone at its peak: what one layer makes, or what log-probabilities are made
         with, whichever is more. share: tokens of a micro-batch over those of one that is trained on."""
-        each = 0.0 if self.logits is None else self.logits.entropy if entropy else self.logits.forward
-        return share * max(self._layer_bytes, each * self.logit_count) + self._gathered
+        if self.logits is None:
+            return share * self._layer_bytes + self._gathered
+        each = (self.logits.entropy if entropy else self.logits.forward) * self.logit_count
+        at_head = share * each + self._in_tiles(self.logits, share)
+        return max(share * self._layer_bytes, at_head) + self._gathered
 
     @property
     def kept_bytes(self) -> float:
         """Return the bytes that the forward of an update keeps while another model is read."""
-        kept = 0.0 if self.logits is None else self.logits.kept
-        return float(self._by_stage(self.parts.cost.memory["activations"]).max()) + kept * self.logit_count
+        activations = float(self._by_stage(self.parts.cost.memory["activations"]).max())
+        if self.logits is None:
+            return activations
+        return activations + self.logits.kept * self.logit_count + self.logits.scored * self._channels
+
+    @property
+    def _channels(self) -> float:
+        """Count the numbers of a micro-batch's hidden states at the head."""
+        return self.logit_count / self.plan.model.vocab_size * self.plan.model.hidden_size
+
+    def _in_tiles(self, logits: LogitBytes, share: float = 1.0) -> float:
+        """Return the bytes of a head that makes its logits in tiles, on a share of a micro-batch's tokens."""
+        rows, columns = logits.tile
+        tokens = share * self.logit_count / self.plan.model.vocab_size
+        return _SHORT * min(rows, tokens) * columns + share * logits.scored * self._channels
 
     @cached_property
     def _layer_bytes(self) -> float:
@@ -145,14 +162,20 @@ class Trained:
         is there later.
         """
         parts = {name: self._by_stage(part) for name, part in self.parts.cost.memory.items()}
-        working = parts.pop(_WORKING)
-        if self.logits is not None:
-            each = self.logits.entropy_update if entropy else self.logits.update
-            working[-1] = max(working[-1], each * self.logit_count)
-        else:
+        working, logits = parts.pop(_WORKING), self.logits
+        if logits is None or not logits.added:
             parts.pop(_LOSS)
+        if logits is not None:
+            each = (logits.entropy_update if entropy else logits.update) * self.logit_count
+            working[-1] = max(working[-1], each + self._in_tiles(logits) + self._at_head(logits))
         wider = sum(self.memory.values()) - sum(self.candidate.predicted.memory.values())
         return float((working + sum(parts.values())).max()) + wider + self._gathered
+
+    def _at_head(self, logits: LogitBytes) -> float:
+        """Return the bytes of gradients where the loss goes back through the head."""
+        model = self.plan.model
+        trained = logits.by_weight * (model.adapter is None)
+        return logits.by_channel * self._channels + trained * model.vocab_size * model.hidden_size
 
     def _by_stage(self, part: Array) -> Array:
         """Return [pp] bytes of a part."""

@@ -14,9 +14,12 @@ from symconfig.errors import InfeasibleError, Problem
 from symconfig.format import gib
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.rl import PlannedPhase, PlannedStep
-from symconfig.runs.rl.logits import PAIRS, PLAIN
+from symconfig.render.learning import Compares
+from symconfig.render.target import Source
+from symconfig.runs.rl.logits import OF_PAIRS, PAIRS, PLAIN
 from symconfig.runs.rl.phases import Phase
 from symconfig.runs.rl.trained import EXCHANGE, GRADIENTS, STATES, WEIGHTS, Trained
+from symconfig.solve.answer import refused
 from symconfig.solve.budget import device_budget, surprise
 from symconfig.solve.lengths import documents, longest_of
 from symconfig.solve.restore import restore
@@ -28,9 +31,9 @@ _GATHERED = 1 / 3  # of what ZeRO-3 exchanges for an update: weights are gathere
 Solve = Callable[[Job, int], Plan]
 
 
-def answer(job: Job, solve: Solve, tellable: Callable[[Plan], bool], top: int) -> Plan:
-    """Return the plan with the shortest step, and the step around it and each alternative. tellable: whether the job's
-    target can be tellable a plan.
+def answer(job: Job, solve: Solve, target: Source, top: int) -> Plan:
+    """Return the plan with the shortest step of those that the job's target can be told, and the step around it and
+    each alternative.
 
     Raises InfeasibleError where no plan of an update leaves room for what the step has beside it.
     """
@@ -44,8 +47,8 @@ def answer(job: Job, solve: Solve, tellable: Callable[[Plan], bool], top: int) -
             break
         plan = replace(plan, job=plan.job.model_copy(update={"limits": job.limits, "pins": job.pins}))
         for each in (plan.best, *plan.alternatives):
-            if tellable(replace(plan, best=each)):
-                step = counted(plan, _trained(plan, each))
+            if not refused(target, replace(plan, best=each)):
+                step = counted(plan, _trained(plan, each, target.name), target.compares)
                 steps.setdefault(repr((each.parallel, each.batch, each.options)), (plan, each, step))
     usable, shortest = plan.usable_bytes, sorted(steps.values(), key=lambda each: (each[2].step_s, _peak(each[2])))
     sure = [each for each in shortest if _peak(each[2]) <= min(usable, _budget(each[0]))]
@@ -88,15 +91,17 @@ def fill(job: Job, micro: int, seq_length: int) -> float:
     return (sequences.mean if sequences.batching == "padding_free" else longest_of(sequences, micro)) / seq_length
 
 
-def _trained(plan: Plan, candidate: Candidate) -> Trained:
+def _trained(plan: Plan, candidate: Candidate, target: str) -> Trained:
     """Return a candidate as a model that is trained alone."""
     share = fill(plan.job, candidate.batch.micro, candidate.batch.seq_length)
-    return Trained(plan, candidate, share, PLAIN if plan.job.preference is None else PAIRS)
+    logits = PLAIN if plan.job.preference is None else OF_PAIRS.get(target, PAIRS)
+    return Trained(plan, candidate, share, logits)
 
 
-def counted(plan: Plan, trained: Trained, *, resident: bool = True) -> PlannedStep:
-    """Return the step around a trained model. resident: its reference stays on the GPU."""
-    candidate, phases = trained.candidate, tuple(_phases(plan, trained, resident))
+def counted(plan: Plan, trained: Trained, how: Compares | None, *, resident: bool = True) -> PlannedStep:
+    """Return the step around a trained model. how: its program trains on pairs. resident: its reference stays on the
+    GPU."""
+    candidate, phases = trained.candidate, tuple(_phases(plan, trained, how or Compares(losses=()), resident))
     step_s = sum(phase.seconds for phase in phases)
     low, high = (step_s * end / candidate.predicted.step_s for end in candidate.predicted.interval["step_s"])
     return PlannedStep(
@@ -107,18 +112,21 @@ def counted(plan: Plan, trained: Trained, *, resident: bool = True) -> PlannedSt
     )
 
 
-def _phases(plan: Plan, trained: Trained, resident: bool) -> Iterator[Phase]:
-    """Yield the phases of a step in which a reference reads each micro-batch between its forward and its backward.
+def _phases(plan: Plan, trained: Trained, how: Compares, resident: bool) -> Iterator[Phase]:
+    """Yield the phases of a step in which a reference reads each micro-batch, before the policy's forward or between
+    that and its backward.
 
-    Adapters need no second copy: the model without them is the reference.
+    Adapters need no second copy: the model without them is the reference, unless the program has one all the same.
+    Before the forward, the policy keeps only what other micro-batches of a pipeline have there.
     """
     held = {part: trained.memory[part] for part in (WEIGHTS, GRADIENTS, STATES)}
     copies: dict[str, float] = {}
     if plan.job.preference is not None and plan.job.preference.has_reference:
-        copied = resident and plan.model.adapter is None
+        copied = resident and (plan.model.adapter is None or how.copies)
         copies = {"reference": trained.memory[WEIGHTS]} if copied else {}
         gathered = _GATHERED * trained.candidate.predicted.time[EXCHANGE] * (trained.prospect.zero == 3)
-        read = {"policy's activations and logits": trained.kept_bytes, "forward": trained.forward_bytes()}
+        kept = 0.0 if how.first and trained.candidate.parallel.pp == 1 else trained.kept_bytes
+        read = {"policy's activations and logits": kept, "forward": trained.forward_bytes()}
         yield Phase("reference", trained.forward_s(1) + gathered, _whole(trained, held | copies | read))
     passing = {"activations, logits and loss": trained.peak_bytes() - sum(held.values())}
     yield Phase("update", trained.update_s(1), _whole(trained, held | copies | passing))

@@ -10,6 +10,7 @@ from operator import attrgetter
 from sys import float_info
 from typing import Any, Literal
 
+from symconfig.descriptor.task import TASKS
 from symconfig.plans.plan import Plan
 
 Kind = Literal["text", "whole", "number", "yes/no"]
@@ -74,7 +75,7 @@ INPUTS = (
     Column("seq_length", "whole", "tokens", "of a sequence", "batch.seq_length"),
     Column("backend", "text", "", "megatron or deepspeed", "target.backend"),
     Column("framework_version", "text", "", "of the backend", "target.version"),
-    Column("task", "text", "", "pretrain, sft, lora or rl", lambda p: p.job.task),
+    Column("task", "text", "", " or ".join(TASKS), lambda p: p.job.task),
     Column("precision", "text", "", "that the plan has; asked is in `fields`", "options.precision"),
     Column("fields", "text", "JSON", "every other field of the job that was set: pins, limits, packing and so on"),
     Column(

@@ -42,17 +42,11 @@ def weight(program: Program, node: Node) -> float:
     parameter.
     """
     op = node.operator
-    elements = sum(prod(port.sizes) for port in node.ports)
+    elements = sum(port.elements for port in node.ports)
     if op is None or op.work is Work.MEMORY:
         return float(node.times * elements)
     if op.work is Work.ATTENTION:
-        return (
-            node.times
-            * 2.0
-            * op.attended
-            * op.channels
-            * prod(program.sizes[loop] for loop in op.outputs[0].loops[:-1])
-        )
+        return node.times * 2.0 * op.attended * op.channels * prod(program.sizes[loop] for loop in op.queries)
     return node.times * 2.0 * prod(program.sizes[loop] for loop in {*op.inputs[0].loops, *op.inputs[1].loops})
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -226,5 +225,5 @@ def matching(node: Node, arrivals: Sequence[Arrival]) -> list[int]:
         port = node.ports[arrival.port]
         for option, place in enumerate(port.places):
             if arrival.place >= 0 and place.forward == arrival.place:
-                lying[option] = lying.get(option, 0) + prod(port.sizes)
+                lying[option] = lying.get(option, 0) + port.elements
     return sorted(lying, key=lambda option: (-lying[option], option))

@@ -94,7 +94,7 @@ def _at_server(costs: Costs, index: int, rows: Rows) -> float:
     exchanges = costs.exchanges(index, rows[link.producer][None], rows[link.consumer][None])
     reductions = [exchange for exchange in exchanges if exchange.phase.once]
     instead, share = _reach(costs, link, rows)
-    elements = prod(costs.net.nodes[link.producer].ports[0].sizes) * share
+    elements = costs.net.nodes[link.producer].ports[0].elements * share
     wide = costs.training.gradient_bytes, parameter.tensor.element_bytes
     gradient, weight = (elements * (bytes_ if costs.timed else 1.0) for bytes_ in wide)
     hidden = sum(_number(exchange.hidden) for exchange in reductions[:1] if exchange.hidden is not None)

@@ -30,7 +30,9 @@ def accept(folder: Path) -> Values:
         model, data = Path(scratch, "model"), Path(scratch, "data.jsonl")
         model.mkdir()
         (model / "config.json").write_text(json.dumps(config_json(load_plan(folder).model)))
-        data.write_text('{"messages": [{"role": "user", "content": "a"}]}\n')
+        said = {"role": "assistant", "content": "b"}
+        pair = {"messages": [{"role": "user", "content": "a"}, said], "rejected_response": "c"}
+        data.write_text(json.dumps(pair) + "\n")
         given = {"DATASET": str(data), "MODEL": str(model), "MASTER_ADDR": "10.0.0.1", "SKIP_PREFLIGHT": "1"}
         words, environment = started(folder, "megatron", **given)
         name, *argv = words
@@ -41,7 +43,15 @@ def accept(folder: Path) -> Values:
 
 
 def _step(args: MegatronRLHFArguments) -> Values:
-    """Return what the arguments say of a step."""
+    """Return what the arguments say of a step, or of pairs, which it counts where a plan counts sequences."""
+    if args.rlhf_type == "dpo":
+        return {
+            "micro": 2 * args.micro_batch_size,
+            "global": 2 * args.global_batch_size,
+            "seq_length": args.max_length,
+            "preference_loss": args.loss_type,
+            "preference_beta": args.beta,
+        }
     parts = {"weights": args.offload_model, "optimizer state": args.offload_optimizer}
     return {
         "prompts": args.generation_batch_size // args.num_generations,

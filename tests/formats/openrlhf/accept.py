@@ -1,5 +1,5 @@
-"""OpenRLHF's own command line reads the words of train.sh, its strategy makes the DeepSpeed JSON of them, and
-DeepSpeed's own configuration reads that as one of the plan's ranks.
+"""OpenRLHF's own command line reads the words of train.sh, or of launch.sh for pairs, its strategy makes the DeepSpeed
+JSON of them, and DeepSpeed's own configuration reads that as one of the plan's ranks.
 
 Stood in for: Ray, vLLM and flash attention, which are imported and not used here.
 """
@@ -20,7 +20,7 @@ from accepting import Values, answer, dry_run
 from deepspeed.runtime.config import DeepSpeedConfig
 from ranks import as_rank_0
 
-_MODULE = "openrlhf.cli.train_ppo_ray"
+_STEP, _PAIRS = "openrlhf.cli.train_ppo_ray", "openrlhf.cli.train_dpo"
 stand_in("ray", "vllm", "flash_attn", "ring_flash_attn", "optree", "pylatexenc", "jsonlines", "loralib")
 
 
@@ -33,29 +33,42 @@ def _stop(args: Any) -> None:
 
 
 def accept(folder: Path) -> Values:
-    words = dry_run(folder, "train.sh", PROMPT_DATA="prompts.jsonl", REWARD="reward.py")
-    assert words[:3] == ["python3", "-m", _MODULE], words[:3]
-    with mock.patch.object(sys, "argv", [_MODULE, *words[3:]]), mock.patch("openrlhf.utils.get_strategy", _stop):
+    script = "train.sh" if (folder / "train.sh").exists() else "launch.sh"
+    words = dry_run(folder, script, PROMPT_DATA="prompts.jsonl", REWARD="reward.py", DATASET="pairs.jsonl")
+    start = words.index("-m")
+    module = words[start + 1]
+    with (
+        mock.patch.object(sys, "argv", [module, *words[start + 2 :]]),
+        mock.patch("openrlhf.utils.get_strategy", _stop),
+    ):
         try:
-            runpy.run_module(_MODULE, run_name="__main__")
+            runpy.run_module(module, run_name="__main__")
         except Read as read:
             (args,) = read.args
     from openrlhf.utils.utils import get_strategy
 
     strategy = get_strategy(args)
-    adam = args.actor.adam
+    of_pairs = module == _PAIRS
+    assert of_pairs or (module, words[0]) == (_STEP, "python3")
+    trained = args if of_pairs else args.actor
+    adam = trained.adam
     made = strategy.get_ds_train_config(
         optim_dict={
             "type": "AdamW",
             "params": {"lr": adam.lr, "betas": adam.betas, "eps": adam.eps, "weight_decay": adam.weight_decay},
         },
-        max_norm=args.actor.max_norm,
+        max_norm=trained.max_norm,
     )
-    nodes, per_node = args.actor.num_nodes, args.actor.num_gpus_per_node
+    if of_pairs:
+        assert words[0] == "torchrun", words[0]
+        nodes, per_node = (int(words[words.index(name) + 1]) for name in ("--nnodes", "--nproc-per-node"))
+    else:
+        nodes, per_node = args.actor.num_nodes, args.actor.num_gpus_per_node
     with as_rank_0(nodes, per_node, {}):
         read = DeepSpeedConfig(_numbers(made))
     assert read.zero_enabled == (read.zero_config.stage > 0)
-    return _values(args, read, nodes, per_node)
+    more = _pairs(args, strategy, nodes * per_node) if of_pairs else _step(args)
+    return {**_values(args, trained, read, nodes, per_node), **more}
 
 
 def _numbers(config: dict[str, Any]) -> dict[str, Any]:
@@ -64,7 +77,49 @@ def _numbers(config: dict[str, Any]) -> dict[str, Any]:
     return {**config, "zero_optimization": zero}
 
 
-def _values(args: Any, read: DeepSpeedConfig, nodes: int, per_node: int) -> Values:
+def _step(args: Any) -> Values:
+    """Return what the options say of a step of reinforcement learning."""
+    return {
+        "recompute": "full" if args.actor.gradient_checkpointing_enable else "none",
+        "tokens_per_gpu": args.train.max_tokens_per_gpu * args.ds.tensor_parallel_size,
+        "prompts": args.rollout.batch_size,
+        "samples": args.rollout.n_samples_per_prompt,
+        "updates": args.rollout.batch_size * args.rollout.n_samples_per_prompt // args.train.batch_size,
+        "longest": args.data.max_len,
+        "rollout_tp": args.vllm.tensor_parallel_size,
+        "memory_share": args.vllm.gpu_memory_utilization,
+        "away": ["optimizer state"] if args.ds.enable_sleep else [],
+    }
+
+
+def _pairs(args: Any, strategy: Any, world: int) -> Values:
+    """Return what the options say of training on pairs; micro-batches as `DeepspeedStrategy.setup_distributed` counts
+    them."""
+    assert args.ref.model_name_or_path == args.model.model_name_or_path
+    ranks = world // args.ds.tensor_parallel_size
+    lora = args.ds.lora
+    found: Values = {"adapter": None}
+    if lora.rank:
+        found = {
+            "adapter": "qlora" if args.ds.load_in_4bit else "lora",
+            "lora_r": lora.rank,
+            "lora_alpha": lora.alpha,
+            "lora_dropout": lora.dropout,
+            "lora_targets": sorted(lora.target_modules),
+        }
+    return {
+        **found,
+        "recompute": "full" if args.model.gradient_checkpointing_enable else "none",
+        "micro": 2 * strategy.micro_train_batch_size,
+        "global": 2 * strategy.train_batch_size,
+        "num_microbatches": strategy.train_batch_size // strategy.micro_train_batch_size // ranks,
+        "seq_length": args.data.max_len,
+        "preference_loss": "ipo" if args.model.ipo_enable else "sigmoid",
+        "preference_beta": args.model.beta,
+    }
+
+
+def _values(args: Any, trained: Any, read: DeepSpeedConfig, nodes: int, per_node: int) -> Values:
     tp, world = args.ds.tensor_parallel_size, nodes * per_node
     zero = read.zero_config
     offload = zero.offload_optimizer
@@ -82,22 +137,13 @@ def _values(args: Any, read: DeepSpeedConfig, nodes: int, per_node: int) -> Valu
             offload is not None and str(getattr(offload.device, "value", offload.device)) == "cpu"
         ),
         "clip_grad": read.gradient_clipping,
-        "recompute": "full" if args.actor.gradient_checkpointing_enable else "none",
-        "tokens_per_gpu": args.train.max_tokens_per_gpu * tp,
         "lr": read.optimizer_params["lr"],
         "adam_beta1": read.optimizer_params["betas"][0],
         "adam_beta2": read.optimizer_params["betas"][1],
         "adam_eps": read.optimizer_params["eps"],
         "weight_decay": read.optimizer_params["weight_decay"],
-        "min_lr": args.actor.min_lr_ratio * args.actor.adam.lr,
+        "min_lr": trained.min_lr_ratio * trained.adam.lr,
         "seed": args.train.seed,
-        "prompts": args.rollout.batch_size,
-        "samples": args.rollout.n_samples_per_prompt,
-        "updates": args.rollout.batch_size * args.rollout.n_samples_per_prompt // args.train.batch_size,
-        "longest": args.data.max_len,
-        "rollout_tp": args.vllm.tensor_parallel_size,
-        "memory_share": args.vllm.gpu_memory_utilization,
-        "away": ["optimizer state"] if args.ds.enable_sleep else [],
         **({"overlap_grad_reduce": zero.overlap_comm} if zero.stage else {}),
     }
 

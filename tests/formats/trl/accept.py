@@ -1,36 +1,32 @@
-"""TRL's own parser of its GRPO script on the words of launch.sh and grpo.yaml, as a rank that torchrun starts, and the
-DeepSpeed JSON as Trainer fills it in."""
+"""TRL's own parser of its script on the words of launch.sh and config.yaml, as a rank that torchrun starts, the
+DeepSpeed JSON as Trainer fills it in, and PEFT's and bitsandbytes' configurations as the script makes them."""
 
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from accepting import Values, answer, started
 from deepspeed_words import of_config, of_trainer
 from ranks import as_rank_0
-from trl.scripts.grpo import make_parser
-
-_MODULE = ["-m", "trl.scripts.grpo"]
+from trl import get_peft_config, get_quantization_config
 
 
 def accept(folder: Path) -> Values:
-    words, environment = started(folder, "torchrun", DATASET="prompts", MASTER_ADDR="10.0.0.1", MASTER_PORT="29517")
+    words, environment = started(folder, "torchrun", DATASET="examples", MASTER_ADDR="10.0.0.1", MASTER_PORT="29517")
     nodes, per_node = (int(words[words.index(name) + 1]) for name in ("--nnodes", "--nproc-per-node"))
     start = words.index("-m")
-    assert words[start : start + 2] == _MODULE, words
+    module = words[start + 1]
     with as_rank_0(nodes, per_node, environment):
         os.chdir(folder)
-        script, training, model, _ = make_parser().parse_args_and_config(words[start + 2 :])
-        assert script.dataset_name == "prompts"
-        assert script.reward_funcs == ["accuracy_reward"]
+        script, training, model, _ = import_module(module).make_parser().parse_args_and_config(words[start + 2 :])
+        assert script.dataset_name == "examples"
         holder = training.hf_deepspeed_config
         width = SimpleNamespace(config=SimpleNamespace(hidden_size=4096))  # of buckets alone
         holder.trainer_config_finalize(training, width, training.max_steps)
-        updates, rest = divmod(training.steps_per_generation, training.gradient_accumulation_steps)
-        assert rest == 0, (training.steps_per_generation, training.gradient_accumulation_steps)
-        assert (training.use_vllm, training.vllm_mode, training.vllm_enable_sleep_mode) == (True, "colocate", True)
         return {
             **of_config(holder.config),
             **of_trainer(training),
@@ -39,14 +35,43 @@ def accept(folder: Path) -> Values:
             "nodes": nodes,
             "gpus_per_node": per_node,
             "dp": training.world_size,
-            "prompts": training.generation_batch_size // training.num_generations,
-            "samples": training.num_generations,
-            "updates": updates,
-            "longest": training.vllm_max_model_length,
-            "rollout_tp": training.vllm_tensor_parallel_size,
-            "memory_share": training.vllm_gpu_memory_utilization,
-            "away": [],
+            **_KINDS[module](script, training, model),
         }
 
 
+def _step(script: Any, training: Any, model: Any) -> Values:
+    assert script.reward_funcs == ["accuracy_reward"]
+    updates, rest = divmod(training.steps_per_generation, training.gradient_accumulation_steps)
+    assert rest == 0, (training.steps_per_generation, training.gradient_accumulation_steps)
+    assert (training.use_vllm, training.vllm_mode, training.vllm_enable_sleep_mode) == (True, "colocate", True)
+    return {
+        "prompts": training.generation_batch_size // training.num_generations,
+        "samples": training.num_generations,
+        "updates": updates,
+        "longest": training.vllm_max_model_length,
+        "rollout_tp": training.vllm_tensor_parallel_size,
+        "memory_share": training.vllm_gpu_memory_utilization,
+        "away": [],
+    }
+
+
+def _pairs(script: Any, training: Any, model: Any) -> Values:
+    ranks, steps = training.world_size, training.gradient_accumulation_steps
+    lora = get_peft_config(model)
+    quantised = get_quantization_config(model)
+    assert (quantised is not None) == model.load_in_4bit
+    (loss,) = training.loss_type
+    return {
+        "micro": 2 * training.per_device_train_batch_size,
+        "global": 2 * training.per_device_train_batch_size * ranks * steps,
+        "seq_length": training.max_length,
+        "preference_loss": loss,
+        "preference_beta": training.beta,
+        "adapter": None if lora is None else "lora" if quantised is None else "qlora",
+        **({} if lora is None else {"lora_r": lora.r, "lora_alpha": lora.lora_alpha}),
+        **({} if lora is None else {"lora_dropout": lora.lora_dropout, "lora_targets": sorted(lora.target_modules)}),
+    }
+
+
+_KINDS = {"trl.scripts.grpo": _step, "trl.scripts.dpo": _pairs}
 answer(accept)

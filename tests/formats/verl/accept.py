@@ -15,6 +15,7 @@ import torch
 from absent import stand_in
 from accepting import Values, answer, dry_run
 from hydra import compose, initialize_config_module
+from peft import LoraConfig
 
 stand_in("ray")
 # What verl asks of vLLM, which is not here, for adapters: the least rank that it serves.
@@ -113,7 +114,7 @@ def _fsdp(config: Any, actor: Any, world: int) -> Values:
         "param_offload": engine.offload_policy,
         "precision": {"bfloat16": "bf16", "float16": "fp16"}[engine.dtype],
         "recompute": "full" if config.actor_rollout_ref.model.enable_gradient_checkpointing else "none",
-        "adapter": "lora" if config.actor_rollout_ref.model.lora_rank else None,
+        **_adapters(config.actor_rollout_ref),
         "adam_beta1": group["betas"][0],
         "adam_beta2": group["betas"][1],
         "adam_eps": group["eps"],
@@ -121,6 +122,17 @@ def _fsdp(config: Any, actor: Any, world: int) -> Values:
         "lr_decay_style": actor.optim.lr_scheduler_type,
         "min_lr": actor.optim.min_lr_ratio * actor.optim.lr,
     }
+
+
+def _adapters(told: Any) -> Values:
+    """Return the adapters that PEFT makes of what FSDP's workers are told (transformer_impl.py, _build_lora_module)."""
+    model = told.model
+    if not model.lora_rank:
+        return {"adapter": None}
+    assert told.rollout.load_format == "safetensors", told.rollout.load_format
+    made = LoraConfig(r=model.lora_rank, lora_alpha=model.lora_alpha, target_modules=list(model.target_modules))
+    targets = sorted(made.target_modules or ())
+    return {"adapter": "lora", "lora_r": made.r, "lora_alpha": made.lora_alpha, "lora_targets": targets}
 
 
 if __name__ == "__main__":

@@ -70,8 +70,6 @@ def most(way: Callable[[Any, Any], Any], vocabulary: int, update: bool) -> int:
 def test_nemo_rl_has_so_many_bytes_of_each_logit(
     way: Callable[[Any, Any], Any], predicted: LogitBytes, own: float
 ) -> None:
-    each = {
-        update: (most(way, 3072, update) - most(way, 1024, update)) / (TOKENS * 2048) for update in (False, True)
-    }
+    each = {update: (most(way, 3072, update) - most(way, 1024, update)) / (TOKENS * 2048) for update in (False, True)}
     assert each[False] == pytest.approx(predicted.forward, rel=0.01)
     assert each[True] == pytest.approx(own + predicted.update, rel=0.01)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.runs.rl.logits import PAIRS, VERL
+from symconfig.runs.rl.logits import OPENRLHF, OPENRLHF_PAIRS, PAIRS, SWIFT_HF_PAIRS, TRL, VERL, LogitBytes
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
 from symconfig.solve.prospect import Prospect
 from symconfig.verify.states.activations import as_run
@@ -136,14 +138,38 @@ def test_a_forward_through_layers_takes_at_most_what_they_would_keep(phase: str,
     assert 0.5 * predicted < counted[128][phase]["peak"] <= predicted
 
 
-def pairs(vocabulary: int) -> dict[str, int]:
-    """Live bytes of a step on one pair, as LLaMA-Factory's trainer runs it on Transformers: when the policy's forward
-    ends, at the reference's peak beside it, and at the backward's."""
+class CrossEntropy(torch.autograd.Function):
+    """The loss of labels[N] by logits[N, V] as flash-attn's kernel makes it: it keeps the logits, and its gradient is
+    another tensor (ops/triton/cross_entropy.py)."""
 
-    def log_probabilities(model: Any) -> tuple[Any, Any]:
-        logits = model(input_ids=tokens, use_cache=False).logits.float()
-        chosen = logits[:, :-1].log_softmax(-1).gather(2, tokens[:, 1:, None]).squeeze(2)
-        return chosen.sum(-1), logits
+    @staticmethod
+    def forward(ctx: Any, logits: Any, labels: Any) -> Any:
+        ctx.save_for_backward(logits, labels)
+        total = torch.stack([row.exp().sum() for row in logits]).log()
+        return total - logits.gather(1, labels[:, None]).squeeze(1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        logits, _ = ctx.saved_tensors
+        return torch.empty_like(logits), None
+
+
+def llamafactory(model: Any, tokens: Any) -> tuple[Any, Any]:
+    logits = model(input_ids=tokens, use_cache=False).logits.float()
+    chosen = logits[:, :-1].log_softmax(-1).gather(2, tokens[:, 1:, None]).squeeze(2)
+    return chosen.sum(-1), logits
+
+
+def openrlhf(model: Any, tokens: Any) -> tuple[Any, None]:
+    output = model(input_ids=tokens, use_cache=False)
+    output["logits"] = output["logits"].float()
+    losses = CrossEntropy.apply(output["logits"].flatten(0, 1), tokens.roll(-1, 1).flatten())
+    return -losses.view(tokens.shape)[:, :-1].sum(-1), None
+
+
+def pairs(vocabulary: int, log_probabilities: Callable[[Any, Any], tuple[Any, Any]] = llamafactory) -> dict[str, int]:
+    """Live bytes of a step on one pair, as a trainer runs it on Transformers: when the policy's forward ends, at the
+    reference's peak beside it, and at the backward's."""
 
     config = transformers.LlamaConfig(
         hidden_size=64,
@@ -158,10 +184,10 @@ def pairs(vocabulary: int) -> dict[str, int]:
     live = Live([tokens, *(each for model in (policy, reference) for each in (*model.parameters(), *model.buffers()))])
     found = {}
     with live:
-        own, logits = log_probabilities(policy)
+        own, logits = log_probabilities(policy, tokens)
         found["kept"], live.peak = live.now, 0
         with torch.no_grad():
-            other = log_probabilities(reference)[0]
+            other = log_probabilities(reference, tokens)[0]
         found["reference"], live.peak = live.peak, 0
         ratio = own - other
         del own, other, logits  # its logits are reported, and then given up
@@ -185,9 +211,55 @@ def test_pairs_take_what_is_predicted_of_each_logit() -> None:
     assert each["update"] == pytest.approx((own + PAIRS.update) * last)
 
 
-def deepspeed(vocabulary: int) -> float:
+def test_openrlhf_takes_what_is_predicted_of_each_logit() -> None:
+    few, many = pairs(1024, openrlhf), pairs(3072, openrlhf)
+    each = {name: (many[name] - few[name]) / (2 * TOKENS * 2048) for name in few}
+    assert each["kept"] == pytest.approx(OPENRLHF.kept)
+    assert each["reference"] == pytest.approx(OPENRLHF.kept + OPENRLHF.forward)
+    planned = [deepspeed(size, OPENRLHF_PAIRS) for size in (1024, 3072)]
+    own = (planned[1] - planned[0]) / (TOKENS * 2048)
+    assert each["update"] == pytest.approx(own + OPENRLHF_PAIRS.update)
+
+
+def swift(model: Any, tokens: Any) -> tuple[Any, None]:
+    row = tokens.flatten()  # without padding, all sequences are in one
+    (logits,) = model(input_ids=row[None], use_cache=False).logits
+    return logits.log_softmax(-1).gather(-1, row.roll(-1)[:, None]).view(tokens.shape).sum(-1), None
+
+
+def test_ms_swift_takes_what_is_predicted_of_each_logit() -> None:
+    """Of padded sequences, one after the other has its log-softmax and gradients beside all logits: they take less."""
+    few, many = pairs(1024, swift), pairs(3072, swift)
+    each = {name: (many[name] - few[name]) / (2 * TOKENS * 2048) for name in few}
+    assert each["kept"] == pytest.approx(SWIFT_HF_PAIRS.kept)
+    assert each["reference"] == pytest.approx(SWIFT_HF_PAIRS.kept + SWIFT_HF_PAIRS.forward)
+    assert each["update"] == pytest.approx(SWIFT_HF_PAIRS.update)
+
+
+def test_tiles_of_logits_take_what_is_predicted(tmp_path: Path) -> None:
+    """TRL's own head, to a few numbers of each token, where `make verify-formats` has made its environment."""
+    python = Path(__file__).parents[3] / ".venv-formats" / "trl" / "bin" / "python"
+    if not python.exists():
+        pytest.skip("TRL is not here; make verify-formats FORMATS=trl")
+    asked = {"tokens": 5000, "hidden_size": MODEL["hidden_size"], "vocab_size": 40000}
+    sized = {"vocab_size": asked["vocab_size"], "max_position_embeddings": asked["tokens"]}
+    model = ModelDescriptor.model_validate_json(json.dumps(MODEL | sized))
+    plan = sample_plan(model, backend="deepspeed", tp=1, pp=1, dp=1, seq_length=asked["tokens"], global_batch=1)
+    own = Trained(plan, plan.best, 1.0, TRL)
+    (request := tmp_path / "request.json").write_text(json.dumps(asked))
+    worker, answer = WORKER.with_name("tiled_worker.py"), tmp_path / "answer.json"
+    environment = os.environ | {"PYTHONPATH": str(WORKER.parent), "OMP_NUM_THREADS": "1"}
+    subprocess.run([str(python), str(worker), str(request), str(answer)], env=environment, check=True, timeout=300)
+    counted, some = json.loads(answer.read_text()), 48 * asked["tokens"]
+    assert 0 <= counted["forward"]["peak"] - own._in_tiles(TRL) <= some
+    assert 0 <= counted["update"]["peak"] - own._in_tiles(TRL) - own._at_head(TRL) <= some
+    activations = float(own.parts.cost.memory["activations"].max())
+    assert 0 <= counted["update"]["kept"] - (own.kept_bytes - activations) <= some
+
+
+def deepspeed(vocabulary: int, logits: LogitBytes = PAIRS) -> float:
     """Bytes of logits and loss that the planner counts with DeepSpeed, on one sequence."""
     model = ModelDescriptor.model_validate_json(json.dumps({**MODEL, "vocab_size": vocabulary}))
     plan = sample_plan(model, backend="deepspeed", tp=1, pp=1, dp=1, seq_length=TOKENS, global_batch=1)
-    parts = Trained(plan, plan.best, 1.0, PAIRS).parts
+    parts = Trained(plan, plan.best, 1.0, logits).parts
     return float(parts.cost.memory["logits and loss"].max())

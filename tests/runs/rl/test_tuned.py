@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
+import yaml
 
 import symconfig
 from symconfig.cli.main import main
+from symconfig.cli.options import add_job
+from symconfig.descriptor.job import Job
 from symconfig.descriptor.rl import Lengths
+from symconfig.descriptor.task import TASKS
 from symconfig.errors import InfeasibleError, InputError
+from symconfig.format import gib
 from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Plan
-from symconfig.render import llamafactory, render
+from symconfig.render import llamafactory, openrlhf, render, target_of
 from symconfig.runs.rl.trained import EXCHANGE
 from symconfig.runs.rl.tuned import _budget
+from symconfig.serve.description import description
 from symconfig.solve.lengths import documents, longest_of
 
 LENGTHS = {"mean": 700.0, "p95": 1500.0, "max": 2048}
@@ -163,8 +171,86 @@ def test_what_contradicts_is_said(changed: dict[str, Any], said: str) -> None:
 
 @pytest.mark.parametrize("target", ["megatron", "deepspeed", "verl"])
 def test_other_targets_refuse_pairs(target: str) -> None:
-    with pytest.raises(InfeasibleError, match=r"cannot train on pairs|learns by reinforcement alone"):
+    with pytest.raises(InfeasibleError, match=rf"task: {target} is not for this task \(got dpo, need (pretrain|rl)"):
         planned(target=target)
+
+
+def test_a_target_of_pairs_is_megatrons_where_the_job_asks_for_megatron() -> None:
+    job = usual().job
+    assert target_of(usual().model, job).name == "llamafactory"
+    own = {name: getattr(job, name) for name in job.model_fields_set} | {"backend": "megatron"}
+    assert target_of(usual().model, Job(**own)).name == "ms-swift-rlhf"
+
+
+@pytest.mark.parametrize("target", ["trl", "openrlhf", "ms-swift-rlhf"])
+def test_programs_count_pairs(target: str) -> None:
+    plan = planned_for(target)
+    said = yaml.safe_load(render(plan, target)["config.yaml"]) if target != "openrlhf" else options(plan)
+    names = {
+        "trl": ("per_device_train_batch_size", "max_length", "beta"),
+        "openrlhf": ("--train.micro_batch_size", "--data.max_len", "--model.beta"),
+        "ms-swift-rlhf": ("micro_batch_size", "max_length", "beta"),
+    }[target]
+    assert tuple(float(said[name]) for name in names) == (plan.best.batch.micro / 2, LENGTHS["max"], 0.1)
+    report = render(plan, target)["REPORT.md"]
+    assert f"The reference is on the GPU in every phase, {gib(phase(plan, 'update').holds['reference'])} GiB" in report
+    with pytest.raises(InfeasibleError, match="has whole pairs in a micro-batch"):
+        render(replace(plan, best=replace(plan.best, batch=replace(plan.best.batch, micro=3))), target)
+
+
+@cache
+def planned_for(target: str) -> Plan:
+    return planned(target=target, pins={"pp": 2} if target == "ms-swift-rlhf" else {})
+
+
+def options(plan: Plan) -> dict[str, str]:
+    words = openrlhf.words(plan)
+    return {word: words[place + 1] for place, word in enumerate(words[:-1]) if word.startswith("--")}
+
+
+def test_openrlhf_has_a_copy_beside_adapters_too() -> None:
+    copied, shared = (planned(target=target, lora={"r": 16}) for target in ("openrlhf", "trl"))
+    weights = copied.best.predicted.memory["weights"]
+    assert phase(copied, "update").holds["reference"] == weights
+    assert "reference" not in phase(shared, "update").holds
+    with pytest.raises(InfeasibleError, match="has a copy of the model beside adapters, too, so it needs a plan of it"):
+        render(shared, "openrlhf")
+    assert '"${POLICY[@]}"' in render(copied, "openrlhf")["launch.sh"]
+    assert "train.sh" not in render(copied, "openrlhf").paths()
+
+
+def test_a_reference_that_is_read_first_has_no_activations_beside_it() -> None:
+    whole, split = planned(target="ms-swift-rlhf", pins={"pp": 1, "tp": 2}), planned_for("ms-swift-rlhf")
+    assert "policy's activations and logits" not in phase(whole, "reference").holds
+    assert "policy's activations and logits" in phase(split, "reference").holds
+
+
+@pytest.mark.parametrize(
+    ("target", "changed", "said"),
+    [
+        ("trl", {"preference": {"pairs": 64, "loss": "simpo"}}, "preference.loss: trl knows no such"),
+        ("openrlhf", {"preference": {"pairs": 64, "loss": "hinge"}}, "preference.loss: openrlhf knows no such"),
+        ("trl", {"sequences": LENGTHS | {"batching": "padding_free"}}, "sequences.batching: trl knows no such"),
+    ],
+)
+def test_what_a_program_of_pairs_does_not_know_is_said(target: str, changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(InfeasibleError, match=said):
+        planned(target=target, **changed)
+
+
+def test_a_plan_is_made_again_on_pairs() -> None:
+    plain = symconfig.plan(MODEL, "h100", GPUS, 64, 2048, task="sft", backend="deepspeed", target="llamafactory")
+    again = symconfig.replan(plain.plan, preference={"pairs": 64}).new.plan
+    assert (again.task, again.best.batch.global_, again.training.lr) == ("dpo", 128, 5e-7)
+
+
+def test_every_list_of_tasks_is_the_jobs() -> None:
+    tasks = description()["paths"]["/api/plan"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert tuple(tasks["properties"]["task"]["enum"]) == TASKS == get_args(get_type_hints(Job)["task"])[0].__args__
+    assert get_type_hints(symconfig.replan)["task"] == get_type_hints(symconfig.plan)["task"]
+    parser = argparse.ArgumentParser()
+    add_job(parser)
+    assert all(task in parser.format_help() for task in TASKS)
 
 
 def test_what_fits_nowhere_says_what_is_too_full() -> None:

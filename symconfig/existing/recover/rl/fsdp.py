@@ -16,6 +16,7 @@ from symconfig.existing.recover.run import Described, Run
 from symconfig.frameworks.behaviour import Switches, switched
 from symconfig.frameworks.fsdp.backend import TORCH_RELEASE
 from symconfig.frameworks.fsdp.behaviour import FSDP
+from symconfig.frameworks.programs import PROGRAMS
 from symconfig.graph.operator import LAYER
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Overlap, Recompute, Target
@@ -44,7 +45,7 @@ class Workers:
 
 def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
     """Return the run of a model on such workers."""
-    kernels: dict[str, Any] = {"loss": "fused"}  # flash-attn's (verl/utils/torch_functional.py)
+    kernels: dict[str, Any] = dict(PROGRAMS["verl-fsdp"].implementation)
     if workers.liger:
         kernels |= {"fused_norm": True, "fused_activation": True, "fused_rope": True}
     framework = switched(FSDP, cluster.gpu.architecture, Switches(implementation=kernels))

@@ -64,25 +64,23 @@ class Reader(Script):
         if rl is None:
             return self._tuned(model)
         packed = self._packed(rl, gpus)
-        actor = self._trained(model, packed.spread(rl, gpus // self._tp), packed.room, gpus)
+        actor = self._trained(model, packed.spread(rl, gpus // self._sharing), packed.room, gpus)
         step, critic = self._step(rl, actor, packed), None
         if rl.has_critic:
             own = self._model(self._critic)
             assert own is not None, "a name that is not known has raised"
             on = self._pools.get("critic", gpus)
-            critic = self._trained(own, packed.spread(rl, on // self._tp), packed.room, on)
+            critic = self._trained(own, packed.spread(rl, on // self._sharing), packed.room, on)
         return replace(actor, step=step, critic=critic, assumed=(*actor.assumed, *self.assumed, *self._left_out()))
 
     def _refused(self) -> Iterator[Problem]:
         """Yield what no prediction is made of."""
-        values, problem = self.values, self.problem
         if self._program not in (RAY, *_ALONE):
             what, need = "this program is not predicted", ", ".join((RAY, *_ALONE))
             yield Problem(what, self.reading.file, got=self._program, need=need)
-        if (values.whole("ds.ring_attn_size") or 1) > 1:
-            yield problem("ds.ring_attn_size", "ring attention over Transformers' modules is not predicted")
         if self._program == RAY and self._pools.get("ref", self._pools["actor"]) != self._pools["actor"]:
-            yield problem("ref.num_gpus_per_node", "a reference on more or fewer GPUs than the actor is not predicted")
+            what = "a reference on more or fewer GPUs than the actor is not predicted"
+            yield self.problem("ref.num_gpus_per_node", what)
 
     @property
     def _pools(self) -> dict[str, int]:
@@ -132,6 +130,15 @@ class Reader(Script):
     def _tp(self) -> int:
         return self.values.whole("ds.tensor_parallel_size") or 1
 
+    @property
+    def _ring(self) -> int:
+        return self.values.whole("ds.ring_attn_size") or 1
+
+    @property
+    def _sharing(self) -> int:
+        """Return the ranks that share a micro-batch."""
+        return self._tp * self._ring
+
     def _rl(self) -> Rl | None:
         values, served = self.values, self._pools.get("vllm", 0)
         prompts, samples = values.whole("rollout.batch_size"), values.whole("rollout.n_samples_per_prompt")
@@ -171,14 +178,14 @@ class Reader(Script):
 
     def _packed(self, rl: Rl, gpus: int) -> Packed:
         """Return the micro-batches of an update."""
-        return self._room("train", rl).within(rl, max(1, gpus // self._tp))
+        return self._room("train", rl).within(rl, max(1, gpus // self._sharing))
 
     def _room(self, phase: str, rl: Rl) -> Packed:
         """Return the micro-batches of a phase."""
         values = self.values
         if values.switch("train.dynamic_batch_enable"):
             tokens = values.whole(f"{phase}.max_tokens_per_gpu") or 1
-            return Packed(room=max(tokens * self._tp, rl.longest), length=rl.mean_tokens)
+            return Packed(room=max(tokens * self._sharing, rl.longest), length=rl.mean_tokens)
         sequences = values.whole(f"{phase}.micro_batch_size") or 1
         if values.switch("ds.packing_samples"):
             return Packed(room=together(rl, sequences), length=rl.mean_tokens, sequences=sequences)
@@ -204,6 +211,7 @@ class Reader(Script):
             "gradient_clipping": 1.0,
             "data_types": {"grad_accum_dtype": values.text("ds.grad_accum_dtype")},
             "tensor_parallel": {"autotp_size": tp},
+            "sequence_parallel_size": self._ring,
         }
         words = ["--attn_implementation", values.text("ds.attn_implementation") or "eager"]
         words += ["--gradient_checkpointing"] * values.switch("actor.gradient_checkpointing_enable")
@@ -219,7 +227,12 @@ class Reader(Script):
         # Logits are copied into fp32 (models/actor.py); what else a step has of them is in runs/rl/logits.py.
         how = (framework := run.configuration.framework).implementation
         how = replace(how, loss=replace(how.loss, kernel=LossKernel.WIDE_IN_PLACE))
-        return replace(run, configuration=replace(run.configuration, framework=replace(framework, implementation=how)))
+        framework = replace(framework, implementation=how)
+        # Keys of a few heads are gathered at a time, beside the attention to those before (ring_flash_attn's llama3).
+        options = replace(run.options, cp_comm="p2p" if self._ring > 1 else None)
+        return replace(
+            run, configuration=replace(run.configuration, framework=framework, cp_comm="p2p"), options=options
+        )
 
     @property
     def _streams(self) -> bool:
@@ -237,7 +250,7 @@ class Reader(Script):
         return Step(
             trainer=OPENRLHF,
             workers=DEEPSPEED,
-            rl=rl.model_copy(update={"tokens_per_gpu": room // degrees.tp}),
+            rl=rl.model_copy(update={"tokens_per_gpu": room // self._sharing}),
             fill=fill,
             critic_fill=fill,
             read=read,

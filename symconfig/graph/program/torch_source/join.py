@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from math import prod
 
 from symconfig.graph.operator import Use, Work
 from symconfig.graph.program.program import Operator, Program, Split
@@ -136,9 +135,7 @@ def _splits(parts: Sequence[Operator], loops: Iterable[str]) -> Iterable[Split]:
 
 def _bytes(program: Program, operands: Iterable[Use]) -> float:
     """Return the bytes of reading or writing each once."""
-    sizes, tensors = program.sizes, program.tensors
-    names = (operand.name for operand in operands)
-    return sum(prod(sizes[dim] for dim in tensors[name].dims) * tensors[name].element_bytes for name in names)
+    return sum(operand.tensor.bytes(program.sizes) for operand in operands)
 
 
 def _common(paths: Sequence[str]) -> str:

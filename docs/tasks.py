@@ -1,0 +1,97 @@
+"""What each target is for, into docs/targets.md and docs/rl.md: `python docs/tasks.py`.
+
+A cell is asked of the target itself, with a job of that task on a model that every target has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.descriptor.task import PLAIN, Task
+from symconfig.errors import SymconfigError
+from symconfig.render import targets
+from symconfig.render.target import Source
+from symconfig.runs.adapted import adapted
+from symconfig.runs.sayable import unsayable
+
+DOCS = Path(__file__).parent
+MODEL, CLUSTER = "llama3.1-8b", "h100"
+_LENGTHS = {"mean": 900, "max": 3072}
+SECTIONS: dict[Task, dict[str, Any]] = {
+    "lora": {"lora": {}},
+    "dpo": {"preference": {"pairs": 32}},
+    "rl": {"rl": {"prompts": 64, "samples": 8, "prompt_length": _LENGTHS, "response_length": _LENGTHS}},
+}
+
+
+def able(target: Source, task: Task, **more: Any) -> bool:
+    """Tell whether a target can be told a job of a task on the model."""
+    fields: dict[str, Any] = {"model": MODEL, "cluster": CLUSTER, "gpus": 8, "global_batch_size": 64, "task": task}
+    job = Job.model_validate(
+        fields | target.assumes | {"target": target.name} | SECTIONS.get(task, {}) | more, strict=False
+    )
+    try:
+        model, job = adapted(load_model(MODEL), job)
+        return not unsayable(model, load_cluster(CLUSTER), job, target)
+    except SymconfigError:
+        return False
+
+
+def table() -> str:
+    """Return the table of tasks by target, with what each target has of them."""
+    head = ("target", "planned for", *PLAIN, "dpo: losses", "rl: algorithms, engines")
+    return _table(head, (_row(name, target) for name, target in targets().items()))
+
+
+def _row(name: str, target: Source) -> list[str]:
+    plain = ["yes" if able(target, task) else "" for task in PLAIN]
+    said: dict[Task, str] = {"dpo": "", "rl": ""}
+    if target.compares and able(target, "dpo"):
+        said["dpo"] = ", ".join(target.compares.losses)
+    if target.learns:
+        said["rl"] = f"{', '.join(target.learns.algorithms)}; {', '.join(target.learns.engines)}"
+    cells = [cell and cell + "; adapters" * able(target, task, lora={}) for task, cell in said.items()]
+    return [name, target.assumes.get("backend", "megatron"), *plain, *cells]
+
+
+def steps() -> str:
+    """Return the table of what each target has of a step of reinforcement learning."""
+    head = ("target", "actor", "generates with", "placement", "away between phases", "reference", "algorithms")
+    rows = (
+        (
+            name,
+            target.assumes.get("backend", "megatron"),
+            ", ".join(learns.engines),
+            ", ".join(learns.placements),
+            "; ".join(" and ".join(each) or "nothing" for each in learns.away),
+            learns.reference,
+            ", ".join(learns.algorithms),
+        )
+        for name, target in targets().items()
+        if (learns := target.learns) is not None
+    )
+    return _table(head, rows)
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [list(head), *map(list, rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def put(page: str, name: str, text: str) -> str:
+    """Return the page with the table of this name, which stands between two comments."""
+    return re.sub(rf"(<!-- table of {name} -->\n).*?(<!-- end -->)", rf"\g<1>{text}\g<2>", page, flags=re.S)
+
+
+TABLES = {"targets.md": ("tasks", table), "rl.md": ("steps", steps)}
+
+if __name__ == "__main__":
+    for page, (name, made) in TABLES.items():
+        path = DOCS / page
+        path.write_text(put(path.read_text(encoding="utf-8"), name, made()), encoding="utf-8")

@@ -1,0 +1,148 @@
+"""Target ms-swift-deepspeed: the YAML of `swift pt`, `swift sft` and `swift rlhf`, with the DeepSpeed JSON.
+
+ms-swift trains with Transformers' Trainer there; LoRA and QLoRA, and pairs.
+
+Arguments are those of ms-swift 4.6.0 (`arguments/`), beside those of Trainer. Pairs are in one forward; the reference
+is a second model, sharded where ZeRO-3 shards the policy, and read between the policy's forward and its backward
+(`rlhf_trainers/dpo_trainer.py`). Beside adapters it is the model without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from symconfig.descriptor.task import PLAIN
+from symconfig.errors import Problem
+from symconfig.frameworks import counting
+from symconfig.frameworks.deepspeed.adapters import target_modules
+from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
+from symconfig.plans.plan import Plan
+from symconfig.render import deepspeed, deepspeed_launch, deepspeed_limits, learning, monitors, ms_swift, trainer
+from symconfig.render.files import File
+from symconfig.render.learning import Compares
+from symconfig.render.summary import predicted_for
+
+NAME = "ms-swift-deepspeed"
+DOES = "ms-swift's YAML for `swift pt`, `sft` and `rlhf` (DPO, ORPO, SimPO), the DeepSpeed JSON, launch.sh"
+ASSUMES = {"backend": "deepspeed"}
+COUNTS = counting.STEPS
+TASKS = PLAIN
+UNSAID = {**ms_swift.UNSAID, "manual_gc_interval": "ms-swift with a Trainer leaves garbage collection to Python"}
+DEEPSPEED = "ds_config_hf.json"
+# What `rlhf_type` is for each loss, where it is not dpo's.
+_TYPES = {"orpo": "orpo", "simpo": "simpo"}
+COMPARES = Compares(losses=("sigmoid", "hinge", "ipo", *_TYPES), batching=("padded", "padding_free"))
+TEMPLATES = {**ms_swift.TEMPLATES, "mistral": "llama", "mixtral": "llama"}
+_FLASH = "flash_attn"
+
+
+def variables(plan: Plan) -> dict[str, object]:
+    """Return what its templates see. Raises InfeasibleError for what ms-swift with DeepSpeed cannot run."""
+    pairs = () if plan.job.preference is None else COMPARES.untold(plan, NAME)
+    others = (*trainer.schedule_problems(plan), *trainer.load_problems(plan), *_problems(plan))
+    trainer.refuse(plan, *pairs, *trainer.program_problems(plan, "ms-swift"), *others)
+    return {
+        "framework": f"ms-swift {ms_swift.RELEASE} and DeepSpeed {DEEPSPEED_RELEASE}",
+        "release": ms_swift.RELEASE,
+        "command_name": "rlhf" if plan.job.preference else ms_swift.stage(plan),
+        "sections": sections(plan),
+        "last_checkpoint": None,
+        "variables": (*deepspeed_launch.environment_variables(plan), *monitors.trainer_variables(plan)),
+        "notes": (*learning.notes(plan), *deepspeed_launch.notes(plan), *_notes(plan)),
+        "predicted_for": predicted_for(plan, "deepspeed"),
+    }
+
+
+def texts(plan: Plan) -> Iterator[File]:
+    """Yield the DeepSpeed JSON."""
+    yield trainer.json_file(DEEPSPEED, deepspeed.config_auto(plan))
+
+
+def sections(plan: Plan) -> dict[str, dict[str, Any]]:
+    """Return the YAML by what it is about. launch.sh names the DeepSpeed JSON, by a path of its own."""
+    arguments = trainer.arguments(plan, DEEPSPEED)
+    del arguments["deepspeed"]
+    return {
+        "MODEL": {
+            "model": trainer.named(plan),
+            "use_hf": True,
+            "model_type": plan.model.model_type,
+            "template": _template(plan),
+            "torch_dtype": learning.dtype(plan),
+            "attn_impl": _FLASH if _in_one_row(plan) else deepspeed_launch.attention(plan),
+            **_adapter(plan),
+        },
+        "DATA": {
+            "max_length": plan.best.batch.seq_length,
+            "packing": _packs(plan),
+            "padding_free": _in_one_row(plan),
+            "split_dataset_ratio": plan.training.held_out if plan.training.eval_iters else 0.0,
+            **({"dataset": list(plan.training.data_path)} if plan.training.data_path else {}),
+        },
+        **({} if plan.job.preference is None else {"PREFERENCE": _pairs(plan)}),
+        "TRAINING": {**arguments, "add_version": False},
+    }
+
+
+def _pairs(plan: Plan) -> dict[str, Any]:
+    asked = learning.pairs(plan)
+    kind = _TYPES.get(asked.loss, "dpo")
+    return {"rlhf_type": kind, **({"loss_type": asked.loss} if kind == "dpo" else {}), "beta": asked.beta}
+
+
+def _packs(plan: Plan) -> bool:
+    """Tell whether sequences fill those of the plan: in pre-training they do, as the plan counts them."""
+    lengths = plan.job.sequences
+    return ms_swift.stage(plan) == "pt" or (lengths is not None and lengths.batching == "packed")
+
+
+def _in_one_row(plan: Plan) -> bool:
+    """Tell whether the sequences of a micro-batch stand one after the other, each attending within itself."""
+    lengths = plan.job.sequences
+    return _packs(plan) or (lengths is not None and lengths.batching == "padding_free")
+
+
+def _template(plan: Plan) -> str:
+    """Return the chat template of the model's family."""
+    llama3 = plan.model.model_type == "llama" and plan.model.vocab_size == ms_swift.LLAMA3_VOCABULARY
+    return ms_swift.LLAMA3_TEMPLATE if llama3 else TEMPLATES.get(plan.model.model_type, "")
+
+
+def _adapter(plan: Plan) -> dict[str, Any]:
+    lora = plan.model.adapter
+    if lora is None:
+        return {"tuner_type": "full"}
+    quantised = {"quant_method": "bnb", "quant_bits": 4, "bnb_4bit_quant_type": "nf4"}
+    return {
+        "tuner_type": "lora",
+        "lora_rank": lora.r,
+        "lora_alpha": int(lora.lora_alpha),
+        "lora_dropout": lora.lora_dropout,
+        "target_modules": list(target_modules(plan.model)),
+        **({**quantised, "bnb_4bit_use_double_quant": True} if lora.method == "qlora" else {}),
+    }
+
+
+def _notes(plan: Plan) -> Iterator[str]:
+    if ms_swift.stage(plan) == "pt":
+        yield "Training starts from the published weights: ms-swift has no random ones"
+    else:
+        yield from trainer.padded(plan, "max_length")
+
+
+def _problems(plan: Plan) -> Iterator[Problem]:
+    model = plan.model
+    if model.vision is not None or model.model_type not in TEMPLATES:
+        what, need = "ms-swift is written for other families of models", " or ".join(TEMPLATES)
+        yield Problem(what, field="model_type", got=model.model_type, need=need)
+    if plan.job.preference is not None and plan.job.preference.loss in _TYPES and _in_one_row(plan):
+        what, need = "ms-swift pads the pairs of losses without a reference", "padded"
+        yield Problem(what, field="sequences.batching", got="padding_free", need=need)
+    if _in_one_row(plan) and deepspeed_launch.attention(plan) == "eager":
+        what = "ms-swift puts sequences into one row for flash attention alone"
+        yield Problem(what, field="attention", got="eager", hint="--target llamafactory")
+    if plan.training.loads_its_own:
+        what, need = "ms-swift goes on from one checkpoint, which is named", "FOLDER/checkpoint-STEP"
+        yield Problem(what, field="training.load", got=plan.training.load, need=need)
+    yield from deepspeed_limits.data_problems(plan, "ms-swift")
