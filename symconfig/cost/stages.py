@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost import either, orthogonal
-from symconfig.cost.blocks import KEPT, TRANSIENT
+from symconfig.cost.blocks import KEPT, PASSES, TRANSIENT
 from symconfig.cost.framework import Bytes, Framework
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
@@ -22,18 +22,8 @@ from symconfig.graph.operator import Place
 from symconfig.graph.sharding import Sharding
 from symconfig.plans.choices import ZeroStage
 
-_WIDEST = ("vocabulary", "widest", "widest_vector", "widest_expert")
-_PASSES = (
-    "forward",
-    "backward",
-    "forward_comm",
-    "backward_comm",
-    "again",
-    "away",
-    "kept",
-    "transient",
-    "ends",
-)  # of `Stages`
+_WIDEST = {"widest_table": "vocabulary"} | {name: name for name in ("widest", "widest_vector", "widest_expert")}
+_PASSES = (*PASSES, "ends")  # of `Stages`
 GRADIENT_BUFFER_BYTES = 2.0  # an element of Transformer Engine's buffers, in the weight's own bf16
 
 
@@ -212,37 +202,19 @@ def stages(table: Table, pipelines: Pipelines, points: NDArray[np.intp], tied: b
     vocabulary += more * (of["vocabulary"] + of["frozen_vocabulary"])[look_up]
     has = counts > 0
     block = of["dense"] + of["expert"] + of["frozen"] + of["frozen_expert"]
-    widest_table, matrix, vector, of_experts = _widest(weights, has)
-    forward, backward, forward_comm, backward_comm, repeated, away = sums
-    dense, expert, frozen, quantised, frozen_expert = held
     return Stages(
-        forward=forward,
-        backward=backward,
-        forward_comm=forward_comm,
-        backward_comm=backward_comm,
-        again=repeated,
-        away=away,
+        **dict(zip(PASSES, sums, strict=False)),
         kept=kept,
         transient=_working(table, pipelines, points, passes[TRANSIENT], of),
         ends=ends,
-        dense=dense,
-        expert=expert,
-        frozen=frozen,
-        quantised=quantised,
-        frozen_expert=frozen_expert,
+        **dict(zip(WEIGHTS, held, strict=False)),
         vocabulary=vocabulary,
-        whole=summed(counts, of["whole"]),
-        matrices=summed(counts, of["matrices"]),
         largest=_most(has, block),
-        vectors=summed(counts, of["vectors"]),
-        widest_table=widest_table,
-        widest=matrix,
-        widest_vector=vector,
-        widest_expert=of_experts,
+        **_widest(weights, has),
         registered=_most(has, of["registered"]),
         copied=of["vocabulary"][look_up] * (tied or Place.FURTHER in places),
         hidden=summed(counts, table.hidden[..., points].sum(axis=0)),
-        **{name: summed(counts, of[name]) for name in orthogonal.SUMMED},
+        **{name: summed(counts, of[name]) for name in ("whole", "matrices", "vectors", *orthogonal.SUMMED)},
         **{name: _most(has, of[name]) for name in orthogonal.LARGEST},
         chunks=np.broadcast_to(pipelines.vpp, points.shape),
         boundary=table.boundary[points],
@@ -299,14 +271,12 @@ def _at_once(table: Table, together: int, points: NDArray[np.intp], transient: A
     return result
 
 
-def _widest(weights: Array, has: NDArray[np.bool_]) -> Array:
-    """Return the elements of the largest parameters of each stage, 0 where no gradient is kept whole: [_WIDEST,
-    s, n].
-    """
-    rows = weights[[WEIGHTS.index(name) for name in _WIDEST]]
-    if not rows[_WIDEST.index("widest")].any():
-        return np.zeros((len(_WIDEST), len(has), rows.shape[-1]))
-    return _most(has, rows[:, None])
+def _widest(weights: Array, has: NDArray[np.bool_]) -> dict[str, Array]:
+    """Return the elements of the largest parameters of each stage, [s, n] each; 0 where no gradient is kept whole."""
+    rows = weights[[WEIGHTS.index(name) for name in _WIDEST.values()]]
+    some = rows[list(_WIDEST).index("widest")].any()
+    most = _most(has, rows[:, None]) if some else np.zeros((len(rows), len(has), rows.shape[-1]))
+    return dict(zip(_WIDEST, most, strict=True))
 
 
 def _look_ups(places: Sequence[Place], counts: Array, tied: bool) -> Array:

@@ -89,6 +89,7 @@ class Sharding:
     instances: bool = False
 
     @staticmethod
+    @cache
     def of(stage: int, *, whole_gradients: bool, over_tensor: bool, instances: bool) -> Sharding:
         """Return what a stage of ZeRO means."""
         weight, gradient, state = (stage >= least for least in (3, 2, 1))

@@ -23,7 +23,7 @@ from symconfig.render.summary import predicted_for
 from symconfig.render.weights import fine_tuned
 
 NAME = "llamafactory"
-DOES = "LLaMA-Factory's YAML for pre-training, fine-tuning, LoRA and QLoRA, the DeepSpeed JSON, launch.sh"
+DOES = "LLaMA-Factory's YAML for pre-training, fine-tuning, pairs, LoRA and QLoRA, the DeepSpeed JSON, launch.sh"
 ASSUMES = {"backend": "deepspeed"}
 COUNTS = counting.STEPS
 TASKS = PLAIN

@@ -163,7 +163,7 @@ def test_an_assumed_file_changes_nothing_and_the_figures_say_so() -> None:
     done = audit(SCRIPTS / "accelerate_sft.sh", "h100", assume_harmless=[".env"], plan=False)
     assert done.judged is not None
     assert done.judged.plan.best.batch.micro == 2
-    assert "Assuming that source .env (line 3) sets nothing of SIZE, DATASET, RUN_NAME." in report.assumed(done)
+    assert "Assuming that source .env (line 3) sets nothing of SIZE, DATASET, RUN_NAME." in str(report.blocks(done))
     (said,) = json.loads(json.dumps(to_dict(done)))["assumptions"]
     assert (said["line"], said["what"], said["asked"]) == (3, "source .env", True)
 
