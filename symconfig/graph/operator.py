@@ -233,8 +233,8 @@ class Nest:
 
     @property
     def channels_of(self) -> tuple[str, str]:
-        """Return the dims of the channels of an attention's q k', and of its p v."""
-        return self.inputs[0].tensor.dims[-1], self.inputs[2].tensor.dims[-1]
+        """Return the loops of the channels of an attention's q k', and of its p v."""
+        return self.inputs[0].loops[-1], self.inputs[2].loops[-1]
 
 
 KEYS_OF_ALL = "keys_full"  # keys of a query without any window
