@@ -1,8 +1,8 @@
 """slime's own parse_args on the words of train.sh: its arguments, Megatron-LM's parser and checks, SGLang's server's.
 
 slime is on no index: SLIME_PATH names a checkout of v0.3.1. Megatron-LM's parser is the one of `make megatron-source`.
-Stood in for: what SGLang imports and a CPU has not, and the model's folder, whose config.json is written from the plan
-and held by slime against Megatron-LM's arguments.
+Stood in for: what SGLang imports and a CPU has not; a helper of Megatron-LM's tokenizers, which 0.19 has moved; and the
+model's folder, whose config.json is written from the plan and held by slime against Megatron-LM's arguments.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -83,12 +84,26 @@ def _prepare() -> Any:
         raise ValueError(f"needs SLIME_PATH=FOLDER, a checkout of slime v0.3.1, and {megatron_source.COMMAND}")
     megatron_shims.install(source.root)
     megatron_shims.claim_gpu((9, 0), 80 * 10**9, 132)
+    _as_older()
     sys.meta_path.append(Finder())
     sys.path.insert(0, str(root))
     from slime.utils import arguments
 
     megatron_shims.claim_transformer_engine("2.13.0")
     return arguments
+
+
+def _as_older() -> None:
+    """Give slime the padding of a vocabulary where it looks for it: Megatron-LM 0.19 has moved it."""
+    from megatron.training import vocab_utils
+
+    def padded(size: int, args: Any) -> int:
+        sizes = (args.make_vocab_size_divisible_by, args.tensor_model_parallel_size)
+        return int(vocab_utils.calculate_padded_vocab_size(size, *sizes, logging_enabled=False))
+
+    package, module = (ModuleType(f"megatron.training.tokenizer{name}") for name in ("", ".tokenizer"))
+    vars(module)["_vocab_size_with_padding"] = padded
+    sys.modules |= {each.__name__: each for each in (package, module)}
 
 
 def accept(folder: Path) -> Values:
