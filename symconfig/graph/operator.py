@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 from math import prod
@@ -160,18 +160,14 @@ class Use:
 
     tensor: Tensor
     along: tuple[str, ...] | None = None
+    loops: tuple[str, ...] = field(init=False, compare=False, repr=False)
+    name: str = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.along == self.tensor.dims:
             object.__setattr__(self, "along", None)
-
-    @property
-    def loops(self) -> tuple[str, ...]:
-        return self.tensor.dims if self.along is None else self.along
-
-    @property
-    def name(self) -> str:
-        return self.tensor.name
+        object.__setattr__(self, "loops", self.tensor.dims if self.along is None else self.along)
+        object.__setattr__(self, "name", self.tensor.name)
 
     @property
     def gradient(self) -> bool:
@@ -237,8 +233,8 @@ class Nest:
 
     @property
     def channels_of(self) -> tuple[str, str]:
-        """Return the dims of the channels of an attention's q k', and of its p v."""
-        return self.inputs[0].tensor.dims[-1], self.inputs[2].tensor.dims[-1]
+        """Return the loops of the channels of an attention's q k', and of its p v."""
+        return self.inputs[0].loops[-1], self.inputs[2].loops[-1]
 
 
 KEYS_OF_ALL = "keys_full"  # keys of a query without any window

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from symconfig.descriptor.job import Packing
 from symconfig.descriptor.model import ModelDescriptor
@@ -195,7 +195,7 @@ class _Unrolled:
         for local, tensor in like.tensors.items():
             name = names[local]
             if name not in self.tensors:
-                self.tensors[name] = replace(tensor, name=name)
+                self.tensors[name] = Tensor(name, tensor.dims, tensor.element, tensor.gradient)
         for local, (weight, part) in like.weights.items():
             names[local] = self._parameter(weight, owner if weight.shared else prefix, part)
         self.placed.append(_Placed((kind, flows), prefix, len(self.operators), names))
