@@ -83,9 +83,9 @@ class PartitionResult:
 
     def clock_of(self, one: Expressed) -> Clock:
         """Count a step of what a framework can be told, in the same way."""
-        training = one.told.training
+        training = one.by.training
         case = Case(net_of(self.asked.source.programs, training.turns), training)
-        return self._clocked(case, one.told.rows.tolist())
+        return self._clocked(case, one.by.rows.tolist())
 
     def _clocked(self, case: Case, rows: Sequence[Sequence[int]]) -> Clock:
         timed = replace(self.found.ask, objective=Objective.TIME)
@@ -105,7 +105,7 @@ class PartitionResult:
     @property
     def untold(self) -> Mapping[str, str]:
         """Return the reason of each framework that cannot express any strategy, where one reason is enough."""
-        known, step = {one.told.framework for one in self.expressed}, self._step(self.found.costs.training)
+        known, step = {one.by.framework for one in self.expressed}, self._step(self.found.costs.training)
         plain = [way for way, _ in dense(self.found.axes) if not way.sequence_parallel and way.cp_comm == "p2p"]
         missing = [framework for framework in Framework if framework not in known]
         pins = " and ".join(pin.text for pin in self.found.ask.pins)
@@ -149,11 +149,11 @@ class PartitionResult:
         if not self.expressed:
             what = "neither Megatron-LM nor DeepSpeed can be told any split of this over these GPUs"
             raise InputError(Problem(what, got=self.projection.refused or self.asked.source.name))
-        return min(self.expressed, key=lambda one: (not one.exact, not one.told.fits))
+        return min(self.expressed, key=lambda one: (not one.exact, not one.by.fits))
 
     def pins(self, one: Expressed | None = None) -> dict[str, str]:
         """Return the pins that make the planner choose these degrees; by default those of `chosen`."""
-        degrees = (one or self.chosen).told
+        degrees = (one or self.chosen).by
         return pins(degrees.way, (self.asked.source.batch or 1) // degrees.training.turns, degrees.framework.value)
 
     def plan(self, one: Expressed | None = None, **options: Any) -> PlanResult:
@@ -165,7 +165,7 @@ class PartitionResult:
         job, given = self.asked, self.asked.source.model
         if given is None:
             raise InputError(Problem("only a model can be planned", got=job.source.name, need=PLANNED))
-        degrees = (one or self.chosen).told
+        degrees = (one or self.chosen).by
         assert job.source.batch is not None
         chosen = self.pins(one) | {"recompute": "full" if degrees.training.keep is Keep.BORDERS else "none"}
         wanted: dict[str, Any] = {

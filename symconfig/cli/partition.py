@@ -127,7 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
         refuse(problems, arguments, ("explain", "baselines", "placements", "train"), what, need="no --stages")
 
     def placed(problem: Problem) -> Problem:
-        """With the line of the file that says it, else as an option."""
+        """Give a problem the line of the file that says it, else the name of an option."""
         if document is not None and problem.field not in words:
             known = replace(problem, field="pins") if problem.field == "pin" else problem
             if known.field in document.data:
@@ -244,7 +244,7 @@ def _written(result: PartitionResult, out: Path, report: Contents, force: bool) 
         try:
             plan = result.plan()
         except (InfeasibleError, InputError) as error:
-            why = f"the planner does not take {result.chosen.told.framework.label}'s degrees: {error.problems[0]}"
+            why = f"the planner does not take {result.chosen.by.framework.label}'s degrees: {error.problems[0]}"
             report = replace(report, notes=(*report.notes, why))
     _cleared(out)
     out.mkdir(parents=True, exist_ok=True)
@@ -284,8 +284,8 @@ def _planned(report: Contents, result: PartitionResult, plan: PlanResult) -> Con
     )
     what = "this partition" if chosen.exact else "not this partition but the cheapest that it can be told"
     text = (
-        f"plan/ is for {chosen.told.framework.label} and {what}: {words(chosen.told.way)}; the planner predicts "
+        f"plan/ is for {chosen.by.framework.label} and {what}: {words(chosen.by.way)}; the planner predicts "
         f"{best.step_s:.4g} s a step and {gib(best.peak_bytes)} GiB"
     )
-    text += f", the clock here {result.clock_of(chosen).step_s:.4g} s and the sums {gib(chosen.told.memory)} GiB"
+    text += f", the clock here {result.clock_of(chosen).step_s:.4g} s and the sums {gib(chosen.by.memory)} GiB"
     return replace(report, tellings=tellings, notes=(*report.notes, text))

@@ -82,13 +82,13 @@ def beside_another(
     """
     among = inside_experts(block)
 
-    def beside(c: Collective) -> Array:
+    def meanwhile(c: Collective) -> Array:
         """Return the work of the other microbatch that has its turn at the same time."""
         ahead, inside = c.phase is Phase.FORWARD, c.leg is not Leg.BACK
         turn = (key for key in work if (key[0] in among) is inside and (key[1] is Phase.FORWARD) is not ahead)
         return sum((work[key] for key in turn), np.zeros_like(seconds[0]))
 
     return tuple(
-        compiled.chunked_s(t, beside(c), hide, UNITS_TAKEN) if is_dispatch(c) else t
+        compiled.chunked_s(t, meanwhile(c), hide, UNITS_TAKEN) if is_dispatch(c) else t
         for c, t in zip(block.collectives, seconds, strict=True)
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from symconfig.descriptor.model import LayerKind, ModelDescriptor
-from symconfig.descriptor.model import Mixer as Said
+from symconfig.descriptor.model import Mixer as Declared
 from symconfig.errors import InputError, Problem
 from symconfig.graph import blocks, dims
 from symconfig.graph.blocks.context import Context
@@ -41,7 +41,7 @@ class Mixer:
     pieces: tuple[str, ...] = ()
     exchanged_pieces: tuple[str, ...] = ()
     norm_apart: bool = False
-    check: Callable[[Said], Sequence[str]] = lambda mixer: ()
+    check: Callable[[Declared], Sequence[str]] = lambda mixer: ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

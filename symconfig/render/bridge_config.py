@@ -228,4 +228,4 @@ def _hydra(value: Any) -> str:
     if value.replace("_", "").isalnum() and not value[0].isdigit() and value not in ("null", "true", "false"):
         return value
     # Backslashes are doubled before a quote, and only there (hydra-core 1.3.2, OverrideLexer.g4: QUOTED_VALUE).
-    return "'" + re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + found[2].replace("'", "\\'"), value) + "'"
+    return "'" + re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + match[2].replace("'", "\\'"), value) + "'"

@@ -121,8 +121,8 @@ def guarded(module: ModuleType, inner: Callable[..., Mapping[str, object]]) -> C
 
 def refuse(plan: Plan, kind: Learns | Compares, name: str, others: Iterable[Problem]) -> None:
     """Raise InfeasibleError with what of a step the program `name` cannot be told, and with `others`."""
-    if found := (*kind.untold(plan, name), *others):
-        raise InfeasibleError(found)
+    if problems := (*kind.untold(plan, name), *others):
+        raise InfeasibleError(problems)
 
 
 def of_samples(plan: Plan, what: str) -> Iterator[Problem]:
@@ -199,10 +199,10 @@ def of_megatron(plan: Plan, name: str) -> Iterator[Problem]:
 
 def options(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return a line for each option that has a value: its name with its values; a switch that is on has none."""
-    said = {f"--{name}": value for name, value in values.items() if value is not None and value is not False}
+    given = {f"--{name}": value for name, value in values.items() if value is not None and value is not False}
     return [
         (name, *(map(word, value) if isinstance(value, tuple) else () if value is True else (word(value),)))
-        for name, value in said.items()
+        for name, value in given.items()
     ]
 
 

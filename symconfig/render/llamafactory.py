@@ -131,8 +131,8 @@ def stage(plan: Plan) -> str:
 
 def _preference(plan: Plan) -> dict[str, Any]:
     """Return the loss over pairs. Its reference is the model itself, without adapters where there are some."""
-    told = plan.job.preference
-    return {} if told is None else {"pref_loss": told.loss, "pref_beta": told.beta}
+    preference = plan.job.preference
+    return {} if preference is None else {"pref_loss": preference.loss, "pref_beta": preference.beta}
 
 
 def template(model: ModelDescriptor) -> str | None:

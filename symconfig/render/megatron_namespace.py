@@ -17,13 +17,13 @@ def namespace(table: FlagTable, groups: Iterable[Group]) -> dict[str, Any]:
     """
     # Of several options of a destination, argparse takes the default of the one that is spelled like it.
     order = sorted(table.flags.values(), key=lambda flag: flag.name == "--" + flag.dest.replace("_", "-"))
-    found = {flag.dest: _default(flag) for flag in order}
+    arguments = {flag.dest: _default(flag) for flag in order}
     for group in groups:
         for first, *values in group.options:
             name, joined, value = first.partition("=")
             flag = table.flags[name]
-            found[flag.dest] = _given(flag, [value] if joined else values)
-    return found
+            arguments[flag.dest] = _given(flag, [value] if joined else values)
+    return arguments
 
 
 def _default(flag: Flag) -> Any:

@@ -41,7 +41,7 @@ _WORDS = ("true", "false", "null", "~")  # would not stay the texts that they ar
 
 def variables(plan: Plan) -> dict[str, object]:
     """Return what its templates see. Raises InfeasibleError with every value that the file cannot say, InputError."""
-    found = megatron.variables(plan)
+    seen = megatron.variables(plan)
     table = flags.flags(megatron.version(plan))
     problems: list[Problem] = []
     sections: list[tuple[str, Mapping[str, str | bool]]] = []
@@ -59,7 +59,7 @@ def variables(plan: Plan) -> dict[str, object]:
         raise InfeasibleError(problems)
     exported = environment.variables(plan, table.version) or (AT_LEAST_ONE,)
     return {
-        **found,
+        **seen,
         "variables": (),
         "environment": exported,
         "sections": sections,

@@ -123,7 +123,7 @@ def sections(plan: Plan) -> dict[str, Values]:
     for group in groups:
         words: Values = {}
         for option in group.options:
-            words |= _said(option, values, extra)
+            words |= _arguments(option, values, extra)
         if words:
             heading = group.name.removesuffix("_ARGS")
             arguments[heading] = {**arguments.get(heading, {}), **words}
@@ -136,12 +136,12 @@ def sections(plan: Plan) -> dict[str, Values]:
     return arguments
 
 
-def _said(option: Sequence[str], values: Values, extra: Values) -> Values:
+def _arguments(option: Sequence[str], values: Values, extra: Values) -> Values:
     """Return the arguments for one option; into `extra` what has none of its own. `values`: by option."""
     name = option[0].partition("=")[0]
     spelled = name.lstrip("-").replace("-", "_")
-    if tuple(option) in table.SAID:
-        return dict(table.SAID[tuple(option)])
+    if tuple(option) in table.SPELLED:
+        return dict(table.SPELLED[tuple(option)])
     if name in table.PASSED_ON:
         extra[spelled] = values[name]
     if name == "--load":
@@ -153,8 +153,8 @@ def _said(option: Sequence[str], values: Values, extra: Values) -> Values:
 
 def goes_on(plan: Plan, words: Sequence[str]) -> str | None:
     """Say how a run goes on; a checkpoint of adapters is loaded as such."""
-    said = _GOES_ON(plan, words)
-    return said and said.replace("--mcore_model", f"--{loaded_as(plan)}")
+    sentence = _GOES_ON(plan, words)
+    return sentence and sentence.replace("--mcore_model", f"--{loaded_as(plan)}")
 
 
 def loaded_as(plan: Plan) -> str:
@@ -257,7 +257,7 @@ def _refusals(groups: Sequence[Group]) -> Iterator[Problem]:
     for option in (option for group in groups for option in group.options):
         name = option[0].partition("=")[0]
         field, why, pins = table.REFUSED.get(name, (name, "it has no such argument", ()))
-        if tuple(option) not in table.SAID and (name in table.REFUSED or name not in known):
+        if tuple(option) not in table.SPELLED and (name in table.REFUSED or name not in known):
             yield _refused(field, why, " ".join(option), pins=pins)
 
 

@@ -86,9 +86,9 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
 
 
 def _pairs(plan: Plan) -> dict[str, Any]:
-    asked = learning.pairs(plan)
-    kind = _TYPES.get(asked.loss, "dpo")
-    return {"rlhf_type": kind, **({"loss_type": asked.loss} if kind == "dpo" else {}), "beta": asked.beta}
+    preference = learning.pairs(plan)
+    kind = _TYPES.get(preference.loss, "dpo")
+    return {"rlhf_type": kind, **({"loss_type": preference.loss} if kind == "dpo" else {}), "beta": preference.beta}
 
 
 def _packs(plan: Plan) -> bool:

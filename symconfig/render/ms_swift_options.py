@@ -92,7 +92,7 @@ RENAMED = {
     "--manual-gc-interval": "manual_gc_steps",
 }
 # Of options without a value: what is said instead.
-SAID: dict[tuple[str, ...], dict[str, bool]] = {
+SPELLED: dict[tuple[str, ...], dict[str, bool]] = {
     ("--no-overlap-p2p-communication",): {"overlap_p2p_comm": False},
     ("--no-gradient-accumulation-fusion",): {"gradient_accumulation_fusion": False},
 }

@@ -49,31 +49,31 @@ def variables(plan: Plan) -> dict[str, object]:
 
 def sections(plan: Plan, trained: Any) -> dict[str, dict[str, Any]]:
     """Return the arguments by groups. trained: those of the update alone."""
-    found = {name: dict(values) for name, values in trained.items()}
+    groups = {name: dict(values) for name, values in trained.items()}
     of_pairs, lengths = plan.job.preference is not None, plan.job.sequences
-    for values in found.values():
+    for values in groups.values():
         for name in ("micro_batch_size", "global_batch_size") if of_pairs else ():
             if name in values:
                 values[name] //= learning.per_example(plan)
         if values.pop("packing", None):
             values["padding_free"] = not of_pairs or (lengths is not None and lengths.batching == "padding_free")
-    return found | _pairs(plan) if of_pairs else _step(plan, found)
+    return groups | _pairs(plan) if of_pairs else _step(plan, groups)
 
 
 def _pairs(plan: Plan) -> dict[str, dict[str, Any]]:
     """Return what training on pairs is told."""
-    asked = learning.pairs(plan)
-    return {"PREFERENCE": {"rlhf_type": "dpo", "loss_type": asked.loss, "beta": asked.beta}}
+    preference = learning.pairs(plan)
+    return {"PREFERENCE": {"rlhf_type": "dpo", "loss_type": preference.loss, "beta": preference.beta}}
 
 
-def _step(plan: Plan, found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def _step(plan: Plan, groups: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return what a step of reinforcement learning is told, with what of the update is in `found`."""
     rl, step = learning.section(plan), plan.rl[0] if plan.rl else None
-    for values in found.values():
+    for values in groups.values():
         if "max_length" in values:
             values["max_length"] = rl.prompt_length.max
     away = step.away if step else ()
-    found["GRPO"] = {
+    groups["GRPO"] = {
         "rlhf_type": "grpo",
         **_ALGORITHMS[rl.algorithm],
         "beta": 0.001 if rl.reference else 0.0,
@@ -83,7 +83,7 @@ def _step(plan: Plan, found: dict[str, dict[str, Any]]) -> dict[str, dict[str, A
         "max_completion_length": rl.response_length.max,
         "temperature": 1.0,
     }
-    found["ROLLOUT"] = {
+    groups["ROLLOUT"] = {
         "use_vllm": True,
         "vllm_mode": "colocate",
         "vllm_max_model_len": rl.longest,
@@ -93,11 +93,11 @@ def _step(plan: Plan, found: dict[str, dict[str, Any]]) -> dict[str, dict[str, A
         "offload_optimizer": learning.STATES in away,
     }
     if step is not None:
-        found["ROLLOUT"] |= {
+        groups["ROLLOUT"] |= {
             "vllm_tensor_parallel_size": step.rollout_tp,
             "vllm_gpu_memory_utilization": step.memory_share,
         }
-    return found
+    return groups
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:

@@ -79,10 +79,10 @@ Section = dict[str, Any]
 def variables(plan: Plan) -> dict[str, object]:
     """Return what its templates see. Raises InfeasibleError for what NeMo-RL cannot be told."""
     learning.refuse(plan, LEARNS, NAME, _problems(plan))
-    return told(plan, _megatron(plan))
+    return shown(plan, _megatron(plan))
 
 
-def told(plan: Plan, workers: Section) -> dict[str, object]:
+def shown(plan: Plan, workers: Section) -> dict[str, object]:
     """Return what the templates see. workers: their part of the section `policy`."""
     return {
         "framework": f"NeMo-RL {RELEASE}",

@@ -27,7 +27,7 @@ _STYLES = ("constant", "cosine")
 def variables(plan: Plan) -> dict[str, object]:
     """Return what its templates see. Raises InfeasibleError for what NeMo-RL cannot be told."""
     learning.refuse(plan, LEARNS, NAME, _problems(plan))
-    return nemo_rl.told(plan, _dtensor(plan))
+    return nemo_rl.shown(plan, _dtensor(plan))
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:

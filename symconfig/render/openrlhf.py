@@ -176,12 +176,12 @@ def _step(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _pairs(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield what training on pairs is told."""
-    asked, batch, lora = learning.pairs(plan), plan.best.batch, plan.model.adapter
+    preference, batch, lora = learning.pairs(plan), plan.best.batch, plan.model.adapter
     yield (
         "PAIRS",
         {
-            "model.beta": asked.beta,
-            "model.ipo_enable": asked.loss == "ipo",
+            "model.beta": preference.beta,
+            "model.ipo_enable": preference.loss == "ipo",
             "data.max_len": batch.seq_length,
             "train.batch_size": batch.global_ // learning.per_example(plan),
             "train.micro_batch_size": batch.micro // learning.per_example(plan),
@@ -245,12 +245,12 @@ def _deepspeed(plan: Plan) -> dict[str, Any]:
 
 def _engine(plan: Plan) -> dict[str, Any]:
     colocated, step = learning.section(plan).placement == "colocated", plan.rl[0] if plan.rl else None
-    found: dict[str, Any] = {"train.colocate_all": True, "train.async_enable": not colocated}
+    engine: dict[str, Any] = {"train.colocate_all": True, "train.async_enable": not colocated}
     if step is not None:
-        found |= {
+        engine |= {
             "vllm.num_engines": step.rollout_gpus // step.rollout_tp,
             "vllm.tensor_parallel_size": step.rollout_tp,
             "vllm.gpu_memory_utilization": step.memory_share,
             "vllm.enable_sleep": colocated,
         }
-    return found
+    return engine

@@ -30,11 +30,11 @@ def alone(out: Path) -> Iterator[None]:
     held = os.open(out.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
-        _settle(out)
+        _finish(out)
         try:
             yield
         finally:
-            _settle(out)  # of an interrupt
+            _finish(out)  # of an interrupt
     finally:
         os.close(held)
 
@@ -68,7 +68,7 @@ def _prefix(out: Path) -> str:
     return f".{out.name}.symconfig-"
 
 
-def _settle(out: Path) -> None:
+def _finish(out: Path) -> None:
     """End or undo what earlier writers left beside `out`."""
     for left in sorted(out.parent.glob(f"{_prefix(out).replace('[', '[[]')}*")):
         kind, _, number = left.name.removeprefix(_prefix(out)).partition(".")

@@ -13,7 +13,7 @@ from symconfig.errors import InputError, Problem
 
 ENVIRONMENT = "env."  # env.NAME=VALUE: a variable that launch.sh then finds on every node, with any launcher
 # What a launcher tells launch.sh of the nodes and of the process, or launch.sh the processes: no setting may differ.
-TOLD = frozenset(
+LAUNCHER_VARIABLES = frozenset(
     {"NNODES", "GPUS_PER_NODE", "NODE_RANK", "MASTER_ADDR", "PER_RANK", "RANK", "LOCAL_RANK", "WORLD_SIZE"}
 )
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -75,7 +75,7 @@ def choose(settings: Sequence[Setting], name: str, given: Mapping[str, str]) -> 
             variable = key.removeprefix(ENVIRONMENT)
             if not _VARIABLE.fullmatch(variable):
                 problems.append(Problem("is no name of a variable", field=field, need="env.NAME"))
-            elif variable in TOLD:
+            elif variable in LAUNCHER_VARIABLES:
                 problems.append(
                     Problem(
                         "is what the launcher itself tells launch.sh, by the plan and the node",

@@ -195,12 +195,12 @@ def _losses(plan: Plan) -> dict[str, object]:
 
 def _engine(plan: Plan, step: PlannedRl | None) -> dict[str, object]:
     rl, most = learning.section(plan), learning.section(plan).rollout.max_num_seqs
-    found: dict[str, object] = {
+    arguments: dict[str, object] = {
         "colocate": rl.placement == "colocated",
         "num-gpus-per-node": plan.cluster.gpus_per_node,
     }
     if step is not None:
-        found |= {
+        arguments |= {
             "no-offload-train": rl.placement == "colocated" and not step.away,
             "rollout-num-gpus": step.rollout_gpus if rl.placement == "split" else None,
             "rollout-num-gpus-per-engine": step.rollout_tp,
@@ -208,7 +208,7 @@ def _engine(plan: Plan, step: PlannedRl | None) -> dict[str, object]:
             "sglang-max-running-requests": most,
             "sglang-server-concurrency": most,  # of each engine; its own default is 512
         }
-    return found
+    return arguments
 
 
 def _logging(plan: Plan) -> dict[str, object]:

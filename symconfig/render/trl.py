@@ -115,11 +115,11 @@ def _step(plan: Plan) -> dict[str, dict[str, Any]]:
 
 def _pairs(plan: Plan) -> dict[str, dict[str, Any]]:
     """Return what training on pairs is told. Its dropout is off in the adapters, too, unless it is told otherwise."""
-    asked, adapter = learning.pairs(plan), plan.model.adapter
+    preference, adapter = learning.pairs(plan), plan.model.adapter
     return {
         "preference": {
-            "loss_type": [asked.loss],
-            "beta": asked.beta,
+            "loss_type": [preference.loss],
+            "beta": preference.beta,
             "max_length": plan.best.batch.seq_length,
             "precompute_ref_log_probs": False,
             **({"disable_dropout": False} if adapter is not None and adapter.lora_dropout else {}),

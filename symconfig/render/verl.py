@@ -69,13 +69,13 @@ def variables(plan: Plan) -> dict[str, object]:
     learning.refuse(plan, LEARNS, NAME, _problems(plan))
     exported = environment.variables(plan, plan.best.target.version)
     return {
-        **told(plan, MEGATRON),
+        **shown(plan, MEGATRON),
         "variables": [each for each in exported if each.name == "CUDA_DEVICE_MAX_CONNECTIONS"],
         "notes": tuple(learning.notes(plan)),
     }
 
 
-def told(plan: Plan, workers: Workers) -> dict[str, object]:
+def shown(plan: Plan, workers: Workers) -> dict[str, object]:
     """Return what the templates see of a plan for some workers."""
     return {
         "framework": f"verl {RELEASE}",

@@ -29,7 +29,7 @@ _SCHEDULES = ("constant", "cosine")
 def variables(plan: Plan) -> dict[str, object]:
     """Return what its templates see. Raises InfeasibleError for what verl cannot be told."""
     learning.refuse(plan, LEARNS, NAME, _problems(plan))
-    return {**verl.told(plan, FSDP), "variables": (), "notes": tuple(learning.notes(plan))}
+    return {**verl.shown(plan, FSDP), "variables": (), "notes": tuple(learning.notes(plan))}
 
 
 def words(plan: Plan) -> list[str]:

@@ -168,7 +168,7 @@ def _way(way: Way) -> dict[str, Any]:
 
 
 def _telling(telling: Telling) -> dict[str, Any]:
-    degrees, planned = telling.one.told, telling.planned
+    degrees, planned = telling.one.by, telling.planned
     return {
         "framework": degrees.framework.value,
         "exact": telling.one.exact,

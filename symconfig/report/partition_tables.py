@@ -58,8 +58,8 @@ def meeting(report: Contents) -> list[Block]:
     other = [telling for telling in report.tellings if not telling.one.exact]
     shown: list[Block] = []
     if exact:
-        names = " and ".join(telling.one.told.framework.label for telling in exact)
-        shown.append(f"{names} can be told exactly this: {words(exact[0].one.told.way)}.{_pinned(exact[0])}")
+        names = " and ".join(telling.one.by.framework.label for telling in exact)
+        shown.append(f"{names} can be told exactly this: {words(exact[0].one.by.way)}.{_pinned(exact[0])}")
     if other:
         shown.append(_cheapest(report, other))
         shown.append(_departing(other[0]) + ("" if exact else _pinned(other[0])))
@@ -80,7 +80,7 @@ def words(way: Way) -> str:
 def _cheapest(report: Contents, tellings: Sequence[Telling]) -> Grid:
     rows = []
     for telling in tellings:
-        degrees = telling.one.told
+        degrees = telling.one.by
         what = (degrees.framework.label, words(degrees.way), report.amount(degrees.cost))
         saved = f"{100 * (1 - report.partition.cost / degrees.cost):.1f} %"
         how = (str(degrees.training.turns), degrees.training.keep.value, "yes" if degrees.fits else "no")
@@ -91,7 +91,7 @@ def _cheapest(report: Contents, tellings: Sequence[Telling]) -> Grid:
 
 
 def _departing(telling: Telling) -> str:
-    every, degrees = telling.one.differences, telling.one.told
+    every, degrees = telling.one.differences, telling.one.by
     lines = [f"What this partition does instead of {degrees.framework.label}'s {words(degrees.way)}:"]
     lines += [f"  {difference}" for difference in every[:MOST]]
     if len(every) > MOST:
@@ -103,7 +103,7 @@ def _pinned(telling: Telling) -> str:
     if not telling.pins:
         return ""
     pins = [f"--pin {name}={value}" for name, value in telling.pins.items()]
-    return "\n  " + " ".join(["symconfig plan … --backend", telling.one.told.framework.value, *pins])
+    return "\n  " + " ".join(["symconfig plan … --backend", telling.one.by.framework.value, *pins])
 
 
 def baselines(report: Contents) -> list[Block]:

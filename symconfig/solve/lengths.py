@@ -25,7 +25,7 @@ def quantiles(lengths: Lengths, groups: int = GROUPS) -> Array:
     deviates = np.array([NormalDist().inv_cdf((index + 0.5) / groups) for index in range(groups)])
 
     def spread(width: float) -> Array:
-        """The distribution with this percentile, so wide; a wider one has a lower mean."""
+        """Return the distribution with this percentile, so wide; a wider one has a lower mean."""
         return np.minimum(lengths.high * np.exp(width * (deviates - _HIGH)), lengths.max)
 
     low, high = 0.0, _WIDEST

@@ -33,7 +33,7 @@ from symconfig.solve.weighed import Weighed
 
 CLOSE = 1.03  # how near the best step other degrees' best is, around which is looked, too
 MORE_ASKED, MORE_MOVED, MORE_SIMULATED = 6, 12, 16  # around the best one, each round
-NEAR = 1.05  # how near the best step a family is that is refined by itself
+KEPT_WITHIN = 1.05  # how near the best step a family is that is refined by itself
 NEARLY = 1.1  # of the memory: a layout that takes so much may be turned into one that fits
 MOST_ASKED, MOST_FAILED = 2, 2  # answers of the stage solver, and questions in vain, for each pipeline
 
@@ -109,7 +109,7 @@ def refine(weighed: Weighed, effort: Effort = THOROUGH) -> Proof:
         weighed.add(_simulated(prospect, detail(prospect)))
     proof = _Refinement(weighed, effort).run()
     for front in weighed.ranked()[1 : 1 + effort.families]:
-        if front.step_s < NEAR * weighed.best_s:
+        if front.step_s < KEPT_WITHIN * weighed.best_s:
             _refine_family(weighed, front)
     return proof
 
@@ -231,7 +231,7 @@ class _Refinement:
                 for candidate in opened(node, below):
                     self.queue.put(candidate.hope_s, candidate.step_s, candidate)
         elif isinstance(node, _Laid):
-            self._settle(node)
+            self._simulate(node)
         else:
             self._lay_out(node)
 
@@ -334,7 +334,7 @@ class _Refinement:
             if step < self.below_s:
                 self.queue.put(float(layout.hope_s[o, q]), step, _Laid(step, candidate, layout, int(q)))
 
-    def _settle(self, node: _Laid) -> None:
+    def _simulate(self, node: _Laid) -> None:
         """Simulate it, unless another policy in its layout shows that it is no faster."""
         candidate, layout = node.candidate, node.layout
         others = self.simulated.setdefault(node.place, [])

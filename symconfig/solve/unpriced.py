@@ -76,7 +76,7 @@ KERNELS_OF_ADAPTERS = Constraint(
 )
 
 # Of a framework beside its own.
-BESIDE: Mapping[str, tuple[Constraint, ...]] = {"megatron": (ZERO_ALONE,), "deepspeed": (), "fsdp": ()}
+ADDED: Mapping[str, tuple[Constraint, ...]] = {"megatron": (ZERO_ALONE,), "deepspeed": (), "fsdp": ()}
 # In the place of a framework's own, which each of these includes or stands beside.
 NARROWER: Mapping[Constraint, tuple[Constraint, ...]] = {
     megatron.WINDOWS_OVER_RING: (WINDOWS, SINKS),
@@ -88,7 +88,7 @@ NARROWER: Mapping[Constraint, tuple[Constraint, ...]] = {
 
 def narrowed(backend: str, constraints: Iterable[Constraint]) -> Iterator[Constraint]:
     """Yield a framework's constraints with the planner's own in the place of those that they include."""
-    yield from BESIDE[backend]
+    yield from ADDED[backend]
     for constraint in constraints:
         yield from NARROWER.get(constraint, (constraint,))
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from symconfig.solve.pieces import Piece
 
 EACH = 2  # candidates of a family that are simulated: other chunks, other micro-batches
-NEAR = 1.1  # of the best step: families up to here are kept beside those that are shown
+KEPT_WITHIN = 1.1  # of the best step: families up to here are kept beside those that are shown
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class Weighed:
         self.best_s = min(*scores, self.below_s)
         last = scores[-1] if len(scores) >= self.top else float("inf")
         if len(scores) >= self.shown:
-            last = min(last, max(scores[self.shown - 1], NEAR * scores[0]))
+            last = min(last, max(scores[self.shown - 1], KEPT_WITHIN * scores[0]))
         self.worst_s = min(last, self.below_s)
 
     @property

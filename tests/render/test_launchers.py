@@ -19,7 +19,7 @@ from symconfig.render import every_launcher, render
 from symconfig.render.fill import as_yaml
 from symconfig.render.launchers.pods import label
 from symconfig.render.launchers.skypilot import named
-from symconfig.render.settings import TOLD, split
+from symconfig.render.settings import LAUNCHER_VARIABLES, split
 from tests.render.bash import bash, dry_run, shellcheck
 from tests.render.test_megatron_launch import TEXT
 from tests.sample_plans import sample_model, sample_plan
@@ -143,7 +143,7 @@ def test_wrong_settings_are_told_with_what_there_is(asked: list[str], said: str)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_launcher_tells_launch_sh_is_no_setting(name: str) -> None:
-    for variable in TOLD:
+    for variable in LAUNCHER_VARIABLES:
         with pytest.raises(InputError, match=f"env.{variable}: is what the launcher itself tells launch.sh"):
             render(_plan(), "megatron", [f"{name}:env.{variable}=7"])
     assert render(_plan(), "megatron", [f"{name}:env.MASTER_PORT=7"])

@@ -48,7 +48,7 @@ def test_the_tables_know_every_option_once_and_are_the_flags_of_megatron() -> No
         set(table.NOT_NEEDED),
         set(table.REFUSED),
         set(table.REFUSED_WITH),
-        {option[0] for option in table.SAID},
+        {option[0] for option in table.SPELLED},
     ]
     assert sum(map(len, tables)) == len(set().union(*tables))
     known = {name for version in flags.versions() for name in flags.flags(version).flags}
@@ -72,7 +72,7 @@ def test_every_option_of_every_zoo_model_is_said_or_needless_or_refused() -> Non
                     or table.RENAMED.get(option[0]) in found
                     or option[0] in table.NOT_NEEDED
                     or option[0] in table.PASSED_ON
-                    or tuple(option) in table.SAID
+                    or tuple(option) in table.SPELLED
                 ), option
             told += 1
     assert told > 20

@@ -237,14 +237,14 @@ class Costs:
         _, at, numbers = np.unique(keys, axis=1, return_index=True, return_inverse=True)
         return rows[at], numbers.reshape(-1)
 
-    def links(self, asked: Sequence[tuple[int, Rows, Rows]]) -> list[LinkCost]:
+    def links(self, wanted: Sequence[tuple[int, Rows, Rows]]) -> list[LinkCost]:
         """Return the same of several links, each with few rows: what moves over all of them is worked out together."""
         lots: list[tuple[Numbers, float]] = []
-        for index, given, taken in asked:
+        for index, given, taken in wanted:
             rule = self.rule(index)
             lots += [(codes(at, given, taken, True), amount) for at, amount in rule.transfers]
         tables, costs = iter(several(self.rates, lots)), list[LinkCost]()
-        for index, given, taken in asked:
+        for index, given, taken in wanted:
             rule, shape = self.rule(index), (len(given), len(taken))
             mine = [(next(tables), amount) for _, amount in rule.transfers]
             if isinstance(rule, Weight):

@@ -17,8 +17,8 @@ from types import MappingProxyType
 from typing import Any
 
 from symconfig.descriptor.architectures.architecture import Architecture, Rule
-from symconfig.descriptor.architectures.block import Block
 from symconfig.descriptor.architectures.class_defaults import around, defaults, families, row_of
+from symconfig.descriptor.architectures.mixer_keys import Block
 from symconfig.descriptor.architectures.multimodal import MULTIMODAL
 from symconfig.descriptor.architectures.not_described import REFUSED
 

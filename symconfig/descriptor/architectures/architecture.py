@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from symconfig.descriptor.architectures.block import Block
+    from symconfig.descriptor.architectures.mixer_keys import Block
     from symconfig.descriptor.model import ModelDescriptor
 
 Values = Mapping[str, Any]  # config.json's values by key, with the class's defaults

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from symconfig.descriptor.architectures.architecture import INDEXED, SLIDING, Architecture, Reading, Rule, Values
-from symconfig.descriptor.architectures.block import Block
 from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, ROUTED_AS_V3, V3, lengthened
+from symconfig.descriptor.architectures.mixer_keys import Block
 from symconfig.descriptor.architectures.rules import particulars
 from symconfig.descriptor.model import ModelDescriptor
 

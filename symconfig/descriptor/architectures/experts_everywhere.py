@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from symconfig.descriptor.architectures.architecture import FULL, Architecture, Reading, Rule, Values
-from symconfig.descriptor.architectures.block import Block
 from symconfig.descriptor.architectures.granite import granite, rope_bases
 from symconfig.descriptor.architectures.keys import COMMON_IGNORED, words
+from symconfig.descriptor.architectures.mixer_keys import Block
 from symconfig.descriptor.architectures.rules import (
     NO_DENSE,
     SIGMOID,

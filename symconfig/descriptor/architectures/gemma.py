@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule, Values
-from symconfig.descriptor.architectures.block import Block, Size
 from symconfig.descriptor.architectures.keys import words
+from symconfig.descriptor.architectures.mixer_keys import Block, Size
 from symconfig.descriptor.architectures.rules import alternate, every
 from symconfig.descriptor.model import ModelDescriptor
 

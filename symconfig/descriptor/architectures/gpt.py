@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from symconfig.descriptor.architectures.architecture import FULL, Architecture, Reading, Rule
-from symconfig.descriptor.architectures.block import Block
 from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.architectures.llama import EXPERTS_ALIKE, MIXTRAL_NAMES
+from symconfig.descriptor.architectures.mixer_keys import Block
 from symconfig.descriptor.architectures.rules import all_sliding, alternate, rotary_channels
 
 BIASED = {"qkv_bias": True, "attention_out_bias": True, "mlp_bias": True, "gated_mlp": False, "norm": "layernorm"}

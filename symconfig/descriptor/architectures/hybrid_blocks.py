@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import ceil
 
 from symconfig.descriptor.architectures.architecture import Values
-from symconfig.descriptor.architectures.block import Block, Size, either, named, rank, times_hidden
+from symconfig.descriptor.architectures.mixer_keys import Block, Size, either, named, rank, times_hidden
 from symconfig.descriptor.layers import NO_MIXER
 from symconfig.descriptor.model import ModelDescriptor
 

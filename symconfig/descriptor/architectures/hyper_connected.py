@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from symconfig.descriptor.architectures.architecture import INDEXED, SLIDING, Architecture, Kind, Reading, Rule, Values
-from symconfig.descriptor.architectures.block import Block, Size, named
 from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, V3
+from symconfig.descriptor.architectures.mixer_keys import Block, Size, named
 from symconfig.descriptor.architectures.rules import indexer_types, particulars
 from symconfig.descriptor.model import ModelDescriptor
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule, Values
-from symconfig.descriptor.architectures.block import Block
+from symconfig.descriptor.architectures.mixer_keys import Block
 from symconfig.descriptor.architectures.rules import (
     all_sliding,
     but_first_of,

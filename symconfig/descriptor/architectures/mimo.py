@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule, Values
-from symconfig.descriptor.architectures.block import Block, Size
 from symconfig.descriptor.architectures.deepseek import ROUTED_AS_V3
+from symconfig.descriptor.architectures.mixer_keys import Block, Size
 from symconfig.descriptor.architectures.rules import SIGMOID, particulars
 from symconfig.descriptor.model import ModelDescriptor
 

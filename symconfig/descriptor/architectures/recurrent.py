@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from symconfig.descriptor.architectures.architecture import LINEAR, Architecture, Kind, Reading, Rule
-from symconfig.descriptor.architectures.block import Block, Size, either
 from symconfig.descriptor.architectures.hybrid import UNLIMITED
 from symconfig.descriptor.architectures.hybrid_rules import all_linear
+from symconfig.descriptor.architectures.mixer_keys import Block, Size, either
 from symconfig.descriptor.model import ModelDescriptor
 
 _WKV = Block("wkv", {"attention_hidden_size": either("attention_hidden_size", "hidden_size")})

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from symconfig.descriptor.architectures.architecture import FULL, INDEXED, Architecture, Kind, Reading, Rule, Values
-from symconfig.descriptor.architectures.block import Block, Size
 from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, ROUTED_AS_V3, V3
 from symconfig.descriptor.architectures.hybrid_blocks import POOLED_ATTENTION
+from symconfig.descriptor.architectures.mixer_keys import Block, Size
 from symconfig.descriptor.architectures.rules import SIGMOID, indexer_types
 from symconfig.descriptor.config_rules import with_experts
 

@@ -118,7 +118,7 @@ def _whole_numbers(word: str) -> str:
 
 
 def _pattern(word: str) -> str:
-    """Megatron-LM evaluates it and allows these characters only."""
+    """Check a pattern, which Megatron-LM evaluates and which has these characters only."""
     if not re.fullmatch(r"[\d,\[\]()+*]+", word):
         raise ValueError
     return word

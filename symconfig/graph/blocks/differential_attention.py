@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from symconfig.descriptor.layers import LayerKind
-from symconfig.descriptor.layers import Mixer as Said
+from symconfig.descriptor.layers import Mixer as Declared
 from symconfig.descriptor.model import ModelDescriptor, Position
 from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL
@@ -112,7 +112,7 @@ def _sizes(model: ModelDescriptor) -> dict[str, float]:
     return {PAIRS: pairs, VALUE_PAIRS: values, BOTH: 2 * model.head_dim, **twice}
 
 
-def _check(mixer: Said) -> Sequence[str]:
+def _check(mixer: Declared) -> Sequence[str]:
     return [f"{NAME} has no sizes and no switches"] if mixer.sizes or mixer.switches else []
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from symconfig.descriptor.layers import Mixer as Said
+from symconfig.descriptor.layers import Mixer as Declared
 from symconfig.descriptor.layers import Pairs
 from symconfig.descriptor.model import LayerKind, ModelDescriptor, Position
 from symconfig.graph import dims as d
@@ -84,7 +84,7 @@ def _rotated(ctx: Context, name: str, given: Tensor, to: str) -> Tensor:
     return ctx.build.elementwise(name, [given], out, saves=kept, whole=given.dims[-1:], linear=True)
 
 
-def _check(mixer: Said) -> Sequence[str]:
+def _check(mixer: Declared) -> Sequence[str]:
     missing = [name for name in (KV_HEADS, WIDTH, ROTARY) if mixer.sizes and not mixer.sizes.get(name)]
     unknown = [name for name in mixer.switches if name not in (KEYS_ARE_VALUES, OUT_BIAS)]
     both = KEYS_ARE_VALUES in mixer.switches and mixer.sizes.get(VALUE_WIDTH)

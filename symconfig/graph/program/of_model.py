@@ -106,9 +106,9 @@ class _Turns:
     def other(self, index: int) -> str:
         """Return the state that joins the stream before a layer: of the stack that did not give the stream."""
         assert self.loop is not None
-        found = next((state for stack, state in self.states.items() if stack != self.stack), self.first)
+        earlier = next((state for stack, state in self.states.items() if stack != self.stack), self.first)
         self.stack = self.loop.held[index]
-        return found
+        return earlier
 
     def ran(self, index: int, stream: str) -> None:
         """Keep what the current stack gave so far."""

@@ -6,9 +6,9 @@ import re
 
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.render.files import Files
-from symconfig.render.settings import TOLD
+from symconfig.render.settings import LAUNCHER_VARIABLES
 
-_OURS = TOLD | {"MASTER_PORT", "DRY_RUN", "SLURM_NODEID", "BASH_SOURCE"}
+_OURS = LAUNCHER_VARIABLES | {"MASTER_PORT", "DRY_RUN", "SLURM_NODEID", "BASH_SOURCE"}
 _READ = re.compile(r"\$\{([A-Z][A-Z0-9_]*)[:+-]")  # ${NAME:-…}, ${NAME-…}, ${NAME+…}: what may be set outside
 
 

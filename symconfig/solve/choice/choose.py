@@ -19,7 +19,7 @@ from symconfig.solve.choice.simplicity import Simplicity, simplicity
 from symconfig.solve.choice.variants import variants, with_less
 from symconfig.solve.detail import detail
 from symconfig.solve.prospect import Prospect
-from symconfig.solve.weighed import NEAR
+from symconfig.solve.weighed import KEPT_WITHIN
 
 # Of the fastest step of a draw: plans whose expected losses differ by less cannot be told apart. Of 173 pairs of runs
 # in published sweeps that are predicted within 1.5 % of each other the faster one is told in 55 of 100, of 202 within
@@ -51,7 +51,7 @@ class Choice:
 
 def choose(ranked: Sequence[Prospect], cluster: ClusterDescriptor, top: int) -> Choice:
     """Judge the best plans of families, and put them in order; ranked: the fastest first."""
-    draws, near_s = Draws.of(cluster), NEAR * ranked[0].step_s
+    draws, near_s = Draws.of(cluster), KEPT_WITHIN * ranked[0].step_s
     leading = [prospect for prospect in ranked[:LEADERS] if prospect.step_s <= TRIED * ranked[0].step_s]
     every = [*ranked, *(plain for prospect in leading for plain in variants(prospect))]
     fastest = min(every, key=lambda prospect: prospect.order)

@@ -20,7 +20,7 @@ FEW_NODES = 4  # over which experts are spread at most, where one node is too sm
 Simplicity = tuple[float, ...]
 
 
-def simplicity(prospect: Prospect, near: int, published: Collection[Split] = ()) -> Simplicity:
+def simplicity(prospect: Prospect, joined: int, published: Collection[Split] = ()) -> Simplicity:
     """Return what is unusual about a plan, less is plainer; what stands first decides first.
 
     offload of activations, optimizer and weights; options that are not stable; a split of the model that no published
@@ -28,7 +28,7 @@ def simplicity(prospect: Prospect, near: int, published: Collection[Split] = ())
     layers or with a count on the ends (1), cut freely (2); chunks a stage beyond a few; tp beyond the GPUs that fast
     links join; cp with fewer tokens a rank than recipes have; ep beyond those GPUs (1), beyond a few nodes (2); etp;
     recompute: none, of modules, of layers; micro-batches that are no power of two; options beside their defaults; then
-    the number of chunks and of recomputed modules. near: GPUs that fast links join.
+    the number of chunks and of recomputed modules. joined: GPUs that fast links join.
     """
     p, seq_length = prospect.degrees, prospect.request.seq_length
     offloads = bool(prospect.choice.offload) + prospect.offload.optimizer + prospect.offload.weights
@@ -40,9 +40,9 @@ def simplicity(prospect: Prospect, near: int, published: Collection[Split] = ())
         bool(published) and (p.tp, p.pp, p.cp, p.ep) not in published,
         _stages(prospect),
         p.vpp if p.vpp > FEW_CHUNKS else 0,
-        p.tp if p.tp > near else 1,
+        p.tp if p.tp > joined else 1,
         p.cp if p.cp > 1 and seq_length < ENOUGH_TOKENS * p.cp else 1,
-        (spread > near) + (spread > FEW_NODES * near),
+        (spread > joined) + (spread > FEW_NODES * joined),
         p.etp,
         2 if full else 1 if prospect.choice.modules else 0,
         prospect.micro & (prospect.micro - 1) > 0,

@@ -100,12 +100,12 @@ def _less(prospect: Prospect, first: bool) -> Iterator[Prospect]:
         yield prospect
 
 
-def _priced(prospect: Prospect, beside: Prospect) -> Prospect | None:
+def _priced(prospect: Prospect, reference: Prospect) -> Prospect | None:
     """Return the candidate with its simulated step; None where it does not fit or is clearly slower."""
     parts = detail(prospect)
     machine, request = prospect.machine, prospect.request
     peak = max(parts.peaks)
-    if peak > peak_budget(request, machine) or float(parts.cost.step_s[0, 0, 0]) > LOST * beside.step_s:
+    if peak > peak_budget(request, machine) or float(parts.cost.step_s[0, 0, 0]) > LOST * reference.step_s:
         return None
     if host_bytes(parts.sums, parts.points, parts.setting).max() > HOST_SHARE * machine.host_memory_bytes_per_gpu:
         return None

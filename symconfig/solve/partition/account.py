@@ -11,7 +11,7 @@ from symconfig.cost.partition.costs import Costs
 from symconfig.descriptor.mesh import Axis
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.baselines import NAMES, Baseline, baseline
-from symconfig.solve.partition.cheapest import Told
+from symconfig.solve.partition.cheapest import Cheapest
 from symconfig.solve.partition.collectives import collectives
 from symconfig.solve.partition.degrees import Way
 from symconfig.solve.partition.priced import of_baseline
@@ -113,7 +113,7 @@ def compared(cases: Sequence[Case], ask: Ask, axes: Sequence[Axis], gamma: float
     return [_best(cases, ask, axes, gamma, name) for name in NAMES]
 
 
-def of_told(choice: Told) -> Compared:
+def of_told(choice: Cheapest) -> Compared:
     """Return the cheapest strategy that a framework can be told, under the framework's name."""
     training = choice.training
     return Compared(

@@ -32,7 +32,7 @@ _CLOSE = 1e-3  # of the cost without a limit: no price gains more
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Division:
     """memory: bytes at the peak. gamma: at which it was found.
 
     moved: the cost without a price of memory. weight: what has that price, bytes or the source paper's Cost_mem.
@@ -52,7 +52,7 @@ class Adapted(NamedTuple):
     free: the least that any would cost without a limit, as far as it was found.
     """
 
-    found: Found | None
+    best: Division | None
     tight: bool
     free: float
 
@@ -87,7 +87,7 @@ class Cutter:
         """Return the rows of a node that differ from the given one in this axis only, and their costs. None: in no
         axis.
         """
-        key = (index, axis, _beside(row, axis))
+        key = (index, axis, _without(row, axis))
         if key not in self.nodes:
             some = np.array([row], dtype=np.int64) if axis is None else self._along(index, axis, row)
             self.nodes[key] = some, self.costs.node(index, some)
@@ -105,7 +105,7 @@ class Cutter:
     def tables(self, axis: int | None, rows: Strategy) -> tuple[list[Rows], list[NodeCost], list[LinkCost]]:
         """Return, for every node, its rows along this axis and their costs; for every link those of all pairs."""
         every = [self.node(index, axis, row) for index, row in enumerate(rows)]
-        fixed = [_beside(row, axis) for row in rows]
+        fixed = [_without(row, axis) for row in rows]
         ends = [(link.producer, link.consumer) for link in self.costs.net.links]
         keys = [(index, axis, fixed[a], fixed[b]) for index, (a, b) in enumerate(ends)]
         new = [key for key in keys if key not in self.links]
@@ -149,7 +149,7 @@ class Cutter:
             tables.append(table if link.producer < link.consumer else table.T)
         return options, tables
 
-    def found(self, rows: Strategy, price: float, axis: int | None) -> Found:
+    def measured(self, rows: Strategy, price: float, axis: int | None) -> Division:
         """Return the partition of these rows. axis: the one that was cut last."""
         moved, held, transient, weight = self._sums(rows, axis)
         memory, fixed = held + transient, self.fixed.items()
@@ -158,8 +158,8 @@ class Cutter:
         gamma = self.gamma or (1.0 / price if price else float("inf"))
         if self.by_bytes:
             gamma = gamma if self.costs.timed else float("inf")
-            return Found(rows=rows, cost=moved, memory=memory, gamma=gamma, moved=moved, weight=memory)
-        return Found(
+            return Division(rows=rows, cost=moved, memory=memory, gamma=gamma, moved=moved, weight=memory)
+        return Division(
             rows=rows,
             cost=moved + weight / gamma,
             memory=memory,
@@ -186,7 +186,7 @@ class Cutter:
         transient = float(max((one.transient[n] for one, n in alone), default=0.0))
         return moved, held, transient, float(sum(one.relative[n] for one, n in alone))
 
-    def partitioned(self, price: float, order: Sequence[int], start: Strategy | None = None) -> Found:
+    def partitioned(self, price: float, order: Sequence[int], start: Strategy | None = None) -> Division:
         """Cut axis by axis. start: a partition to go on from; without one the whole mesh is cut first."""
         rows = start or tuple((0,) * len(self.axes) for _ in self.costs.net.nodes)
         settled, last = 0, None
@@ -197,16 +197,16 @@ class Cutter:
             settled = settled + 1 if rows == before else 0
             if settled == len(order):
                 break
-        return self.found(rows, price, last)
+        return self.measured(rows, price, last)
 
-    def leanest(self, order: Sequence[int], free: Found) -> Found:
+    def leanest(self, order: Sequence[int], free: Division) -> Division:
         """Return the leanest partition: memory counts before cost, which still chooses among ways that hold as much.
         free: the cheapest.
         """
         return self.partitioned(free.moved / max(free.weight, 1.0) * 2.0**_ANY, order)
 
 
-def _beside(row: Row, axis: int | None) -> Row:
+def _without(row: Row, axis: int | None) -> Row:
     """Return the row but for this axis."""
     return row if axis is None else (*row[:axis], 0, *row[axis + 1 :])
 
@@ -226,7 +226,7 @@ def adaptive(
     cutter = Cutter(costs, axes, gamma, by_bytes=costs.timed)
     orders = (tuple(reversed(range(len(axes)))), tuple(range(len(axes))))
     first = 1.0 / gamma if gamma else 0.0
-    best: Found | None = None
+    best: Division | None = None
     tight, free = False, float("inf")
     for order in orders:
         cut = cutter.partitioned(first, order)
@@ -246,7 +246,7 @@ def adaptive(
     return Adapted(best, tight, free)
 
 
-def _fitted(cutter: Cutter, order: Sequence[int], free: Found, limit: float) -> Found | None:
+def _fitted(cutter: Cutter, order: Sequence[int], free: Division, limit: float) -> Division | None:
     """Adapt gamma: the next price is that at which the cheapest partition that fits and the one that does not cost the
     same, until no other one costs less at it.
     """

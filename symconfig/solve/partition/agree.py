@@ -57,7 +57,7 @@ class Agreement:
     net: Net
     axes: Sequence[Axis]
     rows: Rows
-    asked: dict[tuple[Role, Kind], NDArray[np.int64]] = field(default_factory=dict)
+    wishes: dict[tuple[Role, Kind], NDArray[np.int64]] = field(default_factory=dict)
     known: dict[tuple[bool, Kind, tuple[tuple[Role, int], ...]], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -100,14 +100,14 @@ class Agreement:
             taken, every = self.taken[kind], np.arange(len(self.weights))
             wanted = np.zeros_like(taken)
             for role, times in roles:
-                wanted[every, self._asked(role, kind)] += times
+                wanted[every, self._wished(role, kind)] += times
             alike = np.minimum(wanted, taken).sum(axis=1)
             self.known[key] = float((alike * self.weights)[self.within == within].sum())
         return self.known[key]
 
-    def _asked(self, role: Role, kind: Kind) -> NDArray[np.int64]:
+    def _wished(self, role: Role, kind: Kind) -> NDArray[np.int64]:
         """Return what each node is asked: [nodes]."""
-        if (role, kind) not in self.asked:
+        if (role, kind) not in self.wishes:
             along = Along(role, role) if role in (Role.ETP, Role.EP, Role.EDP) else Along(role, Role.EDP)
-            self.asked[role, kind] = settled(self.net, [Axis(kind[0], kind[1], 1)], [along], roles=self.roles)[:, 0]
-        return self.asked[role, kind]
+            self.wishes[role, kind] = settled(self.net, [Axis(kind[0], kind[1], 1)], [along], roles=self.roles)[:, 0]
+        return self.wishes[role, kind]

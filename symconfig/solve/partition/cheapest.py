@@ -25,7 +25,7 @@ Steps = Callable[[Training], Step]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Cheapest:
     """A strategy that a framework can be told. axes: in the order in which its ranks have them, innermost first. rows:
     [nodes, axes] on the axes as they were given. memory: bytes at the peak. training: with which this holds."""
 
@@ -43,7 +43,7 @@ class Told:
 class Space:
     """All that frameworks can be told of a net on the axes. able: [ways] of each framework, which it runs."""
 
-    found: Expressible
+    expressible: Expressible
     axes: tuple[Axis, ...]
     able: Mapping[Framework, Bools]
 
@@ -63,20 +63,20 @@ def space(net: Net, axes: Sequence[Axis], step: Step, among: Sequence[Framework]
     )
 
 
-def cheapest(where: Space, costs: Costs, limit: float, gamma: float = float("inf")) -> list[Told]:
+def cheapest(where: Space, costs: Costs, limit: float, gamma: float = float("inf")) -> list[Cheapest]:
     """Return, for each framework that can be told anything, the strategy that fits and costs least, or the leanest."""
-    if not where.found.ways:
+    if not where.expressible.ways:
         return []
-    cost, memory = sums(costs, where.found.rows, gamma)
+    cost, memory = sums(costs, where.expressible.rows, gamma)
     result = []
     for framework, able in where.able.items():
         at = _pick(cost, memory, able, limit)
         if at is not None:
-            way, rows = where.found.ways[at], where.found.rows[at]
-            order = tuple(where.axes[index] for index in where.found.orders[at])
+            way, rows = where.expressible.ways[at], where.expressible.rows[at]
+            order = tuple(where.axes[index] for index in where.expressible.orders[at])
             paid, held = float(cost[at]), float(memory[at])
             result.append(
-                Told(
+                Cheapest(
                     framework=framework,
                     way=way,
                     axes=order,
@@ -107,9 +107,9 @@ def of_all(
     steps: Steps,
     gamma: float = float("inf"),
     among: Sequence[Framework] = tuple(Framework),
-) -> list[Told]:
+) -> list[Cheapest]:
     """Return the cheapest over ways of running the step."""
-    best: dict[Framework, Told] = {}
+    best: dict[Framework, Cheapest] = {}
     last: tuple[Net, Space] | None = None
     for case in every:
         if last is None or last[0] is not case.net:
@@ -120,7 +120,7 @@ def of_all(
     return [best[framework] for framework in among if framework in best]
 
 
-def _standing(one: Told) -> tuple[bool, float]:
+def _standing(one: Cheapest) -> tuple[bool, float]:
     """Rank what fits by cost, the others by memory."""
     return (not one.fits, one.cost if one.fits else one.memory)
 
@@ -131,7 +131,7 @@ class Expressed:
     fits with those. differences: of the partition from it; none where it is exactly this.
     """
 
-    told: Told
+    by: Cheapest
     differences: tuple[Difference, ...]
 
     @property
@@ -148,7 +148,7 @@ def expressed(
     ask, costs, step = partition.ask, partition.costs, steps(partition.costs.training)
     rows = np.array(partition.rows, dtype=np.int64)
     exact = [
-        Told(
+        Cheapest(
             framework=framework,
             way=projection.way,
             axes=projection.axes,
@@ -169,9 +169,9 @@ def expressed(
     left = [framework for framework in left if framework not in {choice.framework for choice in alike}]
     other = of_all(every(), ask, partition.axes, steps, partition.gamma, left) if left else []
     choice = {choice.framework: choice for choice in (*exact, *alike, *other)}
-    return tuple(_beside(partition, rows, choice[framework]) for framework in Framework if framework in choice)
+    return tuple(_compared(partition, rows, choice[framework]) for framework in Framework if framework in choice)
 
 
-def _beside(found: Partition, rows: Rows, told: Told) -> Expressed:
-    other = aligned(found.net, found.axes, told.rows, rows)
-    return Expressed(told, tuple(differences(found.net, found.axes, rows, other)))
+def _compared(partition: Partition, rows: Rows, by: Cheapest) -> Expressed:
+    other = aligned(partition.net, partition.axes, by.rows, rows)
+    return Expressed(by, tuple(differences(partition.net, partition.axes, rows, other)))

@@ -89,11 +89,11 @@ def settled(net: Net, axes: Sequence[Axis], along: Sequence[Along], zero: int = 
     at hand."""
     roles, making = roles or Roles(net), Settling(net, axes)
     for number, what in enumerate(along):
-        settle(roles, making, number, what, zero)
+        extend(roles, making, number, what, zero)
     return making.rows
 
 
-def settle(roles: Roles, making: Settling, number: int, what: Along, zero: int) -> None:
+def extend(roles: Roles, making: Settling, number: int, what: Along, zero: int) -> None:
     """Settle one more axis of rows in the making."""
     shards = [what.dense in (Role.DP, Role.CP, Role.ULYSSES), what.expert is Role.EDP]
     making.axis(

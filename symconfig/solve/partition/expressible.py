@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
 from symconfig.graph.program.net import Net
-from symconfig.solve.partition.degrees import Along, Way, due, settle
+from symconfig.solve.partition.degrees import Along, Way, due, extend
 from symconfig.solve.partition.every import dense, inside, orders, plainness
 from symconfig.solve.partition.follow import Settling
 from symconfig.solve.partition.roles import Roles
@@ -37,7 +37,7 @@ def expressible(net: Net, axes: Sequence[Axis], runs: Runs) -> Expressible:
     roles, known = Roles(net), dict[Settled, Rows]()
     for order in orders(axes):
         ordered = [axes[index] for index in order]
-        missing = [(way, along) for way, along in _asked(roles, ordered) if way not in ways]
+        missing = [(way, along) for way, along in _questions(roles, ordered) if way not in ways]
         chosen = [pair for pair, may in zip(missing, runs([way for way, _ in missing]), strict=True) if may]
         made = {} if not chosen else _made(roles, ordered, dict.fromkeys(along for _, along in chosen), known)
         places = np.argsort(order)
@@ -50,7 +50,7 @@ def expressible(net: Net, axes: Sequence[Axis], runs: Runs) -> Expressible:
     return Expressible(tuple(ranked), tuple(ways[way][0] for way in ranked), rows)
 
 
-def _asked(roles: Roles, axes: Sequence[Axis]) -> Iterator[tuple[Way, tuple[Along, ...]]]:
+def _questions(roles: Roles, axes: Sequence[Axis]) -> Iterator[tuple[Way, tuple[Along, ...]]]:
     every = product(dense(axes), inside(axes, bool(roles.experts)))
     for (outer, outside), (inner, within) in every:
         along = tuple(Along(*pair) for pair in zip(outside, within, strict=True))
@@ -78,7 +78,7 @@ def _made(
                 if key in known:
                     making.put(number, known[key])
                 else:
-                    settle(roles, making, number, start[-1], STAGES[-1])
+                    extend(roles, making, number, start[-1], STAGES[-1])
                     known[key] = making.rows[:, number].copy()
                 row = making.rows[:, number].tolist()
                 due_here = (needs[start[-1].dense], needs[start[-1].expert])

@@ -11,7 +11,7 @@ from symconfig.cost.partition.floor import floor_bytes
 from symconfig.descriptor.mesh import Axis, Mesh
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.format import either, general
-from symconfig.solve.partition.adaptive import Cutter, Found
+from symconfig.solve.partition.adaptive import Cutter, Division
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.least import least_memory
 from symconfig.solve.partition.pinned import Pin
@@ -64,7 +64,7 @@ def excluded(programs: Programs, ask: Ask) -> InfeasibleError:
 
     def able(pins: tuple[Pin, ...]) -> bool:
         on = replace(ask, pins=pins, turns=ask.turns[:1])
-        return any(_found(case, on).memory < np.inf for case in cases(programs, on)) or (
+        return any(_lightest(case, on).memory < np.inf for case in cases(programs, on)) or (
             lightest(programs, on).memory < np.inf
         )
 
@@ -81,12 +81,12 @@ def lightest(programs: Programs, ask: Ask) -> Lightest:
     were asked for are tried for as long as there is time, those first that may hold least; the bound is that of all.
     """
     every = _rising(cases(programs, ask), ask)
-    best, bounds, few = _found(every[0][1], ask), [np.inf], len(ask.mesh.axes()) <= FEW
+    best, bounds, few = _lightest(every[0][1], ask), [np.inf], len(ask.mesh.axes()) <= FEW
     end = spent_s() + _PROOF_S
     for floor, case in every:
         if floor >= best.memory:
             break
-        candidate = best if case == best.case else _found(case, ask) if spent_s() < end else None
+        candidate = best if case == best.case else _lightest(case, ask) if spent_s() < end else None
         if candidate is not None and few and spent_s() < end:
             candidate = _settled(candidate, ask, end - spent_s())
         if candidate is not None:
@@ -117,7 +117,7 @@ def _rising(every: Iterable[Case], ask: Ask) -> list[tuple[float, Case]]:
     return sorted(floors, key=lambda one: (one[0], -one[1].training.turns))
 
 
-def _found(case: Case, ask: Ask) -> Lightest:
+def _lightest(case: Case, ask: Ask) -> Lightest:
     """Return the lightest of the adaptive solver, where memory counts before anything else: in bytes, and for the
     objective symtensor as the source paper has it, too.
     """
@@ -132,7 +132,7 @@ def _found(case: Case, ask: Ask) -> Lightest:
     return Lightest(case, axes, leanest.rows, leanest.memory, min(bound, leanest.memory))
 
 
-def _ways(cutter: Cutter, order: Sequence[int]) -> tuple[Found, Found]:
+def _ways(cutter: Cutter, order: Sequence[int]) -> tuple[Division, Division]:
     """Return the cheapest and the leanest."""
     free = cutter.partitioned(0.0, order)
     return free, cutter.leanest(order, free) if np.isfinite(free.cost) else free
@@ -192,7 +192,7 @@ def _held(case: Case, ask: Ask, grown: Grown, times: int) -> float:
     on = replace(ask, mesh=mesh)
     if floor_bytes(costs_of(case, on, ()), mesh.gpus) > on.memory_limit:
         return np.inf
-    return _found(case, on).memory
+    return _lightest(case, on).memory
 
 
 def _microbatches(turns: Sequence[int]) -> str:

@@ -57,7 +57,7 @@ class _Rule:
     space: Space
     price: float | None
     ceiling: float
-    found: Eliminated
+    order: Eliminated
 
     def sum(self, cost: Array, memory: Array) -> Array:
         return memory if self.price is None else cost + self.price * memory
@@ -80,7 +80,7 @@ def cheapest(space: Space, prices: Sequence[float | None], ceiling: float) -> Fr
         for price in prices
     ]
     alive: dict[int, _Alive] = {}
-    for every in zip(*(beliefs(rule.found) for rule in rules), strict=True):
+    for every in zip(*(beliefs(rule.order) for rule in rules), strict=True):
         number = every[0][0]
         alive[number] = _alive(space, rules, steps[number].v, [belief for _, belief in every])
     made: list[Labels] = []
@@ -89,7 +89,7 @@ def cheapest(space: Space, prices: Sequence[float | None], ceiling: float) -> Fr
         if labels is None:
             return Front(None, False)
         made.append(labels)
-    return Front(_traced(rules[0].found, made, space, ceiling), True)
+    return Front(_traced(rules[0].order, made, space, ceiling), True)
 
 
 _Alive = tuple[tuple[Ints, ...], list[Array]]
@@ -105,13 +105,13 @@ def _alive(space: Space, rules: Sequence[_Rule], v: int, every: Sequence[Array])
 
 def _step(space: Space, rules: Sequence[_Rule], number: int, alive: _Alive, made: Sequence[Labels]) -> Labels | None:
     """Return the labels of a step. None: there would be too many."""
-    step = rules[0].found.steps[number]
+    step = rules[0].order.steps[number]
     places, bounds = alive
     columns = dict(zip((step.v, *step.scope), places, strict=True))
     rows = _Rows(columns, *_own(space, step.v, columns), space.transient[step.v][columns[step.v]], bounds, {})
-    for place, factor in enumerate(rules[0].found.parts[number]):
+    for place, factor in enumerate(rules[0].order.parts[number]):
         if factor.source >= 0:
-            factors = [rule.found.parts[number][place] for rule in rules]
+            factors = [rule.order.parts[number][place] for rule in rules]
             joined = _joined(rows, factors, made[factor.source], rules)
             if joined is None:
                 return None

@@ -65,7 +65,7 @@ class _Peaks:
         its first.
         """
         last = len(self.values) - 1
-        held, place = self._beside(last, 0)
+        held, place = self._with_transients(last, 0)
         unsettled, open_ = np.inf, [(0, place, held)]
         while open_:
             first, past, held = open_.pop()
@@ -76,11 +76,11 @@ class _Peaks:
                 unsettled = min(unsettled, held + float(self.values[first]))
                 continue
             middle = (first + past) // 2
-            least, place = self._beside(middle, first)
+            least, place = self._with_transients(middle, first)
             open_ += [(middle + 1, past, held), (first, place, least)]
         return Least(min(unsettled, self.peak), self.choice)
 
-    def _beside(self, most: int, first: int) -> tuple[float, int]:
+    def _with_transients(self, most: int, first: int) -> tuple[float, int]:
         """Return the least held with transients up to a value; from which value on that is so. What comes up is
         offered.
 

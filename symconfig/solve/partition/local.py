@@ -150,7 +150,7 @@ def _move_both(at: _Place, pair: Pair) -> None:
 
 
 def beside(space: Space, now: Sequence[int], v: int, without: int = -1) -> tuple[Array, Array]:
-    """Cost and bytes held of each choice of v, with its pairs but the one with a node left out."""
+    """Return cost and bytes held of each choice of v, with its pairs but the one with a node left out."""
     costs, memories = space.cost[v].copy(), space.memory[v].copy()
     for p, w in space.around[v]:
         if w != without:

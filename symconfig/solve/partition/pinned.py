@@ -54,7 +54,7 @@ class Pin:
         return tuple(Fixed(_along(port, cut.name), cut.parts, cut.level) for port in ports)
 
     def _layout(self, node: Node) -> Iterator[Fixed]:
-        """Options that the layout does not have are not taken."""
+        """Yield what keeps a node from options that the layout does not have."""
         for option in node.options[1:]:
             those = tuple(other is option for other in node.options)
             mine = [cut for cut in self.cuts if cut.name == option.name]

@@ -106,7 +106,7 @@ def placements(net: Net, axes: Sequence[Axis], rows: Rows) -> Placements:
     return Placements(
         net.program.name,
         table.mesh,
-        _grouped(_parameters(table), lambda found: (found.dims, found.shape, found.placements, found.note)),
+        _grouped(_parameters(table), lambda one: (one.dims, one.shape, one.placements, one.note)),
         tuple(map(_patterned, _grouped(_modules(table), _layouts))),
     )
 

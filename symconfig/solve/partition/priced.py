@@ -48,10 +48,10 @@ def sums(costs: Costs, rows: Rows, gamma: float = float("inf")) -> tuple[Array, 
     cost, held, transient = np.zeros((3, len(rows)))
     for index in range(len(nodes)):
         first, back = _once(coded[:, index])
-        found = costs.node(index, rows[first, index])
-        cost += (found.cost + found.relative / gamma)[back]
-        held += found.memory[back]
-        transient = np.maximum(transient, found.transient[back])
+        node_cost = costs.node(index, rows[first, index])
+        cost += (node_cost.cost + node_cost.relative / gamma)[back]
+        held += node_cost.memory[back]
+        transient = np.maximum(transient, node_cost.transient[back])
     for index, link in enumerate(costs.net.links):
         first, back = _once(coded[:, link.producer] * (int(coded.max(initial=0)) + 1) + coded[:, link.consumer])
         pair = costs.pairwise(index, rows[first, link.producer], rows[first, link.consumer])

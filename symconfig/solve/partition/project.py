@@ -158,12 +158,12 @@ def _departures(node: Node, axes: Sequence[Axis], row: Rows, other: Rows) -> lis
     for level in dict.fromkeys(axis.level for axis in axes):
         mine = [index for index, axis in enumerate(axes) if axis.level == level]
         if not np.array_equal(row[mine], other[mine]):
-            does, would = (told(node, some[mine], [axes[index] for index in mine]) for some in (row, other))
+            does, would = (in_words(node, some[mine], [axes[index] for index in mine]) for some in (row, other))
             result.append(Departure(level, does, would if would != does else f"{would} along other axes"))
     return result
 
 
-def told(node: Node, row: Rows, axes: Sequence[Axis]) -> str:
+def in_words(node: Node, row: Rows, axes: Sequence[Axis]) -> str:
     """Say what a node does along some axes: `intermediate_size/4, batch/2`."""
     parts: dict[int, int] = {}
     for option, axis in zip(row, axes, strict=True):

@@ -113,10 +113,10 @@ class _Around:
                 unfit = int(index)
             if len(chosen) == top:
                 break
-        sentences = self._told(v, rows, [*chosen, *([unfit] if unfit is not None else [])], changed, fits)
+        sentences = self._alternatives(v, rows, [*chosen, *([unfit] if unfit is not None else [])], changed, fits)
         return Reason(v, tuple(sentences[: len(chosen)]), sentences[-1] if unfit is not None else None)
 
-    def _told(
+    def _alternatives(
         self, v: int, rows: Rows, chosen: Sequence[int], changed: _Weighed, fits: NDArray[np.bool_]
     ) -> list[Alternative]:
         work, relative = self._own(v, np.concatenate([self.rows[v], rows[list(chosen)]]))
@@ -155,7 +155,7 @@ class _Around:
                     number, rows if link.producer == v else None, rows if link.consumer == v else None
                 )
                 cost, memory = cost + link_costs.cost, memory + link_costs.memory
-        choices = [self._beside(w, v, rows) for w in free]
+        choices = [self._with_other(w, v, rows) for w in free]
         # Chosen as they are, beside the chosen row, which is the first: what the differences are taken from.
         base_cost = float(cost[0]) + sum(float(choice.cost[0, 0]) for choice in choices)
         base_memory = float(memory[0]) + sum(float(choice.memory[0, 0]) for choice in choices)
@@ -191,7 +191,7 @@ class _Around:
         cost = costs.link(number, here, there)
         return _Weighed(cost.cost.reshape(-1), cost.memory.reshape(-1))
 
-    def _beside(self, w: int, v: int, rows: Rows) -> _Weighed:
+    def _with_other(self, w: int, v: int, rows: Rows) -> _Weighed:
         """Return a parameter's or copy's costs beside the node, in every way that it could follow, first as it is:
         [ways, rows].
         """
@@ -204,8 +204,8 @@ class _Around:
         for number in self.net.links_of[w]:
             link = self.net.links[number]
             ends = [flat if end == w else own if end == v else None for end in (link.producer, link.consumer)]
-            found = self._link(number, *ends)
-            cost, memory = cost + found.cost, memory + found.memory
+            moved = self._link(number, *ends)
+            cost, memory = cost + moved.cost, memory + moved.memory
         shape = (len(ways), len(rows))
         return _Weighed(cost.reshape(shape), memory.reshape(shape))
 
@@ -246,13 +246,13 @@ def candidates(solved: Solved, v: int) -> Rows:
     if len(options) ** len(axes) <= MOST:
         every = np.array(list(product(options, repeat=len(axes))), dtype=np.int64)
     else:
-        every = np.unique(np.array(list(_near(row, axes, len(options))), dtype=np.int64), axis=0)
+        every = np.unique(np.array(list(_neighbours(row, axes, len(options))), dtype=np.int64), axis=0)
     node = net.nodes[v]
     every = every[allowed(net, node, every, axes) & as_fixed(node, every, axes) & (every != row).any(axis=1)]
     return np.concatenate([row[None], every])
 
 
-def _near(row: NDArray[np.int64], axes: Sequence[Axis], options: int) -> Iterator[NDArray[np.int64]]:
+def _neighbours(row: NDArray[np.int64], axes: Sequence[Axis], options: int) -> Iterator[NDArray[np.int64]]:
     """Yield rows with any two axes otherwise, or all of each level alike."""
     for first, second in product(range(len(axes)), repeat=2):
         for a, b in product(range(options), repeat=2) if first < second else ():

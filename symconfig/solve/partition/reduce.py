@@ -39,8 +39,8 @@ class Pair:
     def line(self, table: Array, v: int, other: int) -> Array:
         """Return what a table says of each choice of v beside a choice of the other node."""
         at_u = v == self.u
-        found: Array = table[:, self.columns[other]] if at_u else table[self.rows[other]]
-        return found.take(self.rows if at_u else self.columns)
+        picked: Array = table[:, self.columns[other]] if at_u else table[self.rows[other]]
+        return picked.take(self.rows if at_u else self.columns)
 
     def cut(self, of_u: Bools, of_v: Bools) -> Pair:
         """Return the pair with some of the choices; of tables that are mostly unused a copy without the rest."""
@@ -248,7 +248,7 @@ def _excess(costs: Array, rivals: Ints, c: int) -> Array:
 
 
 def side(pair: Pair, v: int) -> tuple[Array, Array | None]:
-    """Cost and memory with the choices of v as rows, beside those of the other node that the pair tells apart."""
+    """Return cost and memory with the choices of v as rows, beside those of the other that the pair tells apart."""
     at_u = pair.u == v
     mine, others = (pair.rows, pair.columns) if at_u else (pair.columns, pair.rows)
     used = np.unique(others)

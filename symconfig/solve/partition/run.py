@@ -22,7 +22,7 @@ from symconfig.graph.program.net import Net
 from symconfig.graph.program.program import Program
 from symconfig.graph.program.sized import Sized
 from symconfig.solve.partition import brute, exact, walk
-from symconfig.solve.partition.adaptive import Adapted, Found, Strategy, adaptive
+from symconfig.solve.partition.adaptive import Adapted, Division, Strategy, adaptive
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.pinned import Pin, pinned
 from symconfig.solve.partition.problem import Problem, Solution
@@ -173,7 +173,7 @@ def partition(programs: Programs, ask: Ask) -> Partition | None:
     The adaptive solver tries every case and every way of cutting the mesh into a few axes; one that weighs all
     strategies then goes on with them, the cheapest first.
     """
-    search, tried = _Search(ask), list[tuple[float, Case, tuple[Axis, ...], Found | None]]()
+    search, tried = _Search(ask), list[tuple[float, Case, tuple[Axis, ...], Division | None]]()
     shapes = ask.mesh.shapes(FEW)
     turns, tight = 0, True
     free: dict[Keep, float] = {}  # the least without a limit of memory, in fewer turns
@@ -228,7 +228,7 @@ class _Search:
         started = monotonic()
         costs = costs_of(case, self.ask, axes)
         adapted = adaptive(costs, axes, self.ask.memory_limit, self.ask.gamma, self.ceiling)
-        cut = adapted.found
+        cut = adapted.best
         cost = cut.cost if cut is not None else np.inf
         self.trials.append(
             Trial(
@@ -254,7 +254,7 @@ class _Search:
             )
         return adapted
 
-    def searched(self, case: Case, axes: tuple[Axis, ...], first: Found | None, left: int) -> None:
+    def searched(self, case: Case, axes: tuple[Axis, ...], first: Division | None, left: int) -> None:
         """Search by one of the solvers over all rows of every node. first: what the adaptive one gave on these axes.
         left: how many more searches share the time, this one included.
         """

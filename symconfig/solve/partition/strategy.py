@@ -91,12 +91,12 @@ def alike(row: Sequence[int], axes: Sequence[Axis]) -> tuple[tuple[str, int, int
 
 def worded(node: Node, row: Sequence[int], axes: Sequence[Axis], name: Callable[[str], str] = str) -> str:
     """Write a row as `batch over 8·rail, heads over 8·nvlink`; name: what an option is called."""
-    found = [
+    uses = [
         f"{WORDS.get(option, name(option))} over " + ", ".join(f"{part.size}·{part.level}" for part in parts)
         for option, parts in does(node, row, axes)
         if parts
     ]
-    return ", ".join(found) or "one rank"
+    return ", ".join(uses) or "one rank"
 
 
 def gains(

@@ -101,9 +101,9 @@ def _ends(program: Program, weighted: Iterable[tuple[Operator, Use]], stream: st
     labels.
     """
     made = {dim for op, weight in weighted if stream in op.contracted for dim in _given(op, weight)[:1]}
-    losses = (op for op in program.operators if op.work is Work.MEMORY and _told(program, op))
+    losses = (op for op in program.operators if op.work is Work.MEMORY and _has_constants(program, op))
     return {loop for op in losses for loop in op.contracted if loop in made}
 
 
-def _told(program: Program, op: Operator) -> bool:
+def _has_constants(program: Program, op: Operator) -> bool:
     return any(not operand.tensor.gradient for operand in op.inputs)

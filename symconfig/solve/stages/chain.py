@@ -73,12 +73,12 @@ def leanest_chain(scale: Scale, mode: Mode | None) -> Chain | None:
 def _remembered(pick: Pick) -> Pick:
     seen: dict[tuple[int, Content], Staffed | None] = {}
 
-    def again(stage: int, chunk: Content) -> Staffed | None:
+    def known(stage: int, chunk: Content) -> Staffed | None:
         if (stage, chunk) not in seen:
             seen[stage, chunk] = pick(stage, chunk)
         return seen[stage, chunk]
 
-    return again
+    return known
 
 
 def _chain(scales: Sequence[Scale], pick: Pick, most_s: float, add: Callable[[Value, Staffed], Value]) -> Chain | None:

@@ -16,7 +16,7 @@ from symconfig.solve.stages.judge import CLOSE, assignment, fits
 from symconfig.solve.stages.problem import Assignment
 
 Counts = tuple[int, ...]  # blocks of the run in each chunk of a stage
-_Beside = tuple[tuple[Content, Content, bool, int], ...]  # for each chunk: before, after, open, the fewest blocks
+_Neighbours = tuple[tuple[Content, Content, bool, int], ...]  # for each chunk: before, after, open, the fewest blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class _Known:
     weights: of a chunk, by what it holds before and after the run, and by how many blocks of the run.
     """
 
-    fills: dict[_Beside, list[Counts]] = field(default_factory=dict)
+    fills: dict[_Neighbours, list[Counts]] = field(default_factory=dict)
     weights: dict[tuple[Content, Content], dict[int, Weight]] = field(default_factory=dict)
 
 

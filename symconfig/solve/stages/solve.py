@@ -25,7 +25,7 @@ from symconfig.solve.stages.stage import fastest_of_cut
 MOST_FRAMES = 64  # that are tried
 LEAST_LIMIT_S = 0.1  # of a solver that was begun
 LONGER = 3  # layers, than an even chunk
-NEAR = 1.25  # of the bound: columns of the first integer program
+COLUMNS_WITHIN = 1.25  # of the bound: columns of the first integer program
 FEWER_FRAMES = 4  # that are tried for a cut that does not meet the bound
 SLACKS = (1.02, 1.06, 1.25, 2.0)  # over the bound: a cut so far from it is an answer, and spares the solver columns
 
@@ -232,7 +232,7 @@ class _Solving:
         """Solve by the integer program: first near the bound, where columns are few."""
         solver: Solver = self.wanted if self.named else "cbc"
         self.used = solver
-        for most_s in (min(NEAR * least_s, self.best_s), self.best_s):
+        for most_s in (min(COLUMNS_WITHIN * least_s, self.best_s), self.best_s):
             left_s = max(self.until - spent_s(), LEAST_LIMIT_S)
             answer = fastest_program(self.scale, mode, least_s, most_s, solver, left_s)
             self.keep(answer.assignment)

@@ -159,7 +159,7 @@ def solved(rows: np.ndarray[tuple[int, int], np.dtype[np.int64]], limit: float) 
 def told_of(found: Partition, every: tuple[Case, ...] = ()) -> dict[Framework, tuple[Way, bool, bool]]:
     projection = project(found.net, AXES, np.array(found.rows))
     return {
-        one.told.framework: (one.told.way, one.exact, one.told.fits)
+        one.by.framework: (one.by.way, one.exact, one.by.fits)
         for one in expressed(found, projection, lambda _: STEP, lambda: every)
     }
 

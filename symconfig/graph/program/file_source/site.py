@@ -53,10 +53,10 @@ class Site:
         self.made[name] = tensor
         return Use(tensor)
 
-    def mistake(self, what: str, operand: int | None = None, **detail: str | None) -> Mistake:
+    def mistake(self, what: str, operand: int | None = None, **parts: str | None) -> Mistake:
         """Return a mistake. operand: where it is; else at the target."""
         at = self.call.statement.targets[0].at if operand is None else self.call.terms[operand].at
-        return Mistake(what, at, **detail)
+        return Mistake(what, at, **parts)
 
     def option(self, option: str) -> tuple[str, ...]:
         """Return the loops that an option names, which the first operand must have."""

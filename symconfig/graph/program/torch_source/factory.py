@@ -69,14 +69,14 @@ def _factory(source: str) -> Callable[[], Any]:
         raise InputError(Problem("not the name of a factory", got=repr(source), need=NEED))
     try:
         with _here():
-            found: Any = importlib.import_module(package)
+            thing: Any = importlib.import_module(package)
     except ImportError as error:
         raise InputError(Problem(f"{package} cannot be imported: {error}", need=NEED)) from error
     for part in name.split("."):
-        if not hasattr(found, part):
+        if not hasattr(thing, part):
             raise InputError(Problem(f"{package} has no {name}", need=NEED))
-        found = getattr(found, part)
-    factory: Callable[[], Any] = found
+        thing = getattr(thing, part)
+    factory: Callable[[], Any] = thing
     return factory
 
 

@@ -94,7 +94,7 @@ class Layouts:
             if dim is not None and dims is not None and dims[dim]:
                 places[number] = Place(dims[dim][0].axis, dims[dim][0].axis)
         try:
-            alike = self._said(dims, places).placements == words
+            alike = self._in_words(dims, places).placements == words
         except _Unsayable:
             alike = False  # a view of it cannot be cut there, and reads it whole
         self._note(node, [(dims, places if alike else [EVERYWHERE] * len(self.mesh))], Layout(words, words))
@@ -106,7 +106,7 @@ class Layouts:
     def taken(self, node: str, source: str, number: int) -> None:
         """Note one of several results."""
         dims, places = self.made[source][number]
-        self._note(node, [(dims, places)], self._said(dims, places))
+        self._note(node, [(dims, places)], self._in_words(dims, places))
 
     def _note(self, node: str, made: list[tuple[Dims | None, list[Place]]], layout: Layout) -> None:
         self.made[node], self.laid[node] = made, layout
@@ -188,9 +188,9 @@ class Layouts:
     def _ran(self, node: Node, known: NodeSeen | None, places: _Places, refused: Mapping[int, str]) -> Ran:
         ins = known.inputs if known is not None else (None,) * len(places.inputs)
         outs = known.outputs if known is not None and len(known.outputs) == len(places.outputs) else None
-        inputs = tuple(self._said(dims, row) for dims, row in zip(ins, places.inputs, strict=True))
+        inputs = tuple(self._in_words(dims, row) for dims, row in zip(ins, places.inputs, strict=True))
         outputs = tuple(
-            self._said(dims, row)
+            self._in_words(dims, row)
             for dims, row in zip(outs or (None,) * len(places.outputs), places.outputs, strict=True)
         )
         sums = [n for n, place in enumerate(places.outputs[0]) if mean(node) and place.forward == PARTIAL]
@@ -198,7 +198,7 @@ class Layouts:
         names = tuple((self.mesh[number].name, why) for number, why in refused.items())
         return Ran(inputs, outputs, names, prod(self.mesh[n].size for n in sums))
 
-    def _said(self, dims: Dims | None, places: Sequence[Place]) -> Layout:
+    def _in_words(self, dims: Dims | None, places: Sequence[Place]) -> Layout:
         """Write a layout in words. Raises _Unsayable."""
         if all(place == EVERYWHERE for place in places):
             return self.whole

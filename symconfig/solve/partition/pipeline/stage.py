@@ -129,9 +129,9 @@ class Stages:
         answer = partition(lambda turns: program, replace(ask, mesh=mesh, training=training))
         if answer is None:
             return None
-        return self._told(answer, start, stop, mesh.gpus)
+        return self._staged(answer, start, stop, mesh.gpus)
 
-    def _told(self, answer: Partition, start: int, stop: int, gpus: int) -> Stage:
+    def _staged(self, answer: Partition, start: int, stop: int, gpus: int) -> Stage:
         """Return a stage with seconds and bytes by microbatch: both are straight lines in their number."""
         costs, turns, alive = answer.costs, answer.costs.training.turns, answer.costs.training.alive
         more = replace(costs, training=replace(costs.training, turns=turns + 1, alive=alive + 1))
