@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -82,10 +83,11 @@ def test_what_is_refused_fails_its_constraint(weighed: Weighing) -> None:
     (precision,) = precisions(CLUSTER, job, parse({}))
     asked = request(MODEL, CLUSTER, job, precision, parse({}))
     table = {one.name: one for one in asked.limits.table}
+    given = {*REFUSED_BY, "gpus", "global_batch", *(each.name for each in fields(asked.limits.fixed))}
     checked = 0
     for refusal in weighed.refusals:
         constraint = table.get(refusal.name)
-        if constraint is None or not constraint.asks <= {*REFUSED_BY, "gpus", "global_batch"}:
+        if constraint is None or not constraint.asks <= given:
             continue
         for degrees in refusal.degrees[:20]:
             named = dict(zip(REFUSED_BY, degrees.tolist(), strict=True))

@@ -58,7 +58,7 @@ def test_an_edited_file_fails_where_it_was_edited(folder: Path) -> None:
     path.write_text(text.replace("--global-batch-size 64 ", "--global-batch-size 100 --nonsense "))
     found = by_name(checks.verify(folder))
     assert "--nonsense: is not an option" in found["options of Megatron-LM core_v0.19.0"].detail
-    assert "micro batch x dp" in found["what Megatron's parser lets pass"].detail
+    assert "dp 8 x micro-batch 1 does not divide the batch of 100" in found["what Megatron's parser lets pass"].detail
     assert "passes other arguments" in found["launch.sh with DRY_RUN=1"].detail
     assert not checks.passed(list(found.values()))
 
