@@ -81,7 +81,7 @@ def pair(name: str, gpus: int, batch: int, objective: Objective, room: float) ->
     costs = first_case(asked, objective, Keep.SHARDS, axes)
     limit = floor_bytes(costs, gpus) * room
     adapted, adaptive_s = timed(lambda: adaptive(costs, axes, limit))
-    found = adapted.found
+    found = adapted.best
     if found is None:
         return None
     again = first_case(asked, objective, Keep.SHARDS, axes)  # nothing that the other has worked out

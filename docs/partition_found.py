@@ -122,7 +122,7 @@ def _adaptive(gpus: int, n: int, larger: int) -> Weighed:
     axes = mesh.axes(tuple((level.size,) if level.size < 8 else (2, level.size // 2) for level in mesh.levels))
     sides = {axis + stage: larger * size for axis in "ij" for stage, size in SIDES.items()}
     costs = weights(load_program("wide-resnet-50-2", {"n": n, **sides}), axes, mesh)
-    best = adaptive(costs, axes, np.inf).found
+    best = adaptive(costs, axes, np.inf).best
     assert best is not None
     return Weighed(costs, axes, best.rows, best.cost, best.memory)
 

@@ -25,6 +25,6 @@ def solved(
     axes = mesh.axes()
     speeds = rates.seconds(axes, mesh, cluster) if objective is Objective.TIME else rates.elements(axes)
     costs = Costs(net, speeds, machine(cluster, "bf16"), training or Training(), objective)
-    found = adaptive(costs, axes, memory_limit).found
+    found = adaptive(costs, axes, memory_limit).best
     assert found is not None
     return Solved(costs, axes, found.rows, found.cost, memory_limit, found.gamma)

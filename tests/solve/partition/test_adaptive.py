@@ -125,15 +125,15 @@ def test_what_is_found_costs_and_holds_what_its_rows_do(of: Net, objective: Obje
     costs = weighed(of, objective)
     gamma = None if costs.timed else 3.0
     adapted = adaptive(costs, AXES, np.inf, gamma)
-    found = adapted.found
+    found = adapted.best
     assert found is not None
     assert not adapted.tight
     problem, first = assemble(costs, [np.array([row]) for row in found.rows], np.inf, found.gamma), (0,) * len(of.nodes)
     assert found.gamma == (gamma or np.inf)
     assert (found.cost, found.memory) == pytest.approx((problem.cost(first), problem.memory(first)))
     assert adapted.free == pytest.approx(found.cost)
-    assert adaptive(costs, AXES, np.inf, gamma, ceiling=found.cost * 0.999).found is None
-    again = adaptive(costs, AXES, np.inf, gamma, ceiling=found.cost * 1.001).found
+    assert adaptive(costs, AXES, np.inf, gamma, ceiling=found.cost * 0.999).best is None
+    again = adaptive(costs, AXES, np.inf, gamma, ceiling=found.cost * 1.001).best
     assert again is not None
     assert again.rows == found.rows
 
@@ -144,14 +144,14 @@ def test_what_is_found_costs_and_holds_what_its_rows_do(of: Net, objective: Obje
 def test_within_a_limit_it_is_near_the_optimum(of: Net, objective: Objective, room: float) -> None:
     """room: of what is between the least that can be held and what the cheapest holds."""
     costs = weighed(of, objective)
-    free = adaptive(costs, AXES, np.inf).found
+    free = adaptive(costs, AXES, np.inf).best
     rows = spaces(costs, AXES)
     assert free is not None
     assert rows is not None
     lightest = least_memory(assemble(costs, rows, np.inf)).bound
     limit = lightest + room * (free.memory - lightest)
     adapted = adaptive(costs, AXES, limit)
-    found = adapted.found
+    found = adapted.best
     assert found is not None
     assert found.memory <= limit
     assert found.cost <= 1.06 * exact.solve(assemble(costs, rows, limit, found.gamma)).cost

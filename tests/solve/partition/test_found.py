@@ -135,7 +135,7 @@ def _partitioned(program: str, gpus: int, **dims: int) -> Weighed:
     mesh = of_cluster(CLUSTER, gpus)
     axes = mesh.axes(tuple((level.size,) if level.size < 8 else (2, level.size // 2) for level in mesh.levels))
     costs = weights(load_program(program, dims), axes, mesh)
-    found = adaptive(costs, axes, np.inf).found
+    found = adaptive(costs, axes, np.inf).best
     assert found is not None
     return Weighed(costs, axes, found.rows, found.cost, found.memory)
 

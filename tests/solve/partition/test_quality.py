@@ -29,7 +29,7 @@ def ratio(name: str, objective: Objective, room: float) -> float:
     """
     costs = weights(of(model(name), 1, 4096), AXES, objective=objective, keep=Keep.SHARDS)
     limit = floor_bytes(costs, NODE.gpus) * room
-    found = adaptive(costs, AXES, limit).found
+    found = adaptive(costs, AXES, limit).best
     gamma = found.gamma if found is not None else np.inf
     rows = spaces(costs, AXES, found.cost if found is not None else np.inf, gamma)
     assert rows is not None
