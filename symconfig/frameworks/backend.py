@@ -29,6 +29,12 @@ class Medium(Enum):
     CODE = auto()  # the training program itself
 
 
+def numbers(release: str) -> tuple[int, ...]:
+    """Split a release as pip has it, without what a build adds: 0.19.8+cu128 -> (0, 19, 8)."""
+    match = _RELEASE.match(release)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Releases:
     """A framework's releases: how they are named, ordered and asked for.
@@ -40,11 +46,11 @@ class Releases:
     """
 
     pinned: str
-    asked_by: str | None
-    prefix: str
-    order: Callable[[str], tuple[int, ...]]
-    minor: Callable[[str], tuple[int, ...]]
-    resolve: Callable[[str], str]
+    asked_by: str | None = None
+    prefix: str = ""
+    order: Callable[[str], tuple[int, ...]] = numbers
+    minor: Callable[[str], tuple[int, ...]] = lambda release: numbers(release)[:2]
+    resolve: Callable[[str], str] = str
 
     def of(self, job: Job) -> str:
         """Return the release that the job's files are for."""
@@ -100,9 +106,3 @@ class Backend:
     writes: Callable[[ZeroStage, str], Kind]
     names_release: bool
     lone_ranks: bool
-
-
-def numbers(release: str) -> tuple[int, ...]:
-    """Split a release as pip has it, without what a build adds: 0.19.8+cu128 -> (0, 19, 8)."""
-    match = _RELEASE.match(release)
-    return tuple(int(part) for part in match[0].split(".")) if match else ()

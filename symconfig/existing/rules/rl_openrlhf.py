@@ -10,7 +10,7 @@ from symconfig.existing.recover.rl.values import Values
 from symconfig.existing.rules.rl import RlFacts
 from symconfig.existing.rules.rule import Rules
 
-OPENRLHF_RULES: Rules[RlFacts] = Rules()
+OPENRLHF_RULES: Rules[RlFacts] = Rules(holds=lambda facts: facts.trainer is OPENRLHF)
 _OF_GROUPS = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
 _RAY = (
     "python3 -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path Qwen/Qwen3-8B --actor.num_nodes 1 "
@@ -35,7 +35,7 @@ def _beside_actor(facts: RlFacts) -> Iterator[Problem]:
     colocated = values.switch("train.colocate_all") and not values.switch("train.async_enable")
     engines, tp = values.whole("vllm.num_engines"), values.whole("vllm.tensor_parallel_size") or 1
     actor = _gpus_of(values, "actor")
-    if facts.trainer is OPENRLHF and colocated and engines is not None and engines * tp != actor:
+    if colocated and engines is not None and engines * tp != actor:
         yield facts.problem(
             "vllm.num_engines", "do not have the actor's GPUs", f"{engines} of {tp} GPUs", f"{actor} GPUs"
         )
@@ -52,7 +52,7 @@ def _beside_actor(facts: RlFacts) -> Iterator[Problem]:
 def _reference_apart(facts: RlFacts) -> Iterator[Problem]:
     values = facts.values
     colocated = values.switch("train.colocate_all") or values.switch("train.colocate_actor_ref")
-    if facts.trainer is not OPENRLHF or not colocated or not values.number("algo.kl.init_coef"):
+    if not colocated or not values.number("algo.kl.init_coef"):
         return
     for number in ("num_nodes", "num_gpus_per_node"):
         ref, actor = values.whole(f"ref.{number}"), values.whole(f"actor.{number}")
@@ -70,7 +70,7 @@ def _reference_apart(facts: RlFacts) -> Iterator[Problem]:
 )
 def _one_sample(facts: RlFacts) -> Iterator[Problem]:
     values = facts.values
-    if facts.trainer is not OPENRLHF or values.text("algo.advantage.estimator") not in _OF_GROUPS:
+    if values.text("algo.advantage.estimator") not in _OF_GROUPS:
         return
     key = "rollout.n_samples_per_prompt"
     if (samples := values.whole(key)) is not None and samples < 2:
@@ -87,8 +87,6 @@ def _one_sample(facts: RlFacts) -> Iterator[Problem]:
 )
 def _starved(facts: RlFacts) -> Iterator[Problem]:
     values = facts.values
-    if facts.trainer is not OPENRLHF:
-        return
     names = ("rollout.n_samples_per_prompt", "rollout.batch_size", "rollout.micro_batch_size")
     samples, prompts, micro = (values.whole(name) or 1 for name in names)
     sharing = (values.whole("ds.ring_attn_size") or 1) * (values.whole("ds.tensor_parallel_size") or 1)
@@ -110,7 +108,7 @@ def _starved(facts: RlFacts) -> Iterator[Problem]:
 def _kept(facts: RlFacts) -> Iterator[Problem]:
     values = facts.values
     colocated = values.switch("train.colocate_all") and not values.switch("train.async_enable")
-    if facts.trainer is not OPENRLHF or not colocated or not values.switch("vllm.enable_sleep"):
+    if not colocated or not values.switch("vllm.enable_sleep"):
         return
     if not (values.switch("ds.enable_sleep") or values.switch("ds.adam_offload")):
         yield facts.problem("ds.enable_sleep", "is off beside an engine that sleeps", need="it on")

@@ -58,9 +58,11 @@ Check: TypeAlias = Callable[[Facts], Iterator[Problem]]
 
 @dataclass(frozen=True, slots=True)
 class Rules(Generic[Facts]):
-    """The rules of one file, in its order: each is entered by the function that checks it."""
+    """The rules of one file, in its order: each is entered by the function that checks it. holds: of which facts they
+    speak; None: of all."""
 
     entered: list[Rule[Facts]] = field(default_factory=list)
+    holds: Callable[[Facts], bool] | None = None
 
     def rule(
         self, name: str, severity: Severity, title: str, why: str, example: str, **more: Any
@@ -75,6 +77,8 @@ class Rules(Generic[Facts]):
 
     def findings(self, facts: Facts, place: Place | None = None) -> list[Finding]:
         """Return every rule that is broken, at a place where the problem has none of its own."""
+        if self.holds is not None and not self.holds(facts):
+            return []
         return [
             Finding(rule.name, rule.severity, problem if problem.file else placed(problem, place))
             for rule in self.entered

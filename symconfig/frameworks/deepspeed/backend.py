@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from symconfig.frameworks.backend import Backend, Medium, Releases, numbers
+from symconfig.frameworks.backend import Backend, Medium, Releases
 from symconfig.frameworks.checkpoint import Kind
 from symconfig.frameworks.deepspeed import adapters
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED as USUAL
@@ -13,14 +13,7 @@ DEEPSPEED = Backend(
     label="DeepSpeed",
     program="DeepSpeed's train.py",
     distribution="deepspeed",
-    releases=Releases(
-        pinned=DEEPSPEED_RELEASE,
-        asked_by=None,
-        prefix="",
-        order=numbers,
-        minor=lambda release: numbers(release)[:2],
-        resolve=str,
-    ),
+    releases=Releases(pinned=DEEPSPEED_RELEASE),
     told_by=Medium.JSON,
     usual=USUAL,
     low_precisions=(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from symconfig.frameworks.backend import Backend, Medium, Releases, numbers
+from symconfig.frameworks.backend import Backend, Medium, Releases
 from symconfig.frameworks.checkpoint import Kind
 from symconfig.frameworks.deepspeed import adapters
 from symconfig.frameworks.fsdp.behaviour import FSDP as USUAL
@@ -14,14 +14,7 @@ FSDP = Backend(
     label="PyTorch FSDP",
     program="a script with PyTorch's FSDP",
     distribution="torch",
-    releases=Releases(
-        pinned=TORCH_RELEASE,
-        asked_by=None,
-        prefix="",
-        order=numbers,
-        minor=lambda release: numbers(release)[:2],
-        resolve=str,
-    ),
+    releases=Releases(pinned=TORCH_RELEASE),
     told_by=Medium.CODE,
     usual=USUAL,
     low_precisions=(),
