@@ -42,8 +42,11 @@ def _deepseek_layers(values: Values, layers: int) -> list[str]:
 
 def _rate(kind: str) -> Size:
     """Return how many tokens become one compressed key, which a section says; its rule writes both of them."""
-    rate = lambda values: (values["compress_rates"] or {}).get(kind, _RATES[kind])  # noqa: E731
-    return Size(("compress_rates",), rate, lambda model, size: {})
+
+    def of(values: Values) -> Any:
+        return (values["compress_rates"] or {}).get(kind, _RATES[kind])
+
+    return Size(("compress_rates",), of, lambda model, size: {})
 
 
 _LOW_RANK = named("q_lora_rank o_groups o_lora_rank")
