@@ -73,4 +73,4 @@ def _critic(model: ModelDescriptor, rl: Rl) -> ModelDescriptor | None:
     """Return the model that gives values; None where none is trained."""
     if not rl.has_critic:
         return None
-    return model.model_copy(update={"adapter": None}) if rl.critic is None else load_model(rl.critic)
+    return (model if rl.critic is None else load_model(rl.critic)).of_values

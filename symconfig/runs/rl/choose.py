@@ -21,7 +21,7 @@ from symconfig.format import gib
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.rl import PlannedPhase, PlannedRl, ReferencePlace
 from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN, Engine, Replica, generate
-from symconfig.runs.rl.logits import BY_TARGET, VERL
+from symconfig.runs.rl.logits import BY_TARGET, PLAIN, VERL
 from symconfig.runs.rl.phases import AWAY, Away, Layout
 from symconfig.runs.rl.trained import Trained
 from symconfig.solve.budget import surprise
@@ -211,7 +211,7 @@ def _critic(question: Question, job: Job, fill: float) -> Trained | None:
     if question.critic is None:
         return None
     plan = question.solve(question.critic, job, 1)
-    return Trained(plan, plan.best, fill, logits=None)
+    return Trained(plan, plan.best, fill, PLAIN)
 
 
 def _layouts(question: Question, actor: Trained, critic: Trained | None, gpus: int) -> Iterator[Layout]:

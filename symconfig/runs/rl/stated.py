@@ -21,7 +21,7 @@ from symconfig.runs.best import best_plan
 from symconfig.runs.rl.choose import Question
 from symconfig.runs.rl.choose import planned as recorded
 from symconfig.runs.rl.engine import Engine, Replica, generate
-from symconfig.runs.rl.logits import BY_TARGET, OF_PAIRS, SLIME_CHUNKED, VERL_FSDP, LogitBytes
+from symconfig.runs.rl.logits import BY_TARGET, OF_PAIRS, PLAIN, SLIME_CHUNKED, VERL_FSDP, LogitBytes
 from symconfig.runs.rl.phases import AWAY, Layout
 from symconfig.runs.rl.trained import Trained
 from symconfig.runs.rl.tuned import counted
@@ -84,7 +84,7 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
     """Return what a run costs with the step around it. Raises InputError where there is no such step."""
     actor, critic = _trained(run, step, step.fill, _logits(step), cluster, limits), None
     if run.critic is not None:
-        critic = _trained(run.critic, step, step.critic_fill, None, cluster, limits)
+        critic = _trained(_of_values(run.critic), step, step.critic_fill, PLAIN, cluster, limits)
     rl, alone = step.rl, step.rl.placement == "split"
     tp, share = rl.rollout.tp or 1, rl.rollout.memory_share
     assert share is not None, "a script has one, or its trainer's default"
@@ -123,14 +123,20 @@ def _alone(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     """Return what a run costs with the phases of an update without generation."""
     alone = run.alone
     assert alone is not None, "is what makes it one to be completed"
+    run = _of_values(run) if alone.scores else run
     judged = judge(run, cluster, limits)
     name = alone.trainer.name
-    logits = None if alone.scores else (BY_TARGET if alone.preference is None else OF_PAIRS)[name]
+    logits = PLAIN if alone.scores else (BY_TARGET if alone.preference is None else OF_PAIRS)[name]
     point = as_found(run.described.model, cluster, run.configuration)
     point = replace(point, request=replace(point.request, job=judged.plan.job))
     trained = Stated(judged.plan, judged.plan.best, alone.fill, logits, point)
     step = counted(judged.plan, trained, named(name).compares, resident=alone.reference == "resident")
     return Judged(run, replace(judged.plan, tuned=(step,)))
+
+
+def _of_values(run: Run) -> Run:
+    """Return a run of a model that gives one number of each token."""
+    return replace(run, described=replace(run.described, model=run.described.model.of_values))
 
 
 def _logits(step: Step) -> LogitBytes | None:

@@ -32,8 +32,8 @@ _SHORT = 2.0  # bytes of a number in 16 bits
 class Trained:
     """A plan's candidate as a model that a step trains.
 
-    fill: tokens of its micro-batches over those that they have room for. logits: None for a model that gives one value
-    a token.
+    fill: tokens of its micro-batches over those that they have room for. logits: None where the loss has none in
+    memory.
     """
 
     plan: Plan
