@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 
 from symconfig.cost.machine import machine
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -23,11 +22,10 @@ from symconfig.runs.rl.choose import planned as recorded
 from symconfig.runs.rl.engine import Engine, Replica, generate
 from symconfig.runs.rl.logits import BY_TARGET, OF_PAIRS, PLAIN, SLIME_CHUNKED, VERL_FSDP, LogitBytes
 from symconfig.runs.rl.phases import AWAY, Layout
-from symconfig.runs.rl.trained import Trained
+from symconfig.runs.rl.trained import Stated
 from symconfig.runs.rl.tuned import counted
 from symconfig.solve.lengths import packing
 from symconfig.solve.predict import as_found
-from symconfig.solve.prospect import Prospect
 
 TOP = 3  # plans that are kept of a better layout
 
@@ -93,7 +91,8 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
         what = "the GPUs that generate do not divide over the engine's"
         raise InputError(Problem(what, field="rollout", got=f"{served} for engines of {tp}"))
     gpu = machine(cluster, "bf16" if cluster.gpu.peak_flops.bf16 else "fp16", gpus=served)
-    replica = Replica(Engine(run.described.model, gpu, tp, step.weight_bytes), share)
+    engine = Engine(run.described.model, gpu, tp, element_bytes=step.weight_bytes)
+    replica = Replica(engine, share)
     generation = generate(replica, rl, served // tp)
     if generation is None:
         what = "the engine's share of the memory has no room for its weights and the keys of the longest sequence"
@@ -161,14 +160,3 @@ def _trained(
     point = as_found(run.described.model, cluster, packed)
     point = replace(point, request=replace(point.request, job=judged.plan.job))
     return Stated(judged.plan, judged.plan.best, fill, logits, point)
-
-
-@dataclass(frozen=True)
-class Stated(Trained):
-    """A model that is trained as a script says; point: its layout, to which no plan need lead back."""
-
-    point: Prospect
-
-    @cached_property
-    def prospect(self) -> Prospect:
-        return self.point
