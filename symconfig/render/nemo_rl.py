@@ -100,7 +100,7 @@ def shown(plan: Plan, workers: Section) -> dict[str, object]:
         "predicted_for": "",
         "data_path": plan.training.data_path[0] if plan.training.data_path else "",
         "reward_model": rewarding.published(plan),
-        "beside": list(_beside(plan)),
+        "added": list(_added(plan)),
     }
 
 
@@ -144,7 +144,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 
 def sections(plan: Plan, workers: Section) -> dict[str, Section]:
     """Return the file by its sections."""
-    rl, training, where, (count, gpus) = learning.section(plan), plan.training, nodes(plan), _beside(plan)
+    rl, training, where, (count, gpus) = learning.section(plan), plan.training, nodes(plan), _added(plan)
     own = _ALGORITHMS[rl.algorithm]
     return {
         "grpo": {
@@ -167,7 +167,7 @@ def sections(plan: Plan, workers: Section) -> dict[str, Section]:
     }
 
 
-def _beside(plan: Plan) -> tuple[int, int]:
+def _added(plan: Plan) -> tuple[int, int]:
     """Return the nodes, and the GPUs of each, that NeMo-RL's cluster has beside those that train: on one node it takes
     a network's GPUs off the node's, else its nodes off all."""
     count, gpus = rewarding.nodes(plan)

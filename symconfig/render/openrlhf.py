@@ -54,7 +54,7 @@ LEARNS = Learns(
     reference="resident",  # --ref.offload is DeepSpeed's offload_param, which ZeRO-3 alone has
     rewards={
         "colocated": Rewarding(by="workers"),
-        "apart": Rewarding(by="workers", beside="training"),
+        "apart": Rewarding(by="workers", overlaps="training"),
         "server": Rewarding(by="service"),
     },
     sleep_levels=(1,),

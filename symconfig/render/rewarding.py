@@ -19,12 +19,12 @@ class Rewarding:
     """How a program runs a network that rewards responses.
 
     by: an engine of inference, workers with the trained model's layout, workers that shard it over all of their GPUs,
-    or a service elsewhere. beside: what its GPUs work beside, where they are its own. together: all responses of a
+    or a service elsewhere. overlaps: what its GPUs work beside, where they are its own. together: all responses of a
     data-parallel rank are in one forward.
     """
 
     by: Literal["engine", "workers", "shards", "service"]
-    beside: Literal["", "generation", "training"] = ""
+    overlaps: Literal["", "generation", "training"] = ""
     together: bool = False
 
 

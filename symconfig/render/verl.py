@@ -60,7 +60,7 @@ LEARNS = Learns(
     algorithms=tuple(_ADVANTAGE),
     engines=("vllm", "sglang"),
     adapters=True,
-    rewards={"colocated": Rewarding(by="engine"), "apart": Rewarding(by="engine", beside="generation")},
+    rewards={"colocated": Rewarding(by="engine"), "apart": Rewarding(by="engine", overlaps="generation")},
     ranks_of_data=("vllm",),
 )
 _REWARD = "reward.reward_model"

@@ -25,20 +25,20 @@ def divisions(rl: Rl, cluster: ClusterDescriptor, gpus: int, rewarded: bool) -> 
     rewarded: a network of rewards runs on them.
     """
     apart = rewarded and rl.reward_model is not None and rl.reward_model.placement == "apart"
-    asked = rl.reward_model.gpus if rl.reward_model is not None else None
+    stated = rl.reward_model.gpus if rl.reward_model is not None else None
     node = cluster.gpus_per_node
-    for reward in _parts(gpus, node, asked, (1, 2)) if apart else (0,):
+    for reward in _parts(gpus, node, stated, (1, 2)) if apart else (0,):
         left = gpus - reward if reward <= node or reward % node == 0 else 0
         for rollout in _parts(left, node, rl.rollout_gpus, (1, 2, 3)) if rl.placement == "split" else (0,):
             if left - rollout > 0:
                 yield Division(left - rollout, rollout, reward)
 
 
-def _parts(gpus: int, node: int, asked: int | None, quarters: tuple[int, ...]) -> list[int]:
+def _parts(gpus: int, node: int, stated: int | None, quarters: tuple[int, ...]) -> list[int]:
     """Return how many GPUs a role may have, the most first: as many as it is given, or quarters, in whole nodes where
     there are several."""
-    if asked is not None:
-        return [asked]
+    if stated is not None:
+        return [stated]
     step = node if gpus > node else 1
     return sorted({max(step, gpus * part // 4 // step * step) for part in quarters}, reverse=True)
 
@@ -49,8 +49,7 @@ def undivided(rl: Rl, gpus: int, node: int) -> Problem:
     if reward is not None and (reward.gpus or 0) > node and (reward.gpus or 0) % node:
         what, need = "are whole nodes where they are more than one has", f"a multiple of {node}"
         return Problem(what, field="rl.reward_model.gpus", got=str(reward.gpus), need=need)
-    of_reward = reward is not None and (reward.gpus or 0) >= gpus
-    field, asked = (
-        ("rl.reward_model.gpus", reward.gpus) if of_reward and reward else ("rl.rollout_gpus", rl.rollout_gpus)
-    )
-    return Problem("leaves no GPU to train on", field=field, got=str(asked or 1), need=f"fewer than {gpus}")
+    field, count = "rl.rollout_gpus", rl.rollout_gpus
+    if reward is not None and (reward.gpus or 0) >= gpus:
+        field, count = "rl.reward_model.gpus", reward.gpus
+    return Problem("leaves no GPU to train on", field=field, got=str(count or 1), need=f"fewer than {gpus}")

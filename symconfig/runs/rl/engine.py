@@ -12,7 +12,6 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -82,7 +81,7 @@ class Engine:
     @cached_property
     def weights_bytes(self) -> float:
         """Return the bytes of weights on each GPU."""
-        return self.element_bytes * self._on_each(self._of_experts)
+        return self.element_bytes * float(self._on_each(np.ones(1))[0])
 
     @property
     def _chosen(self) -> float:
@@ -95,9 +94,10 @@ class Engine:
         """Count the parameters of experts among which a token has a choice."""
         return (self._count.total - self._count.active) / (1.0 - self._chosen) if self._chosen < 1.0 else 0.0
 
-    def _on_each(self, of_experts: float | Array) -> Any:
-        """Count the parameters on a GPU, with so many of experts on all of them."""
-        return (self._count.total - self._of_experts + of_experts / self.dp) / self.tp
+    def _on_each(self, touched: Array) -> Array:
+        """Count the parameters on a GPU, with a share of all experts'."""
+        result: Array = (self._count.total - self._of_experts * (1.0 - touched / self.dp)) / self.tp
+        return result
 
     @cached_property
     def _count(self) -> ParameterCount:
@@ -105,7 +105,7 @@ class Engine:
 
     def decode_s(self, sequences: Array, context: Array) -> Array:
         """Return the seconds of one token for each of so many sequences. context: tokens of one, in the mean."""
-        touched = self._on_each(self._of_experts * (1.0 - (1.0 - self._chosen) ** sequences))
+        touched = self._on_each(1.0 - (1.0 - self._chosen) ** sequences)
         read = self.element_bytes * touched + sequences / self.dp * cached_bytes(self.model, self.tp, context)
         computed = 2.0 * self._count.active * sequences / self.gpus
         work = np.maximum(read / self.machine.hbm_bytes_per_s, computed / self._flops_per_s)

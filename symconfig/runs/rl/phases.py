@@ -19,7 +19,7 @@ from symconfig.descriptor.rl import Rl
 from symconfig.graph.count import parameters
 from symconfig.plans.rl import ASLEEP, AWAKE, LIBRARIES, ReferencePlace, surprised
 from symconfig.runs.rl.engine import ASLEEP_BYTES, KEEPING, Generation, Replica
-from symconfig.runs.rl.reward import Rewards, of_engine
+from symconfig.runs.rl.reward import Rewards, shared
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
 from symconfig.units import MIB
 
@@ -206,12 +206,12 @@ class Layout:
         """Yield the phase in which a network rewards."""
         if (own := self.rewards) is None:
             return
-        beside = f"rewards beside {own.how.beside}" if own.own and own.how.beside else ""
+        pool = f"rewards beside {own.how.overlaps}" if own.own and own.how.overlaps else ""
         held = dict(own.holds)
         if "forward" in held:
             held["forward"] = self._gaps(held["forward"])
         whole = held | {LIBRARIES: self.actor.libraries} if own.own else self._resting({}) | held
-        yield Phase("rewards", own.seconds, whole, beside)
+        yield Phase("rewards", own.seconds, whole, pool)
 
     @property
     def _rests(self) -> bool:
@@ -232,7 +232,7 @@ class Layout:
         if self._rests and not pool:
             result |= {"reference": self.actor.memory[WEIGHTS]}
         if not pool:
-            result |= of_engine(self.rewards)
+            result |= shared(self.rewards)
         owners = (("actor's", self.actor, ""), ("critic's", self.critic, self._pool("critic")))
         for name, each, own in owners:
             rests = {} if each is None or own != pool else at_rest(each, self.away)
@@ -253,5 +253,5 @@ class Layout:
         if self._rests and (each is self.actor or not self._pool("critic")):
             held["reference"] = self.actor.memory[WEIGHTS]
         if each is self.actor or not self._pool("critic"):
-            held |= of_engine(self.rewards)
+            held |= shared(self.rewards)
         return self._with_processes(held | kept)

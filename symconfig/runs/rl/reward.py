@@ -115,40 +115,49 @@ def _frozen(
     how: Rewarding, model: ModelDescriptor, rl: Rl, actor: Trained, cluster: ClusterDescriptor, gpus: int
 ) -> Frozen | None:
     """Return a network that workers read, with the actor's layout or in shards of all of its GPUs."""
-    candidate, framework = actor.candidate, actor.prospect.request.framework
-    point = Configuration.of(candidate, framework)
-    fill, packing = actor.fill, actor.plan.job.packing
-    if how.by == "shards":
-        degrees = Degrees(tp=1, pp=1, vpp=1, cp=1, ep=1, etp=1, dp=gpus)
-        usual = BACKENDS["fsdp"].usual
-        micros = max(1, ceil(rl.batch / gpus))
-        point = Configuration(
-            degrees=degrees,
-            micro=1,
-            global_batch=micros * gpus,
-            seq_length=rl.longest,
-            precision=candidate.options.precision,
-            zero=3,
-            framework=usual,
-            backend="fsdp",
-        )
-        fill = rl.mean_tokens / rl.longest
-    else:
-        tp = candidate.parallel.tp * candidate.parallel.cp
-        if model.num_attention_heads % tp or gpus % tp:
-            return None
-        dp = gpus // tp if gpus else candidate.parallel.dp
-        degrees = replace(candidate.parallel, dp=dp)
-        micros = ceil(candidate.batch.num_microbatches * candidate.parallel.dp / dp)
-        zero = 3 if candidate.options.zero_stage == 3 else 0
-        batch = micros * dp * candidate.batch.micro
-        point = replace(point, degrees=degrees, global_batch=batch, zero=zero, packing=packing)
-    batch_ = Batch(micro=point.micro, global_=point.global_batch, num_microbatches=micros, seq_length=point.seq_length)
-    options = replace(candidate.options, zero_stage=point.zero)
-    read = replace(candidate, parallel=degrees, batch=batch_, options=options)
+    point = _sharded(rl, actor, gpus) if how.by == "shards" else _as_trained(model, actor, gpus)
+    if point is None:
+        return None
+    fill = rl.mean_tokens / rl.longest if how.by == "shards" else actor.fill
+    micros = point.global_batch // (point.micro * point.degrees.dp)
+    batch = Batch(micro=point.micro, global_=point.global_batch, num_microbatches=micros, seq_length=point.seq_length)
+    options = replace(actor.candidate.options, zero_stage=point.zero)
+    read = replace(actor.candidate, parallel=point.degrees, batch=batch, options=options)
     return Frozen(replace(actor.plan, model=model), read, fill, PLAIN, as_found(model, cluster, point))
 
 
-def of_engine(asleep: Rewards | None) -> Mapping[str, float]:
+def _sharded(rl: Rl, actor: Trained, gpus: int) -> Configuration:
+    """Return a layout of FSDP over so many GPUs, whose micro-batches are of one sequence."""
+    return Configuration(
+        degrees=Degrees(tp=1, pp=1, vpp=1, cp=1, ep=1, etp=1, dp=gpus),
+        micro=1,
+        global_batch=max(1, ceil(rl.batch / gpus)) * gpus,
+        seq_length=rl.longest,
+        precision=actor.candidate.options.precision,
+        zero=3,
+        framework=BACKENDS["fsdp"].usual,
+        backend="fsdp",
+    )
+
+
+def _as_trained(model: ModelDescriptor, actor: Trained, gpus: int) -> Configuration | None:
+    """Return the actor's layout, whose weights are sharded where ZeRO-3 shards the actor's, on GPUs of its own where it
+    has any; None where the model or the GPUs do not divide."""
+    candidate = actor.candidate
+    ranks, micro = candidate.parallel.tp * candidate.parallel.cp, candidate.batch.micro
+    if model.num_attention_heads % ranks or gpus % ranks:
+        return None
+    dp = gpus // ranks or candidate.parallel.dp
+    micros = ceil(candidate.batch.num_microbatches * candidate.parallel.dp / dp)
+    return replace(
+        Configuration.of(candidate, actor.prospect.request.framework),
+        degrees=replace(candidate.parallel, dp=dp),
+        global_batch=micros * dp * micro,
+        zero=3 if candidate.options.zero_stage == 3 else 0,
+        packing=actor.plan.job.packing,
+    )
+
+
+def shared(network: Rewards | None) -> Mapping[str, float]:
     """Return what rests of a network of rewards on GPUs that it shares."""
-    return {} if asleep is None or asleep.own else asleep.rests
+    return {} if network is None or network.own else network.rests
