@@ -20,6 +20,7 @@ from symconfig.existing.recover.accelerate import Launched, launched
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed_model import described as of_arguments
 from symconfig.existing.recover.deepspeed_optimizer import stepped
+from symconfig.existing.recover.known import weight_bytes
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl import bridged, fsdp
 from symconfig.existing.recover.rl.model import adapted, without_images
@@ -35,6 +36,7 @@ from symconfig.frameworks.optimizers import stepping
 from symconfig.plans.choices import Precision
 
 _FULL, _ADAPTERS = ("full", ""), ("lora", "qlora")
+_IN_4_BITS = 0.5  # bytes of a weight
 _EAGER = ("eager", "disabled")
 _HYBRID, _WHOLE = ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2"), ("NO_SHARD",)
 # Of Megatron-Core, as ms-swift has it where nothing is stated; LLaMA-Factory's says what it has.
@@ -166,11 +168,28 @@ class TunerWorkers(Script):
         for switch in _UNPREDICTED:
             if values.switch(switch):
                 yield self.problem(switch, "is not predicted")
+        if (spread := self._spread()) is not None:
+            yield spread
         if self._precision is None:
             yield self.problem("bf16", "training in 32 bits is not predicted", need="bf16 or fp16")
         if self.gpus % self._sharing:
             what = "these degrees do not divide the GPUs"
             yield self.problem("sequence_parallel_size", what, got=f"{self.gpus} GPUs for {self._sharing}")
+
+    def _spread(self) -> Problem | None:
+        """Return why a process of ms-swift's with several GPUs is not predicted: it puts layers on one after the
+        other."""
+        environment = self.reading.environment
+        seen, each = environment.get("CUDA_VISIBLE_DEVICES"), environment.get("NPROC_PER_NODE")
+        alone = self.program.trainer == tuners.SWIFT and not self.program.megatron and not self.reading.launcher
+        if not alone or seen is None or seen.unknown or (each is not None and not each.text.isdecimal()):
+            return None
+        devices, processes = len(seen.text.split(",")), 1 if each is None else int(each.text)
+        if devices <= processes:
+            return None
+        what = "layers that one process spreads over its GPUs are not predicted"
+        got = f"{devices} GPUs for {processes} process{'es' * (processes > 1)}"
+        return seen.place.problem(what, field="CUDA_VISIBLE_DEVICES", got=got, need=f"NPROC_PER_NODE={devices}")
 
     def _model(self) -> Described | None:
         """Return the model that is trained, with its adapters."""
@@ -204,7 +223,9 @@ class TunerWorkers(Script):
         """Return what the program says of adapters where nothing is stated."""
         values = self.values
         rank, alpha = values.whole("lora_r") or 8, values.number("lora_alpha")
-        words = ["--use_peft", "--lora_r", str(rank), "--lora_alpha", f"{alpha or 2 * rank:g}"]
+        named = values.text("model_name_or_path") or ""
+        words = ["--load_in_4bit"] * (weight_bytes(named) == _IN_4_BITS)
+        words += ["--use_peft", "--lora_r", str(rank), "--lora_alpha", f"{alpha or 2 * rank:g}"]
         words += ["--lora_dropout", f"{values.number('lora_dropout') or 0.0:g}"]
         return words if self.program.trainer == tuners.TRL else [*words, "--lora_target_modules", "all-linear"]
 
