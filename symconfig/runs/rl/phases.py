@@ -92,8 +92,8 @@ class Layout:
     """One way to run a step. alone: the engine has GPUs of its own. read, reference_read: tokens of a micro-batch whose
     log-probabilities are computed, of the actor and the reference, over those of one that is trained on.
     reference: where it is while it is not read. apart: roles with GPUs of their own, "critic" and "reference", beside
-    the actor's. waits: an engine of its own does not generate while others train. rewards: a network that gives them.
-    sleep_level: of an engine beside what is trained."""
+    the actor's. sleeps: an engine on the same GPUs gives its memory back while others train. waits: an engine of its
+    own does not generate meanwhile. rewards: a network that gives them. sleep_level: of an engine that sleeps."""
 
     rl: Rl
     actor: Trained
@@ -107,6 +107,7 @@ class Layout:
     reference_read: float = 1.0
     reference: ReferencePlace = "offloaded"
     apart: frozenset[str] = frozenset()
+    sleeps: bool = True
     waits: bool = False
     rewards: Rewards | None = None
     sleep_level: int = 2
@@ -169,7 +170,7 @@ class Layout:
         held = awake if self.alone else self._resting(awake)
         yield Phase("generation", self.generation.seconds, held, "generation")
         moving = {
-            "engine's weights": self.replica.engine.weights_bytes * (not self.alone),
+            "engine's weights": self.replica.engine.weights_bytes * (self.sleeps and not self.alone),
             "weights on their way": BUCKET_BYTES,
             f"actor's {WEIGHTS}": actor.memory[WEIGHTS],
         }
@@ -240,8 +241,9 @@ class Layout:
         return self._with_processes(result)
 
     def _with_processes(self, held: dict[str, float]) -> dict[str, float]:
-        asleep = {} if self.alone else {ASLEEP: ASLEEP_BYTES}
-        return {name: size for name, size in held.items() if size} | asleep | {LIBRARIES: self.actor.libraries}
+        engine = {ASLEEP: ASLEEP_BYTES} if self.sleeps else {ASLEEP: ASLEEP_BYTES, AWAKE: self.replica.bytes}
+        engine = {} if self.alone else engine
+        return {name: size for name, size in held.items() if size} | engine | {LIBRARIES: self.actor.libraries}
 
     def _updating(self, each: Trained, name: str, other: Trained | None) -> dict[str, float]:
         """Return what an update holds: all of the trained model, and what rests of the other one."""

@@ -13,6 +13,7 @@ from symconfig.existing.audit.audit import Audit, planned, unpredicted_for
 from symconfig.existing.audit.judge import Judged, judge
 from symconfig.existing.audit.phase_rules import PHASES
 from symconfig.existing.recover.rl.step import Step
+from symconfig.existing.recover.rl.trainers import FSDP
 from symconfig.existing.recover.run import Run
 from symconfig.plans.plan import Plan
 from symconfig.render import named
@@ -20,7 +21,7 @@ from symconfig.runs.best import best_plan
 from symconfig.runs.rl.choose import Question
 from symconfig.runs.rl.choose import planned as recorded
 from symconfig.runs.rl.engine import Engine, Replica, generate
-from symconfig.runs.rl.logits import BY_TARGET, OF_PAIRS, PLAIN, SLIME_CHUNKED, VERL_FSDP, LogitBytes
+from symconfig.runs.rl.logits import BY_TARGET, OF_PAIRS, PAIRS, PLAIN, SLIME_CHUNKED, VERL, VERL_FSDP, LogitBytes
 from symconfig.runs.rl.phases import AWAY, Layout
 from symconfig.runs.rl.trained import Stated
 from symconfig.runs.rl.tuned import counted
@@ -111,6 +112,7 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
         reference_read=step.reference_read,
         reference=step.reference,
         apart=step.apart,
+        sleeps=step.sleeps,
         waits=step.waits,
     )
     plan = actor.plan
@@ -124,8 +126,9 @@ def _alone(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     assert alone is not None, "is what makes it one to be completed"
     run = _of_values(run) if alone.scores else run
     judged = judge(run, cluster, limits)
-    name = alone.trainer.name
-    logits = PLAIN if alone.scores else (BY_TARGET if alone.preference is None else OF_PAIRS)[name]
+    name = alone.workers.target or alone.trainer.name
+    logits = OF_PAIRS.get(name, PAIRS) if alone.preference is not None else BY_TARGET.get(name, PLAIN)
+    logits = PLAIN if alone.scores else logits
     point = as_found(run.described.model, cluster, run.configuration)
     point = replace(point, request=replace(point.request, job=judged.plan.job))
     trained = Stated(judged.plan, judged.plan.best, alone.fill, logits, point)
@@ -144,7 +147,7 @@ def _logits(step: Step) -> LogitBytes | None:
         return None
     if step.chunked_logits:
         return SLIME_CHUNKED
-    return VERL_FSDP if step.workers.in_fp32 else BY_TARGET[step.trainer.name]
+    return VERL_FSDP if step.workers is FSDP else BY_TARGET.get(step.workers.target or step.trainer.name, VERL)
 
 
 def _never(*_: object) -> Plan:
