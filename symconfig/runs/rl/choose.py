@@ -19,7 +19,7 @@ from symconfig.descriptor.rl import Rl
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.format import gib
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.plans.rl import PlannedPhase, PlannedRl
+from symconfig.plans.rl import PlannedPhase, PlannedReward, PlannedRl
 from symconfig.render.learning import Learns
 from symconfig.render.rewarding import Rewarding
 from symconfig.runs.rl.division import Division, divisions, undivided
@@ -216,7 +216,8 @@ def _layouts(question: Question, actor: Trained, critic: Trained | None, on: Div
     gpu = machine(question.cluster, "bf16" if question.cluster.gpu.peak_flops.bf16 else "fp16", gpus=served)
     rewarding = None
     if (how := question.way_of_rewards) is not None and question.reward is not None:
-        rewarding = rewards(how, question.reward, rl, actor, question.cluster, gpu, on.reward)
+        chosen = PlannedReward(gpus=on.reward, tp=0, memory_share=0.0)
+        rewarding = rewards(how, question.reward, rl, actor, question.cluster, gpu, chosen)
         if rewarding is None:
             return
     level = learns.sleep_level(rl, question.model.adapter is not None)
