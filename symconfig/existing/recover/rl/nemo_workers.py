@@ -102,11 +102,6 @@ class NemoWorkers(Script):
             yield self.problem(f"{POLICY}.generation.colocated.resources.num_nodes", what, got=f"{self._served}")
         if self.values.text(f"{POLICY}.precision") == "float32":
             yield self.problem(f"{POLICY}.precision", "training in 32 bits is not predicted", got="float32")
-        if self.workers.options:
-            return
-        if (degree := self._degree("expert_parallel_size")) > 1:
-            what = "experts that DTensor splits are not predicted"
-            yield self.problem(f"{_DTENSOR}.expert_parallel_size", what, got=str(degree))
 
     def _model(self) -> Described | None:
         """Return the policy with the adapters that it is trained by."""
@@ -141,6 +136,7 @@ class NemoWorkers(Script):
         layers = fsdp.Workers(
             dp=self._dp,
             tp=self._degree("tensor_parallel_size"),
+            ep=self._degree("expert_parallel_size"),
             sp=self._degree("context_parallel_size"),
             room=length,
             micro=micro,
