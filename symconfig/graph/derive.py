@@ -109,9 +109,9 @@ class Flow:
                 self.uses[use.tensor.name].append((op, scheme.layout(op, use)))
             for use in op.outputs:
                 self._produce(use.tensor, op, scheme.layout(op, use, produced=True))
-            for tensor in (*op.saves, *op.holds):
-                if tensor.name not in self.produced:  # statistics and masks: made for the backward only
-                    self._produce(tensor, op, scheme.layout(op, Use(tensor)))
+            for use in (*op.saves, *map(Use, op.holds)):
+                if use.name not in self.produced:  # statistics and masks: made for the backward only
+                    self._produce(use.tensor, op, scheme.layout(op, use))
         for tensor in block.outputs:
             self.uses[tensor.name].append((None, self._at_border(tensor)))
 
@@ -304,7 +304,7 @@ def _work(op: Operator, scheme: Scheme) -> list[Task]:
         queries = _extent(op.queries, parts)
         steps = Monomial.of(*(axis for axis in parts.get(d.SEQUENCE, ()) if axis == "cp"))
         return [
-            AttentionWork(op.name, phase, queries, op.keys or "", op.channels_of, steps, op.among)
+            AttentionWork(op.name, phase, queries, op.keys, op.channels_of, steps, op.among)
             for phase in (Phase.FORWARD, Phase.INPUT)
         ]
     return _traffic(op, scheme)
@@ -328,7 +328,7 @@ def _traffic(op: Operator, scheme: Scheme) -> list[Task]:
         return tuple((_local(use.tensor.dims, scheme.layout(op, use)) * factor, use.tensor.kind) for use in uses)
 
     ins, outs = list(op.activations), list(op.outputs)
-    saved = [next((use for use in (*ins, *outs) if use.tensor == tensor), Use(tensor)) for tensor in op.saves]
+    saved = [next((use for use in (*ins, *outs) if use.tensor == kept.tensor), kept) for kept in op.saves]
     extra = [use for use in saved if use not in ins and use not in outs]
     forward, backward = op.traffic
     parts = scheme.parts(op)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
@@ -179,6 +179,10 @@ class Use:
         return Use(self.tensor, tuple([loops.get(loop, loop) for loop in self.loops]))
 
 
+def loops_of(uses: Iterable[Use]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(loop for use in uses for loop in use.loops))
+
+
 class Factors(NamedTuple, Generic[T]):
     """What a product batch x [m, k] x [k, n] runs over: loops, or how many turns a rank makes of them."""
 
@@ -195,46 +199,6 @@ class Factors(NamedTuple, Generic[T]):
         """Return the products that make the gradients of the first and of the second factor."""
         batch, m, n, k = self
         return Factors(batch, m, k, n), Factors(batch, k, n, m)
-
-
-@dataclass(frozen=True, slots=True)
-class Nest:
-    """A loop nest over tensors: what operators of a block, in symbols, and those of a program, in numbers, have alike.
-
-    loops: all of them; a product's work is counted by those that its first two inputs run along, of which `contracted`
-    are summed away. inputs: of a block's operator its activations before its weights. linear: sum(f(parts)) =
-    f(sum(parts)) over its inputs together, as for an addition, a copy or a scaling, so that it may run on partial sums.
-    """
-
-    name: str
-    work: Work
-    loops: tuple[str, ...]
-    inputs: tuple[Use, ...]
-    outputs: tuple[Use, ...]
-    contracted: tuple[str, ...] = ()
-    linear: bool = False
-
-    @property
-    def factors(self) -> Factors[list[str]]:
-        """Return the loops of a product."""
-        first, second = (set(use.loops) for use in self.inputs[:2])
-        free = [loop for loop in self.loops if loop not in self.contracted]
-        return Factors(
-            [loop for loop in free if loop in first and loop in second],
-            [loop for loop in free if loop in first and loop not in second],
-            [loop for loop in free if loop in second and loop not in first],
-            list(self.contracted),
-        )
-
-    @property
-    def queries(self) -> tuple[str, ...]:
-        """Return the loops of an attention's queries: batch, sequence and heads."""
-        return self.outputs[0].loops[:-1]
-
-    @property
-    def channels_of(self) -> tuple[str, str]:
-        """Return the loops of the channels of an attention's q k', and of its p v."""
-        return self.inputs[0].loops[-1], self.inputs[2].loops[-1]
 
 
 KEYS_OF_ALL = "keys_full"  # keys of a query without any window
@@ -264,10 +228,37 @@ class Scratch:
 
 
 @dataclass(frozen=True, slots=True)
-class Operator(Nest):
-    """One operator of a block.
+class Split:
+    """Loops that one mesh axis splits together (query heads with their key/value heads, tokens with their slots).
 
-    saves: tensors that the backward needs (a matmul's are derived, see `needed`, unless it reads a copy of its input).
+    Along it an operand is split at its first dim whose loop is among `loops`. An input without one is whole on every
+    rank, and its gradient comes out as partial sums; an output without one comes out as partial sums.
+    sums: but where this is above 0, the operator reduces so many partial results of its output's size without these
+    loops inside itself, and goes on with whole ones (norm, softmax, cross-entropy over a split dim).
+    halo: rows of each neighbour that a window needs beside its own, along `loops[0]`: (kernel size - 1) / 2 on each
+    side. They are sent forward, and their gradients back.
+    """
+
+    loops: tuple[str, ...]
+    sums: int = 0
+    halo: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator, a loop nest over tensors: of a block, whose sizes are symbols, or of a program, where they are
+    numbers.
+
+    loops: all of them; a product's work is counted by those that its first two inputs run along, of which `contracted`
+    are summed away. inputs: of a block's operator its activations before its weights. linear: sum(f(parts)) =
+    f(sum(parts)) over its inputs together, as for an addition, a copy or a scaling, so that it may run on partial sums.
+    saves: what the backward reads: inputs, outputs, or else `residues` (a block's product: only a copy of its input
+    that it reads in its place; the others are derived, see `needed`).
+    splits: what an axis may split; of a block's product they follow from its sizes (`graph/program/of_block.py`).
+    path: the module it is written in, as its source has it.
+    gradients: what its backward makes.
+    attended, channels: of a program's attention, keys that a query attends to in the mean, and channels of q k' plus
+    those of p v.
     sums: how many partial results are reduced when a contracted dim is split.
     traffic: bytes moved over those of reading inputs and writing outputs once (forward, backward).
     holds: tensors that stay alive until its backward without being read there, since a variable names them.
@@ -282,24 +273,32 @@ class Operator(Nest):
     whole: loops that nothing may split, since the operator mixes what lies along them.
     sorts: how often it reads or writes, besides, all slots that a rank's experts have. They then lie by expert: where
         `sorts_experts`, only for that, so that a rank's only expert needs it not.
-    together: loops that are split together or not at all: each group holds whole pieces of the others.
-    reduces: loops over which it makes statistics inside itself, and how many; it goes on with whole ones.
     apart: a matmul whose input another layer has gathered for both: it keeps that as it reads it, and reduces its
         input's gradient by itself where the input is whole.
-    gradients: what its backward makes.
-    part: the module it is written in, as people name it.
     leg: where it stands on the tokens' way to their experts.
     products, scratch: of an operator that is a chain of kernels with products inside them, such as a chunked scan.
     """
 
-    saves: tuple[Tensor, ...] = ()
+    name: str
+    work: Work
+    loops: tuple[str, ...]
+    inputs: tuple[Use, ...]
+    outputs: tuple[Use, ...]
+    contracted: tuple[str, ...] = ()
+    linear: bool = False
+    saves: tuple[Use, ...] = ()
+    splits: tuple[Split, ...] = ()
+    traffic: tuple[Fraction | float, Fraction | float] = (Fraction(1), Fraction(1))
+    path: str = ""
+    gradients: Gradients = Gradients.ALL
+    attended: float = 0.0
+    channels: float = 0.0
     modules: tuple[str, ...] = ()
     sums: int = 1
-    traffic: tuple[Fraction, Fraction] = (Fraction(1), Fraction(1))
     overwrites: bool = False
     in_place: bool = False
     holds: tuple[Tensor, ...] = ()
-    keys: str | None = None
+    keys: str = ""
     among: str = KEYS_OF_ALL
     low_precision: bool = False
     sums_bias: bool = False
@@ -309,14 +308,47 @@ class Operator(Nest):
     whole: tuple[str, ...] = ()
     sorts: int = 0
     sorts_experts: bool = False
-    together: tuple[tuple[str, ...], ...] = ()
-    reduces: tuple[tuple[str, int], ...] = ()
     apart: bool = False
-    gradients: Gradients = Gradients.ALL
-    part: str = ""
     leg: Leg = Leg.APART
     products: tuple[Product, ...] = ()
     scratch: tuple[Scratch, ...] = ()
+
+    @property
+    def factors(self) -> Factors[list[str]]:
+        """Return the loops of a product."""
+        first, second = (set(use.loops) for use in self.inputs[:2])
+        free = [loop for loop in self.loops if loop not in self.contracted]
+        return Factors(
+            [loop for loop in free if loop in first and loop in second],
+            [loop for loop in free if loop in first and loop not in second],
+            [loop for loop in free if loop in second and loop not in first],
+            list(self.contracted),
+        )
+
+    @property
+    def queries(self) -> tuple[str, ...]:
+        """Return the loops of an attention's queries: batch, sequence and heads."""
+        return self.outputs[0].loops[:-1]
+
+    @property
+    def channels_of(self) -> tuple[str, str]:
+        """Return the loops of the channels of an attention's q k', and of its p v."""
+        return self.inputs[0].loops[-1], self.inputs[2].loops[-1]
+
+    @property
+    def backward(self) -> bool:
+        return self.gradients is not Gradients.NONE
+
+    @property
+    def saved(self) -> tuple[str, ...]:
+        """Return the names of what its backward reads."""
+        return tuple([use.name for use in self.saves])
+
+    @property
+    def residues(self) -> tuple[Use, ...]:
+        """Return what exists for the backward only: masks, statistics."""
+        known = {use.name for use in (*self.inputs, *self.outputs)}
+        return tuple([use for use in self.saves if use.name not in known])
 
     @property
     def activations(self) -> tuple[Use, ...]:
@@ -328,18 +360,18 @@ class Operator(Nest):
 
     @property
     def trainable(self) -> bool:
-        return self.gradients is not Gradients.NONE and any(not weight.frozen for weight in self.weights)
+        return self.backward and any(not weight.frozen for weight in self.weights)
 
     def needed(self) -> tuple[Tensor, ...]:
         """Return the tensors that must exist when this operator's backward runs."""
-        if self.gradients is Gradients.NONE:
+        if not self.backward:
             return ()
         if self.work is not Work.MATMUL:
-            return (*self.saves, *self.holds)
+            return (*(use.tensor for use in self.saves), *self.holds)
         if not self.weights:
             return tuple(use.tensor for use in self.inputs)
         # dX needs the weight, dW needs the input: no trainable weight, no kept input.
-        return (self.saves or (self.inputs[0].tensor,)) if self.trainable else ()
+        return tuple(use.tensor for use in self.saves or self.inputs[:1]) if self.trainable else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +397,7 @@ class Block:
     @property
     def unwanted(self) -> frozenset[str]:
         """Return the tensors whose gradient nobody wants."""
-        silent = (op for op in self.operators if op.gradients is Gradients.NONE)
+        silent = (op for op in self.operators if not op.backward)
         return self.leaves | {use.tensor.name for op in silent for use in op.outputs}
 
     @property

@@ -136,7 +136,7 @@ class Costs:
         own = self.passes(node, rows)
         exchanged = inside(self.net.program, node, rows, self.rates, per_element=not self.timed)
         cost = forwards * (own.forward + exchanged.forward) + own.backward + exchanged.backward
-        saved, outputs = node.operator.saves, len(node.operator.inputs)
+        saved, outputs = node.operator.saved, len(node.operator.inputs)
         each = held(node.ports, rows, self.rates)
         kept = [at >= outputs and port.tensor.name in saved for at, port in enumerate(node.ports)]
         bytes_held, moved = each[kept].sum(axis=0) * self.kept_times(node), each.sum(axis=0)

@@ -15,9 +15,9 @@ from symconfig.cost.machine import Machine
 from symconfig.cost.partition.change import Move, together
 from symconfig.cost.partition.rates import Affine, Array, Rate
 from symconfig.graph.layout import PARTIAL, Kind
-from symconfig.graph.operator import Work
+from symconfig.graph.operator import Operator, Split, Work
 from symconfig.graph.program.net import Node, Port
-from symconfig.graph.program.program import Operator, Program, Split
+from symconfig.graph.program.program import Program
 
 Rows = NDArray[np.int64]  # [rows, axes]: options
 Extent = Callable[[Sequence[str]], Array]  # [rows] turns of some loops on one rank
@@ -126,7 +126,7 @@ def _memory(node: Node, rows: Rows, rates: Sequence[Rate], machine: Machine) -> 
     assert op is not None
     each = held(node.ports, rows, rates)
     moved = each.sum(axis=0)
-    often = [float(port.tensor.gradient) + float(port.tensor.name in op.saves) for port in node.ports]
+    often = [float(port.tensor.gradient) + float(port.tensor.name in op.saved) for port in node.ports]
     back = (np.array(often)[:, None] * each).sum(axis=0)
 
     none = np.zeros(len(rows))

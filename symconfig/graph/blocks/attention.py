@@ -245,7 +245,7 @@ def _of_shared_heads(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Ten
         )
     )
     gathered = Tensor("qkv_gathered", (*rows, d.GATHERED_QKV), storage=storage)
-    ctx.build.elementwise("take_v", [whole], v, beside=[gathered], traffic=(1, Fraction(3, 2)), linear=True)
+    ctx.build.elementwise("take_v", [whole], v, further=[gathered], traffic=(1, Fraction(3, 2)), linear=True)
     ctx.build.elementwise("take_k", [whole], k, traffic=(0, 0), launches=(0, 0), linear=True)
     ctx.build.elementwise("take_q", [whole], q, traffic=(0, 0), launches=(0, 0), linear=True)
     for gate in _fused_gates(ctx, storage):
@@ -289,7 +289,7 @@ def core(
                 keys=read.keys,
                 weights=sinks,
                 in_fp8=ctx.how.attention.in_fp8,
-                beside=[] if read.beside is None else [Use(read.beside)],
+                sparse=[] if read.beside is None else [Use(read.beside)],
                 keeps=[read.beside] if read.beside is not None and read.kept else [],
             )
         return _unfused(ctx, q, k, Use(v).renamed(*part), sinks)

@@ -26,7 +26,7 @@ def normalised(ctx: Context, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         "normalise",
         [q, k],
         results[0],
-        beside=results[1:],
+        further=results[1:],
         saves=[*results, *lengths],
         reduces={q.dims[-1]: 2},
         whole=(d.SEQUENCE,),

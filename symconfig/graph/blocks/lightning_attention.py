@@ -35,7 +35,7 @@ def lightning_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     linear(ctx, "qkv_proj", x, (d.HIDDEN,), (QKV,), [Use(part).renamed((d.HEADS, QKV)) for part in raw])
     raw = [with_adapter(ctx, "qkv_proj", part) for part in raw]
     q, k, v = (Tensor(part.name.removeprefix("raw_"), part.dims) for part in raw)
-    ctx.build.elementwise("qkv_activation", raw, q, beside=[k, v], saves=raw)
+    ctx.build.elementwise("qkv_activation", raw, q, further=[k, v], saves=raw)
     normed = _norm(ctx, _scan(ctx, q, k, v))
     gate = Tensor("lightning_gate", normed.dims)
     linear(ctx, "output_gate", x, (d.HIDDEN,), (d.HEADS, VALUE_DIM), [Use(gate)])

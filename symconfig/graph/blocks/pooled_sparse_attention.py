@@ -61,7 +61,7 @@ def _chosen(ctx: Context, x: Tensor) -> Tensor:
     weight = ctx.weight("index_qk_proj.weight", d.HIDDEN, WIDTH)
     joined = Tensor("index_qk", (*_ROWS, WIDTH))
     ctx.build.matmul("index_qk_proj", x, weight, (d.HIDDEN,), [Use(joined)])
-    ctx.build.elementwise("index_split", [joined], q, beside=[k], whole=(WIDTH,), linear=True, traffic=(0, 0))
+    ctx.build.elementwise("index_split", [joined], q, further=[k], whole=(WIDTH,), linear=True, traffic=(0, 0))
     q = norm(ctx, "index_q_norm", q, DIM)
     pooled = ctx.build.elementwise("index_pool", [k], Tensor("index_pooled", (d.BATCH, d.RUNS, DIM)),
                                    whole=(d.SEQUENCE, d.RUNS), linear=True)  # fmt: skip

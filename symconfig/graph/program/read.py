@@ -46,7 +46,7 @@ from symconfig.descriptor.load import find
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import parse_yaml_strict
 from symconfig.errors import InputError, Problem
-from symconfig.graph.operator import Tensor, Use
+from symconfig.graph.operator import Operator, Tensor, Use
 from symconfig.graph.program.check import check
 from symconfig.graph.program.file_source.expand import MAX_OPERATORS, UNKNOWN, Declared, Expansion, Line, Turn, expand
 from symconfig.graph.program.file_source.file import ELEMENT_BYTES, ProgramFile, written_out
@@ -55,7 +55,7 @@ from symconfig.graph.program.file_source.site import Site, check_dims, used
 from symconfig.graph.program.file_source.sizes import sizes
 from symconfig.graph.program.file_source.text import Mistake, declaration, size_of_number
 from symconfig.graph.program.order import in_order
-from symconfig.graph.program.program import Operator, Parameter, Program
+from symconfig.graph.program.program import Parameter, Program
 
 
 def load_program(name_or_path: str | Path, dims: Mapping[str, int] | None = None) -> Program:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 
 from symconfig.cost.machine import machine
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -24,11 +23,10 @@ from symconfig.runs.rl.choose import planned as recorded
 from symconfig.runs.rl.engine import Engine, Replica, generate
 from symconfig.runs.rl.logits import BY_TARGET, OF_PAIRS, PAIRS, PLAIN, SLIME_CHUNKED, VERL, VERL_FSDP, LogitBytes
 from symconfig.runs.rl.phases import AWAY, Layout
-from symconfig.runs.rl.trained import Trained
+from symconfig.runs.rl.trained import Stated
 from symconfig.runs.rl.tuned import counted
 from symconfig.solve.lengths import packing
 from symconfig.solve.predict import as_found
-from symconfig.solve.prospect import Prospect
 
 TOP = 3  # plans that are kept of a better layout
 
@@ -85,7 +83,7 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
     """Return what a run costs with the step around it. Raises InputError where there is no such step."""
     actor, critic = _trained(run, step, step.fill, _logits(step), cluster, limits), None
     if run.critic is not None:
-        critic = _trained(run.critic, step, step.critic_fill, None, cluster, limits)
+        critic = _trained(_of_values(run.critic), step, step.critic_fill, PLAIN, cluster, limits)
     rl, alone = step.rl, step.rl.placement == "split"
     tp, share = rl.rollout.tp or 1, rl.rollout.memory_share
     assert share is not None, "a script has one, or its trainer's default"
@@ -94,7 +92,8 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
         what = "the GPUs that generate do not divide over the engine's"
         raise InputError(Problem(what, field="rollout", got=f"{served} for engines of {tp}"))
     gpu = machine(cluster, "bf16" if cluster.gpu.peak_flops.bf16 else "fp16", gpus=served)
-    replica = Replica(Engine(run.described.model, gpu, tp, step.weight_bytes), share)
+    engine = Engine(run.described.model, gpu, tp, element_bytes=step.weight_bytes)
+    replica = Replica(engine, share)
     generation = generate(replica, rl, served // tp)
     if generation is None:
         what = "the engine's share of the memory has no room for its weights and the keys of the longest sequence"
@@ -125,15 +124,21 @@ def _alone(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     """Return what a run costs with the phases of an update without generation."""
     alone = run.alone
     assert alone is not None, "is what makes it one to be completed"
+    run = _of_values(run) if alone.scores else run
     judged = judge(run, cluster, limits)
     name = alone.workers.target or alone.trainer.name
     logits = OF_PAIRS.get(name, PAIRS) if alone.preference is not None else BY_TARGET.get(name, PLAIN)
-    logits = None if alone.scores else logits
+    logits = PLAIN if alone.scores else logits
     point = as_found(run.described.model, cluster, run.configuration)
     point = replace(point, request=replace(point.request, job=judged.plan.job))
     trained = Stated(judged.plan, judged.plan.best, alone.fill, logits, point)
     step = counted(judged.plan, trained, named(name).compares, resident=alone.reference == "resident")
     return Judged(run, replace(judged.plan, tuned=(step,)))
+
+
+def _of_values(run: Run) -> Run:
+    """Return a run of a model that gives one number of each token."""
+    return replace(run, described=replace(run.described, model=run.described.model.of_values))
 
 
 def _logits(step: Step) -> LogitBytes | None:
@@ -158,14 +163,3 @@ def _trained(
     point = as_found(run.described.model, cluster, packed)
     point = replace(point, request=replace(point.request, job=judged.plan.job))
     return Stated(judged.plan, judged.plan.best, fill, logits, point)
-
-
-@dataclass(frozen=True)
-class Stated(Trained):
-    """A model that is trained as a script says; point: its layout, to which no plan need lead back."""
-
-    point: Prospect
-
-    @cached_property
-    def prospect(self) -> Prospect:
-        return self.point

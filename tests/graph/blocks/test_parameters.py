@@ -20,7 +20,7 @@ def weights(case: Case, joined: bool = False) -> Counter[int]:
     (block,) = (block for kind, block in blocks(model, how).items() if case.block in kind)
     sizes = dim_sizes(model)
     assert all(LAYER in op.modules for op in block.operators)
-    mine = [weight for op in block.operators if op.part == "self_attn" for weight in op.weights]
+    mine = [weight for op in block.operators if op.path == "self_attn" for weight in op.weights]
     return Counter(round(d.elements(weight.dims).value(sizes)) for weight in mine)
 
 

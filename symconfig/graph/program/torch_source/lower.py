@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from symconfig.errors import InputError, Problem
-from symconfig.graph.operator import Tensor, Use
-from symconfig.graph.program.program import Operator, Parameter, Program
+from symconfig.graph.operator import Gradients, Operator, Tensor, Use
+from symconfig.graph.program.program import Parameter, Program
 from symconfig.graph.program.torch_source.axes import Axes, Group
 from symconfig.graph.program.torch_source.recorder import Made, Nest, Recorder, Seen, Step, Value
 
@@ -125,7 +125,7 @@ def _operator(step: Step, namer: _Namer) -> Operator:
     )
     op = replace(op, inputs=tuple(dict.fromkeys(op.inputs)))
     if not any(use.gradient for use in outputs):
-        op = replace(op, backward=False, saves=(), residues=())
+        op = replace(op, gradients=Gradients.NONE, saves=())
     return op
 
 
