@@ -48,13 +48,10 @@ def derive(block: Block, scheme: Scheme) -> DerivedBlock:
     """
     flow = Flow(block, scheme)
     overwritten = {use.tensor.name for op in block.operators if op.overwrites for use in op.activations}
-    work: list[Task] = []
-    for op in block.operators:
-        work.extend(item for item in _work(op, scheme) if item.phase in _PHASES[op.gradients])
     return DerivedBlock(
         name=block.name,
         scheme=scheme,
-        work=tuple(work),
+        work=tuple(task for op in block.operators for task in _work(op, scheme)),
         collectives=tuple(flow.collectives()),
         held=tuple(flow.held()),
         weights=tuple(shard for op in block.operators for shard in _weights(op, scheme)),
@@ -68,11 +65,6 @@ def derive(block: Block, scheme: Scheme) -> DerivedBlock:
     )
 
 
-_PHASES = {
-    Gradients.ALL: tuple(Phase),
-    Gradients.WEIGHTS: (Phase.FORWARD, Phase.WEIGHT),
-    Gradients.NONE: (Phase.FORWARD,),
-}
 _STREAM = Tensor("residual", (d.BATCH, d.SEQUENCE, d.HIDDEN))
 
 
@@ -131,11 +123,10 @@ class Flow:
 
     def collectives(self) -> list[Collective]:
         result: list[Collective] = []
-        unwanted = self.block.unwanted
         for name, tensor in self.tensors.items():
             result.extend(self._forward(name, tensor))
             if tensor.element is not Element.INDEX and tensor not in self.block.losses:
-                result.extend(() if name in unwanted else self._backward(name, tensor))
+                result.extend(self._backward(name, tensor) if tensor.gradient else ())
                 result.extend(self._again(name, tensor))
         return result
 
@@ -304,58 +295,57 @@ def _work(op: Operator, scheme: Scheme) -> list[Task]:
         queries = _extent(op.queries, parts)
         steps = Monomial.of(*(axis for axis in parts.get(d.SEQUENCE, ()) if axis == "cp"))
         return [
-            AttentionWork(op.name, phase, queries, op.keys, op.channels_of, steps, op.among)
-            for phase in (Phase.FORWARD, Phase.INPUT)
+            AttentionWork(op.name, phase, queries, op.keys, op.channels_of, steps, op.among) for phase in _passes(op)
         ]
     return _traffic(op, scheme)
+
+
+def _passes(op: Operator) -> tuple[Phase, ...]:
+    return (Phase.FORWARD, Phase.INPUT) if op.backward else (Phase.FORWARD,)
+
+
+_GRADIENTS = ((Phase.INPUT, Phase.INPUT), (Phase.INPUT, Phase.WEIGHT))  # of a product's factors, by weights
 
 
 def _matmuls(op: Operator, scheme: Scheme) -> list[Task]:
     parts = scheme.parts(op)
     product, turns = op.factors.of(lambda loops: _extent(loops, parts)), _extent(op.per, parts)
-    shapes = [(Phase.FORWARD, product), (Phase.INPUT, product.gradients[0])]
-    if op.trainable or not op.weights:
-        shapes.append((Phase.WEIGHT if op.weights else Phase.INPUT, product.gradients[1]))
+    shapes = [(Phase.FORWARD, product)]
+    for use, phase, gradient in zip(op.inputs, _GRADIENTS[bool(op.weights)], product.gradients, strict=False):
+        shapes += [(phase, gradient)] if op.gives(use) else []
     result: list[Task] = [Matmul(op.name, phase, *shape, op.low_precision, turns) for phase, shape in shapes]
-    if op.sums_bias:
+    if op.sums_bias and op.backward:
         read = tuple((_local(use.tensor.dims, scheme.layout(op, use)), use.tensor.kind) for use in op.outputs)
         result.append(Traffic(op.name, Phase.WEIGHT, read, turns))
     return result
 
 
 def _traffic(op: Operator, scheme: Scheme) -> list[Task]:
-    def moved(uses: list[Use], factor: Fraction) -> tuple[tuple[Monomial, Element], ...]:
-        return tuple((_local(use.tensor.dims, scheme.layout(op, use)) * factor, use.tensor.kind) for use in uses)
-
-    ins, outs = list(op.activations), list(op.outputs)
-    saved = [next((use for use in (*ins, *outs) if use.tensor == kept.tensor), kept) for kept in op.saves]
-    extra = [use for use in saved if use not in ins and use not in outs]
-    forward, backward = op.traffic
+    """Return the passes through memory. Weights are left out: vectors, and tables of which a look-up reads what it
+    writes.
+    """
     parts = scheme.parts(op)
     turns = _extent(op.per, parts)
-    between = [tuple(moved([Use(each.tensor)], Fraction(each.passes[way]))[0] for each in op.scratch) for way in (0, 1)]
-    products = [(_extent(product.loops, parts), product.again) for product in op.products]
-    return [
-        Traffic(
-            op=op.name,
-            phase=Phase.FORWARD,
-            moved=(*moved([*ins, *outs, *extra], forward), *between[0]),
-            turns=turns * op.launches[0],
-            products=tuple((each, 1) for each, _ in products),
-        ),
-        # gradient of the output and what was kept are read, gradients of the inputs are written
-        Traffic(
-            op=op.name,
-            phase=Phase.INPUT,
-            moved=(
-                *moved([*outs, *saved, *(use for use in ins if use.tensor.element is not Element.INDEX)], backward),
-                *between[1],
-            ),
-            turns=turns * op.launches[1],
-            products=tuple((each, GRADIENTS + remade) for each, remade in products),
-        ),
-        *_sorting(op, scheme),
-    ]
+    result: list[Task] = []
+    for phase, times, launches, way in zip(_passes(op), op.traffic, op.launches, (0, 1), strict=False):
+        forward = phase is Phase.FORWARD
+        uses = [(use, Fraction(times)) for use in op.moved(forward) if not isinstance(use.tensor, Weight)]
+        uses += [(Use(each.tensor), Fraction(each.passes[way])) for each in op.scratch]
+        result.append(
+            Traffic(
+                op=op.name,
+                phase=phase,
+                moved=tuple(
+                    (_local(use.tensor.dims, scheme.layout(op, use)) * often, use.tensor.kind) for use, often in uses
+                ),
+                turns=turns * launches,
+                products=tuple(
+                    (_extent(product.loops, parts), 1 if forward else GRADIENTS + product.again)
+                    for product in op.products
+                ),
+            )
+        )
+    return result + _sorting(op, scheme)
 
 
 def _sorting(op: Operator, scheme: Scheme) -> list[Task]:
@@ -368,7 +358,7 @@ def _sorting(op: Operator, scheme: Scheme) -> list[Task]:
     slots = _local(use.tensor.dims, scheme.layout(op, use)) * Monomial.of("etp") * op.sorts
     among = Monomial.of(d.EXPERTS) / Monomial.of("ep") if op.sorts_experts else None
     moved = ((slots, use.tensor.kind),)
-    return [Traffic(op.name, phase, moved, ONE * 0, among) for phase in (Phase.FORWARD, Phase.INPUT)]
+    return [Traffic(op.name, phase, moved, ONE * 0, among) for phase in _passes(op)]
 
 
 def _workspace(op: Operator, scheme: Scheme, overwritten: set[str]) -> Workspace:

@@ -362,16 +362,36 @@ class Operator:
     def trainable(self) -> bool:
         return self.backward and any(not weight.frozen for weight in self.weights)
 
+    def gives(self, use: Use) -> bool:
+        """Tell whether its backward makes the gradient of an input."""
+        wanted = self.gradients is Gradients.ALL or (self.backward and isinstance(use.tensor, Weight))
+        return wanted and use.gradient
+
+    @property
+    def reads_back(self) -> tuple[Use, ...]:
+        """Return what its backward reads beside gradients: of a product each factor for the gradient of the other."""
+        if self.work is not Work.MATMUL or not self.backward:
+            return self.saves if self.backward else ()
+        first, second = self.inputs[:2]
+        of_second = (self.saves or (first,)) if self.gives(second) else ()
+        return (*of_second, *((second,) if self.gives(first) else ()))
+
     def needed(self) -> tuple[Tensor, ...]:
-        """Return the tensors that must exist when this operator's backward runs."""
+        """Return the activations that must exist when this operator's backward runs."""
+        read = (use.tensor for use in self.reads_back if not isinstance(use.tensor, Weight))
+        return (*read, *self.holds) if self.backward else ()
+
+    def moved(self, forward: bool) -> tuple[Use, ...]:
+        """Return what a memory-bound operator reads and writes in a pass; what it keeps as it reads or writes it is the
+        same memory. Backward: gradients of its outputs, what it kept, and the gradients that it makes.
+        """
+        if forward:
+            return (*self.inputs, *self.outputs, *self.residues)
         if not self.backward:
             return ()
-        if self.work is not Work.MATMUL:
-            return (*(use.tensor for use in self.saves), *self.holds)
-        if not self.weights:
-            return tuple(use.tensor for use in self.inputs)
-        # dX needs the weight, dW needs the input: no trainable weight, no kept input.
-        return tuple(use.tensor for use in self.saves or self.inputs[:1]) if self.trainable else ()
+        known = {use.name: use for use in (*self.inputs, *self.outputs)}
+        given = (use for use in self.outputs if use.gradient)
+        return (*given, *(known.get(use.name, use) for use in self.saves), *filter(self.gives, self.inputs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,9 +399,8 @@ class Block:
     """A piece of the model that repeats: its operators in order, one residual stream in and out.
 
     `discards`: recompute modules whose outputs are thrown away as well and come back just before they are used.
-    `stops_early`: what runs again ends with the last tensor that a backward needs. `leaves`: inputs whose gradient
-    nobody wants, since nothing that is trained lies behind them. `elsewhere`: inputs beside the stream, by the names
-    that they have in the block that makes and holds them.
+    `stops_early`: what runs again ends with the last tensor that a backward needs. `elsewhere`: inputs beside the
+    stream, by the names that they have in the block that makes and holds them.
     """
 
     name: str
@@ -391,14 +410,7 @@ class Block:
     discards: frozenset[str] = frozenset()
     stops_early: bool = False
     place: Place = Place.LAYER
-    leaves: frozenset[str] = frozenset()
     elsewhere: frozenset[str] = frozenset()
-
-    @property
-    def unwanted(self) -> frozenset[str]:
-        """Return the tensors whose gradient nobody wants."""
-        silent = (op for op in self.operators if not op.backward)
-        return self.leaves | {use.tensor.name for op in silent for use in op.outputs}
 
     @property
     def losses(self) -> tuple[Tensor, ...]:

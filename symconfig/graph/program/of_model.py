@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from symconfig.descriptor.job import Packing
 from symconfig.descriptor.model import ModelDescriptor
@@ -224,7 +224,7 @@ class _Unrolled:
             return _TABLE
         name = joined(prefix, part, weight.name)
         if name not in self.parameters:
-            tensor = Tensor(name, weight.dims, weight.element_bytes, weight.gradient)
+            tensor = replace(weight, name=name)
             self.parameters[name] = Parameter(tensor, not weight.frozen, name)
             self.tensors[name] = tensor
         return name
