@@ -144,6 +144,7 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
         "mtp_width": 2 * model.hidden_size,
         d.MTP_COLUMNS: model.hidden_size,
         d.HEAD_COLUMNS: model.hidden_size,
+        d.LABELS: model.num_labels or 0,
         d.NORM_GATE: model.norm_gate_rank or 0,
     }
     if model.experts is not None:

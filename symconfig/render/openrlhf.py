@@ -16,8 +16,9 @@ from symconfig.errors import Problem
 from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed_launch, deepspeed_limits, learning, trainer
+from symconfig.render import deepspeed_launch, deepspeed_limits, learning, rewarding, trainer
 from symconfig.render.learning import Compares, Learns
+from symconfig.render.rewarding import Rewarding
 from symconfig.render.summary import predicted_for
 from symconfig.render.trainer_optimizer import own_optimizer
 
@@ -51,6 +52,12 @@ LEARNS = Learns(
     placements=("colocated", "split"),
     away=((), (learning.STATES,)),  # utils/deepspeed/deepspeed_utils.py, offload_deepspeed_states
     reference="resident",  # --ref.offload is DeepSpeed's offload_param, which ZeRO-3 alone has
+    rewards={
+        "colocated": Rewarding(by="workers"),
+        "apart": Rewarding(by="workers", overlaps="training"),
+        "server": Rewarding(by="service"),
+    },
+    sleep_levels=(1,),
 )
 COMPARES = Compares(losses=("sigmoid", "ipo"), batching=("padded", "padding_free"), copies=True)
 _SCHEDULES = {"cosine": "cosine_with_min_lr", "constant": "constant_with_warmup"}
@@ -73,6 +80,9 @@ def variables(plan: Plan) -> dict[str, object]:
         ),
         "predicted_for": predicted_for(plan, "deepspeed"),
         "data": ",".join(training.data_path),
+        "reward_model": rewarding.published(plan),
+        "reward_url": rewarding.address(plan),
+        "reward_nodes": list(rewarding.nodes(plan)),
     }
 
 
@@ -106,6 +116,9 @@ def _problems(plan: Plan) -> Iterator[Problem]:
         yield from learning.of_transformers(plan, "OpenRLHF")
     if rl is not None:
         yield from learning.of_samples(plan, "OpenRLHF divides the samples of an update over data-parallel ranks")
+        if rl.reward_model is not None and rl.reward_model.placement == "apart" and rl.placement == "colocated":
+            what, need = "OpenRLHF's models are all on the engine's GPUs, or none", "placement: split beside it"
+            yield Problem(what, field="rl.reward_model.placement", got="apart", need=need)
         if rl.samples == 1 and rl.algorithm in _OF_GROUPS:
             what = f"the advantage of {rl.algorithm} is over the responses to a prompt"
             yield Problem(what, field="rl.samples", got="1", need="2 or more")
@@ -245,7 +258,10 @@ def _deepspeed(plan: Plan) -> dict[str, Any]:
 
 def _engine(plan: Plan) -> dict[str, Any]:
     colocated, step = learning.section(plan).placement == "colocated", plan.rl[0] if plan.rl else None
-    engine: dict[str, Any] = {"train.colocate_all": True, "train.async_enable": not colocated}
+    # Beside an engine of its own the actor may have the reference alone with it.
+    apart = bool(step and step.reward and step.reward.gpus)
+    where = {"train.colocate_actor_ref": True} if apart else {"train.colocate_all": True}
+    engine: dict[str, Any] = {**where, "train.async_enable": not colocated}
     if step is not None:
         engine |= {
             "vllm.num_engines": step.rollout_gpus // step.rollout_tp,

@@ -344,7 +344,7 @@ def main() -> None:
     sys.modules["megatron_runner"] = sys.modules["__main__"]  # for the tasks
     load("megatron_patches")
     load("megatron_local_specs")
-    forks = load("megatron_forks")
+    forks = load("forks")
     print(json.dumps({"ready": time.perf_counter() - start}), file=answers)
     _warm_up()
     gc.collect()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from symconfig.existing.launch.read import read
 from symconfig.existing.recover.known import by_name, model_of, models
 from symconfig.graph.count import parameters
 from symconfig.render import targets, verl
+from symconfig.report.audit import verdict
 from symconfig.solve.lengths import quantiles
 from tests.runs.rl.test_step import planned
 
@@ -204,7 +206,19 @@ def test_a_critic_is_trained_where_the_advantage_asks_for_one() -> None:
     found = audited(text)
     assert {"values", "update of the critic"} <= phases(found).keys()
     held = phases(found)["update of the critic"].holds["critic's optimizer state"]
-    assert held == pytest.approx(8 * parameters(load_model("qwen3-4b")).total / 16, rel=1e-2)
+    assert held == pytest.approx(8 * parameters(load_model("qwen3-4b").of_values).total / 16, rel=1e-4)
+
+
+def test_a_plan_that_is_as_fast_as_the_run_takes_as_long() -> None:
+    found = audited(of_verl(""))
+    assert found.judged is not None
+    assert found.judged.fits
+    way: Any = (None,)
+    same = replace(found, better=found.judged.plan, way=way)
+    assert verdict(same).endswith(" The best plan takes as long.")
+    halved = replace(found.judged.plan.rl[0], step_s=found.judged.plan.step_s / 2)
+    faster = replace(same, better=replace(found.judged.plan, rl=(halved,)))
+    assert verdict(faster).endswith(" The best plan takes 50.0 % less time a step.")
 
 
 @pytest.mark.parametrize(

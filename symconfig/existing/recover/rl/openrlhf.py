@@ -7,7 +7,6 @@ utils/seqlen_balancing.py (tokens of a micro-batch are those of all ranks that s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -15,9 +14,7 @@ from typing import ClassVar
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.tuning import Preference
 from symconfig.errors import InputError, Problem
-from symconfig.existing.launch.detect import parse
 from symconfig.existing.launch.dialects.openrlhf import RAY, first_values, pools, program
-from symconfig.existing.launch.text import Text
 from symconfig.existing.recover import deepspeed
 from symconfig.existing.recover.deepspeed_model import named_targets
 from symconfig.existing.recover.rl.model import adapted, described
@@ -26,7 +23,6 @@ from symconfig.existing.recover.rl.sequences import padded, together
 from symconfig.existing.recover.rl.step import Alone, Packed, Step
 from symconfig.existing.recover.rl.trainers import DEEPSPEED, OPENRLHF, Trainer, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run
-from symconfig.existing.recover.words import settings
 from symconfig.graph.implementation import LossKernel
 
 _ADVANTAGES = {"gae": "ppo", "reinforce": "reinforce_plus_plus", "rloo": "rloo"}
@@ -34,7 +30,6 @@ _PROMPT = 1024  # tokens of the longest prompt, where nothing says it
 # Programs that train alone: how many sequences of a micro-batch belong together.
 _ALONE = {"train_sft": 1, "train_dpo": 2, "train_rm": 2}
 _APART = {"critic": "critic", "ref": "reference"}  # roles that may have GPUs of their own, by OpenRLHF's names
-_WRITTEN = "OpenRLHF's own JSON"  # the file that findings about it would name
 
 
 @dataclass(slots=True)
@@ -216,14 +211,8 @@ class Reader(Script):
         words = ["--attn_implementation", values.text("ds.attn_implementation") or "eager"]
         words += ["--gradient_checkpointing"] * values.switch("actor.gradient_checkpointing_enable")
         words += ["--use_liger_kernel"] * values.switch("ds.use_liger_kernel")
-        made = replace(
-            self.reading,
-            deepspeed=parse(Text(_WRITTEN, json.dumps(config).encode()), "json"),
-            settings=tuple(settings(words, self.reading.file)),
-            possible=(),
-        )
-        supplied = replace(self.supplied, model=model.model, gpus=gpus, seq_length=room)
-        run = replace(deepspeed.run(made, self.known_cluster, supplied), described=model)
+        supplied = replace(self.supplied, gpus=gpus, seq_length=room)
+        run = deepspeed.made(config, words, model, self.reading, self.known_cluster, supplied)
         # Logits are copied into fp32 (models/actor.py); what else a step has of them is in runs/rl/logits.py.
         how = (framework := run.configuration.framework).implementation
         how = replace(how, loss=replace(how.loss, kernel=LossKernel.WIDE_IN_PLACE))
@@ -273,6 +262,7 @@ class Reader(Script):
             pairs = Preference(pairs=batch, loss="ipo" if values.switch("model.ipo_enable") else "sigmoid")
         alone = Alone(
             trainer=OPENRLHF,
+            workers=DEEPSPEED,
             preference=pairs,
             scores=self._program == "train_rm",
             reference="streamed" if self._streams else "resident",

@@ -61,6 +61,11 @@ class Script:
             return None
 
     @property
+    def whole(self) -> bool:
+        """Tell whether Megatron-LM is told its model in the options, and by nothing else."""
+        return False
+
+    @property
     def workers(self) -> Workers:
         """Return what trains."""
         raise NotImplementedError

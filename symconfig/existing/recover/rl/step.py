@@ -51,6 +51,7 @@ class Alone:
     """
 
     trainer: Trainer
+    workers: Workers
     preference: Preference | None = None
     scores: bool = False
     reference: ReferencePlace = "resident"
@@ -67,7 +68,8 @@ class Step:
     needed; reference: where it is meanwhile. weight_bytes: of a weight in the engine. fused_logits: the loss is made
     with no logits in memory; chunked_logits: log-probabilities are made chunk by chunk. assumed_lengths: nobody says
     how long sequences are in the mean, and what a phase holds depends on it. apart: roles with GPUs of their own.
-    waits: an engine of its own does not generate while others train.
+    sleeps: an engine on the same GPUs gives its memory back while others train. waits: an engine of its own does not
+    generate meanwhile.
     """
 
     trainer: Trainer
@@ -83,5 +85,6 @@ class Step:
     fused_logits: bool = False
     chunked_logits: bool = False
     apart: frozenset[str] = frozenset()
+    sleeps: bool = True
     waits: bool = False
     assumed_lengths: bool = False
