@@ -7,18 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+from symconfig.graph.block import DISCARDING, LAYER, OPERATORS, Block, Place
 from symconfig.graph.flows import flowing, silenced
 from symconfig.graph.operator import (
-    DISCARDING,
     KEYS_OF_ALL,
-    LAYER,
-    OPERATORS,
-    Block,
     Element,
     Gradients,
     Leg,
     Operator,
-    Place,
     Product,
     Scratch,
     Split,

@@ -6,39 +6,23 @@ which its tensor was produced, and contracting a dim that is split makes it part
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from functools import lru_cache
 
 from symconfig.graph import dims as d
+from symconfig.graph.block import LAYER, Block
 from symconfig.graph.derived import (
-    GRADIENTS,
-    AttentionWork,
     Collective,
     DerivedBlock,
     Held,
-    Matmul,
     Phase,
-    Task,
-    Traffic,
     WeightShard,
     Workspace,
 )
 from symconfig.graph.layout import PARTIAL, Kind, Layout, Move, Place, moves
 from symconfig.graph.monomial import ONE, Monomial
-from symconfig.graph.operator import (
-    LAYER,
-    Block,
-    Element,
-    Gradients,
-    Leg,
-    Operator,
-    Tensor,
-    Use,
-    Weight,
-    Work,
-)
+from symconfig.graph.operator import Element, Gradients, Leg, Operator, Tensor, Use, Weight, Work
 from symconfig.graph.scheme import Scheme
+from symconfig.graph.tasks import local, tasks
 
 
 @lru_cache(maxsize=256)
@@ -51,7 +35,7 @@ def derive(block: Block, scheme: Scheme) -> DerivedBlock:
     return DerivedBlock(
         name=block.name,
         scheme=scheme,
-        work=tuple(task for op in block.operators for task in _work(op, scheme)),
+        work=tuple(task for op in block.operators for task in tasks(op, scheme)),
         collectives=tuple(flow.collectives()),
         held=tuple(flow.held()),
         weights=tuple(shard for op in block.operators for shard in _weights(op, scheme)),
@@ -78,12 +62,7 @@ def _boundary(block: Block, scheme: Scheme) -> Monomial:
     """Return the elements of what goes to the next block: the residual stream, or all of them."""
     streams = (tensor for tensor in (*block.inputs[:1], *block.outputs[:1]) if d.HIDDEN in tensor.dims)
     stream = next(streams, _STREAM)
-    return _local(stream.dims, _alone(stream, scheme))
-
-
-@lru_cache(maxsize=4096)
-def _local(dims: tuple[str, ...], layout: Layout) -> Monomial:
-    return d.local(d.elements(dims) / layout.parts())
+    return local(stream.dims, _alone(stream, scheme))
 
 
 class Flow:
@@ -202,7 +181,7 @@ class Flow:
                 result.append(
                     Held(
                         tensor=name,
-                        elements=_local(tensor.dims, layout) * (0 if views or name in self.block.elsewhere else 1),
+                        elements=local(tensor.dims, layout) * (0 if views or name in self.block.elsewhere else 1),
                         element=self._kept_element(tensor, names),
                         producer=producer.name if producer else None,
                         needed_by=tuple(names),
@@ -283,84 +262,6 @@ def _gradient_layout(op: Operator, use: Use, scheme: Scheme) -> Layout:
     return Layout.of(places)
 
 
-def _extent(dims: Sequence[str], parts: Mapping[str, tuple[str, ...]]) -> Monomial:
-    return d.local(d.elements(dims) / Monomial.of(*(axis for dim in dims for axis in parts.get(dim, ()))))
-
-
-def _work(op: Operator, scheme: Scheme) -> list[Task]:
-    if op.work is Work.MATMUL:
-        return _matmuls(op, scheme)
-    if op.work is Work.ATTENTION:
-        parts = scheme.parts(op)
-        queries = _extent(op.queries, parts)
-        steps = Monomial.of(*(axis for axis in parts.get(d.SEQUENCE, ()) if axis == "cp"))
-        return [
-            AttentionWork(op.name, phase, queries, op.keys, op.channels_of, steps, op.among) for phase in _passes(op)
-        ]
-    return _traffic(op, scheme)
-
-
-def _passes(op: Operator) -> tuple[Phase, ...]:
-    return (Phase.FORWARD, Phase.INPUT) if op.backward else (Phase.FORWARD,)
-
-
-_GRADIENTS = ((Phase.INPUT, Phase.INPUT), (Phase.INPUT, Phase.WEIGHT))  # of a product's factors, by weights
-
-
-def _matmuls(op: Operator, scheme: Scheme) -> list[Task]:
-    parts = scheme.parts(op)
-    product, turns = op.factors.of(lambda loops: _extent(loops, parts)), _extent(op.per, parts)
-    shapes = [(Phase.FORWARD, product)]
-    for use, phase, gradient in zip(op.inputs, _GRADIENTS[bool(op.weights)], product.gradients, strict=False):
-        shapes += [(phase, gradient)] if op.gives(use) else []
-    result: list[Task] = [Matmul(op.name, phase, *shape, op.low_precision, turns) for phase, shape in shapes]
-    if op.sums_bias and op.backward:
-        read = tuple((_local(use.tensor.dims, scheme.layout(op, use)), use.tensor.kind) for use in op.outputs)
-        result.append(Traffic(op.name, Phase.WEIGHT, read, turns))
-    return result
-
-
-def _traffic(op: Operator, scheme: Scheme) -> list[Task]:
-    """Return the passes through memory. Weights are left out: vectors, and tables of which a look-up reads what it
-    writes.
-    """
-    parts = scheme.parts(op)
-    turns = _extent(op.per, parts)
-    result: list[Task] = []
-    for phase, times, launches, way in zip(_passes(op), op.traffic, op.launches, (0, 1), strict=False):
-        forward = phase is Phase.FORWARD
-        uses = [(use, Fraction(times)) for use in op.moved(forward) if not isinstance(use.tensor, Weight)]
-        uses += [(Use(each.tensor), Fraction(each.passes[way])) for each in op.scratch]
-        result.append(
-            Traffic(
-                op=op.name,
-                phase=phase,
-                moved=tuple(
-                    (_local(use.tensor.dims, scheme.layout(op, use)) * often, use.tensor.kind) for use, often in uses
-                ),
-                turns=turns * launches,
-                products=tuple(
-                    (_extent(product.loops, parts), 1 if forward else GRADIENTS + product.again)
-                    for product in op.products
-                ),
-            )
-        )
-    return result + _sorting(op, scheme)
-
-
-def _sorting(op: Operator, scheme: Scheme) -> list[Task]:
-    """Return the work of putting slots in the order of a rank's experts: those of all expert-tensor ranks, which gather
-    them.
-    """
-    if not op.sorts:
-        return []
-    use = next(use for use in (*op.activations, *op.outputs) if d.SLOTS in use.tensor.dims)
-    slots = _local(use.tensor.dims, scheme.layout(op, use)) * Monomial.of("etp") * op.sorts
-    among = Monomial.of(d.EXPERTS) / Monomial.of("ep") if op.sorts_experts else None
-    moved = ((slots, use.tensor.kind),)
-    return [Traffic(op.name, phase, moved, ONE * 0, among) for phase in _passes(op)]
-
-
 def _workspace(op: Operator, scheme: Scheme, overwritten: set[str]) -> Workspace:
     """Return the workspace of a backward. The gradient of an overwritten tensor lies in what was kept for it, so it
     takes no room of its own.
@@ -370,10 +271,10 @@ def _workspace(op: Operator, scheme: Scheme, overwritten: set[str]) -> Workspace
     weight = op.weights[0] if op.work is Work.MATMUL and op.trainable and op.weights else None
     return Workspace(
         op.name,
-        tuple((_local(use.tensor.dims, scheme.layout(op, use)), use.tensor.kind) for use in uses),
+        tuple((local(use.tensor.dims, scheme.layout(op, use)), use.tensor.kind) for use in uses),
         d.local(d.elements(weight.dims) / weight_layout(op, weight, scheme)[0].parts()) if weight else None,
         LAYER in op.modules,
-        _local(op.outputs[0].tensor.dims, scheme.layout(op, op.outputs[0])) if op.buffered else None,
+        local(op.outputs[0].tensor.dims, scheme.layout(op, op.outputs[0])) if op.buffered else None,
     )
 
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from symconfig.graph.block import Place
 from symconfig.graph.layout import Kind
 from symconfig.graph.monomial import ONE, Monomial
-from symconfig.graph.operator import KEYS_OF_ALL, Element, Leg, Place
+from symconfig.graph.operator import KEYS_OF_ALL, Element, Leg
 from symconfig.graph.scheme import Scheme
 
 GRADIENTS = 2  # of a product of two activations, one for each of them

@@ -12,8 +12,8 @@ from symconfig.cost.flops import flops_per_token
 from symconfig.cost.step import host_bytes
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
+from symconfig.graph.block import LAYER
 from symconfig.graph.model import sequence
-from symconfig.graph.operator import LAYER
 from symconfig.plans.plan import Batch, Candidate, Options, Overlap, Predicted, Recompute, Stage, Target
 from symconfig.solve.budget import device_budget
 from symconfig.solve.detail import Detail

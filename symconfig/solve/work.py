@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.graph.block import Place
 from symconfig.graph.derived import AttentionWork, Matmul, Phase
 from symconfig.graph.model import sequence
-from symconfig.graph.operator import Place
 from symconfig.graph.recompute import apply
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.detail import detail

@@ -12,12 +12,12 @@ from symconfig.cost.flops import block_flops
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.vision import KINDS, Vision
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
+from symconfig.graph.block import Place
 from symconfig.graph.derive import derive
 from symconfig.graph.derived import DerivedBlock, Phase
 from symconfig.graph.implementation import Implementation, Towers
 from symconfig.graph.layout import Kind
 from symconfig.graph.model import blocks, derived, sequence
-from symconfig.graph.operator import Place
 from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme
 from tests.graph.saved import keeping

@@ -18,7 +18,7 @@ from symconfig.existing.audit.judge import Judged
 from symconfig.format import percent
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.tables import options
-from symconfig.graph.operator import LAYER
+from symconfig.graph.block import LAYER
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Plan
 from symconfig.solve.configuration import Configuration

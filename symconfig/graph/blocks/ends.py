@@ -6,6 +6,7 @@ from fractions import Fraction
 
 from symconfig.descriptor.model import Position
 from symconfig.graph import dims as d
+from symconfig.graph.block import Block, Place
 from symconfig.graph.blocks.common import linear, rescaled
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.hypersphere import scaled
@@ -14,7 +15,7 @@ from symconfig.graph.blocks.norms import norm
 from symconfig.graph.blocks.streams import gathered, spread, stream_dims
 from symconfig.graph.blocks.vision import merge
 from symconfig.graph.implementation import LossKernel
-from symconfig.graph.operator import Block, Element, Place, Tensor, Use
+from symconfig.graph.operator import Element, Tensor, Use
 from symconfig.graph.parts import End
 
 _STREAM = (d.BATCH, d.SEQUENCE, d.HIDDEN)

@@ -14,7 +14,8 @@ from symconfig.descriptor.layers import LayerKind, Turn
 from symconfig.descriptor.model import ModelDescriptor, Position
 from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL
-from symconfig.graph.blocks.attention import copied, core, turned
+from symconfig.graph.blocks.attention import turned
+from symconfig.graph.blocks.attention_core import copied, core
 from symconfig.graph.blocks.common import linear
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.indexer import Read

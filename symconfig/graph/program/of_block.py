@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from symconfig.graph import dims as d
+from symconfig.graph.block import Block
 from symconfig.graph.flows import flowing, silenced
-from symconfig.graph.operator import Block, Operator, Split, Tensor, Use, Weight, Work, loops_of
+from symconfig.graph.operator import Operator, Split, Tensor, Use, Weight, Work, loops_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.reuse import Loop
 from symconfig.graph import dims as d
 from symconfig.graph.attended import keys
+from symconfig.graph.block import Block
 from symconfig.graph.implementation import Implementation
 from symconfig.graph.model import blocks, dim_sizes
-from symconfig.graph.operator import Block, Operator, Tensor, Weight
+from symconfig.graph.operator import Operator, Tensor, Weight
 from symconfig.graph.program.of_block import Numbers, Template, joined, template
 from symconfig.graph.program.program import Parameter, Program
 

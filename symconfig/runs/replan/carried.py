@@ -11,7 +11,7 @@ from symconfig.cost.step import HOST_SHARE, host_bytes
 from symconfig.errors import InputError
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.megatron.option_constraints import GATHERED_FORMATS
-from symconfig.graph.operator import LAYER
+from symconfig.graph.block import LAYER
 from symconfig.plans.choices import Precision
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.render import target_of

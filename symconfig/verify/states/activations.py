@@ -12,7 +12,7 @@ from symconfig.cost.blocks import BlockCost
 from symconfig.cost.table import Choice
 from symconfig.frameworks.behaviour import usual
 from symconfig.frameworks.megatron.behaviour import TransformerImpl
-from symconfig.graph.operator import Place
+from symconfig.graph.block import Place
 from symconfig.graph.parts import is_layer, place_of
 from symconfig.graph.recompute import Policy, apply
 from symconfig.plans.plan import Plan
