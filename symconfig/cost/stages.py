@@ -104,7 +104,7 @@ class Stages:
     backward: Array
     forward_comm: Array
     backward_comm: Array
-    again: Array
+    rerun: Array
     away: Array  # kept in host memory
     kept: Array
     transient: Array

@@ -106,7 +106,7 @@ class Flow:
             result.extend(self._forward(name, tensor))
             if tensor.element is not Element.INDEX and tensor not in self.block.losses:
                 result.extend(self._backward(name, tensor) if tensor.gradient else ())
-                result.extend(self._again(name, tensor))
+                result.extend(self._regathered(name, tensor))
         return result
 
     def _forward(self, name: str, tensor: Tensor) -> list[Collective]:
@@ -147,7 +147,7 @@ class Flow:
                 result.append(_collective(tensor, move, Phase.INPUT, op or producer, work, chunked=chunked))
         return result
 
-    def _again(self, name: str, tensor: Tensor) -> list[Collective]:
+    def _regathered(self, name: str, tensor: Tensor) -> list[Collective]:
         """Return the gathers repeated in the backward because the smaller copy was kept."""
         _, produced = self.produced[name]
         result, seen = [], set()
@@ -226,7 +226,7 @@ def _collective(
     move: Move,
     phase: Phase,
     owner: Operator | None,
-    beside: tuple[str, Phase] | None,
+    behind: tuple[str, Phase] | None,
     times: int = 1,
     chunked: bool = False,
 ) -> Collective:
@@ -238,7 +238,7 @@ def _collective(
         element=tensor.kind,
         phase=phase,
         owner=owner.name if owner else "",
-        beside=beside,
+        behind=behind,
         times=times,
         chunked=chunked,
         leg=owner.leg if owner else Leg.APART,

@@ -183,13 +183,13 @@ KEYS_OF_ALL = "keys_full"  # keys of a query without any window
 class Product:
     """A product of two activations inside an operator's kernels, of which memory sees nothing.
 
-    loops: a multiply-add for each turn. again: how often the backward makes its result once more, beside the gradients
+    loops: a multiply-add for each turn. remade: how often the backward makes its result once more, beside the gradients
     of both factors.
     """
 
     name: str
     loops: tuple[str, ...]
-    again: int = 0
+    remade: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ def _traffic(op: Operator, scheme: Scheme) -> list[Task]:
                 ),
                 turns=turns * launches,
                 products=tuple(
-                    (_extent(product.loops, parts), 1 if forward else GRADIENTS + product.again)
+                    (_extent(product.loops, parts), 1 if forward else GRADIENTS + product.remade)
                     for product in op.products
                 ),
             )

@@ -103,7 +103,7 @@ def test_a_frozen_tower_runs_forward_only_and_keeps_nothing() -> None:
     for block in of_tower(model, DEEPSPEED.implementation).values():
         assert {work.phase for work in block.work} == {Phase.FORWARD}
         assert kept(block) == set() == kept(block, "layer")
-        assert not apply(block, frozenset({"layer"})).again
+        assert not apply(block, frozenset({"layer"})).rerun
         assert all(weight.frozen for weight in block.weights)
     merge = derived(model, DEEPSPEED.implementation, SEQUENCE)["embedding"]
     assert not chosen(merge, "tp", Phase.INPUT, "image_features")

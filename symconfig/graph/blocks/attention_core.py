@@ -32,7 +32,7 @@ def core(
     sinks = [ctx.weight("sinks", q.dims[-2])] if has_sinks else []
     with ctx.build.module("core_attn"):
         if _kernel(ctx) is Kernel.FLASH:
-            if read.beside is not None and ctx.how.attention.choosing is Choosing.MASKED and k.dims[-2] != q.dims[-2]:
+            if read.chosen is not None and ctx.how.attention.choosing is Choosing.MASKED and k.dims[-2] != q.dims[-2]:
                 k, v = of_each_head(
                     ctx, q, k, Use(v).renamed(*part)
                 )  # sdpa_attention.py, use_gqa_in_sdpa: none under a mask
@@ -49,8 +49,8 @@ def core(
                 keys=read.keys,
                 weights=sinks,
                 in_fp8=ctx.how.attention.in_fp8,
-                sparse=[] if read.beside is None else [Use(read.beside)],
-                keeps=[read.beside] if read.beside is not None and read.kept else [],
+                sparse=[] if read.chosen is None else [Use(read.chosen)],
+                keeps=[read.chosen] if read.chosen is not None and read.kept else [],
             )
         return _unfused(ctx, q, k, Use(v).renamed(*part), sinks)
 

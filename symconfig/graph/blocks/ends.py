@@ -135,7 +135,7 @@ def _loss(ctx: Context, logits: Tensor, waits: list[Tensor]) -> Tensor:
     gathered = ctx.how.vocabulary.gathered_logits or ctx.whole_look_up
     vocab = d.WHOLE_VOCAB if gathered else d.VOCAB
     seen = Use(logits).renamed((d.VOCAB, vocab))
-    if ctx.how.loss.kernel in (LossKernel.IN_PLACE, LossKernel.BESIDE):
+    if ctx.how.loss.kernel in (LossKernel.IN_PLACE, LossKernel.APART):
         inplace = ctx.how.loss.kernel is LossKernel.IN_PLACE
         return ctx.build.elementwise(
             "cross_entropy",

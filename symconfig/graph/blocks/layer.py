@@ -30,7 +30,7 @@ _STREAM = (d.BATCH, d.SEQUENCE, d.HIDDEN)
 def layer(ctx: Context, kind: LayerKind) -> Block:
     """Build one transformer layer: what mixes tokens, then the MLP or the experts, each behind a norm."""
     x = Tensor("layer_in", stream_dims(ctx))
-    ctx.again, ctx.kind = kind.again, kind
+    ctx.reuses, ctx.kind = kind.again, kind
     with ctx.build.no_gradient() if kind.detached else ctx.build.module(LAYER):
         out = _body(ctx, x, kind)
     ctx.build.mark_operators()
