@@ -226,7 +226,7 @@ class _Unrolled:
         name = joined(prefix, part, weight.name)
         if name not in self.parameters:
             tensor = replace(weight, name=name)
-            self.parameters[name] = Parameter(tensor, not weight.frozen, name)
+            self.parameters[name] = Parameter(tensor, name)
             self.tensors[name] = tensor
         return name
 

@@ -9,13 +9,13 @@ from functools import cache
 import numpy as np
 import pytest
 
+from benchmarks.robust import robustness
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.plans.plan import Plan
 from symconfig.solve.budget import peak_budget
 from symconfig.solve.choice.choose import TOLD_APART, WITHIN, Drawn, pick
 from symconfig.solve.choice.draws import DEGREE, DRAWS, ITSELF, MICRO, Draws, deviates, imbalance, own_error, priced_s
 from symconfig.solve.choice.family import Family, family
-from symconfig.solve.choice.robust import robustness
 from symconfig.solve.choice.simplicity import simplicity
 from symconfig.solve.choice.variants import variants
 from symconfig.solve.costed import costed
