@@ -289,3 +289,12 @@ def test_the_pages_tables_say_what_targets_answer() -> None:
         able = {task for task in TASKS if page.able(target, task)}
         assert able <= set(target.tasks)
         assert set(target.tasks) - able <= {"lora"}
+
+
+@pytest.mark.parametrize("target", ["trl", "ms-swift-rlhf"])
+def test_a_plan_of_packed_samples_is_refused_by_programs_that_pack_none(target: str) -> None:
+    """A plan for verl has rows of many samples, whose number is no batch of samples."""
+    plan = plan_for(target)
+    rows = replace(plan, best=replace(plan.best, batch=replace(plan.best.batch, global_=24, num_microbatches=3)))
+    problem = problems(target, rows)["rl"]
+    assert (problem.got, problem.need) == ("24 rows of an update", "its 256 samples")
