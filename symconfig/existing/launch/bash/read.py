@@ -201,7 +201,7 @@ def _others(best: Split, splits: Sequence[Split], log: Log) -> tuple[list[Split]
             split is not None
             and best.program is not None
             and split.program is not None
-            and (split.program.text == best.program.text)
+            and split.does == best.does
         )
         if words == mine or words in runs:
             continue
