@@ -7,17 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+from symconfig.graph.block import DISCARDING, LAYER, OPERATORS, Block, Place
+from symconfig.graph.flows import flowing, silenced
 from symconfig.graph.operator import (
-    DISCARDING,
     KEYS_OF_ALL,
-    LAYER,
-    OPERATORS,
-    Block,
     Element,
     Gradients,
     Leg,
     Operator,
-    Place,
     Product,
     Scratch,
     Split,
@@ -248,39 +245,21 @@ class Builder:
         place: Place = Place.LAYER,
         leaves: Sequence[Tensor] = (),
     ) -> Block:
-        """Make the block of all that was written. leaves: see Block."""
-        unwanted = frozenset(tensor.name for tensor in leaves)
-        operators = tuple(_backward(self.operators, unwanted) if leaves else self.operators)
+        """Make the block of all that was written. leaves: inputs behind which nothing is trained, so that nobody wants
+        their gradient.
+        """
+        silent = {tensor.name for tensor in leaves}
+        operators = tuple(flowing(self.operators, silent))
         return Block(
             name=name,
-            inputs=(*inputs, *self.elsewhere.values()),
-            outputs=tuple(outputs),
+            inputs=tuple(silenced(tensor, silent) for tensor in (*inputs, *self.elsewhere.values())),
+            outputs=tuple(silenced(tensor, silent) for tensor in outputs),
             operators=operators,
             discards=DISCARDING,
             stops_early=self.stops_early,
             place=place,
-            leaves=unwanted,
             elsewhere=frozenset(self.elsewhere),
         )
-
-
-def _backward(operators: Sequence[Operator], leaves: frozenset[str]) -> Iterator[Operator]:
-    """Yield operators with what their backwards make, where nobody wants the gradients of some tensors.
-
-    What has no backward is not run again either.
-    """
-    unwanted = set(leaves)
-    for op in operators:
-        if not op.backward:
-            unwanted.update(use.tensor.name for use in op.outputs)
-            yield op
-        elif any(use.tensor.name not in unwanted for use in op.activations):
-            yield op
-        elif op.trainable:
-            yield replace(op, gradients=Gradients.WEIGHTS)
-        else:
-            unwanted.update(use.tensor.name for use in op.outputs)
-            yield replace(op, gradients=Gradients.NONE, modules=())
 
 
 def in_eight_bits(tensor: Tensor) -> Tensor:

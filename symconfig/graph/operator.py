@@ -67,31 +67,6 @@ class Leg(StrEnum):
     BACK = "back"
 
 
-class Place(StrEnum):
-    """A block's place in the model."""
-
-    ENCODER = "encoder"  # makes of images what the block that makes the stream puts into it
-    FIRST = "first"  # makes the stream from token ids, by look-up in the vocabulary's table
-    LAYER = "layer"
-    FURTHER = "further"  # predicts further tokens behind the last layer, and looks these up itself
-    LAST = "last"  # ends the model with the loss
-
-    @property
-    def begins(self) -> bool:
-        """Tell whether a block stands before the layers, in the model's first chunk."""
-        return self in (Place.ENCODER, Place.FIRST)
-
-    @property
-    def closes(self) -> bool:
-        """Tell whether a block's backward follows its forward at once, so that one microbatch is in flight there."""
-        return self in (Place.FURTHER, Place.LAST)
-
-    @property
-    def outermost(self) -> bool:
-        """Tell whether the model begins or ends there, beyond which no message goes."""
-        return self in (Place.FIRST, Place.LAST)
-
-
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """An activation, an input, or a parameter.
@@ -208,13 +183,13 @@ KEYS_OF_ALL = "keys_full"  # keys of a query without any window
 class Product:
     """A product of two activations inside an operator's kernels, of which memory sees nothing.
 
-    loops: a multiply-add for each turn. again: how often the backward makes its result once more, beside the gradients
+    loops: a multiply-add for each turn. remade: how often the backward makes its result once more, beside the gradients
     of both factors.
     """
 
     name: str
     loops: tuple[str, ...]
-    again: int = 0
+    remade: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,52 +337,33 @@ class Operator:
     def trainable(self) -> bool:
         return self.backward and any(not weight.frozen for weight in self.weights)
 
+    def gives(self, use: Use) -> bool:
+        """Tell whether its backward makes the gradient of an input."""
+        wanted = self.gradients is Gradients.ALL or (self.backward and isinstance(use.tensor, Weight))
+        return wanted and use.gradient
+
+    @property
+    def reads_back(self) -> tuple[Use, ...]:
+        """Return what its backward reads beside gradients: of a product each factor for the gradient of the other."""
+        if self.work is not Work.MATMUL or not self.backward:
+            return self.saves if self.backward else ()
+        first, second = self.inputs[:2]
+        of_second = (self.saves or (first,)) if self.gives(second) else ()
+        return (*of_second, *((second,) if self.gives(first) else ()))
+
     def needed(self) -> tuple[Tensor, ...]:
-        """Return the tensors that must exist when this operator's backward runs."""
+        """Return the activations that must exist when this operator's backward runs."""
+        read = (use.tensor for use in self.reads_back if not isinstance(use.tensor, Weight))
+        return (*read, *self.holds) if self.backward else ()
+
+    def moved(self, forward: bool) -> tuple[Use, ...]:
+        """Return what a memory-bound operator reads and writes in a pass; what it keeps as it reads or writes it is the
+        same memory. Backward: gradients of its outputs, what it kept, and the gradients that it makes.
+        """
+        if forward:
+            return (*self.inputs, *self.outputs, *self.residues)
         if not self.backward:
             return ()
-        if self.work is not Work.MATMUL:
-            return (*(use.tensor for use in self.saves), *self.holds)
-        if not self.weights:
-            return tuple(use.tensor for use in self.inputs)
-        # dX needs the weight, dW needs the input: no trainable weight, no kept input.
-        return tuple(use.tensor for use in self.saves or self.inputs[:1]) if self.trainable else ()
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A piece of the model that repeats: its operators in order, one residual stream in and out.
-
-    `discards`: recompute modules whose outputs are thrown away as well and come back just before they are used.
-    `stops_early`: what runs again ends with the last tensor that a backward needs. `leaves`: inputs whose gradient
-    nobody wants, since nothing that is trained lies behind them. `elsewhere`: inputs beside the stream, by the names
-    that they have in the block that makes and holds them.
-    """
-
-    name: str
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    operators: tuple[Operator, ...]
-    discards: frozenset[str] = frozenset()
-    stops_early: bool = False
-    place: Place = Place.LAYER
-    leaves: frozenset[str] = frozenset()
-    elsewhere: frozenset[str] = frozenset()
-
-    @property
-    def unwanted(self) -> frozenset[str]:
-        """Return the tensors whose gradient nobody wants."""
-        silent = (op for op in self.operators if not op.backward)
-        return self.leaves | {use.tensor.name for op in silent for use in op.outputs}
-
-    @property
-    def losses(self) -> tuple[Tensor, ...]:
-        """Return the outputs that end the model: nothing flows back into them."""
-        return tuple(tensor for tensor in self.outputs if d.HIDDEN not in tensor.dims)
-
-
-LAYER = "layer"  # the recompute module that every operator of a transformer layer belongs to
-# All of a layer but its attention and every other matrix product: torchtitan's selective recompute by operator
-# (_apply_ac_to_transformer_block: every second product's output is saved, and that of the attention).
-OPERATORS = "operators"
-DISCARDING = frozenset({"layernorm", "moe_act", "mla_up_proj", "gdn_norm_out", OPERATORS})
+        known = {use.name: use for use in (*self.inputs, *self.outputs)}
+        given = (use for use in self.outputs if use.gradient)
+        return (*given, *(known.get(use.name, use) for use in self.saves), *filter(self.gives, self.inputs))

@@ -337,7 +337,7 @@ class Costs:
                 self._amount(port, port.tensor.element_bytes),
                 self._amount(port, self.training.gradient_bytes),
             ),
-            again=_needs_weight(sink, link.taken),
+            regathers=_needs_weight(sink, link.taken),
             turns=float(self.training.turns),
             times=float(link.times),
         )
@@ -357,7 +357,7 @@ class Costs:
         amount = self._amount(port, port.tensor.element_bytes)
         legs = [Leg(Phase.FORWARD, False, amount, turns)]
         if self.training.keep is Keep.BORDERS and link.inside:
-            legs.append(Leg(Phase.AGAIN, False, amount, turns))
+            legs.append(Leg(Phase.RECOMPUTED, False, amount, turns))
         if source.weight:  # nothing of it is held until the backward
             legs.append(Leg(Phase.KEPT, False, amount, turns))
         elif self.holds(link) and self._keeps_shards(link):

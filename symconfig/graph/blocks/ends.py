@@ -6,6 +6,7 @@ from fractions import Fraction
 
 from symconfig.descriptor.model import Position
 from symconfig.graph import dims as d
+from symconfig.graph.block import Block, Place
 from symconfig.graph.blocks.common import linear, rescaled
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.hypersphere import scaled
@@ -14,7 +15,7 @@ from symconfig.graph.blocks.norms import norm
 from symconfig.graph.blocks.streams import gathered, spread, stream_dims
 from symconfig.graph.blocks.vision import merge
 from symconfig.graph.implementation import LossKernel
-from symconfig.graph.operator import Block, Element, Place, Tensor, Use
+from symconfig.graph.operator import Element, Tensor, Use
 from symconfig.graph.parts import End
 
 _STREAM = (d.BATCH, d.SEQUENCE, d.HIDDEN)
@@ -134,7 +135,7 @@ def _loss(ctx: Context, logits: Tensor, waits: list[Tensor]) -> Tensor:
     gathered = ctx.how.vocabulary.gathered_logits or ctx.whole_look_up
     vocab = d.WHOLE_VOCAB if gathered else d.VOCAB
     seen = Use(logits).renamed((d.VOCAB, vocab))
-    if ctx.how.loss.kernel in (LossKernel.IN_PLACE, LossKernel.BESIDE):
+    if ctx.how.loss.kernel in (LossKernel.IN_PLACE, LossKernel.APART):
         inplace = ctx.how.loss.kernel is LossKernel.IN_PLACE
         return ctx.build.elementwise(
             "cross_entropy",

@@ -80,10 +80,10 @@ def _scan(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         whole=(d.SEQUENCE, d.HEAD_DIM, VALUE_DIM),
         launches=(1, 2),
         products=[
-            Product("q_k", (*inside, d.HEAD_DIM), again=1),
+            Product("q_k", (*inside, d.HEAD_DIM), remade=1),
             Product("scores_v", (*inside, VALUE_DIM)),
             Product("q_state", state),
-            Product("k_v", state, again=1),
+            Product("k_v", state, remade=1),
         ],
         scratch=[Scratch(tensor, (0, 1)) for tensor in (q, k, v, out)],
     )

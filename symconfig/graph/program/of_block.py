@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from symconfig.graph import dims as d
-from symconfig.graph.operator import Block, Element, Gradients, Operator, Split, Tensor, Use, Weight, Work, loops_of
+from symconfig.graph.block import Block
+from symconfig.graph.flows import flowing, silenced
+from symconfig.graph.operator import Operator, Split, Tensor, Use, Weight, Work, loops_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +34,8 @@ class Template:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     weights: dict[str, tuple[Weight, str]] = field(default_factory=dict)
 
-    def add(self, tensor: Tensor, flow: bool) -> None:
-        gradient = flow and tensor.element is not Element.INDEX
-        self.tensors[tensor.name] = Tensor(tensor.name, tensor.dims, tensor.element_bytes, gradient)
+    def add(self, tensor: Tensor) -> None:
+        self.tensors[tensor.name] = Tensor(tensor.name, tensor.dims, tensor.element_bytes, tensor.gradient)
 
     @property
     def dims(self) -> set[str]:
@@ -69,10 +70,11 @@ def joined(prefix: str, part: str, name: str) -> str:
 def template(block: Block, flows: Sequence[bool], numbers: Numbers) -> Template:
     """Make the template of a block. flows: for each of the block's inputs, whether something flows back into it."""
     result = Template()
-    for tensor, flow in zip(block.inputs, flows, strict=True):
-        result.add(tensor, flow)
+    silent = {tensor.name for tensor, flow in zip(block.inputs, flows, strict=True) if not flow}
+    for tensor in block.inputs:
+        result.add(silenced(tensor, silent))
     read = {use.name for op in block.operators for use in op.activations}
-    for op in block.operators:
+    for op in flowing(block.operators, silent):
         result.operators.append(_operator(result, op, read, numbers))
     return result
 
@@ -81,48 +83,34 @@ def _operator(known: Template, op: Operator, read: set[str], numbers: Numbers) -
     """Make an operator. What it makes beside its outputs and keeps is another output if someone reads it, else a
     residue.
     """
-    flows = [known.tensors[use.name].gradient and op.gradients is Gradients.ALL for use in op.activations]
-    backward = any(flows) or op.trainable
-    for use in op.outputs:
-        known.add(use.tensor, backward)
-    kept = _kept(op, flows)
-    made = [tensor for tensor in kept if tensor.name not in known.tensors]
-    for tensor in made:
-        if backward or tensor.name in read:
-            known.add(tensor, False)
-    outputs = (*op.outputs, *(Use(tensor) for tensor in made if tensor.name in read))
     inputs = tuple(Use(use.tensor, numbers.along.get(use.name, use.along)) for use in op.inputs)
-    uses = {use.name: use for use in (*inputs, *outputs)}
+    kept, made = {use.name: use for use in (*op.reads_back, *map(Use, op.holds if op.backward else ()))}, []
+    for use in op.outputs:
+        known.add(use.tensor)
+    for use in kept.values():
+        if use.name not in known.tensors and not isinstance(use.tensor, Weight):
+            known.add(replace(use.tensor, gradient=False))
+            made.append(use)
+    outputs = (*op.outputs, *(use for use in made if use.name in read))
+    uses = {use.name: use for use in (*made, *inputs, *outputs)}
     for weight in op.weights:
         known.weights[weight.name] = (weight, op.path)
-    saves = [uses.get(tensor.name) or Use(tensor) for tensor in kept if tensor.name in uses or tensor in made]
-    saves += [uses[weight.name] for weight in op.weights[:1] if any(flows) and op.work is Work.MATMUL]
+    saves = tuple(uses[name] for name in kept if name in uses)
     splits = tuple(_pieces(op, numbers.sizes)) if op.work is Work.MATMUL else op.splits
-    nest = (
-        *op.loops,
-        *loops_of((*op.activations, *outputs, *saves)),
-        *(loop for split in splits for loop in split.loops),
-    )
+    along = (loop for split in splits for loop in split.loops)
+    nest = (*op.loops, *loops_of((*op.activations, *outputs, *saves)), *along)
     return replace(
         op,
         loops=tuple(dict.fromkeys(nest)),
         inputs=inputs,
         outputs=outputs,
         splits=splits,
-        saves=tuple(saves) if backward else (),
+        saves=saves,
         linear=op.linear and not op.weights,  # parts of a sum would have to be parts of the weight
         traffic=_traffic(op, numbers),
         attended=numbers.keys[op.keys] if op.keys else 0.0,
         channels=_channels(op, numbers),
-        gradients=op.gradients if backward else Gradients.NONE,
     )
-
-
-def _kept(op: Operator, flows: Sequence[bool]) -> tuple[Tensor, ...]:
-    """Return what the backward needs: of a product of two activations each one for the other's gradient."""
-    if op.work is not Work.MATMUL or op.weights:
-        return tuple(dict.fromkeys(op.needed()))
-    return tuple(use.tensor for use, other in zip(op.inputs, flows[::-1], strict=True) if other)
 
 
 def _pieces(op: Operator, sizes: Mapping[str, int]) -> Iterator[Split]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from symconfig.descriptor.job import Packing
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.reuse import Loop
 from symconfig.graph import dims as d
 from symconfig.graph.attended import keys
+from symconfig.graph.block import Block
 from symconfig.graph.implementation import Implementation
 from symconfig.graph.model import blocks, dim_sizes
-from symconfig.graph.operator import Block, Operator, Tensor, Weight
+from symconfig.graph.operator import Operator, Tensor, Weight
 from symconfig.graph.program.of_block import Numbers, Template, joined, template
 from symconfig.graph.program.program import Parameter, Program
 
@@ -224,8 +225,8 @@ class _Unrolled:
             return _TABLE
         name = joined(prefix, part, weight.name)
         if name not in self.parameters:
-            tensor = Tensor(name, weight.dims, weight.element_bytes, weight.gradient)
-            self.parameters[name] = Parameter(tensor, not weight.frozen, name)
+            tensor = replace(weight, name=name)
+            self.parameters[name] = Parameter(tensor, name)
             self.tensors[name] = tensor
         return name
 

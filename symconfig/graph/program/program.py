@@ -23,9 +23,12 @@ class Parameter:
     """
 
     tensor: Tensor
-    trainable: bool = True
     path: str = ""
     shape: tuple[int, ...] = ()
+
+    @property
+    def trainable(self) -> bool:
+        return self.tensor.gradient
 
 
 @dataclass(frozen=True, slots=True)

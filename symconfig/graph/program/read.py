@@ -147,11 +147,10 @@ class _Reader:
             if declared.at not in read:
                 read[declared.at] = self._declaration(declared)
             dims, width = read[declared.at]
-            trainable = declared.parameter and not declared.declaration.frozen
-            tensor = Tensor(declared.name, dims, width, trainable)
+            tensor = Tensor(declared.name, dims, width, declared.parameter and not declared.declaration.frozen)
             self.tensors[declared.name] = tensor
             if declared.parameter:
-                yield Parameter(tensor, trainable, declared.name)
+                yield Parameter(tensor, declared.name)
 
     def _declaration(self, declared: Declared) -> tuple[tuple[str, ...], float]:
         """Return dims and bytes of an element."""

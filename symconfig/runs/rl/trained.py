@@ -16,7 +16,7 @@ from symconfig.graph.count import parameters
 from symconfig.graph.parts import is_layer
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.runs.rl.logits import LogitBytes
-from symconfig.solve.detail import Detail, detail
+from symconfig.solve.costed import Costed, costed
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
 from symconfig.solve.timeline import times
@@ -57,9 +57,9 @@ class Trained:
         return replace(whole, request=replace(whole.request, framework=replace(framework, implementation=how)))
 
     @cached_property
-    def parts(self) -> Detail:
+    def parts(self) -> Costed:
         """Return the candidate's costs, stage by stage."""
-        return detail(self.prospect)
+        return costed(self.prospect)
 
     @cached_property
     def memory(self) -> Mapping[str, float]:
@@ -149,7 +149,7 @@ class Trained:
         """Bound the bytes of the fullest layer from above: all that it would keep for a backward, and what that works
         with.
         """
-        whole = detail(replace(self.prospect, choice=Choice(), block_layers=0, uniform_layers=1)).table
+        whole = costed(replace(self.prospect, choice=Choice(), block_layers=0, uniform_layers=1)).table
         made = (whole.passes[KEPT] + whole.passes[TRANSIENT])[0, :, 0]
         return max(float(made[index]) for index, kind in enumerate(whole.kinds) if is_layer(kind))
 

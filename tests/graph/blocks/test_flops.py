@@ -9,10 +9,10 @@ import pytest
 
 from symconfig.cost.flops import block_flops
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
+from symconfig.graph.block import Block
 from symconfig.graph.derive import derive
 from symconfig.graph.derived import Matmul, Phase, Traffic
 from symconfig.graph.model import blocks
-from symconfig.graph.operator import Block
 from tests.graph.blocks.modules import CASES, HIDDEN, Case
 from tests.graph.support import PLAIN, numbers
 

@@ -8,8 +8,8 @@ import pytest
 
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.graph import dims as d
+from symconfig.graph.block import LAYER
 from symconfig.graph.model import blocks, dim_sizes
-from symconfig.graph.operator import LAYER
 from tests.graph.blocks.modules import CASES, Case
 
 

@@ -104,7 +104,7 @@ def renamed(found: Program, seed: int) -> Program:
         {new(dim): size for dim, size in found.sizes.items()},
         {new("t " + name): tensor(old) for name, old in found.tensors.items()},
         tuple(new("t " + name) for name in found.inputs),
-        tuple(Parameter(tensor(p.tensor), p.trainable, new("p " + p.path)) for p in found.parameters),
+        tuple(Parameter(tensor(p.tensor), new("p " + p.path)) for p in found.parameters),
         tuple(operators),
         tuple(new("t " + name) for name in found.outputs),
         frozenset(map(new, found.batch)),

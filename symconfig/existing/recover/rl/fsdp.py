@@ -18,7 +18,7 @@ from symconfig.frameworks.behaviour import Switches, switched
 from symconfig.frameworks.fsdp.backend import TORCH_RELEASE
 from symconfig.frameworks.fsdp.behaviour import FSDP
 from symconfig.frameworks.programs import PROGRAMS
-from symconfig.graph.operator import LAYER
+from symconfig.graph.block import LAYER
 from symconfig.plans.choices import Precision, ZeroStage
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Overlap, Recompute, Target

@@ -49,7 +49,7 @@ def lower(
     fed = [value.made.name for value in inputs if value.made.name in read]
     fed += [tensor for tensor in read if tensor not in made and tensor not in theirs and tensor not in fed]
     weights = tuple(
-        Parameter(namer.tensor(v.made), v.gradient, path, tuple(recorder.axes.size(group) for group in v.dims))
+        Parameter(namer.tensor(v.made), path, tuple(recorder.axes.size(group) for group in v.dims))
         for path, v in parameters.items()
     )
     ends = tuple(dict.fromkeys(value.made.name for value in outputs))
