@@ -22,6 +22,7 @@ OF_RL = (
     rl.OF_SLIME,
     OF_OPENRLHF,
     rl_tuners.OF_GROUPS,
+    rl_tuners.OF_TRL,
     rl_tuners.OF_SWIFT,
     rl_tuners.OF_FACTORY,
     rl_tuners.OF_NEMO,

@@ -123,6 +123,11 @@ class MegatronSide:
         return not self.version_given
 
     @property
+    def trained_gpus(self) -> int | None:
+        """Return the GPUs that Megatron-LM has."""
+        return self.gpus
+
+    @property
     def parsed(self) -> bool:
         """Tell whether Megatron-LM's own parser reads the options."""
         return self.reading.format in ("bash", "model args yaml")
@@ -144,7 +149,7 @@ class MegatronSide:
         facts = MegatronFacts(
             names=self.names(),
             version_given=self.version_given,
-            world_size=self.gpus,
+            world_size=self.trained_gpus,
             gpus_per_node=cluster.gpus_per_node if cluster is not None else self.reading.world.gpus_per_node,
             joined=cluster.joined_gpus if cluster is not None else None,
             architecture=cluster.gpu.architecture if cluster is not None else None,
@@ -263,6 +268,10 @@ class RlSide(MegatronSide):
     @property
     def complete(self) -> bool:
         return super().complete and self.reader.whole
+
+    @property
+    def trained_gpus(self) -> int | None:
+        return None if self.gpus is None else max(1, self.gpus - self.reader.apart)
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
         own = [finding for finding in super().findings(cluster) if rl_rules.holds(finding)] if self.settings else []

@@ -9,7 +9,8 @@ from symconfig.existing.launch.dialects import tuners
 from symconfig.existing.recover.rl.trainers import LLAMAFACTORY, NEMO, SWIFT, TRL
 from symconfig.existing.rules.rl import RlFacts, of
 
-OF_GROUPS, OF_SWIFT, OF_FACTORY, OF_NEMO = of(TRL, SWIFT), of(SWIFT), of(LLAMAFACTORY), of(NEMO)
+OF_GROUPS, OF_TRL, OF_SWIFT = of(TRL, SWIFT), of(TRL), of(SWIFT)
+OF_FACTORY, OF_NEMO = of(LLAMAFACTORY), of(NEMO)
 _STEPS = ("grpo", "rloo")
 _FLASH = ("flash_attn", "flash_attention_2", "flash_attention_3", "flash_attention_4")
 _ADAPTED = ("lora", "oft")  # what LLaMA-Factory trains beside weights in few bits
@@ -65,12 +66,12 @@ def _cut(facts: RlFacts) -> Iterator[Problem]:
         yield facts.problem("num_generations", "does not divide what is generated at once", got)
 
 
-@OF_GROUPS.rule(
+@OF_TRL.rule(
     "one-response-of-a-group",
     "error",
     "An advantage over a prompt's responses needs several",
     "TRL refuses fewer than 2 num_generations: the advantage of a response is against the others of its prompt "
-    "(trl/trainer/grpo_config.py; trl#3199, ms-swift#3980).",
+    "(trl/trainer/grpo_config.py; trl#3199).",
     _GRPO + "--num_generations 1",
 )
 def _alone(facts: RlFacts) -> Iterator[Problem]:
@@ -170,7 +171,8 @@ def _variant(facts: RlFacts) -> Iterator[Problem]:
     megatron = values.switch("policy.megatron_cfg.enabled")
     degree = "megatron_cfg.tensor_model_parallel_size" if megatron else "dtensor_cfg.tensor_parallel_size"
     tp, read, micro = (values.whole(name) for name in (f"policy.{degree}", key, "policy.train_micro_batch_size"))
-    spared = "NRL_IGNORE_TP_ACCURACY_CHECK" in facts.reading.environment
+    reading = facts.reading  # a configuration by itself has no environment
+    spared = reading.program is None or "NRL_IGNORE_TP_ACCURACY_CHECK" in reading.environment
     spared |= values.switch("loss_fn.force_on_policy_ratio")
     if values.given(key) and not spared and (tp or 1) >= _BATCH_VARIANT and read != micro:
         yield facts.problem(key, f"is not train_micro_batch_size, with {tp} ranks of a layer", read, micro)
