@@ -98,6 +98,9 @@ class Rl(Strict):
     epochs: PositiveInt = Field(default=1, description="times that they are trained on")
     reference: bool = Field(default=True, description="a frozen copy of the actor gives the KL term")
     critic: str | None = Field(default=None, description="for ppo: a zoo name or a path; absent: the actor's model")
+    critic_gpus: PositiveInt | None = Field(
+        default=None, description="of a critic that has GPUs of its own, of the job's; absent: it is on the actor's"
+    )
     reward_model: RewardModel | None = Field(
         default=None, description="a network that rewards; absent: rules and programs do, which take no GPU"
     )
@@ -120,6 +123,8 @@ class Rl(Strict):
             )
         if self.critic is not None and not self.has_critic:
             wrong.append(f"{self.algorithm} has no critic (got critic {self.critic}, need algorithm: ppo)")
+        if self.critic_gpus is not None and not self.has_critic:
+            wrong.append(f"{self.algorithm} has no critic (got critic_gpus {self.critic_gpus}, need algorithm: ppo)")
         if self.rollout_gpus is not None and self.placement == "colocated":
             wrong.append("rollout_gpus is for placement: split")
         if wrong:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Literal
 
+from symconfig.descriptor.load import load_model
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.task import PLAIN, Task
 from symconfig.descriptor.tuning import Preference
@@ -35,7 +36,8 @@ class Learns:
     tokens, or so many of them that are padded to the longest or stand alone. reference: where it is while it is not
     read, on the host or on the GPU; swapped: its weights come from the host into the actor's place. rewards: a network
     that gives them, by its placement. sleep_levels: of an engine beside what is trained, the usual one first.
-    ranks_of_data: engines of which a replica may have several.
+    ranks_of_data: engines of which a replica may have several. critic: it may have a layout of its own, has that of
+    the actor, or that and perhaps GPUs of its own.
     """
 
     algorithms: tuple[str, ...]
@@ -49,6 +51,7 @@ class Learns:
     rewards: Mapping[str, Rewarding] = field(default_factory=dict)
     sleep_levels: tuple[int, ...] = (2,)
     ranks_of_data: tuple[str, ...] = ()
+    critic: Literal["own", "alike", "apart"] = "own"
 
     def sleep_level(self, rl: Rl, adapts: bool) -> int:
         """Return the level at which an engine sleeps. adapts: beside adapters it keeps its weights, which no update
@@ -68,6 +71,9 @@ class Learns:
         yield from self._of_engine(plan, name)
         if rl.epochs > 1 and not self.epochs:
             yield Problem(f"{name} trains once on what was generated", field="rl.epochs", got=str(rl.epochs), need="1")
+        if rl.critic_gpus is not None and self.critic != "apart":
+            what, got = f"{name}'s critic is on the actor's GPUs", str(rl.critic_gpus)
+            yield Problem(what, field="rl.critic_gpus", got=got, need="none", hint="--target openrlhf")
         if plan.model.adapter is not None and not self.adapters:
             what = f"{name} is not written for adapters"
             yield Problem(what, field="adapter", got=plan.model.adapter.method, hint="--target verl")
@@ -246,6 +252,14 @@ def section(plan: Plan) -> Rl:
     """Return the section `rl` of a plan's job, which `guarded` has seen there."""
     assert plan.job.rl is not None, "`tasks` refuses other plans"
     return plan.job.rl
+
+
+def critic(plan: Plan) -> str | None:
+    """Return the published name of the critic, "" where it starts as the actor; None where none is trained."""
+    rl = section(plan)
+    if not rl.has_critic:
+        return None
+    return "" if rl.critic is None else load_model(rl.critic).huggingface_id or rl.critic
 
 
 def pairs(plan: Plan) -> Preference:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from symconfig.descriptor.load import load_model
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import Problem
 from symconfig.frameworks import counting
@@ -150,7 +149,7 @@ def sections(plan: Plan, workers: Workers) -> Iterator[tuple[str, Mapping[str, o
     yield "DATA", _data(rl)
     yield "ACTOR", _actor(plan, rl, step) | workers.actor(plan, step)
     if rl.has_critic:
-        yield "CRITIC", _critic(rl, step) | workers.critic(step)
+        yield "CRITIC", _critic(plan, rl, step) | workers.critic(step)
     yield "ROLLOUT", _rollout(rl, step)
     if rl.reward_model is not None:
         yield "REWARD", _reward(plan, rl)
@@ -252,10 +251,11 @@ def _engine(at: str, plan: Plan, step: PlannedRl | None) -> dict[str, Any]:
     return fields
 
 
-def _critic(rl: Rl, step: PlannedRl | None) -> dict[str, object]:
+def _critic(plan: Plan, rl: Rl, step: PlannedRl | None) -> dict[str, object]:
+    named = learning.critic(plan)
     return {
         "critic.enable": True,
-        **({} if rl.critic is None else {"critic.model.path": load_model(rl.critic).huggingface_id or rl.critic}),
+        **({"critic.model.path": named} if named else {}),
         "critic.ppo_max_token_len_per_gpu": (step.tokens_per_gpu if step else rl.longest),
     }
 

@@ -25,6 +25,7 @@ FORMATS = {
     "model args yaml": "YAML of ENV_VARS and MODEL_ARGS",
     "deepspeed": "a DeepSpeed JSON",
     "verl": "overrides of verl",
+    "nemo-rl": "YAML of NeMo-RL",
 }
 _SEVERITIES = ("error", "warning", "note")
 _OF_A_RULE = 3  # findings of one rule that are written out

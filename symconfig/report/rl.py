@@ -38,7 +38,8 @@ def _headline(plan: Plan) -> str:
 def _gpus(plan: Plan) -> int:
     step, trained = plan.rl[0], plan.best.parallel.world_size
     alone = plan.job.rl is not None and plan.job.rl.placement == "split"
-    return trained + step.rollout_gpus * alone + (step.reward.gpus if step.reward is not None else 0)
+    apart = (plan.job.rl.critic_gpus or 0) if plan.job.rl is not None else 0
+    return trained + step.rollout_gpus * alone + (step.reward.gpus if step.reward is not None else 0) + apart
 
 
 def _ranking(plan: Plan) -> Grid:

@@ -54,6 +54,8 @@ def _pairs(target: str, **said: str) -> dict[str, Any]:
 SPLIT = RL | {"placement": "split"}
 REWARDED, APART = RL | {"reward_model": {}}, RL | {"reward_model": {"placement": "apart", "model": "llama3.2-1b"}}
 SERVED = RL | {"reward_model": {"placement": "server", "url": "http://rewards:8000"}}
+PPO = {"algorithm": "ppo", "samples": 1}
+HYBRID = PPO | {"critic_gpus": 8, "reward_model": {"placement": "apart", "model": "llama3.2-1b"}}
 FEW = REWARDED | {"prompts": 64, "algorithm": "dapo"}  # TRL reads all responses of a rank at once
 RANKS = RL | {"rollout": {"tp": 1, "dp": 8}}
 ALONE, GSPO = RL | {"algorithm": "dapo"}, RL | {"algorithm": "gspo"}
@@ -158,6 +160,8 @@ SPREAD = (
     Spread(
         "qwen3-8b-rewards-apart-openrlhf", "qwen3-8b", "h100", 24, None, {"rl": SPLIT | APART, "target": "openrlhf"}
     ),
+    Spread("qwen3-8b-ppo-openrlhf", "qwen3-8b", "h100", 16, None, {"rl": RL | PPO, "target": "openrlhf"}),
+    Spread("qwen3-8b-ppo-apart-openrlhf", "qwen3-8b", "h100", 32, None, {"rl": SPLIT | HYBRID, "target": "openrlhf"}),
     Spread("qwen2.5-7b-rewards-trl", "qwen2.5-7b", "h100", 16, None, {"rl": ALONE | FEW, "target": "trl"}),
     Spread("qwen3-8b-rewards-nemo", "qwen3-8b", "h100", 16, None, {"rl": APART, "target": "nemo-rl"}),
     Spread("qwen3-8b-served-slime", "qwen3-8b", "h100", 8, None, {"rl": SERVED, "target": "slime"}),

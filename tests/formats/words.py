@@ -98,6 +98,8 @@ def _learning(plan: Plan) -> dict[str, Any]:
         "rollout_dp": step.rollout_dp,
         "replica_gpus": step.replica_gpus,
         "sleep_level": step.sleep_level,
+        "critic_gpus": rl.critic_gpus,
+        "has_critic": rl.has_critic,
         "reward_gpus": step.reward.gpus if step.reward else None,  # 0: those that train
         "reward_tp": step.reward.tp if step.reward else None,
         "reward_share": step.reward.memory_share if step.reward else None,

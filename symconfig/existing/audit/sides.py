@@ -9,12 +9,13 @@ from typing import Protocol
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Backend
 from symconfig.errors import InputError, Problem
-from symconfig.existing.launch.dialects import openrlhf, slime, tuners, verl
+from symconfig.existing.launch.dialects import nemo_rl, openrlhf, slime, tuners, verl
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover import deepspeed, megatron, megatron_deepspeed
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed_model import described
 from symconfig.existing.recover.namespace import Namespace, version_of
+from symconfig.existing.recover.rl.nemo_rl import Reader as NemoReader
 from symconfig.existing.recover.rl.openrlhf import Reader as OpenRlhfReader
 from symconfig.existing.recover.rl.script import Script
 from symconfig.existing.recover.rl.slime import Reader as SlimeReader
@@ -91,6 +92,8 @@ def side(reading: Reading, supplied: Supplied) -> Side:
         return RlSide(reading, supplied, SlimeReader(reading, supplied))
     if openrlhf.applies(reading):
         return RlSide(reading, supplied, OpenRlhfReader(reading, supplied))
+    if reading.format == nemo_rl.FORMAT:
+        return RlSide(reading, supplied, NemoReader(reading, supplied))
     if (program := tuners.program(reading)) is not None:
         return RlSide(reading, supplied, TUNERS[program.trainer](reading, supplied))
     if any(setting.name == "--num-layers" for setting in reading.settings):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from symconfig.errors import InputError
 from symconfig.existing.launch.detect import parse, syntax_of
-from symconfig.existing.launch.dialects import openrlhf, slime, tuners, verl
+from symconfig.existing.launch.dialects import nemo_rl, openrlhf, slime, tuners, verl
 from symconfig.existing.launch.dialects.documents import read_document, read_sections
 from symconfig.existing.launch.dialects.entry import entries
 from symconfig.existing.launch.dialects.interpolation import interpolated
@@ -40,6 +40,7 @@ _MODEL = (
     "--config-name-or-path",
     "--base-model",
 )
+_MOST_BASES = 8  # of configurations that inherit one another
 _MOST_LEVELS = 4  # from a script up to the folder in which it is started
 _MODEL_FILE = "config.json"
 _HYDRA_FOLDER, _HYDRA_NAME = ("--config-path", "--config-dir"), ("--config-name",)
@@ -93,12 +94,16 @@ class Around:
 def followed(reading: Reading, around: Around) -> Reading:
     """Add what the files say that a reading names. A file that is missing or wrong is unread and matters."""
     of_verl = verl.applies(reading.settings)
-    reading = replace(reading, settings=tuple(parted(reading.settings, any_section=of_verl)))
+    keyed = of_verl or nemo_rl.applies(reading)
+    reading = replace(reading, settings=tuple(parted(reading.settings, any_section=keyed)))
     reading = tuners.with_command(reading)
+    of_nemo = nemo_rl.applies(reading)
     steps = (_arguments, _accelerate, _deepspeed, _model, _megatron_yaml, _recipe, _overrides)
     for step in (_verl,) if of_verl else tuple(each.started for each in (slime, openrlhf) if each.applies(reading)):
         reading = step(reading, around)
-    for step in () if of_verl else steps:
+    for step in (_nemo_rl,) if of_nemo else ():
+        reading = step(reading, around)
+    for step in () if of_verl or of_nemo else steps:
         reading = step(reading, around)
     named = tuple(setting for setting in reading.settings if setting.name)
     loose = (word for setting in reading.settings if not setting.name for word in setting.values)
@@ -320,6 +325,48 @@ def _verl(reading: Reading, around: Around) -> Reading:
         unread=(*reading.unread, *dark),
         world=verl.world(settings),
     )
+
+
+def _nemo_rl(reading: Reading, around: Around) -> Reading:
+    """Follow NeMo-RL's file, by --config or by itself, with those that it inherits and the overrides over them."""
+    top, unread = reading.tree, []
+    setting = _given(reading, _ARGUMENTS)
+    usual = nemo_rl.usual(reading)
+    if top is None and (setting is not None or usual is not None):
+        below = str(Path(reading.program.text).parent) if reading.program is not None else ""
+        if setting is None:
+            word = Word.of(str(Path(below, "configs", usual or "")), reading.start)
+            setting = Setting("--config", "--config", (word,), reading.start)
+        read = _tree(setting, around, reading.texts, below)
+        top = read if isinstance(read, Tree) else None
+        unread += [read] if isinstance(read, Unread) and not nemo_rl.comes_with_it(setting.text) else []
+    trees = [] if top is None else [*_inherited(top, around, unread), top]
+    made = nemo_rl.inherited(trees, list(entries_of(reading.settings, False)))
+    settings = nemo_rl.kept(interpolated(by_path(made), around.variables).values())
+    world = nemo_rl.world(settings)
+    return replace(
+        reading,
+        format=nemo_rl.FORMAT,
+        settings=settings,
+        tree=top,
+        texts=_texts(reading, *(tree.text for tree in reversed(trees))),
+        unread=(*reading.unread, *unread),
+        world=world if world.words or world.dark else reading.world,
+    )
+
+
+def _inherited(tree: Tree, around: Around, unread: list[Unread], depth: int = 0) -> Iterator[Tree]:
+    """Yield the files that one inherits, the farthest first; one that is not there and does not come with NeMo-RL is
+    unread."""
+    here = replace(around, folder=Path(tree.text.file).parent)
+    place = tree.place((nemo_rl.DEFAULTS,)) or tree.spans[()].value
+    for name in nemo_rl.bases(tree.data) if depth < _MOST_BASES else ():
+        read = _tree(Setting(nemo_rl.DEFAULTS, nemo_rl.DEFAULTS, (Word.of(name, place),), place), here, ())
+        if isinstance(read, Tree):
+            yield from _inherited(read, around, unread, depth + 1)
+            yield read
+        elif not nemo_rl.comes_with_it(name):
+            unread.append(read)
 
 
 def _recipe_of_program(reading: Reading) -> Word | None:

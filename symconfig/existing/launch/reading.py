@@ -13,8 +13,8 @@ from symconfig.existing.launch.text import Place, Text, problem_at
 
 # bash: a script, or a line of arguments; megatron yaml: Megatron-LM's --yaml-cfg; overrides: model.x=1 of
 # Megatron-Bridge and NeMo, on a command line or as YAML; model args yaml: ENV_VARS and MODEL_ARGS; deepspeed: its JSON
-# by itself; verl: overrides of its trainer, under their own keys.
-Format = Literal["bash", "megatron yaml", "overrides", "model args yaml", "deepspeed", "verl"]
+# by itself; verl: overrides of its trainer, nemo-rl: its YAML, each under their own keys.
+Format = Literal["bash", "megatron yaml", "overrides", "model args yaml", "deepspeed", "verl", "nemo-rl"]
 JSON_ALONE: Final = "deepspeed"  # the format of a DeepSpeed JSON
 
 

@@ -7,7 +7,7 @@ engine and every way to move what is not needed is weighed, and the shortest ste
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import ceil, floor
 
@@ -19,7 +19,7 @@ from symconfig.descriptor.rl import Rl
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.format import gib
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.plans.rl import PlannedPhase, PlannedRl
+from symconfig.plans.rl import PlannedPhase, PlannedReward, PlannedRl
 from symconfig.render.learning import Learns
 from symconfig.render.rewarding import Rewarding
 from symconfig.runs.rl.division import Division, divisions, undivided
@@ -175,6 +175,7 @@ def _around(question: Question, job: Job, fill: float, on: Division) -> list[tup
     colocated = question.rl.placement == "colocated"
     memory = question.cluster.gpu.memory_bytes.value
     fullest: Layout | None = None
+    refused: InfeasibleError | None = None
     unsure: list[tuple[Plan, Trained, list[Layout]]] = []
     for left in _LEFT if colocated else _LEFT[:1]:
         margin = job.limits.memory_margin + (ASLEEP_BYTES / memory + left if colocated else 0.0)
@@ -183,10 +184,15 @@ def _around(question: Question, job: Job, fill: float, on: Division) -> list[tup
         tight = job.model_copy(update={"limits": job.limits.model_copy(update={"memory_margin": margin})})
         plan = question.solve(question.model, tight, WEIGHED)
         plan = replace(plan, job=plan.job.model_copy(update={"limits": job.limits, "pins": question.job.pins}))
-        critic = _critic(question, tight, fill)
+        critics = _Critics(question, tight, fill, on.critic)
         result = []
         for candidate in (plan.best, *plan.alternatives):
             actor = Trained(plan, candidate, fill, BY_TARGET.get(question.job.target or "", VERL))
+            try:
+                critic = critics.beside(candidate)
+            except InfeasibleError as error:
+                refused = error
+                continue
             every = list(_layouts(question, actor, critic, on))
             fitting = sorted((each for each in every if _fits(question, each)), key=question.rank)
             if fitting:
@@ -198,15 +204,32 @@ def _around(question: Question, job: Job, fill: float, on: Division) -> list[tup
         unsure = unsure or result
     if unsure:
         return unsure
-    raise _none_fits(question, fullest)
+    raise refused if refused is not None and fullest is None else _none_fits(question, fullest)
 
 
-def _critic(question: Question, job: Job, fill: float) -> Trained | None:
-    """Return the critic on the actor's GPUs, with a layout of its own."""
-    if question.critic is None:
-        return None
-    plan = question.solve(question.critic, job, 1)
-    return Trained(plan, plan.best, fill, PLAIN)
+@dataclass(frozen=True)
+class _Critics:
+    """The critics of a job of an update, each solved once. gpus: of their own; 0: the actor's."""
+
+    question: Question
+    job: Job
+    fill: float
+    gpus: int
+    solved: dict[tuple[object, ...], Trained] = field(default_factory=dict)
+
+    def beside(self, actor: Candidate) -> Trained | None:
+        """Return the critic, with a layout of its own, or as the actor's program has both alike."""
+        if self.question.critic is None:
+            return None
+        o, p = actor.options, actor.parallel
+        alike = {"zero": o.zero_stage, "tp": p.tp, "recompute": o.recompute.granularity}
+        alike |= {"optimizer_offload": f"{o.optimizer_offload:g}", "mbs": actor.batch.micro}
+        pins = {name: str(value) for name, value in alike.items()} if self.question.learns.critic != "own" else {}
+        if (key := tuple(pins.values())) not in self.solved:
+            job = self.job.model_copy(update={"gpus": self.gpus or self.job.gpus, "pins": {**self.job.pins, **pins}})
+            plan = self.question.solve(self.question.critic, job, 1)
+            self.solved[key] = Trained(plan, plan.best, self.fill, PLAIN)
+        return self.solved[key]
 
 
 def _layouts(question: Question, actor: Trained, critic: Trained | None, on: Division) -> Iterator[Layout]:
@@ -216,14 +239,16 @@ def _layouts(question: Question, actor: Trained, critic: Trained | None, on: Div
     gpu = machine(question.cluster, "bf16" if question.cluster.gpu.peak_flops.bf16 else "fp16", gpus=served)
     rewarding = None
     if (how := question.way_of_rewards) is not None and question.reward is not None:
-        rewarding = rewards(how, question.reward, rl, actor, question.cluster, gpu, on.reward)
+        chosen = PlannedReward(gpus=on.reward, tp=0, memory_share=0.0)
+        rewarding = rewards(how, question.reward, rl, actor, question.cluster, gpu, chosen)
         if rewarding is None:
             return
     level = learns.sleep_level(rl, question.model.adapter is not None)
     for away in (Away.NOTHING,) if alone else (way for way in _WEIGHED_AWAY if AWAY[way] in learns.away):
         for tp, dp in _engines(question, served):
             own = partial(Layout, rl=rl, actor=actor, critic=critic, away=away, reference=learns.reference)
-            own = partial(own, rewards=rewarding, sleep_level=level)
+            apart = frozenset({"critic"} if on.critic else ())
+            own = partial(own, rewards=rewarding, sleep_level=level, apart=apart)
             engine = Engine(question.model, gpu, tp, dp)
             make = partial(own, replicas=served // engine.gpus, alone=alone)
             stated = rl.rollout.memory_share

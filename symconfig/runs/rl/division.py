@@ -12,11 +12,13 @@ from symconfig.errors import Problem
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """GPUs by what they do. rollout, reward: of an engine and of a network of rewards that have their own; else 0."""
+    """GPUs by what they do. rollout, reward, critic: of an engine, a network of rewards and a critic that have their
+    own; else 0."""
 
     trained: int
     rollout: int = 0
     reward: int = 0
+    critic: int = 0
 
 
 def divisions(rl: Rl, cluster: ClusterDescriptor, gpus: int, rewarded: bool) -> Iterator[Division]:
@@ -28,10 +30,10 @@ def divisions(rl: Rl, cluster: ClusterDescriptor, gpus: int, rewarded: bool) -> 
     stated = rl.reward_model.gpus if rl.reward_model is not None else None
     node = cluster.gpus_per_node
     for reward in _parts(gpus, node, stated, (1, 2)) if apart else (0,):
-        left = gpus - reward if reward <= node or reward % node == 0 else 0
+        left = gpus - (rl.critic_gpus or 0) - reward if reward <= node or reward % node == 0 else 0
         for rollout in _parts(left, node, rl.rollout_gpus, (1, 2, 3)) if rl.placement == "split" else (0,):
             if left - rollout > 0:
-                yield Division(left - rollout, rollout, reward)
+                yield Division(left - rollout, rollout, reward, rl.critic_gpus or 0)
 
 
 def _parts(gpus: int, node: int, stated: int | None, quarters: tuple[int, ...]) -> list[int]:
@@ -50,6 +52,8 @@ def undivided(rl: Rl, gpus: int, node: int) -> Problem:
         what, need = "are whole nodes where they are more than one has", f"a multiple of {node}"
         return Problem(what, field="rl.reward_model.gpus", got=str(reward.gpus), need=need)
     field, count = "rl.rollout_gpus", rl.rollout_gpus
+    if rl.critic_gpus is not None:
+        field, count = "rl.critic_gpus", rl.critic_gpus
     if reward is not None and (reward.gpus or 0) >= gpus:
         field, count = "rl.reward_model.gpus", reward.gpus
     return Problem("leaves no GPU to train on", field=field, got=str(count or 1), need=f"fewer than {gpus}")

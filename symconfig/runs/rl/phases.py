@@ -156,7 +156,7 @@ class Layout:
     @property
     def _kept_bytes(self) -> float:
         """Return the bytes of the engine's weights that wait on the host for each GPU while it sleeps."""
-        kept = not self.alone and self.sleep_level == KEEPING
+        kept = self.sleeps and not self.alone and self.sleep_level == KEEPING
         return self.replica.engine.weights_bytes * kept
 
     @property

@@ -6,7 +6,7 @@ own costs. A service elsewhere takes nothing here, and its answers are not waite
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -55,12 +55,22 @@ class Rewards:
 
 
 def rewards(
-    how: Rewarding, model: ModelDescriptor, rl: Rl, actor: Trained, cluster: ClusterDescriptor, gpu: Machine, gpus: int
+    how: Rewarding,
+    model: ModelDescriptor,
+    rl: Rl,
+    actor: Trained,
+    cluster: ClusterDescriptor,
+    gpu: Machine,
+    stated: PlannedReward,
 ) -> Rewards | None:
-    """Return a network of rewards around an actor; None where it has no room, or does not divide. gpus: of its own; 0:
-    those that train."""
+    """Return a network of rewards around an actor; None where it has no room, or does not divide. stated: its GPUs, and
+    its engine where that is not chosen."""
+    gpus = stated.gpus
     if how.by == "engine":
-        return _served(how, model, rl, gpu, gpus, gpus or actor.candidate.parallel.world_size, cluster.gpus_per_node)
+        on = gpus or actor.candidate.parallel.world_size
+        every = _engines(model, rl, gpu, on, cluster.gpus_per_node)
+        chosen = [(Engine(model, gpu, stated.tp), stated.memory_share)] if stated.tp else list(every)
+        return _served(how, chosen, rl, gpus, on)
     frozen = _frozen(how, model, rl, actor, cluster, gpus)
     if frozen is None:
         return None
@@ -78,14 +88,13 @@ def rewards(
     )
 
 
-def _served(
-    how: Rewarding, model: ModelDescriptor, rl: Rl, gpu: Machine, own: int, gpus: int, node: int
-) -> Rewards | None:
-    """Return a network that engines serve, each on as few GPUs as have it in half of their memory."""
-    able = list(_engines(model, rl, gpu, gpus, node))
+def _served(how: Rewarding, able: Sequence[tuple[Engine, float]], rl: Rl, own: int, gpus: int) -> Rewards | None:
+    """Return a network that engines serve, each on as few GPUs as have it in half of their memory. able: engines, with
+    the share that each takes."""
     if not able:
         return None
     engine, share = next((each for each in able if each[1] <= _USUAL_SHARE), able[-1])
+    gpu = engine.machine
     seconds = engine.prefill_s(max(1.0, rl.sequences / (gpus // engine.gpus)) * rl.mean_tokens)
     moved = 0.0 if own else engine.weights_bytes
     return Rewards(

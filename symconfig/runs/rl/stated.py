@@ -18,11 +18,12 @@ from symconfig.existing.recover.run import Run
 from symconfig.plans.plan import Plan
 from symconfig.render import named
 from symconfig.runs.best import best_plan
-from symconfig.runs.rl.choose import Question
+from symconfig.runs.rl.choose import ANY, Question
 from symconfig.runs.rl.choose import planned as recorded
 from symconfig.runs.rl.engine import Engine, Replica, generate
 from symconfig.runs.rl.logits import BY_TARGET, OF_PAIRS, PAIRS, PLAIN, SLIME_CHUNKED, VERL, VERL_FSDP, LogitBytes
 from symconfig.runs.rl.phases import AWAY, Layout
+from symconfig.runs.rl.reward import rewards
 from symconfig.runs.rl.trained import Stated
 from symconfig.runs.rl.tuned import counted
 from symconfig.solve.lengths import packing
@@ -85,26 +86,31 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
     if run.critic is not None:
         critic = _trained(_of_values(run.critic), step, step.critic_fill, PLAIN, cluster, limits)
     rl, alone = step.rl, step.rl.placement == "split"
-    tp, share = rl.rollout.tp or 1, rl.rollout.memory_share
+    tp, dp, share = rl.rollout.tp or 1, rl.rollout.dp or 1, rl.rollout.memory_share
     assert share is not None, "a script has one, or its trainer's default"
     served = rl.rollout_gpus if alone and rl.rollout_gpus else run.configuration.degrees.world_size
-    if served % tp:
+    if served % (tp * dp):
         what = "the GPUs that generate do not divide over the engine's"
-        raise InputError(Problem(what, field="rollout", got=f"{served} for engines of {tp}"))
+        raise InputError(Problem(what, field="rollout", got=f"{served} for engines of {tp * dp}"))
     gpu = machine(cluster, "bf16" if cluster.gpu.peak_flops.bf16 else "fp16", gpus=served)
-    engine = Engine(run.described.model, gpu, tp, element_bytes=step.weight_bytes)
+    engine = Engine(run.described.model, gpu, tp, dp, step.weight_bytes)
     replica = Replica(engine, share)
-    generation = generate(replica, rl, served // tp)
+    generation = generate(replica, rl, served // engine.gpus)
     if generation is None:
         what = "the engine's share of the memory has no room for its weights and the keys of the longest sequence"
         got = f"{share:g} of a GPU for weights of {replica.engine.weights_bytes / 2**30:.1f} GiB"
         raise InputError(Problem(what, field="rollout", got=got, hint="a larger share, or more GPUs an engine"))
+    learns = named(step.workers.target or step.trainer.name).learns or ANY
+    network = None
+    if rl.reward_model is not None and step.reward_model is not None and step.reward is not None:
+        how = learns.rewards[rl.reward_model.placement]
+        network = rewards(how, step.reward_model, rl, actor, cluster, gpu, step.reward)
     layout = Layout(
         rl=rl,
         actor=actor,
         critic=critic,
         replica=replica,
-        replicas=served // tp,
+        replicas=served // engine.gpus,
         away=next(away for away, parts in AWAY.items() if set(parts) == set(step.away)),
         alone=alone,
         generation=generation,
@@ -113,6 +119,8 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
         reference=step.reference,
         apart=step.apart,
         sleeps=step.sleeps,
+        sleep_level=learns.sleep_level(rl, run.described.model.adapter is not None),
+        rewards=network,
         waits=step.waits,
     )
     plan = actor.plan

@@ -91,7 +91,9 @@ def phases(found: Audit) -> dict[str, Any]:
 WRITTEN = {"verl": {"tp": "2", "recompute": "none"}, "verl-fsdp": {}}
 
 
-@pytest.mark.parametrize("changed", [{}, {"reference": False}, {"updates": 1, "epochs": 2}, {"lora": {"r": 8}}])
+@pytest.mark.parametrize(
+    "changed", [{}, {"reference": False}, {"updates": 1, "epochs": 2}, {"lora": {"r": 8}}, {"reward_model": {}}]
+)
 @pytest.mark.parametrize("target", WRITTEN)
 def test_what_is_planned_and_written_for_verl_comes_back(target: str, changed: dict[str, Any]) -> None:
     """The phases of a plan are those of the script that it becomes."""
@@ -101,6 +103,7 @@ def test_what_is_planned_and_written_for_verl_comes_back(target: str, changed: d
     words = [word for lines in arrays.values() for (word,) in lines]
     line = " ".join(("python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=meta-llama/Llama-3.1-8B",
                      *map(shlex.quote, words), "trainer.nnodes=1 trainer.n_gpus_per_node=8"))  # fmt: skip
+    line += " reward.reward_model.model_path=meta-llama/Llama-3.1-8B" * ("reward_model" in changed)
     found = existing.audit(line, "h100", prompt_length=100.0, response_length=300.0, plan=False)
     assert not found.findings
     assert found.judged is not None

@@ -92,8 +92,20 @@ def _step(args: Any) -> Values:
         "rollout_tp": args.vllm.tensor_parallel_size,
         "memory_share": args.vllm.gpu_memory_utilization,
         **_rewards(args),
+        **_critic(args),
         "away": ["optimizer state"] if args.ds.enable_sleep else [],
     }
+
+
+def _critic(args: Any) -> Values:
+    """Return whether a critic is trained, and on which GPUs."""
+    if args.critic.model_name_or_path is None:
+        return {"has_critic": False}
+    assert args.critic.adam.lr == args.actor.adam.lr
+    gpus = args.critic.num_nodes * args.critic.num_gpus_per_node
+    if args.train.colocate_all:
+        assert gpus == args.actor.num_nodes * args.actor.num_gpus_per_node
+    return {"has_critic": True, "critic_gpus": None if args.train.colocate_all else gpus}
 
 
 def _rewards(args: Any) -> Values:

@@ -20,7 +20,7 @@ from symconfig.graph.count import parameters
 from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import REWARDED, REWARDING
-from symconfig.render import render, slime, verl
+from symconfig.render import openrlhf, render, slime, verl
 from symconfig.runs.rl.engine import ASLEEP_BYTES
 from tests.runs.rl.support import section
 
@@ -229,3 +229,42 @@ def test_a_model_of_rewards_is_looked_for_beside_the_job(tmp_path: Path) -> None
     )
     with pytest.raises(InputError, match=r"rl.reward_model.model: there is no such model file"):
         read_job(load_yaml_strict(tmp_path / "job.yaml"), model_base=tmp_path)
+
+
+def test_openrlhf_trains_a_critic_as_the_actor_beside_it_or_apart() -> None:
+    """One ZeRO stage and one choice of recompute are told for both."""
+    plan = planned("openrlhf", None, 16, '{"algorithm": "ppo"}')
+    words = openrlhf.words(plan)
+    assert words[words.index("--algo.advantage.estimator") + 1] == "gae"
+    assert {"--critic.adam.lr", "--train.colocate_all"} <= set(words)
+    zero, p = plan.best.options.zero_stage, plan.best.parallel
+    critic = parameters(load_model(MODEL).of_values).total
+    states = phase(plan, "update of the critic").holds["critic's optimizer state"]
+    assert states == pytest.approx(12 * critic / (p.dp if zero else 1) / p.tp, rel=0.02)
+    step = '{"algorithm": "ppo", "critic_gpus": 8, "placement": "split", "rollout_gpus": 8}'
+    apart = planned("openrlhf", None, 24, step)
+    assert apart.best.parallel.world_size == 8
+    by_pool = [
+        sum(each.seconds for each in apart.rl[0].phases[1:] if ("critic" in each.name or each.name == "values") == own)
+        for own in (False, True)
+    ]
+    assert apart.rl[0].step_s == pytest.approx(max(apart.rl[0].phases[0].seconds, *by_pool))
+    assert not any(name.startswith("critic's") for name in phase(apart, "update").holds)
+    text = render(apart, "openrlhf")["train.sh"]
+    assert "--train.colocate_actor_ref" in text
+    assert "--critic.num_gpus_per_node 8" in text
+    for target, gpus, changed, said in (
+        ("verl", 16, {}, r"rl.critic_gpus: verl's critic is on the actor's GPUs \(got 8"),
+        ("openrlhf", 16, {}, r"rl.critic_gpus: OpenRLHF's models are all on the engine's GPUs"),
+        (
+            "openrlhf",
+            32,
+            {"placement": "split", "reward_model": {}},
+            r"rl.reward_model.placement: OpenRLHF's network of rewards is beside the actor where its critic is",
+        ),
+    ):
+        ppo = section(algorithm="ppo", critic_gpus=8, **changed)
+        with pytest.raises(InfeasibleError, match=said):
+            symconfig.plan(MODEL, "h100", gpus, target=target, rl=ppo)
+    with pytest.raises(InputError, match=r"grpo has no critic \(got critic_gpus 8"):
+        symconfig.plan(MODEL, "h100", 16, rl=section(critic_gpus=8))

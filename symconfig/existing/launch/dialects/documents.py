@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from symconfig.descriptor.architectures.keys import words
+from symconfig.existing.launch.dialects import nemo_rl
 from symconfig.existing.launch.dialects.entry import Entry, entries
 from symconfig.existing.launch.dialects.interpolation import Path, expanded, interpolated
 from symconfig.existing.launch.dialects.model_args import SECTION, read_model_args
@@ -15,7 +16,7 @@ from symconfig.existing.launch.dialects.translate import by_path, translated
 from symconfig.existing.launch.reading import JSON_ALONE, Reading, Setting, Tree, Word, World
 from symconfig.existing.launch.text import Text
 
-Dialect = Literal["model args yaml", "megatron yaml", "overrides", "trainer"]
+Dialect = Literal["model args yaml", "megatron yaml", "overrides", "trainer", "nemo-rl"]
 _ENOUGH_KEYS = 3  # of a flat file that are Megatron-LM's, for it to be one of Megatron-LM's
 # Of a flat file of arguments of Transformers' Trainer, or of a program around it: two or more.
 _TRAINER_KEYS = words(
@@ -34,6 +35,8 @@ def dialect_of(data: Any) -> Dialect | None:
     sections = {key for key, value in data.items() if isinstance(value, dict)}
     if SECTION in sections:
         return "model args yaml"
+    if nemo_rl.is_own(data):
+        return nemo_rl.FORMAT
     if sum(key in data for key in _TRAINER_KEYS) > 1 and not sections & {"model"}:
         return "trainer"
     if sections & {"language_model", "model_parallel"}:
@@ -58,6 +61,8 @@ def read_document(tree: Tree, variables: Mapping[str, str], overrides: Sequence[
             return read_sections(tree, variables, overrides)
         case "trainer":
             return _trainer(tree, variables)
+        case "nemo-rl":  # what it inherits is followed
+            return Reading(nemo_rl.FORMAT, (tree.text,), (), tree=tree, unread=tree.unread)
     return None
 
 

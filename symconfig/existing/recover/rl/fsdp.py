@@ -30,7 +30,7 @@ _NARROW = Bytes(weight=2.0, gradient=2.0, optimizer=4.0)  # a model that is itse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """dp: replicas; sp: ranks of a sequence; copies: groups of GPUs that each hold a whole model in shards. room:
+    """dp: replicas; tp: ranks of a layer; ep: of its experts; sp: ranks of a sequence; copies: groups of GPUs that each hold a whole model in shards. room:
     tokens of a sequence, or of a packed micro-batch, on all ranks of it; micro: sequences of a micro-batch;
     microbatches: of an update, on all replicas. narrow: the model itself is in 16 bits. kernels: of the program, as
     fields of the implementation; liger: its kernels. streamed: its shards, gradients and optimizer live on the host."""
@@ -40,6 +40,8 @@ class Workers:
     room: int
     microbatches: int
     recompute: bool
+    tp: int = 1
+    ep: int = 1
     micro: int = 1
     copies: int = 1
     kernels: Mapping[str, Any] = field(default_factory=lambda: PROGRAMS["verl-fsdp"].implementation)
@@ -60,7 +62,7 @@ def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
         framework = replace(framework, bytes=_NARROW, shard_bytes=_NARROW.weight)
     whole, many = Recompute("full", method="uniform", num_layers=1), workers.dp * workers.sp > 1
     configuration = Configuration(
-        degrees=Degrees(tp=1, pp=1, vpp=1, cp=workers.sp, ep=1, etp=1, dp=workers.dp),
+        degrees=Degrees(tp=workers.tp, pp=1, vpp=1, cp=workers.sp, ep=workers.ep, etp=1, dp=workers.dp),
         micro=workers.micro,
         global_batch=workers.microbatches * workers.micro,
         seq_length=workers.room,

@@ -24,6 +24,7 @@ from symconfig.existing.recover.rl.step import Alone, Packed, Step
 from symconfig.existing.recover.rl.trainers import DEEPSPEED, OPENRLHF, Trainer, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run
 from symconfig.graph.implementation import LossKernel
+from symconfig.plans.rl import PlannedReward
 
 _ADVANTAGES = {"gae": "ppo", "reinforce": "reinforce_plus_plus", "rloo": "rloo"}
 _PROMPT = 1024  # tokens of the longest prompt, where nothing says it
@@ -60,13 +61,13 @@ class Reader(Script):
             return self._tuned(model)
         packed = self._packed(rl, gpus)
         actor = self._trained(model, packed.spread(rl, gpus // self._sharing), packed.room, gpus)
-        step, critic = self._step(rl, actor, packed), None
+        step, critic = self._rewarded(self._step(rl, actor, packed), gpus), None
         if rl.has_critic:
             own = self._model(self._critic)
             assert own is not None, "a name that is not known has raised"
             on = self._pools.get("critic", gpus)
             critic = self._trained(own, packed.spread(rl, on // self._sharing), packed.room, on)
-        return replace(actor, step=step, critic=critic, assumed=(*actor.assumed, *self.assumed, *self._left_out()))
+        return replace(actor, step=step, critic=critic, assumed=(*actor.assumed, *self.assumed))
 
     def _refused(self) -> Iterator[Problem]:
         """Yield what no prediction is made of."""
@@ -88,11 +89,13 @@ class Reader(Script):
             )
         )
 
-    def _left_out(self) -> Iterator[Assumed]:
-        """Yield what runs in a step, too, and is not predicted."""
-        if not (self.values.given("reward.remote_url") or self.values.given("train.agent_func_path")):
-            why = "its memory and its time are not predicted"
-            yield Assumed("reward model", "none", why, self.values.place("reward.model_name_or_path"))
+    def _rewarded(self, step: Step, gpus: int) -> Step:
+        """Return the step with its network of rewards, where no service or agent gives them."""
+        values = self.values
+        if values.given("reward.remote_url") or values.given("train.agent_func_path"):
+            return step
+        apart = self._pools.get("reward", self._pools.get("critic", 0))  # with a critic that stands apart
+        return self.rewarded(step, "reward.model_name_or_path", PlannedReward(gpus=apart, tp=0, memory_share=0.0))
 
     @property
     def _critic(self) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil
 
+from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.tuning import Preference
 from symconfig.existing.recover.rl.trainers import Trainer, Workers
-from symconfig.plans.rl import ReferencePlace
+from symconfig.plans.rl import PlannedReward, ReferencePlace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +70,15 @@ class Step:
     with no logits in memory; chunked_logits: log-probabilities are made chunk by chunk. assumed_lengths: nobody says
     how long sequences are in the mean, and what a phase holds depends on it. apart: roles with GPUs of their own.
     sleeps: an engine on the same GPUs gives its memory back while others train. waits: an engine of its own does not
-    generate meanwhile.
+    generate meanwhile. reward_model: of a network that rewards, which stands as reward says.
     """
 
     trainer: Trainer
     workers: Workers
     rl: Rl
     fill: float
+    reward_model: ModelDescriptor | None = None
+    reward: PlannedReward | None = None
     critic_fill: float = 1.0
     read: float = 1.0
     reference_read: float = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from symconfig.descriptor.job import Backend
-from symconfig.existing.launch.dialects import openrlhf, tuners, verl
+from symconfig.existing.launch.dialects import nemo_rl, openrlhf, tuners, verl
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,7 @@ FSDP = Workers(
 )
 DEEPSPEED = Workers("deepspeed", planned="deepspeed")
 SHARDS = Workers("fsdp", planned="deepspeed")  # of programs whose plans are for DeepSpeed
+DTENSOR = Workers("dtensor", planned="fsdp", target="nemo-rl-dtensor")
 REPLICAS = replace(SHARDS, name="ddp")
 _OF_VERL = {each.name: each for each in (MEGATRON, FSDP)}
 
@@ -78,4 +79,6 @@ OPENRLHF = Trainer(
 TRL = Trainer(tuners.TRL, "1.16.0", ("max_prompt_length", "max_completion_length"))
 LLAMAFACTORY = Trainer(tuners.LLAMAFACTORY, "0.9.5", ("max_length", "max_length"), ("", "_"))
 SWIFT = Trainer(tuners.SWIFT, "4.6.0", ("max_length", "max_completion_length"))
-OF_TUNERS = {each.name: each for each in (TRL, LLAMAFACTORY, SWIFT)}
+NEMO = Trainer(
+    nemo_rl.FORMAT, "0.7.0", ("data.max_input_seq_length", "policy.generation.max_new_tokens"), ("", "_")
+)
