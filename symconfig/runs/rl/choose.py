@@ -189,7 +189,7 @@ def _around(question: Question, job: Job, fill: float, on: Division) -> list[tup
         for candidate in (plan.best, *plan.alternatives):
             actor = Trained(plan, candidate, fill, BY_TARGET.get(question.job.target or "", VERL))
             try:
-                critic = critics.beside(candidate)
+                critic = critics.of_actor(candidate)
             except InfeasibleError as error:
                 refused = error
                 continue
@@ -217,7 +217,7 @@ class _Critics:
     gpus: int
     solved: dict[tuple[object, ...], Trained] = field(default_factory=dict)
 
-    def beside(self, actor: Candidate) -> Trained | None:
+    def of_actor(self, actor: Candidate) -> Trained | None:
         """Return the critic, with a layout of its own, or as the actor's program has both alike."""
         if self.question.critic is None:
             return None
