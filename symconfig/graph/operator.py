@@ -360,10 +360,10 @@ class Operator:
         """Return what a memory-bound operator reads and writes in a pass; what it keeps as it reads or writes it is the
         same memory. Backward: gradients of its outputs, what it kept, and the gradients that it makes.
         """
+        known = {use.name: use for use in (*self.inputs, *self.outputs)}
         if forward:
-            return (*self.inputs, *self.outputs, *self.residues)
+            return (*self.inputs, *self.outputs, *(use for use in self.saves if use.name not in known))
         if not self.backward:
             return ()
-        known = {use.name: use for use in (*self.inputs, *self.outputs)}
         given = (use for use in self.outputs if use.gradient)
         return (*given, *(known.get(use.name, use) for use in self.saves), *filter(self.gives, self.inputs))

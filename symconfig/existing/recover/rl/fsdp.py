@@ -32,8 +32,9 @@ _NARROW = Bytes(weight=2.0, gradient=2.0, optimizer=4.0)  # a model that is itse
 class Workers:
     """dp: replicas; tp: ranks of a layer; ep: of its experts; sp: ranks of a sequence; copies: groups of GPUs that each
     hold a whole model in shards. room: tokens of a sequence, or of a packed micro-batch, on all ranks of it; micro:
-    sequences of a micro-batch; microbatches: of an update, on all replicas. narrow: the model itself is in 16 bits. kernels: of the program, as
-    fields of the implementation; liger: its kernels. streamed: its shards, gradients and optimizer live on the host."""
+    sequences of a micro-batch; microbatches: of an update, on all replicas. narrow: the model itself is in 16 bits.
+    kernels: of the program, as fields of the implementation; liger: its kernels. streamed: its shards, gradients and
+    optimizer live on the host."""
 
     dp: int
     sp: int
