@@ -159,18 +159,18 @@ class NemoWorkers(Script):
         """Return what Megatron-Core is told as Megatron-LM's options; nothing of DTensor's."""
         if not self.workers.options:
             return ()
-        values, told = self.values, []
+        values, passed = self.values, []
         for setting in (each for each in self.reading.settings if each.values):  # the others are null
             key = setting.name.removeprefix(f"{_MEGATRON}.")
             for section in _PASSED_ON:
                 name = key.removeprefix(section)
                 if key.startswith(section) and "." not in name and name not in _ASIDE and key != setting.name:
-                    told.append(replace(setting, name=name))
+                    passed.append(replace(setting, name=name))
                     break
         own = ["--fp16" if values.text(f"{POLICY}.precision") == "float16" else "--bf16", *self._recompute()]
         split = (values.whole(f"{_MEGATRON}.tensor_model_parallel_size") or 1) > 1
         own += ["--sequence-parallel"] * (split and values.switch(f"{_MEGATRON}.sequence_parallel"))
-        return (*settings(own, self.reading.file), *bridged.options(told))
+        return (*settings(own, self.reading.file), *bridged.options(passed))
 
     def _recompute(self) -> list[str]:
         values = self.values
