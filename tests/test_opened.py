@@ -51,7 +51,7 @@ ALLOWED = {
             "render/publish.py",
             "runs/embed/again.py",
             "runs/sweep/worker.py",
-            "verify/megatron_forks.py",
+            "verify/forks.py",
             "verify/megatron_runner.py",
         ),
         "streams, locks and files that it writes itself",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
+from itertools import product
 
 import pytest
 
@@ -33,8 +34,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Spread:
 def test_the_spread_holds_every_model_cluster_and_target() -> None:
     pairs = spread()
     assert {pair.model for pair in pairs} == set(zoo_models())
-    assert {pair.cluster for pair in pairs} == set(zoo_clusters())
-    assert {pair.backend for pair in pairs} == set(BACKENDS)
+    assert {(pair.cluster, pair.backend) for pair in pairs} == set(product(zoo_clusters(), BACKENDS))
 
 
 def test_enough_pairs_are_planned(done: Spread) -> None:

@@ -60,16 +60,18 @@ def every_pair() -> list[Pair]:
 
 
 def spread() -> list[Pair]:
-    """Every model, cluster and target several times over, adapters for DeepSpeed only. A second cluster of a model has
-    room: to plan where hardly anything fits takes several searches."""
+    """Every model with every target, and every cluster with every target: a model's two targets are on two clusters.
+
+    Adapters are for DeepSpeed only. Every other model has room: to plan where hardly anything fits takes several
+    searches.
+    """
     clusters = zoo_clusters()
-    found = []
-    for index, model in enumerate(zoo_models()):
-        for step in (0, 7) if index % 2 else (3,):
-            cluster = clusters[(2 * index + step) % len(clusters)]
-            backends = BACKENDS if load_model(model).adapter is None else ("deepspeed",)
-            found += [Pair(model, cluster, backend, room=2 if step == 7 else 1) for backend in backends]
-    return found
+    bare = [model for model in zoo_models() if load_model(model).adapter is None]
+    return [
+        Pair(model, clusters[(2 * index + first) % len(clusters)], backend, room=1 + index % 2)
+        for backend, models, first in (("megatron", bare, 3), ("deepspeed", zoo_models(), 8))
+        for index, model in enumerate(models)
+    ]
 
 
 def sizes(pair: Pair) -> Iterator[int]:

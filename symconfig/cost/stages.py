@@ -18,7 +18,7 @@ from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
 from symconfig.cost.shapes import Pipeline, Pipelines, StageShape
 from symconfig.cost.table import WEIGHTS, Table
-from symconfig.graph.operator import Place
+from symconfig.graph.block import Place
 from symconfig.graph.sharding import Sharding
 from symconfig.plans.choices import ZeroStage
 
@@ -108,7 +108,7 @@ class Stages:
     backward: Array
     forward_comm: Array
     backward_comm: Array
-    again: Array
+    rerun: Array
     away: Array  # kept in host memory
     kept: Array
     transient: Array

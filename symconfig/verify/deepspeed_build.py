@@ -1,25 +1,36 @@
-"""A process of its own: one rank of a DeepSpeed folder as its own train.py builds it, without memory or a network.
+"""A process of its own: ranks of a DeepSpeed folder as its own train.py builds them, without memory or a network.
 
 Torch's fake tensors have sizes only, and its fake process group has as many ranks as the plan says, so DeepSpeed's own
 engine shares everything out as it would on the cluster. Request on standard input: {"folder", "words" (of train.py),
-"world_size", "rank"}; the answer is the last line: {"ok", "error", "optimizer", "elements", "trained", "held"}.
+"world_size", "ranks", "timeout_s" (of a rank)}; the last line: {"ok": true, "answers": [...]}, of each rank {"ok",
+"error", "optimizer", "elements", "trained", "held"}. The frameworks are imported once: each rank is a forked child.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib
 import json
 import logging
 import os
-import resource
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.verify.forks import isolated
 
 Json = dict[str, Any]
 REMEDY = "render the plan again with symconfig render"
+# What takes longest to import; DeepSpeed's engine always imports its Muon.
+IMPORTED_ONCE = (
+    "deepspeed.runtime.zero.muon.muon_optimizer",
+    "transformers.integrations.deepspeed",
+    "transformers.modeling_utils",
+    "peft",
+)
 MEMORY_BYTES = 16 * 2**30  # addresses; torch with Transformers takes some five, of which a tenth is memory
 
 
@@ -32,33 +43,53 @@ class Inert:
 
 def main() -> None:
     request = json.load(sys.stdin)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     os.environ |= {
         "DS_ACCELERATOR": "cpu",
         "HF_HUB_OFFLINE": "1",
         "CUDA_VISIBLE_DEVICES": "",
         "LOCAL_RANK": "0",
-        "RANK": str(request["rank"]),
         "WORLD_SIZE": str(request["world_size"]),
     }
     logging.disable(logging.WARNING)
-    try:
-        answer = {"ok": True, "error": None, **build(request)}
-    except SymconfigError as error:
-        answer = {"ok": False, "error": str(error)}
-    except (Exception, SystemExit) as error:  # whatever the frameworks say is the finding
-        answer = {"ok": False, "error": f"{type(error).__name__}: {error}"}
-    print("\n" + json.dumps(answer), flush=True)
+    answers_to = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever the libraries print while they are imported is no answer
+    for name in IMPORTED_ONCE if len(request["ranks"]) > 1 else ():
+        with contextlib.suppress(ImportError):  # then each rank says so
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a collection in a child would copy the whole heap
+    ended = [
+        isolated(str(rank), partial(_answer, request, rank), request["timeout_s"], MEMORY_BYTES)
+        for rank in request["ranks"]
+    ]
+    print(json.dumps({"ok": True, "answers": [_told(one) for one in ended]}), file=answers_to, flush=True)
     os._exit(0)  # threads of the libraries may abort a process that Python takes down
 
 
-def build(request: Json) -> Json:
+def _answer(request: Json, rank: int) -> Json:
+    os.environ["RANK"] = str(rank)
+    try:
+        return {"ok": True, "error": None, **build(request, rank)}
+    except SymconfigError as error:
+        return {"ok": False, "error": str(error)}
+    except (Exception, SystemExit) as error:  # whatever the frameworks say is the finding
+        return {"ok": False, "error": f"{type(error).__name__}: {error}"}
+
+
+def _told(ended: Json) -> Json:
+    """Return a rank's answer; of one that crashed or hung, its end and its last lines."""
+    if "crash" not in ended:
+        return ended
+    return {"ok": False, "error": f"DeepSpeed {ended['crash']}; its last lines: " + " | ".join(ended["last_lines"])}
+
+
+def build(request: Json, rank: int) -> Json:
     """Build a rank; return what it holds between two steps of the optimizer."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     sys.path.insert(0, request["folder"])
-    join(request["rank"], request["world_size"])
+    join(rank, request["world_size"])
     sys.argv = ["train.py", *request["words"]]
     train, states = scripts()
     args = train.arguments()

@@ -24,10 +24,10 @@ def checks(folder: Path, plan: Plan, config: Json, words: Sequence[str], options
     if plan.model.adapter is not None and plan.model.adapter.method == "qlora":
         yield watch.check("DeepSpeed's ranks", "skipped", "bitsandbytes quantises on a GPU only")
         return
-    for rank in dict.fromkeys((0, world - 1)):
-        options.progress(f"DeepSpeed builds rank {rank} of {world}")
+    ranks = tuple(dict.fromkeys((0, world - 1)))
+    options.progress(f"DeepSpeed builds rank {' and rank '.join(map(str, ranks))} of {world}")
+    for rank, real in zip(ranks, build(folder, words, world, ranks, options.timeout_s), strict=True):
         title = f"DeepSpeed's rank {rank} of {world}"
-        real = build(folder, words, world, rank, options.timeout_s)
         if not real["ok"]:
             yield watch.check(title, "failed", real["error"])
             continue
@@ -79,8 +79,8 @@ def _compared(ours: RankStates, real: Json, settings: Settings) -> tuple[Compare
     )
 
 
-def build(folder: Path, words: Sequence[str], world_size: int, rank: int, timeout_s: float) -> Json:
-    """Build a rank: return the worker's answer, with random weights of model/config.json.
+def build(folder: Path, words: Sequence[str], world_size: int, ranks: Sequence[int], timeout_s: float) -> list[Json]:
+    """Build ranks with random weights of model/config.json: return the answer on each.
 
     A crash or hang is `ok: false` with its end.
     """
@@ -90,6 +90,9 @@ def build(folder: Path, words: Sequence[str], world_size: int, rank: int, timeou
         "folder": str(place),
         "words": [*own, f"--model-config={place / 'model'}"],
         "world_size": world_size,
-        "rank": rank,
+        "ranks": ranks,
+        "timeout_s": timeout_s,
     }
-    return ask("DeepSpeed", "symconfig.verify.deepspeed_build", request, timeout_s)
+    found = ask("DeepSpeed", "symconfig.verify.deepspeed_build", request, timeout_s * len(ranks))
+    answers: list[Json] = found.get("answers", [found] * len(ranks))
+    return answers

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,12 @@ def test_an_interrupt_is_quiet_and_130() -> None:
     assert (process.returncode, out, err) == (130, "", "interrupted\n")
 
 
+@cache
+def undisturbed(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command with all its streams, once."""
+    return python("-m", "symconfig", *words)
+
+
 SCRIPT = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 1 --bf16"
 
 
@@ -105,8 +112,7 @@ SCRIPT = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
 def test_closed_streams_change_no_exit_code(words: list[str], closed: str) -> None:
     """And no file that is opened gets the number of one, into which somebody else would then write."""
-    command = [sys.executable, "-m", "symconfig", *words]
-    whole = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    command, whole = [sys.executable, "-m", "symconfig", *words], undisturbed(*words)
     shut = subprocess.run(
         ["bash", "-c", f'"$@" {closed}', "bash", *command], capture_output=True, text=True, timeout=300, check=False
     )

@@ -45,15 +45,21 @@ def test_no_plan_has_a_larger_risk_than_its_job(risk: float) -> None:
 
 
 def test_where_nothing_meets_the_risk_the_plan_says_first_that_it_may_not_fit() -> None:
-    gib = 1.0
-    while True:  # the least memory, to a hundredth, in which the margin alone is left free
+    """In the least memory, to a hundredth, that any plan fits in: the margin alone is left free."""
+
+    def at(step: int) -> Any:
         try:
-            plan = _search(tight(MODEL, gib), memory_risk=0.05)
+            return _search(tight(MODEL, 0.99**step), memory_risk=0.05)
         except InfeasibleError:
-            break
-        last, gib = plan, gib * 0.99
-    assert last.search.opened[0].name == "memory_risk"
-    assert last.may_not_fit
+            return None
+
+    fits, last = 0, 128
+    while last - fits > 1:
+        middle = (fits + last) // 2
+        fits, last = (middle, last) if at(middle) is not None else (fits, middle)
+    plan = at(fits)
+    assert plan.search.opened[0].name == "memory_risk"
+    assert plan.may_not_fit
 
 
 def test_less_risk_never_makes_the_fastest_plan_faster() -> None:

@@ -99,8 +99,8 @@ def test_what_the_frameworks_refuse_comes_through_in_their_words(tmp_path: Path)
     (found,) = (check for check in verify(folder, build=True) if "rank" in check.name)
     assert found.status == "failed"
     assert "not a multiple of the number of attention heads" in found.detail
-    hangs = deepspeed_rank.build(folder, [], 1, 0, 0.2)
+    (hangs,) = deepspeed_rank.build(folder, [], 1, (0,), 0.2)
     assert hangs["error"] == "DeepSpeed gave no answer within 0.2 s"
     (folder / "train.py").write_text("import os\nos.abort()\n")
-    crashed = deepspeed_rank.build(folder, [], 1, 0, Options().timeout_s)
+    (crashed,) = deepspeed_rank.build(folder, [], 1, (0,), Options().timeout_s)
     assert "ended with status -6" in crashed["error"]

@@ -24,7 +24,7 @@ def main() -> None:
     os.dup2(2, 1)  # whatever Megatron prints is no answer
     sys.path.insert(0, str(repository))
     verify = repository / "symconfig" / "verify"
-    shims, forks = (_load(verify / f"{name}.py") for name in ("megatron_shims", "megatron_forks"))
+    shims, forks = (_load(verify / f"{name}.py") for name in ("megatron_shims", "forks"))
     plain = _load(verify / "megatron_runner.py").plain
     shims.install(source)
     importlib.import_module("megatron.training.arguments")

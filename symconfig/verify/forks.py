@@ -1,6 +1,6 @@
-"""One task in a forked child of the process that has imported Megatron: neither a crash nor a hang reaches the next.
+"""One task in a forked child of the process that has imported a framework: neither a crash nor a hang reaches the next.
 
-Loaded by path beside megatron_runner, never imported by symconfig.
+Loaded by path beside megatron_runner.
 """
 
 from __future__ import annotations
@@ -21,8 +21,13 @@ LAST_LINES = 12
 MEMORY_BYTES = 12 * 2**30  # addresses, of which torch takes some; --moe-layer-freq is evaluated, also '[1]*10000000000'
 
 
-def isolated(id: str, task: Callable[[], dict[str, Any]], timeout_s: float) -> dict[str, Any]:
-    """Run `task` in a forked child: return its answer, or its end ("crash"), with its last lines and its seconds."""
+def isolated(
+    id: str, task: Callable[[], dict[str, Any]], timeout_s: float, memory_bytes: int = MEMORY_BYTES
+) -> dict[str, Any]:
+    """Run `task` in a forked child: return its answer, or its end ("crash"), with its last lines and its seconds.
+
+    memory_bytes: what the child may take, in addresses.
+    """
     start = time.perf_counter()
     with tempfile.TemporaryFile() as output:
         reader, writer = os.pipe()
@@ -32,7 +37,7 @@ def isolated(id: str, task: Callable[[], dict[str, Any]], timeout_s: float) -> d
             os.dup2(output.fileno(), 1)
             os.dup2(output.fileno(), 2)
             with contextlib.suppress(ValueError, OSError):  # where the system has no such limit
-                resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+                resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
             answer = json.dumps(task()).encode()
             sys.stdout.flush()
             sys.stderr.flush()
