@@ -24,8 +24,9 @@ from symconfig.verify.forks import isolated
 
 Json = dict[str, Any]
 REMEDY = "render the plan again with symconfig render"
-# What takes longest to import; DeepSpeed's engine always imports its Muon.
+# What takes longest to import; DeepSpeed's engine always imports its Muon, an optimizer of torch's its compiler.
 IMPORTED_ONCE = (
+    "torch._dynamo",
     "deepspeed.runtime.zero.muon.muon_optimizer",
     "transformers.integrations.deepspeed",
     "transformers.modeling_utils",
