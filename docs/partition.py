@@ -28,6 +28,7 @@ from partition_found import found
 from partition_order import order
 from partition_stages import stages
 
+from benchmarks.alpa import alpa_spaces
 from symconfig.api import planning as api
 from symconfig.cost.partition.costs import Keep, Objective
 from symconfig.cost.partition.floor import floor_bytes
@@ -37,7 +38,6 @@ from symconfig.plans.plan import Recompute
 from symconfig.resources import data_dir
 from symconfig.solve.partition import exact, walk
 from symconfig.solve.partition.adaptive import adaptive
-from symconfig.solve.partition.alpa import alpa_spaces
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.baselines import NAMES
 from symconfig.solve.partition.problem import Solution

@@ -22,7 +22,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.graph.model import sequence
 from symconfig.plans.pipeline_layout import LETTERS, written
-from symconfig.solve.detail import Detail, detail
+from symconfig.solve.costed import Costed, costed
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.run import run
 from symconfig.solve.search import resolved
@@ -88,8 +88,8 @@ class Laid:
     found: Prospect
 
     @cached_property
-    def parts(self) -> Detail:
-        return detail(self.found)
+    def parts(self) -> Costed:
+        return costed(self.found)
 
     @cached_property
     def step_s(self) -> float:
@@ -128,7 +128,7 @@ def row(job: dict[str, Any]) -> Row:
     complete = resolved(model, cluster, Job.model_validate(job))
     outcome = run(model, cluster, complete, 1, None, time.perf_counter())
     found = outcome.weighed.ranked()[0]
-    question = whole_question(found, detail(found))
+    question = whole_question(found, costed(found))
     budget = question.limit_bytes
     answer = solve(question, time_limit_s=MOST_S)
     if not isinstance(answer, StageSolution):

@@ -14,6 +14,7 @@ from functools import cache
 from math import log2
 from pathlib import Path
 
+from benchmarks.robust import Shaken, robustness
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.recipe import Recipe, RecipeFile, RecipeJob, every_recipe, load_recipes
@@ -26,7 +27,6 @@ from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.recipes import layout_words
 from symconfig.runs.recipes.near import compared
 from symconfig.solve.choice.published import MOST_TIMES_LARGER
-from symconfig.solve.choice.robust import Shaken, robustness
 from symconfig.solve.run import facts_of
 from symconfig.solve.search import search
 

@@ -61,7 +61,8 @@ def _row(name: str, target: Source) -> list[str]:
 
 def steps() -> str:
     """Return the table of what each target has of a step of reinforcement learning."""
-    head = ("target", "actor", "generates with", "placement", "away between phases", "reference", "algorithms")
+    head = ("target", "actor", "generates with", "placement", "away between phases", "reference", "network of rewards")
+    head = (*head, "sleeps at level", "algorithms")
     rows = (
         (
             name,
@@ -70,6 +71,8 @@ def steps() -> str:
             ", ".join(learns.placements),
             "; ".join(" and ".join(each) or "nothing" for each in learns.away),
             learns.reference,
+            "; ".join(f"{where} ({how.by})" for where, how in learns.rewards.items()),
+            " or ".join(map(str, learns.sleep_levels)),
             ", ".join(learns.algorithms),
         )
         for name, target in targets().items()

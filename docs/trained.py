@@ -89,7 +89,7 @@ def rows(found: dict[str, Any]) -> Iterator[str]:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = run(write(Path(folder), more=True), more=True)
-    spatial = built(MODULES + "wide_resnet", "spatial", FOUR).said()
+    spatial = built(MODULES + "wide_resnet", "spatial", FOUR).sentences()
     whole = "\n".join(
         ["Images of 64 x 64 cut by rows in a wide ResNet, on four ranks:", "", *(f"    {x}" for x in spatial), ""]
     )

@@ -252,20 +252,28 @@ def read_job(
         cluster = gathered.collect(lambda: load_cluster(names["cluster"], cluster_base), document)
     if (named := job) is not None:
         gathered.collect(lambda: pin_values.parse(named.pins), document)
-        job = gathered.collect(lambda: _with_critic(named, document, model_base), document)
+        job = gathered.collect(lambda: _with_models(named, document, model_base), document)
     if job is None or model is None or cluster is None or gathered.all:
         raise InputError(gathered.all)
     return LoadedJob(model, cluster, job, document)
 
 
-def _with_critic(job: Job, document: Document, base: Path | None) -> Job:
-    """Return the job with its critic's file by its whole path, which starts at the folder of the job's own."""
-    if job.rl is None or job.rl.critic is None:
+def _with_models(job: Job, document: Document, base: Path | None) -> Job:
+    """Return the job with the files of its critic and its model of rewards by their whole paths, which start at the
+    folder of the job's own."""
+    if job.rl is None:
         return job
     folder = Path(document.file).parent if Path(document.file).is_file() else base
-    with reworded(lambda problem: replace(problem, field="rl.critic")):
-        critic = located(job.rl.critic, folder)
-    return job.model_copy(update={"rl": job.rl.model_copy(update={"critic": critic})})
+
+    def whole(name: str | None, field: str) -> str | None:
+        with reworded(lambda problem: replace(problem, field=field)):
+            return None if name is None else located(name, folder)
+
+    update: dict[str, object] = {"critic": whole(job.rl.critic, "rl.critic")}
+    if (reward := job.rl.reward_model) is not None:
+        named = whole(reward.model, "rl.reward_model.model")
+        update["reward_model"] = reward.model_copy(update={"model": named})
+    return job.model_copy(update={"rl": job.rl.model_copy(update=update)})
 
 
 def check_top(top: int) -> None:

@@ -1,4 +1,4 @@
-"""`symconfig measure`: one rank of a plan, or the kernels of a GPU, measured here."""
+"""`symconfig measure`: one rank of a plan, the kernels of a GPU, or an engine's steps, measured here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAME = "measure"
 DOES = "run one rank of a plan, or a GPU's kernels, on one GPU and time it"
 EXAMPLES = ("symconfig measure out --out runs.yaml",)
 
-OF_KERNELS = ("budget", "raw", "times")
+OF_KERNELS = ("budget", "raw", "times", "layers")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -59,15 +59,27 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="measure the rates of this GPU's kernels as constants of a cluster's profile; no DIR",
     )
+    kernels.add_argument(
+        "--generation",
+        action="append",
+        metavar="MODEL",
+        help="time decoding and prompts of a model as an inference engine runs them, against the model of RL plans; "
+        "again for more models; no DIR",
+    )
+    kernels.add_argument("--layers", metavar="N", help="with --generation: the first N layers of each model alone")
     kernels.add_argument("--budget", metavar="S", help="seconds to measure for (default 60)")
     kernels.add_argument("--raw", metavar="FILE.yaml", help="write each kernel's time there (symconfig.kernel_times/1)")
     kernels.add_argument("--times", metavar="FILE.yaml", help="fit to such a file's times instead of measuring")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure a folder's rank, or with --kernels the rates of this GPU. Exit 1 as `_rank` says."""
+    """Measure a folder's rank, with --kernels the rates of this GPU, or with --generation an engine's steps. Exit 1 as
+    `_rank` says."""
+    from symconfig.cli.measure_generation import run as generation
     from symconfig.cli.measure_kernels import run as kernels
 
+    if arguments.generation:
+        return generation(arguments)
     return kernels(arguments) if arguments.kernels else _rank(arguments)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,36 +56,53 @@ def _times(arguments: argparse.Namespace, out: Path | None) -> tuple[KernelTimes
     """Return the times of a file or of this machine, and the cluster whose peaks they are compared with. All that can
     be known to be wrong is said before anything is measured."""
     from symconfig.api.planning import Problems
-    from symconfig.measured.gpu.kernel_times import read
 
     problems = Problems()
     _check_options(arguments, problems)
-    for option, name in (("--out", arguments.out), ("--raw", arguments.raw)):
-        output(problems, option, name, arguments.force, YAML)
+    output(problems, "--out", arguments.out, arguments.force, YAML)
+    chosen = choices(arguments, problems)
+    if chosen.times is not None:
+        return chosen.times, chosen.cluster or _cluster(chosen.times.cluster, chosen.times.rig.product, out)
+    return _measured(arguments, chosen, out)
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What the options choose: how long to measure, or the times of a file; and a cluster that they name."""
+
+    budget_s: float
+    times: KernelTimes | None
+    cluster: ClusterDescriptor | None
+
+
+def choices(arguments: argparse.Namespace, problems: Problems) -> Choices:
+    """Read what all measurements of kernels share. Raises every problem, with those there are already."""
+    from symconfig.measured.gpu.kernel_times import read
+
+    output(problems, "--raw", arguments.raw, arguments.force, YAML)
+    refuse(problems, arguments, _OF_A_RANK, "says something of a plan's rank, and none is measured here")
+    if arguments.times is not None:
+        refuse(problems, arguments, _OF_MEASURING, "says how to measure, and --times takes what a file holds")
     budget = f"{DEFAULT_BUDGET_S:g}" if arguments.budget is None else arguments.budget
     budget_s = problems.collect(lambda: span_s("--budget", budget, LEAST_BUDGET_S, MOST_BUDGET_S))
     known = problems.read(named_cluster, arguments.cluster)
-    if arguments.times is not None:
-        times = problems.collect(lambda: read(_existing(arguments.times)))
-        if problems.all or times is None:
-            raise InputError(problems.all)
-        return times, known or _cluster(times.cluster, times.rig.product, out)
+    times = problems.collect(lambda: read(_existing(arguments.times))) if arguments.times is not None else None
     if problems.all or budget_s is None:
         raise InputError(problems.all)
-    return _measured(arguments, budget_s, known, out)
+    return Choices(budget_s, times, known)
 
 
 def _measured(
-    arguments: argparse.Namespace, budget_s: float, known: ClusterDescriptor | None, out: Path | None
+    arguments: argparse.Namespace, chosen: Choices, out: Path | None
 ) -> tuple[KernelTimes, ClusterDescriptor | None]:
     from symconfig.measured.gpu.kernels import choose_device, import_torch, measure_kernels, zoo_name
 
     torch: Any = import_torch()
     device = choose_device(torch, arguments.device)
     product = torch.cuda.get_device_name() if device == "cuda" else None
-    cluster = known or _cluster(zoo_name(product) if product else None, product, out)
+    cluster = chosen.cluster or _cluster(zoo_name(product) if product else None, product, out)
     with working() as progress:
-        return measure_kernels(torch, device, budget_s, progress), cluster
+        return measure_kernels(torch, device, chosen.budget_s, progress), cluster
 
 
 def _cluster(name: str | None, product: str | None, out: Path | None) -> ClusterDescriptor | None:
@@ -107,9 +125,7 @@ def _check_options(arguments: argparse.Namespace, problems: Problems) -> None:
     if arguments.folder is not None:
         hint = "measure DIR without --kernels, or --kernels without DIR"
         problems.add(Problem("kernels are measured without a plan", field="DIR", got=arguments.folder, hint=hint))
-    refuse(problems, arguments, _OF_A_RANK, "says something of a plan's rank, and --kernels measures none")
-    if arguments.times is not None:
-        refuse(problems, arguments, _OF_MEASURING, "says how to measure, and --times takes what a file holds")
+    refuse(problems, arguments, ("layers",), "says something of generation, and of kernels it says nothing")
 
 
 def _existing(name: str) -> Path:

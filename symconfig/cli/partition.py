@@ -232,7 +232,7 @@ def _trains(result: PartitionResult, train: Path, report: Contents, force: bool)
     written = result.partitioned
     write_text(train, written.python(train.stem), force)
     write_text(train.with_suffix(".json"), written.table(), force)
-    return replace(report, notes=tuple(dict.fromkeys((*report.notes, *written.said()))))
+    return replace(report, notes=tuple(dict.fromkeys((*report.notes, *written.sentences()))))
 
 
 def _written(result: PartitionResult, out: Path, report: Contents, force: bool) -> Contents:

@@ -34,13 +34,13 @@ class BlockCost:
 
 @dataclass(frozen=True, slots=True)
 class Extremes:
-    """No recompute (keep) and full recompute (again): rows of the policies in the table.
+    """No recompute (keep) and full recompute (rerun): rows of the policies in the table.
 
     sums: of all policies at the `chosen` points of the table. plain: the cost of no recompute there.
     """
 
     keep: int
-    again: int
+    rerun: int
     table: Table
     chosen: NDArray[np.intp]
     sums: Stages
@@ -55,8 +55,8 @@ def evaluate_block(
     prefix: as of `prefixed`.
     """
     plain, passes = extremes.plain, extremes.table.passes
-    plain_sums, full_sums = extremes.sums.policy(extremes.keep), extremes.sums.policy(extremes.again)
-    repeated, keep = (passes[:, row][..., extremes.chosen] for row in (extremes.again, extremes.keep))
+    plain_sums, full_sums = extremes.sums.policy(extremes.keep), extremes.sums.policy(extremes.rerun)
+    repeated, keep = (passes[:, row][..., extremes.chosen] for row in (extremes.rerun, extremes.keep))
     change = repeated - keep  # [PASSES, kinds, n]
     heads = prefix.sum(axis=2)
     less = summed(prefix, change[KEPT]) * heads_in_flight(heads, points, setting)  # [s, layers, n]

@@ -26,8 +26,8 @@ from symconfig.graph.monomial import ONE, Monomial
 from symconfig.graph.operator import ELEMENT_BYTES, Element
 from symconfig.graph.recompute import Policy
 
-PASSES = ("forward", "backward", "forward_comm", "backward_comm", "again", "away", "kept", "transient")
-SECONDS = slice(PASSES.index("again"))  # what runs again is part of the backward
+PASSES = ("forward", "backward", "forward_comm", "backward_comm", "rerun", "away", "kept", "transient")
+SECONDS = slice(PASSES.index("rerun"))  # what runs again is part of the backward
 KEPT, TRANSIENT = PASSES.index("kept"), PASSES.index("transient")
 
 
@@ -119,11 +119,11 @@ class BlockCost:
         ahead = [(c, t) for c, t in zip(self.derived.collectives, self.comm_s, strict=True) if c.phase is Phase.FORWARD]
         forward_comm = sum((t for _, t in ahead), np.zeros_like(self.boundary_bytes))
         backward_comm = sum(self.comm_s, np.zeros_like(self.boundary_bytes)) - forward_comm
-        rerun = _rows([[op in policy.again for op in ops] for policy in policies])
+        rerun = _rows([[op in policy.rerun for op in ops] for policy in policies])
         repeated = rerun @ works
         again_comm = np.zeros_like(repeated)
         if ahead:
-            again_comm = _rows([[c.owner in policy.again for c, _ in ahead] for policy in policies]) @ np.array(
+            again_comm = _rows([[c.owner in policy.rerun for c, _ in ahead] for policy in policies]) @ np.array(
                 [t for _, t in ahead]
             )
         held = np.array(self.held_bytes)

@@ -38,7 +38,7 @@ def chunk_times(
     counts = np.array([shape.counts for shape in shapes], dtype=np.float64)
     weight = counts @ _weight_gradients(table)
     hidden = table.hidden[:, :, 0] @ counts.T  # [2, chunks]: a schedule that hides it takes it off again
-    repeated_s = of.again[:, 0, 0]
+    repeated_s = of.rerun[:, 0, 0]
     backward = of.back[:, 0, 0] - repeated_s - weight
     if repeated:
         repeated_s = repeated_s + _repeated(table, alike, repeated)

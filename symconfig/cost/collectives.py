@@ -59,13 +59,13 @@ def exposed(c: Collective, seconds: Array, work: dict[tuple[str, Phase], Array],
     direction = "forward" if c.phase is Phase.FORWARD or c.chunked else "backward"
     hide: float = getattr(framework.hide, f"{axis}_{direction}", 0.0)
     # The kernel beside an all-to-all needs all of what travels, while a ring brings keys one part after the other.
-    if c.beside is None or hide == 0.0 or c.kind is Kind.ALL_TO_ALL:
+    if c.behind is None or hide == 0.0 or c.kind is Kind.ALL_TO_ALL:
         return seconds
     pieces = framework.hide.tp_pieces if axis == "tp" else 1
     if axis == "tp" and pieces == 1:
-        result: Array = shown_s(seconds, work[c.beside], hide, CONTENTION)
+        result: Array = shown_s(seconds, work[c.behind], hide, CONTENTION)
     else:
-        result = compiled.chunked_s(seconds, work[c.beside], hide, 1 / pieces if pieces > 1 else 0.0)
+        result = compiled.chunked_s(seconds, work[c.behind], hide, 1 / pieces if pieces > 1 else 0.0)
     return result
 
 

@@ -147,11 +147,11 @@ def _beside_microbatches(sums: Stages, points: Columns, setting: Setting) -> Arr
     forward, backward = sums.ahead, sums.back
     weights, gradients = moved.weights.sum[:, None], moved.gradients.sum[:, None]
     each = hide.data
-    again: Array | float = 0.0  # seconds of gathers for layers that run again
+    rerun: Array | float = 0.0  # seconds of gathers for layers that run again
     if setting.sharding.weight:
         each, far = hide.sharded_weights, sums.largest[:, None] > framework.reuse_elements
-        repeated = either.minimum(sums.again, forward) / np.where(forward > 0, forward, 1.0)
-        again = np.where(far, repeated, 0.0) * moved.gather[:, None]
+        repeated = either.minimum(sums.rerun, forward) / np.where(forward > 0, forward, 1.0)
+        rerun = np.where(far, repeated, 0.0) * moved.gather[:, None]
 
     def shown(phases: Mapping[Phase, Array], work: Array, share: float, seconds: Array | float = 0.0) -> Array | float:
         """Return the seconds of what is exchanged beside the same work. phases: with their bytes."""
@@ -163,7 +163,7 @@ def _beside_microbatches(sums: Stages, points: Columns, setting: Setting) -> Arr
         return result
 
     passes = shown({Phase.FORWARD: weights}, forward, each)
-    passes = passes + shown({Phase.KEPT: weights, Phase.BACKWARD: gradients}, backward, each, again)
+    passes = passes + shown({Phase.KEPT: weights, Phase.BACKWARD: gradients}, backward, each, rerun)
     once = shown({Phase.REDUCTION: gradients}, backward, hide.data)
     once = once + shown({Phase.UPDATE: weights}, forward, 0.0 if framework.gathers_apart else hide.data)
     result: Array = points.num_microbatches * passes + once

@@ -60,7 +60,7 @@ def heads_in_flight(heads: Array, points: Columns, setting: Setting) -> Array:
     result = np.repeat(_in_flight(points, setting, unlike)[:, None], heads.shape[1], axis=1)
     if unlike is None:
         return result
-    most = max(held.heads.size for held in unlike.found.values()) - 1
+    most = max(held.heads.size for held in unlike.held_by.values()) - 1
     # Of the numbers of first layers the smallest one that has so many. A stage that has fewer repeats its last one.
     every = np.arange(most + 1)
     count = unlike.each(lambda held: held.heads[either.minimum(every, held.heads.size - 1)])
@@ -89,11 +89,11 @@ class _Held:
 class _Unlike:
     """The stages of an evaluation whose chunks are unlike.
 
-    found: by row of the stage shapes, and by place among different pairs of a pipeline and a number of microbatches;
+    held_by: by row of the stage shapes, and by place among different pairs of a pipeline and a number of microbatches;
     which [n]: each point's place among them, of so many.
     """
 
-    found: dict[tuple[int, int], _Held]
+    held_by: dict[tuple[int, int], _Held]
     which: NDArray[np.intp]
     shape: tuple[int, int]
 
@@ -125,9 +125,9 @@ class _Unlike:
 
     def each(self, of: Callable[[_Held], Any]) -> Array:
         """Return [s, *x, n]: a figure of each point's stages, NaN of those whose chunks are alike."""
-        values = [of(held) for held in self.found.values()]
+        values = [of(held) for held in self.held_by.values()]
         result = np.full((*self.shape, *np.shape(values[0])), np.nan)
-        result[tuple(np.array(list(self.found)).T)] = values
+        result[tuple(np.array(list(self.held_by)).T)] = values
         return np.moveaxis(result, 1, -1)[..., self.which]
 
 

@@ -7,10 +7,11 @@ import numpy as np
 from symconfig.cost.framework import Framework
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
+from symconfig.graph.block import Place
 from symconfig.graph.derived import AttentionWork, Collective, DerivedBlock, Matmul, Phase
 from symconfig.graph.implementation import ExpertKernels
 from symconfig.graph.layout import Kind
-from symconfig.graph.operator import Leg, Place
+from symconfig.graph.operator import Leg
 
 WHOLE = frozenset(Leg)  # replayed: everything
 # Host time of each further product of a grouped one, in operators: a loop in C++ without autograd around it

@@ -18,9 +18,9 @@ from symconfig.cost.kernels import product_s
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
 from symconfig.graph import dims as d
+from symconfig.graph.block import Place
 from symconfig.graph.derived import DerivedBlock, WeightShard
 from symconfig.graph.monomial import Monomial
-from symconfig.graph.operator import Place
 
 PRODUCT_BYTES = 2.0  # of an element in the products: both torch.optim.Muon and emerging_optimizers multiply in bf16
 GATHERED_BYTES = 4.0  # of an element that tensor-parallel ranks gather: the momentum, in fp32

@@ -62,7 +62,7 @@ def messages(sums: Stages, points: Columns, setting: Setting) -> Messages:
 
 def pipelined(
     seconds: Array,
-    again: Array,
+    rerun: Array,
     communication: Array,
     *,
     sums: Stages,
@@ -87,7 +87,7 @@ def pipelined(
         result: Array = np.take_along_axis(np.broadcast_to(part, whole.shape), heaviest, axis=0)[0] * m
         return result
 
-    parts = {"recompute": of_slowest(again), "layer communication": of_slowest(communication)}
+    parts = {"recompute": of_slowest(rerun), "layer communication": of_slowest(communication)}
     if pipelines.several:
         parts["pipeline send/receive"] = of_slowest(received)
     compute = m * slowest - sum(parts.values())

@@ -71,7 +71,8 @@ class Pipelines:
 
         def array(values: Sequence[object]) -> Array:
             """Stack the pipelines' values: [x, ..., n] of [each, x, ...]"""
-            stacked = np.moveaxis(np.array(values, dtype=np.float64), 0, -1)
+            stacked = np.array(values, dtype=np.float64)
+            stacked = stacked.transpose(*range(1, stacked.ndim), 0)
             return stacked if which is None else stacked[..., which]
 
         return Pipelines(

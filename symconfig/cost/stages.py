@@ -5,7 +5,7 @@ Axes of the arrays: s stage shape, r recompute policy, n point.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,12 +18,16 @@ from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
 from symconfig.cost.shapes import Pipeline, Pipelines, StageShape
 from symconfig.cost.table import WEIGHTS, Table
-from symconfig.graph.operator import Place
+from symconfig.graph.block import Place
 from symconfig.graph.sharding import Sharding
 from symconfig.plans.choices import ZeroStage
 
 _WIDEST = {"widest_table": "vocabulary"} | {name: name for name in ("widest", "widest_vector", "widest_expert")}
 _PASSES = (*PASSES, "ends")  # of `Stages`
+# Rows of weights that a stage has the sum of, and those that it has the most of; `largest` is of all parameters.
+_SUMMED = (*WEIGHTS[: WEIGHTS.index("buffers")], "whole", "matrices", "vectors", *orthogonal.SUMMED)
+_SUMMED_ROWS = [WEIGHTS.index(name) for name in _SUMMED]
+_MOST = ("largest", "registered", "buffers", "workspaces", *orthogonal.LARGEST)
 GRADIENT_BUFFER_BYTES = 2.0  # an element of Transformer Engine's buffers, in the weight's own bf16
 
 
@@ -104,7 +108,7 @@ class Stages:
     backward: Array
     forward_comm: Array
     backward_comm: Array
-    again: Array
+    rerun: Array
     away: Array  # kept in host memory
     kept: Array
     transient: Array
@@ -194,28 +198,27 @@ def stages(table: Table, pipelines: Pipelines, points: NDArray[np.intp], tied: b
     sums = summed(counts, passes[:KEPT]).swapaxes(1, 2)
     kept = summed(np.where(head, 0.0, pipelines.body), passes[KEPT]).swapaxes(0, 1)
     ends = summed(np.where(head, counts, 0.0), passes[KEPT]).swapaxes(0, 1)
-    held = summed(counts, weights[: WEIGHTS.index("buffers")])
+    held = dict(zip(_SUMMED, summed(counts, weights[_SUMMED_ROWS]), strict=True))
     vocabulary = summed(counts, of["vocabulary"] + of["frozen_vocabulary"])
     more, look_up = _look_ups(places, counts, tied), places.index(Place.FIRST)
-    held[WEIGHTS.index("dense")] += more * of["vocabulary"][look_up]
-    held[WEIGHTS.index("frozen")] += more * of["frozen_vocabulary"][look_up]
+    held["dense"] = held["dense"] + more * of["vocabulary"][look_up]
+    held["frozen"] = held["frozen"] + more * of["frozen_vocabulary"][look_up]
     vocabulary += more * (of["vocabulary"] + of["frozen_vocabulary"])[look_up]
     has = counts > 0
     block = of["dense"] + of["expert"] + of["frozen"] + of["frozen_expert"]
+    most = dict(zip(_MOST, _most(has, np.stack([of.get(name, block) for name in _MOST])).swapaxes(0, 1), strict=True))
+    buffers = GRADIENT_BUFFER_BYTES * most.pop("buffers") + most.pop("workspaces")
     return Stages(
         **dict(zip(PASSES, sums, strict=False)),
         kept=kept,
-        transient=_working(table, pipelines, points, passes[TRANSIENT], of),
+        transient=_working(table, pipelines, points, passes[TRANSIENT]) + buffers[:, None],
         ends=ends,
-        **dict(zip(WEIGHTS, held, strict=False)),
+        **held,
+        **most,
         vocabulary=vocabulary,
-        largest=_most(has, block),
         **_widest(weights, has),
-        registered=_most(has, of["registered"]),
         copied=of["vocabulary"][look_up] * (tied or Place.FURTHER in places),
         hidden=summed(counts, table.hidden[..., points].sum(axis=0)),
-        **{name: summed(counts, of[name]) for name in ("whole", "matrices", "vectors", *orthogonal.SUMMED)},
-        **{name: _most(has, of[name]) for name in orthogonal.LARGEST},
         chunks=np.broadcast_to(pipelines.vpp, points.shape),
         boundary=table.boundary[points],
         replicated=np.full(points.size, 0.0 if table.blocks[0].derived.scheme.sequence_parallel else 1.0),
@@ -232,30 +235,23 @@ def summed(counts: Array, of_kinds: Array) -> Array:
     return result
 
 
-def _working(
-    table: Table, pipelines: Pipelines, points: NDArray[np.intp], transient: Array, of: Mapping[str, Array]
-) -> Array:
-    """Return the bytes that are there while a block of each stage runs backward: [s, r, n]. transient: [r, kinds, n].
-
-    of: weights by name, [kinds, n].
-    """
+def _working(table: Table, pipelines: Pipelines, points: NDArray[np.intp], transient: Array) -> Array:
+    """Return the bytes that a block of each stage keeps while it runs backward: [s, r, n]. transient: [r, kinds, n]."""
     has = pipelines.counts > 0
-    at_once = _most(has[:, None], transient)
+    at_once = _most(has, transient)
     for place, one in enumerate(pipelines.each):
         for row, stage in enumerate(one.stages):
             if stage.together > 1:
                 several = _most(has[row], _at_once(table, stage.together, points, transient))
                 at_once[row] = np.where(pipelines.which == place, several, at_once[row])
-    buffers = GRADIENT_BUFFER_BYTES * _most(has, of["buffers"]) + _most(has, of["workspaces"])
-    result: Array = at_once + buffers[:, None]
-    return result
+    return at_once
 
 
 def _most(has: NDArray[np.bool_], of_kinds: Array) -> Array:
-    """Return the most of the kinds that each stage has: [s, ..., n]. has: [s, kinds, n]; of_kinds: [..., kinds, n]."""
+    """Return the most of the kinds that each stage has: [*s, x, n]. has: [*s, kinds, n]; of_kinds: [x, kinds, n]."""
     result: Array = np.zeros(())
     for kind in range(has.shape[-2]):
-        result = either.maximum(result, np.where(has[..., kind, :], of_kinds[..., kind, :], 0.0))
+        result = either.maximum(result, np.where(has[..., None, kind, :], of_kinds[:, kind], 0.0))
     return result
 
 
@@ -275,8 +271,8 @@ def _widest(weights: Array, has: NDArray[np.bool_]) -> dict[str, Array]:
     """Return the elements of the largest parameters of each stage, [s, n] each; 0 where no gradient is kept whole."""
     rows = weights[[WEIGHTS.index(name) for name in _WIDEST.values()]]
     some = rows[list(_WIDEST).index("widest")].any()
-    most = _most(has, rows[:, None]) if some else np.zeros((len(rows), len(has), rows.shape[-1]))
-    return dict(zip(_WIDEST, most, strict=True))
+    most = _most(has, rows) if some else np.zeros((len(has), len(rows), rows.shape[-1]))
+    return dict(zip(_WIDEST, most.swapaxes(0, 1), strict=True))
 
 
 def _look_ups(places: Sequence[Place], counts: Array, tied: bool) -> Array:

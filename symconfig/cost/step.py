@@ -98,7 +98,7 @@ def time_s(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
 
 def _passes_s(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
     """Return the seconds of all microbatches through the stages, by part: [r, n]."""
-    return pipelined(sums.seconds, sums.again, sums.communication, sums=sums, points=points, setting=setting)
+    return pipelined(sums.seconds, sums.rerun, sums.communication, sums=sums, points=points, setting=setting)
 
 
 def _overhead(points: Columns, setting: Setting) -> Array:

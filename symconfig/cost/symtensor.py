@@ -16,10 +16,11 @@ from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.optimizer import shards
 from symconfig.cost.stages import Setting
 from symconfig.graph import dims as d
+from symconfig.graph.block import Block
 from symconfig.graph.derive import weight_layout
 from symconfig.graph.layout import Layout
 from symconfig.graph.monomial import Monomial
-from symconfig.graph.operator import ELEMENT_BYTES, Block, Element
+from symconfig.graph.operator import ELEMENT_BYTES, Element
 from symconfig.graph.scheme import Scheme
 from symconfig.graph.sharding import over_replicas
 from symconfig.plans.columns import Columns

@@ -12,8 +12,8 @@ from symconfig.cost.blocks import KEPT, PASSES, SECONDS, TRANSIENT, BlockCost, W
 from symconfig.cost.framework import Framework
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
+from symconfig.graph.block import Place
 from symconfig.graph.derived import DerivedBlock
-from symconfig.graph.operator import Place
 from symconfig.graph.recompute import Policy, apply
 
 

@@ -105,7 +105,7 @@ def _products(
 ) -> Array:
     """Return the seconds of some of the block's products: [matmuls, points]."""
     pieces = framework.hide.tp_pieces
-    chunked = {c.beside for c in block.collectives if c.chunked and c.axes[0] == "tp"} if pieces > 1 else set()
+    chunked = {c.behind for c in block.collectives if c.chunked and c.axes[0] == "tp"} if pieces > 1 else set()
     batch, m = lattice.stack([work.batch for work in matmuls]), lattice.stack([work.m for work in matmuls])
     n, k = lattice.stack([work.n for work in matmuls]), lattice.stack([work.k for work in matmuls])
     low = np.array([[work.low_precision] for work in matmuls])

@@ -178,8 +178,10 @@ class Job(Strict):
     @model_validator(mode="after")
     def _of_a_task(self) -> Self:
         for task, section in (("rl", "rl"), ("dpo", "preference")):
-            if (self.task == task) != (getattr(self, section) is not None):
-                raise ValueError(f"task: {task} and the section {section} go together")
+            if self.task == task and getattr(self, section) is None:
+                raise ValueError(f"task: {task} needs a section {section} in the job's file (got none)")
+            if self.task != task and getattr(self, section) is not None:
+                raise ValueError(f"task: a section {section} is of task {task} alone (got {self.task})")
         lengths = self.sequences
         if lengths is None:
             return self

@@ -71,7 +71,7 @@ class ModelDescriptor(Sparse):
         "qk_convolutions", "residual_scales", "stream_scale", "mlp_token_shift", "streams", "laurel_rank",
         "mlp_sparsity", "hypersphere", "loop",
         "shared_block", "layer_inputs", "num_kv_shared_layers", "wide_intermediate_size",
-        "first_input_norm", "head_projection", "norm_gate_rank",
+        "first_input_norm", "head_projection", "norm_gate_rank", "num_labels",
     )  # fmt: skip
 
     schema_: ModelSchema = Field(alias="schema")
@@ -96,6 +96,9 @@ class ModelDescriptor(Sparse):
     mlp_bias: bool = False
     mlp_layers: Layers = Field(default=None, description="per layer: has an MLP or experts; absent: all layers")
     lm_head_bias: bool = False
+    num_labels: PositiveInt | None = Field(
+        default=None, description="numbers that the head gives of a token in place of logits (a critic, a reward: 1)"
+    )
 
     norm: Norm = Norm.RMSNORM
     norm_eps: float = Field(default=1e-5, gt=0, description="rms_norm_eps or layer_norm_epsilon")
@@ -241,9 +244,19 @@ class ModelDescriptor(Sparse):
                 problems.append(f"adapter.target_modules {', '.join(foreign)} is no module of {self.model_type}")
         if self.vision is not None:
             problems += self.vision.against(self.hidden_size)
+        if self.num_labels is not None:
+            with_logits = {"tie_word_embeddings": self.tie_word_embeddings, "adapter": self.adapter is not None}
+            with_logits |= {"num_nextn_predict_layers": self.num_nextn_predict_layers > 0}
+            problems += [f"num_labels and {name} do not go together" for name, there in with_logits.items() if there]
         if problems:
             raise ValueError("; ".join(problems))
         return self
+
+    @property
+    def of_values(self) -> ModelDescriptor:
+        """Return the model with one number of each token in place of its logits: a critic, or a model of rewards."""
+        without = {"tie_word_embeddings": False, "lm_head_bias": False, "num_nextn_predict_layers": 0, "adapter": None}
+        return self if self.num_labels else self.model_copy(update={"num_labels": 1, **without})
 
     def names_target(self, target: AdapterTarget) -> bool:
         """Return whether modules of such models have a name. A fused layer is the framework's, so any model may."""

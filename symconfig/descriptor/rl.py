@@ -43,12 +43,47 @@ class Rollout(Strict):
     """The engine that generates. What is absent is chosen."""
 
     engine: Literal["vllm", "sglang"] | None = Field(default=None, description="absent: the target's usual one")
-    tp: PositiveInt | None = Field(default=None, description="GPUs of a replica")
+    tp: PositiveInt | None = Field(default=None, description="GPUs of a replica, or of each of its ranks of data")
+    dp: PositiveInt | None = Field(
+        default=None,
+        description="ranks of data of a replica: attention and keys are each one's own, and experts lie over all",
+    )
     memory_share: Share | None = Field(default=None, description="of a GPU, that the engine takes when it is awake")
     tokens_per_s_per_gpu: Annotated[float, Field(gt=0.0)] | None = Field(
         default=None, description="generated, as a log of yours has it; absent: by a model of prefill and decode"
     )
-    max_num_seqs: PositiveInt = Field(default=1024, description="sequences that a replica decodes at once, at most")
+    max_num_seqs: PositiveInt = Field(
+        default=1024, description="sequences that a replica, or a rank of data, decodes at once, at most"
+    )
+    sleep_level: Literal[1, 2] | None = Field(
+        default=None,
+        description="of an engine beside what is trained. 1: its weights go to the host and back; 2: they are given up",
+    )
+
+
+class RewardModel(Strict):
+    """A network that rewards responses: one number for each."""
+
+    model: str | None = Field(default=None, description="a zoo name or a path; absent: of the actor's size")
+    placement: Literal["colocated", "apart", "server"] = Field(
+        default="colocated",
+        description="colocated: on the GPUs that train; apart: on GPUs of its own; server: elsewhere, at `url`",
+    )
+    gpus: PositiveInt | None = Field(default=None, description="of placement apart, of the job's; absent: chosen")
+    url: str | None = Field(default=None, min_length=1, description="of placement server: where it answers")
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Self:
+        wrong = []
+        if self.gpus is not None and self.placement != "apart":
+            wrong.append(f"gpus is for placement: apart (got placement: {self.placement})")
+        if (self.url is not None) != (self.placement == "server"):
+            wrong.append(f"an address, url, and placement: server go together (got placement: {self.placement})")
+        if self.model is not None and self.placement == "server":
+            wrong.append("the model of placement: server is the server's (got model, too)")
+        if wrong:
+            raise ValueError("; ".join(wrong))
+        return self
 
 
 class Rl(Strict):
@@ -63,6 +98,12 @@ class Rl(Strict):
     epochs: PositiveInt = Field(default=1, description="times that they are trained on")
     reference: bool = Field(default=True, description="a frozen copy of the actor gives the KL term")
     critic: str | None = Field(default=None, description="for ppo: a zoo name or a path; absent: the actor's model")
+    critic_gpus: PositiveInt | None = Field(
+        default=None, description="of a critic that has GPUs of its own, of the job's; absent: it is on the actor's"
+    )
+    reward_model: RewardModel | None = Field(
+        default=None, description="a network that rewards; absent: rules and programs do, which take no GPU"
+    )
     entropy: bool = Field(default=False, description="the loss has an entropy term, so its gradient is needed")
     tokens_per_gpu: PositiveInt | None = Field(
         default=None, description="of a micro-batch of packed sequences, on each GPU at most; absent: chosen"
@@ -82,6 +123,8 @@ class Rl(Strict):
             )
         if self.critic is not None and not self.has_critic:
             wrong.append(f"{self.algorithm} has no critic (got critic {self.critic}, need algorithm: ppo)")
+        if self.critic_gpus is not None and not self.has_critic:
+            wrong.append(f"{self.algorithm} has no critic (got critic_gpus {self.critic_gpus}, need algorithm: ppo)")
         if self.rollout_gpus is not None and self.placement == "colocated":
             wrong.append("rollout_gpus is for placement: split")
         if wrong:

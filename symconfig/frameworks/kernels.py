@@ -30,7 +30,7 @@ KERNELS: dict[str, Kernel] = {
 }
 LOSSES: dict[str, LossKernel] = {
     "fused": LossKernel.IN_PLACE,
-    "flash": LossKernel.BESIDE,  # flash-attn's CrossEntropyLoss, whose inplace_backward is off by default
+    "flash": LossKernel.APART,  # flash-attn's CrossEntropyLoss, whose inplace_backward is off by default
     "parallel": LossKernel.WIDE_IN_PLACE,  # Megatron-LM's on a split vocabulary, its default
     "torch": LossKernel.WIDE,  # PyTorch's cross_entropy
 }

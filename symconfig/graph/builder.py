@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+from symconfig.graph.block import DISCARDING, LAYER, OPERATORS, Block, Place
+from symconfig.graph.flows import flowing, silenced
 from symconfig.graph.operator import (
-    DISCARDING,
     KEYS_OF_ALL,
-    LAYER,
-    OPERATORS,
-    Block,
     Element,
     Gradients,
     Leg,
     Operator,
-    Place,
     Product,
     Scratch,
+    Split,
     Tensor,
     Use,
     Weight,
     Work,
+    loops_of,
 )
 
 
@@ -72,8 +71,8 @@ class Builder:
         self.gradients = before
 
     def _add(self, operator: Operator) -> None:
-        modules, part = tuple(self.modules), ".".join(self.parts)
-        made = replace(operator, modules=modules, part=part, leg=self.legs[-1], gradients=self.gradients)
+        modules, path = tuple(self.modules), ".".join(self.parts)
+        made = replace(operator, modules=modules, path=path, leg=self.legs[-1], gradients=self.gradients)
         self.operators.append(made)
 
     def matmul(
@@ -103,7 +102,7 @@ class Builder:
                 inputs=(Use(x), Use(weight), *((Use(bias),) if bias else ())),
                 outputs=tuple(outputs),
                 contracted=tuple(contracted),
-                saves=() if keeps is None else (keeps,),
+                saves=() if keeps is None else (Use(keeps),),
                 low_precision=low_precision,
                 sums_bias=sums_bias and bias is not None and not bias.frozen,
                 per=tuple(per),
@@ -115,18 +114,8 @@ class Builder:
         self, name: str, x: Use, y: Use, contracted: Sequence[str], output: Tensor, buffered: bool = False
     ) -> Tensor:
         """Return x * y, two activations."""
-        loops = dict.fromkeys((*x.loops, *y.loops))
-        self._add(
-            Operator(
-                name,
-                Work.MATMUL,
-                tuple(loops),
-                (x, y),
-                (Use(output),),
-                tuple(contracted),
-                buffered=buffered,
-            )
-        )
+        made, loops = (Use(output),), loops_of((x, y))
+        self._add(Operator(name, Work.MATMUL, loops, (x, y), made, tuple(contracted), buffered=buffered))
         return output
 
     def elementwise(
@@ -135,7 +124,7 @@ class Builder:
         inputs: Sequence[Tensor | Use],
         output: Tensor,
         *,
-        beside: Sequence[Tensor] = (),
+        further: Sequence[Tensor] = (),
         saves: Sequence[Tensor] = (),
         weights: Sequence[Weight] = (),
         contracted: Sequence[str] = (),
@@ -158,28 +147,27 @@ class Builder:
     ) -> Tensor:
         """Write an operator bound by memory traffic: norms, activations, permutations, look-ups, losses.
 
-        beside: further outputs, that no operator reads.
-        reduces: by default what is contracted, unless the operator is linear: then its partial sums are its output's.
+        further: outputs beside the first, that no operator reads.
+        together: loops that are split together or not at all: each group holds whole pieces of the others.
+        reduces: loops over which it makes statistics inside itself, and how many; it goes on with whole ones. By
+        default what is contracted, unless the operator is linear: then its partial sums are its output's.
         """
         uses = tuple(use if isinstance(use, Use) else Use(use) for use in inputs)
-        nest = dict.fromkeys(
-            (
-                *loops,
-                *(dim for use in uses for dim in use.loops),
-                *output.dims,
-                *(dim for weight in weights for dim in weight.dims),
-            )
-        )
+        nest = dict.fromkeys((*loops, *loops_of((*uses, Use(output), *map(Use, weights)))))
+        if reduces is None:
+            reduces = {} if linear else dict.fromkeys(contracted, sums)
+        made = (Use(output), *map(Use, further))
+        along = {*loops_of((*uses, *made)), *contracted} - {*whole}
         self._add(
             Operator(
                 name=name,
                 work=Work.MEMORY,
                 loops=tuple(nest),
                 inputs=(*uses, *map(Use, weights)),
-                outputs=(Use(output), *map(Use, beside)),
+                outputs=made,
                 contracted=tuple(contracted),
-                saves=tuple(saves),
-                modules=(),
+                saves=tuple(map(Use, saves)),
+                splits=_splits(nest, along, together, reduces),
                 sums=sums,
                 traffic=(Fraction(traffic[0]), Fraction(traffic[1])),
                 overwrites=overwrites,
@@ -190,8 +178,6 @@ class Builder:
                 whole=tuple(whole),
                 sorts=sorts,
                 sorts_experts=sorts_experts,
-                together=tuple(tuple(group) for group in together),
-                reduces=tuple(reduces.items()) if reduces is not None else _inside(contracted, sums, linear),
                 linear=linear,
                 products=tuple(products),
                 scratch=tuple(scratch),
@@ -210,32 +196,34 @@ class Builder:
         keys: str,
         weights: Sequence[Weight] = (),
         in_fp8: bool = False,
-        beside: Sequence[Use] = (),
+        sparse: Sequence[Use] = (),
         keeps: Sequence[Tensor] = (),
         among: str = KEYS_OF_ALL,
     ) -> Tensor:
         """Write fused (flash) attention: nothing of size sequence x keys is kept, only the softmax statistics.
 
         Its kernel runs all keys of a query and all channels of a head. Heads are the last dim but one. in_fp8: it
-        casts what it reads, and keeps those copies and its result's. keys, among: see Operator. beside: which keys it
+        casts what it reads, and keeps those copies and its result's. keys, among: see Operator. sparse: which keys it
         reads, or a mask over them; keeps: of these, what it keeps.
         """
         over, heads, shared = k.loops[-3], q.loops[-2], k.loops[-2]
         kept = (q.tensor, k.tensor, v.tensor, output)
-        loops = dict.fromkeys((*q.loops, *k.loops, *v.loops))
+        saves = (*(map(in_eight_bits, kept) if in_fp8 else kept), statistics, *keeps)
+        inputs, whole = (q, k, v, *sparse), (over, q.loops[-1], v.loops[-1])
+        loops, along = loops_of((q, k, v)), {*loops_of((*inputs, Use(output))), over} - {*whole}
         self._add(
             Operator(
                 name=name,
                 work=Work.ATTENTION,
-                loops=tuple(loops),
-                inputs=(q, k, v, *beside, *map(Use, weights)),
+                loops=loops,
+                inputs=(*inputs, *map(Use, weights)),
                 outputs=(Use(output),),
                 contracted=(over,),
-                saves=(*(map(in_eight_bits, kept) if in_fp8 else kept), statistics, *keeps),
+                saves=tuple(map(Use, saves)),
+                splits=_splits(loops, along, [(heads, shared)] if heads != shared else [], {}),
                 keys=keys,
                 among=among,
-                whole=tuple(dict.fromkeys((over, q.loops[-1], v.loops[-1]))),
-                together=((heads, shared),) if heads != shared else (),
+                whole=tuple(dict.fromkeys(whole)),
             )
         )
         return output
@@ -257,39 +245,21 @@ class Builder:
         place: Place = Place.LAYER,
         leaves: Sequence[Tensor] = (),
     ) -> Block:
-        """Make the block of all that was written. leaves: see Block."""
-        unwanted = frozenset(tensor.name for tensor in leaves)
-        operators = tuple(_backward(self.operators, unwanted) if leaves else self.operators)
+        """Make the block of all that was written. leaves: inputs behind which nothing is trained, so that nobody wants
+        their gradient.
+        """
+        silent = {tensor.name for tensor in leaves}
+        operators = tuple(flowing(self.operators, silent))
         return Block(
             name=name,
-            inputs=(*inputs, *self.elsewhere.values()),
-            outputs=tuple(outputs),
+            inputs=tuple(silenced(tensor, silent) for tensor in (*inputs, *self.elsewhere.values())),
+            outputs=tuple(silenced(tensor, silent) for tensor in outputs),
             operators=operators,
             discards=DISCARDING,
             stops_early=self.stops_early,
             place=place,
-            leaves=unwanted,
             elsewhere=frozenset(self.elsewhere),
         )
-
-
-def _backward(operators: Sequence[Operator], leaves: frozenset[str]) -> Iterator[Operator]:
-    """Yield operators with what their backwards make, where nobody wants the gradients of some tensors.
-
-    What has no backward is not run again either.
-    """
-    unwanted = set(leaves)
-    for op in operators:
-        if op.gradients is Gradients.NONE:
-            unwanted.update(use.tensor.name for use in op.outputs)
-            yield op
-        elif any(use.tensor.name not in unwanted for use in op.activations):
-            yield op
-        elif op.trainable:
-            yield replace(op, gradients=Gradients.WEIGHTS)
-        else:
-            unwanted.update(use.tensor.name for use in op.outputs)
-            yield replace(op, gradients=Gradients.NONE, modules=())
 
 
 def in_eight_bits(tensor: Tensor) -> Tensor:
@@ -297,5 +267,13 @@ def in_eight_bits(tensor: Tensor) -> Tensor:
     return Tensor(f"{tensor.name}_fp8", tensor.dims, Element.FP8)
 
 
-def _inside(contracted: Sequence[str], sums: int, linear: bool) -> tuple[tuple[str, int], ...]:
-    return () if linear else tuple((loop, sums) for loop in contracted)
+def _splits(
+    loops: Iterable[str], along: Container[str], together: Sequence[Sequence[str]], sums: Mapping[str, int]
+) -> tuple[Split, ...]:
+    """Return the splits of what is no product: along the loops of its activations and those that it sums over, but for
+    what stays whole or goes together; rows of a weight that it picks by position do not.
+    """
+    groups = {loop: tuple(group) for group in reversed(together) for loop in group}
+    lone = {loop: (loop,) for loop in loops if loop in along}
+    rows = dict.fromkeys(groups.get(loop) or lone.get(loop) for loop in loops)
+    return tuple(Split(row, 0 if row[0] in groups else sums.get(row[0], 0)) for row in rows if row)

@@ -9,8 +9,8 @@ from functools import lru_cache
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
+from symconfig.graph.block import Block, Place
 from symconfig.graph.model import blocks, dim_sizes, sequence
-from symconfig.graph.operator import Block, Place
 
 
 @dataclass(frozen=True, slots=True)

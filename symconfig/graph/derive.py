@@ -6,39 +6,23 @@ which its tensor was produced, and contracting a dim that is split makes it part
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from functools import lru_cache
 
 from symconfig.graph import dims as d
+from symconfig.graph.block import LAYER, Block
 from symconfig.graph.derived import (
-    GRADIENTS,
-    AttentionWork,
     Collective,
     DerivedBlock,
     Held,
-    Matmul,
     Phase,
-    Task,
-    Traffic,
     WeightShard,
     Workspace,
 )
 from symconfig.graph.layout import PARTIAL, Kind, Layout, Move, Place, moves
 from symconfig.graph.monomial import ONE, Monomial
-from symconfig.graph.operator import (
-    LAYER,
-    Block,
-    Element,
-    Gradients,
-    Leg,
-    Operator,
-    Tensor,
-    Use,
-    Weight,
-    Work,
-)
+from symconfig.graph.operator import Element, Gradients, Leg, Operator, Tensor, Use, Weight, Work
 from symconfig.graph.scheme import Scheme
+from symconfig.graph.tasks import local, tasks
 
 
 @lru_cache(maxsize=256)
@@ -48,13 +32,10 @@ def derive(block: Block, scheme: Scheme) -> DerivedBlock:
     """
     flow = Flow(block, scheme)
     overwritten = {use.tensor.name for op in block.operators if op.overwrites for use in op.activations}
-    work: list[Task] = []
-    for op in block.operators:
-        work.extend(item for item in _work(op, scheme) if item.phase in _PHASES[op.gradients])
     return DerivedBlock(
         name=block.name,
         scheme=scheme,
-        work=tuple(work),
+        work=tuple(task for op in block.operators for task in tasks(op, scheme)),
         collectives=tuple(flow.collectives()),
         held=tuple(flow.held()),
         weights=tuple(shard for op in block.operators for shard in _weights(op, scheme)),
@@ -68,11 +49,6 @@ def derive(block: Block, scheme: Scheme) -> DerivedBlock:
     )
 
 
-_PHASES = {
-    Gradients.ALL: tuple(Phase),
-    Gradients.WEIGHTS: (Phase.FORWARD, Phase.WEIGHT),
-    Gradients.NONE: (Phase.FORWARD,),
-}
 _STREAM = Tensor("residual", (d.BATCH, d.SEQUENCE, d.HIDDEN))
 
 
@@ -86,12 +62,7 @@ def _boundary(block: Block, scheme: Scheme) -> Monomial:
     """Return the elements of what goes to the next block: the residual stream, or all of them."""
     streams = (tensor for tensor in (*block.inputs[:1], *block.outputs[:1]) if d.HIDDEN in tensor.dims)
     stream = next(streams, _STREAM)
-    return _local(stream.dims, _alone(stream, scheme))
-
-
-@lru_cache(maxsize=4096)
-def _local(dims: tuple[str, ...], layout: Layout) -> Monomial:
-    return d.local(d.elements(dims) / layout.parts())
+    return local(stream.dims, _alone(stream, scheme))
 
 
 class Flow:
@@ -109,9 +80,9 @@ class Flow:
                 self.uses[use.tensor.name].append((op, scheme.layout(op, use)))
             for use in op.outputs:
                 self._produce(use.tensor, op, scheme.layout(op, use, produced=True))
-            for tensor in (*op.saves, *op.holds):
-                if tensor.name not in self.produced:  # statistics and masks: made for the backward only
-                    self._produce(tensor, op, scheme.layout(op, Use(tensor)))
+            for use in (*op.saves, *map(Use, op.holds)):
+                if use.name not in self.produced:  # statistics and masks: made for the backward only
+                    self._produce(use.tensor, op, scheme.layout(op, use))
         for tensor in block.outputs:
             self.uses[tensor.name].append((None, self._at_border(tensor)))
 
@@ -131,12 +102,11 @@ class Flow:
 
     def collectives(self) -> list[Collective]:
         result: list[Collective] = []
-        unwanted = self.block.unwanted
         for name, tensor in self.tensors.items():
             result.extend(self._forward(name, tensor))
             if tensor.element is not Element.INDEX and tensor not in self.block.losses:
-                result.extend(() if name in unwanted else self._backward(name, tensor))
-                result.extend(self._again(name, tensor))
+                result.extend(self._backward(name, tensor) if tensor.gradient else ())
+                result.extend(self._regathered(name, tensor))
         return result
 
     def _forward(self, name: str, tensor: Tensor) -> list[Collective]:
@@ -177,7 +147,7 @@ class Flow:
                 result.append(_collective(tensor, move, Phase.INPUT, op or producer, work, chunked=chunked))
         return result
 
-    def _again(self, name: str, tensor: Tensor) -> list[Collective]:
+    def _regathered(self, name: str, tensor: Tensor) -> list[Collective]:
         """Return the gathers repeated in the backward because the smaller copy was kept."""
         _, produced = self.produced[name]
         result, seen = [], set()
@@ -211,7 +181,7 @@ class Flow:
                 result.append(
                     Held(
                         tensor=name,
-                        elements=_local(tensor.dims, layout) * (0 if views or name in self.block.elsewhere else 1),
+                        elements=local(tensor.dims, layout) * (0 if views or name in self.block.elsewhere else 1),
                         element=self._kept_element(tensor, names),
                         producer=producer.name if producer else None,
                         needed_by=tuple(names),
@@ -256,7 +226,7 @@ def _collective(
     move: Move,
     phase: Phase,
     owner: Operator | None,
-    beside: tuple[str, Phase] | None,
+    behind: tuple[str, Phase] | None,
     times: int = 1,
     chunked: bool = False,
 ) -> Collective:
@@ -268,7 +238,7 @@ def _collective(
         element=tensor.kind,
         phase=phase,
         owner=owner.name if owner else "",
-        beside=beside,
+        behind=behind,
         times=times,
         chunked=chunked,
         leg=owner.leg if owner else Leg.APART,
@@ -292,85 +262,6 @@ def _gradient_layout(op: Operator, use: Use, scheme: Scheme) -> Layout:
     return Layout.of(places)
 
 
-def _extent(dims: Sequence[str], parts: Mapping[str, tuple[str, ...]]) -> Monomial:
-    return d.local(d.elements(dims) / Monomial.of(*(axis for dim in dims for axis in parts.get(dim, ()))))
-
-
-def _work(op: Operator, scheme: Scheme) -> list[Task]:
-    if op.work is Work.MATMUL:
-        return _matmuls(op, scheme)
-    if op.work is Work.ATTENTION:
-        parts = scheme.parts(op)
-        queries = _extent(op.queries, parts)
-        steps = Monomial.of(*(axis for axis in parts.get(d.SEQUENCE, ()) if axis == "cp"))
-        return [
-            AttentionWork(op.name, phase, queries, op.keys or "", op.channels_of, steps, op.among)
-            for phase in (Phase.FORWARD, Phase.INPUT)
-        ]
-    return _traffic(op, scheme)
-
-
-def _matmuls(op: Operator, scheme: Scheme) -> list[Task]:
-    parts = scheme.parts(op)
-    product, turns = op.factors.of(lambda loops: _extent(loops, parts)), _extent(op.per, parts)
-    shapes = [(Phase.FORWARD, product), (Phase.INPUT, product.gradients[0])]
-    if op.trainable or not op.weights:
-        shapes.append((Phase.WEIGHT if op.weights else Phase.INPUT, product.gradients[1]))
-    result: list[Task] = [Matmul(op.name, phase, *shape, op.low_precision, turns) for phase, shape in shapes]
-    if op.sums_bias:
-        read = tuple((_local(use.tensor.dims, scheme.layout(op, use)), use.tensor.kind) for use in op.outputs)
-        result.append(Traffic(op.name, Phase.WEIGHT, read, turns))
-    return result
-
-
-def _traffic(op: Operator, scheme: Scheme) -> list[Task]:
-    def moved(uses: list[Use], factor: Fraction) -> tuple[tuple[Monomial, Element], ...]:
-        return tuple((_local(use.tensor.dims, scheme.layout(op, use)) * factor, use.tensor.kind) for use in uses)
-
-    ins, outs = list(op.activations), list(op.outputs)
-    saved = [next((use for use in (*ins, *outs) if use.tensor == tensor), Use(tensor)) for tensor in op.saves]
-    extra = [use for use in saved if use not in ins and use not in outs]
-    forward, backward = op.traffic
-    parts = scheme.parts(op)
-    turns = _extent(op.per, parts)
-    between = [tuple(moved([Use(each.tensor)], Fraction(each.passes[way]))[0] for each in op.scratch) for way in (0, 1)]
-    products = [(_extent(product.loops, parts), product.again) for product in op.products]
-    return [
-        Traffic(
-            op=op.name,
-            phase=Phase.FORWARD,
-            moved=(*moved([*ins, *outs, *extra], forward), *between[0]),
-            turns=turns * op.launches[0],
-            products=tuple((each, 1) for each, _ in products),
-        ),
-        # gradient of the output and what was kept are read, gradients of the inputs are written
-        Traffic(
-            op=op.name,
-            phase=Phase.INPUT,
-            moved=(
-                *moved([*outs, *saved, *(use for use in ins if use.tensor.element is not Element.INDEX)], backward),
-                *between[1],
-            ),
-            turns=turns * op.launches[1],
-            products=tuple((each, GRADIENTS + remade) for each, remade in products),
-        ),
-        *_sorting(op, scheme),
-    ]
-
-
-def _sorting(op: Operator, scheme: Scheme) -> list[Task]:
-    """Return the work of putting slots in the order of a rank's experts: those of all expert-tensor ranks, which gather
-    them.
-    """
-    if not op.sorts:
-        return []
-    use = next(use for use in (*op.activations, *op.outputs) if d.SLOTS in use.tensor.dims)
-    slots = _local(use.tensor.dims, scheme.layout(op, use)) * Monomial.of("etp") * op.sorts
-    among = Monomial.of(d.EXPERTS) / Monomial.of("ep") if op.sorts_experts else None
-    moved = ((slots, use.tensor.kind),)
-    return [Traffic(op.name, phase, moved, ONE * 0, among) for phase in (Phase.FORWARD, Phase.INPUT)]
-
-
 def _workspace(op: Operator, scheme: Scheme, overwritten: set[str]) -> Workspace:
     """Return the workspace of a backward. The gradient of an overwritten tensor lies in what was kept for it, so it
     takes no room of its own.
@@ -380,10 +271,10 @@ def _workspace(op: Operator, scheme: Scheme, overwritten: set[str]) -> Workspace
     weight = op.weights[0] if op.work is Work.MATMUL and op.trainable and op.weights else None
     return Workspace(
         op.name,
-        tuple((_local(use.tensor.dims, scheme.layout(op, use)), use.tensor.kind) for use in uses),
+        tuple((local(use.tensor.dims, scheme.layout(op, use)), use.tensor.kind) for use in uses),
         d.local(d.elements(weight.dims) / weight_layout(op, weight, scheme)[0].parts()) if weight else None,
         LAYER in op.modules,
-        _local(op.outputs[0].tensor.dims, scheme.layout(op, op.outputs[0])) if op.buffered else None,
+        local(op.outputs[0].tensor.dims, scheme.layout(op, op.outputs[0])) if op.buffered else None,
     )
 
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from symconfig.graph.block import Place
 from symconfig.graph.layout import Kind
 from symconfig.graph.monomial import ONE, Monomial
-from symconfig.graph.operator import KEYS_OF_ALL, Element, Leg, Place
+from symconfig.graph.operator import KEYS_OF_ALL, Element, Leg
 from symconfig.graph.scheme import Scheme
 
 GRADIENTS = 2  # of a product of two activations, one for each of them
@@ -71,7 +72,7 @@ class Collective:
     """One collective of a block. `elements`: of the larger buffer on one rank; `times`: how often it runs each time.
 
     owner: the operator that it serves; with that operator it is run again under recompute.
-    beside: the work it may hide behind (operator, phase), if the framework overlaps it. chunked: that work makes or
+    behind: the work it may hide behind (operator, phase), if the framework overlaps it. chunked: that work makes or
     needs what travels, so that both must be cut into pieces to run at once. leg: of its owner. copies: how many of
     what travels are copies of one token; groups, chosen_groups: of the experts that they go to.
     """
@@ -83,7 +84,7 @@ class Collective:
     element: Element
     phase: Phase
     owner: str
-    beside: tuple[str, Phase] | None = None
+    behind: tuple[str, Phase] | None = None
     times: int = 1
     chunked: bool = False
     leg: Leg = Leg.APART

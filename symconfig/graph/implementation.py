@@ -83,7 +83,7 @@ class LossKernel(StrEnum):
     """The way in which cross-entropy follows from logits."""
 
     IN_PLACE = "in_place"  # keeps the logits only, and its gradient overwrites them
-    BESIDE = "beside"  # keeps the logits only, with a gradient beside them
+    APART = "apart"  # keeps the logits only, with a gradient beside them
     WIDE_IN_PLACE = "wide_in_place"  # in fp32: the softmax overwrites an fp32 copy, and its gradient the softmax
     WIDE = "wide"  # log-softmax of an fp32 copy, and a look-up of each target in it
 

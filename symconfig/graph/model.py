@@ -12,6 +12,7 @@ from symconfig.descriptor.layers import NO_MIXER
 from symconfig.descriptor.model import Attention, ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.graph import dims as d
+from symconfig.graph.block import Block
 from symconfig.graph.blocks import convolved_attention, layer_inputs, shared_block, streams, wkv
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.layer import layer
@@ -19,7 +20,6 @@ from symconfig.graph.builder import Builder
 from symconfig.graph.derive import derive
 from symconfig.graph.derived import DerivedBlock
 from symconfig.graph.implementation import Implementation
-from symconfig.graph.operator import Block
 from symconfig.graph.parts import End, parts
 from symconfig.graph.scheme import Scheme
 
@@ -144,6 +144,7 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
         "mtp_width": 2 * model.hidden_size,
         d.MTP_COLUMNS: model.hidden_size,
         d.HEAD_COLUMNS: model.hidden_size,
+        d.LABELS: model.num_labels or 0,
         d.NORM_GATE: model.norm_gate_rank or 0,
     }
     if model.experts is not None:

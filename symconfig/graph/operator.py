@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
@@ -65,31 +65,6 @@ class Leg(StrEnum):
     OUT = "out"  # brings tokens to their experts
     EXPERTS = "experts"
     BACK = "back"
-
-
-class Place(StrEnum):
-    """A block's place in the model."""
-
-    ENCODER = "encoder"  # makes of images what the block that makes the stream puts into it
-    FIRST = "first"  # makes the stream from token ids, by look-up in the vocabulary's table
-    LAYER = "layer"
-    FURTHER = "further"  # predicts further tokens behind the last layer, and looks these up itself
-    LAST = "last"  # ends the model with the loss
-
-    @property
-    def begins(self) -> bool:
-        """Tell whether a block stands before the layers, in the model's first chunk."""
-        return self in (Place.ENCODER, Place.FIRST)
-
-    @property
-    def closes(self) -> bool:
-        """Tell whether a block's backward follows its forward at once, so that one microbatch is in flight there."""
-        return self in (Place.FURTHER, Place.LAST)
-
-    @property
-    def outermost(self) -> bool:
-        """Tell whether the model begins or ends there, beyond which no message goes."""
-        return self in (Place.FIRST, Place.LAST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +154,10 @@ class Use:
         return Use(self.tensor, tuple([loops.get(loop, loop) for loop in self.loops]))
 
 
+def loops_of(uses: Iterable[Use]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(loop for use in uses for loop in use.loops))
+
+
 class Factors(NamedTuple, Generic[T]):
     """What a product batch x [m, k] x [k, n] runs over: loops, or how many turns a rank makes of them."""
 
@@ -197,13 +176,82 @@ class Factors(NamedTuple, Generic[T]):
         return Factors(batch, m, k, n), Factors(batch, k, n, m)
 
 
+KEYS_OF_ALL = "keys_full"  # keys of a query without any window
+
+
 @dataclass(frozen=True, slots=True)
-class Nest:
-    """A loop nest over tensors: what operators of a block, in symbols, and those of a program, in numbers, have alike.
+class Product:
+    """A product of two activations inside an operator's kernels, of which memory sees nothing.
+
+    loops: a multiply-add for each turn. remade: how often the backward makes its result once more, beside the gradients
+    of both factors.
+    """
+
+    name: str
+    loops: tuple[str, ...]
+    remade: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Elements that one kernel of an operator hands to the next through memory. passes: how often kernels read or write
+    it forward and backward, beyond the operator's own reading of inputs and writing of outputs.
+    """
+
+    tensor: Tensor
+    passes: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Loops that one mesh axis splits together (query heads with their key/value heads, tokens with their slots).
+
+    Along it an operand is split at its first dim whose loop is among `loops`. An input without one is whole on every
+    rank, and its gradient comes out as partial sums; an output without one comes out as partial sums.
+    sums: but where this is above 0, the operator reduces so many partial results of its output's size without these
+    loops inside itself, and goes on with whole ones (norm, softmax, cross-entropy over a split dim).
+    halo: rows of each neighbour that a window needs beside its own, along `loops[0]`: (kernel size - 1) / 2 on each
+    side. They are sent forward, and their gradients back.
+    """
+
+    loops: tuple[str, ...]
+    sums: int = 0
+    halo: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator, a loop nest over tensors: of a block, whose sizes are symbols, or of a program, where they are
+    numbers.
 
     loops: all of them; a product's work is counted by those that its first two inputs run along, of which `contracted`
     are summed away. inputs: of a block's operator its activations before its weights. linear: sum(f(parts)) =
     f(sum(parts)) over its inputs together, as for an addition, a copy or a scaling, so that it may run on partial sums.
+    saves: what the backward reads: inputs, outputs, or else `residues` (a block's product: only a copy of its input
+    that it reads in its place; the others are derived, see `needed`).
+    splits: what an axis may split; of a block's product they follow from its sizes (`graph/program/of_block.py`).
+    path: the module it is written in, as its source has it.
+    gradients: what its backward makes.
+    attended, channels: of a program's attention, keys that a query attends to in the mean, and channels of q k' plus
+    those of p v.
+    sums: how many partial results are reduced when a contracted dim is split.
+    traffic: bytes moved over those of reading inputs and writing outputs once (forward, backward).
+    holds: tensors that stay alive until its backward without being read there, since a variable names them.
+    overwrites: its backward writes the gradient of its input over what it saved.
+    in_place: its backward writes the gradient of its input over that of its output.
+    keys, among: for attention, the symbols for keys attended per query, and for all that there are.
+    low_precision: a matmul that runs in fp8 or fp4 when the plan says so.
+    sums_bias: the gradient of a matmul's bias is a kernel of its own, which reads the output's gradient once more.
+    buffered: the framework gives it a buffer of its output's size, which it never reads and keeps from then on.
+    per: dims over which the framework loops on the host, with kernels of their own for each turn.
+    launches: of a turn, what the host runs forward and backward, in operators.
+    whole: loops that nothing may split, since the operator mixes what lies along them.
+    sorts: how often it reads or writes, besides, all slots that a rank's experts have. They then lie by expert: where
+        `sorts_experts`, only for that, so that a rank's only expert needs it not.
+    apart: a matmul whose input another layer has gathered for both: it keeps that as it reads it, and reduces its
+        input's gradient by itself where the input is whole.
+    leg: where it stands on the tokens' way to their experts.
+    products, scratch: of an operator that is a chain of kernels with products inside them, such as a chunked scan.
     """
 
     name: str
@@ -213,6 +261,32 @@ class Nest:
     outputs: tuple[Use, ...]
     contracted: tuple[str, ...] = ()
     linear: bool = False
+    saves: tuple[Use, ...] = ()
+    splits: tuple[Split, ...] = ()
+    traffic: tuple[Fraction | float, Fraction | float] = (Fraction(1), Fraction(1))
+    path: str = ""
+    gradients: Gradients = Gradients.ALL
+    attended: float = 0.0
+    channels: float = 0.0
+    modules: tuple[str, ...] = ()
+    sums: int = 1
+    overwrites: bool = False
+    in_place: bool = False
+    holds: tuple[Tensor, ...] = ()
+    keys: str = ""
+    among: str = KEYS_OF_ALL
+    low_precision: bool = False
+    sums_bias: bool = False
+    buffered: bool = False
+    per: tuple[str, ...] = ()
+    launches: tuple[int, int] = (1, 1)
+    whole: tuple[str, ...] = ()
+    sorts: int = 0
+    sorts_experts: bool = False
+    apart: bool = False
+    leg: Leg = Leg.APART
+    products: tuple[Product, ...] = ()
+    scratch: tuple[Scratch, ...] = ()
 
     @property
     def factors(self) -> Factors[list[str]]:
@@ -236,87 +310,20 @@ class Nest:
         """Return the loops of the channels of an attention's q k', and of its p v."""
         return self.inputs[0].loops[-1], self.inputs[2].loops[-1]
 
+    @property
+    def backward(self) -> bool:
+        return self.gradients is not Gradients.NONE
 
-KEYS_OF_ALL = "keys_full"  # keys of a query without any window
+    @property
+    def saved(self) -> tuple[str, ...]:
+        """Return the names of what its backward reads."""
+        return tuple([use.name for use in self.saves])
 
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """A product of two activations inside an operator's kernels, of which memory sees nothing.
-
-    loops: a multiply-add for each turn. again: how often the backward makes its result once more, beside the gradients
-    of both factors.
-    """
-
-    name: str
-    loops: tuple[str, ...]
-    again: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Scratch:
-    """Elements that one kernel of an operator hands to the next through memory. passes: how often kernels read or write
-    it forward and backward, beyond the operator's own reading of inputs and writing of outputs.
-    """
-
-    tensor: Tensor
-    passes: tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Operator(Nest):
-    """One operator of a block.
-
-    saves: tensors that the backward needs (a matmul's are derived, see `needed`, unless it reads a copy of its input).
-    sums: how many partial results are reduced when a contracted dim is split.
-    traffic: bytes moved over those of reading inputs and writing outputs once (forward, backward).
-    holds: tensors that stay alive until its backward without being read there, since a variable names them.
-    overwrites: its backward writes the gradient of its input over what it saved.
-    in_place: its backward writes the gradient of its input over that of its output.
-    keys, among: for attention, the symbols for keys attended per query, and for all that there are.
-    low_precision: a matmul that runs in fp8 or fp4 when the plan says so.
-    sums_bias: the gradient of a matmul's bias is a kernel of its own, which reads the output's gradient once more.
-    buffered: the framework gives it a buffer of its output's size, which it never reads and keeps from then on.
-    per: dims over which the framework loops on the host, with kernels of their own for each turn.
-    launches: of a turn, what the host runs forward and backward, in operators.
-    whole: loops that nothing may split, since the operator mixes what lies along them.
-    sorts: how often it reads or writes, besides, all slots that a rank's experts have. They then lie by expert: where
-        `sorts_experts`, only for that, so that a rank's only expert needs it not.
-    together: loops that are split together or not at all: each group holds whole pieces of the others.
-    reduces: loops over which it makes statistics inside itself, and how many; it goes on with whole ones.
-    apart: a matmul whose input another layer has gathered for both: it keeps that as it reads it, and reduces its
-        input's gradient by itself where the input is whole.
-    gradients: what its backward makes.
-    part: the module it is written in, as people name it.
-    leg: where it stands on the tokens' way to their experts.
-    products, scratch: of an operator that is a chain of kernels with products inside them, such as a chunked scan.
-    """
-
-    saves: tuple[Tensor, ...] = ()
-    modules: tuple[str, ...] = ()
-    sums: int = 1
-    traffic: tuple[Fraction, Fraction] = (Fraction(1), Fraction(1))
-    overwrites: bool = False
-    in_place: bool = False
-    holds: tuple[Tensor, ...] = ()
-    keys: str | None = None
-    among: str = KEYS_OF_ALL
-    low_precision: bool = False
-    sums_bias: bool = False
-    buffered: bool = False
-    per: tuple[str, ...] = ()
-    launches: tuple[int, int] = (1, 1)
-    whole: tuple[str, ...] = ()
-    sorts: int = 0
-    sorts_experts: bool = False
-    together: tuple[tuple[str, ...], ...] = ()
-    reduces: tuple[tuple[str, int], ...] = ()
-    apart: bool = False
-    gradients: Gradients = Gradients.ALL
-    part: str = ""
-    leg: Leg = Leg.APART
-    products: tuple[Product, ...] = ()
-    scratch: tuple[Scratch, ...] = ()
+    @property
+    def residues(self) -> tuple[Use, ...]:
+        """Return what exists for the backward only: masks, statistics."""
+        known = {use.name for use in (*self.inputs, *self.outputs)}
+        return tuple([use for use in self.saves if use.name not in known])
 
     @property
     def activations(self) -> tuple[Use, ...]:
@@ -328,54 +335,35 @@ class Operator(Nest):
 
     @property
     def trainable(self) -> bool:
-        return self.gradients is not Gradients.NONE and any(not weight.frozen for weight in self.weights)
+        return self.backward and any(not weight.frozen for weight in self.weights)
+
+    def gives(self, use: Use) -> bool:
+        """Tell whether its backward makes the gradient of an input."""
+        wanted = self.gradients is Gradients.ALL or (self.backward and isinstance(use.tensor, Weight))
+        return wanted and use.gradient
+
+    @property
+    def reads_back(self) -> tuple[Use, ...]:
+        """Return what its backward reads beside gradients: of a product each factor for the gradient of the other."""
+        if self.work is not Work.MATMUL or not self.backward:
+            return self.saves if self.backward else ()
+        first, second = self.inputs[:2]
+        of_second = (self.saves or (first,)) if self.gives(second) else ()
+        return (*of_second, *((second,) if self.gives(first) else ()))
 
     def needed(self) -> tuple[Tensor, ...]:
-        """Return the tensors that must exist when this operator's backward runs."""
-        if self.gradients is Gradients.NONE:
+        """Return the activations that must exist when this operator's backward runs."""
+        read = (use.tensor for use in self.reads_back if not isinstance(use.tensor, Weight))
+        return (*read, *self.holds) if self.backward else ()
+
+    def moved(self, forward: bool) -> tuple[Use, ...]:
+        """Return what a memory-bound operator reads and writes in a pass; what it keeps as it reads or writes it is the
+        same memory. Backward: gradients of its outputs, what it kept, and the gradients that it makes.
+        """
+        if forward:
+            return (*self.inputs, *self.outputs, *self.residues)
+        if not self.backward:
             return ()
-        if self.work is not Work.MATMUL:
-            return (*self.saves, *self.holds)
-        if not self.weights:
-            return tuple(use.tensor for use in self.inputs)
-        # dX needs the weight, dW needs the input: no trainable weight, no kept input.
-        return (self.saves or (self.inputs[0].tensor,)) if self.trainable else ()
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A piece of the model that repeats: its operators in order, one residual stream in and out.
-
-    `discards`: recompute modules whose outputs are thrown away as well and come back just before they are used.
-    `stops_early`: what runs again ends with the last tensor that a backward needs. `leaves`: inputs whose gradient
-    nobody wants, since nothing that is trained lies behind them. `elsewhere`: inputs beside the stream, by the names
-    that they have in the block that makes and holds them.
-    """
-
-    name: str
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    operators: tuple[Operator, ...]
-    discards: frozenset[str] = frozenset()
-    stops_early: bool = False
-    place: Place = Place.LAYER
-    leaves: frozenset[str] = frozenset()
-    elsewhere: frozenset[str] = frozenset()
-
-    @property
-    def unwanted(self) -> frozenset[str]:
-        """Return the tensors whose gradient nobody wants."""
-        silent = (op for op in self.operators if op.gradients is Gradients.NONE)
-        return self.leaves | {use.tensor.name for op in silent for use in op.outputs}
-
-    @property
-    def losses(self) -> tuple[Tensor, ...]:
-        """Return the outputs that end the model: nothing flows back into them."""
-        return tuple(tensor for tensor in self.outputs if d.HIDDEN not in tensor.dims)
-
-
-LAYER = "layer"  # the recompute module that every operator of a transformer layer belongs to
-# All of a layer but its attention and every other matrix product: torchtitan's selective recompute by operator
-# (_apply_ac_to_transformer_block: every second product's output is saved, and that of the attention).
-OPERATORS = "operators"
-DISCARDING = frozenset({"layernorm", "moe_act", "mla_up_proj", "gdn_norm_out", OPERATORS})
+        known = {use.name: use for use in (*self.inputs, *self.outputs)}
+        given = (use for use in self.outputs if use.gradient)
+        return (*given, *(known.get(use.name, use) for use in self.saves), *filter(self.gives, self.inputs))

@@ -12,8 +12,9 @@ from symconfig.descriptor.model import LayerKind, ModelDescriptor
 from symconfig.descriptor.model import Mixer as Declared
 from symconfig.errors import InputError, Problem
 from symconfig.graph import blocks, dims
+from symconfig.graph.block import Block, Place
 from symconfig.graph.blocks.context import Context
-from symconfig.graph.operator import Block, Place, Tensor
+from symconfig.graph.operator import Tensor
 
 
 def _none(model: ModelDescriptor) -> Mapping[str, float]:

@@ -12,13 +12,13 @@ from symconfig.graph.derived import DerivedBlock
 class Policy:
     """0/1 over a block's tensors and operators.
 
-    kept[j]: tensor j of `block.held` is kept. again: operators run again, with their collectives.
+    kept[j]: tensor j of `block.held` is kept. rerun: operators run again, with their collectives.
     units: for each recomputed module, the tensors that come back to life together while its backward runs.
     offloaded: of the kept ones, those that wait in host memory.
     """
 
     kept: tuple[bool, ...]
-    again: frozenset[str]
+    rerun: frozenset[str]
     units: tuple[tuple[int, ...], ...]
     offloaded: tuple[bool, ...]
 

@@ -23,7 +23,7 @@ class Phase(StrEnum):
     """When a tensor changes its layout: at the last two once a step, at the others for every microbatch."""
 
     FORWARD = "forward"
-    AGAIN = "recomputed forward"
+    RECOMPUTED = "recomputed forward"
     KEPT = "backward, gathered again"
     BACKWARD = "backward"
     REDUCTION = "gradient reduction"

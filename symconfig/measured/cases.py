@@ -11,7 +11,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.measurements import Row
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
-from symconfig.graph.operator import LAYER
+from symconfig.graph.block import LAYER
 from symconfig.measured.asked import RowOptions
 from symconfig.measured.assumptions import assumptions
 from symconfig.measured.flops import COUNTING, Counting

@@ -12,7 +12,8 @@ from pydantic import ConfigDict
 # the place of the actor's weights.
 ReferencePlace = Literal["resident", "offloaded", "streamed", "swapped"]
 AWAKE, ASLEEP, LIBRARIES = "engine: weights, keys and values", "engine's process", "libraries"
-_STATED = (AWAKE, ASLEEP, LIBRARIES)  # parts of a phase whose size is set, and not predicted
+REWARDING, REWARDED = "engine of rewards: weights, keys and values", "process of rewards"
+_STATED = (AWAKE, ASLEEP, LIBRARIES, REWARDING, REWARDED)  # parts of a phase whose size is set, and not predicted
 _CONFIG = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
@@ -45,13 +46,25 @@ class PlannedStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedReward:
+    """The network of rewards of a step. gpus: of its own; 0: those that train. tp, memory_share: of the engine that
+    serves it; 0: workers run it."""
+
+    __pydantic_config__ = _CONFIG
+    gpus: int
+    tp: int
+    memory_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRl(PlannedStep):
     """The way in which a step of reinforcement learning is run around one candidate of the actor.
 
-    rollout_tp: GPUs of a replica of the engine; rollout_gpus: of all of them. memory_share: of a GPU, for the engine.
-    at_once: sequences that a replica decodes together. tokens_per_gpu: of a micro-batch, on each GPU at most.
-    away: parts of the trained models that are in host memory between phases. critic: the degrees of the critic, where
-    one is trained.
+    rollout_tp: GPUs of a replica of the engine, or of each of its ranks of data, of which it has rollout_dp;
+    rollout_gpus: of all replicas. memory_share: of a GPU, for the engine. sleep_level: of one beside what is trained;
+    at 1 its weights are on the host meanwhile. at_once: sequences that a replica decodes together. tokens_per_gpu: of a
+    micro-batch, on each GPU at most. away: parts of the trained models that are in host memory between phases. critic:
+    the degrees of the critic, where one is trained; reward: a network that rewards, where one runs here.
     """
 
     __pydantic_config__ = _CONFIG
@@ -63,3 +76,11 @@ class PlannedRl(PlannedStep):
     away: tuple[str, ...]
     generated_per_s_per_gpu: float
     critic: dict[str, int] = field(default_factory=dict)
+    rollout_dp: int = 1
+    sleep_level: int = 2
+    reward: PlannedReward | None = None
+
+    @property
+    def replica_gpus(self) -> int:
+        """Count the GPUs of a replica of the engine."""
+        return self.rollout_tp * self.rollout_dp

@@ -28,10 +28,12 @@ def data_problems(plan: Plan, reader: str) -> Iterator[Problem]:
         )
 
 
-def problems(plan: Plan) -> tuple[Problem, ...]:
+def problems(plan: Plan, *, heads: bool = False) -> tuple[Problem, ...]:
     """Return everything in the plan that DeepSpeed cannot run, and what Transformers cannot be told of its model.
 
-    A model with a vision tower is only ever loaded by name, so that nothing is written of it.
+    A model with a vision tower is only ever loaded by name, so that nothing is written of it. heads: the program itself
+    puts a head of values in the place of a head of logits.
     """
-    lost = () if plan.model.vision is not None else tuple(unsaid(plan.model))
+    unwritten = () if plan.model.vision is not None else unsaid(plan.model)
+    lost = (problem for problem in unwritten if not (heads and problem.field == "num_labels"))
     return (*(refusal.problem() for refusal in refused(plan, "deepspeed", DEEPSPEED_RELEASE)), *lost)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Literal
 
+from symconfig.descriptor.load import load_model
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.task import PLAIN, Task
 from symconfig.descriptor.tuning import Preference
@@ -15,7 +16,9 @@ from symconfig.format import gib, percent, seconds
 from symconfig.frameworks.facts import Fixed
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import ReferencePlace
+from symconfig.render import rewarding
 from symconfig.render.megatron_args import word
+from symconfig.render.rewarding import Rewarding
 from symconfig.render.summary import Row
 
 Sequences = Literal["packed", "padded", "alone"]
@@ -31,7 +34,10 @@ class Learns:
     host between phases, a tuple for each way, where the engine is on the same GPUs. epochs: it can train more than once
     on the same samples. adapters: it can train them. sequences: of a micro-batch, which is packed up to a number of
     tokens, or so many of them that are padded to the longest or stand alone. reference: where it is while it is not
-    read, on the host or on the GPU; swapped: its weights come from the host into the actor's place.
+    read, on the host or on the GPU; swapped: its weights come from the host into the actor's place. rewards: a network
+    that gives them, by its placement. sleep_levels: of an engine beside what is trained, the usual one first.
+    ranks_of_data: engines of which a replica may have several. critic: it may have a layout of its own, has that of
+    the actor, or that and perhaps GPUs of its own.
     """
 
     algorithms: tuple[str, ...]
@@ -42,6 +48,15 @@ class Learns:
     adapters: bool = False
     sequences: Sequences = "packed"
     reference: ReferencePlace = "offloaded"
+    rewards: Mapping[str, Rewarding] = field(default_factory=dict)
+    sleep_levels: tuple[int, ...] = (2,)
+    ranks_of_data: tuple[str, ...] = ()
+    critic: Literal["own", "alike", "apart"] = "own"
+
+    def sleep_level(self, rl: Rl, adapts: bool) -> int:
+        """Return the level at which an engine sleeps. adapts: beside adapters it keeps its weights, which no update
+        changes."""
+        return rl.rollout.sleep_level or (1 if adapts else self.sleep_levels[0])
 
     def untold(self, plan: Plan, name: str) -> Iterator[Problem]:
         """Yield what of the step the program `name` cannot be told."""
@@ -52,8 +67,13 @@ class Learns:
             "rl.placement": (rl.placement, self.placements),
         }
         yield from _unknown(choices, name)
+        yield from self._of_rewards(rl, name)
+        yield from self._of_engine(plan, name)
         if rl.epochs > 1 and not self.epochs:
             yield Problem(f"{name} trains once on what was generated", field="rl.epochs", got=str(rl.epochs), need="1")
+        if rl.critic_gpus is not None and self.critic != "apart":
+            what, got = f"{name}'s critic is on the actor's GPUs", str(rl.critic_gpus)
+            yield Problem(what, field="rl.critic_gpus", got=got, need="none", hint="--target openrlhf")
         if plan.model.adapter is not None and not self.adapters:
             what = f"{name} is not written for adapters"
             yield Problem(what, field="adapter", got=plan.model.adapter.method, hint="--target verl")
@@ -62,6 +82,28 @@ class Learns:
             got = " and ".join(plan.rl[0].away) or "nothing"
             what = f"{name} keeps other parts on the host between phases, so it needs a plan of its own"
             yield Problem(what, field="rl", got=got, need=" or ".join(able), hint=f"symconfig plan … --target {name}")
+
+    def _of_rewards(self, rl: Rl, name: str) -> Iterator[Problem]:
+        """Yield what of a network of rewards the program `name` cannot be told."""
+        if rl.reward_model is None or rl.reward_model.placement in self.rewards:
+            return
+        if not self.rewards:
+            what, hint = f"{name} runs no network of rewards", "--target verl, openrlhf or trl"
+            yield Problem(what, field="rl.reward_model", got=rl.reward_model.placement, need="none", hint=hint)
+            return
+        what, need = f"{name} runs no network of rewards there", " or ".join(self.rewards)
+        yield Problem(what, field="rl.reward_model.placement", got=rl.reward_model.placement, need=need)
+
+    def _of_engine(self, plan: Plan, name: str) -> Iterator[Problem]:
+        """Yield what of its engine the program `name` cannot be told."""
+        rollout, chosen = section(plan).rollout, plan.rl[0].rollout_dp if plan.rl else 1
+        level, dp = rollout.sleep_level, max(rollout.dp or 1, chosen)
+        if level is not None and level not in self.sleep_levels:
+            need = " or ".join(map(str, self.sleep_levels))
+            what = f"{name}'s engine sleeps at another level"
+            yield Problem(what, field="rl.rollout.sleep_level", got=str(level), need=need)
+        if dp > 1 and (rollout.engine or self.engines[0]) not in self.ranks_of_data:
+            yield Problem(f"{name}'s engine has no ranks of data", field="rl.rollout.dp", got=str(dp), need="1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +254,14 @@ def section(plan: Plan) -> Rl:
     return plan.job.rl
 
 
+def critic(plan: Plan) -> str | None:
+    """Return the published name of the critic, "" where it starts as the actor; None where none is trained."""
+    rl = section(plan)
+    if not rl.has_critic:
+        return None
+    return "" if rl.critic is None else load_model(rl.critic).huggingface_id or rl.critic
+
+
 def pairs(plan: Plan) -> Preference:
     """Return the section `preference` of a plan's job, which `guarded` has seen there."""
     assert plan.job.preference is not None, "`tasks` refuses other plans"
@@ -230,9 +280,9 @@ def per_example(plan: Plan) -> int:
 
 def _unknown(choices: Mapping[str, tuple[str, tuple[str, ...]]], name: str) -> Iterator[Problem]:
     """Yield the fields whose values the program `name` knows nothing of."""
-    for field, (got, able) in choices.items():
+    for chosen, (got, able) in choices.items():
         if got not in able:
-            yield Problem(f"{name} knows no such", field=field, got=got, need=" or ".join(able))
+            yield Problem(f"{name} knows no such", field=chosen, got=got, need=" or ".join(able))
 
 
 def phases(plan: Plan) -> tuple[Row, ...]:
@@ -266,6 +316,7 @@ def notes(plan: Plan, moved: str = "") -> Iterator[str]:
         return
     if not rl.reference:
         yield "There is no KL term, and so no reference model"
+    yield from (sentence.removesuffix(".") for sentence in rewarding.sentences(plan))
     if plan.rl and plan.rl[0].generated_per_s_per_gpu and rl.rollout.tokens_per_s_per_gpu is None:
         yield (
             f"Generation is predicted by a model, at {plan.rl[0].generated_per_s_per_gpu:,.0f} tokens/s on each GPU; "

@@ -30,7 +30,13 @@ _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "rloo": {"advantage_estimator": "rloo"},
     "reinforce_plus_plus": {"advantage_estimator": "reinforce_plus_plus"},
 }
-LEARNS = Learns(algorithms=tuple(_ALGORITHMS), engines=("vllm",), sequences="alone", reference="resident")
+LEARNS = Learns(
+    algorithms=tuple(_ALGORITHMS),
+    engines=("vllm",),
+    sequences="alone",
+    reference="resident",
+    sleep_levels=(2, 1),
+)
 COMPARES = Compares(losses=("sigmoid", "hinge", "ipo"), batching=("padded", "padding_free"), first=True)
 
 
@@ -88,7 +94,7 @@ def _step(plan: Plan, groups: dict[str, dict[str, Any]]) -> dict[str, dict[str, 
         "vllm_mode": "colocate",
         "vllm_max_model_len": rl.longest,
         "vllm_max_num_seqs": rl.rollout.max_num_seqs,
-        "sleep_level": 1,
+        "sleep_level": step.sleep_level if step else LEARNS.sleep_levels[0],
         "offload_model": learning.WEIGHTS in away,
         "offload_optimizer": learning.STATES in away,
     }

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from symconfig.descriptor.rl import Rl
 from symconfig.errors import Problem
 from symconfig.frameworks import counting
 from symconfig.plans.plan import Plan
-from symconfig.render import learning
+from symconfig.render import learning, rewarding
 from symconfig.render.learning import Learns
+from symconfig.render.rewarding import Rewarding
 from symconfig.render.summary import nodes
 from symconfig.render.unsaid import Saving
 
@@ -47,6 +49,9 @@ LEARNS = Learns(
     away=((learning.WEIGHTS, learning.STATES),),
     epochs=False,
     reference="swapped",
+    rewards={"apart": Rewarding(by="shards")},  # environments/reward_model_environment.py, once all is generated
+    sleep_levels=(1,),
+    ranks_of_data=("vllm",),
 )
 # Those of which the Megatron-Bridge beside it makes a model (src/megatron/bridge/models, register_bridge, July 2026).
 MODEL_TYPES = (
@@ -94,6 +99,8 @@ def shown(plan: Plan, workers: Section) -> dict[str, object]:
         "notes": tuple(learning.notes(plan)),
         "predicted_for": "",
         "data_path": plan.training.data_path[0] if plan.training.data_path else "",
+        "reward_model": rewarding.published(plan),
+        "added": list(_added(plan)),
     }
 
 
@@ -137,7 +144,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 
 def sections(plan: Plan, workers: Section) -> dict[str, Section]:
     """Return the file by its sections."""
-    rl, training, where = learning.section(plan), plan.training, nodes(plan)
+    rl, training, where, (count, gpus) = learning.section(plan), plan.training, nodes(plan), _added(plan)
     own = _ALGORITHMS[rl.algorithm]
     return {
         "grpo": {
@@ -154,9 +161,30 @@ def sections(plan: Plan, workers: Section) -> dict[str, Section]:
             "max_input_seq_length": rl.prompt_length.max,
             **({"train": _data(training.data_path[0])} if training.data_path else {}),
         },
+        **_rewarding(plan, rl),
         "logger": _logging(plan),
-        "cluster": {"gpus_per_node": where.gpus, "num_nodes": where.count},
+        "cluster": {"gpus_per_node": where.gpus + gpus, "num_nodes": where.count + count},
     }
+
+
+def _added(plan: Plan) -> tuple[int, int]:
+    """Return the nodes, and the GPUs of each, that NeMo-RL's cluster has beside those that train: on one node it takes
+    a network's GPUs off the node's, else its nodes off all."""
+    count, gpus = rewarding.nodes(plan)
+    together = plan.best.parallel.world_size + count * gpus <= plan.cluster.gpus_per_node
+    return (0, gpus) if together else (count, 0)
+
+
+def _rewarding(plan: Plan, rl: Rl) -> Section:
+    """Return what the workers are told that read responses with a network of rewards, on GPUs of their own."""
+    if rl.reward_model is None:
+        return {}
+    nodes, gpus = rewarding.nodes(plan)
+    own: Section = {"max_model_len": rl.longest, "batch_size": 1}
+    if named := rewarding.published(plan):
+        own["model_name"] = named
+    own |= {"precision": learning.dtype(plan), "resources": {"num_nodes": nodes, "gpus_per_node": gpus}}
+    return {"env": {"reward_model": own}}
 
 
 def _data(path: str) -> Section:
@@ -190,6 +218,8 @@ def _policy(plan: Plan) -> Section:
     engine: Section = {"max_model_len": rl.longest, "async_engine": False}
     if step is not None:
         engine |= {"tensor_parallel_size": step.rollout_tp, "gpu_memory_utilization": step.memory_share}
+        if step.rollout_dp > 1:
+            engine["expert_parallel_size"] = step.replica_gpus
     return {
         "model_name": training.hf_weights or plan.model.huggingface_id or plan.model.name,
         "train_global_batch_size": rl.batch,

@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from symconfig.descriptor.rl import Rl
 from symconfig.errors import Problem
 from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed_launch, deepspeed_limits, learning, trainer
+from symconfig.render import deepspeed_launch, deepspeed_limits, learning, rewarding, trainer
 from symconfig.render.learning import Compares, Learns
+from symconfig.render.rewarding import Rewarding
 from symconfig.render.summary import predicted_for
 from symconfig.render.trainer_optimizer import own_optimizer
 
@@ -43,6 +45,7 @@ _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "gspo": {**_GROUPS, "actor.policy_loss_type": "gspo"},
     "rloo": {"algo.advantage.estimator": "rloo"},
     "reinforce_plus_plus": {"algo.advantage.estimator": "reinforce"},
+    "ppo": {"algo.advantage.estimator": "gae"},
 }
 _OF_GROUPS = ("grpo", "dapo", "gspo", "rloo")  # whose advantage is nothing where a prompt has one response
 LEARNS = Learns(
@@ -51,6 +54,13 @@ LEARNS = Learns(
     placements=("colocated", "split"),
     away=((), (learning.STATES,)),  # utils/deepspeed/deepspeed_utils.py, offload_deepspeed_states
     reference="resident",  # --ref.offload is DeepSpeed's offload_param, which ZeRO-3 alone has
+    rewards={
+        "colocated": Rewarding(by="workers"),
+        "apart": Rewarding(by="workers", overlaps="training"),
+        "server": Rewarding(by="service"),
+    },
+    sleep_levels=(1,),
+    critic="apart",
 )
 COMPARES = Compares(losses=("sigmoid", "ipo"), batching=("padded", "padding_free"), copies=True)
 _SCHEDULES = {"cosine": "cosine_with_min_lr", "constant": "constant_with_warmup"}
@@ -73,7 +83,18 @@ def variables(plan: Plan) -> dict[str, object]:
         ),
         "predicted_for": predicted_for(plan, "deepspeed"),
         "data": ",".join(training.data_path),
+        "reward_model": rewarding.published(plan),
+        "reward_url": rewarding.address(plan),
+        "reward_nodes": list(rewarding.nodes(plan)),
+        "critic": None if plan.job.rl is None else learning.critic(plan),
+        "critic_nodes": _critic_nodes(plan),
     }
+
+
+def _critic_nodes(plan: Plan) -> list[int]:
+    """Return the nodes, and the GPUs of each, of a critic that has its own; 0: those of the actor."""
+    gpus, most = (plan.job.rl.critic_gpus or 0) if plan.job.rl is not None else 0, plan.cluster.gpus_per_node
+    return [-(-gpus // most), min(gpus, most)]
 
 
 def words(plan: Plan) -> list[str]:
@@ -82,7 +103,7 @@ def words(plan: Plan) -> list[str]:
 
 
 def _arrays(plan: Plan) -> dict[str, list[tuple[str, ...]]]:
-    others = (*deepspeed_limits.problems(plan), *trainer.problems(plan), *_problems(plan))
+    others = (*deepspeed_limits.problems(plan, heads=True), *trainer.problems(plan), *_problems(plan))
     learning.refuse(plan, COMPARES if plan.job.rl is None else LEARNS, NAME, others)
     return {name: learning.options(values) for name, values in _sections(plan)}
 
@@ -106,6 +127,10 @@ def _problems(plan: Plan) -> Iterator[Problem]:
         yield from learning.of_transformers(plan, "OpenRLHF")
     if rl is not None:
         yield from learning.of_samples(plan, "OpenRLHF divides the samples of an update over data-parallel ranks")
+        if rl.reward_model is not None and rl.reward_model.placement == "apart" and rl.placement == "colocated":
+            what, need = "OpenRLHF's models are all on the engine's GPUs, or none", "placement: split beside it"
+            yield Problem(what, field="rl.reward_model.placement", got="apart", need=need)
+        yield from _of_critic(rl)
         if rl.samples == 1 and rl.algorithm in _OF_GROUPS:
             what = f"the advantage of {rl.algorithm} is over the responses to a prompt"
             yield Problem(what, field="rl.samples", got="1", need="2 or more")
@@ -115,6 +140,18 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     if training.load is not None and not training.loads_its_own:
         what = "OpenRLHF goes on from its own checkpoints"
         yield Problem(what, field="training.load", got=training.load, need="the folder of training.save")
+
+
+def _of_critic(rl: Rl) -> Iterator[Problem]:
+    """Yield the refusal of a critic that has GPUs of its own while others share theirs."""
+    if rl.critic_gpus is None:
+        return
+    if rl.placement == "colocated":
+        what, need = "OpenRLHF's models are all on the engine's GPUs, or none", "placement: split beside it"
+        yield Problem(what, field="rl.critic_gpus", got=str(rl.critic_gpus), need=need)
+    if rl.reward_model is not None and rl.reward_model.placement == "colocated":
+        what = "OpenRLHF's network of rewards is beside the actor where its critic is, too"
+        yield Problem(what, field="rl.reward_model.placement", got="colocated", need="apart or server")
 
 
 def _packs(plan: Plan) -> bool:
@@ -171,6 +208,8 @@ def _step(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
             **_trained(plan, "actor.", "actor."),
         },
     )
+    if rl.has_critic:
+        yield "CRITIC", _trained(plan, "", "critic.")
     yield "VLLM", _engine(plan)
 
 
@@ -203,7 +242,9 @@ def _pairs(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _losses(plan: Plan) -> dict[str, Any]:
     rl = learning.section(plan)
-    kl = {"algo.kl.init_coef": 0.001, "algo.kl.use_loss": True, "algo.kl.estimator": "k3"}
+    # Beside a critic the KL term is part of the reward.
+    of_loss = {"algo.kl.use_loss": True, "algo.kl.estimator": "k3"}
+    kl = {"algo.kl.init_coef": 0.001, **({} if rl.has_critic else of_loss)}
     return {
         **(kl if rl.reference else {"algo.kl.init_coef": 0}),
         "actor.entropy_coef": 0.001 if rl.entropy else None,
@@ -215,8 +256,7 @@ def _trained(plan: Plan, model: str, optimizer: str) -> dict[str, Any]:
     training = plan.training
     ratio = training.min_lr / training.lr if training.lr_decay_style == "cosine" else None
     return {
-        f"{model}gradient_checkpointing_enable": plan.best.options.recompute.granularity != "none",
-        f"{model}aux_loss_coef": (plan.model.experts and plan.model.experts.router_aux_loss_coef) or None,
+        **(_model(plan, model) if model else {}),
         f"{optimizer}adam.lr": training.lr,
         f"{optimizer}adam.betas": (training.adam_beta1, training.adam_beta2),
         f"{optimizer}adam.eps": training.adam_eps,
@@ -225,6 +265,14 @@ def _trained(plan: Plan, model: str, optimizer: str) -> dict[str, Any]:
         f"{optimizer}lr_scheduler": _SCHEDULES[training.lr_decay_style],
         f"{optimizer}min_lr_ratio": ratio,
         f"{optimizer}lr_warmup_ratio": training.lr_warmup_iters / training.train_iters,
+    }
+
+
+def _model(plan: Plan, begin: str) -> dict[str, Any]:
+    """Return how a model is trained, and a critic beside it."""
+    return {
+        f"{begin}gradient_checkpointing_enable": plan.best.options.recompute.granularity != "none",
+        f"{begin}aux_loss_coef": (plan.model.experts and plan.model.experts.router_aux_loss_coef) or None,
     }
 
 
@@ -245,7 +293,10 @@ def _deepspeed(plan: Plan) -> dict[str, Any]:
 
 def _engine(plan: Plan) -> dict[str, Any]:
     colocated, step = learning.section(plan).placement == "colocated", plan.rl[0] if plan.rl else None
-    engine: dict[str, Any] = {"train.colocate_all": True, "train.async_enable": not colocated}
+    # Beside an engine of its own the actor may have the reference alone with it.
+    apart = bool(learning.section(plan).critic_gpus or (step and step.reward and step.reward.gpus))
+    where = {"train.colocate_actor_ref": True} if apart else {"train.colocate_all": True}
+    engine: dict[str, Any] = {**where, "train.async_enable": not colocated}
     if step is not None:
         engine |= {
             "vllm.num_engines": step.rollout_gpus // step.rollout_tp,

@@ -14,9 +14,10 @@ from symconfig.frameworks import counting
 from symconfig.frameworks.megatron import environment
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import PlannedRl
-from symconfig.render import learning, megatron
+from symconfig.render import learning, megatron, rewarding
 from symconfig.render.learning import Learns
 from symconfig.render.megatron_args import Group
+from symconfig.render.rewarding import Rewarding
 from symconfig.render.unsaid import Saving
 
 NAME = "slime"
@@ -50,6 +51,8 @@ LEARNS = Learns(
     away=((), (learning.WEIGHTS, learning.STATES)),  # all of the process's memory, by torch_memory_saver
     epochs=False,
     reference="swapped",
+    rewards={"server": Rewarding(by="service")},
+    ranks_of_data=("sglang",),
 )
 # Those whose published weights it loads into Megatron (backends/megatron_utils/hf_to_megatron) and hands to SGLang.
 MODEL_TYPES = (
@@ -108,6 +111,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "passed": tuple(each.name for each in exported),
         "notes": tuple(learning.notes(plan)),
         "predicted_for": "",
+        "reward_url": rewarding.address(plan),
         "prompt_data": " ".join(training.data_path),
         "tensorboard_dir": training.tensorboard_dir or "",
     }
@@ -159,6 +163,7 @@ def _sections(plan: Plan, step: PlannedRl | None) -> Iterator[tuple[str, list[tu
                 "rollout-max-context-len": rl.longest,
                 "rollout-temperature": 1,
                 "rollout-shuffle": True,
+                "rm-url": rewarding.address(plan) or None,
                 "balance-data": True,
             }
         ),
@@ -203,12 +208,19 @@ def _engine(plan: Plan, step: PlannedRl | None) -> dict[str, object]:
         arguments |= {
             "no-offload-train": rl.placement == "colocated" and not step.away,
             "rollout-num-gpus": step.rollout_gpus if rl.placement == "split" else None,
-            "rollout-num-gpus-per-engine": step.rollout_tp,
+            "rollout-num-gpus-per-engine": step.replica_gpus,
+            **(_ranks_of_data(step) if step.rollout_dp > 1 else {}),
             "sglang-mem-fraction-static": step.memory_share,
             "sglang-max-running-requests": most,
             "sglang-server-concurrency": most,  # of each engine; its own default is 512
         }
     return arguments
+
+
+def _ranks_of_data(step: PlannedRl) -> dict[str, object]:
+    """Return what SGLang is told of an engine whose attention is apart on each rank of data."""
+    experts = {"sglang-ep-size": step.replica_gpus, "sglang-dp-size": step.rollout_dp}
+    return {"sglang-enable-dp-attention": True, **experts}
 
 
 def _logging(plan: Plan) -> dict[str, object]:

@@ -16,9 +16,10 @@ from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed, deepspeed_launch, deepspeed_limits, learning, monitors, trainer
+from symconfig.render import deepspeed, deepspeed_launch, deepspeed_limits, learning, monitors, rewarding, trainer
 from symconfig.render.files import File
 from symconfig.render.learning import Compares, Learns
+from symconfig.render.rewarding import Rewarding
 from symconfig.render.summary import predicted_for
 
 NAME = "trl"
@@ -38,7 +39,14 @@ _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "dapo": {"loss_type": "dapo", "epsilon_high": 0.28, "mask_truncated_completions": True},
     "gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence"},
 }
-LEARNS = Learns(algorithms=tuple(_ALGORITHMS), engines=("vllm",), away=((),), sequences="padded", reference="resident")
+LEARNS = Learns(
+    algorithms=tuple(_ALGORITHMS),
+    engines=("vllm",),
+    away=((),),
+    sequences="padded",
+    reference="resident",
+    rewards={"colocated": Rewarding(by="workers", together=True)},  # trainer/grpo_trainer.py, _calculate_rewards
+)
 COMPARES = Compares(losses=("sigmoid", "hinge", "ipo"))  # ORPO and SimPO are in trainers that no script starts
 
 _BEFORE = "--precompute_ref_log_probs true reads all pairs with it before the first step, and lets it go"
@@ -58,6 +66,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "variables": (*deepspeed_launch.environment_variables(plan), *monitors.trainer_variables(plan)),
         "notes": (*learning.notes(plan, _BEFORE), *deepspeed_launch.notes(plan), *_notes(plan)),
         "predicted_for": predicted_for(plan, "deepspeed"),
+        "reward_model": rewarding.published(plan),
     }
 
 

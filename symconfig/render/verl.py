@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from symconfig.descriptor.load import load_model
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import Problem
 from symconfig.frameworks import counting
 from symconfig.frameworks.megatron import adapters, environment
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import PlannedRl
-from symconfig.render import learning
+from symconfig.render import learning, rewarding
 from symconfig.render.learning import Learns
+from symconfig.render.rewarding import Rewarding
 from symconfig.render.unsaid import Saving
 
 NAME = "verl"
@@ -53,8 +53,16 @@ _ADVANTAGE: Mapping[str, Mapping[str, object]] = {
     "remax": {"algorithm.adv_estimator": "remax"},
     "ppo": {"algorithm.adv_estimator": "gae"},
 }
-# main_ppo has the engine on the actor's GPUs.
-LEARNS = Learns(algorithms=tuple(_ADVANTAGE), engines=("vllm", "sglang"), adapters=True)
+# main_ppo has the engine on the actor's GPUs. Rewards come from engines of their own, beside it asleep in turn, or on
+# GPUs of a pool of their own, which answer while others generate (experimental/reward_loop).
+LEARNS = Learns(
+    algorithms=tuple(_ADVANTAGE),
+    engines=("vllm", "sglang"),
+    adapters=True,
+    rewards={"colocated": Rewarding(by="engine"), "apart": Rewarding(by="engine", overlaps="generation")},
+    ranks_of_data=("vllm",),
+)
+_REWARD = "reward.reward_model"
 _ACTOR, _ROLLOUT, _REF = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "ref"))
 _ENGINE_DEGREES = {
     "tp": "tensor_model_parallel_size",
@@ -83,6 +91,7 @@ def shown(plan: Plan, workers: Workers) -> dict[str, object]:
         "config_name": workers.config,
         "arrays": {name: [[word] for word in _overrides(values)] for name, values in sections(plan, workers)},
         "phases": learning.phases(plan),
+        "reward_model": rewarding.published(plan),
         "predicted_for": "",
         "train_files": _value(list(plan.training.data_path)) if plan.training.data_path else "",
         "tensorboard_dir": plan.training.tensorboard_dir or "",
@@ -140,8 +149,10 @@ def sections(plan: Plan, workers: Workers) -> Iterator[tuple[str, Mapping[str, o
     yield "DATA", _data(rl)
     yield "ACTOR", _actor(plan, rl, step) | workers.actor(plan, step)
     if rl.has_critic:
-        yield "CRITIC", _critic(rl, step) | workers.critic(step)
+        yield "CRITIC", _critic(plan, rl, step) | workers.critic(step)
     yield "ROLLOUT", _rollout(rl, step)
+    if rl.reward_model is not None:
+        yield "REWARD", _reward(plan, rl)
     yield "TRAINER", _trainer(plan)
 
 
@@ -240,10 +251,11 @@ def _engine(at: str, plan: Plan, step: PlannedRl | None) -> dict[str, Any]:
     return fields
 
 
-def _critic(rl: Rl, step: PlannedRl | None) -> dict[str, object]:
+def _critic(plan: Plan, rl: Rl, step: PlannedRl | None) -> dict[str, object]:
+    named = learning.critic(plan)
     return {
         "critic.enable": True,
-        **({} if rl.critic is None else {"critic.model.path": load_model(rl.critic).huggingface_id or rl.critic}),
+        **({"critic.model.path": named} if named else {}),
         "critic.ppo_max_token_len_per_gpu": (step.tokens_per_gpu if step else rl.longest),
     }
 
@@ -275,7 +287,30 @@ def _rollout(rl: Rl, step: PlannedRl | None) -> dict[str, object]:
             f"{_ROLLOUT}.free_cache_engine": True,
             f"{_ROLLOUT}.log_prob_max_token_len_per_gpu": step.tokens_per_gpu,
         }
+        if step.rollout_dp > 1:
+            fields |= {
+                f"{_ROLLOUT}.data_parallel_size": step.rollout_dp,
+                f"{_ROLLOUT}.expert_parallel_size": step.replica_gpus,
+            }
     return fields
+
+
+def _reward(plan: Plan, rl: Rl) -> dict[str, object]:
+    """Return what the engines are told that serve a network of rewards. Theirs sleep at level 1 beside the actor."""
+    (nodes, gpus), own = rewarding.nodes(plan), plan.rl[0].reward if plan.rl else None
+    fields: dict[str, object] = {
+        f"{_REWARD}.enable": True,
+        f"{_REWARD}.enable_resource_pool": nodes > 0,
+        f"{_REWARD}.rollout.name": rl.rollout.engine or LEARNS.engines[0],
+        f"{_REWARD}.rollout.prompt_length": rl.prompt_length.max,
+        f"{_REWARD}.rollout.response_length": rl.response_length.max,
+    }
+    if own is not None:
+        fields |= {
+            f"{_REWARD}.rollout.tensor_model_parallel_size": own.tp,
+            f"{_REWARD}.rollout.gpu_memory_utilization": own.memory_share,
+        }
+    return fields | ({f"{_REWARD}.nnodes": nodes, f"{_REWARD}.n_gpus_per_node": gpus} if nodes else {})
 
 
 def _trainer(plan: Plan) -> dict[str, object]:

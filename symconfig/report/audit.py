@@ -25,6 +25,7 @@ FORMATS = {
     "model args yaml": "YAML of ENV_VARS and MODEL_ARGS",
     "deepspeed": "a DeepSpeed JSON",
     "verl": "overrides of verl",
+    "nemo-rl": "YAML of NeMo-RL",
 }
 _SEVERITIES = ("error", "warning", "note")
 _OF_A_RULE = 3  # findings of one rule that are written out
@@ -295,7 +296,9 @@ def verdict(audit: Audit) -> str:
     else:
         head = f"Nothing keeps it from running: {counted}."
     if audit.better is not None and audit.gain is not None and (audit.way or (audit.better.rl and audit.gain > 0)):
-        head += f" The best plan takes {percent(audit.gain)} less time a step."
+        saved = percent(audit.gain)
+        took = "as long" if saved.strip("-") == percent(0.0) else f"{saved} less time a step"
+        head += f" The best plan takes {took}."
     elif audit.better is not None and audit.gain is None:
         head += " There is a plan that fits."
     return head

@@ -187,5 +187,7 @@ def _norms(model: ModelDescriptor) -> Iterator[str]:
         yield "norms gated"
     if model.head_projection:
         yield "a projection before the head"
+    if model.num_labels is not None:
+        yield "a head of values"
     if model.num_nextn_predict_layers:
         yield "multi-token prediction"

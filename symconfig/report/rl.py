@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from symconfig.format import count, gib, seconds, several
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.rl import PlannedRl
-from symconfig.render import learning, own_target
+from symconfig.render import learning, own_target, rewarding
 from symconfig.report.grid import Block, Grid
 
 _WORDS = ("recompute", "on the host")  # columns that are not numbers
@@ -38,7 +38,8 @@ def _headline(plan: Plan) -> str:
 def _gpus(plan: Plan) -> int:
     step, trained = plan.rl[0], plan.best.parallel.world_size
     alone = plan.job.rl is not None and plan.job.rl.placement == "split"
-    return trained + step.rollout_gpus if alone else trained
+    apart = (plan.job.rl.critic_gpus or 0) if plan.job.rl is not None else 0
+    return trained + step.rollout_gpus * alone + (step.reward.gpus if step.reward is not None else 0) + apart
 
 
 def _ranking(plan: Plan) -> Grid:
@@ -59,7 +60,7 @@ def _row(number: str, candidate: Candidate, step: PlannedRl) -> dict[str, str]:
         **{name: str(getattr(p, name)) for name in ("tp", "pp", "vpp", "cp", "ep", "dp")},
         "tokens/GPU": count(step.tokens_per_gpu),
         "recompute": candidate.options.recompute.text,
-        "rollout tp": str(step.rollout_tp),
+        "rollout tp": str(step.rollout_tp) + (f" x {step.rollout_dp} dp" if step.rollout_dp > 1 else ""),
         "memory share": f"{step.memory_share:g}",
         "on the host": " and ".join(step.away) or "nothing",
         "step s": seconds(step.step_s),
@@ -111,9 +112,12 @@ def _sentences(plan: Plan, *, asks: bool = True) -> list[str]:
         )
         generation = [
             f"Generation: {count(step.generated_per_s_per_gpu)} tokens/s on each GPU, up to {count(step.at_once)} "
-            f"sequences at once in each of {step.rollout_gpus // step.rollout_tp} replicas."
-            + ("" if stated or not asks else " Try: rl.rollout.tokens_per_s_per_gpu of a log of yours.")
+            f"sequences at once in each of {step.rollout_gpus // step.replica_gpus} replicas."
+            + ("" if stated or not asks else " Try: rl.rollout.tokens_per_s_per_gpu of a log of yours."),
+            *rewarding.sentences(plan),
         ]
+        if step.sleep_level == 1 and rl.placement == "colocated":
+            generation.append("The engine sleeps at level 1: its weights wait on the host meanwhile.")
     return [
         f"{head}.",
         *generation,

@@ -49,8 +49,7 @@ def best_plan(
         assert learns is not None, "sayable.check refuses other targets"
         rl = target.rl.with_engine(learns.engines[0])
         refined = target.model_copy(update={"rl": rl, "target": source.name})
-        ways = (learns.away, learns.sequences, learns.reference)
-        return step(Question(model, cluster, refined, rl, _critic(model, rl), solve, *ways), top)
+        return step(Question(model, cluster, refined, rl, _critic(model, rl), solve, _reward(model, rl), learns), top)
     if target.preference is not None or target.sequences is not None:
         from symconfig.runs.rl.tuned import answer as tuned
 
@@ -69,8 +68,15 @@ def prepared(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> tu
     return model, sayable.opened(model, cluster, job)
 
 
+def _reward(model: ModelDescriptor, rl: Rl) -> ModelDescriptor | None:
+    """Return the model of rewards; None where none runs on the job's GPUs."""
+    if (named := rl.reward_model) is None or named.placement == "server":
+        return None
+    return (model if named.model is None else load_model(named.model)).of_values
+
+
 def _critic(model: ModelDescriptor, rl: Rl) -> ModelDescriptor | None:
     """Return the model that gives values; None where none is trained."""
     if not rl.has_critic:
         return None
-    return model.model_copy(update={"adapter": None}) if rl.critic is None else load_model(rl.critic)
+    return (model if rl.critic is None else load_model(rl.critic)).of_values

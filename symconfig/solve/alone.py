@@ -10,7 +10,7 @@ from symconfig.cost.blocks import SECONDS
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import without_network
 from symconfig.cost.step import evaluate
-from symconfig.solve.detail import Detail, detail
+from symconfig.solve.costed import Costed, costed
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.weigh import first
 
@@ -38,7 +38,7 @@ class Alone:
 
 def alone(prospect: Prospect, stage: int, known: Lattice | None = None) -> Alone:
     """Return the stage of a candidate. known: as for `detail`."""
-    parts = detail(replace(prospect, machine=without_network(prospect.machine)), known)
+    parts = costed(replace(prospect, machine=without_network(prospect.machine)), known)
     sums, setting = parts.sums.part(slice(stage, stage + 1)), parts.setting.having((parts.setting.stages[stage],))
     forward = sums.ahead[0, 0]
     backward = sums.back[0, 0]
@@ -53,7 +53,7 @@ def alone(prospect: Prospect, stage: int, known: Lattice | None = None) -> Alone
     )
 
 
-def _repeated_s(prospect: Prospect, parts: Detail, stage: int) -> Array:
+def _repeated_s(prospect: Prospect, parts: Costed, stage: int) -> Array:
     """Return what full recompute of the first layers of every chunk adds to no recompute: [n]."""
     repeated = np.array(first(prospect.split, stage, parts.table.kinds, prospect.block_layers), dtype=np.float64)
     change = parts.table.passes[SECONDS].sum(axis=0)

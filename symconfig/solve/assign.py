@@ -215,15 +215,16 @@ class Layout:
                 each = moments @ kept[stage][:, mine]
                 live[stage, mine] = np.maximum(each[0] + ends[stage, mine], each[1:].max(axis=0, initial=0.0))
         transient = kinds.transient[:, self._rows][..., n].max(axis=1) if self.first else kinds.transient[:, self.r, n]
+        buffers, workspaces = kinds.buffers[:, n], kinds.workspaces[:, n]
         stage_counts = self.counts.sum(axis=0)  # [pp, kinds]
-        working = [
-            transient[row > 0].max(axis=0, initial=0.0)
-            + kinds.buffers[row > 0][:, n].max(axis=0, initial=0.0)
-            + kinds.workspaces[row > 0][:, n].max(axis=0, initial=0.0)
-            for row in stage_counts
-        ]
+        has = list(map(tuple, stage_counts > 0))
+        of_kinds = {
+            row: sum(each[list(row)].max(axis=0, initial=0.0) for each in (transient, buffers, workspaces))
+            for row in dict.fromkeys(has)
+        }
+        working = np.array([of_kinds[row] for row in has])
         states = np.tensordot(stage_counts, kinds.states[..., n], axes=1)  # [pp, o, q]
-        result: Array = ((live + np.array(working))[:, None] + states).max(axis=0)
+        result: Array = ((live + working)[:, None] + states).max(axis=0)
         return result
 
     @cached_property
@@ -282,16 +283,16 @@ def _exchanged(floors: Floors, n: Places, chunks: Chunks) -> tuple[Array, Array]
     """Return the seconds of gathering the weights and of reducing the gradients of a layout's chunks: [pp, vpp, q]
     each.
     """
-    each, back = np.unique(n, return_inverse=True)
-    known, places = floors.piece.table(floors.places[each])
-    table, setting = known.only(0), floors.setting
-    alike = {chunk: j for j, chunk in enumerate(dict.fromkeys(chunks))}
-    shapes = tuple(StageShape(j, tuple(chunk.count(name) for name in table.kinds), 1) for chunk, j in alike.items())
-    own = setting.having(shapes)
-    sums = stages(table, own.pipelines, places, setting.tied)
-    moved = exchange(sums, floors.points.at(each), own)
-    where = np.array([alike[chunk] for chunk in chunks]).reshape(setting.vpp, setting.pp).T
-    return moved.gather[where][..., back], moved.reduce[where][..., back]
+    known, setting = floors.exchanged, floors.setting
+    if more := [chunk for chunk in dict.fromkeys(chunks) if chunk not in known]:
+        table, places = floors.piece.table(floors.places)
+        shapes = tuple(StageShape(0, tuple(chunk.count(name) for name in table.kinds), 1) for chunk in more)
+        own = setting.having(shapes)
+        moved = exchange(stages(table.only(0), own.pipelines, places, setting.tied), floors.points, own)
+        known.update(zip(more, np.stack((moved.gather, moved.reduce), axis=1), strict=True))
+    every = np.stack([known[chunk] for chunk in chunks], axis=1)[..., n]  # [2, chunks, q]
+    gather, reduce = every.reshape(2, setting.vpp, setting.pp, len(n)).swapaxes(1, 2)
+    return gather, reduce
 
 
 def by_block(

@@ -12,12 +12,11 @@ from symconfig.cost.flops import flops_per_token
 from symconfig.cost.step import host_bytes
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
+from symconfig.graph.block import LAYER
 from symconfig.graph.model import sequence
-from symconfig.graph.operator import LAYER
 from symconfig.plans.plan import Batch, Candidate, Options, Overlap, Predicted, Recompute, Stage, Target
 from symconfig.solve.budget import device_budget
-from symconfig.solve.detail import Detail
-from symconfig.solve.detail import detail as compute
+from symconfig.solve.costed import Costed, costed
 from symconfig.solve.interval import interval
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import constants
@@ -29,9 +28,9 @@ FULL = 0.85  # of the usable memory: above it, memory is what keeps a faster pla
 IMBALANCES = (1.0, 1.5)  # tokens on the busiest expert rank over the mean
 
 
-def detail(prospect: Prospect, cluster: ClusterDescriptor, job: Job, best: bool = False) -> Candidate:
+def described(prospect: Prospect, cluster: ClusterDescriptor, job: Job, best: bool = False) -> Candidate:
     """Return the candidate with its whole prediction; the best one also with unbalanced experts."""
-    parts = compute(prospect)
+    parts = costed(prospect)
     what = replace(predicted(prospect, parts, cluster), imbalance=_imbalance(prospect, cluster) if best else None)
     return made(prospect, job, parts.allocated, what)
 
@@ -62,7 +61,7 @@ def _imbalance(prospect: Prospect, cluster: ClusterDescriptor) -> dict[str, dict
         limits = job.limits.model_copy(update={"expert_imbalance": factor})
         request = replace(prospect.request, job=job.model_copy(update={"limits": limits}))
         other = replace(prospect, request=request)
-        parts = compute(other)
+        parts = costed(other)
         what = predicted(other, parts, cluster)
         result[f"{factor:.1f}"] = {"step_s": tidy(what.step_s), "device_bytes": tidy(what.device_bytes)}
     return result
@@ -133,7 +132,7 @@ def _options(prospect: Prospect, recompute: Recompute) -> Options:
 
 def predicted(
     prospect: Prospect,
-    parts: Detail,
+    parts: Costed,
     cluster: ClusterDescriptor,
     time: Mapping[str, float] | None = None,
     worst: int | None = None,

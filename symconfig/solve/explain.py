@@ -15,7 +15,7 @@ from symconfig.graph.derived import AttentionWork, Matmul, Phase
 from symconfig.graph.operator import ELEMENT_BYTES
 from symconfig.graph.recompute import Policy, apply
 from symconfig.plans.plan import Plan
-from symconfig.solve.detail import Detail, detail
+from symconfig.solve.costed import Costed, costed
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
 from symconfig.solve.space import lattice
@@ -84,7 +84,7 @@ class Explanation:
 def explain(plan: Plan) -> Explanation:
     """Explain `plan.best` with everything behind it. Imports SymPy, which takes a second."""
     prospect = restore(plan, plan.best)
-    parts = detail(prospect)
+    parts = costed(prospect)
     kinds = plan.model.layer_kinds
     kind = max(dict.fromkeys(kinds), key=kinds.count)
     block = next(block for block in parts.table.blocks if block.derived.name == kind)
@@ -100,7 +100,7 @@ def explain(plan: Plan) -> Explanation:
     )
 
 
-def _formulas(prospect: Prospect, parts: Detail) -> Iterator[FormulaLine]:
+def _formulas(prospect: Prospect, parts: Costed) -> Iterator[FormulaLine]:
     from symconfig.cost.formulas import formulas
 
     known = formulas()

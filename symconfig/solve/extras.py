@@ -19,7 +19,7 @@ from symconfig.solve.space import Request
 class Extra:
     """One of them. name: in `Extras`; pin: its name in a job.
 
-    beside: what a point has where it may be of use, by the names of columns. alone: each of its values is neither
+    fixed: what a point has where it may be of use, by the names of columns. alone: each of its values is neither
     slower nor larger than those before, so that of those that run only the last is weighed, and the first where that
     can have what the last cannot. whole: of its values the first and the last that runs are weighed. still: it wants
     sequences of one length.
@@ -27,7 +27,7 @@ class Extra:
 
     name: str
     pin: str
-    beside: Mapping[str, Any] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
     alone: bool = False
     whole: bool = False
     still: bool = False
@@ -41,7 +41,7 @@ class Extra:
         """Return what a point with this value has."""
         every = replace(NOTHING_ON, **{self.name: value}).columns
         names = (self.name, "moe_dispatcher") if self.name == "flex_backend" else (self.name,)
-        return {**self.beside, **{name: every[name] for name in names}}
+        return {**self.fixed, **{name: every[name] for name in names}}
 
 
 EXTRAS: tuple[Extra, ...] = (
@@ -97,7 +97,7 @@ def _separate(request: Request, every: Sequence[Extras]) -> Request:
     """Return a request for what another one with more that is `alone` cannot have."""
     extras, limits = request.extras, request.limits
     for extra in EXTRAS:
-        zero, usual = extra.beside.get("zero"), getattr(NOTHING_ON, extra.name)
+        zero, usual = extra.fixed.get("zero"), getattr(NOTHING_ON, extra.name)
         if not extra.alone or zero is None or getattr(extras, extra.name) != usual:
             continue
         more = [other for other in every if other != extras and replace(other, **{extra.name: usual}) == extras]
@@ -122,7 +122,7 @@ def _values(extra: Extra, plain: Request) -> Iterator[Any]:
         yield from others[-1:] if extra.whole else others
         return
     yield from others[-1:]
-    sharded = extra.beside.get("zero", 0) > 0
+    sharded = extra.fixed.get("zero", 0) > 0
     if not others or sharded or _loses(extra, others[-1], plain.limits, plain.precision):
         yield usual
 
@@ -136,16 +136,16 @@ def _still(plain: Request) -> bool:
 
 def _runs(extra: Extra, value: Any, plain: Request) -> bool:
     """Return whether the target can have it at any degrees that the pins leave."""
-    zero = extra.beside.get("zero")
+    zero = extra.fixed.get("zero")
     pinned_out = zero is not None and not any(plain.pins.allows("zero", stage) for stage in plain.limits.zero[zero:])
     return not pinned_out and plain.limits.runs(**extra.columns(value), precision=plain.precision)
 
 
 def _loses(extra: Extra, value: Any, limits: Limits, precision: str) -> bool:
     """Return whether something else, ZeRO stages aside, goes with the framework's own value only."""
-    columns = {name: meaning for name, meaning in extra.columns(value).items() if name not in extra.beside}
+    columns = {name: meaning for name, meaning in extra.columns(value).items() if name not in extra.fixed}
     one, other = (limits.choosing({**chosen, "precision": precision}) for chosen in ({}, columns))
-    fewest = extra.beside.get("zero", 0)
+    fewest = extra.fixed.get("zero", 0)
     return one.offloads[fewest:] != other.offloads[fewest:] or any(
         getattr(one, name) != getattr(other, name) for name in _MAY_LOSE
     )

@@ -36,6 +36,6 @@ def faster(
     ranked = outcome.weighed.ranked()
     if not ranked or ranked[0].step_s > below_s:
         return than.beside
-    prospect = candidate.detail(ranked[0], cluster, job)
+    prospect = candidate.described(ranked[0], cluster, job)
     uses = tuple(one.name for one in opened.used(job, fixed, pins, prospect))
     return replace(than.beside, free=prospect, free_uses=uses)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ class Floors:
     first layers of every chunk. places [n]: of the points in the piece. message_s [n]: for which a stage waits for a
     message. rest_s [o, n]: of the step, what no layout changes. slowest_s [r, n]: no layout's slowest stage takes less
     for a microbatch. even_s [r, o, n]: the step by the formula if one took no more; what is worth trying first.
+    exchanged: seconds of gathering a chunk's weights and of reducing its gradients, [2, n], of chunks met so far.
     """
 
     piece: Piece
@@ -47,6 +48,7 @@ class Floors:
     slowest_s: Array
     step_s: Array
     even_s: Array
+    exchanged: dict[tuple[str, ...], Array] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def choices(self) -> Sequence[Choice]:
@@ -183,7 +185,8 @@ def _worked_out(some: Waiting, below_s: float) -> Iterator[Floors]:
                 laid.at(room),
                 places=some.places[t],
                 points=where.at(mine[n]),
-                kinds=kinds.at(n),
+                kinds=kinds,
+                of=n,
                 even=even.at(mine[n]),
                 rest=rest[:, mine[n]],
                 held=(fewest[:, room], forced[:, room]),
@@ -197,6 +200,7 @@ def _floors(
     places: NDArray[np.intp],
     points: Columns,
     kinds: Kinds,
+    of: NDArray[np.intp],
     even: Stages,
     rest: Array,
     held: tuple[Array, Array],
@@ -204,58 +208,69 @@ def _floors(
 ) -> Iterator[Floors]:
     """Yield the floors of each pipeline that are below a step time; those of most stages come first in the arrays.
 
-    even: a stage's equal share of the model; rest: [o, n]; held: as of `held_at_least`.
+    of: [n], places in the kinds; even: a stage's equal share of the model; rest: [o, n]; held: as of `held_at_least`.
     """
     policies, layouts = piece.choices, piece.request.limits.layouts
     pp, vpp, m = setting.pipelines.pp, setting.pipelines.vpp, points.num_microbatches
     # What all stages do for a microbatch, and wait for.
     between = messages(even, points, setting)
     chunks = np.ones_like(pp) if layouts.empty else pp * vpp
-    seconds = _whole_model_s(kinds, policies, chunks) + pp * between.received_s[0]
-    slowest = least_slowest_s(kinds, setting, between.busy_s, layouts)
-    each = np.concatenate((slowest, slowest[:1]))
-    if Choice() in policies:
-        each[-1] = slowest[policies.index(Choice())]
-    least = np.maximum(even_bound_s(m, pp, vpp, seconds), m * each)
-    hopeful = np.flatnonzero(least.min(axis=0) + rest.min(axis=0) < below_s)
-    if not hopeful.size:
+    seconds = _whole_model_s(kinds, policies, of, chunks) + pp * between.received_s[0]
+    least, most_s = even_bound_s(m, pp, vpp, seconds), below_s - rest.min(axis=0)
+    keep = policies.index(Choice()) if Choice() in policies else 0
+    slowest = np.full((len(policies), pp.size), np.inf)
+    n, r = _asked(least < most_s, keep)
+    if n.size:
+        slowest[r, n] = least_slowest_s(kinds.under(r, of[n]), setting.at(n), between.busy_s[n], layouts)[0]
+    each = np.concatenate((slowest, slowest[keep : keep + 1]))
+    least = np.maximum(least, m * each)
+    n, r = _asked(least < most_s, policies.index(WHOLE) if WHOLE in policies else keep)
+    if not n.size:
         return
-    pipelines, kinds, points = setting.pipelines.at(hopeful), kinds.at(hopeful), points.at(hopeful)
-    pp, vpp, m, rest, least, each, seconds = (array[..., hopeful] for array in (pp, vpp, m, rest, least, each, seconds))
-    fewest, forced = (array[:, hopeful] for array in held)
-    fits = may_fit(kinds, policies, fewest, forced, pp, piece.budget)
+    fewest, forced = held
+    fits = np.zeros((len(least), *rest.shape), dtype=bool)
+    fits[r, :, n] = may_fit(kinds.under(r, of[n]), fewest[:, n], forced[:, n], pp[n], piece.budget)[0].T
+    if WHOLE in policies:  # recomputing the first layers of every chunk frees no more than recomputing all
+        fits[-1] = fits[policies.index(WHOLE)]
     step = np.where(fits, least[:, None] + rest, np.inf)
     hope = np.full_like(least, np.inf)
     known = np.isfinite(least)
     hope[known] = (m * each + (1 - 1 / pp) * np.where(known, seconds, 0.0) / vpp)[known]
     below = (step < below_s).any(axis=(0, 1))
-    for place, one in enumerate(pipelines.each):
-        mine = np.flatnonzero(below & (pipelines.which == place))
+    for place, pipeline in enumerate(setting.pipelines.each):
+        mine = np.flatnonzero(below & (setting.pipelines.which == place))
         if mine.size:
             yield Floors(
                 piece=piece,
-                setting=replace(setting, pipelines=Pipelines.of([one])),
-                places=places[hopeful[mine]],
+                setting=replace(setting, pipelines=Pipelines.of([pipeline])),
+                places=places[mine],
                 points=points.at(mine),
-                kinds=kinds.at(mine),
-                message_s=between.busy_s[hopeful[mine]],
+                kinds=kinds.at(of[mine]),
+                message_s=between.busy_s[mine],
                 rest_s=rest[:, mine],
-                slowest_s=slowest[:, hopeful[mine]],
+                slowest_s=slowest[:, mine],
                 step_s=step[..., mine],
-                even_s=(hope[:, None] + rest)[..., mine],
+                even_s=hope[:, None, mine] + rest[:, mine],
             )
 
 
-def _whole_model_s(kinds: Kinds, choices: Sequence[Choice], chunks: Array) -> Array:
-    """Return the seconds of a microbatch through the whole model under each policy: [r, n]. chunks: [n].
+def _asked(below: Bools, other: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return points and policies that are below, points in order; another one where the last row is."""
+    below[other] |= below[-1]
+    return below[:-1].T.nonzero()
+
+
+def _whole_model_s(kinds: Kinds, choices: Sequence[Choice], of: NDArray[np.intp], chunks: Array) -> Array:
+    """Return the seconds of a microbatch through the whole model under each policy: [r, n]. of, chunks: [n].
 
     The last row: only the first layers of each chunk are recomputed, at least one where a chunk has any; all but two
     must have one.
     """
-    rows: Array = np.tensordot(kinds.counts, kinds.seconds, axes=1)
+    seconds = kinds.seconds
+    rows: Array = np.tensordot(kinds.counts, seconds, axes=1)[:, of]
     repeated = np.full_like(rows[0], np.inf)
     if Choice() in choices and WHOLE in choices:
         keep, whole = choices.index(Choice()), choices.index(WHOLE)
-        each = (kinds.seconds[:, whole] - kinds.seconds[:, keep])[kinds.layers].min(axis=0)
+        each = (seconds[:, whole] - seconds[:, keep])[kinds.layers].min(axis=0)[of]
         repeated = rows[keep] + each * np.minimum(np.maximum(chunks - 2, 1), kinds.counts[kinds.layers].sum())
     return np.concatenate((rows, repeated[None]))

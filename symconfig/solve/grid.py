@@ -19,9 +19,10 @@ from symconfig.cost.machine import Machine
 from symconfig.cost.table import Choice, Policies, block_costs, bound_table, resolve
 from symconfig.cost.work import work_seconds
 from symconfig.frameworks.extras import Extras
+from symconfig.graph.block import Place
 from symconfig.graph.derived import DerivedBlock
 from symconfig.graph.model import derived, sequence
-from symconfig.graph.operator import Leg, Place
+from symconfig.graph.operator import Leg
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.columns import Columns
 from symconfig.solve.budget import peak_budget

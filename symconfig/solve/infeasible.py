@@ -11,7 +11,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.solve import candidate
-from symconfig.solve.detail import detail
+from symconfig.solve.costed import costed
 from symconfig.solve.pieces import recompute_choices
 from symconfig.solve.pins import parse
 from symconfig.solve.prospect import Prospect
@@ -27,7 +27,7 @@ def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, wei
     """Return an error that names the tightest constraint and the nearest change that would fit."""
     if weighed.leanest is None:
         return InfeasibleError(_no_division(model, cluster, job, weighed))
-    lean = candidate.detail(weighed.leanest, cluster, job)
+    lean = candidate.described(weighed.leanest, cluster, job)
     limit, need = job.limits.usable_bytes(cluster.gpu.memory_bytes.value), lean.predicted.device_bytes
     digits = 1 if need - limit > 0.1 * GIB else 4
     largest = max(lean.predicted.memory, key=lambda name: lean.predicted.memory[name])
@@ -52,7 +52,7 @@ def _stage_over(prospect: Prospect, limit_bytes: float) -> str:
     """
     if prospect.degrees.pp == 1:
         return ""
-    parts = detail(prospect)
+    parts = costed(prospect)
     peaks, sentence = parts.peaks, ""
     # With several chunks a stage an integer program would be asked, for longer than a refusal may take.
     if prospect.split.vpp == 1 and prospect.request.pins.layout is None:

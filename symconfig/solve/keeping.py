@@ -12,7 +12,7 @@ from symconfig.cost.device import device_bytes
 from symconfig.cost.lattice import Array
 from symconfig.cost.stages import Offload, Setting
 from symconfig.cost.table import Choice
-from symconfig.graph.operator import LAYER
+from symconfig.graph.block import LAYER
 from symconfig.plans.columns import Columns
 from symconfig.solve.pieces import Piece
 from symconfig.solve.tally import Tally

@@ -18,6 +18,7 @@ from symconfig.plans.columns import Columns
 
 Bools = NDArray[np.bool_]
 ROUNDING = 1e-9  # sums of the same seconds or bytes in another order
+_OF_CHOICE, _OF_POINT = ("forward", "backward", "kept", "once", "transient"), ("buffers", "workspaces", "states")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,12 @@ class Kinds:
 
     def at(self, chosen: NDArray[np.intp]) -> Kinds:
         """Return the kinds at some of the points."""
-        arrays = ("forward", "backward", "kept", "once", "transient", "buffers", "workspaces", "states")
-        return replace(self, **{name: getattr(self, name)[..., chosen] for name in arrays})
+        return replace(self, **{name: getattr(self, name)[..., chosen] for name in (*_OF_CHOICE, *_OF_POINT)})
+
+    def under(self, r: NDArray[np.intp], n: NDArray[np.intp]) -> Kinds:
+        """Return the kinds at some of the points, each under a recompute choice of its own, as the only one."""
+        chosen = {name: getattr(self, name)[:, r, n][:, None] for name in _OF_CHOICE}
+        return replace(self, **chosen, **{name: getattr(self, name)[..., n] for name in _OF_POINT})
 
     def leanest(self) -> Kinds:
         """Return the same under one recompute choice that none beats in memory: of everything the least."""

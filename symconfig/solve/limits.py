@@ -28,7 +28,7 @@ from symconfig.frameworks.megatron.releases import (
     megatron_release,
 )
 from symconfig.frameworks.tables import constraints
-from symconfig.graph.operator import DISCARDING, LAYER
+from symconfig.graph.block import DISCARDING, LAYER
 from symconfig.graph.scheme import CpComm
 from symconfig.plans.choices import ZERO_STAGES, ZeroStage
 from symconfig.plans.columns import COLUMNS, Columns

@@ -8,13 +8,13 @@ from symconfig.cost.blocks import KEPT
 from symconfig.cost.lattice import Array
 from symconfig.graph.parts import is_layer, place_of
 from symconfig.schedule.timeline import Timeline
-from symconfig.solve.detail import Detail, begins
+from symconfig.solve.costed import Costed, begins
 from symconfig.solve.prospect import Prospect
 
 _WEIGHTS, _ACTIVATIONS, _WORKING, _LOSS = "weights", "activations", "working set", "logits and loss"
 
 
-def stage_memory(prospect: Prospect, parts: Detail, line: Timeline) -> tuple[tuple[Array, Array], ...]:
+def stage_memory(prospect: Prospect, parts: Costed, line: Timeline) -> tuple[tuple[Array, Array], ...]:
     """Return, for each stage, the seconds from 0 on at which its allocated bytes change, and the bytes from then on.
 
     Of a chunk's activations it holds as many microbatches as the simulation says. What it works with counts while it
@@ -40,7 +40,7 @@ def stage_memory(prospect: Prospect, parts: Detail, line: Timeline) -> tuple[tup
     return tuple(result)
 
 
-def _kept(prospect: Prospect, parts: Detail) -> Array:
+def _kept(prospect: Prospect, parts: Costed) -> Array:
     """Return the bytes that a microbatch in flight keeps in each chunk of the model, without what ends at the loss: [pp
     vpp].
     """

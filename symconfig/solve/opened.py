@@ -109,7 +109,7 @@ def _pinned(job: Job, pins: Pins) -> Columns:
         if (word := pins.words.get(extra.pin)) is not None:
             del words[extra.pin]
             columns = extra.columns(extra.values[word])
-            words |= {name: value for name, value in columns.items() if name not in extra.beside}
+            words |= {name: value for name, value in columns.items() if name not in extra.fixed}
     if pins.fraction is not None:
         words["optimizer_offload"] = pins.fraction
     if pins.layout is not None:

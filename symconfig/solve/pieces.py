@@ -16,8 +16,8 @@ from symconfig.cost.shapes import Pipelines
 from symconfig.cost.stages import Offload, Setting
 from symconfig.cost.symtensor import Relative, relative
 from symconfig.cost.table import Choice, Policies, Table, table
+from symconfig.graph.block import LAYER
 from symconfig.graph.model import blocks
-from symconfig.graph.operator import LAYER
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.columns import Columns
 from symconfig.solve.limits import offloaded, policies

@@ -23,7 +23,7 @@ from symconfig.plans.plan import Predicted
 from symconfig.solve.alone import alone
 from symconfig.solve.candidate import predicted
 from symconfig.solve.configuration import Configuration
-from symconfig.solve.detail import detail, sizes
+from symconfig.solve.costed import costed, sizes
 from symconfig.solve.extras import switched_on
 from symconfig.solve.limits import limits, offloaded
 from symconfig.solve.pins import parse
@@ -52,7 +52,7 @@ def predict(model: ModelDescriptor, cluster: ClusterDescriptor, configuration: C
     other.
     """
     prospect = as_found(model, cluster, configuration)
-    parts = detail(prospect)
+    parts = costed(prospect)
     layer = next(index for index, kind in enumerate(parts.table.kinds) if is_layer(kind))
     forward, backward, forward_comm, backward_comm = np.asarray(parts.table.passes[SECONDS, 0, layer, 0], dtype=float)
     return Prediction(
@@ -80,7 +80,7 @@ class Timer:
         self._sizes: Lattice | None = None
         self._simulated = 1.0  # over the formula's step
         if configuration.degrees.pp > 1 and stage is None:
-            parts = detail(self._found)
+            parts = costed(self._found)
             self._simulated = sum(refined_time(self._found, parts).values()) / float(parts.cost.step_s[0, 0, 0])
 
     def step_seconds(self, constants: Constants, n: int) -> Array:
@@ -92,7 +92,7 @@ class Timer:
         prospect = replace(self._found, machine=gpu)
         if self._stage is not None:
             return np.broadcast_to(alone(prospect, self._stage, self._sizes).step_s, n)
-        return np.broadcast_to(detail(prospect, self._sizes).cost.step_s[0, 0] * self._simulated, n)
+        return np.broadcast_to(costed(prospect, self._sizes).cost.step_s[0, 0] * self._simulated, n)
 
 
 def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuration) -> Prospect:

@@ -19,7 +19,7 @@ from symconfig.cost.device import device_bytes
 from symconfig.cost.step import HOST_SHARE, host_bytes
 from symconfig.graph.model import sequence
 from symconfig.solve.assign import Layout, Open, by_block, opened, problem, slowest_s
-from symconfig.solve.detail import Detail, detail, detailed
+from symconfig.solve.costed import Costed, costed, detailed
 from symconfig.solve.floor import Floors, Waiting, waiting
 from symconfig.solve.kinds import ROUNDING
 from symconfig.solve.moves import moved
@@ -106,7 +106,7 @@ Node = Waiting | Floors | Open | _Laid  # what is left, from the widest to one l
 def refine(weighed: Weighed, effort: Effort = THOROUGH) -> Proof:
     """Put the refined cost in the place of what is known of the best candidates, and close the search over it."""
     for prospect in weighed.forget():
-        weighed.add(_simulated(prospect, detail(prospect)))
+        weighed.add(_simulated(prospect, costed(prospect)))
     proof = _Refinement(weighed, effort).run()
     for front in weighed.ranked()[1 : 1 + effort.families]:
         if front.step_s < KEPT_WITHIN * weighed.best_s:
@@ -379,12 +379,12 @@ class _Queue:
         return min((least_s for _, _, least_s, _ in self._heap), default=np.inf)
 
 
-def _fits_host(prospect: Prospect, parts: Detail) -> bool:
+def _fits_host(prospect: Prospect, parts: Costed) -> bool:
     room = prospect.machine.host_memory_bytes_per_gpu * HOST_SHARE
     return bool(host_bytes(parts.sums, parts.points, parts.setting).max() <= room)
 
 
-def _simulated(prospect: Prospect, parts: Detail) -> Prospect:
+def _simulated(prospect: Prospect, parts: Costed) -> Prospect:
     """Return the candidate with its simulated step, and what its fullest stage takes of the device."""
     step = refined_s(prospect, parts)
     device = device_bytes(max(parts.peaks), prospect.machine, prospect.request.framework)

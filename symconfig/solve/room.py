@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -14,12 +13,11 @@ from symconfig.cost.lattice import Array, pairs
 from symconfig.cost.shapes import Pipeline, Pipelines, StageShape
 from symconfig.cost.stages import Setting, Stages, stages
 from symconfig.cost.step import HOST_SHARE, host_bytes, states
-from symconfig.cost.table import Choice
 from symconfig.graph.model import sequence
 from symconfig.graph.parts import place_of
 from symconfig.plans.columns import Columns
 from symconfig.solve.kinds import ROUNDING, Bools, Kinds
-from symconfig.solve.pieces import WHOLE, Piece, settings
+from symconfig.solve.pieces import Piece, settings
 from symconfig.solve.space import priced
 
 
@@ -68,7 +66,7 @@ def has_room(lean: Kinds, piece: Piece, setting: Setting, fewest: Array, forced:
 
     pinned: [o, n], whether the host may hold what an offload moves there.
     """
-    fits = may_fit(lean, (), fewest, forced, setting.pipelines.pp, piece.budget)[0] & pinned
+    fits = may_fit(lean, fewest, forced, setting.pipelines.pp, piece.budget)[0] & pinned
     return np.asarray(fits.any(axis=0))
 
 
@@ -80,9 +78,7 @@ def can_pin(piece: Piece, even: Stages, where: Columns, setting: Setting) -> Boo
     return np.asarray(host_bytes(still, where, setting)[0] * (1 - ROUNDING) <= room)
 
 
-def may_fit(
-    kinds: Kinds, choices: Sequence[Choice], fewest: Array, forced: Array, pp: Array, limit_bytes: float
-) -> Bools:
+def may_fit(kinds: Kinds, fewest: Array, forced: Array, pp: Array, limit_bytes: float) -> Bools:
     """Tell where a layout may fit: no layout does where this is false, [r, o, n]. fewest, forced: as of
     `held_at_least`. pp: [n], falling.
 
@@ -120,9 +116,7 @@ def may_fit(
         ratios = [(state + f * kept)[layers] / (mean_state + f * mean_kept) for f in (lowest, highest)]
         need = (kinds.counts[layers][:, None, None, None] * np.minimum(*ratios)).sum(axis=0)
     fits: Bools = room >= need * (1 - ROUNDING)
-    # Recomputing the first layers of every chunk frees no more than recomputing all.
-    last_row = fits[choices.index(WHOLE)] if WHOLE in choices else np.zeros_like(fits[0])
-    return np.concatenate((fits, last_row[None]))
+    return fits
 
 
 def _ends(names: tuple[str, ...]) -> tuple[list[int], list[int]]:

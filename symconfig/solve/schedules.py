@@ -12,7 +12,7 @@ from symconfig.schedule.schedule import Schedule
 from symconfig.schedule.schedules import SCHEDULES
 from symconfig.schedule.timeline import Timeline
 from symconfig.schedule.times import Array
-from symconfig.solve.detail import Detail, detail
+from symconfig.solve.costed import Costed, costed
 from symconfig.solve.memory import stage_memory
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.split import splits
@@ -53,7 +53,7 @@ class Compared:
     refused: tuple[Refused, ...] = ()
 
 
-def compare(prospect: Prospect, parts: Detail, slow: Array | float = 1.0) -> Compared:
+def compare(prospect: Prospect, parts: Costed, slow: Array | float = 1.0) -> Compared:
     """Return the candidate under each schedule, on stages that are slower than planned by as much as `slow` of
     `Times`.
     """
@@ -66,7 +66,7 @@ def compare(prospect: Prospect, parts: Detail, slow: Array | float = 1.0) -> Com
     other = (prospect, parts)
     if prospect.beside_another:
         plain = replace(prospect, request=replace(prospect.request, framework=alone(prospect.request.framework)))
-        other = (plain, detail(plain))
+        other = (plain, costed(plain))
     able, refused = [], []
     for schedule in known:
         try:
@@ -79,7 +79,7 @@ def compare(prospect: Prospect, parts: Detail, slow: Array | float = 1.0) -> Com
     return Compared(tuple(sorted(able, key=lambda row: (row.step_s, row.schedule.name))), tuple(refused))
 
 
-def _scheduled(cut: Prospect, parts: Detail, line: Timeline, own: bool, rest_s: float) -> Scheduled:
+def _scheduled(cut: Prospect, parts: Costed, line: Timeline, own: bool, rest_s: float) -> Scheduled:
     """Return a schedule's result. rest_s: of the step, outside of the pipeline."""
     schedule = line.schedule
     peak = max(float(held.max()) for _, held in stage_memory(cut, parts, line))
@@ -100,7 +100,7 @@ def idle(line: Timeline) -> float:
     return max(0.0, 1.0 - float(line.busy_s.mean()) / line.step_s)
 
 
-def suited(prospect: Prospect, parts: Detail, schedule: Schedule) -> tuple[Prospect, Detail]:
+def suited(prospect: Prospect, parts: Costed, schedule: Schedule) -> tuple[Prospect, Costed]:
     """Return the candidate in a shape that the schedule runs: its own, or its stages cut into other chunks.
 
     Raises InputError with what the schedule lacks in each shape that there is.
@@ -112,14 +112,14 @@ def suited(prospect: Prospect, parts: Detail, schedule: Schedule) -> tuple[Prosp
         problem = schedule.problem(prospect.split.pp, vpp, m, group)
         cuts = [] if problem else [prospect] if vpp == prospect.split.vpp else _cuts(prospect, parts, vpp)
         if cuts:
-            able = ((cut, parts if cut is prospect else detail(cut)) for cut in cuts)
+            able = ((cut, parts if cut is prospect else costed(cut)) for cut in cuts)
             return min(able, key=lambda each: timeline(each[0], each[1], schedule).step_s)
         chunks = f"with {vpp} chunk{'s' if vpp > 1 else ''} on each stage"
         problems.append(Problem(f"{chunks}, {problem or 'the model has too few layers'}"))
     raise InputError(problems)
 
 
-def _cuts(prospect: Prospect, parts: Detail, vpp: int) -> list[Prospect]:
+def _cuts(prospect: Prospect, parts: Costed, vpp: int) -> list[Prospect]:
     """Yield the candidate's layers on other chunks, any cut that there is: no framework need be able to say it."""
     seconds = dict(zip(parts.table.kinds, parts.table.seconds[0, :, 0].tolist(), strict=True))
     every = splits(sequence(prospect.request.model), prospect.split.pp, vpp, seconds, _ANY_CUT)

@@ -152,7 +152,7 @@ def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome:
     best = picks[0][0]
 
     def shown(prospect: Prospect, judged: Judged | None) -> Candidate:
-        return replace(candidate.detail(prospect, cluster, job, best=prospect is best), judged=judged)
+        return replace(candidate.described(prospect, cluster, job, best=prospect is best), judged=judged)
 
     chosen = [shown(prospect, judged) for prospect, judged in picks]
     others = OtherPlans()

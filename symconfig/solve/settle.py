@@ -8,7 +8,7 @@ from symconfig.cost.lattice import Array
 from symconfig.cost.pipeline import messages
 from symconfig.graph.model import sequence
 from symconfig.solve.budget import peak_budget
-from symconfig.solve.detail import Detail, detail
+from symconfig.solve.costed import Costed, costed
 from symconfig.solve.kinds import Kinds, kinds_alone
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.question import question
@@ -26,7 +26,7 @@ def stage_gap(prospect: Prospect) -> float | None:
     """
     if prospect.degrees.pp == 1 or prospect.request.pins.layout is not None:
         return None
-    parts = detail(prospect)
+    parts = costed(prospect)
     ours = float(stage_seconds(parts, times(prospect, parts)).max())
     kinds = _kinds(prospect, parts)
     # A block with its own buffers only: what a stage needs is no less, so that the bound holds.
@@ -40,14 +40,14 @@ def stage_gap(prospect: Prospect) -> float | None:
     return gap if gap > CLOSE else 0.0
 
 
-def whole_question(prospect: Prospect, parts: Detail) -> StageProblem:
+def whole_question(prospect: Prospect, parts: Costed) -> StageProblem:
     """Return the question whose answers fit: as if every block had the largest buffers of the model's."""
     kinds = _kinds(prospect, parts)
     shared = float(kinds.buffers.max() + kinds.workspaces.max())
     return _question(prospect, parts, kinds, kinds.transient[..., 0] + shared)
 
 
-def _question(prospect: Prospect, parts: Detail, kinds: Kinds, working: Array) -> StageProblem:
+def _question(prospect: Prospect, parts: Costed, kinds: Kinds, working: Array) -> StageProblem:
     request = prospect.request
     return question(
         kinds,
@@ -62,7 +62,7 @@ def _question(prospect: Prospect, parts: Detail, kinds: Kinds, working: Array) -
     )
 
 
-def _kinds(prospect: Prospect, parts: Detail) -> Kinds:
+def _kinds(prospect: Prospect, parts: Costed) -> Kinds:
     every = sequence(prospect.request.model)
     totals = np.array([every.count(kind) for kind in parts.table.kinds], dtype=np.float64)
     return kinds_alone(parts.table, totals, np.arange(1), parts.points, parts.setting)
@@ -73,5 +73,5 @@ def _buffers(kinds: Kinds) -> Array:
     return (kinds.buffers + kinds.workspaces)[:, 0]
 
 
-def _message_s(parts: Detail) -> float:
+def _message_s(parts: Costed) -> float:
     return float(messages(parts.sums, parts.points, parts.setting).busy_s[0])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, islice, pairwise
 
-from symconfig.graph.operator import Place
+from symconfig.graph.block import Place
 from symconfig.graph.parts import place_of
 from symconfig.plans.pipeline_layout import dealt, expanded, is_uneven, letters, written
 from symconfig.solve.balance import lightest, lightest_ends, lightest_of

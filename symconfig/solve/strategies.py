@@ -9,12 +9,13 @@ from math import prod
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.graph import dims as d
+from symconfig.graph.block import Block
 from symconfig.graph.derive import Flow, weight_layout
 from symconfig.graph.derived import Collective, Phase
 from symconfig.graph.layout import AXES, FLAT, Kind, Layout, moves
 from symconfig.graph.model import blocks, sequence
 from symconfig.graph.monomial import ONE
-from symconfig.graph.operator import Block, Operator, Weight
+from symconfig.graph.operator import Operator, Weight
 from symconfig.solve.prospect import Prospect
 
 STEP = "step"  # phase of what happens once a step, or at the accumulation boundary

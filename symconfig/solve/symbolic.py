@@ -17,7 +17,7 @@ from symconfig.cost.table import Table, block_costs, resolve, table
 from symconfig.cost.tape import Array, Tape, Term
 from symconfig.graph.model import derived
 from symconfig.plans.columns import Columns
-from symconfig.solve.detail import choices_of, detail, detailed
+from symconfig.solve.costed import choices_of, costed, detailed
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import lattice, priced
 from symconfig.solve.timeline import BUBBLE, EXCHANGE, STAGES, refined_time
@@ -199,7 +199,7 @@ def _simulated(prospect: Prospect, time: dict[str, Any], tape: Tape) -> dict[str
     """
     if prospect.degrees.pp == 1:
         return time
-    formula, refined = detail(prospect), refined_time(prospect, detail(prospect))
+    formula, refined = costed(prospect), refined_time(prospect, costed(prospect))
     plain = {name: float(part[0, 0, 0]) for name, part in formula.cost.time.items()}
     names = (*STAGES, BUBBLE)
     alone = sum(plain[name] for name in names)

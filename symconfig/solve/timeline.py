@@ -15,7 +15,7 @@ from symconfig.schedule.schedules import SCHEDULES
 from symconfig.schedule.simulate import simulate
 from symconfig.schedule.timeline import Timeline
 from symconfig.schedule.times import Times
-from symconfig.solve.detail import Detail
+from symconfig.solve.costed import Costed
 from symconfig.solve.prospect import Prospect
 
 STAGES = ("compute", "recompute", "layer communication", "pipeline send/receive")  # of the slowest one
@@ -30,7 +30,7 @@ def own_schedule(prospect: Prospect) -> Schedule:
 
 
 def timeline(
-    prospect: Prospect, parts: Detail, schedule: Schedule | None = None, slow: Array | float = 1.0
+    prospect: Prospect, parts: Costed, schedule: Schedule | None = None, slow: Array | float = 1.0
 ) -> Timeline:
     """Simulate one step; as the target runs it, or by another schedule. slow: as of `Times`.
 
@@ -39,7 +39,7 @@ def timeline(
     return _run(prospect, parts, replace(times(prospect, parts), slow=slow), schedule)
 
 
-def times(prospect: Prospect, parts: Detail) -> Times:
+def times(prospect: Prospect, parts: Costed) -> Times:
     """Return what the simulator needs. What is exchanged with every microbatch is not among it."""
     made = chunk_times(
         parts.table, parts.sums, parts.points, parts.setting, prospect.split.chunks, prospect.block_layers
@@ -47,15 +47,15 @@ def times(prospect: Prospect, parts: Detail) -> Times:
     return without_exchange(made) if parts.setting.sharding.each_microbatch else made
 
 
-def stage_seconds(parts: Detail, made: Times) -> Array:
+def stage_seconds(parts: Costed, made: Times) -> Array:
     """Return one microbatch's passes through each stage, with what runs again and the waits for messages: [pp]."""
     sums = parts.sums
     received = messages(sums, parts.points, parts.setting).received_s[:, 0]
-    repeated: Array = made.recompute.sum(axis=1) - sums.again[:, 0, 0]  # of the first layers of every chunk
+    repeated: Array = made.recompute.sum(axis=1) - sums.rerun[:, 0, 0]  # of the first layers of every chunk
     return sums.seconds[:, 0, 0] + received + repeated
 
 
-def refined_s(prospect: Prospect, parts: Detail) -> float:
+def refined_s(prospect: Prospect, parts: Costed) -> float:
     """Return the seconds of a step: where there is a pipeline, simulated."""
     if not _simulated(prospect, parts):
         return sum(float(part[0, 0, 0]) for part in parts.cost.time.values())
@@ -67,7 +67,7 @@ def refined_s(prospect: Prospect, parts: Detail) -> float:
     return end + sum(float(part[0, 0, 0]) for part in rest.values())
 
 
-def refined_time(prospect: Prospect, parts: Detail) -> dict[str, float]:
+def refined_time(prospect: Prospect, parts: Costed) -> dict[str, float]:
     """Return the seconds of a step by part: the bubble, and what shows of the data-parallel communication, as
     simulated.
     """
@@ -88,17 +88,17 @@ def without_exchange(made: Times) -> Times:
     return replace(made, gather=None, reduce=None)
 
 
-def _run(prospect: Prospect, parts: Detail, made: Times, schedule: Schedule | None) -> Timeline:
+def _run(prospect: Prospect, parts: Costed, made: Times, schedule: Schedule | None) -> Timeline:
     m, group = shape(parts)
     return simulate(schedule or own_schedule(prospect), made, m, group)
 
 
-def shape(parts: Detail) -> tuple[int, int]:
+def shape(parts: Costed) -> tuple[int, int]:
     """Return the microbatches of a step, and how many of them pass a chunk in a row."""
     return int(parts.points.num_microbatches[0]), parts.setting.microbatch_group
 
 
-def _simulated(prospect: Prospect, parts: Detail) -> bool:
+def _simulated(prospect: Prospect, parts: Costed) -> bool:
     """Tell whether there is a pipeline, and of a shape that the schedule runs; measured runs of others have
     other ones.
     """
@@ -106,7 +106,7 @@ def _simulated(prospect: Prospect, parts: Detail) -> bool:
     return setting.pp > 1 and own_schedule(prospect).problem(setting.pp, setting.vpp, *shape(parts)) is None
 
 
-def _end_s(simulated: Timeline, parts: Detail) -> float:
+def _end_s(simulated: Timeline, parts: Costed) -> float:
     """Return when the optimizer starts: all stages are done, and the ends have summed the gradient of a table
     of both.
     """

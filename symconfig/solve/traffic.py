@@ -12,7 +12,7 @@ from symconfig.cost.exchange import exchange
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.graph.operator import ELEMENT_BYTES
 from symconfig.graph.sharding import over_replicas
-from symconfig.solve.detail import Detail
+from symconfig.solve.costed import Costed
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import lattice
 from symconfig.solve.strategies import level
@@ -33,7 +33,7 @@ class Exchange:
     exposed_s: float | None
 
 
-def exchanges(prospect: Prospect, parts: Detail, cluster: ClusterDescriptor) -> tuple[Exchange, ...]:
+def exchanges(prospect: Prospect, parts: Costed, cluster: ClusterDescriptor) -> tuple[Exchange, ...]:
     """Return what a GPU of the slowest stage exchanges in a step, the most bytes first."""
     slowest = int(np.argmax(stage_seconds(parts, times(prospect, parts))))
     summed: dict[tuple[str, tuple[str, ...]], list[float]] = {}
@@ -51,7 +51,7 @@ def exchanges(prospect: Prospect, parts: Detail, cluster: ClusterDescriptor) -> 
 
 
 def _of_layers(
-    prospect: Prospect, parts: Detail, stage: int
+    prospect: Prospect, parts: Costed, stage: int
 ) -> Iterator[tuple[str, tuple[str, ...], float, float, float]]:
     """Yield what blocks exchange in all microbatches of a step, collective by collective."""
     numbers = lattice(prospect.request, prospect.columns())
@@ -67,14 +67,14 @@ def _of_layers(
                 yield one.kind.value, axes, count * size, count * float(full[0]), count * float(exposed[0])
 
 
-def _of_stages(prospect: Prospect, parts: Detail) -> Iterator[tuple[str, tuple[str, ...], float]]:
+def _of_stages(prospect: Prospect, parts: Costed) -> Iterator[tuple[str, tuple[str, ...], float]]:
     """Yield what a stage in the middle sends: an activation and a gradient for each chunk and microbatch."""
     if prospect.degrees.pp > 1:
         boundary = float(np.ravel(parts.table.boundary)[0])
         yield "send/receive", ("pp",), 2 * boundary * prospect.degrees.vpp * float(parts.points.num_microbatches[0])
 
 
-def _of_step(prospect: Prospect, parts: Detail, stage: int) -> Iterator[tuple[str, tuple[str, ...], float]]:
+def _of_step(prospect: Prospect, parts: Costed, stage: int) -> Iterator[tuple[str, tuple[str, ...], float]]:
     """Yield what weights and gradients of a stage exchange among the ranks that hold the same."""
     moved = exchange(parts.sums, parts.points, parts.setting)
     summed: defaultdict[tuple[str, tuple[str, ...]], float] = defaultdict(float)

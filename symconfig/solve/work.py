@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.graph.block import Place
 from symconfig.graph.derived import AttentionWork, Matmul, Phase
 from symconfig.graph.model import sequence
-from symconfig.graph.operator import Place
 from symconfig.graph.recompute import apply
 from symconfig.solve.configuration import Configuration
-from symconfig.solve.detail import detail
+from symconfig.solve.costed import costed
 from symconfig.solve.predict import as_found
 
 
@@ -44,7 +44,7 @@ def _end(place: Place) -> str:
 def work(model: ModelDescriptor, cluster: ClusterDescriptor, configuration: Configuration) -> tuple[Work, ...]:
     """Return the layers' kinds of work, that of both ends of the model and of its encoders, then the collectives."""
     prospect = as_found(model, cluster, configuration)
-    table = detail(prospect).table
+    table = costed(prospect).table
     c = configuration
     times = c.global_batch / (c.degrees.dp * c.micro) / c.degrees.pp
     counts = Counter(sequence(model))

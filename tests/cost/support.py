@@ -14,7 +14,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.model import sequence
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.degrees import Degrees
-from symconfig.solve.detail import Detail, detail
+from symconfig.solve.costed import Costed, costed
 from symconfig.solve.pins import parse
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.run import request
@@ -47,7 +47,7 @@ def cost(
     overlap: dict[str, float] | None = None,
     habits: dict[str, Any] | None = None,
     **fields: Any,
-) -> Detail:
+) -> Costed:
     """Seconds and bytes by part; sequence parallelism with tp, as the search does it for Megatron."""
     cluster = cluster or sample_cluster()
     asked = job(tp * pp * cp * dp, dp * micro * microbatches, seq_length, backend=backend, **fields)
@@ -63,7 +63,7 @@ def cost(
     kinds = sequence(model)
     split = splits(kinds, pp, vpp, dict.fromkeys(kinds, 1.0), Layouts(any_cut=False))[0]
     megatron = backend == "megatron"
-    return detail(
+    return costed(
         Prospect(
             request=wanted,
             machine=machine(cluster, wanted.precision),
@@ -82,11 +82,11 @@ def cost(
     )
 
 
-def seconds(parts: Detail) -> dict[str, float]:
+def seconds(parts: Costed) -> dict[str, float]:
     return {name: float(part.max()) for name, part in parts.cost.time.items()}
 
 
-def stage_bytes(parts: Detail, name: str) -> list[float]:
+def stage_bytes(parts: Costed, name: str) -> list[float]:
     """Of every pipeline stage."""
     part = parts.cost.memory[name]
     return [float(part[min(stage, part.shape[0] - 1)].max()) for stage in range(parts.setting.pp)]

@@ -18,7 +18,7 @@ from symconfig.frameworks.megatron.behaviour import EXPERTS_HIDE, MEGATRON
 from symconfig.frameworks.megatron.behaviour import beside_another as overlapping
 from symconfig.graph.derived import Collective, Phase
 from symconfig.graph.recompute import apply
-from symconfig.solve.detail import Detail
+from symconfig.solve.costed import Costed
 from tests.cost.support import cost, seconds
 from tests.cost.test_experts import layer
 from tests.sample_models import sample_model
@@ -162,7 +162,7 @@ def test_begin_and_end_of_the_pipeline_have_no_neighbour(pp: int, vpp: int, time
         assert float(step) == pytest.approx(combined(pp, vpp, m, group, forward, backward, both))
 
 
-def parts(framework: Framework | None = None, **degrees: int) -> Detail:
+def parts(framework: Framework | None = None, **degrees: int) -> Costed:
     hide = {} if framework is None else {"experts": framework.hide.experts}
     return cost(
         MODEL,

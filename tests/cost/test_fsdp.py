@@ -12,9 +12,9 @@ from symconfig.cost.machine import machine
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.frameworks.fsdp.behaviour import FSDP
 from symconfig.frameworks.kernels import changed
+from symconfig.graph.block import LAYER, OPERATORS
 from symconfig.graph.derived import Phase, Traffic
 from symconfig.graph.model import derived
-from symconfig.graph.operator import LAYER, OPERATORS
 from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme
 from symconfig.solve.predict import Prediction, predict
@@ -72,9 +72,9 @@ def test_recompute_that_stops_early_leaves_the_last_product_out() -> None:
     early = derived(model, FSDP.implementation, Scheme(False))["dense"]
     whole = derived(model, changed(FSDP.implementation, stops_early=False), Scheme(False))["dense"]
     full = frozenset({LAYER})
-    assert apply(whole, full).again - apply(early, full).again == {"down_proj", "mlp_residual"}
+    assert apply(whole, full).rerun - apply(early, full).rerun == {"down_proj", "mlp_residual"}
     assert apply(whole, full).kept == apply(early, full).kept
-    assert not apply(early, frozenset()).again
+    assert not apply(early, frozenset()).rerun
 
 
 def test_an_eager_bias_costs_a_pass_over_the_gradient() -> None:
@@ -94,9 +94,9 @@ def test_recompute_by_operator_saves_attention_and_every_other_product() -> None
     block = derived(load_model("llama3.1-8b"), FSDP.implementation, Scheme(False))["dense"]
     policy = apply(block, frozenset({OPERATORS}))
     products = ("q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "gate_proj", "down_proj")
-    assert [name for name in products if name in policy.again] == ["k_proj", "o_proj", "gate_proj"]
-    assert "flash_attention" not in policy.again
-    assert {"input_norm", "rope_q", "mlp_norm", "activation"} <= policy.again
+    assert [name for name in products if name in policy.rerun] == ["k_proj", "o_proj", "gate_proj"]
+    assert "flash_attention" not in policy.rerun
+    assert {"input_norm", "rope_q", "mlp_norm", "activation"} <= policy.rerun
     kept = {held.tensor for held, keep in zip(block.held, policy.kept, strict=True) if keep}
     assert {"layer_in", "q", "v", "attention_heads", "up"} <= kept
     assert not kept & {"input_norm", "q_rotated", "k", "gate", "mlp_hidden"}

@@ -21,18 +21,18 @@ def test_a_gather_before_a_product_is_cut_up_with_it_and_a_reduction_beside_anot
     """Backward of a row-parallel layer: the output's gradient is gathered for the input's gradient that needs it."""
     layer = next(block for block in cost(MODEL, tp=4, cluster=H100).table.blocks if block.derived.name == "dense")
     backward = [c for c in layer.derived.collectives if c.phase is not Phase.FORWARD and c.axes == ("tp",)]
-    needs = {c.beside: c.kind for c in backward if c.chunked}
+    needs = {c.behind: c.kind for c in backward if c.chunked}
     assert needs == {("o_proj", Phase.INPUT): Kind.ALL_GATHER, ("down_proj", Phase.INPUT): Kind.ALL_GATHER}
-    assert {c.kind for c in backward if c.beside and c.beside[1] is Phase.WEIGHT} == {Kind.REDUCE_SCATTER}
+    assert {c.kind for c in backward if c.behind and c.behind[1] is Phase.WEIGHT} == {Kind.REDUCE_SCATTER}
 
 
 def test_user_buffers_leave_one_piece_of_four() -> None:
     shown = cost(MODEL, tp=4, cluster=H100, seq_length=8192, overlap=USER_BUFFERS)
     layer = next(block for block in shown.table.blocks if block.derived.name == "dense")
     shares = sorted(
-        (float(left[0] / full[0]), c.beside[0])
+        (float(left[0] / full[0]), c.behind[0])
         for c, left, full in zip(layer.derived.collectives, layer.comm_s, layer.full_comm_s, strict=True)
-        if c.axes == ("tp",) and c.beside
+        if c.axes == ("tp",) and c.behind
     )
     assert len(shares) == 10  # four forward; four of gradients and two gathers of what the forward gathered
     assert [share for share, _ in shares[:-2]] == pytest.approx([0.25] * 8)

@@ -16,7 +16,7 @@ from symconfig.cost.stages import Offload
 from symconfig.cost.whole_gradients import whole_gradient_bytes
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.megatron.behaviour import MEGATRON
-from symconfig.graph.operator import LAYER
+from symconfig.graph.block import LAYER
 from symconfig.solve.predict import predict
 from tests.cost.support import cost, seconds, stage_bytes
 from tests.sample_configurations import configuration

@@ -52,6 +52,12 @@ def _pairs(target: str, **said: str) -> dict[str, Any]:
 
 
 SPLIT = RL | {"placement": "split"}
+REWARDED, APART = RL | {"reward_model": {}}, RL | {"reward_model": {"placement": "apart", "model": "llama3.2-1b"}}
+SERVED = RL | {"reward_model": {"placement": "server", "url": "http://rewards:8000"}}
+PPO = {"algorithm": "ppo", "samples": 1}
+HYBRID = PPO | {"critic_gpus": 8, "reward_model": {"placement": "apart", "model": "llama3.2-1b"}}
+FEW = REWARDED | {"prompts": 64, "algorithm": "dapo"}  # TRL reads all responses of a rank at once
+RANKS = RL | {"rollout": {"tp": 1, "dp": 8}}
 ALONE, GSPO = RL | {"algorithm": "dapo"}, RL | {"algorithm": "gspo"}
 SPREAD = (
     # Megatron-LM: dense models, with tensor, sequence, context and pipeline parallelism.
@@ -147,4 +153,20 @@ SPREAD = (
     Spread("qwen3-8b-gspo-nemo-fsdp", "qwen3-8b", "h100", 8, None, {"rl": GSPO, "target": "nemo-rl-dtensor"}),
     Spread("qwen3-30b-a3b-gspo-nemo", "qwen3-30b-a3b", "h100", 32, None, {"rl": GSPO, "target": "nemo-rl"}),
     Spread("qwen3-30b-a3b-dapo-swift", "qwen3-30b-a3b", "h100", 32, None, {"rl": ALONE, "target": "ms-swift-rlhf"}),
+    # Rewards by a network: beside the actor, on GPUs of its own, and elsewhere. Engines with several ranks of data.
+    Spread("qwen3-8b-rewards-verl", "qwen3-8b", "h100", 8, None, {"rl": REWARDED, "target": "verl"}),
+    Spread("qwen3-8b-rewards-apart-verl", "qwen3-8b", "h100", 16, None, {"rl": APART, "target": "verl-fsdp"}),
+    Spread("qwen3-8b-rewards-openrlhf", "qwen3-8b", "h100", 8, None, {"rl": REWARDED, "target": "openrlhf"}),
+    Spread(
+        "qwen3-8b-rewards-apart-openrlhf", "qwen3-8b", "h100", 24, None, {"rl": SPLIT | APART, "target": "openrlhf"}
+    ),
+    Spread("qwen3-8b-ppo-openrlhf", "qwen3-8b", "h100", 16, None, {"rl": RL | PPO, "target": "openrlhf"}),
+    Spread("qwen3-8b-ppo-apart-openrlhf", "qwen3-8b", "h100", 32, None, {"rl": SPLIT | HYBRID, "target": "openrlhf"}),
+    Spread("qwen2.5-7b-rewards-trl", "qwen2.5-7b", "h100", 16, None, {"rl": ALONE | FEW, "target": "trl"}),
+    Spread("qwen3-8b-rewards-nemo", "qwen3-8b", "h100", 16, None, {"rl": APART, "target": "nemo-rl"}),
+    Spread("qwen3-8b-served-slime", "qwen3-8b", "h100", 8, None, {"rl": SERVED, "target": "slime"}),
+    Spread("qwen3-8b-served-openrlhf", "qwen3-8b", "h100", 8, None, {"rl": SERVED, "target": "openrlhf"}),
+    Spread("qwen3-30b-a3b-ranks-verl", "qwen3-30b-a3b", "h100", 32, None, {"rl": RANKS, "target": "verl"}),
+    Spread("qwen3-30b-a3b-ranks-slime", "qwen3-30b-a3b", "h100", 32, None, {"rl": RANKS, "target": "slime"}),
+    Spread("qwen3-30b-a3b-ranks-nemo", "qwen3-30b-a3b", "h100", 32, None, {"rl": RANKS, "target": "nemo-rl"}),
 )

@@ -95,6 +95,15 @@ def _learning(plan: Plan) -> dict[str, Any]:
         "rollout_tp": step.rollout_tp,
         "memory_share": step.memory_share,
         "away": list(step.away),
+        "rollout_dp": step.rollout_dp,
+        "replica_gpus": step.replica_gpus,
+        "sleep_level": step.sleep_level,
+        "critic_gpus": rl.critic_gpus,
+        "has_critic": rl.has_critic,
+        "reward_gpus": step.reward.gpus if step.reward else None,  # 0: those that train
+        "reward_tp": step.reward.tp if step.reward else None,
+        "reward_share": step.reward.memory_share if step.reward else None,
+        "reward_url": rl.reward_model.url if rl.reward_model else None,
     }
 
 

@@ -114,7 +114,7 @@ def test_ranks_that_share_key_value_heads_gather_what_they_project(tp: int) -> N
     for phase, kind in ((FORWARD, "all-gather"), (BACKWARD, "reduce-scatter")):
         added = tally(chosen(shared, "tp", phase), values) - tally(chosen(apart, "tp", phase), values)
         assert added == Counter({(kind, tokens * (64 + 2 * 4) * 128): 1})
-        assert [c.beside for c in chosen(shared, "tp", phase, "qkv")] == [None]  # the attention waits for it
+        assert [c.behind for c in chosen(shared, "tp", phase, "qkv")] == [None]  # the attention waits for it
     size = {held.tensor: held.elements.value(values) / tokens for held in shared.held}
     assert (size["q_rotated"], size["k_rotated"], size["v"]) == (64 * 128 / tp, 128, 128)
     weights = {weight.name: weight.elements.value(values) for weight in shared.weights}
@@ -163,9 +163,9 @@ def test_only_products_and_attention_can_run_beside_their_collectives(name: str,
     for kind, plain in blocks(sample_model(name)).items():
         light = {op.name for op in plain.operators if op.work is Work.MEMORY}
         for c in block(sample_model(name), kind, scheme).collectives:
-            assert c.beside is None or c.beside[0] not in light, (kind, c)
+            assert c.behind is None or c.behind[0] not in light, (kind, c)
             if c.phase is FORWARD:
-                assert (c.beside is None) is (c.owner in light), (kind, c)
+                assert (c.behind is None) is (c.owner in light), (kind, c)
 
 
 def test_an_adapter_of_the_joint_projection_is_added_before_heads_are_gathered() -> None:

@@ -124,7 +124,7 @@ def test_a_choice_by_groups_with_a_bias_keeps_no_more_than_its_scores() -> None:
 def test_experts_that_run_one_by_one_recompute_no_activation_alone() -> None:
     derived = own(sample_model("mixtral-8x7b"), "moe")
     assert kept(derived, "moe_act") == kept(derived)
-    assert not apply(derived, frozenset({"moe_act"})).again
+    assert not apply(derived, frozenset({"moe_act"})).rerun
 
 
 def test_a_latent_norm_keeps_the_whole_down_projection() -> None:

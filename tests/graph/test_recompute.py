@@ -12,8 +12,8 @@ from tests.sample_models import sample_model
 DENSE, MOE, LATENT = sample_model("llama2-13b"), sample_model("mixtral-8x7b"), sample_model("deepseek-v3")
 
 
-def again(derived: DerivedBlock, *modules: str) -> set[str]:
-    return set(apply(derived, frozenset(modules)).again)
+def rerun(derived: DerivedBlock, *modules: str) -> set[str]:
+    return set(apply(derived, frozenset(modules)).rerun)
 
 
 def lost(derived: DerivedBlock, *modules: str) -> set[str]:
@@ -24,7 +24,7 @@ def lost(derived: DerivedBlock, *modules: str) -> set[str]:
 def test_nothing_is_run_again_without_modules_and_only_what_a_backward_needs_is_kept() -> None:
     derived = block(DENSE, "dense", SEQUENCE)
     policy = apply(derived, frozenset())
-    assert policy.again == frozenset()
+    assert policy.rerun == frozenset()
     assert policy.units == ()
     assert kept(derived) == {held.tensor for held in derived.held if held.needed_by}
     assert not {"attention_out", "mlp_out", "mlp_residual", "q", "k"} & kept(derived)  # sums and rotations need nothing
@@ -33,7 +33,7 @@ def test_nothing_is_run_again_without_modules_and_only_what_a_backward_needs_is_
 def test_core_attention_keeps_its_inputs_and_the_output_that_the_projection_needs() -> None:
     flash = block(DENSE, "dense", SEQUENCE)
     assert lost(flash, "core_attn") == {"softmax_statistics"}
-    assert again(flash, "core_attn") == {"flash_attention"}
+    assert rerun(flash, "core_attn") == {"flash_attention"}
     unfused = block(sample_model("gpt3-175b"), "dense", SEQUENCE, attention="fused_softmax")
     assert lost(unfused, "core_attn") == {"attention_weights", "attention_dropped", "attention_mask"}
     assert {"q", "k", "v", "attention_heads"} <= kept(unfused, "core_attn")
@@ -43,7 +43,7 @@ def test_layer_norms_of_their_own_discard_their_outputs() -> None:
     derived = block(DENSE, "dense", SEQUENCE, norms_in_linears=False)
     norms = {"input_norm", "mlp_norm"}
     assert lost(derived, "layernorm") == norms | {f"{name}.statistics" for name in norms}
-    assert again(derived, "layernorm") == norms
+    assert rerun(derived, "layernorm") == norms
     assert {"layer_in", "attention_residual"} <= kept(derived, "layernorm")
 
 
@@ -59,18 +59,18 @@ def test_norms_that_linear_layers_take_in_cannot_be_recomputed_alone() -> None:
         (LATENT, "moe", norms),
     ):
         derived = block(model, kind, SEQUENCE)
-        assert again(derived, "layernorm") == own
+        assert rerun(derived, "layernorm") == own
         assert lost(derived, "layernorm") & norms == own
 
 
 def test_mlp_keeps_its_input_only() -> None:
     derived = block(DENSE, "dense", SEQUENCE)
     assert lost(derived, "mlp") == {"gate", "up", "mlp_hidden", "mlp_norm", "mlp_norm.statistics"}
-    assert again(derived, "mlp") == {"mlp_norm", "gate_up_proj", "activation", "down_proj"}
+    assert rerun(derived, "mlp") == {"mlp_norm", "gate_up_proj", "activation", "down_proj"}
     assert "attention_residual" in kept(derived, "mlp")
     apart = block(DENSE, "dense", SEQUENCE, norms_in_linears=False)
     assert lost(apart, "mlp") == {"gate", "up", "mlp_hidden"}
-    assert again(apart, "mlp") == {"gate_up_proj", "activation", "down_proj"}
+    assert rerun(apart, "mlp") == {"gate_up_proj", "activation", "down_proj"}
     assert "mlp_norm" in kept(apart, "mlp")
 
 
@@ -82,7 +82,7 @@ def test_norms_and_mlp_together_keep_neither_the_norms_output() -> None:
 def test_expert_activation_is_thrown_away_and_made_again() -> None:
     derived = block(MOE, "moe", SEQUENCE)
     assert lost(derived, "moe_act") == {"expert_mlp_hidden"}
-    assert again(derived, "moe_act") == {"expert_activation"}
+    assert rerun(derived, "moe_act") == {"expert_activation"}
 
 
 def test_the_whole_mixture_sends_its_tokens_again() -> None:
@@ -92,7 +92,7 @@ def test_the_whole_mixture_sends_its_tokens_again() -> None:
     assert lost(late, "moe") - lost(derived, "moe") == {"expert_mlp_out"}
     assert kept(derived, "moe") == {name for name in kept(derived) if name not in lost(derived, "moe")}
     owners = {c.owner for c in derived.collectives if "ep" in c.axes and str(c.phase) == "forward"}
-    assert owners <= again(derived, "moe")
+    assert owners <= rerun(derived, "moe")
 
 
 def test_the_shared_expert_alone() -> None:
@@ -106,18 +106,18 @@ def test_latent_up_projection_keeps_the_low_rank_tensors() -> None:
     apart = block(LATENT, "dense", SEQUENCE, norms_in_linears=False)
     assert {"q", "k", "v"} <= lost(apart, "mla_up_proj")
     assert {"q_low_norm", "kv_low_norm"} <= kept(apart, "mla_up_proj")
-    assert again(apart, "mla_up_proj") == {"q_up_proj", "kv_up_proj", "rope_q", "rope_k"}
+    assert rerun(apart, "mla_up_proj") == {"q_up_proj", "kv_up_proj", "rope_q", "rope_k"}
     within = block(LATENT, "dense", SEQUENCE)
     assert {"q", "k", "v", "q_low_norm", "kv_low_norm"} <= lost(within, "mla_up_proj")
     assert {"q_low", "kv_low"} <= kept(within, "mla_up_proj")
-    assert again(within, "mla_up_proj") == again(apart, "mla_up_proj") | {"q_low_norm", "kv_low_norm"}
+    assert rerun(within, "mla_up_proj") == rerun(apart, "mla_up_proj") | {"q_low_norm", "kv_low_norm"}
 
 
 @pytest.mark.parametrize(("model", "kind"), [(DENSE, "dense"), (MOE, "moe"), (LATENT, "moe"), (LATENT, "dense")])
 def test_full_recompute_keeps_the_layers_input_and_runs_everything_again(model: object, kind: str) -> None:
     derived = block(model, kind, SEQUENCE)  # type: ignore[arg-type]
     assert kept(derived, "layer") == {"layer_in"}
-    assert again(derived, "layer") == {name for name, _ in derived.modules}
+    assert rerun(derived, "layer") == {name for name, _ in derived.modules}
     (unit,) = apply(derived, frozenset({"layer"})).units
     assert {derived.held[index].tensor for index in unit} == kept(derived) - {"layer_in"}
 
@@ -131,7 +131,7 @@ def test_a_module_keeps_no_more_and_brings_back_what_it_does_not_keep(modules: s
         assert held_bytes(derived, policy, values) <= held_bytes(derived, plain, values)
         back = {derived.held[index].tensor for unit in policy.units for index in unit}
         assert back == {t for t in kept(derived) if t in lost(derived, modules)}
-        assert set(policy.again) == {op for op, names in derived.modules if modules in names}
+        assert set(policy.rerun) == {op for op, names in derived.modules if modules in names}
 
 
 def test_offloaded_tensors_stay_kept_but_wait_elsewhere() -> None:

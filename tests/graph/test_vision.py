@@ -12,12 +12,12 @@ from symconfig.cost.flops import block_flops
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.vision import KINDS, Vision
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
+from symconfig.graph.block import Place
 from symconfig.graph.derive import derive
 from symconfig.graph.derived import DerivedBlock, Phase
 from symconfig.graph.implementation import Implementation, Towers
 from symconfig.graph.layout import Kind
 from symconfig.graph.model import blocks, derived, sequence
-from symconfig.graph.operator import Place
 from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme
 from tests.graph.saved import keeping
@@ -103,7 +103,7 @@ def test_a_frozen_tower_runs_forward_only_and_keeps_nothing() -> None:
     for block in of_tower(model, DEEPSPEED.implementation).values():
         assert {work.phase for work in block.work} == {Phase.FORWARD}
         assert kept(block) == set() == kept(block, "layer")
-        assert not apply(block, frozenset({"layer"})).again
+        assert not apply(block, frozenset({"layer"})).rerun
         assert all(weight.frozen for weight in block.weights)
     merge = derived(model, DEEPSPEED.implementation, SEQUENCE)["embedding"]
     assert not chosen(merge, "tp", Phase.INPUT, "image_features")

@@ -8,7 +8,7 @@ import pytest
 
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.graph.operator import LAYER
+from symconfig.graph.block import LAYER
 from symconfig.measured.cases import case
 from symconfig.measured.flops import Counting, flops_per_token, tokens_per_s_per_gpu
 from tests.measured.support import published

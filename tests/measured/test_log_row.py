@@ -11,7 +11,7 @@ from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.measurements import MeasuredBatch, MeasuredOptions
 from symconfig.errors import InputError
 from symconfig.frameworks.megatron.behaviour import MEGATRON
-from symconfig.graph.operator import LAYER
+from symconfig.graph.block import LAYER
 from symconfig.measured.judge import judge
 from symconfig.measured.log_row import as_row, source_of
 from symconfig.measured.training_log import read_log

@@ -21,7 +21,7 @@ from symconfig.graph.derived import Phase
 from symconfig.graph.model import blocks, sequence
 from symconfig.plans.degrees import Degrees
 from symconfig.solve.configuration import Configuration
-from symconfig.solve.detail import Detail, detail, sizes
+from symconfig.solve.costed import Costed, costed, sizes
 from symconfig.solve.predict import as_found
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import constants
@@ -116,7 +116,7 @@ class Judged:
     """The judged program's answer for one run."""
 
     found: Prospect
-    parts: Detail
+    parts: Costed
     device: float
 
     def time(self) -> dict[str, float]:
@@ -158,7 +158,7 @@ class Judged:
 @cache
 def judged(model: Model, run: Run) -> Judged:
     found = _found(model, run)
-    parts = detail(found)
+    parts = costed(found)
     return Judged(found, parts, device_bytes(max(parts.peaks), found.machine, found.request.framework))
 
 

@@ -183,6 +183,7 @@ CASES: dict[str, Case] = {
     "qk_norm_of": (DENSE, {"qk_norm": True, "qk_norm_of": "all_heads"}, "qk_norm_of"),
     "v_norm": (DENSE, {"v_norm": True}, "v_norm"),
     "first_input_norm": (DENSE, {"first_input_norm": False}, "first_input_norm"),
+    "num_labels": (DENSE, {"num_labels": 1}, "num_labels"),
     "head_projection": (DENSE, {"head_projection": True}, "head_projection"),
     "norm_gate_rank": (DENSE, {"norm_gate_rank": 16}, "norm_gate_rank"),
     "latent.rope_key_norm": (LATENT, {"latent": {"rope_key_norm": True}}, "latent.rope_key_norm"),

@@ -35,6 +35,7 @@ ELSEWHERE = {
     "Segment": plan_history.Segment,
     "Want": preflight.Want,
     "PlannedRl": plan_rl.PlannedRl,
+    "PlannedReward": plan_rl.PlannedReward,
     "PlannedStep": plan_rl.PlannedStep,
     "PlannedPhase": plan_rl.PlannedPhase,
 }

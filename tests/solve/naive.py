@@ -2,7 +2,7 @@
 
 Seconds and bytes come from tests/oracle, which imports nothing of what is judged, wherever it describes the candidate
 (Transformer Engine's layers in equal stages with nothing in host memory). Those of other models and stages come from
-solve.detail, so that of them only the search is judged.
+solve.costed, so that of them only the search is judged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from symconfig.graph.model import derived, sequence
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Candidate
-from symconfig.solve import detail as details
+from symconfig.solve import costed as details
 from symconfig.solve.limits import Limits, limits, offloaded, policies
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.pins import parse
@@ -175,7 +175,7 @@ def _llama() -> ModelDescriptor:
 def price(found: Prospect) -> tuple[float, float]:
     """Seconds of a step, and bytes at the peak of the fullest stage."""
     if not described(found):
-        cost = details.detail(found).cost
+        cost = details.costed(found).cost
         return float(cost.step_s.max()), float(cost.peak_bytes.max())
     plan = by_hand.plan(_model_by_hand(found.request.model), _run_by_hand(found))
     return sum(time(plan).values()), max(sum(parts.values()) for parts in by_hand.memory(plan))

@@ -10,7 +10,7 @@ import pytest
 from symconfig.cost.machine import constants, without_network
 from symconfig.solve.alone import alone
 from symconfig.solve.configuration import Configuration
-from symconfig.solve.detail import detail
+from symconfig.solve.costed import costed
 from symconfig.solve.predict import Timer, as_found
 from tests.sample_configurations import configuration
 from tests.sample_models import sample_cluster, sample_model
@@ -22,7 +22,7 @@ def asked(**degrees: int) -> Configuration:
 
 def test_one_gpu_does_all_of_its_step_by_itself() -> None:
     found = as_found(sample_model("llama2-13b"), sample_cluster("a100-80gb"), asked())
-    whole = detail(found).cost
+    whole = costed(found).cost
     mine = alone(found, 0)
     overhead = float(np.ravel(whole.time["overhead"])[0])
     assert float(mine.step_s[0]) + overhead == pytest.approx(float(np.ravel(whole.step_s)[0]), rel=1e-12)
@@ -31,13 +31,13 @@ def test_one_gpu_does_all_of_its_step_by_itself() -> None:
 
 def test_no_stage_works_longer_than_the_step_takes() -> None:
     found = as_found(sample_model("llama2-13b"), sample_cluster("a100-80gb"), asked(tp=2, pp=4, dp=2))
-    step = float(np.ravel(detail(found).cost.step_s)[0])
+    step = float(np.ravel(costed(found).cost.step_s)[0])
     assert max(float(alone(found, stage).step_s[0]) for stage in range(4)) < step
 
 
 def test_without_a_network_no_collective_takes_time() -> None:
     found = as_found(sample_model("mixtral-8x7b"), sample_cluster("a100-80gb"), asked(tp=2, dp=8, ep=8))
-    time = detail(replace(found, machine=without_network(found.machine))).cost.time
+    time = costed(replace(found, machine=without_network(found.machine))).cost.time
     assert float(np.ravel(time["layer communication"])[0]) == pytest.approx(0.0, abs=1e-12)
     assert float(np.ravel(time["data-parallel communication"])[0]) == pytest.approx(0.0, abs=1e-12)
 

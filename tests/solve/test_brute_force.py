@@ -12,7 +12,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError
 from symconfig.solve import pieces as weighing
-from symconfig.solve.detail import detail
+from symconfig.solve.costed import costed
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.run import weigh_all
 from symconfig.solve.search import resolved, search
@@ -128,7 +128,7 @@ def test_the_plan_is_no_slower_than_any_candidate_simulated(name: str) -> None:
     model, gib, asked = CASES[name]
     plan = search(model, tight(model, gib), asked)
     assert plan.search.gap == 0.0
-    simulated = min(refined_s(found, detail(found)) for _, found in nested_loops(name).best.values())
+    simulated = min(refined_s(found, costed(found)) for _, found in nested_loops(name).best.values())
     assert plan.fastest.predicted.step_s <= simulated * (1 + 1e-9)
 
 
@@ -158,7 +158,7 @@ def test_stages_of_the_same_layers_in_another_order_recompute_other_first_layers
         best = weigh_all(model, cluster, resolved(model, cluster, asked), 9, exhaustive=True).best
         assert any(found.block_layers for found in best)
         for found in best:
-            assert float(detail(found).cost.step_s.max()) == pytest.approx(found.step_s, rel=1e-9)
+            assert float(costed(found).cost.step_s.max()) == pytest.approx(found.step_s, rel=1e-9)
 
 
 def test_best_comes_first_and_alternatives_have_other_degrees() -> None:

@@ -10,7 +10,7 @@ import pytest
 from symconfig.cost.stages import Offload
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.plans.degrees import Degrees
-from symconfig.solve.candidate import detail
+from symconfig.solve.candidate import described
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.predict import as_found
 from tests.sample_models import sample_cluster
@@ -49,14 +49,14 @@ CHANGES: dict[str, dict[str, Any]] = {
 def test_there_and_back(changes: dict[str, Any]) -> None:
     asked, cluster = changed(**changes), sample_cluster()
     found = as_found(tiny(), cluster, asked)
-    assert Configuration.of(detail(found, cluster, found.request.job), MEGATRON) == asked
+    assert Configuration.of(described(found, cluster, found.request.job), MEGATRON) == asked
 
 
 @pytest.mark.parametrize(("pp", "vpp", "schedule"), [(1, 1, "none"), (2, 1, "1f1b"), (2, 2, "interleaved")])
 def test_the_schedule_is_named(pp: int, vpp: int, schedule: str) -> None:
     cluster = sample_cluster()
     found = as_found(tiny(), cluster, changed(pp=pp, vpp=vpp))
-    options = detail(found, cluster, found.request.job).options
+    options = described(found, cluster, found.request.job).options
     assert options.schedule == schedule
     assert options.overlap.pp_p2p is (vpp > 1)
 
@@ -73,7 +73,7 @@ def test_every_zero_stage_is_in_the_space() -> None:
 def test_rates_are_those_of_all_gpus(changes: dict[str, Any]) -> None:
     asked, cluster = changed(**changes), sample_cluster()
     found = as_found(tiny(), cluster, asked)
-    shown = detail(found, cluster, found.request.job).predicted
+    shown = described(found, cluster, found.request.job).predicted
     tokens = asked.global_batch * asked.seq_length
     assert shown.tokens_per_s_per_gpu * shown.step_s * asked.degrees.world_size == pytest.approx(tokens)
     assert shown.mfu == pytest.approx(shown.model_tflops_per_gpu * 1e12 / 312e12)

@@ -15,7 +15,7 @@ from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.frameworks.tables import constraints
 from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.solve.candidate import detail
+from symconfig.solve.candidate import described
 from symconfig.solve.pins import parse
 from symconfig.solve.restore import restore
 from symconfig.solve.run import facts_of, requests, weigh_all
@@ -83,7 +83,7 @@ def test_plans_have_nothing_that_the_release_refuses_and_are_restored(
         assert not [c.name for c in constraints("megatron", plan.best.target.version) if c.mask(fixed, point, ()).any()]
         found = restore(plan, one)
         assert found.extras == Extras.planned(one)
-        again = detail(found, where, plan.job)
+        again = described(found, where, plan.job)
         assert again.options == one.options
         assert again.predicted.time == pytest.approx(one.predicted.time)
         assert again.predicted.memory == pytest.approx(one.predicted.memory)

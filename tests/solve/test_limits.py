@@ -8,7 +8,7 @@ import pytest
 
 from symconfig.frameworks.constraint import Verdict
 from symconfig.frameworks.extras import NOTHING_ON
-from symconfig.graph.operator import LAYER
+from symconfig.graph.block import LAYER
 from symconfig.plans.columns import Columns
 from symconfig.solve.limits import policies
 from tests.sample_models import sample_model

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from symconfig.plans.plan import Plan, Recompute
-from symconfig.solve.detail import detail
+from symconfig.solve.costed import costed
 from symconfig.solve.memory import stage_memory
 from symconfig.solve.predict import as_found
 from symconfig.solve.restore import restore
@@ -31,7 +31,7 @@ def plan(name: str) -> Plan:
 @pytest.mark.parametrize("name", PLANS)
 def test_the_peak_of_every_stage_is_that_of_the_cost_model(name: str) -> None:
     found = restore(plan(name), plan(name).best)
-    parts = detail(found)
+    parts = costed(found)
     memory = stage_memory(found, parts, timeline(found, parts))
     # What the embedding keeps is held as long as its own chunk, which the cost model takes for the stage's average.
     assert [bytes_.max() for _, bytes_ in memory] == pytest.approx(list(parts.peaks), rel=1e-5)
@@ -44,7 +44,7 @@ def test_the_peak_of_uneven_chunks_is_that_of_the_cost_model(layout: str, vocab_
     model = tiny(num_hidden_layers=18, vocab_size=vocab_size)
     asked = configuration(pp=2, micro=1, global_batch=16, seq_length=4096, vpp=4, layout=layout, block_layers=first)
     found = as_found(model, sample_cluster(), asked)
-    parts = detail(found)
+    parts = costed(found)
     memory = stage_memory(found, parts, timeline(found, parts))
     peaks = [float(bytes_.max()) for _, bytes_ in memory]
     assert all(simulated < peak * (1 + 5e-3) for simulated, peak in zip(peaks, parts.peaks, strict=True))  # see above
@@ -62,7 +62,7 @@ def test_layers_recomputed_at_the_head_of_each_chunk_keep_their_input_only() -> 
     ):
         made = sample_plan("llama2-13b", "a100-80gb", **degrees, recompute=recompute)
         found = restore(made, made.best)
-        parts = detail(found)
+        parts = costed(found)
         levels = np.unique(stage_memory(found, parts, timeline(found, parts))[1][1])
         kept.append(levels[-1] - levels[-2])  # one microbatch in one chunk
     whole, some, inputs = kept
@@ -72,7 +72,7 @@ def test_layers_recomputed_at_the_head_of_each_chunk_keep_their_input_only() -> 
 @pytest.mark.parametrize("name", PLANS)
 def test_at_each_moment_it_is_that_of_the_microbatches_held(name: str) -> None:
     found = restore(plan(name), plan(name).best)
-    parts = detail(found)
+    parts = costed(found)
     line = timeline(found, parts)
     for stage, (seconds, bytes_) in enumerate(stage_memory(found, parts, line)):
         assert seconds[0] == 0.0

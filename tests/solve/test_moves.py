@@ -6,7 +6,7 @@ import numpy as np
 
 from symconfig.descriptor.load import load_cluster
 from symconfig.graph.model import sequence
-from symconfig.solve.detail import detail
+from symconfig.solve.costed import costed
 from symconfig.solve.floor import waiting
 from symconfig.solve.moves import moved, moves
 from symconfig.solve.run import run, weigh_all
@@ -49,7 +49,7 @@ def test_what_is_near_the_best_layout_is_tried() -> None:
     model, cluster = sample_model("llama2-13b"), load_cluster("a100-80gb")
     pins = {"pp": "8", "tp": "1", "vpp": "3", "mbs": "1", "recompute": "none", "activation_offload": "0"}
     asked = resolved(model, cluster, job(16, 32, 4096, pins=pins))
-    formula = min(refined_s(found, detail(found)) for found in weigh_all(model, cluster, asked, 5).best)
+    formula = min(refined_s(found, costed(found)) for found in weigh_all(model, cluster, asked, 5).best)
     outcome = run(model, cluster, asked, 1, None, 0.0)
     best = outcome.weighed.ranked()[0]
     assert best.step_s < 0.98 * formula

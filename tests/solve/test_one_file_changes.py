@@ -145,10 +145,10 @@ def test_costs_of_a_building_block_follow_from_its_operators() -> None:
     saved = {"conv_gate", "conv_inner", "conv_value", "conv_gated"}
     assert inside | saved <= kept(block, plain)
     assert kept(block, core) & (inside | saved) == saved
-    assert core.again == {"conv_multiply", "own_conv", "conv_gating"}
+    assert core.rerun == {"conv_multiply", "own_conv", "conv_gating"}
 
     priced = evaluate(block, Lattice(values, 1), machine(sample_cluster(), "bf16"), MEGATRON)
-    assert {work.op for work in products} | core.again <= {op for op, _ in priced.work_s}
+    assert {work.op for work in products} | core.rerun <= {op for op, _ in priced.work_s}
     assert all(float(seconds.sum()) > 0 for seconds in priced.work_s.values())
     before, after = (float(priced.passes([policy], 1.0, MEGATRON)[KEPT].sum()) for policy in (plain, core))
     assert before - after == 2 * 2 * tokens * HIDDEN / 2  # two tensors in 16 bits, split over tp

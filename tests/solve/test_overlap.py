@@ -19,7 +19,7 @@ from symconfig.schedule.interleaved import PAIRED_INTERLEAVED
 from symconfig.schedule.schedules import SCHEDULES
 from symconfig.schedule.simulate import simulate
 from symconfig.solve import candidate
-from symconfig.solve.detail import detail
+from symconfig.solve.costed import costed
 from symconfig.solve.explain import explain
 from symconfig.solve.memory import stage_memory
 from symconfig.solve.prospect import Prospect
@@ -83,7 +83,7 @@ def test_the_plan_gives_its_candidate_again() -> None:
     again = parse_plan(json.dumps(plan.to_dict()))
     found = restore(again, again.best)
     assert found.beside_another
-    assert candidate.detail(found, again.cluster, again.job, best=True) == replace(plan.best, judged=None)
+    assert candidate.described(found, again.cluster, again.job, best=True) == replace(plan.best, judged=None)
 
 
 @pytest.mark.parametrize(("version", "stages"), [("core_v0.17.1", 2), ("core_v0.18.2", 1)])
@@ -117,7 +117,7 @@ def test_the_simulated_step_is_the_formulas(vpp: int) -> None:
     """Of equal chunks; and of the plan's own what every stage holds."""
     pins = {"tp": "1", "cp": "1", "pp": "4", "ep": "8", "mbs": "2", "vpp": str(vpp), "zero": "1", "moe_overlap": "on"}
     found = restored(search(sample_model("qwen3-30b-a3b"), H100, job(64, 512, 4096, pins=pins)))
-    parts = detail(found)
+    parts = costed(found)
     assert own_schedule(found) is PAIRED_INTERLEAVED
     held = [float(peak.max()) for _, peak in stage_memory(found, parts, timeline(found, parts))]
     assert held[:-1] == pytest.approx(parts.peaks[:-1], rel=1e-4)  # the last stage is judged at its loss
@@ -135,7 +135,7 @@ def test_the_simulated_step_is_the_formulas(vpp: int) -> None:
 
 def test_explain_says_what_it_hides_and_what_shows() -> None:
     plan = planned(cluster=slow(), pins={"moe_overlap": "on", "mbs": "1"})
-    parts, told = detail(restored(plan)), explain(plan)
+    parts, told = costed(restored(plan)), explain(plan)
     formula = next(line for line in told.formulas if line.name == "alone_s")
     assert dict(formula.numbers)["hidden_s"] == pytest.approx(float(parts.sums.hidden.max()))
     assert formula.value > 0
@@ -149,8 +149,8 @@ def test_explain_says_what_it_hides_and_what_shows() -> None:
 def test_under_other_schedules_it_has_what_they_hide() -> None:
     pins = {"tp": "1", "cp": "1", "pp": "4", "ep": "8", "mbs": "2", "vpp": "2", "zero": "1", "moe_overlap": "on"}
     found = restored(search(sample_model("qwen3-30b-a3b"), H100, job(64, 512, 4096, pins=pins)))
-    rows = {row.schedule: row.step_s for row in compare(found, detail(found)).able}
+    rows = {row.schedule: row.step_s for row in compare(found, costed(found)).able}
     plain = replace(found, request=replace(found.request, framework=MEGATRON))
-    assert rows[PAIRED_INTERLEAVED] == pytest.approx(refined_s(found, detail(found)))
-    assert rows[SCHEDULES["interleaved"]] == pytest.approx(refined_s(plain, detail(plain)), rel=0.01)
+    assert rows[PAIRED_INTERLEAVED] == pytest.approx(refined_s(found, costed(found)))
+    assert rows[SCHEDULES["interleaved"]] == pytest.approx(refined_s(plain, costed(plain)), rel=0.01)
     assert rows[PAIRED_INTERLEAVED] < rows[SCHEDULES["interleaved"]]

@@ -10,7 +10,7 @@ from symconfig.errors import InputError
 from symconfig.plans import shape as plan_shape
 from symconfig.plans.file import parse_plan
 from symconfig.plans.pipeline_layout import compact, expanded, letters
-from symconfig.solve.detail import detail
+from symconfig.solve.costed import costed
 from symconfig.solve.restore import restore
 from symconfig.solve.search import search
 from symconfig.solve.split import plainest
@@ -60,7 +60,7 @@ def test_a_plan_read_back_has_the_same_stages(layout: str) -> None:
     assert list(plan_shape.problems(again, "plan.json")) == []
     found = restore(again, again.best)
     assert found.split == plainest(again.best.parallel.pp, found.split.chunks, found.request.limits.layouts)
-    assert detail(found).peaks == pytest.approx([stage.peak_bytes for stage in plan.best.stages])
+    assert costed(found).peaks == pytest.approx([stage.peak_bytes for stage in plan.best.stages])
 
 
 @pytest.mark.parametrize(

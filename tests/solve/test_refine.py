@@ -11,7 +11,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.model import sequence
 from symconfig.solve.assign import Layout, Open, by_block, slowest_s
-from symconfig.solve.detail import detail, detailed
+from symconfig.solve.costed import costed, detailed
 from symconfig.solve.floor import Floors, waiting
 from symconfig.solve.kinds import ROUNDING
 from symconfig.solve.refine import Effort
@@ -92,7 +92,7 @@ def test_no_layout_is_faster_than_its_floor_or_leaner_than_may_fit(name: str) ->
             o = int(random.integers(floors.step_s.shape[1]))
             candidate = Open(0.0, floors, r, o, n)
             found = candidate.prospect(split, 0)
-            parts, layout = detail(found), Layout(floors, split, np.array([r]), np.array([n]))
+            parts, layout = costed(found), Layout(floors, split, np.array([r]), np.array([n]))
             step, peak = refined_s(found, parts), max(parts.peaks)
             assert layout.peak_bytes[o, 0] == pytest.approx(peak, rel=0.05)  # of an average chunk there
             assert layout.path_s[o, 0] <= layout.step_s[o, 0] <= step * (1 + 1e-9)
@@ -115,7 +115,7 @@ def test_a_layout_that_recomputes_its_first_layers_is_what_the_whole_cost_says(n
             for layout, fits in by_block(floors, split, np.arange(floors.step_s.shape[2])):
                 o, q = (int(place[0]) for place in np.nonzero(fits))
                 found = Open(0.0, floors, len(floors.choices), o, int(layout.n[q])).prospect(split, layout.first)
-                parts = detail(found)
+                parts = costed(found)
                 assert layout.peak_bytes[o, q] == pytest.approx(max(parts.peaks), rel=0.05)
                 step = refined_s(found, parts)
                 assert max(layout.step_s[o, q], floors.step_s[-1, o, layout.n[q]]) <= step * (1 + 1e-9)
@@ -142,7 +142,7 @@ def test_no_layout_of_any_candidate_is_much_faster_than_what_is_proved(name: str
             assert last.step_s == pytest.approx(layout.step_s[:, -1:], rel=1e-12)
             for o, q in np.argwhere(fits):
                 found = Open(0.0, floors, int(r[q]), int(o), int(n[q])).prospect(split, 0)
-                assert refined_s(found, detail(found)) >= best * (1 - 1e-9)
+                assert refined_s(found, costed(found)) >= best * (1 - 1e-9)
 
 
 def test_a_search_that_may_not_simulate_says_what_it_left_out() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from symconfig.errors import InputError
 from symconfig.schedule.schedules import SCHEDULES
-from symconfig.solve.detail import Detail, detail
+from symconfig.solve.costed import Costed, costed
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
 from symconfig.solve.schedules import Compared, compare, suited
@@ -14,10 +14,10 @@ from symconfig.solve.timeline import refined_s
 from tests.sample_plans import sample_plan
 
 
-def candidate(**degrees: int) -> tuple[Prospect, Detail]:
+def candidate(**degrees: int) -> tuple[Prospect, Costed]:
     plan = sample_plan("llama2-13b", "a100-80gb", **{"tp": 2, "pp": 4, "dp": 2, "global_batch": 64, **degrees})
     found = restore(plan, plan.best)
-    return found, detail(found)
+    return found, costed(found)
 
 
 @pytest.mark.parametrize("vpp", [1, 5])
@@ -25,7 +25,7 @@ def test_its_own_schedule_takes_the_step_that_is_predicted(vpp: int) -> None:
     found, parts = candidate(vpp=vpp)
     (own,) = [row for row in compare(found, parts).able if row.own]
     assert own.schedule.name == ("1f1b" if vpp == 1 else "interleaved")
-    assert own.step_s == pytest.approx(refined_s(found, detail(found)), rel=1e-12)
+    assert own.step_s == pytest.approx(refined_s(found, costed(found)), rel=1e-12)
     assert own.peak_bytes == pytest.approx(max(parts.peaks), rel=1e-5)
 
 

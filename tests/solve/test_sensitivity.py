@@ -11,7 +11,7 @@ import pytest
 from symconfig import plan
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.plans.plan import Plan
-from symconfig.solve.detail import detail
+from symconfig.solve.costed import costed
 from symconfig.solve.restore import restore
 from symconfig.solve.sensitivity import Sensitivity, sensitivities
 
@@ -28,7 +28,7 @@ def _changed(cluster: ClusterDescriptor, name: str, factor: float) -> ClusterDes
 
 def _step_s(made: Plan, cluster: ClusterDescriptor) -> float:
     found = restore(replace(made, cluster=cluster), made.best)
-    return float(detail(found).cost.step_s.ravel()[0])
+    return float(costed(found).cost.step_s.ravel()[0])
 
 
 def _sensitive(**job: Any) -> tuple[Plan, dict[str, Sensitivity]]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from symconfig.solve.detail import Detail, detail
+from symconfig.solve.costed import Costed, costed
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.run import run
 from symconfig.solve.search import resolved, search
@@ -30,7 +30,7 @@ def piped(name: str, monkeypatch: pytest.MonkeyPatch) -> list[Prospect]:
     return run(model, cluster, wanted, 8, None, time.perf_counter()).weighed.best
 
 
-def slowest_s(found: Prospect, parts: Detail) -> float:
+def slowest_s(found: Prospect, parts: Costed) -> float:
     return float(stage_seconds(parts, times(found, parts)).max())
 
 
@@ -40,7 +40,7 @@ def test_no_layout_has_a_slowest_stage_that_is_faster_than_what_is_said(
 ) -> None:
     random, gaps, tried = np.random.default_rng(4), [], 0
     for found in piped(name, monkeypatch):
-        gap, parts = stage_gap(found), detail(found)
+        gap, parts = stage_gap(found), costed(found)
         assert gap is not None
         assert 0 <= gap < 1
         gaps.append(gap)
@@ -51,7 +51,7 @@ def test_no_layout_has_a_slowest_stage_that_is_faster_than_what_is_said(
             if split is None or any(len(chunk) <= found.block_layers for chunk in split.chunks):
                 continue
             other = replace(found, split=split)
-            theirs = detail(other)
+            theirs = costed(other)
             if max(theirs.peaks) <= limit:
                 assert slowest_s(other, theirs) >= least * (1 - 1e-9)
                 tried += 1
@@ -81,7 +81,7 @@ def test_a_slower_layout_is_told_by_how_much(vpp: int, monkeypatch: pytest.Monke
     chunks = (blocks[:2], *((kind,) for kind in blocks[2 : few + 1]), blocks[few + 1 :])
     split = plainest(2, chunks, found.request.limits.layouts)
     assert split is not None
-    worse, parts = replace(found, split=split), detail(found)
+    worse, parts = replace(found, split=split), costed(found)
     gap = stage_gap(worse)
     assert gap is not None
-    assert slowest_s(worse, detail(worse)) * (1 - gap) == pytest.approx(slowest_s(found, parts), rel=1e-6)
+    assert slowest_s(worse, costed(worse)) * (1 - gap) == pytest.approx(slowest_s(found, parts), rel=1e-6)

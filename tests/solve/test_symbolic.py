@@ -18,7 +18,7 @@ from symconfig.api.planning import PlanResult
 from symconfig.cost.machine import Machine, machine
 from symconfig.errors import InputError
 from symconfig.schedule.schedules import SCHEDULES
-from symconfig.solve.detail import detail, sizes
+from symconfig.solve.costed import costed, sizes
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
 from symconfig.solve.symbolic import Traced, traced
@@ -116,7 +116,7 @@ def agreeing(found: Prospect, formulas: Traced, draw: random.Random) -> int:
     other, rng = varied(found, draw), np.random.default_rng(draw.randrange(2**32))
     names = ("efficiency", "hbm_bytes_per_s", "attention_flops", "launch_s", "levels")
     other = replace(other, machine=scaled(other.machine, {name: rng.uniform(0.7, 1.3, DRAWS) for name in names}))
-    cost = detail(other, sizes(other, DRAWS)).cost
+    cost = costed(other, sizes(other, DRAWS)).cost
     at = formulas.at({name: number for name, number in numbers(other).items() if name in formulas.tape.inputs})
     holds = np.broadcast_to(at.holds, DRAWS)
     step = np.broadcast_to(at.step_s, DRAWS)
@@ -151,7 +151,7 @@ def test_derivatives_are_those_of_the_planner_s_own_cost(job: str) -> None:
     for name in ("efficiency", "hbm_bytes_per_s", "launch_s"):
         now, little = getattr(found.machine, name), 1e-5
         near = [
-            detail(replace(found, machine=replace(found.machine, **{name: now * factor}))).cost.step_s[0, 0, 0]
+            costed(replace(found, machine=replace(found.machine, **{name: now * factor}))).cost.step_s[0, 0, 0]
             for factor in (1 + little, 1 - little)
         ]
         expected = (near[0] - near[1]) / (2 * little * now)
@@ -193,7 +193,7 @@ def test_what_a_simulation_adds_is_a_symbol_that_says_so() -> None:
     (ratio,) = (one for one in found.known if one.name == "simulated_pipeline")
     assert ratio.source == "simulation"
     candidate = next(founds("1f1b"))
-    parts = detail(candidate)
+    parts = costed(candidate)
     simulated = timeline(candidate, parts, SCHEDULES["1f1b"]).step_s
     assert math.isclose(ratio.value, 1.0, abs_tol=0.2)
     assert simulated > 0

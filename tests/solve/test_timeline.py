@@ -14,7 +14,7 @@ from symconfig.cost.machine import constants
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.solve import candidate
-from symconfig.solve.detail import detail
+from symconfig.solve.costed import costed
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.predict import Timer, as_found, predict
 from symconfig.solve.prospect import Prospect
@@ -45,12 +45,12 @@ def found(**fields: Any) -> Prospect:
 )
 def test_the_chunks_of_a_stage_take_what_the_stage_takes(vpp: int, how: dict[str, Any]) -> None:
     one = found(vpp=vpp, **how)
-    parts = detail(one)
+    parts = costed(one)
     made = times(one, parts)
     stages = (made.forward + made.recompute + made.backward + made.weight).sum(axis=1)
     expected = parts.sums.seconds[:, 0, 0].copy()
     if one.block_layers:
-        whole = detail(replace(one, block_layers=0, choice=WHOLE)).sums.seconds[:, 0, 0]
+        whole = costed(replace(one, block_layers=0, choice=WHOLE)).sums.seconds[:, 0, 0]
         layers = np.array([sum(kind == "dense" for kind in sum(one.split.stage(i), ())) for i in range(4)])
         expected += (whole - expected) * vpp / layers  # of embedding and head nothing runs again
     np.testing.assert_allclose(stages, expected, rtol=1e-12)
@@ -60,7 +60,7 @@ def test_the_chunks_of_a_stage_take_what_the_stage_takes(vpp: int, how: dict[str
 @pytest.mark.parametrize("how", [{}, {"block_layers": 1}, {"pp": 1, "vpp": 1}])
 def test_the_slowest_stage_takes_the_parts_that_are_its_own(how: dict[str, Any]) -> None:
     one = found(**how)
-    parts = detail(one)
+    parts = costed(one)
     seconds = stage_seconds(parts, times(one, parts))
     own = sum(float(part[0, 0, 0]) for name, part in parts.cost.time.items() if name in STAGES)
     assert seconds.max() * parts.points.num_microbatches[0] == pytest.approx(own, rel=1e-12)
@@ -74,20 +74,20 @@ def test_weights_are_gathered_beside_work_where_stages_need_not_wait_for_each_ot
     pp: int, vpp: int, dp: int, zero: int, beside: bool
 ) -> None:
     one = found(pp=pp, vpp=vpp, dp=dp, zero=zero)
-    assert candidate.detail(one, sample_cluster(), one.request.job).options.overlap.param_gather is beside
+    assert candidate.described(one, sample_cluster(), one.request.job).options.overlap.param_gather is beside
 
 
 @pytest.mark.parametrize("vpp", [1, 2])
 @pytest.mark.parametrize("zero", [0, 1])
 def test_the_parts_of_a_refined_step_sum_to_it(vpp: int, zero: int) -> None:
     one = found(vpp=vpp, zero=zero)
-    assert sum(refined_time(one, detail(one)).values()) == pytest.approx(refined_s(one, detail(one)), rel=1e-12)
+    assert sum(refined_time(one, costed(one)).values()) == pytest.approx(refined_s(one, costed(one)), rel=1e-12)
 
 
 def test_without_a_pipeline_nothing_is_refined() -> None:
     one = found(pp=1, vpp=1)
-    parts = detail(one)
-    assert refined_s(one, detail(one)) == pytest.approx(float(parts.cost.step_s[0, 0, 0]), rel=1e-12)
+    parts = costed(one)
+    assert refined_s(one, costed(one)) == pytest.approx(float(parts.cost.step_s[0, 0, 0]), rel=1e-12)
 
 
 ALIKE = [  # of equal stages but for the ends: model, tp, pp, vpp, microbatches, dp
@@ -122,10 +122,10 @@ def test_the_formula_of_the_search_is_the_simulation_where_stages_are_alike(
         framework=replace(MEGATRON, demanded_gathers=demanded),
     )
     one = as_found(load_model(name), load_cluster("h100"), asked)
-    formula = float(detail(one).cost.step_s[0, 0, 0])
-    assert refined_s(one, detail(one)) == pytest.approx(formula, rel=0.01)
+    formula = float(costed(one).cost.step_s[0, 0, 0])
+    assert refined_s(one, costed(one)) == pytest.approx(formula, rel=0.01)
     if vpp == 1:
-        assert refined_s(one, detail(one)) == pytest.approx(formula, rel=1e-4)
+        assert refined_s(one, costed(one)) == pytest.approx(formula, rel=1e-4)
 
 
 def test_a_table_of_both_ends_is_summed_when_both_have_reduced() -> None:
@@ -133,7 +133,7 @@ def test_a_table_of_both_ends_is_summed_when_both_have_reduced() -> None:
         """Of the step, and of the sum between the ends; and when the stages are done."""
         model = tiny(num_hidden_layers=8, vocab_size=128000).model_copy(update={"tie_word_embeddings": tied})
         one = as_found(model, sample_cluster(), configuration(pp=4, dp=2, micro=1, global_batch=32, seq_length=2048))
-        parts = detail(one)
+        parts = costed(one)
         between = float(between_ends_s(parts.sums, parts.points, parts.setting)[0])
         return refined_time(one, parts)[EXCHANGE], between, timeline(one, parts).finish_s
 

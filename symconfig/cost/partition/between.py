@@ -97,13 +97,13 @@ class Activation:
 @dataclass(frozen=True, slots=True)
 class Weight:
     """A parameter's link. transfers: digits [options of the parameter, options of the operator] and amounts of its four
-    changes of layout, as `Layouts.ways` has them. trainable: all but the first happen. again: the backward gathers the
-    weight, too.
+    changes of layout, as `Layouts.ways` has them. trainable: all but the first happen. regathers: the backward
+    gathers the weight, too.
     """
 
     transfers: tuple[tuple[Numbers, float], ...]
     trainable: bool
-    again: bool
+    regathers: bool
     turns: float
     times: float
 
@@ -111,13 +111,13 @@ class Weight:
         """Return what of the transfers shows. moved: their costs. ahead, behind: what work beside them hides forward
         and backward.
         """
-        once = shown(moved, ahead, behind, again=self.again, trainable=self.trainable, turns=self.turns)
+        once = shown(moved, ahead, behind, regathers=self.regathers, trainable=self.trainable, turns=self.turns)
         return self.times * once
 
     def exchanges(self, moved: Sequence[Transfer], ahead: Array, behind: Array) -> list[Exchange]:
         """Return the transfers as `shown` has them, of one link."""
         gather, turn, reduction, update = moved
-        back = (gather,) * self.again + (turn,) * self.trainable
+        back = (gather,) * self.regathers + (turn,) * self.trainable
         exchanges = [Exchange(Phase.FORWARD, (gather,), self.turns, ahead)]
         exchanges += [Exchange(Phase.BACKWARD, back, self.turns, behind)] if back else []
         if self.trainable:
@@ -128,7 +128,7 @@ class Weight:
 
 
 def shown(
-    moved: Sequence[Array], ahead: Array, behind: Array, *, again: Truth, trainable: Truth, turns: Array | float
+    moved: Sequence[Array], ahead: Array, behind: Array, *, regathers: Truth, trainable: Truth, turns: Array | float
 ) -> Array:
     """Return what of a weight's four transfers shows in a step; all may be of one link, or of many side by side.
 
@@ -136,7 +136,7 @@ def shown(
     the last backward of a turn leaves of the work, and the update, beside what the first forward leaves.
     """
     gather, turn, reduction, update = moved
-    turn = where(again, gather, 0.0) + where(trainable, turn, 0.0)
+    turn = where(regathers, gather, 0.0) + where(trainable, turn, 0.0)
     every = np.maximum(gather - ahead, 0.0) + np.maximum(turn - behind, 0.0)
     once = np.maximum(reduction - np.maximum(behind - turn, 0.0), 0.0)
     once = once + np.maximum(update - np.maximum(ahead - gather, 0.0), 0.0)
@@ -151,7 +151,7 @@ def activation(given: Port, taken: Port, legs: tuple[Leg, ...], kept: Kept | Non
 
 
 def weight(
-    source: Node, use: Port, *, flat: bool, amounts: tuple[float, float], again: bool, turns: float, times: float
+    source: Node, use: Port, *, flat: bool, amounts: tuple[float, float], regathers: bool, turns: float, times: float
 ) -> Weight:
     """Make the rule of a parameter's link to the port where it is used.
 
@@ -171,7 +171,7 @@ def weight(
     return Weight(
         transfers=tuple(transfer(way) for way in layouts.ways() if way.phase is not Phase.KEPT),  # as FORWARD
         trainable=source.parameter.trainable,
-        again=again,
+        regathers=regathers,
         turns=turns,
         times=times,
     )

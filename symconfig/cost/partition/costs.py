@@ -136,7 +136,7 @@ class Costs:
         own = self.passes(node, rows)
         exchanged = inside(self.net.program, node, rows, self.rates, per_element=not self.timed)
         cost = forwards * (own.forward + exchanged.forward) + own.backward + exchanged.backward
-        saved, outputs = node.operator.saves, len(node.operator.inputs)
+        saved, outputs = node.operator.saved, len(node.operator.inputs)
         each = held(node.ports, rows, self.rates)
         kept = [at >= outputs and port.tensor.name in saved for at, port in enumerate(node.ports)]
         bytes_held, moved = each[kept].sum(axis=0) * self.kept_times(node), each.sum(axis=0)
@@ -337,7 +337,7 @@ class Costs:
                 self._amount(port, port.tensor.element_bytes),
                 self._amount(port, self.training.gradient_bytes),
             ),
-            again=_needs_weight(sink, link.taken),
+            regathers=_needs_weight(sink, link.taken),
             turns=float(self.training.turns),
             times=float(link.times),
         )
@@ -357,7 +357,7 @@ class Costs:
         amount = self._amount(port, port.tensor.element_bytes)
         legs = [Leg(Phase.FORWARD, False, amount, turns)]
         if self.training.keep is Keep.BORDERS and link.inside:
-            legs.append(Leg(Phase.AGAIN, False, amount, turns))
+            legs.append(Leg(Phase.RECOMPUTED, False, amount, turns))
         if source.weight:  # nothing of it is held until the backward
             legs.append(Leg(Phase.KEPT, False, amount, turns))
         elif self.holds(link) and self._keeps_shards(link):

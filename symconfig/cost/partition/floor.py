@@ -25,5 +25,5 @@ def _node(costs: Costs, node: Node) -> float:
     if node.operator is None:
         return 0.0
     made = node.ports[len(node.operator.inputs) :]
-    kept = sum(port.bytes for port in made if port.tensor.name in node.operator.saves)
+    kept = sum(port.bytes for port in made if port.tensor.name in node.operator.saved)
     return kept * costs.kept_times(node)

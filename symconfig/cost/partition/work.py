@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -15,9 +16,9 @@ from symconfig.cost.machine import Machine
 from symconfig.cost.partition.change import Move, together
 from symconfig.cost.partition.rates import Affine, Array, Rate
 from symconfig.graph.layout import PARTIAL, Kind
-from symconfig.graph.operator import Work
+from symconfig.graph.operator import Operator, Split, Work
 from symconfig.graph.program.net import Node, Port
-from symconfig.graph.program.program import Operator, Program, Split
+from symconfig.graph.program.program import Program
 
 Rows = NDArray[np.int64]  # [rows, axes]: options
 Extent = Callable[[Sequence[str]], Array]  # [rows] turns of some loops on one rank
@@ -91,9 +92,9 @@ def work(
 def _product(op: Operator, extent: Extent, machine: Machine, gradient_bytes: float | None) -> Passes:
     forwards = op.factors.of(extent)
     of_first, of_second = forwards.gradients
-    second_gradient = op.backward and op.inputs[1].tensor.gradient
+    second_gradient = op.gives(op.inputs[1])
     shapes = [forwards]
-    shapes += [of_first] if op.backward and op.inputs[0].tensor.gradient else []
+    shapes += [of_first] if op.gives(op.inputs[0]) else []
     shapes += [of_second] if second_gradient else []
     batch, height, width, depth = np.array(shapes).swapaxes(0, 1)
     element_bytes, added = op.inputs[0].tensor.element_bytes, np.zeros((len(shapes), 1))
@@ -119,20 +120,18 @@ def _attention(op: Operator, extent: Extent, machine: Machine) -> Passes:
 
 
 def _memory(node: Node, rows: Rows, rates: Sequence[Rate], machine: Machine) -> Passes:
-    """Return the memory traffic's time: forward everything is read and written once; backward what was kept and the
-    gradients are.
-    """
+    """Return the memory traffic's time."""
     op = node.operator
     assert op is not None
     each = held(node.ports, rows, rates)
-    moved = each.sum(axis=0)
-    often = [float(port.tensor.gradient) + float(port.tensor.name in op.saves) for port in node.ports]
-    back = (np.array(often)[:, None] * each).sum(axis=0)
 
-    none = np.zeros(len(rows))
-    forward = traffic_s(machine, op.traffic[0] * moved) if op.traffic[0] else none
-    gradient = op.backward and any(port.tensor.gradient for port in node.ports[: len(op.inputs)])
-    return Passes(forward, traffic_s(machine, op.traffic[1] * back) if gradient and op.traffic[1] else none)
+    def seconds(forward: bool) -> Array:
+        often = Counter(use.name for use in op.moved(forward))
+        moved = (np.array([float(often[port.tensor.name]) for port in node.ports])[:, None] * each).sum(axis=0)
+        times = float(op.traffic[not forward])
+        return traffic_s(machine, times * moved) if times and often else np.zeros(len(rows))
+
+    return Passes(seconds(True), seconds(False))
 
 
 def passed(node: Node, rows: Rows, rates: Sequence[Rate], between: Affine) -> Passes:

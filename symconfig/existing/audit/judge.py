@@ -55,7 +55,7 @@ def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     if wrong := list(_undivided(prospect)):
         raise InputError(wrong)
     prospect = replace(prospect, request=replace(prospect.request, job=job))
-    best = replace(candidate.detail(prospect, cluster, job, best=True), target=run.target, options=run.options)
+    best = replace(candidate.described(prospect, cluster, job, best=True), target=run.target, options=run.options)
     fits = best.predicted.device_bytes <= limits.usable_bytes(cluster.gpu.memory_bytes.value)
     plan = Plan(
         model=run.described.model,

@@ -9,15 +9,17 @@ from typing import Protocol
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Backend
 from symconfig.errors import InputError, Problem
-from symconfig.existing.launch.dialects import openrlhf, slime, verl
+from symconfig.existing.launch.dialects import nemo_rl, openrlhf, slime, tuners, verl
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover import deepspeed, megatron, megatron_deepspeed
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed_model import described
 from symconfig.existing.recover.namespace import Namespace, version_of
+from symconfig.existing.recover.rl.nemo_rl import Reader as NemoReader
 from symconfig.existing.recover.rl.openrlhf import Reader as OpenRlhfReader
 from symconfig.existing.recover.rl.script import Script
 from symconfig.existing.recover.rl.slime import Reader as SlimeReader
+from symconfig.existing.recover.rl.tuners import READERS as TUNERS
 from symconfig.existing.recover.rl.verl import Reader as VerlReader
 from symconfig.existing.recover.run import Run
 from symconfig.existing.recover.supplied import Supplied
@@ -90,6 +92,10 @@ def side(reading: Reading, supplied: Supplied) -> Side:
         return RlSide(reading, supplied, SlimeReader(reading, supplied))
     if openrlhf.applies(reading):
         return RlSide(reading, supplied, OpenRlhfReader(reading, supplied))
+    if reading.format == nemo_rl.FORMAT:
+        return RlSide(reading, supplied, NemoReader(reading, supplied))
+    if (program := tuners.program(reading)) is not None:
+        return RlSide(reading, supplied, TUNERS[program.trainer](reading, supplied))
     if any(setting.name == "--num-layers" for setting in reading.settings):
         return MegatronSide(reading, supplied)
     known = sum(first_with(setting.name) is not None for setting in reading.settings)
@@ -220,15 +226,19 @@ class DeepSpeedSide:
         self.gpus = supplied.gpus or reading.world.gpus
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
-        """Return the findings, with those that compare with the model where it is known."""
-        if self.reading.deepspeed is None:
-            return []
-        model = described(self.reading, Arguments(self.reading.options), self.supplied, [])
-        facts = DeepSpeedFacts.of_reading(self.reading, self.gpus, model.model if model is not None else None)
-        return deepspeed_rules.findings(facts, (*deepspeed_rules.RULES, *plugged("DEEPSPEED")))
+        return _of_json(self.reading, self.gpus, self.supplied)
 
     def run(self, cluster: ClusterDescriptor) -> Run:
         return deepspeed.run(self.reading, cluster, self.supplied)
+
+
+def _of_json(reading: Reading, gpus: int | None, supplied: Supplied) -> list[Finding]:
+    """Return what is found in a DeepSpeed JSON, with what compares it with the model where that is known."""
+    if reading.deepspeed is None:
+        return []
+    model = described(reading, Arguments(reading.options), supplied, [])
+    facts = DeepSpeedFacts.of_reading(reading, gpus, model.model if model is not None else None)
+    return deepspeed_rules.findings(facts, (*deepspeed_rules.RULES, *plugged("DEEPSPEED")))
 
 
 class RlSide(MegatronSide):
@@ -252,10 +262,11 @@ class RlSide(MegatronSide):
 
     @property
     def complete(self) -> bool:
-        return super().complete and not slime.model_hidden(self.reading)
+        return super().complete and self.reader.whole
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
         own = [finding for finding in super().findings(cluster) if rl_rules.holds(finding)] if self.settings else []
+        own += _of_json(self.reading, self.gpus, self.supplied)
         facts = rl_rules.RlFacts(self.reading, self.reader.values, self.gpus)
         return [*own, *rl_rules.RL.findings(facts), *OPENRLHF_RULES.findings(facts)]
 

@@ -18,11 +18,11 @@ from symconfig.existing.audit.judge import Judged
 from symconfig.format import percent
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.tables import options
-from symconfig.graph.operator import LAYER
+from symconfig.graph.block import LAYER
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Plan
 from symconfig.solve.configuration import Configuration
-from symconfig.solve.detail import detail
+from symconfig.solve.costed import costed
 from symconfig.solve.predict import as_found
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.timeline import refined_s
@@ -102,7 +102,7 @@ class _Walk:
         cost = self._prospect(configuration)
         if cost is None or cost.refused():
             return None
-        parts = detail(cost)
+        parts = costed(cost)
         used = device_bytes(max(parts.peaks), cost.machine, configuration.framework)
         return State(decisions, refined_s(cost, parts), used, used <= self.judged.plan.usable_bytes)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from symconfig.errors import InputError
 from symconfig.existing.launch.detect import parse, syntax_of
-from symconfig.existing.launch.dialects import openrlhf, slime, verl
+from symconfig.existing.launch.dialects import nemo_rl, openrlhf, slime, tuners, verl
 from symconfig.existing.launch.dialects.documents import read_document, read_sections
 from symconfig.existing.launch.dialects.entry import entries
 from symconfig.existing.launch.dialects.interpolation import interpolated
@@ -19,8 +19,18 @@ from symconfig.existing.launch.files import open_text
 from symconfig.existing.launch.origins import traced
 from symconfig.existing.launch.reading import Hides, Piece, Reading, Setting, Tree, Unread, Word, World
 from symconfig.existing.launch.text import Text
+from symconfig.existing.launch.world import launcher_options
+from symconfig.existing.launch.yaml_tree import parse_yaml
 
-_DEEPSPEED = ("--deepspeed-config", "--deepspeed", "--ds-config", "--deepspeed-config-file", "--ds-config-path")
+_DEEPSPEED = (
+    "--deepspeed-config",
+    "--deepspeed",
+    "--ds-config",
+    "--deepspeed-config-file",
+    "--ds-config-path",
+    "--dist-config.config-file",
+)
+_ARGUMENTS = ("--config",)  # of programs around Transformers, whose options it says
 _MODEL = (
     "--model-config",
     "--model-name-or-path",
@@ -30,10 +40,12 @@ _MODEL = (
     "--config-name-or-path",
     "--base-model",
 )
+_MOST_BASES = 8  # of configurations that inherit one another
 _MOST_LEVELS = 4  # from a script up to the folder in which it is started
 _MODEL_FILE = "config.json"
 _HYDRA_FOLDER, _HYDRA_NAME = ("--config-path", "--config-dir"), ("--config-name",)
 _FILE = ("--config-file", "--yaml-file", "--yaml-config")
+_CONFIG_FILE = "--config_file"
 ACCELERATE = "a configuration of Accelerate"
 _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")  # what they run is read with the script that starts it
 _RECIPE_RUNNERS = re.compile(r"(run_recipe|setup_experiment|run_script|run_performance)\w*\.py")
@@ -82,11 +94,16 @@ class Around:
 def followed(reading: Reading, around: Around) -> Reading:
     """Add what the files say that a reading names. A file that is missing or wrong is unread and matters."""
     of_verl = verl.applies(reading.settings)
-    reading = replace(reading, settings=tuple(parted(reading.settings, any_section=of_verl)))
-    steps = (_accelerate, _arguments, _deepspeed, _model, _megatron_yaml, _recipe, _overrides)
+    keyed = of_verl or nemo_rl.applies(reading)
+    reading = replace(reading, settings=tuple(parted(reading.settings, any_section=keyed)))
+    reading = tuners.with_command(reading)
+    of_nemo = nemo_rl.applies(reading)
+    steps = (_arguments, _accelerate, _deepspeed, _model, _megatron_yaml, _recipe, _overrides)
     for step in (_verl,) if of_verl else tuple(each.started for each in (slime, openrlhf) if each.applies(reading)):
         reading = step(reading, around)
-    for step in () if of_verl else steps:
+    for step in (_nemo_rl,) if of_nemo else ():
+        reading = step(reading, around)
+    for step in () if of_verl or of_nemo else steps:
         reading = step(reading, around)
     named = tuple(setting for setting in reading.settings if setting.name)
     loose = (word for setting in reading.settings if not setting.name for word in setting.values)
@@ -134,18 +151,45 @@ def _unread(reading: Reading, *items: Unread) -> Reading:
 
 
 def _accelerate(reading: Reading, around: Around) -> Reading:
-    """Follow Accelerate's own file, which decides processes, precision and ZeRO stage, where it is given one."""
-    names = [word.text for word in reading.launcher]
-    if not any(Path(name).name == "accelerate" for name in names):
-        return reading
-    given = (word for word, name in zip(reading.launcher, names, strict=True) if name.startswith("--config_file"))
-    why = f"is {ACCELERATE}, which decides processes, precision and ZeRO, and is not read"
-    return _unread(reading, *(Unread(word.place, word.text, why) for word in given))
+    """Follow Accelerate's own file, which decides processes, precision and ZeRO stage, where it is given one; and what
+    a program around Transformers reads of its environment."""
+    known = tuners.program(reading)
+    given = next((each.value for each in launcher_options(reading.launcher) if each.key == "config_file"), None)
+    options = (word for word in reading.launcher if word.text.partition("=")[0] == _CONFIG_FILE)
+    setting = None if given is None else Setting(_CONFIG_FILE, _CONFIG_FILE, (given,), next(options, given).place)
+    if setting is None and known is not None:
+        setting = _given(reading, ("--accelerate-config",))
+    if setting is None:
+        alone = known is not None and reading.world.gpus is None and not reading.launcher
+        return replace(reading, world=tuners.started(reading)) if alone else reading
+    tree = _tree(setting, around, reading.texts)
+    preset = tuners.ACCELERATE_PRESETS.get(setting.values[-1].text)
+    if isinstance(tree, Unread) and preset is not None:
+        tree = parse_yaml(Text(f"the {setting.values[-1].text} of {known.trainer if known else ''}", preset.encode()))
+    if isinstance(tree, Unread) or not isinstance(tree.data, dict):
+        why = f"is {ACCELERATE}, which decides processes, precision and ZeRO, and is not read"
+        return _unread(reading, Unread(setting.place, setting.spelled, why))
+    gpus, nodes = (tree.get(name) for name in ("num_processes", "num_machines"))
+    numbers = [value if type(value) is int and value > 0 else None for value in (gpus, nodes)]
+    words = tuple(Word.of(str(value), tree.spans[(name,)].value) for name, value in _counts(tree))
+    each = numbers[0] // numbers[1] if numbers[0] and numbers[1] else None
+    filed = World(numbers[0], numbers[1], each, words)
+    world = _both(filed, reading.world) if reading.world.gpus is None else reading.world
+    texts = reading.texts if preset is not None else _texts(reading, tree.text)
+    return replace(reading, accelerate=tree, texts=texts, world=world)
+
+
+def _counts(tree: Tree) -> Iterator[tuple[str, int]]:
+    for name in ("num_processes", "num_machines"):
+        if type(value := tree.get(name)) is int:
+            yield name, value
 
 
 def _arguments(reading: Reading, around: Around) -> Reading:
-    """Follow a YAML file that the program gets without an option: `llamafactory-cli train job.yaml`."""
-    for word in (word for setting in reading.settings if not setting.name for word in setting.values):
+    """Follow YAML files that the program gets without an option, or by --config: `llamafactory-cli train job.yaml`."""
+    loose = [word for setting in reading.settings if not setting.name for word in setting.values]
+    given = _given(reading, _ARGUMENTS) if tuners.program(reading) is not None else None
+    for word in (*loose, *(given.values[-1:] if given is not None else ())):
         if word.text.endswith((".yaml", ".yml")) and not word.unknown:
             tree = _tree(Setting("", word.text, (word,), word.place), around, reading.texts)
             if isinstance(tree, Unread):
@@ -171,7 +215,8 @@ def _deepspeed(reading: Reading, around: Around) -> Reading:
         return reading
     tree = _tree(setting, around, reading.texts)
     if isinstance(tree, Unread):
-        return _unread(reading, tree)
+        own = setting.text in tuners.DEEPSPEED_PRESETS and tuners.program(reading) is not None
+        return reading if own else _unread(reading, tree)
     return replace(reading, deepspeed=tree, texts=_texts(reading, tree.text))
 
 
@@ -280,6 +325,48 @@ def _verl(reading: Reading, around: Around) -> Reading:
         unread=(*reading.unread, *dark),
         world=verl.world(settings),
     )
+
+
+def _nemo_rl(reading: Reading, around: Around) -> Reading:
+    """Follow NeMo-RL's file, by --config or by itself, with those that it inherits and the overrides over them."""
+    top, unread = reading.tree, []
+    setting = _given(reading, _ARGUMENTS)
+    usual = nemo_rl.usual(reading)
+    if top is None and (setting is not None or usual is not None):
+        below = str(Path(reading.program.text).parent) if reading.program is not None else ""
+        if setting is None:
+            word = Word.of(str(Path(below, "configs", usual or "")), reading.start)
+            setting = Setting("--config", "--config", (word,), reading.start)
+        read = _tree(setting, around, reading.texts, below)
+        top = read if isinstance(read, Tree) else None
+        unread += [read] if isinstance(read, Unread) and not nemo_rl.comes_with_it(setting.text) else []
+    trees = [] if top is None else [*_inherited(top, around, unread), top]
+    made = nemo_rl.inherited(trees, list(entries_of(reading.settings, False)))
+    settings = nemo_rl.kept(interpolated(by_path(made), around.variables).values())
+    world = nemo_rl.world(settings)
+    return replace(
+        reading,
+        format=nemo_rl.FORMAT,
+        settings=settings,
+        tree=top,
+        texts=_texts(reading, *(tree.text for tree in reversed(trees))),
+        unread=(*reading.unread, *unread),
+        world=world if world.words or world.dark else reading.world,
+    )
+
+
+def _inherited(tree: Tree, around: Around, unread: list[Unread], depth: int = 0) -> Iterator[Tree]:
+    """Yield the files that one inherits, the farthest first; one that is not there and does not come with NeMo-RL is
+    unread."""
+    here = replace(around, folder=Path(tree.text.file).parent)
+    place = tree.place((nemo_rl.DEFAULTS,)) or tree.spans[()].value
+    for name in nemo_rl.bases(tree.data) if depth < _MOST_BASES else ():
+        read = _tree(Setting(nemo_rl.DEFAULTS, nemo_rl.DEFAULTS, (Word.of(name, place),), place), here, ())
+        if isinstance(read, Tree):
+            yield from _inherited(read, around, unread, depth + 1)
+            yield read
+        elif not nemo_rl.comes_with_it(name):
+            unread.append(read)
 
 
 def _recipe_of_program(reading: Reading) -> Word | None:

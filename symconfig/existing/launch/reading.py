@@ -13,8 +13,8 @@ from symconfig.existing.launch.text import Place, Text, problem_at
 
 # bash: a script, or a line of arguments; megatron yaml: Megatron-LM's --yaml-cfg; overrides: model.x=1 of
 # Megatron-Bridge and NeMo, on a command line or as YAML; model args yaml: ENV_VARS and MODEL_ARGS; deepspeed: its JSON
-# by itself; verl: overrides of its trainer, under their own keys.
-Format = Literal["bash", "megatron yaml", "overrides", "model args yaml", "deepspeed", "verl"]
+# by itself; verl: overrides of its trainer, nemo-rl: its YAML, each under their own keys.
+Format = Literal["bash", "megatron yaml", "overrides", "model args yaml", "deepspeed", "verl", "nemo-rl"]
 JSON_ALONE: Final = "deepspeed"  # the format of a DeepSpeed JSON
 
 
@@ -247,13 +247,13 @@ class Reading:
     texts: every file that was read, the named one first. program: what is started ("pretrain_gpt.py"); None: unknown,
     as of a bare line of arguments. launcher: the words before it ("torchrun", "--nproc_per_node", "8"). settings: the
     program's options in their order. tree: the YAML that the settings stand in. deepspeed: the JSON given to
-    --deepspeed(_config), or the file itself. environment: variables that the program inherits from the script.
-    model_config: path of a model's config.json that the program is given, where it can be read.
-    scheduler: options of `#SBATCH` comments without their dashes. runs: the same program, started by this script with
-    other words. others: words of all else that it starts. stops: conditions under which it would end in an error.
-    possible: options that the program gets under a condition that is not known, their values not known either.
-    hidden: values that unread places may set. assumptions: what a person says of unread places.
-    recipe: of Megatron-Bridge or NeMo, "llama3_8b_pretrain_config".
+    --deepspeed(_config), or the file itself. accelerate: Accelerate's own file, which its launcher is given.
+    environment: variables that the program inherits from the script. model_config: path of a model's config.json that
+    the program is given, where it can be read. scheduler: options of `#SBATCH` comments without their dashes. runs: the
+    same program, started by this script with other words. others: words of all else that it starts. stops: conditions
+    under which it would end in an error. possible: options that the program gets under a condition that is not known,
+    their values not known either. hidden: values that unread places may set. assumptions: what a person says of unread
+    places. recipe: of Megatron-Bridge or NeMo, "llama3_8b_pretrain_config".
     """
 
     format: Format
@@ -263,6 +263,7 @@ class Reading:
     launcher: tuple[Word, ...] = ()
     tree: Tree | None = None
     deepspeed: Tree | None = None
+    accelerate: Tree | None = None
     environment: Mapping[str, Word] = field(default_factory=dict)
     world: World = World()
     unread: tuple[Unread, ...] = ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,15 +11,18 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import shorten
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
+from symconfig.existing.launch.detect import parse
 from symconfig.existing.launch.reading import Reading, Tree
+from symconfig.existing.launch.text import Text
 from symconfig.existing.recover import megatron_deepspeed
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed_auto import filled, uses_trainer
 from symconfig.existing.recover.deepspeed_batch import Grid, of_one_node, sizes
 from symconfig.existing.recover.deepspeed_model import described
 from symconfig.existing.recover.deepspeed_optimizer import stepped
-from symconfig.existing.recover.run import Assumed, Run
+from symconfig.existing.recover.run import Assumed, Described, Run
 from symconfig.existing.recover.supplied import Supplied
+from symconfig.existing.recover.words import settings
 from symconfig.frameworks.behaviour import COMPILED, switched
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.deepspeed.keys import AUTO
@@ -48,6 +53,26 @@ RECOMPUTE = ("gradient_checkpointing", "use_gradient_checkpointing")
 # alone has among programs around Transformers says that it is the one.
 LLAMAFACTORY, RECOMPUTE_OFF = ("finetuning_type",), "disable_gradient_checkpointing"
 _KERNELS = ("attn_implementation", "attention_implementation")
+_WRITTEN = "the program's own JSON"  # the file that findings about it would name
+
+
+def made(
+    config: Json,
+    words: Sequence[str],
+    model: Described,
+    reading: Reading,
+    cluster: ClusterDescriptor,
+    supplied: Supplied,
+) -> Run:
+    """Recover the run of a model by a JSON that its program makes for DeepSpeed. words: what it is told else, in the
+    spelling of Transformers' Trainer. Raises InputError."""
+    own = replace(
+        reading,
+        deepspeed=parse(Text(_WRITTEN, json.dumps(config).encode()), "json"),
+        settings=settings(words, reading.file),
+        possible=(),
+    )
+    return replace(run(own, cluster, replace(supplied, model=model.model)), described=model)
 
 
 def run(reading: Reading, cluster: ClusterDescriptor, supplied: Supplied) -> Run:

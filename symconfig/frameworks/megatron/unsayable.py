@@ -10,6 +10,7 @@ from types import MappingProxyType
 NEVER: Mapping[str, str] = MappingProxyType(
     {
         "lm_head_bias": "its output layer has no bias",
+        "num_labels": "its output layer gives logits",
         "norm_bias": "its LayerNorm has a bias",
         "norm_weight": "its norms have weights",
         "norm_before_sublayer": "attention and MLP always read a norm",

@@ -54,21 +54,21 @@ def _first(ctx: Context, name: str, x: Tensor) -> Tensor:
     return ctx.build.elementwise(name, [x], out, traffic=(0, 0), launches=(0, 0), whole=(STREAMS,), linear=True)
 
 
-def _modes(ctx: Context, name: str, x: Tensor, again: bool) -> Tensor:
+def _modes(ctx: Context, name: str, x: Tensor, reused: bool) -> Tensor:
     """Return the numbers that tell a token, in the activations' precision; their hyperbolic tangent is made in fp32.
-    again: with the weights that this layer has used before.
+    reused: with the weights that this layer has used before.
     """
-    weight = ctx.weight("router_norm.weight", d.HIDDEN, shared=again)
+    weight = ctx.weight("router_norm.weight", d.HIDDEN, shared=reused)
     given = normed(ctx, f"{name}_router_norm", x, (d.HIDDEN,), [weight], False, "layernorm")
     out, wide = Tensor(f"{name}_routed", (*_ROWS, MODES)), Tensor(f"{name}_tanh", (*_ROWS, MODES), Element.FP32)
-    router = ctx.weight("modality_router.weight", d.HIDDEN, MODES, shared=again)
+    router = ctx.weight("modality_router.weight", d.HIDDEN, MODES, shared=reused)
     ctx.build.matmul(f"{name}_router", given, router, (d.HIDDEN,), [Use(out)])
     modes = Tensor(f"{name}_modes", out.dims)
     return ctx.build.elementwise(f"{name}_tanh", [out], modes, saves=[wide], launches=(3, 3))
 
 
 def _predicted(ctx: Context, x: Tensor) -> Tensor:
-    modes = _modes(ctx, "predict", _first(ctx, "first", x), again=False)
+    modes = _modes(ctx, "predict", _first(ctx, "first", x), reused=False)
     weights = Tensor("predict_weights", (*_ROWS, STREAMS, MADE))
     linear(ctx, "prediction_coefs", modes, (MODES,), (STREAMS, MADE), [Use(weights)])
     mixed = Tensor("mixed_streams", (*_ROWS, MADE, d.HIDDEN))
@@ -78,7 +78,7 @@ def _predicted(ctx: Context, x: Tensor) -> Tensor:
 
 
 def _corrected(ctx: Context, predicted: Tensor, done: Tensor) -> Tensor:
-    modes = _modes(ctx, "correct", done, again=True)
+    modes = _modes(ctx, "correct", done, reused=True)
     weights, change = Tensor("correct_weights", (*_ROWS, STREAMS)), Tensor("innovation", _ALL)
     linear(ctx, "correction_coefs", modes, (MODES,), (STREAMS,), [Use(weights)])
     ctx.build.elementwise("innovation", [done, predicted], change, linear=True)

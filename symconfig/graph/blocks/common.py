@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from symconfig.graph import dims as d
+from symconfig.graph.block import LAYER
 from symconfig.graph.blocks.adapter import adapter
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.implementation import ExpertKernels
-from symconfig.graph.operator import LAYER, Element, Tensor, Use
+from symconfig.graph.operator import Element, Tensor, Use
 
 
 def linear(

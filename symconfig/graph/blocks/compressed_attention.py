@@ -58,7 +58,7 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind, *, name: str) -> Tensor:
         Tensor("softmax_statistics", (*_ROWS, d.HEADS), Element.FP32),
         read,
         weights=[ctx.weight("sinks", d.HEADS)],
-        beside=[Use(one) for one in extra],
+        sparse=[Use(one) for one in extra],
         keeps=extra,
     )
     return _projected(ctx, _turned(ctx, "rope_back", o), x)

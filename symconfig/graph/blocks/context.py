@@ -22,7 +22,7 @@ class Context:
     how: Implementation
     build: Builder
     shared_heads: bool = False
-    again: bool = False
+    reuses: bool = False
     kind: LayerKind | None = None
 
     @property
@@ -34,7 +34,7 @@ class Context:
         adapter = self.model.adapter
         quantised = adapter is not None and adapter.method == "qlora" and len(dims) > 1 and d.VOCAB not in dims
         return Weight(
-            name, dims, gradient=not self.frozen, quantised=quantised, shared=shared or self.again, joined=joined
+            name, dims, gradient=not self.frozen, quantised=quantised, shared=shared or self.reuses, joined=joined
         )
 
     @property

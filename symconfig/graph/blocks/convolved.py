@@ -28,7 +28,7 @@ def convolution(
         name,
         given,
         results[0],
-        beside=results[1:],
+        further=results[1:],
         saves=given,
         weights=weights,
         whole=(d.SEQUENCE, kernel),

@@ -25,7 +25,7 @@ def convolved(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Te
     whole = (HEADS, d.HEADS, d.KV_HEADS)
     ctx.build.elementwise("qk_join", [q, k], joined, whole=whole, linear=True)
     means = [Tensor(f"{one.name}_mean", one.dims) for one in (q, k)]
-    ctx.build.elementwise("qk_means", [q, k], means[0], beside=means[1:], whole=whole, linear=True, launches=(5, 6))
+    ctx.build.elementwise("qk_means", [q, k], means[0], further=means[1:], whole=whole, linear=True, launches=(5, 6))
     by_channel = ctx.build.elementwise(
         "qk_conv", [joined], Tensor("qk_convolved", joined.dims), saves=[joined], whole=(d.SEQUENCE, HEADS),
         weights=[ctx.weight("qk_conv.weight", HEADS, d.HEAD_DIM, KERNEL),

@@ -26,7 +26,7 @@ def normalised(ctx: Context, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         "normalise",
         [q, k],
         results[0],
-        beside=results[1:],
+        further=results[1:],
         saves=[*results, *lengths],
         reduces={q.dims[-1]: 2},
         whole=(d.SEQUENCE,),
@@ -69,11 +69,11 @@ def _products(heads: str, keys: str, values: str) -> list[Product]:
     state = (*_ROWS, heads, keys, values)
     return [
         Product("k_k", (*inside, keys)),
-        Product("w", (*inside, keys), again=1),
-        Product("u", (*inside, values), again=1),
-        Product("w_state", state, again=1),
-        Product("k_v", state, again=1),
-        Product("q_k", (*inside, keys), again=1),
+        Product("w", (*inside, keys), remade=1),
+        Product("u", (*inside, values), remade=1),
+        Product("w_state", state, remade=1),
+        Product("k_v", state, remade=1),
+        Product("q_k", (*inside, keys), remade=1),
         Product("q_state", state),
         Product("scores_v", (*inside, values)),
     ]

@@ -14,7 +14,8 @@ from symconfig.descriptor.layers import Mixer as Declared
 from symconfig.descriptor.model import ModelDescriptor, Position
 from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL
-from symconfig.graph.blocks.attention import copied, core, rotation
+from symconfig.graph.blocks.attention import rotation
+from symconfig.graph.blocks.attention_core import copied, core
 from symconfig.graph.blocks.common import linear, with_adapter
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.indexer import Read
@@ -61,15 +62,15 @@ def _attended(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     values = Tensor("v_halves", (*_ROWS, KEYS_TWICE, d.HEAD_DIM))
     ctx.build.elementwise("repeat_halves", [v], values, together=pairs, linear=True)
     if ctx.how.attention.kernel is Kernel.FLASH:
-        found = _flash(ctx, q, k, values)
+        halves = _flash(ctx, q, k, values)
     else:
         queries, keys = Tensor("q_twice", (*_ROWS, TWICE, d.HEAD_DIM)), Tensor("k_twice", values.dims)
         ctx.build.elementwise("repeat_queries", [q], queries, together=heads, linear=True)
         ctx.build.elementwise("repeat_keys_twice", [k], keys, together=pairs, linear=True)
-        found = core(ctx, queries, keys, values, Read(FULL))
+        halves = core(ctx, queries, keys, values, Read(FULL))
     joined = Tensor("attention_halves", (*_ROWS, d.HEADS, BOTH))
     return ctx.build.elementwise(
-        "join_halves", [copied(ctx, found)], joined, together=[*heads, (BOTH, d.HEAD_DIM)], linear=True
+        "join_halves", [copied(ctx, halves)], joined, together=[*heads, (BOTH, d.HEAD_DIM)], linear=True
     )
 
 

@@ -15,7 +15,8 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL
 from symconfig.graph.blocks import stated
-from symconfig.graph.blocks.attention import core, normed_and_turned, projections, result
+from symconfig.graph.blocks.attention import normed_and_turned, projections, result
+from symconfig.graph.blocks.attention_core import core
 from symconfig.graph.blocks.common import linear
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.indexer import Read

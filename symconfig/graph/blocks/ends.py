@@ -6,6 +6,7 @@ from fractions import Fraction
 
 from symconfig.descriptor.model import Position
 from symconfig.graph import dims as d
+from symconfig.graph.block import Block, Place
 from symconfig.graph.blocks.common import linear, rescaled
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.hypersphere import scaled
@@ -14,7 +15,7 @@ from symconfig.graph.blocks.norms import norm
 from symconfig.graph.blocks.streams import gathered, spread, stream_dims
 from symconfig.graph.blocks.vision import merge
 from symconfig.graph.implementation import LossKernel
-from symconfig.graph.operator import Block, Element, Place, Tensor, Use
+from symconfig.graph.operator import Element, Tensor, Use
 from symconfig.graph.parts import End
 
 _STREAM = (d.BATCH, d.SEQUENCE, d.HIDDEN)
@@ -63,12 +64,14 @@ def _unsplit(vocab: str) -> tuple[str, ...]:
 def head(ctx: Context) -> Block:
     """Return the loss from x[B, S, D]: final norm where there is one, logits over the vocabulary, cross-entropy.
 
-    Over a split vocabulary the loss reduces three partial results a token: maximum, target logit, sum.
+    Over a split vocabulary the loss reduces three partial results a token: maximum, target logit, sum. A model of
+    values has a few numbers of each token in the logits' place, on every tensor-parallel rank.
     """
     x = Tensor("last_hidden", stream_dims(ctx))
     one = gathered(ctx, x)
     normed = norm(ctx, "final_norm", one, module="final_norm") if ctx.model.final_norm else one
-    loss = logits_and_loss(ctx, _projected(ctx, normed) if ctx.model.head_projection else normed)
+    seen = _projected(ctx, normed) if ctx.model.head_projection else normed
+    loss = logits_and_loss(ctx, seen) if ctx.model.num_labels is None else _values_and_loss(ctx, seen)
     return ctx.build.block("head", [x], [loss], Place.LAST)
 
 
@@ -105,6 +108,14 @@ def logits_and_loss(ctx: Context, x: Tensor, shared: bool = False) -> Tensor:
     return _loss(ctx, logits, waits)
 
 
+def _values_and_loss(ctx: Context, x: Tensor) -> Tensor:
+    """Return the loss of a head that gives numbers in place of logits. It keeps their fp32 copy."""
+    values, wide = (Tensor(name, (d.BATCH, d.SEQUENCE, d.LABELS), of) for name, of in _VALUES.items())
+    linear(ctx, "score", x, (d.HIDDEN,), (d.LABELS,), [Use(values)], bias=ctx.model.lm_head_bias)
+    ctx.build.elementwise("values_fp32", [values], wide, linear=True)
+    return ctx.build.elementwise("value_loss", [wide], _LOSS, contracted=(d.LABELS,), saves=[wide], whole=(d.LABELS,))
+
+
 def _log(ctx: Context, logits: Tensor) -> None:
     """Write the logits' log-softmax: each reads the logits, writes them in fp32, reads these and writes their
     log-softmax: 14 bytes a logit.
@@ -114,6 +125,7 @@ def _log(ctx: Context, logits: Tensor) -> None:
 
 
 _LOSS = Tensor("loss", (d.BATCH, d.SEQUENCE), Element.FP32)
+_VALUES = {"values": Element.ACTIVATION, "values_fp32": Element.FP32}
 
 
 def _loss(ctx: Context, logits: Tensor, waits: list[Tensor]) -> Tensor:
@@ -123,7 +135,7 @@ def _loss(ctx: Context, logits: Tensor, waits: list[Tensor]) -> Tensor:
     gathered = ctx.how.vocabulary.gathered_logits or ctx.whole_look_up
     vocab = d.WHOLE_VOCAB if gathered else d.VOCAB
     seen = Use(logits).renamed((d.VOCAB, vocab))
-    if ctx.how.loss.kernel in (LossKernel.IN_PLACE, LossKernel.BESIDE):
+    if ctx.how.loss.kernel in (LossKernel.IN_PLACE, LossKernel.APART):
         inplace = ctx.how.loss.kernel is LossKernel.IN_PLACE
         return ctx.build.elementwise(
             "cross_entropy",

@@ -96,7 +96,7 @@ def _gates(ctx: Context, b: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
         "gates",
         [b, a],
         beta,
-        beside=[decay],
+        further=[decay],
         saves=[beta, steps, soft, *(rates if ctx.how.scan is ScanKernel.WHOLE else [])],
         weights=weights,
         launches=(6, 6),

@@ -59,7 +59,7 @@ def _weighed(ctx: Context, name: str, x: Tensor, mixing: Mixing) -> tuple[Tensor
     weights = [ctx.weight(f"{name}_base", raw.dims[-1]), ctx.weight(f"{name}_scale", *(() if last else (SCALES,)))]
     whole = (raw.dims[-1], STREAMS, *([MADE] if mixes else []))
     ctx.build.elementwise(
-        f"{name}_weights", [raw], pre, beside=made, saves=[raw, *kept], weights=weights, whole=whole, launches=(12, 20)
+        f"{name}_weights", [raw], pre, further=made, saves=[raw, *kept], weights=weights, whole=whole, launches=(12, 20)
     )
     read = Tensor(f"{name}_read", _STREAM)
     out = ctx.build.elementwise(f"{name}_sum", [x, pre], read, saves=[x, pre], contracted=(STREAMS,))

@@ -45,11 +45,11 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Which keys a layer's attention reads. keys: how many, see `graph.attended`. beside: their positions, or a mask of
+    """Which keys a layer's attention reads. keys: how many, see `graph.attended`. chosen: their positions, or a mask of
     all others; kept: whether the backward needs it from this layer. learned: where a loss trains the indexer."""
 
     keys: str
-    beside: Tensor | None = None
+    chosen: Tensor | None = None
     kept: bool = False
     learned: Learned | None = None
 
@@ -73,9 +73,9 @@ def keys_read(ctx: Context, kind: LayerKind, x: Tensor, low: Tensor) -> Read:
 def with_loss(ctx: Context, o: Tensor, q: Tensor, k: Tensor, read: Read) -> Tensor:
     """Join attention's result o with the loss of the indexer that chose its keys, if it has one. q, k: the attention's
     queries, and the keys that all heads share."""
-    if read.learned is None or read.beside is None:
+    if read.learned is None or read.chosen is None:
         return o
-    mine, chosen, loops = read.learned, read.beside, _loops(ctx)
+    mine, chosen, loops = read.learned, read.chosen, _loops(ctx)
     target, loss = Tensor("index_target", chosen.dims, Element.FP32), Tensor("index_loss", _ROWS, Element.FP32)
     with ctx.build.part("indexer"):
         with ctx.build.no_gradient():

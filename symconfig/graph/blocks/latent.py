@@ -8,7 +8,8 @@ from symconfig.descriptor.layers import Keys
 from symconfig.descriptor.model import Attention, LayerKind, ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.blocks import indexer
-from symconfig.graph.blocks.attention import copied, core, gated, rotation
+from symconfig.graph.blocks.attention import gated, rotation
+from symconfig.graph.blocks.attention_core import copied, core
 from symconfig.graph.blocks.common import linear, with_adapter
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.norms import IN_LINEAR, norm

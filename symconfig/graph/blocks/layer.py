@@ -5,6 +5,7 @@ from __future__ import annotations
 from symconfig.descriptor.layers import NO_MIXER, LayerKind, Mlp, Turn
 from symconfig.descriptor.reuse import Mixing
 from symconfig.graph import dims as d
+from symconfig.graph.block import LAYER, Block, Place
 from symconfig.graph.blocks import hyper
 from symconfig.graph.blocks.altup import around, laurel
 from symconfig.graph.blocks.common import added, linear, residual
@@ -20,7 +21,7 @@ from symconfig.graph.blocks.norms import IN_LINEAR, norm
 from symconfig.graph.blocks.shared_block import called
 from symconfig.graph.blocks.streams import stream_dims
 from symconfig.graph.blocks.wkv import channel_mix
-from symconfig.graph.operator import LAYER, Block, Leg, Place, Tensor, Use
+from symconfig.graph.operator import Leg, Tensor, Use
 from symconfig.graph.parts import End, parts
 
 _STREAM = (d.BATCH, d.SEQUENCE, d.HIDDEN)
@@ -29,7 +30,7 @@ _STREAM = (d.BATCH, d.SEQUENCE, d.HIDDEN)
 def layer(ctx: Context, kind: LayerKind) -> Block:
     """Build one transformer layer: what mixes tokens, then the MLP or the experts, each behind a norm."""
     x = Tensor("layer_in", stream_dims(ctx))
-    ctx.again, ctx.kind = kind.again, kind
+    ctx.reuses, ctx.kind = kind.again, kind
     with ctx.build.no_gradient() if kind.detached else ctx.build.module(LAYER):
         out = _body(ctx, x, kind)
     ctx.build.mark_operators()

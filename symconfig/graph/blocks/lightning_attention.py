@@ -35,7 +35,7 @@ def lightning_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     linear(ctx, "qkv_proj", x, (d.HIDDEN,), (QKV,), [Use(part).renamed((d.HEADS, QKV)) for part in raw])
     raw = [with_adapter(ctx, "qkv_proj", part) for part in raw]
     q, k, v = (Tensor(part.name.removeprefix("raw_"), part.dims) for part in raw)
-    ctx.build.elementwise("qkv_activation", raw, q, beside=[k, v], saves=raw)
+    ctx.build.elementwise("qkv_activation", raw, q, further=[k, v], saves=raw)
     normed = _norm(ctx, _scan(ctx, q, k, v))
     gate = Tensor("lightning_gate", normed.dims)
     linear(ctx, "output_gate", x, (d.HIDDEN,), (d.HEADS, VALUE_DIM), [Use(gate)])
@@ -80,10 +80,10 @@ def _scan(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         whole=(d.SEQUENCE, d.HEAD_DIM, VALUE_DIM),
         launches=(1, 2),
         products=[
-            Product("q_k", (*inside, d.HEAD_DIM), again=1),
+            Product("q_k", (*inside, d.HEAD_DIM), remade=1),
             Product("scores_v", (*inside, VALUE_DIM)),
             Product("q_state", state),
-            Product("k_v", state, again=1),
+            Product("k_v", state, remade=1),
         ],
         scratch=[Scratch(tensor, (0, 1)) for tensor in (q, k, v, out)],
     )

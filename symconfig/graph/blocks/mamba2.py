@@ -88,9 +88,9 @@ def _products() -> list[Product]:
     """Return multiply-adds of the scan, forward. C B' and the chunks' states are made again for the backward."""
     inside = (*_ROWS, d.CHUNK)
     return [
-        Product("c_b", (*inside, GROUPS, STATE), again=1),
+        Product("c_b", (*inside, GROUPS, STATE), remade=1),
         Product("cb_x", (*inside, HEADS, HEAD_DIM)),
-        Product("b_x", (*_ROWS, HEADS, HEAD_DIM, STATE), again=1),
+        Product("b_x", (*_ROWS, HEADS, HEAD_DIM, STATE), remade=1),
         Product("c_state", (*_ROWS, HEADS, HEAD_DIM, STATE)),
     ]
 

@@ -15,7 +15,8 @@ from symconfig.errors import InputError, Problem
 from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL
 from symconfig.graph.blocks import stated
-from symconfig.graph.blocks.attention import copied, core, of_each_head, turned
+from symconfig.graph.blocks.attention import turned
+from symconfig.graph.blocks.attention_core import copied, core, of_each_head
 from symconfig.graph.blocks.common import linear, offset
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.experts import router

@@ -66,11 +66,11 @@ def _scan(ctx: Context, q: Tensor, k: Tensor, v: Tensor, gates: list[Tensor]) ->
         whole=(d.SEQUENCE, KEY, VALUE),
         launches=(2, 5),
         products=[
-            Product("q_k", (*inside, KEY), again=1),
+            Product("q_k", (*inside, KEY), remade=1),
             Product("scores_v", (*inside, VALUE)),
             Product("q_state", state),
             Product("q_sums", (*_ROWS, d.HEADS, KEY)),
-            Product("k_v", state, again=1),
+            Product("k_v", state, remade=1),
         ],
         scratch=[Scratch(tensor, (0, 1)) for tensor in (q, k, v, out)],
     )

@@ -17,7 +17,8 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL, POOLED
 from symconfig.graph.blocks import stated
-from symconfig.graph.blocks.attention import core, normed_and_turned, projections, result
+from symconfig.graph.blocks.attention import normed_and_turned, projections, result
+from symconfig.graph.blocks.attention_core import core
 from symconfig.graph.blocks.common import linear
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.indexer import Read
@@ -61,7 +62,7 @@ def _chosen(ctx: Context, x: Tensor) -> Tensor:
     weight = ctx.weight("index_qk_proj.weight", d.HIDDEN, WIDTH)
     joined = Tensor("index_qk", (*_ROWS, WIDTH))
     ctx.build.matmul("index_qk_proj", x, weight, (d.HIDDEN,), [Use(joined)])
-    ctx.build.elementwise("index_split", [joined], q, beside=[k], whole=(WIDTH,), linear=True, traffic=(0, 0))
+    ctx.build.elementwise("index_split", [joined], q, further=[k], whole=(WIDTH,), linear=True, traffic=(0, 0))
     q = norm(ctx, "index_q_norm", q, DIM)
     pooled = ctx.build.elementwise("index_pool", [k], Tensor("index_pooled", (d.BATCH, d.RUNS, DIM)),
                                    whole=(d.SEQUENCE, d.RUNS), linear=True)  # fmt: skip

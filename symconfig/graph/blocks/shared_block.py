@@ -14,7 +14,8 @@ from symconfig.descriptor.layers import LayerKind, Turn
 from symconfig.descriptor.model import ModelDescriptor, Position
 from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL
-from symconfig.graph.blocks.attention import copied, core, turned
+from symconfig.graph.blocks.attention import turned
+from symconfig.graph.blocks.attention_core import copied, core
 from symconfig.graph.blocks.common import linear
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.indexer import Read
@@ -28,7 +29,7 @@ _ROWS = (d.BATCH, d.SEQUENCE)
 
 def called(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """Return what the shared block gives to a layer of the stream x[B, S, D]."""
-    ctx.again = kind.calls is Turn.CALLS
+    ctx.reuses = kind.calls is Turn.CALLS
     with ctx.build.part("shared_block"):
         embedded = ctx.build.from_elsewhere(Tensor("embedded", x.dims))
         both = Tensor("shared_in", (*_ROWS, WIDTH))
@@ -36,7 +37,7 @@ def called(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         normed = norm(ctx, "shared_input_norm", both, WIDTH)
         attended = norm(ctx, "shared_mlp_norm", _attention(ctx, normed, x.dims))
         done = _mlp(ctx, attended)
-    ctx.again = kind.again
+    ctx.reuses = kind.again
     out = Tensor("shared_out", x.dims)
     linear(ctx, "shared_projection", done, (d.HIDDEN,), (PROJECTED,), [Use(out).renamed((d.HIDDEN, PROJECTED))])
     return out
@@ -81,11 +82,11 @@ def _projected(
     linear(ctx, f"{name}_proj", x, x.dims[-1:], width, uses(outs), bias)
     if not isinstance(rank, str):
         return list(outs)
-    before, ctx.again = ctx.again, False
+    before, ctx.reuses = ctx.reuses, False
     low, added = Tensor(f"{name}_low", (*_ROWS, rank)), [Tensor(f"{one.name}_added", one.dims) for one in outs]
     linear(ctx, f"{name}_adapter_in", x, x.dims[-1:], (rank,), [Use(low)])
     linear(ctx, f"{name}_adapter_out", low, (rank,), width, uses(added))
-    ctx.again = before
+    ctx.reuses = before
     return [
         ctx.build.elementwise(f"{one.name}_sum", [one, more], Tensor(f"{one.name}_summed", one.dims), linear=True)
         for one, more in zip(outs, added, strict=True)

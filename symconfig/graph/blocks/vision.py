@@ -16,10 +16,11 @@ from symconfig.descriptor import vision as kinds
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.vision import Step, Vision
 from symconfig.graph import dims as d
+from symconfig.graph.block import LAYER, Block, Place
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.norms import normed
 from symconfig.graph.implementation import Kernel, NormKernel
-from symconfig.graph.operator import LAYER, Block, Element, Place, Tensor, Use, Weight
+from symconfig.graph.operator import Element, Tensor, Use, Weight
 from symconfig.graph.parts import End
 
 IMAGES, PATCHES, SEQUENCE, TOKENS = "images_per_sequence", "vision_patches", "vision_sequence", "vision_tokens"

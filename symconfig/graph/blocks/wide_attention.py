@@ -14,15 +14,8 @@ from symconfig.descriptor.layers import Pairs
 from symconfig.descriptor.model import LayerKind, ModelDescriptor, Position
 from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL
-from symconfig.graph.blocks.attention import (
-    borrowed,
-    copied,
-    core,
-    lent,
-    normed_and_turned,
-    projections,
-    rotation,
-)
+from symconfig.graph.blocks.attention import borrowed, lent, normed_and_turned, projections, rotation
+from symconfig.graph.blocks.attention_core import copied, core
 from symconfig.graph.blocks.common import linear, with_adapter
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.indexer import Read

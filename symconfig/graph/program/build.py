@@ -10,11 +10,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from symconfig.graph.operator import Use, Work
+from symconfig.graph.operator import Operator, Split, Use, Work, loops_of
 from symconfig.graph.program.functions import Function
 from symconfig.graph.program.functions import others as factors
-from symconfig.graph.program.nest import loops_of, operator, splits_of, without
-from symconfig.graph.program.program import Operator, Split
+from symconfig.graph.program.nest import operator, splits_of, without
 
 Over = str | Sequence[str]  # a dim may be a product of several loops
 
@@ -99,7 +98,6 @@ def elementwise(
         output,
         contracted=without(loops_of(inputs), output.loops),
         saves=saves,
-        residues=residues,
         linear=function.linear,
         whole=whole,
         traffic=traffic,
@@ -111,7 +109,7 @@ def dropout(name: str, x: Use, output: Use, mask: Use, *, path: str = "") -> Ope
     """Make a dropout. mask: the residue. Not linear: ranks that hold parts of a sum would have to draw the same
     mask.
     """
-    return operator(name, Work.MEMORY, (x,), output, saves=(mask,), residues=(mask,), path=path)
+    return operator(name, Work.MEMORY, (x,), output, saves=(mask,), path=path)
 
 
 def reduction(name: str, x: Use, output: Use, function: Function, *, path: str = "") -> Operator:
@@ -157,7 +155,7 @@ def norm(
     splits = splits_of(output.loops, dict.fromkeys(_each(over), sums))
     first = weights[:1] if x.gradient else ()  # a bias is not needed again
     saves = (x, *first, stats)
-    return operator(name, Work.MEMORY, (x, *weights), output, saves=saves, residues=(stats,), splits=splits, path=path)
+    return operator(name, Work.MEMORY, (x, *weights), output, saves=saves, splits=splits, path=path)
 
 
 def gather(name: str, table: Use, ids: Use, output: Use, sizes: Mapping[str, int], *, path: str = "") -> Operator:
@@ -208,7 +206,6 @@ def attention(
         output,
         contracted=_each(over),
         saves=(q, k, v, *others, output, stats),
-        residues=(stats,),
         splits=tuple(Split(group) for group in groups),
         attended=attended,
         channels=channels,

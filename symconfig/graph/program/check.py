@@ -7,9 +7,9 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import TypeVar
 
 from symconfig.errors import InputError, Problem
-from symconfig.graph.operator import Use, Work
+from symconfig.graph.operator import Operator, Use, Work
 from symconfig.graph.program.order import in_order
-from symconfig.graph.program.program import Operator, Program
+from symconfig.graph.program.program import Program
 
 _Name = TypeVar("_Name", bound=Hashable)
 
@@ -116,10 +116,6 @@ def _operator(program: Program, op: Operator) -> Iterator[Problem]:
         elif op.work is Work.MATMUL and any(loop in operand.loops for operand in op.outputs):
             yield Problem("sums over a loop of its output", field=op.name, got=loop)
     yield from _splits(op)
-    known = {operand.name for operand in (*op.inputs, *op.outputs, *op.residues)}
-    for name in op.saves:
-        if name not in known:
-            yield Problem("keeps for its backward what it neither reads nor makes", field=op.name, got=name)
 
 
 def _splits(op: Operator) -> Iterator[Problem]:

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from symconfig.graph.program.program import Operator, Program
+from symconfig.graph.operator import Operator
+from symconfig.graph.program.program import Program
 from symconfig.graph.program.repeats import Chain, Run, runs
 from symconfig.graph.program.signature import Signatures, origins, structure
 

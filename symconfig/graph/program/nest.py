@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from symconfig.graph.operator import Tensor, Use, Work
-from symconfig.graph.program.program import Operator, Split
+from symconfig.graph.operator import Gradients, Operator, Split, Tensor, Use, Work, loops_of
 
 
 def operator(
@@ -16,7 +15,6 @@ def operator(
     *,
     contracted: Sequence[str] = (),
     saves: Iterable[Use] = (),
-    residues: Sequence[Use] = (),
     splits: tuple[Split, ...] | None = None,
     linear: bool = False,
     whole: Collection[str] = (),
@@ -38,19 +36,14 @@ def operator(
         outputs=(output,),
         splits=splits,
         contracted=tuple(contracted),
-        saves=tuple(dict.fromkeys(use.name for use in saves)) if backward else (),
-        residues=tuple(residues) if backward else (),
+        saves=tuple({use.name: use for use in saves}.values()) if backward else (),
         linear=linear,
         traffic=traffic,
         attended=attended,
         channels=channels,
-        backward=backward,
+        gradients=Gradients.ALL if backward else Gradients.NONE,
         path=path,
     )
-
-
-def loops_of(uses: Iterable[Use]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(loop for use in uses for loop in use.loops))
 
 
 def without(loops: Iterable[str], these: Collection[str]) -> tuple[str, ...]:

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from symconfig.graph.layout import FLAT, PARTIAL, WHOLE
-from symconfig.graph.operator import Tensor, Use
+from symconfig.graph.operator import Operator, Tensor, Use
 from symconfig.graph.program.node import Fixed, Node, Option, Place, Port
-from symconfig.graph.program.program import Operator, Parameter, Program
+from symconfig.graph.program.program import Parameter, Program
 
 __all__ = [
     "Fixed", "Link", "Net", "Node", "Option", "Place", "Port", "net", "operator_options",
@@ -162,8 +162,8 @@ class _Maker:
     ) -> None:
         """Make links from where a tensor is made to where it is read, over a copy where several read it."""
         operators = self.program.operators
-        kept = producer is not None and tensor in operators[producer].saves
-        saves = [producer is not None and tensor in operators[index].saves for index, _ in uses]
+        kept = producer is not None and tensor in operators[producer].saved
+        saves = [producer is not None and tensor in operators[index].saved for index, _ in uses]
         here = place[producer] if producer is not None else None
 
         def inside(index: int) -> bool:

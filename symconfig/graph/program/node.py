@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.graph.operator import Tensor
-from symconfig.graph.program.program import Operator, Parameter, Split
+from symconfig.graph.operator import Operator, Split, Tensor
+from symconfig.graph.program.program import Parameter
 
 
 class Place(NamedTuple):

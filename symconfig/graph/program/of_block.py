@@ -1,7 +1,4 @@
-"""A block of the graph as operators of a program, by local names: what its repeats share.
-
-What an axis may split follows from the operator alone, see `_splits`.
-"""
+"""A block of the graph as operators of a program, by local names: what its repeats share."""
 
 from __future__ import annotations
 
@@ -9,10 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from symconfig.graph import dims as d
-from symconfig.graph import operator as g
-from symconfig.graph.operator import Tensor, Use, Work
-from symconfig.graph.program.nest import loops_of
-from symconfig.graph.program.program import Operator, Split
+from symconfig.graph.block import Block
+from symconfig.graph.flows import flowing, silenced
+from symconfig.graph.operator import Operator, Split, Tensor, Use, Weight, Work, loops_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +32,10 @@ class Template:
 
     operators: list[Operator] = field(default_factory=list)
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    weights: dict[str, tuple[g.Weight, str]] = field(default_factory=dict)
+    weights: dict[str, tuple[Weight, str]] = field(default_factory=dict)
 
-    def add(self, tensor: Tensor, flow: bool) -> None:
-        gradient = flow and tensor.element is not g.Element.INDEX
-        self.tensors[tensor.name] = Tensor(tensor.name, tensor.dims, tensor.element_bytes, gradient)
+    def add(self, tensor: Tensor) -> None:
+        self.tensors[tensor.name] = Tensor(tensor.name, tensor.dims, tensor.element_bytes, tensor.gradient)
 
     @property
     def dims(self) -> set[str]:
@@ -63,8 +58,7 @@ class Template:
             name=prefix + op.name,
             inputs=uses(op.inputs),
             outputs=uses(op.outputs),
-            residues=uses(op.residues),
-            saves=tuple([names[name] for name in op.saves]),
+            saves=uses(op.saves),
             path=own.removesuffix(".weight") or joined(prefix, op.path, "").rstrip("."),
         )
 
@@ -73,101 +67,73 @@ def joined(prefix: str, part: str, name: str) -> str:
     return f"{prefix}{part}.{name}" if part else f"{prefix}{name}"
 
 
-def template(block: g.Block, flows: Sequence[bool], numbers: Numbers) -> Template:
+def template(block: Block, flows: Sequence[bool], numbers: Numbers) -> Template:
     """Make the template of a block. flows: for each of the block's inputs, whether something flows back into it."""
     result = Template()
-    for tensor, flow in zip(block.inputs, flows, strict=True):
-        result.add(tensor, flow)
+    silent = {tensor.name for tensor, flow in zip(block.inputs, flows, strict=True) if not flow}
+    for tensor in block.inputs:
+        result.add(silenced(tensor, silent))
     read = {use.name for op in block.operators for use in op.activations}
-    for op in block.operators:
+    for op in flowing(block.operators, silent):
         result.operators.append(_operator(result, op, read, numbers))
     return result
 
 
-def _operator(known: Template, op: g.Operator, read: set[str], numbers: Numbers) -> Operator:
+def _operator(known: Template, op: Operator, read: set[str], numbers: Numbers) -> Operator:
     """Make an operator. What it makes beside its outputs and keeps is another output if someone reads it, else a
     residue.
     """
-    flows = [known.tensors[use.name].gradient and op.gradients is g.Gradients.ALL for use in op.activations]
-    backward = any(flows) or op.trainable
+    inputs = tuple(Use(use.tensor, numbers.along.get(use.name, use.along)) for use in op.inputs)
+    kept, made = {use.name: use for use in (*op.reads_back, *map(Use, op.holds if op.backward else ()))}, []
     for use in op.outputs:
-        known.add(use.tensor, backward)
-    kept = _kept(op, flows)
-    made = [tensor for tensor in kept if tensor.name not in known.tensors]
-    for tensor in made:
-        if backward or tensor.name in read:
-            known.add(tensor, False)
-    outputs = (*op.outputs, *(Use(tensor) for tensor in made if tensor.name in read))
-    residues = tuple(Use(tensor) for tensor in made if tensor.name not in read and backward)
-    uses = (*op.activations, *outputs, *residues)
+        known.add(use.tensor)
+    for use in kept.values():
+        if use.name not in known.tensors and not isinstance(use.tensor, Weight):
+            known.add(replace(use.tensor, gradient=False))
+            made.append(use)
+    outputs = (*op.outputs, *(use for use in made if use.name in read))
+    uses = {use.name: use for use in (*made, *inputs, *outputs)}
     for weight in op.weights:
-        known.weights[weight.name] = (weight, op.part)
-    mine = {use.name for use in uses}
-    saves = [tensor.name for tensor in kept if tensor.name in mine]
-    saves += [weight.name for weight in op.weights[:1] if any(flows) and op.work is Work.MATMUL]
-    splits = tuple(_splits(op, numbers.sizes))
-    nest = (*op.loops, *loops_of(uses), *(loop for split in splits for loop in split.loops))
-    return Operator(
-        name=op.name,
-        work=op.work,
+        known.weights[weight.name] = (weight, op.path)
+    saves = tuple(uses[name] for name in kept if name in uses)
+    splits = tuple(_pieces(op, numbers.sizes)) if op.work is Work.MATMUL else op.splits
+    along = (loop for split in splits for loop in split.loops)
+    nest = (*op.loops, *loops_of((*op.activations, *outputs, *saves)), *along)
+    return replace(
+        op,
         loops=tuple(dict.fromkeys(nest)),
-        inputs=tuple(Use(use.tensor, numbers.along.get(use.name, use.along)) for use in op.inputs),
+        inputs=inputs,
         outputs=outputs,
         splits=splits,
-        contracted=op.contracted,
-        saves=tuple(saves) if backward else (),
-        residues=residues,
+        saves=saves,
         linear=op.linear and not op.weights,  # parts of a sum would have to be parts of the weight
         traffic=_traffic(op, numbers),
         attended=numbers.keys[op.keys] if op.keys else 0.0,
         channels=_channels(op, numbers),
-        backward=backward,
-        path=op.part,
     )
 
 
-def _kept(op: g.Operator, flows: Sequence[bool]) -> tuple[g.Tensor, ...]:
-    """Return what the backward needs: of a product of two activations each one for the other's gradient."""
-    if op.work is not Work.MATMUL or op.weights:
-        return tuple(dict.fromkeys(op.needed()))
-    return tuple(use.tensor for use, other in zip(op.inputs, flows[::-1], strict=True) if other)
-
-
-def _splits(op: g.Operator, sizes: Mapping[str, int]) -> Iterator[Split]:
-    """Yield the splits. A product splits along each of its loops, with the pieces that its operands are of them (heads
-    of a fused width) or share along them (key/value heads). Any other operator splits along the loops of its
-    activations and along those that it sums over, but for what stays whole or goes together; rows of a weight that it
-    picks by position do not.
+def _pieces(op: Operator, sizes: Mapping[str, int]) -> Iterator[Split]:
+    """Yield the splits of a product: along each of its loops, with the pieces that its operands are of them (heads of a
+    fused width) or share along them (key/value heads).
     """
-    if op.work is Work.MATMUL:
-        pieces: dict[str, list[str]] = {}
-        for use in (*op.activations, *op.outputs):
-            for dim, loop in zip(use.tensor.dims, use.loops, strict=True):
-                if sizes[dim] != sizes[loop]:
-                    pieces.setdefault(loop, []).append(dim)
-        for loop in op.loops:
-            yield Split((loop, *dict.fromkeys(pieces.get(loop, ()))))
-        return
-    groups = list(op.together)
-    bound = {loop for group in groups for loop in group}
-    along = {loop for use in (*op.activations, *op.outputs) for loop in use.loops} | set(op.contracted)
-    sums = dict(op.reduces)
+    pieces: dict[str, list[str]] = {}
+    for use in (*op.activations, *op.outputs):
+        for dim, loop in zip(use.tensor.dims, use.loops, strict=True):
+            if sizes[dim] != sizes[loop]:
+                pieces.setdefault(loop, []).append(dim)
     for loop in op.loops:
-        if loop in bound:
-            yield from (Split(group) for group in groups if loop in group)
-            groups = [group for group in groups if loop not in group]
-        elif loop in along and loop not in op.whole:
-            yield Split((loop,), sums.get(loop, 0))
+        yield Split((loop, *dict.fromkeys(pieces.get(loop, ()))))
 
 
-def _channels(op: g.Operator, numbers: Numbers) -> float:
+def _channels(op: Operator, numbers: Numbers) -> float:
     """Return the channels of q k' and of p v."""
     if op.work is not Work.ATTENTION:
         return 0.0
     return float(sum(numbers.sizes[dim] for dim in op.channels_of))
 
 
-def _traffic(op: g.Operator, numbers: Numbers) -> tuple[float, float]:
+def _traffic(op: Operator, numbers: Numbers) -> tuple[float, float]:
     """Return the traffic beside activations, which alone the graph counts. Of a weight an operator reads no more than
     it writes: a table's rows.
     """

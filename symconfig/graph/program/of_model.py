@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from symconfig.descriptor.job import Packing
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.reuse import Loop
 from symconfig.graph import dims as d
-from symconfig.graph import operator as g
 from symconfig.graph.attended import keys
+from symconfig.graph.block import Block
 from symconfig.graph.implementation import Implementation
 from symconfig.graph.model import blocks, dim_sizes
-from symconfig.graph.operator import Tensor
+from symconfig.graph.operator import Operator, Tensor, Weight
 from symconfig.graph.program.of_block import Numbers, Template, joined, template
-from symconfig.graph.program.program import Operator, Parameter, Program
+from symconfig.graph.program.program import Parameter, Program
 
 _TABLE, _HEAD = "word_embedding.weight", "lm_head.weight"
 _SLOTS_A_FILLER = 64  # at most one slot of so many is left empty: 1.6 % of the experts' work, chosen
@@ -170,7 +170,7 @@ class _Placed:
 class _Unrolled:
     """Blocks put one after the other."""
 
-    blocks: Mapping[str, g.Block]
+    blocks: Mapping[str, Block]
     numbers: Numbers
     templates: dict[_Kind, Template] = field(default_factory=dict)
     placed: list[_Placed] = field(default_factory=list)
@@ -217,7 +217,7 @@ class _Unrolled:
                 result[block.first + at] = like.placed(like.operators[at], block.prefix, block.names, self.tensors)
         return tuple(result), set().union(*(kind.dims for kind in templates.values()))
 
-    def _parameter(self, weight: g.Weight, prefix: str, part: str) -> str:
+    def _parameter(self, weight: Weight, prefix: str, part: str) -> str:
         """Return a parameter's name. A weight that another block holds is that block's, and a tied head is the table of
         look-ups.
         """
@@ -225,8 +225,8 @@ class _Unrolled:
             return _TABLE
         name = joined(prefix, part, weight.name)
         if name not in self.parameters:
-            tensor = Tensor(name, weight.dims, weight.element_bytes, weight.gradient)
-            self.parameters[name] = Parameter(tensor, not weight.frozen, name)
+            tensor = replace(weight, name=name)
+            self.parameters[name] = Parameter(tensor, name)
             self.tensors[name] = tensor
         return name
 

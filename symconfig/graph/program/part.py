@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
-from symconfig.graph.operator import Tensor, Use, Work
+from symconfig.graph.operator import Operator, Tensor, Use, Work
 from symconfig.graph.program.nest import operator
-from symconfig.graph.program.program import Operator, Parameter, Program
+from symconfig.graph.program.program import Parameter, Program
 from symconfig.graph.program.signature import Signatures
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import gcd
 
-from symconfig.graph.operator import Nest, Tensor, Use
+from symconfig.graph.operator import Operator, Split, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,47 +23,12 @@ class Parameter:
     """
 
     tensor: Tensor
-    trainable: bool = True
     path: str = ""
     shape: tuple[int, ...] = ()
 
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """Loops that one mesh axis splits together (query heads with their key/value heads, tokens with their slots).
-
-    Along it an operand is split at its first dim whose loop is among `loops`. An input without one is whole on every
-    rank, and its gradient comes out as partial sums; an output without one comes out as partial sums.
-    sums: but where this is above 0, the operator reduces so many partial results of its output's size without these
-    loops inside itself, and goes on with whole ones (norm, softmax, cross-entropy over a split dim).
-    halo: rows of each neighbour that a window needs beside its own, along `loops[0]`: (kernel size - 1) / 2 on each
-    side. They are sent forward, and their gradients back.
-    """
-
-    loops: tuple[str, ...]
-    sums: int = 0
-    halo: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Operator(Nest):
-    """One operator of a program.
-
-    saves: tensors that its backward reads: inputs, outputs, or `residues`. residues: tensors that exist for the
-    backward only (masks, statistics), as uses. traffic: (forward, backward) bytes moved over those of reading and
-    writing each once. attended, channels: of attention, keys that a query attends to in the mean, and channels of q k'
-    plus those of p v. backward: False where it has none (an operator on ids). path: of the module it is part of, in its
-    source.
-    """
-
-    splits: tuple[Split, ...] = ()
-    saves: tuple[str, ...] = ()
-    residues: tuple[Use, ...] = ()
-    traffic: tuple[float, float] = (1.0, 1.0)
-    attended: float = 0.0
-    channels: float = 0.0
-    backward: bool = True
-    path: str = ""
+    @property
+    def trainable(self) -> bool:
+        return self.tensor.gradient
 
 
 @dataclass(frozen=True, slots=True)

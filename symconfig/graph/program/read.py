@@ -46,7 +46,7 @@ from symconfig.descriptor.load import find
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import parse_yaml_strict
 from symconfig.errors import InputError, Problem
-from symconfig.graph.operator import Tensor, Use
+from symconfig.graph.operator import Operator, Tensor, Use
 from symconfig.graph.program.check import check
 from symconfig.graph.program.file_source.expand import MAX_OPERATORS, UNKNOWN, Declared, Expansion, Line, Turn, expand
 from symconfig.graph.program.file_source.file import ELEMENT_BYTES, ProgramFile, written_out
@@ -55,7 +55,7 @@ from symconfig.graph.program.file_source.site import Site, check_dims, used
 from symconfig.graph.program.file_source.sizes import sizes
 from symconfig.graph.program.file_source.text import Mistake, declaration, size_of_number
 from symconfig.graph.program.order import in_order
-from symconfig.graph.program.program import Operator, Parameter, Program
+from symconfig.graph.program.program import Parameter, Program
 
 
 def load_program(name_or_path: str | Path, dims: Mapping[str, int] | None = None) -> Program:
@@ -147,11 +147,10 @@ class _Reader:
             if declared.at not in read:
                 read[declared.at] = self._declaration(declared)
             dims, width = read[declared.at]
-            trainable = declared.parameter and not declared.declaration.frozen
-            tensor = Tensor(declared.name, dims, width, trainable)
+            tensor = Tensor(declared.name, dims, width, declared.parameter and not declared.declaration.frozen)
             self.tensors[declared.name] = tensor
             if declared.parameter:
-                yield Parameter(tensor, trainable, declared.name)
+                yield Parameter(tensor, declared.name)
 
     def _declaration(self, declared: Declared) -> tuple[tuple[str, ...], float]:
         """Return dims and bytes of an element."""

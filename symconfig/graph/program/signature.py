@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from symconfig.graph.operator import Use
-from symconfig.graph.program.program import Operator, Program
+from symconfig.graph.operator import Operator, Use
+from symconfig.graph.program.program import Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Signatures:
             first = place.setdefault(name, len(place))
             seen.append((operand.loops, tensor.dims, tensor.element_bytes, tensor.gradient, origin.get(name), first))
         numbers = (op.linear, op.traffic, op.attended, op.channels, op.backward, len(op.inputs), len(op.outputs))
-        kept = tuple([place.get(name, -1) for name in op.saves])
+        kept = tuple([place.get(name, -1) for name in op.saved])
         return op.work, op.loops, op.contracted, id(op.splits), numbers, kept, tuple(seen)
 
 
@@ -104,6 +104,6 @@ def structure(program: Program, op: Operator, origin: dict[str, Origin]) -> Hash
         tuple(map(seen, op.residues)),
         tuple((tuple(loops[loop] for loop in split.loops), split.sums, split.halo) for split in op.splits),
         frozenset(loops[loop] for loop in op.contracted),
-        frozenset(tensors.get(name, -1) for name in op.saves),
+        frozenset(tensors.get(name, -1) for name in op.saved),
         (op.linear, op.traffic, op.attended, op.channels, op.backward),
     )

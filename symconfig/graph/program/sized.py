@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from symconfig.graph.operator import Operator
 from symconfig.graph.program.fold import Folding, fold
 from symconfig.graph.program.net import Net, net, resized
-from symconfig.graph.program.program import Operator, Program
+from symconfig.graph.program.program import Program
 from symconfig.graph.program.repeats import Crossing
 from symconfig.graph.program.signature import Signatures, origins, structure
 

@@ -24,6 +24,7 @@ from symconfig.measured.fit import Fit, Parameter, fit
 from symconfig.measured.gpu.kernel_times import (
     Attention,
     CastProduct,
+    Generate,
     HostCopy,
     Kernel,
     KernelTimes,
@@ -138,7 +139,7 @@ def _cast_s(kernel: Kernel, rates: Machine) -> Number:
 
 def _explained(kernel: Kernel, cluster: ClusterDescriptor) -> bool:
     """Tell whether the cost model has a formula for the kernel, and the cluster a peak."""
-    if isinstance(kernel, HostCopy) or (isinstance(kernel, Launch) and kernel.where == "host"):
+    if isinstance(kernel, HostCopy | Generate) or (isinstance(kernel, Launch) and kernel.where == "host"):
         return False
     return not isinstance(kernel, Product) or getattr(cluster.gpu.peak_flops, kernel.dtype) is not None
 

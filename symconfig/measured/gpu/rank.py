@@ -13,7 +13,7 @@ from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.megatron.behaviour import TransformerImpl
 from symconfig.measured.gpu.predict import Attention
 from symconfig.plans.plan import Plan
-from symconfig.solve.detail import detail
+from symconfig.solve.costed import costed
 from symconfig.solve.restore import restore
 from symconfig.verify.states.grid import first_rank, stage_of
 
@@ -137,7 +137,7 @@ def _beyond_local(plan: Plan) -> Problem | None:
 
 def _heaviest(plan: Plan) -> int:
     """Return the stage that needs most memory."""
-    peaks = detail(restore(plan, plan.best)).allocated
+    peaks = costed(restore(plan, plan.best)).allocated
     return peaks.index(max(peaks))
 
 

@@ -20,7 +20,7 @@ from symconfig.report.page.drawn import packed, roofline, schedule
 from symconfig.report.page.pictures import Picture
 from symconfig.report.table import blocks, headline, others_text
 from symconfig.report.timeline.seen import seen
-from symconfig.solve.detail import detail
+from symconfig.solve.costed import costed
 from symconfig.solve.restore import restore
 from symconfig.solve.sensitivity import sensitivities
 from symconfig.solve.tally import REFUSED_BY, WHOLE, WORDS
@@ -34,7 +34,7 @@ SCHEMA = "symconfig.page/1"
 def plan_data(plan: Plan, files: Mapping[str, str], before: Sequence[Block] = ()) -> dict[str, Any]:
     """Return everything that a plan's page shows. files: those that start it, by name. before: what is said first."""
     point = restore(plan, plan.best)
-    parts = detail(point)
+    parts = costed(point)
     return {
         "schema": SCHEMA,
         "title": headline(plan).split("\n")[0],

@@ -13,7 +13,7 @@ from symconfig.cost.flops import work_flops
 from symconfig.graph.derived import AttentionWork, Matmul
 from symconfig.graph.operator import ELEMENT_BYTES, Element
 from symconfig.report.timeline.chart import LOOKS, Chart
-from symconfig.solve.detail import Detail
+from symconfig.solve.costed import Costed
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import lattice
 
@@ -62,7 +62,7 @@ def _memory(chart: Chart, stage: int) -> dict[str, Any]:
     return {"seconds": packed(seconds, "f4"), "gib": packed(sizes / 2**30, "f4")}
 
 
-def roofline(point: Prospect, parts: Detail) -> dict[str, Any]:
+def roofline(point: Prospect, parts: Costed) -> dict[str, Any]:
     """Return the products and attentions of each kind of layer: FLOP, bytes of operands and results, seconds. The bytes
     are the least that a kernel can move: each operand read and each result written once."""
     sizes = lattice(point.request, point.columns())

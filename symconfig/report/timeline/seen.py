@@ -15,7 +15,7 @@ from symconfig.schedule.schedule import Schedule
 from symconfig.schedule.schedules import SCHEDULES
 from symconfig.schedule.timeline import Timeline
 from symconfig.schedule.times import Array
-from symconfig.solve.detail import detail
+from symconfig.solve.costed import costed
 from symconfig.solve.memory import stage_memory
 from symconfig.solve.restore import restore
 from symconfig.solve.schedules import Compared, compare, idle, suited
@@ -39,7 +39,7 @@ def seen(
     Raises InputError if that schedule can run no such shape.
     """
     point = restore(plan, candidate)
-    parts = detail(point)
+    parts = costed(point)
     own, time = timeline(point, parts), refined_time(point, parts)
     cut, recut = suited(point, parts, other) if other is not None else (point, parts)
     line = timeline(cut, recut, other, slower(slow, point.split.pp))
@@ -60,7 +60,7 @@ def seen(
 def compared(plan: Plan, candidate: Candidate, slow: Mapping[int, float] | None = None) -> Compared:
     """Simulate the candidate under every schedule; slow: as of `seen`."""
     point = restore(plan, candidate)
-    return compare(point, detail(point), slower(slow, point.split.pp))
+    return compare(point, costed(point), slower(slow, point.split.pp))
 
 
 def slower(slow: Mapping[int, float] | None, stages: int) -> Array:

@@ -27,7 +27,7 @@ from symconfig.runs.replan.replan import Drift, Kept, Replan
 from symconfig.runs.replan.schedule import Mode, Schedule, scheduled
 from symconfig.solve.answer import TOP
 from symconfig.solve.candidate import degrees, predicted
-from symconfig.solve.detail import detail
+from symconfig.solve.costed import costed
 from symconfig.solve.restore import restore, retraced
 from symconfig.solve.whole import filled
 
@@ -205,7 +205,7 @@ def _drift(old: Plan) -> Drift | None:
     try:
         with retraced("the old plan"):
             point = restore(old, old.best)
-            now = predicted(point, detail(point), old.cluster)
+            now = predicted(point, costed(point), old.cluster)
     except InputError:
         return None
     if isclose(now.step_s, recorded.step_s, rel_tol=1e-6) and isclose(

@@ -11,14 +11,14 @@ from symconfig.cost.step import HOST_SHARE, host_bytes
 from symconfig.errors import InputError
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.megatron.option_constraints import GATHERED_FORMATS
-from symconfig.graph.operator import LAYER
+from symconfig.graph.block import LAYER
 from symconfig.plans.choices import Precision
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.render import target_of
 from symconfig.solve import candidate as candidates
 from symconfig.solve.answer import refused as untold
 from symconfig.solve.configuration import Configuration
-from symconfig.solve.detail import detail
+from symconfig.solve.costed import costed
 from symconfig.solve.extras import switched_on
 from symconfig.solve.pins import parse
 from symconfig.solve.predict import as_found
@@ -96,7 +96,7 @@ def candidate(plan: Plan, c: Configuration) -> Candidate:
     """Predict a configuration that runs under the plan's inputs."""
     point = as_found(plan.model, plan.cluster, c)
     wanted = _request(plan, c.precision, Extras.of(c.framework))
-    return candidates.detail(replace(point, request=wanted), plan.cluster, plan.job, best=True)
+    return candidates.described(replace(point, request=wanted), plan.cluster, plan.job, best=True)
 
 
 def judged(plan: Plan, c: Configuration) -> Verdict:
@@ -111,7 +111,7 @@ def judged(plan: Plan, c: Configuration) -> Verdict:
     point = replace(point, request=wanted)
     if refused := _refused(point) or _untold(plan, point):
         return Verdict(refused)
-    parts = detail(point)
+    parts = costed(point)
     used, step_s = device_bytes(max(parts.peaks), point.machine, wanted.framework), refined_s(point, parts)
     pinned = float(np.ravel(host_bytes(parts.sums, parts.points, parts.setting))[0])
     room = HOST_SHARE * point.machine.host_memory_bytes_per_gpu
@@ -151,7 +151,7 @@ def _untold(plan: Plan, point: Prospect) -> str:
     """Say what the job's target cannot express; its framework's own refusals are known by now."""
     if plan.job.target is None:
         return ""
-    other = replace(plan, best=candidates.detail(point, plan.cluster, plan.job))
+    other = replace(plan, best=candidates.described(point, plan.cluster, plan.job))
     problems = untold(target_of(plan.model, plan.job), other)
     return "; ".join(problem.what for problem in problems)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.graph.operator import LAYER
+from symconfig.graph.block import LAYER
 from symconfig.plans.plan import Plan
 from symconfig.render import summary
 from symconfig.runs.best import best_plan

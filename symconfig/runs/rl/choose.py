@@ -6,8 +6,8 @@ engine and every way to move what is not needed is weighed, and the shortest ste
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import ceil, floor
 
@@ -19,16 +19,21 @@ from symconfig.descriptor.rl import Rl
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.format import gib
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.plans.rl import PlannedPhase, PlannedRl, ReferencePlace
+from symconfig.plans.rl import PlannedPhase, PlannedReward, PlannedRl
+from symconfig.render.learning import Learns
+from symconfig.render.rewarding import Rewarding
+from symconfig.runs.rl.division import Division, divisions, undivided
 from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN, Engine, Replica, generate
-from symconfig.runs.rl.logits import BY_TARGET, VERL
+from symconfig.runs.rl.logits import BY_TARGET, PLAIN, VERL
 from symconfig.runs.rl.phases import AWAY, Away, Layout
+from symconfig.runs.rl.reward import rewards
 from symconfig.runs.rl.trained import Trained
 from symconfig.solve.budget import surprise
 from symconfig.solve.lengths import packing
 
 WEIGHED = 12  # plans of the actor, around each of which engines are weighed
 _TIMES = (1, 2, 4)  # the longest sequence, that a micro-batch has room for
+_NODES = (1, 2, 4)  # of a replica whose experts lie over several ranks of data
 _CONTEXT = (1, 2, 4, 8, 16)  # ranks of context parallelism
 _MOST_SHARE, _SHARES = 0.9, 20  # of a GPU for the engine, in twentieths
 _ALIKE = 0.01  # of a generation: of shares that differ by less, the smallest is taken
@@ -36,15 +41,14 @@ _ONLY = {"layout": "equal", "fused_loss": "off"}  # verl can be told no other st
 _LEFT = (0.0, 0.05, 0.1, 0.2)  # shares of a GPU that an update leaves beside, the first that leads to a plan that fits
 # The optimizer's state is larger than the weights and wanted less: weights do not go without it.
 _WEIGHED_AWAY = (Away.NOTHING, Away.STATES, Away.ALL)
+ANY = Learns(algorithms=(), engines=())  # whose trainer is not known
 Solve = Callable[[ModelDescriptor, Job, int], Plan]
 
 
 @dataclass(frozen=True)
 class Question:
-    """solve: the best plans of a model's job, so many. critic: the model that gives values, where one is trained. away:
-    the parts that the target can keep on the host between phases, a tuple for each way. sequences: of its
-    micro-batches, packed, padded to the longest, or one after the other. reference: where it is while it is not
-    read."""
+    """solve: the best plans of a model's job, so many. critic: the model that gives values, where one is trained;
+    reward: that of rewards, where the step runs one. learns: what the target can be told."""
 
     model: ModelDescriptor
     cluster: ClusterDescriptor
@@ -52,9 +56,8 @@ class Question:
     rl: Rl
     critic: ModelDescriptor | None
     solve: Solve
-    away: tuple[tuple[str, ...], ...] = tuple(AWAY.values())
-    sequences: str = "packed"
-    reference: ReferencePlace = "offloaded"
+    reward: ModelDescriptor | None = None
+    learns: Learns = ANY
 
     @property
     def usable_bytes(self) -> float:
@@ -72,6 +75,12 @@ class Question:
         """Return what orders layouts that fit: those that meet the risk first, then the shortest step."""
         return not self.is_sure(layout), layout.step_s
 
+    @property
+    def way_of_rewards(self) -> Rewarding | None:
+        """Return how the network of rewards runs; None where none does here."""
+        named = self.rl.reward_model
+        return None if named is None or self.reward is None else self.learns.rewards[named.placement]
+
 
 def answer(question: Question, top: int) -> Plan:
     """Return the actor's plan with the step around it and around each alternative, the shortest step first.
@@ -81,9 +90,9 @@ def answer(question: Question, top: int) -> Plan:
     _check(question)
     tried: list[tuple[Plan, Trained, list[Layout]]] = []
     refused: list[InfeasibleError] = []
-    for trained_on, job, fill in _jobs(question):
+    for on, job, fill in _jobs(question):
         try:
-            tried += _around(question, job, fill, trained_on)
+            tried += _around(question, job, fill, on)
         except InfeasibleError as error:
             refused.append(error)
     if not tried:
@@ -101,11 +110,8 @@ def _check(question: Question) -> None:
     problems = []
     if question.job.gpus == "auto":
         problems.append(Problem("of a step of reinforcement learning must be a number", field="gpus", got="auto"))
-    elif not (question.rl.rollout_gpus or 0) < question.job.gpus or (
-        question.rl.placement == "split" and question.job.gpus == 1
-    ):
-        what, need = "leaves no GPU to train on", f"fewer than {question.job.gpus}"
-        problems.append(Problem(what, field="rl.rollout_gpus", got=str(question.rl.rollout_gpus or 1), need=need))
+    elif not any(divisions(question.rl, question.cluster, question.job.gpus, question.reward is not None)):
+        problems.append(undivided(question.rl, question.job.gpus, question.cluster.gpus_per_node))
     room = question.rl.tokens_per_gpu
     if room is not None and room * _CONTEXT[-1] < question.rl.longest:
         what = f"a micro-batch has no room for the longest sequence, of {question.rl.longest} tokens"
@@ -121,21 +127,22 @@ def _check(question: Question) -> None:
         raise InputError(problems)
 
 
-def _jobs(question: Question) -> Iterator[tuple[int, Job, float]]:
-    """Yield the GPUs that train, the job of an update on them, and the share of its tokens that are there: for each
-    size of a micro-batch."""
-    rl = question.rl
+def _jobs(question: Question) -> Iterator[tuple[Division, Job, float]]:
+    """Yield who has which GPUs, the job of an update on those that train, and the share of its tokens that are there:
+    for each size of a micro-batch."""
+    rl, sequences = question.rl, question.learns.sequences
     assert question.job.gpus != "auto"
-    for gpus in _training(question, question.job.gpus):
-        if question.sequences != "packed":
+    for on in divisions(rl, question.cluster, question.job.gpus, question.reward is not None):
+        gpus = on.trained
+        if sequences != "packed":
             plain = {"gpus": gpus, "global_batch_size": rl.batch, "seq_length": rl.longest, "packing": None}
-            fill = 1.0 if question.sequences == "padded" else rl.mean_tokens / rl.longest
-            yield gpus, question.job.model_copy(update=plain), fill
+            fill = 1.0 if sequences == "padded" else rl.mean_tokens / rl.longest
+            yield on, question.job.model_copy(update=plain), fill
             continue
         for room, pins in _rooms(question):
             needed = rl.batch * rl.mean_tokens / room
-            # As many as leave the degrees free: a power of two divides them, up to the number of GPUs.
-            together = 2 ** (max(1, int(min(needed, gpus))).bit_length() - 1)
+            # As many as leave the degrees free: what divides the GPUs divides them, too.
+            together = max(each for each in range(1, gpus + 1) if gpus % each == 0 and each <= max(1.0, needed))
             batch = together * ceil(needed / together)
             update = {
                 "gpus": gpus,
@@ -145,19 +152,7 @@ def _jobs(question: Question) -> Iterator[tuple[int, Job, float]]:
                 "pins": {**_ONLY, **question.job.pins, **pins},
             }
             fill = rl.batch * rl.mean_tokens / (batch * room)
-            yield gpus, question.job.model_copy(update=update), fill
-
-
-def _training(question: Question, gpus: int) -> list[int]:
-    """Return how many GPUs may train: all, or what an engine of its own leaves."""
-    rl, node = question.rl, question.cluster.gpus_per_node
-    if rl.placement == "colocated":
-        return [gpus]
-    if rl.rollout_gpus is not None:
-        return [gpus - rl.rollout_gpus]
-    step = node if gpus > node else 1
-    quarters = {max(step, gpus * part // 4 // step * step) for part in (1, 2, 3)}
-    return sorted({gpus - each for each in quarters if each < gpus})
+            yield on, question.job.model_copy(update=update), fill
 
 
 def _rooms(question: Question) -> Iterator[tuple[int, dict[str, str]]]:
@@ -175,11 +170,12 @@ def _needed(rl: Rl) -> float:
     return rl.batch * rl.mean_tokens
 
 
-def _around(question: Question, job: Job, fill: float, gpus: int) -> list[tuple[Plan, Trained, list[Layout]]]:
+def _around(question: Question, job: Job, fill: float, on: Division) -> list[tuple[Plan, Trained, list[Layout]]]:
     """Return the actor's best plans with the layouts around each that fit, the shortest step first."""
     colocated = question.rl.placement == "colocated"
     memory = question.cluster.gpu.memory_bytes.value
     fullest: Layout | None = None
+    refused: InfeasibleError | None = None
     unsure: list[tuple[Plan, Trained, list[Layout]]] = []
     for left in _LEFT if colocated else _LEFT[:1]:
         margin = job.limits.memory_margin + (ASLEEP_BYTES / memory + left if colocated else 0.0)
@@ -188,11 +184,16 @@ def _around(question: Question, job: Job, fill: float, gpus: int) -> list[tuple[
         tight = job.model_copy(update={"limits": job.limits.model_copy(update={"memory_margin": margin})})
         plan = question.solve(question.model, tight, WEIGHED)
         plan = replace(plan, job=plan.job.model_copy(update={"limits": job.limits, "pins": question.job.pins}))
-        critic = _critic(question, tight, fill)
+        critics = _Critics(question, tight, fill, on.critic)
         result = []
         for candidate in (plan.best, *plan.alternatives):
             actor = Trained(plan, candidate, fill, BY_TARGET.get(question.job.target or "", VERL))
-            every = list(_layouts(question, actor, critic, gpus))
+            try:
+                critic = critics.beside(candidate)
+            except InfeasibleError as error:
+                refused = error
+                continue
+            every = list(_layouts(question, actor, critic, on))
             fitting = sorted((each for each in every if _fits(question, each)), key=question.rank)
             if fitting:
                 result.append((plan, actor, fitting))
@@ -203,28 +204,53 @@ def _around(question: Question, job: Job, fill: float, gpus: int) -> list[tuple[
         unsure = unsure or result
     if unsure:
         return unsure
-    raise _none_fits(question, fullest)
+    raise refused if refused is not None and fullest is None else _none_fits(question, fullest)
 
 
-def _critic(question: Question, job: Job, fill: float) -> Trained | None:
-    """Return the critic on the actor's GPUs, with a layout of its own."""
-    if question.critic is None:
-        return None
-    plan = question.solve(question.critic, job, 1)
-    return Trained(plan, plan.best, fill, logits=None)
+@dataclass(frozen=True)
+class _Critics:
+    """The critics of a job of an update, each solved once. gpus: of their own; 0: the actor's."""
+
+    question: Question
+    job: Job
+    fill: float
+    gpus: int
+    solved: dict[tuple[object, ...], Trained] = field(default_factory=dict)
+
+    def beside(self, actor: Candidate) -> Trained | None:
+        """Return the critic, with a layout of its own, or as the actor's program has both alike."""
+        if self.question.critic is None:
+            return None
+        o, p = actor.options, actor.parallel
+        alike = {"zero": o.zero_stage, "tp": p.tp, "recompute": o.recompute.granularity}
+        alike |= {"optimizer_offload": f"{o.optimizer_offload:g}", "mbs": actor.batch.micro}
+        pins = {name: str(value) for name, value in alike.items()} if self.question.learns.critic != "own" else {}
+        if (key := tuple(pins.values())) not in self.solved:
+            job = self.job.model_copy(update={"gpus": self.gpus or self.job.gpus, "pins": {**self.job.pins, **pins}})
+            plan = self.question.solve(self.question.critic, job, 1)
+            self.solved[key] = Trained(plan, plan.best, self.fill, PLAIN)
+        return self.solved[key]
 
 
-def _layouts(question: Question, actor: Trained, critic: Trained | None, gpus: int) -> Iterator[Layout]:
-    """Yield the layouts around an actor, those whose engine has no room aside."""
-    rl, job, alone = question.rl, question.job, question.rl.placement == "split"
-    assert job.gpus != "auto"
-    served = job.gpus - gpus if alone else gpus
+def _layouts(question: Question, actor: Trained, critic: Trained | None, on: Division) -> Iterator[Layout]:
+    """Yield the layouts around an actor, those whose engine or network of rewards has no room aside."""
+    rl, alone, learns = question.rl, on.rollout > 0, question.learns
+    served = on.rollout or on.trained
     gpu = machine(question.cluster, "bf16" if question.cluster.gpu.peak_flops.bf16 else "fp16", gpus=served)
-    for away in (Away.NOTHING,) if alone else (way for way in _WEIGHED_AWAY if AWAY[way] in question.away):
-        for tp in _engines(question, served):
-            own = partial(Layout, rl=rl, actor=actor, critic=critic, away=away, reference=question.reference)
-            make = partial(own, replicas=served // tp, alone=alone)
-            engine = Engine(question.model, gpu, tp)
+    rewarding = None
+    if (how := question.way_of_rewards) is not None and question.reward is not None:
+        chosen = PlannedReward(gpus=on.reward, tp=0, memory_share=0.0)
+        rewarding = rewards(how, question.reward, rl, actor, question.cluster, gpu, chosen)
+        if rewarding is None:
+            return
+    level = learns.sleep_level(rl, question.model.adapter is not None)
+    for away in (Away.NOTHING,) if alone else (way for way in _WEIGHED_AWAY if AWAY[way] in learns.away):
+        for tp, dp in _engines(question, served):
+            own = partial(Layout, rl=rl, actor=actor, critic=critic, away=away, reference=learns.reference)
+            apart = frozenset({"critic"} if on.critic else ())
+            own = partial(own, rewards=rewarding, sleep_level=level, apart=apart)
+            engine = Engine(question.model, gpu, tp, dp)
+            make = partial(own, replicas=served // engine.gpus, alone=alone)
             stated = rl.rollout.memory_share
             most = _share(question, gpu, make(replica=Replica(engine, 0.0)))
             shares = (
@@ -232,7 +258,8 @@ def _layouts(question: Question, actor: Trained, critic: Trained | None, gpus: i
                 if stated is not None
                 else tuple(step / _SHARES for step in range(1, round(most * _SHARES) + 1))
             )
-            every = ((Replica(engine, share), generate(Replica(engine, share), rl, served // tp)) for share in shares)
+            sized = (Replica(engine, share) for share in shares)
+            every = ((replica, generate(replica, rl, served // engine.gpus)) for replica in sized)
             able = [(replica, engine_of) for replica, engine_of in every if engine_of is not None]
             if able:
                 shortest = min(engine_of.seconds for _, engine_of in able)
@@ -240,13 +267,22 @@ def _layouts(question: Question, actor: Trained, critic: Trained | None, gpus: i
                 yield make(replica=replica, generation=engine_of)
 
 
-def _engines(question: Question, gpus: int) -> Sequence[int]:
-    """Return how many GPUs a replica may have: those of a node at most, that the heads divide over."""
-    if question.rl.rollout.tp is not None:
-        return (question.rl.rollout.tp,) if gpus % question.rl.rollout.tp == 0 else ()
-    sizes = (2**power for power in range(question.cluster.gpus_per_node.bit_length()))
-    heads = question.model.num_attention_heads
-    return [tp for tp in sizes if tp <= question.cluster.gpus_per_node and gpus % tp == 0 and heads % tp == 0]
+def _engines(question: Question, gpus: int) -> Iterator[tuple[int, int]]:
+    """Yield the GPUs of each rank of data of a replica, and how many of these it has.
+
+    A rank has those of a node at most, that the heads divide over; experts divide over all GPUs of a replica.
+    """
+    rollout, node, model = question.rl.rollout, question.cluster.gpus_per_node, question.model
+    powers = [2**power for power in range(node.bit_length()) if 2**power <= node]
+    several = (rollout.engine or "") in question.learns.ranks_of_data
+    wide = [node * times for times in _NODES] if model.experts is not None and several else []
+    for tp in [rollout.tp] if rollout.tp is not None else powers:
+        ranks = [1, *(size // tp for size in wide if size > tp and size % tp == 0)]
+        for dp in [rollout.dp] if rollout.dp is not None else dict.fromkeys(ranks):
+            experts = model.experts.num_experts if model.experts is not None and dp > 1 else 0
+            stated = rollout.tp is not None or model.num_attention_heads % tp == 0
+            if stated and gpus % (tp * dp) == 0 and experts % (tp * dp) == 0:
+                yield tp, dp
 
 
 def _share(question: Question, gpu: Machine, empty: Layout) -> float:
@@ -292,9 +328,12 @@ def planned(question: Question, layout: Layout) -> PlannedRl:
         rest = trained * share / candidate.predicted.step_s
         own = generation.seconds * (1.0 if rl.rollout.tokens_per_s_per_gpu is not None else of_engine)
         ends.append(max(own, rest) if layout.alone else own + rest)
-    served = layout.replica.engine.tp * layout.replicas
+    served = layout.replica.engine.gpus * layout.replicas
     return PlannedRl(
         rollout_tp=layout.replica.engine.tp,
+        rollout_dp=layout.replica.engine.dp,
+        sleep_level=layout.sleep_level,
+        reward=None if layout.rewards is None else layout.rewards.planned,
         rollout_gpus=served,
         memory_share=layout.replica.share,
         at_once=generation.at_once,

@@ -1,8 +1,10 @@
 """Generation by an inference engine: prefill and decode on one replica, as a roofline over time.
 
 A step of decoding reads the weights that its tokens touch and the keys and values of all their contexts, or computes
-with them, whichever takes longer; sequences leave as they end, and those that wait take their place. Left out are
-speculative decoding, the engine's preemptions, and tools that a response waits for.
+with them, whichever takes longer; sequences leave as they end, and those that wait take their place. A replica may have
+several ranks of data: each holds attention and the keys of its own sequences, and all of them together the experts.
+Left out are speculative decoding, the engine's preemptions, ranks of data that wait for each other, and tools that a
+response waits for.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ from symconfig.units import GIB
 STEP_S = 3e-3
 WORKING_BYTES = 2.0 * GIB
 # Of an engine that sleeps: its context, its communicators and captured graphs stay (vLLM, device_allocator/cumem.py,
-# frees weights and keys only). Assumed.
+# frees weights and keys only). Assumed. At level 1 weights go to the host, at level 2 they are given up.
 ASLEEP_BYTES = 2.0 * GIB
+KEEPING = 1  # the level at which weights are kept
 UNCERTAIN = (0.7, 1.5)  # of a generation that no log calibrates: the likely share of the predicted seconds
 _ELEMENT_BYTES = 2.0
 _PREFILL_TOKENS = 8192.0  # of a step (vLLM's max_num_batched_tokens, as trainers set it)
@@ -61,17 +64,40 @@ def _channels(model: ModelDescriptor, tp: int) -> float:
 
 @dataclass(frozen=True)
 class Engine:
-    """One engine on `tp` GPUs, whatever memory it may take. element_bytes: of a weight."""
+    """One engine, whatever memory it may take, on GPUs for each rank of data. dp: ranks of data, over all of whose GPUs
+    experts lie. element_bytes: of a weight."""
 
     model: ModelDescriptor
     machine: Machine
     tp: int
+    dp: int = 1
     element_bytes: float = _ELEMENT_BYTES
+
+    @property
+    def gpus(self) -> int:
+        """Count the GPUs of a replica."""
+        return self.tp * self.dp
 
     @cached_property
     def weights_bytes(self) -> float:
         """Return the bytes of weights on each GPU."""
-        return self.element_bytes * self._count.total / self.tp
+        return self.element_bytes * float(self._on_each(np.ones(1))[0])
+
+    @property
+    def _chosen(self) -> float:
+        """Return the share of the experts that a token goes to."""
+        experts = self.model.experts
+        return 1.0 if experts is None else experts.num_experts_per_tok / experts.num_experts
+
+    @property
+    def _of_experts(self) -> float:
+        """Count the parameters of experts among which a token has a choice."""
+        return (self._count.total - self._count.active) / (1.0 - self._chosen) if self._chosen < 1.0 else 0.0
+
+    def _on_each(self, touched: Array) -> Array:
+        """Count the parameters on a GPU, with a share of all experts'."""
+        result: Array = (self._count.total - self._of_experts * (1.0 - touched / self.dp)) / self.tp
+        return result
 
     @cached_property
     def _count(self) -> ParameterCount:
@@ -79,31 +105,31 @@ class Engine:
 
     def decode_s(self, sequences: Array, context: Array) -> Array:
         """Return the seconds of one token for each of so many sequences. context: tokens of one, in the mean."""
-        count, experts = self._count, self.model.experts
-        touched = np.full_like(sequences, float(count.total))
-        if experts is not None and experts.num_experts_per_tok < experts.num_experts:
-            chosen = experts.num_experts_per_tok / experts.num_experts
-            of_experts = (count.total - count.active) / (1.0 - chosen)
-            touched -= of_experts * (1.0 - chosen) ** sequences
-        read = self.element_bytes * touched / self.tp + sequences * cached_bytes(self.model, self.tp, context)
-        computed = 2.0 * count.active * sequences / self.tp
+        touched = self._on_each(1.0 - (1.0 - self._chosen) ** sequences)
+        read = self.element_bytes * touched + sequences / self.dp * cached_bytes(self.model, self.tp, context)
+        computed = 2.0 * self._count.active * sequences / self.gpus
         work = np.maximum(read / self.machine.hbm_bytes_per_s, computed / self._flops_per_s)
         return work + self._reductions_s(sequences) + STEP_S
 
     def prefill_s(self, tokens: float) -> float:
         """Return the seconds of so many tokens of prompts."""
-        computed = 2.0 * self._count.active * tokens / self.tp
-        step = float(self._reductions_s(np.array([_PREFILL_TOKENS]))[0]) + STEP_S
-        return computed / self._flops_per_s + tokens / _PREFILL_TOKENS * step
+        computed = 2.0 * self._count.active * tokens / self.gpus
+        at_once = _PREFILL_TOKENS * self.dp
+        step = float(self._reductions_s(np.array([at_once]))[0]) + STEP_S
+        return computed / self._flops_per_s + tokens / at_once * step
 
     @property
     def _flops_per_s(self) -> float:
         return self.machine.high_peak_flops * float(self.machine.efficiency)
 
     def _reductions_s(self, tokens: Array) -> Array:
-        """Return the seconds of two all-reduces in each layer."""
-        amount, ranks = tokens * self.model.hidden_size * _ELEMENT_BYTES, np.full_like(tokens, float(self.tp))
-        return 2 * self.model.num_hidden_layers * ring(amount, 2.0, ranks, 1.0, self.machine)
+        """Return the seconds of two all-reduces in each layer: behind attention over a rank of data, and behind the MLP
+        over all of them, where tokens are gathered and their sums scattered."""
+        amount = tokens * self.model.hidden_size * _ELEMENT_BYTES
+        sums = ((amount / dp, float(gpus)) for dp, gpus in ((self.dp, self.tp), (1, self.gpus)))
+        each = sum(ring(passed, 2.0, np.full_like(tokens, ranks), 1.0, self.machine) for passed, ranks in sums)
+        result: Array = self.model.num_hidden_layers * np.asarray(each)
+        return result
 
 
 @dataclass(frozen=True)
@@ -132,7 +158,7 @@ class Replica:
         if longest > self.context_bytes:
             return 0
         room = self.context_bytes / held if held else float(rl.rollout.max_num_seqs)
-        return max(1, min(rl.rollout.max_num_seqs, int(room)))
+        return self.engine.dp * max(1, min(rl.rollout.max_num_seqs, int(room)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +180,7 @@ def generate(replica: Replica, rl: Rl, replicas: int) -> Generation | None:
     own = max(1, round(rl.sequences / replicas))
     if rl.rollout.tokens_per_s_per_gpu is not None:
         generated = rl.sequences * rl.response_length.mean
-        stated = generated / (rl.rollout.tokens_per_s_per_gpu * engine.tp * replicas)
+        stated = generated / (rl.rollout.tokens_per_s_per_gpu * engine.gpus * replicas)
         return Generation(stated, 0.0, at_once, 0.0)
     prefill = engine.prefill_s(max(1.0, rl.prompts / replicas) * rl.prompt_length.mean)
     steps, active, context = _passed(rl, own, min(at_once, own))

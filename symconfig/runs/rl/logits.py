@@ -84,6 +84,7 @@ BY_TARGET: Mapping[str, LogitBytes] = {
     "slime": SLIME,
     "openrlhf": OPENRLHF,
     "trl": TRL,
+    "ms-swift-deepspeed": SWIFT_HF_PAIRS,
     "nemo-rl": NEMO,
     "nemo-rl-dtensor": NEMO_DTENSOR,
 }

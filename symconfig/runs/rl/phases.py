@@ -6,6 +6,7 @@ the forward's share of the same simulated times.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,7 +18,8 @@ from symconfig.cost.collectives import ring
 from symconfig.descriptor.rl import Rl
 from symconfig.graph.count import parameters
 from symconfig.plans.rl import ASLEEP, AWAKE, LIBRARIES, ReferencePlace, surprised
-from symconfig.runs.rl.engine import ASLEEP_BYTES, Generation, Replica
+from symconfig.runs.rl.engine import ASLEEP_BYTES, KEEPING, Generation, Replica
+from symconfig.runs.rl.reward import Rewards, shared
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
 from symconfig.units import MIB
 
@@ -81,6 +83,7 @@ def at_rest(each: Trained, away: Away) -> dict[str, float]:
     return {name: each.memory[name] for name in (WEIGHTS, GRADIENTS, STATES) if name not in gone}
 
 
+_GENERATING = ("generation", "rewards beside generation")  # pools whose phases overlap
 NOTHING_GENERATED = Generation(0.0, 0.0, 0, 0.0)
 
 
@@ -89,7 +92,8 @@ class Layout:
     """One way to run a step. alone: the engine has GPUs of its own. read, reference_read: tokens of a micro-batch whose
     log-probabilities are computed, of the actor and the reference, over those of one that is trained on.
     reference: where it is while it is not read. apart: roles with GPUs of their own, "critic" and "reference", beside
-    the actor's. waits: an engine of its own does not generate while others train."""
+    the actor's. sleeps: an engine on the same GPUs gives its memory back while others train. waits: an engine of its
+    own does not generate meanwhile. rewards: a network that gives them. sleep_level: of an engine that sleeps."""
 
     rl: Rl
     actor: Trained
@@ -103,7 +107,10 @@ class Layout:
     reference_read: float = 1.0
     reference: ReferencePlace = "offloaded"
     apart: frozenset[str] = frozenset()
+    sleeps: bool = True
     waits: bool = False
+    rewards: Rewards | None = None
+    sleep_level: int = 2
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
@@ -113,13 +120,15 @@ class Layout:
     @property
     def step_s(self) -> float:
         """Return the seconds of a step: one phase after the other on the same GPUs; on GPUs of its own the engine
-        generates beside the rest, unless it waits.
+        generates beside the rest, unless it waits, and rewards may come while it generates.
         """
-        generation, *rest = self.phases
-        pools = {phase.pool for phase in rest}
-        trained = max(sum(phase.seconds for phase in rest if phase.pool == pool) for pool in pools)
+        pools: defaultdict[str, float] = defaultdict(float)
+        for phase in self.phases:
+            pools[phase.pool] += phase.seconds
+        generation = max(pools.pop(phase, 0.0) for phase in _GENERATING)
+        trained = max(pools.values())
         overlaps = self.alone and not self.waits
-        return max(generation.seconds, trained) if overlaps else generation.seconds + trained
+        return max(generation, trained) if overlaps else generation + trained
 
     @property
     def beside_engine_bytes(self) -> float:
@@ -141,7 +150,14 @@ class Layout:
         trained = (self.actor, *filter(None, (self.critic,)))
         states = sum(each.memory[name] for each in trained for name in AWAY[self.away])
         states += sum(each.candidate.predicted.host_bytes for each in trained)
+        states += self._kept_bytes + (0.0 if self.rewards is None else self.rewards.asleep_bytes)
         return states + (self.actor.memory[WEIGHTS] if self._copied and not self._rests else 0.0)
+
+    @property
+    def _kept_bytes(self) -> float:
+        """Return the bytes of the engine's weights that wait on the host for each GPU while it sleeps."""
+        kept = self.sleeps and not self.alone and self.sleep_level == KEEPING
+        return self.replica.engine.weights_bytes * kept
 
     @property
     def _copied(self) -> bool:
@@ -151,13 +167,15 @@ class Layout:
     def _phases(self) -> Iterator[Phase]:
         rl, actor, critic, steps = self.rl, self.actor, self.critic, self.rl.updates * self.rl.epochs
         awake = {AWAKE: self.replica.bytes}
-        yield Phase("generation", self.generation.seconds, awake if self.alone else self._resting(awake))
+        held = awake if self.alone else self._resting(awake)
+        yield Phase("generation", self.generation.seconds, held, "generation")
         moving = {
-            "engine's weights": self.replica.engine.weights_bytes * (not self.alone),
+            "engine's weights": self.replica.engine.weights_bytes * (self.sleeps and not self.alone),
             "weights on their way": BUCKET_BYTES,
             f"actor's {WEIGHTS}": actor.memory[WEIGHTS],
         }
         yield Phase("weights to the engine", to_engine_s(actor), self._resting(moving, but=(WEIGHTS,)))
+        yield from self._rewarding()
         # verl reports the entropy, whatever the loss is.
         read = self._gaps(actor.forward_bytes(entropy=True, share=self.read))
         forward = {f"actor's {WEIGHTS}": actor.memory[WEIGHTS], "forward": read}
@@ -181,8 +199,20 @@ class Layout:
         other = None if self._pool("critic") else critic
         yield Phase("update", actor.update_s(steps), self._updating(actor, "actor's", other))
         trained = (actor, *filter(None, (critic,)))
-        if moved := sum(moved_s(each, self.away) for each in trained):
+        slept = 2 * self._kept_bytes / actor.host_bytes_per_s
+        if moved := sum(moved_s(each, self.away) for each in trained) + slept:
             yield Phase("to the host and back", moved, self._resting({}))
+
+    def _rewarding(self) -> Iterator[Phase]:
+        """Yield the phase in which a network rewards."""
+        if (own := self.rewards) is None:
+            return
+        pool = f"rewards beside {own.how.overlaps}" if own.own and own.how.overlaps else ""
+        held = dict(own.holds)
+        if "forward" in held:
+            held["forward"] = self._gaps(held["forward"])
+        whole = held | {LIBRARIES: self.actor.libraries} if own.own else self._resting({}) | held
+        yield Phase("rewards", own.seconds, whole, pool)
 
     @property
     def _rests(self) -> bool:
@@ -202,6 +232,8 @@ class Layout:
         result = dict(held)
         if self._rests and not pool:
             result |= {"reference": self.actor.memory[WEIGHTS]}
+        if not pool:
+            result |= shared(self.rewards)
         owners = (("actor's", self.actor, ""), ("critic's", self.critic, self._pool("critic")))
         for name, each, own in owners:
             rests = {} if each is None or own != pool else at_rest(each, self.away)
@@ -209,8 +241,9 @@ class Layout:
         return self._with_processes(result)
 
     def _with_processes(self, held: dict[str, float]) -> dict[str, float]:
-        asleep = {} if self.alone else {ASLEEP: ASLEEP_BYTES}
-        return {name: size for name, size in held.items() if size} | asleep | {LIBRARIES: self.actor.libraries}
+        engine = {ASLEEP: ASLEEP_BYTES} if self.sleeps else {ASLEEP: ASLEEP_BYTES, AWAKE: self.replica.bytes}
+        engine = {} if self.alone else engine
+        return {name: size for name, size in held.items() if size} | engine | {LIBRARIES: self.actor.libraries}
 
     def _updating(self, each: Trained, name: str, other: Trained | None) -> dict[str, float]:
         """Return what an update holds: all of the trained model, and what rests of the other one."""
@@ -221,4 +254,6 @@ class Layout:
         kept = {f"{'critic' if each is self.actor else 'actor'}'s {part}": size for part, size in others.items()}
         if self._rests and (each is self.actor or not self._pool("critic")):
             held["reference"] = self.actor.memory[WEIGHTS]
+        if each is self.actor or not self._pool("critic"):
+            held |= shared(self.rewards)
         return self._with_processes(held | kept)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 
 from symconfig.cost.machine import machine
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -14,20 +13,21 @@ from symconfig.existing.audit.audit import Audit, planned, unpredicted_for
 from symconfig.existing.audit.judge import Judged, judge
 from symconfig.existing.audit.phase_rules import PHASES
 from symconfig.existing.recover.rl.step import Step
+from symconfig.existing.recover.rl.trainers import FSDP
 from symconfig.existing.recover.run import Run
 from symconfig.plans.plan import Plan
 from symconfig.render import named
 from symconfig.runs.best import best_plan
-from symconfig.runs.rl.choose import Question
+from symconfig.runs.rl.choose import ANY, Question
 from symconfig.runs.rl.choose import planned as recorded
 from symconfig.runs.rl.engine import Engine, Replica, generate
-from symconfig.runs.rl.logits import BY_TARGET, OF_PAIRS, SLIME_CHUNKED, VERL_FSDP, LogitBytes
+from symconfig.runs.rl.logits import BY_TARGET, OF_PAIRS, PAIRS, PLAIN, SLIME_CHUNKED, VERL, VERL_FSDP, LogitBytes
 from symconfig.runs.rl.phases import AWAY, Layout
-from symconfig.runs.rl.trained import Trained
+from symconfig.runs.rl.reward import rewards
+from symconfig.runs.rl.trained import Stated
 from symconfig.runs.rl.tuned import counted
 from symconfig.solve.lengths import packing
 from symconfig.solve.predict import as_found
-from symconfig.solve.prospect import Prospect
 
 TOP = 3  # plans that are kept of a better layout
 
@@ -84,27 +84,33 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
     """Return what a run costs with the step around it. Raises InputError where there is no such step."""
     actor, critic = _trained(run, step, step.fill, _logits(step), cluster, limits), None
     if run.critic is not None:
-        critic = _trained(run.critic, step, step.critic_fill, None, cluster, limits)
+        critic = _trained(_of_values(run.critic), step, step.critic_fill, PLAIN, cluster, limits)
     rl, alone = step.rl, step.rl.placement == "split"
-    tp, share = rl.rollout.tp or 1, rl.rollout.memory_share
+    tp, dp, share = rl.rollout.tp or 1, rl.rollout.dp or 1, rl.rollout.memory_share
     assert share is not None, "a script has one, or its trainer's default"
     served = rl.rollout_gpus if alone and rl.rollout_gpus else run.configuration.degrees.world_size
-    if served % tp:
+    if served % (tp * dp):
         what = "the GPUs that generate do not divide over the engine's"
-        raise InputError(Problem(what, field="rollout", got=f"{served} for engines of {tp}"))
+        raise InputError(Problem(what, field="rollout", got=f"{served} for engines of {tp * dp}"))
     gpu = machine(cluster, "bf16" if cluster.gpu.peak_flops.bf16 else "fp16", gpus=served)
-    replica = Replica(Engine(run.described.model, gpu, tp, step.weight_bytes), share)
-    generation = generate(replica, rl, served // tp)
+    engine = Engine(run.described.model, gpu, tp, dp, step.weight_bytes)
+    replica = Replica(engine, share)
+    generation = generate(replica, rl, served // engine.gpus)
     if generation is None:
         what = "the engine's share of the memory has no room for its weights and the keys of the longest sequence"
         got = f"{share:g} of a GPU for weights of {replica.engine.weights_bytes / 2**30:.1f} GiB"
         raise InputError(Problem(what, field="rollout", got=got, hint="a larger share, or more GPUs an engine"))
+    learns = named(step.workers.target or step.trainer.name).learns or ANY
+    network = None
+    if rl.reward_model is not None and step.reward_model is not None and step.reward is not None:
+        how = learns.rewards[rl.reward_model.placement]
+        network = rewards(how, step.reward_model, rl, actor, cluster, gpu, step.reward)
     layout = Layout(
         rl=rl,
         actor=actor,
         critic=critic,
         replica=replica,
-        replicas=served // tp,
+        replicas=served // engine.gpus,
         away=next(away for away, parts in AWAY.items() if set(parts) == set(step.away)),
         alone=alone,
         generation=generation,
@@ -112,6 +118,9 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
         reference_read=step.reference_read,
         reference=step.reference,
         apart=step.apart,
+        sleeps=step.sleeps,
+        sleep_level=learns.sleep_level(rl, run.described.model.adapter is not None),
+        rewards=network,
         waits=step.waits,
     )
     plan = actor.plan
@@ -123,14 +132,21 @@ def _alone(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     """Return what a run costs with the phases of an update without generation."""
     alone = run.alone
     assert alone is not None, "is what makes it one to be completed"
+    run = _of_values(run) if alone.scores else run
     judged = judge(run, cluster, limits)
-    name = alone.trainer.name
-    logits = None if alone.scores else (BY_TARGET if alone.preference is None else OF_PAIRS)[name]
+    name = alone.workers.target or alone.trainer.name
+    logits = OF_PAIRS.get(name, PAIRS) if alone.preference is not None else BY_TARGET.get(name, PLAIN)
+    logits = PLAIN if alone.scores else logits
     point = as_found(run.described.model, cluster, run.configuration)
     point = replace(point, request=replace(point.request, job=judged.plan.job))
     trained = Stated(judged.plan, judged.plan.best, alone.fill, logits, point)
     step = counted(judged.plan, trained, named(name).compares, resident=alone.reference == "resident")
     return Judged(run, replace(judged.plan, tuned=(step,)))
+
+
+def _of_values(run: Run) -> Run:
+    """Return a run of a model that gives one number of each token."""
+    return replace(run, described=replace(run.described, model=run.described.model.of_values))
 
 
 def _logits(step: Step) -> LogitBytes | None:
@@ -139,7 +155,7 @@ def _logits(step: Step) -> LogitBytes | None:
         return None
     if step.chunked_logits:
         return SLIME_CHUNKED
-    return VERL_FSDP if step.workers.in_fp32 else BY_TARGET[step.trainer.name]
+    return VERL_FSDP if step.workers is FSDP else BY_TARGET.get(step.workers.target or step.trainer.name, VERL)
 
 
 def _never(*_: object) -> Plan:
@@ -155,14 +171,3 @@ def _trained(
     point = as_found(run.described.model, cluster, packed)
     point = replace(point, request=replace(point.request, job=judged.plan.job))
     return Stated(judged.plan, judged.plan.best, fill, logits, point)
-
-
-@dataclass(frozen=True)
-class Stated(Trained):
-    """A model that is trained as a script says; point: its layout, to which no plan need lead back."""
-
-    point: Prospect
-
-    @cached_property
-    def prospect(self) -> Prospect:
-        return self.point

@@ -16,7 +16,7 @@ from symconfig.graph.count import parameters
 from symconfig.graph.parts import is_layer
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.runs.rl.logits import LogitBytes
-from symconfig.solve.detail import Detail, detail
+from symconfig.solve.costed import Costed, costed
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
 from symconfig.solve.timeline import times
@@ -32,8 +32,8 @@ _SHORT = 2.0  # bytes of a number in 16 bits
 class Trained:
     """A plan's candidate as a model that a step trains.
 
-    fill: tokens of its micro-batches over those that they have room for. logits: None for a model that gives one value
-    a token.
+    fill: tokens of its micro-batches over those that they have room for. logits: None where the loss has none in
+    memory.
     """
 
     plan: Plan
@@ -57,21 +57,26 @@ class Trained:
         return replace(whole, request=replace(whole.request, framework=replace(framework, implementation=how)))
 
     @cached_property
-    def parts(self) -> Detail:
+    def parts(self) -> Costed:
         """Return the candidate's costs, stage by stage."""
-        return detail(self.prospect)
+        return costed(self.prospect)
 
     @cached_property
     def memory(self) -> Mapping[str, float]:
         """Return the bytes by part, of the fullest GPU while it is updated. What is gathered of weights that rest in
         shards is no part: it is there in a pass alone."""
-        own, framework = self.candidate.predicted.memory, self.prospect.request.framework
+        own, framework = self._own, self.prospect.request.framework
         if framework.shard_bytes is None:
             return own
         gradients = own[GRADIENTS] * framework.shard_bytes / framework.bytes.gradient
         wider = 2 * (gradients - own[GRADIENTS])  # of the trained weights, and of their gradients
         weights = self._shard_count * framework.shard_bytes
         return {**own, WEIGHTS: weights, GRADIENTS: gradients, STATES: own[STATES] - wider}
+
+    @property
+    def _own(self) -> Mapping[str, float]:
+        """Return the bytes by part as the planner counts them."""
+        return self.candidate.predicted.memory
 
     @property
     def _shard_count(self) -> float:
@@ -86,7 +91,7 @@ class Trained:
         framework = self.prospect.request.framework
         if framework.shard_bytes is None:
             return 0.0
-        return self.candidate.predicted.memory[WEIGHTS] - framework.bytes.weight * self._shard_count
+        return self._own[WEIGHTS] - framework.bytes.weight * self._shard_count
 
     @property
     def libraries(self) -> float:
@@ -144,7 +149,7 @@ class Trained:
         """Bound the bytes of the fullest layer from above: all that it would keep for a backward, and what that works
         with.
         """
-        whole = detail(replace(self.prospect, choice=Choice(), block_layers=0, uniform_layers=1)).table
+        whole = costed(replace(self.prospect, choice=Choice(), block_layers=0, uniform_layers=1)).table
         made = (whole.passes[KEPT] + whole.passes[TRANSIENT])[0, :, 0]
         return max(float(made[index]) for index, kind in enumerate(whole.kinds) if is_layer(kind))
 
@@ -168,7 +173,7 @@ class Trained:
         if logits is not None:
             each = (logits.entropy_update if entropy else logits.update) * self.logit_count
             working[-1] = max(working[-1], each + self._in_tiles(logits) + self._at_head(logits))
-        wider = sum(self.memory.values()) - sum(self.candidate.predicted.memory.values())
+        wider = sum(self.memory.values()) - sum(self._own.values())
         return float((working + sum(parts.values())).max()) + wider + self._gathered
 
     def _at_head(self, logits: LogitBytes) -> float:
@@ -185,3 +190,22 @@ class Trained:
     def reserved(self, allocated: float) -> float:
         """Return what the allocator takes of the GPU for so many bytes at a peak."""
         return reserved_bytes(allocated, self.prospect.request.framework)
+
+
+@dataclass(frozen=True)
+class Stated(Trained):
+    """A model with a layout to which no plan need lead back; point: that layout."""
+
+    point: Prospect
+
+    @cached_property
+    def prospect(self) -> Prospect:
+        return self.point
+
+
+class Frozen(Stated):
+    """A model that is read and never trained."""
+
+    @property
+    def _own(self) -> Mapping[str, float]:
+        return {name: float(part.max()) for name, part in self.parts.cost.memory.items()}

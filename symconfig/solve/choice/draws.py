@@ -19,7 +19,7 @@ from symconfig.cost.machine import Constants, machine
 from symconfig.cost.table import Table
 from symconfig.descriptor.cluster import ClusterDescriptor, Kernels
 from symconfig.solve.choice.family import family
-from symconfig.solve.detail import detail, detailed, same_blocks, sizes, table_of
+from symconfig.solve.costed import costed, detailed, same_blocks, sizes, table_of
 from symconfig.solve.interval import recorded
 from symconfig.solve.prospect import Prospect
 
@@ -94,7 +94,7 @@ def priced_s(
         plain = sizes(prospect, busiest.size)
         where = Lattice({**plain.numbers, "expert_imbalance": busiest}, plain.points)
         tables[key] = table_of(other, where)
-    formula = float(np.ravel(detail(prospect).cost.step_s)[0])
+    formula = float(np.ravel(costed(prospect).cost.step_s)[0])
     steps = detailed(other, tables[key]).cost.step_s
     result: Array = np.broadcast_to(np.ravel(steps), busiest.shape) * (prospect.step_s / formula)
     return result

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from symconfig.frameworks.tables import options
-from symconfig.graph.operator import LAYER
+from symconfig.graph.block import LAYER
 from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.solve.choice.published import Split
 from symconfig.solve.prospect import Prospect

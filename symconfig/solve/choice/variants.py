@@ -13,7 +13,7 @@ from symconfig.frameworks.extras import NOTHING_ON
 from symconfig.graph.model import sequence
 from symconfig.solve.budget import peak_budget
 from symconfig.solve.choice.simplicity import FEW_CHUNKS
-from symconfig.solve.detail import detail
+from symconfig.solve.costed import costed
 from symconfig.solve.extras import EXTRAS, switched_on
 from symconfig.solve.pieces import recompute_choices
 from symconfig.solve.prospect import Prospect
@@ -102,7 +102,7 @@ def _less(prospect: Prospect, first: bool) -> Iterator[Prospect]:
 
 def _priced(prospect: Prospect, reference: Prospect) -> Prospect | None:
     """Return the candidate with its simulated step; None where it does not fit or is clearly slower."""
-    parts = detail(prospect)
+    parts = costed(prospect)
     machine, request = prospect.machine, prospect.request
     peak = max(parts.peaks)
     if peak > peak_budget(request, machine) or float(parts.cost.step_s[0, 0, 0]) > LOST * reference.step_s:

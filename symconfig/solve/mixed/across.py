@@ -27,7 +27,7 @@ from symconfig.schedule.simulate import simulate
 from symconfig.schedule.timeline import Timeline
 from symconfig.schedule.times import Times
 from symconfig.solve.budget import peak_budget
-from symconfig.solve.detail import Detail, detailed, table_alone
+from symconfig.solve.costed import Costed, detailed, table_alone
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.split import Split
 from symconfig.solve.timeline import BUBBLE, EXCHANGE, own_schedule, shape, times, without_exchange
@@ -82,7 +82,7 @@ class Across:
         return candidate.request.global_batch // (candidate.degrees.dp * candidate.micro)
 
     @cached_property
-    def parts(self) -> tuple[Detail, Detail]:
+    def parts(self) -> tuple[Costed, Costed]:
         """Price the candidate on either kind, as if all stages lay on it."""
         one, other = (detailed(candidate, table) for candidate, table in zip(self.candidates, self.tables, strict=True))
         return one, other

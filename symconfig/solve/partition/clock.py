@@ -174,7 +174,7 @@ def _exchanged(costs: Costs, moved: Iterable[Moved], ahead_s: float, back_s: flo
         lost = taken(sum(amount[phase] for phase in phases), seconds, hbm)
         return float(shown_s(seconds, max(work_s, 0.0), share, lost)) if seconds else 0.0
 
-    passes = ((Phase.FORWARD,), (Phase.KEPT, Phase.AGAIN, Phase.BACKWARD))
+    passes = ((Phase.FORWARD,), (Phase.KEPT, Phase.RECOMPUTED, Phase.BACKWARD))
     total = 0.0
     for phases, once, work_s in zip(passes, (Phase.UPDATE, Phase.REDUCTION), (ahead_s, back_s), strict=True):
         each = sum(alone[phase] for phase in phases)

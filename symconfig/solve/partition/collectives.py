@@ -63,7 +63,7 @@ def _within(costs: Costs, axes: Sequence[Axis], rows: Rows) -> Iterator[Moved]:
         name = node.operator.outputs[0].name
         phases = [Phase.FORWARD]
         if costs.training.keep is Keep.BORDERS and node.run >= 0:
-            phases.append(Phase.AGAIN)
+            phases.append(Phase.RECOMPUTED)
         some = np.array([row], dtype=np.int64)
         every = list(exchanged(costs.net.program, node, some, costs.rates, per_element=not costs.timed))
         for phase in (*phases, Phase.BACKWARD):

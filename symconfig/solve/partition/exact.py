@@ -44,7 +44,7 @@ def solve(
     known = Known(problem, cost=below, end=np.inf if limit_s is None else spent_s() + limit_s)
     here = whole.local(start) if start is not None else None
     if here is not None:
-        known.near(whole, here, 0.0)
+        known.improve(whole, here, 0.0)
     bound = best(opened(whole), known)
     proved = bound >= known.target
     if known.choice is None:

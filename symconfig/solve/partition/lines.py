@@ -253,8 +253,8 @@ class _Weights:
         self.costs = [_Joined([table.cost(amount) for _, amount in some]) for some in transfers]
         self.nodes, self.hide = nodes, costs.training.hide
         self.consumer = np.array([consumer for _, consumer in ends], dtype=np.int64)
-        self.again, self.trainable = (
-            np.array([getattr(rule, name) for rule in rules], dtype=bool) for name in ("again", "trainable")
+        self.regathers, self.trainable = (
+            np.array([getattr(rule, name) for rule in rules], dtype=bool) for name in ("regathers", "trainable")
         )
         self.turns, self.times = (
             np.array([getattr(rule, name) for rule in rules], dtype=np.float64) for name in ("turns", "times")
@@ -282,7 +282,12 @@ class _Weights:
         moved = [of.values[of.first[owner] + number] for of, number in zip(self.costs, numbers, strict=True)]
         ahead, behind = (self.hide * work[consumers] for work in (self.nodes.forward, self.nodes.backward))
         once = shown(
-            moved, ahead, behind, again=self.again[owner], trainable=self.trainable[owner], turns=self.turns[owner]
+            moved,
+            ahead,
+            behind,
+            regathers=self.regathers[owner],
+            trainable=self.trainable[owner],
+            turns=self.turns[owner],
         )
         result: Array = self.times[owner] * once
         return result

@@ -88,7 +88,7 @@ class _Place:
     def __post_init__(self) -> None:
         self.held = held(self.space, self.now)
         self.transients = np.array([float(t[i]) for t, i in zip(self.space.transient, self.now, strict=True)])
-        every = [beside(self.space, self.now, v) for v in range(len(self.now))]
+        every = [with_pairs(self.space, self.now, v) for v in range(len(self.now))]
         self.costs, self.memories = [costs for costs, _ in every], [memories for _, memories in every]
 
     def move(self, v: int, c: int) -> None:
@@ -96,7 +96,7 @@ class _Place:
         self.now[v] = c
         self.transients[v] = self.space.transient[v][c]
         for _, w in self.space.around[v]:
-            self.costs[w], self.memories[w] = beside(self.space, self.now, w)
+            self.costs[w], self.memories[w] = with_pairs(self.space, self.now, w)
 
     def improve(self, v: int, score: Array) -> None:
         best = int(np.argmin(score))
@@ -137,7 +137,7 @@ def _saving(at: _Place) -> tuple[int, int]:
 def _move_both(at: _Place, pair: Pair) -> None:
     """Move the two nodes of a pair to their best fitting combination, if it costs less."""
     u, v, space, now = pair.u, pair.v, at.space, at.now
-    (costs_u, memories_u), (costs_v, memories_v) = beside(space, now, u, v), beside(space, now, v, u)
+    (costs_u, memories_u), (costs_v, memories_v) = with_pairs(space, now, u, v), with_pairs(space, now, v, u)
     costs = costs_u[:, None] + costs_v + pair.full(pair.cost)
     memories = memories_u[:, None] + memories_v + (0.0 if pair.memory is None else pair.full(pair.memory))
     largest = np.maximum(np.maximum.outer(space.transient[u], space.transient[v]), at.others(u, v))
@@ -149,7 +149,7 @@ def _move_both(at: _Place, pair: Pair) -> None:
         at.move(v, int(best[1]))
 
 
-def beside(space: Space, now: Sequence[int], v: int, without: int = -1) -> tuple[Array, Array]:
+def with_pairs(space: Space, now: Sequence[int], v: int, without: int = -1) -> tuple[Array, Array]:
     """Return cost and bytes held of each choice of v, with its pairs but the one with a node left out."""
     costs, memories = space.cost[v].copy(), space.memory[v].copy()
     for p, w in space.around[v]:

@@ -16,8 +16,8 @@ import numpy as np
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
 from symconfig.graph.layout import FLAT, PARTIAL
+from symconfig.graph.operator import Operator
 from symconfig.graph.program.net import Net, Option, operator_options
-from symconfig.graph.program.program import Operator
 
 WITHIN_NOTE = "cut along {dims} within a stored dim, which DTensor cannot say: whole there"
 FLAT_NOTE = "kept flat over some mesh dims, which FSDP2 does as Shard(0); gathered where it is used"

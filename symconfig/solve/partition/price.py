@@ -48,7 +48,7 @@ class Known:
         """Offer a choice, and look near it: at once where no cost is known, or no limit; else where bounds alone settle
         nothing."""
         if self.cost == np.inf or space.limit == np.inf:
-            self.near(space, choice, price)
+            self.improve(space, choice, price)
         else:
             self.offer(space.original(choice))
             self.waiting.append((space, tuple(choice), price))
@@ -56,9 +56,9 @@ class Known:
     def looked(self) -> None:
         """Look near the choices that wait, the latest first: it is the nearest to fitting."""
         while self.waiting:
-            self.near(*self.waiting.pop())
+            self.improve(*self.waiting.pop())
 
-    def near(self, space: Space, choice: Sequence[int], price: float) -> None:
+    def improve(self, space: Space, choice: Sequence[int], price: float) -> None:
         """Try the choice (by the numbers of the space), and better ones near it; once for each choice."""
         given = space.original(choice)
         if given in self.tried:

@@ -13,10 +13,10 @@ from enum import StrEnum
 from functools import cached_property
 
 from symconfig.graph import dims as d
-from symconfig.graph.operator import Work
+from symconfig.graph.operator import Operator, Work
 from symconfig.graph.parts import parts
 from symconfig.graph.program.net import Net, Node
-from symconfig.graph.program.program import Operator, Program
+from symconfig.graph.program.program import Program
 from symconfig.solve.partition.follow import Arrival, matching
 from symconfig.solve.partition.widths import Widths, widths
 

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from symconfig.graph.operator import Use, Work
-from symconfig.graph.program.program import Operator, Program
+from symconfig.graph.operator import Operator, Use, Work
+from symconfig.graph.program.program import Program
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ class _Search:
 
     def _fits(self, stage: Floor, bag: Bag, most_s: float) -> bool:
         """Tell whether a stage fits with as many layers recomputed as the time allows."""
-        fewest, most = stage.again(bag)
+        fewest, most = stage.recomputable(bag)
         if fewest < most and stage.again_s > 0 and most_s < float("inf"):
             spare_s = most_s * (1 + CLOSE) - stage.seconds(bag, 0)
             most = max(fewest, min(most, int(spare_s / stage.again_s)))
@@ -104,7 +104,7 @@ class _Search:
         return self.longest[key]
 
     def _least_s(self, stage: Floor, bag: Bag) -> float:
-        return stage.seconds(bag, stage.again(bag)[0])
+        return stage.seconds(bag, stage.recomputable(bag)[0])
 
     def seconds(self, low_s: float, high_s: float) -> list[float]:
         """Return all that a stage may take within these limits, rising."""
@@ -120,7 +120,7 @@ class _Search:
         for rest in product(*(range(kind.count + 1) for kind in others)):
             for count in range(last.count + 1):
                 bag = (*rest, count)
-                fewest, most = stage.again(bag)
+                fewest, most = stage.recomputable(bag)
                 if stage.seconds(bag, fewest) > high_s:
                     break
                 if stage.seconds(bag, most) >= low_s:

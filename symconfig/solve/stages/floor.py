@@ -50,7 +50,7 @@ class Floor:
     moments: tuple[tuple[float, float, float], ...]
     transient_bytes: float
 
-    def again(self, bag: Bag) -> tuple[int, int]:
+    def recomputable(self, bag: Bag) -> tuple[int, int]:
         """Return the fewest and the most layers that may be recomputed."""
         layers = sum(count for count, kind in zip(bag, self.kinds, strict=True) if kind.layer)
         # The fewest are recomputed when one chunk has all that the others need not have.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.format import gib
-from symconfig.graph.operator import Place
+from symconfig.graph.block import Place
 from symconfig.graph.parts import place_of
 
 Array = NDArray[np.float64]

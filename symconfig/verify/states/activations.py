@@ -12,11 +12,11 @@ from symconfig.cost.blocks import BlockCost
 from symconfig.cost.table import Choice
 from symconfig.frameworks.behaviour import usual
 from symconfig.frameworks.megatron.behaviour import TransformerImpl
-from symconfig.graph.operator import Place
+from symconfig.graph.block import Place
 from symconfig.graph.parts import is_layer, place_of
 from symconfig.graph.recompute import Policy, apply
 from symconfig.plans.plan import Plan
-from symconfig.solve.detail import begins, detail
+from symconfig.solve.costed import begins, costed
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
@@ -42,7 +42,7 @@ class SavedTensor:
 def saved(plan: Plan, stage: int, transformer_impl: TransformerImpl = "transformer_engine") -> tuple[SavedTensor, ...]:
     """Return what one microbatch keeps on every chunk of the stage, without what waits in host memory."""
     point = as_run(plan, transformer_impl)
-    blocks = {block.derived.name: block for block in detail(point).table.blocks}
+    blocks = {block.derived.name: block for block in costed(point).table.blocks}
     result: list[SavedTensor] = []
     for index, chunk in enumerate(point.split.stage(stage)):
         layers = dict.fromkeys(("layer", "mtp"), 0)

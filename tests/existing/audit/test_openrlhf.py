@@ -80,11 +80,22 @@ def test_zero_3_keeps_sixteen_bytes_of_a_parameter_in_shards_and_the_reference_t
     assert "reference" in phases(ray("--ref.offload --ds.zero_stage 2 --train.micro_batch_size 1"))["update"].holds
 
 
-def test_a_plan_written_for_it_comes_back() -> None:
-    plan = planned("qwen3-8b", target="openrlhf", tokens_per_gpu=4096, response_length={"mean": 300.0, "max": 1024})
+@pytest.mark.parametrize(
+    ("rewards", "said"),
+    [
+        ({}, "--reward.remote_url x.py"),
+        (
+            {"reward_model": {"model": "qwen3-4b"}},
+            "--reward.model_name_or_path Qwen/Qwen3-4B --reward.num_nodes 1 --reward.num_gpus_per_node 8",
+        ),
+    ],
+)
+def test_a_plan_written_for_it_comes_back(rewards: dict[str, Any], said: str) -> None:
+    step = {"tokens_per_gpu": 4096, "response_length": {"mean": 300.0, "max": 1024}}
+    plan = planned("qwen3-8b", target="openrlhf", **step, **rewards)
     line = " ".join((
         "python3 -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path Qwen/Qwen3-8B --actor.num_nodes 1",
-        "--actor.num_gpus_per_node 8 --ref.num_nodes 1 --ref.num_gpus_per_node 8 --reward.remote_url x.py",
+        f"--actor.num_gpus_per_node 8 --ref.num_nodes 1 --ref.num_gpus_per_node 8 {said}",
         *openrlhf.words(plan),
     ))  # fmt: skip
     found = existing.audit(line, "h100", prompt_length=100.0, response_length=300.0, plan=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from symconfig.existing.launch.read import read
 from symconfig.existing.recover.known import by_name, model_of, models
 from symconfig.graph.count import parameters
 from symconfig.render import targets, verl
+from symconfig.report.audit import verdict
 from symconfig.solve.lengths import quantiles
 from tests.runs.rl.test_step import planned
 
@@ -89,7 +91,9 @@ def phases(found: Audit) -> dict[str, Any]:
 WRITTEN = {"verl": {"tp": "2", "recompute": "none"}, "verl-fsdp": {}}
 
 
-@pytest.mark.parametrize("changed", [{}, {"reference": False}, {"updates": 1, "epochs": 2}, {"lora": {"r": 8}}])
+@pytest.mark.parametrize(
+    "changed", [{}, {"reference": False}, {"updates": 1, "epochs": 2}, {"lora": {"r": 8}}, {"reward_model": {}}]
+)
 @pytest.mark.parametrize("target", WRITTEN)
 def test_what_is_planned_and_written_for_verl_comes_back(target: str, changed: dict[str, Any]) -> None:
     """The phases of a plan are those of the script that it becomes."""
@@ -99,6 +103,7 @@ def test_what_is_planned_and_written_for_verl_comes_back(target: str, changed: d
     words = [word for lines in arrays.values() for (word,) in lines]
     line = " ".join(("python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=meta-llama/Llama-3.1-8B",
                      *map(shlex.quote, words), "trainer.nnodes=1 trainer.n_gpus_per_node=8"))  # fmt: skip
+    line += " reward.reward_model.model_path=meta-llama/Llama-3.1-8B" * ("reward_model" in changed)
     found = existing.audit(line, "h100", prompt_length=100.0, response_length=300.0, plan=False)
     assert not found.findings
     assert found.judged is not None
@@ -204,7 +209,19 @@ def test_a_critic_is_trained_where_the_advantage_asks_for_one() -> None:
     found = audited(text)
     assert {"values", "update of the critic"} <= phases(found).keys()
     held = phases(found)["update of the critic"].holds["critic's optimizer state"]
-    assert held == pytest.approx(8 * parameters(load_model("qwen3-4b")).total / 16, rel=1e-2)
+    assert held == pytest.approx(8 * parameters(load_model("qwen3-4b").of_values).total / 16, rel=1e-4)
+
+
+def test_a_plan_that_is_as_fast_as_the_run_takes_as_long() -> None:
+    found = audited(of_verl(""))
+    assert found.judged is not None
+    assert found.judged.fits
+    way: Any = (None,)
+    same = replace(found, better=found.judged.plan, way=way)
+    assert verdict(same).endswith(" The best plan takes as long.")
+    halved = replace(found.judged.plan.rl[0], step_s=found.judged.plan.step_s / 2)
+    faster = replace(same, better=replace(found.judged.plan, rl=(halved,)))
+    assert verdict(faster).endswith(" The best plan takes 50.0 % less time a step.")
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_a_json_that_is_not_there_matters(tmp_path: Path) -> None:
 
 
 def test_a_preset_s_name_is_no_missing_file(tmp_path: Path) -> None:
-    reading = read(write(tmp_path, "run.sh", "swift sft --deepspeed zero2 --learning_rate 1\n"))
+    reading = read(write(tmp_path, "run.sh", "xtuner train --deepspeed zero2 --learning_rate 1\n"))
     assert "it is a preset of the program itself" in unread(reading, matters=True)[0]
 
 

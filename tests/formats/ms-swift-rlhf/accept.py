@@ -60,6 +60,7 @@ def _step(args: MegatronRLHFArguments) -> Values:
         "longest": args.max_length + args.max_completion_length,
         "rollout_tp": args.vllm_tensor_parallel_size,
         "memory_share": args.vllm_gpu_memory_utilization,
+        "sleep_level": args.sleep_level,
         "away": [name for name, on in parts.items() if on],
         "seq_length": args.vllm_max_model_len,
     }

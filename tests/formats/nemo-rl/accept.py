@@ -67,19 +67,23 @@ def accept(folder: Path) -> Values:
     from nemo_rl.utils.config import load_config, parse_hydra_overrides
     from omegaconf import OmegaConf
 
-    words = dry_run(folder, "train.sh", NEMO_RL=str(root), TRAIN_DATA="prompts.jsonl")
+    given = {"NEMO_RL": str(root), "TRAIN_DATA": "prompts.jsonl", "REWARD_MODEL": "rewards"}
+    words = dry_run(folder, "train.sh", **given)
     assert words[:2] == ["uv", "run"], words
     assert Path(words[4]) == root / "examples" / "run_grpo.py", words[4]
     assert words[5] == "--config", words
     with mock.patch.dict(os.environ, {"NEMO_RL": str(root)}):
         read = load_config(words[6])
-    base = load_config(root / "examples" / "configs" / "grpo_math_1B.yaml")
     own = OmegaConf.load(words[6])
+    inherited = Path(OmegaConf.to_container(own)["defaults"]).name
+    base = load_config(root / "examples" / "configs" / inherited)
     del own["defaults"]
     assert not (unknown := list(_unknown(own, base))), unknown
     config = OmegaConf.to_container(parse_hydra_overrides(read, words[7:]), resolve=True)
     master: Any = MasterConfig(**config)
     policy, cluster = master.policy, master.cluster
+    reward = config["env"].get("reward_model") if config["data"]["default"]["env_name"] == "reward_model" else None
+    cluster, rewarding = _divided(cluster, reward)
     world = cluster["num_nodes"] * cluster["gpus_per_node"]
     data_parallel = _policy(policy, world, cluster["gpus_per_node"])
     assert policy["train_global_batch_size"] % data_parallel == 0
@@ -107,11 +111,25 @@ def accept(folder: Path) -> Values:
         "longest": policy["max_total_sequence_length"],
         "rollout_tp": engine["vllm_cfg"]["tensor_parallel_size"],
         "memory_share": engine["vllm_cfg"]["gpu_memory_utilization"],
+        "rollout_dp": max(1, engine["vllm_cfg"]["expert_parallel_size"] // engine["vllm_cfg"]["tensor_parallel_size"]),
+        **rewarding,
         "away": ["weights", "optimizer state"] if engine["colocated"]["enabled"] else [],
         "train_iters": master.grpo["max_num_steps"],
         "seed": master.grpo["seed"],
         "adapter": None,
     }
+
+
+def _divided(cluster: Any, reward: Any) -> tuple[dict[str, int], Values]:
+    """Return the cluster that trains, and what GPUs a network of rewards has, as `grpo.setup` divides them."""
+    nodes, gpus = cluster["num_nodes"], cluster["gpus_per_node"]
+    if reward is None:
+        return {"num_nodes": nodes, "gpus_per_node": gpus}, {"reward_gpus": None}
+    assert reward["model_name"] == "rewards", reward["model_name"]
+    own = reward["resources"]
+    left = (nodes, gpus - own["gpus_per_node"]) if nodes == 1 else (nodes - own["num_nodes"], gpus)
+    found = {"reward_gpus": own["num_nodes"] * own["gpus_per_node"]}
+    return {"num_nodes": left[0], "gpus_per_node": left[1]}, found
 
 
 def _unknown(own: Any, base: Any, at: str = "") -> Any:

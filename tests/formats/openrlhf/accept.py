@@ -34,7 +34,10 @@ def _stop(args: Any) -> None:
 
 def accept(folder: Path) -> Values:
     script = "train.sh" if (folder / "train.sh").exists() else "launch.sh"
-    words = dry_run(folder, script, PROMPT_DATA="prompts.jsonl", REWARD="reward.py", DATASET="pairs.jsonl")
+    files = {"PROMPT_DATA": "prompts.jsonl", "DATASET": "pairs.jsonl", "REWARD_MODEL": "rewards"}
+    if "REWARD_DEFAULT" not in (folder / script).read_text():  # the address of a service stays as it is
+        files["REWARD"] = "reward.py"
+    words = dry_run(folder, script, **files)
     start = words.index("-m")
     module = words[start + 1]
     with (
@@ -88,8 +91,35 @@ def _step(args: Any) -> Values:
         "longest": args.data.max_len,
         "rollout_tp": args.vllm.tensor_parallel_size,
         "memory_share": args.vllm.gpu_memory_utilization,
+        **_rewards(args),
+        **_critic(args),
         "away": ["optimizer state"] if args.ds.enable_sleep else [],
     }
+
+
+def _critic(args: Any) -> Values:
+    """Return whether a critic is trained, and on which GPUs."""
+    if args.critic.model_name_or_path is None:
+        return {"has_critic": False}
+    assert args.critic.adam.lr == args.actor.adam.lr
+    gpus = args.critic.num_nodes * args.critic.num_gpus_per_node
+    if args.train.colocate_all:
+        assert gpus == args.actor.num_nodes * args.actor.num_gpus_per_node
+    return {"has_critic": True, "critic_gpus": None if args.train.colocate_all else gpus}
+
+
+def _rewards(args: Any) -> Values:
+    """Return where a network rewards: on the actor's GPUs, on its own, or at an address."""
+    if args.reward.remote_url:
+        (address,) = args.reward.remote_url
+        return {"reward_gpus": None} | ({} if address == "reward.py" else {"reward_url": address})
+    assert args.reward.model_name_or_path == "rewards", args.reward.model_name_or_path
+    gpus = args.reward.num_nodes * args.reward.num_gpus_per_node
+    if args.train.colocate_all:
+        assert gpus == args.actor.num_nodes * args.actor.num_gpus_per_node
+        return {"reward_gpus": 0}
+    assert args.train.colocate_actor_ref
+    return {"reward_gpus": gpus}
 
 
 def _pairs(args: Any, strategy: Any, world: int) -> Values:

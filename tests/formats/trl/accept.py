@@ -16,7 +16,8 @@ from trl import get_peft_config, get_quantization_config
 
 
 def accept(folder: Path) -> Values:
-    words, environment = started(folder, "torchrun", DATASET="examples", MASTER_ADDR="10.0.0.1", MASTER_PORT="29517")
+    given = {"DATASET": "examples", "REWARD_MODEL": "rewards", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29517"}
+    words, environment = started(folder, "torchrun", **given)
     nodes, per_node = (int(words[words.index(name) + 1]) for name in ("--nnodes", "--nproc-per-node"))
     start = words.index("-m")
     module = words[start + 1]
@@ -40,7 +41,8 @@ def accept(folder: Path) -> Values:
 
 
 def _step(script: Any, training: Any, model: Any) -> Values:
-    assert script.reward_funcs == ["accuracy_reward"]
+    network = script.reward_model_name_or_path
+    assert (network, script.reward_funcs) in (("rewards", None), (None, ["accuracy_reward"])), network
     updates, rest = divmod(training.steps_per_generation, training.gradient_accumulation_steps)
     assert rest == 0, (training.steps_per_generation, training.gradient_accumulation_steps)
     assert (training.use_vllm, training.vllm_mode, training.vllm_enable_sleep_mode) == (True, "colocate", True)
@@ -51,6 +53,7 @@ def _step(script: Any, training: Any, model: Any) -> Values:
         "longest": training.vllm_max_model_length,
         "rollout_tp": training.vllm_tensor_parallel_size,
         "memory_share": training.vllm_gpu_memory_utilization,
+        "reward_gpus": None if network is None else 0,
         "away": [],
     }
 

@@ -30,7 +30,8 @@ MODULE = "verl.trainer.main_ppo"
 
 
 def accept(folder: Path) -> Values:
-    words = dry_run(folder, "train.sh", TRAIN_FILES="train.parquet", VAL_FILES="val.parquet")
+    files = {"TRAIN_FILES": "train.parquet", "VAL_FILES": "val.parquet", "REWARD_MODEL": "rewards"}
+    words = dry_run(folder, "train.sh", **files)
     assert words[:3] == ["python3", "-m", MODULE], words[:3]
     assert words[3] == "--config-name", words[3]
     with initialize_config_module(version_base=None, config_module="verl.trainer.config"):
@@ -64,12 +65,29 @@ def accept(folder: Path) -> Values:
         "updates": config.data.train_batch_size // actor.ppo_mini_batch_size,
         "longest": config.data.max_prompt_length + config.data.max_response_length,
         "rollout_tp": rollout.tensor_model_parallel_size,
+        "rollout_dp": rollout.data_parallel_size,
+        "replica_gpus": rollout.tensor_model_parallel_size * rollout.data_parallel_size,
         "memory_share": rollout.gpu_memory_utilization,
+        **_rewards(config.reward.reward_model),
         "away": [
             name
             for name, on in (("weights", engine.param_offload), ("optimizer state", engine.optimizer_offload))
             if on
         ],
+    }
+
+
+def _rewards(told: Any) -> Values:
+    """Return what verl's own class reads of a network that rewards."""
+    if not told.enable:
+        return {"reward_gpus": None}
+    read = omega_conf_to_dataclass(told)
+    assert read.model_path == "rewards", read.model_path
+    assert read.rollout.free_cache_engine
+    return {
+        "reward_gpus": read.n_gpus_per_node * read.nnodes if read.enable_resource_pool else 0,
+        "reward_tp": read.rollout.tensor_model_parallel_size,
+        "reward_share": read.rollout.gpu_memory_utilization,
     }
 
 

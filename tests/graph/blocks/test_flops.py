@@ -9,10 +9,10 @@ import pytest
 
 from symconfig.cost.flops import block_flops
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
+from symconfig.graph.block import Block
 from symconfig.graph.derive import derive
 from symconfig.graph.derived import Matmul, Phase, Traffic
 from symconfig.graph.model import blocks
-from symconfig.graph.operator import Block
 from tests.graph.blocks.modules import CASES, HIDDEN, Case
 from tests.graph.support import PLAIN, numbers
 
@@ -52,7 +52,7 @@ def inside(case: Case) -> tuple[float, dict[str, float]]:
     """FLOP of the projections, and of each product inside the scan, forward."""
     block = built(case)
     values = numbers(case.descriptor, seq_length=S)
-    mine = {op.name for op in block.operators if op.part == "self_attn"}
+    mine = {op.name for op in block.operators if op.path == "self_attn"}
     linear = 0.0
     products: dict[str, float] = {}
     names = {op.name: [product.name for product in op.products] for op in block.operators}

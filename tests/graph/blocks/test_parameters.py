@@ -8,8 +8,8 @@ import pytest
 
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.graph import dims as d
+from symconfig.graph.block import LAYER
 from symconfig.graph.model import blocks, dim_sizes
-from symconfig.graph.operator import LAYER
 from tests.graph.blocks.modules import CASES, Case
 
 
@@ -20,7 +20,7 @@ def weights(case: Case, joined: bool = False) -> Counter[int]:
     (block,) = (block for kind, block in blocks(model, how).items() if case.block in kind)
     sizes = dim_sizes(model)
     assert all(LAYER in op.modules for op in block.operators)
-    mine = [weight for op in block.operators if op.part == "self_attn" for weight in op.weights]
+    mine = [weight for op in block.operators if op.path == "self_attn" for weight in op.weights]
     return Counter(round(d.elements(weight.dims).value(sizes)) for weight in mine)
 
 

@@ -37,7 +37,7 @@ def derived_bytes(case: Case, length: int) -> dict[str, float]:
     kinds = blocks(case.descriptor, DEEPSPEED.implementation)
     (block,) = (block for kind, block in kinds.items() if case.block in kind)
     values = numbers(case.descriptor, seq_length=length)
-    mine = {op.name for op in block.operators if op.part == "self_attn"}
+    mine = {op.name for op in block.operators if op.path == "self_attn"}
     return {
         held.tensor: held.elements.value(values) * ELEMENT_BYTES[held.element]
         for held in derive(block, PLAIN).held

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from symconfig.graph.operator import Tensor, Use, Work
+from symconfig.graph.operator import Operator, Split, Tensor, Use, Work
 from symconfig.graph.program import build
 from symconfig.graph.program.functions import FUNCTIONS, LINEAR
-from symconfig.graph.program.program import Operator, Split
 
 Array = NDArray[np.float64]
 SIZES = {"b": 4, "s": 6, "t": 6, "h": 8, "f": 10, "a": 4, "g": 2, "c": 3, "v": 12, "e": 2, "u": 12, "k": 1, "m": 24}
@@ -189,7 +188,7 @@ def test_neither_keys_nor_channels_of_fused_attention_are_split() -> None:
                              use("stats", "bsa"), attended=3.0, channels=6.0)  # fmt: skip
     assert [split.loops for split in shared.splits] == [("b",), ("s",), ("a",)]
     assert shared.work is Work.ATTENTION
-    assert shared.saves == ("q", "k", "v", "o", "stats")
+    assert shared.saved == ("q", "k", "v", "o", "stats")
 
 
 def test_a_convolution_of_parts_with_their_halo_is_that_of_the_whole() -> None:
@@ -227,7 +226,7 @@ def test_slots_are_split_with_their_tokens_and_experts_by_themselves() -> None:
     op = build.dispatch("o", use("x", "bsh"), use("r", "bsk", False), use("o", "euh"), "u")
     assert {split.loops for split in op.splits} == {("b", "u"), ("s", "u"), ("h",), ("e",)}
     assert {split.loops for split in combine().op.splits} == {("b", "u"), ("s", "u"), ("h",), ("e",)}
-    assert op.saves == ("r",)
+    assert op.saved == ("r",)
 
 
 def test_a_route_needs_the_logits_of_all_experts() -> None:
@@ -257,19 +256,19 @@ def test_linear_functions_are_those_that_may_run_on_parts_of_a_sum(name: str) ->
 def test_nothing_is_kept_where_nothing_flows_back() -> None:
     x, w = use("x", "bsh", False), use("w", "hf", False)
     op = build.product("o", x, w, use("o", "bsf", False))
-    assert op.saves == ()
+    assert op.saved == ()
     assert not op.backward
     frozen = build.product("o", use("x", "bsh"), w, use("o", "bsf"))
-    assert frozen.saves == ("w",)
+    assert frozen.saved == ("w",)
     first = build.product("o", x, use("w", "hf"), use("o", "bsf"))
-    assert first.saves == ("x",)
+    assert first.saved == ("x",)
     normed = build.norm("o", x, (w,), use("o", "bsh", False), "h", use("stats", "bs"))
-    assert (normed.saves, normed.residues) == ((), ())
+    assert (normed.saved, normed.residues) == ((), ())
 
 
 def test_a_dropout_keeps_its_mask() -> None:
     op = build.dropout("o", use("x", "bsh"), use("o", "bsh"), use("mask", "bsh", False))
-    assert op.saves == ("mask",)
+    assert op.saved == ("mask",)
     assert [operand.name for operand in op.residues] == ["mask"]
     assert not op.linear
 

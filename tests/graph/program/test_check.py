@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from symconfig.errors import InputError
-from symconfig.graph.operator import Tensor, Use
+from symconfig.graph.operator import Split, Tensor, Use
 from symconfig.graph.program import build
 from symconfig.graph.program.check import check, problems
 from symconfig.graph.program.functions import FUNCTIONS
 from symconfig.graph.program.nest import result
-from symconfig.graph.program.program import Parameter, Program, Split
+from symconfig.graph.program.program import Parameter, Program
 
 Change = Callable[[Program], Program]
 
@@ -101,7 +101,7 @@ WRONG: list[tuple[Change, str]] = [
     (operator(0, splits=(Split(()),)), "y: a split of no loop."),
     (operator(0, splits=(Split(("b",)), Split(("b",), sums=1))), "y: a split is listed twice (got b)."),
     (operator(0, splits=(Split(("b",), halo=-1),)), "y: a split with negative sums or halo (got b)."),
-    (operator(1, saves=("w",)), "g: keeps for its backward what it neither reads nor makes (got w)."),
+    (operator(1, saves=(use("x", ("b", "f")),)), "x: the tensor comes from two places."),
     (
         operator(0, inputs=(use("x", ("b", "q")), use("w", ("q", "f"))), loops=("b", "q", "f"),
                  contracted=("q",), splits=()),

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.model import blocks
-from symconfig.graph.operator import Gradients, Tensor, Use
+from symconfig.graph.operator import Gradients, Operator, Split, Tensor, Use
 from symconfig.graph.program.build import elementwise, product
 from symconfig.graph.program.fold import Folding, expand, fold, validate
 from symconfig.graph.program.functions import FUNCTIONS
 from symconfig.graph.program.net import net
 from symconfig.graph.program.of_model import program
-from symconfig.graph.program.program import Operator, Parameter, Program, Split
+from symconfig.graph.program.program import Parameter, Program
 from tests.clock import quickest_s
 
 
@@ -93,10 +93,9 @@ def renamed(found: Program, seed: int) -> Program:
             loops=tuple(map(new, op.loops)),
             inputs=tuple(map(operand, op.inputs)),
             outputs=tuple(map(operand, op.outputs)),
-            residues=tuple(map(operand, op.residues)),
             splits=tuple(Split(tuple(map(new, split.loops)), split.sums, split.halo) for split in op.splits),
             contracted=tuple(map(new, op.contracted)),
-            saves=tuple(new("t " + name) for name in op.saves),
+            saves=tuple(map(operand, op.saves)),
         )
         for op in found.operators
     ]
@@ -105,7 +104,7 @@ def renamed(found: Program, seed: int) -> Program:
         {new(dim): size for dim, size in found.sizes.items()},
         {new("t " + name): tensor(old) for name, old in found.tensors.items()},
         tuple(new("t " + name) for name in found.inputs),
-        tuple(Parameter(tensor(p.tensor), p.trainable, new("p " + p.path)) for p in found.parameters),
+        tuple(Parameter(tensor(p.tensor), new("p " + p.path)) for p in found.parameters),
         tuple(operators),
         tuple(new("t " + name) for name in found.outputs),
         frozenset(map(new, found.batch)),

@@ -37,7 +37,7 @@ def kept(function: Callable[..., Any], gradients: tuple[bool, ...]) -> set[str]:
 
 def ours(name: str, gradients: tuple[bool, ...]) -> set[str]:
     uses = [Use(Tensor(f"x{index}", ("i", "j"), gradient=gradient)) for index, gradient in enumerate(gradients)]
-    return set(build.elementwise("o", uses, Use(Tensor("o", ("i", "j"))), FUNCTIONS[name]).saves)
+    return set(build.elementwise("o", uses, Use(Tensor("o", ("i", "j"))), FUNCTIONS[name]).saved)
 
 
 @pytest.mark.parametrize("name", UNARY)
@@ -56,10 +56,10 @@ def test_a_product_keeps_an_operand_for_the_gradient_of_the_other(gradients: tup
     x = Use(Tensor("x0", ("b", "h"), gradient=gradients[0]))
     w = Use(Tensor("x1", ("h", "f"), gradient=gradients[1]))
     op = build.product("o", x, w, Use(Tensor("o", ("b", "f"))))
-    assert set(op.saves) == kept(torch.matmul, gradients)
+    assert set(op.saved) == kept(torch.matmul, gradients)
 
 
 def test_a_softmax_keeps_its_output() -> None:
     x = Use(Tensor("x0", ("i", "j")))
     op = build.softmax("o", x, Use(Tensor("o", ("i", "j"))), "j")
-    assert set(op.saves) == kept(lambda x: torch.softmax(x, -1), (True,))
+    assert set(op.saved) == kept(lambda x: torch.softmax(x, -1), (True,))

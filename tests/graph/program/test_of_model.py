@@ -20,10 +20,10 @@ from symconfig.graph.count import parameters
 from symconfig.graph.derived import DerivedBlock, Phase, Traffic
 from symconfig.graph.implementation import Implementation
 from symconfig.graph.model import blocks, derived, dim_sizes, sequence
-from symconfig.graph.operator import Work
+from symconfig.graph.operator import Operator, Split, Work
 from symconfig.graph.program.check import problems
 from symconfig.graph.program.of_model import program
-from symconfig.graph.program.program import Operator, Program, Split
+from symconfig.graph.program.program import Program
 from symconfig.graph.scheme import Scheme
 from tests.clock import quickest_s
 from tests.sample_models import sample_model
@@ -166,13 +166,13 @@ def test_slots_lie_where_their_tokens_lie() -> None:
 def test_what_comes_of_frozen_weights_only_has_no_backward() -> None:
     found = of("llama2-70b-lora")
     assert not operator(found, "layers.0.input_norm").backward
-    assert not operator(found, "layers.0.input_norm").saves
+    assert not operator(found, "layers.0.input_norm").saved
     assert not found.tensors["layers.0.input_norm"].gradient
     first, later = (operator(found, f"layers.{layer}.q_proj") for layer in (0, 1))
     assert not first.backward
     assert later.backward
-    assert later.saves == ("layers.1.self_attn.q_proj.weight",)  # for the input's gradient; none of the frozen weight
-    assert operator(found, "layers.0.q_proj.lora_A").saves == ("layers.0.q_proj.lora_dropped",)
+    assert later.saved == ("layers.1.self_attn.q_proj.weight",)  # for the input's gradient; none of the frozen weight
+    assert operator(found, "layers.0.q_proj.lora_A").saved == ("layers.0.q_proj.lora_dropped",)
     assert found.tensors["layers.1.input_norm"].gradient
 
 

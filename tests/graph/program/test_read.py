@@ -12,11 +12,11 @@ import pytest
 from symconfig.descriptor.load import load_model, zoo_programs
 from symconfig.errors import InputError
 from symconfig.graph.count import parameters
-from symconfig.graph.operator import Work
+from symconfig.graph.operator import Operator, Split, Work
 from symconfig.graph.program import read as read_module
 from symconfig.graph.program.check import problems
 from symconfig.graph.program.file_source.calls import SIGNATURES
-from symconfig.graph.program.program import Operator, Program, Split
+from symconfig.graph.program.program import Program
 from symconfig.graph.program.read import load_program
 
 HEAD = """\
@@ -106,7 +106,7 @@ def test_a_product_sums_over_what_its_result_lacks(file: Path) -> None:
     assert op.work is Work.MATMUL
     assert op.contracted == ("h",)
     assert loops(op) == {("b",), ("s",), ("h",), ("f",)}
-    assert op.saves == ("x", "w")
+    assert op.saved == ("x", "w")
 
 
 def test_a_tensor_may_be_read_along_dims_of_other_names(file: Path) -> None:
@@ -123,12 +123,12 @@ def test_an_element_before_the_name_is_that_of_the_result(file: Path) -> None:
 def test_what_is_frozen_has_no_gradient_and_keeps_nothing(file: Path) -> None:
     program = read(file, ", w: {dims: [h, f], frozen: true}, u: [h, f]", "y[b,s,f] = x * w\nloss[b,s,f] = gelu(y)\n"
                    "z[b,s,f] = x * u", "[loss, z]")  # fmt: skip
-    assert [op.saves for op in program.operators] == [("ids",), ("w",), ("y",), ("x", "u")]
+    assert [op.saved for op in program.operators] == [("ids",), ("w",), ("y",), ("x", "u")]
     assert [parameter.trainable for parameter in program.parameters] == [True, False, True]
     file.write_text(file.read_text().replace("table: [v, h]", "table: {dims: [v, h], frozen: true}"))
     frozen = load_program(file)
     assert [op.backward for op in frozen.operators] == [False, False, False, True]
-    assert [op.saves for op in frozen.operators] == [(), (), (), ("x",)]
+    assert [op.saved for op in frozen.operators] == [(), (), (), ("x",)]
     assert not frozen.tensors["loss"].gradient
 
 
@@ -232,7 +232,7 @@ def test_a_repeat_is_what_its_turns_written_out_would_be(file: Path) -> None:
         assert names.get(ours.name, ours.name) == theirs.name
         assert [names.get(use.name, use.name) for use in ours.inputs] == [use.name for use in theirs.inputs]
         assert (ours.splits, ours.work, ours.linear) == (theirs.splits, theirs.work, theirs.linear)
-        assert tuple(names.get(name, name) for name in ours.saves) == theirs.saves
+        assert tuple(names.get(name, name) for name in ours.saved) == theirs.saved
     assert [op.path for op in short.operators] == ["", "", *["layers.0.mlp", "layers.0"], "layers.1.mlp", "layers.1",
                                                    "layers.2.mlp", "layers.2", ""]  # fmt: skip
 
@@ -254,7 +254,7 @@ def test_a_program_may_be_json(tmp_path: Path) -> None:
     file = tmp_path / "p.json"
     file.write_text('{"schema": "symconfig.program/1", "name": "j", "dims": {"b": 2}, "inputs": {"x": ["b"]},\n'
                     '"parameters": {"w": ["b"]}, "operators": ["y[b] = mul(x, w)"], "outputs": ["y"]}')  # fmt: skip
-    assert load_program(file).operators[0].saves == ("x",)
+    assert load_program(file).operators[0].saved == ("x",)
     file.write_text(file.read_text().replace("mul(x, w)", "mul(x, q)"))
     with pytest.raises(InputError, match=r"p\.json:2:58: operators\[0\]: there is no such tensor \(got q\)"):
         load_program(file)

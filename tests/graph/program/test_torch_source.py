@@ -88,7 +88,7 @@ def test_the_bytes_kept_for_the_backward_are_those_that_autograd_keeps(name: str
 
     with sdpa_kernel(backend), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         module(*args, **kwargs)
-    ours = {tensor for op in made.operators for tensor in op.saves} - {weight.tensor.name for weight in made.parameters}
+    ours = {tensor for op in made.operators for tensor in op.saved} - {weight.tensor.name for weight in made.parameters}
     mine = sum(made.elements(tensor) * made.tensors[tensor].element_bytes for tensor in ours)
     assert mine == pytest.approx(sum(storage.nbytes() for storage in kept.values()), rel=0.01)
 

@@ -17,9 +17,9 @@ from torch import nn  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from symconfig.errors import InputError  # noqa: E402
-from symconfig.graph.operator import Work  # noqa: E402
+from symconfig.graph.operator import Operator, Work  # noqa: E402
 from symconfig.graph.program.check import problems  # noqa: E402
-from symconfig.graph.program.program import Operator, Program  # noqa: E402
+from symconfig.graph.program.program import Program  # noqa: E402
 from symconfig.graph.program.torch_source import load_module, program_of  # noqa: E402
 from symconfig.graph.program.torch_source.export import traced  # noqa: E402
 from symconfig.graph.program.torch_source.lower import lower  # noqa: E402
@@ -176,7 +176,7 @@ def test_joining_changes_neither_bytes_moved_nor_bytes_kept() -> None:
         return total
 
     def kept(made: Program) -> float:
-        saved = {tensor for op in made.operators for tensor in op.saves}
+        saved = {tensor for op in made.operators for tensor in op.saved}
         return sum(made.elements(tensor) * made.tensors[tensor].element_bytes for tensor in saved)
 
     assert len(tidy.operators) < len(plain.operators)
@@ -204,8 +204,8 @@ def test_a_frozen_weight_has_no_gradient_and_its_product_keeps_no_input_for_it()
         made = program_of(module, [torch.zeros(4, 8)], {}, "test")
     first, second = made.operators
     assert [weight.trainable for weight in made.parameters] == [True, False]
-    assert first.saves == ("input",)
-    assert second.saves == ("1.weight",)
+    assert first.saved == ("input",)
+    assert second.saved == ("1.weight",)
 
 
 def test_a_constant_is_an_input_without_a_gradient() -> None:

@@ -12,7 +12,7 @@ from symconfig.errors import InputError
 from symconfig.measured.gpu.predict import expected
 from symconfig.measured.gpu.rank import choose, microbatches
 from symconfig.plans.plan import Plan
-from symconfig.solve.detail import detail
+from symconfig.solve.costed import costed
 from symconfig.solve.restore import restore
 from tests.sample_plans import sample_plan
 
@@ -26,7 +26,7 @@ def test_the_stage_of_a_rank_is_outermost_in_the_grid() -> None:
 
 def test_the_heaviest_rank_is_of_the_stage_that_needs_most() -> None:
     plan = sample_plan("llama2-13b", pp=4, tp=1)
-    peaks = detail(restore(plan, plan.best)).peaks
+    peaks = costed(restore(plan, plan.best)).peaks
     chosen = choose(plan, "heaviest", "3", None, "cuda")
     assert peaks[chosen.stage] == max(peaks)
     assert chosen.rank == chosen.stage * (plan.best.parallel.world_size // 4)
@@ -35,7 +35,7 @@ def test_the_heaviest_rank_is_of_the_stage_that_needs_most() -> None:
 @pytest.mark.parametrize("degrees", [{"pp": 4, "tp": 1}, {"pp": 1, "tp": 1}, {"pp": 2, "vpp": 5, "tp": 2}])
 def test_enough_microbatches_run_to_hold_what_the_plan_holds(degrees: dict[str, int]) -> None:
     plan = sample_plan("llama2-13b", **degrees)
-    parts = detail(restore(plan, plan.best))
+    parts = costed(restore(plan, plan.best))
     held = in_flight(parts.points, parts.setting)[:, 0]
     ran = np.array([microbatches(plan, stage) for stage in range(plan.best.parallel.pp)])
     assert (ran <= plan.best.batch.num_microbatches).all()
@@ -88,7 +88,7 @@ def test_a_plan_for_deepspeed_has_no_rank_of_megatron() -> None:
 @pytest.mark.parametrize("recompute", [("none", None), ("full", "uniform"), ("full", "block")])
 def test_the_plans_own_layers_are_expected_to_hold_what_the_plan_says(recompute: tuple[str, str | None]) -> None:
     plan = _with_recompute(*recompute)
-    peaks = detail(restore(plan, plan.best)).peaks
+    peaks = costed(restore(plan, plan.best)).peaks
     for stage in range(2):
         hope = expected(plan, stage, "transformer_engine", "flash")
         assert hope.peak_bytes == pytest.approx(peaks[stage], rel=1e-12)

@@ -23,7 +23,7 @@ from symconfig.measured.score import source
 from symconfig.plans.plan import Recompute
 from symconfig.report.grid import plain
 from symconfig.report.measure import blocks, to_dict
-from symconfig.solve.detail import detail
+from symconfig.solve.costed import costed
 from symconfig.solve.predict import as_found
 from symconfig.solve.restore import restore
 from tests.measured.gpu.support import answered, small_folder
@@ -164,4 +164,4 @@ def test_expected_without_network_is_no_more_than_the_whole_step(ran: Measuremen
     hope = [expected(plan, stage, "transformer_engine", "flash") for stage in range(2)]
     m = plan.best.batch.num_microbatches
     slowest = max(m * (each.forward_s + each.backward_s) + each.optimizer_s for each in hope)
-    assert 0 < slowest < float(detail(restore(plan, plan.best)).cost.step_s.max())
+    assert 0 < slowest < float(costed(restore(plan, plan.best)).cost.step_s.max())

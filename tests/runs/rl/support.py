@@ -24,5 +24,5 @@ def step(**changed: Any) -> Rl:
     return Rl.model_validate(section(**changed))
 
 
-def engine(model: str = "llama3.1-8b", tp: int = 1, cluster: str = "h100") -> Engine:
-    return Engine(load_model(model), machine(load_cluster(cluster), "bf16"), tp)
+def engine(model: str = "llama3.1-8b", tp: int = 1, cluster: str = "h100", dp: int = 1) -> Engine:
+    return Engine(load_model(model), machine(load_cluster(cluster), "bf16"), tp, dp)

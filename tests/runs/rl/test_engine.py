@@ -86,3 +86,26 @@ def test_a_stated_rate_is_taken() -> None:
     found = generate(Replica(engine(tp=2), 0.6), rl, 2)
     assert found is not None
     assert found.seconds == pytest.approx(rl.sequences * 300.0 / 4000.0)
+
+
+def test_ranks_of_data_have_attention_and_keys_of_their_own_and_share_experts() -> None:
+    """By the published sizes: 256 experts of 3 x 7168 x 2048 in 58 layers of DeepSeek-V3, 671B parameters in all; the
+    latent keys of a token are whole on every GPU of a rank of data."""
+    experts = 58 * 256 * 3 * 7168 * 2048
+    apart, together = engine("deepseek-v3", tp=1, dp=16), engine("deepseek-v3", tp=16)
+    whole = together.weights_bytes * 16 / 2
+    assert whole == pytest.approx(671e9, rel=2e-3)
+    assert apart.weights_bytes / 2 == pytest.approx(whole - experts + experts / 16)
+    rl = step()
+    shares = [(each.weights_bytes + WORKING_BYTES) / each.machine.memory_bytes + 0.02 for each in (apart, together)]
+    rooms = [Replica(each, share).at_once(rl) for each, share in zip((apart, together), shares, strict=True)]
+    assert rooms[0] == pytest.approx(16 * rooms[1], rel=0.1)  # each rank holds the keys of other sequences
+
+
+def test_a_replica_of_one_rank_of_data_reduces_twice_in_each_layer() -> None:
+    one, many = engine("qwen3-30b-a3b", tp=4), engine("qwen3-30b-a3b", tp=4, dp=2)
+    tokens = np.array([4096.0])
+    assert (one.gpus, many.gpus) == (4, 8)
+    behind_attention = one._reductions_s(tokens / 2) / 2
+    assert many._reductions_s(tokens) > behind_attention
+    assert many._reductions_s(tokens) < one._reductions_s(tokens) * 1.5

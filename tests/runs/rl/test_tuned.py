@@ -157,7 +157,7 @@ def test_llamafactory_is_told_to_pack() -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"preference": None, "task": "dpo", "global_batch_size": 64}, "task: dpo and the section preference go tog"),
+        ({"preference": None, "task": "dpo", "global_batch_size": 64}, "task: dpo needs a section preference"),
         ({"global_batch_size": 64}, r"global_batch_size: follows from the section preference.*got 64, need 128"),
         ({"sequences": LENGTHS | {"batching": "packed"}}, "pairs are not packed"),
         ({"seq_length": 1024}, r"sequences.max: is above seq_length .*got 2048, need at most 1024"),

@@ -9,16 +9,16 @@ from functools import cache
 import numpy as np
 import pytest
 
+from benchmarks.robust import robustness
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.plans.plan import Plan
 from symconfig.solve.budget import peak_budget
 from symconfig.solve.choice.choose import TOLD_APART, WITHIN, Drawn, pick
 from symconfig.solve.choice.draws import DEGREE, DRAWS, ITSELF, MICRO, Draws, deviates, imbalance, own_error, priced_s
 from symconfig.solve.choice.family import Family, family
-from symconfig.solve.choice.robust import robustness
 from symconfig.solve.choice.simplicity import simplicity
 from symconfig.solve.choice.variants import variants
-from symconfig.solve.detail import detail
+from symconfig.solve.costed import costed
 from symconfig.solve.interval import recorded
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
@@ -82,7 +82,7 @@ def test_the_front_runner_of_a_family_is_no_slower_than_its_best_candidate_of_th
     assert fronts.keys() >= best.keys()  # the loops have one ZeRO stage of each choice of degrees
     for name_, (_, found) in best.items():
         same = replace(found, machine=outcome.weighed.pieces[0].machine)
-        assert fronts[name_] <= refined_s(same, detail(same)) * (1 + 1e-9)
+        assert fronts[name_] <= refined_s(same, costed(same)) * (1 + 1e-9)
 
 
 def test_every_factor_is_drawn_alike_and_in_an_order_of_its_own() -> None:
@@ -169,7 +169,7 @@ def test_variants_are_plainer_and_fit() -> None:
     for found in tried:
         assert family(found) == family(ranked[0])
         assert found.split.layout is None
-        parts = detail(found)
+        parts = costed(found)
         assert max(parts.peaks) <= peak_budget(found.request, found.machine)
         assert found.step_s == pytest.approx(refined_s(found, parts))
         assert simplicity(found, cluster.joined_gpus) < simplicity(ranked[0], cluster.joined_gpus)

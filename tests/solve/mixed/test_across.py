@@ -11,7 +11,7 @@ from symconfig.cost.machine import Machine
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.solve.detail import detail
+from symconfig.solve.costed import costed
 from symconfig.solve.mixed.across import Across
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.run import weigh_all
@@ -41,7 +41,7 @@ CASES = [
 def test_two_names_of_one_gpu_are_that_gpu(pins: dict[str, str]) -> None:
     model = load_model("mixtral-8x7b") if "ep" in pins else MODEL
     one = found(model, **pins)
-    parts, across = detail(one), Across((one, one), one.degrees.pp // 2, one.machine)
+    parts, across = costed(one), Across((one, one), one.degrees.pp // 2, one.machine)
     assert across.step_s == pytest.approx(refined_s(one, parts), rel=1e-12)
     assert across.peaks == parts.peaks
     assert across.stage_s == pytest.approx(stage_seconds(parts, times(one, parts)), rel=1e-9)
@@ -62,7 +62,7 @@ def test_a_slower_kind_is_a_pipeline_with_slowed_stages(ahead: int) -> None:
     other = replace(one, machine=slower(one.machine, 1.7))
     across = Across((one, other), ahead, one.machine)
     slow = np.where(np.arange(4) >= ahead, 1.7, 1.0)
-    expected = timeline(one, detail(one), slow=slow).step_s
+    expected = timeline(one, costed(one), slow=slow).step_s
     assert across.run(across.times).step_s == pytest.approx(expected, rel=2e-3)
 
 

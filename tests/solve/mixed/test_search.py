@@ -16,7 +16,7 @@ from symconfig.errors import InfeasibleError
 from symconfig.graph.model import sequence
 from symconfig.plans.degrees import Degrees
 from symconfig.solve import search as one_kind
-from symconfig.solve.detail import detail
+from symconfig.solve.costed import costed
 from symconfig.solve.mixed.across import Across
 from symconfig.solve.mixed.machines import mean
 from symconfig.solve.mixed.search import Placed, pipelines, search
@@ -129,7 +129,7 @@ def test_a_machine_of_mean_rates_does_as_much_as_both() -> None:
     assert same == one.machine
     both = mean([one.machine, other.machine], [8, 8])
     seconds = [
-        float(detail(replace(one, machine=gpu)).table.seconds[0].sum()) for gpu in (one.machine, other.machine, both)
+        float(costed(replace(one, machine=gpu)).table.seconds[0].sum()) for gpu in (one.machine, other.machine, both)
     ]
     together = 2 / (1 / seconds[0] + 1 / seconds[1])
     assert seconds[2] == pytest.approx(together, rel=0.05)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from symconfig.graph import dims as d
-from symconfig.graph.operator import Tensor, Use
+from symconfig.graph.operator import Operator, Tensor, Use
 from symconfig.graph.program import build
 from symconfig.graph.program.functions import FUNCTIONS
-from symconfig.graph.program.program import Operator, Parameter, Program
+from symconfig.graph.program.program import Parameter, Program
 
 ROWS = (d.BATCH, d.SEQUENCE)
 STREAM = (*ROWS, d.HIDDEN)

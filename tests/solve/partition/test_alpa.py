@@ -7,9 +7,9 @@ from itertools import product
 import numpy as np
 import pytest
 
+from benchmarks.alpa import alpa_space, alpa_spaces
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph.program.net import net
-from symconfig.solve.partition.alpa import alpa_space, alpa_spaces
 from symconfig.solve.partition.baselines import baseline
 from symconfig.solve.partition.degrees import Way, way
 from tests.solve.partition.programs import transformer

@@ -101,7 +101,7 @@ def test_the_file_needs_torch_alone_and_the_table_is_words_and_numbers(written: 
 def test_what_runs_whole_is_said_with_its_reason_and_bytes() -> None:
     name = MODULES + "wide_resnet"
     one = built(name, "spatial", FOUR)
-    first, *rest = one.said()
+    first, *rest = one.sentences()
     gathered = one.executed.gathered
     assert f"{len({each.node for each in gathered})} of " in first
     assert any("windows reach into the next part" in line for line in rest)
@@ -112,11 +112,11 @@ def test_what_runs_whole_is_said_with_its_reason_and_bytes() -> None:
 
 
 def test_what_parameters_cannot_be_is_said() -> None:
-    states = built(MODULES + "gpt2_plain", "zero1", FOUR).said()
+    states = built(MODULES + "gpt2_plain", "zero1", FOUR).sentences()
     assert states[0] == "Every operator runs as the solver split it."
     # Of 28: all but the table of positions, whose ids are the same on every rank.
     assert states[1].startswith("The optimizer's states of 27 parameters lie as the weights do")
-    within = built(MODULES + "gpt2_plain", "megatron-tp", FOUR).said()
+    within = built(MODULES + "gpt2_plain", "megatron-tp", FOUR).sentences()
     elements = 2 * (64 * 192 + 192)  # of two layers' projections of three in one
     assert within[1].startswith(f"4 parameters, {elements:,} elements on each rank, are kept whole")
 

@@ -8,7 +8,7 @@ import pytest
 
 from symconfig.cost.flight import in_flight
 from symconfig.plans.plan import Recompute
-from symconfig.solve.detail import detail
+from symconfig.solve.costed import costed
 from symconfig.verify.states.activations import as_run, saved
 from tests.sample_plans import sample_plan
 
@@ -35,7 +35,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 def test_the_list_adds_up_to_the_cost_models_activations(case: str, transformer_impl: Any) -> None:
     model, overrides = CASES[case]
     plan = sample_plan(model, **overrides)
-    found = detail(as_run(plan, transformer_impl))
+    found = costed(as_run(plan, transformer_impl))
     flight = in_flight(found.points, found.setting)
     for stage in {0, 1, plan.best.parallel.pp - 1}:
         layers = found.cost.memory["activations"][stage].item() / flight[stage].item()
@@ -69,6 +69,6 @@ def test_layers_recomputed_together_keep_the_first_ones_input_and_come_back_toge
     layers = [t for t in saved(three, 0) if t.block == "dense"]
     assert [t.layer for t in layers] == list(range(0, 20, 3))
     assert {t.tensor for t in layers} == {"layer_in"}
-    ours, theirs = (detail(as_run(plan, "transformer_engine")) for plan in (three, one))
+    ours, theirs = (costed(as_run(plan, "transformer_engine")) for plan in (three, one))
     back = [parts.cost.memory["working set"][0].item() for parts in (ours, theirs)]
     assert 1.5 < back[0] / back[1] < 3  # gradients and workspaces are those of one layer

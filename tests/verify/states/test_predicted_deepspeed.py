@@ -13,7 +13,7 @@ from symconfig.errors import InfeasibleError
 from symconfig.plans.plan import Plan
 from symconfig.render.deepspeed import config
 from symconfig.render.deepspeed_limits import refuse
-from symconfig.solve.detail import detail
+from symconfig.solve.costed import costed
 from symconfig.solve.restore import restore
 from symconfig.verify.states.deepspeed import (
     ADAM,
@@ -70,7 +70,7 @@ def plans(kind: str) -> Iterator[Plan]:
 
 def predicted(plan: Plan) -> dict[str, float]:
     """On the device. ZeRO 3 without the blocks that the model counts as gathered."""
-    again = detail(restore(plan, plan.best))
+    again = costed(restore(plan, plan.best))
     held = {name: float(again.cost.memory[name][0, 0, 0, 0]) for name in ("weights", "gradients", "optimizer state")}
     if plan.best.options.zero_stage == 3:
         held["weights"] -= 2 * HALF * float(again.sums.largest[0, 0])

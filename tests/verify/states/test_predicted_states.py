@@ -8,7 +8,7 @@ import pytest
 
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.plans.plan import Plan
-from symconfig.solve.detail import detail
+from symconfig.solve.costed import costed
 from symconfig.solve.restore import restore
 from symconfig.verify.states.grid import first_rank
 from symconfig.verify.states.megatron import MAIN_BYTES, MOMENTS_BYTES, WEIGHT_BYTES, rank_states
@@ -43,7 +43,7 @@ def shares(plan: Plan) -> Iterator[tuple[str, int, float, float]]:
 
     Without padding: of parameters, or of those elements of them that are in the rank's shard.
     """
-    found = detail(restore(plan, plan.best))
+    found = costed(restore(plan, plan.best))
     p, options = plan.best.parallel, plan.best.options
     ranks = p.world_size // p.pp
     for stage in range(p.pp):

@@ -13,7 +13,7 @@ from symconfig.existing.launch.bash.values import Field
 
 LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "srun", "mpirun", "mpiexec", "horovodrun", "ray", "msrun")
 # Programs of their own, that are no file ending in .py.
-_PROGRAMS = ("nemo", "swift", "megatron", "llamafactory-cli", "litgpt", "xtuner", "axolotl", "torchtitan")
+_PROGRAMS = ("nemo", "swift", "megatron", "trl", "llamafactory-cli", "litgpt", "xtuner", "axolotl", "torchtitan")
 _MODULE_LAUNCHERS = ("torch.distributed", "deepspeed.launcher", "accelerate.commands")
 # What is started with options of its own, and trains nothing itself.
 _TOOLS = ("pytest", "py.test", "unittest", "pip", "venv", "ruff", "mypy")
@@ -67,6 +67,8 @@ def split(command: Command) -> Split | None:
 
 
 def _program_index(words: Sequence[Field], outer: int) -> int | None:
+    if basename(words[outer].text) in _PROGRAMS:  # whose options may name a script
+        return outer
     python = False
     for index, word in enumerate(words):
         text = word.text
@@ -81,8 +83,6 @@ def _program_index(words: Sequence[Field], outer: int) -> int | None:
             module = words[index + 1].text
             if not module.startswith(_MODULE_LAUNCHERS) and not module.endswith(".py"):
                 return index + 1
-    if basename(words[outer].text) in _PROGRAMS:
-        return outer
     return _after_launcher(words)
 
 

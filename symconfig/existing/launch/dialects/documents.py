@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from symconfig.descriptor.architectures.keys import words
+from symconfig.existing.launch.dialects import nemo_rl
 from symconfig.existing.launch.dialects.entry import Entry, entries
 from symconfig.existing.launch.dialects.interpolation import Path, expanded, interpolated
 from symconfig.existing.launch.dialects.model_args import SECTION, read_model_args
@@ -14,9 +16,16 @@ from symconfig.existing.launch.dialects.translate import by_path, translated
 from symconfig.existing.launch.reading import JSON_ALONE, Reading, Setting, Tree, Word, World
 from symconfig.existing.launch.text import Text
 
-Dialect = Literal["model args yaml", "megatron yaml", "overrides", "trainer"]
+Dialect = Literal["model args yaml", "megatron yaml", "overrides", "trainer", "nemo-rl"]
 _ENOUGH_KEYS = 3  # of a flat file that are Megatron-LM's, for it to be one of Megatron-LM's
-_TRAINER_KEYS = ("per_device_train_batch_size", "model_name_or_path", "gradient_accumulation_steps")
+# Of a flat file of arguments of Transformers' Trainer, or of a program around it: two or more.
+_TRAINER_KEYS = words(
+    """
+    per_device_train_batch_size model_name_or_path gradient_accumulation_steps dataset_name finetuning_type cutoff_len
+    tuner_type rlhf_type train_dataset learning_rate num_generations
+    max_length lora_rank
+    """
+)
 
 
 def dialect_of(data: Any) -> Dialect | None:
@@ -26,12 +35,14 @@ def dialect_of(data: Any) -> Dialect | None:
     sections = {key for key, value in data.items() if isinstance(value, dict)}
     if SECTION in sections:
         return "model args yaml"
+    if nemo_rl.is_own(data):
+        return nemo_rl.FORMAT
+    if sum(key in data for key in _TRAINER_KEYS) > 1 and not sections & {"model"}:
+        return "trainer"
     if sections & {"language_model", "model_parallel"}:
         return "megatron yaml"
     if sections & {"model", "train", "trainer", "ddp", "mixed_precision", "training"}:
         return "overrides"
-    if sum(key in data for key in _TRAINER_KEYS) > 1:
-        return "trainer"
     if sum(table_with(key) is not None for key, value in data.items() if not isinstance(value, dict)) >= _ENOUGH_KEYS:
         return "megatron yaml"
     return None
@@ -50,6 +61,8 @@ def read_document(tree: Tree, variables: Mapping[str, str], overrides: Sequence[
             return read_sections(tree, variables, overrides)
         case "trainer":
             return _trainer(tree, variables)
+        case "nemo-rl":  # what it inherits is followed
+            return Reading(nemo_rl.FORMAT, (tree.text,), (), tree=tree, unread=tree.unread)
     return None
 
 

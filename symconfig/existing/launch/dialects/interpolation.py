@@ -17,12 +17,16 @@ Path = tuple[str, ...]
 _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
 _SHELL_NAME = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 _MISSING = "???"  # OmegaConf's mark of a value that must be given
-# NeMo-Framework-Launcher, launcher_scripts/main.py, registers these.
+# NeMo-Framework-Launcher, launcher_scripts/main.py, registers the first, NeMo-RL, nemo_rl/utils/config.py, the others.
 _FUNCTIONS: dict[str, Callable[[list[int]], int]] = {
     "multiply": math.prod,
     "sum": sum,
     "divide_ceil": lambda numbers: -(-numbers[0] // numbers[1]),
     "divide_floor": lambda numbers: numbers[0] // numbers[1],
+    "mul": math.prod,
+    "add": sum,
+    "max": max,
+    "div": lambda numbers: numbers[0] // numbers[1],
 }
 _MOST_STEPS = 20  # of references that lead to references
 _MOST_CHARACTERS = 10_000  # of a text with references in it

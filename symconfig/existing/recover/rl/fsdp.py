@@ -1,12 +1,13 @@
-"""A model trained by PyTorch's FSDP around a Transformers model, as verl's workers have it.
+"""A model trained by PyTorch's FSDP around a Transformers model, or by replicas of it, which are shards of one.
 
-Weights, gradients and Adam's moments are kept in fp32 in shards of all ranks, and gathered in bf16; sequences are split
-by Ulysses (verl/workers/engine/fsdp/transformer_impl.py, fsdp_utils.py).
+Weights, gradients and Adam's moments are kept in fp32 in shards, and gathered in 16 bits; sequences are split by
+Ulysses (verl/workers/engine/fsdp/transformer_impl.py, fsdp_utils.py).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from symconfig.cost.framework import Bytes
@@ -17,7 +18,8 @@ from symconfig.frameworks.behaviour import Switches, switched
 from symconfig.frameworks.fsdp.backend import TORCH_RELEASE
 from symconfig.frameworks.fsdp.behaviour import FSDP
 from symconfig.frameworks.programs import PROGRAMS
-from symconfig.graph.operator import LAYER
+from symconfig.graph.block import LAYER
+from symconfig.plans.choices import Precision
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Overlap, Recompute, Target
 from symconfig.plans.sketch import plain_options
@@ -28,16 +30,22 @@ _NARROW = Bytes(weight=2.0, gradient=2.0, optimizer=4.0)  # a model that is itse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """dp: replicas; sp: ranks of a sequence; copies: groups of GPUs that each hold a whole model in shards. room:
-    tokens of a micro-batch on all ranks of a sequence; microbatches: of an update, on all replicas. narrow: the model
-    itself is in 16 bits. liger: its kernels. streamed: its shards, gradients and optimizer live on the host."""
+    """dp: replicas; tp: ranks of a layer; ep: of its experts; sp: ranks of a sequence; copies: groups of GPUs that each hold a whole model in shards. room:
+    tokens of a sequence, or of a packed micro-batch, on all ranks of it; micro: sequences of a micro-batch;
+    microbatches: of an update, on all replicas. narrow: the model itself is in 16 bits. kernels: of the program, as
+    fields of the implementation; liger: its kernels. streamed: its shards, gradients and optimizer live on the host."""
 
     dp: int
     sp: int
     room: int
     microbatches: int
     recompute: bool
+    tp: int = 1
+    ep: int = 1
+    micro: int = 1
     copies: int = 1
+    kernels: Mapping[str, Any] = field(default_factory=lambda: PROGRAMS["verl-fsdp"].implementation)
+    precision: Precision = "bf16"
     narrow: bool = False
     liger: bool = False
     streamed: bool = False
@@ -45,7 +53,7 @@ class Workers:
 
 def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
     """Return the run of a model on such workers."""
-    kernels: dict[str, Any] = dict(PROGRAMS["verl-fsdp"].implementation)
+    kernels: dict[str, Any] = dict(workers.kernels)
     if workers.liger:
         kernels |= {"fused_norm": True, "fused_activation": True, "fused_rope": True}
     framework = switched(FSDP, cluster.gpu.architecture, Switches(implementation=kernels))
@@ -54,20 +62,21 @@ def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
         framework = replace(framework, bytes=_NARROW, shard_bytes=_NARROW.weight)
     whole, many = Recompute("full", method="uniform", num_layers=1), workers.dp * workers.sp > 1
     configuration = Configuration(
-        degrees=Degrees(tp=1, pp=1, vpp=1, cp=workers.sp, ep=1, etp=1, dp=workers.dp),
-        micro=1,
-        global_batch=workers.microbatches,
+        degrees=Degrees(tp=workers.tp, pp=1, vpp=1, cp=workers.sp, ep=workers.ep, etp=1, dp=workers.dp),
+        micro=workers.micro,
+        global_batch=workers.microbatches * workers.micro,
         seq_length=workers.room,
         cp_comm="a2a" if workers.sp > 1 else "p2p",
         modules=frozenset({LAYER}) if workers.recompute else frozenset(),
         zero=3,
         offload=Offload(float(workers.streamed), workers.streamed),
         framework=framework,
+        precision=workers.precision,
         backend="fsdp",
         version=TORCH_RELEASE,
     )
     options = replace(
-        plain_options("bf16", experts=bool(model.model.experts)),
+        plain_options(workers.precision, experts=bool(model.model.experts)),
         recompute=whole if workers.recompute else Recompute("none"),
         zero_stage=3,
         optimizer_offload=float(workers.streamed),

@@ -27,10 +27,16 @@ def described(reading: Reading, setting: Setting | None, supplied: Supplied) -> 
         if named is None:
             raise InputError(_unknown(reading, setting))
         model, assumed = named
-    if model.vision is not None:
-        model = model.model_copy(update={"vision": None})
-        assumed.append(Assumed("images", "none", "prompts with images are not predicted: the tower is left out"))
-    return Described(model, zoo_match(model), tuple(assumed))
+    return without_images(Described(model, zoo_match(model), tuple(assumed)))
+
+
+def without_images(described: Described) -> Described:
+    """Return a model without the tower that reads images."""
+    if described.model.vision is None:
+        return described
+    model = described.model.model_copy(update={"vision": None})
+    left = Assumed("images", "none", "prompts with images are not predicted: the tower is left out")
+    return Described(model, zoo_match(model), (*described.assumed, left))
 
 
 def adapted(model: Described, reading: Reading, fields: Mapping[str, object]) -> Described:

@@ -7,7 +7,6 @@ utils/seqlen_balancing.py (tokens of a micro-batch are those of all ranks that s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -15,9 +14,7 @@ from typing import ClassVar
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.tuning import Preference
 from symconfig.errors import InputError, Problem
-from symconfig.existing.launch.detect import parse
 from symconfig.existing.launch.dialects.openrlhf import RAY, first_values, pools, program
-from symconfig.existing.launch.text import Text
 from symconfig.existing.recover import deepspeed
 from symconfig.existing.recover.deepspeed_model import named_targets
 from symconfig.existing.recover.rl.model import adapted, described
@@ -26,15 +23,14 @@ from symconfig.existing.recover.rl.sequences import padded, together
 from symconfig.existing.recover.rl.step import Alone, Packed, Step
 from symconfig.existing.recover.rl.trainers import DEEPSPEED, OPENRLHF, Trainer, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run
-from symconfig.existing.recover.words import settings
 from symconfig.graph.implementation import LossKernel
+from symconfig.plans.rl import PlannedReward
 
 _ADVANTAGES = {"gae": "ppo", "reinforce": "reinforce_plus_plus", "rloo": "rloo"}
 _PROMPT = 1024  # tokens of the longest prompt, where nothing says it
 # Programs that train alone: how many sequences of a micro-batch belong together.
 _ALONE = {"train_sft": 1, "train_dpo": 2, "train_rm": 2}
 _APART = {"critic": "critic", "ref": "reference"}  # roles that may have GPUs of their own, by OpenRLHF's names
-_WRITTEN = "OpenRLHF's own JSON"  # the file that findings about it would name
 
 
 @dataclass(slots=True)
@@ -65,13 +61,13 @@ class Reader(Script):
             return self._tuned(model)
         packed = self._packed(rl, gpus)
         actor = self._trained(model, packed.spread(rl, gpus // self._sharing), packed.room, gpus)
-        step, critic = self._step(rl, actor, packed), None
+        step, critic = self._rewarded(self._step(rl, actor, packed), gpus), None
         if rl.has_critic:
             own = self._model(self._critic)
             assert own is not None, "a name that is not known has raised"
             on = self._pools.get("critic", gpus)
             critic = self._trained(own, packed.spread(rl, on // self._sharing), packed.room, on)
-        return replace(actor, step=step, critic=critic, assumed=(*actor.assumed, *self.assumed, *self._left_out()))
+        return replace(actor, step=step, critic=critic, assumed=(*actor.assumed, *self.assumed))
 
     def _refused(self) -> Iterator[Problem]:
         """Yield what no prediction is made of."""
@@ -93,11 +89,13 @@ class Reader(Script):
             )
         )
 
-    def _left_out(self) -> Iterator[Assumed]:
-        """Yield what runs in a step, too, and is not predicted."""
-        if not (self.values.given("reward.remote_url") or self.values.given("train.agent_func_path")):
-            why = "its memory and its time are not predicted"
-            yield Assumed("reward model", "none", why, self.values.place("reward.model_name_or_path"))
+    def _rewarded(self, step: Step, gpus: int) -> Step:
+        """Return the step with its network of rewards, where no service or agent gives them."""
+        values = self.values
+        if values.given("reward.remote_url") or values.given("train.agent_func_path"):
+            return step
+        apart = self._pools.get("reward", self._pools.get("critic", 0))  # with a critic that stands apart
+        return self.rewarded(step, "reward.model_name_or_path", PlannedReward(gpus=apart, tp=0, memory_share=0.0))
 
     @property
     def _critic(self) -> str:
@@ -216,14 +214,8 @@ class Reader(Script):
         words = ["--attn_implementation", values.text("ds.attn_implementation") or "eager"]
         words += ["--gradient_checkpointing"] * values.switch("actor.gradient_checkpointing_enable")
         words += ["--use_liger_kernel"] * values.switch("ds.use_liger_kernel")
-        made = replace(
-            self.reading,
-            deepspeed=parse(Text(_WRITTEN, json.dumps(config).encode()), "json"),
-            settings=tuple(settings(words, self.reading.file)),
-            possible=(),
-        )
-        supplied = replace(self.supplied, model=model.model, gpus=gpus, seq_length=room)
-        run = replace(deepspeed.run(made, self.known_cluster, supplied), described=model)
+        supplied = replace(self.supplied, gpus=gpus, seq_length=room)
+        run = deepspeed.made(config, words, model, self.reading, self.known_cluster, supplied)
         # Logits are copied into fp32 (models/actor.py); what else a step has of them is in runs/rl/logits.py.
         how = (framework := run.configuration.framework).implementation
         how = replace(how, loss=replace(how.loss, kernel=LossKernel.WIDE_IN_PLACE))
@@ -273,6 +265,7 @@ class Reader(Script):
             pairs = Preference(pairs=batch, loss="ipo" if values.switch("model.ipo_enable") else "sigmoid")
         alone = Alone(
             trainer=OPENRLHF,
+            workers=DEEPSPEED,
             preference=pairs,
             scores=self._program == "train_rm",
             reference="streamed" if self._streams else "resident",

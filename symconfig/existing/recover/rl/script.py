@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.rl import Rl
+from symconfig.descriptor.rl import RewardModel, Rl
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover.namespace import version_of
+from symconfig.existing.recover.rl.model import described
 from symconfig.existing.recover.rl.sequences import lengths, section
+from symconfig.existing.recover.rl.step import Step
 from symconfig.existing.recover.rl.trainers import Trainer, Workers
 from symconfig.existing.recover.rl.values import Values
 from symconfig.existing.recover.run import Assumed, Run
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.frameworks.megatron.flags import resolve
+from symconfig.plans.rl import PlannedReward
 
 MANY = 4  # micro-batches of an update on each replica, at least, that are full whatever lengths are
 
@@ -59,6 +62,26 @@ class Script:
         except InputError as error:
             self.problems += error.problems
             return None
+
+    def rewarded(self, step: Step, option: str, reward: PlannedReward) -> Step:
+        """Return the step with the network that an option names, which stands as `reward` says; where no name is known
+        without it, and that is said."""
+        try:
+            model = described(self.reading, self.values.arguments.find(option), replace(self.supplied, model=None))
+        except InputError:
+            why = "no name says which model it is, so that its memory and its time are not predicted"
+            self.assumed.append(Assumed("reward model", "none", why, self.values.place(option)))
+            return step
+        placed = RewardModel(
+            model=model.zoo, placement="apart" if reward.gpus else "colocated", gpus=reward.gpus or None
+        )
+        rl = step.rl.model_copy(update={"reward_model": placed})
+        return replace(step, rl=rl, reward_model=model.model.of_values, reward=reward)
+
+    @property
+    def whole(self) -> bool:
+        """Tell whether Megatron-LM is told its model in the options, and by nothing else."""
+        return False
 
     @property
     def workers(self) -> Workers:

@@ -53,6 +53,11 @@ class Reader(Script):
     TRAINER: ClassVar[Trainer] = SLIME
 
     @property
+    def whole(self) -> bool:
+        """Tell whether Megatron-LM is told its model in the options."""
+        return not model_hidden(self.reading)
+
+    @property
     def workers(self) -> Workers:
         return MEGATRON
 
@@ -168,7 +173,7 @@ class Reader(Script):
             mean = min(mean, (self.supplied.prompt_length or 0.0) + (self.supplied.response_length or 0.0))
         batch = dp * max(1, ceil(samples * mean / (dp * room)))
         run = self._trained(names, self.gpus, batch, room)
-        alone = Alone(trainer=SLIME, fill=samples * mean / (batch * room))
+        alone = Alone(trainer=SLIME, workers=MEGATRON, fill=samples * mean / (batch * room))
         return replace(run, alone=alone, assumed=(*run.assumed, *self.assumed))
 
     def _run(self, rl: Rl, gpus: int) -> Run:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil
 
+from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.tuning import Preference
 from symconfig.existing.recover.rl.trainers import Trainer, Workers
-from symconfig.plans.rl import ReferencePlace
+from symconfig.plans.rl import PlannedReward, ReferencePlace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,7 @@ class Alone:
     """
 
     trainer: Trainer
+    workers: Workers
     preference: Preference | None = None
     scores: bool = False
     reference: ReferencePlace = "resident"
@@ -67,13 +69,16 @@ class Step:
     needed; reference: where it is meanwhile. weight_bytes: of a weight in the engine. fused_logits: the loss is made
     with no logits in memory; chunked_logits: log-probabilities are made chunk by chunk. assumed_lengths: nobody says
     how long sequences are in the mean, and what a phase holds depends on it. apart: roles with GPUs of their own.
-    waits: an engine of its own does not generate while others train.
+    sleeps: an engine on the same GPUs gives its memory back while others train. waits: an engine of its own does not
+    generate meanwhile. reward_model: of a network that rewards, which stands as reward says.
     """
 
     trainer: Trainer
     workers: Workers
     rl: Rl
     fill: float
+    reward_model: ModelDescriptor | None = None
+    reward: PlannedReward | None = None
     critic_fill: float = 1.0
     read: float = 1.0
     reference_read: float = 1.0
@@ -83,5 +88,6 @@ class Step:
     fused_logits: bool = False
     chunked_logits: bool = False
     apart: frozenset[str] = frozenset()
+    sleeps: bool = True
     waits: bool = False
     assumed_lengths: bool = False

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from symconfig.descriptor.job import Backend
-from symconfig.existing.launch.dialects import openrlhf, verl
+from symconfig.existing.launch.dialects import nemo_rl, openrlhf, tuners, verl
 
 
 @dataclass(frozen=True, slots=True)
 class Workers:
     """What trains a model. options: it takes Megatron-LM's. section: of verl's keys of a trained model; split: what its
-    degree of ranks that share a sequence is called there. in_fp32: shards of weights and gradients are in 32 bits.
-    predicted: False for those of which a name alone is known. planned, target: the backend and the target of a
-    better layout; None: the trainer's own."""
+    degree of ranks that share a sequence is called there. predicted: False for those of which a name alone is known.
+    planned, target: the backend and the target of a better layout; None: the trainer's own."""
 
     name: str
     options: bool = False
     section: str = ""
     split: str = ""
-    in_fp32: bool = False
     predicted: bool = True
     planned: Backend = "megatron"
     target: str | None = None
@@ -30,11 +28,13 @@ FSDP = Workers(
     "fsdp",
     section="fsdp_config",
     split="ulysses_sequence_parallel_size",
-    in_fp32=True,
     planned="fsdp",
     target="verl-fsdp",
 )
 DEEPSPEED = Workers("deepspeed", planned="deepspeed")
+SHARDS = Workers("fsdp", planned="deepspeed")  # of programs whose plans are for DeepSpeed
+DTENSOR = Workers("dtensor", planned="fsdp", target="nemo-rl-dtensor")
+REPLICAS = replace(SHARDS, name="ddp")
 _OF_VERL = {each.name: each for each in (MEGATRON, FSDP)}
 
 
@@ -75,4 +75,10 @@ OPENRLHF = Trainer(
     ("prompt_max_len", "rollout.max_new_tokens"),
     offload="--ref.offload",
     whole="data.max_len",
+)
+TRL = Trainer(tuners.TRL, "1.16.0", ("max_prompt_length", "max_completion_length"))
+LLAMAFACTORY = Trainer(tuners.LLAMAFACTORY, "0.9.5", ("max_length", "max_length"), ("", "_"))
+SWIFT = Trainer(tuners.SWIFT, "4.6.0", ("max_length", "max_completion_length"))
+NEMO = Trainer(
+    nemo_rl.FORMAT, "0.7.0", ("data.max_input_seq_length", "policy.generation.max_new_tokens"), ("", "_")
 )

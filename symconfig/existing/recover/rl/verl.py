@@ -16,12 +16,13 @@ from symconfig.existing.recover.rl.script import MANY
 from symconfig.existing.recover.rl.sequences import padded, together
 from symconfig.existing.recover.rl.step import Packed, Step
 from symconfig.existing.recover.rl.verl_workers import ACTOR, CRITIC, MODEL, Workers
-from symconfig.existing.recover.run import Assumed, Described, Run
+from symconfig.existing.recover.run import Described, Run
 from symconfig.existing.recover.supplied import Supplied
-from symconfig.plans.rl import ReferencePlace
+from symconfig.plans.rl import PlannedReward, ReferencePlace
 
 ROLLOUT, REFERENCE = "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
 _ENGINES = ("vllm", "sglang")
+_REWARDING_TP, _REWARDING_SHARE = 2, 0.5  # of a network of rewards, trainer/config/reward/reward.yaml
 # Advantages by their names in a job; the kin of GRPO that a job does not name cost what it does.
 _ADVANTAGES = {"gae": "ppo", "rloo": "rloo", "remax": "remax", "reinforce_plus_plus": "reinforce_plus_plus"}
 
@@ -42,14 +43,14 @@ class Reader(Workers):
         if self.problems or model is None or rl is None or packed is None:
             raise InputError(list(dict.fromkeys(self.problems)))
         actor, fill = self._trained(ACTOR, model, rl, packed)
-        step = self._step(rl, actor, packed, fill)
+        step = self._rewarded(self._step(rl, actor, packed, fill))
         critic = None
         if rl.has_critic:
             critic, filled = self._critic(model, rl)
             step = replace(step, critic_fill=filled)
         if values_wrong := self.values.arguments.problems:
             raise InputError(list(dict.fromkeys(values_wrong)))
-        return replace(actor, step=step, critic=critic, assumed=(*actor.assumed, *self.assumed, *self._left_out()))
+        return replace(actor, step=step, critic=critic, assumed=(*actor.assumed, *self.assumed))
 
     def _refused(self) -> Iterator[Problem]:
         """Yield what no prediction is made of."""
@@ -64,11 +65,18 @@ class Reader(Workers):
                 what = "the adapters that are trained on stand in a folder, which is not read"
                 yield self.problem(f"{MODEL}.{key}", what)
 
-    def _left_out(self) -> Iterator[Assumed]:
-        """Yield what runs in a step, too, and is not predicted."""
-        key = "reward_model.enable"
-        if self.values.switch(key) and not self.values.switch("reward_model.enable_resource_pool"):
-            yield Assumed("reward model", "none", "its memory and its time are not predicted", self.values.place(key))
+    def _rewarded(self, step: Step) -> Step:
+        """Return the step with its network of rewards, under its name since 0.7 or before."""
+        values = self.values
+        at = next((name for name in ("reward.reward_model", "reward_model") if values.switch(f"{name}.enable")), None)
+        if at is None:
+            return step
+        own = values.switch(f"{at}.enable_resource_pool")
+        nodes, gpus = (values.whole(f"{at}.{name}") or 0 for name in ("nnodes", "n_gpus_per_node"))
+        tp = values.whole(f"{at}.rollout.tensor_model_parallel_size") or _REWARDING_TP
+        share = values.number(f"{at}.rollout.gpu_memory_utilization") or _REWARDING_SHARE
+        path = f"{at}.model_path" if at.startswith("reward.") else f"{at}.model.path"
+        return self.rewarded(step, path, PlannedReward(gpus=nodes * gpus * own, tp=tp, memory_share=share))
 
     def _model(self, key: str, supplied: Supplied) -> Described | None:
         try:
@@ -99,9 +107,7 @@ class Reader(Workers):
         updates = max(1, prompts // batch)
         advantage = values.text("algorithm.adv_estimator") or "gae"
         reference = values.switch("algorithm.use_kl_in_reward") or values.switch(f"{ACTOR}.use_kl_loss")
-        tp = (values.whole(f"{ROLLOUT}.tensor_model_parallel_size") or 1) * (
-            values.whole(f"{ROLLOUT}.data_parallel_size") or 1
-        )
+        tp, dp = (values.whole(f"{ROLLOUT}.{name}_parallel_size") or 1 for name in ("tensor_model", "data"))
         engine = values.text(f"{ROLLOUT}.name")
         return self.section(
             prompt,
@@ -118,6 +124,7 @@ class Reader(Workers):
             rollout={
                 "engine": engine if engine in _ENGINES else "vllm",
                 "tp": tp,
+                "dp": dp,
                 "memory_share": values.number(f"{ROLLOUT}.gpu_memory_utilization"),
                 "max_num_seqs": values.whole(f"{ROLLOUT}.max_num_seqs") or 256,
             },

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 from symconfig.descriptor.model import ModelDescriptor
@@ -16,29 +17,18 @@ from symconfig.existing.launch.dialects import verl as dialect
 from symconfig.existing.launch.dialects.override import entries_of
 from symconfig.existing.launch.dialects.translate import by_path, translated
 from symconfig.existing.launch.reading import Setting
-from symconfig.existing.recover import megatron
 from symconfig.existing.recover.deepspeed_model import named_targets
 from symconfig.existing.recover.namespace import Namespace, version_of
-from symconfig.existing.recover.rl import fsdp
+from symconfig.existing.recover.rl import bridged, fsdp
 from symconfig.existing.recover.rl.script import Script
 from symconfig.existing.recover.rl.step import Packed
 from symconfig.existing.recover.rl.trainers import MEGATRON, VERL, Trainer, of_verl
 from symconfig.existing.recover.rl.trainers import Workers as Kind
 from symconfig.existing.recover.run import Described, Run
 from symconfig.existing.recover.words import settings
-from symconfig.frameworks.megatron.adapters import refusals
 from symconfig.frameworks.megatron.flags import flags, resolve
 
 ACTOR, CRITIC, MODEL = "actor_rollout_ref.actor", "critic", "actor_rollout_ref.model"
-# Of Megatron-Bridge's adapters: one beside each linear layer, q, k and v being one, and the gate with what it is for.
-_FUSED = {"linear_qkv": "qkv_proj", "linear_proj": "o_proj", "linear_fc1": "gate_up_proj", "linear_fc2": "down_proj"}
-_PARTS = {
-    "linear_q": "q_proj",
-    "linear_k": "k_proj",
-    "linear_v": "v_proj",
-    "linear_fc1_gate": "gate_proj",
-    "linear_fc1_up": "up_proj",
-}
 # Of megatron: what says nothing of the computation, or is read by itself.
 _ASIDE = ("param_offload", "grad_offload", "optimizer_offload", "seed", "dtype", "forward_only", "load_weight")
 _SECTIONS = {
@@ -83,11 +73,7 @@ class Workers(Script):
         if not (rank := values.number(f"{at}rank")):
             return None
         given = values.arguments.words(f"{at if bridge else f'{MODEL}.'}target_modules")
-        if bridge:
-            names = _FUSED | _PARTS
-            targets = tuple(names.get(name, name) for name in given or _FUSED)
-        else:
-            targets = named_targets(given or ("all-linear",), model)
+        targets = bridged.modules(given) if bridge else named_targets(given or ("all-linear",), model)
         return {
             "method": "lora",
             "r": int(rank),
@@ -109,24 +95,16 @@ class Workers(Script):
 
     def _of_megatron(self, at: str, model: Described, rl: Rl, packed: Packed) -> Run:
         names = Namespace(self.megatron(at, packed.room), flags(self.version(at)))
-        split = 1
-        for dest in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"):
-            split *= names.whole(dest)
-        dp = max(1, self._trained_gpus // split)
+        dp = max(1, self._trained_gpus // bridged.split(names))
         packed = packed.within(rl, dp)
         names = Namespace(self.megatron(at, packed.room), names.table)
         batch = packed.spread(rl, dp)
         whole = Namespace(
             (*names.settings, *settings(["--global-batch-size", str(batch)], self.reading.file)), names.table
         )
-        # Megatron-Bridge puts adapters beside the layers of Megatron-LM, whose options know none.
-        assumption = replace(self.supplied, model=model.model.model_copy(update={"adapter": None}))
-        run = megatron.run(whole, self._trained_gpus, self.known_cluster, assumption)
-        if refused := [reason for _, reason in refusals(model.model)]:
-            raise InputError([self.problem(f"{MODEL}.lora.rank", reason) for reason in refused])
-        own = run.described.model.model_copy(update={"adapter": model.model.adapter})
-        described = replace(run.described, model=own, assumed=(*model.assumed, *run.described.assumed))
-        return replace(run, described=described)
+        key = f"{MODEL}.lora.rank"
+        wrong = partial(self.problem, key)
+        return bridged.run(whole, self._trained_gpus, self.known_cluster, self.supplied, model, wrong)
 
     def version(self, at: str = ACTOR) -> str:
         """Return the Megatron-LM release that its workers are read as."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from symconfig.graph.operator import Use
+from symconfig.graph.operator import Operator, Use
 from symconfig.graph.program import build
 from symconfig.graph.program.file_source.site import Site
 from symconfig.graph.program.functions import FUNCTIONS, LINEAR, NORMALISE, OF_INPUTS
-from symconfig.graph.program.program import Operator
 
 FP32_BYTES, INDEX_BYTES, MASK_BYTES = 4.0, 4.0, 1.0
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from symconfig.graph.operator import Use
-from symconfig.graph.program.program import Operator
+from symconfig.graph.operator import Operator, Use
 from symconfig.graph.program.torch_source.recorder import Labels, Make, Out, Recorder, Value
 
 

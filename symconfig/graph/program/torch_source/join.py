@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
-from symconfig.graph.operator import Use, Work
-from symconfig.graph.program.program import Operator, Program, Split
+from symconfig.graph.operator import Operator, Split, Use, Work
+from symconfig.graph.program.program import Program
 
 
 def joined(program: Program) -> Program:
@@ -94,10 +94,7 @@ def _one(program: Program, parts: Sequence[Operator]) -> Operator:
         return last
     made = {operand.name: operand for op in parts for operand in op.outputs}
     inputs = tuple(dict.fromkeys(operand for op in parts for operand in op.inputs if operand.name not in made))
-    inner = {tensor: operand for tensor, operand in made.items() if operand not in last.outputs}
-    saves = tuple(dict.fromkeys(tensor for op in parts for tensor in op.saves))
-    residues = dict.fromkeys(operand for op in parts for operand in op.residues)
-    residues |= dict.fromkeys(inner[tensor] for tensor in saves if tensor in inner)
+    saves = {use.name: made.get(use.name, use) for op in parts for use in op.saves}
     loops = tuple(dict.fromkeys(loop for op in parts for loop in op.loops))
     out = {loop for operand in last.outputs for loop in operand.loops}
     whole = _bytes(program, (*inputs, *last.outputs))
@@ -108,8 +105,7 @@ def _one(program: Program, parts: Sequence[Operator]) -> Operator:
         inputs=inputs,
         splits=tuple(_splits(parts, loops)),
         contracted=tuple(loop for loop in loops if loop not in out),
-        saves=saves,
-        residues=tuple(residues),
+        saves=tuple(sorted(saves.values(), key=lambda use: use.name in made)),
         linear=all(op.linear for op in parts),
         traffic=(sum(size * by[0] for size, by in moved) / whole, sum(size * by[1] for size, by in moved) / whole),
         path=_common([op.path for op in parts]),

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from symconfig.errors import InputError, Problem
-from symconfig.graph.operator import Tensor, Use
-from symconfig.graph.program.program import Operator, Parameter, Program
+from symconfig.graph.operator import Gradients, Operator, Tensor, Use
+from symconfig.graph.program.program import Parameter, Program
 from symconfig.graph.program.torch_source.axes import Axes, Group
 from symconfig.graph.program.torch_source.recorder import Made, Nest, Recorder, Seen, Step, Value
 
@@ -49,7 +49,7 @@ def lower(
     fed = [value.made.name for value in inputs if value.made.name in read]
     fed += [tensor for tensor in read if tensor not in made and tensor not in theirs and tensor not in fed]
     weights = tuple(
-        Parameter(namer.tensor(v.made), v.gradient, path, tuple(recorder.axes.size(group) for group in v.dims))
+        Parameter(namer.tensor(v.made), path, tuple(recorder.axes.size(group) for group in v.dims))
         for path, v in parameters.items()
     )
     ends = tuple(dict.fromkeys(value.made.name for value in outputs))
@@ -125,7 +125,7 @@ def _operator(step: Step, namer: _Namer) -> Operator:
     )
     op = replace(op, inputs=tuple(dict.fromkeys(op.inputs)))
     if not any(use.gradient for use in outputs):
-        op = replace(op, backward=False, saves=(), residues=())
+        op = replace(op, gradients=Gradients.NONE, saves=())
     return op
 
 

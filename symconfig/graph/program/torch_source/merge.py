@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
-from symconfig.graph.operator import Use
-from symconfig.graph.program.program import Operator, Program, Split
+from symconfig.graph.operator import Operator, Split, Use
+from symconfig.graph.program.program import Program
 
 Pairs = dict[str, str]  # outer -> inner
 
@@ -117,7 +117,7 @@ def _renamed(program: Program, pairs: Pairs) -> Program:
             loops=kept(op.loops),
             inputs=operands(op.inputs),
             outputs=operands(op.outputs),
-            residues=operands(op.residues),
+            saves=operands(op.saves),
             splits=tuple(splits(op)),
             contracted=kept(op.contracted),
         )

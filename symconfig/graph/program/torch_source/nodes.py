@@ -13,7 +13,8 @@ from typing import Any
 from torch.fx import Node
 from torch.utils._pytree import tree_leaves
 
-from symconfig.graph.program.program import Operator, Program
+from symconfig.graph.operator import Operator
+from symconfig.graph.program.program import Program
 from symconfig.graph.program.torch_source.axes import Axes
 from symconfig.graph.program.torch_source.join import joined, leaders
 from symconfig.graph.program.torch_source.merge import merging

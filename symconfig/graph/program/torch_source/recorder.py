@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from symconfig.graph.operator import Use
+from symconfig.graph.operator import Operator, Use
 from symconfig.graph.program import build
-from symconfig.graph.program.program import Operator
 from symconfig.graph.program.torch_source.axes import Axes, Group
 
 Labels = Sequence[str | None]  # a loop for each dim; None for a dim of size 1

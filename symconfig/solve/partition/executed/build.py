@@ -37,11 +37,11 @@ class Gathered:
 @dataclass(frozen=True)
 class Executed:
     """lowering: of the module as it was traced. ran: of each node how it runs. gathered: where that is not as the
-    solver chose. found: placements of the parameters."""
+    solver chose. placements: of the parameters."""
 
     lowering: Lowering
     mesh: tuple[MeshDim, ...]
-    found: Placements
+    placements: Placements
     ran: Mapping[str, Ran]
     gathered: tuple[Gathered, ...]
 
@@ -61,7 +61,7 @@ def executed(lowering: Lowering, net: Net, axes: Sequence[Axis], rows: Rows) -> 
 class _Walk:
     lowering: Lowering
     table: Table
-    found: Placements
+    placements: Placements
 
     def walked(self) -> Executed:
         mesh = self.table.mesh
@@ -79,10 +79,10 @@ class _Walk:
             one = ran[node.name] = layouts.run(node, results)
             for name, why in one.whole:
                 gathered.append(Gathered(node.name, name, why, self._bytes(node, name, before)))
-        return Executed(self.lowering, mesh, self.found, ran, tuple(gathered))
+        return Executed(self.lowering, mesh, self.placements, ran, tuple(gathered))
 
     def _placeholders(self, layouts: Layouts) -> None:
-        placed = {path: entry.placements for entry in self.found.parameters for path in entry.paths}
+        placed = {path: entry.placements for entry in self.placements.parameters for path in entry.paths}
         specs = {spec.arg.name: spec for spec in self.lowering.exported.graph_signature.input_specs}
         for node in self.lowering.exported.graph.nodes:
             if node.op != "placeholder":
@@ -149,7 +149,9 @@ def data(one: Executed) -> dict[str, Any]:
         "mesh": {"shape": [dim.size for dim in one.mesh], "names": [dim.name for dim in one.mesh]},
         "inputs": {node.name: list(node.meta["val"].shape) for node in inputs(one.lowering)},
         "parameters": {
-            path: [str(placed) for placed in entry.placements] for entry in one.found.parameters for path in entry.paths
+            path: [str(placed) for placed in entry.placements]
+            for entry in one.placements.parameters
+            for path in entry.paths
         },
         "layouts": [layout.entry() for layout in numbers],
         "nodes": {

@@ -96,7 +96,7 @@ def python(one: Executed, source: str, stem: str) -> str:
         source=source,
         stem=stem,
         ranks=" x ".join(str(dim.size) for dim in one.mesh) or "1",
-        said="\n".join(said(one)),
+        sentences="\n".join(sentences(one)),
         names=repr(_names(one)),
         code="\n\n".join(map(_code, PARTS)),
         inputs=": Value, ".join(node.name for node in inputs(one.lowering)),
@@ -127,14 +127,14 @@ def text(table: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
-def said(one: Executed) -> list[str]:
+def sentences(one: Executed) -> list[str]:
     """Return as sentences what runs or is kept otherwise than the solver chose, and what that costs."""
     return [*_run_whole(one), *_kept(one)]
 
 
 def _kept(one: Executed) -> Iterator[str]:
     """Yield the parameters that cannot be DTensors."""
-    entries = one.found.parameters
+    entries = one.placements.parameters
     states = sum(len(entry.paths) for entry in entries if "stage" in entry.note)
     if states:
         yield (

@@ -34,11 +34,11 @@ class Partitioned:
 
         return text(data(self.executed))
 
-    def said(self) -> list[str]:
+    def sentences(self) -> list[str]:
         """Return as sentences what runs otherwise than the solver chose, and what that costs."""
-        from symconfig.solve.partition.executed.file import said
+        from symconfig.solve.partition.executed.file import sentences
 
-        return said(self.executed)
+        return sentences(self.executed)
 
 
 def partitioned(source: str, net: Net, axes: Sequence[Axis], rows: Rows) -> Partitioned:

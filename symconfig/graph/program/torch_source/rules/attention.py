@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from symconfig.graph.operator import Operator
 from symconfig.graph.program import build
-from symconfig.graph.program.program import Operator
 from symconfig.graph.program.torch_source.call import Answer, Call, Result, Rule
 from symconfig.graph.program.torch_source.recorder import Labels, Nest, Value
 from symconfig.graph.program.torch_source.rules.reductions import STATISTIC

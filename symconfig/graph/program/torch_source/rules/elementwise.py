@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from symconfig.graph.operator import Operator
 from symconfig.graph.program import build
 from symconfig.graph.program.functions import FUNCTIONS, LINEAR, OF_INPUTS, OF_OUTPUT, Function, nothing
-from symconfig.graph.program.program import Operator
 from symconfig.graph.program.torch_source.call import Answer, Call, Result, Rule
 from symconfig.graph.program.torch_source.recorder import Labels, Nest, Value
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from symconfig.graph.operator import Operator
 from symconfig.graph.program import build
 from symconfig.graph.program.functions import LINEAR
-from symconfig.graph.program.program import Operator
 from symconfig.graph.program.torch_source.call import Answer, Call, Rule
 from symconfig.graph.program.torch_source.recorder import Labels, Nest, Value
 from symconfig.graph.program.torch_source.rules.elementwise import pointwise

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from symconfig.graph.operator import Operator
 from symconfig.graph.program import build
 from symconfig.graph.program.functions import LINEAR
-from symconfig.graph.program.program import Operator
 from symconfig.graph.program.torch_source.axes import Group
 from symconfig.graph.program.torch_source.call import Answer, Call, Result, Rule, with_outputs
 from symconfig.graph.program.torch_source.recorder import Labels, Nest, Value

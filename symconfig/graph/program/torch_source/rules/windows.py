@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import partial
 from math import ceil
 
+from symconfig.graph.operator import Operator
 from symconfig.graph.program import build
 from symconfig.graph.program.functions import LINEAR
-from symconfig.graph.program.program import Operator
 from symconfig.graph.program.torch_source.call import Answer, Call, Result, Rule
 from symconfig.graph.program.torch_source.recorder import Labels, Nest, Value
 from symconfig.graph.program.torch_source.rules.elementwise import pointwise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from symconfig.solve.detail import begins
+from symconfig.solve.costed import begins
 
 CHUNK = ("embedding", "dense", "moe", "dense", "moe", "dense", "head")
 

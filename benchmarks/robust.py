@@ -9,7 +9,7 @@ from symconfig.cost.framework import Framework
 from symconfig.descriptor.cluster import ClusterDescriptor, Kernels
 from symconfig.plans.plan import Plan
 from symconfig.solve.choice.family import family
-from symconfig.solve.detail import detail
+from symconfig.solve.costed import costed
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
 from symconfig.solve.run import usual_of
@@ -78,4 +78,4 @@ def _as(prospect: Prospect, framework: Framework) -> Prospect:
 
 
 def _step_s(prospect: Prospect) -> float:
-    return refined_s(prospect, detail(prospect))
+    return refined_s(prospect, costed(prospect))

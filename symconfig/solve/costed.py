@@ -27,7 +27,7 @@ from symconfig.solve.weigh import first
 
 
 @dataclass(frozen=True)
-class Detail:
+class Costed:
     """One candidate again: its parts, with a memory entry for every stage, and what the parts were made from.
 
     by_block: the cost where the first layers of every chunk run again; None: it follows from the sums, as it is asked.
@@ -88,7 +88,7 @@ def begins(chunk: tuple[str, ...], together: int) -> tuple[str | None, ...]:
     return tuple(result)
 
 
-def detail(prospect: Prospect, known: Lattice | None = None) -> Detail:
+def costed(prospect: Prospect, known: Lattice | None = None) -> Costed:
     """Work out the parts of one candidate, by the same functions that weighed it.
 
     known: `sizes` of it, where the machine's constants are arrays of as many values as it has copies.
@@ -163,7 +163,7 @@ def _of_kind(prospect: Prospect) -> Mapping[str, DerivedBlock]:
     return derived(request.model, request.framework.implementation, prospect.scheme)
 
 
-def detailed(prospect: Prospect, small: Table, where: Columns | None = None) -> Detail:
+def detailed(prospect: Prospect, small: Table, where: Columns | None = None) -> Costed:
     """Work out a candidate's parts from the table of its blocks: its policy, or no and full recompute, at its point or
     copies of it.
 
@@ -186,7 +186,7 @@ def detailed(prospect: Prospect, small: Table, where: Columns | None = None) -> 
     )
     sums = stages(small, pipelines, every, setting.tied)
     if not prospect.block_layers:
-        return Detail(sums, where, setting, small)
+        return Costed(sums, where, setting, small)
     prefixes = tuple(
         (first(prospect.split, stage, small.kinds, 0), first(prospect.split, stage, small.kinds, prospect.block_layers))
         for stage in range(pp)
@@ -195,4 +195,4 @@ def detailed(prospect: Prospect, small: Table, where: Columns | None = None) -> 
     cost = evaluate_block(
         Extremes(0, 1, small, every, sums, plain), where, setting, prefixed([prefixes], None, pp), np.inf
     ).cost
-    return Detail(sums, where, setting, small, cost)
+    return Costed(sums, where, setting, small, cost)

@@ -1,0 +1,89 @@
+"""NeMo-RL's configuration: a YAML file over those that its `defaults` name, and overrides of a command line.
+
+Source: NeMo-RL 0.7.0, nemo_rl/utils/config.py (load_config_with_inheritance, merge_with_override).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from posixpath import basename
+from typing import Any, Final
+
+from symconfig.existing.launch.dialects.entry import Entry, entries
+from symconfig.existing.launch.dialects.translate import by_path
+from symconfig.existing.launch.reading import Reading, Setting, Tree, World
+
+FORMAT: Final = "nemo-rl"  # the format of a reading of it
+DEFAULTS: Final = "defaults"  # the key of the files that are inherited
+# What is done, by the section that only its configuration has; the first that is there.
+METHODS: Final = ("distillation", "ppo", "grpo", "dpo", "rm", "sft")
+_SECTIONS = frozenset((*METHODS, "policy", "loss_fn", "checkpointing", "cluster", "env", "data", "logger", "data_plane"))
+_PROGRAM = re.compile(r"run_(?:vlm_)?(distillation|ppo|grpo|dpo|rm|sft)\w*\.py")
+_OWN = re.compile(r"(vlm_|audio_|gdpo_)?(grpo|ppo|dpo|sft|rm|distillation)(_\w+)?\.yaml")
+_OVERRIDE = "_override_"  # a mark of a section that replaces the inherited one
+_GPUS: Final = ("cluster.num_nodes", "cluster.gpus_per_node")
+
+
+def is_own(data: Mapping[str, Any]) -> bool:
+    """Tell whether the data of a file are NeMo-RL's configuration, or one that inherits it."""
+    inherits = any(str(name).endswith(".yaml") for name in bases(data))
+    policy = isinstance(data.get("policy"), dict) and any(name in data for name in (*METHODS, "loss_fn", "cluster"))
+    return policy or (inherits and bool(_SECTIONS & data.keys()))
+
+
+def bases(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the files that a configuration inherits."""
+    named = data.get(DEFAULTS)
+    return tuple(str(each) for each in (named if isinstance(named, list) else [named] if named else []))
+
+
+def applies(reading: Reading) -> bool:
+    """Say whether one of NeMo-RL's programs is what is started, or its configuration what is read."""
+    return reading.format == FORMAT or (reading.program is not None and _of_program(reading.program.text) is not None)
+
+
+def usual(reading: Reading) -> str | None:
+    """Return the configuration that a program has without --config, beside it."""
+    method = None if reading.program is None else _of_program(reading.program.text)
+    return None if method is None else {"grpo": "grpo_math_1B", "ppo": "ppo_math_1B"}.get(method, method) + ".yaml"
+
+
+def comes_with_it(name: str) -> bool:
+    """Tell whether a configuration's name is one that NeMo-RL comes with, so that its values are the defaults."""
+    return _OWN.fullmatch(basename(name)) is not None
+
+
+def inherited(trees: Iterable[Tree], overrides: Sequence[Entry]) -> list[Entry]:
+    """Return all entries, those that are inherited first. A section that is marked takes the inherited one away."""
+    return list(by_path((*_all(trees), *overrides)).values())
+
+
+def _all(trees: Iterable[Tree]) -> Iterator[Entry]:
+    for tree in trees:
+        own = [each for each in entries(tree) if each.path[0] != DEFAULTS]
+        for each in own:
+            if each.path[-1] == _OVERRIDE and each.value is True:
+                yield replace(each, path=each.path[:-1], removed=True)
+        yield from (each for each in own if each.path[-1] != _OVERRIDE)
+
+
+def kept(values: Iterable[Entry]) -> tuple[Setting, ...]:
+    """Return entries as settings named by their keys."""
+    return tuple(Setting(".".join(each.path), each.spelled, each.words, each.place) for each in values)
+
+
+def world(settings: Sequence[Setting]) -> World:
+    """Return the GPUs of the cluster."""
+    stated = {each.name: each.values[-1] for each in settings if each.name in _GPUS and each.values}
+    words = tuple(stated.values())
+    if dark := tuple(word for word in words if word.unknown or not word.text.isdecimal()):
+        return World(dark=dark)
+    nodes, each = (int(stated[name].text) if name in stated else 1 for name in _GPUS)
+    return World(nodes * each, nodes, each, words) if words else World()
+
+
+def _of_program(path: str) -> str | None:
+    match = _PROGRAM.fullmatch(basename(path))
+    return match[1] if match else None

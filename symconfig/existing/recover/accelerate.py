@@ -1,0 +1,82 @@
+"""Accelerate's file, and the options of its launcher: how the processes that it starts keep what they train.
+
+Source: Accelerate 1.14, commands/config/config_args.py, commands/launch.py, utils/dataclasses.py (DeepSpeedPlugin,
+FullyShardedDataParallelPlugin).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from symconfig.existing.launch.reading import Reading
+from symconfig.existing.launch.world import launcher_options
+from symconfig.frameworks.deepspeed.keys import AUTO
+
+Kept = Literal["deepspeed", "fsdp", "ddp"]
+_KINDS: Mapping[str, Kept] = {"DEEPSPEED": "deepspeed", "FSDP": "fsdp"}
+_NONE = ("", "none", "None", None)
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """What the launcher decides. kept: how weights, gradients and states lie on the processes. config: DeepSpeed's JSON
+    where the file has one in it; precision: bf16, fp16, or nothing that is said. sharded: of FSDP, by its keys without
+    their prefix; parallel: degrees of its mesh, by theirs."""
+
+    kept: Kept = "ddp"
+    config: Mapping[str, Any] | None = None
+    precision: str | None = None
+    sharded: Mapping[str, Any] = field(default_factory=dict)
+    parallel: Mapping[str, Any] = field(default_factory=dict)
+
+
+def launched(reading: Reading) -> Launched:
+    """Return what Accelerate is told; one that it does not start has plain replicas."""
+    tree = reading.accelerate
+    data: dict[str, Any] = dict(tree.data) if tree is not None else {}
+    options = {each.key: each.value.text for each in launcher_options(reading.launcher)}
+    words = {word.text.lstrip("-") for word in reading.launcher}
+    kind = _KINDS.get(str(data.get("distributed_type", "")).upper(), "ddp")
+    if "use_deepspeed" in words or "zero_stage" in options:
+        kind = "deepspeed"
+    elif "use_fsdp" in words:
+        kind = "fsdp"
+    told = {**_section(data, "deepspeed_config"), **options}
+    precision = options.get("mixed_precision", data.get("mixed_precision"))
+    return Launched(
+        kind,
+        _config(told, precision) if kind == "deepspeed" and "deepspeed_config_file" not in told else None,
+        None if precision in ("no", *_NONE) else str(precision),
+        _plain("fsdp_", {**_section(data, "fsdp_config"), **options}),
+        _plain("parallelism_config_", _section(data, "parallelism_config")),
+    )
+
+
+def deepspeed_file(reading: Reading) -> str | None:
+    """Return the DeepSpeed JSON that Accelerate's file names."""
+    tree = reading.accelerate
+    named = None if tree is None else tree.get("deepspeed_config", "deepspeed_config_file")
+    return str(named) if named is not None else None
+
+
+def _config(told: Mapping[str, Any], precision: Any) -> dict[str, Any]:
+    """Return the JSON that Accelerate makes for DeepSpeed of keys of its own."""
+    zero: dict[str, Any] = {"stage": int(told.get("zero_stage", 2))}
+    for part in ("optimizer", "param"):
+        device = told.get(f"offload_{part}_device")
+        if device not in _NONE:
+            zero |= {f"offload_{part}": {"device": str(device)}}
+    known = ("bf16", "fp16")
+    enabled = {name: {"enabled": precision == name if precision in known else AUTO} for name in known}
+    return {"zero_optimization": zero, **enabled}
+
+
+def _plain(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {str(key).removeprefix(prefix): value for key, value in values.items()}
+
+
+def _section(data: Mapping[str, Any], name: str) -> dict[str, Any]:
+    part = data.get(name)
+    return part if isinstance(part, dict) else {}

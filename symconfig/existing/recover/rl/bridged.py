@@ -1,0 +1,82 @@
+"""A model that Megatron-Bridge, or mcore-bridge, trains by adapters beside the layers of Megatron-LM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.errors import InputError, Problem
+from symconfig.existing.launch.dialects.override import entries_of
+from symconfig.existing.launch.dialects.translate import by_path, translated
+from symconfig.existing.launch.reading import Setting, Word
+from symconfig.existing.recover import megatron
+from symconfig.existing.recover.arguments import plain
+from symconfig.existing.recover.namespace import Namespace
+from symconfig.existing.recover.run import Described, Run
+from symconfig.existing.recover.supplied import Supplied
+from symconfig.frameworks.megatron.adapters import refusals
+
+# One beside each linear layer, q, k and v being one, and the gate with what it is for.
+FUSED: Mapping[str, str] = {
+    "linear_qkv": "qkv_proj",
+    "linear_proj": "o_proj",
+    "linear_fc1": "gate_up_proj",
+    "linear_fc2": "down_proj",
+}
+PARTS: Mapping[str, str] = {
+    "linear_q": "q_proj",
+    "linear_k": "k_proj",
+    "linear_v": "v_proj",
+    "linear_fc1_gate": "gate_proj",
+    "linear_fc1_up": "up_proj",
+}
+_ALL = ("all-linear", "all", "")
+
+
+def modules(given: Iterable[str]) -> tuple[str, ...]:
+    """Return the layers with adapters, by the names of a descriptor; all where a list says so, or is empty."""
+    named = tuple(given)
+    if not named or set(named) & set(_ALL):
+        return tuple(FUSED.values())
+    known = {**FUSED, **PARTS}
+    return tuple(known.get(name, name) for name in named)
+
+
+def options(settings: Iterable[Setting]) -> tuple[Setting, ...]:
+    """Return keys with the names of Megatron-LM's arguments, or of its configuration's, as its options."""
+    keys = (replace(each, name=f"model.{plain(each.name)}", values=each.values or _on(each)) for each in settings)
+    return translated(by_path(entries_of(tuple(keys), False)))[0]
+
+
+def _on(setting: Setting) -> tuple[Word, ...]:
+    return (Word.of("true", setting.place),)
+
+
+def run(
+    names: Namespace,
+    gpus: int,
+    cluster: ClusterDescriptor,
+    supplied: Supplied,
+    model: Described,
+    problem: Callable[[str], Problem],
+    able: Sequence[str] = (),
+) -> Run:
+    """Return the run of a model with its adapters. problem: about the adapters, by what is wrong; able: names of what
+    Megatron-Bridge does not, and the program does. Raises InputError."""
+    # Megatron-LM's own options know no adapters.
+    assumption = replace(supplied, model=model.model.model_copy(update={"adapter": None}))
+    made = megatron.run(names, gpus, cluster, assumption)
+    if refused := [reason for name, reason in refusals(model.model) if name not in able]:
+        raise InputError([problem(reason) for reason in refused])
+    own = made.described.model.model_copy(update={"adapter": model.model.adapter})
+    described = replace(made.described, model=own, assumed=(*model.assumed, *made.described.assumed))
+    return replace(made, described=described)
+
+
+def split(names: Namespace, degrees: Sequence[str] = ("tensor_model", "pipeline_model", "context")) -> int:
+    """Return the GPUs of a replica."""
+    ranks = 1
+    for each in degrees:
+        ranks *= names.whole(f"{each}_parallel_size")
+    return ranks

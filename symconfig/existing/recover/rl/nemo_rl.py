@@ -1,0 +1,165 @@
+"""NeMo-RL's configurations as a run, with the step or the pairs around it.
+
+Sources: NeMo-RL 0.7.0, nemo_rl/algorithms/{grpo,dpo,sft,rm}.py, nemo_rl/models/policy/lm_policy.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import ceil
+
+from symconfig.descriptor.rl import Rl
+from symconfig.descriptor.tuning import Preference
+from symconfig.errors import InputError, Problem
+from symconfig.existing.launch.dialects.nemo_rl import METHODS
+from symconfig.existing.recover.rl.nemo_workers import POLICY, NemoWorkers
+from symconfig.existing.recover.rl.script import MANY
+from symconfig.existing.recover.rl.sequences import padded
+from symconfig.existing.recover.rl.step import Alone, Packed, Step
+from symconfig.existing.recover.run import Assumed, Described, Run
+
+_PREDICTED = ("grpo", "dpo", "sft", "rm")
+_PAIRED = ("dpo", "rm")
+_GENERATION = f"{POLICY}.generation"
+_ENGINES = ("vllm", "sglang")
+_ADVANTAGES = {"reinforce_plus_plus": "reinforce_plus_plus"}
+_PROMPT = 1024  # tokens of the longest prompt, where no key says it
+_NARROW = ("fp8", "mxfp8")  # precisions of an engine's weights
+
+
+@dataclass(slots=True)
+class Reader(NemoWorkers):
+    """One configuration on so many GPUs; what is wrong is gathered."""
+
+    @property
+    def _method(self) -> str:
+        """Return what is done: grpo, dpo, sft."""
+        heads = {each.name.partition(".")[0] for each in self.reading.settings}
+        return next((name for name in METHODS if name in heads), "grpo")
+
+    def run(self) -> Run:
+        """Return the policy's run with what is around it. Raises InputError with all that keeps it from being
+        predicted."""
+        self.problems += [*self._refused(), *self._untrained()]
+        model, run = self._model(), None
+        if not self.problems and model is not None:
+            run = self._step(model) if self._method == "grpo" else self._alone(model)
+        self.problems += self.values.arguments.problems
+        if self.problems or run is None:
+            raise InputError(list(dict.fromkeys(self.problems)))
+        return replace(run, assumed=(*run.assumed, *self.assumed))
+
+    def _refused(self) -> Iterator[Problem]:
+        """Yield what no prediction is made of."""
+        if self._method not in _PREDICTED:
+            what, need = "this program is not predicted", ", ".join(_PREDICTED)
+            yield self.reading.start.problem(what, got=self._method, need=need)
+        engine = self.values.text(f"{_GENERATION}.backend")
+        if self._method == "grpo" and engine not in _ENGINES:
+            what = "this engine is not predicted"
+            yield self.problem(f"{_GENERATION}.backend", what, got=engine, need="vllm or sglang")
+
+    @property
+    def _longest(self) -> int:
+        return self.values.whole(f"{POLICY}.max_total_sequence_length") or 1
+
+    @property
+    def _packs(self) -> bool:
+        """Tell whether micro-batches have as many sequences as there is room for."""
+        return any(self.values.switch(f"{POLICY}.{way}.enabled") for way in ("sequence_packing", "dynamic_batching"))
+
+    def _room(self, phase: str, sequences: int) -> int:
+        """Return the tokens that a micro-batch of a phase has room for."""
+        ways = ("sequence_packing", "dynamic_batching")
+        on = next((way for way in ways if self.values.switch(f"{POLICY}.{way}.enabled")), None)
+        stated = None if on is None else self.values.whole(f"{POLICY}.{on}.{phase}_mb_tokens")
+        return stated or sequences * self._longest
+
+    def _alone(self, model: Described) -> Run:
+        """Return the run of a model that trains on what is there, as if all were as long as it may be."""
+        values, each = self.values, 2 if self._method in _PAIRED else 1
+        batch = values.whole(f"{POLICY}.train_global_batch_size") or 1
+        micro = (values.whole(f"{POLICY}.train_micro_batch_size") or 1) * each
+        if self._packs:
+            micro = max(1, self._room("train", micro) // self._longest)
+        count = self._dp * max(1, ceil(batch * each / (micro * self._dp)))
+        run = self._trained(model, count, self._longest, micro)
+        why = "as max_total_sequence_length cuts them; shorter ones take less"
+        place = values.place(f"{POLICY}.max_total_sequence_length")
+        run = replace(run, assumed=(*run.assumed, Assumed("sequences", f"{self._longest:,} tokens each", why, place)))
+        if self._method == "sft":
+            return run
+        pairs = Preference(pairs=batch) if self._method == "dpo" else None
+        scores = self._method == "rm"
+        alone = Alone(trainer=self.TRAINER, workers=self.workers, preference=pairs, scores=scores, reference="swapped")
+        return replace(run, alone=alone)
+
+    def _step(self, model: Described) -> Run | None:
+        """Return the run of an actor with the step around it."""
+        values, rl = self.values, self._rl()
+        if rl is None:
+            return None
+        micro = values.whole(f"{POLICY}.train_micro_batch_size") or 1
+        room = max(rl.longest, self._room("train", micro))
+        packed = Packed(room=room, length=rl.mean_tokens)
+        if not self._packs:
+            packed = Packed(room=micro * rl.longest, length=padded(rl, micro), sequences=micro)
+        packed = packed.within(rl, self._dp)
+        run = self._trained(model, packed.spread(rl, self._dp), packed.room)
+        room, degrees = run.configuration.seq_length, run.configuration.degrees
+        reads = max(rl.longest, self._room("logprob", values.whole(f"{POLICY}.logprob_batch_size") or micro))
+        read = replace(packed, room=room).read(rl, degrees.dp, reads)
+        waits = not values.switch("grpo.async_grpo.enabled")
+        many = self._packs and run.configuration.global_batch >= MANY * degrees.dp
+        step = Step(
+            trainer=self.TRAINER,
+            workers=self.workers,
+            rl=rl.model_copy(update={"tokens_per_gpu": -(-room // degrees.cp)}),
+            fill=packed.fill(rl, run.configuration.global_batch),
+            read=read,
+            reference_read=read,
+            away=() if rl.placement == "split" else ("weights", "optimizer state"),
+            reference="swapped",
+            waits=waits,
+            weight_bytes=1.0 if values.text(f"{_GENERATION}.vllm_cfg.precision") in _NARROW else 2.0,
+            fused_logits=values.switch(f"{POLICY}.megatron_cfg.use_fused_linear_logprobs") and self.workers.options,
+            chunked_logits=(values.number(f"{POLICY}.logprob_chunk_size") or 0) > 0,
+            assumed_lengths=self.assumes_lengths and not many,
+        )
+        return replace(run, step=step)
+
+    def _rl(self) -> Rl | None:
+        values, engine = self.values, self.values.text(f"{_GENERATION}.backend") or _ENGINES[0]
+        prompts, samples = values.whole("grpo.num_prompts_per_step"), values.whole("grpo.num_generations_per_prompt")
+        batch = values.whole(f"{POLICY}.train_global_batch_size")
+        if not (prompts and samples and batch):
+            return None
+        whole, prompt = self._longest, values.whole("data.max_input_seq_length")
+        if prompt is None or prompt >= whole:
+            prompt = min(whole // 2, _PROMPT)
+            self.assumed.append(Assumed("longest prompt", f"{prompt:,} tokens", "no key says less than the whole"))
+        response = min(values.whole(f"{_GENERATION}.max_new_tokens") or whole, whole - prompt)
+        updates = max(1, prompts * samples // batch)
+        tp = f"{_GENERATION}.vllm_cfg.tensor_parallel_size"
+        share = f"{_GENERATION}.vllm_cfg.gpu_memory_utilization"
+        if engine == "sglang":
+            tp, share = (f"{_GENERATION}.sglang_cfg.{name}" for name in ("gpus_per_server", "mem_fraction_static"))
+        pp = values.whole(f"{_GENERATION}.vllm_cfg.pipeline_parallel_size") or 1
+        skips = values.switch("grpo.skip_reference_policy_logprobs_calculation")
+        return self.section(
+            prompt,
+            max(1, response),
+            algorithm=_ADVANTAGES.get(values.text("grpo.adv_estimator.name") or "", "grpo"),
+            prompts=prompts,
+            samples=samples,
+            updates=updates if prompts * samples % updates == 0 else 1,
+            reference=bool(values.number("loss_fn.reference_policy_kl_penalty")) and not skips,
+            placement="split" if self._served else "colocated",
+            rollout_gpus=self._served or None,
+            rollout={
+                "engine": engine,
+                "tp": (values.whole(tp) or 1) * pp,
+                "memory_share": values.number(share) or values.number(f"{_GENERATION}.vllm_cfg.gpu_memory_utilization"),
+            },
+        )

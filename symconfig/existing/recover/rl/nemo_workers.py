@@ -1,0 +1,182 @@
+"""NeMo-RL's workers of a policy, Megatron-Core's or DTensor's: what they are told, and how they run it.
+
+Sources: NeMo-RL 0.7.0, nemo_rl/models/policy/__init__.py, nemo_rl/models/megatron/setup.py (setup_model_config),
+nemo_rl/models/automodel/setup.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
+
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InputError, Problem
+from symconfig.existing.launch.reading import Setting
+from symconfig.existing.recover.deepspeed_model import named_targets
+from symconfig.existing.recover.namespace import Namespace
+from symconfig.existing.recover.rl import bridged, fsdp
+from symconfig.existing.recover.rl.model import adapted, described
+from symconfig.existing.recover.rl.script import Script
+from symconfig.existing.recover.rl.trainers import DTENSOR, MEGATRON, NEMO, Trainer, Workers
+from symconfig.existing.recover.run import Described, Run
+from symconfig.existing.recover.words import settings
+from symconfig.frameworks.megatron.flags import flags
+
+POLICY = "policy"
+_MEGATRON, _DTENSOR = f"{POLICY}.megatron_cfg", f"{POLICY}.dtensor_cfg"
+_PASSED_ON = ("", "optimizer.", "distributed_data_parallel_config.")  # sections of Megatron-Core's part
+# Of its part: what is read by itself, or means another thing than Megatron-LM's option of the name.
+_ASIDE = (
+    "enabled",
+    "activation_checkpointing",
+    "recompute_granularity",
+    "recompute_modules",
+    "sequence_parallel",
+    "bf16",
+    "fp16",
+    "lr",
+    "mtp_num_layers",
+    "use_custom_fsdp",
+    "data_parallel_sharding_strategy",
+    "params_dtype",
+    "offload_modules",
+    "fine_grained_activation_offloading",
+    "moe_router_load_balancing_type",
+    "bias_activation_fusion",  # of whichever activation the model has
+    "empty_unused_memory_level",  # between its phases
+)
+
+
+@dataclass(slots=True)
+class NemoWorkers(Script):
+    """The workers of one configuration."""
+
+    TRAINER: ClassVar[Trainer] = NEMO
+
+    @property
+    def workers(self) -> Workers:
+        """Return what trains."""
+        if self.values.switch(f"{_MEGATRON}.enabled"):
+            return replace(MEGATRON, target="nemo-rl")
+        return DTENSOR
+
+    @property
+    def _served(self) -> int:
+        """Return the GPUs of an engine of its own; 0 where it has the policy's."""
+        values, at = self.values, f"{POLICY}.generation.colocated"
+        if not values.given(f"{POLICY}.generation.backend") or values.switch(f"{at}.enabled"):
+            return 0
+        nodes, each = values.whole(f"{at}.resources.num_nodes"), values.whole(f"{at}.resources.gpus_per_node")
+        return (nodes or 1) * (each or values.whole("cluster.gpus_per_node") or 1)
+
+    @property
+    def _trained_gpus(self) -> int:
+        return self.gpus - self._served
+
+    @property
+    def _at(self) -> str:
+        """Return the section of its degrees."""
+        return _MEGATRON if self.workers.options else _DTENSOR
+
+    def _degree(self, name: str) -> int:
+        own = name if not self.workers.options else name.replace("tensor_", "tensor_model_")
+        return self.values.whole(f"{self._at}.{own}") or 1
+
+    @property
+    def _sharing(self) -> int:
+        """Return the GPUs of a replica."""
+        if self.workers.options:
+            return bridged.split(Namespace(self.megatron(), flags(self.version())))
+        return self._degree("tensor_parallel_size") * self._degree("context_parallel_size")
+
+    @property
+    def _dp(self) -> int:
+        return max(1, self._trained_gpus // self._sharing)
+
+    def _untrained(self) -> Iterator[Problem]:
+        """Yield what no prediction is made of, whatever the program does."""
+        if self._trained_gpus < 1:
+            what = "leaves no GPU to train on"
+            yield self.problem(f"{POLICY}.generation.colocated.resources.num_nodes", what, got=f"{self._served}")
+        if self.values.text(f"{POLICY}.precision") == "float32":
+            yield self.problem(f"{POLICY}.precision", "training in 32 bits is not predicted", got="float32")
+
+    def _model(self) -> Described | None:
+        """Return the policy with the adapters that it is trained by."""
+        try:
+            model = described(self.reading, self.values.arguments.find(f"{POLICY}.model_name"), self.supplied)
+            fields = self._adapter(model.model)
+            return model if fields is None else adapted(model, self.reading, fields)
+        except InputError as error:
+            self.problems += error.problems
+            return None
+
+    def _adapter(self, model: ModelDescriptor) -> Mapping[str, object] | None:
+        values, bridge = self.values, self.workers.options
+        at = f"{_MEGATRON}.peft" if bridge else f"{_DTENSOR}.lora_cfg"
+        if not values.switch(f"{at}.enabled"):
+            return None
+        given = values.arguments.words(f"{at}.target_modules")
+        plain = named_targets(given or ("all-linear",), model)
+        return {
+            "method": "lora",
+            "r": values.whole(f"{at}.dim") or 8,
+            "target_modules": bridged.modules(given) if bridge else plain,
+            "lora_alpha": values.number(f"{at}.alpha") or 32.0,
+            "lora_dropout": values.number(f"{at}.dropout") or 0.0,
+        }
+
+    def _trained(self, model: Described, microbatches: int, length: int, micro: int = 1) -> Run:
+        """Return the run of a model in so many micro-batches of all replicas. Raises InputError."""
+        if self.workers.options:
+            return self._of_megatron(model, microbatches, length, micro)
+        values = self.values
+        layers = fsdp.Workers(
+            dp=self._dp,
+            tp=self._degree("tensor_parallel_size"),
+            ep=self._degree("expert_parallel_size"),
+            sp=self._degree("context_parallel_size"),
+            room=length,
+            micro=micro,
+            microbatches=microbatches,
+            copies=values.whole(f"{_DTENSOR}.dp_replicate_size") or 1,
+            recompute=values.switch(f"{_DTENSOR}.activation_checkpointing"),
+            streamed=values.switch(f"{_DTENSOR}.cpu_offload"),
+            kernels={},
+        )
+        return fsdp.run(layers, model, self.known_cluster)
+
+    def _of_megatron(self, model: Described, microbatches: int, length: int, micro: int) -> Run:
+        own = ["--micro-batch-size", str(micro), "--global-batch-size", str(microbatches * micro)]
+        own += ["--seq-length", str(length)]
+        names = Namespace((*self.megatron(), *settings(own, self.reading.file)), flags(self.version()))
+        wrong = partial(self.problem, f"{_MEGATRON}.peft.target_modules")
+        return bridged.run(names, self._trained_gpus, self.known_cluster, self.supplied, model, wrong)
+
+    def megatron(self) -> tuple[Setting, ...]:
+        """Return what Megatron-Core is told as Megatron-LM's options; nothing of DTensor's."""
+        if not self.workers.options:
+            return ()
+        values, told = self.values, []
+        for setting in (each for each in self.reading.settings if each.values):  # the others are null
+            key = setting.name.removeprefix(f"{_MEGATRON}.")
+            for section in _PASSED_ON:
+                name = key.removeprefix(section)
+                if key.startswith(section) and "." not in name and name not in _ASIDE and key != setting.name:
+                    told.append(replace(setting, name=name))
+                    break
+        own = ["--fp16" if values.text(f"{POLICY}.precision") == "float16" else "--bf16", *self._recompute()]
+        split = (values.whole(f"{_MEGATRON}.tensor_model_parallel_size") or 1) > 1
+        own += ["--sequence-parallel"] * (split and values.switch(f"{_MEGATRON}.sequence_parallel"))
+        return (*settings(own, self.reading.file), *bridged.options(told))
+
+    def _recompute(self) -> list[str]:
+        values = self.values
+        if not values.switch(f"{_MEGATRON}.activation_checkpointing"):
+            return []
+        if (values.text(f"{_MEGATRON}.recompute_granularity") or "full") == "full":
+            return ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"]
+        modules = values.arguments.words(f"{_MEGATRON}.recompute_modules") or ("core_attn",)
+        return ["--recompute-granularity", "selective", "--recompute-modules", *modules]

@@ -1,0 +1,268 @@
+"""Scripts of TRL, LLaMA-Factory and ms-swift as a run, with the step or the pairs around it.
+
+Sources: TRL 1.16, trl/trainer/{sft,dpo,grpo,reward}_{config,trainer}.py; LLaMA-Factory 0.9.5, train/; ms-swift 4.6.0,
+swift/rlhf_trainers/args_mixin.py, swift/trainers/arguments.py, swift/megatron/trainers/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, log2
+from typing import ClassVar
+
+from symconfig.descriptor.rl import Rl
+from symconfig.descriptor.tuning import Preference
+from symconfig.errors import InputError, Problem
+from symconfig.existing.launch.dialects import tuners
+from symconfig.existing.recover.rl.script import Script
+from symconfig.existing.recover.rl.sequences import padded, together
+from symconfig.existing.recover.rl.step import Alone, Packed, Step
+from symconfig.existing.recover.rl.trainers import LLAMAFACTORY, SWIFT, TRL, Trainer
+from symconfig.existing.recover.rl.tuner_workers import TunerWorkers
+from symconfig.existing.recover.run import Assumed, Described, Run
+from symconfig.graph.count import parameters
+
+# What trains on what is there: how many sequences of a micro-batch belong together.
+_ALONE = {"pt": 1, "sft": 1, "dpo": 2, "orpo": 2, "cpo": 2, "simpo": 2, "reward": 2}
+_STEPS = ("grpo", "rloo")
+_LOSSES = ("sigmoid", "hinge", "ipo", "orpo", "simpo")
+_BY_METHOD = {"orpo": "orpo", "cpo": "simpo", "simpo": "simpo"}  # CPO's has no reference either
+_PAIRED = ("dpo", *_BY_METHOD)
+_ALGORITHMS = {"rloo": "rloo", "reinforce_plus_plus": "reinforce_plus_plus"}
+_TASKS = ("causal_lm", "generative_reranker")  # of ms-swift, whose models have a head over the vocabulary
+_PROMPT = 1024  # tokens of the longest prompt, where no option says it
+_AT_ONCE = 16  # sequences of an update, at least, where ms-swift is told no accumulation (trainers/arguments.py)
+_SERVERS = ("rollout", "vllm-serve")  # what starts an engine of its own
+
+
+@dataclass(slots=True)
+class Reader(TunerWorkers):
+    """One script on so many GPUs; what is wrong is gathered."""
+
+    def run(self) -> Run:
+        """Return the trained model's run with what is around it. Raises InputError with all that keeps it from being
+        predicted."""
+        self.problems += self._refused()
+        model = self._model()
+        if model is not None and not self.program.megatron and model.model.num_key_value_heads % self._sp:
+            what = "copies of key/value heads for the ranks of a sequence are not predicted"
+            got = f"{model.model.num_key_value_heads} heads for {self._sp} ranks"
+            self.problems.append(self.problem("sequence_parallel_size", what, got=got))
+        around = self._step(model) if self.program.method in _STEPS else self._alone(model)
+        self.problems += self.values.arguments.problems
+        if self.problems or around is None:
+            raise InputError(list(dict.fromkeys(self.problems)))
+        return replace(around, assumed=(*around.assumed, *self.assumed))
+
+    def _refused(self) -> Iterator[Problem]:
+        """Yield what no prediction is made of."""
+        yield from self._untrained()
+        if self.program.method not in (*_ALONE, *_STEPS):
+            what, need = "this program is not predicted", ", ".join((*_ALONE, *_STEPS))
+            place = self.reading.start
+            yield place.problem(what, got=self.program.method, need=need)
+        task = self.values.text("task_type")
+        if task is not None and task not in (*_TASKS, "seq_cls"):
+            yield self.problem("task_type", "this task is not predicted", got=task, need="causal_lm or seq_cls")
+
+    @property
+    def _micro(self) -> int:
+        """Return the examples of a micro-batch, on each replica."""
+        name = "micro_batch_size" if self.program.megatron else "per_device_train_batch_size"
+        return self.values.whole(name) or self.values.whole("per_device_train_batch_size") or 1
+
+    @property
+    def _accumulated(self) -> int:
+        """Return the micro-batches of an update, on each replica."""
+        values, each = self.values, self._micro * self._dp
+        if self.program.megatron and (batch := values.whole("global_batch_size")) is not None:
+            return max(1, batch // each)
+        steps = values.whole("gradient_accumulation_steps")
+        if steps is None and self.program.trainer == tuners.SWIFT and self.program.method not in _STEPS:
+            steps = max(1, ceil(_AT_ONCE / each))
+        return steps or 1
+
+    def _alone(self, model: Described | None) -> Run | None:
+        """Return the run of a model that trains on what is there."""
+        method, values = self.program.method, self.values
+        length = self._length()
+        if self.problems or model is None or length is None:
+            return None
+        together_, count = _ALONE[method], self._accumulated * self._dp
+        run = self._trained(model, count, length, self._micro * together_)
+        scores = method == "reward" or values.text("task_type") == "seq_cls"
+        pairs = None
+        if method in _PAIRED:
+            words = values.arguments.words("loss_type")
+            loss = _BY_METHOD.get(method) or next((word for word in words if word in _LOSSES), _LOSSES[0])
+            pairs = Preference.model_validate({"pairs": self._micro * count, "loss": loss}, strict=False)
+        if pairs is None and not scores:
+            return run
+        return replace(run, alone=Alone(trainer=self.TRAINER, workers=self.workers, preference=pairs, scores=scores))
+
+    def _length(self) -> int | None:
+        """Return the tokens of each sequence, as if all were as long as they may be."""
+        supplied, cut = self.supplied, self.values.whole("max_length")
+        if supplied.seq_length is not None:
+            return supplied.seq_length
+        if cut is not None:
+            why = "as max_length cuts them; shorter ones take less"
+            self.assumed.append(Assumed("sequences", f"{cut:,} tokens each", why, self.values.place("max_length")))
+            return cut
+        if not self.assumes_lengths:
+            stated = ceil((supplied.prompt_length or 0.0) + (supplied.response_length or 0.0))
+            self.assumed.append(Assumed("sequences", f"{stated:,} tokens each", "the mean that is stated"))
+            return stated
+        what, hint = "nothing says how long sequences are", "--seq-length N"
+        self.problems.append(replace(self.problem("max_length", what), hint=hint))
+        return None
+
+    def _step(self, model: Described | None) -> Run | None:
+        """Return the run of an actor with the step around it."""
+        rl = None if model is None else self._rl(model)
+        if self.problems or rl is None or model is None:
+            return None
+        values, micro = self.values, self._micro
+        free = values.switch("padding_free")
+        room = together(rl, micro) if free else micro * rl.longest
+        packed = Packed(room=room, length=rl.mean_tokens if free else padded(rl, micro), sequences=micro)
+        packed = packed.within(rl, self._dp)
+        run = self._trained(model, packed.spread(rl, self._dp), packed.room)
+        away = (("offload_model", "weights"), ("offload_optimizer", "optimizer state"))
+        room = run.configuration.seq_length
+        read = replace(packed, room=room).read(rl, self._dp, room)
+        step = Step(
+            trainer=self.TRAINER,
+            workers=self.workers,
+            rl=rl.model_copy(update={"tokens_per_gpu": -(-room // self._sharing)}),
+            fill=packed.fill(rl, run.configuration.global_batch),
+            read=read,
+            reference_read=read,
+            away=tuple(part for name, part in away if values.switch(name)),
+            reference="resident",
+            sleeps=values.switch("vllm_enable_sleep_mode") or (values.number("sleep_level") or 0) > 0,
+            waits=not values.switch("async_generate"),
+            assumed_lengths=self.assumes_lengths,
+        )
+        return replace(run, step=step)
+
+    def _rl(self, model: Described) -> Rl | None:
+        """Return the step in a job's terms."""
+        values, samples, accumulated = self.values, self.values.whole("num_generations") or 1, self._accumulated
+        update = self._micro * self._dp * accumulated
+        generated = values.whole("generation_batch_size")
+        if generated is None:
+            steps = values.whole("steps_per_generation")
+            # Of Megatron-Core these count updates, of Transformers' Trainer micro-batches.
+            of_step = update if self.program.megatron else self._micro * self._dp
+            generated = of_step * steps if steps is not None else update
+        served = self._served(model)
+        if served is None:
+            return None
+        if generated % samples:
+            what = "does not divide what is generated at once"
+            self.problems.append(self.problem("num_generations", what, got=f"{samples} of {generated} samples"))
+            return None
+        response = values.whole("max_completion_length") or 1
+        return self.section(
+            self._prompt(response),
+            response,
+            algorithm=_ALGORITHMS.get(values.text("advantage_estimator") or self.program.method, "grpo"),
+            prompts=generated // samples,
+            samples=samples,
+            updates=max(1, generated // update),
+            epochs=values.whole("num_iterations") or 1,
+            reference=bool(values.number("beta")),
+            entropy=bool(values.number("entropy_coef")),
+            placement="split" if served else "colocated",
+            rollout_gpus=served or None,
+            rollout={
+                "engine": "vllm",
+                "tp": self._engine_tp(model),
+                "memory_share": values.number("vllm_gpu_memory_utilization"),
+                "max_num_seqs": values.whole("vllm_max_num_seqs") or 256,
+            },
+        )
+
+    def _engine_tp(self, model: Described) -> int:
+        """Return the GPUs of a replica of the engine: as it is told, or the fewest that hold its weights in half of
+        their memory."""
+        server, values = self._server(), self.values
+        stated = None if server is None else _number(server, "tensor_parallel_size")
+        if stated or server is not None or values.given("vllm_tensor_parallel_size") or not self._apart:
+            return stated or values.whole("vllm_tensor_parallel_size") or 1
+        need = 2 * 2.0 * parameters(model.model).total / self.known_cluster.gpu.memory_bytes.value
+        return 1 << max(0, ceil(log2(need)))
+
+    def _prompt(self, response: int) -> int:
+        """Return the tokens of the longest prompt."""
+        values, whole = self.values, self.values.whole("vllm_max_model_length")
+        stated = values.whole("max_prompt_length")
+        if stated is None and self.program.trainer == tuners.SWIFT:
+            stated = values.whole("max_length")
+        if stated is None and whole is not None and whole > response:
+            stated = whole - response
+        if stated is None:
+            stated = _PROMPT
+            self.assumed.append(Assumed("longest prompt", f"{stated:,} tokens", "no option says it"))
+        return stated
+
+    @property
+    def _apart(self) -> bool:
+        """Tell whether the engine is a server with GPUs of its own."""
+        values = self.values
+        named = any(values.given(name) for name in ("vllm_server_host", "vllm_server_base_url"))
+        return (values.text("vllm_mode") or ("server" if named else "colocate")) == "server"
+
+    def _served(self, model: Described) -> int | None:
+        """Return the GPUs of an engine of its own; 0 where it has the actor's; None with why it is not predicted."""
+        values = self.values
+        usual = self.program.megatron and not values.given("use_vllm")  # whose default is on
+        if not (usual or values.switch("use_vllm")):
+            self.problems.append(self.problem("use_vllm", "generation without vLLM is not predicted"))
+            return None
+        if not self._apart:
+            return 0
+        server = self._server()
+        if server is not None:
+            return (_number(server, "tensor_parallel_size") or 1) * (_number(server, "data_parallel_size") or 1)
+        node, tp = self.known_cluster.gpus_per_node, self._engine_tp(model)
+        why = f"its server is started elsewhere; so many hold the weights, and {node} are a node"
+        self.assumed.append(Assumed("engine", f"{max(node, tp)} GPUs, {tp} a replica", why))
+        return max(node, tp)
+
+    def _server(self) -> Sequence[str] | None:
+        """Return the words of the command that starts an engine, if the script has one."""
+        return next((words for words in self.reading.others if set(words) & set(_SERVERS)), None)
+
+
+def _number(words: Sequence[str], name: str) -> int | None:
+    """Return a number that a command is given, with or without vLLM's own prefix."""
+    for word, value in zip(words, [*words[1:], ""], strict=True):
+        option, joined, own = word.lstrip("-").replace("-", "_").partition("=")
+        text = own if joined else value
+        if option.removeprefix("vllm_") == name and word.startswith("-") and text.isdecimal():
+            return int(text)
+    return None
+
+
+class Trl(Reader):
+    """A script of TRL's."""
+
+    TRAINER: ClassVar[Trainer] = TRL
+
+
+class LlamaFactory(Reader):
+    """A script of LLaMA-Factory's."""
+
+    TRAINER: ClassVar[Trainer] = LLAMAFACTORY
+
+
+class Swift(Reader):
+    """A script of ms-swift's."""
+
+    TRAINER: ClassVar[Trainer] = SWIFT
+
+
+READERS: Mapping[str, type[Script]] = {each.TRAINER.name: each for each in (Trl, LlamaFactory, Swift)}

@@ -1,0 +1,64 @@
+"""A piece of a model that repeats: its operators in order, and its place in the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from symconfig.graph import dims as d
+from symconfig.graph.operator import Operator, Tensor
+
+LAYER = "layer"  # the recompute module that every operator of a transformer layer belongs to
+# All of a layer but its attention and every other matrix product: torchtitan's selective recompute by operator
+# (_apply_ac_to_transformer_block: every second product's output is saved, and that of the attention).
+OPERATORS = "operators"
+DISCARDING = frozenset({"layernorm", "moe_act", "mla_up_proj", "gdn_norm_out", OPERATORS})
+
+
+class Place(StrEnum):
+    """A block's place in the model."""
+
+    ENCODER = "encoder"  # makes of images what the block that makes the stream puts into it
+    FIRST = "first"  # makes the stream from token ids, by look-up in the vocabulary's table
+    LAYER = "layer"
+    FURTHER = "further"  # predicts further tokens behind the last layer, and looks these up itself
+    LAST = "last"  # ends the model with the loss
+
+    @property
+    def begins(self) -> bool:
+        """Tell whether a block stands before the layers, in the model's first chunk."""
+        return self in (Place.ENCODER, Place.FIRST)
+
+    @property
+    def closes(self) -> bool:
+        """Tell whether a block's backward follows its forward at once, so that one microbatch is in flight there."""
+        return self in (Place.FURTHER, Place.LAST)
+
+    @property
+    def outermost(self) -> bool:
+        """Tell whether the model begins or ends there, beyond which no message goes."""
+        return self in (Place.FIRST, Place.LAST)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A piece of the model that repeats: its operators in order, one residual stream in and out.
+
+    `discards`: recompute modules whose outputs are thrown away as well and come back just before they are used.
+    `stops_early`: what runs again ends with the last tensor that a backward needs. `elsewhere`: inputs beside the
+    stream, by the names that they have in the block that makes and holds them.
+    """
+
+    name: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    operators: tuple[Operator, ...]
+    discards: frozenset[str] = frozenset()
+    stops_early: bool = False
+    place: Place = Place.LAYER
+    elsewhere: frozenset[str] = frozenset()
+
+    @property
+    def losses(self) -> tuple[Tensor, ...]:
+        """Return the outputs that end the model: nothing flows back into them."""
+        return tuple(tensor for tensor in self.outputs if d.HIDDEN not in tensor.dims)

@@ -1,0 +1,71 @@
+"""The network that rewards responses in a step: how a program runs it, and what its files say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from symconfig.descriptor.load import load_model
+from symconfig.descriptor.rl import RewardModel
+from symconfig.format import several
+from symconfig.plans.plan import Plan
+from symconfig.plans.rl import PlannedReward
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewarding:
+    """How a program runs a network that rewards responses.
+
+    by: an engine of inference, workers with the trained model's layout, workers that shard it over all of their GPUs,
+    or a service elsewhere. overlaps: what its GPUs work beside, where they are its own. together: all responses of a
+    data-parallel rank are in one forward.
+    """
+
+    by: Literal["engine", "workers", "shards", "service"]
+    overlaps: Literal["", "generation", "training"] = ""
+    together: bool = False
+
+
+def _named(plan: Plan) -> RewardModel | None:
+    return None if plan.job.rl is None else plan.job.rl.reward_model
+
+
+def _planned(plan: Plan) -> PlannedReward | None:
+    return plan.rl[0].reward if plan.rl else None
+
+
+def published(plan: Plan) -> str | None:
+    """Return the published name of the network; "" where a person has to name one, None where none runs on the job's
+    GPUs."""
+    if (named := _named(plan)) is None or named.placement == "server":
+        return None
+    return "" if named.model is None else load_model(named.model).huggingface_id or named.model
+
+
+def address(plan: Plan) -> str:
+    """Return where a service answers, as the job names it; else nothing."""
+    named = _named(plan)
+    return (named.url if named is not None else None) or ""
+
+
+def nodes(plan: Plan) -> tuple[int, int]:
+    """Return the nodes, and the GPUs of each, that the network has for itself."""
+    own, most = _planned(plan), plan.cluster.gpus_per_node
+    gpus = own.gpus if own is not None else 0
+    return (-(-gpus // most), min(gpus, most)) if gpus else (0, 0)
+
+
+def sentences(plan: Plan) -> Iterator[str]:
+    """Yield where the network stands, and who runs it."""
+    named, own = _named(plan), _planned(plan)
+    if named is None:
+        return
+    if own is None:
+        yield f"Rewards come from {named.url}, for which nothing is counted."
+        return
+    name = "a network of the actor's size" if named.model is None else Path(named.model).stem
+    where = f"{several(own.gpus, 'GPU')} of its own" if own.gpus else "the GPUs that train"
+    engines = f"engines on {several(own.tp, 'GPU')} each, with {own.memory_share:g} of the memory"
+    yield f"Rewards: {name} on {where}, by {engines if own.tp else 'workers'}."

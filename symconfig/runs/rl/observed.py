@@ -1,0 +1,44 @@
+"""Measured steps of an engine, and the seconds that `engine` predicts of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from symconfig.cost.machine import machine
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.measured.gpu.kernel_times import Generate, KernelTimes, Row
+from symconfig.runs.rl.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A measured part of generation. predicted_s: of the GPU's own work; None without a cluster's rates."""
+
+    row: Row
+    what: Generate
+    predicted_s: float | None
+
+
+def compare(
+    times: KernelTimes, models: Sequence[ModelDescriptor], cluster: ClusterDescriptor | None
+) -> tuple[Observed, ...]:
+    """Return the measured parts of these models' generation, with their predictions on a GPU of the cluster."""
+    named = {model.name: model for model in models}
+    return tuple(
+        Observed(row, row.what, None if cluster is None else predicted_s(row.what, named[row.model], cluster))
+        for row in times.rows
+        if isinstance(row.what, Generate) and row.model in named
+    )
+
+
+def predicted_s(what: Generate, model: ModelDescriptor, cluster: ClusterDescriptor) -> float:
+    """Return the seconds that the engine's model gives this part on one GPU, without its scheduler."""
+    engine = Engine(model, machine(cluster, "bf16"), 1)
+    if what.part == "prefill":
+        return engine.prefill_s(float(what.tokens))
+    sequences, context = np.array([float(what.sequences)]), np.array([float(what.context)])
+    return float(engine.decode_s(sequences, context)[0])

@@ -1,0 +1,172 @@
+"""The network of a step that rewards responses: what it takes and holds, where it stands.
+
+An engine of inference reads prompts and responses as it reads prompts; workers read them as a forward of the planner's
+own costs. A service elsewhere takes nothing here, and its answers are not waited for in the prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+import numpy as np
+
+from symconfig.cost.machine import Machine
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.rl import Rl
+from symconfig.frameworks.known import BACKENDS
+from symconfig.plans.degrees import Degrees
+from symconfig.plans.plan import Batch
+from symconfig.plans.rl import REWARDED, REWARDING, PlannedReward
+from symconfig.render.rewarding import Rewarding
+from symconfig.runs.rl.engine import ASLEEP_BYTES, WORKING_BYTES, Engine, cached_bytes
+from symconfig.runs.rl.logits import PLAIN
+from symconfig.runs.rl.trained import WEIGHTS, Frozen, Trained
+from symconfig.solve.configuration import Configuration
+from symconfig.solve.predict import as_found
+
+_SHARES = 20  # of a GPU's memory, of which an engine takes some
+_USUAL_SHARE = 0.5  # what an engine of rewards takes at most where more GPUs can share it (verl's default)
+_AT_ONCE = 8192.0  # tokens that it reads at once, with their keys and values (vLLM's max_num_batched_tokens)
+_MODEL = "model of rewards"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewards:
+    """A network of rewards in a step.
+
+    how: its program runs it. planned: as a plan records it. seconds: of a step. holds: bytes on the fullest of its
+    GPUs while it reads; rests: in all other phases of these. asleep_bytes: of each GPU's weights on the host.
+    """
+
+    how: Rewarding
+    planned: PlannedReward
+    seconds: float
+    holds: Mapping[str, float]
+    rests: Mapping[str, float]
+    asleep_bytes: float = 0.0
+
+    @property
+    def own(self) -> bool:
+        """Tell whether it has GPUs of its own."""
+        return self.planned.gpus > 0
+
+
+def rewards(
+    how: Rewarding,
+    model: ModelDescriptor,
+    rl: Rl,
+    actor: Trained,
+    cluster: ClusterDescriptor,
+    gpu: Machine,
+    stated: PlannedReward,
+) -> Rewards | None:
+    """Return a network of rewards around an actor; None where it has no room, or does not divide. stated: its GPUs, and
+    its engine where that is not chosen."""
+    gpus = stated.gpus
+    if how.by == "engine":
+        on = gpus or actor.candidate.parallel.world_size
+        every = _engines(model, rl, gpu, on, cluster.gpus_per_node)
+        chosen = [(Engine(model, gpu, stated.tp), stated.memory_share)] if stated.tp else list(every)
+        return _served(how, chosen, rl, gpus, on)
+    frozen = _frozen(how, model, rl, actor, cluster, gpus)
+    if frozen is None:
+        return None
+    candidate = frozen.candidate
+    room = candidate.batch.micro * candidate.batch.seq_length
+    replicas = candidate.parallel.dp
+    share = ceil(rl.sequences / replicas) * rl.longest / room if how.together else 1.0
+    weights = {_MODEL: frozen.memory[WEIGHTS]}
+    return Rewards(
+        how=how,
+        planned=PlannedReward(gpus=gpus, tp=0, memory_share=0.0),
+        seconds=frozen.forward_s(rl.updates),
+        holds=weights | {"forward": frozen.forward_bytes(share=share)},
+        rests=weights,
+    )
+
+
+def _served(how: Rewarding, able: Sequence[tuple[Engine, float]], rl: Rl, own: int, gpus: int) -> Rewards | None:
+    """Return a network that engines serve, each on as few GPUs as have it in half of their memory. able: engines, with
+    the share that each takes."""
+    if not able:
+        return None
+    engine, share = next((each for each in able if each[1] <= _USUAL_SHARE), able[-1])
+    gpu = engine.machine
+    seconds = engine.prefill_s(max(1.0, rl.sequences / (gpus // engine.gpus)) * rl.mean_tokens)
+    moved = 0.0 if own else engine.weights_bytes
+    return Rewards(
+        how=how,
+        planned=PlannedReward(gpus=own, tp=engine.tp, memory_share=share),
+        seconds=seconds + 2 * moved / float(gpu.host_bytes_per_s),
+        holds={REWARDING: share * gpu.memory_bytes},
+        rests={} if own else {REWARDED: ASLEEP_BYTES},
+        asleep_bytes=moved,
+    )
+
+
+def _engines(model: ModelDescriptor, rl: Rl, gpu: Machine, gpus: int, node: int) -> Iterator[tuple[Engine, float]]:
+    """Yield engines with the share of a GPU that each needs, those of fewer GPUs first."""
+    tokens = np.array([max(float(rl.longest), _AT_ONCE)])
+    for tp in (2**power for power in range(node.bit_length())):
+        if tp > node or gpus % tp or model.num_attention_heads % tp:
+            continue
+        engine = Engine(model, gpu, tp)
+        needed = engine.weights_bytes + WORKING_BYTES + float(cached_bytes(model, tp, tokens)[0])
+        share = ceil(_SHARES * needed / gpu.memory_bytes) / _SHARES
+        if share < 1.0:
+            yield engine, share
+
+
+def _frozen(
+    how: Rewarding, model: ModelDescriptor, rl: Rl, actor: Trained, cluster: ClusterDescriptor, gpus: int
+) -> Frozen | None:
+    """Return a network that workers read, with the actor's layout or in shards of all of its GPUs."""
+    point = _sharded(rl, actor, gpus) if how.by == "shards" else _as_trained(model, actor, gpus)
+    if point is None:
+        return None
+    fill = rl.mean_tokens / rl.longest if how.by == "shards" else actor.fill
+    micros = point.global_batch // (point.micro * point.degrees.dp)
+    batch = Batch(micro=point.micro, global_=point.global_batch, num_microbatches=micros, seq_length=point.seq_length)
+    options = replace(actor.candidate.options, zero_stage=point.zero)
+    read = replace(actor.candidate, parallel=point.degrees, batch=batch, options=options)
+    return Frozen(replace(actor.plan, model=model), read, fill, PLAIN, as_found(model, cluster, point))
+
+
+def _sharded(rl: Rl, actor: Trained, gpus: int) -> Configuration:
+    """Return a layout of FSDP over so many GPUs, whose micro-batches are of one sequence."""
+    return Configuration(
+        degrees=Degrees(tp=1, pp=1, vpp=1, cp=1, ep=1, etp=1, dp=gpus),
+        micro=1,
+        global_batch=max(1, ceil(rl.batch / gpus)) * gpus,
+        seq_length=rl.longest,
+        precision=actor.candidate.options.precision,
+        zero=3,
+        framework=BACKENDS["fsdp"].usual,
+        backend="fsdp",
+    )
+
+
+def _as_trained(model: ModelDescriptor, actor: Trained, gpus: int) -> Configuration | None:
+    """Return the actor's layout, whose weights are sharded where ZeRO-3 shards the actor's, on GPUs of its own where it
+    has any; None where the model or the GPUs do not divide."""
+    candidate = actor.candidate
+    ranks, micro = candidate.parallel.tp * candidate.parallel.cp, candidate.batch.micro
+    if model.num_attention_heads % ranks or gpus % ranks:
+        return None
+    dp = gpus // ranks or candidate.parallel.dp
+    micros = ceil(candidate.batch.num_microbatches * candidate.parallel.dp / dp)
+    return replace(
+        Configuration.of(candidate, actor.prospect.request.framework),
+        degrees=replace(candidate.parallel, dp=dp),
+        global_batch=micros * dp * micro,
+        zero=3 if candidate.options.zero_stage == 3 else 0,
+        packing=actor.plan.job.packing,
+    )
+
+
+def shared(network: Rewards | None) -> Mapping[str, float]:
+    """Return what rests of a network of rewards on GPUs that it shares."""
+    return {} if network is None or network.own else network.rests

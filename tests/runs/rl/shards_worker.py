@@ -1,0 +1,78 @@
+"""Bytes of a tiny actor that PyTorch's FSDP 2 shards as verl does, on one of several CPU ranks. Run by test_shards.
+
+Usage: shards_worker.py RANK RANKS FILE, where all ranks meet in FILE; the request comes on standard input: `config`
+(fields of LlamaConfig), `tokens`, `sizes` (ranks that shard: `fsdp_size`). Rank 0 prints what it has with each of them:
+`weights`, `gradients` and `optimizer state` at rest, and `gathered`, the most that is whole of weights at once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from typing import Any
+
+import torch
+import transformers
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+
+def local(tensors: Any) -> int:
+    return sum(tensor.to_local().nbytes for tensor in tensors)
+
+
+def sharded(request: dict[str, Any], ranks: int, size: int) -> Any:
+    """Shard every layer, the embedding and the rest, as verl 0.9.1 does (utils/fsdp_utils.py, apply_fsdp2)."""
+    model = transformers.AutoModelForCausalLM.from_config(
+        transformers.LlamaConfig(**request["config"]), dtype=torch.float32
+    )
+    shape, names = ((ranks,), ("fsdp",)) if size == ranks else ((ranks // size, size), ("ddp", "fsdp"))
+    how = {
+        "mesh": init_device_mesh("cpu", shape, mesh_dim_names=names),
+        "mp_policy": MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=True),
+        "reshard_after_forward": True,
+    }
+    for part in (*model.model.layers, model.model.embed_tokens):
+        fully_shard(part, **how)
+    return fully_shard(model, **how)
+
+
+def counted(request: dict[str, Any], ranks: int, size: int) -> dict[str, int]:
+    model = sharded(request, ranks, size)
+    parts = (model, model.model.embed_tokens, *model.model.layers)
+    held = [each for part in parts for each in part._get_fsdp_state()._fsdp_param_group.fsdp_params]
+    most = 0
+
+    def look(*of: Any) -> None:
+        nonlocal most
+        most = max(most, sum(out.untyped_storage().nbytes() for each in held for out in each.all_gather_outputs))
+
+    for part in model.modules():
+        part.register_forward_pre_hook(look)
+        part.register_forward_hook(look)
+        part.register_full_backward_pre_hook(look)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
+    tokens = torch.randint(0, request["config"]["vocab_size"], (1, request["tokens"]))
+    model(input_ids=tokens, labels=tokens, use_cache=False).loss.backward()
+    weights = list(model.parameters())
+    gradients = local(each.grad for each in weights)
+    optimizer.step()
+    states = [tensor for state in optimizer.state.values() for tensor in state.values() if tensor.dim()]
+    return {"weights": local(weights), "gradients": gradients, "optimizer state": local(states), "gathered": most}
+
+
+def main(rank: int, ranks: int, file: str) -> None:
+    request = json.load(sys.stdin)
+    warnings.simplefilter("ignore")
+    store = torch.distributed.FileStore(file, ranks)
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
+    found = {size: counted(request, ranks, size) for size in request["sizes"]}
+    if rank == 0:
+        print(json.dumps(found))
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

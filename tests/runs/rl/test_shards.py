@@ -1,0 +1,80 @@
+"""What FSDP's workers have on each rank, against two real ranks of PyTorch's FSDP 2 on a CPU."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from symconfig.runs.rl.logits import VERL_FSDP
+from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Frozen, Trained
+from tests.sample_plans import sample_plan
+from tests.solve.naive import tiny
+
+pytest.importorskip("transformers")
+WORKER = Path(__file__).with_name("shards_worker.py")
+RANKS, TOKENS = 2, 32
+SHAPE: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 512,
+    "tie_word_embeddings": False,
+}
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, int]]:
+    """Bytes of a rank by what they are, where both ranks shard, and where each has all (replicas of one shard)."""
+    meet = tmp_path_factory.mktemp("shards") / "store"
+    request = json.dumps({"config": SHAPE, "tokens": TOKENS, "sizes": [RANKS, 1]})
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(WORKER), str(rank), str(RANKS), str(meet)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(RANKS)
+    ]
+    for rank in ranks:
+        assert rank.stdin is not None
+        rank.stdin.write(request)
+        rank.stdin.close()
+        rank.stdin = None
+    answers = [rank.communicate(timeout=120) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * RANKS, answers[0][1][-2000:]
+    found: dict[str, dict[str, int]] = json.loads(answers[0][0].splitlines()[-1])
+    return found
+
+
+def actor(copies: int) -> Trained:
+    model = tiny(**SHAPE, head_dim=16)
+    shape = {"dp": RANKS, "zero_stage": 3, "seq_length": TOKENS, "global_batch": RANKS}
+    plan = sample_plan(model, backend="fsdp", tp=1, pp=1, **shape)
+    point = Trained(plan, plan.best, 1.0, VERL_FSDP).prospect
+    framework = replace(point.request.framework, optimizer_instances=copies)
+    point = replace(point, request=replace(point.request, framework=framework))
+    return Frozen(plan, plan.best, 1.0, VERL_FSDP, point)
+
+
+@pytest.mark.parametrize("copies", [1, RANKS])
+def test_shards_take_what_is_predicted_to_the_byte(copies: int, counted: dict[str, dict[str, int]]) -> None:
+    real, own = counted[str(RANKS // copies)], actor(copies)
+    assert {name: own.memory[name] for name in (WEIGHTS, GRADIENTS, STATES)} == {
+        name: real[name] for name in (WEIGHTS, GRADIENTS, STATES)
+    }
+
+
+def test_no_more_weights_are_whole_at_once_than_predicted(counted: dict[str, dict[str, int]]) -> None:
+    """The head, which stays for a pass, and a layer or the embedding: twice the largest of them is predicted."""
+    predicted = actor(1)._gathered
+    assert 0.99 * predicted < counted[str(RANKS)]["gathered"] <= predicted
