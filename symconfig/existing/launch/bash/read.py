@@ -74,12 +74,10 @@ def read_bash(
     longest = max(map(len, text.data.split(b"\n")))
     if longest > LINE_BYTES:
         raise InputError(
-            Problem(
-                "has a line that is too long for a script",
-                file=text.file,
-                got=f"{longest:,} bytes",
-                need=f"at most {LINE_BYTES:,}",
-            )
+            "has a line that is too long for a script",
+            file=text.file,
+            got=f"{longest:,} bytes",
+            need=f"at most {LINE_BYTES:,}",
         )
     log = Log([text], folder, assumed=harmless)
     shell = Interpreter(_state(text, folder, variables or {}, extra), Budget(), log, HANDLERS)
