@@ -64,8 +64,8 @@ OPENRLHF = LogitBytes(
 )
 # LLaMA-Factory 0.9.5 on Transformers (train/dpo/trainer.py, train/trainer_utils.py: get_batch_logps): logits are copied
 # into fp32, and so is their log-softmax: 8. Both of the policy's are there while the reference is read. In the backward
-# the log-softmax has two gradients beside it, 12; the planner's loss has 10 of these.
-PAIRS = LogitBytes(forward=8.0, kept=8.0, update=2.0)
+# the log-softmax has two gradients beside it, 12; the planner's loss has 6 of these.
+PAIRS = LogitBytes(forward=8.0, kept=8.0, update=6.0)
 # OpenRLHF's pairs (trainer/dpo_trainer.py): no variable holds the logits while their gradient is copied.
 OPENRLHF_PAIRS = replace(OPENRLHF, update=4.0)
 # TRL 1.16 (trainer/utils.py, add_fused_lm_head; kernels/chunked_logprob.py): logits in tiles of 4096 tokens and 32768

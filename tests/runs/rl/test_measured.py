@@ -18,7 +18,7 @@ from symconfig.runs.rl.phases import GAPS
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Frozen, Trained
 from tests.sample_plans import sample_plan
 
-ROWS = [json.loads(line) for line in Path(__file__).with_name("actor_h100.jsonl").read_text().splitlines()]
+ROWS = [json.loads(line) for line in Path("benchmarks/gpu/actor_h100.jsonl").read_text().splitlines()]
 READS = [row for row in ROWS if row["phase"] == "read"]
 UPDATES = [row for row in ROWS if row["phase"] == "update"]
 STEPPED = {row["model"]: row for row in ROWS if row["phase"] == "optimizer"}
