@@ -21,7 +21,16 @@ from symconfig.runs.best import best_plan
 from symconfig.runs.rl.choose import ANY, Question
 from symconfig.runs.rl.choose import planned as recorded
 from symconfig.runs.rl.engine import Engine, Replica, generate
-from symconfig.runs.rl.logits import BY_TARGET, OF_PAIRS, PAIRS, PLAIN, SLIME_CHUNKED, VERL, VERL_FSDP, LogitBytes
+from symconfig.runs.rl.logits import (
+    BY_TARGET,
+    OF_PAIRS,
+    PAIRS,
+    PLAIN,
+    SLIME_CHUNKED,
+    VERL,
+    VERL_FSDP_SCALED,
+    LogitBytes,
+)
 from symconfig.runs.rl.phases import AWAY, Layout
 from symconfig.runs.rl.reward import rewards
 from symconfig.runs.rl.trained import Stated
@@ -175,7 +184,9 @@ def _logits(step: Step) -> LogitBytes | None:
         return None
     if step.chunked_logits:
         return SLIME_CHUNKED
-    return VERL_FSDP if step.workers is FSDP else BY_TARGET.get(step.workers.target or step.trainer.name, VERL)
+    if step.scaled_logits and step.workers is FSDP:
+        return VERL_FSDP_SCALED
+    return BY_TARGET.get(step.workers.target or step.trainer.name, VERL)
 
 
 def _never(*_: object) -> Plan:

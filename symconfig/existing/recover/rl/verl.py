@@ -190,6 +190,7 @@ class Reader(Workers):
             rl=rl.model_copy(update={"tokens_per_gpu": -(-room // degrees.cp)}),
             fill=fill,
             fused_logits=values.switch(f"{MODEL}.use_fused_kernels"),
+            scaled_logits=values.number(f"{ROLLOUT}.temperature") not in (None, 1.0),
             read=read[ROLLOUT],
             reference_read=read[REFERENCE],
             away=tuple(part for part, key in parts.items() if values.switch(self._engine(ACTOR, key))),
