@@ -17,9 +17,9 @@ from symconfig.verify.states.activations import as_run
 
 Attention = Literal["flash", "unfused"]
 STATES = ("weights", "gradients", "optimizer state")
-# PyTorch's scaled_dot_product_attention takes cuDNN's kernels there, whose result has the order of its queries (ATen/
-# native/transformers/cuda/sdp_utils.cpp, check_prefer_cudnn_attention; so 2.11 on an H100), elsewhere version 2 of flash
-# attention, whose result is copied into that order.
+# PyTorch's scaled_dot_product_attention takes cuDNN's kernels there, whose result has the order of its queries
+# (ATen/native/transformers/cuda/sdp_utils.cpp, check_prefer_cudnn_attention; so 2.11 on an H100), elsewhere version 2
+# of flash attention, whose result is copied into that order.
 _BY_CUDNN = frozenset({"hopper", "blackwell"})
 
 
