@@ -18,11 +18,11 @@ from symconfig.existing.recover.run import Run
 from symconfig.plans.plan import Plan
 from symconfig.render import named
 from symconfig.runs.best import best_plan
-from symconfig.runs.rl.choose import ANY, Question
 from symconfig.runs.rl.choose import planned as recorded
 from symconfig.runs.rl.engine import Engine, Replica, generate
 from symconfig.runs.rl.logits import BY_TARGET, OF_PAIRS, PAIRS, PLAIN, SLIME_CHUNKED, VERL, VERL_FSDP, LogitBytes
 from symconfig.runs.rl.phases import AWAY, Layout
+from symconfig.runs.rl.question import ANY, Question
 from symconfig.runs.rl.reward import rewards
 from symconfig.runs.rl.trained import Stated
 from symconfig.runs.rl.tuned import counted
