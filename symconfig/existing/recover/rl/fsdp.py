@@ -19,7 +19,7 @@ from symconfig.frameworks.fsdp.backend import TORCH_RELEASE
 from symconfig.frameworks.fsdp.behaviour import FSDP
 from symconfig.frameworks.programs import PROGRAMS
 from symconfig.graph.block import LAYER
-from symconfig.plans.choices import Precision
+from symconfig.plans.choices import Precision, ZeroStage
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Overlap, Recompute, Target
 from symconfig.plans.sketch import plain_options
@@ -76,13 +76,14 @@ def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
         backend="fsdp",
         version=TORCH_RELEASE,
     )
+    stage: ZeroStage = 3 if workers.copies < workers.dp * workers.tp * workers.sp else 0
     options = replace(
         plain_options(workers.precision, experts=bool(model.model.experts)),
         recompute=whole if workers.recompute else Recompute("none"),
-        zero_stage=3,
+        zero_stage=stage,
         optimizer_offload=float(workers.streamed),
         param_offload=workers.streamed,
         cp_comm="a2a" if workers.sp > 1 else None,
-        overlap=Overlap(grad_reduce=many, param_gather=many, tp_comm=False, pp_p2p=False),
+        overlap=Overlap(grad_reduce=many, param_gather=many and stage > 0, tp_comm=False, pp_p2p=False),
     )
     return Run(Target("fsdp", TORCH_RELEASE), model, configuration, options)

@@ -63,7 +63,7 @@ class NemoWorkers(Script):
         return DTENSOR
 
     @property
-    def _served(self) -> int:
+    def apart(self) -> int:
         """Return the GPUs of an engine of its own; 0 where it has the policy's."""
         values, at = self.values, f"{POLICY}.generation.colocated"
         if not values.given(f"{POLICY}.generation.backend") or values.switch(f"{at}.enabled"):
@@ -73,7 +73,7 @@ class NemoWorkers(Script):
 
     @property
     def _trained_gpus(self) -> int:
-        return self.gpus - self._served
+        return self.gpus - self.apart
 
     @property
     def _at(self) -> str:
@@ -99,7 +99,7 @@ class NemoWorkers(Script):
         """Yield what no prediction is made of, whatever the program does."""
         if self._trained_gpus < 1:
             what = "leaves no GPU to train on"
-            yield self.problem(f"{POLICY}.generation.colocated.resources.num_nodes", what, got=f"{self._served}")
+            yield self.problem(f"{POLICY}.generation.colocated.resources.num_nodes", what, got=f"{self.apart}")
         if self.values.text(f"{POLICY}.precision") == "float32":
             yield self.problem(f"{POLICY}.precision", "training in 32 bits is not predicted", got="float32")
 
