@@ -177,7 +177,7 @@ CASES = (
     Case("torchtitan's llama, pp 2", "llama of torchtitan", "megatron", ("torchtitan",), {"pp": 2, "vpp": 1}),
 )
 TUNED = ("llamafactory", "ms-swift-deepspeed")
-PAIRED = ("trl", *TUNED, "openrlhf")
+PAIRED = ("trl", *TUNED)
 ROOM = 128  # tokens, for ms-swift puts a sentence before each chat of Llama's
 ANSWERS = {"task": "sft", "seq_length": ROOM}
 PAIRS = {"preference": {"pairs": SEQUENCES // 2}, "seq_length": ROOM}
@@ -206,5 +206,6 @@ LEFT_OUT = {
     "pytorchjob": _PODS,
     "trainjob": _PODS,
     **dict.fromkeys((name for name in LEARNING if name not in PAIRED), "its engine needs a GPU"),
+    "openrlhf": "imports flash-attn, whose kernels are for GPUs, for pairs, too",
     "skypilot": "rents machines of a cloud",
 }
