@@ -2,7 +2,8 @@
 
 Names are those of Transformers 5.6 to 5.23 (`training_args.py`, OptimizerNames; `trainer_optimizer.py`). Trainer makes
 every optimizer that the DeepSpeed JSON does not have itself, and tells DeepSpeed to take it
-(`integrations/deepspeed.py`, deepspeed_optim_sched); on the host it becomes DeepSpeed's (Accelerate 1.11, `map_pytorch_optim_to_deepspeed`).
+(`integrations/deepspeed.py`, deepspeed_optim_sched); on the host it becomes DeepSpeed's (Accelerate 1.11,
+`map_pytorch_optim_to_deepspeed`).
 """
 
 from __future__ import annotations
