@@ -194,7 +194,6 @@ CASES = (
     Case("llama, answers to learn, ZeRO-2", "llama", "deepspeed", TUNED, {"zero": 2}, job=ANSWERS),
     Case("llama, pairs, ZeRO-2", "llama", "deepspeed", PAIRED, {"zero": 2}, job=PAIRS),
     Case("llama, pairs, ZeRO-3", "llama", "deepspeed", PAIRED, {"zero": 3}, job=PAIRS),
-    Case("qwen2 with LoRA, pairs, ZeRO-2", "qwen2 with LoRA", "deepspeed", PAIRED, {"zero": 2}, job=PAIRS),
     Case("llama, GRPO, ZeRO-2", "llama", "deepspeed", ("trl",), {"zero": 2, "mbs": 8}, job={"rl": GRPO}),
     Case("llama, GRPO, ZeRO-3", "llama", "deepspeed", ("trl",), {"zero": 3, "mbs": 8}, job={"rl": GRPO}),
 )
