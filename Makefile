@@ -16,7 +16,7 @@ export PYTHONUTF8 := 1
 JOB := --model llama2-13b --cluster a100-80gb --gpus 64 --global-batch-size 1024 --seq-length 4096
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint mutants bench bench-check house accuracy priors pipelines partition adaptability trained symbols rules checkpoints rates tasks families jobs tutorials systems verify-all verify-real verify-formats verify-training verify-engines soak megatron-source templates launchers readme options keys flags recipes sessions echarts pages docs rooms new-block new-model new-cluster new-target new-rule dist fuzz clean
+.PHONY: help demo test lint mutants bench bench-check house accuracy priors pipelines partition adaptability trained generation symbols rules checkpoints rates tasks families jobs tutorials systems verify-all verify-real verify-formats verify-training verify-engines soak megatron-source templates launchers readme options keys flags recipes sessions echarts pages docs rooms new-block new-model new-cluster new-target new-rule dist fuzz clean
 
 help:
 	@echo 'make demo        plan Llama-2-13B on 64 A100 for Megatron-LM and for DeepSpeed, into demo/'
@@ -39,6 +39,7 @@ help:
 	@echo 'make partition   what the tensor solver finds and what it is held against, into docs/partitions.md'
 	@echo 'make adaptability  what a plan loses that is kept when its job changes, into docs/adaptability.md'
 	@echo 'make trained     train partitioned modules on CPU ranks against one rank, into docs/trained.md'
+	@echo 'make generation  hold steps that a GPU generated in against the model of RL plans, into docs/generation.md'
 	@echo 'make rules       every rule of symconfig audit with its example, into docs/rules.md'
 	@echo 'make checkpoints what loads where, by rules and by what the frameworks did, into docs/checkpoints.md'
 	@echo "make families    the defaults of transformers' config classes, into symconfig; what is read of them, into docs/models.md"
@@ -190,6 +191,9 @@ adaptability: $(VENV)/.base
 
 trained: $(VENV)/.verify
 	$(BIN)/python docs/trained.py
+
+generation: $(VENV)/.base
+	$(BIN)/python docs/generation.py
 
 rules: $(VENV)/.base
 	$(BIN)/python docs/rules.py

@@ -63,8 +63,7 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
     for word, held in _UNSTATED.items():
         if word in row.model.name.split("_"):
             raise InputError(f"the run holds {held} that it does not state", field="model.name")
-    version = row.software.version if row.software else None
-    assumption = assumptions().of(source, version, row.cluster.gpu).at(row)
+    assumption = assumptions().of(source, row.software, row.cluster.gpu).at(row)
     options = RowOptions(row, assumption, cluster)
     micro, seq_length = options.batch("micro"), options.batch("seq_length")
     model = model or model_of(row, options, seq_length)

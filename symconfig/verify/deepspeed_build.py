@@ -63,7 +63,7 @@ def main() -> None:
         isolated(str(rank), partial(_answer, request, rank), request["timeout_s"], MEMORY_BYTES)
         for rank in request["ranks"]
     ]
-    print(json.dumps({"ok": True, "answers": [_told(one) for one in ended]}), file=answers_to, flush=True)
+    print(json.dumps({"ok": True, "answers": [_rank_answer(one) for one in ended]}), file=answers_to, flush=True)
     os._exit(0)  # threads of the libraries may abort a process that Python takes down
 
 
@@ -77,7 +77,7 @@ def _answer(request: Json, rank: int) -> Json:
         return {"ok": False, "error": f"{type(error).__name__}: {error}"}
 
 
-def _told(ended: Json) -> Json:
+def _rank_answer(ended: Json) -> Json:
     """Return a rank's answer; of one that crashed or hung, its end and its last lines."""
     if "crash" not in ended:
         return ended

@@ -195,12 +195,7 @@ def _others(best: Split, splits: Sequence[Split], log: Log) -> tuple[list[Split]
     parted = {id(each.command): each for each in splits}
     for command in log.commands:
         words, split = key(command.words), parted.get(id(command))
-        same = (
-            split is not None
-            and best.program is not None
-            and split.program is not None
-            and (split.program.text == best.program.text)
-        )
+        same = split is not None and best.program is not None and split.program is not None and split.does == best.does
         if words == mine or words in runs:
             continue
         if same and split is not None and len(runs) < MOST_RUNS:
