@@ -14,10 +14,11 @@ from pydantic import Field
 
 from symconfig.cost.framework import Together
 from symconfig.descriptor.job import Backend, Packing
-from symconfig.descriptor.measurements import Degree, MeasuredBatch, Row
+from symconfig.descriptor.measurements import Degree, MeasuredBatch, Row, Software
 from symconfig.descriptor.model import Adapter, Strict
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
+from symconfig.frameworks.known import FRAMEWORKS
 from symconfig.measured.flops import COUNTING, Counting
 
 
@@ -183,12 +184,16 @@ class Assumptions(Strict):
     clusters: tuple[ClusterDefault, ...] = ()
     sources: tuple[Assumption, ...] = ()
 
-    def of(self, source: str, version: str | None, gpu: str | None = None) -> Assumption:
-        """Return the release's own assumption before the source's; for an unknown source none."""
+    def of(self, source: str, software: Software | None, gpu: str | None = None) -> Assumption:
+        """Return the release's own assumption before the source's; for an unknown source only what its software is."""
+        version = None if software is None else software.version
         mine = [item for item in self.sources if item.source == source and item.version in (None, version)]
         mine = [item for item in mine if not item.gpus or gpu in item.gpus]
         mine.sort(key=lambda item: (item.version is None, not item.gpus))
-        return mine[0] if mine else Assumption(source=source, reason="nothing is known of this source")
+        if mine:
+            return mine[0]
+        named = {"framework": software.name} if software is not None and software.name in FRAMEWORKS else {}
+        return Assumption.model_validate({"source": source, "reason": "nothing is known of this source", **named})
 
     def before(self, others: Assumptions) -> Assumptions:
         """Return both; where both say something of one thing, these come first."""

@@ -82,7 +82,7 @@ def run(reading: Reading, cluster: ClusterDescriptor, supplied: Supplied) -> Run
     """
     tree = reading.deepspeed
     if tree is None:
-        raise InputError(Problem("names no DeepSpeed JSON that could be read", file=reading.file))
+        raise InputError("names no DeepSpeed JSON that could be read", file=reading.file)
     if not isinstance(tree.data, dict):
         raise InputError(tree.problem((), "is not a JSON object"))
     if megatron_deepspeed.applies(reading):

@@ -31,7 +31,9 @@ DEEPSPEED = Framework(
         scan=ScanKernel.WHOLE,
         rotation=Rotation(kernel=RotationKernel.EAGER),
         fused_activation=False,
-        loss=Loss(kernel=LossKernel.WIDE),  # PyTorch's cross_entropy, while a variable holds the logits
+        # PyTorch's cross_entropy within the model's forward (transformers/loss/loss_utils.py, ForCausalLMLoss): of its
+        # output train.py takes the loss alone, as Trainer.compute_loss does.
+        loss=Loss(kernel=LossKernel.WIDE, kept_outputs=0),
         vocabulary=Vocabulary(whole_look_up=True),  # AutoTP, runtime/engine.py, auto_vocab_parallel_lm_head
         towers=Towers(recomputed=True),
         # Transformers' gate_up_proj

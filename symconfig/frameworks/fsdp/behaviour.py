@@ -15,6 +15,7 @@ FSDP = replace(
     implementation=replace(
         DEEPSPEED.implementation,
         linear=replace(DEEPSPEED.implementation.linear, bias_inside=False),
+        loss=replace(DEEPSPEED.implementation.loss, kept_outputs=1),  # a variable holds the logits
         vocabulary=Vocabulary(),
         # Whoever measured it wrote the modules, too (torchtitan, LLM Foundry, NeMo Automodel, foundation-model-stack).
         experts=replace(DEEPSPEED.implementation.experts, routing=Routing.FUSED),

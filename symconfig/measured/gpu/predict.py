@@ -17,8 +17,10 @@ from symconfig.verify.states.activations import as_run
 
 Attention = Literal["flash", "unfused"]
 STATES = ("weights", "gradients", "optimizer state")
-# torch's scaled_dot_product_attention is version 2 of flash attention (ATen/native/transformers/cuda/flash_attn).
-TORCH_FLASH = "flash2"
+# PyTorch's scaled_dot_product_attention takes cuDNN's kernels there, whose result has the order of its queries
+# (ATen/native/transformers/cuda/sdp_utils.cpp, check_prefer_cudnn_attention; so 2.11 on an H100), elsewhere version 2
+# of flash attention, whose result is copied into that order.
+_BY_CUDNN = frozenset({"hopper", "blackwell"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +58,22 @@ def expected(plan: Plan, stage: int, impl: TransformerImpl, attention: Attention
     )
 
 
+def torch_attention(architecture: str) -> str:
+    """Return the spelling of PyTorch's fused attention on a GPU."""
+    return "flash" if architecture in _BY_CUDNN else "flash2"
+
+
 def as_measured(plan: Plan, impl: TransformerImpl, attention: Attention) -> Prospect:
     """Return the plan as these layers run it.
 
-    Megatron's own with PyTorch's flash attention in them, if that is chosen.
+    Megatron's own with PyTorch's fused attention in them, if that is chosen.
     """
     point = as_run(plan, impl)
     if impl == "transformer_engine" or attention == "unfused":
         return point
-    framework = point.request.framework
-    kernel, rate = attention_of(TORCH_FLASH, plan.cluster.gpu.architecture)
-    fused = changed(framework.implementation, attention=kernel, repeated_heads=False)
+    framework, architecture = point.request.framework, plan.cluster.gpu.architecture
+    kernel, rate = attention_of(torch_attention(architecture), architecture)
+    copied = architecture not in _BY_CUDNN
+    fused = changed(framework.implementation, attention=kernel, repeated_heads=False, copied_attention=copied)
     flash = replace(framework, implementation=fused, attention_rate=rate)
     return replace(point, request=replace(point.request, framework=flash))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from symconfig.descriptor.measurements import Measured, MeasuredOptions, Measurements, Row
 from symconfig.errors import InputError, Problem
 from symconfig.measured.gpu.measure import Measurement
-from symconfig.measured.gpu.predict import TORCH_FLASH, as_measured
+from symconfig.measured.gpu.predict import as_measured, torch_attention
 from symconfig.measured.log_records import Memory, TrainingLog
 from symconfig.measured.log_row import as_row
 from symconfig.measured.row_framework import as_options
@@ -61,7 +61,7 @@ def row(measurement: Measurement) -> Row:
         remarks=(),
     )
     ours = as_options(as_measured(plan, run.impl, run.attention).request.framework)
-    own = {"flash": TORCH_FLASH, "unfused": "masked"}[run.attention]
+    own = {"flash": torch_attention(plan.cluster.gpu.architecture), "unfused": "masked"}[run.attention]
     attention = {"attention_kernel": own} if run.impl == "local" else {}
     options = MeasuredOptions.model_validate(ours | attention)
     made = as_row(log, plan.cluster, plan.model, gpus=plan.best.parallel.world_size, options=options)

@@ -23,7 +23,7 @@ from symconfig.plans.rl import PlannedPhase, PlannedReward, PlannedRl
 from symconfig.render.learning import Learns
 from symconfig.render.rewarding import Rewarding
 from symconfig.runs.rl.division import Division, divisions, undivided
-from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN, Engine, Replica, generate
+from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN, Engine, Generation, Replica, generate
 from symconfig.runs.rl.logits import BY_TARGET, PLAIN, VERL
 from symconfig.runs.rl.phases import AWAY, Away, Layout
 from symconfig.runs.rl.reward import rewards
@@ -74,6 +74,17 @@ class Question:
     def rank(self, layout: Layout) -> tuple[bool, float]:
         """Return what orders layouts that fit: those that meet the risk first, then the shortest step."""
         return not self.is_sure(layout), layout.step_s
+
+    @cached_property
+    def _made(self) -> dict[tuple[int, int, float, int], Generation | None]:
+        return {}
+
+    def generation(self, replica: Replica, replicas: int) -> Generation | None:
+        """Return a step's generation, which is the same around every actor; None where the engine has no room."""
+        key = (replica.engine.tp, replica.engine.dp, replica.share, replicas)
+        if key not in self._made:
+            self._made[key] = generate(replica, self.rl, replicas)
+        return self._made[key]
 
     @property
     def way_of_rewards(self) -> Rewarding | None:
@@ -189,7 +200,7 @@ def _around(question: Question, job: Job, fill: float, on: Division) -> list[tup
         for candidate in (plan.best, *plan.alternatives):
             actor = Trained(plan, candidate, fill, BY_TARGET.get(question.job.target or "", VERL))
             try:
-                critic = critics.beside(candidate)
+                critic = critics.around(candidate)
             except InfeasibleError as error:
                 refused = error
                 continue
@@ -217,12 +228,12 @@ class _Critics:
     gpus: int
     solved: dict[tuple[object, ...], Trained] = field(default_factory=dict)
 
-    def beside(self, actor: Candidate) -> Trained | None:
+    def around(self, actor: Candidate) -> Trained | None:
         """Return the critic, with a layout of its own, or as the actor's program has both alike."""
         if self.question.critic is None:
             return None
         o, p = actor.options, actor.parallel
-        alike = {"zero": o.zero_stage, "tp": p.tp, "recompute": o.recompute.granularity}
+        alike: dict[str, object] = {"zero": o.zero_stage, "tp": p.tp, "recompute": o.recompute.granularity}
         alike |= {"optimizer_offload": f"{o.optimizer_offload:g}", "mbs": actor.batch.micro}
         pins = {name: str(value) for name, value in alike.items()} if self.question.learns.critic != "own" else {}
         if (key := tuple(pins.values())) not in self.solved:
@@ -259,7 +270,7 @@ def _layouts(question: Question, actor: Trained, critic: Trained | None, on: Div
                 else tuple(step / _SHARES for step in range(1, round(most * _SHARES) + 1))
             )
             sized = (Replica(engine, share) for share in shares)
-            every = ((replica, generate(replica, rl, served // engine.gpus)) for replica in sized)
+            every = ((replica, question.generation(replica, served // engine.gpus)) for replica in sized)
             able = [(replica, engine_of) for replica, engine_of in every if engine_of is not None]
             if able:
                 shortest = min(engine_of.seconds for _, engine_of in able)

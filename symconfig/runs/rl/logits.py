@@ -20,6 +20,8 @@ class LogitBytes:
     Where logits are never whole: tile: the tokens and words of which they are there at once, in 16 bits. scored: bytes
     for each channel of a token that the head keeps; in its backward there are by_channel of these more, and by_weight
     for each weight of a trained head.
+
+    roots_together: the optimizer's step has the roots of all second moments at once, as wide as the gradients.
     """
 
     forward: float
@@ -33,6 +35,7 @@ class LogitBytes:
     scored: float = 0.0
     by_channel: float = 0.0
     by_weight: float = 0.0
+    roots_together: bool = False
 
 
 # verl 0.9.1 on Megatron-Core (workers/engine/megatron/transformer_impl.py, utils/megatron/tensor_parallel.py). 16-bit
@@ -40,10 +43,15 @@ class LogitBytes:
 # the entropy it is copied, and its softmax is another one: 12, all of which a backward reads; of these the planner's
 # loss has the fp32 copy. Without the entropy the division by the temperature has a second gradient beside that.
 VERL = LogitBytes(forward=6.0, entropy=12.0, update=4.0, entropy_update=8.0)
-# verl 0.9.1 on FSDP (workers/engine/fsdp/transformer_impl.py, utils/torch_functional.py): 16-bit logits and their
-# quotient by the temperature are there at once, and flash-attn's cross-entropy overwrites the quotient with its
-# gradient, which the planner's loss has, too. The entropy is compiled to one kernel, whose gradient is another copy.
-VERL_FSDP = LogitBytes(forward=4.0, entropy=4.0, update=2.0, entropy_update=6.0, loss=LossKernel.IN_PLACE)
+# verl 0.9.1 on FSDP (workers/engine/fsdp/transformer_impl.py, utils/torch_functional.py): flash-attn's cross-entropy
+# overwrites 16-bit logits with their gradient: 2, which the planner's loss has. With the entropy, compiled to one
+# kernel, gradients of both are beside the logits: 6. A temperature other than one makes a quotient beside the logits,
+# and its gradient has another beside it. Measured on an H100: 2, 4 and 6 (tests/runs/rl/test_measured.py).
+# Its optimizer is PyTorch's AdamW as it comes, "foreach" (torch/optim/adam.py, _multi_tensor_adam).
+VERL_FSDP = LogitBytes(
+    forward=2.0, entropy=2.0, update=0.0, entropy_update=4.0, loss=LossKernel.IN_PLACE, roots_together=True
+)
+VERL_FSDP_SCALED = replace(VERL_FSDP, forward=4.0, entropy=4.0, update=2.0)
 # slime, August 2026 (utils/ppo_utils.py, _VocabParallelLogProbEntropy): the fp32 logits and their softmax, of which
 # the entropy is made with no copy; in chunks the logits alone are whole, beside the 16 bits that they are copied from.
 SLIME = LogitBytes(forward=8.0, entropy=8.0, update=4.0, entropy_update=8.0)
@@ -56,8 +64,8 @@ OPENRLHF = LogitBytes(
 )
 # LLaMA-Factory 0.9.5 on Transformers (train/dpo/trainer.py, train/trainer_utils.py: get_batch_logps): logits are copied
 # into fp32, and so is their log-softmax: 8. Both of the policy's are there while the reference is read. In the backward
-# the log-softmax has two gradients beside it, 12; the planner's loss has 10 of these.
-PAIRS = LogitBytes(forward=8.0, kept=8.0, update=2.0)
+# the log-softmax has two gradients beside it, 12; the planner's loss has 6 of these.
+PAIRS = LogitBytes(forward=8.0, kept=8.0, update=6.0)
 # OpenRLHF's pairs (trainer/dpo_trainer.py): no variable holds the logits while their gradient is copied.
 OPENRLHF_PAIRS = replace(OPENRLHF, update=4.0)
 # TRL 1.16 (trainer/utils.py, add_fused_lm_head; kernels/chunked_logprob.py): logits in tiles of 4096 tokens and 32768

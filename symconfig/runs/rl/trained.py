@@ -94,6 +94,14 @@ class Trained:
         return self._own[WEIGHTS] - framework.bytes.weight * self._shard_count
 
     @property
+    def _gathered_at_head(self) -> float:
+        """Return the bytes of weights that rest in shards and are whole where the loss is made: the head's."""
+        framework, model = self.prospect.request.framework, self.plan.model
+        if framework.shard_bytes is None:
+            return 0.0
+        return min(framework.bytes.weight * model.vocab_size * model.hidden_size, self._gathered)
+
+    @property
     def libraries(self) -> float:
         """Return the bytes of the process itself: its context, its libraries."""
         return self.prospect.machine.context_bytes
@@ -123,7 +131,7 @@ class Trained:
             return share * self._layer_bytes + self._gathered
         each = (self.logits.entropy if entropy else self.logits.forward) * self.logit_count
         at_head = share * each + self._in_tiles(self.logits, share)
-        return max(share * self._layer_bytes, at_head) + self._gathered
+        return max(share * self._layer_bytes + self._gathered, at_head + self._gathered_at_head)
 
     @property
     def kept_bytes(self) -> float:
@@ -164,7 +172,7 @@ class Trained:
         """Return the bytes of an update at its peak on the fullest GPU.
 
         The backward begins at the loss: what that takes is there beside all activations, and what the layers work with
-        is there later.
+        is there later. Weights of the head are whole all that time. The optimizer's step comes after both.
         """
         parts = {name: self._by_stage(part) for name, part in self.parts.cost.memory.items()}
         working, logits = parts.pop(_WORKING), self.logits
@@ -172,9 +180,12 @@ class Trained:
             parts.pop(_LOSS)
         if logits is not None:
             each = (logits.entropy_update if entropy else logits.update) * self.logit_count
-            working[-1] = max(working[-1], each + self._in_tiles(logits) + self._at_head(logits))
+            later = self._gathered - self._gathered_at_head
+            working[-1] = max(working[-1], each + self._in_tiles(logits) + self._at_head(logits) - later)
         wider = sum(self.memory.values()) - sum(self._own.values())
-        return float((working + sum(parts.values())).max()) + wider + self._gathered
+        passes = float((working + sum(parts.values())).max()) + wider + self._gathered
+        rooted = logits is not None and logits.roots_together
+        return max(passes, sum(self.memory[name] for name in (WEIGHTS, STATES, *[GRADIENTS] * (1 + rooted))))
 
     def _at_head(self, logits: LogitBytes) -> float:
         """Return the bytes of gradients where the loss goes back through the head."""

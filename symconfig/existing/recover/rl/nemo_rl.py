@@ -155,8 +155,8 @@ class Reader(NemoWorkers):
             samples=samples,
             updates=updates if prompts * samples % updates == 0 else 1,
             reference=bool(values.number("loss_fn.reference_policy_kl_penalty")) and not skips,
-            placement="split" if self._served else "colocated",
-            rollout_gpus=self._served or None,
+            placement="split" if self.apart else "colocated",
+            rollout_gpus=self.apart or None,
             rollout={
                 "engine": engine,
                 "tp": (values.whole(tp) or 1) * pp,

@@ -78,7 +78,7 @@ class Reader(Script):
         values = self.values
         if values.given("debug_train_only") or values.text("loss_type") == "sft_loss":
             return self._alone()
-        rl, served = None, self._served()
+        rl, served = None, self.apart
         trained = self.gpus - served if not values.switch("colocate") else self.gpus
         if trained < 1:
             self.problems.append(Problem("leaves no GPU to train on", self.reading.file, field="--rollout-num-gpus"))
@@ -89,7 +89,8 @@ class Reader(Script):
             raise InputError(list(dict.fromkeys(self.problems)))
         return self._run(rl, trained)
 
-    def _served(self) -> int:
+    @property
+    def apart(self) -> int:
         """Return the GPUs of an engine of its own."""
         return 0 if self.values.switch("colocate") else self.values.whole("rollout_num_gpus") or 0
 

@@ -47,8 +47,9 @@ class Packed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alone:
-    """An update of a model that nothing is generated for. preference: of pairs of answers; scores: of a model that
-    gives one value a sequence. reference: where a copy of it is that reads the pairs, too. fill: of its micro-batches.
+    """An update of a model that nothing is generated for, by these workers. preference: of pairs of answers; scores: of
+    a model that gives one value a sequence. reference: where a copy of it is that reads the pairs, too. fill: of its
+    micro-batches.
     """
 
     trainer: Trainer
@@ -67,8 +68,9 @@ class Step:
     reference_read: tokens of a micro-batch whose log-probabilities are computed, of the actor and the reference, over
     those of one that is trained on. away: parts of the trained models that are in host memory while they are not
     needed; reference: where it is meanwhile. weight_bytes: of a weight in the engine. fused_logits: the loss is made
-    with no logits in memory; chunked_logits: log-probabilities are made chunk by chunk. assumed_lengths: nobody says
-    how long sequences are in the mean, and what a phase holds depends on it. apart: roles with GPUs of their own.
+    with no logits in memory; chunked_logits: log-probabilities are made chunk by chunk; scaled_logits: of logits over a
+    temperature that is not one. assumed_lengths: nobody says how long sequences are in the mean, and what a phase
+    holds depends on it. apart: roles with GPUs of their own.
     sleeps: an engine on the same GPUs gives its memory back while others train. waits: an engine of its own does not
     generate meanwhile. reward_model: of a network that rewards, which stands as reward says.
     """
@@ -87,6 +89,7 @@ class Step:
     weight_bytes: float = 2.0
     fused_logits: bool = False
     chunked_logits: bool = False
+    scaled_logits: bool = False
     apart: frozenset[str] = frozenset()
     sleeps: bool = True
     waits: bool = False

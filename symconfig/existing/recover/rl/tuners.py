@@ -97,7 +97,7 @@ class Reader(TunerWorkers):
             words = values.arguments.words("loss_type")
             loss = _BY_METHOD.get(method) or next((word for word in words if word in _LOSSES), _LOSSES[0])
             pairs = Preference.model_validate({"pairs": self._micro * count, "loss": loss}, strict=False)
-        if pairs is None and not scores:
+        if pairs is None and not scores and run.target.backend == self.workers.planned:
             return run
         return replace(run, alone=Alone(trainer=self.TRAINER, workers=self.workers, preference=pairs, scores=scores))
 

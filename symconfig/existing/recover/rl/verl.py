@@ -97,7 +97,7 @@ class Reader(Workers):
             return None
 
     def _rl(self) -> Rl | None:
-        values, served = self.values, self.served
+        values, served = self.values, self.apart
         samples, batch = values.whole(f"{ROLLOUT}.n"), values.whole(f"{ACTOR}.ppo_mini_batch_size")
         # Of fully_async, whose samples come one by one, it is 0: a step is an update.
         prompts = int(values.number("data.train_batch_size") or 0) or batch
@@ -190,6 +190,7 @@ class Reader(Workers):
             rl=rl.model_copy(update={"tokens_per_gpu": -(-room // degrees.cp)}),
             fill=fill,
             fused_logits=values.switch(f"{MODEL}.use_fused_kernels"),
+            scaled_logits=values.number(f"{ROLLOUT}.temperature") not in (None, 1.0),
             read=read[ROLLOUT],
             reference_read=read[REFERENCE],
             away=tuple(part for part, key in parts.items() if values.switch(self._engine(ACTOR, key))),
