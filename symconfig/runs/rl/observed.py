@@ -32,8 +32,9 @@ def compare(
     points = []
     for row in times.rows:
         if isinstance(row.what, Generate) and (model := named.get(row.model or "")) is not None:
-            whole = cluster is not None and row.what.layers == model.num_hidden_layers
-            points.append(Observed(row, row.what, predicted_s(row.what, model, cluster) if whole else None))
+            whole = row.what.layers == model.num_hidden_layers
+            seconds = predicted_s(row.what, model, cluster) if cluster is not None and whole else None
+            points.append(Observed(row, row.what, seconds))
     return tuple(points)
 
 
