@@ -29,12 +29,13 @@ def compare(
 ) -> tuple[Observed, ...]:
     """Return the measured parts of these models' generation, with their predictions on a GPU of the cluster."""
     named = {model.name: model for model in models}
-    found = []
+    points = []
     for row in times.rows:
         if isinstance(row.what, Generate) and (model := named.get(row.model or "")) is not None:
-            whole = cluster is not None and row.what.layers == model.num_hidden_layers
-            found.append(Observed(row, row.what, predicted_s(row.what, model, cluster) if whole else None))
-    return tuple(found)
+            whole = row.what.layers == model.num_hidden_layers
+            seconds = predicted_s(row.what, model, cluster) if cluster is not None and whole else None
+            points.append(Observed(row, row.what, seconds))
+    return tuple(points)
 
 
 def predicted_s(what: Generate, model: ModelDescriptor, cluster: ClusterDescriptor) -> float:
@@ -43,5 +44,5 @@ def predicted_s(what: Generate, model: ModelDescriptor, cluster: ClusterDescript
     if what.part == "prefill":
         return engine.prefilling_s(float(what.tokens), float(what.context))
     sequences, context = np.array([float(what.sequences)]), np.array([float(what.context)])
-    found = engine.sampling_s(sequences) if what.part == "sample" else engine.decoding_s(sequences, context)
-    return float(found[0])
+    seconds = engine.sampling_s(sequences) if what.part == "sample" else engine.decoding_s(sequences, context)
+    return float(seconds[0])
