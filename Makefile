@@ -16,7 +16,7 @@ export PYTHONUTF8 := 1
 JOB := --model llama2-13b --cluster a100-80gb --gpus 64 --global-batch-size 1024 --seq-length 4096
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint mutants bench bench-check house accuracy priors pipelines partition adaptability trained symbols rules checkpoints rates tasks families jobs tutorials systems verify-all verify-real verify-formats verify-training verify-engines soak megatron-source templates launchers readme options recipes sessions echarts pages docs rooms new-block new-model new-cluster new-target new-rule dist fuzz clean
+.PHONY: help demo test lint mutants bench bench-check house accuracy priors pipelines partition adaptability trained generation symbols rules checkpoints rates tasks families jobs tutorials systems verify-all verify-real verify-formats verify-training verify-engines soak megatron-source templates launchers readme options keys flags recipes sessions echarts pages docs rooms new-block new-model new-cluster new-target new-rule dist fuzz clean
 
 help:
 	@echo 'make demo        plan Llama-2-13B on 64 A100 for Megatron-LM and for DeepSpeed, into demo/'
@@ -39,6 +39,7 @@ help:
 	@echo 'make partition   what the tensor solver finds and what it is held against, into docs/partitions.md'
 	@echo 'make adaptability  what a plan loses that is kept when its job changes, into docs/adaptability.md'
 	@echo 'make trained     train partitioned modules on CPU ranks against one rank, into docs/trained.md'
+	@echo 'make generation  hold steps that a GPU generated in against the model of RL plans, into docs/generation.md'
 	@echo 'make rules       every rule of symconfig audit with its example, into docs/rules.md'
 	@echo 'make checkpoints what loads where, by rules and by what the frameworks did, into docs/checkpoints.md'
 	@echo "make families    the defaults of transformers' config classes, into symconfig; what is read of them, into docs/models.md"
@@ -51,6 +52,8 @@ help:
 	@echo 'make templates   every variable of templates, into docs/templates.md'
 	@echo 'make launchers   every launcher with its settings, into docs/launchers.md'
 	@echo 'make options     options that a plan may use, and what is known of each, into docs/options.md'
+	@echo 'make keys        the keys that the installed DeepSpeed reads, into symconfig'
+	@echo "make flags       Megatron-LM's options by version (FLAGS=FOLDER of dumps of its parsers), into symconfig"
 	@echo 'make recipes     published layouts against the plans of their jobs, into docs/recipes.md (LIMIT=40 for some)'
 	@echo 'make sessions    plans made again, as sessions with their real output, into docs/replan.md'
 	@echo 'make echarts     build the charts of pages anew from npm, into symconfig/report/page/assets'
@@ -189,6 +192,9 @@ adaptability: $(VENV)/.base
 trained: $(VENV)/.verify
 	$(BIN)/python docs/trained.py
 
+generation: $(VENV)/.base
+	$(BIN)/python docs/generation.py
+
 rules: $(VENV)/.base
 	$(BIN)/python docs/rules.py
 
@@ -226,6 +232,13 @@ launchers: $(VENV)/.base
 
 options: $(VENV)/.base
 	$(BIN)/python docs/options.py
+
+keys: $(VENV)/.verify
+	$(BIN)/python docs/deepspeed_keys.py
+
+FLAGS ?= ../shared/megatron_flags
+flags: $(VENV)/.base
+	$(BIN)/python docs/flags.py $(FLAGS)
 
 LIMIT ?=
 recipes: $(VENV)/.base

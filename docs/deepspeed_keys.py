@@ -1,6 +1,6 @@
 """Writes frameworks/deepspeed/keys.json: every key that the installed DeepSpeed release reads, with its type.
 
-Usage: `DS_ACCELERATOR=cpu python docs/deepspeed_keys.py`. Sections that are pydantic models are walked;
+`make keys` runs it. Sections that are pydantic models are walked;
 for the others, the source is read for the keys that it takes out of its dictionary: none is written down by hand.
 A section is {"keys": {name: ...}}, a value {"type": [...]} with `any` where the source does not tell. Where a section
 is "strict" DeepSpeed refuses other keys, elsewhere it passes over them; it refuses those that are "removed".

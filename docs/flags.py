@@ -1,4 +1,4 @@
-"""Writes Megatron-LM's options, by version, into symconfig: `python docs/flags.py FOLDER`, of JSON dumps of Megatron's
+"""Writes Megatron-LM's options, by version, into symconfig: `make flags`, of JSON dumps of Megatron's
 own argument parser, one per version. From core_v0.16 on most options are generated from dataclasses, so the source text
 alone does not show them.
 """

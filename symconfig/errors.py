@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypedDict, Unpack
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +43,28 @@ class Problem:
         return text + (f" By hand: {self.edit}." if self.edit else "")
 
 
+class Place(TypedDict, total=False):
+    """The fields of a problem, but for what is wrong."""
+
+    file: str | None
+    line: int | None
+    column: int | None
+    field: str | None
+    got: str | None
+    need: str | None
+    hint: str | None
+    pins: tuple[str, ...]
+    edit: str | None
+
+
 class SymconfigError(Exception):
-    """Base of all errors that are shown to a person without a traceback."""
+    """Base of all errors that are shown to a person without a traceback. place: of a problem that is given as text."""
 
     exit_code = 2
 
-    def __init__(self, problems: Sequence[Problem] | Problem | str) -> None:
+    def __init__(self, problems: Sequence[Problem] | Problem | str, **place: Unpack[Place]) -> None:
         if isinstance(problems, str):
-            problems = Problem(problems.rstrip("."))
+            problems = Problem(problems.rstrip("."), **place)
         if isinstance(problems, Problem):
             problems = (problems,)
         self.problems: tuple[Problem, ...] = tuple(problems)

@@ -11,7 +11,7 @@ from functools import cache
 from io import BufferedReader
 from pathlib import Path
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 
 PACKAGE = Path(__file__).parent
 _LONGEST = 200  # letters of a path that a message repeats
@@ -55,20 +55,20 @@ def opened(path: str | Path) -> Iterator[BufferedReader]:
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     except FileNotFoundError:
-        raise InputError(Problem("there is no such file", file=shown)) from None
+        raise InputError("there is no such file", file=shown) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(Problem(f"the file cannot be read: {reason}", file=shown)) from None
+        raise InputError(f"the file cannot be read: {reason}", file=shown) from None
     if not stat.S_ISREG(mode := os.fstat(handle).st_mode):
         os.close(handle)
         what = next((what for kind, what in _KINDS if kind(mode)), "a regular file is needed")
-        raise InputError(Problem(what, file=shown))
+        raise InputError(what, file=shown)
     with os.fdopen(handle, "rb") as stream:
         try:
             yield stream
         except OSError as error:
             reason = error.strerror or str(error)
-            raise InputError(Problem(f"the file cannot be read: {reason}", file=shown)) from None
+            raise InputError(f"the file cannot be read: {reason}", file=shown) from None
 
 
 def content(path: str | Path, most_bytes: int) -> bytes:
@@ -77,5 +77,5 @@ def content(path: str | Path, most_bytes: int) -> bytes:
         data = stream.read(most_bytes + 1)
     if len(data) > most_bytes:
         need = f"<= {most_bytes:,}"
-        raise InputError(Problem("the file is too large", file=str(path), got=f"over {most_bytes:,} bytes", need=need))
+        raise InputError("the file is too large", file=str(path), got=f"over {most_bytes:,} bytes", need=need)
     return data

@@ -205,7 +205,7 @@ def learning_plan(
 ) -> Plan:
     """A plan whose job learns by reinforcement, with a step around it. away: what goes to the host between phases."""
     degrees = {"tp": 2, "pp": 1, "dp": 4} if backend == "megatron" else {"dp": 8}
-    plan = sample_plan(backend=backend, training=training or {}, **degrees)
+    plan = sample_plan(backend=backend, training=training or {}, global_batch=256, **degrees)
     lengths = {"mean": 100.0, "max": 256}
     step = {"prompts": 64, "samples": 4, "prompt_length": lengths, "response_length": lengths, "reference": False}
     rl = Rl.model_validate(step)

@@ -73,7 +73,7 @@ def check(path: str | Path, templates: str | Path | None = None, solve: bool = F
         below = sorted(str(path.parent) for path in folder.glob(f"*/{NAME}"))  # as `fallback` writes them
         what = f"there is no {NAME} in this folder, and without it nobody knows what was written"
         hint = f"one of {', '.join(below)}" if below else "symconfig render DIR/plan.json --out DIR --force"
-        raise InputError(Problem(what, file=str(folder), hint=hint))
+        raise InputError(what, file=str(folder), hint=hint)
     mine = Path(templates) if templates else None
     if manifest is not None and FALLBACK in manifest.files and place.is_dir():
         return _several(folder, manifest, mine, solve)
@@ -188,7 +188,7 @@ def _written(folder: Path, plans: Mapping[int, Plan]) -> Fallback:
     InputError."""
     lost = validate(load_json_strict(folder / FALLBACK), _Recorded)
     if not plans or not lost.smaller:
-        raise InputError(Problem("names no plan", file=str(folder / FALLBACK)))
+        raise InputError("names no plan", file=str(folder / FALLBACK))
     whole = plans[max(plans)]
     return Fallback(
         whole,

@@ -16,7 +16,7 @@ from symconfig.cost.partition.costs import Keep, Objective
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.mesh import NETWORK, Mesh
 from symconfig.descriptor.mesh_source import load_mesh, of_cluster
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.plans.choices import Precision
 from symconfig.report.partition_said import names_of
 from symconfig.solve.partition.pinned import Pin, check, read
@@ -89,7 +89,7 @@ def _cluster(given: Mapping[str, Any]) -> ClusterDescriptor:
     value = given.get("cluster")
     if value is None:
         hint = "a zoo name: what a GPU can do is the cluster's, also where a file gives the mesh"
-        raise InputError(Problem("this option is missing", field="cluster", hint=hint))
+        raise InputError("this option is missing", field="cluster", hint=hint)
     return loaded(value, given.get("changes"))
 
 
@@ -99,10 +99,10 @@ def _mesh(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> Callab
     if given.get("mesh") is not None:
         mesh = given["mesh"] if isinstance(given["mesh"], Mesh) else load_mesh(str(given["mesh"]))
         if gpus is not None and gpus != mesh.gpus:
-            raise InputError(Problem("is not what the mesh has", field="gpus", got=str(gpus), need=str(mesh.gpus)))
+            raise InputError("is not what the mesh has", field="gpus", got=str(gpus), need=str(mesh.gpus))
         return lambda times: _outer(mesh, times)
     if gpus is None:
-        raise InputError(Problem("this option is missing", field="gpus", hint="how many GPUs, or --mesh FILE.yaml"))
+        raise InputError("this option is missing", field="gpus", hint="how many GPUs, or --mesh FILE.yaml")
     if cluster is None:
         return lambda times: Mesh(())
     of_cluster(cluster, gpus)
@@ -125,9 +125,9 @@ def _stages(value: Any, grown: Callable[[int], Mesh] | None, objective: Objectiv
     low, high = (max(given[0], 1), min(given[1], gpus)) if given is not None else (1, 0)
     if low > high:
         need = f"a number of stages or a range as 2..8, from 1 to the {gpus:,} GPUs"
-        raise InputError(Problem("wrong value", field="stages", got=str(value), need=need))
+        raise InputError("wrong value", field="stages", got=str(value), need=need)
     if objective is Objective.SYMTENSOR:
-        raise InputError(Problem("a pipeline is a matter of seconds", field="stages", need="objective time"))
+        raise InputError("a pipeline is a matter of seconds", field="stages", need="objective time")
     return low, high
 
 
@@ -163,7 +163,7 @@ def _gamma(
         return None, {}
     if objective is Objective.TIME:
         what = "only the objective symtensor has a gamma: seconds need no price of memory but its limit"
-        raise InputError(Problem(what, field="gamma", got=str(value), hint="objective symtensor"))
+        raise InputError(what, field="gamma", got=str(value), hint="objective symtensor")
     texts = value.items() if isinstance(value, Mapping) else (_named(text) for text in str(value).split(","))
     stated = {name: _positive(one, str(value)) for name, one in texts}
     levels = [level.name for level in grown(1).levels] if grown is not None else []
@@ -171,11 +171,11 @@ def _gamma(
     if grown is not None and not stated.keys() <= known:
         strange = ", ".join(name for name in stated if name not in known)
         need = "one of " + ", ".join(sorted(known - {""}, key=lambda name: (name not in levels, name)))
-        raise InputError(Problem("there is no such level", field="gamma", got=strange, need=need))
+        raise InputError("there is no such level", field="gamma", got=strange, need=need)
     by_level = [stated.get(level, stated.get(_group(level), stated.get(""))) for level in levels]
     if None in by_level:
         missing = levels[by_level.index(None)]
-        raise InputError(Problem("every level needs a gamma", field="gamma", got=str(value), need=f"one of {missing}"))
+        raise InputError("every level needs a gamma", field="gamma", got=str(value), need=f"one of {missing}")
     gammas = [gamma for gamma in by_level if gamma is not None] or [next(iter(stated.values()))]
     weights = {level: gamma / gammas[0] for level, gamma in zip(levels, gammas, strict=False) if gamma != gammas[0]}
     return gammas[0], weights
@@ -197,7 +197,7 @@ def _positive(value: Any, got: str) -> float:
         number = float("nan")
     if not 0 < number < float("inf"):
         need = "a number above 0, or one for each level as node=8,network=64"
-        raise InputError(Problem("wrong value", field="gamma", got=got, need=need))
+        raise InputError("wrong value", field="gamma", got=got, need=need)
     return number
 
 
@@ -206,7 +206,7 @@ def _precision(value: Any, cluster: ClusterDescriptor | None) -> Precision | Non
     wanted = str(value) if value is not None else "auto"
     if wanted in LOW_PRECISION:
         what = "the tensor solver prices matmuls in 16 bits: it knows neither casts nor scales"
-        raise InputError(Problem(what, field="precision", got=wanted, hint=f"symconfig plan --pin precision={wanted}"))
+        raise InputError(what, field="precision", got=wanted, hint=f"symconfig plan --pin precision={wanted}")
     if wanted not in _PRECISIONS:
         raise InputError(unknown("precision", wanted, _PRECISIONS))
     if cluster is None:
@@ -215,9 +215,7 @@ def _precision(value: Any, cluster: ClusterDescriptor | None) -> Precision | Non
     for name in able:
         if wanted in (name, "auto"):
             return name
-    raise InputError(
-        Problem(f"{cluster.gpu.product} has no {wanted}", field="precision", got=wanted, need=" or ".join(able))
-    )
+    raise InputError(f"{cluster.gpu.product} has no {wanted}", field="precision", got=wanted, need=" or ".join(able))
 
 
 def _word(field: str, kind: type[Word], given: Mapping[str, Any]) -> Word:
@@ -245,7 +243,7 @@ def _limit(value: Any, cluster: ClusterDescriptor | None) -> float:
     if not 0 < amount <= has:
         need = "GiB as 60 or 60GiB, or a share as 80%, above 0 and at most what the GPU has"
         got = f"{value}, of {has / GIB:.1f} GiB" if cluster is not None else str(value)
-        raise InputError(Problem("wrong value", field="memory_limit", got=got, need=need))
+        raise InputError("wrong value", field="memory_limit", got=got, need=need)
     return amount
 
 
@@ -262,5 +260,5 @@ def _span(value: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         seconds = float("nan")
     if not 0 < seconds <= 86400:
-        raise InputError(Problem("wrong value", field="timeout", got=str(value), need="seconds from above 0 to 86400"))
+        raise InputError("wrong value", field="timeout", got=str(value), need="seconds from above 0 to 86400")
     return seconds

@@ -44,12 +44,12 @@ def source_of(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> So
     if len(named) != 1:
         got = " and ".join(named) or "none"
         need = "one of model, program and module"
-        raise InputError(Problem("what is to be partitioned is given once", field="model", got=got, need=need))
+        raise InputError("what is to be partitioned is given once", field="model", got=got, need=need)
     if named == ["model"]:
         return _model(given, cluster)
     for name, what in (("seq_length", "sizes"), ("attention", "operators")):
         if given.get(name) is not None:
-            raise InputError(Problem(f"a program states its own {what}", field=name, got=str(given[name])))
+            raise InputError(f"a program states its own {what}", field=name, got=str(given[name]))
     return _program(given) if named == ["program"] else _module(given)
 
 
@@ -81,7 +81,7 @@ def _attention(value: Any, cluster: ClusterDescriptor | None) -> Attention:
     able = cluster is None or flash(cluster.gpu.architecture, None, engine=True)
     if value == "flash" and not able:
         what = "flash attention does not run on this GPU"
-        raise InputError(Problem(what, field="attention", got=str(value), need="unfused"))
+        raise InputError(what, field="attention", got=str(value), need="unfused")
     return "flash" if able and value != "unfused" else "unfused"
 
 
@@ -94,9 +94,7 @@ def _program(given: Mapping[str, Any]) -> Source:
         if len(whole.batch) != 1:
             got = ", ".join(sorted(whole.batch)) or "none"
             need = "one dim that counts examples"
-            raise InputError(
-                Problem("the program cannot be told its batch", field="global_batch_size", got=got, need=need)
-            )
+            raise InputError("the program cannot be told its batch", field="global_batch_size", got=got, need=need)
         dims = {dim: whole_number("global_batch_size", given["global_batch_size"]) for dim in whole.batch}
     if isinstance(path, Program):
         return Source(whole.name, lambda turns: whole)
@@ -115,7 +113,7 @@ def _program(given: Mapping[str, Any]) -> Source:
 def _module(given: Mapping[str, Any]) -> Source:
     if given.get("global_batch_size") is not None:
         hint = "example inputs of another size, --num-microbatches for a step of several"
-        raise InputError(Problem("a module runs on its example inputs", field="global_batch_size", hint=hint))
+        raise InputError("a module runs on its example inputs", field="global_batch_size", hint=hint)
     from symconfig.graph.program.torch_source import load_module
 
     whole = load_module(str(given["module"]))
@@ -138,11 +136,11 @@ def turns_of(given: Mapping[str, Any], source: Source | None, gpus: int, most: i
         able = (
             f"a divisor of {batch}" if len(source.counts) == 1 else f"{either(divisors(count))}, which divide {batch}"
         )
-        raise InputError(Problem("does not divide the batch", field="num_microbatches", got=str(wanted), need=able))
+        raise InputError("does not divide the batch", field="num_microbatches", got=str(wanted), need=able)
     if not _whole_sizes(source, wanted):
         able = either([turns for turns in thinned(divisors(count), wanted) if _whole_sizes(source, turns)])
         what = "leaves a dim of the program that is not whole"
-        raise InputError(Problem(what, field="num_microbatches", got=str(wanted), need=able))
+        raise InputError(what, field="num_microbatches", got=str(wanted), need=able)
     return (wanted,)
 
 
@@ -176,8 +174,8 @@ def unknown(field: str, got: str, words: Sequence[str]) -> Problem:
 
 def whole_number(field: str, value: Any) -> int:
     if value is None:
-        raise InputError(Problem("this option is missing", field=field))
+        raise InputError("this option is missing", field=field)
     text = str(value)
     if isinstance(value, bool) or not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
-        raise InputError(Problem("wrong value", field=field, got=text, need=f"a whole number from 1 to {MOST:,}"))
+        raise InputError("wrong value", field=field, got=text, need=f"a whole number from 1 to {MOST:,}")
     return int(text)

@@ -81,7 +81,7 @@ def plan_mixed(
     mixed = mixed_of(document)
     if mixed is None:
         need = "two kinds, as h100*16 + a100-80gb*16"
-        raise InputError(Problem("has one kind of GPUs", field="cluster", got=str(cluster), need=need))
+        raise InputError("has one kind of GPUs", field="cluster", got=str(cluster), need=need)
     return solve(document, mixed, model if isinstance(model, ModelDescriptor) else None, top=top, progress=progress)
 
 

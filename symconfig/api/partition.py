@@ -14,7 +14,7 @@ from symconfig.api.arguments import typed
 from symconfig.cost.partition.costs import Keep, Objective, Training
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.mesh import Mesh
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.format import seconds
 from symconfig.report.partition_json import to_dict
 from symconfig.report.partition_said import Contents, Telling, names_of
@@ -148,7 +148,7 @@ class PartitionResult:
         InputError where neither can be told anything."""
         if not self.expressed:
             what = "neither Megatron-LM nor DeepSpeed can be told any split of this over these GPUs"
-            raise InputError(Problem(what, got=self.projection.refused or self.asked.source.name))
+            raise InputError(what, got=self.projection.refused or self.asked.source.name)
         return min(self.expressed, key=lambda one: (not one.exact, not one.by.fits))
 
     def pins(self, one: Expressed | None = None) -> dict[str, str]:
@@ -164,7 +164,7 @@ class PartitionResult:
 
         job, given = self.asked, self.asked.source.model
         if given is None:
-            raise InputError(Problem("only a model can be planned", got=job.source.name, need=PLANNED))
+            raise InputError("only a model can be planned", got=job.source.name, need=PLANNED)
         degrees = (one or self.chosen).by
         assert job.source.batch is not None
         chosen = self.pins(one) | {"recompute": "full" if degrees.training.keep is Keep.BORDERS else "none"}
@@ -186,7 +186,7 @@ class PartitionResult:
         source, partition = self.asked.source, self.found
         if not source.module:
             what = "only a module can be written as a file that trains it"
-            raise InputError(Problem(what, got=source.name, need="--module PACKAGE.MODULE:FACTORY"))
+            raise InputError(what, got=source.name, need="--module PACKAGE.MODULE:FACTORY")
         from symconfig.solve.partition.executed.partitioned import partitioned
 
         return partitioned(source.module, partition.net, partition.axes, np.array(partition.rows, dtype=np.int64))

@@ -13,7 +13,7 @@ import numpy as np
 from symconfig.api.arguments import typed
 from symconfig.api.partition import PartitionResult
 from symconfig.descriptor.mesh import Mesh
-from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.errors import InfeasibleError, InputError
 from symconfig.format import gib, microbatches, seconds, several
 from symconfig.report.partition_stages import Staged, to_dict
 from symconfig.solve.partition.infeasible import excluded
@@ -108,7 +108,7 @@ def _infeasible(job: PartitionJob, least: int, most: int) -> InfeasibleError:
         if least == 1 or solve(job.source.programs, replace(job.ask, memory_limit=np.inf), 1, 1) is None:
             return excluded(job.source.programs, job.ask)
         what = f"no pipeline of {words} keeps to {' and '.join(pin.text for pin in job.ask.pins)}"
-        return InfeasibleError(Problem(what, field="pin", hint="fewer stages, which have more GPUs each"))
+        return InfeasibleError(what, field="pin", hint="fewer stages, which have more GPUs each")
     what = f"no pipeline of {words} was found that fits in memory"
     if free is not None:
         number, fullest = max(enumerate(free.stages, 1), key=lambda one: one[1].memory)
@@ -116,7 +116,7 @@ def _infeasible(job: PartitionJob, least: int, most: int) -> InfeasibleError:
             f": the fastest holds {gib(fullest.memory)} of {gib(job.ask.memory_limit)} GiB on stage {number} of "
             f"{len(free.stages)}, at {microbatches(free.turns)}"
         )
-    return InfeasibleError(Problem(what, hint=_nearest(job, least)))
+    return InfeasibleError(what, hint=_nearest(job, least))
 
 
 def _nearest(job: PartitionJob, least: int) -> str:

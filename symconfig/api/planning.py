@@ -121,7 +121,7 @@ class PlanResult:
     def _candidate(self, candidate: int) -> Candidate:
         every = (self.plan.best, *self.plan.alternatives)
         if not 1 <= candidate <= len(every):
-            raise InputError(Problem("out of range", field="candidate", got=str(candidate), need=f"1 to {len(every)}"))
+            raise InputError("out of range", field="candidate", got=str(candidate), need=f"1 to {len(every)}")
         return every[candidate - 1]
 
     def html(self) -> str:
@@ -279,7 +279,7 @@ def _with_models(job: Job, document: Document, base: Path | None) -> Job:
 def check_top(top: int) -> None:
     """Refuse a number of candidates that are not ranked: raise InputError."""
     if type(top) is not int or not 1 <= top <= _MAX_TOP:
-        raise InputError(Problem("out of range", field="top", got=str(top), need=f"1 to {_MAX_TOP}"))
+        raise InputError("out of range", field="top", got=str(top), need=f"1 to {_MAX_TOP}")
 
 
 def job_fields(arguments: Mapping[str, Any], *others: str) -> dict[str, Any]:

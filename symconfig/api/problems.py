@@ -67,8 +67,8 @@ def check_free(out: Path, force: bool) -> None:
     except (OSError, ValueError) as error:  # longer than a path may be, or not ours to look at
         reason = getattr(error, "strerror", None) or str(error)
         what = f"the output folder cannot be used: {reason}"
-        raise InputError(Problem(what, field="out", hint="another --out")) from None
+        raise InputError(what, field="out", hint="another --out") from None
     if taken and not folder:
-        raise InputError(Problem("the output folder is a file", file=str(out), hint="another --out"))
+        raise InputError("the output folder is a file", file=str(out), hint="another --out")
     if taken and not force:
-        raise InputError(Problem("the output folder exists already", file=str(out), hint="--force, or another --out"))
+        raise InputError("the output folder exists already", file=str(out), hint="--force, or another --out")

@@ -241,6 +241,6 @@ def _wished(old: Plan, wanted: Wanted) -> Mapping[str, Any]:
 def _check(wanted: Wanted) -> None:
     """Refuse wrong statements about the run: raise InputError."""
     if wanted.at_step is not None and not 0 <= wanted.at_step <= MOST_STEPS:
-        raise InputError(Problem("out of range", field="at_step", got=str(wanted.at_step), need="a step from 0"))
+        raise InputError("out of range", field="at_step", got=str(wanted.at_step), need="a step from 0")
     if wanted.schedule not in ("keep", "as-is"):
-        raise InputError(Problem("wrong value", field="schedule", got=repr(wanted.schedule), need="keep or as-is"))
+        raise InputError("wrong value", field="schedule", got=repr(wanted.schedule), need="keep or as-is")

@@ -73,7 +73,7 @@ def table_of(source: str | Path | Mapping[str, Any], out: str | Path | None) -> 
     if out is not None:
         return Path(out)
     if isinstance(source, Mapping):
-        raise InputError(Problem("this option is missing", field="out", hint="a name that ends in .csv"))
+        raise InputError("this option is missing", field="out", hint="a name that ends in .csv")
     return Path(Path(source).stem + ".csv")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from symconfig.cli.options import PLAN, add_script, variables
 from symconfig.cli.shared import print_json, write_data
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.format import masked
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     if plan is None or given is None or problems.all:
         raise InputError(problems.all)
     if arguments.partial and not arguments.in_place:
-        raise InputError(Problem("says what to write, and nothing is written", field="--partial", need="--in-place"))
+        raise InputError("says what to write, and nothing is written", field="--partial", need="--in-place")
     outcome = existing.adapt(
         arguments.source,
         plan,
@@ -88,7 +88,7 @@ def _write(outcome: Adaptation) -> None:
 
     file = outcome.reading.file
     if file == ARGUMENTS:
-        raise InputError(Problem("there is no file to write: the options were given as a line", field="--in-place"))
+        raise InputError("there is no file to write: the options were given as a line", field="--in-place")
     write(outcome.files, {text.file: text for text in outcome.reading.texts}, Path(file).parent)
 
 

@@ -159,9 +159,7 @@ def _limits(margin: str | None) -> Limits:
     try:
         return Limits(memory_margin=float(margin))
     except ValueError:
-        raise InputError(
-            Problem("out of range", field="--memory-margin", got=margin, need="a share from 0 to 0.9")
-        ) from None
+        raise InputError("out of range", field="--memory-margin", got=margin, need="a share from 0 to 0.9") from None
 
 
 def _outputs(arguments: argparse.Namespace, problems: Problems) -> dict[str, Path]:

@@ -90,7 +90,7 @@ def _run(arguments: argparse.Namespace) -> int:
         if out is not None and len(measured.timed) > 1:
             names = ", ".join(known.name for known, _ in measured.timed)
             what, hint = "the runs are on several types of GPU, and a profile is of one", measured.timed[0][0].name
-            raise InputError(Problem(what, field="--out", got=names, hint=f"--cluster {hint}"))
+            raise InputError(what, field="--out", got=names, hint=f"--cluster {hint}")
         rows = sum(len(timed) for _, timed in measured.timed)
         progress.say(f"fitting constants to {rows} run{'s' if rows > 1 else ''}")
         command = _as_command(paths, arguments)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from symconfig.cli.shared import print_json, write_data
-from symconfig.errors import FailedError, Problem
+from symconfig.errors import FailedError
 
 NAME = "completion"
 DOES = "print what lets bash, zsh or fish complete commands, options, files and names of the zoo"
@@ -43,7 +43,7 @@ def script(shell: str) -> str:
     try:
         import shtab
     except ImportError:
-        raise FailedError(Problem("completion needs shtab, which is not installed", hint=INSTALL)) from None
+        raise FailedError("completion needs shtab, which is not installed", hint=INSTALL) from None
     from symconfig.cli.main import parser_of
 
     parser, names = parser_of([]), _names()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from symconfig.cli.options import PLAN, add_changes, add_files, changes, wanted
 from symconfig.cli.shared import as_changes, as_option, file_of, note, replaced, show, working
-from symconfig.errors import InputError, Problem, reworded
+from symconfig.errors import InputError, reworded
 
 if TYPE_CHECKING:
     from symconfig.plans.plan import Plan
@@ -80,5 +80,5 @@ def _range(text: str) -> range:
     match = re.fullmatch(r"(\d{1,6})(?:\.\.(\d{1,6}))?", text, re.ASCII)
     low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 1 <= low <= high:
-        raise InputError(Problem("wrong value", field="--lose-nodes", got=text, need="nodes as 2, or a range as 1..4"))
+        raise InputError("wrong value", field="--lose-nodes", got=text, need="nodes as 2, or a range as 1..4")
     return range(low, high + 1)

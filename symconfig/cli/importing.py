@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from symconfig.cli.shared import note, print_json, write_data, write_text
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 
 NAME = "import"
 DOES = "turn a Hugging Face config.json into a descriptor"
@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     path = Path(arguments.config)
     if path.suffix != ".json" and not path.is_dir():
-        raise InputError(Problem("this is no config.json", file=arguments.config, need="a file that ends in .json"))
+        raise InputError("this is no config.json", file=arguments.config, need="a file that ends in .json")
     model, account = load_config(path, arguments.like)
     for sentence in account.sentences() if account is not None else ():
         note(sentence)

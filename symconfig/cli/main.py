@@ -101,8 +101,8 @@ class _Parser(argparse.ArgumentParser):
         if wrong := _NO_COMMAND.match(message):
             similar = difflib.get_close_matches(wrong[1], map(name_of, COMMANDS), n=1)
             hint = f"symconfig {similar[0]}" if similar else f"{self.prog} --help"
-            raise InputError(Problem("there is no such command", field=wrong[1], hint=hint))
-        raise InputError(Problem(message, hint=f"{self.prog} --help"))
+            raise InputError("there is no such command", field=wrong[1], hint=hint)
+        raise InputError(message, hint=f"{self.prog} --help")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

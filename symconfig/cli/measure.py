@@ -108,7 +108,7 @@ def _rank(arguments: argparse.Namespace) -> int:
     if (failed := measurement.failed) is not None:
         changed = not_rendered(_folders(folder), read(folder))
         what = ". ".join(filter(None, (f"Megatron {source.version} {failed}", changed)))
-        raise FailedError(Problem(what, file=str(folder / FILE)))
+        raise FailedError(what, file=str(folder / FILE))
     show(arguments, lambda: to_dict(measurement), lambda: blocks(measurement))
     if out is not None:
         write_text(out, measurements_yaml(document(measurement)), arguments.force)

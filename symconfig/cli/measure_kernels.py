@@ -114,10 +114,10 @@ def _cluster(name: str | None, product: str | None, out: Path | None) -> Cluster
     if product is not None and not product.startswith("CPU"):
         what = "no cluster of the zoo has this GPU, and constants are shares of its peaks"
         need = "a descriptor with them (docs/clusters.md)"
-        raise InputError(Problem(what, field="--cluster", got=product, need=need))
+        raise InputError(what, field="--cluster", got=product, need=need)
     if out is not None:
         what = "constants are shares of a GPU's peaks, and a CPU has none"
-        raise InputError(Problem(what, field="--out", hint="--cluster C, whose peaks it is compared with"))
+        raise InputError(what, field="--out", hint="--cluster C, whose peaks it is compared with")
     return None
 
 
@@ -131,7 +131,7 @@ def _check_options(arguments: argparse.Namespace, problems: Problems) -> None:
 def _existing(name: str) -> Path:
     path = Path(name)
     if not path.is_file():
-        raise InputError(Problem("there is no such file", file=name))
+        raise InputError("there is no such file", file=name)
     return path
 
 

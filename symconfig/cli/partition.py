@@ -222,9 +222,9 @@ def _solved(solve: Callable[[PartitionJob], Answer], request: PartitionJob) -> A
 
 def _check_train(train: Path, module: str | None) -> None:
     if not train.stem.isidentifier():
-        raise InputError(Problem("cannot be imported", field="--train", got=train.name, need="as partitioned.py"))
+        raise InputError("cannot be imported", field="--train", got=train.name, need="as partitioned.py")
     if module is None:
-        raise InputError(Problem("only a module can be trained from a file", field="--train", need="--module"))
+        raise InputError("only a module can be trained from a file", field="--train", need="--module")
 
 
 def _trains(result: PartitionResult, train: Path, report: Contents, force: bool) -> Contents:

@@ -24,7 +24,7 @@ from symconfig.cli.shared import (
     write_page,
     wrote,
 )
-from symconfig.errors import InfeasibleError, InputError, Problem, reworded
+from symconfig.errors import InfeasibleError, InputError, reworded
 
 if TYPE_CHECKING:
     from symconfig.api.problems import Problems
@@ -139,4 +139,4 @@ def _check_table(path: Path, force: bool) -> None:
 
     table.check(path, "--candidates")
     if path.exists() and not force:
-        raise InputError(Problem("this file exists already", file=str(path), hint="--force, or another name"))
+        raise InputError("this file exists already", file=str(path), hint="--force, or another name")

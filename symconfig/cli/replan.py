@@ -8,7 +8,7 @@ import re
 from symconfig.cli.options import add_answer, add_job
 from symconfig.cli.options import wanted as files_wanted
 from symconfig.cli.shared import MOST_TOP, PAGE, Outputs, answer, as_option, file_of, output, ranged, working
-from symconfig.errors import InputError, Problem, reworded
+from symconfig.errors import InputError, reworded
 
 NAME = "replan"
 DOES = "solve a plan's inputs again: what changes and why, and whether its checkpoint still loads"
@@ -83,4 +83,4 @@ def _names(text: str | None) -> tuple[str, ...]:
 def _step(text: str | None) -> int | None:
     if text is None or _STEP.fullmatch(text):
         return None if text is None else int(text)
-    raise InputError(Problem("wrong value", field="--at-step", got=text, need="a step from 0"))
+    raise InputError("wrong value", field="--at-step", got=text, need="a step from 0")

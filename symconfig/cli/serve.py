@@ -6,7 +6,7 @@ import argparse
 import secrets
 
 from symconfig.cli.shared import say, whole
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 
 NAME = "serve"
 DOES = "plan in a browser: a page with a form, on this machine"
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         from symconfig.serve.guard import LOCAL, Guard
         from symconfig.serve.workers import Bounds
     except ImportError as error:
-        raise InputError(Problem(f"needs {error.name}, which is not installed", field="serve", hint=_INSTALL)) from None
+        raise InputError(f"needs {error.name}, which is not installed", field="serve", hint=_INSTALL) from None
     alone = arguments.host in ("localhost", _LOCAL, "::1")
     token = None if alone else secrets.token_urlsafe(24)
     names = LOCAL if alone else frozenset({*LOCAL, arguments.host, *arguments.name})

@@ -106,7 +106,7 @@ def span_s(field: str, text: str, least_s: float, most_s: float) -> float:
     except ValueError:
         value = float("nan")
     if not (isfinite(value) and least_s <= value <= most_s):
-        raise InputError(Problem("wrong value", field=field, got=text, need=f"seconds from {least_s:g} to {most_s:g}"))
+        raise InputError("wrong value", field=field, got=text, need=f"seconds from {least_s:g} to {most_s:g}")
     return value
 
 
@@ -114,13 +114,13 @@ def whole(option: str, text: str | None) -> int | None:
     """Read the number that an option has. Raises InputError."""
     if text is None or (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
         return None if text is None else int(text)
-    raise InputError(Problem("wrong value", field=option, got=text, need="a whole number above 0"))
+    raise InputError("wrong value", field=option, got=text, need="a whole number above 0")
 
 
 def ranged(option: str, text: str, least: int, most: int) -> int:
     """Read the number within bounds that an option has. Raises InputError."""
     if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
-        raise InputError(Problem("out of range", field=option, got=text, need=f"a whole number from {least} to {most}"))
+        raise InputError("out of range", field=option, got=text, need=f"a whole number from {least} to {most}")
     return int(text)
 
 
@@ -151,15 +151,15 @@ def check_output(field: str, out: Path, force: bool, kind: tuple[str, ...]) -> N
     name, *endings = kind
     if out.suffix.lower() not in endings:
         need = f"a name that ends in {endings[0]}"
-        raise InputError(Problem(f"this file is {name}", field=field, got=out.name, need=need))
+        raise InputError(f"this file is {name}", field=field, got=out.name, need=need)
     if not out.parent.is_dir():
-        raise InputError(Problem("there is no such folder", field=field, got=str(out.parent)))
+        raise InputError("there is no such folder", field=field, got=str(out.parent))
     if not os.access(out.parent, os.W_OK):
-        raise InputError(Problem("this folder cannot be written to", field=field, got=str(out.parent)))
+        raise InputError("this folder cannot be written to", field=field, got=str(out.parent))
     if out.is_dir():
-        raise InputError(Problem("this is a folder, a file is needed", field=field, got=str(out)))
+        raise InputError("this is a folder, a file is needed", field=field, got=str(out))
     if out.exists() and not force:
-        raise InputError(Problem("this file exists already", file=str(out), hint="--force, or another name"))
+        raise InputError("this file exists already", file=str(out), hint="--force, or another name")
 
 
 def write_text(path: Path, text: str, force: bool) -> None:
@@ -170,14 +170,14 @@ def write_text(path: Path, text: str, force: bool) -> None:
 def write_bytes(path: Path, content: bytes, force: bool) -> None:
     """Write one file, whole or not at all."""
     if path.exists() and not force:
-        raise InputError(Problem("this file exists already", file=str(path), hint="--force, or another name"))
+        raise InputError("this file exists already", file=str(path), hint="--force, or another name")
     part = path.with_name(path.name + ".part")
     try:
         part.write_bytes(content)
         part.replace(path)
     except OSError as error:
         part.unlink(missing_ok=True)
-        raise InputError(Problem(f"cannot be written: {error.strerror}", file=str(path))) from None
+        raise InputError(f"cannot be written: {error.strerror}", file=str(path)) from None
 
 
 def write_page(path: Path, html: str, force: bool) -> None:

@@ -115,7 +115,7 @@ def _share(option: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise InputError(Problem("wrong value", field=option, got=text, need="a share above 0, at most 1")) from None
+        raise InputError("wrong value", field=option, got=text, need="a share above 0, at most 1") from None
 
 
 def _prices(words: list[str]) -> dict[str, float]:

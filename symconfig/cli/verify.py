@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from symconfig.cli.shared import file_of, show, timeout, working
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 
 NAME = "verify"
 DOES = "hold rendered files against the real frameworks"
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.folder)
     if not folder.is_dir():
         what = "this is no folder" if folder.exists() else "there is no such folder"
-        raise InputError(Problem(what, file=arguments.folder, hint="symconfig plan ... --out DIR"))
+        raise InputError(what, file=arguments.folder, hint="symconfig plan ... --out DIR")
     limit_s = timeout(arguments.timeout) or TIMEOUT_S
     with working() as progress:
         checks = verify(

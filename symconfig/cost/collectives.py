@@ -24,7 +24,10 @@ _REARRANGED = 3
 
 def ring(amount: Array, passes: float | Array, ranks: Array, stride: object, machine: Machine) -> Array:
     """Return the seconds of a collective over `ranks`; 0 for a group of one."""
-    return np.where(ranks > 1, compiled.ring_s(amount, passes, ranks, stride, **machine.levels), 0.0)
+    several = ranks > 1
+    if not np.any(several):
+        return np.zeros(np.broadcast_shapes(*map(np.shape, (amount, passes, ranks, stride))))
+    return np.where(several, compiled.ring_s(amount, passes, ranks, stride, **machine.levels), 0.0)
 
 
 def collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
@@ -40,6 +43,9 @@ def collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: F
 def _collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
     """Return the collective's seconds with the groups' strides as they are, [points]."""
     ranks = lattice.value(Monomial.of(*c.axes))
+    several = ranks > 1
+    if not several.any():
+        return np.zeros(lattice.points)
     stride = framework.stride(c.axes, lattice.numbers)
     amount = lattice.value(c.elements) * ELEMENT_BYTES[c.element]
     if c.kind is Kind.ALL_TO_ALL:
@@ -50,7 +56,7 @@ def _collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: 
             seconds = seconds + 2 * _REARRANGED * amount / machine.hbm_bytes_per_s
     else:
         seconds = compiled.ring_s(amount, c.kind.passes, ranks, stride, **machine.levels)
-    return np.where(ranks > 1, seconds * c.times, 0.0)
+    return np.where(several, seconds * c.times, 0.0)
 
 
 def exposed(c: Collective, seconds: Array, work: dict[tuple[str, Phase], Array], framework: Framework) -> Array:

@@ -32,6 +32,10 @@ SPREAD = 0.025
 # Of a link to the host, while all GPUs of a node copy: PCIe 5.0 gives 52 of 63 GB/s (H100, H200), 4.0 26 of 31.5
 # (A100), NVLink-C2C 169 to 184 of 225 (GB300).
 HOST_LINK_SHARE = 0.8
+# Of the memory's bandwidth, for a kernel that only copies or reads: copies of 134 MB to 2.1 GB take 0.84 to 0.90 of it
+# on an H100, attention of one word reads keys at 0.84 to 0.89 (docs/generation.md). Other GPUs: assumed.
+# `hbm_efficiency` is what the kernels of a training reach.
+COPY_SHARE = 0.89
 # Rate of flash attention in 8 bits over that in 16, forward and backward, with heads of up to 128 channels and of
 # DeepSeek-V3's: cuDNN's benchmarks of H200, GB200 and GB300, causal, 2,048 to 8,192 tokens
 # (github.com/NVIDIA/cudnn-frontend, benchmark/sdpa_benchmark_training).
@@ -64,6 +68,7 @@ class Machine:
     k_half: Number
     compute_units: float
     hbm_bytes_per_s: Number
+    copy_bytes_per_s: Number
     launch_s: Number
     attention_flops: Number
     attention_backward_flops: Number
@@ -147,6 +152,7 @@ def machine(cluster: ClusterDescriptor, precision: str, others: Constants | None
         k_half=values["gemm_k_half"],
         compute_units=float(cluster.gpu.compute_units),
         hbm_bytes_per_s=cluster.gpu.memory_bandwidth_bytes_per_s.value * values["hbm_efficiency"] / pace,
+        copy_bytes_per_s=cluster.gpu.memory_bandwidth_bytes_per_s.value * COPY_SHARE / pace,
         launch_s=values["launch_s"],
         attention_flops=attention,
         attention_backward_flops=attention * values["attention_backward_ratio"],

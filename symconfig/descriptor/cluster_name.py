@@ -40,9 +40,7 @@ def kinds(name: str) -> tuple[tuple[str, int], tuple[str, int], str | None] | No
         need = f"nothing, or the network between them: {OVER} 400Gb/s"
         hint = "what differs stands with its kind: 'h100 with network=4x200Gb/s*16 + a100-80gb*16'"
         raise InputError(
-            Problem(
-                "cannot stand behind two kinds", field=CLUSTER, got=shorten(match["rest"].strip()), need=need, hint=hint
-            )
+            "cannot stand behind two kinds", field=CLUSTER, got=shorten(match["rest"].strip()), need=need, hint=hint
         )
     return (match["one"], int(match["ones"])), (match["other"], int(match["others"])), over["network"] if over else None
 
@@ -90,7 +88,7 @@ def spelled(fields: Mapping[str, Any], base: str | None = None) -> str:
     named = fields.get("base", base)
     if not isinstance(named, str) or not named:
         need = "the name of the cluster that they differ from"
-        raise InputError(Problem("this field is missing", field=f"{CLUSTER}.base", need=need))
+        raise InputError("this field is missing", field=f"{CLUSTER}.base", need=need)
     return joined(named, changes_of(fields))
 
 
@@ -111,9 +109,7 @@ def _flat(value: Any, path: KeyPath) -> Iterator[tuple[str, str]]:
     field = ".".join(map(str, path))
     if split(f"x with {field}={text}") != ("x", {field: text}) or _value(text) != value:
         raise InputError(
-            Problem(
-                "cannot be said in a cluster's name", field=f"{CLUSTER}.{dotted(path)}", got=shorten(value), need=_NEED
-            )
+            "cannot be said in a cluster's name", field=f"{CLUSTER}.{dotted(path)}", got=shorten(value), need=_NEED
         )
     yield field, text
 
@@ -127,9 +123,9 @@ def as_document(changes: Mapping[str, str]) -> Document:
         for name in above:
             section = section.setdefault(name, {})
             if not isinstance(section, dict):
-                raise InputError(Problem(f"{name} is a value and a section", field=f"{CLUSTER}.{field}"))
+                raise InputError(f"{name} is a value and a section", field=f"{CLUSTER}.{field}")
         if last in section:
-            raise InputError(Problem(f"{last} is a value and a section", field=f"{CLUSTER}.{field}"))
+            raise InputError(f"{last} is a value and a section", field=f"{CLUSTER}.{field}")
         section[last] = _value(text)
     return Document(data, file="")
 

@@ -90,7 +90,7 @@ def _family(model: ModelDescriptor) -> tuple[str, Architecture]:
         similar = nearest(kind, (name for name in known if class_of(name) is not None))
         hint = f"{similar}, or symconfig models --families for a list" if similar else "symconfig models --families"
         what = f"Transformers has no class for {shorten(model.model_type)!r} whose config.json is known"
-        raise InfeasibleError(Problem(what, field="model_type", hint=hint))
+        raise InfeasibleError(what, field="model_type", hint=hint)
     return kind, known[kind]
 
 

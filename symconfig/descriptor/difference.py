@@ -229,21 +229,21 @@ def _shortly(cluster: ClusterDescriptor, changes: _Changes) -> ClusterDescriptor
 def _networked(cluster: ClusterDescriptor, text: str, changes: _Changes) -> ClusterDescriptor:
     if not any(level.name in NETWORK for level in cluster.levels):
         need = f"a base with a level {' or '.join(sorted(NETWORK))}"
-        raise InputError(Problem(f"{changes.base.name} has no network between nodes", got=text, need=need))
+        raise InputError(f"{changes.base.name} has no network between nodes", got=text, need=need)
     return with_network(cluster, text, f"{changes.source}: {text}")
 
 
 def _oversubscribed(cluster: ClusterDescriptor, value: Any, changes: _Changes) -> ClusterDescriptor:
     text = str(value)
     if "oversubscription" in changes.short and oversubscription(str(changes.short.get("network", ""))) is not None:
-        raise InputError(Problem("stands in network, too", got=text, hint="one of them"))
+        raise InputError("stands in network, too", got=text, hint="one of them")
     need = "a ratio from 1 on, as 2 or 2:1"
     try:
         ratio = float(text.removesuffix(":1"))
     except ValueError:
-        raise InputError(Problem("is no ratio", got=text, need=need)) from None
+        raise InputError("is no ratio", got=text, need=need) from None
     if not 1 <= ratio < float("inf"):
-        raise InputError(Problem("is no oversubscription", got=text, need=need))
+        raise InputError("is no oversubscription", got=text, need=need)
     return oversubscribed(cluster, ratio, f"{changes.source}: oversubscription {text}")
 
 
@@ -259,7 +259,7 @@ def _linked(cluster: ClusterDescriptor, text: str, changes: _Changes, name: str)
     if place is None:
         inner = ", ".join(level.name for level in cluster.levels if level.name in LINKS)
         need = f"one of its links: {inner}" if inner else "a field of it"
-        raise InputError(Problem(f"{changes.base.name} has no such link", got=text, need=need))
+        raise InputError(f"{changes.base.name} has no such link", got=text, need=need)
     level = cluster.levels[place]
     try:
         rate = gpu_bytes_per_s(text, cluster.gpus_per_node, "gpu")
@@ -270,9 +270,7 @@ def _linked(cluster: ClusterDescriptor, text: str, changes: _Changes, name: str)
         what = (
             f"is twice {changes.base.name}'s {rate / 2e9:g} GB/s in one direction; data sheets add both directions up"
         )
-        raise InputError(
-            Problem(what, got=text, need="the direction", hint=f"{text} both directions, or {text} one direction")
-        )
+        raise InputError(what, got=text, need="the direction", hint=f"{text} both directions, or {text} one direction")
     levels = list(cluster.levels)
     levels[place] = at_rate(level, rate, f"{changes.source}: {text}")
     return cluster.model_copy(update={"levels": tuple(levels)})

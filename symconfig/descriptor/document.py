@@ -108,4 +108,4 @@ def read_text(path: Path, limit: int = MAX_BYTES) -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise InputError(Problem("the file is not UTF-8 text", file=file, line=line)) from None
+        raise InputError("the file is not UTF-8 text", file=file, line=line) from None

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from symconfig.descriptor.document import shorten
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.resources import data_dir
 
 CONFIG = "config.json"
@@ -86,10 +86,8 @@ def absent(name: str) -> InputError:
     similar = f", or --model {alike}, which is tuned otherwise" if alike else ""
     file = f"{HUB}/{name}/resolve/main/{CONFIG}"
     return InputError(
-        Problem(
-            f"there is no such file, the zoo has no model with this id, and no {CONFIG} of it is in {folder()}",
-            field="model",
-            got=shorten(name, 100),
-            hint=f"hf download {name} {CONFIG}, or --model FOLDER with {file} in it{similar}",
-        )
+        f"there is no such file, the zoo has no model with this id, and no {CONFIG} of it is in {folder()}",
+        field="model",
+        got=shorten(name, 100),
+        hint=f"hf download {name} {CONFIG}, or --model FOLDER with {file} in it{similar}",
     )

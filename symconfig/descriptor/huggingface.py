@@ -106,7 +106,7 @@ def _read_as(like: str, kind: object) -> str:
     known = architectures()
     if like not in known:
         hint = nearest(like, known)
-        raise InputError(Problem("there is no such family", field="--like", got=shorten(like), need=_LIST, hint=hint))
+        raise InputError("there is no such family", field="--like", got=shorten(like), need=_LIST, hint=hint)
     other = f" and not of {shorten(kind)}" if isinstance(kind, str) and kind != like else ""
     return f"read as a model of the family {like}{other}, as the user said; no code beside its weights was run"
 

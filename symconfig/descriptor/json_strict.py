@@ -45,15 +45,15 @@ def parse_json_strict(text: str, file: str, *, infinite: bool = False) -> Docume
             Problem("the file is nested too deeply", file, place.line, place.column, need=f"at most {MAX_DEPTH} levels")
         )
     if text.count(",") > _MAX_VALUES:
-        raise InputError(Problem("the file holds too many values", file=file, need=f"<= {_MAX_VALUES:,}"))
+        raise InputError("the file holds too many values", file=file, need=f"<= {_MAX_VALUES:,}")
     try:
         data = json.loads(text)
     except json.JSONDecodeError as error:
         raise InputError(_syntax(text, file, error)) from None
     except (RecursionError, ValueError) as error:  # an integer of more than 4,300 digits is a ValueError
-        raise InputError(Problem(f"this is not JSON that can be read: {shorten(str(error))}", file=file)) from None
+        raise InputError(f"this is not JSON that can be read: {shorten(str(error))}", file=file) from None
     if "\\u" in text and not _encodable(data):
-        raise InputError(Problem("a string holds half a surrogate pair, which is no character", file=file))
+        raise InputError("a string holds half a surrogate pair, which is no character", file=file)
     keys, values, problems = _places(text, file, _INFINITE if infinite else ())
     if problems:
         raise InputError(problems[:MAX_PROBLEMS])

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from symconfig.descriptor.account import Account
 
 _YAML = (".yaml", ".yml")
+_LISTED = ("models", "clusters")  # by a command of the same name
 
 
 class AdapterModel(Strict):
@@ -164,7 +165,7 @@ def _split(name: str, base: Path | None) -> tuple[str, dict[str, str]]:
     """Split a cluster's name and what differs; a file may have a name that looks like both."""
     if is_mixed(name, base):
         what = "has two kinds of GPUs, and only symconfig plan takes such a cluster (symconfig.plan_mixed in Python)"
-        raise InputError(Problem(what, field=CLUSTER, got=shorten(name), hint="one of its kinds"))
+        raise InputError(what, field=CLUSTER, got=shorten(name), hint="one of its kinds")
     return (name, {}) if _lies(name, base) else split(name)
 
 
@@ -189,7 +190,7 @@ def _cluster_file(path: Path, above: tuple[Path, ...]) -> ClusterDescriptor:
             file = find_cluster(stated, path.parent).resolve()
             if file in chain:
                 names = " -> ".join(one.name for one in (*chain[chain.index(file) :], file))
-                raise InputError(Problem("the bases go round in a circle", got=names))
+                raise InputError("the bases go round in a circle", got=names)
             base = _load_cluster(stated, path.parent, chain)
         except InputError as error:
             first = document.problem("the base cluster cannot be loaded", ("base",), got=shorten(stated))
@@ -292,9 +293,7 @@ def find(name: str, kind: str, base: Path | None) -> Path:
     suffixes = (*_YAML, ".json")
     if is_file and path.suffix not in suffixes:
         raise InputError(
-            Problem(
-                "the kind of file is not known", str(path), got=path.suffix or "no suffix", need=" or ".join(suffixes)
-            )
+            "the kind of file is not known", file=str(path), got=path.suffix or "no suffix", need=" or ".join(suffixes)
         )
     if is_file:
         return path
@@ -310,23 +309,17 @@ def find(name: str, kind: str, base: Path | None) -> Path:
         raise hub.absent(name)
     close = difflib.get_close_matches(name.lower()[:200], zoo, n=3, cutoff=0.5)
     if not close and (name.endswith(suffixes) or "/" in name):
-        raise InputError(Problem(f"there is no such {what} file", shorten(name, 200)))
+        raise InputError(f"there is no such {what} file", file=shorten(name, 200))
+    ways = "a path, an id of Hugging Face" if kind == "models" else "a path"
+    need = f"{ways}, or one of " + (f"those that symconfig {kind} lists" if kind in _LISTED else ", ".join(zoo))
     if not name:
-        raise InputError(Problem(f"the {what} has no name", field=what, need=f"a path, or one of {', '.join(zoo)}"))
-    ways = "a path, an id of Hugging Face, or" if kind == "models" else "a path, or"
-    raise InputError(
-        Problem(
-            f"unknown {what}",
-            field=what,
-            got=shorten(name),
-            need=f"{ways} one of {', '.join(zoo)}",
-            hint=" or ".join(close) or None,
-        )
-    )
+        raise InputError(f"the {what} has no name", field=what, need=need)
+    hint = " or ".join(close) or None
+    raise InputError(f"unknown {what}", field=what, got=shorten(name), need=need, hint=hint)
 
 
 def _config_in(folder: Path) -> Path:
     path = folder / "config.json"
     if not path.is_file():
-        raise InputError(Problem("this folder has no config.json", str(folder)))
+        raise InputError("this folder has no config.json", file=str(folder))
     return path

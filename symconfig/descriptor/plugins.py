@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache, wraps
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.errors import InputError, SymconfigError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -69,9 +69,7 @@ class Plugin:
     def wrong(self, what: str) -> InputError:
         """Say what is wrong with the plug-in."""
         hint = f"pip install --upgrade {self.package}, pip uninstall {self.package}, or {SWITCH}=none"
-        return InputError(
-            Problem(what, field=f"plug-in {self.name} (symconfig.{self.kind} of {self.package})", hint=hint)
-        )
+        return InputError(what, field=f"plug-in {self.name} (symconfig.{self.kind} of {self.package})", hint=hint)
 
     def module(self) -> Any:
         """Import what the entry point names. Raises InputError."""

@@ -12,7 +12,7 @@ from symconfig.descriptor.document import nearest
 from symconfig.descriptor.model import PositiveInt, Strict
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.resources import data_dir
 
 ENDS_AS_LAYERS = "ends as layers"  # the embedding and the loss each take a layer's place
@@ -220,4 +220,4 @@ def find_recipe(name: str) -> tuple[RecipeFile, Recipe]:
     if name in known:
         return known[name]
     need = "a name of `symconfig recipes`"
-    raise InputError(Problem("unknown recipe", field="recipe", got=name, need=need, hint=nearest(name, known)))
+    raise InputError("unknown recipe", field="recipe", got=name, need=need, hint=nearest(name, known))

@@ -219,7 +219,7 @@ def read_yaml(text: str, file: str) -> Document:
     builder = Builder(file)
     build(builder, text)
     if builder.data is None and not builder.problems:
-        raise InputError(Problem("the file is empty", file=file))
+        raise InputError("the file is empty", file=file)
     return Document(builder.data, file, builder.keys, builder.values, tuple(builder.problems))
 
 

@@ -73,7 +73,8 @@ class Constraint:
     def mask(self, fixed: Fixed, points: Columns, shape: tuple[int, ...]) -> NDArray[np.bool_]:
         """Return where the points cannot run; what is not known refuses none."""
         fails = self.predicate(fixed, points)
-        return np.broadcast_to(np.asarray(False if fails is UNKNOWN else fails, dtype=bool), shape)
+        known = np.asarray(False if fails is UNKNOWN else fails, dtype=bool)
+        return known if known.shape == shape else np.full(shape, known)
 
     def verdict(self, fixed: Any, point: Any) -> Verdict:
         """Return what it says of one point. fixed, point: anything with the attributes of Fixed and Columns."""

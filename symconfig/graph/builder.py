@@ -172,7 +172,7 @@ class Builder:
                 traffic=(Fraction(traffic[0]), Fraction(traffic[1])),
                 overwrites=overwrites,
                 in_place=in_place,
-                holds=tuple(holds),
+                holds=tuple(map(Use, holds)),
                 per=tuple(per),
                 launches=launches,
                 whole=tuple(whole),

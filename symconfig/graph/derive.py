@@ -80,7 +80,7 @@ class Flow:
                 self.uses[use.tensor.name].append((op, scheme.layout(op, use)))
             for use in op.outputs:
                 self._produce(use.tensor, op, scheme.layout(op, use, produced=True))
-            for use in (*op.saves, *map(Use, op.holds)):
+            for use in (*op.saves, *op.holds):
                 if use.name not in self.produced:  # statistics and masks: made for the backward only
                     self._produce(use.tensor, op, scheme.layout(op, use))
         for tensor in block.outputs:

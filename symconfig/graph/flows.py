@@ -35,8 +35,7 @@ def flowing(operators: Sequence[Operator], silent: set[str]) -> Iterator[Operato
             modules = modules if op.trainable else ()
         if gradients is Gradients.NONE:
             silent.update(each.name for each in op.outputs)
-        outputs, saves = tuple(map(use, op.outputs)), tuple(map(use, op.saves))
-        holds = tuple(silenced(tensor, silent) for tensor in op.holds)
+        outputs, saves, holds = (tuple(map(use, some)) for some in (op.outputs, op.saves, op.holds))
         new = (inputs, outputs, saves, holds, gradients)
         if new == (op.inputs, op.outputs, op.saves, op.holds, op.gradients):
             yield op

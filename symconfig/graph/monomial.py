@@ -17,6 +17,15 @@ class Monomial:
     coefficient: Fraction = Fraction(1)
     powers: Powers = ()
 
+    def __hash__(self) -> int:
+        """Return the hash of the powers: few sizes differ in their coefficient alone, and hashing fractions is slow."""
+        return hash(self.powers)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Monomial) or self.powers != other.powers:
+            return False
+        return self.coefficient is other.coefficient or self.coefficient == other.coefficient
+
     @staticmethod
     def of(*names: str) -> Monomial:
         """Multiply symbols."""

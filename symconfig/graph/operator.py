@@ -272,7 +272,7 @@ class Operator:
     sums: int = 1
     overwrites: bool = False
     in_place: bool = False
-    holds: tuple[Tensor, ...] = ()
+    holds: tuple[Use, ...] = ()
     keys: str = ""
     among: str = KEYS_OF_ALL
     low_precision: bool = False
@@ -316,14 +316,14 @@ class Operator:
 
     @property
     def saved(self) -> tuple[str, ...]:
-        """Return the names of what its backward reads."""
-        return tuple([use.name for use in self.saves])
+        """Return the names of what stays until its backward."""
+        return tuple([use.name for use in (*self.saves, *self.holds)])
 
     @property
     def residues(self) -> tuple[Use, ...]:
         """Return what exists for the backward only: masks, statistics."""
         known = {use.name for use in (*self.inputs, *self.outputs)}
-        return tuple([use for use in self.saves if use.name not in known])
+        return tuple([use for use in (*self.saves, *self.holds) if use.name not in known])
 
     @property
     def activations(self) -> tuple[Use, ...]:
@@ -354,16 +354,16 @@ class Operator:
     def needed(self) -> tuple[Tensor, ...]:
         """Return the activations that must exist when this operator's backward runs."""
         read = (use.tensor for use in self.reads_back if not isinstance(use.tensor, Weight))
-        return (*read, *self.holds) if self.backward else ()
+        return (*read, *(use.tensor for use in self.holds)) if self.backward else ()
 
     def moved(self, forward: bool) -> tuple[Use, ...]:
         """Return what a memory-bound operator reads and writes in a pass; what it keeps as it reads or writes it is the
         same memory. Backward: gradients of its outputs, what it kept, and the gradients that it makes.
         """
+        known = {use.name: use for use in (*self.inputs, *self.outputs)}
         if forward:
-            return (*self.inputs, *self.outputs, *self.residues)
+            return (*self.inputs, *self.outputs, *(use for use in self.saves if use.name not in known))
         if not self.backward:
             return ()
-        known = {use.name: use for use in (*self.inputs, *self.outputs)}
         given = (use for use in self.outputs if use.gradient)
         return (*given, *(known.get(use.name, use) for use in self.saves), *filter(self.gives, self.inputs))

@@ -7,7 +7,7 @@ from typing import Any
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.measurements import Row
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.frameworks.megatron.behaviour import MEGATRON, MEGATRON_LOCAL
 from symconfig.frameworks.megatron.options import by_destination, instances, kernels, recomputed, zero_stage
 from symconfig.frameworks.megatron.releases import MEGATRON_VOCAB_MULTIPLE
@@ -116,7 +116,7 @@ class RowOptions:
             p, whole = self.row.parallel, self.row.batch.global_ or 0
             value = max(1, whole // (p.get("dp", 1) * self.assumption.batch.grad_accum))
         if value is None:
-            raise InputError(Problem("is not stated, and nothing is assumed for this source", field=f"batch.{name}"))
+            raise InputError("is not stated, and nothing is assumed for this source", field=f"batch.{name}")
         self.tuned(name, int(value), self.assumption.tuned.micro if name == "micro" else (), True)
         return int(value)
 
@@ -147,7 +147,7 @@ def _spelled(options: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
             word = spelled.pop(theirs)
             if meanings and word not in meanings:
                 need = ", ".join(map(str, meanings))
-                raise InputError(Problem("is not understood", field=f"options.{theirs}", got=str(word), need=need))
+                raise InputError("is not understood", field=f"options.{theirs}", got=str(word), need=need)
             spelled[ours] = meanings[word] if meanings else word
     return spelled, tuple(unread)
 

@@ -60,7 +60,7 @@ def breakdown(files: Read, row_id: str) -> Breakdown:
     if row_id not in rows:
         hint = nearest(row_id, rows) or next((known for known in rows if row_id and row_id in known), None)
         hint = hint or "symconfig validate --json, which lists every id"
-        raise InputError(Problem("no row has this id", field="--explain", got=row_id, hint=hint))
+        raise InputError("no row has this id", field="--explain", got=row_id, hint=hint)
     name, row = rows[row_id]
     try:
         item = judge(name, row)

@@ -10,7 +10,7 @@ from symconfig.cost.framework import Framework
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.measurements import Row
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.graph.block import LAYER
 from symconfig.measured.asked import RowOptions
 from symconfig.measured.assumptions import assumptions
@@ -62,7 +62,7 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
     """
     for word, held in _UNSTATED.items():
         if word in row.model.name.split("_"):
-            raise InputError(Problem(f"the run holds {held} that it does not state", field="model.name"))
+            raise InputError(f"the run holds {held} that it does not state", field="model.name")
     assumption = assumptions().of(source, row.software, row.cluster.gpu).at(row)
     options = RowOptions(row, assumption, cluster)
     micro, seq_length = options.batch("micro"), options.batch("seq_length")
@@ -150,12 +150,10 @@ def _data_parallel(row: Row, options: RowOptions, inner: int, pp: int, micro: in
     stated, gpus = p.get("dp"), row.cluster.gpus
     if stated and gpus and stated * inner * pp != gpus:
         raise InputError(
-            Problem(
-                "its degrees are not of the GPUs that it states",
-                field="parallel",
-                got=str(stated * inner * pp),
-                need=str(gpus),
-            )
+            "its degrees are not of the GPUs that it states",
+            field="parallel",
+            got=str(stated * inner * pp),
+            need=str(gpus),
         )
     replicas = stated or (gpus or 0) // (inner * pp)
     dp = max(1, replicas, -(-ranks // inner))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.measurements import Row
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.measured.cases import Case, case
 from symconfig.measured.flops import tokens_per_s_per_gpu
 from symconfig.solve.alone import alone
@@ -60,7 +60,7 @@ def judge(
     time = None if stated is None else (seconds, stated[1])
     memory, layers = _memory(row, prediction), _layers(row, prediction)
     if not (time or memory or layers or row.measured.oom):
-        raise InputError(Problem("states no time, rate, memory or out-of-memory that is predicted", field="measured"))
+        raise InputError("states no time, rate, memory or out-of-memory that is predicted", field="measured")
     oom = prediction.predicted.device_bytes > limit
     return Judged(
         row=row,
@@ -108,9 +108,7 @@ def _stage_seconds(row: Row, what: Case) -> tuple[str, float] | None:
     if stage is None:
         return None
     if stage >= c.degrees.pp:
-        raise InputError(
-            Problem("the plan has fewer stages", field="measured.stage", got=str(stage), need=f"< {c.degrees.pp}")
-        )
+        raise InputError("the plan has fewer stages", field="measured.stage", got=str(stage), need=f"< {c.degrees.pp}")
     passes = (measured.stage_forward_ms or 0.0) + (measured.stage_backward_ms or 0.0)
     times = c.global_batch // (c.degrees.dp * c.micro)
     return "stage_forward_ms", (times * passes + (measured.stage_optimizer_ms or 0.0)) / 1e3

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.frameworks.megatron.flags import Flag, flags, versions
 from symconfig.frameworks.megatron.options import precision, recomputed, zero_stage
 from symconfig.measured.log_records import TrainingLog, Value
@@ -112,7 +112,7 @@ def option_fields(names: Namespace) -> dict[str, Any]:
 def _precision(names: Namespace) -> str:
     name = precision(names)
     if name is None:
-        raise InputError(Problem("runs in fp32 are not predicted", field="bf16 or fp16", got="neither"))
+        raise InputError("runs in fp32 are not predicted", field="bf16 or fp16", got="neither")
     return name
 
 

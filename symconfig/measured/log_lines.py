@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from io import BufferedIOBase
 from pathlib import Path
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.resources import opened
 
 BLOCK = 1 << 18  # bytes read at a time
@@ -47,7 +47,7 @@ class LogLines:
                 else:
                     yield from self._lines(self._blocks(raw))
         except OSError as error:
-            raise InputError(Problem(f"cannot be read: {error.strerror or error}", file=str(self.path))) from None
+            raise InputError(f"cannot be read: {error.strerror or error}", file=str(self.path)) from None
 
     def _blocks(self, stream: BufferedIOBase) -> Iterator[bytes]:
         try:
@@ -73,7 +73,7 @@ class LogLines:
                 yield from self._wanted(lines, ends=len(lines))
         if not self.count:
             what = f"{self.broken}, nothing of it can be read" if self.broken else "is empty"
-            raise InputError(Problem(what, file=str(self.path), need="a training log"))
+            raise InputError(what, file=str(self.path), need="a training log")
         if rest.rstrip(b"\r"):
             self.cut = True
             yield from self._wanted([rest], ends=0)
@@ -93,7 +93,7 @@ class LogLines:
         head = piece[:_HEAD]
         control = sum(byte < 32 and byte not in b"\t\n\r\x08\x0b\x0c\x1b" for byte in head)
         if control > len(head) // 20:
-            raise InputError(Problem("is a binary file", file=str(self.path), line=1, need="a training log as text"))
+            raise InputError("is a binary file", file=str(self.path), line=1, need="a training log as text")
 
 
 def text(piece: bytes) -> str:

@@ -58,7 +58,7 @@ def as_row(
     _degrees(fields, log)
     if not fields["measured"]:
         why = "; ".join(str(remark) for remark in log.remarks if remark.kind != "left out")
-        raise InputError(Problem(f"has neither a steady step time nor memory figures: {why}", file=log.path))
+        raise InputError(f"has neither a steady step time nor memory figures: {why}", file=log.path)
     try:
         return Row.model_validate(fields, strict=False)
     except ValidationError as error:
@@ -78,7 +78,7 @@ def _model(log: TrainingLog, model: ModelDescriptor | None) -> dict[str, Any]:
     described = log_model(log)
     if described.experts is not None and described.experts.moe_layer_freq != 1:
         what = "a row has only dense layers before all others"
-        raise InputError(Problem(what, file=log.path, field="moe_layer_freq", hint="name the model"))
+        raise InputError(what, file=log.path, field="moe_layer_freq", hint="name the model")
     return row_fields(described)
 
 
@@ -111,20 +111,18 @@ def _degrees(fields: dict[str, Any], log: TrainingLog) -> None:
     rest = degrees.get("tp", 1) * degrees.get("pp", 1) * degrees.get("cp", 1)
     gpus = cluster["gpus"]
     if gpus is None and "dp" not in degrees:
-        raise InputError(Problem("does not say on how many GPUs it ran", file=log.path, field="gpus"))
+        raise InputError("does not say on how many GPUs it ran", file=log.path, field="gpus")
     if "dp" not in degrees:
         degrees["dp"] = max(1, gpus // rest)
     if gpus is None:
         cluster["gpus"] = rest * degrees["dp"]
     elif rest * degrees["dp"] != gpus:
         raise InputError(
-            Problem(
-                "the degrees do not multiply to the GPUs",
-                file=log.path,
-                field="parallel",
-                got=" x ".join(f"{name} {degrees[name]}" for name in ("tp", "pp", "cp", "dp") if name in degrees),
-                need=str(gpus),
-            )
+            "the degrees do not multiply to the GPUs",
+            file=log.path,
+            field="parallel",
+            got=" x ".join(f"{name} {degrees[name]}" for name in ("tp", "pp", "cp", "dp") if name in degrees),
+            need=str(gpus),
         )
 
 
@@ -198,9 +196,7 @@ _TOLD_BY_PADDING = ("padded_vocab_size", "tokenizer_type", "tokenizer_model")
 def log_model(log: TrainingLog) -> ModelDescriptor:
     """Describe the log's model; raise InputError for a log without arguments or a model that cannot be described."""
     if not log.arguments:
-        raise InputError(
-            Problem("does not say which model it trains", file=log.path, field="model", hint="name the model")
-        )
+        raise InputError("does not say which model it trains", file=log.path, field="model", hint="name the model")
     names: dict[str, Any] = dict(as_mapping(log.arguments))
     if log.vocab_size:
         names |= {"vocab_size": log.vocab_size, **dict.fromkeys(_TOLD_BY_PADDING)}
@@ -218,9 +214,7 @@ def check_model(log: TrainingLog, model: ModelDescriptor) -> None:
         printed = whole(log.arguments, argument)
         if printed is not None and printed != getattr(model, field):
             what = f"is not the model of this log ({model.name})"
-            raise InputError(
-                Problem(what, file=log.path, field=argument, got=str(getattr(model, field)), need=str(printed))
-            )
+            raise InputError(what, file=log.path, field=argument, got=str(getattr(model, field)), need=str(printed))
 
 
 def row_fields(model: ModelDescriptor) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def in_folder(path: Path) -> list[Path]:
         return [path]
     paths = sorted(child for child in path.iterdir() if child.suffix in ENDINGS and child.is_file())
     if not paths:
-        raise InputError(Problem("this folder holds no measurements", file=str(path), need="files that end in .yaml"))
+        raise InputError("this folder holds no measurements", file=str(path), need="files that end in .yaml")
     return paths
 
 

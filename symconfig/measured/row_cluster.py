@@ -8,7 +8,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor, Level, Quantity
 from symconfig.descriptor.load import load_cluster, zoo_clusters
 from symconfig.descriptor.measurements import Row
 from symconfig.descriptor.network import at_rate, gpu_bytes_per_s, with_network
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.measured.assumptions import Assumption, assumptions
 from symconfig.units import GIB
 
@@ -37,11 +37,11 @@ def cluster_of(row: Row, assumption: Assumption) -> ClusterDescriptor:
     """Return the cluster of a row; raise InputError when the GPU is not stated or not known."""
     name = row.cluster.gpu or assumption.gpu
     if name is None:
-        raise InputError(Problem("is not stated", field="cluster.gpu"))
+        raise InputError("is not stated", field="cluster.gpu")
     change = next((item for item in assumptions().clusters if item.gpu == name), None)
     base = _zoo_clusters().get(change.base if change else name)
     if base is None:
-        raise InputError(Problem("is no GPU of the zoo", field="cluster.gpu", got=name))
+        raise InputError("is no GPU of the zoo", field="cluster.gpu", got=name)
     base = _connected(base, row, assumption)
     if change is None:
         return base

@@ -10,7 +10,7 @@ from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.descriptor.measurements import MeasuredModel, Row
 from symconfig.descriptor.model import Experts, LatentAttention, ModelDescriptor, Strict
 from symconfig.descriptor.validate import validate
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.measured.asked import RowOptions
 from symconfig.measured.assumptions import Assumption, assumptions
 
@@ -88,7 +88,7 @@ def _adapter(row: Row, assumption: Assumption) -> dict[str, Any]:
     stated = row.model.lora or {}
     adapter |= {ours: stated[theirs] for theirs, ours in _ADAPTER.items() if theirs in stated}
     if not adapter:
-        raise InputError(Problem("rank and targets of LoRA are not stated", field="model.lora"))
+        raise InputError("rank and targets of LoRA are not stated", field="model.lora")
     return adapter | {"target_modules": [_TARGETS.get(name, name) for name in adapter["target_modules"]]}
 
 
@@ -99,7 +99,7 @@ def _check_shape(fields: dict[str, Any], name: str) -> None:
     if missing:
         what = f"no public model is known by this name, and the row does not state {', '.join(missing)}"
         known = {item.name.lower(): item.name for item in assumptions().models}
-        raise InputError(Problem(what, field="model.name", got=name, hint=known.get(nearest(name, known) or "")))
+        raise InputError(what, field="model.name", got=name, hint=known.get(nearest(name, known) or ""))
 
 
 def _typical(stated: dict[str, Any], seq_length: int) -> dict[str, Any]:

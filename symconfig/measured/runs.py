@@ -99,7 +99,7 @@ def _log(path: Path, cluster: ClusterDescriptor | None, additions: Additions) ->
     """Return the steady step of a training log, and the log's remarks."""
     if cluster is None:
         hint = "--cluster h100, or the path of your own"
-        raise InputError(Problem("a training log does not say on which GPUs it ran", file=str(path), hint=hint))
+        raise InputError("a training log does not say on which GPUs it ran", file=str(path), hint=hint)
     log = read_log(path, additions.global_batch)
     batch = MeasuredBatch.model_validate(
         {"micro": additions.micro_batch, "global": additions.global_batch, "seq_length": additions.seq_length}

@@ -20,7 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.measured import deepspeed_log, log_trouble, megatron_log
 from symconfig.measured.deepspeed_log import DeepSpeedReader
 from symconfig.measured.log_lines import LogLines, text
@@ -53,7 +53,7 @@ def read_log(path: Path, global_batch: int | None = None) -> TrainingLog:
     lines, trouble = _reading(path, collected)
     if not (collected.megatron or collected.deepspeed or collected.trainer):
         need = "lines that Megatron-LM or DeepSpeed print: `elapsed time per iteration (ms)`, `samples/sec`, …"
-        raise InputError(Problem("is not a training log", file=str(path), line=lines.count or None, need=need))
+        raise InputError("is not a training log", file=str(path), line=lines.count or None, need=need)
     remarks = trouble.remarks()
     if lines.broken:
         remarks.append(Remark("truncated", lines.broken, lines.count))

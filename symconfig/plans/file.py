@@ -80,7 +80,7 @@ def read_plan(path: Path, accept_edits: bool = False) -> Plan:
     file = _file(path)
     if not os.path.lexists(file):
         what = "there is no plan.json in this folder" if path.is_dir() else "there is no such file"
-        raise InputError(Problem(what, file=str(path), hint="symconfig plan ... --out DIR"))
+        raise InputError(what, file=str(path), hint="symconfig plan ... --out DIR")
     return parse_plan(_text(file), str(file), accept_edits)
 
 
@@ -93,7 +93,7 @@ def _text(file: Path) -> str:
     try:
         return content(file, MAX_BYTES).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InputError(Problem(f"cannot be read: {error}", file=str(file))) from None
+        raise InputError(f"cannot be read: {error}", file=str(file)) from None
 
 
 def _file(path: Path) -> Path:
@@ -110,7 +110,7 @@ def parse_plan(text: str, file: str = "plan.json", accept_edits: bool = False) -
         plan = reader.plan()
         edited = [] if accept_edits else list(_edited(document))
     except RecursionError:
-        raise InputError(Problem("is nested deeper than any plan", file=file)) from None
+        raise InputError("is nested deeper than any plan", file=file) from None
     if plan is not None and not edited:
         return plan
     raise InputError(list(_with_places([*reader.problems, *edited], text, file)))
@@ -122,7 +122,7 @@ def _data(text: str, file: str) -> Any:
         return json.loads(text, parse_constant=_not_finite, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:  # also an integer of thousands of digits
         parse_json_strict(text, file)  # says where, and whether the text was cut off
-        raise InputError(Problem(f"is not JSON: {shorten(str(error))}", file=file)) from None
+        raise InputError(f"is not JSON: {shorten(str(error))}", file=file) from None
 
 
 def _not_finite(word: str) -> float:
@@ -147,7 +147,7 @@ def _check_schema(document: Document) -> None:
         newer = int(match[1]) > int(SCHEMA.rpartition("/")[2])
         what = f"is a plan of {'a newer' if newer else 'an older'} symconfig than this one ({install.VERSION})"
         hint = "the symconfig that wrote it, or plan again with this one"
-    raise InputError(Problem(what, file=document.file, field="schema", got=shorten(got), need=repr(SCHEMA), hint=hint))
+    raise InputError(what, file=document.file, field="schema", got=shorten(got), need=repr(SCHEMA), hint=hint)
 
 
 class _Reader:

@@ -14,7 +14,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.format import count
 
 _CONFIG = ConfigDict(extra="forbid", strict=True)
@@ -83,7 +83,7 @@ class History:
         InputError for a step before those."""
         if step is not None and step < self.step:
             what, hint = "is before the plan took over its run", "the plan with which the run did that step"
-            raise InputError(Problem(what, field="at_step", got=str(step), need=f"at least {self.step}", hint=hint))
+            raise InputError(what, field="at_step", got=str(step), need=f"at least {self.step}", hint=hint)
         own = 0 if step is None else step - self.step
         return replace(self, segments=(*self.segments, Segment(own, own * batch, seq_length))) if own else self
 

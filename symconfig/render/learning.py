@@ -77,6 +77,10 @@ class Learns:
         if plan.model.adapter is not None and not self.adapters:
             what = f"{name} is not written for adapters"
             yield Problem(what, field="adapter", got=plan.model.adapter.method, hint="--target verl")
+        if plan.rl and self.sequences != "packed" and plan.best.batch.global_ != rl.batch:
+            what = f"{name} packs no sequences of different samples, so it needs a plan of its own"
+            got, need = f"{plan.best.batch.global_} rows of an update", f"its {rl.batch} samples"
+            yield Problem(what, field="rl", got=got, need=need, hint=f"symconfig plan … --target {name}")
         if plan.rl and rl.placement == "colocated" and plan.rl[0].away not in self.away:
             able = tuple(" and ".join(each) or "nothing" for each in self.away)
             got = " and ".join(plan.rl[0].away) or "nothing"

@@ -40,7 +40,7 @@ _FLASH = "flash_attn"
 def variables(plan: Plan) -> dict[str, object]:
     """Return what its templates see. Raises InfeasibleError for what ms-swift with DeepSpeed cannot run."""
     pairs = () if plan.job.preference is None else COMPARES.untold(plan, NAME)
-    others = (*trainer.schedule_problems(plan), *trainer.load_problems(plan), *_problems(plan))
+    others = (*trainer.schedule_problems(plan, unwrapped=True), *trainer.load_problems(plan), *_problems(plan))
     trainer.refuse(plan, *pairs, *trainer.program_problems(plan, "ms-swift"), *others)
     return {
         "framework": f"ms-swift {ms_swift.RELEASE} and DeepSpeed {DEEPSPEED_RELEASE}",
@@ -55,8 +55,12 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def texts(plan: Plan) -> Iterator[File]:
-    """Yield the DeepSpeed JSON."""
-    yield trainer.json_file(DEEPSPEED, deepspeed.config_auto(plan))
+    """Yield the DeepSpeed JSON. Its Trainer looks into the optimizer before DeepSpeed makes one of the JSON
+    (`trainers/mixin.py`, create_optimizer), so that it makes it itself.
+    """
+    data = deepspeed.config_auto(plan)
+    data.pop("optimizer", None)
+    yield trainer.json_file(DEEPSPEED, {**data, "zero_allow_untested_optimizer": True})
 
 
 def sections(plan: Plan) -> dict[str, dict[str, Any]]:
@@ -81,7 +85,7 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
             **({"dataset": list(plan.training.data_path)} if plan.training.data_path else {}),
         },
         **({} if plan.job.preference is None else {"PREFERENCE": _pairs(plan)}),
-        "TRAINING": {**arguments, "add_version": False},
+        "TRAINING": {"optim": "adamw_torch_fused", **arguments, "add_version": False},
     }
 
 

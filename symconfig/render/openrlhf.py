@@ -21,7 +21,6 @@ from symconfig.render import deepspeed_launch, deepspeed_limits, learning, rewar
 from symconfig.render.learning import Compares, Learns
 from symconfig.render.rewarding import Rewarding
 from symconfig.render.summary import predicted_for
-from symconfig.render.trainer_optimizer import own_optimizer
 
 NAME = "openrlhf"
 DOES = "OpenRLHF's commands for reinforcement learning with DeepSpeed and vLLM (train.sh) and for DPO (launch.sh)"
@@ -120,7 +119,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
         what = "OpenRLHF's optimizer is on the host as a whole, or not at all"
         pins = ("optimizer_offload=0", "optimizer_offload=1")
         yield Problem(what, field="optimizer_offload", got=str(options.optimizer_offload), pins=pins)
-    if not own_optimizer(plan):
+    if plan.job.optimizer.name != "adam":
         what = "OpenRLHF's trained model is planned with DeepSpeed's AdamW"
         yield Problem(what, field="optimizer", got=plan.job.optimizer.name, need="adam")
     if _packs(plan):

@@ -20,6 +20,7 @@ from symconfig.render import deepspeed_limits, learning, monitors, trainer_optim
 from symconfig.render.deepspeed_launch import attention
 from symconfig.render.files import File
 from symconfig.render.summary import Row
+from symconfig.render.trainer_optimizer import own_optimizer
 from symconfig.render.weights import hf_weights
 
 Json = dict[str, Any]
@@ -53,9 +54,19 @@ def problems(plan: Plan) -> Iterator[Problem]:
         )
 
 
-def schedule_problems(plan: Plan) -> Iterator[Problem]:
-    """Yield a problem for learning-rate schedules that Trainer lacks: its own end with the run."""
+def schedule_problems(plan: Plan, *, unwrapped: bool = False) -> Iterator[Problem]:
+    """Yield a problem for learning-rate schedules that Trainer lacks: its own end with the run.
+
+    unwrapped: the program's Trainer asks the optimizer that it made, and not DeepSpeed's wrapper of it.
+    """
     training = plan.training
+    if training.lr_decay_style == "linear" and not (unwrapped or own_optimizer(plan)):
+        yield Problem(
+            "Trainer's linear decay asks the optimizer for its rate, which is lost where DeepSpeed wraps Trainer's own",
+            field="training.lr_decay_style",
+            got="linear",
+            need="cosine, or an optimizer of the DeepSpeed JSON",
+        )
     decays = training.lr_decay_style != "constant"
     if decays and training.lr_decay_iters not in (None, training.train_iters):
         yield Problem(
@@ -183,7 +194,8 @@ def schedule(plan: Plan) -> Json:
     if style == "inverse-square-root":
         return {**fields, "lr_scheduler_type": "inverse_sqrt"}
     if style == "cosine":
-        return {**fields, "lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": floor}}
+        rate = {"min_lr_rate": floor / training.lr}  # min_lr would ask an optimizer that DeepSpeed wraps for its rate
+        return {**fields, "lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": rate}
     if style == "linear":
         return {**fields, "lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"lr_end": floor, "power": 1.0}}
     return {

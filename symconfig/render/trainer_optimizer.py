@@ -1,7 +1,9 @@
 """The job's optimizer in the words of Transformers' Trainer, and of a script with an optimizer of its own.
 
 Names are those of Transformers 5.6 to 5.23 (`training_args.py`, OptimizerNames; `trainer_optimizer.py`). Trainer makes
-every optimizer but AdamW itself, and tells DeepSpeed to take it (`integrations/deepspeed.py`, deepspeed_optim_sched).
+every optimizer that the DeepSpeed JSON does not have itself, and tells DeepSpeed to take it
+(`integrations/deepspeed.py`, deepspeed_optim_sched); on the host it becomes DeepSpeed's (Accelerate 1.11,
+`map_pytorch_optim_to_deepspeed`).
 """
 
 from __future__ import annotations
@@ -12,12 +14,18 @@ from symconfig.errors import Problem
 from symconfig.plans.plan import Plan
 from symconfig.render.summary import Row
 
-_TRAINER = {"adam8bit": "adamw_bnb_8bit", "adafactor": "adafactor", "sgd": "sgd"}
+_TRAINER = {"adam": "adamw_torch_fused", "adam8bit": "adamw_bnb_8bit", "adafactor": "adafactor", "sgd": "sgd"}
 
 
 def own_optimizer(plan: Plan) -> bool:
-    """Return whether DeepSpeed makes the optimizer, from its JSON."""
-    return plan.job.optimizer.name == "adam"
+    """Return whether DeepSpeed makes the optimizer, from its JSON.
+
+    Before TRL 1.16 the reference of pairs was given to DeepSpeed with the same JSON (`models/utils.py`,
+    prepare_deepspeed): with an optimizer in it the reference has one, too, or fails (ZeRO-3).
+    """
+    preference = plan.job.preference
+    copied = preference is not None and preference.has_reference and plan.model.adapter is None
+    return plan.job.optimizer.name == "adam" and not copied
 
 
 def arguments(plan: Plan) -> dict[str, Any]:

@@ -27,6 +27,7 @@ FORMATS = {
     "verl": "overrides of verl",
     "nemo-rl": "YAML of NeMo-RL",
 }
+_ARGUMENTS = "YAML of arguments"  # of a program around Transformers
 _SEVERITIES = ("error", "warning", "note")
 _OF_A_RULE = 3  # findings of one rule that are written out
 _SHOWN = 40  # places that were not understood: of a longer list the rest is counted
@@ -67,10 +68,8 @@ def read(audit: Audit) -> str:
     program = f" for {shorten(reading.program.text, 80)}" if reading.program is not None else ""
     others = [text.file for text in reading.texts[1:]]
     companions = f" (with {', '.join(others)})" if others else ""
-    return (
-        f"{reading.file}{companions}: {FORMATS[reading.format]}, {options}{program}\n"
-        f"read as {side.label} {_version(audit)}"
-    )
+    kind = _ARGUMENTS if reading.json_alone and reading.tree is not None else FORMATS[reading.format]
+    return f"{reading.file}{companions}: {kind}, {options}{program}\nread as {side.label} {_version(audit)}"
 
 
 def _version(audit: Audit) -> str:
@@ -253,8 +252,13 @@ def way(audit: Audit, better: Plan) -> list[Block]:
     if audit.judged is None:
         return [table.compared((("best", better.best),)), *_proof(better)]
     both = table.compared((("now", audit.judged.plan.best), ("best", better.best)))
-    if not audit.way:
+    if audit.already_best:
         return [both, "It is the best plan already: nothing that the planner decides would change."]
+    if not audit.way:
+        steps = [each.steps[0].step_s for each in (audit.judged.plan, better) if each.steps]
+        if len(steps) < 2:
+            return [both, *_proof(better)]
+        return [both, f"The table is of an update; whole steps take {' s and '.join(map(seconds, steps))} s."]
     rows = (
         {
             "change": ", ".join(step.changes) or "no change",
@@ -295,7 +299,7 @@ def verdict(audit: Audit) -> str:
         head = f"Nothing was found that keeps it from running, and nothing was predicted: {counted}."
     else:
         head = f"Nothing keeps it from running: {counted}."
-    if audit.better is not None and audit.gain is not None and (audit.way or (audit.better.rl and audit.gain > 0)):
+    if audit.better is not None and audit.gain is not None and not audit.already_best:
         saved = percent(audit.gain)
         took = "as long" if saved.strip("-") == percent(0.0) else f"{saved} less time a step"
         head += f" The best plan takes {took}."

@@ -18,12 +18,14 @@ _REASON = 90  # characters of a reason, which may be torch's own words
 def blocks(times: KernelTimes, points: Sequence[Observed]) -> list[Block]:
     """Show a table for each model, and what was not measured."""
     result: list[Block] = []
-    for name in dict.fromkeys(point.row.model for point in points):
+    names = dict.fromkeys(point.row.model for point in points)
+    for name in names:
         rows = [_row(point) for point in points if point.row.model == name]
         result.append(Grid.of(rows, title=f"Generation of {name} on {times.rig}", words=("part", "how"), fixed=("ms",)))
     remarks = [
         f"not measured: {several(count, 'point')} of {name}: {shorten(reason, _REASON)}"
         for (name, reason), count in Counter((item.model, item.reason) for item in times.skipped).items()
+        if name in names
     ]
     return [*result, "\n".join([*remarks, *times.notes])]
 

@@ -7,7 +7,7 @@ from math import log10
 from pathlib import Path
 from typing import Any
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.report.page.pictures import BAND, Scatter, Series
 
 ENDINGS = (".png", ".svg", ".pdf")
@@ -28,16 +28,16 @@ def check(path: Path) -> None:
     """Check that the picture can be written, before a minute of work: raise InputError where not."""
     if path.suffix.lower() not in ENDINGS:
         need = "a file that ends in " + " or ".join(ENDINGS)
-        raise InputError(Problem("no picture has this ending", field="--plot", got=path.suffix or str(path), need=need))
+        raise InputError("no picture has this ending", field="--plot", got=path.suffix or str(path), need=need)
     if not path.parent.is_dir():
-        raise InputError(Problem("there is no such folder", field="--plot", got=str(path.parent)))
+        raise InputError("there is no such folder", field="--plot", got=str(path.parent))
     if path.is_dir():
-        raise InputError(Problem("this is a folder, a file is needed", field="--plot", got=str(path)))
+        raise InputError("this is a folder, a file is needed", field="--plot", got=str(path))
     try:
         import matplotlib  # noqa: F401
     except ImportError:
         what = "pictures need matplotlib, which is not installed"
-        raise InputError(Problem(what, field="--plot", hint="pip install matplotlib")) from None
+        raise InputError(what, field="--plot", hint="pip install matplotlib") from None
 
 
 def plot(picture: Scatter, path: Path) -> None:
@@ -47,7 +47,7 @@ def plot(picture: Scatter, path: Path) -> None:
 
     dots = [dot for series in picture.series for dot in series.dots]
     if not dots:
-        raise InputError(Problem(f"{picture.none}, so there is nothing to draw", field="--plot"))
+        raise InputError(f"{picture.none}, so there is nothing to draw", field="--plot")
     figure = Figure(figsize=(7.5, 7.5) if picture.diagonal else (8.0, 5.5))
     FigureCanvasAgg(figure)
     axes: Any = figure.add_subplot()
@@ -129,4 +129,4 @@ def _save(figure: Any, path: Path) -> None:
         part.replace(path)
     except OSError as error:
         part.unlink(missing_ok=True)
-        raise InputError(Problem(f"cannot be written: {error.strerror}", file=str(path))) from None
+        raise InputError(f"cannot be written: {error.strerror}", file=str(path)) from None

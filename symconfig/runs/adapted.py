@@ -29,7 +29,7 @@ def adapted(model: ModelDescriptor, job: Job) -> tuple[ModelDescriptor, Job]:
     """
     if job.lora is not None and job.task not in (None, "lora", *WITH_OR_WITHOUT):
         what, need = "trains no adapters, and the job asks for some", " or ".join(("lora", *WITH_OR_WITHOUT))
-        raise InputError(Problem(what, field="task", got=job.task, need=need))
+        raise InputError(what, field="task", got=job.task, need=need)
     if not job.wants_adapters or (job.lora is None and model.adapter is not None):
         return model, job
     lora = job.lora or Lora()

@@ -83,7 +83,7 @@ def family(name: str) -> Family:
     """Return one of them. Raises InputError for a name that is none."""
     if name not in families() and name not in architectures():
         hint = nearest(name, {*families(), *architectures()})
-        raise InputError(Problem("no decoder family of transformers has this name", got=name, hint=hint))
+        raise InputError("no decoder family of transformers has this name", got=name, hint=hint)
     return _family(name)
 
 

@@ -24,13 +24,11 @@ def imaged(model: ModelDescriptor, job: Job) -> ModelDescriptor:
     if model.vision is None:
         if images.per_sequence:
             raise InputError(
-                Problem(
-                    f"{model.name} has no vision tower",
-                    field="images.per_sequence",
-                    got=f"{images.per_sequence:g}",
-                    need="0",
-                    hint="a multimodal config.json, or a descriptor with the section vision",
-                )
+                f"{model.name} has no vision tower",
+                field="images.per_sequence",
+                got=f"{images.per_sequence:g}",
+                need="0",
+                hint="a multimodal config.json, or a descriptor with the section vision",
             )
         return model
     if not images.per_sequence:
@@ -46,7 +44,7 @@ def _laid_over(vision: Vision, images: Images, *, beside_adapters: bool) -> Visi
         if not vision.any_resolution:
             what = f"the tower of {vision.model_type} takes images of one size"
             need = f"{vision.image_size}, or none said"
-            raise InputError(Problem(what, field="images.size", got=str(images.size), need=need))
+            raise InputError(what, field="images.size", got=str(images.size), need=need)
         changed["image_size"] = images.size
     frozen = "all" if beside_adapters else images.frozen
     if frozen is not None:
@@ -62,11 +60,9 @@ def _fits(vision: Vision, images: Images, seq_length: int) -> None:
     tokens = images.per_sequence * vision.tokens
     if tokens > seq_length:
         raise InputError(
-            Problem(
-                f"{images.per_sequence:g} images of {vision.tokens} tokens are more than a sequence holds",
-                field="images.per_sequence",
-                got=f"{tokens:g} tokens",
-                need=f"at most {seq_length}",
-                hint="fewer or smaller images, or a larger seq_length",
-            )
+            f"{images.per_sequence:g} images of {vision.tokens} tokens are more than a sequence holds",
+            field="images.per_sequence",
+            got=f"{tokens:g} tokens",
+            need=f"at most {seq_length}",
+            hint="fewer or smaller images, or a larger seq_length",
         )

@@ -9,7 +9,7 @@ import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 
 IDLE_S = 10  # that a connection may be open without a request
 _MOST_OPEN = 256
@@ -61,5 +61,5 @@ def listening(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or str(error)
         what = f"cannot listen on port {port} of {host}: {why}"
-        raise InputError(Problem(what, field="--port", hint="--port 0 takes one that is free")) from None
+        raise InputError(what, field="--port", hint="--port 0 takes one that is free") from None
     return made

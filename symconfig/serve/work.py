@@ -79,7 +79,7 @@ def _job(data: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
     if config is None:
         return fields, None
     if not isinstance(config, Mapping):
-        raise InputError(Problem("must hold one object", field="model_config"))
+        raise InputError("must hold one object", field="model_config")
     model = import_config(config, UPLOADED, str(config.get("_name_or_path") or "uploaded")[:80])
     return {**fields, "model": model.name}, model
 
@@ -94,7 +94,7 @@ def _audit(data: Mapping[str, Any], say: Say) -> dict[str, Any]:
     given = {name: data[name] for name in _LAUNCH_FIELDS if data.get(name) is not None}
     text = data.get("script")
     if not isinstance(text, str) or not text.strip():
-        raise InputError(Problem("the text of a launch script is missing", field="script"))
+        raise InputError("the text of a launch script is missing", field="script")
     _job({"model": given.get("model", "llama2-7b"), "cluster": given.get("cluster", "h100")})
     with TemporaryDirectory(prefix="symconfig-") as folder:
         script = Path(folder) / _SCRIPT

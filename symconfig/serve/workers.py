@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 
 State = Literal["waiting", "running", "done", "cancelled", "failed"]
 _ENDED = ("done", "cancelled", "failed")
@@ -63,7 +63,7 @@ class Workers:
         """Take a request. Raises InputError where too many are under way."""
         open_now = sum(one.state not in _ENDED for one in self._known.values())
         if open_now >= self._bounds.workers + self._bounds.waiting:
-            raise InputError(Problem("too many requests are under way", got=str(open_now), hint="again in a moment"))
+            raise InputError("too many requests are under way", got=str(open_now), hint="again in a moment")
         request = Request(secrets.token_urlsafe(16), kind, data)
         self._known[request.id] = request
         for name in [name for name, one in self._known.items() if one.state in _ENDED][: -self._bounds.kept or None]:

@@ -66,7 +66,7 @@ class Weighed:
         """Set what a candidate must beat: the last of the families, or where enough of them are near the best, all that
         is not near.
         """
-        scores = sorted(_best(each).score for each in self.families.values())
+        scores = sorted(min(one.score for one in each.values()) for each in self.families.values())
         self.best_s = min(*scores, self.below_s)
         last = scores[-1] if len(scores) >= self.top else float("inf")
         if len(scores) >= self.shown:

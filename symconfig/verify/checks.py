@@ -121,31 +121,27 @@ def verify(
     """Run every check that applies to `folder`. Raises InputError when it holds no plan, or `megatron` no Megatron,
     or when `build` is asked for and cannot be."""
     if not folder.is_dir():
-        raise InputError(Problem("is not a folder", file=str(folder), need="the folder that plan --out wrote"))
+        raise InputError("is not a folder", file=str(folder), need="the folder that plan --out wrote")
     plan = as_rendered(read_plan(folder), folder)
     wrong = [str(problem) for problem in plan_shape.problems(plan, str(folder / "plan.json"))]
     whole = not wrong  # ranks of a plan that loses layers are nothing to be built
     options = Options(megatron, timeout_s, progress, whole and (build or trace), whole and trace)
     if trace and plan.best.target.backend != "megatron":
         raise InputError(
-            Problem(
-                "runs the modules of Megatron-LM only",
-                file=str(folder),
-                field="--trace",
-                got=f"files for {plan.best.target.backend}",
-                hint="symconfig render DIR/plan.json --target megatron --out NEW",
-            )
+            "runs the modules of Megatron-LM only",
+            file=str(folder),
+            field="--trace",
+            got=f"files for {plan.best.target.backend}",
+            hint="symconfig render DIR/plan.json --target megatron --out NEW",
         )
     other = _other_format(folder)
     if other and (build or trace):
         raise InputError(
-            Problem(
-                "builds ranks of Megatron-LM's and DeepSpeed's own files only",
-                file=str(folder),
-                field="--trace" if trace else "--build",
-                got=f"files for {other}",
-                hint=_rendered_anew(plan),
-            )
+            "builds ranks of Megatron-LM's and DeepSpeed's own files only",
+            file=str(folder),
+            field="--trace" if trace else "--build",
+            got=f"files for {other}",
+            hint=_rendered_anew(plan),
         )
     checks = [Check("stages of plan.json", "failed", " ".join(wrong), 0.0)] if wrong else []
     for name, module in frameworks().items():

@@ -48,7 +48,7 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
     needed = ("deepspeed", "torch", "transformers", *(("peft",) if options.build and plan.model.adapter else ()))
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing and options.build:
-        raise InputError(Problem(f"needs {', '.join(missing)}", file=str(folder), field="--build", hint=install.EXTRA))
+        raise InputError(f"needs {', '.join(missing)}", file=str(folder), field="--build", hint=install.EXTRA)
     if missing:
         yield watch.check("DeepSpeed", "skipped", f"{', '.join(missing)} not installed: {install.EXTRA}")
         return

@@ -19,13 +19,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.errors import InputError, SymconfigError
 from symconfig.verify.forks import isolated
 
 Json = dict[str, Any]
 REMEDY = "render the plan again with symconfig render"
-# What takes longest to import; DeepSpeed's engine always imports its Muon.
+# What takes longest to import; DeepSpeed's engine always imports its Muon, an optimizer of torch's its compiler.
 IMPORTED_ONCE = (
+    "torch._dynamo",
     "deepspeed.runtime.zero.muon.muon_optimizer",
     "transformers.integrations.deepspeed",
     "transformers.modeling_utils",
@@ -62,7 +63,7 @@ def main() -> None:
         isolated(str(rank), partial(_answer, request, rank), request["timeout_s"], MEMORY_BYTES)
         for rank in request["ranks"]
     ]
-    print(json.dumps({"ok": True, "answers": [_told(one) for one in ended]}), file=answers_to, flush=True)
+    print(json.dumps({"ok": True, "answers": [_rank_answer(one) for one in ended]}), file=answers_to, flush=True)
     os._exit(0)  # threads of the libraries may abort a process that Python takes down
 
 
@@ -76,7 +77,7 @@ def _answer(request: Json, rank: int) -> Json:
         return {"ok": False, "error": f"{type(error).__name__}: {error}"}
 
 
-def _told(ended: Json) -> Json:
+def _rank_answer(ended: Json) -> Json:
     """Return a rank's answer; of one that crashed or hung, its end and its last lines."""
     if "crash" not in ended:
         return ended
@@ -119,11 +120,11 @@ def scripts() -> tuple[Any, Any]:
         except ModuleNotFoundError as error:
             if error.name not in ("train", "states", "saving", "sequences"):
                 raise
-            raise InputError(Problem("is missing", file=f"{error.name}.py", hint=REMEDY)) from None
+            raise InputError("is missing", file=f"{error.name}.py", hint=REMEDY) from None
         absent = [attribute for attribute in wanted if not hasattr(module, attribute)]
         if absent:
             what = f"has no {' and no '.join(absent)}: it is edited, or another version of symconfig rendered it"
-            raise InputError(Problem(what, file=f"{name}.py", hint=REMEDY))
+            raise InputError(what, file=f"{name}.py", hint=REMEDY)
         modules.append(module)
     return modules[0], modules[1]
 

@@ -93,6 +93,6 @@ def build(folder: Path, words: Sequence[str], world_size: int, ranks: Sequence[i
         "ranks": ranks,
         "timeout_s": timeout_s,
     }
-    found = ask("DeepSpeed", "symconfig.verify.deepspeed_build", request, timeout_s * len(ranks))
-    answers: list[Json] = found.get("answers", [found] * len(ranks))
+    given = ask("DeepSpeed", "symconfig.verify.deepspeed_build", request, timeout_s * len(ranks))
+    answers: list[Json] = given.get("answers", [given] * len(ranks))
     return answers

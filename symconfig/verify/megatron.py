@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from symconfig import install
-from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.errors import InputError, SymconfigError
 from symconfig.frameworks.megatron import flags
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron
@@ -69,7 +69,7 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
         return
     if (reason := unfit(source, plan)) is not None:
         if tasks := ", ".join(f"--{task}" for task in ("build", "trace") if getattr(options, task)):
-            raise InputError(Problem(f"cannot be done: {reason}", file=str(folder), field=tasks))
+            raise InputError(f"cannot be done: {reason}", file=str(folder), field=tasks)
         yield Check("Megatron's own checks", "skipped", reason, 0.0)
         return
     if source is None:  # unfit has said so

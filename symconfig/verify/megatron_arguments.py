@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from symconfig.descriptor.document import MAX_BYTES
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.existing.launch.bash.ansi import unescaped
 from symconfig.existing.recover.words import settings
 from symconfig.resources import content
@@ -23,7 +23,7 @@ def read(folder: Path) -> list[str]:
     try:
         return shlex.split(_QUOTED.sub(_plainly, content(path, MAX_BYTES).decode("utf-8")))
     except ValueError as error:
-        raise InputError(Problem(f"cannot be read: {error}", file=str(path))) from None
+        raise InputError(f"cannot be read: {error}", file=str(path)) from None
 
 
 def _plainly(match: re.Match[str]) -> str:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from symconfig import install, resources
-from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.errors import InputError, SymconfigError
 
 RELEASE = "0.19.2"
 WHEEL_PYTHON = "3.12"
@@ -63,13 +63,11 @@ def find(named: Path | None = None) -> MegatronSource | None:
         source = _at(named, "a checkout", chosen=True)
         if source is None:
             raise InputError(
-                Problem(
-                    "is no Megatron-LM",
-                    file=str(named),
-                    field="--megatron",
-                    need=f"a folder that holds {_ARGUMENTS}",
-                    hint="git clone https://github.com/NVIDIA/Megatron-LM",
-                )
+                "is no Megatron-LM",
+                file=str(named),
+                field="--megatron",
+                need=f"a folder that holds {_ARGUMENTS}",
+                hint="git clone https://github.com/NVIDIA/Megatron-LM",
             )
         return source
     for root in _installed():
@@ -111,7 +109,7 @@ def download() -> Path:
     """Fill the cache with pip's own client; checks the wheel's SHA-256. Returns the folder. Raises SymconfigError."""
     target = cache_dir()
     if target is None:
-        raise SymconfigError(Problem("is needed to keep megatron-core in", field="XDG_CACHE_HOME or HOME"))
+        raise SymconfigError("is needed to keep megatron-core in", field="XDG_CACHE_HOME or HOME")
     if _at(target, "the cached wheel", chosen=False):
         return target
     with tempfile.TemporaryDirectory() as scratch:
@@ -145,9 +143,7 @@ def unpack(wheel: Path, target: Path, sha256: str = WHEEL_SHA256) -> None:
     """Unpack `wheel` as `target`, whole or not at all. Raises SymconfigError when it is not the expected file."""
     got = hashlib.sha256(wheel.read_bytes()).hexdigest()
     if got != sha256:
-        raise SymconfigError(
-            Problem("is not the expected wheel", file=wheel.name, field="sha256", got=got, need=sha256)
-        )
+        raise SymconfigError("is not the expected wheel", file=wheel.name, field="sha256", got=got, need=sha256)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         fresh = Path(scratch) / "wheel"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from symconfig import install
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.frameworks.megatron.hybrid import GPT_SCRIPT, SCRIPT
 from symconfig.plans.plan import Plan
 from symconfig.verify.checks import Check, Options, Stopwatch
@@ -125,11 +125,9 @@ def exported(folder: Path, name: str, timeout_s: float) -> Mapping[str, str]:
     ran = dry_run(folder, name, timeout_s)
     if ran.status:
         raise InputError(
-            Problem(
-                f"ends with status {ran.status} under DRY_RUN=1, so that what it exports is not known",
-                file=str(folder / name),
-                got=ran.last_words or None,
-            )
+            f"ends with status {ran.status} under DRY_RUN=1, so that what it exports is not known",
+            file=str(folder / name),
+            got=ran.last_words or None,
         )
     return ran.exported
 

@@ -45,7 +45,8 @@ _STYLES = {
 def of_trainer(arguments: Any) -> Values:
     """What TrainingArguments hold."""
     kwargs = arguments.lr_scheduler_kwargs or {}
-    floor = kwargs.get("min_lr", kwargs.get("lr_end"))
+    rate = kwargs.get("min_lr_rate")
+    floor = kwargs.get("lr_end") if rate is None else arguments.learning_rate * rate
     return {
         "lr": arguments.learning_rate,
         "adam_beta1": arguments.adam_beta1,

@@ -130,3 +130,13 @@ def test_a_program_moves_and_makes_what_autograd_does(trained: tuple[bool, ...])
     assert {op.name: elements(op) for op in (scale, add, act) if op.backward} == moved
     assert sum(op.gives(use) for op in products for use in op.inputs) == given["products"]
     assert look_up.backward is trained[0]
+
+
+def test_what_only_waits_for_a_backward_is_not_moved() -> None:
+    made, x = Builder(), Tensor("x", (*ROWS, d.FFN))
+    y, mask, waits = (Tensor(name, x.dims) for name in ("y", "mask", "waits"))
+    made.elementwise("act", [x], y, saves=[mask], holds=[waits])
+    (op,) = made.operators
+    assert [use.name for use in op.moved(forward=True)] == ["x", "y", "mask"]
+    assert [use.name for use in op.moved(forward=False)] == ["y", "mask", "x"]
+    assert op.saved == ("mask", "waits")

@@ -31,8 +31,9 @@ sys.stdout.write(answer["said"])
 sys.exit(answer["status"])
 """
 TIMEOUT_S = 120.0
-# DeepSpeed's Muon alone takes a second to import, and the engine always imports it.
+# DeepSpeed's Muon alone takes a second to import, and the engine always imports it; so does an optimizer torch._dynamo.
 IMPORTS = (
+    "torch._dynamo",
     "deepspeed.runtime.zero.muon.muon_optimizer", "deepspeed.runtime.zero.stage3", "deepspeed.ops.adam",
     "deepspeed.runtime.sequence_parallel.ulysses_sp", "deepspeed.module_inject.auto_ep", "peft",
     "transformers.models.llama.modeling_llama", "transformers.models.mixtral.modeling_mixtral",

@@ -11,7 +11,7 @@ from symconfig.descriptor.load import load_model
 from symconfig.descriptor.task import TASKS
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.plans.plan import Plan, Recompute
-from symconfig.render import learning, openrlhf, slime, targets, trl, verl
+from symconfig.render import learning, openrlhf, render, slime, targets, trl, verl
 from tests.docs_script import docs_script
 from tests.formats.zoo import LEARNING
 from tests.sample_plans import learning_plan
@@ -289,3 +289,20 @@ def test_the_pages_tables_say_what_targets_answer() -> None:
         able = {task for task in TASKS if page.able(target, task)}
         assert able <= set(target.tasks)
         assert set(target.tasks) - able <= {"lora"}
+
+
+@pytest.mark.parametrize("target", ["trl", "ms-swift-rlhf"])
+def test_a_plan_of_packed_samples_is_refused_by_programs_that_pack_none(target: str) -> None:
+    """A plan for verl has rows of many samples, whose number is no batch of samples."""
+    plan = plan_for(target)
+    rows = replace(plan, best=replace(plan.best, batch=replace(plan.best.batch, global_=24, num_microbatches=3)))
+    problem = problems(target, rows)["rl"]
+    assert (problem.got, problem.need) == ("24 rows of an update", "its 256 samples")
+
+
+@pytest.mark.parametrize("target", ["verl", "verl-fsdp", "openrlhf", "nemo-rl"])
+def test_the_weights_that_a_job_names_are_those_that_are_started_from(target: str) -> None:
+    files = render(plan_for(target, hf_weights="/weights/own"), target)
+    told = {"nemo-rl": ("grpo.yaml", "model_name: /weights/own")}
+    name, words = told.get(target, ("train.sh", "MODEL_DEFAULT=/weights/own"))
+    assert words in files[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import yaml
 
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.optimizer import NAMES, Optimizer
+from symconfig.descriptor.tuning import Preference
 from symconfig.errors import InfeasibleError
 from symconfig.plans.plan import Plan
 from symconfig.render import render
@@ -101,3 +103,34 @@ def test_the_page_says_what_each_target_is_told() -> None:
     found = {cells[0].strip(): set(cells[1].replace(",", " ").split()) for cells in rows if len(cells) == 2}
     assert {target: found.get(target) for target in EVERY} == EVERY
     assert all(f"`{name}`" in page for name in NAMES)
+
+
+def pairs(loss: str, **training: Any) -> Plan:
+    plan = sample_plan(load_model("qwen2.5-7b"), "h100", "deepspeed", zero_stage=3, micro=2, training=training)
+    preference = Preference.model_validate({"pairs": 64, "loss": loss}, strict=False)
+    return replace(plan, job=plan.job.model_copy(update={"task": "dpo", "preference": preference}))
+
+
+@pytest.mark.parametrize("target", ["trl", "llamafactory", "ms-swift-deepspeed"])
+def test_a_reference_is_handed_no_optimizer(target: str) -> None:
+    """Programs hand DeepSpeed the reference with the policy's JSON; an optimizer in it fails there at ZeRO-3."""
+    files = render(pairs("sigmoid"), target)
+    assert "optimizer" not in json.loads(files["ds_config_hf.json"])
+    assert "\noptim: adamw_torch_fused\n" in files["train.yaml" if target == "llamafactory" else "config.yaml"]
+
+
+def test_ms_swift_makes_its_optimizer_and_llamafactory_leaves_it_to_deepspeed() -> None:
+    """ms-swift's Trainer reads param_groups, which Accelerate's place-holder for an optimizer of the JSON lacks."""
+    plan = pairs("simpo")
+    swift, other = (render(plan, target)["ds_config_hf.json"] for target in ("ms-swift-deepspeed", "llamafactory"))
+    assert "optimizer" not in json.loads(swift)
+    assert json.loads(other)["optimizer"]["type"] == "AdamW"
+
+
+def test_a_linear_rate_is_refused_where_deepspeed_wraps_trainer_s_optimizer() -> None:
+    """`polynomial` asks for `optimizer.defaults`, which DeepSpeed's wrappers lack; ms-swift asks what it has made."""
+    plan = pairs("sigmoid", lr_decay_style="linear")
+    with pytest.raises(InfeasibleError) as error:
+        render(plan, "trl")
+    assert [problem.field for problem in error.value.problems] == ["training.lr_decay_style"]
+    assert "polynomial" in render(plan, "ms-swift-deepspeed")["config.yaml"]

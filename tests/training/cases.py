@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import symconfig
 from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.job import Backend
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.plans.plan import Plan
 from tests.formats.zoo import LEARNING
@@ -79,32 +80,43 @@ class Case:
 
     formats: targets, or launchers that start the generated script. pins: what is decided beforehand, so that the plan
     is of the kind that is to be tried; the rest is solved. nodes: of the cluster; ranks on one machine in any case.
+    job: what else it says. With it each program is planned for by itself, makes its own sequences of the data that its
+    files name, and is held against itself on one rank, not against the first format.
     """
 
     name: str
     family: str
-    backend: Literal["megatron", "deepspeed"]
+    backend: Backend
     formats: tuple[str, ...]
     pins: dict[str, int | str] = field(default_factory=dict)
     nodes: int = 1
+    job: dict[str, Any] = field(default_factory=dict)
 
     @property
     def trains_on_files(self) -> bool:
         """Megatron-LM and Bridge have data and weights for a first run; to the others they are given."""
         return self.formats[0] not in OWN_DATA
 
-    def plan(self) -> Plan:
-        training = {**TRAINING, "lr": 2e-2, "min_lr": 2e-3} if "LoRA" in self.family else TRAINING
+    @property
+    def repeatable(self) -> bool:
+        """Tell whether a format's losses are the same on one rank: what is generated is another sample on each."""
+        return bool(self.job) and "rl" not in self.job
+
+    def plan(self, name: str | None = None, ranks: int = RANKS) -> Plan:
+        """Return the plan of all formats; of the format of this name, where the job says that each has its own."""
+        slow = "LoRA" not in self.family and "rl" not in self.job
+        batch: dict[str, Any] = {"global_batch_size": SEQUENCES, "seq_length": LENGTH} if "rl" not in self.job else {}
+        training = {**TRAINING, **({} if slow else {"lr": 2e-2, "min_lr": 2e-3})}
         return symconfig.plan(
             tiny(self.family),
             cluster(self.nodes),
-            RANKS,
-            SEQUENCES,
-            LENGTH,
+            ranks,
             backend=self.backend,
             pins={"mbs": 2, **self.pins},
-            training=training,
+            training=training | {"hf_weights": "weights"} if self.job else training,  # named where they are
+            target=(name or self.formats[0]) if self.job else None,
             top=1,
+            **batch | self.job,
         ).plan
 
 
@@ -164,13 +176,35 @@ CASES = (
     Case("torchtitan's llama, tp 2", "llama of torchtitan", "megatron", ("torchtitan",), {"tp": 2, "sp": 1}),
     Case("torchtitan's llama, pp 2", "llama of torchtitan", "megatron", ("torchtitan",), {"pp": 2, "vpp": 1}),
 )
+TUNED = ("llamafactory", "ms-swift-deepspeed")
+PAIRED = ("trl", *TUNED)
+ROOM = 128  # tokens, for ms-swift puts a sentence before each chat of Llama's
+ANSWERS = {"task": "sft", "seq_length": ROOM}
+PAIRS = {"preference": {"pairs": SEQUENCES // 2}, "seq_length": ROOM}
+GRPO: dict[str, Any] = {
+    "prompts": 8,
+    "samples": 16,
+    "updates": 2,
+    "reference": False,
+    "prompt_length": {"mean": 6, "max": 8},
+    "response_length": {"mean": 16, "max": 16},
+}
+CASES = (
+    *CASES,
+    Case("llama, answers to learn, ZeRO-2", "llama", "deepspeed", TUNED, {"zero": 2}, job=ANSWERS),
+    Case("llama, pairs, ZeRO-2", "llama", "deepspeed", PAIRED, {"zero": 2}, job=PAIRS),
+    Case("llama, pairs, ZeRO-3", "llama", "deepspeed", PAIRED, {"zero": 3}, job=PAIRS),
+    Case("llama, GRPO, ZeRO-2", "llama", "deepspeed", ("trl",), {"zero": 2, "mbs": 8}, job={"rl": GRPO}),
+    Case("llama, GRPO, ZeRO-3", "llama", "deepspeed", ("trl",), {"zero": 3, "mbs": 8}, job={"rl": GRPO}),
+)
 
 # What is not started here, and why.
 _PODS = "starts launch.sh in pods, and needs a Kubernetes with GPUs"
 LEFT_OUT = {
-    **dict.fromkeys(("ms-swift", "ms-swift-deepspeed"), "has not been tried without a GPU"),
+    "ms-swift": "has not been tried without a GPU",
     "pytorchjob": _PODS,
     "trainjob": _PODS,
-    **dict.fromkeys(LEARNING, "its engine needs a GPU"),
+    **dict.fromkeys((name for name in LEARNING if name not in PAIRED), "its engine needs a GPU"),
+    "openrlhf": "imports flash-attn, whose kernels are for GPUs, for pairs, too",
     "skypilot": "rents machines of a cloud",
 }

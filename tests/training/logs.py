@@ -6,10 +6,11 @@ import ast
 import json
 import re
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from dataclasses import replace
+from itertools import accumulate, pairwise
 from typing import Any
 
-from tests.training.cases import LENGTH, SEQUENCES
+from tests.training.cases import GRPO, LENGTH, SEQUENCES
 from tests.training.results import Step
 
 TRAIN_PY = re.compile(r"\bstep \d+ loss (\S+) lr (\S+) ")
@@ -17,6 +18,7 @@ BATCH = re.compile(r"micro-batch (\d+) x (\d+) x (\d+) sequences")
 MEGATRON = re.compile(r"iteration +\d+/.*?consumed samples: +(\d+).*?learning rate: (\S+) .*?lm loss: (\S+) ")
 LOGGED = re.compile(r"logged (\{.*\})$", re.MULTILINE)
 TRAINER = re.compile(r"(\{'loss'.*?\})")
+NUMBER = re.compile(r"-?[\d.]+(e[-+]?\d+)?|nan|-?inf")
 Reader = Callable[[str], list[Step]]
 
 
@@ -47,25 +49,38 @@ def of_titan(log: str) -> list[Step]:
 
 
 def of_trainer(log: str) -> list[Step]:
-    """Of Trainer's own lines: dictionaries of Python with numbers as text.
+    """Of Trainer's own lines.
 
     Transformers 5.6 divides the sum of a step's losses by all its labels, of which the first of a sequence has none.
     """
-    lines = [{name: float(value) for name, value in ast.literal_eval(line).items()} for line in TRAINER.findall(log)]
-    rates = _of_the_step([line["learning_rate"] for line in lines])
+    return [replace(step, loss=step.loss * LENGTH / (LENGTH - 1)) for step in of_answers(log)]
+
+
+def of_answers(log: str, epoch: int = SEQUENCES) -> list[Step]:
+    """Of Trainer's own lines: dictionaries of Python with numbers as text. epoch: sequences of one.
+
+    It says the step's own rate where it made the optimizer, and the next one where DeepSpeed did.
+    """
+    lines = _lines_of_trainer(log)
+    rates = [line["learning_rate"] for line in lines]
+    rates = rates if rates[:1] == [0.0] else _of_the_step(rates)
     epochs = [0.0, *(line["epoch"] for line in lines)]
-    share = LENGTH / (LENGTH - 1)
     return [
-        _step(
-            {
-                **line,
-                "loss": line["loss"] * share,
-                "learning_rate": rate,
-                "sequences": round((after - before) * SEQUENCES),
-            }
-        )
+        _step({**line, "learning_rate": rate, "sequences": round((after - before) * epoch)})
         for line, rate, (before, after) in zip(lines, rates, pairwise(epochs), strict=True)
     ]
+
+
+def of_rewards(log: str) -> list[Step]:
+    """Of GRPO: a step's loss is minus the mean reward of what was generated for it."""
+    rewards = accumulate((line.get("reward") for line in _lines_of_trainer(log)), lambda last, new: new or last)
+    steps = of_answers(log, GRPO["prompts"] * GRPO["samples"])
+    return [replace(step, loss=-(reward or 0.0)) for step, reward in zip(steps, rewards, strict=True)]
+
+
+def _lines_of_trainer(log: str) -> list[dict[str, float]]:
+    lines = [ast.literal_eval(line).items() for line in TRAINER.findall(log)]
+    return [{name: float(value) for name, value in line if NUMBER.fullmatch(value)} for line in lines]
 
 
 def _step(line: dict[str, Any]) -> Step:

@@ -1,13 +1,15 @@
 """What the formats of one plan train on: the same weights, the same few sequences, as each of them reads it.
 
 There are as many sequences as a step takes, so every step sees all of them, in whatever order, and the loss must fall.
+Programs that make sequences of chats, of pairs of answers or of prompts have these as they read them, named by the job.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from symconfig.descriptor.config_writer import config_json
 from symconfig.plans.plan import Plan
 
 END, UNKNOWN = "<end>", "<unknown>"
+CHAT = "{% for message in messages %}{{ message.role }} {{ message.content }} {% endfor %}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,56 @@ def prepare(plan: Plan, folder: Path) -> Material:
     return made
 
 
+def named(plan: Plan, target: str, made: Material) -> Plan:
+    """Return the plan of a job that names the weights, and what the target's program trains on, which is written."""
+    draw = random.Random(plan.job.training.seed)
+
+    def words(count: int) -> str:
+        return " ".join(f"w{draw.randrange(2, plan.model.vocab_size)}" for _ in range(count))
+
+    rl, compares = plan.job.rl, plan.job.preference is not None
+    count = rl.prompts if rl is not None else plan.best.batch.global_ // (2 if compares else 1)
+    row, answers = ROWS[target], 2 if compares else 1 if rl is None else 0
+    rows = [row(words(PROMPT), [words(ANSWER) for _ in range(answers)]) for _ in range(count)]
+    folder = made.texts.parent / target
+    folder.mkdir(exist_ok=True)
+    _lines(folder / "rows.jsonl", rows)
+    training = plan.job.training.model_copy(update={"hf_weights": str(made.weights), "data_path": (str(folder),)})
+    return replace(plan, job=plan.job.model_copy(update={"training": training}))
+
+
+PROMPT, ANSWER = 6, 12  # words
+Row = Callable[[str, list[str]], dict[str, Any]]
+
+
+def _said(role: str, text: str) -> dict[str, str]:
+    return {"role": role, "content": text}
+
+
+def _of_trl(prompt: str, answers: list[str]) -> dict[str, Any]:
+    return {"prompt": prompt, **dict(zip(("chosen", "rejected"), answers, strict=False))}
+
+
+def _of_llamafactory(prompt: str, answers: list[str]) -> dict[str, Any]:
+    """A chat, or its question and the two answers."""
+    said = [_said("assistant", text) for text in answers]
+    asked = [_said("user", prompt)]
+    return {"messages": asked, "chosen": said[0], "rejected": said[1]} if said[1:] else {"messages": [*asked, *said]}
+
+
+def _of_ms_swift(prompt: str, answers: list[str]) -> dict[str, Any]:
+    """A chat, and another answer."""
+    chat = {"messages": [_said("user", prompt), _said("assistant", answers[0])]}
+    return {**chat, "rejected_response": answers[1]} if answers[1:] else chat
+
+
+ROWS: dict[str, Row] = {
+    "trl": _of_trl,
+    "llamafactory": _of_llamafactory,
+    "ms-swift-deepspeed": _of_ms_swift,
+}
+
+
 def weights(plan: Plan, folder: Path) -> None:
     """Random ones by the plan's seed, in the model's own class."""
     import torch
@@ -63,9 +116,11 @@ def tokenizer(vocabulary: int, folder: Path) -> None:
     made = Tokenizer(models.WordLevel(words, unk_token=UNKNOWN))
     made.add_special_tokens([END, UNKNOWN])
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    transformers.PreTrainedTokenizerFast(
+    read = transformers.PreTrainedTokenizerFast(
         tokenizer_object=made, eos_token=END, unk_token=UNKNOWN, pad_token=UNKNOWN
-    ).save_pretrained(folder)
+    )
+    read.chat_template = CHAT
+    read.save_pretrained(folder)
 
 
 def _lines(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -20,10 +20,13 @@ as a person would: by the launch script of its folder, with the framework's own 
 over gloo, and what only a GPU has is stood in for; the second table says what that was. A run has passed when its
 losses are finite and fall, and steps, sequences of a step and every step's learning rate are those of the plan. Formats
 of one plan train on the same data, on the same weights or on those of the same seed: `apart` is the largest relative
-difference of a step's loss from that of the format that stands first.
+difference of a step's loss from that of the format that stands first. Programs that make sequences of chats or pairs in
+ways of their own are held against themselves, on one rank. What GRPO lowers is minus the mean reward, of samples that
+each start draws. `states` are the numbers whose optimizer state each rank keeps, counted in the optimizer that steps;
+they are those whose bytes the plan predicts.
 
-| plan | format | ranks | steps | sequences a step | first loss | last loss | apart | |
-|---|---|---|---|---|---|---|---|---|
+| plan | format | ranks | states | steps | sequences a step | first loss | last loss | apart | |
+|---|---|---|---|---|---|---|---|---|---|
 """
 
 
@@ -38,13 +41,16 @@ class Step:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One format of one plan. said: what went wrong; overrides: what had to be other than in the folder."""
+    """One format of one plan. said: what went wrong; overrides: what had to be other than in the folder; alone: its
+    steps on one rank; states: numbers of which each rank keeps the optimizer's state, where that was counted."""
 
     format: str
     ranks: int
     steps: tuple[Step, ...] = ()
     said: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
+    alone: tuple[Step, ...] = ()
+    states: tuple[int, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -55,11 +61,11 @@ Results = dict[str, tuple[Outcome, ...]]
 _READ = TypeAdapter(Results)
 
 
-def apart(one: Outcome, other: Outcome) -> float | None:
+def apart(one: Sequence[Step], other: Sequence[Step]) -> float | None:
     """The largest relative difference of the losses of two runs, step by step."""
-    if not one.steps or len(one.steps) != len(other.steps):
+    if not one or len(one) != len(other):
         return None
-    return max(abs(a.loss - b.loss) / abs(a.loss) for a, b in zip(one.steps, other.steps, strict=True))
+    return max(abs(a.loss - b.loss) / abs(a.loss) for a, b in zip(one, other, strict=True))
 
 
 def page(results: Mapping[str, tuple[Outcome, ...]]) -> str:
@@ -73,12 +79,13 @@ def page(results: Mapping[str, tuple[Outcome, ...]]) -> str:
 def _row(plan: str, item: Outcome, first: Outcome) -> str:
     state = "passed" if item.passed else f"**failed**: {' '.join(item.said)}"
     if not item.steps:
-        return f"| {plan} | {item.format} | {item.ranks} | 0 | | | | | {state} |\n"
+        return f"| {plan} | {item.format} | {item.ranks} | | 0 | | | | | {state} |\n"
     sequences = sorted({f"{step.sequences:g}" for step in item.steps if step.sequences is not None})
-    gap = apart(first, item) if item is not first else None
+    gap = apart(item.alone or first.steps, item.steps) if item.alone or item is not first else None
     shown = "" if gap is None else f"{gap:.1e}" if gap else "0"
     return (
-        f"| {plan} | {item.format} | {item.ranks} | {len(item.steps)} | {', '.join(sequences)} | "
+        f"| {plan} | {item.format} | {item.ranks} | {', '.join(f'{count:,}' for count in sorted(set(item.states)))} | "
+        f"{len(item.steps)} | {', '.join(sequences)} | "
         f"{item.steps[0].loss:.4f} | {item.steps[-1].loss:.4f} | {shown} | {state} |\n"
     )
 

@@ -25,13 +25,15 @@ BF16 = "TrainingArguments told that there is bf16"
 @dataclass(frozen=True, slots=True)
 class Start:
     """command: what is run in the folder, with `environment`; read: the steps of its log; overrides: what had to be
-    other than at a person's start; ahead: steps that the framework's warm-up is before the plan's."""
+    other than at a person's start; ahead: steps that the framework's warm-up is before the plan's; counted: its ranks
+    say of how many numbers they keep the optimizer's state."""
 
     command: tuple[str, ...]
     environment: dict[str, str]
     read: logs.Reader
     overrides: tuple[str, ...] = ()
     ahead: int = 0
+    counted: bool = False
 
 
 def files(plan: Plan, name: str) -> Files:
@@ -81,13 +83,21 @@ def ray(plan: Plan, folder: Path, material: Material | None) -> Start:
 
 def transformers(plan: Plan, folder: Path, material: Material | None) -> Start:
     return Start(
-        LAUNCH, _script("with_trainer.py", plan, folder, material), logs.of_scripts, ("DS_ACCELERATOR=cpu", GLOO, BF16)
+        LAUNCH,
+        _script("with_trainer.py", plan, folder, material),
+        logs.of_scripts,
+        ("DS_ACCELERATOR=cpu", GLOO, BF16),
+        counted=True,
     )
 
 
 def accelerate(plan: Plan, folder: Path, material: Material | None) -> Start:
     return Start(
-        LAUNCH, _script("with_accelerator.py", plan, folder, material), logs.of_scripts, ("DS_ACCELERATOR=cpu", GLOO)
+        LAUNCH,
+        _script("with_accelerator.py", plan, folder, material),
+        logs.of_scripts,
+        ("DS_ACCELERATOR=cpu", GLOO),
+        counted=True,
     )
 
 
@@ -108,6 +118,8 @@ def _script(name: str, plan: Plan, folder: Path, material: Material | None) -> d
 
 def llamafactory(plan: Plan, folder: Path, material: Material | None) -> Start:
     assert material is not None
+    if plan.training.data_path:
+        return tuned(plan, folder, material)
     options = (
         f"model_name_or_path={material.weights}",
         "train_from_scratch=false",
@@ -119,6 +131,36 @@ def llamafactory(plan: Plan, folder: Path, material: Material | None) -> Start:
         {**CPU, "PYTHONPATH": str(HERE / "trainer_on_cpu")},
         logs.of_trainer,
         ("DS_ACCELERATOR=cpu", GLOO, BF16, "the weights and the data of the other formats, by its options"),
+        counted=True,
+    )
+
+
+def tuned(plan: Plan, folder: Path, material: Material | None) -> Start:
+    """A program that finds weights and data in its own files, as they are written."""
+    environment = {**CPU, "PYTHONPATH": str(HERE / "trainer_on_cpu")}
+    read = logs.of_answers if plan.job.rl is None else logs.of_rewards
+    return Start(LAUNCH, environment, read, ("DS_ACCELERATOR=cpu", GLOO, BF16), counted=True)
+
+
+def ms_swift(plan: Plan, folder: Path, material: Material | None) -> Start:
+    start = tuned(plan, folder, material)
+    return replace(
+        start,
+        command=(*LAUNCH, "--report_to", "none"),
+        overrides=(*start.overrides, "no TensorBoard"),
+    )
+
+
+def trl(plan: Plan, folder: Path, material: Material | None) -> Start:
+    """Its engine needs a GPU, so Transformers generates."""
+    start = tuned(plan, folder, material)
+    if plan.job.rl is None:
+        return start
+    return replace(
+        start,
+        command=(*LAUNCH, "--use_vllm", "false"),
+        environment={**start.environment, "REWARD": "rewards.even"},
+        overrides=(*start.overrides, "Transformers generates in vLLM's place"),
     )
 
 
@@ -176,6 +218,8 @@ STARTS: dict[str, Starter] = {
     "transformers": transformers,
     "accelerate": accelerate,
     "llamafactory": llamafactory,
+    "ms-swift-deepspeed": ms_swift,
+    "trl": trl,
     "megatron": megatron,
     "megatron-yaml": megatron,
     "model-args": megatron,

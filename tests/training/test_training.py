@@ -9,10 +9,10 @@ import pytest
 from symconfig.plans.plan import Plan
 from symconfig.render import every_launcher, targets
 from tests.training import logs, results
-from tests.training.cases import CASES, LEFT_OUT, SEQUENCES, learning_rate
+from tests.training.cases import CASES, LEFT_OUT, SEQUENCES, TINY, learning_rate
 from tests.training.results import Outcome, Step
 from tests.training.starts import STARTS
-from tests.verify_training import judged, wrong
+from tests.verify_training import judged, unshared, wrong
 
 PLAN = CASES[0].plan()
 GOOD = [Step(5.5 - 0.1 * number, learning_rate(PLAN, number), SEQUENCES) for number in range(8)]
@@ -70,6 +70,29 @@ def test_trainer_s_log() -> None:
         "25%| 2/8\r  {'loss': '5.212', 'grad_norm': '1.1', 'learning_rate': '0.002', 'epoch': '2'}\n"
     )
     assert logs.of_trainer(log) == [Step(5.362 * 32 / 31, 0.0, 8), Step(5.212 * 32 / 31, 0.001, 8)]
+
+
+def test_a_log_of_trainer_s_own_optimizer_has_each_step_s_rate() -> None:
+    line = "{{'loss': '{}', 'learning_rate': '{}', 'epoch': '{}', 'global_step/max_steps': '1/8'}}\n"
+    log = line.format(0.69, 0, 1) + line.format(0.5, 0.001, 2)
+    assert logs.of_answers(log) == [Step(0.69, 0.0, 8), Step(0.5, 0.001, 8)]
+
+
+def test_a_step_of_grpo_has_the_reward_of_what_was_generated_for_it() -> None:
+    line = "{{'loss': '0.1', {}'learning_rate': '{}', 'epoch': '{}'}}\n"
+    log = line.format("'reward': '0.5', ", 0.001, 0.5) + line.format("", 0.002, 1)
+    assert logs.of_rewards(log) == [Step(-0.5, 0.0, 64), Step(-0.5, 0.001, 64)]
+
+
+def test_a_rank_that_keeps_another_share_of_the_states_is_said() -> None:
+    """ZeRO-1 on two ranks halves the states of a model, whose numbers Transformers' own class counts."""
+    transformers = pytest.importorskip("transformers")
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**TINY))
+    half = sum(tensor.numel() for tensor in model.parameters()) // 2
+    assert list(unshared(PLAN, [half, half])) == []
+    (said,) = unshared(PLAN, [half, 2 * half])
+    assert f"keeps the states of {2 * half:,} numbers, the plan has {half:,}" in said
+    assert list(unshared(PLAN, [half])) == ["1 of 2 ranks say what they keep."]
 
 
 def test_torchtitan_s_log() -> None:

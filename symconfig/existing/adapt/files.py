@@ -11,7 +11,7 @@ from symconfig.existing.adapt.draft import Draft, Progress
 from symconfig.existing.adapt.names import numbers, numbers_of, stale
 from symconfig.existing.adapt.outcome import Adapted, Flaw, Stale
 from symconfig.existing.adapt.runs import noted
-from symconfig.existing.launch.dialects import openrlhf, slime
+from symconfig.existing.launch.dialects import nemo_rl, openrlhf, slime, tuners
 from symconfig.existing.launch.dialects.verl import FORMAT
 from symconfig.existing.launch.files import instead
 from symconfig.existing.launch.read import ARGUMENTS, read
@@ -84,14 +84,27 @@ def _side(plan: Plan, reading: Reading) -> _Side:
         return learned.VERL
     if slime.applies(reading):
         return learned.SLIME
-    if openrlhf.applies(reading):
-        what = "starts a program of OpenRLHF, whose options are not adapted"
+    if openrlhf.program(reading) == openrlhf.RAY:
+        return learned.OPENRLHF
+    if (other := _not_adapted(reading, plan)) is not None:
+        what = f"starts a program of {other}, whose options are not adapted"
         raise InputError(Problem(what, reading.file, hint="the degrees of the plan, by hand"))
     told_by = BACKENDS[plan.best.target.backend].told_by
     if told_by is Medium.CODE:
         what = "is not of verl, and others' programs around PyTorch's FSDP are not adapted"
         raise InputError(Problem(what, reading.file, hint="symconfig render PLAN.json --target T"))
     return deepspeed if told_by is Medium.JSON else megatron
+
+
+def _not_adapted(reading: Reading, plan: Plan) -> str | None:
+    """Return the trainer whose options are not changed here; of programs around Transformers, DeepSpeed's are."""
+    program = tuners.program(reading)
+    if openrlhf.applies(reading):
+        return "OpenRLHF"
+    if reading.format == nemo_rl.FORMAT:
+        return "NeMo-RL"
+    apart = program is not None and (program.megatron or plan.job.rl is not None)
+    return program.trainer if program is not None and apart else None
 
 
 def _stale(before: Reading, progress: Progress, plan: Plan) -> tuple[Stale, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 
 from symconfig.errors import InfeasibleError, InputError, Problem
@@ -12,8 +13,10 @@ from symconfig.existing.adapt.draft import Draft, Progress
 from symconfig.existing.adapt.outcome import Change, Flaw, Unplaced
 from symconfig.existing.adapt.ways import behind_equals
 from symconfig.existing.audit.audit import audit
+from symconfig.existing.launch.dialects.openrlhf import spelled
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.launch.text import Edit
+from symconfig.existing.recover.rl import openrlhf as of_openrlhf
 from symconfig.existing.recover.rl import slime as of_slime
 from symconfig.existing.recover.rl import verl as of_verl
 from symconfig.existing.recover.rl.script import Script
@@ -24,7 +27,7 @@ from symconfig.existing.recover.rl.verl_workers import ACTOR, MODEL
 from symconfig.existing.recover.run import Run
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.plans.plan import Plan
-from symconfig.render import slime, verl, verl_fsdp
+from symconfig.render import openrlhf, slime, verl, verl_fsdp
 from symconfig.render.files import sh
 
 Wanted = Mapping[str, tuple[str, ...] | None]  # values of an option; None: it is not to be there
@@ -33,15 +36,17 @@ Wanted = Mapping[str, tuple[str, ...] | None]  # values of an option; None: it i
 @dataclass(frozen=True, slots=True)
 class Learned:
     """A trainer's way to be adapted. wanted: what a plan decides, by option. gpus: the options that say the trained
-    nodes, and the GPUs of each. added: an option as words; anchors: options beside which a new one belongs, the
+    nodes, and the GPUs of each; also: the same of roles beside them, where a script says them. added: an option as
+    words of a script; anchors: options beside which a new one belongs, the
     likeliest first. others: what makes a script one of the workers of a plan, by backend."""
 
     reader: type[Script]
     wanted: Callable[[Plan], Wanted]
     gpus: tuple[str, str]
-    added: Callable[[str, tuple[str, ...]], tuple[str, ...]]
+    added: Callable[[Reading, str, tuple[str, ...]], tuple[str, ...]]
     anchors: Callable[[Reading, str], Iterator[Setting]]
     others: Mapping[str, str] = field(default_factory=dict)
+    also: tuple[tuple[str, str], ...] = ()
 
     def adapt(self, draft: Draft, plan: Plan) -> Progress:
         """Make every change that can be made. Raises InputError where the plan is for other workers, or for no step."""
@@ -87,7 +92,13 @@ class Learned:
         each = min(trained, plan.cluster.gpus_per_node)
         served = plan.rl[0].rollout_gpus if plan.job.rl is not None and plan.job.rl.placement == "split" else 0
         same = reading.world.gpus in (None, trained + served)
-        return {} if same else dict(zip(self.gpus, ((str(trained // each),), (str(each),)), strict=True))
+        of_roles = (pair for pair in self.also if all(_setting(reading, name) for name in pair))
+        numbers = ((str(trained // each),), (str(each),))
+        return (
+            {}
+            if same
+            else {name: value for pair in (self.gpus, *of_roles) for name, value in zip(pair, numbers, strict=True)}
+        )
 
     def _says(self, reading: Reading, name: str, values: tuple[str, ...] | None, setting: Setting | None) -> bool:
         """Say whether a script says it already, or has it by itself."""
@@ -105,7 +116,11 @@ class Learned:
         draft, now = progress.draft, " ".join(values or ()) or None
         if setting is None:
             assert values is not None, "is what the script says by itself"
-            before, mine, anchors = draft.meaning, self.added(name, values), self.anchors(draft.reading, name)
+            before, mine, anchors = (
+                draft.meaning,
+                self.added(draft.reading, name, values),
+                self.anchors(draft.reading, name),
+            )
             ways = chain.from_iterable(words.added(each, mine, draft.texts) for each in anchors)
             after, was = draft.tried(ways, lambda now: before.gained(name, values, now)), None
         else:
@@ -115,7 +130,7 @@ class Learned:
             if values is None:
                 edits = words.removed(setting, draft.texts)
             else:
-                text = self.added(name, values)[-1].removeprefix(f"{name}=")
+                text = self.added(draft.reading, name, values)[-1].removeprefix(f"{name}=")
                 one = words.changed(setting.values[0], text, draft.texts) if len(setting.values) == 1 else iter(())
                 edits = chain(one, behind_equals(setting, sh(text), draft))
             after = draft.tried(edits, lambda now: now == goal)
@@ -206,7 +221,7 @@ def _keys_wanted(plan: Plan) -> Wanted:
     return {**mine, **{key: _OFF for key in kind.off if key not in mine}}
 
 
-def _key_added(key: str, values: tuple[str, ...]) -> tuple[str, ...]:
+def _key_added(_reading: Reading, key: str, values: tuple[str, ...]) -> tuple[str, ...]:
     listed = len(values) > 1 or key.endswith("_modules")
     return (f"{key}=[{','.join(values)}]" if listed else f"{key}={values[0]}",)
 
@@ -219,23 +234,47 @@ def _beside_key(reading: Reading, key: str) -> Iterator[Setting]:
         yield from [each for each in reversed(reading.settings) if each.name.startswith(f"{section}.")][:2]
 
 
+# OpenRLHF's.
+_SECTIONS = (
+    "--train.colocate_all",
+    "--train.dynamic_batch_enable",
+    "--train.max_tokens_per_gpu",
+    "--rollout.max_tokens_per_gpu",
+    "--actor.gradient_checkpointing_enable",
+    "--ds.packing_samples",
+    "--ds.zero_stage",
+    "--ds.tensor_parallel_size",
+    "--ds.adam_offload",
+    "--ds.enable_sleep",
+    "--vllm.num_engines",
+    "--vllm.tensor_parallel_size",
+    "--vllm.gpu_memory_utilization",
+    "--vllm.enable_sleep",
+)
+
+
 def _options_wanted(plan: Plan) -> Wanted:
+    return _wanted_by(slime.words(plan), _OPTIONS)
+
+
+def _wanted_by(words_: Sequence[str], names: Sequence[str]) -> Wanted:
+    """Return what words say of these options; None of those that they leave out."""
     lines: dict[str, tuple[str, ...]] = {}
     name = ""
-    for word in slime.words(plan):
+    for word in words_:
         if word.startswith("--"):
             name, equals, value = word.partition("=")
             lines[name] = (value,) if equals else ()
         else:
             lines[name] = (*lines[name], word)
-    return {name: lines.get(name) for name in _OPTIONS}
+    return {name: lines.get(name) for name in names}
 
 
-def _beside_option(reading: Reading, name: str) -> Iterator[Setting]:
+def _beside_option(names: Sequence[str], reading: Reading, name: str) -> Iterator[Setting]:
     """Yield options that a plan decides, those that stand next to it in their order first."""
-    at = _OPTIONS.index(name) if name in _OPTIONS else 0
-    order = sorted(range(len(_OPTIONS)), key=lambda index: abs(index - at))
-    present = (_setting(reading, _OPTIONS[index]) for index in order)
+    at = names.index(name) if name in names else 0
+    order = sorted(range(len(names)), key=lambda index: abs(index - at))
+    present = (_setting(reading, names[index]) for index in order)
     yield from (each for each in present if each is not None)
 
 
@@ -254,6 +293,14 @@ SLIME = Learned(
     of_slime.Reader,
     _options_wanted,
     ("--actor-num-nodes", "--actor-num-gpus-per-node"),
-    lambda name, values: (name, *values),
-    _beside_option,
+    lambda _reading, name, values: (name, *values),
+    partial(_beside_option, _OPTIONS),
+)
+OPENRLHF = Learned(
+    of_openrlhf.Reader,
+    lambda plan: _wanted_by(openrlhf.words(plan), _SECTIONS),
+    ("--actor.num_nodes", "--actor.num_gpus_per_node"),
+    lambda reading, name, values: (spelled(reading.settings, name), *values),
+    partial(_beside_option, _SECTIONS),
+    also=(("--ref.num_nodes", "--ref.num_gpus_per_node"),),
 )

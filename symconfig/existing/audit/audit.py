@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from symconfig.existing.audit.steps import State
 
 
+_ALIKE = 0.005  # of a step, that no plan is better by
+
+
 @dataclass(frozen=True, slots=True)
 class Audit:
     """side: the configuration as its framework reads it. judged: what it costs; None: `unpredicted` says why.
@@ -77,7 +80,17 @@ class Audit:
         """Share of the step time that the best plan saves; None where there is none, or the run itself does not fit."""
         if self.judged is None or self.better is None or not self.judged.fits:
             return None
-        return 1 - self.better.step_s / self.judged.plan.step_s
+        return 1 - _step_s(self.better) / _step_s(self.judged.plan)
+
+    @property
+    def already_best(self) -> bool:
+        """Tell whether nothing that the planner decides would change."""
+        return not self.way and (self.gain is None or self.gain <= _ALIKE)
+
+
+def _step_s(plan: Plan) -> float:
+    """Return the seconds of a plan's best step with all of its phases."""
+    return plan.steps[0].step_s if plan.steps else plan.best.predicted.step_s
 
 
 def audit(

@@ -9,6 +9,7 @@ from typing import Protocol
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Backend
 from symconfig.errors import InputError, Problem
+from symconfig.existing.audit.catalogue import OF_RL
 from symconfig.existing.launch.dialects import nemo_rl, openrlhf, slime, tuners, verl
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover import deepspeed, megatron, megatron_deepspeed
@@ -30,7 +31,6 @@ from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.nearest import meant
 from symconfig.existing.rules.plugged import plugged
-from symconfig.existing.rules.rl_openrlhf import OPENRLHF_RULES
 from symconfig.existing.rules.rule import Finding
 from symconfig.frameworks.deepspeed.backend import DEEPSPEED
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
@@ -123,6 +123,11 @@ class MegatronSide:
         return not self.version_given
 
     @property
+    def trained_gpus(self) -> int | None:
+        """Return the GPUs that Megatron-LM has."""
+        return self.gpus
+
+    @property
     def parsed(self) -> bool:
         """Tell whether Megatron-LM's own parser reads the options."""
         return self.reading.format in ("bash", "model args yaml")
@@ -144,7 +149,7 @@ class MegatronSide:
         facts = MegatronFacts(
             names=self.names(),
             version_given=self.version_given,
-            world_size=self.gpus,
+            world_size=self.trained_gpus,
             gpus_per_node=cluster.gpus_per_node if cluster is not None else self.reading.world.gpus_per_node,
             joined=cluster.joined_gpus if cluster is not None else None,
             architecture=cluster.gpu.architecture if cluster is not None else None,
@@ -264,11 +269,15 @@ class RlSide(MegatronSide):
     def complete(self) -> bool:
         return super().complete and self.reader.whole
 
+    @property
+    def trained_gpus(self) -> int | None:
+        return None if self.gpus is None else max(1, self.gpus - self.reader.apart)
+
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
         own = [finding for finding in super().findings(cluster) if rl_rules.holds(finding)] if self.settings else []
         own += _of_json(self.reading, self.gpus, self.supplied)
         facts = rl_rules.RlFacts(self.reading, self.reader.values, self.gpus)
-        return [*own, *rl_rules.RL.findings(facts), *OPENRLHF_RULES.findings(facts)]
+        return [*own, *(finding for table in OF_RL for finding in table.findings(facts))]
 
     def run(self, cluster: ClusterDescriptor) -> Run:
         assert self.gpus is not None, "is asked for where the GPUs are known"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from symconfig.descriptor.architectures.keys import words
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.existing.launch.dialects.documents import dialect_of
 from symconfig.existing.launch.dialects.override import is_override
 from symconfig.existing.launch.json_tree import parse_json
@@ -81,7 +81,7 @@ def refused(tree: Tree) -> InputError:
         hint = "the script that starts the training, with --model and this file"
     else:
         hint = "a bash script, YAML of Megatron-LM, Megatron-Bridge or NeMo, or DeepSpeed's JSON"
-    return InputError(Problem(what, file=tree.text.file, hint=hint))
+    return InputError(what, file=tree.text.file, hint=hint)
 
 
 def folder_refused(path: Path) -> InputError:
@@ -89,4 +89,4 @@ def folder_refused(path: Path) -> InputError:
     names = sorted(match.name for pattern in _LAUNCHERS for match in path.glob(pattern))
     more = f" (and {len(names) - 5} more)" if len(names) > 5 else ""
     hint = f"one of its files: {', '.join(names[:5])}{more}" if names else "the file that starts the training"
-    return InputError(Problem("is a folder", file=str(path), need="a file", hint=hint))
+    return InputError("is a folder", file=str(path), need="a file", hint=hint)

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from types import MappingProxyType
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.existing.launch.text import Text
 from symconfig.format import learn
 from symconfig.resources import opened
@@ -53,7 +53,7 @@ def below(root: str | Path | None) -> Iterator[None]:
         yield
         return
     if not Path(root).is_dir():
-        raise InputError(Problem("there is no such folder", field=ROOT, got=str(root)))
+        raise InputError("there is no such folder", field=ROOT, got=str(root))
     with only_below(Path(root)):
         yield
 
@@ -78,13 +78,11 @@ def open_text(path: Path, *, root: Path) -> Text:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise InputError(
-            Problem(
-                "is no text in UTF-8",
-                file=str(path),
-                line=line,
-                got=f"byte 0x{data[error.start]:02x}",
-                hint="save it as UTF-8",
-            )
+            "is no text in UTF-8",
+            file=str(path),
+            line=line,
+            got=f"byte 0x{data[error.start]:02x}",
+            hint="save it as UTF-8",
         ) from None
     learn(data.decode())
     return Text(str(path), data)
@@ -138,4 +136,4 @@ def _reason(error: Exception) -> str:
 def _refused(
     path: Path, what: str, *, got: str | None = None, need: str | None = None, hint: str | None = None
 ) -> InputError:
-    return InputError(Problem(what, file=str(path), got=got, need=need, hint=hint))
+    return InputError(what, file=str(path), got=got, need=need, hint=hint)

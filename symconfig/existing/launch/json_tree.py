@@ -208,4 +208,4 @@ def checked_utf8(text: Text) -> str:
         return text.data.decode()
     except UnicodeDecodeError as error:
         line = text.place(error.start, error.end).line
-        raise InputError(Problem("the file is not UTF-8 text", file=text.file, line=line)) from None
+        raise InputError("the file is not UTF-8 text", file=text.file, line=line) from None

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.existing.launch.assumed import assuming
 from symconfig.existing.launch.bash.read import read_bash
 from symconfig.existing.launch.detect import folder_refused, is_arguments, is_deepspeed, parse, refused, syntax_of
@@ -57,7 +57,7 @@ def _read(source: str, variables: Mapping[str, str], extra: Sequence[str], harml
     if syntax == "bash":
         return _bash(text, path.parent, variables, extra, harmless)
     if extra:
-        raise InputError(Problem("takes no arguments", file=source, got=" ".join(extra), need="a script for them"))
+        raise InputError("takes no arguments", file=source, got=" ".join(extra), need="a script for them")
     tree = parse(text, syntax)
     if is_deepspeed(tree.data):
         reading: Reading | None = Reading(JSON_ALONE, (text,), (), deepspeed=tree)

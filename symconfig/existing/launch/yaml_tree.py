@@ -10,7 +10,7 @@ from typing import Any
 
 from symconfig.descriptor.document import KeyPath, shorten
 from symconfig.descriptor.yaml_strict import MAX_NODES, Builder, Open, build, plain
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.existing.launch.json_tree import BOM, checked_utf8
 from symconfig.existing.launch.reading import Hides, Span, Tree, Unread
 from symconfig.existing.launch.text import Place, Text
@@ -32,7 +32,7 @@ def parse_yaml(text: Text, wanted: Callable[[Any], bool] = lambda data: data is 
         raise InputError(builder.problems)
     documents = [document for document in builder.whole if document.data is not None]
     if not documents:
-        raise InputError(Problem("the file is empty", file=text.file))
+        raise InputError("the file is empty", file=text.file)
     chosen = next((document for document in documents if wanted(document.data)), documents[0])
     others = tuple(
         Unread(other.spans[()].value, "another document", "one document is read", Hides.NOTHING)

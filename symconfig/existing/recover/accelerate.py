@@ -43,29 +43,22 @@ def launched(reading: Reading) -> Launched:
         kind = "deepspeed"
     elif "use_fsdp" in words:
         kind = "fsdp"
-    told = {**_section(data, "deepspeed_config"), **options}
+    given = {**_section(data, "deepspeed_config"), **options}
     precision = options.get("mixed_precision", data.get("mixed_precision"))
     return Launched(
         kind,
-        _config(told, precision) if kind == "deepspeed" and "deepspeed_config_file" not in told else None,
+        _config(given, precision) if kind == "deepspeed" and "deepspeed_config_file" not in given else None,
         None if precision in ("no", *_NONE) else str(precision),
         _plain("fsdp_", {**_section(data, "fsdp_config"), **options}),
         _plain("parallelism_config_", _section(data, "parallelism_config")),
     )
 
 
-def deepspeed_file(reading: Reading) -> str | None:
-    """Return the DeepSpeed JSON that Accelerate's file names."""
-    tree = reading.accelerate
-    named = None if tree is None else tree.get("deepspeed_config", "deepspeed_config_file")
-    return str(named) if named is not None else None
-
-
-def _config(told: Mapping[str, Any], precision: Any) -> dict[str, Any]:
+def _config(given: Mapping[str, Any], precision: Any) -> dict[str, Any]:
     """Return the JSON that Accelerate makes for DeepSpeed of keys of its own."""
-    zero: dict[str, Any] = {"stage": int(told.get("zero_stage", 2))}
+    zero: dict[str, Any] = {"stage": int(given.get("zero_stage", 2))}
     for part in ("optimizer", "param"):
-        device = told.get(f"offload_{part}_device")
+        device = given.get(f"offload_{part}_device")
         if device not in _NONE:
             zero |= {f"offload_{part}": {"device": str(device)}}
     known = ("bf16", "fp16")

@@ -64,12 +64,18 @@ class RlFacts:
         return sum(part for part in parts if part is not None) if all(parts) else None
 
 
-RL: Rules[RlFacts] = Rules()
+def of(*trainers: Trainer) -> Rules[RlFacts]:
+    """Return an empty table of rules that hold of scripts of these trainers."""
+    return Rules(holds=lambda facts: facts.trainer in trainers)
+
+
+OF_VERL, OF_SLIME = of(VERL), of(SLIME)
 # What switches packing by tokens on, the ranks that share a sequence, and the tokens of a micro-batch on each.
 _PACKED = {
     SLIME: ("use_dynamic_batch_size", "context_parallel_size", "max_tokens_per_gpu"),
     OPENRLHF: ("train.dynamic_batch_enable", "ds.tensor_parallel_size", "train.max_tokens_per_gpu"),
 }
+BEYOND = of(*_PACKED)
 _VERL = (
     "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.max_prompt_length=1024 "
     "data.max_response_length=3072 actor_rollout_ref.model.path=Qwen/Qwen3-8B actor_rollout_ref.rollout.name=vllm "
@@ -79,7 +85,7 @@ _VERL = (
 DYNAMIC = _VERL + "actor_rollout_ref.actor.use_dynamic_bsz=True "
 
 
-@RL.rule(
+@OF_VERL.rule(
     "tokens-below-longest",
     "error",
     "A dynamic micro-batch has no room for the longest sequence",
@@ -91,7 +97,7 @@ DYNAMIC = _VERL + "actor_rollout_ref.actor.use_dynamic_bsz=True "
 )
 def _short(facts: RlFacts) -> Iterator[Problem]:
     longest, values = facts.longest, facts.values
-    if facts.trainer is not VERL or longest is None:
+    if longest is None:
         return
     ranks = (
         "actor_rollout_ref.actor.megatron.context_parallel_size",
@@ -112,7 +118,7 @@ def _short(facts: RlFacts) -> Iterator[Problem]:
             yield facts.problem(tokens, "has no room for the longest sequence", f"{room:,}", need)
 
 
-@RL.rule(
+@BEYOND.rule(
     "longest-beyond-tokens",
     "warning",
     "The longest sequence is a micro-batch beyond the limit",
@@ -124,8 +130,8 @@ def _short(facts: RlFacts) -> Iterator[Problem]:
 )
 def _beyond(facts: RlFacts) -> Iterator[Problem]:
     longest, values = facts.longest, facts.values
-    packed = _PACKED.get(facts.trainer)
-    if packed is None or longest is None or not values.switch(packed[0]):
+    packed = _PACKED[facts.trainer]
+    if longest is None or not values.switch(packed[0]):
         return
     for tokens in packed[2:]:
         room, ranks = values.whole(tokens), values.whole(packed[1]) or 1
@@ -135,7 +141,7 @@ def _beyond(facts: RlFacts) -> Iterator[Problem]:
             return
 
 
-@RL.rule(
+@OF_VERL.rule(
     "micro-batch-not-said",
     "error",
     "Nothing says how large a micro-batch is",
@@ -144,7 +150,7 @@ def _beyond(facts: RlFacts) -> Iterator[Problem]:
     _VERL + "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
 )
 def _unsized(facts: RlFacts) -> Iterator[Problem]:
-    if facts.trainer is not VERL or not facts.reading.complete:
+    if not facts.reading.complete:
         return
     dynamic = f"{_ACTOR}.use_dynamic_bsz"
     for micro in (f"{_ACTOR}.ppo_micro_batch_size", f"{_ROLLOUT}.log_prob_micro_batch_size"):
@@ -153,7 +159,7 @@ def _unsized(facts: RlFacts) -> Iterator[Problem]:
             yield facts.problem(f"{micro}_per_gpu", f"is missing, and {dynamic} is off")
 
 
-@RL.rule(
+@OF_VERL.rule(
     "mini-batch-above-batch",
     "error",
     "An update has more prompts than a step",
@@ -163,7 +169,7 @@ def _unsized(facts: RlFacts) -> Iterator[Problem]:
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2",
 )
 def _more_than_a_step(facts: RlFacts) -> Iterator[Problem]:
-    if facts.trainer is not VERL or facts.values.switch(f"{_ACTOR}.use_dynamic_bsz"):
+    if facts.values.switch(f"{_ACTOR}.use_dynamic_bsz"):
         return
     step, update = facts.values.number("data.train_batch_size"), facts.values.whole(f"{_ACTOR}.ppo_mini_batch_size")
     if step and update is not None and step < update:
@@ -171,7 +177,7 @@ def _more_than_a_step(facts: RlFacts) -> Iterator[Problem]:
         yield facts.problem(key, "is more than a step's prompts", update, f"up to data.train_batch_size, {step:g}")
 
 
-@RL.rule(
+@OF_SLIME.rule(
     "samples-left-over",
     "warning",
     "A step's samples do not divide into its updates",
@@ -185,14 +191,14 @@ def _left_over(facts: RlFacts) -> Iterator[Problem]:
     prompts, samples, batch = (
         values.whole(name) for name in ("rollout_batch_size", "n_samples_per_prompt", "global_batch_size")
     )
-    if facts.trainer is not SLIME or prompts is None or samples is None or batch is None:
+    if prompts is None or samples is None or batch is None:
         return
     if left := prompts * samples % batch:
         got, need = f"{left} of {prompts} x {samples} left over", f"a divisor of {prompts * samples}"
         yield facts.problem("global_batch_size", "does not divide a step's samples", got, need)
 
 
-@RL.rule(
+@OF_VERL.rule(
     "engine-over-gpus",
     "error",
     "The engine's GPUs do not divide those of the run",
@@ -204,12 +210,12 @@ def _left_over(facts: RlFacts) -> Iterator[Problem]:
 def _engines(facts: RlFacts) -> Iterator[Problem]:
     key = f"{_ROLLOUT}.tensor_model_parallel_size"
     alone = any(facts.values.given(name) for name in ("rollout.nnodes", "rollout.n_gpus_per_node"))
-    tp = facts.values.whole(key) if facts.trainer is VERL and not alone else None
+    tp = None if alone else facts.values.whole(key)
     if tp is not None and facts.gpus is not None and facts.gpus % tp:
         yield facts.problem(key, "does not divide the GPUs that generate", tp, f"a divisor of {facts.gpus}")
 
 
-@RL.rule(
+@OF_VERL.rule(
     "expandable-beside-engine",
     "warning",
     "Expandable segments beside an engine that sleeps",
@@ -222,10 +228,6 @@ def _expandable(facts: RlFacts) -> Iterator[Problem]:
     word = facts.reading.environment.get("PYTORCH_CUDA_ALLOC_CONF")
     if word is None or word.unknown or "expandable_segments:true" not in word.text.lower():
         return
-    if (
-        facts.trainer is VERL
-        and facts.values.text(f"{_ROLLOUT}.name") == "vllm"
-        and facts.values.switch(f"{_ROLLOUT}.free_cache_engine")
-    ):
+    if facts.values.text(f"{_ROLLOUT}.name") == "vllm" and facts.values.switch(f"{_ROLLOUT}.free_cache_engine"):
         what, need = "ends a vLLM before April 2026, which sleeps beside the actor", "expandable_segments:False"
         yield word.place.problem(what, field="PYTORCH_CUDA_ALLOC_CONF", got=word.text, need=need)

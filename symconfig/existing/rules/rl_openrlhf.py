@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from symconfig.errors import Problem
 from symconfig.existing.recover.rl.trainers import OPENRLHF
 from symconfig.existing.recover.rl.values import Values
-from symconfig.existing.rules.rl import RlFacts
-from symconfig.existing.rules.rule import Rules
+from symconfig.existing.rules.rl import RlFacts, of
 
-OPENRLHF_RULES: Rules[RlFacts] = Rules(holds=lambda facts: facts.trainer is OPENRLHF)
+OF_OPENRLHF = of(OPENRLHF)
 _OF_GROUPS = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
 _RAY = (
     "python3 -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path Qwen/Qwen3-8B --actor.num_nodes 1 "
@@ -21,7 +20,7 @@ _RAY = (
 )
 
 
-@OPENRLHF_RULES.rule(
+@OF_OPENRLHF.rule(
     "colocated-engines-over-gpus",
     "error",
     "Engines beside the actor have other GPUs than it",
@@ -41,7 +40,7 @@ def _beside_actor(facts: RlFacts) -> Iterator[Problem]:
         )
 
 
-@OPENRLHF_RULES.rule(
+@OF_OPENRLHF.rule(
     "reference-on-other-gpus",
     "error",
     "A reference beside the actor has other GPUs than it",
@@ -60,7 +59,7 @@ def _reference_apart(facts: RlFacts) -> Iterator[Problem]:
             yield facts.problem(f"ref.{number}", "is not the actor's", ref, actor)
 
 
-@OPENRLHF_RULES.rule(
+@OF_OPENRLHF.rule(
     "one-sample-of-a-group",
     "error",
     "An advantage over a prompt's samples needs several",
@@ -77,7 +76,7 @@ def _one_sample(facts: RlFacts) -> Iterator[Problem]:
         yield facts.problem(key, "leaves nothing to compare a sample with", samples, "2 or more")
 
 
-@OPENRLHF_RULES.rule(
+@OF_OPENRLHF.rule(
     "fewer-samples-than-ranks",
     "error",
     "Some ranks get no samples of a step",
@@ -96,7 +95,7 @@ def _starved(facts: RlFacts) -> Iterator[Problem]:
         yield facts.problem("rollout.micro_batch_size", "leaves ranks without samples", got)
 
 
-@OPENRLHF_RULES.rule(
+@OF_OPENRLHF.rule(
     "states-kept-beside-engine",
     "warning",
     "The optimizer's state stays on the GPU while the engine generates",

@@ -194,12 +194,10 @@ def resolve(version: str) -> str:
             if known.startswith(f"core_v{match[1]}.{match[2]}."):
                 return known
     raise InputError(
-        Problem(
-            "is not a Megatron-LM version that symconfig knows",
-            field="megatron_version",
-            got=repr(version),
-            need="one of " + ", ".join(versions()),
-        )
+        "is not a Megatron-LM version that symconfig knows",
+        field="megatron_version",
+        got=repr(version),
+        need="one of " + ", ".join(versions()),
     )
 
 

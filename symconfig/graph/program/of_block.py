@@ -59,6 +59,7 @@ class Template:
             inputs=uses(op.inputs),
             outputs=uses(op.outputs),
             saves=uses(op.saves),
+            holds=uses(op.holds),
             path=own.removesuffix(".weight") or joined(prefix, op.path, "").rstrip("."),
         )
 
@@ -84,10 +85,10 @@ def _operator(known: Template, op: Operator, read: set[str], numbers: Numbers) -
     residue.
     """
     inputs = tuple(Use(use.tensor, numbers.along.get(use.name, use.along)) for use in op.inputs)
-    kept, made = {use.name: use for use in (*op.reads_back, *map(Use, op.holds if op.backward else ()))}, []
+    saves, holds, made = op.reads_back, op.holds if op.backward else (), []
     for use in op.outputs:
         known.add(use.tensor)
-    for use in kept.values():
+    for use in (*saves, *holds):
         if use.name not in known.tensors and not isinstance(use.tensor, Weight):
             known.add(replace(use.tensor, gradient=False))
             made.append(use)
@@ -95,10 +96,10 @@ def _operator(known: Template, op: Operator, read: set[str], numbers: Numbers) -
     uses = {use.name: use for use in (*made, *inputs, *outputs)}
     for weight in op.weights:
         known.weights[weight.name] = (weight, op.path)
-    saves = tuple(uses[name] for name in kept if name in uses)
+    saves, holds = (tuple(uses[use.name] for use in some if use.name in uses) for some in (saves, holds))
     splits = tuple(_pieces(op, numbers.sizes)) if op.work is Work.MATMUL else op.splits
     along = (loop for split in splits for loop in split.loops)
-    nest = (*op.loops, *loops_of((*op.activations, *outputs, *saves)), *along)
+    nest = (*op.loops, *loops_of((*op.activations, *outputs, *saves, *holds)), *along)
     return replace(
         op,
         loops=tuple(dict.fromkeys(nest)),
@@ -106,6 +107,7 @@ def _operator(known: Template, op: Operator, read: set[str], numbers: Numbers) -
         outputs=outputs,
         splits=splits,
         saves=saves,
+        holds=holds,
         linear=op.linear and not op.weights,  # parts of a sum would have to be parts of the weight
         traffic=_traffic(op, numbers),
         attended=numbers.keys[op.keys] if op.keys else 0.0,

@@ -68,7 +68,7 @@ class Signatures:
             seen.append((operand.loops, tensor.dims, tensor.element_bytes, tensor.gradient, origin.get(name), first))
         numbers = (op.linear, op.traffic, op.attended, op.channels, op.backward, len(op.inputs), len(op.outputs))
         kept = tuple([place.get(name, -1) for name in op.saved])
-        return op.work, op.loops, op.contracted, id(op.splits), numbers, kept, tuple(seen)
+        return op.work, op.loops, op.contracted, id(op.splits), numbers, kept, len(op.holds), tuple(seen)
 
 
 def structure(program: Program, op: Operator, origin: dict[str, Origin]) -> Hashable:
@@ -104,6 +104,6 @@ def structure(program: Program, op: Operator, origin: dict[str, Origin]) -> Hash
         tuple(map(seen, op.residues)),
         tuple((tuple(loops[loop] for loop in split.loops), split.sums, split.halo) for split in op.splits),
         frozenset(loops[loop] for loop in op.contracted),
-        frozenset(tensors.get(name, -1) for name in op.saved),
+        *(frozenset(tensors.get(use.name, -1) for use in some) for some in (op.saves, op.holds)),
         (op.linear, op.traffic, op.attended, op.channels, op.backward),
     )

@@ -77,8 +77,8 @@ def _fuse(on: Bench) -> tuple[Fuse, str | None]:
     try:
         on.torch.compile(lambda x: 2 * x + 1)(on.normal(16))
     except Exception as error:  # of any kind: a compiler of C that is missing, Triton, a version that does not fit
-        said = " ".join(str(error).split())[:200]
-        return lambda function: function, f"PyTorch's compiler does not work here, so nothing is fused: {said}"
+        message = " ".join(str(error).split())[:200]
+        return lambda function: function, f"PyTorch's compiler does not work here, so nothing is fused: {message}"
     return fuse, None
 
 

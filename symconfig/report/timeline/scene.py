@@ -8,7 +8,7 @@ from io import BytesIO
 from typing import Any, Literal
 from xml.sax.saxutils import escape, quoteattr
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 
 LETTER = 0.58  # width of a digit over the size of its type, in a sans-serif face
 
@@ -124,7 +124,7 @@ def check() -> None:
         import matplotlib  # noqa: F401
     except ImportError:
         what = "a PNG needs matplotlib, which is not installed"
-        raise InputError(Problem(what, field="--png", hint="pip install 'symconfig[plot]', or --svg")) from None
+        raise InputError(what, field="--png", hint="pip install 'symconfig[plot]', or --svg") from None
 
 
 def png(scene: Scene) -> bytes:

@@ -25,7 +25,7 @@ from symconfig.solve.timeline import refined_time, timeline
 def schedule(name: str) -> Schedule:
     """Return a schedule by its name. Raises InputError that names those there are."""
     if name not in SCHEDULES:
-        raise InputError(Problem("there is no such schedule", field="schedule", got=name, need=", ".join(SCHEDULES)))
+        raise InputError("there is no such schedule", field="schedule", got=name, need=", ".join(SCHEDULES))
     return SCHEDULES[name]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.existing.adapt.files import adapted, opened, was
 from symconfig.existing.adapt.outcome import BESTS, Adapted, Best
 from symconfig.existing.audit.judge import judge
@@ -47,7 +47,7 @@ def adaptation(
     Raises InputError where the files cannot be read, or are of another model or framework than the plan.
     """
     if best not in BESTS:
-        raise InputError(Problem("wrong value", field="best", got=repr(best), need=f"one of {', '.join(BESTS)}"))
+        raise InputError("wrong value", field="best", got=repr(best), need=f"one of {', '.join(BESTS)}")
     if plan.rl:  # a step's layouts are compared as whole steps
         outcome = adapted(source, plan, variables, extra, harmless)
         return Adaptation(**{field.name: getattr(outcome, field.name) for field in fields(Adapted)})

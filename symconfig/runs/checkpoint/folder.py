@@ -96,9 +96,9 @@ def json_object(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(text(path))
     except (ValueError, RecursionError) as error:
-        raise InputError(Problem(f"is not JSON: {error}", file=str(path))) from None
+        raise InputError(f"is not JSON: {error}", file=str(path)) from None
     if not isinstance(value, dict):
-        raise InputError(Problem("holds no keys", file=str(path), got=type(value).__name__))
+        raise InputError("holds no keys", file=str(path), got=type(value).__name__)
     return value
 
 

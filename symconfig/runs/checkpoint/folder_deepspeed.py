@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.runs.checkpoint.folder import Checkpoint, checked, numbers, shown, size_bytes
 from symconfig.runs.checkpoint.pickled import Plain, archived_file
 from symconfig.runs.checkpoint.whole import demand
@@ -59,11 +59,9 @@ def read_root(root: Path) -> Checkpoint:
     if not tag or Path(tag).is_absolute() or ".." in Path(tag).parts or not data.is_dir():
         there = shown(sorted(path.name for path in root.iterdir() if path.is_dir() and is_tag(path)))
         raise InputError(
-            Problem(
-                f"names {tag[:60]!r}, which is not there: it was deleted, or its saving did not end",
-                file=str(pointer),
-                got=there or "no folder with a checkpoint",
-            )
+            f"names {tag[:60]!r}, which is not there: it was deleted, or its saving did not end",
+            file=str(pointer),
+            got=there or "no folder with a checkpoint",
         )
     other = root / LATEST_UNIVERSAL
     notes = (
@@ -81,12 +79,10 @@ def read_tag(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Checkpoin
     states = [name for name in names if MODEL.fullmatch(name)]
     if not states:
         raise InputError(
-            Problem(
-                "is not whole: it has no model states",
-                file=str(data),
-                got=shown(names) or "nothing",
-                need="mp_rank_00_model_states.pt",
-            )
+            "is not whole: it has no model states",
+            file=str(data),
+            got=shown(names) or "nothing",
+            need="mp_rank_00_model_states.pt",
         )
     demand(data, [data / name for name in names if name.endswith(".pt")])
     says = archived_file(data / states[0], CLIENT)
@@ -136,12 +132,10 @@ def _converted(data: Path) -> None:
     """Refuse a folder in which ds_to_universal.py did not finish: raise InputError."""
     if not (data / UNIVERSAL / GROUPS).is_file():
         raise InputError(
-            Problem(
-                "is not whole: the conversion did not end",
-                file=str(data),
-                got=f"no {UNIVERSAL}/{GROUPS}",
-                hint="convert again",
-            )
+            "is not whole: the conversion did not end",
+            file=str(data),
+            got=f"no {UNIVERSAL}/{GROUPS}",
+            hint="convert again",
         )
     demand(data, [data / UNIVERSAL / GROUPS])
 
@@ -165,10 +159,8 @@ def _whole(data: Path, names: Iterable[str], checkpoint: Checkpoint, sharded: bo
             if (replica, rank) not in there
         )
         raise InputError(
-            Problem(
-                f"is not whole: {what} of some ranks are missing",
-                file=str(data),
-                got=f"none of {'; '.join(islice(gaps, SHOWN))}",
-                need=f"{replicas} x {ranks} files",
-            )
+            f"is not whole: {what} of some ranks are missing",
+            file=str(data),
+            got=f"none of {'; '.join(islice(gaps, SHOWN))}",
+            need=f"{replicas} x {ranks} files",
         )

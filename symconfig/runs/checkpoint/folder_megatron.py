@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.runs.checkpoint.folder import Checkpoint, json_object, numbers, shown, size_bytes, text
 from symconfig.runs.checkpoint.pickled import MAX_BYTES, Plain, archived_at, archived_file, pairs
 from symconfig.runs.checkpoint.table import table
@@ -99,27 +99,23 @@ def read_root(root: Path) -> Checkpoint:
     tracker = root / TRACKER
     if not tracker.is_file():
         raise InputError(
-            Problem(
-                f"there is no {TRACKER}, so Megatron-LM would load nothing and start at random",
-                file=str(root),
-                got=listed,
-                hint=f"write the iteration that is whole, as {there[-1]}, into it",
-            )
+            f"there is no {TRACKER}, so Megatron-LM would load nothing and start at random",
+            file=str(root),
+            got=listed,
+            hint=f"write the iteration that is whole, as {there[-1]}, into it",
         )
     word = text(tracker).strip()
     if word != "release" and not word.isdigit():
         raise InputError(
-            Problem("names no iteration", file=str(tracker), got=repr(word[:40]), need="a whole number, or release")
+            "names no iteration", file=str(tracker), got=repr(word[:40]), need="a whole number, or release"
         )
     data = root / ("release" if word == "release" else f"iter_{int(word):07d}")
     if not data.is_dir():
         raise InputError(
-            Problem(
-                f"names {data.name}, which is not there: it was deleted, or its saving did not end",
-                file=str(tracker),
-                got=listed,
-                hint=f"write {there[-1]} into it, if that one is whole" if there else None,
-            )
+            f"names {data.name}, which is not there: it was deleted, or its saving did not end",
+            file=str(tracker),
+            got=listed,
+            hint=f"write {there[-1]} into it, if that one is whole" if there else None,
         )
     later = [number for number in there if word.isdigit() and number > int(word)]
     notes = (
@@ -179,12 +175,10 @@ def _distributed(data: Path) -> tuple[str, dict[str, Plain]]:
     index = data / ".metadata"
     if not index.is_file() or (backend is None and config):
         raise InputError(
-            Problem(
-                "is not whole: its saving did not end",
-                file=str(data),
-                got=_listed(data),
-                need="metadata.json and .metadata, which are written last",
-            )
+            "is not whole: its saving did not end",
+            file=str(data),
+            got=_listed(data),
+            need="metadata.json and .metadata, which are written last",
         )
     demand(data, [index])
     content = _bytes(index)
@@ -192,13 +186,11 @@ def _distributed(data: Path) -> tuple[str, dict[str, Plain]]:
     missing = [name for name in named if not (data / name).is_file()]
     if missing or not named:
         raise InputError(
-            Problem(
-                "is not whole: files that .metadata names are not there"
-                if named
-                else "is not whole: .metadata names no file of tensors",
-                file=str(data),
-                got=f"no {shown(missing)}" if named else _listed(data),
-            )
+            "is not whole: files that .metadata names are not there"
+            if named
+            else "is not whole: .metadata names no file of tensors",
+            file=str(data),
+            got=f"no {shown(missing)}" if named else _listed(data),
         )
     demand(data, [data / name for name in named])
     if backend != "torch_dist":
@@ -216,12 +208,10 @@ def _common_there(data: Path, there: bool) -> None:
     """
     if not there:
         raise InputError(
-            Problem(
-                "is not whole: the state that all ranks share is missing or cut off",
-                file=str(data),
-                got=_listed(data),
-                need=f"common.pt, or from {INSIDE_SINCE} on {COMMON} among the tensors",
-            )
+            "is not whole: the state that all ranks share is missing or cut off",
+            file=str(data),
+            got=_listed(data),
+            need=f"common.pt, or from {INSIDE_SINCE} on {COMMON} among the tensors",
         )
     demand(data, [file for file in (data / "common.pt",) if file.is_file()])
 
@@ -269,12 +259,10 @@ def _by_rank(data: Path) -> tuple[str, dict[str, int], dict[str, Plain]]:
     if empty or not extents or len(ranks) != expected:
         got = f"no {WEIGHTS} in {shown(empty)}" if empty else f"{len(ranks)} folders mp_rank_*"
         raise InputError(
-            Problem(
-                "is not whole: files of some ranks are missing",
-                file=str(data),
-                got=got,
-                need=f"{expected} folders, one for every rank of tp, pp and ep" if extents else None,
-            )
+            "is not whole: files of some ranks are missing",
+            file=str(data),
+            got=got,
+            need=f"{expected} folders, one for every rank of tp, pp and ep" if extents else None,
         )
     demand(data, [file for path in ranks for file in sorted(path.glob("*.pt"))])
     says = archived_file(next(iter(ranks)) / WEIGHTS)

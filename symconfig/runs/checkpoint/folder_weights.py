@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.runs.checkpoint.folder import Checkpoint, json_object, shown, size_bytes
 from symconfig.runs.checkpoint.pickled import Plain
 from symconfig.runs.checkpoint.whole import demand
@@ -39,15 +39,15 @@ def read_model(folder: Path) -> Checkpoint:
         named = sorted({str(name) for name in files.values()}) if isinstance(files, dict) else []
         if outside := [name for name in named if Path(name).is_absolute() or ".." in Path(name).parts]:
             what = "names files outside of its folder, which are none of this checkpoint's"
-            raise InputError(Problem(what, file=str(index), got=shown(outside)))
+            raise InputError(what, file=str(index), got=shown(outside))
         missing = [name for name in named if not (folder / name).is_file()]
         if missing or not named:
-            raise InputError(Problem("names files that are not there", file=str(index), got=f"no {shown(missing)}"))
+            raise InputError("names files that are not there", file=str(index), got=f"no {shown(missing)}")
     else:
         named = [name for name in WHOLE if (folder / name).is_file()][:1]  # the first that is there is the one read
         if not named:
             raise InputError(
-                Problem("has no weights", file=str(folder), got=f"{CONFIG} alone", need=" or ".join((*INDEXES, *WHOLE)))
+                "has no weights", file=str(folder), got=f"{CONFIG} alone", need=" or ".join((*INDEXES, *WHOLE))
             )
     demand(folder, [folder / name for name in named])
     return Checkpoint("huggingface", folder, folder, size_bytes(folder), says=_stated(config, STATED))
@@ -58,9 +58,7 @@ def read_adapter(folder: Path) -> Checkpoint:
     config = json_object(folder / ADAPTER)
     named = [name for name in ADAPTERS if (folder / name).is_file()][:1]
     if not named:
-        raise InputError(
-            Problem("has no weights", file=str(folder), got=f"{ADAPTER} alone", need=" or ".join(ADAPTERS))
-        )
+        raise InputError("has no weights", file=str(folder), got=f"{ADAPTER} alone", need=" or ".join(ADAPTERS))
     demand(folder, [folder / name for name in named])
     return Checkpoint("peft", folder, folder, size_bytes(folder), says=_stated(config, ADAPTER_STATED))
 

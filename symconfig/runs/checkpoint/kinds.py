@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.frameworks.checkpoint import Kind
 from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.megatron.checkpoints import optimizer as unasked
@@ -56,32 +56,26 @@ def named(name: str | None, plan: Plan) -> Kind:
     fits = [word for word, entry in known.items() if framework in entry.framework]
     if first not in fits:
         raise InputError(
-            Problem(
-                "is no checkpoint of this framework",
-                field="kind",
-                got=repr(name),
-                need=f"one of {', '.join(fits)} for {framework}",
-            )
+            "is no checkpoint of this framework",
+            field="kind",
+            got=repr(name),
+            need=f"one of {', '.join(fits)} for {framework}",
         )
     entry = known[first]
     if not between(release, entry.since, entry.until):
         raise InputError(
-            Problem(
-                f"is not written by {framework} {release}",
-                field="kind",
-                got=repr(name),
-                need=" to ".join(filter(None, (entry.since, entry.until))),
-            )
+            f"is not written by {framework} {release}",
+            field="kind",
+            got=repr(name),
+            need=" to ".join(filter(None, (entry.since, entry.until))),
         )
     ways = _ways(entry, release)
     if optimizer and optimizer not in ways:
         raise InputError(
-            Problem(
-                f"{framework} {release} does not hold the optimizer so",
-                field="kind",
-                got=repr(name),
-                need=f"one of {', '.join(ways)}" if ways else first,
-            )
+            f"{framework} {release} does not hold the optimizer so",
+            field="kind",
+            got=repr(name),
+            need=f"one of {', '.join(ways)}" if ways else first,
         )
     return Kind(first, optimizer or (unasked(plan.best.options.zero_stage, release) if entry.optimizer else ""))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.runs.checkpoint import folder_deepspeed as deepspeed
 from symconfig.runs.checkpoint import folder_megatron as megatron
 from symconfig.runs.checkpoint import folder_weights as weights
@@ -37,14 +37,14 @@ def read(folder: Path) -> Checkpoint:
     what none can have."""
     with _readable(folder):
         if not folder.exists():
-            raise InputError(Problem("there is no such folder", file=str(folder)))
+            raise InputError("there is no such folder", file=str(folder))
         if not folder.is_dir():
-            raise InputError(Problem("is a file, a checkpoint is a folder", file=str(folder)))
+            raise InputError("is a file, a checkpoint is a folder", file=str(folder))
         for fits, reader in KINDS:
             if fits(folder):
                 return checked(reader(folder))
         seen = shown(sorted(path.name for path in folder.iterdir())) or "an empty folder"
-    raise InputError(Problem("is no checkpoint", file=str(folder), got=seen, need=LOOKED_FOR))
+    raise InputError("is no checkpoint", file=str(folder), got=seen, need=LOOKED_FOR)
 
 
 @contextmanager
@@ -54,6 +54,6 @@ def _readable(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         where = str(error.filename or folder)
-        raise InputError(Problem(f"cannot be read: {error.strerror or error}", file=where)) from None
+        raise InputError(f"cannot be read: {error.strerror or error}", file=where) from None
     except ValueError as error:  # a name with a NUL
-        raise InputError(Problem(f"cannot be read: {error}", file=repr(str(folder)))) from None
+        raise InputError(f"cannot be read: {error}", file=repr(str(folder))) from None

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.runs.checkpoint.folder import shown
 from symconfig.runs.checkpoint.pickle_names import Names, NotWholeError, TooLongError
 from symconfig.runs.checkpoint.pickled import MAX_BYTES
@@ -38,12 +38,10 @@ def demand(data: Path, files: Iterable[Path]) -> None:
     broken = [str(file.relative_to(data)) for file in files if not _whole(file, names)]
     if broken:
         raise InputError(
-            Problem(
-                "is not whole: files are empty or cut off",
-                file=str(data),
-                got=shown(broken),
-                need="files as they were saved",
-            )
+            "is not whole: files are empty or cut off",
+            file=str(data),
+            got=shown(broken),
+            need="files as they were saved",
         )
 
 
@@ -69,15 +67,13 @@ def _judged(file: Path, names: Names, check: Callable[[], bool]) -> bool:
     except NotWholeError:
         whole = False
     except TooLongError:
-        raise InputError(Problem("has a longer pickle than any checkpoint's", file=str(file))) from None
+        raise InputError("has a longer pickle than any checkpoint's", file=str(file)) from None
     if names.foreign:
         raise InputError(
-            Problem(
-                "asks for names that no checkpoint needs, and to load it is to run them",
-                file=str(file),
-                got=shown(sorted(names.foreign)),
-                hint="do not load it, and ask who wrote it",
-            )
+            "asks for names that no checkpoint needs, and to load it is to run them",
+            file=str(file),
+            got=shown(sorted(names.foreign)),
+            hint="do not load it, and ask who wrote it",
         )
     return whole
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Literal, get_args
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.frameworks.entries import ENTRIES, Name
 from symconfig.plans.file import HasPlan, loaded
 from symconfig.plans.plan import Plan
@@ -42,7 +42,7 @@ def started(
     """
     if on_mismatch not in get_args(OnMismatch):
         raise InputError(
-            Problem("wrong value", field="on_mismatch", got=repr(on_mismatch), need=" or ".join(get_args(OnMismatch)))
+            "wrong value", field="on_mismatch", got=repr(on_mismatch), need=" or ".join(get_args(OnMismatch))
         )
     ready = loaded(plan)
     if on_mismatch == "ignore":

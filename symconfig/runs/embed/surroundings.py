@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.frameworks.entries import ENTRIES
 from symconfig.frameworks.known import BACKENDS
 
@@ -68,7 +68,7 @@ def rank() -> int:
 def _world_size(given: int | None) -> tuple[int | None, str]:
     if given is not None:
         if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-            raise InputError(Problem("is no number of ranks", field="world_size", got=repr(given), need="1 or more"))
+            raise InputError("is no number of ranks", field="world_size", got=repr(given), need="1 or more")
         return given, "world_size"
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -82,7 +82,7 @@ def _whole(names: tuple[str, ...], least: int = 1) -> tuple[int, str] | None:
         text = os.environ.get(name, "").strip()
         if text:
             if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= least):
-                raise InputError(Problem("is no whole number", field=name, got=text, need=f"{least} or more"))
+                raise InputError("is no whole number", field=name, got=text, need=f"{least} or more")
             return int(text), name
     return None
 

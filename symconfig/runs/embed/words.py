@@ -38,9 +38,7 @@ def words(plan: Plan, target: str) -> list[str]:
     """
     if target not in targets():
         raise InputError(
-            Problem(
-                "is no target whose program takes words", field="target", got=repr(target), need=" or ".join(targets())
-            )
+            "is no target whose program takes words", field="target", got=repr(target), need=" or ".join(targets())
         )
     return list(targets()[target](plan))
 

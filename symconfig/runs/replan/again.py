@@ -10,7 +10,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.training import WholeTraining
-from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
+from symconfig.errors import InfeasibleError, InputError, SymconfigError
 from symconfig.format import count
 from symconfig.plans.history import History
 from symconfig.plans.plan import Plan
@@ -119,13 +119,11 @@ def _reached(old: Plan, wishes: Wishes) -> tuple[History, tuple[str, ...]]:
     saved, batch, length = wishes.checkpoint, old.best.batch.global_, old.best.batch.seq_length
     if saved is not None and saved.iteration is not None and wishes.step not in (None, saved.iteration):
         raise InputError(
-            Problem(
-                "is not where the checkpoint is, at which a run that loads it goes on",
-                field="at_step",
-                got=str(wishes.step),
-                need=f"{saved.iteration}, as {saved.data} says, or nothing",
-                hint="--checkpoint with the folder of that step",
-            )
+            "is not where the checkpoint is, at which a run that loads it goes on",
+            field="at_step",
+            got=str(wishes.step),
+            need=f"{saved.iteration}, as {saved.data} says, or nothing",
+            hint="--checkpoint with the folder of that step",
         )
     step = wishes.step if saved is None or wishes.step is not None else saved.iteration
     sequences = saved.says.get("consumed_train_samples", saved.says.get("sequences")) if saved is not None else None
@@ -196,7 +194,7 @@ def _keeping(wishes: Wishes, pins: Mapping[str, str], free: Plan, progress: Prog
         rest = [name for name in pins if all(name not in names for names in sets)]
         other = f"--keep {','.join(rest)}, or " if rest else ""
         hint = f"{other}without --keep the best plan is {degrees(free.best)}, {free.best.predicted.step_s:.3f} s a step"
-        raise InfeasibleError(Problem(what, field="keep", got=",".join(wishes.keep), hint=hint)) from None
+        raise InfeasibleError(what, field="keep", got=",".join(wishes.keep), hint=hint) from None
 
 
 def _drift(old: Plan) -> Drift | None:

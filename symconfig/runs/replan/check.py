@@ -183,11 +183,9 @@ def of_templates(manifest: Manifest, folder: Path | None) -> Iterator[Finding]:
     """Check that the templates are those with which it was written. Raises InputError where they are not named."""
     if manifest.templates is not None and folder is None:
         raise InputError(
-            Problem(
-                "these files were written with templates of your own, without which nothing can be said of them",
-                field="--templates",
-                hint="--templates DIR",
-            )
+            "these files were written with templates of your own, without which nothing can be said of them",
+            field="--templates",
+            hint="--templates DIR",
         )
     if digest(folder) != manifest.templates:
         what = "were none when this was written" if manifest.templates is None else "are not as when this was written"

@@ -12,7 +12,7 @@ from math import ceil, sqrt
 from typing import Literal
 
 from symconfig.descriptor.training import WholeTraining
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.format import count
 from symconfig.frameworks.counting import Counting
 from symconfig.plans.history import History
@@ -79,12 +79,10 @@ def scheduled(
     """
     if run.step > training.train_iters:
         raise InputError(
-            Problem(
-                "is behind the end of the run",
-                field="at_step",
-                got=str(run.step),
-                need=f"at most {training.train_iters}, its training.train_iters",
-            )
+            "is behind the end of the run",
+            field="at_step",
+            got=str(run.step),
+            need=f"at most {training.train_iters}, its training.train_iters",
         )
     new = replace(old, global_=batch, seq_length=seq_length)
     anew = anew and run.step > 0

@@ -1,10 +1,11 @@
 """Generation by an inference engine: prefill and decode on one replica, as a roofline over time.
 
-A step of decoding reads the weights that its tokens touch and the keys and values of all their contexts, or computes
-with them, whichever takes longer; sequences leave as they end, and those that wait take their place. A replica may have
-several ranks of data: each holds attention and the keys of its own sequences, and all of them together the experts.
-Left out are speculative decoding, the engine's preemptions, ranks of data that wait for each other, and tools that a
-response waits for.
+A step reads the weights that its tokens touch or computes with them, whichever takes longer; attention reads the keys
+and values of all contexts; kernels between products read and write each token's activations; a word is drawn from every
+sequence's logits. docs/generation.md holds each of these against an H100. Sequences leave as they end, and those that
+wait take their place. A replica may have several ranks of data: each holds attention and the keys of its own sequences,
+and all of them together the experts. Left out are speculative decoding, the engine's preemptions, ranks of data that
+wait for each other, and tools that a response waits for.
 """
 
 from __future__ import annotations
@@ -17,49 +18,34 @@ import numpy as np
 
 from symconfig.cost.collectives import ring
 from symconfig.cost.machine import Machine
-from symconfig.descriptor.layers import Pairs
-from symconfig.descriptor.model import Attention, ModelDescriptor
+from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
 from symconfig.graph.count import ParameterCount, parameters
+from symconfig.runs.rl.per_token import ELEMENT_BYTES, cached_bytes, moved, scored_flops
 from symconfig.solve.lengths import GROUPS, Array, quantiles
 from symconfig.units import GIB
 
-# Assumed, as the rest of a generation's uncertainty is (`UNCERTAIN`): what an engine does between two steps of decoding
-# (schedule, sample, detokenise), and what it keeps on the GPU for CUDA graphs and its batch beside weights and keys.
+# Assumed: what an engine's host does between two steps of decoding while the GPU waits (schedule, prepare, detokenise).
 STEP_S = 3e-3
+# The kernels of a layer begin and end: some 14 of 2.7 us each, in a captured graph; as many are outside of layers.
+# Fitted, as is TOGETHER, to llama3.2-1b and every other row of qwen3-8b on an H100 (docs/generation.md).
+LAYER_S = 38e-6
+# Reading and computing overlap but for a product's first and last tiles: (r^4 + c^4)^(1/4) seconds, not max(r, c).
+TOGETHER = 4.0
+# Read and written of each logit, of 2 bytes, until its word is drawn: a copy in 4 bytes (6), divided by a temperature
+# (8), softmax (12), noise (4), shares over noise (12), the largest (4). PyTorch's kernels, as in vLLM's sampler.
+SAMPLED_BYTES = 46.0
+# What an engine keeps on the GPU for CUDA graphs and its batch beside weights and keys. Assumed.
 WORKING_BYTES = 2.0 * GIB
 # Of an engine that sleeps: its context, its communicators and captured graphs stay (vLLM, device_allocator/cumem.py,
 # frees weights and keys only). Assumed. At level 1 weights go to the host, at level 2 they are given up.
 ASLEEP_BYTES = 2.0 * GIB
 KEEPING = 1  # the level at which weights are kept
-UNCERTAIN = (0.7, 1.5)  # of a generation that no log calibrates: the likely share of the predicted seconds
-_ELEMENT_BYTES = 2.0
+# Of a generation that no log calibrates: the likely share of the predicted seconds. Measured on an H100: a GPU's own
+# work is 0.93 to 1.06 of it, and 1.3 with experts by PyTorch's kernels instead of an engine's. Not measured: 0.5 to 6
+# ms instead of `STEP_S` beside 10 ms of work make 0.75 and 1.5 of it.
+UNCERTAIN = (0.75, 1.5)
 _PREFILL_TOKENS = 8192.0  # of a step (vLLM's max_num_batched_tokens, as trainers set it)
-
-
-def cached_bytes(model: ModelDescriptor, tp: int, tokens: Array) -> Array:
-    """Return the bytes of keys and values of one context of so many tokens on each of a replica's GPUs."""
-    whole, windowed = _caching_layers(model)
-    seen = whole * tokens + windowed * (
-        tokens if model.sliding_window is None else np.minimum(tokens, model.sliding_window)
-    )
-    result: Array = seen * _ELEMENT_BYTES * _channels(model, tp)
-    return result
-
-
-@lru_cache(maxsize=64)
-def _caching_layers(model: ModelDescriptor) -> tuple[int, int]:
-    """Return how many layers keep keys of all tokens, and how many those of a window."""
-    own = [kind.window for kind in model.kind_of_layer if kind.attends and kind.pairs is not Pairs.BORROWED]
-    return own.count(False), own.count(True)
-
-
-def _channels(model: ModelDescriptor, tp: int) -> float:
-    """Return the numbers that a layer keeps of a token on each GPU."""
-    if model.attention is Attention.MLA and model.latent is not None:
-        return float(model.latent.kv_lora_rank + model.latent.qk_rope_head_dim)  # the same on every GPU
-    heads = max(1.0, model.num_key_value_heads / tp)
-    return heads * (model.head_dim + (model.v_head_dim or model.head_dim))
 
 
 @dataclass(frozen=True)
@@ -71,7 +57,7 @@ class Engine:
     machine: Machine
     tp: int
     dp: int = 1
-    element_bytes: float = _ELEMENT_BYTES
+    element_bytes: float = ELEMENT_BYTES
 
     @property
     def gpus(self) -> int:
@@ -105,18 +91,65 @@ class Engine:
 
     def decode_s(self, sequences: Array, context: Array) -> Array:
         """Return the seconds of one token for each of so many sequences. context: tokens of one, in the mean."""
-        touched = self._on_each(1.0 - (1.0 - self._chosen) ** sequences)
-        read = self.element_bytes * touched + sequences / self.dp * cached_bytes(self.model, self.tp, context)
-        computed = 2.0 * self._count.active * sequences / self.gpus
-        work = np.maximum(read / self.machine.hbm_bytes_per_s, computed / self._flops_per_s)
-        return work + self._reductions_s(sequences) + STEP_S
+        return self.decoding_s(sequences, context) + STEP_S
 
-    def prefill_s(self, tokens: float) -> float:
-        """Return the seconds of so many tokens of prompts."""
-        computed = 2.0 * self._count.active * tokens / self.gpus
-        at_once = _PREFILL_TOKENS * self.dp
-        step = float(self._reductions_s(np.array([at_once]))[0]) + STEP_S
-        return computed / self._flops_per_s + tokens / at_once * step
+    def decoding_s(self, sequences: Array, context: Array) -> Array:
+        """Return the GPU's part of `decode_s`."""
+        keys = sequences / self.dp * cached_bytes(self.model, self.tp, context)
+        return self._layers_s(sequences) + keys / self.machine.copy_bytes_per_s + self._words_s(sequences)
+
+    def prefill_s(self, tokens: float, length: float) -> float:
+        """Return the seconds of so many tokens of prompts, each of this length."""
+        return self.prefilling_s(tokens, length) + STEP_S * tokens / self._at_once(tokens)
+
+    def prefilling_s(self, tokens: float, length: float) -> float:
+        """Return the GPU's part of `prefill_s`."""
+        at_once = self._at_once(tokens)
+        step = self._layers_s(np.array([at_once])) + self._words_s(np.array([at_once / length]))
+        scored = tokens / self.gpus * scored_flops(self.model, length) / float(self.machine.attention_flops)
+        return tokens / at_once * float(step[0]) + scored
+
+    def _at_once(self, tokens: float) -> float:
+        return min(tokens, _PREFILL_TOKENS * self.dp)
+
+    def _layers_s(self, tokens: Array) -> Array:
+        """Return the seconds of a step's layers, but for reading keys."""
+        shared, count = self._at_ends / self.tp, self._count
+        read = self._on_each(1.0 - (1.0 - self._chosen) ** tokens) - shared
+        computed = 2.0 * (count.active - self._at_ends) * tokens / self.gpus
+        whole, cut = moved(self.model)
+        passed = tokens / self.dp * (whole + cut / self.tp) * ELEMENT_BYTES / self.machine.hbm_bytes_per_s
+        layers = self.model.num_hidden_layers * LAYER_S
+        result: Array = self._product_s(read, computed) + passed + layers + self._reductions_s(tokens)
+        return result
+
+    def _words_s(self, sequences: Array) -> Array:
+        """Return the seconds of a word of each sequence: its logits, drawn from on every GPU of a rank of data."""
+        head = np.full_like(sequences, self._head / self.tp)
+        return self._product_s(head, 2.0 * self._head * sequences / self.gpus) + self.sampling_s(sequences)
+
+    def sampling_s(self, sequences: Array) -> Array:
+        """Return the seconds in which words are drawn from logits, with the kernels outside of layers."""
+        passed = SAMPLED_BYTES * self._head / self.model.hidden_size * sequences / self.dp
+        result: Array = passed / self.machine.hbm_bytes_per_s + LAYER_S
+        return result
+
+    @cached_property
+    def _head(self) -> int:
+        """Count the parameters that make logits of a token, or its one value."""
+        own = self._count.by_part["head"]
+        return own + self._count.by_part["embedding"] if self.model.tie_word_embeddings else own
+
+    @cached_property
+    def _at_ends(self) -> int:
+        """Count the parameters outside of layers: the embedding, which a step only looks words up in, and a head."""
+        return self._count.by_part["embedding"] + self._count.by_part["head"]
+
+    def _product_s(self, parameters_read: Array, flops: Array) -> Array:
+        """Return the seconds of products on a GPU that read so many parameters and compute."""
+        read = self.element_bytes * parameters_read / self.machine.copy_bytes_per_s
+        result: Array = (read**TOGETHER + (flops / self._flops_per_s) ** TOGETHER) ** (1.0 / TOGETHER)
+        return result
 
     @property
     def _flops_per_s(self) -> float:
@@ -125,7 +158,7 @@ class Engine:
     def _reductions_s(self, tokens: Array) -> Array:
         """Return the seconds of two all-reduces in each layer: behind attention over a rank of data, and behind the MLP
         over all of them, where tokens are gathered and their sums scattered."""
-        amount = tokens * self.model.hidden_size * _ELEMENT_BYTES
+        amount = tokens * self.model.hidden_size * ELEMENT_BYTES
         sums = ((amount / dp, float(gpus)) for dp, gpus in ((self.dp, self.tp), (1, self.gpus)))
         each = sum(ring(passed, 2.0, np.full_like(tokens, ranks), 1.0, self.machine) for passed, ranks in sums)
         result: Array = self.model.num_hidden_layers * np.asarray(each)
@@ -182,7 +215,7 @@ def generate(replica: Replica, rl: Rl, replicas: int) -> Generation | None:
         generated = rl.sequences * rl.response_length.mean
         stated = generated / (rl.rollout.tokens_per_s_per_gpu * engine.gpus * replicas)
         return Generation(stated, 0.0, at_once, 0.0)
-    prefill = engine.prefill_s(max(1.0, rl.prompts / replicas) * rl.prompt_length.mean)
+    prefill = engine.prefill_s(max(1.0, rl.prompts / replicas) * rl.prompt_length.mean, rl.prompt_length.mean)
     steps, active, context = _passed(rl, own, min(at_once, own))
     seconds = steps * engine.decode_s(active, context)
     total = float(seconds.sum())

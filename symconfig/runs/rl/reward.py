@@ -21,8 +21,9 @@ from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Batch
 from symconfig.plans.rl import REWARDED, REWARDING, PlannedReward
 from symconfig.render.rewarding import Rewarding
-from symconfig.runs.rl.engine import ASLEEP_BYTES, WORKING_BYTES, Engine, cached_bytes
+from symconfig.runs.rl.engine import ASLEEP_BYTES, WORKING_BYTES, Engine
 from symconfig.runs.rl.logits import PLAIN
+from symconfig.runs.rl.per_token import cached_bytes
 from symconfig.runs.rl.trained import WEIGHTS, Frozen, Trained
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.predict import as_found
@@ -95,7 +96,7 @@ def _served(how: Rewarding, able: Sequence[tuple[Engine, float]], rl: Rl, own: i
         return None
     engine, share = next((each for each in able if each[1] <= _USUAL_SHARE), able[-1])
     gpu = engine.machine
-    seconds = engine.prefill_s(max(1.0, rl.sequences / (gpus // engine.gpus)) * rl.mean_tokens)
+    seconds = engine.prefill_s(max(1.0, rl.sequences / (gpus // engine.gpus)) * rl.mean_tokens, rl.mean_tokens)
     moved = 0.0 if own else engine.weights_bytes
     return Rewards(
         how=how,

@@ -12,13 +12,12 @@ from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.existing.audit.audit import Audit, planned, unpredicted_for
 from symconfig.existing.audit.judge import Judged, judge
 from symconfig.existing.audit.phase_rules import PHASES
-from symconfig.existing.recover.rl.step import Step
+from symconfig.existing.recover.rl.step import Alone, Step
 from symconfig.existing.recover.rl.trainers import FSDP
 from symconfig.existing.recover.run import Run
 from symconfig.plans.plan import Plan
-from symconfig.render import named
+from symconfig.render import named, targets
 from symconfig.runs.best import best_plan
-from symconfig.runs.rl.choose import ANY, Question
 from symconfig.runs.rl.choose import planned as recorded
 from symconfig.runs.rl.engine import Engine, Replica, generate
 from symconfig.runs.rl.logits import (
@@ -32,6 +31,7 @@ from symconfig.runs.rl.logits import (
     LogitBytes,
 )
 from symconfig.runs.rl.phases import AWAY, Layout
+from symconfig.runs.rl.question import ANY, Question
 from symconfig.runs.rl.reward import rewards
 from symconfig.runs.rl.trained import Stated
 from symconfig.runs.rl.tuned import counted
@@ -60,14 +60,30 @@ def completed(
     done = replace(done, judged=judged, findings=(*done.findings, *PHASES.findings(judged, done.reading.start)))
     if not plan:
         return done
-    if run.step is None:
-        tuned = run.alone is not None and run.alone.preference is None and not run.alone.scores
-        return planned(done, run, cluster, limits, progress) if tuned else done
+    if run.alone is not None and _plain(run.alone) and run.target.backend == run.alone.workers.planned:
+        return planned(done, run, cluster, limits, progress)
     progress("looking for a better layout")
+    job = judged.plan.job
+    job = _job(job, run.step) if run.step is not None else _of_alone(job, run.alone)
     try:
-        return replace(done, better=best_plan(judged.plan.model, cluster, _job(judged.plan.job, run.step), top=TOP))
+        return replace(done, better=best_plan(judged.plan.model, cluster, job, top=TOP))
     except (InfeasibleError, InputError) as error:
         return replace(done, infeasible=str(error))
+
+
+def _plain(alone: Alone) -> bool:
+    """Tell whether it trains as pre-training does."""
+    return alone.preference is None and not alone.scores
+
+
+def _of_alone(job: Job, alone: Alone | None) -> Job:
+    """Return the job that the run of a model that trains alone is an answer to, for its own trainer where that has
+    files for it. A model that scores is planned with the head of a language model, which takes more."""
+    assert alone is not None, "is what there is without a step"
+    target: str | None = alone.workers.target or alone.trainer.name
+    if target in targets() and job.task in named(target).tasks:
+        return job.model_copy(update={"target": target, "backend": alone.workers.planned})
+    return job.model_copy(update={"backend": alone.workers.planned})
 
 
 def _job(job: Job, step: Step) -> Job:
@@ -141,7 +157,11 @@ def _alone(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     """Return what a run costs with the phases of an update without generation."""
     alone = run.alone
     assert alone is not None, "is what makes it one to be completed"
-    run = _of_values(run) if alone.scores else run
+    if alone.scores:
+        adapter = run.described.model.adapter
+        run = _of_values(run)
+        own = run.described.model.model_copy(update={"adapter": adapter})
+        run = replace(run, described=replace(run.described, model=own))
     judged = judge(run, cluster, limits)
     name = alone.workers.target or alone.trainer.name
     logits = OF_PAIRS.get(name, PAIRS) if alone.preference is not None else BY_TARGET.get(name, PLAIN)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
@@ -19,7 +19,7 @@ def time_s(field: str, text: str) -> float:
     """Parse seconds of `30d`: s, m, h, d or w; a number alone is days. Raises InputError."""
     span_s = _read(text, _UNITS_S, "d")
     if span_s is None or not 0 < span_s <= MOST_S:
-        raise InputError(Problem("wrong value", field=field, got=text, need="a time as 30d, 12h or 2w"))
+        raise InputError("wrong value", field=field, got=text, need="a time as 30d, 12h or 2w")
     return float(span_s)
 
 
@@ -28,7 +28,7 @@ def tokens(field: str, text: str) -> int:
     number = _read(text, _COUNTS, "")
     if number is None or not 1 <= number <= MOST_TOKENS or number.denominator > 1:
         need = "a whole number of tokens as 2T, 500B or 1e12"
-        raise InputError(Problem("wrong value", field=field, got=text, need=need))
+        raise InputError("wrong value", field=field, got=text, need=need)
     return int(number)
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.runs.sweep.columns import could_be_planned
 from symconfig.runs.sweep.task import Row, Status
 
@@ -72,14 +72,12 @@ class Journal:
         if schema != SCHEMA:
             got = repr(schema) if isinstance(schema, str) else "something else"
             raise InputError(
-                Problem(
-                    "is not a journal of this version's sweeps",
-                    file=str(self.path),
-                    line=1,
-                    got=got,
-                    need=repr(SCHEMA),
-                    hint="another --out, or --force, which starts again",
-                )
+                "is not a journal of this version's sweeps",
+                file=str(self.path),
+                line=1,
+                got=got,
+                need=repr(SCHEMA),
+                hint="another --out, or --force, which starts again",
             )
 
 
@@ -111,7 +109,7 @@ def journal(path: Path, fresh: bool = False) -> Iterator[Journal]:
     try:
         stream = path.open("r+b" if path.exists() else "x+b")
     except OSError as error:
-        raise InputError(Problem(f"cannot be written: {error.strerror or error}", file=str(path))) from None
+        raise InputError(f"cannot be written: {error.strerror or error}", file=str(path)) from None
     with stream:
         _lock(stream, path)
         if fresh:
@@ -127,4 +125,4 @@ def _lock(stream: IO[bytes], path: Path) -> None:
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        raise InputError(Problem("another sweep is writing it", file=str(path), hint="another --out")) from None
+        raise InputError("another sweep is writing it", file=str(path), hint="another --out") from None

@@ -11,7 +11,7 @@ from typing import Any
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.plans.digests import digest
 from symconfig.runs.sweep.asked import Fields, SweepJob, put, settled
 
@@ -79,13 +79,11 @@ def points(sweep: SweepJob, limit: int = LIMIT) -> Points:
     if total > limit:
         sizes = " x ".join(f"{len(axis.values):,} {axis.name}" for axis in sweep.axes)
         raise InputError(
-            Problem(
-                "the sweep has too many combinations",
-                field="sweep",
-                got=f"{sizes} = {total:,}",
-                need=f"at most {limit:,}",
-                hint=f"shorter lists, or --limit {total}",
-            )
+            "the sweep has too many combinations",
+            field="sweep",
+            got=f"{sizes} = {total:,}",
+            need=f"at most {limit:,}",
+            hint=f"shorter lists, or --limit {total}",
         )
     ids, kept, idle = Ids(), dict[str, Point](), set(range(len(sweep.exclude)))
     excluded = 0
@@ -99,7 +97,7 @@ def points(sweep: SweepJob, limit: int = LIMIT) -> Points:
         point = Point(ids.of(known, model, cluster), job, model, cluster)
         kept.setdefault(point.id, point)
     if not kept:
-        raise InputError(Problem("the rules leave nothing to plan", field="exclude", got=f"all of {total:,} excluded"))
+        raise InputError("the rules leave nothing to plan", field="exclude", got=f"all of {total:,} excluded")
     return Points(tuple(kept.values()), sweep.prices, total, excluded, tuple(sorted(number + 1 for number in idle)))
 
 

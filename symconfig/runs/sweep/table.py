@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.runs.sweep.columns import COLUMNS, Column, Kind, Value
 
 ENDINGS = (".csv", ".parquet")
@@ -23,16 +23,16 @@ def check(out: Path, field: str = "--out") -> None:
     InputError."""
     if out.suffix.lower() not in ENDINGS:
         need = "a name that ends in " + " or ".join(ENDINGS)
-        raise InputError(Problem("no table has this ending", field=field, got=out.name, need=need))
+        raise InputError("no table has this ending", field=field, got=out.name, need=need)
     if not out.parent.is_dir():
-        raise InputError(Problem("there is no such folder", field=field, got=str(out.parent)))
+        raise InputError("there is no such folder", field=field, got=str(out.parent))
     if not os.access(out.parent, os.W_OK):
-        raise InputError(Problem("this folder cannot be written to", field=field, got=str(out.parent)))
+        raise InputError("this folder cannot be written to", field=field, got=str(out.parent))
     if out.is_dir():
-        raise InputError(Problem("this is a folder, a file is needed", field=field, got=str(out)))
+        raise InputError("this is a folder, a file is needed", field=field, got=str(out))
     if out.suffix.lower() == ".parquet" and find_spec("pyarrow") is None:
         hint = "pip install 'symconfig[parquet]', or pip install pyarrow; or a name that ends in .csv"
-        raise InputError(Problem("Parquet needs pyarrow, which is not installed", field=field, hint=hint))
+        raise InputError("Parquet needs pyarrow, which is not installed", field=field, hint=hint)
 
 
 def write(
@@ -47,7 +47,7 @@ def write(
         part.replace(out)
     except OSError as error:
         part.unlink(missing_ok=True)
-        raise InputError(Problem(f"cannot be written: {error.strerror or error}", file=str(out))) from None
+        raise InputError(f"cannot be written: {error.strerror or error}", file=str(out)) from None
 
 
 def _csv(records: Sequence[Record], columns: Sequence[Column]) -> bytes:

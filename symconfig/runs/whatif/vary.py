@@ -182,5 +182,5 @@ def _of(plan: Plan, name: str, low: float, high: float) -> Vary:
     first, last = math.ceil(low / step) * step, math.floor(high / step) * step
     if first >= last:
         what = f"holds less than two values at which this plan can run, multiples of {step}"
-        raise InputError(Problem(what, field=f"{FIELD} {name}", got=f"{low:g}..{high:g}", need="a wider range"))
+        raise InputError(what, field=f"{FIELD} {name}", got=f"{low:g}..{high:g}", need="a wider range")
     return Vary(name, float(first), float(last), step, float(now))

@@ -28,12 +28,12 @@ def work_s(problem: StageProblem, mode: Mode | None) -> float:
     return sum(problem.seconds[kind][mode.choice] for kind in problem.sequence) / problem.pp
 
 
-def bound_s(problem: StageProblem, mode: Mode | None) -> float:
+def bound_s(problem: StageProblem, mode: Mode | None, below_s: float = float("inf")) -> float:
     """Return seconds that the slowest stage of no assignment in the mode (None: whatever the scope allows) is below;
-    infinite: none fits.
+    infinite: none fits, or none is below below_s.
     """
     search = _Search(problem, floors(problem, mode))
-    if not search.possible(float("inf")):
+    if not search.possible(below_s):
         return float("inf")
     kinds = search.floors[0].kinds
     work = sum(floor.base_s for floor in search.floors) + sum(kind.count * kind.seconds for kind in kinds)

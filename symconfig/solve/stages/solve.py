@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
 
+from symconfig.graph.parts import is_layer
 from symconfig.solve.stages.beam import beam
 from symconfig.solve.stages.bound import bound_s, work_s
 from symconfig.solve.stages.chain import fastest_chain
@@ -45,7 +46,7 @@ def solve(problem: StageProblem, *, time_limit_s: float = 10.0, solver: Solver =
     started_s = time.perf_counter()
     until = float("inf") if solver == "quick" else spent_s() + time_limit_s
     solving = _Solving(problem, until, solver)
-    if problem.fixed is not None or not problem.layouts.free(problem.vpp):
+    if solving.few:
         solving.enumerate(every(problem))
     else:
         if solver == "quick":
@@ -54,6 +55,20 @@ def solve(problem: StageProblem, *, time_limit_s: float = 10.0, solver: Solver =
             solving.bounded()
         solving.proved()
     return solving.answer(started_s)
+
+
+def proved_s(problem: StageProblem, known_s: float) -> float:
+    """Return seconds that the slowest stage of no assignment is below. known_s: those of one that is known; slower ones
+    are not looked for. As `solve` does it with "quick".
+    """
+    check(problem)
+    solving = _Solving(cornered(problem), float("inf"), "quick", best_s=known_s, slacks=())
+    if solving.few:
+        solving.enumerate(every(solving.problem))
+    else:
+        solving.bounded()
+        solving.proved()
+    return min([solving.best_s, *solving.left_s])
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +114,7 @@ def _begun(question: _Question) -> _Begun:
 class _Solving:
     """kept: all of them; best_s: the fastest slowest stage. open: modes that may hold a faster one, with their bounds.
 
-    left_s: bounds of the modes that the solver did not finish. until: as `spent_s` counts.
+    left_s: bounds of the modes that the solver did not finish. until: as `spent_s` counts. slacks: as of `SLACKS`.
     """
 
     problem: StageProblem
@@ -109,12 +124,18 @@ class _Solving:
     frames: list[Frame] = field(default_factory=list)
     kept: list[Assignment] = field(default_factory=list)
     best_s: float = float("inf")
+    slacks: tuple[float, ...] = SLACKS
     open: list[tuple[float, Mode | None]] = field(default_factory=list)
     left_s: list[float] = field(default_factory=list)
     used: str = "bound met"
 
     def __post_init__(self) -> None:
         self.scale = Scale(self.problem)
+
+    @property
+    def few(self) -> bool:
+        """Tell whether the target can say so few cuts that all are tried."""
+        return self.problem.fixed is not None or not self.problem.layouts.free(self.problem.vpp)
 
     @property
     def named(self) -> bool:
@@ -156,18 +177,25 @@ class _Solving:
                 self.open.append((work_s(self.problem, mode), mode))
                 continue
             if mode and mode.first:
-                free_s = bound_s(replace(self.problem, limit_bytes=float("inf")), mode)
+                if not self.better(self._first_s(mode.first)):
+                    break  # no chunk of a faster assignment has so many layers: one less is the same
+                free_s = bound_s(replace(self.problem, limit_bytes=float("inf")), mode, self.best_s)
                 if not self.better(free_s):
                     break  # more recomputed layers are slower yet
                 if self.wanted == "quick" and mode.first > self.most_first:
                     self.left_s.append(free_s)
                     break
-            least_s = bound_s(self.problem, mode)
+            least_s = bound_s(self.problem, mode, self.best_s)
             if not self.better(least_s) or least_s == float("inf"):
                 continue
             met = self._put_together(mode or self._quickest(), least_s)
             if not met or self.named:
                 self.open.append((least_s, mode))
+
+    def _first_s(self, layers: int) -> float:
+        """Return the seconds that so many recomputed layers of a chunk take at least."""
+        repeated = sorted(self.problem.seconds[kind][1] for kind in self.problem.sequence if is_layer(kind))
+        return sum(repeated[:layers])
 
     def begin(self, begun: _Begun) -> None:
         """Start from what was `bounded` before."""
@@ -213,7 +241,7 @@ class _Solving:
             built = construct(self.scale, tried, mode, least_s, policy)
             self.keep(built)
             tried = tried if built else few
-        for slack in SLACKS:
+        for slack in self.slacks:
             if not self.better(least_s * slack) or self.late():
                 break
             if self.frames:

@@ -132,7 +132,7 @@ def rank_states(model: ModelDescriptor, config: Mapping[str, Any], world_size: i
     """Return the states of one rank, by ds_config.json. Raises InfeasibleError for degrees that do not divide what they
     share, and for QLoRA, whose 4-bit storage is not DeepSpeed's."""
     if model.adapter is not None and model.adapter.method == "qlora":
-        raise InfeasibleError(Problem("the bytes of 4-bit weights are bitsandbytes' own", field="adapter.method"))
+        raise InfeasibleError("the bytes of 4-bit weights are bitsandbytes' own", field="adapter.method")
     settings = Settings.of(config, world_size)
     _check_degrees(model, settings, world_size)
     mine = local(model, settings, rank)

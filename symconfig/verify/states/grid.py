@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from symconfig.cost.framework import Framework
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.plans.degrees import Degrees
 
 DENSE, EXPERT = ("tp", "cp", "dp", "pp"), ("etp", "ep", "edp")
@@ -16,17 +16,15 @@ def coordinates(parallel: Degrees, framework: Framework, rank: int) -> dict[str,
     """
     if not 0 <= rank < parallel.world_size:
         raise InputError(
-            Problem("the plan has no such rank", field="rank", got=str(rank), need=f"0 to {parallel.world_size - 1}")
+            "the plan has no such rank", field="rank", got=str(rank), need=f"0 to {parallel.world_size - 1}"
         )
     on_a_stage = parallel.tp * parallel.cp * parallel.dp
     if on_a_stage % (parallel.ep * parallel.etp):
         raise InputError(
-            Problem(
-                "does not divide the ranks of a stage",
-                field="ep x etp",
-                got=f"{parallel.ep} x {parallel.etp}",
-                need=f"a divisor of {on_a_stage}",
-            )
+            "does not divide the ranks of a stage",
+            field="ep x etp",
+            got=f"{parallel.ep} x {parallel.etp}",
+            need=f"a divisor of {on_a_stage}",
         )
     dense = _places(parallel, framework.dense_grid, rank)
     expert = _places(parallel, framework.expert_grid, rank)

@@ -21,7 +21,7 @@ from deepspeed.runtime.config import DeepSpeedConfig
 from ranks import as_rank_0
 
 _STEP, _PAIRS = "openrlhf.cli.train_ppo_ray", "openrlhf.cli.train_dpo"
-stand_in("ray", "vllm", "flash_attn", "ring_flash_attn", "optree", "pylatexenc", "jsonlines", "loralib")
+stand_in("ray", "vllm", "flash_attn", "ring_flash_attn")
 
 
 class Read(BaseException):

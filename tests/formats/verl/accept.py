@@ -47,7 +47,8 @@ def accept(folder: Path) -> Values:
     engine, world = actor.engine, config.trainer.nnodes * config.trainer.n_gpus_per_node
     assert config.actor_rollout_ref.ref.strategy == actor.strategy
     if with_critic:
-        critic = omega_conf_to_dataclass(config.critic)
+        with mock.patch("verl.workers.config.model.HFModelConfig.__post_init__"):
+            critic = omega_conf_to_dataclass(config.critic)
         assert critic.engine.strategy == engine.strategy
         assert critic.engine.param_offload == engine.param_offload
     kind = _megatron if actor.strategy == "megatron" else _fsdp

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from symconfig.runs.rl.engine import STEP_S, WORKING_BYTES, Replica, _mixed, cached_bytes, generate
+from symconfig.runs.rl.engine import LAYER_S, STEP_S, WORKING_BYTES, Replica, _mixed, generate
+from symconfig.runs.rl.per_token import cached_bytes
 from symconfig.solve.lengths import GROUPS, quantiles
 from tests.runs.rl.support import engine, step
 
@@ -38,20 +39,39 @@ def test_a_window_bounds_what_is_kept() -> None:
 
 
 def test_one_sequence_waits_for_the_weights_and_many_for_the_products() -> None:
+    """Of llama3.1-8b (config.json): 8.03B parameters, of which the embedding of 128,256 x 4,096 is looked up in."""
     one = engine()
-    read = one.weights_bytes / one.machine.hbm_bytes_per_s
-    assert one.decode_s(ONE, ONE)[0] == pytest.approx(read + STEP_S, rel=1e-3)
-    many = np.array([4096.0])
-    computed = 2 * one._count.active * 4096 / (one.machine.high_peak_flops * one.machine.efficiency)
-    assert one.decode_s(many, ONE)[0] == pytest.approx(computed + STEP_S, rel=1e-3)
+    weights = 8_030_261_248 - 128_256 * 4_096
+    begun = 33 * LAYER_S  # 32 layers, and what is outside of them
+    read = 2 * weights / one.machine.copy_bytes_per_s
+    assert one.decode_s(ONE, ONE)[0] == pytest.approx(read + begun + STEP_S, rel=2e-3)
+    # Of a token: two norms over the stream and what is added, queries, keys and values turned or kept, the MLP's gate;
+    # of its logits 46 bytes.
+    many = 8192
+    moved = 2 * 32 * (8 * 4096 + 2 * (32 + 2 * 8) * 128 + 3 * 14_336) + 46 * 128_256
+    computed = 2 * weights * many / (one.machine.high_peak_flops * one.machine.efficiency)
+    expected = computed + many * moved / one.machine.hbm_bytes_per_s + begun + STEP_S
+    assert one.decode_s(np.array([float(many)]), ONE)[0] == pytest.approx(expected, rel=0.01)
 
 
 def test_few_sequences_touch_few_experts() -> None:
     experts = engine("qwen3-30b-a3b")
-    one = (experts.decode_s(ONE, ONE)[0] - STEP_S) * experts.machine.hbm_bytes_per_s
-    assert one == pytest.approx(2 * experts._count.active, rel=0.02)
-    many = (experts.decode_s(np.array([512.0]), ONE)[0] - STEP_S) * experts.machine.hbm_bytes_per_s
-    assert many == pytest.approx(experts.weights_bytes, rel=0.02)
+    embedding = 151_936 * 2_048
+    one = (experts.decode_s(ONE, ONE)[0] - STEP_S - 49 * LAYER_S) * experts.machine.copy_bytes_per_s
+    assert one == pytest.approx(2 * (experts._count.active - embedding), rel=0.02)
+    several = np.array([128.0])
+    rest = experts.sampling_s(several)[0] + 48 * LAYER_S + STEP_S
+    many = (experts.decode_s(several, ONE)[0] - rest) * experts.machine.copy_bytes_per_s
+    assert many == pytest.approx(experts.weights_bytes - 2 * embedding, rel=0.05)
+
+
+def test_a_prompt_attends_to_half_of_itself() -> None:
+    """Of llama3.1-8b: 2 products x 2 FLOP x 32 heads x 128 channels of each pair of tokens, in 32 layers."""
+    one, tokens = engine(), 65_536.0
+    short, long = (one.prefill_s(tokens, length) for length in (1.0, 8192.0))
+    words = one._words_s(np.array([8192.0])) - one._words_s(ONE)
+    scored = tokens * (8192 - 1) / 2 * 4 * 32 * 128 * 32 / one.machine.attention_flops
+    assert long - short == pytest.approx(scored - 8 * words[0], rel=1e-3)
 
 
 @pytest.mark.parametrize("at_most", [1, 7, 64, 1024])

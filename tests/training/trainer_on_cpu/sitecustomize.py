@@ -1,11 +1,13 @@
 """A rank of Trainer or of an Accelerator without a GPU: gloo in the place of NCCL, and bf16, which TrainingArguments
 grants to GPUs alone where DeepSpeed is asked for.
 
-Python imports this by itself where the folder is on PYTHONPATH, and changes ranks only: launchers give LOCAL_RANK.
+Python imports this by itself where the folder is on PYTHONPATH, and changes ranks only: launchers give LOCAL_RANK. Each
+rank says at its end of how many numbers its optimizer keeps the state.
 """
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import os
 import sys
@@ -30,5 +32,22 @@ def stand_in() -> None:
     PartialState._prepare_backend = lambda *args, **kwargs: ("gloo", DistributedType.MULTI_CPU)
 
 
+def count_states() -> None:
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    kept = 0
+
+    def counted(optimizer: Any, *_: Any) -> None:
+        """DeepSpeed steps its groups of tensors one after the other, in the same optimizer."""
+        nonlocal kept
+        moments = [state["exp_avg"] for state in optimizer.state.values() if "exp_avg" in state]
+        local = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in moments]
+        kept = max(kept, sum(tensor.numel() for tensor in local))
+
+    register_optimizer_step_post_hook(counted)
+    atexit.register(lambda: print(f"\nkeeps the states of {kept} numbers\n", end="", flush=True) if kept else None)
+
+
 if "LOCAL_RANK" in os.environ:
     stand_in()
+    count_states()

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.existing.launch.bash.conditions import EXPECTED, TRUE, Truth, ended
 from symconfig.existing.launch.bash.interpret import Interpreter
 from symconfig.existing.launch.bash.log import Leave, shortened
@@ -126,9 +126,7 @@ def run_file(shell: Interpreter, path: Path) -> Truth:
         chain = [Path(name).name for name in (*shell.sourcing, real)]
         what = "is sourced by itself" if real in shell.sourcing else f"is the file number {_DEPTH} in a row"
         raise InputError(
-            Problem(
-                what, file=str(path), got=" -> ".join(chain), need="files that end", hint="take out one of these lines"
-            )
+            what, file=str(path), got=" -> ".join(chain), need="files that end", hint="take out one of these lines"
         )
     text = open_text(path, root=shell.log.folder or path.parent)
     if text not in shell.log.texts:

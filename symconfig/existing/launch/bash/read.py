@@ -74,12 +74,10 @@ def read_bash(
     longest = max(map(len, text.data.split(b"\n")))
     if longest > LINE_BYTES:
         raise InputError(
-            Problem(
-                "has a line that is too long for a script",
-                file=text.file,
-                got=f"{longest:,} bytes",
-                need=f"at most {LINE_BYTES:,}",
-            )
+            "has a line that is too long for a script",
+            file=text.file,
+            got=f"{longest:,} bytes",
+            need=f"at most {LINE_BYTES:,}",
         )
     log = Log([text], folder, assumed=harmless)
     shell = Interpreter(_state(text, folder, variables or {}, extra), Budget(), log, HANDLERS)
@@ -197,12 +195,7 @@ def _others(best: Split, splits: Sequence[Split], log: Log) -> tuple[list[Split]
     parted = {id(each.command): each for each in splits}
     for command in log.commands:
         words, split = key(command.words), parted.get(id(command))
-        same = (
-            split is not None
-            and best.program is not None
-            and split.program is not None
-            and (split.program.text == best.program.text)
-        )
+        same = split is not None and best.program is not None and split.program is not None and split.does == best.does
         if words == mine or words in runs:
             continue
         if same and split is not None and len(runs) < MOST_RUNS:

@@ -42,6 +42,12 @@ class Split:
     arguments: tuple[Field, ...]
 
     @property
+    def does(self) -> tuple[str, ...]:
+        """Return the program, with what it is told to do where its first word says that."""
+        path = self.program.text if self.program is not None else ""
+        return (path, *(word.text for word in self.arguments[:1] if basename(path) in _PROGRAMS))
+
+    @property
     def options(self) -> int:
         return sum(word.text.startswith("-") or "=" in word.text for word in self.arguments)
 

@@ -19,7 +19,9 @@ FORMAT: Final = "nemo-rl"  # the format of a reading of it
 DEFAULTS: Final = "defaults"  # the key of the files that are inherited
 # What is done, by the section that only its configuration has; the first that is there.
 METHODS: Final = ("distillation", "ppo", "grpo", "dpo", "rm", "sft")
-_SECTIONS = frozenset((*METHODS, "policy", "loss_fn", "checkpointing", "cluster", "env", "data", "logger", "data_plane"))
+_SECTIONS = frozenset(
+    (*METHODS, "policy", "loss_fn", "checkpointing", "cluster", "env", "data", "logger", "data_plane")
+)
 _PROGRAM = re.compile(r"run_(?:vlm_)?(distillation|ppo|grpo|dpo|rm|sft)\w*\.py")
 _OWN = re.compile(r"(vlm_|audio_|gdpo_)?(grpo|ppo|dpo|sft|rm|distillation)(_\w+)?\.yaml")
 _OVERRIDE = "_override_"  # a mark of a section that replaces the inherited one

@@ -25,6 +25,7 @@ _OWN: Mapping[str, frozenset[str]] = {  # options of which nobody else has one
     LLAMAFACTORY: frozenset(("stage", "finetuning_type", "cutoff_len", "dist_config.name", "train_dataset")),
     SWIFT: frozenset(("tuner_type", "train.tuner_type", "train_type", "rlhf_type", "torch_dtype", "attn_impl")),
 }
+_OF_MEGATRON = frozenset(("tensor_model_parallel_size", "micro_batch_size"))  # options of ms-swift's with Megatron-Core
 _OF_HUB = frozenset(("model_name_or_path", "dataset_name"))  # what TRL's scripts are given, and many others
 # What is done, by the words for it in the names of TRL's scripts; any other is the word itself.
 _METHODS = {
@@ -128,7 +129,7 @@ def program(reading: Reading) -> Program | None:
     if command == "llamafactory-cli" or _OWN[LLAMAFACTORY] & names:
         return Program(LLAMAFACTORY, _method(reading, "stage", "sft"), _of_megatron(reading, names))
     if _OWN[SWIFT] & names:
-        return Program(SWIFT, _method(reading, "rlhf_type", "sft"), "tensor_model_parallel_size" in names)
+        return Program(SWIFT, _method(reading, "rlhf_type", "sft"), bool(_OF_MEGATRON & names))
     script = _SCRIPT.fullmatch(basename(path))
     return Program(TRL, _of_script(script[1])) if script and names >= _OF_HUB and _known(script[1]) else None
 

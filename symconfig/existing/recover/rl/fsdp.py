@@ -19,7 +19,7 @@ from symconfig.frameworks.fsdp.backend import TORCH_RELEASE
 from symconfig.frameworks.fsdp.behaviour import FSDP
 from symconfig.frameworks.programs import PROGRAMS
 from symconfig.graph.block import LAYER
-from symconfig.plans.choices import Precision
+from symconfig.plans.choices import Precision, ZeroStage
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Overlap, Recompute, Target
 from symconfig.plans.sketch import plain_options
@@ -30,10 +30,11 @@ _NARROW = Bytes(weight=2.0, gradient=2.0, optimizer=4.0)  # a model that is itse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """dp: replicas; tp: ranks of a layer; ep: of its experts; sp: ranks of a sequence; copies: groups of GPUs that each hold a whole model in shards. room:
-    tokens of a sequence, or of a packed micro-batch, on all ranks of it; micro: sequences of a micro-batch;
-    microbatches: of an update, on all replicas. narrow: the model itself is in 16 bits. kernels: of the program, as
-    fields of the implementation; liger: its kernels. streamed: its shards, gradients and optimizer live on the host."""
+    """dp: replicas; tp: ranks of a layer; ep: of its experts; sp: ranks of a sequence; copies: groups of GPUs that each
+    hold a whole model in shards. room: tokens of a sequence, or of a packed micro-batch, on all ranks of it; micro:
+    sequences of a micro-batch; microbatches: of an update, on all replicas. narrow: the model itself is in 16 bits.
+    kernels: of the program, as fields of the implementation; liger: its kernels. streamed: its shards, gradients and
+    optimizer live on the host."""
 
     dp: int
     sp: int
@@ -75,13 +76,14 @@ def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
         backend="fsdp",
         version=TORCH_RELEASE,
     )
+    stage: ZeroStage = 3 if workers.copies < workers.dp * workers.tp * workers.sp else 0
     options = replace(
         plain_options(workers.precision, experts=bool(model.model.experts)),
         recompute=whole if workers.recompute else Recompute("none"),
-        zero_stage=3,
+        zero_stage=stage,
         optimizer_offload=float(workers.streamed),
         param_offload=workers.streamed,
         cp_comm="a2a" if workers.sp > 1 else None,
-        overlap=Overlap(grad_reduce=many, param_gather=many, tp_comm=False, pp_p2p=False),
+        overlap=Overlap(grad_reduce=many, param_gather=many and stage > 0, tp_comm=False, pp_p2p=False),
     )
     return Run(Target("fsdp", TORCH_RELEASE), model, configuration, options)

@@ -127,7 +127,11 @@ class Reader(NemoWorkers):
             chunked_logits=(values.number(f"{POLICY}.logprob_chunk_size") or 0) > 0,
             assumed_lengths=self.assumes_lengths and not many,
         )
-        return replace(run, step=step)
+        key, left = "env.reward_model.enabled", run.assumed
+        if values.switch(key):
+            why = "its memory and its time are not predicted"
+            left = (*left, Assumed("reward model", "none", why, values.place(key)))
+        return replace(run, step=step, assumed=left)
 
     def _rl(self) -> Rl | None:
         values, engine = self.values, self.values.text(f"{_GENERATION}.backend") or _ENGINES[0]
@@ -155,8 +159,8 @@ class Reader(NemoWorkers):
             samples=samples,
             updates=updates if prompts * samples % updates == 0 else 1,
             reference=bool(values.number("loss_fn.reference_policy_kl_penalty")) and not skips,
-            placement="split" if self._served else "colocated",
-            rollout_gpus=self._served or None,
+            placement="split" if self.apart else "colocated",
+            rollout_gpus=self.apart or None,
             rollout={
                 "engine": engine,
                 "tp": (values.whole(tp) or 1) * pp,

@@ -63,7 +63,7 @@ class NemoWorkers(Script):
         return DTENSOR
 
     @property
-    def _served(self) -> int:
+    def apart(self) -> int:
         """Return the GPUs of an engine of its own; 0 where it has the policy's."""
         values, at = self.values, f"{POLICY}.generation.colocated"
         if not values.given(f"{POLICY}.generation.backend") or values.switch(f"{at}.enabled"):
@@ -73,7 +73,7 @@ class NemoWorkers(Script):
 
     @property
     def _trained_gpus(self) -> int:
-        return self.gpus - self._served
+        return self.gpus - self.apart
 
     @property
     def _at(self) -> str:
@@ -99,7 +99,7 @@ class NemoWorkers(Script):
         """Yield what no prediction is made of, whatever the program does."""
         if self._trained_gpus < 1:
             what = "leaves no GPU to train on"
-            yield self.problem(f"{POLICY}.generation.colocated.resources.num_nodes", what, got=f"{self._served}")
+            yield self.problem(f"{POLICY}.generation.colocated.resources.num_nodes", what, got=f"{self.apart}")
         if self.values.text(f"{POLICY}.precision") == "float32":
             yield self.problem(f"{POLICY}.precision", "training in 32 bits is not predicted", got="float32")
 
@@ -159,18 +159,18 @@ class NemoWorkers(Script):
         """Return what Megatron-Core is told as Megatron-LM's options; nothing of DTensor's."""
         if not self.workers.options:
             return ()
-        values, told = self.values, []
+        values, passed = self.values, []
         for setting in (each for each in self.reading.settings if each.values):  # the others are null
             key = setting.name.removeprefix(f"{_MEGATRON}.")
             for section in _PASSED_ON:
                 name = key.removeprefix(section)
                 if key.startswith(section) and "." not in name and name not in _ASIDE and key != setting.name:
-                    told.append(replace(setting, name=name))
+                    passed.append(replace(setting, name=name))
                     break
         own = ["--fp16" if values.text(f"{POLICY}.precision") == "float16" else "--bf16", *self._recompute()]
         split = (values.whole(f"{_MEGATRON}.tensor_model_parallel_size") or 1) > 1
         own += ["--sequence-parallel"] * (split and values.switch(f"{_MEGATRON}.sequence_parallel"))
-        return (*settings(own, self.reading.file), *bridged.options(told))
+        return (*settings(own, self.reading.file), *bridged.options(passed))
 
     def _recompute(self) -> list[str]:
         values = self.values

@@ -84,6 +84,11 @@ class Script:
         return False
 
     @property
+    def apart(self) -> int:
+        """Return the GPUs of an engine of its own; 0 where it has those that train."""
+        return 0
+
+    @property
     def workers(self) -> Workers:
         """Return what trains."""
         raise NotImplementedError

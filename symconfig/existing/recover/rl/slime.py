@@ -78,7 +78,7 @@ class Reader(Script):
         values = self.values
         if values.given("debug_train_only") or values.text("loss_type") == "sft_loss":
             return self._alone()
-        rl, served = None, self._served()
+        rl, served = None, self.apart
         trained = self.gpus - served if not values.switch("colocate") else self.gpus
         if trained < 1:
             self.problems.append(Problem("leaves no GPU to train on", self.reading.file, field="--rollout-num-gpus"))
@@ -89,7 +89,8 @@ class Reader(Script):
             raise InputError(list(dict.fromkeys(self.problems)))
         return self._run(rl, trained)
 
-    def _served(self) -> int:
+    @property
+    def apart(self) -> int:
         """Return the GPUs of an engine of its own."""
         return 0 if self.values.switch("colocate") else self.values.whole("rollout_num_gpus") or 0
 
@@ -115,6 +116,8 @@ class Reader(Script):
         updates = max(1, prompts * samples // batch)
         prompts = min(prompts, max(1, updates * batch // samples))  # what is left over is dropped
         advantage = values.text("advantage_estimator") or "grpo"
+        # Attention is apart on each of these; experts lie over all of an engine's GPUs.
+        ranks = (values.whole("sglang_dp_size") or 1) if values.switch("sglang_enable_dp_attention") else 1
         share = values.number("sglang_mem_fraction_static")
         if share is None:
             why = "SGLang derives it from the GPU; --sglang-mem-fraction-static says it"
@@ -132,7 +135,8 @@ class Reader(Script):
             rollout_gpus=served or None,
             rollout={
                 "engine": "sglang",
-                "tp": values.whole("rollout_num_gpus_per_engine"),
+                "tp": max(1, (values.whole("rollout_num_gpus_per_engine") or 1) // ranks),
+                "dp": ranks,
                 "memory_share": share or _SHARE,
                 "max_num_seqs": values.whole("sglang_server_concurrency") or 512,
             },

@@ -47,8 +47,9 @@ class Packed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alone:
-    """An update of a model that nothing is generated for. preference: of pairs of answers; scores: of a model that
-    gives one value a sequence. reference: where a copy of it is that reads the pairs, too. fill: of its micro-batches.
+    """An update of a model that nothing is generated for, by these workers. preference: of pairs of answers; scores: of
+    a model that gives one value a sequence. reference: where a copy of it is that reads the pairs, too. fill: of its
+    micro-batches.
     """
 
     trainer: Trainer

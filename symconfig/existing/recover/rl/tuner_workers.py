@@ -62,10 +62,10 @@ class TunerWorkers(Script):
     launched: Launched = field(init=False)
 
     def __post_init__(self) -> None:
-        found = tuners.program(self.reading)
-        assert found is not None, "is what makes it one of theirs"
-        self.program, self.launched = found, launched(self.reading)
-        name = partial(tuners.called, found.trainer)
+        started = tuners.program(self.reading)
+        assert started is not None, "is what makes it one of theirs"
+        self.program, self.launched = started, launched(self.reading)
+        name = partial(tuners.called, started.trainer)
         self.values = Values(self.TRAINER, tuple(replace(each, name=name(each.name)) for each in self.reading.options))
 
     @property
@@ -322,15 +322,15 @@ class TunerWorkers(Script):
         own = [f"--{self._precision or 'bf16'}"]
         for name, words in _MEGATRON_DEFAULTS.items() if self.program.trainer == tuners.SWIFT else ():
             own += [] if values.given(name) else words
-        told = [each for each in values.settings if tuners.plain(each) not in _OTHERWISE and _said(each)]
-        return (*settings(own, self.reading.file), *bridged.options(told))
+        options = [each for each in values.settings if tuners.plain(each) not in _OTHERWISE and _says_something(each)]
+        return (*settings(own, self.reading.file), *bridged.options(options))
 
 
 def _of_adapters(setting: Setting) -> bool:
     return tuners.plain(setting).startswith("lora_") or tuners.plain(setting) in ("use_peft", "finetuning_type")
 
 
-def _said(setting: Setting) -> bool:
+def _says_something(setting: Setting) -> bool:
     """Tell whether an option says something: ms-swift's word for nothing is none."""
     return not (setting.values and setting.values[0].text.lower() in ("none", "null"))
 

@@ -97,7 +97,7 @@ class Reader(TunerWorkers):
             words = values.arguments.words("loss_type")
             loss = _BY_METHOD.get(method) or next((word for word in words if word in _LOSSES), _LOSSES[0])
             pairs = Preference.model_validate({"pairs": self._micro * count, "loss": loss}, strict=False)
-        if pairs is None and not scores:
+        if pairs is None and not scores and run.target.backend == self.workers.planned:
             return run
         return replace(run, alone=Alone(trainer=self.TRAINER, workers=self.workers, preference=pairs, scores=scores))
 
@@ -145,7 +145,14 @@ class Reader(TunerWorkers):
             waits=not values.switch("async_generate"),
             assumed_lengths=self.assumes_lengths,
         )
-        return replace(run, step=step)
+        return replace(run, step=step, assumed=(*run.assumed, *self._left_out()))
+
+    def _left_out(self) -> Iterator[Assumed]:
+        """Yield what runs in a step, too, and is not predicted."""
+        for name in ("reward_model", "reward_model_name_or_path", "reward_model_path", "teacher_model"):
+            if self.values.given(name):
+                why = "its memory and its time are not predicted"
+                yield Assumed(name.split("_")[0] + " model", "none", why, self.values.place(name))
 
     def _rl(self, model: Described) -> Rl | None:
         """Return the step in a job's terms."""

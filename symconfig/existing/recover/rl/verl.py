@@ -97,7 +97,7 @@ class Reader(Workers):
             return None
 
     def _rl(self) -> Rl | None:
-        values, served = self.values, self.served
+        values, served = self.values, self.apart
         samples, batch = values.whole(f"{ROLLOUT}.n"), values.whole(f"{ACTOR}.ppo_mini_batch_size")
         # Of fully_async, whose samples come one by one, it is 0: a step is an update.
         prompts = int(values.number("data.train_batch_size") or 0) or batch

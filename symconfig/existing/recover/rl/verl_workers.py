@@ -49,7 +49,7 @@ class Workers(Script):
         return of_verl(dialect.workers(self.reading.settings))
 
     @property
-    def served(self) -> int:
+    def apart(self) -> int:
         """Return the GPUs of an engine of its own; 0 where it has the actor's."""
         world = dialect.world(self.reading.settings)
         trained = (self.values.whole("trainer.nnodes") or 1) * (self.values.whole("trainer.n_gpus_per_node") or 8)
@@ -84,7 +84,7 @@ class Workers(Script):
 
     @property
     def _trained_gpus(self) -> int:
-        return self.gpus - self.served
+        return self.gpus - self.apart
 
     def _trained(self, at: str, model: Described, rl: Rl, packed: Packed) -> tuple[Run, float]:
         """Return the run of a model that is trained, and the fill of its micro-batches."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
 
-from symconfig.errors import FailedError, InputError, Problem
+from symconfig.errors import FailedError, InputError
 from symconfig.runs.sweep.planner import planner
 from symconfig.runs.sweep.task import Row, Status, Task
 
@@ -41,7 +41,7 @@ def check(wanted: Wanted) -> None:
     """Check that this engine can run here. Asked before the work. Raises InputError."""
     known = engines()
     if wanted.engine not in known:
-        raise InputError(Problem("wrong value", field="--engine", got=wanted.engine, need=" or ".join(known)))
+        raise InputError("wrong value", field="--engine", got=wanted.engine, need=" or ".join(known))
     known[wanted.engine].check(wanted)
 
 
@@ -54,13 +54,11 @@ def run(tasks: Sequence[Task], wanted: Wanted) -> Iterator[Row]:
     for row in rows:
         if row.planner != planner():
             raise FailedError(
-                Problem(
-                    "a worker has another symconfig",
-                    field="--engine",
-                    got=row.planner,
-                    need=planner(),
-                    hint="the same version installed on every machine",
-                )
+                "a worker has another symconfig",
+                field="--engine",
+                got=row.planner,
+                need=planner(),
+                hint="the same version installed on every machine",
             )
         yield row
 
@@ -73,10 +71,8 @@ def lost(task: Task, why: str) -> Row:
 def missing(package: str, name: str) -> InputError:
     """Build the error of an engine whose package is not installed."""
     return InputError(
-        Problem(
-            f"the engine {name} needs {package}, which is not installed",
-            field="--engine",
-            got=name,
-            hint=f"pip install 'symconfig[{name}]', or pip install {package}",
-        )
+        f"the engine {name} needs {package}, which is not installed",
+        field="--engine",
+        got=name,
+        hint=f"pip install 'symconfig[{name}]', or pip install {package}",
     )

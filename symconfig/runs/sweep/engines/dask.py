@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from symconfig.errors import FailedError, Problem
+from symconfig.errors import FailedError
 from symconfig.runs.sweep.task import Row, Task, done
 
 if TYPE_CHECKING:
@@ -70,9 +70,7 @@ def _client(wanted: Wanted) -> Any:
         return Client(wanted.address, timeout=CONNECT_S)
     except (OSError, ValueError) as error:
         raise FailedError(
-            Problem(
-                f"the Dask scheduler does not answer: {error}".splitlines()[0].rstrip("."),
-                field="--address",
-                got=wanted.address,
-            )
+            f"the Dask scheduler does not answer: {error}".splitlines()[0].rstrip("."),
+            field="--address",
+            got=wanted.address,
         ) from None

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import IO, TYPE_CHECKING
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.resources import PACKAGE
 from symconfig.runs.sweep.task import Row, Task
 
@@ -39,7 +39,7 @@ def check(wanted: Wanted) -> None:
     """Check the engine: raise InputError where it cannot run."""
     if wanted.address is not None:
         hint = "--engine ray or dask"
-        raise InputError(Problem("is for a cluster", field="--address", got=wanted.address, hint=hint))
+        raise InputError("is for a cluster", field="--address", got=wanted.address, hint=hint)
 
 
 def cores() -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from symconfig.errors import FailedError, Problem
+from symconfig.errors import FailedError
 from symconfig.runs.sweep.task import Row, Task, done
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _connect(ray: Any, wanted: Wanted) -> None:
         )
     except (OSError, OverflowError, RuntimeError, ValueError) as error:
         raise FailedError(
-            Problem(f"the Ray cluster does not answer: {_first_line(error)}", field="--address", got=wanted.address)
+            f"the Ray cluster does not answer: {_first_line(error)}", field="--address", got=wanted.address
         ) from None
 
 

@@ -1,0 +1,290 @@
+"""Scripts of TRL, LLaMA-Factory, ms-swift and NeMo-RL: what is read of them, and what a plan written for them gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import symconfig
+from symconfig.api import existing
+from symconfig.descriptor.load import load_model
+from symconfig.existing.audit.audit import Audit
+from symconfig.existing.launch.dialects import tuners
+from symconfig.existing.launch.read import read
+from symconfig.graph.count import parameters
+from symconfig.plans.plan import Plan
+from symconfig.render import render
+from tests.existing.audit.test_rl import phases
+from tests.runs.rl.test_step import planned
+
+COUNT = parameters(load_model("qwen3-8b")).total
+DPO = """#!/bin/bash
+MORE accelerate launch --config_file acc.yaml trl/scripts/dpo.py --model_name_or_path Qwen/Qwen3-8B \\
+    --dataset_name trl-lib/ultrafeedback_binarized --per_device_train_batch_size 2 --gradient_accumulation_steps 4 \\
+    --max_length 2048
+"""
+ZERO3 = """distributed_type: DEEPSPEED
+deepspeed_config:
+  zero_stage: 3
+  offload_optimizer_device: none
+mixed_precision: bf16
+num_machines: 1
+num_processes: 8
+"""
+GRPO = """#!/bin/bash
+CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 NPROC_PER_NODE=8 swift rlhf --rlhf_type grpo --model Qwen/Qwen3-8B \\
+    --external_plugins plugin.py --use_vllm true --vllm_mode colocate --vllm_gpu_memory_utilization 0.4 \\
+    --vllm_max_model_len 4096 --max_length 1024 --max_completion_length 2048 --tuner_type full \\
+    --torch_dtype bfloat16 --per_device_train_batch_size 4 --gradient_accumulation_steps 2 --num_generations 8 \\
+    --deepspeed zero3 MORE
+"""
+FACTORY = """model_name_or_path: Qwen/Qwen3-8B
+stage: STAGE
+do_train: true
+finetuning_type: KIND
+dataset: alpaca_en_demo
+template: qwen3
+cutoff_len: 2048
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+bf16: true
+"""
+BASE = """grpo: {num_prompts_per_step: 32, num_generations_per_prompt: 8}
+loss_fn: {reference_policy_kl_penalty: 0.01}
+policy:
+  model_name: Qwen/Qwen3-8B
+  train_global_batch_size: 256
+  train_micro_batch_size: 2
+  logprob_batch_size: ${policy.train_micro_batch_size}
+  max_total_sequence_length: 4096
+  precision: bfloat16
+  sequence_packing: {enabled: true, train_mb_tokens: "${mul:${policy.max_total_sequence_length}, 2}"}
+  dtensor_cfg: {enabled: true, activation_checkpointing: true}
+  megatron_cfg: {enabled: false}
+  generation:
+    backend: vllm
+    max_new_tokens: ${policy.max_total_sequence_length}
+    colocated: {enabled: true}
+    vllm_cfg: {tensor_parallel_size: 2, gpu_memory_utilization: 0.5}
+data: {max_input_seq_length: 1024}
+cluster: {num_nodes: 1, gpus_per_node: 8}
+"""
+CHILD = """defaults: base.yaml
+policy:
+  dtensor_cfg: {_override_: true, enabled: false}
+  optimizer: null
+  megatron_cfg:
+    enabled: true
+    tensor_model_parallel_size: 4
+    sequence_parallel: true
+    activation_checkpointing: true
+    num_layers_in_first_pipeline_stage: null
+    distributed_data_parallel_config: {overlap_grad_reduce: true, overlap_param_gather: true}
+    optimizer: {use_distributed_optimizer: true}
+"""
+
+
+def written(tmp_path: Path, name: str, text: str) -> str:
+    path = tmp_path / name
+    path.write_text(text)
+    return str(path)
+
+
+def audited(source: str, **more: Any) -> Audit:
+    return existing.audit(source, "h100", **({"plan": False, "prompt_length": 300.0, "response_length": 900.0} | more))
+
+
+def held(found: Audit, name: str = "update") -> Any:
+    assert found.judged is not None, [str(problem) for problem in found.unpredicted]
+    return next(phase for phase in found.judged.plan.tuned[0].phases if phase.name == name).holds
+
+
+def files(plan: Plan, tmp_path: Path) -> str:
+    """Write the files of a plan, and return the script that starts them."""
+    assert plan.job.target is not None
+    made = render(plan, plan.job.target)
+    for item in made:
+        (tmp_path / item.path).write_text(item.text)
+    return str(tmp_path / ("launch.sh" if "launch.sh" in made.paths() else "train.sh"))
+
+
+@pytest.mark.parametrize("target", ["trl", "nemo-rl", "nemo-rl-dtensor"])
+def test_a_plan_of_a_step_comes_back(target: str, tmp_path: Path) -> None:
+    room = {} if target == "trl" else {"tokens_per_gpu": 4096, "response_length": {"mean": 300.0, "max": 1024}}
+    plan = planned("qwen3-8b", target=target, **room)
+    found = audited(files(plan, tmp_path), gpus=8, prompt_length=100.0)
+    assert not [finding.rule for finding in found.findings if finding.severity != "note"]
+    again = found.judged
+    assert again is not None, found.unpredicted
+    assert again.plan.best.parallel == plan.best.parallel
+    for one, other in zip(plan.rl[0].phases, again.plan.rl[0].phases, strict=True):
+        assert (one.name, one.bytes) == (other.name, pytest.approx(other.bytes, rel=1e-3))
+
+
+@pytest.mark.parametrize("target", ["trl", "llamafactory", "ms-swift-deepspeed", "ms-swift-rlhf"])
+def test_a_plan_of_pairs_comes_back(target: str, tmp_path: Path) -> None:
+    pins = {"tp": "2", "pp": "1", "cp": "1"} if target == "ms-swift-rlhf" else None
+    done = symconfig.plan(
+        "qwen3-8b",
+        "h100",
+        8,
+        target=target,
+        pins=pins,
+        preference={"pairs": 64},
+        sequences={"mean": 600.0, "max": 2048},
+    )
+    found = audited(files(done.plan, tmp_path), gpus=8)
+    again = found.judged
+    assert again is not None, found.unpredicted
+    assert (again.plan.best.parallel, again.plan.best.batch) == (done.plan.best.parallel, done.plan.best.batch)
+    for one, other in zip(done.plan.tuned[0].phases, again.plan.tuned[0].phases, strict=True):
+        assert (one.name, one.bytes) == (other.name, pytest.approx(other.bytes, rel=1e-3))
+
+
+def test_accelerates_own_file_says_how_weights_are_kept(tmp_path: Path) -> None:
+    """arXiv:1910.02054: ZeRO-3 has 2, 2 and 12 bytes of a parameter in shards; torch's replicas, with a model in fp32
+    under autocast, 4, 4 and 8; FSDP the same in shards (verl keeps them so, too)."""
+    script = written(tmp_path, "dpo.sh", DPO.replace("MORE ", ""))
+    written(tmp_path, "acc.yaml", ZERO3)
+    found = audited(script)
+    assert found.side.gpus == 8
+    assert held(found)["optimizer state"] == pytest.approx(12 * COUNT / 8, rel=1e-3)
+    assert held(found)["reference"] == held(found)["weights"]
+    assert not found.findings
+    for kind, shards in (("FSDP", 8), ("MULTI_GPU", 1)):
+        written(tmp_path, "acc.yaml", f"distributed_type: {kind}\nnum_processes: 8\nnum_machines: 1\n")
+        parts = [held(audited(script))[name] for name in ("weights", "gradients", "optimizer state")]
+        assert parts == pytest.approx([4 * COUNT / shards, 4 * COUNT / shards, 8 * COUNT / shards], rel=1e-3)
+    written(tmp_path, "acc.yaml", "distributed_type: [\n")
+    assert not audited(script).reading.complete
+
+
+def test_a_program_s_own_presets_and_environment_are_known(tmp_path: Path) -> None:
+    """16 bytes of a parameter over 8 ranks; the engine keeps its share where it does not sleep."""
+    found = audited(written(tmp_path, "grpo.sh", GRPO.replace("MORE", "--sleep_level 1 --offload_model true")))
+    assert (found.side.gpus, found.side.label) == (8, "ms-swift with deepspeed workers")
+    rl = found.judged and found.judged.plan.job.rl
+    assert rl
+    assert (rl.prompts, rl.samples, rl.updates, rl.longest) == (8, 8, 1, 1024 + 2048)
+    assert phases(found)["update"].holds["actor's optimizer state"] == pytest.approx(12 * COUNT / 8, rel=1e-3)
+    assert "actor's weights" not in phases(found)["generation"].holds
+    awake = "engine: weights, keys and values"
+    assert awake not in phases(found)["update"].holds
+    always = audited(written(tmp_path, "grpo.sh", GRPO.replace("MORE", "")))
+    assert phases(always)["update"].holds[awake] == phases(always)["generation"].holds[awake]
+    spread = audited(written(tmp_path, "grpo.sh", GRPO.replace("NPROC_PER_NODE=8 ", "").replace("MORE", "")), gpus=8)
+    assert ["spreads over its GPUs" in problem.what for problem in spread.unpredicted] == [True]
+
+
+def test_a_server_of_its_own_has_the_gpus_that_it_is_started_on(tmp_path: Path) -> None:
+    server = "swift rollout --model Qwen/Qwen3-8B --vllm_tensor_parallel_size 2 --vllm_data_parallel_size 2 &\n"
+    text = GRPO.replace("#!/bin/bash\n", f"#!/bin/bash\n{server}").replace("colocate", "server").replace("MORE", "")
+    found = audited(written(tmp_path, "grpo.sh", text))
+    rl = found.judged and found.judged.plan.job.rl
+    assert rl
+    assert (rl.placement, rl.rollout_gpus, rl.rollout.tp) == ("split", 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("stage", "kind", "pairs"), [("sft", "full", 0), ("dpo", "lora", 64), ("dpo", "full", 64), ("rm", "lora", 0)]
+)
+def test_stages_of_a_yaml_of_arguments(stage: str, kind: str, pairs: int, tmp_path: Path) -> None:
+    text = FACTORY.replace("STAGE", stage).replace("KIND", kind)
+    found = audited(written(tmp_path, "job.yaml", text), gpus=8)
+    assert found.judged is not None, found.unpredicted
+    batch, preference = found.judged.plan.best.batch, found.judged.plan.job.preference
+    assert (preference.pairs if preference is not None else 0) == pairs
+    assert (batch.micro, batch.num_microbatches) == (1 if stage == "sft" else 2, 8)
+    adapter = found.judged.plan.model.adapter
+    assert (adapter is not None) == (kind == "lora")
+    if adapter is not None:
+        assert (adapter.r, adapter.lora_alpha, len(adapter.target_modules)) == (8, 16.0, 7)
+
+
+def test_pairs_have_a_better_plan_for_their_own_trainer(tmp_path: Path) -> None:
+    text = FACTORY.replace("STAGE", "dpo").replace("KIND", "lora")
+    found = audited(written(tmp_path, "job.yaml", text), gpus=8, plan=True)
+    assert found.better is not None, found.infeasible
+    assert (found.better.job.target, found.better.job.task) == ("llamafactory", "dpo")
+    assert found.gain is not None
+    assert found.gain > 0.0
+    assert found.judged is not None
+    assert found.gain == pytest.approx(1 - found.better.tuned[0].step_s / found.judged.plan.tuned[0].step_s)
+
+
+def test_nemo_rl_inherits_and_replaces(tmp_path: Path) -> None:
+    written(tmp_path, "base.yaml", BASE)
+    child = written(tmp_path, "child.yaml", CHILD)
+    stated = {each.name: each.texts for each in read(child).settings}
+    assert stated["policy.sequence_packing.train_mb_tokens"] == ("8192",)
+    assert stated["policy.dtensor_cfg.enabled"] == ("false",)
+    assert "policy.dtensor_cfg.activation_checkpointing" not in stated
+    found = audited(child)
+    assert found.judged is not None, found.unpredicted
+    assert not found.findings
+    best, rl = found.judged.plan.best, found.judged.plan.job.rl
+    assert rl is not None
+    assert (best.parallel.tp, best.parallel.dp, best.batch.seq_length, best.options.sequence_parallel) == (
+        4, 2, 8192, True,
+    )  # fmt: skip
+    assert (rl.prompts, rl.samples, rl.updates, rl.longest, rl.rollout.tp) == (32, 8, 1, 4096, 2)
+    command = f"uv run examples/run_grpo.py --config {child} policy.megatron_cfg.tensor_model_parallel_size=2"
+    with_override = audited(written(tmp_path, "run.sh", command + "\n"))
+    assert with_override.judged is not None, with_override.unpredicted
+    assert with_override.judged.plan.best.parallel.tp == 2
+    sharded = phases(audited(str(tmp_path / "base.yaml")))["update"].holds
+    parts = [sharded[f"actor's {name}"] for name in ("weights", "gradients", "optimizer state")]
+    assert parts == pytest.approx([4 * COUNT / 8, 4 * COUNT / 8, 8 * COUNT / 8], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("--rlhf_type gkd", "this program is not predicted"),
+        ("--tuner_type adalora", "trained in this way are not predicted"),
+        ("--use_vllm false", "generation without vLLM is not predicted"),
+        ("--num_generations 7", "does not divide what is generated at once"),
+        ("--model my/model", "the model is not one that is known by its name"),
+    ],
+)
+def test_what_is_not_predicted_has_one_reason(words: str, why: str, tmp_path: Path) -> None:
+    found = audited(written(tmp_path, "grpo.sh", GRPO.replace("MORE", words)))
+    assert found.judged is None
+    assert [why in problem.what for problem in found.unpredicted] == [True]
+
+
+@pytest.mark.parametrize(
+    ("line", "program"),
+    [
+        ("trl sft --model_name_or_path x --dataset_name y", ("trl", "sft", False)),
+        ("python examples/scripts/dpo_vlm.py --learning_rate 1", ("trl", "dpo", False)),
+        ("python train_grpo.py --model_name_or_path x --dataset_name y", ("trl", "grpo", False)),
+        ("megatron rlhf --rlhf_type dpo --model x", ("ms-swift", "dpo", True)),
+        ("torchrun swift/cli/sft.py --model x", ("ms-swift", "sft", False)),
+        ("llamafactory-cli train --stage rm --cutoff_len 8", ("llamafactory", "reward", False)),
+        ("torchrun pretrain_gpt.py --num-layers 2", None),
+        ("deepspeed train.py --model_name_or_path x --dataset_name y", None),
+    ],
+)
+def test_programs_are_known_by_their_names_or_their_options(line: str, program: Any, tmp_path: Path) -> None:
+    known = tuners.program(read(written(tmp_path, "run.sh", line + "\n")))
+    assert (known and (known.trainer, known.method, known.megatron)) == program
+
+
+def test_accelerates_file_stands_for_deepspeeds_of_any_trainer(tmp_path: Path) -> None:
+    """By keys of its own, or by the name of a JSON beside it."""
+    line = "accelerate launch --config_file acc.yaml train.py --model_name_or_path Qwen/Qwen3-8B --seq_length 2048 "
+    script = written(tmp_path, "run.sh", line + "--per_device_train_batch_size 1 --gradient_checkpointing --bf16\n")
+    written(tmp_path, "acc.yaml", ZERO3)
+    own = audited(script)
+    assert own.judged is not None, own.unpredicted
+    written(tmp_path, "ds.json", '{"zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": "auto", '
+            '"bf16": {"enabled": "auto"}}')  # fmt: skip
+    named = ZERO3.replace("  zero_stage: 3\n  offload_optimizer_device: none\n", "  deepspeed_config_file: ds.json\n")
+    written(tmp_path, "acc.yaml", named)
+    beside = audited(script)
+    assert beside.judged is not None, beside.unpredicted
+    assert beside.reading.deepspeed is not None
+    assert beside.judged.plan.device_bytes == own.judged.plan.device_bytes
