@@ -21,9 +21,9 @@ STATES = ("weights", "gradients", "optimizer state")
 # (ATen/native/transformers/cuda/sdp_utils.cpp, check_prefer_cudnn_attention; so 2.11 on an H100), elsewhere version 2
 # of flash attention, whose result is copied into that order.
 _BY_CUDNN = frozenset({"hopper", "blackwell"})
-# Of a parameter beside `Framework.adam_bytes`, without Transformer Engine's or Apex's lists of tensors: the gradient is
-# clipped into a copy, which is copied back (megatron/core/utils.py, local_multi_tensor_scale): 16; and the new weight
-# is read once more to be rounded: 4.
+# Of a parameter beside `Framework.adam_bytes`, without Transformer Engine's or Apex's lists of tensors: the gradient
+# is clipped into a copy, which is copied back (megatron/core/utils.py, local_multi_tensor_scale): 16; and the new
+# weight is read once more to be rounded: 4.
 _LISTLESS_BYTES = 20.0
 
 
