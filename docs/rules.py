@@ -45,8 +45,9 @@ rule are those of `--gpus`.
 """,
     PREDICTION.framework: """Each example is audited for H100 GPUs of 80 GB, and needs a cluster to be found.
 """,
-    RL.framework: """Scripts of verl 0.9.1, slime as of August 2026 and OpenRLHF 0.8 to 0.11.2; what they leave out has
-the trainer's default. Of rules about Megatron-LM those hold here, too, that its workers do not make false.
+    RL.framework: """Scripts of verl 0.9.1, slime as of August 2026, OpenRLHF 0.8 to 0.11.2, TRL 1.16, LLaMA-Factory
+0.9.5, ms-swift 4.6 and NeMo-RL 0.7; what they leave out has the trainer's default. Of rules about Megatron-LM those
+hold here, too, that its workers do not make false.
 """,
     PHASES.framework: """Each example is a script of verl for 8 H100 GPUs of 80 GB, and needs a cluster to be found.
 """,

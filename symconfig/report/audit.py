@@ -255,10 +255,10 @@ def way(audit: Audit, better: Plan) -> list[Block]:
     if audit.already_best:
         return [both, "It is the best plan already: nothing that the planner decides would change."]
     if not audit.way:
-        now, then = (each.steps[0].step_s if each.steps else None for each in (audit.judged.plan, better))
-        if now is None or then is None:
+        steps = [each.steps[0].step_s for each in (audit.judged.plan, better) if each.steps]
+        if len(steps) < 2:
             return [both, *_proof(better)]
-        return [both, f"The table is of an update; whole steps take {seconds(now)} s and {seconds(then)} s."]
+        return [both, f"The table is of an update; whole steps take {' s and '.join(map(seconds, steps))} s."]
     rows = (
         {
             "change": ", ".join(step.changes) or "no change",

@@ -41,8 +41,8 @@ def best_plan(
         return answer(of, cluster, job, target_of(of, job), top=most, progress=progress, alone=alone)
 
     if target.rl is not None:
-        from symconfig.runs.rl.choose import Question
         from symconfig.runs.rl.choose import answer as step
+        from symconfig.runs.rl.question import Question
 
         source = target_of(model, target)
         learns = source.learns

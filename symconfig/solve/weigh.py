@@ -193,7 +193,8 @@ def _slices(
     for setting, runs in runnable:
         floor = bound_bytes(low, where, setting)
         fits = runs & (floor <= space.budget)
-        fits &= _may_be_pinned(space, low, where, setting)
+        if fits.any():
+            fits &= _may_be_pinned(space, low, where, setting)
         weighed.refused.add("memory", "even full recompute and offload leave too little memory", where, ~fits & runs)
         if weighed.tally is not None:
             keep_floors(weighed.tally, space, setting, where, ~fits & runs, floor)

@@ -1,10 +1,14 @@
-"""What symconfig says of its own errors is what they are now."""
+"""What symconfig says of its own errors on published runs is what they are now, and what was reached is not lost.
+
+The runs lie beside the checkout.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Callable, Iterator
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,7 +16,7 @@ from typing import Any
 import pytest
 
 from symconfig.descriptor.load import load_cluster, zoo_clusters
-from symconfig.measured.score import source
+from symconfig.measured.score import Source, source
 from symconfig.report.accuracy import markdown, page, summary
 from symconfig.report.validation import to_dict
 from tests.measured.support import published
@@ -23,6 +27,13 @@ STALE = "the record of errors is stale: make accuracy"
 MOST_LEFT_OUT = 1.3  # times the fitted error, over all runs of a GPU type with at least this many models:
 MODELS = 10
 FEW_ROWS = {"ascend-910b": 1.4}  # 22 rows of 21 models: a model left out is a length or a size that no other row has
+
+
+@cache
+def scored(name: str) -> Source:
+    """Predict the runs of a source, once."""
+    ((_, content),) = published(name)
+    return source(name, content)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +67,7 @@ def test_the_page_of_constants_shows_what_is_recorded(record: Any) -> None:
 
 
 def test_what_is_recorded_is_what_the_model_does_now(record: Any) -> None:
-    now = dict(figures(to_dict([source(name, content) for name, content in published()])["sources"]))
+    now = dict(figures(to_dict([scored(name) for name, _ in published()])["sources"]))
     then = dict(figures([{**each, "about": None} for each in record["sources"]]))
     then = {place: value for place, value in then.items() if "about" not in place}
     assert now.keys() == then.keys(), STALE
@@ -93,3 +104,84 @@ def test_every_other_constant_names_its_source() -> None:
         for constant, item in load_cluster(name).kernels.model_dump(exclude_none=True).items():
             assert len(item["source"]) > len("fitted: "), (name, constant)
             assert item["uncertainty"] > 0, (name, constant)
+
+
+# Source -> (time, memory) as mean absolute error; what was measured, rounded up. A change that does worse says why.
+# Since constants are fitted to both collections together, and all GPUs of a step wait for the slowest, those at the
+# end are what they were or up to a point more, but for these:
+REACHED = {
+    # 0.03: its error grows from 22 B on 8 GPUs to 1 T on 512, which no spread of GPUs explains; and BLOOM's runs are on
+    # the same GPUs, with a cost of tp 8 that nothing explains.
+    "korthikanti2022": (0.053, None),
+    # 0.03: fp8 with experts in turn is 7 to 15 % too fast since padded slots wait for no count of tokens.
+    "dgxc_benchmarking": (0.046, None),
+    # 0.05: deterministic mode is slower than its attention alone; GB200 has few other runs in bf16.
+    "megatron_golden": (0.16, 0.062),
+    "megatron_readme_h100": (0.036, None),  # 0.03: the slowest of 1,024 GPUs
+    "megatron_sc21": (0.051, None),  # 0.025: of its first rows; three of ZeRO 3 are 6 to 16 % too fast
+    # 0.05: its own matrix products are a quarter slower than other tables'. 0.003: now with mixtures of experts.
+    "simumax_b200": (0.055, 0.009),
+    "aleph_alpha": (0.055, None),
+    "zero_bubble": (0.02, 0.05),
+    "memory_pr482": (None, 0.008),
+    "megatron_golden_toy": (None, 0.033),
+    "galvatron_profile": (None, 0.19),
+    "llm_foundry_mpt": (0.03, None),
+    "nemo_2407": (0.04, None),
+    "torchtitan": (0.09, 0.03),
+    "megatron_bridge": (0.072, None),
+    "moe_parallel_folding": (0.05, None),
+    "moe_modelzoo_recipes": (0.06, None),
+    "ascend_modellink": (0.116, None),
+    "bigscience_bloom": (0.075, 0.09),
+    "fms_fsdp": (0.085, None),
+    "internevo": (0.035, None),
+    "megascale": (0.04, None),
+    "mlperf_v30_gpt3": (0.035, None),
+    "mlperf_v31_gpt3": (0.025, None),
+    "mlperf_v40_llama2_70b_lora": (0.077, None),
+    "mlperf_v40_llama2_70b_lora_l40s": (0.01, None),
+    "mlperf_v41_llama2_70b_lora": (0.052, None),
+    "mlperf_v50_llama2_70b_lora": (0.04, 0.025),
+    "mlperf_v50_llama2_70b_lora_amd": (0.075, None),
+    "mlperf_v51_llama31_8b": (0.072, 0.057),
+    "mlperf_v51_llama31_8b_amd": (0.025, None),
+    "nemo_automodel": (0.12, None),
+}
+
+
+@pytest.mark.parametrize("name", REACHED)
+def test_errors_on_published_runs_stay_where_they_are(name: str) -> None:
+    found = scored(name)
+    time, memory = REACHED[name]
+    if time is not None:
+        assert found.time is not None
+        assert found.time.mape <= time
+    if memory is not None:
+        assert found.memory is not None
+        assert found.memory.mape <= memory
+    assert all("does not state" in reason or "are not of the GPUs" in reason for _, reason in found.skipped)
+    assert len(found.skipped) <= 0.05 * len(found.rows)
+
+
+def test_plans_that_ran_out_of_memory_are_found_and_the_best_8k_plans_too() -> None:
+    found = scored("aleph_alpha")
+    assert found.oom is not None
+    assert found.oom.caught >= 0.945 * found.oom.ran_out
+    assert found.oom.alarms <= 0.03 * found.oom.ran
+    for sweep in found.sweeps:
+        if "-8k-" in sweep.name:
+            assert sweep.tau >= 0.89  # 0.9 before the constants were fitted to both collections: one pair of 210
+            assert sweep.regret == pytest.approx(0.0)
+
+
+# Sources without a run that ran out of memory -> share of their runs that are predicted to, at most; the others: none.
+FALSE_ALARMS = {"megatron_bridge": 0.03, "mlperf_v50_llama2_70b_lora": 0.07}
+ALL_RAN = set(REACHED) - {"aleph_alpha", "bigscience_bloom", "galvatron_profile", "memory_pr482"}
+
+
+@pytest.mark.parametrize("name", sorted(ALL_RAN))
+def test_runs_that_ran_are_not_called_out_of_memory(name: str) -> None:
+    found = scored(name).oom
+    assert found is not None
+    assert found.alarms <= FALSE_ALARMS.get(name, 0.0) * found.ran

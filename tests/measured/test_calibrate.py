@@ -11,7 +11,7 @@ import pytest
 from symconfig.cost.machine import constants
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.load import load_cluster
-from symconfig.measured.calibrate import BOUNDS, FAR
+from symconfig.measured.calibrate import BOUNDS, FAR, Calibration
 from symconfig.measured.cases import case
 from symconfig.measured.priors import priors
 from symconfig.measured.runs import calibrations, runs
@@ -67,9 +67,10 @@ def machine_as_measured(cluster: ClusterDescriptor) -> ClusterDescriptor:
     return cluster.model_copy(update={"kernels": kernels.model_copy(update=update)})
 
 
-@pytest.fixture
-def measured(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the true machine takes."""
+    tmp_path = tmp_path_factory.mktemp("measured")
     asked = [(shape, plan, micro) for shape in SHAPES for plan in PLANS for micro in (1, 2)]
     blank = written(tmp_path / "blank.yaml", [row(*what, 1.0) for what in asked])
     true = machine_as_measured(load_cluster("a100-80gb"))
@@ -80,8 +81,18 @@ def measured(tmp_path: Path) -> Path:
     return written(tmp_path / "runs.yaml", [row(*what, s) for what, s in zip(asked, seconds, strict=True)])
 
 
-def test_constants_come_back_and_models_that_were_left_out_are_predicted(measured: Path) -> None:
-    found = calibrations(runs([measured], load_cluster("a100-80gb")), "made up", from_scratch=True)[0]
+@pytest.fixture(scope="module")
+def from_scratch(measured: Path) -> Calibration:
+    return calibrations(runs([measured], load_cluster("a100-80gb")), "made up", from_scratch=True)[0]
+
+
+@pytest.fixture(scope="module")
+def from_priors(measured: Path) -> Calibration:
+    return calibrations(runs([measured], load_cluster("a100-80gb")), "", from_scratch=False)[0]
+
+
+def test_constants_come_back_and_models_that_were_left_out_are_predicted(from_scratch: Calibration) -> None:
+    found = from_scratch
     assert found.kernels.gemm_efficiency.value == pytest.approx(TRUE["gemm_efficiency"], rel=0.05)
     # Links are a small part of these steps, so their rate goes only part of the way from what is believed of the GPU.
     prior = priors(load_cluster("a100-80gb"))["link_efficiency"]
@@ -97,7 +108,7 @@ def test_constants_come_back_and_models_that_were_left_out_are_predicted(measure
     assert found.kernels.gemm_efficiency.source == "fitted: made up"
 
 
-def test_from_scratch_does_not_depend_on_what_the_cluster_says(measured: Path) -> None:
+def test_from_scratch_does_not_depend_on_what_the_cluster_says(measured: Path, from_scratch: Calibration) -> None:
     cluster = load_cluster("a100-80gb")
     wrong = cluster.model_copy(
         update={
@@ -106,10 +117,8 @@ def test_from_scratch_does_not_depend_on_what_the_cluster_says(measured: Path) -
             )
         }
     )
-    values = [
-        constants(calibrations(runs([measured], start), "", from_scratch=True)[0].kernels) for start in (cluster, wrong)
-    ]
-    assert values[0] == values[1]
+    other = calibrations(runs([measured], wrong), "", from_scratch=True)[0]
+    assert constants(other.kernels) == constants(from_scratch.kernels)
 
 
 def test_one_run_moves_the_constants_towards_it_and_no_further_than_it_says(measured: Path, tmp_path: Path) -> None:
@@ -196,8 +205,10 @@ def test_runs_on_other_gpus_are_counted_not_used(run: Run, measured: Path, tmp_p
     assert "1 run on other GPUs is left out" in outcome.out
 
 
-def test_a_constant_that_leaves_its_prior_names_the_rows_that_take_it_there(run: Run, measured: Path) -> None:
-    found = calibrations(runs([measured], load_cluster("a100-80gb")), "", from_scratch=False)[0]
+def test_a_constant_that_leaves_its_prior_names_the_rows_that_take_it_there(
+    run: Run, measured: Path, from_priors: Calibration
+) -> None:
+    found = from_priors
     values = {p.name: (p, value) for p, value in zip(found.parameters, found.fit.values, strict=True)}
     away = {name: log(value / p.value) / p.uncertainty for name, (p, value) in values.items()}
     assert {item.constant: item.deviations for item in found.left} == {
@@ -217,7 +228,6 @@ def test_a_constant_that_leaves_its_prior_names_the_rows_that_take_it_there(run:
     assert said[0]["rows"][0]["id"] == first.rows[0][0]
 
 
-def test_runs_that_bear_out_the_priors_leave_none(measured: Path, tmp_path: Path) -> None:
-    found = calibrations(runs([measured], load_cluster("a100-80gb")), "", from_scratch=True)[0]
-    again = calibrations(runs([measured], found.profile), "", from_scratch=False)[0]
+def test_runs_that_bear_out_the_priors_leave_none(measured: Path, from_scratch: Calibration) -> None:
+    again = calibrations(runs([measured], from_scratch.profile), "", from_scratch=False)[0]
     assert again.left == ()

@@ -89,16 +89,10 @@ def _of_ms_swift(prompt: str, answers: list[str]) -> dict[str, Any]:
     return {**chat, "rejected_response": answers[1]} if answers[1:] else chat
 
 
-def _of_openrlhf(prompt: str, answers: list[str]) -> dict[str, Any]:
-    chats = [[_said("user", prompt), _said("assistant", text)] for text in answers]
-    return dict(zip(("chosen", "rejected"), chats, strict=False))
-
-
 ROWS: dict[str, Row] = {
     "trl": _of_trl,
     "llamafactory": _of_llamafactory,
     "ms-swift-deepspeed": _of_ms_swift,
-    "openrlhf": _of_openrlhf,
 }
 
 

@@ -219,7 +219,6 @@ STARTS: dict[str, Starter] = {
     "accelerate": accelerate,
     "llamafactory": llamafactory,
     "ms-swift-deepspeed": ms_swift,
-    "openrlhf": tuned,
     "trl": trl,
     "megatron": megatron,
     "megatron-yaml": megatron,

@@ -92,12 +92,12 @@ class Learned:
         each = min(trained, plan.cluster.gpus_per_node)
         served = plan.rl[0].rollout_gpus if plan.job.rl is not None and plan.job.rl.placement == "split" else 0
         same = reading.world.gpus in (None, trained + served)
-        beside = (pair for pair in self.also if all(_setting(reading, name) for name in pair))
+        of_roles = (pair for pair in self.also if all(_setting(reading, name) for name in pair))
         numbers = ((str(trained // each),), (str(each),))
         return (
             {}
             if same
-            else {name: value for pair in (self.gpus, *beside) for name, value in zip(pair, numbers, strict=True)}
+            else {name: value for pair in (self.gpus, *of_roles) for name, value in zip(pair, numbers, strict=True)}
         )
 
     def _says(self, reading: Reading, name: str, values: tuple[str, ...] | None, setting: Setting | None) -> bool:
@@ -254,10 +254,10 @@ _SECTIONS = (
 
 
 def _options_wanted(plan: Plan) -> Wanted:
-    return _told(slime.words(plan), _OPTIONS)
+    return _wanted_by(slime.words(plan), _OPTIONS)
 
 
-def _told(words_: Sequence[str], names: Sequence[str]) -> Wanted:
+def _wanted_by(words_: Sequence[str], names: Sequence[str]) -> Wanted:
     """Return what words say of these options; None of those that they leave out."""
     lines: dict[str, tuple[str, ...]] = {}
     name = ""
@@ -298,7 +298,7 @@ SLIME = Learned(
 )
 OPENRLHF = Learned(
     of_openrlhf.Reader,
-    lambda plan: _told(openrlhf.words(plan), _SECTIONS),
+    lambda plan: _wanted_by(openrlhf.words(plan), _SECTIONS),
     ("--actor.num_nodes", "--actor.num_gpus_per_node"),
     lambda reading, name, values: (spelled(reading.settings, name), *values),
     partial(_beside_option, _SECTIONS),

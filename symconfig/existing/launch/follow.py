@@ -210,7 +210,7 @@ def _arguments(reading: Reading, around: Around) -> Reading:
 
 
 def _deepspeed(reading: Reading, around: Around) -> Reading:
-    setting = _given(reading, _DEEPSPEED)
+    setting = _given(reading, _DEEPSPEED) or _of_accelerate(reading)
     if setting is None or reading.deepspeed is not None:
         return reading
     tree = _tree(setting, around, reading.texts)
@@ -218,6 +218,15 @@ def _deepspeed(reading: Reading, around: Around) -> Reading:
         own = setting.text in tuners.DEEPSPEED_PRESETS and tuners.program(reading) is not None
         return reading if own else _unread(reading, tree)
     return replace(reading, deepspeed=tree, texts=_texts(reading, tree.text))
+
+
+def _of_accelerate(reading: Reading) -> Setting | None:
+    """Return the DeepSpeed JSON that Accelerate's file names, as an option."""
+    tree, path = reading.accelerate, ("deepspeed_config", "deepspeed_config_file")
+    if tree is None or not isinstance(tree.get(*path), str):
+        return None
+    place = tree.spans[path].value
+    return Setting(path[1], path[1], (Word.of(tree.get(*path), place),), place)
 
 
 def _texts(reading: Reading, *more: Text) -> tuple[Text, ...]:

@@ -54,13 +54,6 @@ def launched(reading: Reading) -> Launched:
     )
 
 
-def deepspeed_file(reading: Reading) -> str | None:
-    """Return the DeepSpeed JSON that Accelerate's file names."""
-    tree = reading.accelerate
-    named = None if tree is None else tree.get("deepspeed_config", "deepspeed_config_file")
-    return str(named) if named is not None else None
-
-
 def _config(given: Mapping[str, Any], precision: Any) -> dict[str, Any]:
     """Return the JSON that Accelerate makes for DeepSpeed of keys of its own."""
     zero: dict[str, Any] = {"stage": int(given.get("zero_stage", 2))}

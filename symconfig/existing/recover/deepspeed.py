@@ -15,6 +15,7 @@ from symconfig.existing.launch.detect import parse
 from symconfig.existing.launch.reading import Reading, Tree
 from symconfig.existing.launch.text import Text
 from symconfig.existing.recover import megatron_deepspeed
+from symconfig.existing.recover.accelerate import launched
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed_auto import filled, uses_trainer
 from symconfig.existing.recover.deepspeed_batch import Grid, of_one_node, sizes
@@ -81,6 +82,8 @@ def run(reading: Reading, cluster: ClusterDescriptor, supplied: Supplied) -> Run
     Raises InputError with everything that is missing or wrong.
     """
     tree = reading.deepspeed
+    if tree is None and (config := launched(reading).config) is not None:  # what Accelerate makes of its own keys
+        tree = parse(Text(_WRITTEN, json.dumps(config).encode()), "json")
     if tree is None:
         raise InputError("names no DeepSpeed JSON that could be read", file=reading.file)
     if not isinstance(tree.data, dict):

@@ -21,6 +21,10 @@ STATES = ("weights", "gradients", "optimizer state")
 # (ATen/native/transformers/cuda/sdp_utils.cpp, check_prefer_cudnn_attention; so 2.11 on an H100), elsewhere version 2
 # of flash attention, whose result is copied into that order.
 _BY_CUDNN = frozenset({"hopper", "blackwell"})
+# Of a parameter beside `Framework.adam_bytes`, without Transformer Engine's or Apex's lists of tensors: the gradient is
+# clipped into a copy, which is copied back (megatron/core/utils.py, local_multi_tensor_scale): 16; and the new weight
+# is read once more to be rounded: 4.
+_LISTLESS_BYTES = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +73,12 @@ def as_measured(plan: Plan, impl: TransformerImpl, attention: Attention) -> Pros
     Megatron's own with PyTorch's fused attention in them, if that is chosen.
     """
     point = as_run(plan, impl)
-    if impl == "transformer_engine" or attention == "unfused":
+    if impl == "transformer_engine":
         return point
     framework, architecture = point.request.framework, plan.cluster.gpu.architecture
+    framework = replace(framework, adam_bytes=framework.adam_bytes + _LISTLESS_BYTES)
+    if attention == "unfused":
+        return replace(point, request=replace(point.request, framework=framework))
     kernel, rate = attention_of(torch_attention(architecture), architecture)
     copied = architecture not in _BY_CUDNN
     fused = changed(framework.implementation, attention=kernel, repeated_heads=False, copied_attention=copied)

@@ -6,91 +6,30 @@ engine and every way to move what is not needed is weighed, and the shortest ste
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from math import ceil, floor
+from math import ceil
 
-from symconfig.cost.machine import Machine, machine
-from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
-from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.format import gib
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.plans.rl import PlannedPhase, PlannedReward, PlannedRl
-from symconfig.render.learning import Learns
-from symconfig.render.rewarding import Rewarding
+from symconfig.plans.rl import PlannedPhase, PlannedRl
 from symconfig.runs.rl.division import Division, divisions, undivided
-from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN, Engine, Generation, Replica, generate
+from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN
+from symconfig.runs.rl.layouts import layouts
 from symconfig.runs.rl.logits import BY_TARGET, PLAIN, VERL
-from symconfig.runs.rl.phases import AWAY, Away, Layout
-from symconfig.runs.rl.reward import rewards
+from symconfig.runs.rl.phases import AWAY, Layout
+from symconfig.runs.rl.question import Question
 from symconfig.runs.rl.trained import Trained
-from symconfig.solve.budget import surprise
 from symconfig.solve.lengths import packing
 
 WEIGHED = 12  # plans of the actor, around each of which engines are weighed
 _TIMES = (1, 2, 4)  # the longest sequence, that a micro-batch has room for
-_NODES = (1, 2, 4)  # of a replica whose experts lie over several ranks of data
 _CONTEXT = (1, 2, 4, 8, 16)  # ranks of context parallelism
-_MOST_SHARE, _SHARES = 0.9, 20  # of a GPU for the engine, in twentieths
-_ALIKE = 0.01  # of a generation: of shares that differ by less, the smallest is taken
 _ONLY = {"layout": "equal", "fused_loss": "off"}  # verl can be told no other stages, and has a loss of its own
 _LEFT = (0.0, 0.05, 0.1, 0.2)  # shares of a GPU that an update leaves beside, the first that leads to a plan that fits
-# The optimizer's state is larger than the weights and wanted less: weights do not go without it.
-_WEIGHED_AWAY = (Away.NOTHING, Away.STATES, Away.ALL)
-ANY = Learns(algorithms=(), engines=())  # whose trainer is not known
-Solve = Callable[[ModelDescriptor, Job, int], Plan]
-
-
-@dataclass(frozen=True)
-class Question:
-    """solve: the best plans of a model's job, so many. critic: the model that gives values, where one is trained;
-    reward: that of rewards, where the step runs one. learns: what the target can be told."""
-
-    model: ModelDescriptor
-    cluster: ClusterDescriptor
-    job: Job
-    rl: Rl
-    critic: ModelDescriptor | None
-    solve: Solve
-    reward: ModelDescriptor | None = None
-    learns: Learns = ANY
-
-    @property
-    def usable_bytes(self) -> float:
-        return self.job.limits.usable_bytes(self.cluster.gpu.memory_bytes.value)
-
-    @cached_property
-    def _ratio(self) -> float | None:
-        return surprise(self.model, self.cluster, self.job.limits.memory_risk)
-
-    def is_sure(self, layout: Layout) -> bool:
-        """Tell whether a layout meets the job's risk of running out of memory."""
-        return layout.is_sure(self._ratio, self.cluster.gpu.memory_bytes.value)
-
-    def rank(self, layout: Layout) -> tuple[bool, float]:
-        """Return what orders layouts that fit: those that meet the risk first, then the shortest step."""
-        return not self.is_sure(layout), layout.step_s
-
-    @cached_property
-    def _made(self) -> dict[tuple[int, int, float, int], Generation | None]:
-        return {}
-
-    def generation(self, replica: Replica, replicas: int) -> Generation | None:
-        """Return a step's generation, which is the same around every actor; None where the engine has no room."""
-        key = (replica.engine.tp, replica.engine.dp, replica.share, replicas)
-        if key not in self._made:
-            self._made[key] = generate(replica, self.rl, replicas)
-        return self._made[key]
-
-    @property
-    def way_of_rewards(self) -> Rewarding | None:
-        """Return how the network of rewards runs; None where none does here."""
-        named = self.rl.reward_model
-        return None if named is None or self.reward is None else self.learns.rewards[named.placement]
 
 
 def answer(question: Question, top: int) -> Plan:
@@ -204,7 +143,7 @@ def _around(question: Question, job: Job, fill: float, on: Division) -> list[tup
             except InfeasibleError as error:
                 refused = error
                 continue
-            every = list(_layouts(question, actor, critic, on))
+            every = list(layouts(question, actor, critic, on))
             fitting = sorted((each for each in every if _fits(question, each)), key=question.rank)
             if fitting:
                 result.append((plan, actor, fitting))
@@ -241,65 +180,6 @@ class _Critics:
             plan = self.question.solve(self.question.critic, job, 1)
             self.solved[key] = Trained(plan, plan.best, self.fill, PLAIN)
         return self.solved[key]
-
-
-def _layouts(question: Question, actor: Trained, critic: Trained | None, on: Division) -> Iterator[Layout]:
-    """Yield the layouts around an actor, those whose engine or network of rewards has no room aside."""
-    rl, alone, learns = question.rl, on.rollout > 0, question.learns
-    served = on.rollout or on.trained
-    gpu = machine(question.cluster, "bf16" if question.cluster.gpu.peak_flops.bf16 else "fp16", gpus=served)
-    rewarding = None
-    if (how := question.way_of_rewards) is not None and question.reward is not None:
-        chosen = PlannedReward(gpus=on.reward, tp=0, memory_share=0.0)
-        rewarding = rewards(how, question.reward, rl, actor, question.cluster, gpu, chosen)
-        if rewarding is None:
-            return
-    level = learns.sleep_level(rl, question.model.adapter is not None)
-    for away in (Away.NOTHING,) if alone else (way for way in _WEIGHED_AWAY if AWAY[way] in learns.away):
-        for tp, dp in _engines(question, served):
-            own = partial(Layout, rl=rl, actor=actor, critic=critic, away=away, reference=learns.reference)
-            apart = frozenset({"critic"} if on.critic else ())
-            own = partial(own, rewards=rewarding, sleep_level=level, apart=apart)
-            engine = Engine(question.model, gpu, tp, dp)
-            make = partial(own, replicas=served // engine.gpus, alone=alone)
-            stated = rl.rollout.memory_share
-            most = _share(question, gpu, make(replica=Replica(engine, 0.0)))
-            shares = (
-                (stated,)
-                if stated is not None
-                else tuple(step / _SHARES for step in range(1, round(most * _SHARES) + 1))
-            )
-            sized = (Replica(engine, share) for share in shares)
-            every = ((replica, question.generation(replica, served // engine.gpus)) for replica in sized)
-            able = [(replica, engine_of) for replica, engine_of in every if engine_of is not None]
-            if able:
-                shortest = min(engine_of.seconds for _, engine_of in able)
-                replica, engine_of = next(each for each in able if each[1].seconds <= (1 + _ALIKE) * shortest)
-                yield make(replica=replica, generation=engine_of)
-
-
-def _engines(question: Question, gpus: int) -> Iterator[tuple[int, int]]:
-    """Yield the GPUs of each rank of data of a replica, and how many of these it has.
-
-    A rank has those of a node at most, that the heads divide over; experts divide over all GPUs of a replica.
-    """
-    rollout, node, model = question.rl.rollout, question.cluster.gpus_per_node, question.model
-    powers = [2**power for power in range(node.bit_length()) if 2**power <= node]
-    several = (rollout.engine or "") in question.learns.ranks_of_data
-    wide = [node * times for times in _NODES] if model.experts is not None and several else []
-    for tp in [rollout.tp] if rollout.tp is not None else powers:
-        ranks = [1, *(size // tp for size in wide if size > tp and size % tp == 0)]
-        for dp in [rollout.dp] if rollout.dp is not None else dict.fromkeys(ranks):
-            experts = model.experts.num_experts if model.experts is not None and dp > 1 else 0
-            stated = rollout.tp is not None or model.num_attention_heads % tp == 0
-            if stated and gpus % (tp * dp) == 0 and experts % (tp * dp) == 0:
-                yield tp, dp
-
-
-def _share(question: Question, gpu: Machine, empty: Layout) -> float:
-    """Return the largest share of a GPU that what rests beside the engine leaves it, in steps that people write."""
-    free = 1.0 - question.job.limits.memory_margin - empty.beside_engine_bytes / gpu.memory_bytes
-    return max(0.0, min(_MOST_SHARE, floor(free * _SHARES) / _SHARES))
 
 
 def _fits(question: Question, layout: Layout) -> bool:

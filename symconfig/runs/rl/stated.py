@@ -18,7 +18,6 @@ from symconfig.existing.recover.run import Run
 from symconfig.plans.plan import Plan
 from symconfig.render import named, targets
 from symconfig.runs.best import best_plan
-from symconfig.runs.rl.choose import ANY, Question
 from symconfig.runs.rl.choose import planned as recorded
 from symconfig.runs.rl.engine import Engine, Replica, generate
 from symconfig.runs.rl.logits import (
@@ -32,6 +31,7 @@ from symconfig.runs.rl.logits import (
     LogitBytes,
 )
 from symconfig.runs.rl.phases import AWAY, Layout
+from symconfig.runs.rl.question import ANY, Question
 from symconfig.runs.rl.reward import rewards
 from symconfig.runs.rl.trained import Stated
 from symconfig.runs.rl.tuned import counted

@@ -133,10 +133,14 @@ def _chunk(point: Prospect, index: int, known: Mapping[str, tuple[_Registered, .
         for item in known[kind]:
             if operator in ("", item.operator):
                 made = item.parameter
-                yield replace(
-                    made,
-                    name=f"{prefix}{made.name}",
-                    layer=None if item.operator in AROUND else layer,
+                place = None if item.operator in AROUND else layer
+                yield Parameter(
+                    f"{prefix}{made.name}",
+                    made.elements,
+                    made.expert,
+                    made.trainable,
+                    made.row,
+                    place,
                     copied=made.name == copied,
                 )
 

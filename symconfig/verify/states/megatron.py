@@ -136,9 +136,10 @@ def _fully_sharded(plan: Plan, rank: int, here: Mapping[str, int], transformer_i
     parallel, weights = plan.best.parallel, plan.best.options.zero_stage == 3
     chunks = _chunks(plan, here["pp"], transformer_impl)
     release = megatron_release(plan.best.target.version)
-    held = tuple(chunk.parameters for chunk in chunks)
-    if release >= EXPERTS_BY_NAME:
-        held = chunk_parameters(plan, here["pp"], transformer_impl)
+    by_name = release >= EXPERTS_BY_NAME and plan.model.experts is not None
+    held = (
+        chunk_parameters(plan, here["pp"], transformer_impl) if by_name else tuple(chunk.parameters for chunk in chunks)
+    )
     ranks, place = parallel.dp * parallel.cp, here["cp"] + parallel.cp * here["dp"]
     numbered = [
         (index, group)
@@ -186,7 +187,9 @@ def _chunks(plan: Plan, stage: int, transformer_impl: TransformerImpl) -> tuple[
         Chunk(
             count if not hybrid.hybrid(plan.model) else sum(parts.get(kind, 0) for kind in chunk),
             chunk.count("mtp"),
-            tuple(replace(parameter, expert=parameter.expert and on_expert_grid) for parameter in parameters),
+            parameters
+            if on_expert_grid
+            else tuple(replace(parameter, expert=False) if parameter.expert else parameter for parameter in parameters),
         )
         for count, chunk, parameters in zip(
             layers(kinds), kinds, chunk_parameters(plan, stage, transformer_impl), strict=True

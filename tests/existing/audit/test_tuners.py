@@ -271,3 +271,20 @@ def test_what_is_not_predicted_has_one_reason(words: str, why: str, tmp_path: Pa
 def test_programs_are_known_by_their_names_or_their_options(line: str, program: Any, tmp_path: Path) -> None:
     known = tuners.program(read(written(tmp_path, "run.sh", line + "\n")))
     assert (known and (known.trainer, known.method, known.megatron)) == program
+
+
+def test_accelerates_file_stands_for_deepspeeds_of_any_trainer(tmp_path: Path) -> None:
+    """By keys of its own, or by the name of a JSON beside it."""
+    line = "accelerate launch --config_file acc.yaml train.py --model_name_or_path Qwen/Qwen3-8B --seq_length 2048 "
+    script = written(tmp_path, "run.sh", line + "--per_device_train_batch_size 1 --gradient_checkpointing --bf16\n")
+    written(tmp_path, "acc.yaml", ZERO3)
+    own = audited(script)
+    assert own.judged is not None, own.unpredicted
+    written(tmp_path, "ds.json", '{"zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": "auto", '
+            '"bf16": {"enabled": "auto"}}')  # fmt: skip
+    named = ZERO3.replace("  zero_stage: 3\n  offload_optimizer_device: none\n", "  deepspeed_config_file: ds.json\n")
+    written(tmp_path, "acc.yaml", named)
+    beside = audited(script)
+    assert beside.judged is not None, beside.unpredicted
+    assert beside.reading.deepspeed is not None
+    assert beside.judged.plan.device_bytes == own.judged.plan.device_bytes

@@ -263,3 +263,25 @@ def deepspeed(vocabulary: int, logits: LogitBytes = PAIRS) -> float:
     plan = sample_plan(model, backend="deepspeed", tp=1, pp=1, dp=1, seq_length=TOKENS, global_batch=1)
     parts = Trained(plan, plan.best, 1.0, logits).parts
     return float(parts.cost.memory["logits and loss"].max())
+
+
+def test_transformers_own_loss_has_no_more_than_deepspeeds_plan_counts() -> None:
+    """Where the loss alone is taken of the output: the log-softmax and two gradients. The plan has the 16-bit logits,
+    too, whose block the allocator keeps."""
+
+    def peak(vocabulary: int) -> int:
+        config = transformers.LlamaConfig(
+            **{name: MODEL[name] for name in ("hidden_size", "intermediate_size", "num_attention_heads")},
+            num_hidden_layers=LAYERS,
+            vocab_size=vocabulary,
+        )
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        tokens = torch.randint(0, vocabulary, (1, TOKENS))
+        live = Live([tokens, *model.parameters(), *model.buffers()])
+        with live:
+            model(input_ids=tokens, labels=tokens, shift_labels=tokens, use_cache=False).loss.backward()
+        return live.peak
+
+    each = (peak(3072) - peak(1024)) / (TOKENS * 2048)
+    assert each == pytest.approx(12.0, abs=0.02)
+    assert (deepspeed(3072) - deepspeed(1024)) / (TOKENS * 2048) + 8.0 == pytest.approx(each + 2.0, abs=0.02)

@@ -58,7 +58,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, int
 
 def actor(copies: int) -> Trained:
     model = tiny(**SHAPE, head_dim=16)
-    shape = {"dp": RANKS, "zero_stage": 3, "seq_length": TOKENS, "global_batch": RANKS}
+    shape: dict[str, Any] = {"dp": RANKS, "zero_stage": 3, "seq_length": TOKENS, "global_batch": RANKS}
     plan = sample_plan(model, backend="fsdp", tp=1, pp=1, **shape)
     point = Trained(plan, plan.best, 1.0, VERL_FSDP).prospect
     framework = replace(point.request.framework, optimizer_instances=copies)

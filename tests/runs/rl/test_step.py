@@ -26,10 +26,11 @@ from symconfig.plans.plan import Plan
 from symconfig.render import verl
 from symconfig.report.page.data import plan_data
 from symconfig.resources import data_dir
-from symconfig.runs.rl.choose import Question, answer
+from symconfig.runs.rl.choose import answer
 from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN
 from symconfig.runs.rl.logits import VERL
 from symconfig.runs.rl.phases import AWAY, GAPS
+from symconfig.runs.rl.question import Question
 from symconfig.runs.rl.trained import Trained
 from symconfig.schedule.simulate import simulate
 from symconfig.solve.timeline import own_schedule, times

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from symconfig.graph import dims as d
 from symconfig.graph.operator import Operator, Tensor, Use
@@ -145,3 +146,17 @@ def convolutions() -> Program:
     make.add(build.reduction("pool", x, pooled, FUNCTIONS["add"]))
     make.add(build.product("classify", pooled, make.weight("classify", "c2", "classes"), logits))
     return make.program(("image",), "logits", "n")
+
+
+def frozen(program: Program, names: Collection[str]) -> Program:
+    """Return a program whose parameters of these names are not trained."""
+    tensors = {name: replace(one, gradient=one.gradient and name not in names) for name, one in program.tensors.items()}
+
+    def uses(some: Sequence[Use]) -> tuple[Use, ...]:
+        return tuple(Use(tensors[use.name], use.loops) for use in some)
+
+    operators = tuple(
+        replace(op, inputs=uses(op.inputs), outputs=uses(op.outputs), saves=uses(op.saves)) for op in program.operators
+    )
+    parameters = tuple(replace(one, tensor=tensors[one.tensor.name]) for one in program.parameters)
+    return replace(program, tensors=tensors, operators=operators, parameters=parameters)

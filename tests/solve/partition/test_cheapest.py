@@ -27,6 +27,7 @@ from symconfig.solve.partition.expressible import expressible
 from symconfig.solve.partition.frameworks import Framework, Step, blockers, runs
 from symconfig.solve.partition.project import project
 from symconfig.solve.partition.run import Ask, Case, Partition
+from tests.solve.partition import programs
 from tests.solve.partition.programs import convolutions, transformer
 
 CLUSTER = load_cluster("h100")
@@ -38,8 +39,7 @@ STEP = Step(batch=16)
 
 def frozen(program: Program) -> Program:
     """Weights that are not trained, but for the last one's."""
-    *first, last = program.parameters
-    return replace(program, parameters=(*(replace(one, trainable=False) for one in first), last))
+    return programs.frozen(program, [one.tensor.name for one in program.parameters[:-1]])
 
 
 NETS = {

@@ -19,12 +19,12 @@ from symconfig.solve.partition.problem import Problem
 from symconfig.solve.partition.reasons import MOST, Solved, candidates, reasons
 from symconfig.solve.partition.rows import allowed, spaces
 from symconfig.solve.partition.strategy import alike
-from tests.solve.partition.programs import convolutions, transformer
+from tests.solve.partition.programs import convolutions, frozen, transformer
 from tests.solve.partition.solved import solved
 
 NETS = {"dense": net(transformer(1, tied=True)), "convolutions": net(convolutions())}
 IMAGES = convolutions()
-FROZEN = net(replace(IMAGES, parameters=tuple(replace(one, trainable=False) for one in IMAGES.parameters)))
+FROZEN = net(frozen(IMAGES, [one.tensor.name for one in IMAGES.parameters]))
 
 
 def alone(found: Solved, v: int, row: tuple[int, ...], parameters: bool) -> Problem:

@@ -127,7 +127,11 @@ class Reader(NemoWorkers):
             chunked_logits=(values.number(f"{POLICY}.logprob_chunk_size") or 0) > 0,
             assumed_lengths=self.assumes_lengths and not many,
         )
-        return replace(run, step=step)
+        key, left = "env.reward_model.enabled", run.assumed
+        if values.switch(key):
+            why = "its memory and its time are not predicted"
+            left = (*left, Assumed("reward model", "none", why, values.place(key)))
+        return replace(run, step=step, assumed=left)
 
     def _rl(self) -> Rl | None:
         values, engine = self.values, self.values.text(f"{_GENERATION}.backend") or _ENGINES[0]

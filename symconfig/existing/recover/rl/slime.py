@@ -116,6 +116,8 @@ class Reader(Script):
         updates = max(1, prompts * samples // batch)
         prompts = min(prompts, max(1, updates * batch // samples))  # what is left over is dropped
         advantage = values.text("advantage_estimator") or "grpo"
+        # Attention is apart on each of these; experts lie over all of an engine's GPUs.
+        ranks = (values.whole("sglang_dp_size") or 1) if values.switch("sglang_enable_dp_attention") else 1
         share = values.number("sglang_mem_fraction_static")
         if share is None:
             why = "SGLang derives it from the GPU; --sglang-mem-fraction-static says it"
@@ -133,7 +135,8 @@ class Reader(Script):
             rollout_gpus=served or None,
             rollout={
                 "engine": "sglang",
-                "tp": values.whole("rollout_num_gpus_per_engine"),
+                "tp": max(1, (values.whole("rollout_num_gpus_per_engine") or 1) // ranks),
+                "dp": ranks,
                 "memory_share": share or _SHARE,
                 "max_num_seqs": values.whole("sglang_server_concurrency") or 512,
             },

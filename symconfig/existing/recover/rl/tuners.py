@@ -145,7 +145,14 @@ class Reader(TunerWorkers):
             waits=not values.switch("async_generate"),
             assumed_lengths=self.assumes_lengths,
         )
-        return replace(run, step=step)
+        return replace(run, step=step, assumed=(*run.assumed, *self._left_out()))
+
+    def _left_out(self) -> Iterator[Assumed]:
+        """Yield what runs in a step, too, and is not predicted."""
+        for name in ("reward_model", "reward_model_name_or_path", "reward_model_path", "teacher_model"):
+            if self.values.given(name):
+                why = "its memory and its time are not predicted"
+                yield Assumed(name.split("_")[0] + " model", "none", why, self.values.place(name))
 
     def _rl(self, model: Described) -> Rl | None:
         """Return the step in a job's terms."""

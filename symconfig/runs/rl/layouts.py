@@ -1,0 +1,94 @@
+"""The layouts of a step around an actor: every engine, and every way to move what is not needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from math import floor, inf
+
+from symconfig.cost.machine import Machine, machine
+from symconfig.plans.rl import PlannedReward
+from symconfig.runs.rl.division import Division
+from symconfig.runs.rl.engine import Engine, Replica
+from symconfig.runs.rl.phases import AWAY, Away, Layout
+from symconfig.runs.rl.question import Question
+from symconfig.runs.rl.reward import rewards
+from symconfig.runs.rl.trained import Trained
+
+_NODES = (1, 2, 4)  # of a replica whose experts lie over several ranks of data
+# Assumed: of a generation, by which ranks of data must be ahead, since that they wait for each other is left out.
+_UNSURE = 0.2
+_MOST_SHARE, _SHARES = 0.9, 20  # of a GPU for the engine, in twentieths
+_ALIKE = 0.01  # of a generation: of shares that differ by less, the smallest is taken
+# The optimizer's state is larger than the weights and wanted less: weights do not go without it.
+_WEIGHED_AWAY = (Away.NOTHING, Away.STATES, Away.ALL)
+
+
+def layouts(question: Question, actor: Trained, critic: Trained | None, on: Division) -> Iterator[Layout]:
+    """Yield the layouts around an actor, those whose engine or network of rewards has no room aside."""
+    rl, alone, learns = question.rl, on.rollout > 0, question.learns
+    served = on.rollout or on.trained
+    gpu = machine(question.cluster, "bf16" if question.cluster.gpu.peak_flops.bf16 else "fp16", gpus=served)
+    rewarding = None
+    if (how := question.way_of_rewards) is not None and question.reward is not None:
+        chosen = PlannedReward(gpus=on.reward, tp=0, memory_share=0.0)
+        rewarding = rewards(how, question.reward, rl, actor, question.cluster, gpu, chosen)
+        if rewarding is None:
+            return
+    level = learns.sleep_level(rl, question.model.adapter is not None)
+    for away in (Away.NOTHING,) if alone else (way for way in _WEIGHED_AWAY if AWAY[way] in learns.away):
+        own = partial(Layout, rl=rl, actor=actor, critic=critic, away=away, reference=learns.reference, alone=alone)
+        apart = frozenset({"critic"} if on.critic else ())
+        own = partial(own, rewards=rewarding, sleep_level=level, apart=apart)
+        engines = [Engine(question.model, gpu, tp, dp) for tp, dp in _engines(question, served)]
+        made = (partial(own, replicas=served // engine.gpus) for engine in engines)
+        yield from _sure_of(filter(None, (_shared(question, *each) for each in zip(engines, made, strict=True))))
+
+
+def _sure_of(layouts: Iterable[Layout]) -> Iterator[Layout]:
+    """Yield layouts whose engine has one rank of data, and those of several whose generation is shorter by more than
+    what is left out of it."""
+    every = list(layouts)
+    plain = [each.generation.seconds for each in every if each.replica.engine.dp == 1]
+    most = (1 - _UNSURE) * min(plain) if plain else inf
+    yield from (each for each in every if each.replica.engine.dp == 1 or each.generation.seconds < most)
+
+
+def _shared(question: Question, engine: Engine, make: Callable[..., Layout]) -> Layout | None:
+    """Return a layout with an engine at the smallest of the shares of memory that generate as fast; None where it has
+    no room."""
+    empty, stated = make(replica=Replica(engine, 0.0)), question.rl.rollout.memory_share
+    most = _share(question, engine.machine, empty)
+    shares = [stated] if stated is not None else [step / _SHARES for step in range(1, round(most * _SHARES) + 1)]
+    sized = (Replica(engine, share) for share in shares)
+    every = ((replica, question.generation(replica, empty.replicas)) for replica in sized)
+    able = [(replica, generation) for replica, generation in every if generation is not None]
+    if not able:
+        return None
+    shortest = min(generation.seconds for _, generation in able)
+    replica, generation = next(each for each in able if each[1].seconds <= (1 + _ALIKE) * shortest)
+    return make(replica=replica, generation=generation)
+
+
+def _engines(question: Question, gpus: int) -> Iterator[tuple[int, int]]:
+    """Yield the GPUs of each rank of data of a replica, and how many of these it has.
+
+    A rank has those of a node at most, that the heads divide over; experts divide over all GPUs of a replica.
+    """
+    rollout, node, model = question.rl.rollout, question.cluster.gpus_per_node, question.model
+    powers = [2**power for power in range(node.bit_length()) if 2**power <= node]
+    several = (rollout.engine or "") in question.learns.ranks_of_data
+    wide = [node * times for times in _NODES] if model.experts is not None and several else []
+    for tp in [rollout.tp] if rollout.tp is not None else powers:
+        ranks = [1, *(size // tp for size in wide if size > tp and size % tp == 0)]
+        for dp in [rollout.dp] if rollout.dp is not None else dict.fromkeys(ranks):
+            experts = model.experts.num_experts if model.experts is not None and dp > 1 else 0
+            stated = rollout.tp is not None or model.num_attention_heads % tp == 0
+            if stated and gpus % (tp * dp) == 0 and experts % (tp * dp) == 0:
+                yield tp, dp
+
+
+def _share(question: Question, gpu: Machine, empty: Layout) -> float:
+    """Return the largest share of a GPU that what rests beside the engine leaves it, in steps that people write."""
+    free = 1.0 - question.job.limits.memory_margin - empty.beside_engine_bytes / gpu.memory_bytes
+    return max(0.0, min(_MOST_SHARE, floor(free * _SHARES) / _SHARES))

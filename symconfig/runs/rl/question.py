@@ -1,0 +1,69 @@
+"""What is asked of a step of reinforcement learning, and what its answers share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.rl import Rl
+from symconfig.plans.plan import Plan
+from symconfig.render.learning import Learns
+from symconfig.render.rewarding import Rewarding
+from symconfig.runs.rl.engine import Generation, Replica, generate
+from symconfig.runs.rl.phases import Layout
+from symconfig.solve.budget import surprise
+
+ANY = Learns(algorithms=(), engines=())  # whose trainer is not known
+Solve = Callable[[ModelDescriptor, Job, int], Plan]
+
+
+@dataclass(frozen=True)
+class Question:
+    """solve: the best plans of a model's job, so many. critic: the model that gives values, where one is trained;
+    reward: that of rewards, where the step runs one. learns: what the target can be told."""
+
+    model: ModelDescriptor
+    cluster: ClusterDescriptor
+    job: Job
+    rl: Rl
+    critic: ModelDescriptor | None
+    solve: Solve
+    reward: ModelDescriptor | None = None
+    learns: Learns = ANY
+
+    @property
+    def usable_bytes(self) -> float:
+        return self.job.limits.usable_bytes(self.cluster.gpu.memory_bytes.value)
+
+    @cached_property
+    def _ratio(self) -> float | None:
+        return surprise(self.model, self.cluster, self.job.limits.memory_risk)
+
+    def is_sure(self, layout: Layout) -> bool:
+        """Tell whether a layout meets the job's risk of running out of memory."""
+        return layout.is_sure(self._ratio, self.cluster.gpu.memory_bytes.value)
+
+    def rank(self, layout: Layout) -> tuple[bool, float]:
+        """Return what orders layouts that fit: those that meet the risk first, then the shortest step."""
+        return not self.is_sure(layout), layout.step_s
+
+    @cached_property
+    def _made(self) -> dict[tuple[int, int, float, int], Generation | None]:
+        return {}
+
+    def generation(self, replica: Replica, replicas: int) -> Generation | None:
+        """Return a step's generation, which is the same around every actor; None where the engine has no room."""
+        key = (replica.engine.tp, replica.engine.dp, replica.share, replicas)
+        if key not in self._made:
+            self._made[key] = generate(replica, self.rl, replicas)
+        return self._made[key]
+
+    @property
+    def way_of_rewards(self) -> Rewarding | None:
+        """Return how the network of rewards runs; None where none does here."""
+        named = self.rl.reward_model
+        return None if named is None or self.reward is None else self.learns.rewards[named.placement]
