@@ -45,6 +45,13 @@ def test_all_gpus_wait_for_the_slowest_of_them(gpus: int, deviates: float) -> No
     """Expected maxima of so many standard normal deviates (2: 1/sqrt(pi); Harter, Biometrika 48, 1961)."""
     assert slowest(gpus) == pytest.approx(SPREAD * deviates, rel=0.05)
     one, many = machine(load_cluster("h100"), "fp8"), machine(load_cluster("h100"), "fp8", gpus=gpus)
-    for rate in ("peak_flops", "high_peak_flops", "hbm_bytes_per_s", "attention_flops", "attention_backward_flops"):
+    for rate in (
+        "peak_flops",
+        "high_peak_flops",
+        "hbm_bytes_per_s",
+        "copy_bytes_per_s",
+        "attention_flops",
+        "attention_backward_flops",
+    ):
         assert getattr(one, rate) / getattr(many, rate) == pytest.approx(1 + slowest(gpus))
     assert one.levels == many.levels

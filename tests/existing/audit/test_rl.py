@@ -360,8 +360,7 @@ def test_a_plan_of_a_step_is_put_into_verls_overrides(tmp_path: Path) -> None:
                             config="ppo_megatron_trainer"))  # fmt: skip
     done = existing.adapt(path, plan)
     assert done.done
-    was = {change.option: change.was for change in done.changes}
-    assert was[f"{MEGATRON}.tensor_model_parallel_size"] == "8"
+    assert {change.option: change.was for change in done.changes}[f"{MEGATRON}.tensor_model_parallel_size"] == "8"
     assert "expert_model_parallel_size" not in done.diff
     path.write_bytes(done.files[str(path)])
     said = {item.name: [word.text for word in item.values] for item in read(str(path)).settings}
