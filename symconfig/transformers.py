@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from symconfig import install
 from symconfig.api.arguments import typed
 from symconfig.api.planning import AnyPlan
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.render import deepspeed, monitors, trainer
 from symconfig.runs.embed.start import OnMismatch, started
 
@@ -35,7 +35,7 @@ def training_arguments(
     try:
         from transformers import TrainingArguments
     except ImportError:
-        raise InputError(Problem("Transformers is not installed", hint=install.EXTRA)) from None
+        raise InputError("Transformers is not installed", hint=install.EXTRA) from None
     ready = started(plan, "transformers", world_size, on_mismatch)
     loads = () if "resume_from_checkpoint" in more else trainer.load_problems(ready)
     trainer.refuse(ready, *trainer.schedule_problems(ready), *loads)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from symconfig.descriptor.cluster import ClusterDescriptor, Kernels, Quantity
 from symconfig.descriptor.mesh import NETWORK
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.plans.choices import Precision
 from symconfig.units import MIB
 
@@ -134,12 +134,10 @@ def machine(cluster: ClusterDescriptor, precision: str, others: Constants | None
     if peak is None:
         has = [name for name in ("bf16", "fp16", *LOW_PRECISION) if getattr(peaks, name) is not None]
         raise InputError(
-            Problem(
-                f"{cluster.gpu.product} has no {precision}",
-                field="precision",
-                got=precision,
-                need="one of " + ", ".join(has),
-            )
+            f"{cluster.gpu.product} has no {precision}",
+            field="precision",
+            got=precision,
+            need="one of " + ", ".join(has),
         )
     high = peaks.bf16 or peaks.fp16
     attention = high.value * values["attention_efficiency"] / pace

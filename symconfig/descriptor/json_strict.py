@@ -42,7 +42,11 @@ def parse_json_strict(text: str, file: str, *, infinite: bool = False) -> Docume
     if too_deep is not None:
         place = _place(text, too_deep)
         raise InputError(
-            Problem("the file is nested too deeply", file, place.line, place.column, need=f"at most {MAX_DEPTH} levels")
+            "the file is nested too deeply",
+            file=file,
+            line=place.line,
+            column=place.column,
+            need=f"at most {MAX_DEPTH} levels",
         )
     if text.count(",") > _MAX_VALUES:
         raise InputError("the file holds too many values", file=file, need=f"<= {_MAX_VALUES:,}")

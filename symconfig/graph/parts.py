@@ -10,7 +10,7 @@ from functools import cache
 
 from symconfig.descriptor.model import LayerKind, ModelDescriptor
 from symconfig.descriptor.model import Mixer as Declared
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.graph import blocks, dims
 from symconfig.graph.block import Block, Place
 from symconfig.graph.blocks.context import Context
@@ -75,7 +75,7 @@ class Parts:
         """Return the mixer that a model names."""
         if name not in self.mixers:
             known = ", ".join(sorted(self.mixers))
-            raise InputError(Problem(f"there is no building block {name}", field="mixers.block", need=known))
+            raise InputError(f"there is no building block {name}", field="mixers.block", need=known)
         return self.mixers[name]
 
 

@@ -45,11 +45,9 @@ def bounded(make: Callable[[], list[File]], what: str) -> list[File]:
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if status or not answer:
         raise InputError(
-            Problem(
-                f"its templates could not be filled in {MOST_SECONDS} s of computing and "
-                f"{MOST_BYTES >> 20:,} MiB of memory",
-                file=what,
-            )
+            f"its templates could not be filled in {MOST_SECONDS} s of computing and "
+            f"{MOST_BYTES >> 20:,} MiB of memory",
+            file=what,
         )
     data = json.loads(answer)
     if "defect" in data:

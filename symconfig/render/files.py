@@ -108,7 +108,7 @@ def write(files: Files, out: Path, force: bool = False, look: Callable[[], None]
                 shutil.rmtree(staging, ignore_errors=True)
     except (OSError, UnicodeEncodeError) as error:
         reason = getattr(error, "strerror", None) or error  # without the name of the temporary folder
-        raise InputError(Problem(f"cannot be written: {reason}", file=str(out))) from None
+        raise InputError(f"cannot be written: {reason}", file=str(out)) from None
     return tuple(out / item.path for item in files)
 
 
@@ -116,23 +116,19 @@ def _check(files: Files, out: Path, force: bool) -> None:
     place = str(out)
     if out.is_symlink():
         raise InputError(
-            Problem(
-                "is a symbolic link; symconfig does not write through links",
-                file=place,
-                hint="name the folder that it points to",
-            )
+            "is a symbolic link; symconfig does not write through links",
+            file=place,
+            hint="name the folder that it points to",
         )
     if not out.exists():
         return
     if not out.is_dir():
-        raise InputError(Problem("exists and is not a folder", file=place, hint="another --out"))
+        raise InputError("exists and is not a folder", file=place, hint="another --out")
     if not force and any(out.iterdir()):
         raise InputError(
-            Problem(
-                "exists and is not empty; nothing was written",
-                file=place,
-                hint="another --out, or --force to replace the files of an earlier plan",
-            )
+            "exists and is not empty; nothing was written",
+            file=place,
+            hint="another --out, or --force to replace the files of an earlier plan",
         )
     problems = []
     for item in files:

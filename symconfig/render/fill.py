@@ -79,19 +79,15 @@ class Sandbox(ImmutableSandboxedEnvironment):
             for part in self.get_template(name).generate(values):
                 if made.tell() + len(part) > MOST_LETTERS:
                     raise InputError(
-                        Problem(
-                            "gives a file that is too large",
-                            file=self._file(name),
-                            need=f"at most {MOST_LETTERS:,} letters",
-                        )
+                        "gives a file that is too large",
+                        file=self._file(name),
+                        need=f"at most {MOST_LETTERS:,} letters",
                     )
                 made.write(part)
             return made.getvalue()
         except TemplateSyntaxError as error:
             raise InputError(
-                Problem(
-                    f"is no template: {error.message}", file=error.filename or error.name or name, line=error.lineno
-                )
+                f"is no template: {error.message}", file=error.filename or error.name or name, line=error.lineno
             ) from None
         except TooLongError as error:
             what = f"takes longer than {MOST_SECONDS} s; a loop within loops?"

@@ -159,7 +159,7 @@ def guarded(module: ModuleType, inner: Callable[..., Mapping[str, object]]) -> C
         if plan.task not in able:
             what, need = f"{module.NAME} is not for this task", " or ".join(able)
             hint = _ELSEWHERE.get(plan.task)
-            raise InfeasibleError(Problem(what, field="task", got=plan.task, need=need, hint=hint))
+            raise InfeasibleError(what, field="task", got=plan.task, need=need, hint=hint)
         return inner(plan, *of)
 
     return variables

@@ -59,12 +59,10 @@ def groups(plan: Plan) -> tuple[Group, ...]:
     """Return the arguments as the arrays of launch.sh. Raises InfeasibleError, InputError."""
     if plan.model.adapter is not None:
         raise InfeasibleError(
-            Problem(
-                "Megatron-LM has no LoRA or other adapters",
-                field="adapter",
-                got=plan.model.adapter.method,
-                hint="--target bridge or ms-swift, or --backend deepspeed",
-            )
+            "Megatron-LM has no LoRA or other adapters",
+            field="adapter",
+            got=plan.model.adapter.method,
+            hint="--target bridge or ms-swift, or --backend deepspeed",
         )
     return groups_at(plan, version(plan))
 
@@ -73,12 +71,7 @@ def groups_at(plan: Plan, target: str) -> tuple[Group, ...]:
     """Return the arguments as another release of Megatron-LM takes them, without a word of adapters."""
     if flags.versions().index(target) < flags.versions().index(OLDEST):
         raise InputError(
-            Problem(
-                "is older than what symconfig writes for",
-                field="megatron_version",
-                got=target,
-                need=f"{OLDEST} or later",
-            )
+            "is older than what symconfig writes for", field="megatron_version", got=target, need=f"{OLDEST} or later"
         )
     best = plan.best
     out = Arguments(flags.flags(target), frozenset(plan.job.edited))
@@ -116,9 +109,7 @@ def variables(plan: Plan) -> dict[str, object]:
         ("tokenizer_type", training.tokenizer_type),
     ):
         if value is not None and (bad := unpassable(value)):
-            raise InputError(
-                Problem(f"cannot be passed to a program: {bad}", field=f"training.{name}", got=repr(value))
-            )
+            raise InputError(f"cannot be passed to a program: {bad}", field=f"training.{name}", got=repr(value))
     return {
         "framework": f"Megatron-LM {target}",
         "version": target,

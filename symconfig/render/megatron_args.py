@@ -141,7 +141,7 @@ def unpassable(text: str) -> str | None:
 def whole(name: str, value: float) -> int:
     """Return `value` as an int, for options of type int. Raises InputError."""
     if value != int(value):
-        raise InputError(Problem("must be a whole number for Megatron-LM", field=name, got=repr(value)))
+        raise InputError("must be a whole number for Megatron-LM", field=name, got=repr(value))
     return int(value)
 
 

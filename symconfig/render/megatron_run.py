@@ -5,7 +5,7 @@ from __future__ import annotations
 from symconfig.descriptor import learning_rate
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.training import WholeTraining
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.frameworks.megatron.hybrid import DELTA, hybrid, parts_of_layer
 from symconfig.frameworks.megatron.releases import LAYOUT_MTP_ALONE_SINCE, LAYOUT_MTP_SINCE, RECOMPUTE_SINCE
 from symconfig.plans.plan import Candidate, Plan
@@ -238,11 +238,9 @@ def data_args(out: Arguments, plan: Plan) -> None:
         out.put("--tokenizer-type", kind)
         if tokenizer is None and kind != "NullTokenizer":
             raise InputError(
-                Problem(
-                    "is needed with real data",
-                    field="training.tokenizer_model",
-                    hint="the tokenizer's folder or Hugging Face name",
-                )
+                "is needed with real data",
+                field="training.tokenizer_model",
+                hint="the tokenizer's folder or Hugging Face name",
             )
         if tokenizer is not None:
             out.put("--tokenizer-model", tokenizer)

@@ -43,7 +43,7 @@ def overlaid(known: Mapping[str, Source], templates: Path) -> dict[str, Source]:
     """
     if not templates.is_dir():
         what = "this is no folder" if templates.exists() else "there is no such folder"
-        raise InputError(Problem(what, file=str(templates), field="--templates"))
+        raise InputError(what, file=str(templates), field="--templates")
     problems = [*_links(templates), *_misnamed(templates)]
     targets = dict(known)
     for folder in sorted(path for path in templates.iterdir() if path.is_dir() and not path.is_symlink()):
@@ -62,10 +62,8 @@ def _source(folder: Path, known: Mapping[str, Source]) -> Source:
     about, base = folder / ABOUT, known.get(folder.name)
     if base is not None and about.exists():
         raise InputError(
-            Problem(
-                f"there is a target {folder.name!r} already; without this file the folder's templates go over its own",
-                file=str(about),
-            )
+            f"there is a target {folder.name!r} already; without this file the folder's templates go over its own",
+            file=str(about),
         )
     if base is not None:
         return replace(base, folders=(folder, *base.folders), foreign=True)
@@ -73,12 +71,10 @@ def _source(folder: Path, known: Mapping[str, Source]) -> Source:
         return _own(folder, known)
     meant = nearest(folder.name, known)
     raise InputError(
-        Problem(
-            "is neither a target nor a new one",
-            file=str(folder),
-            need=", ".join(known),
-            hint=f"{meant}, or {ABOUT} in it" if meant else f"{ABOUT} in it, with base: and does:",
-        )
+        "is neither a target nor a new one",
+        file=str(folder),
+        need=", ".join(known),
+        hint=f"{meant}, or {ABOUT} in it" if meant else f"{ABOUT} in it, with base: and does:",
     )
 
 
@@ -152,7 +148,7 @@ def _misnamed(templates: Path) -> Iterator[Problem]:
 def _walk(templates: Path, wanted: Callable[[Path], bool]) -> Iterator[Path]:
     """Yield what is wanted of all that lies in the folder, in a written order, without following links."""
     if "\0" in str(templates):
-        raise InputError(Problem("is no folder: a NUL in the name", file=repr(str(templates))))
+        raise InputError("is no folder: a NUL in the name", file=repr(str(templates)))
     for folder, folders, files in os.walk(templates):
         folders.sort()
         yield from (path for name in sorted((*folders, *files)) if wanted(path := Path(folder, name)))

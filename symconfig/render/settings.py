@@ -55,11 +55,11 @@ def split(launcher: str) -> tuple[str, dict[str, str]]:
         key, equals, value = part.partition("=")
         if equals and _SETTING.fullmatch(key):
             if key in settings:
-                raise InputError(Problem("is set twice", field=f"{name}:{key}", got=f"{settings[key]!r} and {value!r}"))
+                raise InputError("is set twice", field=f"{name}:{key}", got=f"{settings[key]!r} and {value!r}")
             settings[key] = value
             last = key
         elif last is None:
-            raise InputError(Problem("is no setting", field=f"launcher {name}", got=repr(part), need="name=value"))
+            raise InputError("is no setting", field=f"launcher {name}", got=repr(part), need="name=value")
         else:
             settings[last] += f",{part}"
     return name, settings

@@ -16,12 +16,10 @@ def startable(target: str, own: Sequence[File], launchers: Sequence[Source]) -> 
     """Raise InfeasibleError where launchers are asked for, and the target writes nothing that they could start."""
     if launchers and not any(item.path == LAUNCH for item in own):
         raise InfeasibleError(
-            Problem(
-                f"the target {target!r} writes no {LAUNCH}, which is what launchers start",
-                field="launcher",
-                got=", ".join(source.name for source in launchers),
-                hint=f"no launcher, or a {LAUNCH}.j2 among its templates",
-            )
+            f"the target {target!r} writes no {LAUNCH}, which is what launchers start",
+            field="launcher",
+            got=", ".join(source.name for source in launchers),
+            hint=f"no launcher, or a {LAUNCH}.j2 among its templates",
         )
 
 

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.errors import InfeasibleError, Problem
+from symconfig.errors import InfeasibleError
 from symconfig.plans.plan import Plan
 
 
@@ -21,7 +21,7 @@ def guarded(module: ModuleType) -> Callable[..., Mapping[str, object]]:
         if vision is not None and vision.model_type not in known:
             what = f"{module.NAME} trains no vision tower" + (" of this model" if known else "")
             hint = "--images-per-sequence 0, to train the language model alone on text"
-            raise InfeasibleError(Problem(what, field="vision", got=vision.model_type, hint=hint))
+            raise InfeasibleError(what, field="vision", got=vision.model_type, hint=hint)
         return inner(plan, *of)
 
     return variables

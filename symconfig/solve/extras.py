@@ -164,7 +164,7 @@ def _refuse_pins(plain: Request) -> None:
         if lacks := plain.limits.lacking(**extra.columns(extra.values[word]), precision=plain.precision):
             raise InputError(Problem(lacks[0].rule, field=named, got=got, hint=lacks[0].hint))
         if not BACKENDS[plain.job.backend].extras:
-            raise InputError(Problem("is no option of this framework", field=named, got=got, hint="--backend megatron"))
+            raise InputError("is no option of this framework", field=named, got=got, hint="--backend megatron")
 
 
 def _refuse_together(plain: Request, extras: Extras) -> NoReturn:

@@ -43,7 +43,7 @@ def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, wei
             f"on a GPU, but pins {lean.predicted.host_bytes / GIB:.1f} GiB of the host for each, of "
             f"{room / GIB:.1f} GiB that may be pinned; those that pin less do not fit on a GPU"
         )
-    return InfeasibleError(Problem(what, hint=_nearest(model, cluster, job) or "a smaller sequence or fewer pins"))
+    return InfeasibleError(what, hint=_nearest(model, cluster, job) or "a smaller sequence or fewer pins")
 
 
 def _stage_over(prospect: Prospect, limit_bytes: float) -> str:

@@ -14,7 +14,7 @@ from symconfig.cost.table import Choice
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.frameworks.known import BACKENDS, facts
 from symconfig.graph.model import sequence, shares_heads
 from symconfig.graph.parts import is_layer
@@ -148,10 +148,8 @@ def _split(model: ModelDescriptor, c: Configuration) -> Split:
     if split is not None:
         return split
     raise InputError(
-        Problem(
-            "has too few layers for these stages",
-            field="num_hidden_layers",
-            got=str(model.num_hidden_layers),
-            need=f"at least {c.degrees.pp * c.degrees.vpp}",
-        )
+        "has too few layers for these stages",
+        field="num_hidden_layers",
+        got=str(model.num_hidden_layers),
+        need=f"at least {c.degrees.pp * c.degrees.vpp}",
     )

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from symconfig.cost.machine import machine
 from symconfig.cost.stages import Offload
 from symconfig.cost.table import Choice
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.frameworks.extras import Extras
 from symconfig.graph.model import shares_heads
 from symconfig.graph.scheme import Scheme
@@ -32,7 +32,7 @@ def retraced(file: str) -> Iterator[None]:
         yield
     except (LookupError, ValueError, ArithmeticError, AttributeError) as error:
         what = f"holds a plan that this version cannot retrace ({type(error).__name__}: {error})"
-        raise InputError(Problem(what, file=file, hint="plan again with this version of symconfig")) from None
+        raise InputError(what, file=file, hint="plan again with this version of symconfig") from None
 
 
 def restore(plan: Plan, candidate: Candidate) -> Prospect:

@@ -216,12 +216,10 @@ def _fewest(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, top: i
             plan = search(model, cluster, trial, top=top, progress=progress)
             return replace(plan, search=replace(plan.search, fewest=True))
     raise InfeasibleError(
-        Problem(
-            f"no number of GPUs up to {_sizes(cluster)[-1]} fits this model with this batch",
-            field="gpus",
-            got="auto",
-            hint="a larger batch, a shorter sequence, or another cluster",
-        )
+        f"no number of GPUs up to {_sizes(cluster)[-1]} fits this model with this batch",
+        field="gpus",
+        got="auto",
+        hint="a larger batch, a shorter sequence, or another cluster",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.existing.adapt import deepspeed, learned, megatron
 from symconfig.existing.adapt.draft import Draft, Progress
 from symconfig.existing.adapt.names import numbers, numbers_of, stale
@@ -88,11 +88,11 @@ def _side(plan: Plan, reading: Reading) -> _Side:
         return learned.OPENRLHF
     if (other := _not_adapted(reading, plan)) is not None:
         what = f"starts a program of {other}, whose options are not adapted"
-        raise InputError(Problem(what, reading.file, hint="the degrees of the plan, by hand"))
+        raise InputError(what, file=reading.file, hint="the degrees of the plan, by hand")
     told_by = BACKENDS[plan.best.target.backend].told_by
     if told_by is Medium.CODE:
         what = "is not of verl, and others' programs around PyTorch's FSDP are not adapted"
-        raise InputError(Problem(what, reading.file, hint="symconfig render PLAN.json --target T"))
+        raise InputError(what, file=reading.file, hint="symconfig render PLAN.json --target T")
     return deepspeed if told_by is Medium.JSON else megatron
 
 
@@ -124,4 +124,4 @@ def _check_megatron(reading: Reading) -> None:
         return
     file = reading.deepspeed.text.file if reading.deepspeed is not None else reading.file
     what = "the plan is for Megatron-LM, and this is a configuration of DeepSpeed, which decides ZeRO and the batch too"
-    raise InputError(Problem(what, file=file, hint="a plan with --backend deepspeed"))
+    raise InputError(what, file=file, hint="a plan with --backend deepspeed")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 
-from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.errors import InfeasibleError, InputError
 from symconfig.existing.adapt import words
 from symconfig.existing.adapt.draft import Draft, Progress
 from symconfig.existing.adapt.outcome import Change, Flaw, Unplaced
@@ -81,10 +81,10 @@ class Learned:
         workers = self.reader(reading, Supplied()).workers
         if plan.job.rl is None or not plan.rl:
             what = "starts reinforcement learning, and the plan is of no such step"
-            raise InputError(Problem(what, reading.file, hint="a plan of a job with a section rl"))
+            raise InputError(what, file=reading.file, hint="a plan of a job with a section rl")
         if not workers.predicted or workers.planned != plan.best.target.backend:
             what, need = "has workers of another kind than the plan's", plan.best.target.backend
-            raise InputError(Problem(what, reading.file, got=workers.name, need=need, hint=self.others.get(need)))
+            raise InputError(what, file=reading.file, got=workers.name, need=need, hint=self.others.get(need))
 
     def _world(self, reading: Reading, plan: Plan) -> Wanted:
         """Return the GPUs that train, where the plan has others."""

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.existing.launch.files import leads_out
 from symconfig.existing.launch.text import Text
 
@@ -35,7 +35,7 @@ def write(files: Mapping[str, bytes], texts: Mapping[str, Text], root: Path) -> 
             staged.append(_staged(Path(name), files[name], texts[name].data, root))
         _publish(staged)
     except OSError as error:
-        raise InputError(Problem(f"cannot be written: {error.strerror or error}", file=_named(error, files))) from None
+        raise InputError(f"cannot be written: {error.strerror or error}", file=_named(error, files)) from None
     finally:
         for item in staged:
             with suppress(OSError):
@@ -45,18 +45,16 @@ def write(files: Mapping[str, bytes], texts: Mapping[str, Text], root: Path) -> 
 def _staged(path: Path, data: bytes, before: bytes, root: Path) -> _Staged:
     if path.is_symlink() and leads_out(path, root):
         raise InputError(
-            Problem(
-                f"is a link that leads out of {root}, and is not followed to write",
-                file=str(path),
-                got=str(path.resolve()),
-                hint="adapt the file that it points to",
-            )
+            f"is a link that leads out of {root}, and is not followed to write",
+            file=str(path),
+            got=str(path.resolve()),
+            hint="adapt the file that it points to",
         )
     target = path.resolve(strict=True)
     if target.read_bytes() != before:
-        raise InputError(Problem("has changed since it was read", file=str(path), hint="the same command again"))
+        raise InputError("has changed since it was read", file=str(path), hint="the same command again")
     if not os.access(target, os.W_OK):
-        raise InputError(Problem("is read-only", file=str(path)))
+        raise InputError("is read-only", file=str(path))
     return _Staged(_part(target, data), target, before)
 
 

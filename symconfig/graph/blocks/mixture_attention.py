@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from symconfig.descriptor.layers import LayerKind
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL
 from symconfig.graph.blocks import stated
@@ -34,7 +34,7 @@ _HEADS = [(d.HEADS, d.KV_HEADS)]
 def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """Return o[B, S, D] from x[B, S, D]."""
     if ctx.model.experts is None:
-        raise InputError(Problem(f"{NAME} needs the section experts", field="mixers"))
+        raise InputError(f"{NAME} needs the section experts", field="mixers")
     probabilities, indices = router(ctx, x, "attention_")
     tokens, slots = (Tensor(f"attention_{name}", (*_ROWS, CHOICES), Element.INDEX) for name in ("tokens", "slots"))
     k, v = (Tensor(name, (*_ROWS, d.KV_HEADS, d.HEAD_DIM)) for name in "kv")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.measured.gpu.decoder import Decoder, Fuse, decoder, shapes, unsupported
 from symconfig.measured.gpu.kernel_clock import Clock, DeviceClock, HostClock
 from symconfig.measured.gpu.kernel_run import Bench, Make, Way
@@ -42,7 +42,7 @@ def measure_generation(
     """Measure every point that the memory has room for, of each model in turn. layers: the first ones, not all."""
     for model in models:
         if (reason := unsupported(model)) is not None:
-            raise InputError(Problem(reason, field="--generation", got=model.name))
+            raise InputError(reason, field="--generation", got=model.name)
     rows: list[Row] = []
     skipped: list[Skipped] = []
     with alone(torch, device) as on, torch.no_grad():

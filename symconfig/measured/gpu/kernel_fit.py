@@ -13,7 +13,7 @@ from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Constants, Machine, Number, constants, machine
 from symconfig.cost.work import work_seconds
 from symconfig.descriptor.cluster import ClusterDescriptor, Kernels
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.derived import AttentionWork, DerivedBlock, Matmul, Phase, Task, Traffic
 from symconfig.graph.monomial import ONE, Monomial
@@ -73,7 +73,7 @@ def fit_kernels(times: KernelTimes, cluster: ClusterDescriptor) -> KernelFit:
     """Fit constants to kernel times; raise InputError where nothing was measured that a constant explains."""
     rows = tuple(row for row in times.rows if _explained(row.what, cluster))
     if not rows:
-        raise InputError(Problem("no kernel was measured that constants could be fitted to", got=str(times.rig)))
+        raise InputError("no kernel was measured that constants could be fitted to", got=str(times.rig))
     parameters = _parameters(rows, cluster.kernels)
     measured = np.log([row.seconds for row in rows])
 

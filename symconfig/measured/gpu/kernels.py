@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from symconfig.descriptor.load import load_cluster, load_model, zoo_clusters, zoo_models
-from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.errors import InputError, SymconfigError
 from symconfig.measured.gpu.kernel_clock import Clock, DeviceClock, HostClock, Timing, timed
 from symconfig.measured.gpu.kernel_run import Bench, Make, Way, bench, unsupported, ways
 from symconfig.measured.gpu.kernel_shapes import CPU, GPU, WantedKernel, wanted_kernels
@@ -37,17 +37,15 @@ def import_torch() -> Any:
     try:
         import torch
     except ImportError as error:
-        raise InputError(Problem(f"torch cannot be imported: {error}", field="--kernels", hint=INSTALL)) from None
+        raise InputError(f"torch cannot be imported: {error}", field="--kernels", hint=INSTALL) from None
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < LEAST_TORCH:
         need = ".".join(map(str, LEAST_TORCH))
         raise InputError(
-            Problem(
-                "this torch is too old",
-                field="--kernels",
-                got=str(torch.__version__),
-                need=f"{need} or newer",
-                hint=f"{INSTALL} --upgrade",
-            )
+            "this torch is too old",
+            field="--kernels",
+            got=str(torch.__version__),
+            need=f"{need} or newer",
+            hint=f"{INSTALL} --upgrade",
         )
     return torch
 
@@ -55,10 +53,10 @@ def import_torch() -> Any:
 def choose_device(torch: Any, wanted: str | None) -> str:
     """Choose the device; raise InputError for one that is not here."""
     if wanted not in (None, "cuda", "cpu"):
-        raise InputError(Problem("unknown device", field="--device", got=wanted, need="cuda or cpu"))
+        raise InputError("unknown device", field="--device", got=wanted, need="cuda or cpu")
     if wanted != "cpu" and not torch.cuda.is_available():
         what = f"there is no GPU that torch {torch.__version__} could use"
-        raise InputError(Problem(what, field="--device", hint="--device cpu, which shows how it goes in seconds"))
+        raise InputError(what, field="--device", hint="--device cpu, which shows how it goes in seconds")
     return wanted or "cuda"
 
 
@@ -184,7 +182,7 @@ def _check_alive(on: Bench, reason: str) -> None:
         if on.cuda:
             on.torch.cuda.synchronize()
     except RuntimeError:
-        raise SymconfigError(Problem(f"the GPU stopped working in the middle of the measurement: {reason}")) from None
+        raise SymconfigError(f"the GPU stopped working in the middle of the measurement: {reason}") from None
 
 
 def warm_up(on: Bench, seconds: float = _WARM_UP_S) -> None:

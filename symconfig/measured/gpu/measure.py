@@ -94,7 +94,7 @@ def measure(
     hope = expected(plan, run.stage, run.impl, run.attention)
     if run.device == "cpu" and hope.peak_bytes > (room := _host_bytes()):
         what = f"the rank needs {hope.peak_bytes / GIB:.1f} GiB, and this machine has {room / GIB:.1f} GiB"
-        raise InputError(Problem(what, field="--device", got="cpu", hint="a plan of a small model"))
+        raise InputError(what, field="--device", got="cpu", hint="a plan of a small model")
     env = exported(folder, "launch.sh", LAUNCH_TIMEOUT_S)
     job = megatron_session.job(folder.name, plan, read(folder), env, source)
     taken = take(source, job, run, progress, timeout_s or SILENCE_S[run.device])

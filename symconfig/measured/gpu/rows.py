@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from symconfig.descriptor.measurements import Measured, MeasuredOptions, Measurements, Row
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.measured.gpu.measure import Measurement
 from symconfig.measured.gpu.predict import as_measured, torch_attention
 from symconfig.measured.log_records import Memory, TrainingLog
@@ -34,16 +34,14 @@ def document(measurement: Measurement) -> Measurements:
 def row(measurement: Measurement) -> Row:
     """Return the rank's row as it ran: the arguments that Megatron resolved, with the layers that were at hand."""
     if measurement.run.device != "cuda" or measurement.taken.memory is None:
-        raise InputError(Problem("a measured row is of a GPU", field="--out", got=f"--device {measurement.run.device}"))
+        raise InputError("a measured row is of a GPU", field="--out", got=f"--device {measurement.run.device}")
     if measurement.other_gpu is not None:
         raise InputError(
-            Problem(
-                "this GPU is not of the plan's type, so that its row would be taken for another's",
-                field="--out",
-                got=measurement.other_gpu,
-                need=measurement.plan.cluster.name,
-                hint="--cluster with the cluster that this GPU belongs to",
-            )
+            "this GPU is not of the plan's type, so that its row would be taken for another's",
+            field="--out",
+            got=measurement.other_gpu,
+            need=measurement.plan.cluster.name,
+            hint="--cluster with the cluster that this GPU belongs to",
         )
     plan, run = measurement.plan, measurement.run
     name = f"{plan.model.name}-rank{run.rank}-{run.impl}"
@@ -74,7 +72,7 @@ def measured(measurement: Measurement) -> Measured:
     if not measurement.fits:
         return Measured(stage=stage, oom=True)
     if taken.memory is None or passes is None:
-        raise InputError(Problem("nothing was measured", field="--out"))
+        raise InputError("nothing was measured", field="--out")
     return Measured(
         stage=stage,
         stage_forward_ms=significant(1e3 * passes.forward_s, DIGITS),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from symconfig.errors import InfeasibleError, Problem
+from symconfig.errors import InfeasibleError
 from symconfig.render.files import Files
 from symconfig.render.settings import LAUNCHER_VARIABLES
 
@@ -17,12 +17,10 @@ def of_each_rank(launcher: str, files: Files) -> str:
     text = files["launch.sh"]
     if "PER_RANK" not in text:
         raise InfeasibleError(
-            Problem(
-                "this target starts its processes itself",
-                field="launcher",
-                got=launcher,
-                hint="slurm, pytorchjob, trainjob, skypilot or ray, which start nodes",
-            )
+            "this target starts its processes itself",
+            field="launcher",
+            got=launcher,
+            hint="slurm, pytorchjob, trainjob, skypilot or ray, which start nodes",
         )
     return text
 

@@ -82,12 +82,10 @@ def _carried(files: Files) -> list[str]:
     size = sum(len(files[path].encode()) + len(path) for path in carried)
     if size > MOST_BYTES:
         raise InfeasibleError(
-            Problem(
-                "the files do not fit in a ConfigMap",
-                got=f"{size} bytes",
-                need=f"at most {MOST_BYTES}",
-                hint="put them on a volume, or into the image",
-            )
+            "the files do not fit in a ConfigMap",
+            got=f"{size} bytes",
+            need=f"at most {MOST_BYTES}",
+            hint="put them on a volume, or into the image",
         )
     return carried
 

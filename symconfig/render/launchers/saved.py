@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.plans.plan import Plan
 from symconfig.render.files import Files
 from symconfig.render.launchers.by_rank import read_variables
@@ -21,11 +21,9 @@ def outlives_its_node(launcher: str, folder: str, plan: Plan, files: Files, chos
         return
     need = "an absolute training.save in the job"
     raise InputError(
-        Problem(
-            f"its checkpoints would go into {folder}, on every node another one, and be lost with it",
-            field=f"launcher {launcher}",
-            got=f"training.save {save!r}",
-            need="a folder on storage that all nodes share",
-            hint=f"{need}, or {launcher}:{ENVIRONMENT}{_VARIABLE}=…" if movable else need,
-        )
+        f"its checkpoints would go into {folder}, on every node another one, and be lost with it",
+        field=f"launcher {launcher}",
+        got=f"training.save {save!r}",
+        need="a folder on storage that all nodes share",
+        hint=f"{need}, or {launcher}:{ENVIRONMENT}{_VARIABLE}=…" if movable else need,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from symconfig.errors import InfeasibleError, Problem
+from symconfig.errors import InfeasibleError
 from symconfig.plans.plan import Plan
 from symconfig.render.files import Files
 from symconfig.render.launchers.pods import label
@@ -43,12 +43,10 @@ def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
     name = chosen.values["accelerator"] or named(product)
     if name is None:
         raise InfeasibleError(
-            Problem(
-                "SkyPilot has no name for this GPU",
-                field="launcher skypilot",
-                got=product,
-                hint="--launcher skypilot:accelerator=NAME, as your own cluster calls it",
-            )
+            "SkyPilot has no name for this GPU",
+            field="launcher skypilot",
+            got=product,
+            hint="--launcher skypilot:accelerator=NAME, as your own cluster calls it",
         )
     return {"accelerator": name, "name": label(plan.model.name)}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.plans.plan import Plan
 from symconfig.render.files import Files
 from symconfig.render.settings import Chosen, Setting
@@ -40,8 +40,6 @@ def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
     """
     if chosen.values["container-mounts"] and not chosen.values["container-image"]:
         raise InputError(
-            Problem(
-                "needs a container to mount them in", field="slurm:container-mounts", hint="slurm:container-image=IMAGE"
-            )
+            "needs a container to mount them in", field="slurm:container-mounts", hint="slurm:container-image=IMAGE"
         )
     return {"options": {name: chosen.values[name] for name in OPTIONS if chosen.values[name]}, "least": None}

@@ -191,21 +191,19 @@ def _none_fits(question: Question, layout: Layout | None) -> InfeasibleError:
     if layout is None:
         what = "no engine has room for the weights and the longest sequence beside what is trained"
         hint = "more GPUs, a shorter response_length.max, or placement: split"
-        return InfeasibleError(Problem(what, field="rl.rollout", hint=hint))
+        return InfeasibleError(what, field="rl.rollout", hint=hint)
     fullest = max(layout.phases, key=lambda phase: phase.bytes)
     if layout.trained_bytes <= question.usable_bytes:
         what = "nothing fits: what is moved to the host takes more than it has for each GPU"
         had = question.cluster.host.memory_bytes.value / question.cluster.gpus_per_node
         got, need = f"{gib(layout.host_bytes)} GiB", f"{gib(had)} GiB"
-        return InfeasibleError(Problem(what, field="rl", got=got, need=need, hint="more GPUs"))
+        return InfeasibleError(what, field="rl", got=got, need=need, hint="more GPUs")
     return InfeasibleError(
-        Problem(
-            f"nothing fits: the phase {fullest.name} of the best layout is too full",
-            field="rl",
-            got=f"{gib(fullest.bytes)} GiB",
-            need=f"{gib(question.usable_bytes)} GiB usable of {gib(question.cluster.gpu.memory_bytes.value)}",
-            hint="more GPUs, or fewer tokens_per_gpu",
-        )
+        f"nothing fits: the phase {fullest.name} of the best layout is too full",
+        field="rl",
+        got=f"{gib(fullest.bytes)} GiB",
+        need=f"{gib(question.usable_bytes)} GiB usable of {gib(question.cluster.gpu.memory_bytes.value)}",
+        hint="more GPUs, or fewer tokens_per_gpu",
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from symconfig.cost.machine import machine
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job, Limits
-from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.errors import InfeasibleError, InputError
 from symconfig.existing.audit.audit import Audit, planned, unpredicted_for
 from symconfig.existing.audit.judge import Judged, judge
 from symconfig.existing.audit.phase_rules import PHASES
@@ -116,7 +116,7 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
     served = rl.rollout_gpus if alone and rl.rollout_gpus else run.configuration.degrees.world_size
     if served % (tp * dp):
         what = "the GPUs that generate do not divide over the engine's"
-        raise InputError(Problem(what, field="rollout", got=f"{served} for engines of {tp * dp}"))
+        raise InputError(what, field="rollout", got=f"{served} for engines of {tp * dp}")
     gpu = machine(cluster, "bf16" if cluster.gpu.peak_flops.bf16 else "fp16", gpus=served)
     engine = Engine(run.described.model, gpu, tp, dp, step.weight_bytes)
     replica = Replica(engine, share)
@@ -124,7 +124,7 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
     if generation is None:
         what = "the engine's share of the memory has no room for its weights and the keys of the longest sequence"
         got = f"{share:g} of a GPU for weights of {replica.engine.weights_bytes / 2**30:.1f} GiB"
-        raise InputError(Problem(what, field="rollout", got=got, hint="a larger share, or more GPUs an engine"))
+        raise InputError(what, field="rollout", got=got, hint="a larger share, or more GPUs an engine")
     learns = named(step.workers.target or step.trainer.name).learns or ANY
     network = None
     if rl.reward_model is not None and step.reward_model is not None and step.reward is not None:

@@ -15,7 +15,7 @@ from symconfig.cost.table import Choice
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.mixed import MixedCluster
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.errors import InfeasibleError, Problem
+from symconfig.errors import InfeasibleError
 from symconfig.plans.choices import Precision
 from symconfig.solve.choice.family import Family, family
 from symconfig.solve.mixed.across import Across
@@ -224,7 +224,7 @@ def _nothing(mixed: MixedCluster, solving: _Solving) -> InfeasibleError:
     if not solving.candidates:
         what = "no pipeline lies over both kinds: each hosts whole stages of as many GPUs"
         need = f"a model and pins that go with {stages} stages"
-        return InfeasibleError(Problem(what, field="cluster", got=mixed.name, need=need))
+        return InfeasibleError(what, field="cluster", got=mixed.name, need=need)
     what = f"no pipeline of {stages} stages fits in the memory of both kinds"
     hint = "each kind by itself, more GPUs, or --memory-risk 1"
-    return InfeasibleError(Problem(what, field="cluster", got=mixed.name, hint=hint))
+    return InfeasibleError(what, field="cluster", got=mixed.name, hint=hint)

@@ -9,7 +9,7 @@ import numpy as np
 
 from symconfig.cost.partition.floor import floor_bytes
 from symconfig.descriptor.mesh import Axis, Mesh
-from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.errors import InfeasibleError, InputError
 from symconfig.format import either, general
 from symconfig.solve.partition.adaptive import Cutter, Division
 from symconfig.solve.partition.assemble import assemble
@@ -47,7 +47,7 @@ def infeasible(programs: Programs, ask: Ask, grown: Grown) -> InfeasibleError:
         turns, keep = best.case.training.turns, best.case.training.keep
         what = f"the {ask.solver} solver found no partition that fits, though one holds {_size(best.memory)}"
         need = f"{_size(ask.memory_limit)}, with {_microbatches((turns,))} and {keep} kept"
-        return InfeasibleError(Problem(what, need=need, hint="--solver auto, or a longer --timeout"))
+        return InfeasibleError(what, need=need, hint="--solver auto, or a longer --timeout")
     name, size = _largest(best, ask)
     proved = best.bound >= best.memory * (1 - 1e-9)
     least = "no partition holds less than" if proved else "the leanest partition that was found holds"
@@ -56,7 +56,7 @@ def infeasible(programs: Programs, ask: Ask, grown: Grown) -> InfeasibleError:
         f"nothing fits in memory: with {_microbatches(ask.turns)} {least} {_size(best.memory)} on a GPU{below}, of "
         f"{_size(ask.memory_limit)}; most of it is {name} ({_size(size)})"
     )
-    return InfeasibleError(Problem(what, hint=_nearest(best.case, ask, grown)))
+    return InfeasibleError(what, hint=_nearest(best.case, ask, grown))
 
 
 def excluded(programs: Programs, ask: Ask) -> InfeasibleError:
@@ -73,7 +73,7 @@ def excluded(programs: Programs, ask: Ask) -> InfeasibleError:
         fewer = tuple(other for other in pins if other != pin)
         pins = pins if able(fewer) else fewer
     what = "no partition was found that keeps to " + " and ".join(pin.text for pin in pins)
-    return InfeasibleError(Problem(what, field="pin", need="pins that can hold together"))
+    return InfeasibleError(what, field="pin", need="pins that can hold together")
 
 
 def lightest(programs: Programs, ask: Ask) -> Lightest:

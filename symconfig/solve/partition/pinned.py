@@ -100,7 +100,7 @@ def read(texts: Iterable[str], net: Net, letters: Mapping[str, str]) -> tuple[Pi
 def _read(text: str, net: Net, dims: Mapping[str, str]) -> Pin:
     name, equals, value = (part.strip() for part in text.partition("="))
     if not (name and equals and value):
-        raise InputError(Problem("is no pin", field="pin", got=text, need=FORMS))
+        raise InputError("is no pin", field="pin", got=text, need=FORMS)
     if not (value.isascii() and value.isdigit()):
         nodes = [net.nodes[index] for index in operators(net, name, "pin")]
         known = {net.nodes.index(node) for node in nodes}
@@ -113,7 +113,7 @@ def _read(text: str, net: Net, dims: Mapping[str, str]) -> Pin:
     has = list(dict.fromkeys(one for known in sorted(tensors) for one in net.program.tensors[known].dims))
     if any(mine not in net.program.tensors[known].dims for known in tensors):
         what = f"{tensor} has no such dim"
-        raise InputError(Problem(what, field="pin", got=dim, need=" or ".join(has) or "a tensor with dims"))
+        raise InputError(what, field="pin", got=dim, need=" or ".join(has) or "a tensor with dims")
     return Pin(text, tensors, (Cut(mine, int(value[:10])),), True)
 
 
@@ -133,9 +133,9 @@ def _cuts(text: str, value: str, nodes: Sequence[Node], dims: Mapping[str, str])
             name = name if name in has else dims.get(name, name)
             if name not in has:
                 what = f"{general(node.name)} cannot be split by this"
-                raise InputError(Problem(what, field="pin", got=first, need=" or ".join(has) or "whole"))
+                raise InputError(what, field="pin", got=first, need=" or ".join(has) or "whole")
         if not counts or not all(map(_COUNT.fullmatch, counts)):
-            raise InputError(Problem("is no layout", field="pin", got=text, need="as batch/2, ffn/4·nvlink, or whole"))
+            raise InputError("is no layout", field="pin", got=text, need="as batch/2, ffn/4·nvlink, or whole")
         for match in filter(None, map(_COUNT.fullmatch, counts)):
             yield Cut(name, int(match[1]), match[2] or "")
 
@@ -170,7 +170,7 @@ def _matching(name: str, known: Iterable[str], kind: str, field: str) -> list[st
         names = list(dict.fromkeys(map(general, every)))
         ends = [one for one in names if one.rpartition(".")[2] == name]
         similar = ends or difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names[:3]
-        raise InputError(Problem(f"there is no such {kind}", field=field, got=name, hint=" or ".join(similar)))
+        raise InputError(f"there is no such {kind}", field=field, got=name, hint=" or ".join(similar))
     return matches
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from symconfig.cost.partition.costs import Costs
 from symconfig.cost.partition.work import Rows, counted
 from symconfig.descriptor.mesh import Axis
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.graph.layout import FLAT
 from symconfig.graph.operator import Work
 from symconfig.graph.program.net import Net, Node
@@ -132,12 +132,10 @@ def _grown(
         rows = rows[able(rows, axes[: at + 1])]
         if len(rows) > MOST:
             raise InputError(
-                Problem(
-                    f"{node.name} can be split in more ways than can be weighed at once",
-                    got=f"{len(rows)} on {at + 1} of {len(axes)} axes",
-                    need=f"at most {MOST}",
-                    hint="--solver adaptive, or fewer and larger mesh axes",
-                )
+                f"{node.name} can be split in more ways than can be weighed at once",
+                got=f"{len(rows)} on {at + 1} of {len(axes)} axes",
+                need=f"at most {MOST}",
+                hint="--solver adaptive, or fewer and larger mesh axes",
             )
     return rows
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 
-from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.errors import InfeasibleError, InputError
 from symconfig.graph.parts import is_layer
 from symconfig.solve.stages.content import Content, layers
 from symconfig.solve.stages.problem import Chunks, Layouts, StageProblem
@@ -98,7 +98,7 @@ def check(problem: StageProblem) -> None:
     if problem.fixed is not None:
         wrong = _wrong(problem, problem.fixed)
         if wrong:
-            raise InputError(Problem(wrong, field="layout"))
+            raise InputError(wrong, field="layout")
         return
     if problem.layouts.empty:
         return
@@ -107,12 +107,10 @@ def check(problem: StageProblem) -> None:
     if have < need:
         what = "every virtual pipeline stage needs a layer" if problem.vpp > 1 else "every pipeline stage needs a layer"
         raise InfeasibleError(
-            Problem(
-                what,
-                got=f"{have} layers",
-                need=f"{need} for pp {problem.pp} x vpp {problem.vpp}",
-                hint="a smaller pp" + (" or vpp" if problem.vpp > 1 else ""),
-            )
+            what,
+            got=f"{have} layers",
+            need=f"{need} for pp {problem.pp} x vpp {problem.vpp}",
+            hint="a smaller pp" + (" or vpp" if problem.vpp > 1 else ""),
         )
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.errors import InfeasibleError, Problem
+from symconfig.errors import InfeasibleError
 from symconfig.format import gib
 from symconfig.graph.block import Place
 from symconfig.graph.parts import place_of
@@ -148,11 +148,9 @@ class Lean:
         """Return the sentence that a person reads."""
         leanest = "the leanest layout" if self.proved else "the leanest layout found"
         return InfeasibleError(
-            Problem(
-                f"no layout of the pipeline fits: {leanest} exceeds the memory limit on stage {self.stage} by "
-                f"{gib(self.excess_bytes)} GiB",
-                got=f"{gib(self.peak_bytes[self.stage])} GiB",
-                need=f"at most {gib(self.limit_bytes)} GiB",
-                hint="more pipeline or tensor parallel ranks, or a smaller micro-batch",
-            )
+            f"no layout of the pipeline fits: {leanest} exceeds the memory limit on stage {self.stage} by "
+            f"{gib(self.excess_bytes)} GiB",
+            got=f"{gib(self.peak_bytes[self.stage])} GiB",
+            need=f"at most {gib(self.limit_bytes)} GiB",
+            hint="more pipeline or tensor parallel ranks, or a smaller micro-batch",
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from symconfig import install
-from symconfig.errors import FailedError, Problem
+from symconfig.errors import FailedError
 from symconfig.solve.cbc import in_time, lower_bound
 from symconfig.solve.stages.columns import Column, columns
 from symconfig.solve.stages.content import Mode, Scale, content
@@ -31,7 +31,7 @@ class Answer:
 def available(solver: Solver) -> None:
     """Raise FailedError if the solver is not installed."""
     if solver == "highs" and importlib.util.find_spec("highspy") is None:
-        raise FailedError(Problem("the solver HiGHS is not installed", hint=install.HIGHS))
+        raise FailedError("the solver HiGHS is not installed", hint=install.HIGHS)
 
 
 def fastest_program(

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from symconfig import install
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.graph.program.program import Program
 
 NEED = "PACKAGE.MODULE:FACTORY, a function without arguments that returns (module, example_inputs)"
@@ -58,23 +58,21 @@ def _torch() -> Any:
     try:
         return importlib.import_module("torch")
     except ImportError as error:
-        raise InputError(
-            Problem("a PyTorch module needs PyTorch, which is not installed", hint=install.TORCH)
-        ) from error
+        raise InputError("a PyTorch module needs PyTorch, which is not installed", hint=install.TORCH) from error
 
 
 def _factory(source: str) -> Callable[[], Any]:
     package, colon, name = source.partition(":")
     if not (package and colon and name):
-        raise InputError(Problem("not the name of a factory", got=repr(source), need=NEED))
+        raise InputError("not the name of a factory", got=repr(source), need=NEED)
     try:
         with _here():
             thing: Any = importlib.import_module(package)
     except ImportError as error:
-        raise InputError(Problem(f"{package} cannot be imported: {error}", need=NEED)) from error
+        raise InputError(f"{package} cannot be imported: {error}", need=NEED) from error
     for part in name.split("."):
         if not hasattr(thing, part):
-            raise InputError(Problem(f"{package} has no {name}", need=NEED))
+            raise InputError(f"{package} has no {name}", need=NEED)
         thing = getattr(thing, part)
     factory: Callable[[], Any] = thing
     return factory
@@ -84,11 +82,11 @@ def _made(factory: Callable[[], Any], source: str, torch: Any) -> tuple[Any, tup
     made = factory() if callable(factory) and not isinstance(factory, torch.nn.Module) else factory
     module, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(module, torch.nn.Module):
-        raise InputError(Problem(f"{source} made no module", got=type(module).__name__, need=NEED))
+        raise InputError(f"{source} made no module", got=type(module).__name__, need=NEED)
     inputs = getattr(module, "example_inputs", None) if inputs is None else inputs
     if inputs is None:
         raise InputError(
-            Problem(f"{source} gave no example inputs", need=NEED, hint="or a module with the attribute example_inputs")
+            f"{source} gave no example inputs", need=NEED, hint="or a module with the attribute example_inputs"
         )
     args = () if isinstance(inputs, Mapping) else tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
     kwargs = dict(inputs) if isinstance(inputs, Mapping) else {}
@@ -99,7 +97,7 @@ def _made(factory: Callable[[], Any], source: str, torch: Any) -> tuple[Any, tup
 def _cast(module: Any, args: Any, kwargs: Any, dtype: str, torch: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     wanted = getattr(torch, dtype, None)
     if not isinstance(wanted, torch.dtype) or not wanted.is_floating_point:
-        raise InputError(Problem("no floating-point type of PyTorch", field="dtype", got=dtype, need="as bfloat16"))
+        raise InputError("no floating-point type of PyTorch", field="dtype", got=dtype, need="as bfloat16")
 
     def cast(tensor: Any) -> Any:
         return tensor.to(wanted) if tensor.is_floating_point() else tensor

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch.export import ExportedProgram
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.graph.program.torch_source.export import traced
 from symconfig.graph.program.torch_source.lower import Lowered, lower
 from symconfig.graph.program.torch_source.static import static
@@ -32,7 +32,7 @@ def lowered(
     paths = _paths(module)
     walked = walk(exported, paths)
     if not walked.outputs:
-        raise InputError(Problem(f"no output of {name} depends on a weight that is trained", need="a loss or logits"))
+        raise InputError(f"no output of {name} depends on a weight that is trained", need="a loss or logits")
     program = lower(
         walked.recorder, walked.inputs, walked.parameters, walked.outputs, name, batch_dim=batch_dim, notes=notes
     )

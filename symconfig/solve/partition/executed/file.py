@@ -13,7 +13,7 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Node
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.graph.program.torch_source.walk import path_of
 from symconfig.solve.partition.executed.build import Executed, computed, inputs
 from symconfig.solve.partition.placements import WITHIN_NOTE
@@ -225,7 +225,7 @@ def _words(one: Executed) -> Iterator[tuple[Node, str]]:
             value = exported.constants[str(spec.target)]
             if value.is_meta or value.numel() > 1000:
                 what = "the module makes a tensor while it runs, whose numbers a trace on the meta device has not"
-                raise InputError(Problem(what, got=str(spec.target), hint="make it a buffer"))
+                raise InputError(what, got=str(spec.target), hint="make it a buffer")
             yield node, f"step.input(torch.tensor({value.tolist()!r}, dtype={value.dtype}, device=device))"
 
 
