@@ -219,12 +219,12 @@ def _floors(
     least, most_s = even_bound_s(m, pp, vpp, seconds), below_s - rest.min(axis=0)
     keep = policies.index(Choice()) if Choice() in policies else 0
     slowest = np.full((len(policies), pp.size), np.inf)
-    n, r = _asked(least < most_s, keep)
+    n, r = _below(least < most_s, keep)
     if n.size:
         slowest[r, n] = least_slowest_s(kinds.under(r, of[n]), setting.at(n), between.busy_s[n], layouts)[0]
     each = np.concatenate((slowest, slowest[keep : keep + 1]))
     least = np.maximum(least, m * each)
-    n, r = _asked(least < most_s, policies.index(WHOLE) if WHOLE in policies else keep)
+    n, r = _below(least < most_s, policies.index(WHOLE) if WHOLE in policies else keep)
     if not n.size:
         return
     fewest, forced = held
@@ -254,7 +254,7 @@ def _floors(
             )
 
 
-def _asked(below: Bools, other: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _below(below: Bools, other: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return points and policies that are below, points in order; another one where the last row is."""
     below[other] |= below[-1]
     return below[:-1].T.nonzero()
