@@ -257,7 +257,8 @@ def _floors(
 def _below(below: Bools, other: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return points and policies that are below, points in order; another one where the last row is."""
     below[other] |= below[-1]
-    return below[:-1].T.nonzero()
+    n, r = below[:-1].T.nonzero()
+    return n, r
 
 
 def _whole_model_s(kinds: Kinds, choices: Sequence[Choice], of: NDArray[np.intp], chunks: Array) -> Array:
