@@ -22,11 +22,11 @@ from symconfig.graph.operator import ELEMENT_BYTES, Leg
 _REARRANGED = 3
 
 
-def ring(amount: Array, passes: float | Array, ranks: Array, stride: object, machine: Machine) -> Array:
+def ring(amount: Array, passes: float | Array, ranks: Array, stride: Array | float, machine: Machine) -> Array:
     """Return the seconds of a collective over `ranks`; 0 for a group of one."""
     several = ranks > 1
     if not np.any(several):
-        return np.zeros(np.broadcast_shapes(*map(np.shape, (amount, passes, ranks, stride))))
+        return np.zeros(np.broadcast_shapes(*(np.shape(each) for each in (amount, passes, ranks, stride))))
     return np.where(several, compiled.ring_s(amount, passes, ranks, stride, **machine.levels), 0.0)
 
 
