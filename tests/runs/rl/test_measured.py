@@ -27,9 +27,9 @@ WORKSPACES = 64 * 2**20  # of cuBLAS and cuBLASLt, in every row
 
 def actor(row: dict[str, Any]) -> Frozen:
     """The actor of a row, on its one GPU."""
-    recompute = Recompute("full", "uniform", 1) if row["recompute"] else Recompute("none")
+    recompute = Recompute("full", method="uniform", num_layers=1) if row["recompute"] else Recompute("none")
     shape = {"micro": row["sequences"], "seq_length": row["length"], "global_batch": row["sequences"]}
-    how = {"tp": 1, "pp": 1, "dp": 1, "zero_stage": 3, "recompute": recompute, **shape}
+    how: dict[str, Any] = {"tp": 1, "pp": 1, "dp": 1, "zero_stage": 3, "recompute": recompute, **shape}
     plan = sample_plan(load_model(row["model"]), load_cluster("h100"), "fsdp", **how)
     logits = VERL_FSDP if row["temperature"] == 1 else VERL_FSDP_SCALED
     return Frozen(plan, plan.best, 1.0, logits, Trained(plan, plan.best, 1.0, logits).prospect)
