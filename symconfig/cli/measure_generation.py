@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from symconfig.cli.measure_kernels import choices
@@ -23,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     problems = Problems()
     refuse(problems, arguments, ("folder", "kernels", "out"), "is for another measurement than that of generation")
-    models = [problems.collect(lambda name=name: load_model(name)) for name in arguments.generation]
+    models = [problems.collect(partial(load_model, name)) for name in arguments.generation]
     layers = problems.collect(lambda: whole("--layers", arguments.layers))
     chosen = choices(arguments, problems)
     known = [model for model in models if model is not None]

@@ -192,10 +192,10 @@ class Decoder:
         for memory, part in zip((self.keys[layer], self.values[layer]), new, strict=True):
             held.append(memory[: sequences * context].unflatten(0, (sequences, context)))
             held[-1][:, context - own :].copy_(part.unflatten(0, (sequences, own)))
-        result = self._scored(queries.unflatten(0, (sequences, own)), *held, causal=own > 1)
+        result = self._scored(own > 1, queries.unflatten(0, (sequences, own)), *held)
         return result.flatten(0, 1).flatten(1) @ weights[layer, "out"].T
 
-    def _scored(self, queries: Any, keys: Any, values: Any, causal: bool) -> Any:
+    def _scored(self, causal: bool, queries: Any, keys: Any, values: Any) -> Any:
         """Return attention [S, own, heads, channels]."""
         from torch.nn.attention import sdpa_kernel
 

@@ -99,7 +99,9 @@ def ways(bench: Bench, kernel: Kernel) -> list[Make]:
         return _streams(bench, kernel)
     if isinstance(kernel, HostCopy):
         return [partial(_host_copy, bench, kernel)]
-    return [partial(_launch, bench, kernel)]
+    if isinstance(kernel, Launch):
+        return [partial(_launch, bench, kernel)]
+    raise AssertionError("steps of an engine are run by generation.py")
 
 
 def _product(bench: Bench, kernel: Product) -> Way:
