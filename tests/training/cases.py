@@ -193,6 +193,14 @@ GRPO: dict[str, Any] = {
 CASES = (
     *CASES,
     Case("llama, answers to learn, ZeRO-2", "llama", "deepspeed", TUNED, {"zero": 2}, job=ANSWERS),
+    Case(
+        "llama with LoRA, answers to learn, ZeRO-2",
+        "llama with LoRA",
+        "deepspeed",
+        TUNED,
+        {"zero": 2},
+        job=ANSWERS | {"task": "lora"},
+    ),
     Case("llama, pairs, ZeRO-2", "llama", "deepspeed", PAIRED, {"zero": 2}, job=PAIRS),
     Case("llama, pairs, ZeRO-3", "llama", "deepspeed", PAIRED, {"zero": 3}, job=PAIRS),
     Case("llama with LoRA, pairs, ZeRO-2", "llama with LoRA", "deepspeed", PAIRED, {"zero": 2}, job=PAIRS),
