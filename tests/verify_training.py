@@ -54,6 +54,8 @@ def wrong(plan: Plan, steps: Sequence[Step], ahead: int = 0) -> Iterator[str]:
         yield f"the losses are not finite: {losses}."
     elif losses[0] - losses[-1] < LEAST_FALL:
         yield f"the loss does not fall: {losses}."
+    if not all(math.isfinite(step.gradient) and step.gradient for step in steps if step.gradient is not None):
+        yield f"a gradient is 0 or not finite: {[step.gradient for step in steps]}."
     for number, step in enumerate(steps):
         rate = learning_rate(plan, number, ahead)
         if abs(step.learning_rate - rate) > RATE * training.lr:

@@ -35,6 +35,7 @@ EXPERTS = {
 ADAPTER = {"r": 8, "lora_alpha": 16.0, "target_modules": ["q_proj", "v_proj"]}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama2-13b", {}),
+    "llama with LoRA": ("llama2-13b", {"adapter": ADAPTER}),
     "qwen2": ("qwen2.5-7b", {}),
     "qwen2 with LoRA": ("qwen2.5-7b", {"adapter": ADAPTER}),
     "mixtral": ("mixtral-8x7b", {"experts": EXPERTS, "intermediate_size": 0}),
@@ -192,8 +193,17 @@ GRPO: dict[str, Any] = {
 CASES = (
     *CASES,
     Case("llama, answers to learn, ZeRO-2", "llama", "deepspeed", TUNED, {"zero": 2}, job=ANSWERS),
+    Case(
+        "llama with LoRA, answers to learn, ZeRO-2",
+        "llama with LoRA",
+        "deepspeed",
+        TUNED,
+        {"zero": 2},
+        job=ANSWERS | {"task": "lora"},
+    ),
     Case("llama, pairs, ZeRO-2", "llama", "deepspeed", PAIRED, {"zero": 2}, job=PAIRS),
     Case("llama, pairs, ZeRO-3", "llama", "deepspeed", PAIRED, {"zero": 3}, job=PAIRS),
+    Case("llama with LoRA, pairs, ZeRO-2", "llama with LoRA", "deepspeed", PAIRED, {"zero": 2}, job=PAIRS),
     Case("llama, GRPO, ZeRO-2", "llama", "deepspeed", ("trl",), {"zero": 2, "mbs": 8}, job={"rl": GRPO}),
     Case("llama, GRPO, ZeRO-3", "llama", "deepspeed", ("trl",), {"zero": 3, "mbs": 8}, job={"rl": GRPO}),
 )

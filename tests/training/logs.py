@@ -15,7 +15,9 @@ from tests.training.results import Step
 
 TRAIN_PY = re.compile(r"\bstep \d+ loss (\S+) lr (\S+) ")
 BATCH = re.compile(r"micro-batch (\d+) x (\d+) x (\d+) sequences")
-MEGATRON = re.compile(r"iteration +\d+/.*?consumed samples: +(\d+).*?learning rate: (\S+) .*?lm loss: (\S+) ")
+MEGATRON = re.compile(
+    r"iteration +\d+/.*?consumed samples: +(\d+).*?learning rate: (\S+) .*?lm loss: (\S+) (?:.*?grad norm: (\S+))?"
+)
 LOGGED = re.compile(r"logged (\{.*\})$", re.MULTILINE)
 TRAINER = re.compile(r"(\{'loss'.*?\})")
 NUMBER = re.compile(r"-?[\d.]+(e[-+]?\d+)?|nan|-?inf")
@@ -31,11 +33,11 @@ def of_train_py(log: str) -> list[Step]:
 
 def of_megatron(log: str) -> list[Step]:
     found = MEGATRON.findall(log)
-    rates = _of_the_step([float(rate) for _, rate, _ in found])
-    counts = [0, *(int(consumed) for consumed, _, _ in found)]
+    rates = _of_the_step([float(rate) for _, rate, _, _ in found])
+    counts = [0, *(int(consumed) for consumed, *_ in found)]
     return [
-        Step(float(loss), rate, after - before)
-        for (_, _, loss), rate, (before, after) in zip(found, rates, pairwise(counts), strict=True)
+        Step(float(loss), rate, after - before, float(norm) if norm else None)
+        for (_, _, loss, norm), rate, (before, after) in zip(found, rates, pairwise(counts), strict=True)
     ]
 
 
@@ -84,7 +86,7 @@ def _lines_of_trainer(log: str) -> list[dict[str, float]]:
 
 
 def _step(line: dict[str, Any]) -> Step:
-    return Step(float(line["loss"]), float(line["learning_rate"]), line["sequences"])
+    return Step(float(line["loss"]), float(line["learning_rate"]), line["sequences"], line.get("grad_norm"))
 
 
 def _of_the_step(rates: Sequence[float]) -> list[float]:

@@ -57,11 +57,22 @@ def named(plan: Plan, target: str, made: Material) -> Plan:
     count = rl.prompts if rl is not None else plan.best.batch.global_ // (2 if compares else 1)
     row, answers = ROWS[target], 2 if compares else 1 if rl is None else 0
     rows = [row(words(PROMPT), [words(ANSWER) for _ in range(answers)]) for _ in range(count)]
+    check_words(made.weights)
     folder = made.texts.parent / target
     folder.mkdir(exist_ok=True)
     _lines(folder / "rows.jsonl", rows)
     training = plan.job.training.model_copy(update={"hf_weights": str(made.weights), "data_path": (str(folder),)})
     return replace(plan, job=plan.job.model_copy(update={"training": training}))
+
+
+def check_words(folder: Path) -> None:
+    """Raise if Transformers does not read words with the tokenizer: for some families it takes the family's own class
+    whatever the folder says (`models/auto/tokenization_auto.py`), which makes no tokens of them, and nothing learns."""
+    import transformers
+
+    read = transformers.AutoTokenizer.from_pretrained(folder)
+    if (ids := read("w2 w3").input_ids) != [2, 3]:
+        raise ValueError(f"{type(read).__name__} reads w2 w3 as {ids}: train this family on token ids, or take another")
 
 
 PROMPT, ANSWER = 6, 12  # words

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
@@ -18,12 +19,12 @@ HEAD = """# Every format, started for real
 Written by `make verify-training`. A tiny model is planned, written in a format and started on two ranks of this machine
 as a person would: by the launch script of its folder, with the framework's own trainer. No GPU is there, so ranks talk
 over gloo, and what only a GPU has is stood in for; the second table says what that was. A run has passed when its
-losses are finite and fall, and steps, sequences of a step and every step's learning rate are those of the plan. Formats
-of one plan train on the same data, on the same weights or on those of the same seed: `apart` is the largest relative
-difference of a step's loss from that of the format that stands first. Programs that make sequences of chats or pairs in
-ways of their own are held against themselves, on one rank. What GRPO lowers is minus the mean reward, of samples that
-each start draws. `states` are the numbers whose optimizer state each rank keeps, counted in the optimizer that steps;
-they are those whose bytes the plan predicts.
+losses are finite and fall, no step's gradient is 0 where the log has its norm, and steps, sequences of a step and every
+step's learning rate are those of the plan. Formats of one plan train on the same data, on the same weights or on those
+of the same seed: `apart` is the largest relative difference of a step's loss from that of the format that stands first.
+Programs that make sequences of chats or pairs in ways of their own are held against themselves, on one rank. What GRPO
+lowers is minus the mean reward, of samples that each start draws. `states` are the numbers whose optimizer state each
+rank keeps, counted in the optimizer that steps; they are those whose bytes the plan predicts.
 
 | plan | format | ranks | states | steps | sequences a step | first loss | last loss | apart | |
 |---|---|---|---|---|---|---|---|---|---|
@@ -32,11 +33,12 @@ they are those whose bytes the plan predicts.
 
 @dataclass(frozen=True)
 class Step:
-    """One step as the framework's log says it. sequences: None where the log has no count of them."""
+    """One step as the framework's log says it. sequences, gradient (its norm): None where the log has none."""
 
     loss: float
     learning_rate: float
     sequences: float | None = None
+    gradient: float | None = None
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,10 @@ def _overrides(results: Mapping[str, tuple[Outcome, ...]]) -> Iterator[str]:
         yield f"| {name} | {'; '.join(said) or 'nothing'} |\n"
 
 
+def _known(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value for name, value in pairs if value is not None}
+
+
 def read(docs: Path = DOCS) -> Results:
     kept = docs / "training.json"
     return _READ.validate_json(kept.read_bytes()) if kept.exists() else {}
@@ -114,6 +120,6 @@ def record(results: Mapping[str, tuple[Outcome, ...]], order: Mapping[str, tuple
         plan: tuple(every[plan, name] for name in formats if (plan, name) in every) for plan, formats in order.items()
     }
     kept = {plan: outcomes for plan, outcomes in kept.items() if outcomes}
-    data = {plan: [asdict(item) for item in outcomes] for plan, outcomes in kept.items()}
+    data = {plan: [asdict(item, dict_factory=_known) for item in outcomes] for plan, outcomes in kept.items()}
     (docs / "training.json").write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     (docs / "training.md").write_text(page(kept), encoding="utf-8")

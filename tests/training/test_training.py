@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from symconfig.plans.plan import Plan
 from symconfig.render import every_launcher, targets
-from tests.training import logs, results
+from tests.training import logs, material, results
 from tests.training.cases import CASES, LEFT_OUT, SEQUENCES, TINY, learning_rate
 from tests.training.results import Outcome, Step
 from tests.training.starts import STARTS
@@ -28,6 +29,8 @@ def test_a_run_that_is_the_plan_s_passes() -> None:
         (GOOD[:7], "7 steps, the plan has 8"),
         ([*GOOD[:7], replace(GOOD[7], loss=float("nan"))], "not finite"),
         ([replace(step, loss=5.0) for step in GOOD], "does not fall"),
+        ([*GOOD[:7], replace(GOOD[7], gradient=0.0)], "a gradient is 0 or not finite"),
+        ([*GOOD[:7], replace(GOOD[7], gradient=float("nan"))], "a gradient is 0 or not finite"),
         (
             [*GOOD[:7], replace(GOOD[7], learning_rate=0.001)],
             "step 8 has the learning rate 0.001, the plan has 0.0003206",
@@ -50,10 +53,11 @@ def test_a_format_whose_losses_are_apart_has_not_passed() -> None:
 def test_megatron_s_log() -> None:
     line = (
         " [2026-01-01] iteration        {}/       8 | consumed samples:            {} | elapsed time per iteration "
-        "(ms): 1.8 | learning rate: {} | global batch size:     8 | lm loss: {} | loss scale: 1.0 |\n"
+        "(ms): 1.8 | learning rate: {} | global batch size:     8 | lm loss: {} | loss scale: 1.0 |{}\n"
     )
-    log = line.format(1, 8, "1.000000E-03", "5.539999E+00") + line.format(2, 16, "2.000000E-03", "5.5E+00")
-    assert logs.of_megatron(log) == [Step(5.539999, 0.0, 8), Step(5.5, 0.001, 8)]
+    norm = " grad norm: 1.250 |"
+    log = line.format(1, 8, "1.000000E-03", "5.539999E+00", "") + line.format(2, 16, "2.000000E-03", "5.5E+00", norm)
+    assert logs.of_megatron(log) == [Step(5.539999, 0.0, 8), Step(5.5, 0.001, 8, 1.25)]
 
 
 def test_the_script_s_log() -> None:
@@ -69,7 +73,7 @@ def test_trainer_s_log() -> None:
         "12%| 1/8\r  {'loss': '5.362', 'grad_norm': '1.1', 'learning_rate': '0.001', 'epoch': '1'}\n"
         "25%| 2/8\r  {'loss': '5.212', 'grad_norm': '1.1', 'learning_rate': '0.002', 'epoch': '2'}\n"
     )
-    assert logs.of_trainer(log) == [Step(5.362 * 32 / 31, 0.0, 8), Step(5.212 * 32 / 31, 0.001, 8)]
+    assert logs.of_trainer(log) == [Step(5.362 * 32 / 31, 0.0, 8, 1.1), Step(5.212 * 32 / 31, 0.001, 8, 1.1)]
 
 
 def test_a_log_of_trainer_s_own_optimizer_has_each_step_s_rate() -> None:
@@ -93,6 +97,17 @@ def test_a_rank_that_keeps_another_share_of_the_states_is_said() -> None:
     (said,) = unshared(PLAN, [half, 2 * half])
     assert f"keeps the states of {2 * half:,} numbers, the plan has {half:,}" in said
     assert list(unshared(PLAN, [half])) == ["1 of 2 ranks say what they keep."]
+
+
+def test_words_that_a_family_s_own_tokenizer_does_not_read_are_said(tmp_path: Path) -> None:
+    """Transformers reads Qwen2's folders with Qwen2Tokenizer, whatever they say."""
+    pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    material.tokenizer(TINY["vocab_size"], tmp_path)
+    material.check_words(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
+    with pytest.raises(ValueError, match=r"Qwen2Tokenizer reads w2 w3 as \[\]"):
+        material.check_words(tmp_path)
 
 
 def test_torchtitan_s_log() -> None:

@@ -96,8 +96,9 @@ def loop(
             if accelerator.sync_gradients:
                 step += 1
                 mean = accelerator.reduce(torch.stack(losses).mean(), "mean").item()
-                said = json.dumps({"loss": mean, "learning_rate": rate, "sequences": seen / together})
-                accelerator.print("logged", said, flush=True)
+                said = {"loss": mean, "learning_rate": rate, "sequences": seen / together}
+                said["grad_norm"] = float(model.get_global_grad_norm())
+                accelerator.print("logged", json.dumps(said), flush=True)
                 losses, seen = [], 0
             if step == steps:
                 return

@@ -29,7 +29,7 @@ class Said(TrainerCallback):
             seen, self.epoch = round((logs["epoch"] - self.epoch) * self.sequences), logs["epoch"]
             print(
                 "\nlogged",
-                json.dumps({"loss": logs["loss"], "learning_rate": self.rate, "sequences": seen}),
+                json.dumps(logs | {"learning_rate": self.rate, "sequences": seen}),
                 flush=True,
             )
 
