@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.rl import Rl
@@ -24,6 +24,16 @@ from symconfig.render.summary import Row
 Sequences = Literal["packed", "padded", "alone"]
 STATES, WEIGHTS = "optimizer state", "weights"
 ANY_WAY = ((), (STATES,), (WEIGHTS, STATES))
+# What every program of reinforcement learning has of the planner's choices: stages that it can be told, a loss of its
+# own, and none of Megatron-LM's options that need sequences of one size or that it does not pass on.
+ALWAYS: Final[Mapping[str, str]] = {
+    "layout": "equal",
+    "fused_loss": "off",
+    "user_buffers": "off",
+    "cuda_graphs": "none",
+    "moe_overlap": "off",
+    "activation_offload": "0",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,16 +241,20 @@ def of_megatron(plan: Plan, name: str) -> Iterator[Problem]:
         yield Problem(f"{name} trains in 16 bits", field="precision", got=chosen.precision, pins=pins)
     if chosen.overlap.tp_comm:
         what = f"user buffers are of one size, and {name}'s sequences are not"
-        yield Problem(what, field="overlap.tp_comm", pins=("user_buffers=off",))
+        yield Problem(what, field="overlap.tp_comm", pins=_always("user_buffers"))
     if chosen.cuda_graphs != "none":
         what = f"CUDA graphs are of one size, and {name}'s sequences are not"
-        yield Problem(what, field="cuda_graphs", got=chosen.cuda_graphs, pins=("cuda_graphs=none",))
+        yield Problem(what, field="cuda_graphs", got=chosen.cuda_graphs, pins=_always("cuda_graphs"))
     if chosen.overlap.moe_a2a:
         what = f"{name} waits for the experts' all-to-all"
-        yield Problem(what, field="overlap.moe_a2a", pins=("moe_overlap=off",))
+        yield Problem(what, field="overlap.moe_a2a", pins=_always("moe_overlap"))
     if chosen.activation_offload:
         what = f"{name} keeps activations on the GPU"
-        yield Problem(what, field="activation_offload", pins=("activation_offload=0",))
+        yield Problem(what, field="activation_offload", pins=_always("activation_offload"))
+
+
+def _always(name: str) -> tuple[str]:
+    return (f"{name}={ALWAYS[name]}",)
 
 
 def options(values: Mapping[str, Any]) -> list[tuple[str, ...]]:

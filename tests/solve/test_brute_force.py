@@ -105,7 +105,7 @@ def test_every_choice_of_degrees_has_the_step_time_of_its_fastest_policy(
 def test_nothing_fits_where_no_candidate_of_the_loops_does(name: str) -> None:
     """In less and less memory, down to where nothing is left."""
     model, gib, asked = CASES[name]
-    for less in (0.9, 0.8, 0.7, 0.6, 0.5, 0.4):
+    for less in (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2):
         cluster = tight(model, less * gib)
         with pytest.MonkeyPatch.context() as monkeypatch:
             any_fits = naive.weigh(model, cluster, asked, monkeypatch).feasible > 0

@@ -16,6 +16,7 @@ from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.format import gib
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.rl import PlannedPhase, PlannedRl
+from symconfig.render.learning import ALWAYS
 from symconfig.runs.rl.division import Division, divisions, undivided
 from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN
 from symconfig.runs.rl.layouts import layouts
@@ -28,7 +29,6 @@ from symconfig.solve.lengths import packing
 WEIGHED = 12  # plans of the actor, around each of which engines are weighed
 _TIMES = (1, 2, 4)  # the longest sequence, that a micro-batch has room for
 _CONTEXT = (1, 2, 4, 8, 16)  # ranks of context parallelism
-_ONLY = {"layout": "equal", "fused_loss": "off"}  # verl can be told no other stages, and has a loss of its own
 _LEFT = (0.0, 0.05, 0.1, 0.2)  # shares of a GPU that an update leaves beside, the first that leads to a plan that fits
 
 
@@ -99,7 +99,7 @@ def _jobs(question: Question) -> Iterator[tuple[Division, Job, float]]:
                 "global_batch_size": batch,
                 "seq_length": room,
                 "packing": packing(rl),
-                "pins": {**_ONLY, **question.job.pins, **pins},
+                "pins": {**ALWAYS, **question.job.pins, **pins},
             }
             fill = rl.batch * rl.mean_tokens / (batch * room)
             yield on, question.job.model_copy(update=update), fill

@@ -101,7 +101,7 @@ def test_times_of_another_gpu_than_the_clusters_are_said_to_be(kernels: Run) -> 
             "--budget: says how to measure, and --times takes what a file holds",
         ),
         (("--times", "absent.yaml"), "absent.yaml: there is no such file"),
-        (("--rank", "3"), "--rank: says something of a plan's rank, and --kernels measures none"),
+        (("--rank", "3"), "--rank: says something of a plan's rank, and none is measured here"),
         (("folder",), "DIR: kernels are measured without a plan (got folder)"),
     ],
 )

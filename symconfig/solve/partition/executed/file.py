@@ -32,7 +32,7 @@ _HEAD = '''"""{source}, split over a device mesh of {ranks} ranks: trains under 
     optimizer.step()
 
 {stem}.json beside this file says how parameters are kept and how each operator reads and makes its tensors.
-{said}
+{sentences}
 """
 
 from __future__ import annotations
