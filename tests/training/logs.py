@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
@@ -75,7 +75,8 @@ def of_answers(log: str, epoch: int = SEQUENCES) -> list[Step]:
 
 def of_rewards(log: str) -> list[Step]:
     """Of GRPO: a step's loss is minus the mean reward of what was generated for it."""
-    rewards = accumulate((line.get("reward") for line in _lines_of_trainer(log)), lambda last, new: new or last)
+    given = (line.get("reward") for line in _lines_of_trainer(log))
+    rewards: Iterator[float | None] = accumulate(given, lambda last, new: new or last)
     steps = of_answers(log, GRPO["prompts"] * GRPO["samples"])
     return [replace(step, loss=-(reward or 0.0)) for step, reward in zip(steps, rewards, strict=True)]
 
