@@ -74,7 +74,8 @@ def _moves_s(
 ) -> Array:
     """Return the seconds of collectives over the same ranks: [k, s, n]. moves: with the bytes of what is whole."""
     framework, count = setting.framework, _messages(sums, setting)
-    passes, seconds = np.array([move.kind.passes for move in moves])[:, None, None], np.zeros_like(count)
+    passes = np.array([move.kind.passes for move in moves])[:, None, None]
+    seconds = np.zeros((len(moves), *count.shape))  # also of chunks that hold no parameters
     dense, expert = [amount.dense for amount in moves.values()], [amount.expert for amount in moves.values()]
     over, over_experts = (framework.stride(each, points.degrees) for each in (("cp", "dp"), ("edp",)))
     for parts, messages, replicas, stride in (

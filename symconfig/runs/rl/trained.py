@@ -185,7 +185,7 @@ class Trained:
         wider = sum(self.memory.values()) - sum(self._own.values())
         passes = float((working + sum(parts.values())).max()) + wider + self._gathered
         rooted = logits is not None and logits.roots_together
-        return max(passes, sum(self.memory[name] for name in (WEIGHTS, STATES, *[GRADIENTS] * (1 + rooted))))
+        return max(passes, sum(self.memory.get(name, 0.0) for name in (WEIGHTS, STATES, *[GRADIENTS] * (1 + rooted))))
 
     def _at_head(self, logits: LogitBytes) -> float:
         """Return the bytes of gradients where the loss goes back through the head."""

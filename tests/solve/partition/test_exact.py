@@ -105,7 +105,7 @@ def test_what_is_proved_does_not_hang_on_what_descents_happen_to_find(
     seeds: range, without: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On small problems a descent finds the optimum nearly always, and wrong bounds would do no harm."""
-    monkeypatch.setattr(Known, "near", lambda self, space, choice, price: self.offer(space.original(choice)))
+    monkeypatch.setattr(Known, "improve", lambda self, space, choice, price: self.offer(space.original(choice)))
     for name, value in WITHOUT[without]:
         monkeypatch.setattr(exact, name, value)
     for seed in seeds:
@@ -182,7 +182,7 @@ def test_the_program_finds_nothing_that_costs_as_much_as_the_cutoff(seed: int) -
 def test_a_node_without_a_choice_is_not_split(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact, "FEW", -1)
     monkeypatch.setattr(exact, "ENTRIES", 0)
-    monkeypatch.setattr(Known, "near", lambda self, space, choice, price: None)
+    monkeypatch.setattr(Known, "improve", lambda self, space, choice, price: None)
     random, sizes = np.random.default_rng(5), (1, 8, 8, 8, 8)
     nodes = tuple(Node("n", random.random(size), np.zeros(size), np.zeros(size)) for size in sizes)
     pairs = [(u, v) for v in range(5) for u in range(v)]

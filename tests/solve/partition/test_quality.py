@@ -21,7 +21,7 @@ AXES = NODE.axes()
 MEDIAN, WORST = 1.05, 1.15
 # Of the exact solver, seconds of the processor. Where it does not end, its bound counts, which is the lower the less it
 # has; where nothing was found it must prove that there is nothing.
-LIMIT_S, PROOF_S = 0.3, 2.0
+LIMIT_S, PROOF_S = 1.0, 2.0
 
 
 def ratio(name: str, objective: Objective, room: float) -> float:
