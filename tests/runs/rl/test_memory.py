@@ -76,6 +76,11 @@ class Local(Trained):
         framework = replace(prospect.request.framework, torch_workspace=0.0, engine=False)
         return replace(prospect, request=replace(prospect.request, framework=framework))
 
+    @property
+    def _own(self) -> dict[str, float]:
+        """The plan's candidate is of another model."""
+        return {name: float(part.max()) for name, part in self.parts.cost.memory.items()}
+
     def passing(self, entropy: bool = False) -> float:
         """Bytes of an update's activations and loss; the batch has the masks, and the loss some numbers of a token."""
         states = sum(float(self.parts.cost.memory[name].max()) for name in (WEIGHTS, GRADIENTS, STATES))
