@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from symconfig.descriptor.load import load_model
@@ -65,7 +64,7 @@ def sentences(plan: Plan) -> Iterator[str]:
     if own is None:
         yield f"Rewards come from {named.url}, for which nothing is counted."
         return
-    name = "a network of the actor's size" if named.model is None else Path(named.model).stem
+    name = "a network of the actor's size" if named.model is None else named.model.removesuffix(".yaml")
     where = f"{several(own.gpus, 'GPU')} of its own" if own.gpus else "the GPUs that train"
     engines = f"engines on {several(own.tp, 'GPU')} each, with {own.memory_share:g} of the memory"
     yield f"Rewards: {name} on {where}, by {engines if own.tp else 'workers'}."
