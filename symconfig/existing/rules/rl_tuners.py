@@ -139,9 +139,7 @@ def _quantised(facts: RlFacts) -> Iterator[Problem]:
     _NEMO + "policy.megatron_cfg.enabled=true",
 )
 def _both(facts: RlFacts) -> Iterator[Problem]:
-    keys = [f"policy.{name}_cfg.enabled" for name in ("megatron", "dtensor")]
-    if all(map(facts.values.switch, keys)):
-        yield facts.problem(keys[1], "is on beside policy.megatron_cfg.enabled", need="one of them")
+    yield from _one_of(facts, "policy.dtensor_cfg.enabled", "policy.megatron_cfg.enabled")
 
 
 @OF_NEMO.rule(
@@ -152,9 +150,13 @@ def _both(facts: RlFacts) -> Iterator[Problem]:
     _NEMO + "policy.sequence_packing.enabled=true policy.dynamic_batching.enabled=true",
 )
 def _exclusive(facts: RlFacts) -> Iterator[Problem]:
-    keys = [f"policy.{name}.enabled" for name in ("dynamic_batching", "sequence_packing")]
-    if all(map(facts.values.switch, keys)):
-        yield facts.problem(keys[0], "is on beside policy.sequence_packing.enabled", need="one of them")
+    yield from _one_of(facts, "policy.dynamic_batching.enabled", "policy.sequence_packing.enabled")
+
+
+def _one_of(facts: RlFacts, key: str, other: str) -> Iterator[Problem]:
+    """Yield the problem of two switches that are both on."""
+    if facts.values.switch(key) and facts.values.switch(other):
+        yield facts.problem(key, f"is on beside {other}", need="one of them")
 
 
 @OF_NEMO.rule(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from symconfig.descriptor.model import ModelDescriptor
@@ -133,7 +134,11 @@ def _ways(whole: Decoder, what: Generate) -> list[Make]:
     from torch.nn.attention import SDPBackend
 
     named = (("flash", SDPBackend.FLASH_ATTENTION), ("cuDNN", SDPBackend.CUDNN_ATTENTION))
-    return [lambda name=name, of=of: _way(whole.by(of), what, name) for name, of in named]  # type: ignore[misc]
+    return [partial(_way_by, whole, what, name, backend) for name, backend in named]
+
+
+def _way_by(whole: Decoder, what: Generate, name: str, backend: Any) -> Way:
+    return _way(whole.by(backend), what, name)
 
 
 def _way(whole: Decoder, what: Generate, how: str | None) -> Way:
