@@ -112,8 +112,8 @@ def parallelism(plan: Plan) -> dict[str, Any]:
     parallel, options = plan.best.parallel, plan.best.options
     sharded = options.zero_stage > 0
     fields: dict[str, Any] = {
-        "data_parallel_replicate_degree": 1 if sharded else parallel.dp,
-        "data_parallel_shard_degree": parallel.dp if sharded else 1,
+        "data_parallel_replicate_degree": options.instances if sharded else parallel.dp,
+        "data_parallel_shard_degree": parallel.dp // options.instances if sharded else 1,
         "fsdp_reshard_after_forward": _RESHARD[options.zero_stage],
         "tensor_parallel_degree": parallel.tp,
         "enable_sequence_parallel": options.sequence_parallel,

@@ -226,13 +226,13 @@ def test_trl_generates_a_batch_for_all_updates() -> None:
 
 
 def test_verl_is_told_of_the_shards_of_fsdp() -> None:
-    plan = with_options(changed(plan_for("verl-fsdp"), away=(learning.STATES,)), cp_comm="a2a")
+    plan = with_options(changed(plan_for("verl-fsdp"), away=(learning.STATES,)), cp_comm="a2a", instances=2)
     plan = replace(plan, best=replace(plan.best, parallel=replace(plan.best.parallel, dp=4, cp=2)))
     arrays: Any = targets()["verl-fsdp"].variables(plan)["arrays"]
     actor = "actor_rollout_ref.actor"
     assert {
         f"{actor}.strategy=fsdp2",
-        f"{actor}.fsdp_config.fsdp_size=-1",
+        f"{actor}.fsdp_config.fsdp_size=4",
         f"{actor}.fsdp_config.param_offload=False",
         f"{actor}.fsdp_config.optimizer_offload=True",
         f"{actor}.ulysses_sequence_parallel_size=2",

@@ -110,15 +110,19 @@ def files(plan: Plan, tmp_path: Path) -> str:
     return str(tmp_path / ("launch.sh" if "launch.sh" in made.paths() else "train.sh"))
 
 
-@pytest.mark.parametrize("target", ["trl", "nemo-rl", "nemo-rl-dtensor"])
-def test_a_plan_of_a_step_comes_back(target: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("target", "pins"),
+    [("trl", {}), ("nemo-rl", {}), ("nemo-rl-dtensor", {}), ("nemo-rl-dtensor", {"instances": "2"})],
+)
+def test_a_plan_of_a_step_comes_back(target: str, pins: dict[str, str], tmp_path: Path) -> None:
     room = {} if target == "trl" else {"tokens_per_gpu": 4096, "response_length": {"mean": 300.0, "max": 1024}}
-    plan = planned("qwen3-8b", target=target, **room)
+    plan = planned("qwen3-8b", target=target, pins=pins, **room)
     found = audited(files(plan, tmp_path), gpus=8, prompt_length=100.0)
     assert not [finding.rule for finding in found.findings if finding.severity != "note"]
     again = found.judged
     assert again is not None, found.unpredicted
     assert again.plan.best.parallel == plan.best.parallel
+    assert again.plan.best.options.instances == plan.best.options.instances == int(pins.get("instances", 1))
     for one, other in zip(plan.rl[0].phases, again.plan.rl[0].phases, strict=True):
         assert (one.name, one.bytes) == (other.name, pytest.approx(other.bytes, rel=1e-3))
 
