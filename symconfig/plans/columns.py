@@ -38,9 +38,10 @@ class Columns:
     runs in a step; like dp rounded down where it does not divide. group: microbatches of an interleaved schedule's
     round. cp_comm: p2p (keys travel), a2a (Ulysses) or all_gather; where layers differ, words with blanks between.
     instances: groups of ranks that each have all parts of what ZeRO cuts. recompute: none, selective or full; modules:
-    those that selective recompute runs again. moe_overlap: the experts' all-to-all runs beside another microbatch; flex_backend: whose kernels are in its place, deepep or hybridep.
-    tp_comm: products and their collectives run in pieces. graphs: what CUDA graphs replay. empty_chunks: a chunk holds
-    no block. uneven_chunks: several chunks a stage, of unlike numbers of layers (`pipeline_layout.is_uneven`).
+    those that selective recompute runs again. moe_overlap: the experts' all-to-all runs beside another microbatch;
+    flex_backend: whose kernels are in its place, deepep or hybridep. tp_comm: products and their collectives run in
+    pieces. graphs: what CUDA graphs replay. empty_chunks: a chunk holds no block. uneven_chunks: several chunks a
+    stage, of unlike numbers of layers (`pipeline_layout.is_uneven`).
     """
 
     gpus: Any = UNKNOWN

@@ -14,8 +14,9 @@ from symconfig.frameworks.megatron.environment import Variable
 from symconfig.plans.plan import Plan
 from symconfig.render import monitors
 from symconfig.render.files import File
+from symconfig.render.refused import of_fsdp
 from symconfig.render.summary import PACKING
-from symconfig.render.torchtitan_limits import Flavor, narrow_moments, of_fsdp, refuse
+from symconfig.render.torchtitan_limits import Flavor, narrow_moments, refuse
 from symconfig.render.trainer import json_file
 from symconfig.render.unsaid import Saving
 from symconfig.resources import data_dir

@@ -17,6 +17,7 @@ from symconfig.graph.count import parameters
 from symconfig.plans.plan import Plan
 from symconfig.render import render
 from tests.existing.audit.test_rl import phases
+from tests.runs.rl.support import section
 from tests.runs.rl.test_step import planned
 
 COUNT = parameters(load_model("qwen3-8b")).total
@@ -125,6 +126,18 @@ def test_a_plan_of_a_step_comes_back(target: str, pins: dict[str, str], tmp_path
     assert again.plan.best.options.instances == plan.best.options.instances == int(pins.get("instances", 1))
     for one, other in zip(plan.rl[0].phases, again.plan.rl[0].phases, strict=True):
         assert (one.name, one.bytes) == (other.name, pytest.approx(other.bytes, rel=1e-3))
+
+
+@pytest.mark.parametrize("groups", ["1", "2"])
+def test_a_plan_of_a_step_in_the_shards_of_fsdp_comes_back(groups: str, tmp_path: Path) -> None:
+    """Through Accelerate's own file, which TRL's script is started with in DeepSpeed's place."""
+    step, pins = section(reference=False), {"instances": groups}
+    plan = symconfig.plan("qwen3-8b", "h100", 8, target="trl", backend="fsdp", pins=pins, rl=step).plan
+    again = audited(files(plan, tmp_path), gpus=8, prompt_length=100.0).judged
+    assert again is not None
+    assert again.plan.best.options.instances == plan.best.options.instances == int(groups)
+    for one, other in zip(plan.rl[0].phases, again.plan.rl[0].phases, strict=True):
+        assert (one.name, one.bytes) == (other.name, pytest.approx(other.bytes, rel=1e-6))
 
 
 @pytest.mark.parametrize("target", ["trl", "llamafactory", "ms-swift-deepspeed", "ms-swift-rlhf"])
