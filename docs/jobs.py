@@ -3,7 +3,8 @@
 A page is what one person writes and types. A fenced block below `<!-- writes: FILE -->` is a file of theirs. A block
 marked `console` holds commands, each with what it printed; they run in a folder of the page's own, in which the files
 of docs/jobs/scripts, docs/examples and examples/ lie, too. docs/jobs/README.md lists all pages with the lines that a
-person writes and the seconds of the first command. docs/tutorials and docs/systems.md are run in the same way.
+person writes and the seconds of the first command. docs/tutorials, docs/systems.md and docs/replan.md are run in the
+same way; `<!-- columns: 100 -->` in a page says that its lines are longer.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from shutil import copytree
 
-ROOT = Path(__file__).resolve().parent.parent
+from written import ROOT, fill, table
+
 JOBS = ROOT / "docs" / "jobs"
 FILES = (JOBS / "scripts", ROOT / "docs" / "examples", ROOT / "examples")  # that a person has already
 TUTORIALS = ROOT / "docs" / "tutorials"
 INDEX = JOBS / "README.md"
 WIDTH = 80
+WIDER = re.compile(r"<!-- columns: (\d+) -->")
 BLOCK = re.compile(
     r"^(?:<!-- writes: (?P<file>\S+) -->\n)?```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
 )
-TABLE = re.compile(r"(<!-- table -->\n).*?(<!-- end -->)", re.DOTALL)
 # On standard error, where a command takes longer than a second.
 PROGRESS = re.compile(
     r".*: \d+ %|trying .* GPUs.*|predicting what is there|looking for a better plan|shellcheck and dry runs"
@@ -68,17 +70,19 @@ def run(path: Path) -> Page:
         shown = []
         for command in _commands(match["text"]):
             started_s = time.perf_counter()
-            printed = _printed(command, folder)
+            printed = _printed(command, folder, int(width[1]) if width else WIDTH)
             first = first or time.perf_counter() - started_s
             typed = typed or len(command.splitlines())
             shown.append(f"$ {command}\n{printed}")
         return f"```console\n{''.join(shown)}```"
 
+    before = path.read_text(encoding="utf-8")
+    width = WIDER.search(before)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "job"
         for files in FILES:
             copytree(files, folder, dirs_exist_ok=True)
-        text = BLOCK.sub(block, path.read_text(encoding="utf-8"))
+        text = BLOCK.sub(block, before)
     return Page(text, lines, typed, first)
 
 
@@ -93,7 +97,7 @@ def _commands(block: str) -> Iterator[str]:
             yield command
 
 
-def _printed(command: str, folder: Path) -> str:
+def _printed(command: str, folder: Path, width: int) -> str:
     """Return what a command prints, its messages after its answer, and how it ended where that is no success."""
     programs = folder.parent / "bin"
     if not programs.exists():
@@ -113,7 +117,7 @@ def _printed(command: str, folder: Path) -> str:
             "HOME": str(folder.parent),
             "LC_ALL": "C.UTF-8",
             "PYTHONPATH": str(ROOT),
-            "COLUMNS": str(WIDTH),
+            "COLUMNS": str(width),
         },
     )
     said = [line for line in ended.stderr.splitlines() if not PROGRESS.fullmatch(line)]
@@ -128,9 +132,9 @@ def title(path: Path) -> str:
     return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
 
 
-def row(path: Path, page: Page) -> str:
+def row(path: Path, page: Page) -> tuple[str, ...]:
     """Return the row of a page in the list of all."""
-    return f"| [{title(path)}]({path.name}) | {page.lines or 'none'} | {page.typed} | {page.first_s:.1f} |"
+    return f"[{title(path)}]({path.name})", str(page.lines or "none"), str(page.typed), f"{page.first_s:.1f}"
 
 
 def main(names: Sequence[str]) -> None:
@@ -140,11 +144,10 @@ def main(names: Sequence[str]) -> None:
         page = run(path)
         path.write_text(page.text, encoding="utf-8")
         rows.append(row(path, page))
-        print(rows[-1])
+        print(*rows[-1], sep=", ")
     if not names:
-        head = ["| job | lines of files | lines of the first command | seconds to its answer |", "|---|---|---|---|"]
-        text = INDEX.read_text(encoding="utf-8")
-        INDEX.write_text(TABLE.sub(lambda m: m[1] + "\n".join([*head, *rows]) + "\n" + m[2], text), encoding="utf-8")
+        head = ("job", "lines of files", "lines of the first command", "seconds to its answer")
+        fill(INDEX, {"jobs": table(head, rows)})
 
 
 if __name__ == "__main__":
