@@ -4,7 +4,9 @@ A page is what one person writes and types. A fenced block below `<!-- writes: F
 marked `console` holds commands, each with what it printed; they run in a folder of the page's own, in which the files
 of docs/jobs/scripts, docs/examples and examples/ lie, too. docs/jobs/README.md lists all pages with the lines that a
 person writes and the seconds of the first command. docs/tutorials, docs/systems.md and docs/replan.md are run in the
-same way; `<!-- columns: 100 -->` in a page says that its lines are longer.
+same way, and of README.md and other pages of docs/ what stands behind `<!-- output -->`, or `<!-- output, after:
+COMMAND then COMMAND -->`. `<!-- picture: FILE, by: COMMAND then COMMAND -->` announces a picture, which those commands
+draw; `<!-- columns: 100 -->` in a page says that its lines are longer.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import copytree
@@ -28,29 +30,41 @@ TUTORIALS = ROOT / "docs" / "tutorials"
 INDEX = JOBS / "README.md"
 WIDTH = 80
 WIDER = re.compile(r"<!-- columns: (\d+) -->")
+SHOWN = re.compile(r"^<!-- (?:output|picture)\b", re.MULTILINE)
+PICTURE = re.compile(r"^<!-- picture: (?P<file>\S+), by: (?P<commands>.*?) -->$", re.MULTILINE)
 BLOCK = re.compile(
-    r"^(?:<!-- writes: (?P<file>\S+) -->\n)?```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
+    r"^(?:<!-- (?:writes: (?P<file>\S+)|(?P<output>output)(?:, after: (?P<before>[^\n]*?))?) -->\n)?"
+    r"(?P<head>```(?P<kind>\w+)\n)(?P<text>.*?)^```$",
+    re.DOTALL | re.MULTILINE,
 )
 # On standard error, where a command takes longer than a second.
 PROGRESS = re.compile(
-    r".*: \d+ %|trying .* GPUs.*|predicting what is there|looking for a better plan|shellcheck and dry runs"
-    r"|Megatron \S+ on [\d,]+ claimed GPUs|Megatron .* (?:is done|rank \d+ of .*)"
+    r".*: \d+ %|planned [\d,]+ of [\d,]+|trying .* GPUs.*|predicting what is there|looking for a better plan"
+    r"|shellcheck and dry runs|Megatron \S+ on [\d,]+ claimed GPUs|Megatron .* (?:is done|rank \d+ of .*)"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page as it was run. lines: of files that a person writes. typed: of the first command, which took first_s."""
+    """A page as it was run. lines: of files that a person writes. typed: of the first command, which took first_s.
+    pictures: files that are drawn."""
 
     text: str
     lines: int
     typed: int
     first_s: float
+    pictures: Mapping[str, bytes]
 
 
 def pages() -> list[Path]:
     """Return the pages of all jobs, in order."""
     return sorted(JOBS.glob("[0-9]*.md"))
+
+
+def shown() -> list[Path]:
+    """Return README.md and the pages of docs/ that show the output of some commands."""
+    every = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    return [path for path in every if SHOWN.search(path.read_text(encoding="utf-8"))]
 
 
 def run(path: Path) -> Page:
@@ -65,25 +79,33 @@ def run(path: Path) -> Page:
                 bool(line.strip()) and not line.lstrip().startswith("#") for line in match["text"].splitlines()
             )
             return match[0]
-        if match["kind"] != "console":
+        if not match["output"] and (some or match["kind"] != "console"):
             return match[0]
-        shown = []
+        for command in match["before"].split(" then ") if match["before"] else ():
+            _printed(command, folder, width)
+        printed_all = []
         for command in _commands(match["text"]):
             started_s = time.perf_counter()
-            printed = _printed(command, folder, int(width[1]) if width else WIDTH)
+            printed = _printed(command, folder, width)
             first = first or time.perf_counter() - started_s
             typed = typed or len(command.splitlines())
-            shown.append(f"$ {command}\n{printed}")
-        return f"```console\n{''.join(shown)}```"
+            printed_all.append(f"$ {command}\n{printed}")
+        return f"{text[match.start() : match.end('head')]}{''.join(printed_all)}```"
 
-    before = path.read_text(encoding="utf-8")
-    width = WIDER.search(before)
+    text = path.read_text(encoding="utf-8")
+    some, wider = SHOWN.search(text), WIDER.search(text)
+    width = int(wider[1]) if wider else WIDTH
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "job"
         for files in FILES:
             copytree(files, folder, dirs_exist_ok=True)
-        text = BLOCK.sub(block, before)
-    return Page(text, lines, typed, first)
+        pictures = {}
+        for picture in PICTURE.finditer(text):  # first: their commands write what the others read
+            for command in picture["commands"].split(" then "):
+                _printed(command, folder, width)
+            pictures[picture["file"]] = (folder / Path(picture["file"]).name).read_bytes()
+        text = BLOCK.sub(block, text)
+    return Page(text, lines, typed, first, pictures)
 
 
 def _commands(block: str) -> Iterator[str]:
@@ -143,6 +165,8 @@ def main(names: Sequence[str]) -> None:
     for path in [JOBS / name for name in names] or pages():
         page = run(path)
         path.write_text(page.text, encoding="utf-8")
+        for name, drawn in page.pictures.items():
+            (path.parent / name).write_bytes(drawn)
         rows.append(row(path, page))
         print(*rows[-1], sep=", ")
     if not names:

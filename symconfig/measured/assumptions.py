@@ -73,7 +73,7 @@ OF_FRAMEWORK = (
     "grouped_streams",
 )
 SIZES = ("weight", "gradient", "optimizer")
-_HABITS: dict[str, Any] = {
+_KINDS: dict[str, Any] = {
     **kinds(MEGATRON.implementation),
     **{name: kind for name, kind in get_type_hints(Framework).items() if name in OF_FRAMEWORK},
     "graphed": Literal[tuple(GRAPHED)],
@@ -87,7 +87,7 @@ if TYPE_CHECKING:
         """The deviations of a framework from its usual, each where it deviates."""
 else:
     Deviations = create_model(
-        "Deviations", __base__=Strict, **{name: (kind | None, None) for name, kind in _HABITS.items()}
+        "Deviations", __base__=Strict, **{name: (kind | None, None) for name, kind in _KINDS.items()}
     )
 
 
