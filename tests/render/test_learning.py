@@ -282,9 +282,11 @@ def test_verl_is_told_whose_kernels_bring_tokens_to_their_experts() -> None:
 def test_the_pages_tables_say_what_targets_answer() -> None:
     """A target that is for a task can be told one on a usual model, and no other; adapters are the framework's."""
     page = docs_script("tasks")
-    for name, (table, made) in page.TABLES.items():
+    for name, places in page.PARTS.items():
         text = (page.DOCS / name).read_text(encoding="utf-8")
-        assert page.put(text, table, made()) == text, "make tasks"
+        assert docs_script("written").filled(text, {place: made() for place, made in places.items()}) == text, (
+            "make tasks"
+        )
     for target in targets().values():
         able = {task for task in TASKS if page.able(target, task)}
         assert able <= set(target.tasks)
