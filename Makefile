@@ -16,7 +16,7 @@ export PYTHONUTF8 := 1
 JOB := --model llama2-13b --cluster a100-80gb --gpus 64 --global-batch-size 1024 --seq-length 4096
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint mutants bench bench-check house accuracy priors pipelines partition adaptability trained generation symbols rules checkpoints rates tasks families jobs tutorials systems verify-all verify-real verify-formats verify-training verify-engines soak megatron-source templates launchers readme options keys flags recipes sessions echarts pages docs rooms new-block new-model new-cluster new-target new-rule dist fuzz clean
+.PHONY: help demo test lint mutants bench bench-check house accuracy priors pipelines partition adaptability trained generation symbols rules checkpoints rates tasks families jobs tutorials systems verify-all verify-real verify-formats verify-training verify-engines soak megatron-source templates launchers readme options keys flags recipes sessions sweep echarts pages docs rooms new-block new-model new-cluster new-target new-rule dist fuzz clean
 
 help:
 	@echo 'make demo        plan Llama-2-13B on 64 A100 for Megatron-LM and for DeepSpeed, into demo/'
@@ -56,6 +56,7 @@ help:
 	@echo "make flags       Megatron-LM's options by version (FLAGS=FOLDER of dumps of its parsers), into symconfig"
 	@echo 'make recipes     published layouts against the plans of their jobs, into docs/recipes.md (LIMIT=40 for some)'
 	@echo 'make sessions    plans made again, as sessions with their real output, into docs/replan.md'
+	@echo 'make sweep       the columns of a sweep and its recorded speed, into docs/sweep.md'
 	@echo 'make echarts     build the charts of pages anew from npm, into symconfig/report/page/assets'
 	@echo 'make pages       draw the page of a plan, into docs/pages (needs Chromium)'
 	@echo 'make docs        build the pages of docs/ as a site, strictly, into site/'
@@ -177,38 +178,17 @@ KERNELS ?= ../shared/kernels
 accuracy: $(VENV)/.base
 	$(BIN)/python docs/accuracy.py $(TRUTH)
 
+pipelines adaptability generation rules checkpoints symbols rates tasks templates launchers options rooms sweep: $(VENV)/.base
+	$(BIN)/python docs/$@.py
+
 priors: $(VENV)/.base
 	$(BIN)/python docs/priors.py $(KERNELS)
-
-pipelines: $(VENV)/.base
-	$(BIN)/python docs/pipelines.py
 
 partition: $(VENV)/.dev
 	$(BIN)/python docs/partition.py
 
-adaptability: $(VENV)/.base
-	$(BIN)/python docs/adaptability.py
-
 trained: $(VENV)/.verify
 	$(BIN)/python docs/trained.py
-
-generation: $(VENV)/.base
-	$(BIN)/python docs/generation.py
-
-rules: $(VENV)/.base
-	$(BIN)/python docs/rules.py
-
-checkpoints: $(VENV)/.base
-	$(BIN)/python docs/checkpoints.py
-
-symbols: $(VENV)/.base
-	$(BIN)/python docs/symbols.py
-
-rates: $(VENV)/.base
-	$(BIN)/python docs/rates.py
-
-tasks: $(VENV)/.base
-	$(BIN)/python docs/tasks.py
 
 families: $(VENV)/.verify
 	$(BIN)/python docs/families.py
@@ -224,15 +204,6 @@ tutorials: $(VENV)/.base
 systems: $(VENV)/.base
 	$(BIN)/python docs/jobs.py ../systems.md
 
-templates: $(VENV)/.base
-	$(BIN)/python docs/templates.py
-
-launchers: $(VENV)/.base
-	$(BIN)/python docs/launchers.py
-
-options: $(VENV)/.base
-	$(BIN)/python docs/options.py
-
 keys: $(VENV)/.verify
 	$(BIN)/python docs/deepspeed_keys.py
 
@@ -245,7 +216,7 @@ recipes: $(VENV)/.base
 	$(BIN)/python docs/recipes.py $(if $(LIMIT),--limit $(LIMIT))
 
 sessions: $(VENV)/.base
-	$(BIN)/python docs/sessions.py
+	$(BIN)/python docs/jobs.py ../replan.md
 
 # What builds the site has an environment of its own: the planner needs none of it.
 DOCS := .venv-docs
@@ -263,11 +234,8 @@ CONFIG ?=
 new-block new-model new-cluster new-target new-rule: new-%: $(VENV)/.dev
 	@$(BIN)/python docs/new.py $* '$(NAME)' $(if $(IN),--in '$(IN)') $(if $(CONFIG),--config '$(CONFIG)')
 
-rooms: $(VENV)/.base
-	$(BIN)/python docs/rooms.py
-
 readme: $(VENV)/.base
-	$(BIN)/python docs/refresh.py $(PAGES)
+	$(BIN)/python docs/jobs.py $(addprefix ../../,$(or $(PAGES),$(shell grep -lE '^<!-- (output|picture)' README.md docs/*.md)))
 
 # The charts of pages: only what they use of Apache ECharts, in one file, with its licence. Needs npm; the version is in
 # docs/echarts/package.json.

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from written import ROOT, fill
 
 from symconfig.descriptor.load import load_cluster, zoo_clusters
 from symconfig.descriptor.write import kernels_yaml
@@ -30,19 +31,9 @@ from symconfig.report.calibration import left_priors
 from symconfig.report.validation import to_dict
 
 COMMAND = "make accuracy"
-ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "symconfig" / "solve" / "data" / "accuracy.json"
 CONSTANTS = ROOT / "docs" / "constants.md"
 PAGE, README = ROOT / "docs" / "accuracy.md", ROOT / "README.md"
-PLACE = re.compile(r"(<!-- accuracy: written by `make accuracy` -->\n).*?(<!-- end of accuracy -->)", re.DOTALL)
-
-
-def write_into(page: Path, tables: str) -> None:
-    """Put tables or sentences into the place of accuracy that a page has."""
-    text = page.read_text(encoding="utf-8")
-    if not PLACE.search(text):
-        sys.exit(f"{page.name} has no place for the accuracy")
-    page.write_text(PLACE.sub(lambda match: f"{match[1]}\n{tables}\n{match[2]}", text), encoding="utf-8")
 
 
 def as_text(data: dict[str, Any]) -> str:
@@ -93,8 +84,8 @@ def main(folders: list[Path]) -> None:
     data = record(scores, fitted, described)
     RECORD.write_text(as_text(data), encoding="utf-8")
     CONSTANTS.write_text(page(data), encoding="utf-8")
-    write_into(PAGE, markdown(data))
-    write_into(README, summary(data))
+    fill(PAGE, {"accuracy": markdown(data)})
+    fill(README, {"accuracy": summary(data)})
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from written import fill, table
+
 HERE = Path(__file__).parent
 # What SymTensor's authors report of each change: the new strategy over the kept one.
 CASES = (
@@ -35,7 +37,7 @@ def main() -> None:
     """Run the command for each case and cluster, and write the page."""
     from json import loads
 
-    rows = ["| change | published | on | kept | replanned | gain |", "|---|--:|---|---|---|--:|"]
+    head, rows = ("change", "published", "on", "kept", "replanned", "gain"), []
     shown = []
     for name, published, words in CASES:
         for cluster, gpus in WHERE:
@@ -44,18 +46,15 @@ def main() -> None:
             line = words.format(cluster=cluster, gpus=gpus, more=4 * gpus, length=4096)
             answer = _run(line)
             if answer is None:
-                rows.append(f"| {name} | {published} | {gpus} x {cluster} | nothing fits before the change | | |")
+                rows.append((name, published, f"{gpus} x {cluster}", "nothing fits before the change", "", ""))
                 continue
             (change,) = loads(answer)["changes"]
-            rows.append(
-                f"| {name} | {published} | {gpus} x {cluster} | {_told(change['kept'])} | "
-                f"{_told(change['replanned'])} | {_gain(change)} |"
-            )
+            kept, replanned = _told(change["kept"]), _told(change["replanned"])
+            rows.append((name, published, f"{gpus} x {cluster}", kept, replanned, _gain(change)))
             if (cluster, gpus) == WHERE[1]:
                 shown.append(line)
-    text = HEAD.format(table="\n".join(rows), commands="\n".join(f"symconfig adaptability {line}" for line in shown))
-    (HERE / "adaptability.md").write_text(text, encoding="utf-8")
-    print("wrote adaptability.md")
+    commands = "\n".join(f"symconfig adaptability {line}" for line in shown)
+    fill(HERE / "adaptability.md", {"commands": f"```bash\n{commands}\n```", "changes": table(head, rows, (1, 5))})
 
 
 def _run(line: str) -> str | None:
@@ -76,31 +75,6 @@ def _gain(change: dict[str, Any]) -> str:
         return f"{gain:.3f}"
     kept, anew = change["kept"], change["replanned"]
     return "" if not anew["plan"] else "runs safely" if kept["plan"] else "runs again"
-
-
-HEAD = """# When the job changes
-
-`symconfig adaptability` plans a job, keeps that plan's degrees, micro-batch, ZeRO stage and recompute through a change,
-and plans the changed job anew. What is kept are pins of the same search that every plan comes from; what pins do not
-say (layouts of stages, overlaps) is chosen for the changed job, so that the kept strategy is no straw man.
-
-```bash
-{commands}
-```
-
-The three changes of SymTensor's poster (table 1), on clusters of the zoo. The poster divides its tokens/s by Megatron's
-and prints neither hardware nor GPUs, batch or the layout that Megatron had; here a kept layout stands for it. Nothing
-was fitted to theirs. Written by `make adaptability`.
-
-{table}
-
-Why ours differ. A kept layout was the best one before the change, and kept plans may choose anew all that no pin says:
-that is more than a layout written by hand does. *Flash attention*: before the change the unfused scores fill the
-memory, so that the plan has more tensor or pipeline parallelism than it needs after it; how much that costs depends on
-the links. *Experts*: a strategy without expert parallelism keeps whole experts on each rank, which does not fit here
-where theirs ran slower. *LoRA*: the batch grows by microbatches, which need no more memory; theirs has to hold all of
-it at once. The tensor solver's answers to the same changes are in [partitions.md](partitions.md).
-"""
 
 
 if __name__ == "__main__":

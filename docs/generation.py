@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from written import ROOT, fill, table
 
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.format import signed
@@ -17,53 +18,10 @@ from symconfig.measured.gpu.kernel_times import Generate, KernelTimes, read
 from symconfig.runs.rl.engine import LAYER_S, SAMPLED_BYTES, STEP_S, UNCERTAIN
 from symconfig.runs.rl.observed import Observed, compare, predicted_s
 
-COMMAND = "make generation"
-DOCS = Path(__file__).resolve().parent
-FOLDER = DOCS.parent / "benchmarks" / "gpu"
+PAGE = Path(__file__).with_suffix(".md")
+FOLDER = ROOT / "benchmarks" / "gpu"
 SMALL, DENSE, EXPERTS = MODELS = "llama3.2-1b", "qwen3-8b", "qwen3-30b-a3b"
 OTHER = "other"  # kernels that an engine has in another form
-_HEAD = """# Generation on a GPU
-
-Written by `{command}`. Plans of reinforcement learning predict the time of an engine's steps ([rl.md](rl.md)); here
-the prediction is held against steps that `symconfig measure --generation MODEL` timed on one GPU: {rig}. They are of
-random weights in bf16: joined projections, keys and values of all sequences in memory, attention by PyTorch's
-`scaled_dot_product_attention` (the faster of flash and cuDNN), fused norms, turns and gates, a step of decoding as one
-captured graph, a word drawn of each sequence. Tests hold this decoder's logits against Transformers'.
-
-A step is predicted as the sum of
-
-- products: their weights at the rate of a copy, or their FLOP at that of large products, whichever takes longer;
-- keys and values of all contexts at the rate of a copy; of prompts, attention's FLOP;
-- activations that kernels between products read and write, at the rate of a training's such kernels;
-- {layer:.0f} us a layer, in which its kernels begin and end;
-- {sampled:.0f} bytes of each logit, for drawing.
-
-Only the constant of a layer and how far reading and computing overlap are fitted, to the rows of {small} and every
-other one of {dense}; the other rows of {dense}, and all of {experts}, were not seen by the fit. An engine's own
-{step:.0f} ms between steps are left out of both.
-
-## Errors
-
-"""
-_EXPERTS = """
-{experts} is slower than predicted since its experts are PyTorch's: sort, search, gather, a grouped product, scatter
-and sum, in some 20 kernels a layer, where an engine has a few of its own. Their time is no engine's and not in the
-model. What else its steps take, and those of the others, by the profiler, in ms (keys' copies and what is around
-sampling are in *{other}*, too; the last column compares the prediction with all kernels, of {experts} with all but
-*{other}*):
-
-"""
-_TAIL = """
-## Not measured
-
-- An engine itself: vLLM's or SGLang's scheduler (the {step:.0f} ms of a step are assumed), keys in pages,
-  FlashAttention-3, kernels of experts, sampling with top-k or top-p, log-probabilities of the words.
-- Tensor parallelism's reductions, several ranks of data, 8-bit weights, latent attention, sliding windows.
-- Another GPU than {product}: the share of its memory's bandwidth that a copy reaches is taken for all of them.
-
-The interval of a plan's generation, {low} to {high} of the predicted time, is of these: the errors above, and an engine
-that needs 0.5 to 6 ms between steps of 10 ms.
-"""
 
 
 def times() -> KernelTimes:
@@ -108,11 +66,6 @@ def kernels() -> list[dict[str, Any]]:
     return rows
 
 
-def _table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
-    lines = (head, ["---"] * len(head), *rows)
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
-
-
 def _errors() -> Iterator[list[str]]:
     for name, of in parted(points()).items():
         errors = [off(point) for point in of]
@@ -139,23 +92,22 @@ def _rows() -> Iterator[list[str]]:
         yield [*cells, f"{1e3 * row.seconds:.3f}", f"{1e3 * point.predicted_s:.3f}", signed(off(point), 0)]
 
 
-def page() -> str:
-    """Return docs/generation.md."""
+def parts() -> dict[str, str]:
+    """Return the tables, and the numbers that sentences name."""
     rig = times().rig
-    numbers = {"step": 1e3 * STEP_S, "layer": 1e6 * LAYER_S, "sampled": SAMPLED_BYTES}
-    names = {"small": SMALL, "dense": DENSE, "experts": EXPERTS, "command": COMMAND, "rig": rig, "other": OTHER}
-    parts = (
-        _HEAD.format(**numbers, **names),
-        _table(("rows", "number", "mean error", "predicted against measured"), _errors()),
-        _EXPERTS.format(**names),
-        _table(("step", *_KINDS, "predicted", "off"), _kernels()),
-        "\n## Steps\n\n",
-        *(f"{note}\n\n" for note in times().notes),
-        _table(("model", "part", "sequences", "tokens each", "ms", "predicted", "off"), _rows()),
-        _TAIL.format(**numbers, product=rig.product, low=UNCERTAIN[0], high=UNCERTAIN[1]),
-    )
-    return "".join(parts)
+    steps = ("model", "part", "sequences", "tokens each", "ms", "predicted", "off")
+    return {
+        "rig": str(rig),
+        "product": rig.product,
+        "layer": f"{1e6 * LAYER_S:.0f}",
+        "sampled": f"{SAMPLED_BYTES:.0f}",
+        "step": f"{1e3 * STEP_S:.0f}",
+        "interval": f"{UNCERTAIN[0]} to {UNCERTAIN[1]}",
+        "errors": table(("rows", "number", "mean error", "predicted against measured"), _errors()),
+        "kernels": table(("step", *_KINDS, "predicted", "off"), _kernels()),
+        "steps": "".join(f"{note}\n\n" for note in times().notes) + table(steps, _rows()),
+    }
 
 
 if __name__ == "__main__":
-    (DOCS / "generation.md").write_text(page(), encoding="utf-8")
+    fill(PAGE, parts())

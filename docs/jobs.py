@@ -3,7 +3,10 @@
 A page is what one person writes and types. A fenced block below `<!-- writes: FILE -->` is a file of theirs. A block
 marked `console` holds commands, each with what it printed; they run in a folder of the page's own, in which the files
 of docs/jobs/scripts, docs/examples and examples/ lie, too. docs/jobs/README.md lists all pages with the lines that a
-person writes and the seconds of the first command. docs/tutorials and docs/systems.md are run in the same way.
+person writes and the seconds of the first command. docs/tutorials, docs/systems.md and docs/replan.md are run in the
+same way, and of README.md and other pages of docs/ what stands behind `<!-- output -->`, or `<!-- output, after:
+COMMAND then COMMAND -->`. `<!-- picture: FILE, by: COMMAND then COMMAND -->` announces a picture, which those commands
+draw; `<!-- columns: 100 -->` in a page says that its lines are longer.
 """
 
 from __future__ import annotations
@@ -14,41 +17,54 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import copytree
 
-ROOT = Path(__file__).resolve().parent.parent
+from written import ROOT, fill, table
+
 JOBS = ROOT / "docs" / "jobs"
 FILES = (JOBS / "scripts", ROOT / "docs" / "examples", ROOT / "examples")  # that a person has already
 TUTORIALS = ROOT / "docs" / "tutorials"
 INDEX = JOBS / "README.md"
 WIDTH = 80
+WIDER = re.compile(r"<!-- columns: (\d+) -->")
+SHOWN = re.compile(r"^<!-- (?:output|picture)\b", re.MULTILINE)
+PICTURE = re.compile(r"^<!-- picture: (?P<file>\S+), by: (?P<commands>.*?) -->$", re.MULTILINE)
 BLOCK = re.compile(
-    r"^(?:<!-- writes: (?P<file>\S+) -->\n)?```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
+    r"^(?:<!-- (?:writes: (?P<file>\S+)|(?P<output>output)(?:, after: (?P<before>[^\n]*?))?) -->\n)?"
+    r"(?P<head>```(?P<kind>\w+)\n)(?P<text>.*?)^```$",
+    re.DOTALL | re.MULTILINE,
 )
-TABLE = re.compile(r"(<!-- table -->\n).*?(<!-- end -->)", re.DOTALL)
 # On standard error, where a command takes longer than a second.
 PROGRESS = re.compile(
-    r".*: \d+ %|trying .* GPUs.*|predicting what is there|looking for a better plan|shellcheck and dry runs"
-    r"|Megatron \S+ on [\d,]+ claimed GPUs|Megatron .* (?:is done|rank \d+ of .*)"
+    r".*: \d+ %|planned [\d,]+ of [\d,]+|trying .* GPUs.*|predicting what is there|looking for a better plan"
+    r"|shellcheck and dry runs|Megatron \S+ on [\d,]+ claimed GPUs|Megatron .* (?:is done|rank \d+ of .*)"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page as it was run. lines: of files that a person writes. typed: of the first command, which took first_s."""
+    """A page as it was run. lines: of files that a person writes. typed: of the first command, which took first_s.
+    pictures: files that are drawn."""
 
     text: str
     lines: int
     typed: int
     first_s: float
+    pictures: Mapping[str, bytes]
 
 
 def pages() -> list[Path]:
     """Return the pages of all jobs, in order."""
     return sorted(JOBS.glob("[0-9]*.md"))
+
+
+def shown() -> list[Path]:
+    """Return README.md and the pages of docs/ that show the output of some commands."""
+    every = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    return [path for path in every if SHOWN.search(path.read_text(encoding="utf-8"))]
 
 
 def run(path: Path) -> Page:
@@ -63,23 +79,33 @@ def run(path: Path) -> Page:
                 bool(line.strip()) and not line.lstrip().startswith("#") for line in match["text"].splitlines()
             )
             return match[0]
-        if match["kind"] != "console":
+        if not match["output"] and (some or match["kind"] != "console"):
             return match[0]
-        shown = []
+        for command in match["before"].split(" then ") if match["before"] else ():
+            _printed(command, folder, width)
+        printed_all = []
         for command in _commands(match["text"]):
             started_s = time.perf_counter()
-            printed = _printed(command, folder)
+            printed = _printed(command, folder, width)
             first = first or time.perf_counter() - started_s
             typed = typed or len(command.splitlines())
-            shown.append(f"$ {command}\n{printed}")
-        return f"```console\n{''.join(shown)}```"
+            printed_all.append(f"$ {command}\n{printed}")
+        return f"{text[match.start() : match.end('head')]}{''.join(printed_all)}```"
 
+    text = path.read_text(encoding="utf-8")
+    some, wider = SHOWN.search(text), WIDER.search(text)
+    width = int(wider[1]) if wider else WIDTH
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "job"
         for files in FILES:
             copytree(files, folder, dirs_exist_ok=True)
-        text = BLOCK.sub(block, path.read_text(encoding="utf-8"))
-    return Page(text, lines, typed, first)
+        pictures = {}
+        for picture in PICTURE.finditer(text):  # first: their commands write what the others read
+            for command in picture["commands"].split(" then "):
+                _printed(command, folder, width)
+            pictures[picture["file"]] = (folder / Path(picture["file"]).name).read_bytes()
+        text = BLOCK.sub(block, text)
+    return Page(text, lines, typed, first, pictures)
 
 
 def _commands(block: str) -> Iterator[str]:
@@ -93,7 +119,7 @@ def _commands(block: str) -> Iterator[str]:
             yield command
 
 
-def _printed(command: str, folder: Path) -> str:
+def _printed(command: str, folder: Path, width: int) -> str:
     """Return what a command prints, its messages after its answer, and how it ended where that is no success."""
     programs = folder.parent / "bin"
     if not programs.exists():
@@ -113,7 +139,7 @@ def _printed(command: str, folder: Path) -> str:
             "HOME": str(folder.parent),
             "LC_ALL": "C.UTF-8",
             "PYTHONPATH": str(ROOT),
-            "COLUMNS": str(WIDTH),
+            "COLUMNS": str(width),
         },
     )
     said = [line for line in ended.stderr.splitlines() if not PROGRESS.fullmatch(line)]
@@ -128,9 +154,9 @@ def title(path: Path) -> str:
     return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
 
 
-def row(path: Path, page: Page) -> str:
+def row(path: Path, page: Page) -> tuple[str, ...]:
     """Return the row of a page in the list of all."""
-    return f"| [{title(path)}]({path.name}) | {page.lines or 'none'} | {page.typed} | {page.first_s:.1f} |"
+    return f"[{title(path)}]({path.name})", str(page.lines or "none"), str(page.typed), f"{page.first_s:.1f}"
 
 
 def main(names: Sequence[str]) -> None:
@@ -139,12 +165,13 @@ def main(names: Sequence[str]) -> None:
     for path in [JOBS / name for name in names] or pages():
         page = run(path)
         path.write_text(page.text, encoding="utf-8")
+        for name, drawn in page.pictures.items():
+            (path.parent / name).write_bytes(drawn)
         rows.append(row(path, page))
-        print(rows[-1])
+        print(*rows[-1], sep=", ")
     if not names:
-        head = ["| job | lines of files | lines of the first command | seconds to its answer |", "|---|---|---|---|"]
-        text = INDEX.read_text(encoding="utf-8")
-        INDEX.write_text(TABLE.sub(lambda m: m[1] + "\n".join([*head, *rows]) + "\n" + m[2], text), encoding="utf-8")
+        head = ("job", "lines of files", "lines of the first command", "seconds to its answer")
+        fill(INDEX, {"jobs": table(head, rows)})
 
 
 if __name__ == "__main__":

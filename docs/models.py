@@ -12,59 +12,32 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from written import fill, table
+
 from symconfig.descriptor.architectures.class_defaults import FILE
 from symconfig.report.families import COLUMNS, READ_AS, cells, described, reason
 from symconfig.runs.families import TORCHTITAN, Family, every
 
 PAGE = Path(__file__).with_suffix(".md")
-INTRO = """# Models
-
-A model is a `config.json`: `symconfig plan --model FOLDER` reads one, `symconfig import` writes it as a descriptor. It
-is read by its structure: keys and defaults of a family are those of its class in transformers, and what its class
-computes (how tokens are mixed, how positions are told, where norms stand) is written down once in
-`symconfig/descriptor/architectures`. A key that may change the model and is not understood is refused by its name.
-
-These are the decoder-only families of transformers {version}, {read} of {all} imported. `symconfig models --families`
-prints the table, and `symconfig models --families NAME` says of one what is in the way of each target. A `config.json`
-may say another model than its class's default one: it is asked for itself, before the search.
-
-{read_as}
-
-"""
-WAY = """
-## What is in the way
-
-Of the default models, by target. The refusal of a plan says it with its numbers, and names the targets that can.
-
-| what a target cannot be told | target | families |
-|---|---|---|
-"""
-REFUSED = """
-## Refused
-
-| family | why |
-|---|---|
-"""
 
 
-def page(version: str, found: Sequence[Family] | None = None) -> str:
-    """Return docs/models.md. version: of transformers."""
+def parts(version: str, found: Sequence[Family] | None = None) -> dict[str, str]:
+    """Return the tables of families that are read, of what is in the way, and of those refused. version: of
+    transformers."""
     families = every() if found is None else found
     read = [one for one in families if one.model is not None]
-    read_as = textwrap.fill(READ_AS[0].upper() + READ_AS[1:], 120)
-    counts = {"version": version, "read": len(read), "all": len(families), "read_as": read_as}
-    heads = ("family", "its default model", *COLUMNS)
-    table = [
-        _row(heads),
-        "|" + "---|" * len(heads),
-        *(_row((f"`{one.name}`", described(one), *cells(one))) for one in read),
-    ]
-    refused = [_row((f"`{one.name}`", reason(one))) for one in families if one.model is None]
-    text = INTRO.format(**counts) + "\n".join(table) + "\n" + WAY + "".join(_ways(read))
-    return text + (REFUSED + "\n".join(refused) + "\n" if refused else "")
+    head = ("family", "its default model", *COLUMNS)
+    return {
+        "version": version,
+        "counts": f"{len(read)} of {len(families)}",
+        "cells": textwrap.fill(READ_AS[0].upper() + READ_AS[1:], 120),
+        "families": table(head, ((f"`{one.name}`", described(one), *cells(one)) for one in read)),
+        "ways": table(("what a target cannot be told", "target", "families"), _ways(read)),
+        "refused": table(("family", "why"), ((f"`{one.name}`", reason(one)) for one in families if one.model is None)),
+    }
 
 
-def _ways(families: Sequence[Family]) -> Iterator[str]:
+def _ways(families: Sequence[Family]) -> Iterator[tuple[str, str, str]]:
     """Yield a line for each reason, with the kinds of target and the families that it is a reason for."""
     ways: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for one in families:
@@ -77,18 +50,13 @@ def _ways(families: Sequence[Family]) -> Iterator[str]:
         for column, names in columns.items():
             alike[", ".join(names)].append(column)
         for names, among in alike.items():
-            yield _row((what, ", ".join(among), names)) + "\n"
-
-
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+            yield what, ", ".join(among), names
 
 
 def main() -> None:
     """Write the page."""
     version = json.loads(FILE.read_text(encoding="utf-8"))["version"]
-    PAGE.write_text(page(version), encoding="utf-8")
-    print(f"wrote {PAGE.name}")
+    fill(PAGE, parts(version))
 
 
 if __name__ == "__main__":

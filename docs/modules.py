@@ -56,14 +56,7 @@ def rows(kind: str) -> dict[str, Any]:
     for seed in range(_MORE):
         try:
             more = _rows_of(tiny_config(kind, seed), kind)
-        except (
-            AttributeError,
-            KeyError,
-            StrictDataclassError,
-            SymconfigError,
-            TypeError,
-            ValueError,
-        ):  # not every draw is a model
+        except _NO_MODEL:
             continue
         found["layers"] += [rows for rows in more["layers"] if not any(_same(rows, one) for one in found["layers"])]
         found["vectors"] = sorted({*found["vectors"], *more["vectors"]})

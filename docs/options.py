@@ -5,30 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from written import fill
+
 from symconfig.frameworks.backend import Backend
 from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.maturity import Maturity, Option, Standing
 from symconfig.frameworks.tables import options
 
 PAGE = Path(__file__).with_suffix(".md")
-INTRO = """# Options and what is known of them
-
-What a plan may use beside its degrees, by its framework. What is not stable in the release is left out, unless
-`--allow NAME` names it, a pin asks for it, or nothing fits without it. User buffers, DeepEP, HybridEP and CUDA graphs
-want something that a site must have: `--without user_buffers,deepep` plans without it, launch.sh looks for it before it
-starts, and `symconfig doctor` says whether it is on this machine. Where the gain of one of them cannot be told, it is
-left off. How a plan is chosen: [docs/why-this-plan.md](why-this-plan.md). An option with no line below its name is
-stable in every release that has it. The tables are `symconfig/frameworks/NAME/maturity.py`; this page is written by
-`make options`.
-"""
 
 
-def page() -> str:
-    """The whole page."""
-    every = "\n".join(line for backend in BACKENDS.values() for line in _of(backend))
-    kinds = [f"- **{kind}**" for kind in Maturity]
-    head = "Where nothing fits without them, they are opened in this order:"
-    return "\n".join([INTRO, head, "", *kinds, "", every])
+def parts() -> dict[str, str]:
+    """Return the order in which options are opened, and the options of each framework."""
+    return {
+        "order": "\n".join(f"- **{kind}**" for kind in Maturity),
+        "options": "\n".join(line for backend in BACKENDS.values() for line in _of(backend)),
+    }
 
 
 def _of(backend: Backend) -> Iterator[str]:
@@ -59,4 +51,4 @@ def _releases(standing: Standing) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    fill(PAGE, parts())

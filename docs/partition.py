@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from textwrap import fill
 
 import numpy as np
 from partition_cases import (
@@ -19,7 +18,6 @@ from partition_cases import (
     first_case,
     of_name,
     question,
-    table,
     timed,
     weighed,
 )
@@ -27,6 +25,7 @@ from partition_changes import adaptability
 from partition_found import found
 from partition_order import order
 from partition_stages import stages
+from written import fill, table
 
 from benchmarks.alpa import alpa_spaces
 from symconfig.api import planning as api
@@ -49,20 +48,6 @@ PAGE = Path(__file__).with_name("partitions.md")
 MODELS = sorted(path.stem for path in (data_dir("model_zoo") / "models").glob("*.yaml"))
 EXACT_S = 2.0  # a model, for the exact solver
 WALK_STEPS = 3000
-ABOUT = """\
-# Partitions: what the tensor solver finds
-
-Written by `make partition`. Everything here is predicted by the same cost rules; processor seconds are those of the
-machine that wrote the page and vary. *GiB* is what tensors take on one GPU at the peak; a GPU's memory less 4 % and its
-context is what there is. Programs are whole models, vocabularies padded to multiples of 128, sequences of 4,096 tokens
-where nothing else is said. What holds these findings in tests: `tests/solve/partition/test_found.py`,
-`test_quality.py`, `test_degrees.py`.
-"""
-
-
-def primes(asked: Question) -> tuple[Axis, ...]:
-    return of_cluster(asked.cluster, asked.gpus).axes()
-
 
 # --- adaptive against exact -------------------------------------------------------------------------------------------
 
@@ -110,20 +95,7 @@ def quality() -> str:
             f"{sum(one.adaptive_s for one in found):.1f}", f"{sum(one.exact_s for one in found):.1f}",
             f"{slow.name}, {slow.nodes} nodes: {slow.adaptive_s:.2f}, {slow.exact_s:.2f}",
         ))  # fmt: skip
-    return f"""\
-## Adaptive against exact
-
-Cost of the adaptive solver's answer over the exact one's lower bound, on the folded graph of every model of the zoo, in
-one turn; the exact solver starts from nothing and has {EXACT_S:.0f} s of the processor for each. Models for which the
-adaptive solver finds nothing that fits are left out (within these limits adapters keep too much for any strategy, as
-the exact solver says too). The targets are 1.05 in the median and 1.15 at worst;
-what is above them misses them.
-
-{table(rows)}
-The exact solver takes longer than the adaptive one, but seconds in the sum of the models: elimination on the folded
-graph is quick where a node has some hundred rows. Where memory binds and the graph is tangled, as with adapters and
-hybrids, it does not end in its time and leaves a gap.
-"""
+    return table(rows[0], rows[1:])
 
 
 # --- fixed strategies -------------------------------------------------------------------------------------------------
@@ -185,18 +157,11 @@ def fixed(model: str, gpus: int) -> str:
     for name in NAMES:
         if name != "parameter-server":  # its links are charged apart: `symconfig partition --baselines`
             rows.append(cells(asked, name, best(asked, axes, of_name(name, axes)), least))
-    return f"{title}{table(rows)}\n{times}"
+    return f"{title}{table(rows[0], rows[1:])}\n{times}"
 
 
 def baselines() -> str:
-    text = """\
-## Strategies with names, under one cost
-
-Each runs in the number of turns, and keeps for its backward, what is fastest for it and fits; where nothing fits, what
-needs least. *x best*: seconds over the adaptive solver's.
-
-"""
-    return text + "\n".join(fixed(model, gpus) for model in ("llama2-13b", "mixtral-8x7b") for gpus in (8, 64))
+    return "\n".join(fixed(model, gpus) for model in ("llama2-13b", "mixtral-8x7b") for gpus in (8, 64))
 
 
 # --- degrees ----------------------------------------------------------------------------------------------------------
@@ -220,7 +185,7 @@ def ranked(model: str, cluster: str, gpus: int, batch: int) -> str:
         rows.append(("partition", "", "", "", "", "", "", f"{mine.turns} turns, {mine.keep}", f"{mine.cost:.3f}",
                      f"{asked.tokens / mine.cost:,.0f}", f"{mine.memory / GIB:.1f}"))  # fmt: skip
     weighed_ = f"{result.search.candidates:,} candidates weighed, {result.search.feasible:,} of them fit."
-    return f"### {model} on {gpus} x {cluster}, {batch} sequences\n\n{table(rows)}\n{weighed_}\n"
+    return f"### {model} on {gpus} x {cluster}, {batch} sequences\n\n{table(rows[0], rows[1:])}\n{weighed_}\n"
 
 
 def _recomputed(recompute: Recompute) -> str:
@@ -228,16 +193,8 @@ def _recomputed(recompute: Recompute) -> str:
 
 
 def degrees() -> str:
-    text = """\
-## All degrees, and the partition beside them
-
-`symconfig plan --top 5` over all tp, pp, dp, and what `symconfig partition` finds on the same devices without a
-pipeline: other rules of cost (no framework's buffers and no idle time of a pipeline), so that seconds of the two
-compare roughly.
-
-"""
     jobs = [("qwen1.5-72b", 64, 256), ("llama2-7b", 8, 64)]
-    return text + "\n".join(ranked(m, c, g, b) for m, g, b in jobs for c in ("ascend-910b", "ascend-910c"))
+    return "\n".join(ranked(m, c, g, b) for m, g, b in jobs for c in ("ascend-910b", "ascend-910c"))
 
 
 SECTIONS: dict[str, Callable[[], str]] = {
@@ -246,18 +203,12 @@ SECTIONS: dict[str, Callable[[], str]] = {
 }  # fmt: skip
 
 
-def wrapped(text: str) -> str:
-    """Paragraphs filled anew; tables and headings as they are."""
-    parts = (part.strip("\n") for part in text.split("\n\n"))
-    return "\n\n".join(part if part[:1] in "|#" else fill(part, 120, break_on_hyphens=False) for part in parts) + "\n"
-
-
 def main(names: Iterable[str] | None) -> None:
-    text = wrapped("\n".join([ABOUT, *(SECTIONS[name]() for name in names or SECTIONS)]))
+    parts = {name: SECTIONS[name]() for name in names or SECTIONS}
     if names:
-        print(text)
+        print("\n".join(parts.values()))
     else:
-        PAGE.write_text(text, encoding="utf-8")
+        fill(PAGE, parts)
 
 
 if __name__ == "__main__":

@@ -71,12 +71,6 @@ class Question:
         return partition(self.program, self.ask(solver))
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """The first row is the head."""
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]]) + "\n"
-
-
 def question(model: str, cluster: str, gpus: int, batch: int, seq_length: int = 4096) -> Question:
     return Question(load_model(model), load_cluster(cluster), gpus, batch, seq_length)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from partition_cases import Question, Weighed, answer, customary, kept, question, table
+from partition_cases import Question, Weighed, answer, customary, kept, question
+from written import table
 
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.mesh_source import of_cluster
@@ -55,22 +56,4 @@ def adaptability() -> str:
     for cluster in ("h100", "ascend-910b"):
         for gpus in (8, 64):
             rows += list(adapted(cluster, gpus))
-    return f"""\
-## When the model or the batch changes
-
-Tokens/s and GiB. *kept*: the strategy that the adaptive solver found before the change, on the program after it,
-in as
-many turns and keeping as much for the backward. Operators and weights of the same name with the same options keep
-their rows; any other operator lies as its inputs come, a weight that is new as its operator reads it, and where all
-ranks read all of it, flat in the stage that most of the old weights have. *Megatron's customary*: tensor and sequence
-parallel within the node, experts there, too, data parallel with ZeRO-1 between nodes, in the turns and with the
-recomputation that are
-fastest for it and fit. One sequence for each GPU before the change; four of llama2-7b's.
-
-{table(rows)}
-The paper that this solver follows reports 1.45 x for the first change, 2.2 x for the second and out of memory for the
-third, on hardware that it does not state; nothing was fitted to theirs. The first gain has the same size here on eight
-h100, is larger on 64, and smaller on ascend-910b, whose slow links count for both strategies. After the second change
-the kept strategy, which knows no experts, does not fit here where theirs ran 2.2 x slower; on eight GPUs nothing does.
-The third agrees.
-"""
+    return table(rows[0], rows[1:])

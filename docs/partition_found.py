@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from textwrap import fill
 
 import numpy as np
 
@@ -34,8 +35,13 @@ SIDES = {"": 224, "0": 112, "1": 56, "2": 28, "3": 14, "4": 7}
 
 
 def found() -> str:
-    parts = (column_row(), crossover(), partial(), images(), experts())
-    return "## Optima that papers know\n\n" + "\n".join(parts)
+    return wrapped("\n".join((column_row(), crossover(), partial(), images(), experts())))
+
+
+def wrapped(text: str) -> str:
+    """Return paragraphs filled anew; tables and headings as they are."""
+    parts = (part.strip("\n") for part in text.split("\n\n"))
+    return "\n\n".join(part if part[:1] in "|#" else fill(part, 120, break_on_hyphens=False) for part in parts) + "\n"
 
 
 def column_row() -> str:

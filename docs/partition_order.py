@@ -5,7 +5,8 @@ from __future__ import annotations
 from statistics import median
 
 import numpy as np
-from partition_cases import Question, question, table
+from partition_cases import Question, question
+from written import table
 
 from symconfig.cost.partition.costs import Keep, Objective, Training
 from symconfig.descriptor.mesh_source import of_cluster
@@ -18,17 +19,6 @@ from symconfig.solve.partition.run import Ask, Case, costs_of, folded
 MODELS = sorted(path.stem for path in (data_dir("model_zoo") / "models").glob("*.yaml"))
 CLUSTER, GPUS = "h100", 16  # two nodes: a fast level and a slow one
 MOST = 400  # strategies of a model, evenly among all: pairs of them are compared
-TEXT = """\
-## The relative cost as a clock
-
-Every strategy that degrees of Megatron or DeepSpeed can say (`tp`, `cp`, `dp`, `ep`, ZeRO, sequence parallelism; no
-pipeline), of each model, on two nodes of eight H100, one sequence for each GPU: Kendall's tau of the relative cost
-against seconds by the objective `time`, where 1 is the same order and 0 none. With gamma without end only what moves
-counts; *even* is the gamma with which, in the middle of the strategies, what is kept costs as much as what moves.
-*Slower* is how much longer the strategy of least relative cost takes than the fastest. The relative cost counts an
-element alike on whichever link it moves and knows no computation, no latency and nothing that hides.
-
-"""
 
 
 def order() -> str:
@@ -45,7 +35,7 @@ def order() -> str:
     middle = [median(figures) for figures in zip(*every, strict=True)]
     ends = [f"{tau:.2f}" for tau in middle[:2]] + [f"{times:.2f} x" for times in middle[2:]]
     head = ("model", "strategies", "tau, gamma ∞", "tau, gamma even", "slower, gamma ∞", "slower, gamma even")
-    return TEXT + table([head, *rows, ("**median**", "", *ends)])
+    return table(head, [*rows, ("**median**", "", *ends)])
 
 
 def _of(asked: Question) -> tuple[int, tuple[float, ...]] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from partition_cases import table
+from written import table
 
 import symconfig
 from symconfig.errors import InfeasibleError
@@ -43,11 +43,7 @@ def stages() -> str:
     job = JOBS[1][1]
     same = [of(job, 4, recompute=how) for how in ("none", "full", "auto")]
     return f"""\
-## Stages
-
-Cuts and layouts solved together (`symconfig partition --stages`), {TURNS} microbatches; seconds of a step.
-
-{table(rows)}
+{table(rows[0], rows[1:])}
 A stage is solved by itself, with as many microbatches in flight as 1F1B has there, so that earlier ones may keep less
 than later ones. On {job["gpus"]} x {job["cluster"]} in 4 stages that takes {shown(same[2])} s, against
 {shown(same[1])} s where all run repeated parts forward again and {shown(same[0])} s where none does (-: nothing fits).

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from written import ROOT, fill, table
 
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
@@ -33,13 +34,12 @@ from symconfig.solve.stages.solve import solve
 from symconfig.solve.timeline import refined_s, stage_seconds, times
 from symconfig.units import GIB
 
-ROOT = Path(__file__).resolve().parent.parent
 JOBS = ROOT / "tests" / "verify_real.yaml"
 PAGE = Path(__file__).with_suffix(".md")
 LEAST_PP = 4
 CLOSE = 1e-9  # sums of the same seconds in another order
 ENDS = ((False, False), (True, True), (True, False), (False, True))  # counted as layers; the plainest first
-TITLES = {"Chunks as the search chooses them": {}, "One chunk on each stage": {"vpp": "1"}}
+TITLES = {"chunks": {}, "one chunk": {"vpp": "1"}}  # places of the page, and pins
 HEADS = (
     "model",
     "on",
@@ -56,28 +56,6 @@ HEADS = (
     "slowest stage",
     "search",
 )
-ABOUT = """\
-# Stages: uniform and solved
-
-Written by `make pipelines`. Every Megatron model of the zoo at the size of `tests/verify_real.yaml`, planned with at
-least four pipeline stages (`--pin pp=4..`; smaller models would do without a pipeline). The degrees, the recompute
-policy and the schedule are those of the fastest plan for both sides, so what is compared are the stages alone.
-
-*uniform*: as many layers on each chunk; where they do not divide, with the embedding and the loss, or one of them, in
-a layer's place; else other counts on the first and last stage only, as even as can be. Where nothing of that exists
-for the plan's number of chunks, or nothing that fits in memory, the fastest other number of chunks at which one does
-(it is named). *solved*: the fastest, simulated, of the layouts that the stage solver returns and the one that the
-search ended with. Both are written as Megatron-LM's layout strings. *step s*: the simulated step. *stage ms*: one
-microbatch's forward and backward through the heaviest stage, with the messages that it waits for. *GiB*: allocated at
-the peak of the fullest stage.
-
-*slowest stage*: who proves that no layout of these layers that fits has a faster slowest stage, or the gap. With
-several chunks on each stage, a layout whose slowest stage is slower may still have a shorter step: the solver returns
-those with shorter rounds too, and the simulation decides. *search*: whether it ended with nothing left that
-could be faster, or by how much something could. The search tries a few layouts of each pipeline; where the ones that
-the solver returns here beat its answer, the column says by how much. A gain of 0 means that the uniform layout is the
-fastest.
-"""
 
 
 @dataclass(frozen=True)
@@ -180,9 +158,8 @@ def _unevenness(split: Split) -> tuple[int, int, int]:
 
 
 def markdown(rows: Iterable[Row]) -> str:
-    """One line a job."""
-    lines = ["| " + " | ".join(HEADS) + " |", "|---|---|---|---|---:|---:|---:|---|---:|---:|---:|---:|---|---|"]
-    return "\n".join([*lines, *("| " + " | ".join(cells(each)) + " |" for each in rows)])
+    """Return one line a job."""
+    return table(HEADS, map(cells, rows), (4, 5, 6, 8, 9, 10, 11))
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -217,8 +194,12 @@ def figures(laid: Laid | None, planned: Prospect) -> tuple[str, ...]:
         return ("none fits", "-", "-", "-")
     split = laid.found.split
     other = f" (vpp{split.vpp})" if split.vpp != planned.split.vpp else ""
-    text = written(split.chunks).replace("|", "\\|")
-    return (f"`{text}`{other}", f"{laid.step_s:.3f}", f"{1e3 * laid.stage_s:.2f}", f"{laid.peak_bytes / GIB:.2f}")
+    return (
+        f"`{written(split.chunks)}`{other}",
+        f"{laid.step_s:.3f}",
+        f"{1e3 * laid.stage_s:.2f}",
+        f"{laid.peak_bytes / GIB:.2f}",
+    )
 
 
 def jobs(path: Path = JOBS) -> list[dict[str, Any]]:
@@ -227,23 +208,23 @@ def jobs(path: Path = JOBS) -> list[dict[str, Any]]:
     return [job for job in found if load_model(job["model"]).adapter is None]
 
 
-def page(every: list[dict[str, Any]]) -> str:
-    text = ABOUT
-    for title, pins in TITLES.items():
-        rows = [row({**job, "pins": {"pp": f"{LEAST_PP}..", **pins}}) for job in every]
-        text += f"\n## {title}\n\n{markdown(rows)}\n"
-    return text
+def parts(every: list[dict[str, Any]]) -> dict[str, str]:
+    """Return the table of each number of chunks."""
+    jobs_of = {
+        title: [{**job, "pins": {"pp": f"{LEAST_PP}..", **pins}} for job in every] for title, pins in TITLES.items()
+    }
+    return {title: markdown(map(row, some)) for title, some in jobs_of.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", metavar="TEXT", help="models with this in their name; the page is printed instead")
     only = parser.parse_args().only
-    text = page([job for job in jobs() if only is None or only in job["model"]])
+    found = parts([job for job in jobs() if only is None or only in job["model"]])
     if only is None:
-        PAGE.write_text(text, encoding="utf-8")
+        fill(PAGE, found)
     else:
-        print(text)
+        print("\n".join(found.values()))
 
 
 if __name__ == "__main__":

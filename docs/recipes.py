@@ -14,6 +14,8 @@ from functools import cache
 from math import log2
 from pathlib import Path
 
+from written import fill, table
+
 from benchmarks.robust import Shaken, robustness
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
@@ -36,22 +38,6 @@ SHAKEN = 4  # of so many jobs one is planned again where something is otherwise,
 LITTLE = 0.02  # a pick that loses less stays
 BACKEND = "megatron"
 Asked = tuple[str, RecipeJob]
-ABOUT = """\
-# Recipes and picks
-
-Written by `make recipes`. Each published layout of `model_zoo/recipes` is priced on its own job, and the job is
-planned freely, for Megatron-LM, whatever framework the recipe is of. *pick/recipe*: predicted step of the pick over
-that of the recipe's layout, taken into the pick's plan; below 1 the pick is said to be faster. What the recipe does
-not state is as the pick has it, but for overlaps, user buffers and weights in 8 bits, which are then off, and sequence
-parallelism, which goes with tensor parallelism. A recipe may have what picks have only if they are allowed to: most
-state gradients in bf16. *in no recipe*: what the pick uses and no recipe of the same source and release does.
-*family*: whether any recipe for a model of the same kind, up to three times larger or smaller, on GPUs of this
-architecture has the pick's tp, pp, cp and ep; *priced*: none has, and the recipe's predicted step lies within the
-interval of the pick's. *families*: among the first five plans. *memory*: whether the interval of the pick's memory is
-within the GPU's. *shaken*, of every fourth job: the most that the pick loses, against what would be picked then, where
-the network is 20 % slower, the constants of matrix products are off by their uncertainty either way, or each chunk of a
-stage begins 0.3 ms later.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,10 +240,10 @@ def summary(found: Sequence[Row], every: int) -> str:
     return "\n".join(lines)
 
 
-def table(found: Iterable[Row]) -> str:
+def each(found: Iterable[Row]) -> str:
     """One line a recipe."""
     heads = ("recipe", "job", "layout", "pick", "pick/recipe", "in no recipe", "family", "families", "memory", "shaken")
-    lines = ["| " + " | ".join(heads) + " |", "|---|---|---|---|---:|---|---|---:|---|---:|"]
+    lines = list[tuple[str, ...]]()
     for one in found:
         pick, (model, job) = one.pick, one.pick.job
         task = "" if job.task == "pretrain" else f", {job.task}"
@@ -281,8 +267,8 @@ def table(found: Iterable[Row]) -> str:
                 fits,
                 f"{pick.worst:.1%}" if pick.shaken else "",
             )
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(lines)
+        lines.append(cells)
+    return table(heads, lines, (4, 7, 9))
 
 
 def chosen(limit: int | None, only: str | None) -> list[Asked]:
@@ -294,10 +280,10 @@ def chosen(limit: int | None, only: str | None) -> list[Asked]:
     return [every[place * len(every) // limit] for place in range(limit)]
 
 
-def page(found: Sequence[Row]) -> str:
-    """The whole page."""
+def parts(found: Sequence[Row]) -> dict[str, str]:
+    """Return the counts of all, and a line for each recipe."""
     every = sum(1 for _ in every_recipe())
-    return f"{ABOUT}\n{summary(found, every)}\n\n{table(found)}\n"
+    return {"counts": summary(found, every), "recipes": each(found)}
 
 
 def main() -> None:
@@ -311,9 +297,9 @@ def main() -> None:
         tasks = [(one, place % SHAKEN == 0) for place, one in enumerate(chosen(asked.limit, asked.only))]
         found = [row for some in pool.map(rows, tasks) for row in some]
     if asked.only is None:
-        PAGE.write_text(page(found), encoding="utf-8")
+        fill(PAGE, parts(found))
     else:
-        print(page(found))
+        print("\n".join(parts(found).values()))
 
 
 if __name__ == "__main__":

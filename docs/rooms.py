@@ -7,7 +7,6 @@ it imports. An arrow leads to a room that is imported and that no other imported
 from __future__ import annotations
 
 import ast
-import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -15,12 +14,13 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+from written import fill, table
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from benchmarks import house  # noqa: E402
 
 PAGE, PICTURE = ROOT / "docs" / "contributing.md", ROOT / "docs" / "rooms.svg"
-SECTION = re.compile(r"(<!-- rooms: written by `make rooms` -->\n).*?(<!-- end of rooms -->)", re.DOTALL)
 START = "__main__"  # starts the command line, and is no room
 # Pixels: of a row, of a box, before the box, of an arc for each row that it passes, of all.
 ROW, BOX, LEFT, ARC, WIDTH = 30, 120, 90, 14, 840
@@ -107,24 +107,26 @@ def svg(rooms: Rooms) -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def table(rooms: Rooms) -> str:
+def as_table(rooms: Rooms) -> str:
     """Return what each room is, in Markdown."""
-    lines = ["| room | is |", "|---|---|"]
-    lines += [f"| `{name}` | {does(name)} |" for name in rooms.imports]
-    return "\n".join([*lines, f"| {', '.join(f'`{name}`' for name in rooms.shared)} | for all |"]) + "\n"
+    rows = [
+        *((f"`{name}`", does(name)) for name in rooms.imports),
+        (", ".join(f"`{name}`" for name in rooms.shared), "for all"),
+    ]
+    return table(("room", "is"), rows)
 
 
-def page(text: str, rooms: Rooms) -> str:
-    """Return the page with the map of today."""
+def parts(rooms: Rooms) -> dict[str, str]:
+    """Return the map of today."""
     alone = "![The rooms from the top down, with an arrow to each that a room imports](rooms.svg)\n\n"
-    return SECTION.sub(lambda match: match[1] + "\n" + alone + table(rooms) + "\n" + match[2], text)
+    return {"rooms": alone + as_table(rooms)}
 
 
 def main() -> None:
     """Write both."""
     rooms = read()
     PICTURE.write_text(svg(rooms), encoding="utf-8")
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), rooms), encoding="utf-8")
+    fill(PAGE, parts(rooms))
 
 
 if __name__ == "__main__":

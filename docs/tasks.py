@@ -5,10 +5,9 @@ A cell is asked of the target itself, with a job of that task on a model that ev
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
+
+from written import DOCS, fill, table
 
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
@@ -19,7 +18,6 @@ from symconfig.render.target import Source
 from symconfig.runs.adapted import adapted
 from symconfig.runs.sayable import unsayable
 
-DOCS = Path(__file__).parent
 MODEL, CLUSTER = "llama3.1-8b", "h100"
 _LENGTHS = {"mean": 900, "max": 3072}
 SECTIONS: dict[Task, dict[str, Any]] = {
@@ -42,10 +40,10 @@ def able(target: Source, task: Task, **more: Any) -> bool:
         return False
 
 
-def table() -> str:
+def tasks() -> str:
     """Return the table of tasks by target, with what each target has of them."""
     head = ("target", "planned for", *PLAIN, "dpo: losses", "rl: algorithms, engines")
-    return _table(head, (_row(name, target) for name, target in targets().items()))
+    return table(head, (_row(name, target) for name, target in targets().items()))
 
 
 def _row(name: str, target: Source) -> list[str]:
@@ -78,23 +76,11 @@ def steps() -> str:
         for name, target in targets().items()
         if (learns := target.learns) is not None
     )
-    return _table(head, rows)
+    return table(head, rows)
 
 
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    lines = [list(head), *map(list, rows)]
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
-
-
-def put(page: str, name: str, text: str) -> str:
-    """Return the page with the table of this name, which stands between two comments."""
-    return re.sub(rf"(<!-- table of {name} -->\n).*?(<!-- end -->)", rf"\g<1>{text}\g<2>", page, flags=re.S)
-
-
-TABLES = {"targets.md": ("tasks", table), "rl.md": ("steps", steps)}
+PARTS = {"targets.md": {"tasks": tasks}, "rl.md": {"steps": steps}}
 
 if __name__ == "__main__":
-    for page, (name, made) in TABLES.items():
-        path = DOCS / page
-        path.write_text(put(path.read_text(encoding="utf-8"), name, made()), encoding="utf-8")
+    for page, made in PARTS.items():
+        fill(DOCS / page, {name: table_of() for name, table_of in made.items()})

@@ -1,11 +1,11 @@
 """Files: where the package, its data (beside it in a checkout, inside it in a wheel) and the user's cache are, and how
-files that a person names are opened: regular ones only, without waiting for a pipe, a device or a terminal."""
+files that a person names are written, and opened: regular ones only, without waiting for a pipe or a terminal."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from io import BufferedReader
@@ -79,3 +79,34 @@ def content(path: str | Path, most_bytes: int) -> bytes:
         need = f"<= {most_bytes:,}"
         raise InputError("the file is too large", file=str(path), got=f"over {most_bytes:,} bytes", need=need)
     return data
+
+
+def check_output(out: Path, field: str, endings: Sequence[str], what: str, need: str, got: str | None = None) -> None:
+    """Refuse an output file that cannot be written: raise InputError. Asked before the work, not after it. what: it is
+    where it has none of the endings."""
+    if out.suffix.lower() not in endings:
+        raise InputError(what, field=field, got=got or out.name, need=need)
+    if not out.parent.is_dir():
+        raise InputError("there is no such folder", field=field, got=str(out.parent))
+    if not os.access(out.parent, os.W_OK):
+        raise InputError("this folder cannot be written to", field=field, got=str(out.parent))
+    if out.is_dir():
+        raise InputError("this is a folder, a file is needed", field=field, got=str(out))
+
+
+def check_free(path: Path, force: bool) -> None:
+    """Refuse to replace a file without force: raise InputError."""
+    if path.exists() and not force:
+        raise InputError("this file exists already", file=str(path), hint="--force, or another name")
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Give a file beside `path`, which takes its place once it is written: whole, or not at all. Raises InputError."""
+    part = path.with_name(path.name + ".part")
+    try:
+        yield part
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise InputError(f"cannot be written: {error.strerror or error}", file=str(path)) from None

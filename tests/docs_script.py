@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
+sys.path.append(str(DOCS))  # of what scripts share
 
 
 @cache
@@ -21,3 +22,9 @@ def docs_script(name: str) -> ModuleType:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def is_as_written(script: ModuleType) -> bool:
+    """Tell whether the places of a script's page hold what it writes there now."""
+    text: str = script.PAGE.read_text(encoding="utf-8")
+    return bool(docs_script("written").filled(text, script.parts()) == text)

@@ -186,6 +186,7 @@ def _options(model: ModelDescriptor, parallel: Degrees, cluster: ClusterDescript
         "cuda_graphs": "none",
         "fp8_param_gather": False,
         "fused_loss": False,
+        "instances": 1,
         "grad_bytes": 4,
         "schedule": "none" if parallel.pp == 1 else "1f1b" if parallel.vpp == 1 else "interleaved",
     }

@@ -24,7 +24,7 @@ def rooms() -> ModuleType:
 
 def test_the_map_is_that_of_the_code(rooms: ModuleType) -> None:
     read, text = rooms.read(), PAGE.read_text(encoding="utf-8")
-    assert rooms.page(text, read) == text, "make rooms"
+    assert docs_script("written").filled(text, rooms.parts(read)) == text, "make rooms"
     assert rooms.PICTURE.read_text(encoding="utf-8") == rooms.svg(read), "make rooms"
 
 

@@ -135,8 +135,8 @@ def _refused(path: Path, request: Request, error: InfeasibleError, force: bool) 
 
 
 def _check_table(path: Path, force: bool) -> None:
+    from symconfig.resources import check_free as check_file
     from symconfig.runs.sweep import table
 
     table.check(path, "--candidates")
-    if path.exists() and not force:
-        raise InputError("this file exists already", file=str(path), hint="--force, or another name")
+    check_file(path, force)

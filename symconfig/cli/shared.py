@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from argparse import Namespace
@@ -12,6 +11,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from symconfig import resources
 from symconfig.errors import InputError, Problem, reworded
 from symconfig.format import masked
 
@@ -149,17 +149,8 @@ def output(problems: Problems, option: str, text: str | None, force: bool, kind:
 def check_output(field: str, out: Path, force: bool, kind: tuple[str, ...]) -> None:
     """Refuse an output file that cannot be written: raise InputError. Asked before the work, not after it."""
     name, *endings = kind
-    if out.suffix.lower() not in endings:
-        need = f"a name that ends in {endings[0]}"
-        raise InputError(f"this file is {name}", field=field, got=out.name, need=need)
-    if not out.parent.is_dir():
-        raise InputError("there is no such folder", field=field, got=str(out.parent))
-    if not os.access(out.parent, os.W_OK):
-        raise InputError("this folder cannot be written to", field=field, got=str(out.parent))
-    if out.is_dir():
-        raise InputError("this is a folder, a file is needed", field=field, got=str(out))
-    if out.exists() and not force:
-        raise InputError("this file exists already", file=str(out), hint="--force, or another name")
+    resources.check_output(out, field, endings, f"this file is {name}", f"a name that ends in {endings[0]}")
+    resources.check_free(out, force)
 
 
 def write_text(path: Path, text: str, force: bool) -> None:
@@ -169,15 +160,9 @@ def write_text(path: Path, text: str, force: bool) -> None:
 
 def write_bytes(path: Path, content: bytes, force: bool) -> None:
     """Write one file, whole or not at all."""
-    if path.exists() and not force:
-        raise InputError("this file exists already", file=str(path), hint="--force, or another name")
-    part = path.with_name(path.name + ".part")
-    try:
+    resources.check_free(path, force)
+    with resources.whole(path) as part:
         part.write_bytes(content)
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise InputError(f"cannot be written: {error.strerror}", file=str(path)) from None
 
 
 def write_page(path: Path, html: str, force: bool) -> None:

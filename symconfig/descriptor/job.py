@@ -31,6 +31,7 @@ PIN_NAMES = (
     "dp",
     "mbs",
     "zero",
+    "instances",
     "sp",
     "recompute",
     "precision",

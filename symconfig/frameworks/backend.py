@@ -80,6 +80,7 @@ class Backend:
     refused_adapters: what keeps a model's adapters from being trained, as sentences.
     fuses: the fused layers of a model there, beside each of which lies one adapter.
     extras: its runs may have what `frameworks.extras` lists beside their degrees.
+    instances: a plan may have several groups of ranks that each have all parts of what ZeRO cuts.
     gradient_buckets: where gradient buffers close their buckets decides which rank has which part of the optimizer.
     pads_vocabulary: the embedding's rows depend on tp.
     generators_by_replica: whether each replica of a release saves its own random generators' states where ep > 1.
@@ -100,6 +101,7 @@ class Backend:
     refused_adapters: Callable[[ModelDescriptor], tuple[str, ...]]
     fuses: Callable[[ModelDescriptor], frozenset[AdapterTarget]]
     extras: bool
+    instances: bool
     gradient_buckets: bool
     pads_vocabulary: bool
     generators_by_replica: Callable[[str], bool]

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 from symconfig.cost.framework import Framework
 from symconfig.frameworks.behaviour import Switches, switched
 from symconfig.frameworks.kernels import DISPATCHERS
-from symconfig.frameworks.known import FRAMEWORKS
+from symconfig.frameworks.known import BACKENDS, FRAMEWORKS
 from symconfig.frameworks.megatron.behaviour import GRAPHED, Graphed
 from symconfig.graph.implementation import Dispatch, LossKernel
 from symconfig.plans.plan import Candidate
@@ -29,6 +29,7 @@ class Extras:
     """moe_overlap: the experts' all-to-all beside another microbatch. tp_comm: user buffers. flex_backend: whose
     kernels carry the experts' tokens, nothing for NCCL's. graphs: what CUDA graphs replay of a layer. grad_bytes: of an
     element as gradients are added up and reduced. fp8_param_gather: weights are kept in 8 bits. fused_loss: one kernel.
+    instances: groups of ranks that each have all parts of what ZeRO cuts, where a plan may have several.
     """
 
     moe_overlap: bool = False
@@ -38,6 +39,7 @@ class Extras:
     grad_bytes: int = 4
     fp8_param_gather: bool = False
     fused_loss: bool = False
+    instances: int = 1
 
     @classmethod
     def of(cls, framework: Framework) -> Self:
@@ -51,6 +53,7 @@ class Extras:
             grad_bytes=int(framework.bytes.gradient),
             fp8_param_gather=framework.quantised_weights,
             fused_loss=how.loss.kernel is LossKernel.IN_PLACE,
+            instances=framework.optimizer_instances if BACKENDS[framework.name].instances else 1,
         )
 
     @classmethod
@@ -65,6 +68,7 @@ class Extras:
             grad_bytes=options.grad_bytes,
             fp8_param_gather=options.fp8_param_gather,
             fused_loss=options.fused_loss,
+            instances=options.instances,
         )
 
     @property
@@ -88,6 +92,7 @@ class Extras:
             _GRAPHS[self.graphs]: self.graphs != "none",
             "8-bit weights": self.fp8_param_gather,
             "fused loss": self.fused_loss,
+            f"{self.instances} groups of shards": self.instances > 1,
         }
         return tuple([name for name, on in named.items() if on])
 

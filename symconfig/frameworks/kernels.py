@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any
+from typing import Any, Literal
 
 from symconfig.graph.implementation import (
     Adapters,
@@ -82,6 +82,13 @@ def options(how: Implementation) -> dict[str, Any]:
         "fused_experts": how.experts.kernels is ExpertKernels.FUSED,
         "kept_outputs": max(how.loss.kept_outputs, 1),
         "held_logits": how.loss.kept_outputs > 0,
+    }
+
+
+def kinds(how: Implementation) -> dict[str, Any]:
+    """Return the types of an implementation's options by name."""
+    return {name: type(value) for name, value in options(how).items()} | {
+        name: Literal[tuple(names)] for name, (_, names) in _NAMED.items()
     }
 
 

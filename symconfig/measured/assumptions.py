@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import fields
 from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
-from pydantic import Field
+from pydantic import Field, create_model
 
-from symconfig.cost.framework import Together
+from symconfig.cost.framework import Framework, Hide
 from symconfig.descriptor.job import Backend, Packing
 from symconfig.descriptor.measurements import Degree, MeasuredBatch, Row, Software
 from symconfig.descriptor.model import Adapter, Strict
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
+from symconfig.frameworks.kernels import kinds
 from symconfig.frameworks.known import FRAMEWORKS
+from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON
 from symconfig.measured.flops import COUNTING, Counting
 
 
@@ -41,61 +44,51 @@ class ClusterDefault(Strict):
     reason: str
 
 
-class Deviations(Strict):
-    """The deviations of a framework from its usual: fields of Framework and of its parts."""
+# Habits by the names of what they change: fields of a framework, of its bytes and of what it hides, and the options of
+# its kernels.
+EXCHANGE = ("gathers_apart", "together", "reuse_elements", "listed", "copied_bytes")
+OF_FRAMEWORK = (
+    "adam_bytes",
+    "reduced_bytes",
+    "vocab_multiple",
+    "attention_rate",
+    "product_rate",
+    "kept_gradient_buffers",
+    "quantised_weights",
+    "scattered_sends",
+    "fragmentation",
+    "keeps_gathered",
+    "accumulated_bytes",
+    "handover_s",
+    "stepped_bytes",
+    "all_reduced_gradients",
+    *EXCHANGE,
+    "beside_bytes",
+    "torch_workspace",
+    "blocking_launches",
+    "engine",
+    "graphed",
+    "microbatch_group",
+    "optimizer_instances",
+    "grouped_streams",
+)
+SIZES = ("weight", "gradient", "optimizer")
+_KINDS: dict[str, Any] = {
+    **kinds(MEGATRON.implementation),
+    **{name: kind for name, kind in get_type_hints(Framework).items() if name in OF_FRAMEWORK},
+    "graphed": Literal[tuple(GRAPHED)],
+    **{f"{name}_bytes": float for name in SIZES},
+    **{f"hide_{part.name}": float for part in fields(Hide)},
+}
 
-    attention_rate: float | None = None
-    product_rate: float | None = None
-    fused_linears: bool | None = None
-    fused_norm: bool | None = None
-    fused_activation: bool | None = None
-    fp8_activation_store: bool | None = None
-    fp8_attention: bool | None = None
-    fused_rope: bool | None = None
-    loss: Literal["fused", "flash", "parallel", "torch"] | None = None
-    copied_attention: bool | None = None
-    wide_norm: bool | None = None
-    viewed_values: bool | None = None
-    kept_outputs: int | None = None
-    keeps_gathered: bool | None = None
-    held_logits: bool | None = None
-    logged_losses: int | None = None
-    kept_gradient_buffers: bool | None = None
-    quantised_weights: bool | None = None
-    scattered_sends: bool | None = None
-    fragmentation: float | None = None
-    accumulated_bytes: float | None = None
-    handover_s: float | None = None
-    stepped_bytes: float | None = None
-    reduced_bytes: float | None = None
-    all_reduced_gradients: bool | None = None
-    gathers_apart: bool | None = None
-    together: Together | None = None
-    reuse_elements: float | None = None
-    listed: bool | None = None
-    beside_bytes: float | None = None
-    blocking_launches: bool | None = None
-    copied_bytes: float | None = None
-    gathered_logits: bool | None = None
-    fused_bias: bool | None = None
-    stops_early: bool | None = None
-    weight_bytes: float | None = None
-    gradient_bytes: float | None = None
-    optimizer_bytes: float | None = None
-    adam_bytes: float | None = None
-    vocab_multiple: int | None = None
-    hide_tp_forward: float | None = None
-    hide_tp_backward: float | None = None
-    hide_data: float | None = None
-    hide_sharded_weights: float | None = None
-    hide_experts: float | None = None
-    adapters: Literal["plain", "split", "exchanged"] | None = None
-    dispatcher: Literal["alltoall", "deepep", "hybridep"] | None = None
-    fused_experts: bool | None = None
-    sequential_experts: bool | None = None
-    eager_routing: bool | None = None
-    weighted_experts: bool | None = None
-    graphed: Literal["none", "router", "outside experts", "all"] | None = None
+if TYPE_CHECKING:
+
+    class Deviations(Strict):
+        """The deviations of a framework from its usual, each where it deviates."""
+else:
+    Deviations = create_model(
+        "Deviations", __base__=Strict, **{name: (kind | None, None) for name, kind in _KINDS.items()}
+    )
 
 
 class Recipe(Strict):

@@ -13,6 +13,7 @@ from symconfig.frameworks.kernels import options
 from symconfig.frameworks.known import FRAMEWORKS
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON
 from symconfig.measured.asked import RowOptions
+from symconfig.measured.assumptions import EXCHANGE, OF_FRAMEWORK, SIZES
 
 # Spellings of attention kernels in the sources -> (implementation, rate over the newest flash kernel's). Version 2 has
 # half of version 3's rate on Hopper (arXiv 2407.08608, section 1: 35 and 75 % of the peak), and is the newest before
@@ -41,35 +42,8 @@ _RATE_ON = {  # where it is another than Hopper's
     "blackwell": {"flash-2024": 1.0, "deterministic": 0.5},  # which came with kernels of its own
 }
 _IMPLEMENTATION = tuple(name for name in options(MEGATRON.implementation) if name != "attention")
-_EXCHANGE = ("gathers_apart", "together", "reuse_elements", "listed", "copied_bytes")
-_FRAMEWORK = (
-    "adam_bytes",
-    "reduced_bytes",
-    "vocab_multiple",
-    "attention_rate",
-    "product_rate",
-    "kept_gradient_buffers",
-    "quantised_weights",
-    "scattered_sends",
-    "fragmentation",
-    "keeps_gathered",
-    "accumulated_bytes",
-    "handover_s",
-    "stepped_bytes",
-    "all_reduced_gradients",
-    *_EXCHANGE,
-    "beside_bytes",
-    "torch_workspace",
-    "blocking_launches",
-    "engine",
-    "graphed",
-    "microbatch_group",
-    "optimizer_instances",
-    "grouped_streams",
-)
 _REDUCED_NARROW = {"reduced_bytes": 2.0, "copied_bytes": 4.0}  # by FSDP: gradients are not widened for it
 _SCOPES = {legs: scope for scope, legs in GRAPHED.items()}
-_SIZES = ("weight", "gradient", "optimizer")
 
 
 def attention_of(name: str, architecture: str) -> tuple[str, float]:
@@ -82,7 +56,7 @@ def as_options(framework: Framework) -> dict[str, Any]:
     """Return a framework's deviations from Megatron's usual habits as options of a row; its attention goes by name."""
     mine, usual = options(framework.implementation), options(MEGATRON.implementation)
     differing = {name: mine[name] for name in _IMPLEMENTATION if mine[name] != usual[name]}
-    for name in _FRAMEWORK:
+    for name in OF_FRAMEWORK:
         value = getattr(framework, name)
         if name != "attention_rate" and value != getattr(MEGATRON, name):
             differing[name] = _SCOPES[value] if name == "graphed" else value
@@ -120,14 +94,14 @@ def _matters(
         return tp > 1
     if habit == "handover_s":
         return pp > 1
-    if habit in ("hide_data", "hide_sharded_weights", "reduced_bytes", "all_reduced_gradients", *_EXCHANGE):
+    if habit in ("hide_data", "hide_sharded_weights", "reduced_bytes", "all_reduced_gradients", *EXCHANGE):
         return replicas > 1
     return tp > 1 and pp > 1 if habit == "scattered_sends" else True
 
 
 def _with_habits(options: RowOptions, attention: str, switches: dict[str, Any]) -> Framework:
     base, architecture = FRAMEWORKS[options.assumption.framework], options.cluster.gpu.architecture
-    names = (*_IMPLEMENTATION, *_FRAMEWORK, *(f"{name}_bytes" for name in _SIZES))
+    names = (*_IMPLEMENTATION, *OF_FRAMEWORK, *(f"{name}_bytes" for name in SIZES))
     switches = switches | {name: options.stated[name] for name in names if name in options.stated}
     kernel, rate = attention_of(attention, architecture)
     how: dict[str, Any] = {"attention": kernel} | {name: switches[name] for name in _IMPLEMENTATION if name in switches}
@@ -137,14 +111,14 @@ def _with_habits(options: RowOptions, attention: str, switches: dict[str, Any]) 
         how["fused_norm"] = options.stated["fused_rmsnorm"]
     if options.stated.get("cross_entropy_fusion"):
         how["loss"] = "fused"
-    own = {"attention_rate": rate} | {name: switches[name] for name in _FRAMEWORK if name in switches}
+    own = {"attention_rate": rate} | {name: switches[name] for name in OF_FRAMEWORK if name in switches}
     if "graphed" in own:
         own["graphed"] = GRAPHED[own["graphed"]]
     p = options.row.parallel
     overlap = options.overlap(max(p.get("tp", 1), p.get("pp", 1)) > 1)
     implementation = Switches(
         implementation=how,
-        bytes={name: switches[f"{name}_bytes"] for name in _SIZES if f"{name}_bytes" in switches},
+        bytes={name: switches[f"{name}_bytes"] for name in SIZES if f"{name}_bytes" in switches},
         hide={name.removeprefix("hide_"): value for name, value in switches.items() if name.startswith("hide_")},
         framework=own,
         reduces_beside=overlap.get("grad_reduce") is not False,

@@ -23,6 +23,7 @@ from symconfig.plans.unknown import UNKNOWN
 _SAME = (
     "sequence_parallel", "precision", "grad_bytes", "optimizer_offload", "param_offload", "activation_offload",
     "fused_loss", "fp8_param_gather",
+    "instances",
 )  # fmt: skip
 Values = NDArray[Any]  # [n]: int64 where they are tested for division, float64 where they are priced
 
@@ -36,10 +37,11 @@ class Columns:
     tp to dp: as in `Degrees`. micro: sequences of a microbatch on one data rank. num_microbatches: that each data rank
     runs in a step; like dp rounded down where it does not divide. group: microbatches of an interleaved schedule's
     round. cp_comm: p2p (keys travel), a2a (Ulysses) or all_gather; where layers differ, words with blanks between.
-    recompute: none, selective or full; modules: those that selective recompute runs again. moe_overlap: the experts'
-    all-to-all runs beside another microbatch; flex_backend: whose kernels are in its place, deepep or hybridep.
-    tp_comm: products and their collectives run in pieces. graphs: what CUDA graphs replay. empty_chunks: a chunk holds
-    no block. uneven_chunks: several chunks a stage, of unlike numbers of layers (`pipeline_layout.is_uneven`).
+    instances: groups of ranks that each have all parts of what ZeRO cuts. recompute: none, selective or full; modules:
+    those that selective recompute runs again. moe_overlap: the experts' all-to-all runs beside another microbatch;
+    flex_backend: whose kernels are in its place, deepep or hybridep. tp_comm: products and their collectives run in
+    pieces. graphs: what CUDA graphs replay. empty_chunks: a chunk holds no block. uneven_chunks: several chunks a
+    stage, of unlike numbers of layers (`pipeline_layout.is_uneven`).
     """
 
     gpus: Any = UNKNOWN
@@ -59,6 +61,7 @@ class Columns:
     cp_comm: Any = UNKNOWN
     precision: Any = UNKNOWN
     zero: Any = UNKNOWN
+    instances: Any = UNKNOWN
     grad_bytes: Any = UNKNOWN
     optimizer_offload: Any = UNKNOWN
     param_offload: Any = UNKNOWN

@@ -118,6 +118,7 @@ class Options:
     cuda_graphs: Literal["none", "router", "outside experts", "all"] = "none"
     fp8_param_gather: bool = False  # weights are gathered and kept in low precision only
     fused_loss: bool = False  # the loss is one kernel, with its softmax in 16 bits
+    instances: PositiveInt = 1  # groups of data-parallel ranks that each have all parts of what ZeRO cuts
 
     @property
     def stage_layout(self) -> str:
@@ -265,6 +266,12 @@ class Candidate:
         """Return the kinds of each chunk's blocks, in model order."""
         p = self.parallel
         return tuple(self.stages[j % p.pp].chunks[j // p.pp] for j in range(p.pp * p.vpp))
+
+    @property
+    def shard_ranks(self) -> int | None:
+        """Count the ranks of a group that has all parts of what ZeRO cuts; None: all that share weights are one."""
+        ranks, instances = self.parallel.dp * self.parallel.cp, self.options.instances
+        return ranks // instances if instances > 1 else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data in the spelling of the JSON contract."""

@@ -27,6 +27,7 @@ UNSAID = dict.fromkeys(
     ("data_path", "split", "tokenizer_model", "tokenizer_type", "save", "load", "eval_iters", "manual_gc_interval"),
     _SCRIPT,
 )
+NAMED = f"Accelerate {RELEASE}"
 CONFIG, DEEPSPEED = "accelerate_config.yaml", "ds_config.json"
 
 
@@ -34,7 +35,7 @@ def variables(plan: Plan) -> dict[str, object]:
     """Return what its templates see. Raises InfeasibleError for what Accelerate with DeepSpeed cannot run."""
     trainer.refuse(plan)
     return {
-        "framework": f"Accelerate {RELEASE} and DeepSpeed {DEEPSPEED_RELEASE}",
+        "framework": f"{NAMED} and DeepSpeed {DEEPSPEED_RELEASE}",
         "config": config(plan),
         "variables": (*deepspeed_launch.environment_variables(plan), *monitors.deepspeed_variables(plan)),
         "notes": deepspeed_launch.notes(plan),
@@ -57,23 +58,51 @@ def config(plan: Plan) -> dict[str, Any]:
     """Return the configuration file. launch.sh gives the rank, the address and the paths that a machine has of
     its own.
     """
-    where, parallel = nodes(plan), trainer.parallelism(plan)
+    parallel = trainer.parallelism(plan)
     return {
-        "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": "DEEPSPEED",
-        "num_machines": where.count,
-        "num_processes": plan.best.parallel.world_size,
-        "machine_rank": 0,
-        "same_network": True,
-        "rdzv_backend": "static",
-        "main_training_function": "main",
-        "use_cpu": False,
+        **_world(plan, "DEEPSPEED"),
         "deepspeed_config": {
             "deepspeed_config_file": DEEPSPEED,
             "deepspeed_multinode_launcher": "standard",
             "zero3_init_flag": plan.best.options.zero_stage == 3,
         },
         **({"parallelism_config": parallel} if parallel else {}),
+    }
+
+
+def shards(plan: Plan) -> dict[str, Any]:
+    """Return the configuration file for weights in the shards of PyTorch's FSDP 2. Layers are those that the model's
+    class calls its own."""
+    options, ranks = plan.best.options, plan.best.shard_ranks
+    mesh = {"dp_replicate_size": options.instances, "dp_shard_size": ranks, "tp_size": 1, "cp_size": 1}
+    return {
+        **_world(plan, "FSDP"),
+        "mixed_precision": options.precision,
+        "fsdp_config": {
+            "fsdp_version": 2,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_reshard_after_forward": True,
+            "fsdp_offload_params": options.param_offload,
+            "fsdp_activation_checkpointing": options.recompute.granularity != "none",
+            "fsdp_cpu_ram_efficient_loading": True,
+            "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+        },
+        **({} if ranks is None else {"parallelism_config": {f"parallelism_config_{n}": v for n, v in mesh.items()}}),
+    }
+
+
+def _world(plan: Plan, kind: str) -> dict[str, Any]:
+    """Return what is alike in every configuration file: the processes, and the kind that they are of."""
+    return {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": kind,
+        "num_machines": nodes(plan).count,
+        "num_processes": plan.best.parallel.world_size,
+        "machine_rank": 0,
+        "same_network": True,
+        "rdzv_backend": "static",
+        "main_training_function": "main",
+        "use_cpu": False,
     }
 
 

@@ -45,7 +45,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 
 def _dtensor(plan: Plan) -> Section:
     """Return what FSDP's workers are told of the policy."""
-    training = plan.training
+    training, instances = plan.training, plan.best.options.instances
     return {
         "megatron_cfg": {"enabled": False},
         "dtensor_cfg": {
@@ -53,6 +53,7 @@ def _dtensor(plan: Plan) -> Section:
             "_v2": True,
             "tensor_parallel_size": 1,
             "context_parallel_size": 1,
+            **({"dp_replicate_size": instances} if instances > 1 else {}),
             "sequence_parallel": False,
             "cpu_offload": plan.best.options.param_offload,
             "activation_checkpointing": plan.best.options.recompute.granularity == "full",

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from symconfig.errors import Problem
+from symconfig.frameworks.backend import Medium
 from symconfig.frameworks.constraint import Constraint, failing
-from symconfig.frameworks.known import facts
+from symconfig.frameworks.known import BACKENDS, facts
 from symconfig.frameworks.tables import constraints
 from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Plan
@@ -26,6 +27,11 @@ class Refused:
         """Return the sentence with the pins that avoid it."""
         one = self.constraint
         return Problem(self.sentence, field=one.about, got=self.got, hint=one.hint, pins=self.pins)
+
+
+def of_fsdp(plan: Plan) -> bool:
+    """Tell whether a plan was made for programs around PyTorch's FSDP."""
+    return BACKENDS[plan.best.target.backend].told_by is Medium.CODE
 
 
 def refused(plan: Plan, backend: str, release: str) -> Iterator[Refused]:

@@ -144,6 +144,8 @@ def options(best: Candidate) -> tuple[Row, ...]:
         ("runs beside computation", overlap(value.overlap)),
         ("schedule", value.schedule),
     ]
+    if value.instances > 1:
+        rows.append(("groups that each have all shards", str(value.instances)))
     if value.cp_comm:
         rows.append(("context-parallel exchange", value.cp_comm))
     if value.moe_dispatcher:

@@ -14,8 +14,9 @@ from symconfig.frameworks.megatron.environment import Variable
 from symconfig.plans.plan import Plan
 from symconfig.render import monitors
 from symconfig.render.files import File
+from symconfig.render.refused import of_fsdp
 from symconfig.render.summary import PACKING
-from symconfig.render.torchtitan_limits import Flavor, narrow_moments, of_fsdp, refuse
+from symconfig.render.torchtitan_limits import Flavor, narrow_moments, refuse
 from symconfig.render.trainer import json_file
 from symconfig.render.unsaid import Saving
 from symconfig.resources import data_dir
@@ -112,8 +113,8 @@ def parallelism(plan: Plan) -> dict[str, Any]:
     parallel, options = plan.best.parallel, plan.best.options
     sharded = options.zero_stage > 0
     fields: dict[str, Any] = {
-        "data_parallel_replicate_degree": 1 if sharded else parallel.dp,
-        "data_parallel_shard_degree": parallel.dp if sharded else 1,
+        "data_parallel_replicate_degree": options.instances if sharded else parallel.dp,
+        "data_parallel_shard_degree": parallel.dp // options.instances if sharded else 1,
         "fsdp_reshard_after_forward": _RESHARD[options.zero_stage],
         "tensor_parallel_degree": parallel.tp,
         "enable_sequence_parallel": options.sequence_parallel,

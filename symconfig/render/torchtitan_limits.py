@@ -17,10 +17,9 @@ from typing import Any
 from symconfig.descriptor.config_writer import unsaid
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
-from symconfig.frameworks.backend import Medium
 from symconfig.frameworks.constraint import other
-from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Plan
+from symconfig.render.refused import of_fsdp
 from symconfig.render.weights import unread
 
 DATA = Path(__file__).parent / "data" / "torchtitan_flavors.json"
@@ -59,11 +58,6 @@ def _field(model: ModelDescriptor, name: str) -> Any:
     if name in _OF_EXPERTS:
         return getattr(model.experts, name, None)
     return getattr(model, name)
-
-
-def of_fsdp(plan: Plan) -> bool:
-    """Tell whether a plan was made for programs around PyTorch's FSDP, as torchtitan is one."""
-    return BACKENDS[plan.best.target.backend].told_by is Medium.CODE
 
 
 def refuse(plan: Plan) -> Flavor:

@@ -135,18 +135,19 @@ def load_problems(plan: Plan) -> Iterator[Problem]:
         )
 
 
-def arguments(plan: Plan, deepspeed: str) -> Json:
+def arguments(plan: Plan, deepspeed: str | None) -> Json:
     """Return TrainingArguments as JSON. With them Trainer fills the "auto" values of the file `deepspeed` in to the
-    plan's. Every trainer counts pairs where a plan counts the two sequences of each.
+    plan's; None: Accelerate's own file says how weights are kept, and that layers run again. Every trainer counts
+    pairs where a plan counts the two sequences of each.
     """
     training, batch, options = plan.training, plan.best.batch, plan.best.options
     return {
         "output_dir": output_dir(plan),
-        "deepspeed": deepspeed,
+        **({} if deepspeed is None else {"deepspeed": deepspeed}),
         "per_device_train_batch_size": batch.micro // learning.per_example(plan),
         "gradient_accumulation_steps": batch.num_microbatches,
         "max_steps": training.train_iters,
-        **trainer_optimizer.arguments(plan),
+        **({"optim": "adamw_torch"} if deepspeed is None else trainer_optimizer.arguments(plan)),
         "learning_rate": training.lr,
         **schedule(plan),
         "adam_beta1": training.adam_beta1,
@@ -155,7 +156,7 @@ def arguments(plan: Plan, deepspeed: str) -> Json:
         "weight_decay": training.weight_decay,
         "max_grad_norm": training.clip_grad,
         options.precision: True,
-        "gradient_checkpointing": options.recompute.granularity != "none",
+        "gradient_checkpointing": deepspeed is not None and options.recompute.granularity != "none",
         "seed": training.seed,
         "logging_steps": training.log_interval,
         "save_steps": training.save_interval,

@@ -1,4 +1,4 @@
-"""Target trl: the YAML of TRL's scripts for GRPO and DPO, with the DeepSpeed JSON that it names, and launch.sh.
+"""Target trl: the YAML of TRL's scripts for GRPO and DPO, with the DeepSpeed JSON or Accelerate's file of FSDP 2.
 
 Names are those of TRL 1.16 (`trainer/grpo_config.py`, `trainer/dpo_config.py`, `scripts/`), beside those of
 Transformers' Trainer. Both pad each sequence to the longest of their batch, and make no whole logits. GRPO keeps the
@@ -11,19 +11,32 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from symconfig.descriptor.config_writer import unsaid
 from symconfig.errors import Problem
 from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.fsdp.backend import TORCH_RELEASE
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed, deepspeed_launch, deepspeed_limits, learning, monitors, rewarding, trainer
+from symconfig.render import (
+    accelerate,
+    deepspeed,
+    deepspeed_launch,
+    deepspeed_limits,
+    learning,
+    monitors,
+    rewarding,
+    trainer,
+)
 from symconfig.render.files import File
+from symconfig.render.fill import as_yaml
 from symconfig.render.learning import Compares, Learns
+from symconfig.render.refused import of_fsdp, refused
 from symconfig.render.rewarding import Rewarding
 from symconfig.render.summary import predicted_for
 
 NAME = "trl"
-DOES = "TRL's YAML for GRPO with vLLM on the same GPUs and for DPO, the DeepSpeed JSON, launch.sh"
+DOES = "TRL's YAML for GRPO with vLLM on the same GPUs and for DPO, the DeepSpeed JSON or Accelerate's file, launch.sh"
 ASSUMES = {"backend": "deepspeed"}
 COUNTS = counting.STEPS
 RELEASE = "1.16.0"
@@ -54,24 +67,31 @@ _BEFORE = "--precompute_ref_log_probs true reads all pairs with it before the fi
 
 def variables(plan: Plan) -> dict[str, object]:
     """Return what its templates see. Raises InfeasibleError for what TRL cannot be told."""
-    others = (*deepspeed_limits.problems(plan), *trainer.problems(plan), *trainer.schedule_problems(plan))
+    sharded = of_fsdp(plan)
+    others = (*(_of_shards(plan) if sharded else deepspeed_limits.problems(plan)), *trainer.problems(plan))
+    others = (*others, *trainer.schedule_problems(plan, unwrapped=sharded))
     others = (*others, *trainer.load_problems(plan), *trainer.program_problems(plan, "TRL"), *_problems(plan))
     learning.refuse(plan, COMPARES if plan.job.rl is None else LEARNS, NAME, others)
+    on_gpu = deepspeed_launch.environment_variables(plan)
     return {
-        "framework": f"TRL {RELEASE} and DeepSpeed {DEEPSPEED_RELEASE}",
+        "framework": f"TRL {RELEASE} and " + (accelerate.NAMED if sharded else f"DeepSpeed {DEEPSPEED_RELEASE}"),
         "release": RELEASE,
+        "sharded": sharded,
         "script": "dpo" if plan.job.rl is None else "grpo",
         "sections": sections(plan),
         "phases": learning.phases(plan),
-        "variables": (*deepspeed_launch.environment_variables(plan), *monitors.trainer_variables(plan)),
+        "variables": (*on_gpu, *monitors.trainer_variables(plan)),
         "notes": (*learning.notes(plan, _BEFORE), *deepspeed_launch.notes(plan), *_notes(plan)),
-        "predicted_for": predicted_for(plan, "deepspeed"),
+        "predicted_for": "" if sharded else predicted_for(plan, "deepspeed"),
         "reward_model": rewarding.published(plan),
     }
 
 
 def texts(plan: Plan) -> Iterator[File]:
-    """Yield the DeepSpeed JSON."""
+    """Yield the DeepSpeed JSON, or Accelerate's file of FSDP 2."""
+    if of_fsdp(plan):
+        yield File(accelerate.CONFIG, as_yaml(accelerate.shards(plan)) + "\n")
+        return
     yield trainer.json_file(DEEPSPEED, deepspeed.config_auto(plan))
 
 
@@ -87,7 +107,7 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
         },
         "data": {"dataset_name": data[0]} if data else {},
         **(_pairs(plan) if plan.job.rl is None else _step(plan)),
-        "train": trainer.arguments(plan, DEEPSPEED),
+        "train": trainer.arguments(plan, None if of_fsdp(plan) else DEEPSPEED),
     }
 
 
@@ -150,6 +170,20 @@ def _adapter(plan: Plan) -> dict[str, Any]:
         "lora_target_modules": list(target_modules(plan.model)),
         **(quantised if lora.method == "qlora" else {}),
     }
+
+
+def _of_shards(plan: Plan) -> Iterator[Problem]:
+    """Yield what PyTorch's FSDP 2 under TRL does not run, and what Transformers cannot be told of the model."""
+    adapter, rl, pairs = plan.model.adapter, plan.job.rl, plan.job.preference
+    yield from (each.problem() for each in refused(plan, "fsdp", TORCH_RELEASE))
+    yield from () if plan.model.vision is not None else unsaid(plan.model)
+    if adapter is not None and adapter.method != "lora":
+        what = "weights in 4 bits are not known to train in FSDP 2's shards"
+        yield Problem(what, field="adapter.method", got=adapter.method, need="lora")
+    reference = rl.reference if rl is not None else pairs is not None and pairs.has_reference
+    if reference and adapter is None:
+        what = "TRL has the whole reference as one group of FSDP 2, all of whose weights are gathered at once"
+        yield Problem(what, field="reference", hint="--backend deepspeed, or adapters")
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:

@@ -58,7 +58,7 @@ def _actor(plan: Plan, step: PlannedRl | None) -> dict[str, object]:
     training = plan.training
     return {
         "actor_rollout_ref.model.enable_gradient_checkpointing": plan.best.options.recompute.granularity == "full",
-        **_engine(_ACTOR, f"{_ACTOR}.fsdp_config", plan.best.parallel.cp, step),
+        **_engine(_ACTOR, f"{_ACTOR}.fsdp_config", plan.best.parallel.cp, step, plan.best.shard_ranks),
         f"{_ACTOR}.fsdp_config.offload_policy": plan.best.options.param_offload,
         **_adapters(plan),
         f"{_ACTOR}.optim.betas": [training.adam_beta1, training.adam_beta2],
@@ -85,12 +85,14 @@ def _critic(step: PlannedRl | None) -> dict[str, object]:
     return _engine("critic", "critic.fsdp", step.critic.get("cp", 1) if step else 1, step)
 
 
-def _engine(at: str, config: str, ranks: int, step: PlannedRl | None) -> dict[str, object]:
-    """Return what an engine is told at its section. ranks: of a sequence."""
+def _engine(at: str, config: str, ranks: int, step: PlannedRl | None, shards: int | None = None) -> dict[str, object]:
+    """Return what an engine is told at its section. ranks: of a sequence; shards: ranks of a group that has all parts
+    of the weights, None: all.
+    """
     away = step.away if step else ()
     return {
         f"{at}.strategy": "fsdp2",
-        f"{config}.fsdp_size": -1,
+        f"{config}.fsdp_size": -1 if shards is None else shards,
         f"{config}.reshard_after_forward": True,
         f"{config}.param_offload": learning.WEIGHTS in away,
         f"{config}.optimizer_offload": learning.STATES in away,

@@ -9,6 +9,7 @@ from typing import Any
 
 from symconfig.errors import InputError
 from symconfig.report.page.pictures import BAND, Scatter, Series
+from symconfig.resources import check_output, whole
 
 ENDINGS = (".png", ".svg", ".pdf")
 # Colours that the colour-blind tell apart: Okabe and Ito's ("Color Universal Design") without the faint yellow, then
@@ -26,13 +27,8 @@ _CELL = 260  # points squared
 
 def check(path: Path) -> None:
     """Check that the picture can be written, before a minute of work: raise InputError where not."""
-    if path.suffix.lower() not in ENDINGS:
-        need = "a file that ends in " + " or ".join(ENDINGS)
-        raise InputError("no picture has this ending", field="--plot", got=path.suffix or str(path), need=need)
-    if not path.parent.is_dir():
-        raise InputError("there is no such folder", field="--plot", got=str(path.parent))
-    if path.is_dir():
-        raise InputError("this is a folder, a file is needed", field="--plot", got=str(path))
+    need = "a file that ends in " + " or ".join(ENDINGS)
+    check_output(path, "--plot", ENDINGS, "no picture has this ending", need, got=path.suffix or str(path))
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -122,11 +118,5 @@ def _save(figure: Any, path: Path) -> None:
 
     kind = path.suffix.lower().removeprefix(".")
     metadata = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
-    part = path.with_name(path.name + ".part")
-    try:
-        with matplotlib.rc_context({"svg.hashsalt": "symconfig"}):
-            figure.savefig(part, format=kind, dpi=150, bbox_inches="tight", metadata=metadata)
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise InputError(f"cannot be written: {error.strerror}", file=str(path)) from None
+    with whole(path) as part, matplotlib.rc_context({"svg.hashsalt": "symconfig"}):
+        figure.savefig(part, format=kind, dpi=150, bbox_inches="tight", metadata=metadata)

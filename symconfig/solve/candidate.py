@@ -127,6 +127,7 @@ def _options(prospect: Prospect, recompute: Recompute) -> Options:
         cuda_graphs=extras.graphs,
         fp8_param_gather=extras.fp8_param_gather,
         fused_loss=extras.fused_loss,
+        instances=extras.instances,
     )
 
 

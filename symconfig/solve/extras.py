@@ -12,7 +12,7 @@ from symconfig.frameworks.extras import NOTHING_ON, Extras
 from symconfig.frameworks.known import BACKENDS
 from symconfig.solve.limits import Limits
 from symconfig.solve.pins import EXTRA_PINS
-from symconfig.solve.space import Request
+from symconfig.solve.space import Request, divisors
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Extra:
     fixed: what a point has where it may be of use, by the names of columns. alone: each of its values is neither
     slower nor larger than those before, so that of those that run only the last is weighed, and the first where that
     can have what the last cannot. whole: of its values the first and the last that runs are weighed. still: it wants
-    sequences of one length.
+    sequences of one length. sharded: its values are not words but how many groups divide the GPUs.
     """
 
     name: str
@@ -31,11 +31,16 @@ class Extra:
     alone: bool = False
     whole: bool = False
     still: bool = False
+    sharded: bool = False
 
     @property
     def values(self) -> Mapping[str, Any]:
         """Return what the pin's words stand for, the framework's own first."""
-        return EXTRA_PINS[self.pin]
+        return EXTRA_PINS.get(self.pin, {})
+
+    def of(self, backend: str) -> bool:
+        """Tell whether plans of a framework may have it."""
+        return BACKENDS[backend].instances if self.sharded else BACKENDS[backend].extras
 
     def columns(self, value: Any) -> dict[str, Any]:
         """Return what a point with this value has."""
@@ -52,6 +57,7 @@ EXTRAS: tuple[Extra, ...] = (
     Extra("flex_backend", "dispatcher"),
     Extra("graphs", "cuda_graphs", whole=True, still=True),
     Extra("moe_overlap", "moe_overlap"),
+    Extra("instances", "instances", sharded=True),
 )
 
 
@@ -63,8 +69,13 @@ def switched_on(request: Request, extras: Extras | None = None, architecture: st
     whole, framework = request.whole or request.limits, request.framework
     if extras is None:
         extras = Extras.of(framework)
-    if not BACKENDS[request.job.backend].extras:
-        return replace(request, extras=Extras(grad_bytes=extras.grad_bytes))
+    backend = BACKENDS[request.job.backend]
+    if backend.instances:
+        framework = replace(framework, optimizer_instances=extras.instances)
+    if not backend.extras:
+        extras = Extras(grad_bytes=extras.grad_bytes, instances=extras.instances if backend.instances else 1)
+        limits = whole.choosing({"instances": extras.instances, "precision": request.precision})
+        return replace(request, framework=framework, limits=limits, whole=whole, extras=extras)
     if extras != Extras.of(framework):
         framework = extras.put_on(framework, architecture)
     limits = whole.choosing({**extras.columns, "precision": request.precision})
@@ -79,18 +90,17 @@ def requests(plain: Request, architecture: str, usual: bool) -> tuple[Request, .
     """
     plain = replace(plain, limits=plain.whole or plain.limits)
     _refuse_pins(plain)
-    if not BACKENDS[plain.job.backend].extras:
-        return (plain,)
-    now = Extras.of(plain.framework)
-    names = [extra.name for extra in EXTRAS]
-    every = product(*(tuple(_values(extra, plain)) for extra in EXTRAS))
-    wanted = [replace(NOTHING_ON, **dict(zip(names, values, strict=True))) for values in every]
-    if not usual and now not in wanted and not any(extra.pin in plain.pins.words for extra in EXTRAS):
+    able = [extra for extra in EXTRAS if extra.of(plain.job.backend)]
+    now, names = plain.extras, [extra.name for extra in able]
+    every = product(*(tuple(_values(extra, plain)) for extra in able))
+    own = NOTHING_ON if BACKENDS[plain.job.backend].extras else now
+    wanted = [replace(own, **dict(zip(names, values, strict=True))) for values in every]
+    if not usual and now not in wanted and not any(plain.pins.fixes(extra.pin) for extra in EXTRAS):
         wanted.append(now)
-    able = [extras for extras in wanted if plain.limits.runs(**extras.columns, precision=plain.precision)]
-    if not able:
+    runs = [extras for extras in wanted if plain.limits.runs(**extras.columns, precision=plain.precision)]
+    if not runs:
         _refuse_together(plain, wanted[0])
-    return tuple(_separate(switched_on(plain, extras, architecture), able) for extras in able)
+    return tuple(_separate(switched_on(plain, extras, architecture), runs) for extras in runs)
 
 
 def _separate(request: Request, every: Sequence[Extras]) -> Request:
@@ -108,6 +118,9 @@ def _separate(request: Request, every: Sequence[Extras]) -> Request:
 
 def _values(extra: Extra, plain: Request) -> Iterator[Any]:
     """Yield the values of one option that are weighed: the framework's own first, or what is `alone`."""
+    if extra.sharded:
+        yield from (count for count in divisors(plain.gpus) if _divides(count, plain))
+        return
     word, usual = plain.pins.words.get(extra.pin), getattr(NOTHING_ON, extra.name)
     if word is not None:
         yield extra.values[word]
@@ -125,6 +138,11 @@ def _values(extra: Extra, plain: Request) -> Iterator[Any]:
     sharded = extra.fixed.get("zero", 0) > 0
     if not others or sharded or _loses(extra, others[-1], plain.limits, plain.precision):
         yield usual
+
+
+def _divides(count: int, plain: Request) -> bool:
+    """Tell whether so many groups leave each at least two GPUs, as pins have it."""
+    return plain.pins.allows("instances", count) and (count == 1 or 2 * count <= plain.gpus)
 
 
 def _still(plain: Request) -> bool:
@@ -157,6 +175,9 @@ _MAY_LOSE = ("modules", "full_recompute", "activation_offload", "least_stages", 
 def _refuse_pins(plain: Request) -> None:
     """Raise InputError where a pin asks for an option that the target lacks at all degrees."""
     for extra in EXTRAS:
+        if extra.sharded:
+            _refuse_groups(extra, plain)
+            continue
         word = plain.pins.words.get(extra.pin)
         if word is None or extra.values[word] == getattr(NOTHING_ON, extra.name):
             continue
@@ -165,6 +186,18 @@ def _refuse_pins(plain: Request) -> None:
             raise InputError(Problem(lacks[0].rule, field=named, got=got, hint=lacks[0].hint))
         if not BACKENDS[plain.job.backend].extras:
             raise InputError("is no option of this framework", field=named, got=got, hint="--backend megatron")
+
+
+def _refuse_groups(extra: Extra, plain: Request) -> None:
+    """Raise InputError where a pin asks for groups of shards that the framework or the GPUs do not make."""
+    named, got = f"pins.{extra.pin}", plain.job.pins.get(extra.pin)
+    if got is None:
+        return
+    if not extra.of(plain.job.backend) and not plain.pins.allows(extra.pin, 1):
+        raise InputError(Problem("is no option of this framework", field=named, got=got, hint="--backend fsdp"))
+    if extra.of(plain.job.backend) and not any(_divides(count, plain) for count in divisors(plain.gpus)):
+        counts = [str(count) for count in divisors(plain.gpus) if count == 1 or 2 * count <= plain.gpus]
+        raise InputError(Problem(f"does not divide {plain.gpus} GPUs", field=named, got=got, need=" or ".join(counts)))
 
 
 def _refuse_together(plain: Request, extras: Extras) -> NoReturn:

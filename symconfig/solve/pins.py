@@ -13,7 +13,7 @@ from symconfig.schedule.interleaved import INTERLEAVED
 from symconfig.schedule.one_f_one_b import ONE_F_ONE_B
 from symconfig.schedule.schedules import SCHEDULES
 
-DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs", "zero")
+DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs", "zero", "instances")
 _ANY_NUMBER = (0, 2**31)
 # Of the schedules that plans have: the stages and the chunks on each that make Megatron-LM choose it. A plan's
 # interleaved one is PAIRED_INTERLEAVED where moe_overlap is on.
@@ -61,6 +61,10 @@ class Pins:
     def allows(self, name: str, value: int) -> bool:
         low, high = self.ranges.get(name, (0, 2**62))
         return low <= value <= high
+
+    def fixes(self, name: str) -> bool:
+        """Tell whether they say anything of a choice."""
+        return name in self.words or name in self.ranges
 
     def switch(self, name: str) -> bool | None:
         word = self.words.get(name)

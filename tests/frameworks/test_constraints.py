@@ -44,7 +44,7 @@ DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp")
 CHOICES = {
     "micro": "micro", "global_batch": "global_batch", "seq_length": "seq_length", "cp_comm": "cp_comm",
     "sequence_parallel": "sequence_parallel", "precision": "precision", "zero": "zero_stage",
-    "grad_bytes": "grad_bytes",
+    "grad_bytes": "grad_bytes", "instances": "instances",
     "optimizer_offload": "optimizer_offload", "param_offload": "param_offload", "moe_dispatcher": "moe_dispatcher",
     "activation_offload": "activation_offload", "moe_overlap": "overlap_moe_a2a", "tp_comm": "overlap_tp_comm",
     "flex_backend": "moe_flex_backend", "graphs": "cuda_graphs", "fused_loss": "fused_loss",

@@ -226,13 +226,13 @@ def test_trl_generates_a_batch_for_all_updates() -> None:
 
 
 def test_verl_is_told_of_the_shards_of_fsdp() -> None:
-    plan = with_options(changed(plan_for("verl-fsdp"), away=(learning.STATES,)), cp_comm="a2a")
+    plan = with_options(changed(plan_for("verl-fsdp"), away=(learning.STATES,)), cp_comm="a2a", instances=2)
     plan = replace(plan, best=replace(plan.best, parallel=replace(plan.best.parallel, dp=4, cp=2)))
     arrays: Any = targets()["verl-fsdp"].variables(plan)["arrays"]
     actor = "actor_rollout_ref.actor"
     assert {
         f"{actor}.strategy=fsdp2",
-        f"{actor}.fsdp_config.fsdp_size=-1",
+        f"{actor}.fsdp_config.fsdp_size=4",
         f"{actor}.fsdp_config.param_offload=False",
         f"{actor}.fsdp_config.optimizer_offload=True",
         f"{actor}.ulysses_sequence_parallel_size=2",
@@ -282,9 +282,11 @@ def test_verl_is_told_whose_kernels_bring_tokens_to_their_experts() -> None:
 def test_the_pages_tables_say_what_targets_answer() -> None:
     """A target that is for a task can be told one on a usual model, and no other; adapters are the framework's."""
     page = docs_script("tasks")
-    for name, (table, made) in page.TABLES.items():
+    for name, places in page.PARTS.items():
         text = (page.DOCS / name).read_text(encoding="utf-8")
-        assert page.put(text, table, made()) == text, "make tasks"
+        assert docs_script("written").filled(text, {place: made() for place, made in places.items()}) == text, (
+            "make tasks"
+        )
     for target in targets().values():
         able = {task for task in TASKS if page.able(target, task)}
         assert able <= set(target.tasks)

@@ -20,7 +20,7 @@ from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron, megatron_args, preflight, render, summary, targets, unsaid
 from symconfig.render.target import common
-from tests.docs_script import docs_script
+from tests.docs_script import docs_script, is_as_written
 from tests.sample_plans import learning_plan, sample_plan
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -71,7 +71,7 @@ def given(target: str) -> set[str]:
 
 
 def test_the_page_is_as_it_is_generated(docs: ModuleType) -> None:
-    assert docs.PAGE.read_text(encoding="utf-8") == docs.page(), "make templates"
+    assert is_as_written(docs), "make templates"
 
 
 @pytest.mark.parametrize("target", targets())

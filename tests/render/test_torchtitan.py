@@ -54,10 +54,12 @@ def test_every_layer_is_in_one_part_and_parts_are_in_the_order_of_the_model() ->
 
 
 @pytest.mark.parametrize(
-    ("stage", "shards", "replicas", "reshard"), [(0, 1, 8, "never"), (1, 8, 1, "never"), (3, 8, 1, "always")]
+    ("stage", "shards", "replicas", "reshard"),
+    [(0, 1, 8, "never"), (1, 8, 1, "never"), (3, 8, 1, "always"), (3, 4, 2, "always")],
 )
 def test_zero_is_how_the_data_ranks_shard(stage: int, shards: int, replicas: int, reshard: str) -> None:
-    parallelism = said(plan(tp=1, pp=1, dp=8, zero_stage=stage))["parallelism"]
+    groups = replicas if stage else 1
+    parallelism = said(plan(tp=1, pp=1, dp=8, zero_stage=stage, instances=groups))["parallelism"]
     assert parallelism["data_parallel_shard_degree"] == shards
     assert parallelism["data_parallel_replicate_degree"] == replicas
     assert parallelism["fsdp_reshard_after_forward"] == reshard

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule
-from symconfig.descriptor.architectures.rules import every, rope_with_window, scale
+from symconfig.descriptor.architectures.rules import always, every, rope_with_window, scale
 
 COHERE = {"norm": "layernorm", "norm_bias": False, "parallel_residual": True, "shared_input_norm": True}
 logits = scale("logits_multiplier", "logit_scale")
@@ -56,7 +56,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         constants=COHERE,
         defaults={"rope_theta": 10000.0, "rope_local_base_freq": 10000.0, "rope_scaling": None},
         ignored=("head_dim", "pooling"),
-        layers=lambda values, layers: [FULL] * layers,
+        layers=always(FULL),
         rules=(logits, Rule(_compass)),
     ),
 }

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from symconfig.descriptor.architectures.architecture import INDEXED, SLIDING, Architecture, Reading, Rule, Values
 from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, ROUTED_AS_V3, V3, lengthened
 from symconfig.descriptor.architectures.mixer_keys import Block
-from symconfig.descriptor.architectures.rules import particulars
+from symconfig.descriptor.architectures.rules import particulars, sizes_by_layer
 from symconfig.descriptor.model import ModelDescriptor
 
 # Sizes of layers with a window as per_layer_config spells them, with the class's defaults; swa_ stands before them in
@@ -32,20 +31,10 @@ def _layers(values: Values, layers: int) -> list[str]:
 
 def _per_layer(reader: Reading) -> None:
     """Read per_layer_config, sizes by layer's number: those of the layers with a window, all alike."""
-    section = reader.values["per_layer_config"]
-    if section is None:
-        return
-    mixer: dict[str, Any] = next(iter(reader.fields.get("mixers", ())), {})
-    windows = mixer.get("layers") or [bool(mixer)] * reader.fields["num_hidden_layers"]
-    on = {str(index) for index, here in enumerate(windows) if here}
-    rows: list[Any] = list(section.values()) if isinstance(section, Mapping) else [None]
-    alike = all(isinstance(row, Mapping) and row == rows[0] and set(row) <= {*_SIZES, *_IDLE} for row in rows)
-    numbers = alike and all(type(size) is int and size > 0 for row in rows for size in row.values())
-    if not numbers or {str(index) for index in section} != on:
-        need = f"one {', '.join(_SIZES)} for every layer with a window"
-        return reader.problem("wrong value", "per_layer_config", got=repr(section), need=need)
-    if mixer:
-        mixer["sizes"] = mixer["sizes"] | {_SIZES[key][0]: size for key, size in rows[0].items() if key in _SIZES}
+    need = f"one {', '.join(_SIZES)} for every layer with a window"
+    mixer, stated = sizes_by_layer(reader, (*_SIZES, *_IDLE), need)
+    if mixer and stated:
+        mixer["sizes"] = mixer["sizes"] | {_SIZES[key][0]: size for key, size in stated.items() if key in _SIZES}
 
 
 def _shared(reader: Reading) -> None:

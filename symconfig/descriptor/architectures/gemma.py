@@ -6,14 +6,13 @@ and last layers that read the keys and values of earlier ones and may have a wid
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule, Values
 from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.architectures.mixer_keys import Block, Size
-from symconfig.descriptor.architectures.rules import alternate, every
+from symconfig.descriptor.architectures.rules import alternate, every, sizes_by_layer
 from symconfig.descriptor.model import ModelDescriptor
 
 _GEMMA2 = {"norm_zero_centered": True, "norm_after_sublayer": True, "scale_embeddings": True}
@@ -86,19 +85,11 @@ def layer_inputs_keys(model: ModelDescriptor) -> dict[str, Any]:
 
 def _per_layer(reader: Reading) -> None:
     """Read per_layer_config, sizes by layer's number; they may differ on the wide layers only, and all alike."""
-    section = reader.values["per_layer_config"]
-    if section is None:
+    need = f"one {' and '.join(_SIZES)} for every layer without a window"
+    mixer, stated = sizes_by_layer(reader, _SIZES, need)
+    if not stated:
         return
-    mixer = next(iter(reader.fields.get("mixers", ())), None)
-    rows: list[tuple[Any, Any]] = list(section.items()) if isinstance(section, Mapping) else [(None, None)]
-    wide = mixer.get("layers") or [True] * reader.fields["num_hidden_layers"] if mixer else ()
-    on = {str(index) for index, here in enumerate(wide) if here}
-    alike = all(isinstance(row, Mapping) and row == rows[0][1] and set(row) <= set(_SIZES) for _, row in rows)
-    numbers = alike and all(type(size) is int and size > 0 for _, row in rows for size in row.values())
-    if mixer is None or not numbers or {str(index) for index, _ in rows} != on:
-        need = f"one {' and '.join(_SIZES)} for every layer without a window"
-        return reader.problem("wrong value", "per_layer_config", got=repr(section), need=need)
-    own = {_SIZES[name]: size for name, size in rows[0][1].items()}
+    own = {_SIZES[name]: size for name, size in stated.items()}
     share = mixer["sizes"]["wide_rotary_dim"] / mixer["sizes"]["wide_head_dim"]
     mixer["sizes"] = mixer["sizes"] | own
     mixer["sizes"]["wide_rotary_dim"] = int(mixer["sizes"]["wide_head_dim"] * share)
@@ -106,11 +97,6 @@ def _per_layer(reader: Reading) -> None:
 
 def _small_keys(model: ModelDescriptor) -> dict[str, Any]:
     return {**layer_inputs_keys(model), "use_double_wide_mlp": model.wide_intermediate_size is not None}
-
-
-def layers_3n(values: Values, number: int) -> list[str]:
-    """List the layers' types: all but every fifth have a window."""
-    return [FULL if (i + 1) % 5 == 0 else SLIDING for i in range(number)]
 
 
 def _gemma3n(reader: Reading) -> None:
@@ -189,7 +175,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         constants=_GEMMA4.constants,
         only={"altup_active_idx": (0,)},
         ignored=("altup_coef_clip",),  # bounds weights, which are not wider for it
-        layers=layers_3n,
+        layers=every(5),
         rules=(
             Rule(
                 _gemma3n,

@@ -15,15 +15,14 @@ from symconfig.descriptor.architectures.architecture import (
     Rule,
     Values,
 )
-from symconfig.descriptor.architectures.rules import attention_scale_of
+from symconfig.descriptor.architectures.rules import always, attention_scale_of
 from symconfig.descriptor.layers import Mlp
 
 if TYPE_CHECKING:
     from symconfig.descriptor.model import ModelDescriptor
 
 
-def all_linear(values: Values, layers: int) -> list[str]:
-    return [LINEAR] * layers
+all_linear = always(LINEAR)
 
 
 def by(attends: Callable[[Values, int, int], bool]) -> Callable[[Values, int], Sequence[str]]:

@@ -8,6 +8,7 @@ from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Archi
 from symconfig.descriptor.architectures.mixer_keys import Block
 from symconfig.descriptor.architectures.rules import (
     all_sliding,
+    always,
     but_first_of,
     every,
     heads_fill_hidden,
@@ -126,7 +127,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         constants={"qk_norm": True, "stream_scale": True},
         only={"is_moe": (False,)},
         ignored=("num_experts", "num_experts_per_tok", "norm_topk_prob", "router_aux_loss_coef"),
-        layers=lambda values, layers: [FULL] * layers,
+        layers=always(FULL),
         blocks={FULL: Block("dynamic_mask_attention")},
         rules=(
             replace(

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Kind, Reading, Rule, Values
+from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Kind, Reading, Rule
 from symconfig.descriptor.architectures.keys import words
+from symconfig.descriptor.architectures.rules import every
 from symconfig.descriptor.model import ModelDescriptor
 
 _MLP = "mlp"  # a layer of the file that is the second half of the one before
-
-
-def _dory_layers(values: Values, layers: int) -> list[str]:
-    """Give all but every fourth layer of those held a window."""
-    return [FULL if (i + 1) % 4 == 0 else SLIDING for i in range(layers)]
 
 
 def _dory(reader: Reading) -> None:
@@ -123,7 +119,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         constants=_SPHERE,
         only={"attention_bias": (False,), "mlp_bias": (False,)},
         ignored=("recurrent_kv_cache_mode", "ngpt_alpha_init"),  # how a cache is filled, and how rates start
-        layers=_dory_layers,
+        layers=every(4),
         known_layers=(FULL, SLIDING, _MLP),
         kinds={"n_recurrent_layers": Kind.COUNT},
         may_be_zero=("n_input_layers", "n_output_layers"),

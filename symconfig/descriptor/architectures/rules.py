@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Reading, Rule, Values
@@ -203,8 +203,30 @@ def _turned_channels(reader: Reading) -> None:
 turned_channels = Rule(_turned_channels, ("rotary_dim",))
 
 
+def sizes_by_layer(reader: Reading, known: Collection[str], where: str) -> tuple[dict[str, Any], dict[str, int]]:
+    """Read per_layer_config, sizes by layer's number: of the layers that the first mixer is on, all alike. Return that
+    mixer and the sizes; nothing where there are none. where: which layers those are."""
+    section = reader.values["per_layer_config"]
+    mixer: dict[str, Any] = next(iter(reader.fields.get("mixers", ())), {})
+    if section is None:
+        return mixer, {}
+    has = mixer.get("layers") or [bool(mixer)] * reader.fields["num_hidden_layers"]
+    rows: list[Any] = list(section.values()) if isinstance(section, Mapping) else [None]
+    alike = all(isinstance(row, Mapping) and row == rows[0] and set(row) <= set(known) for row in rows)
+    numbers = alike and all(type(size) is int and size > 0 for row in rows for size in row.values())
+    if not numbers or {str(index) for index in section} != {str(index) for index, here in enumerate(has) if here}:
+        reader.problem("wrong value", "per_layer_config", got=repr(section), need=where)
+        return mixer, {}
+    return mixer, dict(rows[0]) if rows else {}
+
+
 def _types(sliding: list[bool]) -> list[str]:
     return [SLIDING if one else FULL for one in sliding]
+
+
+def always(kind: str) -> Callable[[Values, int], list[str]]:
+    """Return the rule of layers that are all of one type."""
+    return lambda values, layers: [kind] * layers
 
 
 def all_sliding(values: Values, layers: int) -> list[str]:

@@ -12,6 +12,7 @@ from symconfig.descriptor.architectures.llama import exaone4, exaone_pattern, ro
 from symconfig.descriptor.architectures.rules import (
     NO_DENSE,
     SIGMOID,
+    always,
     every,
     particulars,
     rope_with_window,
@@ -20,10 +21,6 @@ from symconfig.descriptor.architectures.rules import (
 from symconfig.descriptor.model import ModelDescriptor, Norm
 
 _NORMED = {"qk_norm": True}
-
-
-def _full(values: Values, layers: int) -> list[str]:
-    return [FULL] * layers
 
 
 def _flint(values: Values, layers: int) -> list[str]:
@@ -108,7 +105,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         names={"moe_routed_scaling_factor": ("experts.routed_scaling_factor",)},
         only={"attention_bias": (False,)},
         defaults={"gating": None},
-        layers=_full,
+        layers=always(FULL),
         rules=(
             Rule(_laguna, ("gating", "num_attention_heads_per_layer"), _gating),
             particulars({"moe_router_logit_softcapping": 0.0}, {"gate_activation": lambda values: "softplus"}),
@@ -118,7 +115,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         constants=_NORMED,
         defaults={"num_mtp_layers": 0},
         same_as={"num_local_experts": "num_experts", "num_mtp_layers": "num_nextn_predict_layers"},
-        layers=_full,
+        layers=always(FULL),
     ),
     "kolibri1": Architecture(
         constants={**SIGMOID, **_NORMED, **NO_DENSE, "norm_after_sublayer": True},

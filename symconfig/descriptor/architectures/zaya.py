@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import Architecture, Reading, Rule, Values
-from symconfig.descriptor.architectures.rules import NO_DENSE
+from symconfig.descriptor.architectures.architecture import Architecture, Reading, Rule
+from symconfig.descriptor.architectures.rules import NO_DENSE, always
 from symconfig.descriptor.model import ModelDescriptor
 
 _WHOLE, _WINDOW = "hybrid", "hybrid_sliding"
-
-
-def _layers(values: Values, layers: int) -> list[str]:
-    return [_WHOLE] * layers
 
 
 def _zaya(reader: Reading) -> None:
@@ -48,7 +44,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         defaults={"rope_theta": 5e6, "rope_local_base_freq": 1e4, "partial_rotary_factor": 0.5},
         names={"router_hidden_size": ("experts.router_hidden_size",)},
         only={"num_experts_per_tok": (1,)},
-        layers=_layers,
+        layers=always(_WHOLE),
         known_layers=(_WHOLE, _WINDOW),
         rules=(Rule(_zaya, ("cca_time0", "cca_time1"), _keys),),
     ),

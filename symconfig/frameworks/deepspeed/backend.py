@@ -21,6 +21,7 @@ DEEPSPEED = Backend(
     refused_adapters=lambda model: tuple(adapters.refusals(model)),
     fuses=adapters.fuses,
     extras=False,
+    instances=False,
     gradient_buckets=False,
     pads_vocabulary=False,
     generators_by_replica=lambda release: False,

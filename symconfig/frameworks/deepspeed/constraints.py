@@ -231,6 +231,16 @@ OFFLOAD_WITHOUT_ZERO = Constraint(
     source="deepspeed/runtime/engine.py, _configure_zero_optimizer",
     example={"zero": 0, "param_offload": False, "optimizer_offload": 1.0},
 )
+GROUPS = Constraint(
+    name="groups of shards",
+    predicate=lambda f, p: p.instances > 1,
+    rule="one group of all ranks shares what ZeRO cuts",
+    sentence="DeepSpeed's files are written for one group of shards, not for {p.instances}",
+    about="instances",
+    pins=("instances=1",),
+    source="deepspeed/runtime/zero/mics.py is a way of its own, which is not written",
+    example={"zero": 3, "instances": 2},
+)
 MULTI_TOKEN = Constraint(
     name="multi-token prediction",
     predicate=lambda f, p: (p.tp > 0) & (f.num_nextn_predict_layers > 0),

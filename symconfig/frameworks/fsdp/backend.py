@@ -22,6 +22,7 @@ FSDP = Backend(
     refused_adapters=lambda model: tuple(adapters.refusals(model)),
     fuses=adapters.fuses,
     extras=False,
+    instances=True,
     gradient_buckets=False,
     pads_vocabulary=False,
     generators_by_replica=lambda release: False,

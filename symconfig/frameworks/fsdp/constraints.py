@@ -23,6 +23,16 @@ SHARDS = Constraint(
     source="torch/distributed/fsdp/_fully_shard/_fully_shard.py",
     example={"zero": 1},
 )
+INSTANCES = Constraint(
+    name="instances",
+    predicate=lambda f, p: (p.dp * p.cp) % p.instances != 0,
+    rule="the ranks that share weights must divide over their groups",
+    sentence="dp {p.dp} x cp {p.cp} ranks cannot be divided over {p.instances} groups of shards",
+    about="instances",
+    pins=("instances=1",),
+    source="torch/distributed/fsdp/_fully_shard/_fully_shard.py, a mesh of two dims",
+    example={"dp": 8, "instances": 3},
+)
 TENSOR = Constraint(
     name="tensor parallelism",
     predicate=lambda f, p: p.tp > 1,
@@ -83,6 +93,7 @@ OTHER_OPTIMIZER = Constraint(
 FSDP: tuple[Constraint, ...] = (
     BATCH,
     SHARDS,
+    INSTANCES,
     TENSOR,
     EXPERT_PARALLEL,
     PIPELINE,

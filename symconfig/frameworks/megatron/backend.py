@@ -47,6 +47,7 @@ MEGATRON = Backend(
     refused_adapters=_refused_adapters,
     fuses=lambda model: frozenset(FUSED_TARGETS),  # transformer/attention.py and mlp.py: linear_qkv, linear_fc1
     extras=True,
+    instances=False,
     gradient_buckets=True,
     pads_vocabulary=True,
     generators_by_replica=_generators_by_replica,

@@ -28,6 +28,8 @@ def _degree(name: str, candidate: Candidate) -> str:
 def _extra(extra: Extra, candidate: Candidate) -> str | None:
     """Return the word of an option beside the degrees; None where the framework has none."""
     value = getattr(Extras.planned(candidate), extra.name)
+    if extra.sharded:
+        return str(value)
     if extra.pin != "moe_overlap" and not BACKENDS[candidate.target.backend].extras:
         return None
     return next((word for word, meant in extra.values.items() if meant == value), None)

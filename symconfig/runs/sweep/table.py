@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from symconfig.errors import InputError
+from symconfig.resources import check_output, whole
 from symconfig.runs.sweep.columns import COLUMNS, Column, Kind, Value
 
 ENDINGS = (".csv", ".parquet")
@@ -21,15 +21,7 @@ _WORDS = {True: "true", False: "false"}
 def check(out: Path, field: str = "--out") -> None:
     """Check that the table can be written. field: the option that names it. Asked before the work, not after it. Raises
     InputError."""
-    if out.suffix.lower() not in ENDINGS:
-        need = "a name that ends in " + " or ".join(ENDINGS)
-        raise InputError("no table has this ending", field=field, got=out.name, need=need)
-    if not out.parent.is_dir():
-        raise InputError("there is no such folder", field=field, got=str(out.parent))
-    if not os.access(out.parent, os.W_OK):
-        raise InputError("this folder cannot be written to", field=field, got=str(out.parent))
-    if out.is_dir():
-        raise InputError("this is a folder, a file is needed", field=field, got=str(out))
+    check_output(out, field, ENDINGS, "no table has this ending", "a name that ends in " + " or ".join(ENDINGS))
     if out.suffix.lower() == ".parquet" and find_spec("pyarrow") is None:
         hint = "pip install 'symconfig[parquet]', or pip install pyarrow; or a name that ends in .csv"
         raise InputError("Parquet needs pyarrow, which is not installed", field=field, hint=hint)
@@ -40,14 +32,9 @@ def write(
 ) -> None:
     """Write the whole file or nothing. Equal records give equal bytes. schema: the contract that Parquet names. Raises
     InputError."""
-    part = out.with_name(out.name + ".part")
-    try:
+    with whole(out) as part:
         parquet = out.suffix.lower() == ".parquet"
         part.write_bytes(_parquet(records, columns, schema) if parquet else _csv(records, columns))
-        part.replace(out)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise InputError(f"cannot be written: {error.strerror or error}", file=str(out)) from None
 
 
 def _csv(records: Sequence[Record], columns: Sequence[Column]) -> bytes:

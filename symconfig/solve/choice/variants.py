@@ -52,7 +52,7 @@ def with_less(prospect: Prospect, cluster: ClusterDescriptor) -> Iterator[Prospe
     request = prospect.request
     for extra in EXTRAS:
         usual = getattr(NOTHING_ON, extra.name)
-        if extra.alone or extra.pin in request.pins.words or getattr(prospect.extras, extra.name) == usual:
+        if extra.alone or request.pins.fixes(extra.pin) or getattr(prospect.extras, extra.name) == usual:
             continue
         less = replace(prospect.extras, **{extra.name: usual})
         other = replace(prospect, request=switched_on(request, less, cluster.gpu.architecture))

@@ -88,7 +88,7 @@ def phases(found: Audit) -> dict[str, Any]:
     return {phase.name: phase for phase in found.judged.plan.rl[0].phases}
 
 
-WRITTEN = {"verl": {"tp": "2", "recompute": "none"}, "verl-fsdp": {}}
+WRITTEN = {"verl": {"tp": "2", "recompute": "none"}, "verl-fsdp": {"instances": "2", "mbs": "1"}}
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ WRITTEN = {"verl": {"tp": "2", "recompute": "none"}, "verl-fsdp": {}}
 @pytest.mark.parametrize("target", WRITTEN)
 def test_what_is_planned_and_written_for_verl_comes_back(target: str, changed: dict[str, Any]) -> None:
     """The phases of a plan are those of the script that it becomes."""
-    pins = WRITTEN[target] | {"pp": "1", "cp": "1", "mbs": "1..2"}
+    pins = {"pp": "1", "cp": "1", "mbs": "1..2"} | WRITTEN[target]
     plan = planned(response_length={"mean": 300.0, "max": 1024}, pins=pins, target=target, **changed)
     arrays: Any = targets()[target].variables(plan)["arrays"]
     words = [word for lines in arrays.values() for (word,) in lines]

@@ -17,6 +17,7 @@ from symconfig.graph.count import parameters
 from symconfig.plans.plan import Plan
 from symconfig.render import render
 from tests.existing.audit.test_rl import phases
+from tests.runs.rl.support import section
 from tests.runs.rl.test_step import planned
 
 COUNT = parameters(load_model("qwen3-8b")).total
@@ -110,17 +111,33 @@ def files(plan: Plan, tmp_path: Path) -> str:
     return str(tmp_path / ("launch.sh" if "launch.sh" in made.paths() else "train.sh"))
 
 
-@pytest.mark.parametrize("target", ["trl", "nemo-rl", "nemo-rl-dtensor"])
-def test_a_plan_of_a_step_comes_back(target: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("target", "pins"),
+    [("trl", {}), ("nemo-rl", {}), ("nemo-rl-dtensor", {}), ("nemo-rl-dtensor", {"instances": "2"})],
+)
+def test_a_plan_of_a_step_comes_back(target: str, pins: dict[str, str], tmp_path: Path) -> None:
     room = {} if target == "trl" else {"tokens_per_gpu": 4096, "response_length": {"mean": 300.0, "max": 1024}}
-    plan = planned("qwen3-8b", target=target, **room)
+    plan = planned("qwen3-8b", target=target, pins=pins, **room)
     found = audited(files(plan, tmp_path), gpus=8, prompt_length=100.0)
     assert not [finding.rule for finding in found.findings if finding.severity != "note"]
     again = found.judged
     assert again is not None, found.unpredicted
     assert again.plan.best.parallel == plan.best.parallel
+    assert again.plan.best.options.instances == plan.best.options.instances == int(pins.get("instances", 1))
     for one, other in zip(plan.rl[0].phases, again.plan.rl[0].phases, strict=True):
         assert (one.name, one.bytes) == (other.name, pytest.approx(other.bytes, rel=1e-3))
+
+
+@pytest.mark.parametrize("groups", ["1", "2"])
+def test_a_plan_of_a_step_in_the_shards_of_fsdp_comes_back(groups: str, tmp_path: Path) -> None:
+    """Through Accelerate's own file, which TRL's script is started with in DeepSpeed's place."""
+    step, pins = section(reference=False), {"instances": groups}
+    plan = symconfig.plan("qwen3-8b", "h100", 8, target="trl", backend="fsdp", pins=pins, rl=step).plan
+    again = audited(files(plan, tmp_path), gpus=8, prompt_length=100.0).judged
+    assert again is not None
+    assert again.plan.best.options.instances == plan.best.options.instances == int(groups)
+    for one, other in zip(plan.rl[0].phases, again.plan.rl[0].phases, strict=True):
+        assert (one.name, one.bytes) == (other.name, pytest.approx(other.bytes, rel=1e-6))
 
 
 @pytest.mark.parametrize("target", ["trl", "llamafactory", "ms-swift-deepspeed", "ms-swift-rlhf"])
@@ -176,6 +193,19 @@ def test_a_program_s_own_presets_and_environment_are_known(tmp_path: Path) -> No
     assert phases(always)["update"].holds[awake] == phases(always)["generation"].holds[awake]
     spread = audited(written(tmp_path, "grpo.sh", GRPO.replace("NPROC_PER_NODE=8 ", "").replace("MORE", "")), gpus=8)
     assert ["spreads over its GPUs" in problem.what for problem in spread.unpredicted] == [True]
+
+
+@pytest.mark.parametrize(
+    ("said", "loss"), [("cpo", "cpo"), ("cpo --loss_type simpo", "simpo"), ("simpo", "simpo"), ("orpo", "orpo")]
+)
+def test_losses_without_a_reference_are_known_by_their_type(said: str, loss: str, tmp_path: Path) -> None:
+    text = f"NPROC_PER_NODE=8 swift rlhf --rlhf_type {said} --model Qwen/Qwen3-8B --max_length 1024 --deepspeed zero3\n"
+    found = audited(written(tmp_path, "pairs.sh", text))
+    assert found.judged is not None, found.unpredicted
+    preference = found.judged.plan.job.preference
+    assert preference is not None
+    assert preference.loss == loss
+    assert [each.name for each in found.judged.plan.tuned[0].phases] == ["update"]
 
 
 def test_a_server_of_its_own_has_the_gpus_that_it_is_started_on(tmp_path: Path) -> None:

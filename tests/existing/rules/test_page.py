@@ -6,12 +6,11 @@ import pytest
 
 from symconfig.existing.audit.catalogue import GROUPS
 from symconfig.existing.rules.catalogue import SEVERITIES, Group, named, rules
-from tests.docs_script import docs_script
+from tests.docs_script import docs_script, is_as_written
 
 
 def test_the_page_is_what_its_script_writes() -> None:
-    page = docs_script("rules")
-    assert page.PAGE.read_text(encoding="utf-8") == page.markdown(), "make rules"
+    assert is_as_written(docs_script("rules")), "make rules"
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.framework)

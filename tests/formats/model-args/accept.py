@@ -12,6 +12,7 @@ from accepting import dry_run
 from megatron_checks import Run, answer_each, world_size
 
 RUNNER = Path(__file__).with_name("runner.sh")
+PROGRAMS = ("pretrain_gpt.py", "pretrain_hybrid.py")
 
 
 def run(folder: Path) -> Run:
@@ -24,7 +25,7 @@ def run(folder: Path) -> Run:
         ["bash", str(RUNNER), "layouts"], input=lines, capture_output=True, text=True, check=True
     ).stdout.split("\0")[:-1]
     command = dry_run(folder, PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # a python3 with PyYAML
-    own = next(index for index, word in enumerate(command) if word.endswith("pretrain_gpt.py"))
+    own = next(index for index, word in enumerate(command) if Path(word).name in PROGRAMS)
     if command[own + 1 :] != args:
         raise ValueError("launch.sh starts something else")
     return Run(args, world_size(command), said["ENV_VARS"])

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.docs_script import docs_script
+from tests.docs_script import docs_script, is_as_written
 from tests.runs.checkpoint import cases, cases_deepspeed
-
-SCRIPT = Path(__file__).parents[3] / "docs" / "checkpoints.py"
 
 
 def test_the_page_is_what_its_script_writes() -> None:
-    page = docs_script("checkpoints")
-    assert page.PAGE.read_text(encoding="utf-8") == page.markdown(), "python docs/checkpoints.py"
+    assert is_as_written(docs_script("checkpoints")), "make checkpoints"
 
 
 def test_every_case_was_done_and_was_as_said() -> None:

@@ -1,11 +1,10 @@
-"""What FSDP's workers have on each rank, against two real ranks of PyTorch's FSDP 2 on a CPU."""
+"""What FSDP's workers have on each rank, against four real ranks of PyTorch's FSDP 2 on a CPU."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,8 @@ from tests.solve.naive import tiny
 
 pytest.importorskip("transformers")
 WORKER = Path(__file__).with_name("shards_worker.py")
-RANKS, TOKENS = 2, 32
+RANKS, TOKENS = 4, 32
+GROUPS = [1, 2, RANKS]  # of shards; the last one: each rank has all
 SHAPE: dict[str, Any] = {
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -32,9 +32,9 @@ SHAPE: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, int]]:
-    """Bytes of a rank by what they are, where both ranks shard, and where each has all (replicas of one shard)."""
+    """Bytes of a rank by what they are, of one group of shards and of several, on a mesh of two dims."""
     meet = tmp_path_factory.mktemp("shards") / "store"
-    request = json.dumps({"config": SHAPE, "tokens": TOKENS, "sizes": [RANKS, 1]})
+    request = json.dumps({"config": SHAPE, "tokens": TOKENS, "sizes": [RANKS // groups for groups in GROUPS]})
     ranks = [
         subprocess.Popen(
             [sys.executable, str(WORKER), str(rank), str(RANKS), str(meet)],
@@ -59,14 +59,11 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, int
 def actor(copies: int) -> Trained:
     model = tiny(**SHAPE, head_dim=16)
     shape: dict[str, Any] = {"dp": RANKS, "zero_stage": 3, "seq_length": TOKENS, "global_batch": RANKS}
-    plan = sample_plan(model, backend="fsdp", tp=1, pp=1, **shape)
-    point = Trained(plan, plan.best, 1.0, VERL_FSDP).prospect
-    framework = replace(point.request.framework, optimizer_instances=copies)
-    point = replace(point, request=replace(point.request, framework=framework))
-    return Frozen(plan, plan.best, 1.0, VERL_FSDP, point)
+    plan = sample_plan(model, backend="fsdp", tp=1, pp=1, instances=copies, **shape)
+    return Frozen(plan, plan.best, 1.0, VERL_FSDP, Trained(plan, plan.best, 1.0, VERL_FSDP).prospect)
 
 
-@pytest.mark.parametrize("copies", [1, RANKS])
+@pytest.mark.parametrize("copies", GROUPS)
 def test_shards_take_what_is_predicted_to_the_byte(copies: int, counted: dict[str, dict[str, int]]) -> None:
     real, own = counted[str(RANKS // copies)], actor(copies)
     assert {name: own.memory[name] for name in (WEIGHTS, GRADIENTS, STATES)} == {

@@ -81,6 +81,7 @@ def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
         plain_options(workers.precision, experts=bool(model.model.experts)),
         recompute=whole if workers.recompute else Recompute("none"),
         zero_stage=stage,
+        instances=workers.copies,
         optimizer_offload=float(workers.streamed),
         param_offload=workers.streamed,
         cp_comm="a2a" if workers.sp > 1 else None,

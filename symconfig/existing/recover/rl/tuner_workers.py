@@ -76,6 +76,8 @@ class TunerWorkers(Script):
         if self._config is not None:
             return replace(DEEPSPEED, target=self._target)
         sharded = self.launched.kept == "fsdp" or self.values.given("fsdp") or self._named in ("fsdp", "fsdp2")
+        if sharded and self.program.trainer == tuners.TRL:  # which is planned for FSDP, too
+            return replace(SHARDS, planned="fsdp", target=self._target)
         return replace(SHARDS if sharded else REPLICAS, target=self._target)
 
     @property
@@ -277,8 +279,11 @@ class TunerWorkers(Script):
         strategy = sharded.get("sharding_strategy", sharded.get("reshard_after_forward"))
         kept = self.workers.name == SHARDS.name
         copies = 1 if kept and strategy not in _WHOLE else gpus
+        mesh = self.launched.parallel.get("dp_replicate_size")
         if strategy in _HYBRID:
             copies = self.reading.world.nodes or 1
+        elif kept and isinstance(mesh, int) and mesh > 0:
+            copies = mesh
         kernels: dict[str, Any] = {"attention": "torch"} if self._attention else {}
         kernels |= COMPILED if self.values.switch("torch_compile") else {}
         layers = fsdp.Workers(
