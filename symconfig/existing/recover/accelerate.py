@@ -8,24 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.launch.world import launcher_options
 from symconfig.frameworks.deepspeed.keys import AUTO
 
-Kept = Literal["deepspeed", "fsdp", "ddp"]
-_KINDS: Mapping[str, Kept] = {"DEEPSPEED": "deepspeed", "FSDP": "fsdp"}
+_DEEPSPEED, _FSDP = "DEEPSPEED", "FSDP"
 _NONE = ("", "none", "None", None)
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """What the launcher decides. kept: how weights, gradients and states lie on the processes. config: DeepSpeed's JSON
+    """What the launcher decides. shards: weights, gradients and states lie in FSDP's. config: DeepSpeed's JSON
     where the file has one in it; precision: bf16, fp16, or nothing that is said. sharded: of FSDP, by its keys without
     their prefix; parallel: degrees of its mesh, by theirs."""
 
-    kept: Kept = "ddp"
+    shards: bool = False
     config: Mapping[str, Any] | None = None
     precision: str | None = None
     sharded: Mapping[str, Any] = field(default_factory=dict)
@@ -38,16 +37,16 @@ def launched(reading: Reading) -> Launched:
     data: dict[str, Any] = dict(tree.data) if tree is not None else {}
     options = {each.key: each.value.text for each in launcher_options(reading.launcher)}
     words = {word.text.lstrip("-") for word in reading.launcher}
-    kind = _KINDS.get(str(data.get("distributed_type", "")).upper(), "ddp")
+    kind = str(data.get("distributed_type", "")).upper()
     if "use_deepspeed" in words or "zero_stage" in options:
-        kind = "deepspeed"
+        kind = _DEEPSPEED
     elif "use_fsdp" in words:
-        kind = "fsdp"
+        kind = _FSDP
     given = {**_section(data, "deepspeed_config"), **options}
     precision = options.get("mixed_precision", data.get("mixed_precision"))
     return Launched(
-        kind,
-        _config(given, precision) if kind == "deepspeed" and "deepspeed_config_file" not in given else None,
+        kind == _FSDP,
+        _config(given, precision) if kind == _DEEPSPEED and "deepspeed_config_file" not in given else None,
         None if precision in ("no", *_NONE) else str(precision),
         _plain("fsdp_", {**_section(data, "fsdp_config"), **options}),
         _plain("parallelism_config_", _section(data, "parallelism_config")),

@@ -15,10 +15,8 @@ from symconfig.api import existing
 from symconfig.cli.main import main
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.rl import Lengths
-from symconfig.errors import InputError
 from symconfig.existing.audit.audit import Audit
 from symconfig.existing.launch.read import read
-from symconfig.existing.recover.known import by_name, model_of, models
 from symconfig.graph.count import parameters
 from symconfig.render import targets, verl
 from symconfig.report.audit import verdict
@@ -51,27 +49,6 @@ python3 -m verl.trainer.main_ppo --config-path=config --config-name="CONFIG" \\
     trainer.nnodes=2 MORE $@
 """
 MEGATRON = "actor_rollout_ref.actor.megatron"
-SLIME = """#!/bin/bash
-source "$(dirname "$0")/models/qwen3-8B.sh"
-PERF_ARGS=(
-   --tensor-model-parallel-size 2
-   --sequence-parallel
-   --use-dynamic-batch-size --attention-dropout 0.0 --hidden-dropout 0.0
-   --max-tokens-per-gpu 9216
-)
-ROLLOUT_ARGS=(
-   --rollout-batch-size 32
-   --n-samples-per-prompt 8
-   --rollout-max-response-len 8192
-   --global-batch-size 128
-   --use-kl-loss
-)
-ray job submit --address="http://127.0.0.1:8265" \\
-   --runtime-env-json='{"env_vars": {"PYTHONPATH": "/root/Megatron-LM/"}}' \\
-   -- python3 train.py --actor-num-nodes 1 --actor-num-gpus-per-node 8 --colocate \\
-   --hf-checkpoint /root/Qwen3-8B ${MODEL_ARGS[@]} ${ROLLOUT_ARGS[@]} ${PERF_ARGS[@]} ${EVAL_ARGS[@]} \\
-   --rollout-num-gpus-per-engine 2 --sglang-mem-fraction-static 0.7
-"""
 
 
 def of_verl(*more: str, config: str = "ppo_trainer") -> str:
@@ -262,72 +239,6 @@ def test_a_micro_batch_of_padded_sequences_has_as_much_of_each_as_of_its_longest
     assert phases(padded)["update"].seconds > 1.25 * phases(packed)["update"].seconds
 
 
-def script(tmp_path: Path, *, model: bool = True) -> Path:
-    (tmp_path / "models").mkdir()
-    if model:
-        (tmp_path / "models" / "qwen3-8B.sh").write_text(
-            "MODEL_ARGS=(--swiglu --num-layers 36 --hidden-size 4096 --ffn-hidden-size 12288 --num-attention-heads 32 "
-            "--group-query-attention --num-query-groups 8 --use-rotary-position-embeddings --disable-bias-linear "
-            "--normalization RMSNorm --norm-epsilon 1e-6 --rotary-base 1000000 --vocab-size 151936 --kv-channels 128 "
-            "--qk-layernorm --untie-embeddings-and-output-weights)\n"
-        )
-    path = tmp_path / "run.sh"
-    path.write_text(SLIME)
-    return path
-
-
-@pytest.mark.parametrize("model", [True, False])
-def test_slime_with_its_own_defaults(tmp_path: Path, model: bool) -> None:
-    """bf16 and the distributed optimizer are slime's; a model in a file that is not there has the checkpoint's name."""
-    found = audited(str(script(tmp_path, model=model)))
-    assert [(finding.rule, str(finding.problem)) for finding in found.findings] == []
-    assert found.judged is not None
-    plan = found.judged.plan
-    assert (found.judged.run.described.zoo, found.side.gpus, plan.best.options.zero_stage) == ("qwen3-8b", 8, 1)
-    rl = plan.job.rl
-    assert rl is not None
-    assert (rl.prompts, rl.samples, rl.updates, rl.tokens_per_gpu, rl.placement) == (32, 8, 2, 9216, "colocated")
-    assert plan.rl[0].away == ("weights", "optimizer state")  # --colocate offloads
-    assert "bf16" not in {item.what for item in found.judged.run.assumed}
-    assert ("longest prompt", "1,024 tokens") in {(item.what, item.value) for item in found.judged.run.assumed}
-
-
-def test_slimes_updates_are_of_global_batches_of_samples(tmp_path: Path) -> None:
-    path = script(tmp_path)
-    path.write_text(path.read_text().replace("--global-batch-size 128", "--num-steps-per-rollout 4"))
-    found = audited(str(path))
-    assert found.judged is not None
-    rl = found.judged.plan.job.rl
-    assert rl is not None
-    assert (rl.updates, rl.batch) == (4, 64)
-
-
-def test_attention_apart_on_each_rank_of_data_is_read_of_slimes_engine(tmp_path: Path) -> None:
-    path, more = script(tmp_path), "--colocate --sglang-enable-dp-attention --sglang-dp-size 2"
-    plain = audited(str(path))
-    path.write_text(path.read_text().replace("--colocate", more))
-    found = audited(str(path))
-    assert found.judged is not None
-    assert plain.judged is not None
-    step, whole = found.judged.plan.rl[0], plain.judged.plan.rl[0]
-    assert (step.rollout_dp, step.replica_gpus) == (2, whole.rollout_tp)
-
-
-def test_training_alone_is_an_update_without_generation(tmp_path: Path) -> None:
-    """128 samples of 1,200 tokens in the mean fill 17 micro-batches of 9,216, which four replicas make 20."""
-    path = script(tmp_path)
-    path.write_text(path.read_text().replace("--colocate", "--colocate --loss-type sft_loss"))
-    found = audited(str(path))
-    assert found.judged is not None, found.unpredicted
-    plan = found.judged.plan
-    assert (plan.best.batch.global_, plan.best.parallel.dp, plan.best.batch.seq_length) == (20, 4, 9216)
-    assert [phase.name for phase in plan.tuned[0].phases] == ["update"]
-    longer = existing.audit(str(path), "h100", plan=False)
-    assert longer.judged is not None
-    assert longer.judged.plan.best.batch.global_ == 128
-    assert "9,216 tokens each" in {item.value for item in longer.judged.run.assumed}
-
-
 def test_a_step_is_shown_and_in_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "run.sh"
     path.write_text(of_verl())
@@ -392,58 +303,6 @@ def test_a_plan_for_fsdp_workers_is_put_into_overrides_and_comes_back(tmp_path: 
         assert theirs.seconds == pytest.approx(mine.seconds, rel=0.05)
 
 
-def test_other_workers_are_not_adapted(tmp_path: Path) -> None:
-    path = tmp_path / "run.sh"
-    path.write_text(of_verl())
-    with pytest.raises(InputError, match=r"has workers of another kind than the plan's .got fsdp, need megatron"):
-        existing.adapt(path, planned(pins={"tp": "2", "pp": "1", "cp": "1", "recompute": "none"}))
-    with pytest.raises(InputError, match="slime knows no such"):
-        existing.adapt(script(tmp_path), planned(pins={"tp": "2", "pp": "1", "cp": "1", "recompute": "none"}))
-
-
-def test_a_plan_of_a_step_is_put_into_slimes_options(tmp_path: Path) -> None:
-    """Read again, the script says the plan's degrees, recompute, lengths and engine, with the phases of the plan."""
-    pins = {"tp": "2", "pp": "2", "vpp": "1", "cp": "2", "recompute": "full"}
-    plan = planned(
-        "qwen3-8b", 16, target="slime", pins=pins, prompts=32, samples=8, updates=2,
-        prompt_length={"mean": 300.0, "max": 1024}, response_length={"mean": 900.0, "max": 8192},
-    )  # fmt: skip
-    path = script(tmp_path)
-    done = existing.adapt(path, plan)
-    assert done.done, [str(item) for item in done.unplaced]
-    path.write_bytes(done.files[str(path)])
-    text, p = path.read_text(), plan.best.parallel
-    assert f"--pipeline-model-parallel-size {p.pp}" in text
-    assert "--recompute-granularity full" in text
-    assert "--actor-num-nodes 2" in text
-    assert f"--max-tokens-per-gpu {plan.rl[0].tokens_per_gpu}" in text
-    assert not existing.adapt(path, plan).changes
-    found = existing.audit(str(path), "h100", plan=False, prompt_length=300.0, response_length=900.0)
-    assert found.judged is not None, found.unpredicted
-    again = found.judged.plan
-    assert (again.best.parallel.tp, again.best.parallel.pp, again.best.parallel.cp) == (p.tp, p.pp, p.cp)
-    assert again.best.options.recompute.granularity == "full"
-    mine, theirs = ({phase.name: phase for phase in each.rl[0].phases} for each in (plan, again))
-    assert theirs["update"].bytes == pytest.approx(mine["update"].bytes, rel=0.02)
-    assert (again.rl[0].rollout_tp, again.rl[0].memory_share) == (plan.rl[0].rollout_tp, plan.rl[0].memory_share)
-
-
-def test_what_a_plan_leaves_out_is_taken_from_slimes_options(tmp_path: Path) -> None:
-    path = script(tmp_path)
-    more = "--sequence-parallel\n   --recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
-    path.write_text(path.read_text().replace("--sequence-parallel", more))
-    pins = {"tp": "1", "pp": "1", "cp": "1", "recompute": "none"}
-    plan = planned(
-        "qwen3-8b", 8, target="slime", pins=pins, prompts=32, samples=8, tokens_per_gpu=2048,
-        response_length={"mean": 300.0, "max": 1024},
-    )  # fmt: skip
-    done = existing.adapt(path, plan)
-    assert done.done, [str(item) for item in done.unplaced]
-    text = done.files[str(path)].decode()
-    assert "recompute" not in text
-    assert "--sequence-parallel" not in text
-
-
 def test_what_a_branch_adds_to_an_array_of_overrides_is_not_known(tmp_path: Path) -> None:
     path = tmp_path / "run.sh"
     more = f'if python3 -c "import x"; then ACTOR+=({MEGATRON}.tensor_model_parallel_size=2); fi\npython3 -m'
@@ -477,38 +336,3 @@ def test_verls_overrides_are_read_under_their_own_keys() -> None:
     said = {setting.name: setting.values[-1].text for setting in reading.settings if setting.values}
     assert said["actor_rollout_ref.rollout.n"] == "4"
     assert said["actor_rollout_ref.actor.ppo_max_token_len_per_gpu"] == "6144"
-
-
-# Billions of parameters as the models' cards on Hugging Face have them.
-CARDS = {
-    "Qwen/Qwen2-7B": 7.62, "Qwen/Qwen2-72B": 72.7, "Qwen/Qwen2.5-0.5B": 0.49, "Qwen/Qwen2.5-1.5B": 1.54,
-    "Qwen/Qwen2.5-3B": 3.09, "Qwen/Qwen2.5-14B": 14.7, "Qwen/Qwen2.5-32B": 32.5, "Qwen/Qwen3-0.6B": 0.6,
-    "Qwen/Qwen3-1.7B": 1.7, "Qwen/Qwen3-14B": 14.8, "deepseek-ai/deepseek-llm-7b": 6.91,
-    "mistralai/Mistral-Nemo-2407": 12.2, "Qwen/Qwen3.5-35B-A3B": 35.0, "Qwen/Qwen3.5-122B-A10B": 122.0,
-    "Qwen/Qwen3.5-397B-A17B": 397.0, "Qwen/Qwen3.5-9B": 9.0, "openai/gpt-oss-20b": 20.9, "tencent/Hy3": 295.0,
-    "moonshotai/Moonlight-16B-A3B": 16.0, "deepseek-ai/DeepSeek-V4-Flash": 284.0, "zai-org/GLM-4-9B-0414": 9.4,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", models())
-def test_a_known_model_has_the_parameters_of_its_card(name: str) -> None:
-    model, _ = model_of(name)
-    assert model.huggingface_id == name
-    if name in CARDS:
-        assert parameters(model).total / 1e9 == pytest.approx(CARDS[name], rel=0.025)
-
-
-@pytest.mark.parametrize(
-    ("given", "name"),
-    [
-        ("Qwen/Qwen3-8B", "qwen3-8b"),
-        ("/root/Qwen3-30B-A3B-FP8/", "qwen3-30b-a3b"),
-        ("/models/Qwen2.5-3B-Instruct", "Qwen2.5-3B"),
-        ("Qwen/Qwen3-4B-Instruct-2507", "Qwen3-4B-2507"),
-        ("/hdfs/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "nemotron-3-nano-30b-a3b"),
-        ("somebody/else", None),
-    ],
-)
-def test_a_folder_may_be_called_after_a_model(given: str, name: str | None) -> None:
-    found = by_name(given, None)
-    assert (None if found is None else found[0].name) == name

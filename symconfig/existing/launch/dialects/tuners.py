@@ -17,7 +17,8 @@ from symconfig.existing.launch.reading import Reading, Setting, Word, World
 TRL: Final = "trl"
 LLAMAFACTORY: Final = "llamafactory"
 SWIFT: Final = "ms-swift"
-_COMMANDS = ("trl", "llamafactory-cli", "swift", "megatron")  # programs whose first word says what they do
+_SWIFT_COMMANDS = {"swift": False, "megatron": True}  # and whether they train with Megatron-Core
+_COMMANDS = ("trl", "llamafactory-cli", *_SWIFT_COMMANDS)  # programs whose first word says what they do
 _SCRIPT = re.compile(r"(?:train_)?(\w+?)\.py")
 _OF_TRL = re.compile(r"(?:(?:examples|trl)/scripts/(?:\w+/)*|trl\.scripts\.)(\w+?)(?:\.py)?")
 _OF_SWIFT = re.compile(r"(?:.*swift[/.]cli[/.])(_megatron[/.])?(pt|sft|rlhf)(?:\.py)?")
@@ -121,8 +122,8 @@ def program(reading: Reading) -> Program | None:
     path = reading.program.text if reading.program is not None else ""
     names = {plain(each) for each in reading.settings}
     command, _, word = path.rpartition("/")[2].partition(" ")
-    if (match := _OF_SWIFT.fullmatch(path)) or command in ("swift", "megatron"):
-        done, megatron = (match[2], match[1] is not None) if match else (word, command == "megatron")
+    if (match := _OF_SWIFT.fullmatch(path)) or command in _SWIFT_COMMANDS:
+        done, megatron = (match[2], match[1] is not None) if match else (word, _SWIFT_COMMANDS[command])
         return Program(SWIFT, _method(reading, "rlhf_type", done), megatron)
     if (match := _OF_TRL.fullmatch(path)) or command == "trl":
         return Program(TRL, _of_script(match[1] if match else word))

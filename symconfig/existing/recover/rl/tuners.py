@@ -14,7 +14,6 @@ from typing import ClassVar
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.tuning import Preference
 from symconfig.errors import InputError, Problem
-from symconfig.existing.launch.dialects import tuners
 from symconfig.existing.recover.rl.script import Script
 from symconfig.existing.recover.rl.sequences import padded, together
 from symconfig.existing.recover.rl.step import Alone, Packed, Step
@@ -36,7 +35,6 @@ _LOSSES: Mapping[str, tuple[str, ...]] = {
 _ALGORITHMS = {"rloo": "rloo", "reinforce_plus_plus": "reinforce_plus_plus"}
 _TASKS = ("causal_lm", "generative_reranker")  # of ms-swift, whose models have a head over the vocabulary
 _PROMPT = 1024  # tokens of the longest prompt, where no option says it
-_AT_ONCE = 16  # sequences of an update, at least, where ms-swift is told no accumulation (trainers/arguments.py)
 _SERVERS = ("rollout", "vllm-serve")  # what starts an engine of its own
 
 
@@ -83,8 +81,8 @@ class Reader(TunerWorkers):
         if self.program.megatron and (batch := values.whole("global_batch_size")) is not None:
             return max(1, batch // each)
         steps = values.whole("gradient_accumulation_steps")
-        if steps is None and self.program.trainer == tuners.SWIFT and self.program.method not in _STEPS:
-            steps = max(1, ceil(_AT_ONCE / each))
+        if steps is None and self.program.method not in _STEPS:
+            steps = ceil(self.tuner.at_once / each)
         return steps or 1
 
     def _alone(self, model: Described | None) -> Run | None:
@@ -209,9 +207,7 @@ class Reader(TunerWorkers):
     def _prompt(self, response: int) -> int:
         """Return the tokens of the longest prompt."""
         values, whole = self.values, self.values.whole("vllm_max_model_length")
-        stated = values.whole("max_prompt_length")
-        if stated is None and self.program.trainer == tuners.SWIFT:
-            stated = values.whole("max_length")
+        stated = next((length for name in self.tuner.prompts if (length := values.whole(name)) is not None), None)
         if stated is None and whole is not None and whole > response:
             stated = whole - response
         if stated is None:
