@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 
+from symconfig.measured.gpu import kernel_clock
 from symconfig.measured.gpu.kernel_clock import (
     LEAST_SAMPLES,
     MOST_RUNS,
@@ -99,13 +99,15 @@ def test_a_device_that_waited_for_its_host_is_asked_again_with_a_longer_lead() -
     assert cuda.log[-7:] == ["sleep", "record", "run", "run", "run", "record", "synchronize"]
 
 
-def test_the_lead_follows_what_the_host_needed_and_forgets_a_slow_first_run() -> None:
+def test_the_lead_follows_what_the_host_needed_and_forgets_a_slow_first_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host's time is scripted: a machine that others use would need longer than the call does."""
+    host = Scripted(0.01, 1e-5)
+    monkeypatch.setattr(kernel_clock, "time", SimpleNamespace(perf_counter=host.now))
     cuda = Cuda(enough_s=0.0, run_s=1e-9)
     clock = DeviceClock(SimpleNamespace(cuda=cuda))
-    clock.sample(lambda index: time.sleep(0.01), 1)
-    clock.sample(lambda index: None, 2)
-    clock.sample(lambda index: None, 2)
-    assert cuda.leads[1] == pytest.approx(0.03, rel=0.5)
+    for runs in (1, 2, 2):
+        clock.sample(lambda index: host.sample(lambda _: None, 1), runs)
+    assert cuda.leads[1] == pytest.approx(0.03, rel=0.1)
     assert cuda.leads[2] < 1e-3
 
 
