@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost import compiled, either, orthogonal
-from symconfig.cost.collectives import beside_another, collective_s, exposed
+from symconfig.cost.collectives import beside_another, collectives_s, exposed
 from symconfig.cost.framework import Framework
 from symconfig.cost.host import graphed, host_seconds, inside_experts, is_dispatch
 from symconfig.cost.lattice import Array, Lattice
@@ -198,9 +198,15 @@ def _revived(policies: Sequence[Policy], held: Array) -> Array:
     return np.array([either.largest(np.array([zero, *(sums[unit] for unit in policy.units)])) for policy in policies])
 
 
-def evaluate(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> BlockCost:
-    """Return all costs of `block` at every point of `lattice`."""
-    full = tuple(collective_s(c, lattice, machine, framework) for c in block.collectives)
+def evaluate(
+    block: DerivedBlock,
+    lattice: Lattice,
+    machine: Machine,
+    framework: Framework,
+    known: dict[object, Array],
+) -> BlockCost:
+    """Return all costs of `block` at every point of `lattice`. known: as of `collectives_s`, of other blocks there."""
+    full = collectives_s(block.collectives, lattice, machine, framework, known)
     held = lattice.stack([held.elements for held in block.held])
     inputs = machine.quantised_bytes if framework.engine else ELEMENT_BYTES[Element.ACTIVATION]
     element_bytes = ELEMENT_BYTES | {Element.MATMUL_INPUT: inputs}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from symconfig.cost import compiled
@@ -28,6 +30,22 @@ def ring(amount: Array, passes: float | Array, ranks: Array, stride: Array | flo
     if not np.any(several):
         return np.zeros(np.broadcast_shapes(*(np.shape(each) for each in (amount, passes, ranks, stride))))
     return np.where(several, compiled.ring_s(amount, passes, ranks, stride, **machine.levels), 0.0)
+
+
+def collectives_s(
+    every: Sequence[Collective], lattice: Lattice, machine: Machine, framework: Framework, known: dict[object, Array]
+) -> tuple[Array, ...]:
+    """Return the seconds of collectives, [points] each and not to be changed. known: of this lattice, machine and
+    framework, of those met so far: most differ in their tensor and phase alone.
+    """
+    result = []
+    for c in every:
+        kind = c.kind if c.kind is Kind.ALL_TO_ALL else c.kind.passes
+        same = (kind, c.axes, c.elements, c.element, c.times, c.copies, c.groups, c.chosen_groups)
+        if same not in known:
+            known[same] = collective_s(c, lattice, machine, framework)
+        result.append(known[same])
+    return tuple(result)
 
 
 def collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: Framework) -> Array:

@@ -99,7 +99,8 @@ def block_costs(
     derived: Mapping[str, DerivedBlock], lattice: Lattice, machine: Machine, framework: Framework
 ) -> tuple[BlockCost, ...]:
     """Evaluate every kind of block once."""
-    return tuple(evaluate(block, lattice, machine, framework) for block in derived.values())
+    known: dict[object, Array] = {}
+    return tuple(evaluate(block, lattice, machine, framework, known) for block in derived.values())
 
 
 def table(
