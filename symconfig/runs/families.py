@@ -74,6 +74,7 @@ class Family:
         }
 
 
+@cache
 def every() -> tuple[Family, ...]:
     """Return every decoder family that transformers has, and those that are read besides."""
     return tuple(_family(name) for name in sorted({*families(), *architectures()}))

@@ -123,16 +123,17 @@ def test_adapters_that_megatron_bridge_cannot_train_are_named() -> None:
 @pytest.mark.parametrize(("gib", "seq_length"), [(2.0, 2048), (0.6, 4096), (0.35, 4096), (0.3, 8192)])
 def test_auto_is_the_smallest_size_that_has_a_plan(gib: float, seq_length: int) -> None:
     cluster = tight(MODEL, gib)
-    fits = []
-    for gpus in (1, 2, 4, 8, 16, 32):
+
+    def fits(gpus: int) -> bool:
         try:
             search(MODEL, cluster, job(gpus, 64, seq_length), top=1)
         except InfeasibleError:
-            continue
-        fits.append(gpus)
-    assert fits
+            return False
+        return True
+
+    smallest = next(gpus for gpus in (1, 2, 4, 8, 16, 32) if fits(gpus))
     plan = search(MODEL, cluster, job("auto", 64, seq_length))
-    assert plan.job.gpus == plan.best.parallel.world_size == fits[0]
+    assert plan.job.gpus == plan.best.parallel.world_size == smallest
 
 
 def test_auto_says_when_no_size_fits() -> None:
