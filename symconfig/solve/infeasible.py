@@ -18,7 +18,7 @@ from symconfig.solve.prospect import Prospect
 from symconfig.solve.run import fits, precisions, requests
 from symconfig.solve.settle import whole_question
 from symconfig.solve.space import Request, blockers
-from symconfig.solve.stages.lean import leanest
+from symconfig.solve.stages.chain import leanest_peaks
 from symconfig.solve.weighed import Weighed
 from symconfig.units import GIB
 
@@ -54,12 +54,12 @@ def _stage_over(prospect: Prospect, limit_bytes: float) -> str:
         return ""
     parts = costed(prospect)
     peaks, sentence = parts.peaks, ""
-    # With several chunks a stage an integer program would be asked, for longer than a refusal may take.
+    # With several chunks a stage an integer program would be needed, for longer than a refusal may take.
     if prospect.split.vpp == 1 and prospect.request.pins.layout is None:
-        lean = leanest(whole_question(prospect, parts))
-        if lean is not None and lean.proved:
+        lean = leanest_peaks(whole_question(prospect, parts))
+        if lean is not None:
             sentence = "laid out as lean as can be, "
-            peaks = min(peaks, lean.peak_bytes, key=max)
+            peaks = min(peaks, lean, key=max)
     stage = int(np.argmax(peaks))
     over = device_bytes(peaks[stage], prospect.machine, prospect.request.framework) - limit_bytes
     if over <= 0:

@@ -287,7 +287,7 @@ class _Refinement:
 
     def _ask(self, pipeline: Pipeline, problem: StageProblem) -> None:
         """Ask the stage solver, and try its answer wherever its pipeline was reached."""
-        answer = solve(problem, solver="quick")
+        answer = solve(problem)
         if isinstance(answer, Unsatisfied):
             self.failed[pipeline] += 1
             return

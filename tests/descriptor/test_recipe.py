@@ -63,6 +63,19 @@ def test_what_a_recipe_states_is_a_pin_or_said_to_be_none() -> None:
             assert "cuda graphs" in unsaid
 
 
+def test_overlaps_of_other_frameworks_are_not_those_of_megatron() -> None:
+    """Megatron-LM's pairs of passes need several chunks on a stage, and user buffers GPUs of NVIDIA."""
+    named = set()
+    for _, recipe in EVERY:
+        layout, options = recipe.layout, recipe.options
+        assert not options.moe_overlap or layout.pp == 1 or layout.vpp > 1, recipe.id
+        assert not options.tp_comm or load_cluster(recipe.job.cluster).gpu.vendor == "nvidia", recipe.id
+        if options.own:
+            named.update(options.own.split(", "))
+            assert f"own {options.own}" in recipe.unsaid()
+    assert named == {"ascend-coc", "ascend-mc2", "moe-alltoall-overlap-comm", "moe-fb-overlap", "DualPipe"}
+
+
 def test_an_unknown_name_says_the_nearest() -> None:
     with pytest.raises(InputError, match="unknown recipe") as error:
         find_recipe(EVERY[0][1].id + "x")

@@ -44,6 +44,7 @@ def words(plan: Plan) -> dict[str, Any]:
         "recompute_num_layers": options.recompute.num_layers,
         "optimizer_offload": options.optimizer_offload,
         "param_offload": options.param_offload,
+        "instances": options.instances,
         "activation_offload": options.activation_offload,
         "schedule": options.schedule,
         "pipeline_layout": options.pipeline_layout,

@@ -134,3 +134,11 @@ def test_a_linear_rate_is_refused_where_deepspeed_wraps_trainer_s_optimizer() ->
         render(plan, "trl")
     assert [problem.field for problem in error.value.problems] == ["training.lr_decay_style"]
     assert "polynomial" in render(plan, "ms-swift-deepspeed")["config.yaml"]
+
+
+@pytest.mark.parametrize(("loss", "said"), [("cpo", "cpo"), ("simpo", "simpo"), ("hinge", "dpo")])
+def test_a_loss_with_a_type_of_its_own_is_read_back_as_itself(loss: str, said: str) -> None:
+    """ms-swift makes CPO with the loss of SimPO out of `simpo`, and leaves `cpo` its own (arguments/rlhf_args.py)."""
+    text = render(pairs(loss), "ms-swift-deepspeed")["config.yaml"]
+    assert f"\nrlhf_type: {said}\n" in text
+    assert ("loss_type" in text) == (said == "dpo")

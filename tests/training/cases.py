@@ -206,6 +206,7 @@ CASES = (
     Case("llama with LoRA, pairs, ZeRO-2", "llama with LoRA", "deepspeed", PAIRED, {"zero": 2}, job=PAIRS),
     Case("llama, GRPO, ZeRO-2", "llama", "deepspeed", ("trl",), {"zero": 2, "mbs": 8}, job={"rl": GRPO}),
     Case("llama, GRPO, ZeRO-3", "llama", "deepspeed", ("trl",), {"zero": 3, "mbs": 8}, job={"rl": GRPO}),
+    Case("llama, GRPO, FSDP 2", "llama", "fsdp", ("trl",), {"mbs": 8}, job={"rl": GRPO}),
 )
 
 # What is not started here, and why.

@@ -19,6 +19,7 @@ HERE = Path(__file__).resolve().parent
 SCRIPTS = HERE / "scripts"
 VERIFY = HERE.parents[1] / "symconfig" / "verify"
 GLOO = "gloo for NCCL"
+SHARDED = "Accelerate told that its ranks have GPUs"
 BF16 = "TrainingArguments told that there is bf16"
 
 
@@ -139,7 +140,8 @@ def tuned(plan: Plan, folder: Path, material: Material | None) -> Start:
     """A program that finds weights and data in its own files, as they are written."""
     environment = {**CPU, "PYTHONPATH": str(HERE / "trainer_on_cpu")}
     read = logs.of_answers if plan.job.rl is None else logs.of_rewards
-    return Start(LAUNCH, environment, read, ("DS_ACCELERATOR=cpu", GLOO, BF16), counted=True)
+    told = (SHARDED,) if plan.best.target.backend == "fsdp" else ("DS_ACCELERATOR=cpu",)
+    return Start(LAUNCH, environment, read, (*told, GLOO, BF16), counted=True)
 
 
 def ms_swift(plan: Plan, folder: Path, material: Material | None) -> Start:

@@ -206,7 +206,8 @@ turned_channels = Rule(_turned_channels, ("rotary_dim",))
 def sizes_by_layer(reader: Reading, known: Collection[str], where: str) -> tuple[dict[str, Any], dict[str, int]]:
     """Read per_layer_config, sizes by layer's number: of the layers that the first mixer is on, all alike. Return that
     mixer and the sizes; nothing where there are none. where: which layers those are."""
-    section, mixer = reader.values["per_layer_config"], next(iter(reader.fields.get("mixers", ())), {})
+    section = reader.values["per_layer_config"]
+    mixer: dict[str, Any] = next(iter(reader.fields.get("mixers", ())), {})
     if section is None:
         return mixer, {}
     has = mixer.get("layers") or [bool(mixer)] * reader.fields["num_hidden_layers"]

@@ -17,11 +17,11 @@ from symconfig.solve.mixed.across import Across, shared_s
 from symconfig.solve.moves import moves
 from symconfig.solve.settle import whole_question
 from symconfig.solve.split import even, every_split, plainest
-from symconfig.solve.stages.chain import Chain, fastest_chain
+from symconfig.solve.stages.chain import fastest_chain
 from symconfig.solve.stages.content import Mode, Scale, layers, modes
 from symconfig.solve.stages.cuts import cut, longest_chunk
 from symconfig.solve.stages.judge import CLOSE
-from symconfig.solve.stages.problem import Chunks, StageProblem
+from symconfig.solve.stages.problem import Assignment, Chunks, StageProblem
 
 TRIES = 4  # questions for a policy, each with the memory that the last answer lacked taken off
 HALVINGS = 40  # of the interval in which a bound lies
@@ -101,7 +101,7 @@ def _proposed(across: Across, below_s: float) -> Iterator[Across]:
 
 def slowest_least(
     problems: Sequence[StageProblem], kinds: Sequence[int], wait_s: Sequence[float], most_s: float
-) -> tuple[Chain | None, int]:
+) -> tuple[Assignment | None, int]:
     """Return the cut whose slowest stage is fastest, and how many first layers of every stage run again in it.
 
     problems: of each kind. kinds, wait_s: of each stage, its kind and its waits for messages. None: nothing at most
@@ -109,8 +109,8 @@ def slowest_least(
     """
     by_kind = [Scale(problem) for problem in problems]
     scales = [by_kind[kind] for kind in kinds]
-    best: tuple[Chain | None, int] = None, 0
-    for mode in modes(problems[0], longest_chunk(problems[0])) or (Mode(0),):
+    best: tuple[Assignment | None, int] = None, 0
+    for mode in modes(problems[0], longest_chunk(problems[0])):
         least_s = bound_s(problems, kinds, mode)
         if least_s >= most_s:
             break  # with more layers run again it is slower yet
@@ -120,7 +120,7 @@ def slowest_least(
     return best
 
 
-def _slowest_s(chain: Chain, scales: Sequence[Scale], wait_s: Sequence[float]) -> float:
+def _slowest_s(chain: Assignment, scales: Sequence[Scale], wait_s: Sequence[float]) -> float:
     """Time a microbatch on the slowest stage of a cut."""
     return max(
         wait + sum(scale.problem.seconds[kind][choice] for kind, choice in zip(chunk, choices, strict=True))

@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 
 from symconfig.solve.stages.content import Mode, Option, Scale, content, peak_bytes
 from symconfig.solve.stages.cuts import allowed
-from symconfig.solve.stages.judge import CLOSE, assignment, fits
+from symconfig.solve.stages.judge import CLOSE, fits
 from symconfig.solve.stages.problem import Assignment
 
 WIDTH = 64  # beginnings that are kept
@@ -44,7 +44,7 @@ def beam(scale: Scale, mode: Mode, most_s: float) -> Assignment | None:
         return None
     ends, options = kept[0].ends, kept[0].options
     chunks = tuple(problem.sequence[a:b] for a, b in pairwise(ends))
-    return assignment(problem, chunks, tuple(option.choices for option in options), mode.first)
+    return Assignment(chunks, tuple(option.choices for option in options))
 
 
 class _Beam:

@@ -21,16 +21,16 @@ from symconfig.solve.stages.problem import StageProblem
 Int = npt.NDArray[np.int64]
 
 
-def work_s(problem: StageProblem, mode: Mode | None) -> float:
+def work_s(problem: StageProblem, mode: Mode) -> float:
     """Return the seconds of all blocks in the mode, shared evenly by the stages: the quickest bound."""
-    if mode is None or mode.first:
+    if mode.first:
         return sum(min(problem.seconds[kind]) for kind in problem.sequence) / problem.pp
     return sum(problem.seconds[kind][mode.choice] for kind in problem.sequence) / problem.pp
 
 
-def bound_s(problem: StageProblem, mode: Mode | None, below_s: float = float("inf")) -> float:
-    """Return seconds that the slowest stage of no assignment in the mode (None: whatever the scope allows) is below;
-    infinite: none fits, or none is below below_s.
+def bound_s(problem: StageProblem, mode: Mode, below_s: float = float("inf")) -> float:
+    """Return seconds that the slowest stage of no assignment in the mode is below; infinite: none fits, or none
+    is below below_s.
     """
     search = _Search(problem, floors(problem, mode))
     if not search.possible(below_s):

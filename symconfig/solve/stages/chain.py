@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 
-from symconfig.solve.stages.content import Content, Mode, Scale, content
-from symconfig.solve.stages.cuts import allowed
-from symconfig.solve.stages.judge import CLOSE
-from symconfig.solve.stages.problem import Choices, Chunks
-from symconfig.solve.stages.stage import Staffed, fastest, leanest
+from symconfig.solve.stages.content import Content, Mode, Scale, Staffed, content, modes, staffed
+from symconfig.solve.stages.cuts import allowed, every, longest_chunk
+from symconfig.solve.stages.judge import CLOSE, cornered, fits, stage_peaks
+from symconfig.solve.stages.problem import Assignment, Choices, StageProblem
 
 Value = tuple[float, ...]  # what is made least; compared place by place
 Pick = Callable[[int, Content], Staffed | None]  # how a stage runs what it holds; None where it cannot
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """Chunks and choices of stages from the first on, and what they are worth."""
-
-    value: Value
-    chunks: Chunks
-    choices: Choices
-
-
 def fastest_chain(
-    scales: Sequence[Scale], mode: Mode | None, bound_s: float, most_s: float, wait_s: Sequence[float] = ()
-) -> Chain | None:
+    scales: Sequence[Scale], mode: Mode, bound_s: float, most_s: float, wait_s: Sequence[float] = ()
+) -> Assignment | None:
     """Return the cut with the least slowest stage, at most most_s; of those cuts the one with the least work, then with
     the least peak.
 
@@ -35,22 +24,24 @@ def fastest_chain(
     it are looked at only when nothing else fits. wait_s: of each stage, beside its blocks; none where it is empty.
     """
 
-    def staffed(stage: int, chunk: Content) -> Staffed | None:
-        one = fastest(scales[stage], stage, (chunk,), mode)
-        return one if one is None or not wait_s else one._replace(seconds=one.seconds + wait_s[stage])
+    def fitting(stage: int, chunk: Content) -> Staffed | None:
+        one = staffed(scales[stage], stage, (chunk,), mode)
+        if not fits(scales[stage].problem, one.peak_bytes):
+            return None
+        return one._replace(seconds=one.seconds + wait_s[stage]) if wait_s else one
 
-    pick = _remembered(staffed)
+    pick = _remembered(fitting)
     for slack in (1.02, 1.1, 1.5, float("inf")):
         cap = min(bound_s * slack, most_s)
-        chain = _chain(scales, pick, cap, lambda value, one: (max(value[0], one.seconds),))
+        value, chain = _chain(scales, pick, cap, lambda value, one: (max(value[0], one.seconds),))
         if chain is not None:
-            return _least_work(scales, pick, chain.value[0])
+            return _least_work(scales, pick, value[0])
         if cap >= most_s:
             return None
     return None
 
 
-def _least_work(scales: Sequence[Scale], pick: Pick, slowest_s: float) -> Chain | None:
+def _least_work(scales: Sequence[Scale], pick: Pick, slowest_s: float) -> Assignment | None:
     """Return the cut with least work of those with no slower stage; seconds in whole units, so that what is equal but
     for rounding stays equal.
     """
@@ -60,14 +51,42 @@ def _least_work(scales: Sequence[Scale], pick: Pick, slowest_s: float) -> Chain 
         pick,
         slowest_s * (1 + CLOSE),
         lambda value, one: (value[0] + round(one.seconds / unit), max(value[1], one.peak_bytes)),
-    )
+    )[1]
 
 
-def leanest_chain(scale: Scale, mode: Mode | None) -> Chain | None:
-    """Return the cut with the least largest peak of a stage. None: no cut at all."""
-    pick = _remembered(lambda stage, chunk: leanest(scale, stage, (chunk,), mode))
-    every = [scale] * scale.problem.pp
-    return _chain(every, pick, float("inf"), lambda value, one: (max(value[0], one.peak_bytes),))
+def leanest_peaks(problem: StageProblem) -> tuple[float, ...] | None:
+    """Return the bytes of every stage where the largest of them are the least. None: no cut at all that the target can
+    say.
+    """
+    problem = cornered(problem)
+    scale = Scale(problem)
+    assignments = [one for mode in _lean_modes(problem) for one in _leanest(scale, mode)]
+    if not assignments:
+        return None
+    peaks = {one: stage_peaks(problem, one) for one in assignments}
+    return peaks[min(assignments, key=lambda one: (max(peaks[one]), one.chunks, one.choices))]
+
+
+def _lean_modes(problem: StageProblem) -> tuple[Mode, ...]:
+    """Return all modes, but of recomputed first layers only the most where recomputing never takes more bytes."""
+    known = modes(problem, longest_chunk(problem))
+    per_block = (problem.kept_bytes, problem.once_bytes, problem.transient_bytes)
+    saves = all(of_kind[min(1, len(of_kind) - 1)] <= of_kind[0] for part in per_block for of_kind in part.values())
+    return known[-1:] if known[-1].first and saves else known
+
+
+def _leanest(scale: Scale, mode: Mode) -> Iterator[Assignment]:
+    """Yield every cut where they are few, else the one with the least largest peak of a stage."""
+    problem = scale.problem
+    if not problem.layouts.free(problem.vpp):
+        for chunks in every(problem):
+            yield Assignment(chunks, tuple(mode.of(content(chunk)) for chunk in chunks))
+        return
+    pick = _remembered(lambda stage, chunk: staffed(scale, stage, (chunk,), mode))
+    scales = [scale] * problem.pp
+    _, chain = _chain(scales, pick, float("inf"), lambda value, one: (max(value[0], one.peak_bytes),))
+    if chain is not None:
+        yield chain
 
 
 def _remembered(pick: Pick) -> Pick:
@@ -81,8 +100,10 @@ def _remembered(pick: Pick) -> Pick:
     return known
 
 
-def _chain(scales: Sequence[Scale], pick: Pick, most_s: float, add: Callable[[Value, Staffed], Value]) -> Chain | None:
-    """Find, stage by stage, the best way to reach each place with no stage slower than most_s."""
+def _chain(
+    scales: Sequence[Scale], pick: Pick, most_s: float, add: Callable[[Value, Staffed], Value]
+) -> tuple[Value, Assignment | None]:
+    """Find, stage by stage, the best way to reach each place with no stage slower than most_s, and what it is worth."""
     problem, costs = scales[0].problem, {id(scale): scale.problem.seconds for scale in scales}.values()
     sequence, total = problem.sequence, len(problem.sequence)
     # Of the blocks from a place on, at least so many seconds: more than all later stages together may take is too much.
@@ -105,6 +126,6 @@ def _chain(scales: Sequence[Scale], pick: Pick, most_s: float, add: Callable[[Va
                     after[end] = entry
         reached = after
     if total not in reached:
-        return None
+        return (), None
     value, ends, choices = reached[total]
-    return Chain(value, tuple(sequence[a:b] for a, b in pairwise((0, *ends))), choices)
+    return value, Assignment(tuple(sequence[a:b] for a, b in pairwise((0, *ends))), choices)

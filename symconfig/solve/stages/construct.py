@@ -12,7 +12,7 @@ from heapq import heapify, heapreplace
 from symconfig.solve.stages.content import Content, Mode, Scale, Weight, peak_bytes
 from symconfig.solve.stages.cuts import allowed
 from symconfig.solve.stages.frames import Frame
-from symconfig.solve.stages.judge import CLOSE, assignment, fits
+from symconfig.solve.stages.judge import CLOSE, fits
 from symconfig.solve.stages.problem import Assignment
 
 Counts = tuple[int, ...]  # blocks of the run in each chunk of a stage
@@ -42,7 +42,7 @@ def construct(scale: Scale, frames: Iterable[Frame], mode: Mode, most_s: float, 
         if counts is not None:
             held = [frame.chunk(j, counts[j % problem.pp][j // problem.pp]) for j in range(len(frame.open))]
             chunks = tuple(tuple(kind for kind, count in chunk for _ in range(count)) for chunk in held)
-            return assignment(problem, chunks, tuple(map(mode.of, held)), mode.first)
+            return Assignment(chunks, tuple(map(mode.of, held)))
     return None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
@@ -29,9 +29,6 @@ class Option(NamedTuple):
 
     weight: Weight
     choices: tuple[int, ...]  # of every block
-
-
-EMPTY = Option(Weight(0.0, 0.0, 0.0, 0.0), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +58,10 @@ def layers(kinds: Iterable[str]) -> int:
 
 
 def modes(problem: StageProblem, longest: int) -> tuple[Mode, ...]:
-    """Return settings to be tried one by one; none where every stage or block has its own. longest: layers of a
-    chunk.
-    """
+    """Return settings to be tried one by one. longest: layers of a chunk."""
     if problem.scope is Scope.MODEL:
         return tuple(Mode(choice) for choice in range(problem.choices))
-    if problem.scope is Scope.FIRST:
-        return tuple(Mode(0, first) for first in range(longest + 1 if problem.choices > 1 else 1))
-    return ()
+    return tuple(Mode(0, first) for first in range(longest + 1 if problem.choices > 1 else 1))
 
 
 @dataclass(slots=True)
@@ -77,7 +70,6 @@ class Scale:
 
     problem: StageProblem
     seen: dict[tuple[Content, Mode], Option] = field(default_factory=dict)
-    mixed: dict[Content, tuple[Option, ...]] = field(default_factory=dict)
 
     def option(self, chunk: Content, mode: Mode) -> Option:
         key = (chunk, mode)
@@ -97,24 +89,6 @@ class Scale:
             max((p.transient_bytes[kind][choice] for kind, choice in pairs), default=0.0),
         )
 
-    def mixes(self, chunk: Content) -> tuple[Option, ...]:
-        """Return every mix of choices that no other one beats in all of seconds, bytes kept, once and transient."""
-        if chunk not in self.mixed:
-            options = [EMPTY]
-            for run in chunk:
-                options = best_of(_joined(left, right) for left in options for right in self._of_run(run))
-            self.mixed[chunk] = tuple(options)
-        return self.mixed[chunk]
-
-    def _of_run(self, run: tuple[str, int]) -> list[Option]:
-        """Return mixes of equal blocks: only how many have each choice matters; the higher choices come first."""
-        kind, count = run
-        mixes = []
-        for counts in compositions(count, self.problem.choices):
-            choices = tuple(c for c in reversed(range(len(counts))) for _ in range(counts[c]))
-            mixes.append(Option(self.weight(((kind, count),), choices), choices))
-        return best_of(mixes)
-
 
 def peak_bytes(problem: StageProblem, stage: int, weights: Sequence[Weight]) -> float:
     """Return the bytes of a stage whose chunks weigh so, at its worst moment."""
@@ -127,31 +101,17 @@ def peak_bytes(problem: StageProblem, stage: int, weights: Sequence[Weight]) -> 
     )
 
 
-def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
-    """Yield every way to write total as a sum of so many numbers from 0 on, in order."""
-    if parts == 1:
-        yield (total,)
-        return
-    for first in range(total + 1):
-        for rest in compositions(total - first, parts - 1):
-            yield (first, *rest)
+class Staffed(NamedTuple):
+    """A stage with the choices of all of its blocks, chunk by chunk."""
+
+    seconds: float
+    peak_bytes: float
+    choices: tuple[tuple[int, ...], ...]
 
 
-def best_of(options: Iterable[Option]) -> list[Option]:
-    """Return the options that no other one beats or equals in everything."""
-    kept: list[Option] = []
-    for option in sorted(options):
-        if not any(all(a <= b for a, b in zip(other.weight, option.weight, strict=True)) for other in kept):
-            kept.append(option)
-    return kept
-
-
-def _joined(left: Option, right: Option) -> Option:
-    a, b = left.weight, right.weight
-    weight = Weight(
-        a.seconds + b.seconds,
-        a.kept_bytes + b.kept_bytes,
-        a.once_bytes + b.once_bytes,
-        max(a.transient_bytes, b.transient_bytes),
-    )
-    return Option(weight, left.choices + right.choices)
+def staffed(scale: Scale, stage: int, chunks: Sequence[Content], mode: Mode) -> Staffed:
+    """Return a stage that holds these chunks in a mode."""
+    options = [scale.option(chunk, mode) for chunk in chunks]
+    weights = [option.weight for option in options]
+    seconds, peak = sum(weight.seconds for weight in weights), peak_bytes(scale.problem, stage, weights)
+    return Staffed(seconds, peak, tuple(option.choices for option in options))

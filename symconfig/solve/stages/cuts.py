@@ -1,12 +1,11 @@
-"""Which cuts a target can say, and what is wrong with a layout that somebody wrote."""
+"""Which cuts a target can say."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 
-from symconfig.errors import InfeasibleError, InputError
+from symconfig.errors import InfeasibleError
 from symconfig.graph.parts import is_layer
 from symconfig.solve.stages.content import Content, layers
 from symconfig.solve.stages.problem import Chunks, Layouts, StageProblem
@@ -59,11 +58,8 @@ def family(sequence: tuple[str, ...], pp: int, vpp: int, rules: Layouts) -> Iter
 
 
 def every(problem: StageProblem) -> Iterator[Chunks]:
-    """Yield the user's own layout, or every cut of rules that are not free."""
-    if problem.fixed is not None:
-        yield problem.fixed
-    else:
-        yield from family(problem.sequence, problem.pp, problem.vpp, problem.layouts)
+    """Yield every cut of rules that are not free."""
+    return family(problem.sequence, problem.pp, problem.vpp, problem.layouts)
 
 
 def even_cuts(total: int, chunks: int, least: int) -> Iterator[tuple[int, ...]]:
@@ -94,12 +90,7 @@ def cut(sequence: tuple[str, ...], sizes: Sequence[int]) -> Chunks:
 
 
 def check(problem: StageProblem) -> None:
-    """Raise InputError for a user's layout that is not one of this model, InfeasibleError for too many stages."""
-    if problem.fixed is not None:
-        wrong = _wrong(problem, problem.fixed)
-        if wrong:
-            raise InputError(wrong, field="layout")
-        return
+    """Raise InfeasibleError for too many stages."""
     if problem.layouts.empty:
         return
     need = sum(least_layers(problem))
@@ -112,21 +103,3 @@ def check(problem: StageProblem) -> None:
             need=f"{need} for pp {problem.pp} x vpp {problem.vpp}",
             hint="a smaller pp" + (" or vpp" if problem.vpp > 1 else ""),
         )
-
-
-def _wrong(problem: StageProblem, fixed: Chunks) -> str | None:
-    if len(fixed) != problem.pp * problem.vpp:
-        return f"it has {len(fixed)} chunks, and pp {problem.pp} x vpp {problem.vpp} needs {problem.pp * problem.vpp}"
-    flat = tuple(kind for chunk in fixed for kind in chunk)
-    have, need = Counter(flat), Counter(problem.sequence)
-    parts = []
-    for kind in dict.fromkeys((*problem.sequence, *flat)):
-        if have[kind] != need[kind]:
-            verb = "loses" if have[kind] < need[kind] else "doubles"
-            parts.append(f"it {verb} {abs(have[kind] - need[kind])} of {need[kind]} {kind}")
-    if parts:
-        return "; ".join(parts)
-    if flat != problem.sequence:
-        place = next(index for index, (a, b) in enumerate(zip(flat, problem.sequence, strict=True)) if a != b)
-        return f"its block {place} is {flat[place]}, and the model's is {problem.sequence[place]}"
-    return None

@@ -80,16 +80,14 @@ class Floor:
         return once + max(working, self.transient_bytes) + moments
 
 
-def floors(problem: StageProblem, mode: Mode | None) -> list[Floor]:
-    """Return the floors of every stage. mode: None for whatever the scope allows."""
+def floors(problem: StageProblem, mode: Mode) -> list[Floor]:
+    """Return the floors of every stage in the mode."""
     kinds = _kinds(problem, mode)
     return [_floor(problem, stage, mode, kinds) for stage in range(problem.pp)]
 
 
-def _allowed(problem: StageProblem, kind: str, mode: Mode | None) -> tuple[int, ...]:
+def _allowed(kind: str, mode: Mode) -> tuple[int, ...]:
     """Return the choices that a block may have."""
-    if mode is None:
-        return tuple(range(problem.choices))
     return (mode.choice, 1) if mode.first and is_layer(kind) else (mode.choice,)
 
 
@@ -99,15 +97,15 @@ def _tied(problem: StageProblem) -> dict[str, int]:
     return {kind: chunk for kind, chunk in places.items() if chunk is not None}
 
 
-def _kinds(problem: StageProblem, mode: Mode | None) -> tuple[Kind, ...]:
+def _kinds(problem: StageProblem, mode: Mode) -> tuple[Kind, ...]:
     """Return the kinds of all that is not tied to a chunk; the most frequent one last."""
     tied = _tied(problem)
     kinds = []
     for name, count in Counter(kind for kind in problem.sequence if kind not in tied).items():
-        choices = _allowed(problem, name, mode)
+        choices = _allowed(name, mode)
         seconds = [problem.seconds[name][c] for c in choices]
         kept = [problem.kept_bytes[name][c] for c in choices]
-        repeats = mode is not None and len(choices) > 1
+        repeats = len(choices) > 1
         kinds.append(
             Kind(
                 layer=is_layer(name),
@@ -144,10 +142,10 @@ def _fewer(kinds: list[Kind]) -> list[Kind]:
     return sorted([*kinds[:alike], one, *kinds[alike + 2 :]], key=lambda kind: (kind.count, kind.seconds))
 
 
-def _floor(problem: StageProblem, stage: int, mode: Mode | None, kinds: tuple[Kind, ...]) -> Floor:
+def _floor(problem: StageProblem, stage: int, mode: Mode, kinds: tuple[Kind, ...]) -> Floor:
     pp, vpp = problem.pp, problem.vpp
     ends = [
-        (kind, chunk // pp, _allowed(problem, kind, mode))
+        (kind, chunk // pp, _allowed(kind, mode))
         for kind, chunk in _tied(problem).items()
         for _ in range(problem.sequence.count(kind))
         if chunk % pp == stage
@@ -164,7 +162,7 @@ def _floor(problem: StageProblem, stage: int, mode: Mode | None, kinds: tuple[Ki
     fewest = held.min(axis=1)
     return Floor(
         kinds=kinds,
-        first=mode.first if mode else 0,
+        first=mode.first,
         chunks=vpp,
         least=int(least.sum()),
         base_s=sum(min(problem.seconds[kind][c] for c in choices) for kind, _, choices in ends),

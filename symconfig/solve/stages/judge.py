@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from symconfig.solve.stages.problem import Array, Assignment, Choices, Chunks, Scope, StageProblem
+from symconfig.solve.stages.problem import Array, Assignment, StageProblem
 
 CLOSE = 1e-9  # relative: seconds and bytes that differ by less are the same
 
@@ -58,20 +58,3 @@ def _corners(held: Array) -> Array:
 
 def fits(problem: StageProblem, peak_bytes: float) -> bool:
     return peak_bytes <= problem.limit_bytes * (1 + CLOSE)
-
-
-def assignment(problem: StageProblem, chunks: Chunks, choices: Choices, first: int = 0) -> Assignment:
-    """Make an assignment with the setting that the scope reads from the choices; first: recomputed layers of every
-    chunk.
-    """
-    flat = tuple(choice for chunk in choices for choice in chunk)
-    if problem.scope is Scope.MODEL:
-        setting = flat[:1]
-    elif problem.scope is Scope.FIRST:
-        setting = (first,)
-    elif problem.scope is Scope.LAYER:
-        setting = flat
-    else:
-        of_stage = [[c for chunk in choices[stage :: problem.pp] for c in chunk] for stage in range(problem.pp)]
-        setting = tuple(stage[0] if stage else 0 for stage in of_stage)
-    return Assignment(chunks, choices, setting)

@@ -5,29 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.errors import InfeasibleError
-from symconfig.format import gib
 from symconfig.graph.block import Place
 from symconfig.graph.parts import place_of
 
 Array = NDArray[np.float64]
-Solver = Literal["auto", "quick", "cbc", "highs"]
 Chunks = tuple[tuple[str, ...], ...]  # kinds of every chunk, chunk j on stage j mod pp
 Choices = tuple[tuple[int, ...], ...]  # recompute choice of every block of every chunk
 
 
 class Scope(Enum):
-    """How finely a target can say what is recomputed. A setting is the tuple of numbers that says it."""
+    """How finely a target can say what is recomputed."""
 
-    MODEL = "one choice for the model"  # setting: (choice,)
-    STAGE = "one choice for every stage"  # setting: (choice of stage 0, choice of stage 1, …)
-    LAYER = "one choice for every block"  # setting: (choice of every block in model order)
-    FIRST = "choice 1, not faster, for the first layers of every chunk; choice 0 for the rest"  # setting: (layers,)
+    MODEL = "one choice for the model"
+    FIRST = "choice 1, not faster, for the first layers of every chunk; choice 0 for the rest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +71,6 @@ class StageProblem:
     limit_bytes: float
     scope: Scope
     layouts: Layouts
-    fixed: Chunks | None = None  # the user's own layout
 
     @property
     def choices(self) -> int:
@@ -98,7 +91,6 @@ class Assignment:
 
     chunks: Chunks
     choices: Choices
-    setting: tuple[int, ...]  # the choices as the problem's scope says them
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +100,7 @@ class StageSolution:
     gap: (slowest_s - bound_s) / slowest_s. alternatives: what a schedule may run faster, in the order in
     which it deserves to be simulated: others with the same slowest stage, then some with a slower one whose rounds are
     shorter (the slowest of the chunks k pp to k pp + pp - 1, summed over k). solver: "bound met" (a cut that is as
-    fast as the bound), "enumeration", "dynamic programming", "cbc" or "highs"; "none": it is not proved.
+    fast as the bound), "enumeration" or "dynamic programming"; "none": it is not proved.
     """
 
     best: Assignment
@@ -125,32 +117,6 @@ class StageSolution:
 
 @dataclass(frozen=True, slots=True)
 class Unsatisfied:
-    """No assignment fits (proved), or none was found in the time given. `leanest` says how much is missing."""
+    """No assignment fits (proved), or none was found. `leanest_peaks` says how much is missing."""
 
     proved: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Lean:
-    """The assignment that exceeds the limit least. proved: none exceeds it less."""
-
-    best: Assignment
-    stage: int  # with the largest peak
-    peak_bytes: tuple[float, ...]  # [pp]
-    limit_bytes: float
-    proved: bool
-
-    @property
-    def excess_bytes(self) -> float:
-        return self.peak_bytes[self.stage] - self.limit_bytes
-
-    def error(self) -> InfeasibleError:
-        """Return the sentence that a person reads."""
-        leanest = "the leanest layout" if self.proved else "the leanest layout found"
-        return InfeasibleError(
-            f"no layout of the pipeline fits: {leanest} exceeds the memory limit on stage {self.stage} by "
-            f"{gib(self.excess_bytes)} GiB",
-            got=f"{gib(self.peak_bytes[self.stage])} GiB",
-            need=f"at most {gib(self.limit_bytes)} GiB",
-            hint="more pipeline or tensor parallel ranks, or a smaller micro-batch",
-        )

@@ -1,9 +1,8 @@
-"""The stage problem solved: first what a bound and a cut put together prove between them, then what a solver proves."""
+"""The stage problem solved: what a bound and a cut put together prove, else what a dynamic program does."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
@@ -12,59 +11,45 @@ from symconfig.graph.parts import is_layer
 from symconfig.solve.stages.beam import beam
 from symconfig.solve.stages.bound import bound_s, work_s
 from symconfig.solve.stages.chain import fastest_chain
-from symconfig.solve.stages.clock import spent_s
 from symconfig.solve.stages.construct import POLICIES, construct
-from symconfig.solve.stages.content import Mode, Scale, layers, modes
+from symconfig.solve.stages.content import Mode, Scale, content, layers, modes, staffed
 from symconfig.solve.stages.cuts import check, every, longest_chunk
 from symconfig.solve.stages.frames import Frame, excess_s, frames
-from symconfig.solve.stages.judge import CLOSE, assignment, cornered, stage_peaks, stage_seconds
-from symconfig.solve.stages.problem import Assignment, Chunks, Solver, StageProblem, StageSolution, Unsatisfied
-from symconfig.solve.stages.program import available, fastest_program
+from symconfig.solve.stages.judge import CLOSE, cornered, fits, stage_peaks, stage_seconds
+from symconfig.solve.stages.problem import Assignment, Chunks, StageProblem, StageSolution, Unsatisfied
 from symconfig.solve.stages.rank import ranked
-from symconfig.solve.stages.stage import fastest_of_cut
 
 MOST_FRAMES = 64  # that are tried
-LEAST_LIMIT_S = 0.1  # of a solver that was begun
 LONGER = 3  # layers, than an even chunk
-COLUMNS_WITHIN = 1.25  # of the bound: columns of the first integer program
 FEWER_FRAMES = 4  # that are tried for a cut that does not meet the bound
-SLACKS = (1.02, 1.06, 1.25, 2.0)  # over the bound: a cut so far from it is an answer, and spares the solver columns
+SLACKS = (1.02, 1.06, 1.25, 2.0)  # over the bound: a cut so far from it is an answer, too
 
 
-def solve(problem: StageProblem, *, time_limit_s: float = 10.0, solver: Solver = "auto") -> StageSolution | Unsatisfied:
-    """Return the assignment with the fastest slowest stage.
+def solve(problem: StageProblem) -> StageSolution | Unsatisfied:
+    """Return the assignment with the fastest slowest stage that comes up, and how far it is proved.
 
-    time_limit_s: of the processor, its own and CBC's; HiGHS takes what is left of it by the clock on the wall.
-    solver: "auto" lets a bound or dynamic programming prove it where they can, then CBC; "quick" does without CBC and
-    without a limit of time, so that the answer is always the same, with a gap where it is not proved; "cbc" and "highs"
-    name the solver that does all of the proof. Raises InputError for a fixed layout that is not the model's,
-    InfeasibleError for more chunks than layers, and FailedError for a solver that is not installed.
+    A bound proves it, dynamic programming, or that all cuts were tried; no time counts, so that the same question has
+    the same answer. Raises InfeasibleError for more chunks than layers.
     """
     check(problem)
-    available(solver)
-    problem = cornered(problem)
     started_s = time.perf_counter()
-    until = float("inf") if solver == "quick" else spent_s() + time_limit_s
-    solving = _Solving(problem, until, solver)
+    solving = _Solving(cornered(problem))
     if solving.few:
-        solving.enumerate(every(problem))
+        solving.enumerate()
     else:
-        if solver == "quick":
-            solving.begin(_begun(_question(problem)))
-        else:
-            solving.bounded()
+        solving.begin(_begun(_question(solving.problem)))
         solving.proved()
     return solving.answer(started_s)
 
 
 def proved_s(problem: StageProblem, known_s: float) -> float:
     """Return seconds that the slowest stage of no assignment is below. known_s: those of one that is known; slower ones
-    are not looked for. As `solve` does it with "quick".
+    are not looked for.
     """
     check(problem)
-    solving = _Solving(cornered(problem), float("inf"), "quick", best_s=known_s, slacks=())
+    solving = _Solving(cornered(problem), best_s=known_s, slacks=())
     if solving.few:
-        solving.enumerate(every(solving.problem))
+        solving.enumerate()
     else:
         solving.bounded()
         solving.proved()
@@ -85,7 +70,7 @@ class _Begun:
 
     kept: tuple[Assignment, ...]
     best_s: float
-    open: tuple[tuple[float, Mode | None], ...]
+    open: tuple[tuple[float, Mode], ...]
     left_s: tuple[float, ...]
 
 
@@ -105,7 +90,7 @@ def _begun(question: _Question) -> _Begun:
     """Return what is begun. It is kept, since candidates of one search, and of one model's next search, ask the
     same.
     """
-    solving = _Solving(question.problem, float("inf"), "quick")
+    solving = _Solving(question.problem)
     solving.bounded()
     return _Begun(tuple(solving.kept), solving.best_s, tuple(solving.open), tuple(solving.left_s))
 
@@ -114,18 +99,16 @@ def _begun(question: _Question) -> _Begun:
 class _Solving:
     """kept: all of them; best_s: the fastest slowest stage. open: modes that may hold a faster one, with their bounds.
 
-    left_s: bounds of the modes that the solver did not finish. until: as `spent_s` counts. slacks: as of `SLACKS`.
+    left_s: bounds of the modes that are not proved. slacks: as of `SLACKS`.
     """
 
     problem: StageProblem
-    until: float
-    wanted: Solver
     scale: Scale = field(init=False)
     frames: list[Frame] = field(default_factory=list)
     kept: list[Assignment] = field(default_factory=list)
     best_s: float = float("inf")
     slacks: tuple[float, ...] = SLACKS
-    open: list[tuple[float, Mode | None]] = field(default_factory=list)
+    open: list[tuple[float, Mode]] = field(default_factory=list)
     left_s: list[float] = field(default_factory=list)
     used: str = "bound met"
 
@@ -135,12 +118,7 @@ class _Solving:
     @property
     def few(self) -> bool:
         """Tell whether the target can say so few cuts that all are tried."""
-        return self.problem.fixed is not None or not self.problem.layouts.free(self.problem.vpp)
-
-    @property
-    def named(self) -> bool:
-        """Tell whether a solver is to do all of the proof."""
-        return self.wanted in ("cbc", "highs")
+        return not self.problem.layouts.free(self.problem.vpp)
 
     @property
     def most_first(self) -> int:
@@ -159,37 +137,42 @@ class _Solving:
             self.kept.append(assignment)
             self.best_s = min(self.best_s, max(stage_seconds(self.problem, assignment)))
 
-    def enumerate(self, cuts: Iterable[Chunks]) -> None:
+    def enumerate(self) -> None:
         """Try all that the target can say, one by one."""
         self.used = "enumeration"
-        for chunks in cuts:
-            for mode in modes(self.problem, max(layers(chunk) for chunk in chunks)) or (None,):
-                self.keep(fastest_of_cut(self.scale, chunks, mode, self.best_s))
+        for chunks in every(self.problem):
+            for mode in modes(self.problem, max(layers(chunk) for chunk in chunks)):
+                self.keep(self._of_cut(chunks, mode))
+
+    def _of_cut(self, chunks: Chunks, mode: Mode) -> Assignment | None:
+        """Return the cut in the mode, if all stages fit and none takes longer than the fastest slowest one."""
+        contents, pp = [content(chunk) for chunk in chunks], self.problem.pp
+        for stage in range(pp):
+            one = staffed(self.scale, stage, contents[stage::pp], mode)
+            if not fits(self.problem, one.peak_bytes) or one.seconds > self.best_s * (1 + CLOSE):
+                return None
+        return Assignment(chunks, tuple(map(mode.of, contents)))
 
     def bounded(self) -> None:
         """Look for cuts as fast as a bound; the modes where none comes up stay open."""
         tried = islice(frames(self.problem), MOST_FRAMES)
         self.frames = sorted(tried, key=lambda frame: excess_s(self.problem, frame))
-        for mode in modes(self.problem, longest_chunk(self.problem)) or (None,):
+        for mode in modes(self.problem, longest_chunk(self.problem)):
             if not self.better(work_s(self.problem, mode)):
                 continue
-            if self.late():
-                self.open.append((work_s(self.problem, mode), mode))
-                continue
-            if mode and mode.first:
+            if mode.first:
                 if not self.better(self._first_s(mode.first)):
                     break  # no chunk of a faster assignment has so many layers: one less is the same
                 free_s = bound_s(replace(self.problem, limit_bytes=float("inf")), mode, self.best_s)
                 if not self.better(free_s):
                     break  # more recomputed layers are slower yet
-                if self.wanted == "quick" and mode.first > self.most_first:
+                if mode.first > self.most_first:
                     self.left_s.append(free_s)
                     break
             least_s = bound_s(self.problem, mode, self.best_s)
             if not self.better(least_s) or least_s == float("inf"):
                 continue
-            met = self._put_together(mode or self._quickest(), least_s)
-            if not met or self.named:
+            if not self._put_together(mode, least_s):
                 self.open.append((least_s, mode))
 
     def _first_s(self, layers: int) -> float:
@@ -205,35 +188,16 @@ class _Solving:
     def proved(self) -> None:
         """Search the open modes, most hopeful first, each for what is faster than all before."""
         for least_s, mode in sorted(self.open, key=lambda entry: entry[0]):
-            if not self.better(least_s) and (not self.named or least_s > self.best_s * (1 + CLOSE)):
+            if not self.better(least_s):
                 continue
-            if self.late() or (self.wanted == "quick" and self.problem.vpp > 1):
+            if self.problem.vpp > 1:
                 self.left_s.append(least_s)
-            elif self.problem.vpp == 1 and not self.named:
-                self.used = "dynamic programming"
-                chain = fastest_chain([self.scale] * self.problem.pp, mode, least_s, self.best_s)
-                if chain is not None:
-                    first = mode.first if mode else 0
-                    self.keep(assignment(self.problem, chain.chunks, chain.choices, first))
             else:
-                self._programmed(least_s, mode)
+                self.used = "dynamic programming"
+                self.keep(fastest_chain([self.scale] * self.problem.pp, mode, least_s, self.best_s))
 
-    def _quickest(self) -> Mode | None:
-        """Return the choice that is the fastest for every kind, if there is one."""
-        seconds = self.problem.seconds.values()
-        return next(
-            (
-                Mode(choice)
-                for choice in range(self.problem.choices)
-                if all(of_kind[choice] == min(of_kind) for of_kind in seconds)
-            ),
-            None,
-        )
-
-    def _put_together(self, mode: Mode | None, least_s: float) -> bool:
+    def _put_together(self, mode: Mode, least_s: float) -> bool:
         """Keep cuts as fast as the bound, in all policies; else a slower one. Returns whether the bound was met."""
-        if mode is None:
-            return False
         # With several chunks a stage, the bound lets recomputed layers lie so unevenly that no even cut will meet it.
         few = self.frames[:FEWER_FRAMES]
         tried = few if mode.first and self.problem.vpp > 1 else self.frames
@@ -242,7 +206,7 @@ class _Solving:
             self.keep(built)
             tried = tried if built else few
         for slack in self.slacks:
-            if not self.better(least_s * slack) or self.late():
+            if not self.better(least_s * slack):
                 break
             if self.frames:
                 built = construct(self.scale, few, mode, least_s * slack, POLICIES[0])
@@ -252,23 +216,6 @@ class _Solving:
             if built:
                 break
         return self.best_s <= least_s * (1 + CLOSE)
-
-    def late(self) -> bool:
-        return spent_s() > self.until
-
-    def _programmed(self, least_s: float, mode: Mode | None) -> None:
-        """Solve by the integer program: first near the bound, where columns are few."""
-        solver: Solver = self.wanted if self.named else "cbc"
-        self.used = solver
-        for most_s in (min(COLUMNS_WITHIN * least_s, self.best_s), self.best_s):
-            left_s = max(self.until - spent_s(), LEAST_LIMIT_S)
-            answer = fastest_program(self.scale, mode, least_s, most_s, solver, left_s)
-            self.keep(answer.assignment)
-            if not answer.proved:
-                self.left_s.append(max(least_s, answer.bound))
-            if answer.assignment or not answer.proved or most_s == self.best_s:
-                return
-            least_s = most_s
 
     def answer(self, started_s: float) -> StageSolution | Unsatisfied:
         if not self.kept:

@@ -195,6 +195,19 @@ def test_a_program_s_own_presets_and_environment_are_known(tmp_path: Path) -> No
     assert ["spreads over its GPUs" in problem.what for problem in spread.unpredicted] == [True]
 
 
+@pytest.mark.parametrize(
+    ("said", "loss"), [("cpo", "cpo"), ("cpo --loss_type simpo", "simpo"), ("simpo", "simpo"), ("orpo", "orpo")]
+)
+def test_losses_without_a_reference_are_known_by_their_type(said: str, loss: str, tmp_path: Path) -> None:
+    text = f"NPROC_PER_NODE=8 swift rlhf --rlhf_type {said} --model Qwen/Qwen3-8B --max_length 1024 --deepspeed zero3\n"
+    found = audited(written(tmp_path, "pairs.sh", text))
+    assert found.judged is not None, found.unpredicted
+    preference = found.judged.plan.job.preference
+    assert preference is not None
+    assert preference.loss == loss
+    assert [each.name for each in found.judged.plan.tuned[0].phases] == ["update"]
+
+
 def test_a_server_of_its_own_has_the_gpus_that_it_is_started_on(tmp_path: Path) -> None:
     server = "swift rollout --model Qwen/Qwen3-8B --vllm_tensor_parallel_size 2 --vllm_data_parallel_size 2 &\n"
     text = GRPO.replace("#!/bin/bash\n", f"#!/bin/bash\n{server}").replace("colocate", "server").replace("MORE", "")

@@ -29,7 +29,6 @@ from symconfig.descriptor.config_writer import config_json
 from symconfig.plans.file import load_plan
 
 _CLASSES = {"pt": PretrainArguments, "sft": SftArguments, "rlhf": RLHFArguments}
-_LOSSES = {"orpo": "orpo", "cpo": "simpo"}
 
 
 def accept(folder: Path) -> Values:
@@ -71,7 +70,8 @@ def _values(args: Any) -> Values:
     }
     if isinstance(args, RLHFArguments):  # its batches are of pairs
         values |= {name: 2 * values[name] for name in ("micro", "global")}
-        values |= {"preference_loss": _LOSSES.get(args.rlhf_type, args.loss_type), "preference_beta": args.beta}
+        own = args.rlhf_type if args.rlhf_type != "dpo" and args.loss_type != "simpo" else args.loss_type
+        values |= {"preference_loss": own, "preference_beta": args.beta}
     if args.tuner_type == "lora":
         values |= {
             "adapter": "qlora" if args.quant_bits == 4 else "lora",

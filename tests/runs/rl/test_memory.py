@@ -290,3 +290,20 @@ def test_transformers_own_loss_has_no_more_than_deepspeeds_plan_counts() -> None
     each = (peak(3072) - peak(1024)) / (TOKENS * 2048)
     assert each == pytest.approx(12.0, abs=0.02)
     assert (deepspeed(3072) - deepspeed(1024)) / (TOKENS * 2048) + 8.0 == pytest.approx(each + 2.0, abs=0.02)
+
+
+def without_reference(model: Any, tokens: Any) -> tuple[Any, None]:
+    """Return the log-probabilities of padded pairs with what TRL's CPO and ORPO add: the chosen answers' loss."""
+    logits = model(input_ids=tokens, use_cache=False).logits
+    chosen = logits[:1, :-1].contiguous().flatten(0, 1)
+    added = torch.nn.functional.cross_entropy(chosen, tokens[0, 1:])
+    del chosen
+    rows = [row.log_softmax(-1).gather(-1, to[:, None]) for row, to in zip(logits[:, :-1], tokens[:, 1:], strict=True)]
+    return torch.stack(rows).squeeze(2).sum(-1) + torch.stack((added, -added)), None
+
+
+def test_losses_without_a_reference_take_no_more_than_pairs_in_one_row() -> None:
+    """The copy of chosen answers' logits takes what rows one after the other save: ms-swift pads these pairs."""
+    few, many = pairs(1024, without_reference), pairs(3072, without_reference)
+    update = (many["update"] - few["update"]) / (2 * TOKENS * 2048)
+    assert update == pytest.approx(SWIFT_HF_PAIRS.update, rel=0.03)

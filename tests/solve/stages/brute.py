@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from itertools import combinations_with_replacement, pairwise, product
+from itertools import combinations_with_replacement, pairwise
 from operator import mul
 
 from symconfig.solve.stages.problem import Chunks, Scope, StageProblem
@@ -24,27 +24,16 @@ def least_peak(problem: StageProblem) -> float | None:
 
 
 def everything(problem: StageProblem) -> Iterator[tuple[float, float]]:
-    """(slowest stage, largest peak) of every cut and choice; of stages with choices of their own, their best ones.
-
-    A stage with the same chunks is in many cuts: it is priced once.
-    """
+    """(slowest stage, largest peak) of every cut and choice. A stage with the same chunks is in many cuts: it is priced
+    once."""
 
     @cache
     def priced(index: int, mine: Chunks, choices: Choices) -> tuple[float, float]:
         return stage(problem, index, mine, choices)
 
-    @cache
-    def ways(index: int, mine: Chunks) -> tuple[float, float]:
-        """(fastest of those that fit, smallest peak)."""
-        every = [stage(problem, index, mine, choices) for choices in own(problem, mine)]
-        return (min((s for s, b in every if b <= problem.limit_bytes), default=float("inf")), min(b for _, b in every))
-
     for chunks in cuts(problem):
-        if problem.scope in (Scope.MODEL, Scope.FIRST):
-            for choices in shared(problem, chunks):
-                yield worst([priced(i, chunks[i :: problem.pp], choices[i :: problem.pp]) for i in range(problem.pp)])
-        else:
-            yield worst([ways(i, chunks[i :: problem.pp]) for i in range(problem.pp)])
+        for choices in shared(problem, chunks):
+            yield worst([priced(i, chunks[i :: problem.pp], choices[i :: problem.pp]) for i in range(problem.pp)])
 
 
 def worst(stages: list[tuple[float, float]]) -> tuple[float, float]:
@@ -95,16 +84,6 @@ def shared(problem: StageProblem, chunks: Chunks) -> Iterator[Choices]:
                 mine.append(1 if kind not in ENDS and layers <= first else 0)
             result.append(tuple(mine))
         yield tuple(result)
-
-
-def own(problem: StageProblem, mine: Chunks) -> Iterator[Choices]:
-    """Every way to choose for one stage's chunks: one choice for all of it, or one for each block."""
-    blocks = sum(len(chunk) for chunk in mine)
-    every = range(problem.choices)
-    flat = ((c,) * blocks for c in every) if problem.scope is Scope.STAGE else product(every, repeat=blocks)
-    for choices in flat:
-        left = iter(choices)
-        yield tuple(tuple(next(left) for _ in chunk) for chunk in mine)
 
 
 def stage(problem: StageProblem, index: int, mine: Chunks, choices: Choices) -> tuple[float, float]:

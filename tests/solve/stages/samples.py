@@ -31,26 +31,24 @@ def held(pp: int, vpp: int) -> tuple[Array, ...]:
 def small(seed: int, scope: Scope, vpp: int, layouts: Layouts = ANY) -> StageProblem:
     """Up to 9 layers of up to 3 kinds, in any order, on up to 3 stages; about half of them short of memory."""
     pick = random.Random(seed)
-    many = scope is Scope.LAYER  # ways to choose: fewer layers
-    pp = pick.choice((2, 3)) if vpp < 3 - many else 2
+    pp = pick.choice((2, 3)) if vpp < 3 else 2
     kinds = ("dense", "moe", "window")[: pick.choice((1, 2, 2, 3))]
-    count = pick.randint(pp * vpp, min(pp * vpp + (2 if many else 4), 9))
+    count = pick.randint(pp * vpp, min(pp * vpp + 4, 9))
     if pick.random() < 0.4:
         layers = [*("dense",) * pick.randint(0, 2), *(kinds[-1],) * count][:count]
     else:
         layers = [pick.choice(kinds) for _ in range(count)]
     sequence = ("embedding", *layers, *("mtp",) * pick.choice((0, 0, 1)), "head")
     names = tuple(dict.fromkeys(sequence))
-    choices = 2 if scope is Scope.LAYER else CHOICES
 
     def falling(most: float) -> tuple[float, ...]:
-        return tuple(sorted((round(pick.uniform(0, most), 2) for _ in range(choices)), reverse=True))
+        return tuple(sorted((round(pick.uniform(0, most), 2) for _ in range(CHOICES)), reverse=True))
 
     problem = StageProblem(
         pp=pp,
         vpp=vpp,
         sequence=sequence,
-        seconds={name: tuple(sorted(round(pick.uniform(1, 3), 2) for _ in range(choices))) for name in names},
+        seconds={name: tuple(sorted(round(pick.uniform(1, 3), 2) for _ in range(CHOICES))) for name in names},
         kept_bytes={name: falling(4) for name in names},
         once_bytes={name: falling(2) for name in names},
         state_bytes={name: round(pick.uniform(0, 6), 2) for name in names},

@@ -6,26 +6,24 @@ from dataclasses import replace
 
 import pytest
 
-from symconfig.solve.stages.chain import fastest_chain, leanest_chain
-from symconfig.solve.stages.content import Scale
-from symconfig.solve.stages.judge import assignment, stage_peaks, stage_seconds
+from symconfig.solve.stages.chain import fastest_chain
+from symconfig.solve.stages.content import Mode, Scale, content, modes
+from symconfig.solve.stages.judge import stage_seconds
 from symconfig.solve.stages.problem import Chunks, Layouts, Scope, StageProblem
-from tests.solve.stages.brute import cuts, least_peak, own, stage
+from tests.solve.stages.brute import cuts, least_peak, stage
 from tests.solve.stages.samples import small
 
 RULES = (Layouts(any_cut=True), Layouts(any_cut=True, empty_ends=True), Layouts(any_cut=True, mtp_with_head=False))
 INFINITE = float("inf")
 
 
-def quickest(problem: StageProblem, chunks: Chunks) -> list[float]:
-    """Per stage, the seconds of the fastest choices with which it fits."""
-    every = (
-        [stage(problem, i, (chunk,), choices) for choices in own(problem, (chunk,))] for i, chunk in enumerate(chunks)
-    )
-    return [min((s for s, b in ways if b <= problem.limit_bytes), default=INFINITE) for ways in every]
+def quickest(problem: StageProblem, chunks: Chunks, mode: Mode) -> list[float]:
+    """Per stage, its seconds; infinite where it does not fit."""
+    ways = [stage(problem, i, (chunk,), (mode.of(content(chunk)),)) for i, chunk in enumerate(chunks)]
+    return [s if b <= problem.limit_bytes else INFINITE for s, b in ways]
 
 
-@pytest.mark.parametrize("scope", [Scope.STAGE, Scope.LAYER])
+@pytest.mark.parametrize("scope", Scope)
 @pytest.mark.parametrize("seed", range(60))
 def test_it_is_the_fastest_and_has_the_least_work(seed: int, scope: Scope) -> None:
     problem = small(700 + seed, scope, 1, RULES[seed % 3])
@@ -35,25 +33,14 @@ def test_it_is_the_fastest_and_has_the_least_work(seed: int, scope: Scope) -> No
     lean = least_peak(problem)
     assert lean is not None
     problem = replace(problem, limit_bytes=lean * (0.99, 1.05, 1.2, 1.4)[seed // 2 % 4])
-    every = [quickest(problem, chunks) for chunks in cuts(problem)]
-    slowest = min(map(max, every))
-    found = fastest_chain([Scale(problem)] * problem.pp, None, 0.0, INFINITE)
-    if slowest == INFINITE:
-        assert found is None
-        return
-    assert found is not None
-    seconds = stage_seconds(problem, assignment(problem, found.chunks, found.choices))
-    assert max(seconds) == pytest.approx(slowest)
-    assert sum(seconds) == pytest.approx(min(sum(each) for each in every if max(each) <= slowest * (1 + 1e-9)))
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_the_leanest_has_the_least_largest_peak(seed: int) -> None:
-    problem = small(800 + seed, Scope.STAGE, 1, RULES[seed % 3])
-    found = leanest_chain(Scale(problem), None)
-    assert found is not None
-    least = min(
-        max(min(stage(problem, i, (c,), choices)[1] for choices in own(problem, (c,))) for i, c in enumerate(chunks))
-        for chunks in cuts(problem)
-    )
-    assert max(stage_peaks(problem, assignment(problem, found.chunks, found.choices))) == pytest.approx(least)
+    for mode in modes(problem, 3):
+        every = [quickest(problem, chunks, mode) for chunks in cuts(problem)]
+        slowest = min(map(max, every))
+        found = fastest_chain([Scale(problem)] * problem.pp, mode, 0.0, INFINITE)
+        if slowest == INFINITE:
+            assert found is None
+            continue
+        assert found is not None
+        seconds = stage_seconds(problem, found)
+        assert max(seconds) == pytest.approx(slowest)
+        assert sum(seconds) == pytest.approx(min(sum(each) for each in every if max(each) <= slowest * (1 + 1e-9)))

@@ -13,7 +13,7 @@ from tests.solve.stages.samples import small
 
 
 def answer(problem: StageProblem) -> StageSolution | Unsatisfied:
-    found = solve(problem, solver="quick")
+    found = solve(problem)
     return replace(found, seconds=0.0) if isinstance(found, StageSolution) else found
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 
 def stand_in() -> None:
+    import torch
     import transformers.utils
     import transformers.utils.import_utils
     from accelerate.state import PartialState
@@ -29,7 +30,11 @@ def stand_in() -> None:
         sys.modules["torchaudio"] = ModuleType("torchaudio")  # LLaMA-Factory reads sound with it, which no plan has
     network: Any = importlib.import_module("deepspeed.comm.torch")
     network.build_shm_op = lambda: None  # it would compile for a minute, for inference
-    PartialState._prepare_backend = lambda *args, **kwargs: ("gloo", DistributedType.MULTI_CPU)
+    # Accelerate shards weights over GPUs alone, so such ranks are told that they are GPUs, and stay on the CPU.
+    sharded = os.environ.get("ACCELERATE_USE_FSDP") == "true"
+    kind = DistributedType.MULTI_GPU if sharded else DistributedType.MULTI_CPU
+    PartialState._prepare_backend = lambda *args, **kwargs: ("gloo", kind)
+    PartialState.set_device = lambda state: setattr(state, "device", torch.device("cpu"))
 
 
 def count_states() -> None:

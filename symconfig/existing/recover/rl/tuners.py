@@ -26,9 +26,13 @@ from symconfig.graph.count import parameters
 # What trains on what is there: how many sequences of a micro-batch belong together.
 _ALONE = {"pt": 1, "sft": 1, "dpo": 2, "orpo": 2, "cpo": 2, "simpo": 2, "reward": 2}
 _STEPS = ("grpo", "rloo")
-_LOSSES = ("sigmoid", "hinge", "ipo", "orpo", "simpo")
-_BY_METHOD = {"orpo": "orpo", "cpo": "simpo", "simpo": "simpo"}  # CPO's has no reference either
-_PAIRED = ("dpo", *_BY_METHOD)
+# Losses that an option names, by what trains on pairs, the usual one first: SimPO's is one of CPO's.
+_LOSSES: Mapping[str, tuple[str, ...]] = {
+    "dpo": ("sigmoid", "hinge", "ipo", "orpo", "simpo"),
+    "cpo": ("cpo", "simpo"),
+    "orpo": ("orpo",),
+    "simpo": ("simpo",),
+}
 _ALGORITHMS = {"rloo": "rloo", "reinforce_plus_plus": "reinforce_plus_plus"}
 _TASKS = ("causal_lm", "generative_reranker")  # of ms-swift, whose models have a head over the vocabulary
 _PROMPT = 1024  # tokens of the longest prompt, where no option says it
@@ -93,9 +97,9 @@ class Reader(TunerWorkers):
         run = self._trained(model, count, length, self._micro * together_)
         scores = method == "reward" or values.text("task_type") == "seq_cls"
         pairs = None
-        if method in _PAIRED:
+        if able := _LOSSES.get(method):
             words = values.arguments.words("loss_type")
-            loss = _BY_METHOD.get(method) or next((word for word in words if word in _LOSSES), _LOSSES[0])
+            loss = next((word for word in words if word in able), able[0])
             pairs = Preference.model_validate({"pairs": self._micro * count, "loss": loss}, strict=False)
         if pairs is None and not scores and run.target.backend == self.workers.planned:
             return run
