@@ -47,7 +47,8 @@ def accept(folder: Path) -> Values:
     if nodes <= MOST_NODES:
         with stage("torchrun") as running:
             path = os.pathsep.join([running.variables["PATH"].split(os.pathsep)[0], SLURM.variables["PATH"]])
-            number = _submitted(SLURM, folder, PATH=path, MEGATRON_PATH=running.variables["MEGATRON_PATH"])
+            given = {name: running.variables[name] for name in ("MEGATRON_PATH", "SKIP_PREFLIGHT")}
+            number = _submitted(SLURM, folder, PATH=path, **given)
             _ended(SLURM, number)
             notes = running.notes()
         assert by_node(notes, range(nodes)) == values

@@ -13,14 +13,20 @@ from functools import partial
 from typing import Any
 
 from symconfig.existing.launch.dialects import tuners
+from symconfig.existing.launch.reading import Setting
 from symconfig.existing.recover.accelerate import Launched, launched
+from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl import bridged
 from symconfig.existing.recover.rl.script import Script
 from symconfig.existing.recover.rl.trainers import DEEPSPEED, MEGATRON, REPLICAS, SHARDS, Workers
 from symconfig.existing.recover.rl.values import Values
+from symconfig.existing.recover.words import settings
+from symconfig.frameworks.megatron.flags import flags, resolve
 from symconfig.plans.choices import Precision
 
 ADAPTERS = ("lora", "qlora")
+# What these have by a name of Megatron-LM's, and mean otherwise.
+_OTHERWISE = ("micro_batch_size", "global_batch_size", "max_length", "bf16", "fp16", "optim", "load", "model", "seed")
 _EAGER = ("eager", "disabled")
 _SHARDED = ("fsdp", "fsdp2")  # by LLaMA-Factory's second generation
 # Of Megatron-Core, as ms-swift has it where nothing is stated; LLaMA-Factory's says what it has.
@@ -127,6 +133,24 @@ class TunerStated(Script):
             return {"zero_optimization": {"stage": stage, **{f"offload_{part}": host for part in parts}}}
         return self.launched.config
 
+    def _names(self) -> Namespace:
+        return Namespace(self.megatron(), flags(self.version()))
+
+    def version(self) -> str:
+        """Return the Megatron-LM release that its workers are read as."""
+        return resolve(self.supplied.megatron_version or version_of([each.name for each in self.megatron()]))
+
+    def megatron(self) -> tuple[Setting, ...]:
+        """Return what Megatron-Core is told as Megatron-LM's options; nothing of other workers."""
+        if not self.program.megatron:
+            return ()
+        values = self.values
+        own = [f"--{self._precision or 'bf16'}"]
+        for name, words in self.tuner.megatron.items():
+            own += [] if values.given(name) else words
+        options = [each for each in values.settings if tuners.plain(each) not in _OTHERWISE and _says_something(each)]
+        return (*settings(own, self.reading.file), *bridged.options(options))
+
     @property
     def _tp(self) -> int:
         return self.values.whole("deepspeed_autotp_size") or 1
@@ -198,3 +222,8 @@ class TunerStated(Script):
     @property
     def _liger(self) -> bool:
         return self.values.switch("use_liger_kernel")
+
+
+def _says_something(setting: Setting) -> bool:
+    """Tell whether an option says something: ms-swift's word for nothing is none."""
+    return not (setting.values and setting.values[0].text.lower() in ("none", "null"))

@@ -20,7 +20,7 @@ from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed_model import described as of_arguments
 from symconfig.existing.recover.deepspeed_optimizer import stepped
 from symconfig.existing.recover.known import weight_bytes
-from symconfig.existing.recover.namespace import Namespace, version_of
+from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.rl import bridged, fsdp
 from symconfig.existing.recover.rl.model import adapted, without_images
 from symconfig.existing.recover.rl.trainers import SHARDS
@@ -29,14 +29,11 @@ from symconfig.existing.recover.run import Described, Run
 from symconfig.existing.recover.words import settings
 from symconfig.frameworks.behaviour import COMPILED
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, MICRO, TRAIN
-from symconfig.frameworks.megatron.flags import flags, resolve
 from symconfig.frameworks.optimizers import stepping
 
 _FULL = ("full", "")
 _IN_4_BITS = 0.5  # bytes of a weight
 _HYBRID, _WHOLE = ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2"), ("NO_SHARD",)
-# What these have by a name of Megatron-LM's, and mean otherwise.
-_OTHERWISE = ("micro_batch_size", "global_batch_size", "max_length", "bf16", "fp16", "optim", "load", "model", "seed")
 _ABLE = ("adapter of experts",)  # each has its own (mcore-bridge 1.6.5, tuners/lora.py)
 # Ways to train fewer weights, or with other states, of which nothing is predicted.
 _UNPREDICTED = ("use_galore", "use_apollo", "use_badam", "use_adam_mini", "use_muon", "use_llama_pro", "use_kt")
@@ -182,32 +179,9 @@ class TunerWorkers(TunerStated):
         wrong = partial(self.problem, "lora_r")
         return bridged.run(whole, self.gpus, self.known_cluster, self.supplied, model, wrong, _ABLE)
 
-    def _names(self) -> Namespace:
-        return Namespace(self.megatron(), flags(self.version()))
-
-    def version(self) -> str:
-        """Return the Megatron-LM release that its workers are read as."""
-        return resolve(self.supplied.megatron_version or version_of([each.name for each in self.megatron()]))
-
-    def megatron(self) -> tuple[Setting, ...]:
-        """Return what Megatron-Core is told as Megatron-LM's options; nothing of other workers."""
-        if not self.program.megatron:
-            return ()
-        values = self.values
-        own = [f"--{self._precision or 'bf16'}"]
-        for name, words in self.tuner.megatron.items():
-            own += [] if values.given(name) else words
-        options = [each for each in values.settings if tuners.plain(each) not in _OTHERWISE and _says_something(each)]
-        return (*settings(own, self.reading.file), *bridged.options(options))
-
 
 def _of_adapters(setting: Setting) -> bool:
     return tuners.plain(setting).startswith("lora_") or tuners.plain(setting) in ("use_peft", "finetuning_type")
-
-
-def _says_something(setting: Setting) -> bool:
-    """Tell whether an option says something: ms-swift's word for nothing is none."""
-    return not (setting.values and setting.values[0].text.lower() in ("none", "null"))
 
 
 def _stepping(run: Run, optimizer: Optimizer) -> Run:
