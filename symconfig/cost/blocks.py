@@ -203,10 +203,10 @@ def evaluate(
     lattice: Lattice,
     machine: Machine,
     framework: Framework,
-    known: dict[object, Array],
+    known: dict[object, Array] | None = None,
 ) -> BlockCost:
     """Return all costs of `block` at every point of `lattice`. known: as of `collectives_s`, of other blocks there."""
-    full = collectives_s(block.collectives, lattice, machine, framework, known)
+    full = collectives_s(block.collectives, lattice, machine, framework, {} if known is None else known)
     held = lattice.stack([held.elements for held in block.held])
     inputs = machine.quantised_bytes if framework.engine else ELEMENT_BYTES[Element.ACTIVATION]
     element_bytes = ELEMENT_BYTES | {Element.MATMUL_INPUT: inputs}
