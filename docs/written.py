@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from symconfig.report.grid import Grid, markdown_rows
@@ -22,8 +23,12 @@ def filled(text: str, parts: Mapping[str, str]) -> str:
         place = re.compile(rf"(<!-- {name}(?:: [^>]*)? -->)(\n?).*?(<!-- end of {name} -->)", re.DOTALL)
         if not place.search(text):
             raise SystemExit(f"the page has no place <!-- {name} --> for what is written there")
-        text = place.sub(lambda at, made=made: at[1] + _spaced(made, at[2]) + at[3], text)  # type: ignore[misc]
+        text = place.sub(partial(_put, made), text)
     return text
+
+
+def _put(made: str, at: re.Match[str]) -> str:
+    return at[1] + _spaced(made, at[2]) + at[3]
 
 
 def _spaced(made: str, line: str) -> str:

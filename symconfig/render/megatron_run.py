@@ -149,8 +149,6 @@ def data_parallel_args(out: Arguments, best: Candidate) -> None:
     grad_reduce, param_gather = options.overlap.grad_reduce, options.overlap.param_gather
     if options.zero_stage >= 1:
         out.put("--use-distributed-optimizer")
-        if options.instances > 1:
-            out.put("--num-distributed-optimizer-instances", options.instances)
     if options.zero_stage >= 2:
         grad_reduce = True  # Megatron-FSDP switches these on by itself
         param_gather = param_gather or options.zero_stage == 3
