@@ -111,6 +111,11 @@ ROWS: tuple[Row, ...] = (
         lambda r: bool(r("sequence_parallel")),
         lambda plan: plan.best.options.sequence_parallel and plan.best.parallel.tp > 1,
     ),
+    Row(
+        "options.instances",
+        "num_distributed_optimizer_instances",
+        lambda r: r.arg("num_distributed_optimizer_instances", 1),
+    ),
     Row("options.zero_stage", "use_distributed_optimizer, data_parallel_sharding_strategy", _zero_stage),
     Row("options.precision", "bf16, fp16, fp8, fp4", _precision),
     Row("options.recompute.granularity", "recompute_granularity", lambda r: r("recompute_granularity") or "none"),
