@@ -141,22 +141,25 @@ def test_a_plan_of_a_step_in_the_shards_of_fsdp_comes_back(groups: str, tmp_path
         assert (one.name, one.bytes) == (other.name, pytest.approx(other.bytes, rel=1e-6))
 
 
-@pytest.mark.parametrize("target", ["trl", "llamafactory", "ms-swift-deepspeed", "ms-swift-rlhf"])
-def test_a_plan_of_pairs_comes_back(target: str, tmp_path: Path) -> None:
-    pins = {"tp": "2", "pp": "1", "cp": "1"} if target == "ms-swift-rlhf" else None
+@pytest.mark.parametrize(
+    ("target", "preference"),
+    [
+        *((target, {"pairs": 64}) for target in ("trl", "llamafactory", "ms-swift-deepspeed", "ms-swift-rlhf")),
+        *((target, {"answers": 64, "loss": "kto"}) for target in ("trl", "ms-swift-rlhf")),
+        *((target, {"pairs": 64, "loss": "reward"}) for target in ("llamafactory", "ms-swift-deepspeed")),
+    ],
+)
+def test_a_plan_of_preferences_comes_back(target: str, preference: dict[str, Any], tmp_path: Path) -> None:
+    pins = {"tp": "2", "pp": "1", "cp": "1"} if target == "ms-swift-rlhf" else {"zero": "3", "mbs": "..4"}
+    sequences = {"mean": 600.0, "max": 2048}
     done = symconfig.plan(
-        "qwen3-8b",
-        "h100",
-        8,
-        target=target,
-        pins=pins,
-        preference={"pairs": 64},
-        sequences={"mean": 600.0, "max": 2048},
+        "qwen3-8b", "h100", 8, target=target, pins=pins, preference=preference, sequences=sequences, top=1
     )
     found = audited(files(done.plan, tmp_path), gpus=8)
     again = found.judged
     assert again is not None, found.unpredicted
     assert (again.plan.best.parallel, again.plan.best.batch) == (done.plan.best.parallel, done.plan.best.batch)
+    assert (again.plan.job.preference, again.plan.task) == (done.plan.job.preference, done.plan.task)
     for one, other in zip(done.plan.tuned[0].phases, again.plan.tuned[0].phases, strict=True):
         assert (one.name, one.bytes) == (other.name, pytest.approx(other.bytes, rel=1e-3))
 
