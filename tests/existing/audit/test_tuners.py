@@ -146,6 +146,7 @@ def test_a_plan_of_a_step_in_the_shards_of_fsdp_comes_back(groups: str, tmp_path
     [
         *((target, {"pairs": 64}) for target in ("trl", "llamafactory", "ms-swift-deepspeed", "ms-swift-rlhf")),
         *((target, {"answers": 64, "loss": "kto"}) for target in ("trl", "ms-swift-rlhf")),
+        ("trl", {"pairs": 64, "loss": "simpo"}),
         *((target, {"pairs": 64, "loss": "reward"}) for target in ("llamafactory", "ms-swift-deepspeed")),
     ],
 )
@@ -280,6 +281,7 @@ def test_nemo_rl_inherits_and_replaces(tmp_path: Path) -> None:
     ("words", "why"),
     [
         ("--rlhf_type gkd", "this program is not predicted"),
+        ("--rlhf_type ppo", "PPO that generates by Transformers' own loop, and no engine, is not predicted"),
         ("--tuner_type adalora", "trained in this way are not predicted"),
         ("--use_vllm false", "generation without vLLM is not predicted"),
         ("--num_generations 7", "does not divide what is generated at once"),
@@ -298,6 +300,7 @@ def test_what_is_not_predicted_has_one_reason(words: str, why: str, tmp_path: Pa
         ("trl sft --model_name_or_path x --dataset_name y", ("trl", "sft", False)),
         ("python examples/scripts/dpo_vlm.py --learning_rate 1", ("trl", "dpo", False)),
         ("python train_grpo.py --model_name_or_path x --dataset_name y", ("trl", "grpo", False)),
+        ("torchrun run/trl_cpo.py --config config.yaml", ("trl", "cpo", False)),
         ("megatron rlhf --rlhf_type dpo --model x", ("ms-swift", "dpo", True)),
         ("torchrun swift/cli/sft.py --model x", ("ms-swift", "sft", False)),
         ("llamafactory-cli train --stage rm --cutoff_len 8", ("llamafactory", "reward", False)),
