@@ -100,8 +100,9 @@ class Case:
 
     @property
     def repeatable(self) -> bool:
-        """Tell whether a format's losses are the same on one rank: what is generated is another sample on each."""
-        return bool(self.job) and "rl" not in self.job
+        """Tell whether a format's losses are the same on one rank: what is generated is another sample on each, and
+        KTO's KL term is of a micro-batch on all of them."""
+        return bool(self.job) and "rl" not in self.job and self.job is not LABELLED
 
     def plan(self, name: str | None = None, ranks: int = RANKS) -> Plan:
         """Return the plan of all formats; of the format of this name, where the job says that each has its own."""
