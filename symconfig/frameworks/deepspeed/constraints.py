@@ -237,6 +237,7 @@ GROUPS = Constraint(
     rule="one group of all ranks shares what ZeRO cuts",
     sentence="DeepSpeed's files are written for one group of shards, not for {p.instances}",
     about="instances",
+    hint="--backend fsdp",
     pins=("instances=1",),
     source="deepspeed/runtime/zero/mics.py is a way of its own, which is not written",
     example={"zero": 3, "instances": 2},
