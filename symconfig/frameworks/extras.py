@@ -43,7 +43,7 @@ class Extras:
     instances: int = 1
 
     @classmethod
-    def of(cls, framework: Framework) -> Self:
+    def of(cls, framework: Framework) -> Extras:
         """Return what a framework has on, of what its plans may have."""
         how = framework.implementation
         every = cls(
@@ -73,7 +73,7 @@ class Extras:
             instances=options.instances,
         )
 
-    def within(self, backend: str) -> Self:
+    def within(self, backend: str) -> Extras:
         """Return the same without what plans of a framework cannot have; the width of its gradients is its own."""
         return replace(NOTHING_ON, **picked(self, "grad_bytes", *BACKENDS[backend].extras))
 
