@@ -13,7 +13,8 @@ from enum import Enum, auto
 from symconfig.cost.framework import Framework
 from symconfig.descriptor.job import Backend as Name
 from symconfig.descriptor.job import Job
-from symconfig.descriptor.model import AdapterTarget, ModelDescriptor
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import AdapterTarget
 from symconfig.frameworks.checkpoint import Kind
 from symconfig.plans.choices import Precision, ZeroStage
 

@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping
 
 from symconfig.descriptor.meaning import meaning
-from symconfig.descriptor.model import ModelDescriptor, Position
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Position
 from symconfig.errors import Problem
 from symconfig.existing.recover import zoo
 from symconfig.existing.recover.args import Args, Fields

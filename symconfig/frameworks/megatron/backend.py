@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from symconfig.cost.machine import LOW_PRECISION
-from symconfig.descriptor.model import FUSED_TARGETS, ModelDescriptor
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import FUSED_TARGETS
 from symconfig.frameworks.backend import Backend, Medium, Releases
 from symconfig.frameworks.megatron import adapters, flags
 from symconfig.frameworks.megatron.behaviour import MEGATRON as USUAL
