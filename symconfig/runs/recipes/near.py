@@ -9,10 +9,12 @@ from typing import Any
 
 from symconfig.descriptor.recipe import ENDS_AS_LAYERS, Recipe, RecipeFile, spelled
 from symconfig.errors import SymconfigError
+from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Candidate, Difference, NearRecipe, Options, Plan, Recompute
-from symconfig.runs.replan.carried import Verdict, carried, dealt_out, judged
+from symconfig.runs.replan.carried import carried, dealt_out, judged, whole
 from symconfig.solve.choice.published import alike, doublings
 from symconfig.solve.opened import unstable
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.refine import OF_FAMILY
 from symconfig.solve.run import facts_of, run
 from symconfig.solve.search import resolved
@@ -48,10 +50,10 @@ def compared(plan: Plan, file: RecipeFile, recipe: Recipe) -> NearRecipe:
         for choice in stated
         if choice.differs(plan.best, recipe)
     )
-    whole = prices.difference(stated, "layout")
+    layout = prices.difference(stated, "layout")
     opening = {one.field for one in differences if one.opens}
     plain = prices.difference([choice for choice in stated if choice.field not in opening], "layout")
-    unpriced = f", without its {recipe.unpriced}, which {NOT_PRICED}" if recipe.unpriced else ""
+    left_out = f", without its {recipe.unpriced}, which {NOT_PRICED}" if recipe.unpriced else ""
     job = recipe.job
     words = (
         f"{file.model} on {job.gpus:,} x {job.cluster}, batch {job.global_batch_size:,}, {job.seq_length:,} tokens, "
@@ -62,11 +64,11 @@ def compared(plan: Plan, file: RecipeFile, recipe: Recipe) -> NearRecipe:
         file.sources[recipe.source].title,
         words,
         differences,
-        whole.loss,
-        whole.why and f"{whole.why}{unpriced}",
-        whole.opens,
-        plain if whole.opens and not plain.opens else None,
-        _split(plan, recipe),
+        layout.loss,
+        layout.why and f"{layout.why}{left_out}",
+        layout.opens,
+        plain if layout.opens and not plain.opens else None,
+        _split(plan, recipe, prices.uses),
     )
 
 
@@ -85,7 +87,7 @@ class _Prices:
     def of(cls, plan: Plan, recipe: Recipe) -> _Prices:
         free = replace(plan, job=plan.job.model_copy(update={"allow": ("all",)}))
         own = judged(free, carried(plan.best, free))
-        return cls(plan, free, recipe, own.step_s or plan.best.predicted.step_s, _unstable(plan, own))
+        return cls(plan, free, recipe, own.step_s or plan.best.predicted.step_s, _unstable(plan, own.point))
 
     def difference(self, taken: Sequence[Choice], field: str, ours: str = "", theirs: str = "") -> Difference:
         """Return what the plan loses with these values of the recipe, or why that cannot be said."""
@@ -98,45 +100,52 @@ class _Prices:
             return Difference(field, ours, theirs, *((None, NOT_PRICED) if differ else (0.0, "")))
         every = [judged(self.free, each) for each in dealt_out(self.free, after)]
         verdict = min(every, key=lambda one: (not one.fits, one.step_s))
-        opens = tuple(sorted(_unstable(self.plan, verdict) - self.uses))
+        opens = tuple(sorted(_unstable(self.plan, verdict.point) - self.uses))
         if not verdict.fits:
             return Difference(field, ours, theirs, None, str(verdict), opens)
         return Difference(field, ours, theirs, verdict.step_s / self.own_s - 1, "", opens)
 
 
-def _unstable(plan: Plan, verdict: Verdict) -> frozenset[str]:
-    """Name the options of what was judged that are not stable and that the plan's job does not allow."""
-    if verdict.point is None:
+def _unstable(plan: Plan, point: Columns | None) -> frozenset[str]:
+    """Name the options of a point that are not stable and that the plan's job does not allow."""
+    if point is None:
         return frozenset()
     fixed = facts_of(plan.model, plan.cluster, plan.job)
-    return frozenset(option.name for option, _ in unstable(plan.job, fixed, verdict.point))
+    return frozenset(option.name for option, _ in unstable(plan.job, fixed, point))
 
 
-def _split(plan: Plan, recipe: Recipe) -> Difference | None:
+def _split(plan: Plan, recipe: Recipe, uses: frozenset[str]) -> Difference | None:
     """Return what the plan's job loses with the recipe's degrees, and all else as is best with them; None: the plan has
-    them."""
-    own, wanted = ({name: getattr(of, name) for name in SPLIT} for of in (plan.best.parallel, recipe.layout))
+    them. uses: what of the plan is not stable."""
+    own, wanted = (
+        {name: getattr(degrees, name) for name in SPLIT} | ({"zero": zero} if zero and zero > 1 else {})
+        for degrees, zero in (
+            (plan.best.parallel, plan.best.options.zero_stage),
+            (recipe.layout, recipe.layout.zero),
+        )
+    )
     if own == wanted:
         return None
     ours, theirs = (" ".join(f"{name} {size}" for name, size in of.items() if size > 1) for of in (own, wanted))
-    known = next((one for one in plan.alternatives if all(getattr(one.parallel, n) == wanted[n] for n in SPLIT)), None)
-    step_s, why = (known.predicted.step_s, "") if known else _fastest_s(plan, wanted)
-    loss = None if step_s is None else step_s / plan.best.predicted.step_s - 1
-    return Difference("split", ours or ONE_GPU, theirs or ONE_GPU, loss, why)
+    fastest = _fastest(plan, wanted)
+    if isinstance(fastest, str):
+        return Difference("split", ours or ONE_GPU, theirs or ONE_GPU, None, fastest)
+    loss, opens = fastest.step_s / plan.best.predicted.step_s - 1, _unstable(plan, whole(fastest)) - uses
+    return Difference("split", ours or ONE_GPU, theirs or ONE_GPU, loss, "", tuple(sorted(opens)))
 
 
-def _fastest_s(plan: Plan, degrees: Mapping[str, int]) -> tuple[float | None, str]:
-    """Return the step of the fastest plan of the same job with these degrees, or why there is none."""
-    inside = {name: pin for name, pin in plan.job.pins.items() if name not in ("vpp", "layout")}
-    pins = inside | {name: str(size) for name, size in degrees.items()}
+def _fastest(plan: Plan, degrees: Mapping[str, int]) -> Prospect | str:
+    """Return the fastest plan of the same job with these degrees, or why there is none."""
+    outside = {name: pin for name, pin in plan.job.pins.items() if name not in ("vpp", "layout")}
+    pins = outside | {name: str(size) for name, size in degrees.items()}
     job = plan.job.model_copy(update={"pins": pins, "gpus": plan.best.parallel.world_size})
     try:
         resolved(plan.model, plan.cluster, job)
         outcome = run(plan.model, plan.cluster, job, top=1, progress=None, start=0.0, effort=OF_FAMILY)
     except SymconfigError as error:
-        return None, f"cannot run: {error.problems[0]}".rstrip(".")
+        return f"cannot run: {error.problems[0]}".rstrip(".")
     ranked = outcome.weighed.ranked()
-    return (ranked[0].step_s, "") if ranked else (None, "has no plan that runs and fits")
+    return ranked[0] if ranked else "has no plan that runs and fits"
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,7 @@ def judged(plan: Plan, c: Configuration) -> Verdict:
     except InputError as error:
         return Verdict(str(error.problems[0]).rstrip("."))
     point = replace(point, request=wanted)
-    columns = _whole(point)
+    columns = whole(point)
     if refused := _refused(point, columns) or _untold(plan, point):
         return Verdict(refused, point=columns)
     parts = costed(point)
@@ -190,7 +190,7 @@ def _untold(plan: Plan, point: Prospect) -> str:
     return "; ".join(problem.what for problem in problems)
 
 
-def _whole(prospect: Prospect) -> Columns:
+def whole(prospect: Prospect) -> Columns:
     """Return a candidate as one point, with what the search decides by its limits, too."""
     modules, chunks = prospect.choice.modules, prospect.split.chunks
     return replace(
