@@ -51,7 +51,7 @@ def compared(plan: Plan, file: RecipeFile, recipe: Recipe) -> NearRecipe:
         if choice.differs(plan.best, recipe)
     )
     layout = prices.difference(stated, "layout")
-    opening = {one.field for one in differences if one.opens}
+    opening = {one.field for one in differences if {*one.opens} & {*layout.opens}}
     plain = prices.difference([choice for choice in stated if choice.field not in opening], "layout")
     left_out = f", without its {recipe.unpriced}, which {NOT_PRICED}" if recipe.unpriced else ""
     job = recipe.job
