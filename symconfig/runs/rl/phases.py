@@ -131,9 +131,9 @@ class Layout:
         return max(generation, trained) if overlaps else generation + trained
 
     @property
-    def beside_engine_bytes(self) -> float:
-        """Return the bytes of what is on a GPU beside an engine that is awake."""
-        return sum(({LIBRARIES: self.actor.libraries} if self.alone else self._resting({})).values())
+    def beside_engine(self) -> Mapping[str, float]:
+        """Return the bytes of what is on a GPU beside an engine that is awake, by what they are."""
+        return {LIBRARIES: self.actor.libraries} if self.alone else self._resting({})
 
     @property
     def trained_bytes(self) -> float:
