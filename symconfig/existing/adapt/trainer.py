@@ -24,14 +24,14 @@ ARGUMENTS: Mapping[KeyPath, tuple[str, ...]] = {
 }
 NAMES = tuple(name for names in ARGUMENTS.values() for name in names) + RECOMPUTE
 # Arguments that show whose they are, in transformers/training_args.py under these names.
-_MARKS = ("per_device_train_batch_size", ACCUMULATION, "num_train_epochs", "max_steps", "output_dir", "learning_rate")
+MARKS = ("per_device_train_batch_size", ACCUMULATION, "num_train_epochs", "max_steps", "output_dir", "learning_rate")
 _ENOUGH = 2  # of them: a program of one's own may have one
 
 
 def used(reading: Reading) -> bool:
     """Tell whether the program's arguments are those of the Trainer."""
     arguments = Arguments(reading.settings)
-    return uses_trainer(arguments) and sum(map(arguments.given, _MARKS)) >= _ENOUGH
+    return uses_trainer(arguments) and sum(map(arguments.given, MARKS)) >= _ENOUGH
 
 
 def name_of(reading: Reading, path: KeyPath) -> str | None:
@@ -109,7 +109,7 @@ def given(progress: Progress, name: str, value: str) -> Progress:
     """Add an argument beside another of the Trainer's."""
     draft, arguments = progress.draft, Arguments(progress.draft.reading.settings)
     before = draft.meaning
-    for mark in (*NAMES, *_MARKS):
+    for mark in (*NAMES, *MARKS):
         anchor = arguments.find(mark)
         if anchor is None:
             continue
