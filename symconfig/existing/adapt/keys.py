@@ -37,7 +37,7 @@ def keyed(progress: Progress, document: Document, wish: KeyWish) -> Progress:
     assert tree is not None, "is asked for where there is one"
     have = tree.get(*wish.path)
     goal = progress.draft.meaning.configured(document, _with(tree.data, wish))
-    after = progress.draft.tried(ways(tree, wish), goal.__eq__)
+    after = progress.draft.tried(_ways(tree, wish), goal.__eq__)
     if after is None:
         why = "it cannot be written there so that nothing else changes"
         return progress.lacking(Unplaced(wish.name, wish.now, why, where(tree, wish.path)))
@@ -66,7 +66,7 @@ def where(tree: Tree, path: KeyPath) -> Place:
     return span.key or span.value
 
 
-def ways(tree: Tree, wish: KeyWish) -> Iterator[tuple[Edit, ...]]:
+def _ways(tree: Tree, wish: KeyWish) -> Iterator[tuple[Edit, ...]]:
     path = wish.path
     if wish.value is None:
         lonely = len(path) > 1 and len(tree.get(*path[:-1])) == 1
@@ -74,11 +74,15 @@ def ways(tree: Tree, wish: KeyWish) -> Iterator[tuple[Edit, ...]]:
     elif path in tree.spans:
         yield from trees.changed(tree, path, wish.value)
     else:
-        size = next(size for size in range(len(path) - 1, -1, -1) if path[:size] in tree.spans)
-        value = wish.value
-        for key in reversed(path[size + 1 :]):
-            value = {str(key): value}
-        yield from trees.inserted(tree, path[:size], str(path[size]), value)
+        yield from inserted(tree, path, wish.value)
+
+
+def inserted(tree: Tree, path: KeyPath, value: Any) -> Iterator[tuple[Edit, ...]]:
+    """Yield edits that put in a key that is not there, with the sections above it that are not there either."""
+    size = next(size for size in range(len(path) - 1, -1, -1) if path[:size] in tree.spans)
+    for key in reversed(path[size + 1 :]):
+        value = {str(key): value}
+    yield from trees.inserted(tree, path[:size], str(path[size]), value)
 
 
 def _with(data: Any, wish: KeyWish) -> Any:

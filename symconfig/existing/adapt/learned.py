@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.existing.adapt import launcher
 from symconfig.existing.adapt.draft import Draft, Progress
-from symconfig.existing.adapt.options import Option, Said, of, off, put, same
+from symconfig.existing.adapt.options import Option, Texts, of, off, put, same
 from symconfig.existing.adapt.outcome import Flaw, Unplaced
 from symconfig.existing.adapt.runs import several, why_apart
 from symconfig.existing.audit.audit import audit
@@ -19,7 +19,7 @@ from symconfig.existing.recover.run import Run
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.plans.plan import Plan
 
-Wanted = Mapping[str, Said]  # values of each option
+Wanted = Mapping[str, Texts]  # values of each option
 _ONE, _ALONE = ("1",), ("_parallel_size", "_divisible_by")  # of what is not there, by the ends of its names
 _ROUNDS = 3  # what one key means may follow from another that was changed
 # What trains, by the backend of its plans.
@@ -34,7 +34,7 @@ def unchanged(progress: Progress, _plan: Plan, _script: Script) -> Progress:
 @dataclass(frozen=True, slots=True)
 class Learned:
     """A trainer's way to be adapted. wanted: what a plan decides, by option. words: an option as words of a command
-    line; beside: options beside which a new one belongs, the likeliest first. gpus: the options that say the trained
+    line; anchors: options beside which a new one belongs, the likeliest first. gpus: the options that say the trained
     nodes, and the GPUs of each; None: its launcher says them; also: the same of roles beside them, where a script says
     them. others: what makes a script one of the workers of a plan, by backend. files: changes what the files beside it
     say. sections: its YAML has some, and may be inherited."""
@@ -43,7 +43,7 @@ class Learned:
     wanted: Callable[[Plan, Script], Wanted]
     gpus: tuple[str, str] | None
     words: Callable[[Reading, str, tuple[str, ...]], tuple[str, ...]]
-    beside: Callable[[Reading, str], Iterator[Setting]]
+    anchors: Callable[[Reading, str], Iterator[Setting]]
     others: Mapping[str, str] = field(default_factory=dict)
     also: tuple[tuple[str, str], ...] = ()
     files: Callable[[Progress, Plan, Script], Progress] = unchanged
@@ -112,7 +112,7 @@ class Learned:
         numbers = ((str(trained // each),), (str(each),))
         return {name: value for pair in (self.gpus, *of_roles) for name, value in zip(pair, numbers, strict=True)}
 
-    def _says(self, script: Script, name: str, values: Said) -> bool:
+    def _says(self, script: Script, name: str, values: Texts) -> bool:
         """Tell whether a script says it already, or has it by itself."""
         setting = of(script.reading, name)
         if setting is None:
@@ -124,7 +124,7 @@ class Learned:
             return not setting.texts and script.reading.tree_at(setting.place) is not None
         return setting.unknown is None and same(setting.texts, values)
 
-    def _option(self, draft: Draft, name: str, values: Said) -> Option:
+    def _option(self, draft: Draft, name: str, values: Texts) -> Option:
         reading = draft.reading
         tree = reading.tree if self.sections and reading.program is None else None
         derived = {each.name for each in reading.settings if _follows(draft, each)} if self.sections else ()
@@ -132,7 +132,7 @@ class Learned:
             name=name,
             values=values,
             words=lambda now: self.words(reading, name, now),
-            beside=self.beside(reading, name),
+            anchors=self.anchors(reading, name),
             top=tree,
             kept=self.sections,
             derived=derived,

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from symconfig.existing.adapt import trees, words
-from symconfig.existing.adapt.draft import Draft, Meaning, Progress
-from symconfig.existing.adapt.keys import KeyWish
-from symconfig.existing.adapt.keys import ways as of_key
-from symconfig.existing.adapt.outcome import Change, Unplaced
+from symconfig.existing.adapt.draft import Document, Draft, Meaning, Progress
+from symconfig.existing.adapt.keys import inserted
+from symconfig.existing.adapt.outcome import NO_PLACE, Change, Unplaced
 from symconfig.existing.adapt.runs import alike, together
 from symconfig.existing.adapt.ways import all_values, behind_equals, one_value
 from symconfig.existing.launch.reading import Reading, Setting, Tree
@@ -21,23 +20,24 @@ from symconfig.render.files import sh
 
 _OFF = ("false", "off", "null", "none")
 LISTED = "_modules"  # ends the names of options that are lists
-Said = tuple[str, ...] | None  # values of an option; None: it is not there
+Texts = tuple[str, ...] | None  # values of an option; None: it is not there
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
     """One option as a plan has it. values: as texts; None: it is not to be there. words: as a command line gets it, the
-    last of them with its value. beside: options where a new one belongs, the likeliest first. kept: files beside the
+    last of them with its value. anchors: options where a new one belongs, the likeliest first. kept: files beside the
     one that is named stay, since others may inherit them; top: its YAML, where keys go that it does not have. derived:
-    options whose values follow from others."""
+    options whose values follow from others. document: the file that it names, which is another one then."""
 
     name: str
-    values: Said
+    values: Texts
     words: Callable[[tuple[str, ...]], tuple[str, ...]]
-    beside: Iterable[Setting] = ()
+    anchors: Iterable[Setting] = ()
     kept: bool = False
     top: Tree | None = None
     derived: Collection[str] = ()
+    document: Document | None = None
 
 
 def of(reading: Reading, name: str) -> Setting | None:
@@ -45,7 +45,7 @@ def of(reading: Reading, name: str) -> Setting | None:
     return Arguments(reading.settings).find(plain(name))
 
 
-def same(values: Said, other: Said) -> bool:
+def same(values: Texts, other: Texts) -> bool:
     """Tell whether values are the same, whatever the letters of a switch and the digits of a number; a switch may have
     no value, and a key that is null has none."""
     if values is None or other is None:
@@ -72,14 +72,17 @@ def put(progress: Progress, option: Option) -> Progress:
     if setting is not None and values is not None and setting.texts:
         values = tuple(_like(setting.texts[0], each) for each in values)
 
+    def rest(meaning: Meaning) -> Meaning:
+        kept = meaning.less(free)
+        return kept if option.document is None else kept.configured(option.document, None)
+
     def right(after: Meaning) -> bool:
-        each = (after, *after.runs)
-        return after.less(free) == before.less(free) and all(same(run.says(name), values) for run in each)
+        return rest(after) == rest(before) and all(same(run.says(name), values) for run in (after, *after.runs))
 
     after = draft.tried(_added(draft, option) if setting is None else _ways(draft, setting, option, values), right)
     was, now = None if setting is None else setting.text, None if values is None else " ".join(values)
     if after is None:
-        why = "to write it there would change something else as well" if setting else "no place for it was found"
+        why = "to write it there would change something else as well" if setting else NO_PLACE
         place = None if setting is None else setting.place
         return progress.lacking(Unplaced(setting.spelled if setting else option.name, now, why, place))
     there = setting or of(after.reading, name)
@@ -94,7 +97,7 @@ def _like(old: str, new: str) -> str:
     return new
 
 
-def _ways(draft: Draft, setting: Setting, option: Option, values: Said) -> Iterator[tuple[Edit, ...]]:
+def _ways(draft: Draft, setting: Setting, option: Option, values: Texts) -> Iterator[tuple[Edit, ...]]:
     """Yield ways to give an option that is there other values, or to take it away."""
     tree = draft.reading.tree_at(setting.place)
     if tree is not None:
@@ -104,7 +107,7 @@ def _ways(draft: Draft, setting: Setting, option: Option, values: Said) -> Itera
     yield from together([_in_words(draft, each, option, values) for each in alike(draft.reading, setting)])
 
 
-def _in_words(draft: Draft, setting: Setting, option: Option, values: Said) -> Iterator[tuple[Edit, ...]]:
+def _in_words(draft: Draft, setting: Setting, option: Option, values: Texts) -> Iterator[tuple[Edit, ...]]:
     if values is None:
         yield from words.removed(setting, draft.texts)
     elif not setting.values:
@@ -130,9 +133,9 @@ def _added(draft: Draft, option: Option) -> Iterator[tuple[Edit, ...]]:
     values = option.values or ()
     if option.top is not None:
         path = tuple(option.name.split("."))
-        yield from of_key(option.top, KeyWish(path, data(option.name, values)))
+        yield from inserted(option.top, path, data(option.name, values))
         return
-    for anchor in option.beside:
+    for anchor in option.anchors:
         yield from together([_after(draft, each, option, values) for each in alike(draft.reading, anchor)])
 
 
@@ -163,6 +166,6 @@ def _typed(text: str) -> bool | int | float | str | None:
     return text
 
 
-def off(values: Said) -> bool:
+def off(values: Texts) -> bool:
     """Tell whether values switch something off."""
     return values is None or (len(values) == 1 and (values[0].lower() in _OFF or _alike(values[0], "0")))

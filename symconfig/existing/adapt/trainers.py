@@ -214,10 +214,8 @@ _OF_NEMO = (
         )
     ),
 )
-_NEMO_OFF = (
-    *(f"{_NEMO_MEGATRON}.recompute_{name}" for name in ("granularity", "modules")),
-    *(f"{_NEMO_MEGATRON}.num_layers_in_{name}_pipeline_stage" for name in ("first", "last")),
-)
+_NEMO_RECOMPUTE = tuple(f"{_NEMO_MEGATRON}.recompute_{name}" for name in ("granularity", "modules"))
+_NEMO_OFF = tuple(f"{_NEMO_MEGATRON}.num_layers_in_{name}_pipeline_stage" for name in ("first", "last"))
 
 
 def _nemo_wanted(plan: Plan, script: Script) -> Wanted:
@@ -228,21 +226,21 @@ def _nemo_wanted(plan: Plan, script: Script) -> Wanted:
     else:
         sections, names = {"policy": _nemo_batch(plan, script) | workers}, _OF_NEMO
     values = dict(_flat(sections))
-    found = {name: _spoken(values[name]) for name in (*names, *_NEMO_OFF) if name in values}
+    wanted = {name: _spoken(values[name]) for name in (*names, *_NEMO_RECOMPUTE) if name in values}
     off = _NEMO_OFF if script.workers.options else (f"{_NEMO_DTENSOR}.dp_replicate_size",)
-    return {**found, **{name: _OFF for name in off if name not in found and of(script.reading, name) is not None}}
+    return {**wanted, **{name: _OFF for name in off if name not in wanted and of(script.reading, name) is not None}}
 
 
 def _nemo_batch(plan: Plan, script: Script) -> dict[str, Any]:
     """Return the batch of what trains on what is there."""
     batch, each, values = plan.best.batch, learning.per_example(plan), script.values
-    found: dict[str, Any] = {"train_global_batch_size": batch.global_ // each}
-    found["train_micro_batch_size"] = batch.micro // each
+    wanted: dict[str, Any] = {"train_global_batch_size": batch.global_ // each}
+    wanted["train_micro_batch_size"] = batch.micro // each
     room = batch.micro * batch.seq_length
     for way in ("sequence_packing", "dynamic_batching"):
         if values.switch(f"{POLICY}.{way}.enabled"):
-            found[way] = {"train_mb_tokens": room}
-    return found
+            wanted[way] = {"train_mb_tokens": room}
+    return wanted
 
 
 def _flat(sections: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

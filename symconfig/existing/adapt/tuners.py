@@ -6,21 +6,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from symconfig.descriptor.document import KeyPath
 from symconfig.errors import InputError, Problem
 from symconfig.existing.adapt.deepspeed import AUTO, BF16, FP16, KEYS, Keys, differing
-from symconfig.existing.adapt.draft import Progress
+from symconfig.existing.adapt.draft import Document, Progress
 from symconfig.existing.adapt.families import FAMILIES
 from symconfig.existing.adapt.keys import KeyWish, at, keyed, tree_of
 from symconfig.existing.adapt.learned import Learned, Wanted
 from symconfig.existing.adapt.options import Option, of, put
 from symconfig.existing.adapt.outcome import Unplaced
 from symconfig.existing.adapt.trainer import MARKS
+from symconfig.existing.adapt.trainer import spoken as spelled
 from symconfig.existing.launch.dialects import tuners
 from symconfig.existing.launch.dialects.entry import spoken
 from symconfig.existing.launch.reading import Reading, Setting
+from symconfig.existing.recover.arguments import plain
 from symconfig.existing.recover.deepspeed import LLAMAFACTORY, RECOMPUTE, RECOMPUTE_OFF
 from symconfig.existing.recover.rl.script import Script
 from symconfig.existing.recover.rl.tuner_stated import TunerStated
@@ -88,18 +91,23 @@ _OF_ACCELERATE = (
     _Place(_OPTIMIZER, "offload_optimizer_device", _host),
     _Place(_PARAM, "offload_param_device", _host),
 )
+_MESH = "parallelism_config"  # its section of degrees
 # Of Accelerate's file for shards of FSDP, by what of a plan it says.
 _SHARDS = (
     Keys(("options.param_offload",), (("fsdp_config", "fsdp_offload_params"),)),
     Keys(
         ("options.instances",),
-        tuple(
-            ("parallelism_config", f"parallelism_config_{name}_size") for name in ("dp_replicate", "dp_shard")
-        ),
+        tuple((_MESH, f"{_MESH}_{name}_size") for name in ("dp_replicate", "dp_shard")),
     ),
-)  # fmt: skip
-# Keys that say how weights, gradients and states are kept: not the batch, the degrees and recompute, which options say.
-_KEPT = tuple(keys for keys in KEYS if not any(field.startswith("configuration") for field in keys.fields))[:-1]
+)
+# Keys of the JSON that say how weights, gradients and states are kept, and what else of it no option says.
+_KEPT = tuple(keys for keys in KEYS if {_STAGE, _OPTIMIZER, _PARAM} & {*keys.paths})
+_IN_JSON = tuple(keys for keys in KEYS if keys.fields[0] in ("options.overlap.grad_reduce", "options.grad_bytes"))
+# Files that come with a program, by the option that names one: the stage of each, and whether states are on the host.
+_PRESETS: Mapping[str, Mapping[str, tuple[int, bool]]] = {
+    "deepspeed": tuners.DEEPSPEED_PRESETS,
+    "accelerate_config": {f"zero{stage}": (stage, False) for stage in (1, 2, 3)},
+}
 _REPEATED = ((MICRO,), (ACCUMULATION,), (TRAIN,), BF16, FP16)  # what the JSON, or Accelerate's file, may say once more
 
 
@@ -117,8 +125,8 @@ def _of_megatron(plan: Plan, script: TunerStated) -> Wanted:
         names = tuple(name for name in names if name not in _PRECISION)
     if script.values.given("generation_batch_size") and script.does == "rl":  # which goes with no other
         values["generation_batch_size"] = values.pop("steps_per_generation") * values["global_batch_size"]
-    found = {name: _texts(values.get(name)) for name in names}
-    return {name: now for name, now in found.items() if now is not None or of(script.reading, name) is not None}
+    wanted = {name: _texts(values.get(name)) for name in names}
+    return {name: now for name, now in wanted.items() if now is not None or of(script.reading, name) is not None}
 
 
 def _of_trainer(plan: Plan, script: TunerStated) -> Wanted:
@@ -133,7 +141,7 @@ def _of_trainer(plan: Plan, script: TunerStated) -> Wanted:
     for degree, name in ((best.parallel.cp, "sequence_parallel_size"), (best.parallel.tp, "deepspeed_autotp_size")):
         if of_swift and (degree > 1 or of(script.reading, name) is not None):
             values[name] = degree
-        elif degree > 1:
+        elif degree > 1 and not (name == "sequence_parallel_size" and script.launched.parallel):
             what = f"{script.program.trainer} has no option for it"
             raise InputError(Problem(what, script.reading.file, field=name, got=str(degree), need="1"))
     if script.precision != best.options.precision:
@@ -175,15 +183,17 @@ def _files(progress: Progress, plan: Plan, script: Script) -> Progress:
         return progress
     progress = _recomputed(progress, plan)
     sharded = plan.best.target.backend == "fsdp"
-    keys = _SHARDS if sharded else _KEPT
-    lacking = []
+    keys, lacking = _SHARDS if sharded else _KEPT, []
+    if progress.draft.reading.deepspeed is not None and not sharded:
+        for each in differing(_script(progress, plan).run(), plan, _IN_JSON):
+            progress = _kept(progress, plan, each)
     for each in differing(_script(progress, plan).run(), plan, keys):
         known, progress = progress.unplaced, _kept(progress, plan, each)
         lacking += [each] if progress.unplaced != known else []
     progress = _repeated(progress, plan)
     for each in (one for one in differing(_script(progress, plan).run(), plan, keys) if one not in lacking):
         name = each.fields[0].partition(".")[2]
-        now, why = f"{getattr(plan.best.options, name):g}", "no file that can be changed says it"
+        now, why = str(attrgetter(name)(plan.best.options)), "no file that can be changed says it"
         progress = progress.lacking(Unplaced(name, now, why, script.reading.start))
     return progress
 
@@ -198,8 +208,9 @@ def _kept(progress: Progress, plan: Plan, keys: Keys) -> Progress:
     config = deepspeed.config(plan)
     if reading.deepspeed is not None:
         return _all_keyed(progress, [KeyWish(path, at(config, path)) for path in keys.paths], "deepspeed")
-    if (setting := of(reading, "deepspeed")) is not None and setting.text in tuners.DEEPSPEED_PRESETS:
-        return _preset(progress, config, setting)
+    for name, presets in _PRESETS.items():
+        if (setting := of(reading, name)) is not None and setting.text in presets:
+            return _preset(progress, config, setting, presets)
     if reading.accelerate is None:
         return progress
     places = (each for each in _OF_ACCELERATE if each.of in keys.paths)
@@ -207,7 +218,7 @@ def _kept(progress: Progress, plan: Plan, keys: Keys) -> Progress:
     return _all_keyed(progress, [KeyWish(each.path, each.spelled(at(config, each.of))) for each in there])
 
 
-def _all_keyed(progress: Progress, wishes: Sequence[KeyWish], document: Any = "accelerate") -> Progress:
+def _all_keyed(progress: Progress, wishes: Sequence[KeyWish], document: Document = "accelerate") -> Progress:
     for wish in wishes:
         tree = tree_of(progress, document)
         have = None if tree is None else tree.get(*wish.path)
@@ -216,14 +227,25 @@ def _all_keyed(progress: Progress, wishes: Sequence[KeyWish], document: Any = "a
     return progress
 
 
-def _preset(progress: Progress, config: Any, setting: Setting) -> Progress:
-    """Name another of the configurations that come with the program."""
+def _preset(progress: Progress, config: Any, setting: Setting, presets: Mapping[str, tuple[int, bool]]) -> Progress:
+    """Name another of the configurations that come with a program."""
     stage, away = at(config, _STAGE) or 0, tuple(at(config, path) is not None for path in (_OPTIMIZER, _PARAM))
-    for name, (of_stage, on_host) in tuners.DEEPSPEED_PRESETS.items():
+    for name, (of_stage, on_host) in presets.items():
         if of_stage == stage and away == (on_host, on_host and of_stage == 3):
-            return put(progress, Option("deepspeed", (name,), lambda now: now))
-    why = f"{', '.join(tuners.DEEPSPEED_PRESETS)} are all that come with the program: name a JSON of your own"
-    return progress.lacking(Unplaced("--deepspeed", f"a JSON of stage {stage}", why, setting.place))
+            document: Document = "deepspeed" if presets is tuners.DEEPSPEED_PRESETS else "accelerate"
+            return put(progress, Option(plain(setting.name), (name,), lambda now: now, document=document))
+    why = f"{', '.join(presets)} are all that come with the program: name a file of your own"
+    return progress.lacking(Unplaced(setting.spelled, f"a file of stage {stage}", why, setting.place))
+
+
+def _mesh(plan: Plan, mesh: Mapping[str, Any]) -> Iterator[KeyWish]:
+    """Yield the degrees of Accelerate's mesh, as far as its file has them."""
+    p, copies = plan.best.parallel, plan.best.options.instances
+    split = "sp" if f"{_MESH}_sp_size" in mesh else "cp"
+    degrees = {"dp_replicate": copies, "dp_shard": p.dp // copies, "tp": p.tp, "cp": 1, "sp": 1, split: p.cp}
+    for name, degree in degrees.items():
+        if f"{_MESH}_{name}_size" in mesh:
+            yield KeyWish((_MESH, f"{_MESH}_{name}_size"), degree)
 
 
 def _repeated(progress: Progress, plan: Plan) -> Progress:
@@ -235,11 +257,13 @@ def _repeated(progress: Progress, plan: Plan) -> Progress:
     for path, value in now.items():
         if reading.deepspeed is not None and reading.deepspeed.get(*path) not in (None, AUTO, value):
             progress = keyed(progress, "deepspeed", KeyWish(path, value))
-    filed: dict[KeyPath, Any] = {("deepspeed_config", ACCUMULATION): steps, ("mixed_precision",): half.precision}
-    for path, value in filed.items():
-        tree = reading.accelerate
-        if tree is not None and tree.get(*path) not in (None, AUTO, value):
-            progress = keyed(progress, "accelerate", KeyWish(path, value))
+    filed = [KeyWish(("deepspeed_config", ACCUMULATION), steps), KeyWish(("mixed_precision",), half.precision)]
+    if isinstance(mesh := reading.accelerate and reading.accelerate.get(_MESH), dict):
+        filed += _mesh(plan, mesh)
+    for wish in filed:
+        tree = tree_of(progress, "accelerate")
+        if tree is not None and tree.get(*wish.path) not in (None, AUTO, wish.value):
+            progress = keyed(progress, "accelerate", wish)
     return progress
 
 
@@ -258,7 +282,7 @@ def _recomputed(progress: Progress, plan: Plan) -> Progress:
     turned = of(reading, RECOMPUTE_OFF) is not None or any(of(reading, name) is not None for name in LLAMAFACTORY)
     on = turned and of(reading, RECOMPUTE[0]) is None
     name, value = (RECOMPUTE_OFF, not wanted) if on else (RECOMPUTE[0], wanted)
-    return put(progress, Option(name, (spoken(value),), partial(_words, reading, name), _beside(reading, name)))
+    return put(progress, Option(name, (spoken(value),), partial(spelled, name), _neighbours(reading, name)))
 
 
 def _script(progress: Progress, plan: Plan) -> TunerStated:
@@ -271,15 +295,11 @@ def _script(progress: Progress, plan: Plan) -> TunerStated:
     return script
 
 
-def _words(_reading: Reading, name: str, values: tuple[str, ...]) -> tuple[str, ...]:
-    return (f"--{name}", *values)
-
-
-def _beside(reading: Reading, name: str) -> Iterator[Setting]:
+def _neighbours(reading: Reading, name: str) -> Iterator[Setting]:
     """Yield options that a plan decides, those first that stand next to it in their order; then others of a Trainer."""
     at_ = _ORDER.index(name) if name in _ORDER else 0
-    near = sorted(_ORDER, key=lambda each: abs(_ORDER.index(each) - at_))
-    present = (of(reading, each) for each in (*near, *MARKS))
+    order = sorted(_ORDER, key=lambda each: abs(_ORDER.index(each) - at_))
+    present = (of(reading, each) for each in (*order, *MARKS))
     yield from (each for each in present if each is not None)
     yield from reading.settings[-1:]
 
@@ -289,8 +309,8 @@ LEARNED: Mapping[str, Learned] = {
         reader,
         _wanted,
         None,
-        _words,
-        _beside,
+        lambda _reading, name, values: spelled(name, values),
+        _neighbours,
         {
             "deepspeed": "accelerate launch with a configuration of DeepSpeed, or --deepspeed",
             "fsdp": "accelerate launch with a configuration of FSDP",
