@@ -13,9 +13,10 @@ from pydantic import (
     model_validator,
 )
 
-from symconfig.descriptor.model import ModelDescriptor, PositiveInt, Rate, Strict
+from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import ADAM, Optimizer
 from symconfig.descriptor.rl import Rl
+from symconfig.descriptor.strict import PositiveInt, Rate, Strict
 from symconfig.descriptor.task import PREFERRING, WITH_OR_WITHOUT, Task
 from symconfig.descriptor.training import Training
 from symconfig.descriptor.tuning import Preference, Sequences

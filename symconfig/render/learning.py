@@ -14,10 +14,10 @@ from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.task import PLAIN, PREFERRING, TASKS, Task
 from symconfig.descriptor.tuning import LOSSES, Loss, LossName, Preference
 from symconfig.errors import InfeasibleError, Problem
-from symconfig.format import gib, percent, seconds
+from symconfig.format import gib, percent, seconds, several
 from symconfig.frameworks.facts import Fixed
 from symconfig.plans.plan import Plan
-from symconfig.plans.rl import ReferencePlace
+from symconfig.plans.rl import AWAKE, ReferencePlace
 from symconfig.render import rewarding
 from symconfig.render.megatron_args import word
 from symconfig.render.rewarding import Rewarding
@@ -353,6 +353,20 @@ def phases(plan: Plan) -> tuple[Row, ...]:
     )
 
 
+def engine_share(plan: Plan) -> Iterator[str]:
+    """Yield why the engine has its share of the memory, where a plan chose it."""
+    rl = section(plan)
+    if not plan.rl or rl.rollout.memory_share is not None or AWAKE not in (held := plan.rl[0].phases[0].holds):
+        return
+    step, beside = plan.rl[0], sum(held.values()) - held[AWAKE]
+    meant = "weights, keys and values, of what is free" if rl.rollout.static_share else "all that the engine takes"
+    yield (
+        f"Memory share {step.memory_share:g} ({meant}) is the largest of those that generate as fast: it leaves room "
+        f"for the {gib(beside)} GiB beside it, their gaps and the margin, and has itself room for "
+        f"{several(step.at_longest, 'sequence')} at once where all are as long as they may be."
+    )
+
+
 def notes(plan: Plan, moved: str = "") -> Iterator[str]:
     """Yield what a person should know of the step before the first start. moved: how the reference of a loss would
     be taken off the GPU."""
@@ -362,7 +376,7 @@ def notes(plan: Plan, moved: str = "") -> Iterator[str]:
         return
     if not rl.reference:
         yield "There is no KL term, and so no reference model"
-    yield from (sentence.removesuffix(".") for sentence in rewarding.sentences(plan))
+    yield from (sentence.removesuffix(".") for sentence in (*engine_share(plan), *rewarding.sentences(plan)))
     if plan.rl and plan.rl[0].generated_per_s_per_gpu and rl.rollout.tokens_per_s_per_gpu is None:
         yield (
             f"Generation is predicted by a model, at {plan.rl[0].generated_per_s_per_gpu:,.0f} tokens/s on each GPU; "

@@ -65,7 +65,7 @@ FEW = REWARDED | {"prompts": 64, "algorithm": "dapo"}  # TRL reads all responses
 RANKS = RL | {"rollout": {"tp": 1, "dp": 8}}
 GROUPS = {"backend": "fsdp", "pins": {"instances": 8}}
 ALONE, GSPO = RL | {"algorithm": "dapo"}, RL | {"algorithm": "gspo"}
-FREE = ALONE | {"reference": False}  # TRL refuses a reference that is one group of FSDP 2
+FREE = ALONE | {"reference": False}  # TRL gathers a whole reference at once in FSDP 2
 SPREAD = (
     # Megatron-LM: dense models, with tensor, sequence, context and pipeline parallelism.
     Spread("llama2-7b-one-node", "llama2-7b", "a100-80gb", 8, 64),

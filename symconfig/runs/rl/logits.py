@@ -21,8 +21,6 @@ class LogitBytes:
     Where logits are never whole: tile: the tokens and words of which they are there at once, in 16 bits. scored: bytes
     for each channel of a token that the head keeps; in its backward there are by_channel of these more, and by_weight
     for each weight of a trained head.
-
-    roots_together: the optimizer's step has the roots of all second moments at once, as wide as the gradients.
     """
 
     forward: float
@@ -36,7 +34,6 @@ class LogitBytes:
     scored: float = 0.0
     by_channel: float = 0.0
     by_weight: float = 0.0
-    roots_together: bool = False
 
 
 # verl 0.9.1 on Megatron-Core (workers/engine/megatron/transformer_impl.py, utils/megatron/tensor_parallel.py). 16-bit
@@ -48,10 +45,7 @@ VERL = LogitBytes(forward=6.0, entropy=12.0, update=4.0, entropy_update=8.0)
 # overwrites 16-bit logits with their gradient: 2, which the planner's loss has. With the entropy, compiled to one
 # kernel, gradients of both are beside the logits: 6. A temperature other than one makes a quotient beside the logits,
 # and its gradient has another beside it. Measured on an H100: 2, 4 and 6 (tests/runs/rl/test_measured.py).
-# Its optimizer is PyTorch's AdamW as it comes, "foreach" (torch/optim/adam.py, _multi_tensor_adam).
-VERL_FSDP = LogitBytes(
-    forward=2.0, entropy=2.0, update=0.0, entropy_update=4.0, loss=LossKernel.IN_PLACE, roots_together=True
-)
+VERL_FSDP = LogitBytes(forward=2.0, entropy=2.0, update=0.0, entropy_update=4.0, loss=LossKernel.IN_PLACE)
 VERL_FSDP_SCALED = replace(VERL_FSDP, forward=4.0, entropy=4.0, update=2.0)
 # slime, August 2026 (utils/ppo_utils.py, _VocabParallelLogProbEntropy): the fp32 logits and their softmax, of which
 # the entropy is made with no copy; in chunks the logits alone are whole, beside the 16 bits that they are copied from.

@@ -119,7 +119,7 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
         raise InputError(what, field="rollout", got=f"{served} for engines of {tp * dp}")
     gpu = machine(cluster, "bf16" if cluster.gpu.peak_flops.bf16 else "fp16", gpus=served)
     engine = Engine(run.described.model, gpu, tp, dp, step.weight_bytes)
-    replica = Replica(engine, share)
+    replica = Replica(engine, share, rl.rollout.static_share)
     generation = generate(replica, rl, served // engine.gpus)
     if generation is None:
         what = "the engine's share of the memory has no room for its weights and the keys of the longest sequence"

@@ -171,7 +171,7 @@ def test_accelerates_own_file_says_how_weights_are_kept(tmp_path: Path) -> None:
     script = written(tmp_path, "dpo.sh", DPO.replace("MORE ", ""))
     written(tmp_path, "acc.yaml", ZERO3)
     found = audited(script)
-    assert found.side.gpus == 8
+    assert found.reader.gpus == 8
     assert held(found)["optimizer state"] == pytest.approx(12 * COUNT / 8, rel=1e-3)
     assert held(found)["reference"] == held(found)["weights"]
     assert not found.findings
@@ -186,7 +186,7 @@ def test_accelerates_own_file_says_how_weights_are_kept(tmp_path: Path) -> None:
 def test_a_program_s_own_presets_and_environment_are_known(tmp_path: Path) -> None:
     """16 bytes of a parameter over 8 ranks; the engine keeps its share where it does not sleep."""
     found = audited(written(tmp_path, "grpo.sh", GRPO.replace("MORE", "--sleep_level 1 --offload_model true")))
-    assert (found.side.gpus, found.side.label) == (8, "ms-swift with deepspeed workers")
+    assert (found.reader.gpus, found.reader.label) == (8, "ms-swift with deepspeed workers")
     rl = found.judged and found.judged.plan.job.rl
     assert rl
     assert (rl.prompts, rl.samples, rl.updates, rl.longest) == (8, 8, 1, 1024 + 2048)

@@ -15,7 +15,7 @@ from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.tuning import LossName, Preference
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects import tuners
-from symconfig.existing.recover.rl.script import Script
+from symconfig.existing.recover.rl.script import Does, Script
 from symconfig.existing.recover.rl.sequences import padded, together
 from symconfig.existing.recover.rl.step import Alone, Packed, Step
 from symconfig.existing.recover.rl.trainers import LLAMAFACTORY, SWIFT, TRL, Trainer
@@ -71,6 +71,12 @@ class Reader(TunerWorkers):
         if self.problems or around is None:
             raise InputError(list(dict.fromkeys(self.problems)))
         return replace(around, assumed=(*around.assumed, *self.assumed))
+
+    @property
+    def does(self) -> Does:
+        """Return what it does with the model that it trains."""
+        method = self.program.method
+        return "rl" if method in _STEPS else "pairs" if method in _LOSSES else "alone"
 
     def _refused(self) -> Iterator[Problem]:
         """Yield what no prediction is made of."""
