@@ -64,6 +64,11 @@ LEARNS = Learns(
 )
 # Losses of trainers that no script of TRL's starts (trl/experimental/), by trainer. They have no reference.
 _EXPERIMENTAL: Mapping[LossName, str] = {"orpo": "orpo", "simpo": "cpo", "cpo": "cpo"}
+# What its trainer of CPO is told of each of its losses.
+_OF_CPO: Mapping[LossName, Mapping[str, Any]] = {
+    "simpo": {"loss_type": "simpo", "cpo_alpha": 0.0},
+    "cpo": {"loss_type": "sigmoid"},
+}
 # KTO's own forward for the KL term is before that which is
 # learnt from (trainer/kto_trainer.py, _compute_loss).
 COMPARES = Compares(
@@ -166,9 +171,8 @@ def _pairs(plan: Plan) -> dict[str, dict[str, Any]]:
     preference, adapter = learning.preference(plan), plan.model.adapter
     loss = [preference.loss] if preference.means.task == "dpo" else preference.loss
     scaled: dict[str, Any] = {"loss_type": loss, "beta": preference.beta, "precompute_ref_log_probs": False}
-    if own := _experimental(plan):
-        of_cpo = {"simpo": {"loss_type": "simpo", "cpo_alpha": 0.0}, "cpo": {"loss_type": "sigmoid"}}
-        scaled = {"beta": preference.beta, **(of_cpo[preference.loss] if own == "cpo" else {})}
+    if _experimental(plan):
+        scaled = {"beta": preference.beta, **_OF_CPO.get(preference.loss, {})}
     return {
         "preference": {
             **(scaled if preference.means.scaled else {}),
