@@ -104,6 +104,10 @@ class Case:
         KTO's KL term is of a micro-batch on all of them."""
         return bool(self.job) and "rl" not in self.job and self.job is not LABELLED
 
+    def rounds(self, name: str) -> bool:
+        """Tell whether a format has its log-probabilities in bf16: ms-swift, and TRL's trainer of CPO."""
+        return name == "ms-swift-deepspeed" or self.job is FREE
+
     def plan(self, name: str | None = None, ranks: int = RANKS) -> Plan:
         """Return the plan of all formats; of the format of this name, where the job says that each has its own."""
         slow = "LoRA" not in self.family and "rl" not in self.job
