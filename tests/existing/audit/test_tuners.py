@@ -10,6 +10,7 @@ import pytest
 import symconfig
 from symconfig.api import existing
 from symconfig.descriptor.load import load_model
+from symconfig.errors import InputError
 from symconfig.existing.audit.audit import Audit
 from symconfig.existing.launch.dialects import tuners
 from symconfig.existing.launch.read import read
@@ -328,3 +329,19 @@ def test_accelerates_file_stands_for_deepspeeds_of_any_trainer(tmp_path: Path) -
     assert beside.judged is not None, beside.unpredicted
     assert beside.reading.deepspeed is not None
     assert beside.judged.plan.device_bytes == own.judged.plan.device_bytes
+
+
+def test_a_plan_of_preferences_goes_into_a_script_of_its_task_alone(tmp_path: Path) -> None:
+    text = "NPROC_PER_NODE=8 swift rlhf --rlhf_type kto --model Qwen/Qwen3-8B --max_length 1024 --deepspeed zero3 "
+    text += "--per_device_train_batch_size 2 --tuner_type full --torch_dtype bfloat16\n"
+    script = written(tmp_path, "kto.sh", text)
+    pins = {"zero": "3", "mbs": "4"}
+    asked: dict[str, Any] = {"target": "ms-swift-deepspeed", "seq_length": 1024, "pins": pins, "top": 1}
+    labelled, pairs = (
+        symconfig.plan("qwen3-8b", "h100", 8, preference=preference, **asked).plan
+        for preference in ({"answers": 64, "loss": "kto"}, {"pairs": 32})
+    )
+    assert "+NPROC_PER_NODE=8" in (diff := symconfig.adapt(script, labelled).diff)
+    assert "--per_device_train_batch_size 4" in diff
+    with pytest.raises(InputError, match="trains on labelled answers, and the plan is of no such step"):
+        symconfig.adapt(script, pairs)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, log2
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from symconfig.descriptor.rl import Rl
-from symconfig.descriptor.tuning import LossName, Preference
+from symconfig.descriptor.tuning import LOSSES, LossName, Preference
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects import tuners
 from symconfig.existing.recover.rl.script import Does, Script
@@ -76,7 +76,8 @@ class Reader(TunerWorkers):
     def does(self) -> Does:
         """Return what it does with the model that it trains."""
         method = self.program.method
-        return "rl" if method in _STEPS else "pairs" if method in _LOSSES else "alone"
+        of_loss = {name: LOSSES[losses[0]].task for name, losses in _LOSSES.items()}
+        return "rl" if method in _STEPS else cast(Does, of_loss.get(method, "alone"))
 
     def _refused(self) -> Iterator[Problem]:
         """Yield what no prediction is made of."""
