@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from symconfig.descriptor.document import nearest
-from symconfig.descriptor.model import PositiveInt, Strict
+from symconfig.descriptor.strict import PositiveInt, Strict
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InputError

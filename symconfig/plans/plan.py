@@ -10,7 +10,8 @@ from pydantic import ConfigDict, Field
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Backend, Job
-from symconfig.descriptor.model import Count, ModelDescriptor, PositiveInt
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.strict import Count, PositiveInt
 from symconfig.descriptor.task import Task
 from symconfig.descriptor.training import WholeTraining
 from symconfig.format import json_text, several

@@ -18,7 +18,7 @@ from symconfig.frameworks.tables import options
 from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Candidate, Opened
 from symconfig.solve.extras import EXTRAS
-from symconfig.solve.pins import Pins
+from symconfig.solve.pins import EXTRA_PINS, Pins
 
 NOTHING_KNOWN = Columns()
 _COLUMNS = {"mbs": "micro", "sp": "sequence_parallel"}  # pins that are not called as their columns
@@ -112,7 +112,7 @@ def _pinned(job: Job, pins: Pins) -> Columns:
     for extra in EXTRAS:
         if (word := pins.words.get(extra.pin)) is not None:
             del words[extra.pin]
-            columns = extra.columns(extra.values[word])
+            columns = extra.columns(EXTRA_PINS[extra.pin][word])
             words |= {name: value for name, value in columns.items() if name not in extra.fixed}
     if pins.fraction is not None:
         words["optimizer_offload"] = pins.fraction

@@ -9,7 +9,6 @@ from symconfig.cost.device import device_bytes
 from symconfig.cost.stages import Offload
 from symconfig.cost.step import HOST_SHARE, host_bytes
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.frameworks.extras import NOTHING_ON
 from symconfig.graph.model import sequence
 from symconfig.solve.budget import peak_budget
 from symconfig.solve.choice.simplicity import FEW_CHUNKS
@@ -52,10 +51,9 @@ def with_less(prospect: Prospect, cluster: ClusterDescriptor) -> Iterator[Prospe
     """
     request = prospect.request
     for extra in EXTRAS:
-        usual = getattr(NOTHING_ON, extra.name)
-        if extra.alone or request.pins.fixes(extra.pin) or getattr(prospect.extras, extra.name) == usual:
+        if extra.alone or request.pins.fixes(extra.pin) or getattr(prospect.extras, extra.name) == extra.usual:
             continue
-        less = replace(prospect.extras, **{extra.name: usual})
+        less = replace(prospect.extras, **{extra.name: extra.usual})
         other = replace(prospect, request=switched_on(request, less, cluster.gpu.architecture))
         if (priced := _priced(other, prospect)) is not None:
             yield priced
