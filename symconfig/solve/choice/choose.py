@@ -25,10 +25,10 @@ from symconfig.solve.weighed import KEPT_WITHIN
 # in published sweeps that are predicted within 1.5 % of each other the faster one is told in 55 of 100, of 202 within
 # 1.5 to 3 % in 69, and the further apart they are the more often.
 TOLD_APART = 0.015
-# The same: of plans so near to the best the plainest is taken. Of 5, 8 and 12 runs, drawn 300 times from each of the four
-# published sweeps that have more (Aleph Alpha's), the one that is taken took 1.69, 1.62 and 2.01 % longer than the fastest
-# of them; with 1.5 % for 2.5 it is 1.68, 1.66 and 2.13 %, with nothing 1.70, 1.69 and 2.02, and with 3 % 1.80, 1.89 and
-# 2.46 %: further off than this, what is plainer is as slow as it is predicted to be.
+# The same: of plans so near to the best the plainest is taken. Of 5, 8 and 12 runs, drawn 300 times from each of the
+# four published sweeps that have more (Aleph Alpha's), the one that is taken took 1.69, 1.62 and 2.01 % longer than the
+# fastest of them; with 1.5 % for 2.5 it is 1.68, 1.66 and 2.13 %, with nothing 1.70, 1.69 and 2.02, and with 3 % 1.80,
+# 1.89 and 2.46 %: further off than this, what is plainer is as slow as it is predicted to be.
 PLAINER = 0.025
 WITHIN = 0.03  # of the fastest: the simplest plan in there is shown beside the pick
 LEADERS = 3  # families of which plainer variants are tried
