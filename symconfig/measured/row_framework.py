@@ -13,8 +13,8 @@ from symconfig.frameworks.fsdp.behaviour import NARROW_REDUCTION
 from symconfig.frameworks.kernels import options
 from symconfig.frameworks.known import FRAMEWORKS
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON
-from symconfig.measured.asked import RowOptions
 from symconfig.measured.assumptions import EXCHANGE, OF_FRAMEWORK, SIZES
+from symconfig.measured.row_options import RowOptions
 
 # Spellings of attention kernels in the sources -> (implementation, rate over the newest flash kernel's). Version 2 has
 # half of version 3's rate on Hopper (arXiv 2407.08608, section 1: 35 and 75 % of the peak), and is the newest before
