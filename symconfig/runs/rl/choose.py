@@ -179,7 +179,7 @@ class _Critics:
         o, p = actor.options, actor.parallel
         alike: dict[str, object] = {"zero": o.zero_stage, "tp": p.tp, "recompute": o.recompute.granularity}
         alike |= {"optimizer_offload": f"{o.optimizer_offload:g}", "mbs": actor.batch.micro, "cp": p.cp}
-        if BACKENDS[actor.target.backend].instances:
+        if "instances" in BACKENDS[actor.target.backend].extras:
             alike["instances"] = o.instances
         pins = {name: str(value) for name, value in alike.items()} if self.question.learns.critic != "own" else {}
         if (key := tuple(pins.values())) not in self.solved:
