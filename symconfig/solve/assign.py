@@ -17,6 +17,7 @@ from symconfig.cost import compiled
 from symconfig.cost.chunks import overlap
 from symconfig.cost.contention import UNITS_TAKEN
 from symconfig.cost.exchange import exchange
+from symconfig.cost.flight import that_matter
 from symconfig.cost.lattice import Array
 from symconfig.cost.shapes import StageShape
 from symconfig.cost.stages import stages
@@ -212,8 +213,9 @@ class Layout:
         kept = self._each(kinds.kept).transpose(1, 0, 2)  # [pp, vpp, q]
         ends = self._each(kinds.once).sum(axis=0)  # [pp, q]
         live = np.empty((len(kept), len(n)))
-        for m in set(self.floors.points.num_microbatches[n].tolist()):
-            mine = self.floors.points.num_microbatches[n] == m
+        microbatches = that_matter(self.floors.points.num_microbatches[n], self.floors.setting)
+        for m in set(microbatches.tolist()):
+            mine = microbatches == m
             for stage, moments in enumerate(held_by_stages(self.floors.setting, int(m))):
                 each = moments @ kept[stage][:, mine]
                 live[stage, mine] = np.maximum(each[0] + ends[stage, mine], each[1:].max(axis=0, initial=0.0))
