@@ -41,7 +41,8 @@ class Reader(NemoWorkers):
     @property
     def does(self) -> Does:
         """Return what it does with the model that it trains."""
-        return "rl" if self._method == "grpo" else "pairs" if self._method == "dpo" else "alone"
+        named: dict[str, Does] = {"grpo": "rl", "dpo": "dpo", "rm": "reward"}
+        return named.get(self._method, "alone")
 
     def run(self) -> Run:
         """Return the policy's run with what is around it. Raises InputError with all that keeps it from being
