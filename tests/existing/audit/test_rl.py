@@ -65,12 +65,13 @@ def phases(found: Audit) -> dict[str, Any]:
     return {phase.name: phase for phase in found.judged.plan.rl[0].phases}
 
 
-WRITTEN = {"verl": {"tp": "2", "recompute": "none"}, "verl-fsdp": {"instances": "2", "mbs": "1"}}
+WRITTEN = {"verl": {"tp": "2", "recompute": "none"}, "verl-fsdp": {"instances": "2", "mbs": "2"}}
 
 
 @pytest.mark.parametrize(
-    "changed", [{}, {"reference": False}, {"updates": 1, "epochs": 2}, {"lora": {"r": 8}}, {"reward_model": {}}]
-)
+    "changed", [{}, {"reference": False}, {"updates": 1, "epochs": 2}, {"lora": {"r": 8}}, {"reward_model": {}},
+                {"algorithm": "ppo", "critic": "llama3.2-3b"}],
+)  # fmt: skip
 @pytest.mark.parametrize("target", WRITTEN)
 def test_what_is_planned_and_written_for_verl_comes_back(target: str, changed: dict[str, Any]) -> None:
     """The phases of a plan are those of the script that it becomes."""
@@ -101,7 +102,7 @@ def test_megatron_workers_of_verl() -> None:
         f"+{MEGATRON}.override_transformer_config.recompute_num_layers=1", config="ppo_megatron_trainer.yaml",
     ))  # fmt: skip
     assert found.judged is not None
-    assert found.side.gpus == 16
+    assert found.reader.gpus == 16
     plan, options = found.judged.plan, found.judged.plan.best.options
     degrees = plan.best.parallel
     assert (degrees.tp, degrees.pp, degrees.dp) == (2, 2, 4)
@@ -174,7 +175,7 @@ def test_adapters_are_trained_alone(workers: str) -> None:
 
 def test_an_engine_of_its_own_has_gpus_of_its_own() -> None:
     found = audited(of_verl("rollout.nnodes=1 rollout.n_gpus_per_node=4"))
-    assert found.side.gpus == 20
+    assert found.reader.gpus == 20
     assert found.judged is not None
     step, rl = found.judged.plan.rl[0], found.judged.plan.job.rl
     assert rl is not None

@@ -14,13 +14,13 @@ from symconfig.descriptor.tuning import Preference
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects.nemo_rl import METHODS
 from symconfig.existing.recover.rl.nemo_workers import POLICY, NemoWorkers
-from symconfig.existing.recover.rl.script import MANY
+from symconfig.existing.recover.rl.script import MANY, Does
 from symconfig.existing.recover.rl.sequences import padded
 from symconfig.existing.recover.rl.step import Alone, Packed, Step
 from symconfig.existing.recover.run import Assumed, Described, Run
 
 _PREDICTED = ("grpo", "dpo", "sft", "rm")
-_PAIRED = ("dpo", "rm")
+_PAIRED = {"dpo": "sigmoid", "rm": "reward"}  # and their losses
 _GENERATION = f"{POLICY}.generation"
 _ENGINES = ("vllm", "sglang")
 _ADVANTAGES = {"reinforce_plus_plus": "reinforce_plus_plus"}
@@ -37,6 +37,12 @@ class Reader(NemoWorkers):
         """Return what is done: grpo, dpo, sft."""
         heads = {each.name.partition(".")[0] for each in self.reading.settings}
         return next((name for name in METHODS if name in heads), "grpo")
+
+    @property
+    def does(self) -> Does:
+        """Return what it does with the model that it trains."""
+        named: dict[str, Does] = {"grpo": "rl", "dpo": "dpo", "rm": "reward"}
+        return named.get(self._method, "alone")
 
     def run(self) -> Run:
         """Return the policy's run with what is around it. Raises InputError with all that keeps it from being
@@ -90,9 +96,8 @@ class Reader(NemoWorkers):
         run = replace(run, assumed=(*run.assumed, Assumed("sequences", f"{self._longest:,} tokens each", why, place)))
         if self._method == "sft":
             return run
-        pairs = Preference(pairs=batch) if self._method == "dpo" else None
-        scores = self._method == "rm"
-        alone = Alone(trainer=self.TRAINER, workers=self.workers, preference=pairs, scores=scores, reference="swapped")
+        pairs = Preference.of(_PAIRED[self._method], batch)
+        alone = Alone(trainer=self.TRAINER, workers=self.workers, preference=pairs, reference="swapped")
         return replace(run, alone=alone)
 
     def _step(self, model: Described) -> Run | None:
@@ -105,7 +110,7 @@ class Reader(NemoWorkers):
         packed = Packed(room=room, length=rl.mean_tokens)
         if not self._packs:
             packed = Packed(room=micro * rl.longest, length=padded(rl, micro), sequences=micro)
-        packed = packed.within(rl, self._dp)
+        told, packed = packed.room, packed.within(rl, self._dp)
         run = self._trained(model, packed.spread(rl, self._dp), packed.room)
         room, degrees = run.configuration.seq_length, run.configuration.degrees
         reads = max(rl.longest, self._room("logprob", values.whole(f"{POLICY}.logprob_batch_size") or micro))
@@ -115,7 +120,7 @@ class Reader(NemoWorkers):
         step = Step(
             trainer=self.TRAINER,
             workers=self.workers,
-            rl=rl.model_copy(update={"tokens_per_gpu": -(-room // degrees.cp)}),
+            rl=rl.model_copy(update={"tokens_per_gpu": -(-told // degrees.cp)}),
             fill=packed.fill(rl, run.configuration.global_batch),
             read=read,
             reference_read=read,
