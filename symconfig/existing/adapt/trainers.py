@@ -255,6 +255,12 @@ def _spoken(value: Any) -> tuple[str, ...]:
     return tuple(map(spoken, value)) if isinstance(value, list) else (spoken(value),)
 
 
+def _override_added(reading: Reading, key: str, values: tuple[str, ...]) -> tuple[str, ...]:
+    """Return an override as NeMo-RL's command line has it: one of a key that may be in no file has a mark."""
+    (word,) = _key_added(reading, key, values)
+    return (word if of(reading, key) is not None else f"++{word}",)
+
+
 def _beside_override(reading: Reading, key: str) -> Iterator[Setting]:
     """Yield overrides of a key's section or of one above it, any others, and the program itself."""
     yield from _beside_key(reading, key)
@@ -267,7 +273,7 @@ NEMO = Learned(
     of_nemo.Reader,
     _nemo_wanted,
     ("cluster.num_nodes", "cluster.gpus_per_node"),
-    _key_added,
+    _override_added,
     _beside_override,
     {
         MEGATRON.planned: f"{_NEMO_MEGATRON}.enabled=true and {_NEMO_DTENSOR}.enabled=false",
