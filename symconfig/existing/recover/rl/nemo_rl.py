@@ -20,7 +20,7 @@ from symconfig.existing.recover.rl.step import Alone, Packed, Step
 from symconfig.existing.recover.run import Assumed, Described, Run
 
 _PREDICTED = ("grpo", "dpo", "sft", "rm")
-_PAIRED = ("dpo", "rm")
+_PAIRED = {"dpo": "sigmoid", "rm": "reward"}  # and their losses
 _GENERATION = f"{POLICY}.generation"
 _ENGINES = ("vllm", "sglang")
 _ADVANTAGES = {"reinforce_plus_plus": "reinforce_plus_plus"}
@@ -95,9 +95,8 @@ class Reader(NemoWorkers):
         run = replace(run, assumed=(*run.assumed, Assumed("sequences", f"{self._longest:,} tokens each", why, place)))
         if self._method == "sft":
             return run
-        pairs = Preference(pairs=batch) if self._method == "dpo" else None
-        scores = self._method == "rm"
-        alone = Alone(trainer=self.TRAINER, workers=self.workers, preference=pairs, scores=scores, reference="swapped")
+        pairs = Preference.of(_PAIRED[self._method], batch)
+        alone = Alone(trainer=self.TRAINER, workers=self.workers, preference=pairs, reference="swapped")
         return replace(run, alone=alone)
 
     def _step(self, model: Described) -> Run | None:

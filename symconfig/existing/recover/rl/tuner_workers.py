@@ -27,8 +27,9 @@ from symconfig.existing.recover.rl.trainers import SHARDS
 from symconfig.existing.recover.rl.tuner_stated import ADAPTERS, TunerStated
 from symconfig.existing.recover.run import Described, Run
 from symconfig.existing.recover.words import settings
-from symconfig.frameworks.behaviour import COMPILED
+from symconfig.frameworks.behaviour import COMPILED, Switches
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, MICRO, TRAIN
+from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, NARROW_REDUCTION
 from symconfig.frameworks.optimizers import stepping
 
 _FULL = ("full", "")
@@ -153,6 +154,8 @@ class TunerWorkers(TunerStated):
             copies = mesh
         kernels: dict[str, Any] = {"attention": "torch"} if self._attention else {}
         kernels |= COMPILED if self.values.switch("torch_compile") else {}
+        narrow = NARROW_REDUCTION if kept else {}
+        eager = EAGER_ADAM if self.values.text("optim") == "adamw_torch" else {}
         layers = fsdp.Workers(
             dp=self._dp,
             sp=self._sp,
@@ -164,7 +167,7 @@ class TunerWorkers(TunerStated):
             narrow=self._in_16_bits and (not kept or model.model.adapter is not None),
             liger=self._liger,
             streamed=sharded.get("offload_params") is True,
-            kernels=kernels,
+            program=Switches(implementation=kernels, framework={**narrow, **eager}),
             precision=precision,
         )
         run = fsdp.run(layers, model, self.known_cluster)
