@@ -20,6 +20,7 @@ from tests.runs.rl.support import section
 from tests.runs.rl.test_step import planned
 
 LENGTHS = {"prompt_length": {"mean": 300.0, "max": 1024}, "response_length": {"mean": 900.0, "max": 2048}}
+AUTO = '{"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 2}}'
 LONGER = LENGTHS | {"response_length": {"mean": 900.0, "max": 3072}}  # which is all that the script has room for
 FSDP2 = """distributed_type: FSDP  # shards
 fsdp_config:
@@ -174,7 +175,7 @@ def test_a_value_in_two_files_changes_in_both(tmp_path: Path) -> None:
 
 def test_a_yaml_of_llamafactory_on_pairs(tmp_path: Path) -> None:
     text = FACTORY.replace("STAGE", "dpo").replace("KIND", "full") + "deepspeed: ds.json\n"
-    job, _ = written(tmp_path, "job.yaml", text), written(tmp_path, "ds.json", '{"zero_optimization": {"stage": 2}}')
+    job, _ = written(tmp_path, "job.yaml", text), written(tmp_path, "ds.json", AUTO)
     plan = pairs("llamafactory", zero="3", recompute="none", mbs="2")
     done = adapted(job, plan)
     assert done.done, done.unplaced
