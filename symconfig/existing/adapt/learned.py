@@ -14,7 +14,7 @@ from symconfig.existing.adapt.runs import several, why_apart
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover.arguments import plain
-from symconfig.existing.recover.rl.script import Script
+from symconfig.existing.recover.rl.script import Does, Script
 from symconfig.existing.recover.run import Run
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.plans.plan import Plan
@@ -92,11 +92,9 @@ class Learned:
 
     def _check(self, script: Script, plan: Plan) -> None:
         reading, workers, need = script.reading, script.workers, plan.best.target.backend
-        if (rl := plan.job.rl is not None and bool(plan.rl)) != (script.does == "rl") or (
-            not rl and (plan.job.preference is not None) != (script.does == "pairs")
-        ):
-            what = _DOES[script.does]
-            raise InputError(f"{what}, and the plan is of no such step", file=reading.file, hint=_HINTS[script.does])
+        if script.does != _task(plan):
+            what, (done, section) = "and the plan is of no such step", _DONE[script.does]
+            raise InputError(f"{done}, {what}", file=reading.file, hint=f"a plan of a job {section}")
         if not workers.predicted or workers.name not in _WORKERS[need]:
             what = "has workers of another kind than the plan's"
             raise InputError(what, file=reading.file, got=workers.name, need=need, hint=self.others.get(need))
@@ -139,16 +137,20 @@ class Learned:
         )
 
 
-_DOES = {
-    "rl": "starts reinforcement learning",
-    "pairs": "trains on pairs",
-    "alone": "trains on what is there",
+# What a script does, and what of a job is for the same.
+_DONE: Mapping[Does, tuple[str, str]] = {
+    "rl": ("starts reinforcement learning", "with a section rl"),
+    "dpo": ("trains on pairs", "with a section preference"),
+    "kto": ("trains on labelled answers", "with a section preference"),
+    "reward": ("trains a model of rewards", "with a section preference"),
+    "plain": ("trains on what is there", "without a section rl or preference"),
 }
-_HINTS = {
-    "rl": "a plan of a job with a section rl",
-    "pairs": "a plan of a job with a section preference",
-    "alone": "a plan of a job without a section rl or preference",
-}
+
+
+def _task(plan: Plan) -> str:
+    if plan.job.rl is not None and plan.rl:
+        return "rl"
+    return "plain" if plan.job.preference is None else plan.job.preference.means.task
 
 
 def _follows(draft: Draft, setting: Setting) -> bool:

@@ -5,7 +5,7 @@ Sources: NeMo-RL 0.7.0, nemo_rl/algorithms/{grpo,dpo,sft,rm}.py, nemo_rl/models/
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -41,7 +41,8 @@ class Reader(NemoWorkers):
     @property
     def does(self) -> Does:
         """Return what it does with the model that it trains."""
-        return "rl" if self._method == "grpo" else "pairs" if self._method == "dpo" else "alone"
+        done: Mapping[str, Does] = {"grpo": "rl", "dpo": "dpo", "rm": "reward"}
+        return done.get(self._method, "plain")
 
     def run(self) -> Run:
         """Return the policy's run with what is around it. Raises InputError with all that keeps it from being

@@ -20,7 +20,7 @@ from symconfig.existing.recover.supplied import Supplied
 from symconfig.frameworks.megatron.flags import resolve
 from symconfig.plans.rl import PlannedReward
 
-Does = Literal["rl", "pairs", "alone"]  # what a model is trained by: steps, pairs of answers, what is there
+Does = Literal["rl", "dpo", "kto", "reward", "plain"]  # tasks of plans; plain: without a section of their own
 MANY = 4  # micro-batches of an update on each replica, at least, that are full whatever lengths are
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, log2
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from symconfig.descriptor.rl import Rl
-from symconfig.descriptor.tuning import LossName, Preference
+from symconfig.descriptor.tuning import LOSSES, LossName, Preference
 from symconfig.errors import InputError, Problem
 from symconfig.existing.recover.rl.script import Does, Script
 from symconfig.existing.recover.rl.sequences import padded, together
@@ -62,7 +62,10 @@ class Reader(TunerWorkers):
     def does(self) -> Does:
         """Return what it does with the model that it trains."""
         method = self.program.method
-        return "rl" if method in _STEPS else "pairs" if method in _LOSSES else "alone"
+        if method in _STEPS:
+            return "rl"
+        losses = _LOSSES.get(method)
+        return "plain" if losses is None else cast(Does, LOSSES[losses[0]].task)
 
     def _refused(self) -> Iterator[Problem]:
         """Yield what no prediction is made of."""
