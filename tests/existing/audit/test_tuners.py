@@ -141,6 +141,18 @@ def test_a_plan_of_a_step_in_the_shards_of_fsdp_comes_back(groups: str, tmp_path
         assert (one.name, one.bytes) == (other.name, pytest.approx(other.bytes, rel=1e-6))
 
 
+@pytest.mark.parametrize("pins", [{"recompute": "full"}, {"recompute": "none", "instances": "2"}])
+def test_a_plan_of_llamafactory_in_shards_of_fsdp_comes_back(pins: dict[str, str], tmp_path: Path) -> None:
+    given: dict[str, Any] = {"backend": "fsdp", "task": "sft", "target": "llamafactory"}
+    plan = symconfig.plan("qwen3-8b", "h100", 8, 64, 2048, pins=pins, **given).plan
+    again = audited(files(plan, tmp_path), gpus=8).judged
+    assert again is not None
+    assert (again.plan.best.parallel, again.plan.best.batch) == (plan.best.parallel, plan.best.batch)
+    assert again.plan.best.options.instances == plan.best.options.instances
+    assert again.plan.best.options.recompute.granularity == plan.best.options.recompute.granularity
+    assert again.plan.best.predicted.peak_bytes == pytest.approx(plan.best.predicted.peak_bytes, rel=1e-3)
+
+
 @pytest.mark.parametrize("target", ["trl", "llamafactory", "ms-swift-deepspeed", "ms-swift-rlhf"])
 def test_a_plan_of_pairs_comes_back(target: str, tmp_path: Path) -> None:
     pins = {"tp": "2", "pp": "1", "cp": "1"} if target == "ms-swift-rlhf" else None
