@@ -28,6 +28,9 @@ _MEGATRON = f"{ACTOR}.megatron"
 _OFF = ("null",)  # of an override
 # Keys that a plan decides, beside all of the actor's workers; what it leaves out of these is off.
 _KEYS = (
+    "data.train_batch_size",
+    f"{ACTOR}.ppo_mini_batch_size",
+    f"{ROLLOUT}.n",
     f"{MODEL}.enable_gradient_checkpointing",
     f"{ACTOR}.ulysses_sequence_parallel_size",
     f"{ACTOR}.use_dynamic_bsz",
@@ -42,7 +45,11 @@ _KEYS_OFF = (
     *(f"{_MEGATRON}.override_transformer_config.recompute_{name}" for name in ("granularity", "method", "num_layers")),
 )
 # slime's options that a plan decides; of those that it leaves out the script is to have none.
+_BATCH, _UPDATES = "--global-batch-size", "--num-steps-per-rollout"  # of which a script says one
 _OPTIONS = (
+    "--rollout-batch-size",
+    "--n-samples-per-prompt",
+    _UPDATES,
     "--tensor-model-parallel-size",
     "--sequence-parallel",
     "--pipeline-model-parallel-size",
@@ -108,6 +115,9 @@ def _beside_key(reading: Reading, key: str) -> Iterator[Setting]:
 
 # OpenRLHF's.
 _SECTIONS = (
+    "--rollout.batch_size",
+    "--rollout.n_samples_per_prompt",
+    "--train.batch_size",
     "--train.colocate_all",
     "--train.dynamic_batch_enable",
     "--train.max_tokens_per_gpu",
@@ -123,6 +133,13 @@ _SECTIONS = (
     "--vllm.gpu_memory_utilization",
     "--vllm.enable_sleep",
 )
+
+
+def _options_wanted(plan: Plan, script: Script) -> Wanted:
+    wanted = _wanted_by(slime.words(plan), _OPTIONS)
+    if of(script.reading, _BATCH) is None:
+        return wanted
+    return {**wanted, _UPDATES: None, _BATCH: (str(learning.section(plan).batch),)}
 
 
 def _wanted_by(words_: Sequence[str], names: Sequence[str]) -> Wanted:
@@ -159,7 +176,7 @@ VERL = Learned(
 )
 SLIME = Learned(
     of_slime.Reader,
-    lambda plan, _script: _wanted_by(slime.words(plan), _OPTIONS),
+    _options_wanted,
     ("--actor-num-nodes", "--actor-num-gpus-per-node"),
     lambda _reading, name, values: (name, *values),
     partial(_beside_option, _OPTIONS),
