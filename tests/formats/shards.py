@@ -23,10 +23,9 @@ def launched(folder: Path, **given: str) -> tuple[list[str], dict[str, str], int
     with mock.patch.object(launch, "multi_gpu_launcher", chosen.append):
         launch.launch_command(launch.launch_command_parser().parse_args(words[1:]))
     (arguments,) = chosen  # it would start torchrun's agent, and no other
-    assert arguments.module
     address = {"MASTER_ADDR": arguments.main_process_ip, "MASTER_PORT": str(arguments.main_process_port)}
     environment = prepare_multi_gpu_env(arguments) | address  # as the agent gives them to its ranks
-    script = ["-m", arguments.training_script, *arguments.training_script_args]
+    script = [*["-m"] * arguments.module, arguments.training_script, *arguments.training_script_args]
     return script, environment, arguments.num_machines, arguments.num_processes // arguments.num_machines
 
 

@@ -244,6 +244,8 @@ def _nemo_wanted(plan: Plan, script: Script) -> Wanted:
         sections, names = {"policy": _nemo_batch(plan, script) | workers}, _OF_NEMO
     values = dict(_flat(sections))
     wanted = {name: _spoken(values[name]) for name in (*names, *_NEMO_RECOMPUTE) if name in values}
+    if of(script.reading, experts := f"{_NEMO_DTENSOR}.expert_parallel_size") is not None:
+        wanted[experts] = (str(plan.best.parallel.ep),)
     off = _NEMO_OFF if script.workers.options else (f"{_NEMO_DTENSOR}.dp_replicate_size",)
     return {**wanted, **{name: _OFF for name in off if name not in wanted and of(script.reading, name) is not None}}
 

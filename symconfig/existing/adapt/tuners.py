@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from symconfig.descriptor.document import KeyPath
+from symconfig.descriptor.task import PREFERRING
 from symconfig.errors import InputError, Problem
 from symconfig.existing.adapt.deepspeed import AUTO, BF16, FP16, KEYS, Keys, differing
 from symconfig.existing.adapt.draft import Document, Progress
@@ -127,7 +128,7 @@ _REPEATED = ((MICRO,), (ACCUMULATION,), (TRAIN,), BF16, FP16)  # what the JSON, 
 
 def _of_megatron(plan: Plan, script: TunerStated) -> Wanted:
     """Return what ms-swift is told of a plan for Megatron-Core."""
-    if script.does == "plain":
+    if script.does == "alone":
         groups = ms_swift.sections(plan)
     else:
         kind = ms_swift_rlhf.LEARNS if script.does == "rl" else ms_swift_rlhf.COMPARES
@@ -148,7 +149,7 @@ def _of_trainer(plan: Plan, script: TunerStated) -> Wanted:
     best, rl, of_swift = plan.best, plan.job.rl, script.program.trainer == tuners.SWIFT
     if script.does == "rl":
         learning.refuse(plan, trl.LEARNS, script.program.trainer, ())
-    elif script.does != "plain":
+    elif script.does in PREFERRING:
         learning.refuse(plan, _COMPARES[script.program.trainer], script.program.trainer, ())
     micro = best.batch.micro // learning.per_example(plan)
     values: dict[str, Any] = {"per_device_train_batch_size": micro, ACCUMULATION: best.batch.num_microbatches}

@@ -20,6 +20,7 @@ from tests.runs.rl.support import section
 from tests.runs.rl.test_step import planned
 
 LENGTHS = {"prompt_length": {"mean": 300.0, "max": 1024}, "response_length": {"mean": 900.0, "max": 2048}}
+PAIRS: dict[str, Any] = {"preference": {"pairs": 64}, "sequences": {"mean": 600.0, "max": 2048}, "target": "trl"}
 AUTO = '{"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 2}}'
 LONGER = LENGTHS | {"response_length": {"mean": 900.0, "max": 3072}}  # which is all that the script has room for
 FSDP2 = """distributed_type: FSDP  # shards
@@ -55,9 +56,7 @@ megatron rlhf --rlhf_type dpo --model Qwen/Qwen3-8B --tuner_type full \\
 
 @cache
 def pairs(target: str, gpus: int = 8, **pins: str) -> Plan:
-    lengths = {"mean": 600.0, "max": 2048}
-    given: dict[str, Any] = {"preference": {"pairs": 64}, "sequences": lengths, "target": target}
-    return symconfig.plan("qwen3-8b", "h100", gpus, pins=pins, **given).plan
+    return symconfig.plan("qwen3-8b", "h100", gpus, pins=pins, **(PAIRS | {"target": target})).plan
 
 
 def adapted(path: str, plan: Plan) -> Adaptation:
@@ -218,6 +217,8 @@ def test_plans_of_other_workers_or_tasks_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"another kind than the plan's .got fsdp, need deepspeed.*of DeepSpeed, or"):
         existing.adapt(script, pairs("trl"))
     written(tmp_path, "acc.yaml", ZERO3)
+    with pytest.raises(InputError, match=r"is not that of the plan's model, llama3.1-8b .got 36, need 32"):
+        existing.adapt(script, symconfig.plan("llama3.1-8b", "h100", 8, **PAIRS).plan)
     with pytest.raises(InputError, match=r"trains on pairs, and the plan is of no such step.*section preference"):
         existing.adapt(script, planned("qwen3-8b", target="trl"))
     pins: dict[str, str | int] = {"cp": "2", "tp": "1"}
