@@ -150,14 +150,14 @@ class Learned:
         )
 
 
-_DOES = {
+_DOES: Mapping[str, str] = {
     "rl": "starts reinforcement learning",
     "dpo": "trains on pairs",
     "kto": "trains on labelled answers",
     "reward": "trains a model of rewards",
     "alone": "trains on what is there",
 }
-_HINTS = {
+_HINTS: Mapping[str, str] = {
     "rl": "a plan of a job with a section rl",
     **dict.fromkeys(PREFERRING, "a plan of a job with a section preference of such a loss"),
     "alone": "a plan of a job without a section rl or preference",
