@@ -176,6 +176,8 @@ def _of_trainer(plan: Plan, script: TunerStated) -> Wanted:
         }
         if rl.placement == "colocated":  # the plan counts on an engine that gives its memory back
             values |= {"sleep_level": step.sleep_level} if of_swift else {"vllm_enable_sleep_mode": True}
+        for name, part in (("offload_model", learning.WEIGHTS), ("offload_optimizer", learning.STATES)):
+            values |= {} if of(script.reading, name) is None else {name: part in step.away}
     return {name: _texts(value) for name, value in values.items()}
 
 
