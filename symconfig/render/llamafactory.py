@@ -2,8 +2,8 @@
 
 Keys are those of LLaMA-Factory 0.9.5 (`hparams/`), which runs Transformers 5.6 or older; template names are its own
 (`data/template.py`). It trains with DeepSpeed's ZeRO, where AutoTP, Ulysses and AutoEP are refused, or in the shards of
-PyTorch's FSDP 2, which Accelerate's launcher is told of: it casts weights to fp32 and recomputes layers by itself
-(`model/adapter.py`, `model/model_utils/checkpointing.py`).
+PyTorch's FSDP 2, which Accelerate's launcher is told of: a reference lies in such shards, too (`train/dpo/trainer.py`),
+and it recomputes layers by itself (`model/model_utils/checkpointing.py`).
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ UNSAID = {
     "tokenizer_type": "LLaMA-Factory takes the model's tokenizer",
     "manual_gc_interval": "LLaMA-Factory leaves garbage collection to Python",
 }
+_ACCELERATE = "Accelerate 1.11"  # the last that goes with it: all weights in shards are fp32 there, frozen ones, too
 CONFIG, DEEPSPEED, DATASETS = "train.yaml", "ds_config_hf.json", "dataset_info.json"
 
 # model_type -> the chat template of its family.
@@ -98,8 +99,7 @@ def variables(plan: Plan) -> dict[str, object]:
     if not sharded:
         trainer.refuse(plan, *pairs, *others)
     return {
-        "framework": f"LLaMA-Factory {RELEASE} and "
-        + (accelerate.NAMED if sharded else f"DeepSpeed {DEEPSPEED_RELEASE}"),
+        "framework": f"LLaMA-Factory {RELEASE} and " + (_ACCELERATE if sharded else f"DeepSpeed {DEEPSPEED_RELEASE}"),
         "sharded": sharded,
         "sections": sections(plan),
         "relative_output": _relative_output(plan),
@@ -258,12 +258,9 @@ def _of_shards(plan: Plan) -> Iterator[Problem]:
     """Yield what it does not run in the shards of FSDP 2."""
     preference = plan.job.preference
     yield from accelerate.of_shards(plan)
-    if plan.model.adapter is not None:
-        what = "LLaMA-Factory's adapters are in fp32 beside frozen weights in bf16, which FSDP 2's shards do not mix"
-        yield Problem(what, field="adapter", got=plan.model.adapter.method, hint="--backend deepspeed")
-    if preference is not None and (preference.has_reference or preference.means.scores):
-        what = "LLaMA-Factory shards no second model, and no head of rewards, in FSDP 2"
-        yield Problem(what, field="preference.loss", got=preference.loss, need="orpo or simpo")
+    if preference is not None and preference.means.scores:
+        what = "Accelerate knows no layers of a model with LLaMA-Factory's head of rewards, and gathers all at once"
+        yield Problem(what, field="preference.loss", got=preference.loss, hint="--backend deepspeed")
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:

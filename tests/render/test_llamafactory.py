@@ -54,8 +54,6 @@ def test_shards_of_fsdp_are_accelerates_and_layers_run_again_by_its_own_switch()
     assert "deepspeed" not in data
     assert (config["distributed_type"], config["fsdp_config"]["fsdp_version"]) == ("FSDP", 2)
     assert config["fsdp_config"]["fsdp_activation_checkpointing"] is False
-    with pytest.raises(InfeasibleError, match="adapters are in fp32 beside frozen weights"):
-        render(sample_plan(load_model("qwen2.5-7b-lora"), backend="fsdp", tp=1, pp=1), "llamafactory")
 
 
 def test_the_jobs_data_is_listed_for_it() -> None:
