@@ -45,13 +45,18 @@ def accept(folder: Path) -> Values:
         sharded = environment.get("ACCELERATE_USE_FSDP") == "true"
         assert sharded == (getattr(training, "hf_deepspeed_config", None) is None)
         return {
-            **(of_plugin(environment) if sharded else _of_deepspeed(training)),
-            **_values(model, data, training, finetuning),
+            **_values(model, data, training, finetuning, _of_shards(training) if sharded else _of_deepspeed(training)),
             "world": training.world_size,
             "nodes": nodes,
             "gpus_per_node": per_node,
             "dp": training.world_size,
         }
+
+
+def _of_shards(training) -> Values:
+    micro = training.per_device_train_batch_size
+    of_step = micro * training.gradient_accumulation_steps * training.world_size
+    return {**of_plugin(dict(os.environ)), "micro": micro, "global": of_step}
 
 
 def _of_deepspeed(training) -> Values:
@@ -62,12 +67,13 @@ def _of_deepspeed(training) -> Values:
     return of_config(holder.config)
 
 
-def _values(model, data, training, finetuning) -> Values:
+def _values(model, data, training, finetuning, kept: Values) -> Values:
     if not str(data.dataset_dir).startswith("REMOTE:"):
         assert all(Path(item.dataset_name).is_absolute() for item in get_dataset_list(data.dataset, data.dataset_dir))
     assert data.packing if finetuning.stage == "pt" else data.template in TEMPLATES, data
     assert model.flash_attn in (AttentionFunction.SDPA, AttentionFunction.DISABLED)
     values = {
+        **kept,
         **of_trainer(training),
         "seq_length": data.cutoff_len,
         "adapter": None,
