@@ -11,6 +11,7 @@ from symconfig.existing.adapt.draft import Draft, Progress
 from symconfig.existing.adapt.options import Option, Texts, of, off, put, same
 from symconfig.existing.adapt.outcome import Flaw, Unplaced
 from symconfig.existing.adapt.runs import several, why_apart
+from symconfig.existing.adapt.same import check_run
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover.arguments import plain
@@ -58,6 +59,7 @@ class Learned:
             wanted = {**self.wanted(plan, script), **self._world(draft.reading, plan)}
         except InfeasibleError as error:  # the plan is for a trainer that can be told more
             raise InputError(error.problems) from None
+        self._check_model(draft.reading, plan)
         progress = Progress(draft)
         if several(draft.reading, {each.name for each in draft.reading.settings if plain(each.name) in wanted}):
             return progress.lacking(Unplaced("the plan, all of it,", "", why_apart(draft.reading)))
@@ -101,6 +103,15 @@ class Learned:
         if not workers.predicted or workers.name not in _WORKERS[need]:
             what = "has workers of another kind than the plan's"
             raise InputError(what, file=reading.file, got=workers.name, need=need, hint=self.others.get(need))
+
+    def _check_model(self, reading: Reading, plan: Plan) -> None:
+        """Raise InputError where a script is known to train another model than the plan's."""
+        gpus = reading.world.gpus or plan.best.parallel.world_size
+        try:
+            run = self.reader(reading, Supplied(), gpus, plan.cluster).run()
+        except InputError:  # no name says which it is, or it means nothing as it stands
+            return
+        check_run(run, plan, reading.file)
 
     def _world(self, reading: Reading, plan: Plan) -> Wanted:
         """Return the GPUs that train, where the plan has others."""

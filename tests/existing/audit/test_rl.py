@@ -65,12 +65,13 @@ def phases(found: Audit) -> dict[str, Any]:
     return {phase.name: phase for phase in found.judged.plan.rl[0].phases}
 
 
-WRITTEN = {"verl": {"tp": "2", "recompute": "none"}, "verl-fsdp": {"instances": "2", "mbs": "1"}}
+WRITTEN = {"verl": {"tp": "2", "recompute": "none"}, "verl-fsdp": {"instances": "2", "mbs": "2"}}
 
 
 @pytest.mark.parametrize(
-    "changed", [{}, {"reference": False}, {"updates": 1, "epochs": 2}, {"lora": {"r": 8}}, {"reward_model": {}}]
-)
+    "changed", [{}, {"reference": False}, {"updates": 1, "epochs": 2}, {"lora": {"r": 8}}, {"reward_model": {}},
+                {"algorithm": "ppo", "critic": "llama3.2-3b"}],
+)  # fmt: skip
 @pytest.mark.parametrize("target", WRITTEN)
 def test_what_is_planned_and_written_for_verl_comes_back(target: str, changed: dict[str, Any]) -> None:
     """The phases of a plan are those of the script that it becomes."""
@@ -293,10 +294,6 @@ def test_a_plan_for_fsdp_workers_is_put_into_overrides_and_comes_back(tmp_path: 
     done = existing.adapt(path, plan)
     assert done.done, [str(item) for item in done.unplaced]
     path.write_bytes(done.files[str(path)])
-    rl = plan.job.rl
-    assert rl is not None
-    step = f"data.train_batch_size={rl.prompts} actor_rollout_ref.actor.ppo_mini_batch_size={rl.prompts // 2}"
-    path.write_text(path.read_text().replace("$@", f"{step} actor_rollout_ref.rollout.n={rl.samples} $@"))
     found = audited(str(path))
     for mine, theirs in zip(plan.rl[0].phases, phases(found).values(), strict=True):
         assert (mine.name, mine.bytes) == (theirs.name, pytest.approx(theirs.bytes, rel=1e-6))

@@ -23,7 +23,7 @@ _TRAINER_KEYS = words(
     """
     per_device_train_batch_size model_name_or_path gradient_accumulation_steps dataset_name finetuning_type cutoff_len
     tuner_type rlhf_type train_dataset learning_rate num_generations
-    max_length lora_rank
+    max_length lora_rank torch_dtype template
     """
 )
 

@@ -110,7 +110,7 @@ class Reader(NemoWorkers):
         packed = Packed(room=room, length=rl.mean_tokens)
         if not self._packs:
             packed = Packed(room=micro * rl.longest, length=padded(rl, micro), sequences=micro)
-        packed = packed.within(rl, self._dp)
+        limit, packed = packed.room, packed.within(rl, self._dp)
         run = self._trained(model, packed.spread(rl, self._dp), packed.room)
         room, degrees = run.configuration.seq_length, run.configuration.degrees
         reads = max(rl.longest, self._room("logprob", values.whole(f"{POLICY}.logprob_batch_size") or micro))
@@ -120,7 +120,7 @@ class Reader(NemoWorkers):
         step = Step(
             trainer=self.TRAINER,
             workers=self.workers,
-            rl=rl.model_copy(update={"tokens_per_gpu": -(-room // degrees.cp)}),
+            rl=rl.model_copy(update={"tokens_per_gpu": -(-limit // degrees.cp)}),
             fill=packed.fill(rl, run.configuration.global_batch),
             read=read,
             reference_read=read,
