@@ -11,8 +11,9 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from tests.training.cases import LEFT_OUT
+from tests.training.cases import CASES, LEFT_OUT
 
+OF_THEIR_OWN = {case.name for case in CASES if case.job}  # plans that each format has one of, with data of its own
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 HEAD = """# Every format, started for real
 
@@ -22,8 +23,9 @@ over gloo, and what only a GPU has is stood in for; the second table says what t
 losses are finite and fall, no step's gradient is 0 where the log has its norm, and steps, sequences of a step and every
 step's learning rate are those of the plan. Formats of one plan train on the same data, on the same weights or on those
 of the same seed: `apart` is the largest relative difference of a step's loss from that of the format that stands first.
-Programs that make sequences of chats or pairs in ways of their own are held against themselves, on one rank. What GRPO
-lowers is minus the mean reward, of samples that each start draws. `states` are the numbers whose optimizer state each
+Programs that make sequences of chats or answers in ways of their own are held against themselves, on one rank, but for
+those whose losses are others there: KTO's, whose KL term is of a micro-batch on all ranks, and some of a model of rewards.
+What GRPO lowers is minus the mean reward, of samples that each start draws. `states` are the numbers whose optimizer state each
 rank keeps, counted in the optimizer that steps; they are those whose bytes the plan predicts.
 
 | plan | format | ranks | states | steps | sequences a step | first loss | last loss | apart | |
@@ -83,7 +85,8 @@ def _row(plan: str, item: Outcome, first: Outcome) -> str:
     if not item.steps:
         return f"| {plan} | {item.format} | {item.ranks} | | 0 | | | | | {state} |\n"
     sequences = sorted({f"{step.sequences:g}" for step in item.steps if step.sequences is not None})
-    gap = apart(item.alone or first.steps, item.steps) if item.alone or item is not first else None
+    other = item.alone or (() if plan in OF_THEIR_OWN or item is first else first.steps)
+    gap = apart(other, item.steps)
     shown = "" if gap is None else f"{gap:.1e}" if gap else "0"
     return (
         f"| {plan} | {item.format} | {item.ranks} | {', '.join(f'{count:,}' for count in sorted(set(item.states)))} | "
