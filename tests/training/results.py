@@ -24,9 +24,9 @@ losses are finite and fall, no step's gradient is 0 where the log has its norm, 
 step's learning rate are those of the plan. Formats of one plan train on the same data, on the same weights or on those
 of the same seed: `apart` is the largest relative difference of a step's loss from that of the format that stands first.
 Programs that make sequences of chats or answers in ways of their own are held against themselves, on one rank, but for
-those whose losses are others there: KTO's, whose KL term is of a micro-batch on all ranks, and some of a model of rewards.
-What GRPO lowers is minus the mean reward, of samples that each start draws. `states` are the numbers whose optimizer state each
-rank keeps, counted in the optimizer that steps; they are those whose bytes the plan predicts.
+those whose losses are others there: KTO's, whose KL term is of a micro-batch on all ranks, and some of models of
+rewards. What GRPO lowers is minus the mean reward, of samples that each start draws. `states` are the numbers whose
+optimizer state each rank keeps, counted in the optimizer that steps; they are those whose bytes the plan predicts.
 
 | plan | format | ranks | states | steps | sequences a step | first loss | last loss | apart | |
 |---|---|---|---|---|---|---|---|---|---|
