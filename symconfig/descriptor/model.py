@@ -47,7 +47,7 @@ class ModelDescriptor(ModelFields):
         if self.vision is not None:
             problems += self.vision.against(self.hidden_size)
         if self.num_labels is not None:
-            with_logits = {"tie_word_embeddings": self.tie_word_embeddings, "adapter": self.adapter is not None}
+            with_logits = {"tie_word_embeddings": self.tie_word_embeddings}
             with_logits |= {"num_nextn_predict_layers": self.num_nextn_predict_layers > 0}
             problems += [f"num_labels and {name} do not go together" for name, there in with_logits.items() if there]
         if problems:
@@ -55,10 +55,15 @@ class ModelDescriptor(ModelFields):
         return self
 
     @property
-    def of_values(self) -> ModelDescriptor:
-        """Return the model with one number of each token in place of its logits: a critic, or a model of rewards."""
-        without = {"tie_word_embeddings": False, "lm_head_bias": False, "num_nextn_predict_layers": 0, "adapter": None}
+    def scoring(self) -> ModelDescriptor:
+        """Return the model with one number of each token in place of its logits: a model of rewards in training."""
+        without = {"tie_word_embeddings": False, "lm_head_bias": False, "num_nextn_predict_layers": 0}
         return self if self.num_labels else self.model_copy(update={"num_labels": 1, **without})
+
+    @property
+    def of_values(self) -> ModelDescriptor:
+        """Return the same without adapters: a critic, or a model of rewards that is read."""
+        return self.scoring.model_copy(update={"adapter": None})
 
     def names_target(self, target: AdapterTarget) -> bool:
         """Return whether modules of such models have a name. A fused layer is the framework's, so any model may."""

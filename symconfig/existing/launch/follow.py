@@ -89,7 +89,7 @@ def _accelerate(reading: Reading, around: Around) -> Reading:
         return with_unread(reading, Unread(setting.place, setting.spelled, why))
     gpus, nodes = (tree.get(name) for name in ("num_processes", "num_machines"))
     numbers = [value if type(value) is int and value > 0 else None for value in (gpus, nodes)]
-    words = tuple(Word.of(str(value), tree.spans[(name,)].value) for name, value in _counts(tree))
+    words = tuple(Word.of(str(value), tree.spans[(name,)].value, literal=True) for name, value in _counts(tree))
     each = numbers[0] // numbers[1] if numbers[0] and numbers[1] else None
     filed = World(numbers[0], numbers[1], each, words)
     world = both(filed, reading.world) if reading.world.gpus is None else reading.world

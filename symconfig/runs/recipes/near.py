@@ -22,6 +22,7 @@ from symconfig.solve.search import resolved
 # How far a recipe is from a plan: one for each factor of two in GPUs, tokens of a sequence; these for the rest.
 PER_DOUBLED_MODEL, PER_DOUBLED_BATCH = 4.0, 0.5
 OTHER_CLUSTER, OTHER_PRECISION, NOT_TUNED, OTHER_TASK = 1.0, 0.5, 0.5, 1.0
+OTHER_SHARDING = 2.0  # parameters, or gradients, whole in one and in parts in the other: an answer to another question
 NOT_PRICED = "has no price in the model"
 SPLIT = ("tp", "pp", "cp", "ep", "etp")  # what makes a split another one, as of `solve.choice.family`
 ONE_GPU = "one GPU"
@@ -51,7 +52,7 @@ def compared(plan: Plan, file: RecipeFile, recipe: Recipe) -> NearRecipe:
         if choice.differs(plan.best, recipe)
     )
     layout = prices.difference(stated, "layout")
-    opening = {one.field for one in differences if one.opens}
+    opening = {one.field for one in differences if {*one.opens} & {*layout.opens}}
     plain = prices.difference([choice for choice in stated if choice.field not in opening], "layout")
     left_out = f", without its {recipe.unpriced}, which {NOT_PRICED}" if recipe.unpriced else ""
     job = recipe.job
@@ -327,4 +328,5 @@ def _distance(plan: Plan, file: RecipeFile, recipe: Recipe) -> float:
     distance += OTHER_CLUSTER * (job.cluster != plan.cluster.name) + OTHER_PRECISION * (
         job.precision != best.options.precision
     )
+    distance += OTHER_SHARDING * (((recipe.layout.zero or 0) > 1) != (best.options.zero_stage > 1))
     return distance + NOT_TUNED * (recipe.kind != "performance") + OTHER_TASK * (job.task != plan.job.task)
