@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from symconfig.schedule.bounds import even_bound_s, layout_bound_s, unfilled_s
+from symconfig.schedule.bounds import even_bound_s, layout_bound_s
 from symconfig.schedule.schedules import SCHEDULES
 from symconfig.schedule.simulate import simulate
 from symconfig.schedule.timeline import Timeline
@@ -39,7 +39,6 @@ def test_no_simulation_is_below(shape: tuple[int, int, int], seed: int) -> None:
     assert m * stages.max() <= layout_bound_s(*passes, m) * (1 + 1e-9)
     assert layout_bound_s(*passes, m) <= step_s
     assert even_bound_s(m, p, v, stages.sum()) <= step_s
-    assert unfilled_s(m, p, stages.sum()) <= step_s
 
 
 @settings(max_examples=60, deadline=None)
