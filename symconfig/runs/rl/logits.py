@@ -105,6 +105,7 @@ _OF_LOSSES: Mapping[str, LogitBytes] = {
     "ms-swift-deepspeed": SWIFT_HF_PAIRS,
 }
 PLAIN = LogitBytes(forward=0.0, update=0.0)  # what the planner counts
+FUSED = LogitBytes(forward=0.0, update=0.0, added=False)  # the loss has no logits in memory
 
 
 def of_loss(means: Loss, target: str) -> LogitBytes:
