@@ -193,4 +193,5 @@ def _outside_s(passes: Array, group: Array, seconds: Array, start: Start, moved:
     start_s = above + np.maximum(np.maximum.accumulate(ready[:, 0] - above, axis=0), 0.0)
     slowed_s = start_s + moved.contention * np.maximum(ready[:, -1] - start_s, 0.0)
     ready[:, 1:] -= group * longest.cumsum(axis=1)[:, : ready.shape[1] - 1]
-    return np.maximum(slowed_s, ready.max(axis=1))
+    longer: Array = np.maximum(slowed_s, ready.max(axis=1))
+    return longer

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from symconfig.descriptor.task import PREFERRING
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.existing.adapt import launcher
 from symconfig.existing.adapt.draft import Draft, Progress
@@ -15,7 +14,7 @@ from symconfig.existing.adapt.runs import several, why_apart
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover.arguments import plain
-from symconfig.existing.recover.rl.script import Script
+from symconfig.existing.recover.rl.script import Does, Script
 from symconfig.existing.recover.run import Run
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.plans.plan import Plan
@@ -96,7 +95,9 @@ class Learned:
         answers = None if plan.job.preference is None else plan.job.preference.means.task
         if script.does != ("rl" if plan.job.rl is not None and plan.rl else answers or "alone"):
             what = _DOES[script.does]
-            raise InputError(f"{what}, and the plan is of no such step", file=reading.file, hint=_HINTS[script.does])
+            raise InputError(
+                f"{what}, and the plan is of no such step", file=reading.file, hint=_HINTS.get(script.does, _OF_ANSWERS)
+            )
         if not workers.predicted or workers.name not in _WORKERS[need]:
             what = "has workers of another kind than the plan's"
             raise InputError(what, file=reading.file, got=workers.name, need=need, hint=self.others.get(need))
@@ -139,16 +140,16 @@ class Learned:
         )
 
 
-_DOES = {
+_DOES: dict[Does, str] = {
     "rl": "starts reinforcement learning",
     "dpo": "trains on pairs",
     "kto": "trains on labelled answers",
     "reward": "trains a model of rewards",
     "alone": "trains on what is there",
 }
-_HINTS = {
+_OF_ANSWERS = "a plan of a job with a section preference of such a loss"
+_HINTS: dict[Does, str] = {
     "rl": "a plan of a job with a section rl",
-    **dict.fromkeys(PREFERRING, "a plan of a job with a section preference of such a loss"),
     "alone": "a plan of a job without a section rl or preference",
 }
 

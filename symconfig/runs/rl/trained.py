@@ -34,8 +34,8 @@ _SHORT = 2.0  # bytes of a number in 16 bits
 class Trained:
     """A plan's candidate as a model that a step trains.
 
-    fill: tokens of its micro-batches over those that they have room for. logits: what its loss makes of them. rendered:
-    with the room of micro-batches that a program is told, where an update has fewer tokens; read: tokens of one whose
+    fill: tokens of its micro-batches over those that they have room for. logits: what its loss makes of them. written:
+    with the room of micro-batches that its files have, where an update has fewer tokens; read: tokens of one whose
     log-probabilities are computed, over those of one that is trained on.
     """
 
@@ -43,13 +43,13 @@ class Trained:
     candidate: Candidate
     fill: float
     logits: LogitBytes
-    rendered: Candidate | None = None
+    written: Candidate | None = None
     read: float = 1.0
 
     @property
-    def as_rendered(self) -> Candidate:
-        """Return the candidate as its program is told."""
-        return self.rendered or self.candidate
+    def as_written(self) -> Candidate:
+        """Return the candidate as its program's files have it."""
+        return self.written or self.candidate
 
     @property
     def frees_gradients(self) -> bool:

@@ -253,6 +253,23 @@ def test_pairs_have_a_better_plan_for_their_own_trainer(tmp_path: Path) -> None:
     assert found.gain == pytest.approx(1 - found.better.tuned[0].step_s / found.judged.plan.tuned[0].step_s)
 
 
+# Bytes of roots on each of 8 GPUs: of all parameters, of the embedding and its quotient, or of none.
+@pytest.mark.parametrize(
+    ("words", "roots"),
+    [
+        ("", 4 * 8_190_735_360 / 8),
+        (", foreach: false, fused: false", 2 * 4 * 151_936 * 4_096 / 8),
+        (", fused: true", None),
+    ],
+)
+def test_an_optimizer_steps_as_its_arguments_say(words: str, roots: float | None, tmp_path: Path) -> None:
+    kwargs = f"policy:\n  optimizer: {{name: torch.optim.AdamW, kwargs: {{lr: 1.0e-6{words}}}}}"
+    found = audited(written(tmp_path, "base.yaml", BASE.replace("policy:", kwargs, 1)))
+    assert found.judged is not None, found.unpredicted
+    held = {phase.name: phase.holds for phase in found.judged.plan.rl[0].phases}.get("optimizer's step")
+    assert (None if held is None else held["roots of second moments"]) == pytest.approx(roots and 1.15 * roots)
+
+
 def test_nemo_rl_inherits_and_replaces(tmp_path: Path) -> None:
     written(tmp_path, "base.yaml", BASE)
     child = written(tmp_path, "child.yaml", CHILD)

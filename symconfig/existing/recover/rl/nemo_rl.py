@@ -107,7 +107,7 @@ class Reader(NemoWorkers):
         micro = values.whole(f"{POLICY}.train_micro_batch_size") or 1
         tokens = self._room("train", micro) if self._packs else None
         packed = Packed.of(rl, micro, tokens=tokens, packs=False)
-        stated, packed = packed.room, packed.within(rl, self._dp)
+        limit, packed = packed.room, packed.within(rl, self._dp)
         run = self._trained(model, packed.spread(rl, self._dp), packed.room)
         room, degrees = run.configuration.seq_length, run.configuration.degrees
         reads = max(rl.longest, self._room("logprob", values.whole(f"{POLICY}.logprob_batch_size") or micro))
@@ -117,7 +117,7 @@ class Reader(NemoWorkers):
         step = Step(
             trainer=self.TRAINER,
             workers=self.workers,
-            rl=rl.model_copy(update={"tokens_per_gpu": -(-stated // degrees.cp)}),
+            rl=rl.model_copy(update={"tokens_per_gpu": -(-limit // degrees.cp)}),
             fill=packed.fill(rl, run.configuration.global_batch),
             read=read,
             reference_read=read,

@@ -183,7 +183,7 @@ class Reader(Script):
         values, names = self.values, self._names()
         cp, dp = _split(names, gpus)
         packed = self._packed(cp, rl, "max_tokens_per_gpu")
-        stated, packed = packed.room, packed.within(rl, dp)
+        limit, packed = packed.room, packed.within(rl, dp)
         room, batch = packed.room, packed.spread(rl, dp)
         run = self._trained(names, gpus, batch, room)
         read = packed.read(rl, dp, self._packed(cp, rl, "log_probs_max_tokens_per_gpu").room)
@@ -191,7 +191,7 @@ class Reader(Script):
         step = Step(
             trainer=SLIME,
             workers=MEGATRON,
-            rl=rl.model_copy(update={"tokens_per_gpu": -(-stated // cp)}),
+            rl=rl.model_copy(update={"tokens_per_gpu": -(-limit // cp)}),
             fill=packed.fill(rl, run.configuration.global_batch),
             read=read,
             reference_read=read,
