@@ -63,9 +63,9 @@ def even_exchanged_s(
     exchanged_s = moved.gather_s + moved.reduce_s
     one = (m - moved.hide) * total_s + exchanged_s
     gathers, reduces = (1.0 if start is Start.APART else contention for start in (moved.gathers, moved.reduces))
-    overlapped = m * total_s + gathers * moved.gather_s + reduces * moved.reduce_s
+    slowed = m * total_s + gathers * moved.gather_s + reduces * moved.reduce_s
     whole = np.where(group == pp, (m - pp) * total_s + exchanged_s, 0.0)
-    result: Array = np.where(vpp > 1, np.maximum(overlapped, whole), one) / pp
+    result: Array = np.where(vpp > 1, np.maximum(slowed, whole), one) / pp
     return result
 
 

@@ -173,15 +173,17 @@ class _Critics:
     solved: dict[tuple[object, ...], Trained] = field(default_factory=dict)
 
     def around(self, actor: Candidate) -> Trained | None:
-        """Return the critic, with a layout of its own, or as the actor's program has both alike."""
+        """Return the critic, with degrees of its own, or as the actor's program has both alike."""
         if self.question.critic is None:
             return None
         o, p = actor.options, actor.parallel
-        alike: dict[str, object] = {"zero": o.zero_stage, "tp": p.tp, "recompute": o.recompute.granularity}
-        alike |= {"optimizer_offload": f"{o.optimizer_offload:g}", "mbs": actor.batch.micro, "cp": p.cp}
-        if "instances" in BACKENDS[actor.target.backend].extras:
-            alike["instances"] = o.instances
-        pins = {name: str(value) for name, value in alike.items()} if self.question.learns.critic != "own" else {}
+        alike: dict[str, object] = {"mbs": actor.batch.micro, "cp": p.cp}  # one number of tokens a GPU is told of both
+        if self.question.learns.critic != "own":
+            alike |= {"zero": o.zero_stage, "tp": p.tp, "recompute": o.recompute.granularity}
+            alike |= {"optimizer_offload": f"{o.optimizer_offload:g}"}
+            if "instances" in BACKENDS[actor.target.backend].extras:
+                alike["instances"] = o.instances
+        pins = {name: str(value) for name, value in alike.items()}
         if (key := tuple(pins.values())) not in self.solved:
             job = self.job.model_copy(update={"gpus": self.gpus or self.job.gpus, "pins": {**self.job.pins, **pins}})
             plan = self.question.solve(self.question.critic, job, 1)
