@@ -94,7 +94,7 @@ KINDS = {
         WORDS,
         "ms-swift",
         targets,
-        "tests/render/test_NEW_MODULE.py tests/render/test_run_settings.py tests/render/test_told.py "
+        "tests/render/test_NEW_MODULE.py tests/render/test_run_settings.py tests/render/test_target_pins.py "
         "tests/training/test_training.py tests/test_formats.py",
         then="make templates, make verify-formats FORMATS=NEW_NAME and make verify-training",
     ),

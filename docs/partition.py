@@ -22,7 +22,7 @@ from partition_cases import (
     weighed,
 )
 from partition_changes import adaptability
-from partition_found import found
+from partition_optima import known_optima
 from partition_order import order
 from partition_stages import stages
 from written import fill, table
@@ -198,7 +198,7 @@ def degrees() -> str:
 
 
 SECTIONS: dict[str, Callable[[], str]] = {
-    "quality": quality, "found": found, "adaptability": adaptability, "degrees": degrees, "baselines": baselines,
+    "quality": quality, "found": known_optima, "adaptability": adaptability, "degrees": degrees, "baselines": baselines,
     "stages": stages, "order": order,
 }  # fmt: skip
 

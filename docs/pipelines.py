@@ -27,8 +27,8 @@ from symconfig.solve.costed import Costed, costed
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.run import run
 from symconfig.solve.search import resolved
-from symconfig.solve.settle import whole_question
 from symconfig.solve.split import Split, equal, plainest, uneven
+from symconfig.solve.stage_gap import whole_question
 from symconfig.solve.stages.problem import StageSolution
 from symconfig.solve.stages.solve import solve
 from symconfig.solve.timeline import refined_s, stage_seconds, times

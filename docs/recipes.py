@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import log2
 from pathlib import Path
+from statistics import median
 
 from written import fill, table
 
@@ -25,7 +26,7 @@ from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.tables import options
 from symconfig.graph.count import parameters
 from symconfig.plans.columns import Columns
-from symconfig.plans.plan import Candidate, Plan
+from symconfig.plans.plan import Candidate, Difference, NearRecipe, Plan
 from symconfig.report.recipes import layout_words
 from symconfig.runs.recipes.near import compared
 from symconfig.solve.choice.published import MOST_TIMES_LARGER
@@ -61,15 +62,22 @@ class Pick:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One recipe beside the pick of its job. ratio: the pick's step over its own; why: what keeps it from a price."""
+    """One recipe beside the pick of its job. seen: its layout and its split in the pick's plan; None: there is none."""
 
     id: str
     layout: str
     pick: Pick
-    ratio: float | None = None
-    why: str = ""
+    seen: NearRecipe | None = None
     unseen: tuple[str, ...] = ()
     family: str = ""
+
+    @property
+    def priced(self) -> dict[str, NearRecipe | Difference]:
+        """Return by column what has been priced of it."""
+        if self.seen is None:
+            return {}
+        split = self.seen.split or Difference("split", "", "", 0.0)
+        return {"pick/recipe": self.seen, "if allowed": self.seen.allowed or self.seen, "pick/split": split}
 
     @property
     def launchable(self) -> bool:
@@ -106,8 +114,7 @@ def rows(task: tuple[Asked, bool]) -> list[Row]:
             Row(
                 **head,
                 pick=pick,
-                ratio=None if seen.loss is None else 1 / (1 + seen.loss),
-                why=seen.why,
+                seen=seen,
                 unseen=tuple(sorted(uses - stated(recipe.source))),
                 family=_family(plan, file, seen.loss),
             )
@@ -139,7 +146,6 @@ def stated(source: str) -> frozenset[str]:
 def _stated(file: RecipeFile, recipe: Recipe) -> frozenset[str]:
     layout, said, job = recipe.layout, recipe.options, recipe.job
     granularity, _, modules = (layout.recompute or "none").partition(":")
-    offload = said.offload or ""
     point = Columns(
         **layout.degrees,
         gpus=job.gpus,
@@ -147,8 +153,8 @@ def _stated(file: RecipeFile, recipe: Recipe) -> frozenset[str]:
         precision=job.precision,
         zero=layout.zero or 1,
         grad_bytes=2 if said.gradients == "bf16" else 4,
-        activation_offload="activation" in offload or "modules" in offload,
-        optimizer_offload=float("optimizer" in offload),
+        activation_offload=recipe.activation_offload,
+        optimizer_offload=recipe.optimizer_offload,
         param_offload=False,
         moe_overlap=bool(said.moe_overlap),
         moe_dispatcher="flex" if said.dispatcher in ("deepep", "hybridep") else "alltoall",
@@ -191,6 +197,11 @@ def _family(plan: Plan, file: RecipeFile, loss: float | None) -> str:
     return "priced" if step_s is not None and low <= step_s <= high else "no"
 
 
+def ratio(priced: NearRecipe | Difference) -> float | None:
+    """Return the pick's step over that of what was priced."""
+    return None if priced.loss is None else 1 / (1 + priced.loss)
+
+
 def _pick(candidate: Candidate) -> str:
     degrees, again = candidate.parallel, candidate.options.recompute
     said = {name: getattr(degrees, name) for name in ("tp", "pp", "vpp", "cp", "ep", "etp")}
@@ -207,8 +218,11 @@ def summary(found: Sequence[Row], every: int) -> str:
         return f"| {name} | {count} of {of} ({count / max(of, 1):.0%}) |"
 
     tried = [one for one in planned if one.shaken]
-    priced = [one for one in able if one.ratio is not None]
-    middle = sorted(one.ratio for one in priced if one.ratio is not None)[len(priced) // 2 :][:1]
+    ratios = {
+        name: [value for one in able if (value := ratio(one.priced[name])) is not None]
+        for name in ("pick/recipe", "if allowed", "pick/split")
+    }
+    opens = Counter(name for one in able if one.seen and one.seen.loss is not None for name in one.seen.opens)
     unstable = Counter(name for one in planned for name in one.unstable)
     unseen = Counter(name for one in able for name in one.unseen)
     families = sum(one.families for one in planned) / max(len(planned), 1)
@@ -222,8 +236,10 @@ def summary(found: Sequence[Row], every: int) -> str:
         ),
         share("the pick's family is published", sum(r.family == "yes" for r in able), len(able)),
         share("another one, with the recipe within its interval", sum(r.family == "priced" for r in able), len(able)),
-        share("the recipe's layout has a price", len(priced), len(able)),
-        f"| median of pick/recipe | {middle[0] if middle else 0:.3f} |",
+        share("the recipe's layout has a price", len(ratios["pick/recipe"]), len(able)),
+        share("so has its split, with all else free", len(ratios["pick/split"]), len(able)),
+        *(f"| median of {name} | {median(values or [0]):.3f} |" for name, values in ratios.items()),
+        *(share(f"priced with {name}, which the pick may not have", n, len(able)) for name, n in opens.most_common()),
         "",
         "| of the picks | |",
         "|---|---|",
@@ -242,7 +258,10 @@ def summary(found: Sequence[Row], every: int) -> str:
 
 def each(found: Iterable[Row]) -> str:
     """One line a recipe."""
-    heads = ("recipe", "job", "layout", "pick", "pick/recipe", "in no recipe", "family", "families", "memory", "shaken")
+    heads = (
+        *("recipe", "job", "layout", "pick", "pick/recipe", "if allowed", "pick/split", "in no recipe", "family"),
+        *("families", "memory", "shaken"),
+    )
     lines = list[tuple[str, ...]]()
     for one in found:
         pick, (model, job) = one.pick, one.pick.job
@@ -252,15 +271,15 @@ def each(found: Iterable[Row]) -> str:
         )
         head = (one.id, words + task, one.layout)
         if pick.failed:
-            cells = (*head, f"none: {pick.failed}", "", "", "", "", "", "")
+            cells = (*head, f"none: {pick.failed}", *[""] * 8)
         else:
-            ratio = one.why if one.ratio is None else f"{one.ratio:.3f}"
+            ratios = [one_of.why if one_of.loss is None else f"{ratio(one_of):.3f}" for one_of in one.priced.values()]
             unseen = ", ".join((*one.unseen, *(f"not stable: {name}" for name in pick.unstable)))
             fits = "fits" if pick.memory else "may not fit"
             cells = (
                 *head,
                 pick.words,
-                ratio,
+                *ratios,
                 unseen,
                 one.family,
                 str(pick.families),
@@ -268,7 +287,7 @@ def each(found: Iterable[Row]) -> str:
                 f"{pick.worst:.1%}" if pick.shaken else "",
             )
         lines.append(cells)
-    return table(heads, lines, (4, 7, 9))
+    return table(heads, lines, (4, 5, 6, 9, 11))
 
 
 def chosen(limit: int | None, only: str | None) -> list[Asked]:

@@ -77,6 +77,7 @@ MODELS = {
 }
 DISPATCHERS = ("alltoall", "allgather", "deepep", "hybridep")
 CP_COMM = {"a2a": "a2a", "allgather": "all_gather", "all_gather": "all_gather", "p2p": "p2p", "ulysses_cp_algo": "a2a"}
+FUSED_LOSSES = {"te": True, "native": False, False: False}  # a row that says true does not say whose
 _PER_STAGE = re.compile(r"layers per stage ([\d,]+)")
 
 
@@ -166,7 +167,7 @@ def _options(row: Mapping[str, Any]) -> dict[str, Any]:
         "cuda_graphs": _graphs(row.get("cuda_graphs") or {}),
         "gradients": (row.get("grads") or {}).get("reduce"),
         "fp8_param_gather": (row.get("precision") or {}).get("fp8_param_gather"),
-        "fused_loss": _switch(flags.get("cross_entropy_fusion")),
+        "fused_loss": FUSED_LOSSES.get(flags.get("cross_entropy_fusion")),
         "fsdp": (row.get("sharding") or {}).get("fsdp"),
         "offload": ", ".join(f"{name} {value}" for name, value in (row.get("offload") or {}).items()) or None,
         "manual_gc": flags.get("manual_gc_interval"),

@@ -12,7 +12,8 @@ from written import fill, table
 
 from symconfig.descriptor.cluster import ClusterDescriptor, Gpu
 from symconfig.descriptor.job import Job, Limits
-from symconfig.descriptor.model import Adapter, ModelDescriptor
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Adapter
 from symconfig.descriptor.training import WholeTraining
 from symconfig.render import targets
 from symconfig.resources import data_dir

@@ -195,6 +195,11 @@ def _options(model: ModelDescriptor, parallel: Degrees, cluster: ClusterDescript
     return Options(**{**values, **given})
 
 
+def aimed(plan: Plan, target: str) -> Plan:
+    """The plan of a job that names a target."""
+    return replace(plan, job=plan.job.model_copy(update={"target": target}))
+
+
 def _layout(model: ModelDescriptor, parallel: Degrees) -> str:
     """Megatron's layout string: E embedding, t layer, m multi-token prediction, L loss."""
     words = ["t" * count for count in _counts(model, parallel.pp * parallel.vpp)]

@@ -49,7 +49,7 @@ ALLOWED = {
             "existing/adapt/write.py",
             "measured/gpu/worker.py",
             "render/publish.py",
-            "runs/embed/again.py",
+            "runs/embed/solved_here.py",
             "runs/sweep/worker.py",
             "verify/forks.py",
             "verify/megatron_runner.py",

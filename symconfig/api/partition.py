@@ -18,7 +18,7 @@ from symconfig.errors import InputError
 from symconfig.format import seconds
 from symconfig.report.partition_json import to_dict
 from symconfig.report.partition_said import Contents, Telling, names_of
-from symconfig.solve.partition.account import Compared, Spent, compared, of_told, spent
+from symconfig.solve.partition.account import Spent, compared, spent
 from symconfig.solve.partition.cheapest import Expressed, expressed, of_all
 from symconfig.solve.partition.clock import Clock, clock
 from symconfig.solve.partition.collectives import Moved, collectives
@@ -26,6 +26,7 @@ from symconfig.solve.partition.every import dense
 from symconfig.solve.partition.frameworks import Framework, Step, blockers
 from symconfig.solve.partition.infeasible import infeasible
 from symconfig.solve.partition.placements import Placements, placements
+from symconfig.solve.partition.priced import Priced
 from symconfig.solve.partition.project import Projection, pins, project
 from symconfig.solve.partition.reasons import Reason, Solved, reasons
 from symconfig.solve.partition.run import Case, Partition, cases, costs_of, net_of
@@ -131,12 +132,12 @@ class PartitionResult:
             attention=source.attention,
         )
 
-    def baselines(self) -> list[Compared]:
+    def baselines(self) -> list[Priced]:
         """Compare named strategies on the same graph, and the cheapest that each framework takes. Each has the best
         number of microbatches and of what is kept."""
         every, partition = self._cases(), self.found
         expressible = of_all(every, partition.ask, partition.axes, self._step, partition.gamma)
-        return [*map(of_told, expressible), *compared(every, partition.ask, partition.axes, partition.gamma)]
+        return [*expressible, *compared(every, partition.ask, partition.axes, partition.gamma)]
 
     def placements(self) -> Placements:
         """Return the device mesh of PyTorch's DTensor, and the placements of every parameter and module."""

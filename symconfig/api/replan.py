@@ -31,11 +31,11 @@ from symconfig.runs.best import best_plan
 from symconfig.runs.checkpoint import read
 from symconfig.runs.imaged import imaged
 from symconfig.runs.replan import keep as kept_pins
-from symconfig.runs.replan.again import Wishes, replanned
-from symconfig.runs.replan.asked import revised
 from symconfig.runs.replan.diff import Diff
 from symconfig.runs.replan.diff import diff as compared
+from symconfig.runs.replan.inputs import revised
 from symconfig.runs.replan.replan import Replan
+from symconfig.runs.replan.replanned import Wishes, replanned
 from symconfig.runs.replan.schedule import Mode
 from symconfig.solve import pins as pin_values
 from symconfig.solve.answer import TOP

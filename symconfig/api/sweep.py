@@ -19,9 +19,9 @@ from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InputError, Problem, reworded
 from symconfig.runs.sweep.amounts import time_s
 from symconfig.runs.sweep.amounts import tokens as count_of
-from symconfig.runs.sweep.asked import SweepJob, sweep_job
 from symconfig.runs.sweep.engines import Wanted, check
 from symconfig.runs.sweep.file import sectioned
+from symconfig.runs.sweep.job import SweepJob, sweep_job
 from symconfig.runs.sweep.points import LIMIT, Points, points
 from symconfig.runs.sweep.run import Done, Swept
 from symconfig.runs.sweep.run import sweep as run

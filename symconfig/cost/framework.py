@@ -27,6 +27,14 @@ class Together(StrEnum):
     MATRIX = "matrix"  # at ZeRO 3; else the stage's
 
 
+class Stepping(StrEnum):
+    """How an optimizer's kernels pass over a rank's tensors (PyTorch, optim/adam.py)."""
+
+    FUSED = "fused"  # one kernel, which needs no memory of its own
+    TOGETHER = "foreach"  # operator after operator over all tensors: all roots of second moments are there at once
+    IN_TURN = "for-loop"  # tensor after tensor: the root of one, and its quotient
+
+
 class OverTensor(StrEnum):
     """How ranks of tensor parallelism step a matrix of which each holds a part (Megatron-LM, --muon-tp-mode)."""
 
@@ -169,6 +177,7 @@ class Framework:
     # Bytes touched per parameter by a fused Adam step: master, two moments read and written, gradient read, weight
     # written, and the gradient once more for its norm.
     adam_bytes: float = 34.0
+    stepping: Stepping = Stepping.FUSED
     orthogonal: Orthogonal | None = None  # None: matrices of layers are stepped as all parameters are
     host_kernel_s: Number = 0.0  # of one host thread to launch an operator: Python, autograd, the driver
     # Each launch waits for its kernel's end (CUDA_LAUNCH_BLOCKING=1), so that the GPU waits for the host at each.

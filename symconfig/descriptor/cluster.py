@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from symconfig.descriptor.mesh import NETWORK
-from symconfig.descriptor.model import PositiveInt, Strict
+from symconfig.descriptor.strict import PositiveInt, Strict
 
 LONGEST_NAME = 200
 

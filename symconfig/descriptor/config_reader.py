@@ -19,8 +19,10 @@ from symconfig.descriptor.architectures.keys import (
     words,
 )
 from symconfig.descriptor.document import Document, KeyPath, shorten
-from symconfig.descriptor.model import MAX_LAYERS, Experts, Indexer, LatentAttention, ModelDescriptor, Strict
+from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.reuse import Streams
+from symconfig.descriptor.sections import Experts, Indexer, LatentAttention
+from symconfig.descriptor.strict import MAX_LAYERS, Strict
 from symconfig.errors import Problem
 
 DTYPE_KEYS = ("torch_dtype", "dtype")

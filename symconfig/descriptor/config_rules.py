@@ -15,7 +15,7 @@ from symconfig.descriptor.architectures.architecture import (
     Reading,
 )
 from symconfig.descriptor.meaning import leading_and_every
-from symconfig.descriptor.model import RopeScaling
+from symconfig.descriptor.sections import RopeScaling
 
 _ROPE_KEYS = {*RopeScaling.model_fields, "type", "rope_theta", "partial_rotary_factor"}
 # Beside sections of compressed keys (DeepSeek-V4), and of layers with a window (ZAYA).

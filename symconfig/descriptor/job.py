@@ -13,10 +13,11 @@ from pydantic import (
     model_validator,
 )
 
-from symconfig.descriptor.model import ModelDescriptor, PositiveInt, Rate, Strict
+from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import ADAM, Optimizer
 from symconfig.descriptor.rl import Rl
-from symconfig.descriptor.task import WITH_OR_WITHOUT, Task
+from symconfig.descriptor.strict import PositiveInt, Rate, Strict
+from symconfig.descriptor.task import PREFERRING, WITH_OR_WITHOUT, Task
 from symconfig.descriptor.training import Training
 from symconfig.descriptor.tuning import Preference, Sequences
 
@@ -171,25 +172,28 @@ class Job(Strict):
     sequences: Sequences | None = Field(
         default=None, description="lengths of what is tuned on; absent: all of seq_length"
     )
-    preference: Preference | None = Field(default=None, description="of task dpo: pairs of answers, and their loss")
+    preference: Preference | None = Field(
+        default=None, description="of tasks dpo, kto and reward: answers, and their loss"
+    )
     rl: Rl | None = Field(default=None, description="of task rl: what is generated and trained on in a step")
     limits: Limits = Limits()
     training: Training = Training()
 
     @model_validator(mode="after")
     def _of_a_task(self) -> Self:
-        for task, section in (("rl", "rl"), ("dpo", "preference")):
-            if self.task == task and getattr(self, section) is None:
-                raise ValueError(f"task: {task} needs a section {section} in the job's file (got none)")
-            if self.task != task and getattr(self, section) is not None:
-                raise ValueError(f"task: a section {section} is of task {task} alone (got {self.task})")
+        preferring = None if self.preference is None else self.preference.means.task
+        for section, of, tasks in (("rl", self.rl and "rl", ("rl",)), ("preference", preferring, PREFERRING)):
+            if of is None and self.task in tasks:
+                raise ValueError(f"task: {self.task} needs a section {section} in the job's file (got none)")
+            if of is not None and self.task != of:
+                raise ValueError(f"task: this section {section} is of task {of} alone (got {self.task})")
         lengths = self.sequences
         if lengths is None:
             return self
         if self.rl is not None:
             raise ValueError("the section rl has lengths of its own (got sequences, too)")
         if lengths.batching == "packed" and self.preference is not None:
-            raise ValueError("pairs are not packed (got sequences.batching packed, need padded or padding_free)")
+            raise ValueError("answers are not packed (got sequences.batching packed, need padded or padding_free)")
         if self.seq_length is not None and lengths.max > self.seq_length:
             raise ValueError(f"sequences.max is above seq_length (got {lengths.max}, need at most {self.seq_length})")
         return self
@@ -204,6 +208,11 @@ class Job(Strict):
             if getattr(self, name) is None:
                 fields.pop(name, None)
         return fields
+
+    @property
+    def puts_head(self) -> bool:
+        """Tell whether its program puts a head of one number of its own in the place of that over the vocabulary."""
+        return self.rl is not None or (self.preference is not None and self.preference.means.scores)
 
     @property
     def wants_adapters(self) -> bool:

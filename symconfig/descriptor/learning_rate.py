@@ -8,7 +8,7 @@ the rates of dense models of that size. A batch changes no rate here: the publis
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log
 from typing import Literal
@@ -17,7 +17,12 @@ from symconfig.descriptor.task import Task
 from symconfig.descriptor.training import DERIVED, Training, WholeTraining
 from symconfig.errors import InputError, Problem
 
-AdapterTask = Literal["dpo of adapters"]  # that has rates of its own where adapters are trained
+AdapterTask = Literal[
+    "dpo of adapters", "kto of adapters", "reward of adapters"
+]  # that has rates of its own where adapters are trained
+# Tasks that are trained as others are: TRL 1.16 (scripts/kto.py) has KTO as DPO.
+_AS: Mapping[Task, Task] = {"kto": "dpo"}
+_OF_ADAPTERS: Mapping[Task, Task | AdapterTask] = {"dpo": "dpo of adapters", "reward": "lora"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,7 @@ _LLAMA2, _LLAMA3 = "arXiv:2307.09288, table 1", "arXiv:2407.21783, table 3"
 _TULU2 = "arXiv:2311.10702, hyperparameters of instruction tuning"
 _ZEPHYR = "arXiv:2310.16944; huggingface/alignment-handbook"
 _AS_ZEPHYR = f"Zephyr ({_ZEPHYR}): 10 % of warm-up, decay to 0, no weight decay"
+_LLAMA2_REWARD = "arXiv:2307.09288, section 3.2.2"
 _TULU2_DPO = "arXiv:2311.10702, hyperparameters of DPO"
 USUAL: dict[Task | AdapterTask, Habit] = {
     "pretrain": Habit(
@@ -106,6 +112,16 @@ USUAL: dict[Task | AdapterTask, Habit] = {
         warmup=0.1,
         source=_AS_ZEPHYR,
     ),
+    "reward": Habit(
+        name="training of a reward model",
+        rates=(
+            Published(34e9, 1e-5, f"Llama 2 7B to 34B ({_LLAMA2_REWARD})"),
+            Published(70e9, 5e-6, f"Llama 2 70B ({_LLAMA2_REWARD})"),
+        ),
+        floor=0.1,
+        warmup=0.03,
+        source=f"Llama 2 ({_LLAMA2_REWARD}): 3 % of warm-up, cosine to a tenth",
+    ),
     "rl": Habit(
         name="reinforcement learning",
         rates=(
@@ -121,6 +137,12 @@ USUAL: dict[Task | AdapterTask, Habit] = {
     ),
 }
 _DIGITS = 2  # of a derived rate: a published one has no more
+
+
+def row(task: Task, *, adapters: bool) -> Task | AdapterTask:
+    """Return the row of the table that a task is trained by."""
+    own = _AS.get(task, task)
+    return _OF_ADAPTERS.get(own, own) if adapters else own
 
 
 def derived(training: Training, task: Task | AdapterTask, parameters: float) -> WholeTraining:

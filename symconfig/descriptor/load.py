@@ -19,8 +19,11 @@ from symconfig.descriptor.document import Document, shorten
 from symconfig.descriptor.given import given_in, quantified
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.json_strict import load_json_strict
-from symconfig.descriptor.model import Adapter, ModelDescriptor, ModelSchema, Strict
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.model_fields import ModelSchema
 from symconfig.descriptor.plugins import plugins
+from symconfig.descriptor.sections import Adapter
+from symconfig.descriptor.strict import Strict
 from symconfig.descriptor.tuning import with_batch
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from symconfig.descriptor.layers import Mixer
-from symconfig.descriptor.model import Attention, ModelDescriptor, Position
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Attention, Position
 
 # How it is trained, not what it computes.
 TRAINED = ("initializer_range", "experts.router_aux_loss_coef")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from symconfig.descriptor.model import Count, PositiveInt, Strict
+from symconfig.descriptor.strict import Count, PositiveInt, Strict
 from symconfig.descriptor.task import Task
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from symconfig.descriptor.model import Rate, Strict
+from symconfig.descriptor.strict import Rate, Strict
 
 Name = Literal["adam", "adam8bit", "adafactor", "muon", "sgd"]
 NAMES: dict[str, str] = {

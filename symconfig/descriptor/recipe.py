@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from symconfig.descriptor.document import nearest
-from symconfig.descriptor.model import PositiveInt, Strict
+from symconfig.descriptor.strict import PositiveInt, Strict
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InputError
@@ -20,6 +20,8 @@ ENDS_AS_LAYERS = "ends as layers"  # the embedding and the loss each take a laye
 
 def spelled(value: object) -> str:
     """Return a value as sentences have it."""
+    if isinstance(value, float):
+        return f"{value:.0%}"
     return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
 
@@ -75,7 +77,7 @@ class RecipeOptions(Strict):
     cuda_graphs: str | None = Field(default=None, description="none, full_iteration, or what is replayed")
     gradients: Literal["bf16", "fp32"] | None = Field(default=None, description="type in which they are reduced")
     fp8_param_gather: bool | None = None
-    fused_loss: bool | None = None
+    fused_loss: bool | None = Field(default=None, description="Transformer Engine's kernel")
     fsdp: str | None = Field(default=None, description="who shards the parameters")
     offload: str | None = None
     manual_gc: PositiveInt | None = Field(default=None, description="steps between two garbage collections")
@@ -91,6 +93,10 @@ _PINS = {
     "gradients": "grad_dtype",
     "fp8_param_gather": "fp8_param_gather",
 }
+
+
+# Offload of whole layers' activations (--cpu-offloading-num-layers) and of MindSpeed's attention.
+_UNPRICED = ("activation_layers", "swap_attention")
 
 
 class Recipe(Strict):
@@ -127,6 +133,22 @@ class Recipe(Strict):
             return None
         return "outside experts" if "attn" in modules else "router"
 
+    @property
+    def optimizer_offload(self) -> float:
+        """Return the share of the optimizer's states that host memory holds, however they come and go."""
+        return float("optimizer" in (self.options.offload or ""))
+
+    @property
+    def activation_offload(self) -> bool:
+        """Tell whether outputs of modules wait in host memory, as plans can have it."""
+        return "modules" in (self.options.offload or "")
+
+    @property
+    def unpriced(self) -> str:
+        """Name what it keeps out of GPUs' memory in a way that has no price."""
+        offloads = (self.options.offload or "").split(", ")
+        return ", ".join(one.replace("_", " ") for one in offloads if one.startswith(_UNPRICED))
+
     def as_pins(self) -> dict[str, str]:
         """Return the layout as pins of a job, as far as pins can say it."""
         layout, pins = self.layout, {name: str(value) for name, value in self.layout.degrees.items()}
@@ -142,6 +164,8 @@ class Recipe(Strict):
             pins["layout"] = layout.stages
         if self.options.cp_comm is not None and layout.cp > 1:
             pins["cp_comm"] = self.options.cp_comm
+        if self.optimizer_offload:
+            pins["optimizer_offload"] = "1"
         return pins | self._option_pins()
 
     def _option_pins(self) -> dict[str, str]:
@@ -162,6 +186,8 @@ class Recipe(Strict):
         layout = self.layout
         pinned = self._option_pins()
         pinned_names = {name for name, pin in _PINS.items() if pin in pinned} | {"cp_comm"}
+        if self.optimizer_offload and not (self.activation_offload or self.unpriced):
+            pinned_names.add("offload")
         words = [
             f"{name.replace('_', ' ')} {spelled(value)}"
             for name, value in self.options

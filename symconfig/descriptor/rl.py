@@ -14,6 +14,9 @@ from symconfig.errors import InputError
 
 Share = Annotated[float, Field(gt=0.0, lt=1.0)]
 WITH_CRITIC = ("ppo",)  # algorithms whose advantage a trained critic gives
+# Engines whose share of a GPU is for weights, keys and values alone, of the memory that is free before they are there
+# (SGLang, model_runner.py: pre_model_load_memory); that of others is of the whole GPU, and for activations, too.
+STATIC_SHARE = ("sglang",)
 
 
 class Lengths(Strict):
@@ -59,6 +62,11 @@ class Rollout(Strict):
         default=None,
         description="of an engine beside what is trained. 1: its weights go to the host and back; 2: they are given up",
     )
+
+    @property
+    def static_share(self) -> bool:
+        """Tell whether the engine's share is for weights, keys and values alone."""
+        return self.engine in STATIC_SHARE
 
 
 class RewardModel(Strict):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-Task = Literal["pretrain", "sft", "lora", "dpo", "rl"]
+Task = Literal["pretrain", "sft", "lora", "dpo", "kto", "reward", "rl"]
 TASKS: tuple[Task, ...] = get_args(Task)
-WITH_OR_WITHOUT: tuple[Task, ...] = ("dpo", "rl")  # tasks that train adapters as they train whole models
+PREFERRING: tuple[Task, ...] = ("dpo", "kto", "reward")  # those of a section preference
+WITH_OR_WITHOUT: tuple[Task, ...] = (*PREFERRING, "rl")  # tasks that train adapters as they train whole models
 PLAIN: tuple[Task, ...] = ("pretrain", "sft", "lora")  # those that a job says in no section of their own

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from symconfig.descriptor.model import Count, PositiveInt, Strict
+from symconfig.descriptor.strict import Count, PositiveInt, Strict
 
 Rate = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0)]

@@ -1,19 +1,48 @@
-"""What a model is tuned on, as a job says it: lengths of sequences, how they make batches, and pairs of them."""
+"""What a model is tuned on, as a job says it: lengths of sequences, how they make batches, and losses of answers."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Final, Literal, Self, cast
 
-from pydantic import Field, ValidationError
+from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
 
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.rl import Lengths
 from symconfig.descriptor.rl import with_batch as of_rl
 from symconfig.descriptor.strict import PositiveInt, Strict
+from symconfig.descriptor.task import Task
 from symconfig.errors import InputError
 
-REFERENCE_FREE = ("orpo", "simpo", "cpo")  # losses that no frozen model has a part in
+LossName = Literal["sigmoid", "hinge", "ipo", "orpo", "simpo", "cpo", "kto", "apo_zero_unpaired", "reward"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """What a loss makes of an example.
+
+    task: whose it is. sequences: of an example, which the trained model reads in one forward. read: further forwards of
+    as many by that model, from which nothing is learnt; reference: those of a frozen copy of it. scores: the model
+    gives one number of a sequence, and no logits. scaled: it has a beta.
+    """
+
+    task: Task = "dpo"
+    sequences: int = 2
+    read: int = 0
+    reference: int = 1
+    scores: bool = False
+    scaled: bool = True
+
+
+LOSSES: Final[Mapping[LossName, Loss]] = {
+    **dict.fromkeys(("sigmoid", "hinge", "ipo"), Loss()),
+    **dict.fromkeys(("orpo", "simpo", "cpo"), Loss(reference=0)),
+    # Its KL term is of answers to other questions, which both models read, too (arXiv:2402.01306, section 4.1).
+    "kto": Loss(task="kto", sequences=1, read=1, reference=2),
+    "apo_zero_unpaired": Loss(task="kto", sequences=1),
+    "reward": Loss(task="reward", reference=0, scores=True, scaled=False),
+}
 
 
 class Sequences(Lengths):
@@ -27,18 +56,57 @@ class Sequences(Lengths):
 
 
 class Preference(Strict):
-    """The section `preference` of a job of task dpo."""
+    """The section `preference` of a job: answers that a model is tuned on, and the loss of them."""
 
-    pairs: PositiveInt = Field(description="chosen and rejected answers of an optimizer step")
-    loss: Literal["sigmoid", "hinge", "ipo", "orpo", "simpo", "cpo"] = Field(
-        default="sigmoid", description="sigmoid: DPO's own; orpo, simpo and cpo have no reference"
+    pairs: PositiveInt | None = Field(default=None, description="chosen and rejected answers of an optimizer step")
+    answers: PositiveInt | None = Field(
+        default=None, description="of an optimizer step, each with a label: of losses that compare no two"
+    )
+    loss: LossName = Field(
+        default="sigmoid",
+        description="sigmoid: DPO's own; orpo, simpo and cpo have no reference; kto and apo_zero_unpaired are of "
+        "labelled answers; reward: of a model that gives one number",
     )
     beta: Annotated[float, Field(gt=0.0)] = 0.1
+
+    @classmethod
+    def of(cls, loss: str, examples: int) -> Preference:
+        """Make the section of so many examples of a loss."""
+        counted = cls._counted(LOSSES[cast(LossName, loss)])
+        return cls.model_validate({counted: examples, "loss": loss}, strict=False)
+
+    @staticmethod
+    def _counted(means: Loss) -> str:
+        return "pairs" if means.sequences > 1 else "answers"
+
+    @model_validator(mode="after")
+    def _of_the_loss(self) -> Self:
+        need, given = self._counted(self.means), [name for name in ("pairs", "answers") if getattr(self, name)]
+        if given != [need]:
+            raise ValueError(f"loss {self.loss} is of {need} (got {' and '.join(given) or 'none'})")
+        if self.beta != Preference.model_fields["beta"].default and not self.means.scaled:
+            raise ValueError(f"loss {self.loss} has no beta (got {self.beta})")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _as_counted(self, data: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what the loss is not of."""
+        return {name: value for name, value in data(self).items() if value is not None}
+
+    @property
+    def means(self) -> Loss:
+        """Return what the loss makes of an example."""
+        return LOSSES[self.loss]
+
+    @property
+    def sequences(self) -> int:
+        """Count the sequences of an optimizer step."""
+        return self.means.sequences * (self.pairs or self.answers or 0)
 
     @property
     def has_reference(self) -> bool:
         """Tell whether a frozen copy of the model gives log-probabilities, too."""
-        return self.loss not in REFERENCE_FREE
+        return self.means.reference > 0
 
 
 def with_batch(document: Document) -> Document:
@@ -54,12 +122,12 @@ def with_batch(document: Document) -> Document:
         if isinstance(sequences, dict):
             derived["seq_length"] = Sequences.model_validate(sequences, strict=False).max
         if isinstance(preference, dict):
-            pairs = Preference.model_validate(preference, strict=False).pairs
-            derived |= {"task": "dpo", "global_batch_size": 2 * pairs}
+            section = Preference.model_validate(preference, strict=False)
+            derived |= {"task": section.means.task, "global_batch_size": section.sequences}
     except ValidationError:  # it is said of the section
         derived |= {"global_batch_size": 1, "seq_length": 1}
     batch = derived.get("global_batch_size", 0)
     if batch > 1 and (given := data.get("global_batch_size", batch)) != batch:
-        what, need = "follows from the section preference: two sequences a pair", f"{batch}, or nothing"
+        what, need = "follows from the section preference: its sequences", f"{batch}, or nothing"
         raise InputError(document.problem(what, ("global_batch_size",), got=str(given), need=need))
     return replace(document, data={**derived, **data})

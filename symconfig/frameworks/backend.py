@@ -13,7 +13,8 @@ from enum import Enum, auto
 from symconfig.cost.framework import Framework
 from symconfig.descriptor.job import Backend as Name
 from symconfig.descriptor.job import Job
-from symconfig.descriptor.model import AdapterTarget, ModelDescriptor
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import AdapterTarget
 from symconfig.frameworks.checkpoint import Kind
 from symconfig.plans.choices import Precision, ZeroStage
 
@@ -79,8 +80,7 @@ class Backend:
     adapters: its own program trains them; else another one does, of which `refused_adapters` speaks.
     refused_adapters: what keeps a model's adapters from being trained, as sentences.
     fuses: the fused layers of a model there, beside each of which lies one adapter.
-    extras: its runs may have what `frameworks.extras` lists beside their degrees.
-    instances: a plan may have several groups of ranks that each have all parts of what ZeRO cuts.
+    extras: the fields of `frameworks.extras.Extras` that its plans may have otherwise than it does by itself.
     gradient_buckets: where gradient buffers close their buckets decides which rank has which part of the optimizer.
     pads_vocabulary: the embedding's rows depend on tp.
     generators_by_replica: whether each replica of a release saves its own random generators' states where ep > 1.
@@ -100,8 +100,7 @@ class Backend:
     adapters: bool
     refused_adapters: Callable[[ModelDescriptor], tuple[str, ...]]
     fuses: Callable[[ModelDescriptor], frozenset[AdapterTarget]]
-    extras: bool
-    instances: bool
+    extras: frozenset[str]
     gradient_buckets: bool
     pads_vocabulary: bool
     generators_by_replica: Callable[[str], bool]

@@ -7,12 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from symconfig.cost.framework import Framework
-from symconfig.descriptor.optimizer import ADAM, Optimizer
 from symconfig.frameworks.facts import flash
 from symconfig.frameworks.kernels import changed
 from symconfig.frameworks.known import FRAMEWORKS, OWN_LAYERS
 from symconfig.frameworks.megatron.behaviour import USER_BUFFERS, TransformerImpl, beside_another
-from symconfig.frameworks.optimizers import stepping
 from symconfig.graph.implementation import Kernel
 
 # torch.compile fuses chains of element-wise kernels: options of `changed`.
@@ -54,16 +52,14 @@ def usual(
     architecture: str,
     transformer_impl: TransformerImpl = "transformer_engine",
     attention: str | None = None,
-    optimizer: Optimizer = ADAM,
-    precision: str | None = None,
 ) -> Framework:
-    """Return the framework as it runs on this GPU. attention, optimizer: the job's. precision: of the products.
+    """Return the framework as it runs on this GPU. attention: the job's.
 
     Without flash attention, asked for or for want of a kernel, Transformer Engine keeps the scores as scaled, masked
     and softmaxed at once, Transformers as PyTorch's operators leave them.
     """
-    own = FRAMEWORKS[name] if transformer_impl == "transformer_engine" else OWN_LAYERS.get(name, FRAMEWORKS[name])
-    framework = stepping(own, optimizer, precision)
+    own = transformer_impl == "transformer_engine"
+    framework = FRAMEWORKS[name] if own else OWN_LAYERS.get(name, FRAMEWORKS[name])
     if not flash(architecture, attention, framework.engine):
         kernel = Kernel.FUSED_SOFTMAX if framework.engine else Kernel.IN_TURN
         if framework.implementation.attention.kernel is Kernel.FLASH:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self
 
 from symconfig.cost.framework import Framework
+from symconfig.format import picked
 from symconfig.frameworks.behaviour import Switches, switched
 from symconfig.frameworks.kernels import DISPATCHERS
 from symconfig.frameworks.known import BACKENDS, FRAMEWORKS
@@ -42,10 +43,10 @@ class Extras:
     instances: int = 1
 
     @classmethod
-    def of(cls, framework: Framework) -> Self:
-        """Return what a framework has on."""
+    def of(cls, framework: Framework) -> Extras:
+        """Return what a framework has on, of what its plans may have."""
         how = framework.implementation
-        return cls(
+        every = cls(
             moe_overlap=framework.hide.experts > 0,
             tp_comm=framework.hide.tp_pieces > 1,
             flex_backend=_FLEX.get(how.experts.dispatch, ""),
@@ -53,8 +54,9 @@ class Extras:
             grad_bytes=int(framework.bytes.gradient),
             fp8_param_gather=framework.quantised_weights,
             fused_loss=how.loss.kernel is LossKernel.IN_PLACE,
-            instances=framework.optimizer_instances if BACKENDS[framework.name].instances else 1,
+            instances=framework.optimizer_instances,
         )
+        return every.within(framework.name)
 
     @classmethod
     def planned(cls, candidate: Candidate) -> Self:
@@ -70,6 +72,10 @@ class Extras:
             fused_loss=options.fused_loss,
             instances=options.instances,
         )
+
+    def within(self, backend: str) -> Extras:
+        """Return the same without what plans of a framework cannot have; the width of its gradients is its own."""
+        return replace(NOTHING_ON, **picked(self, "grad_bytes", *BACKENDS[backend].extras))
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -115,6 +121,8 @@ class Extras:
         if now.fused_loss != self.fused_loss:
             how["loss"] = "fused" if self.fused_loss else "parallel"
         given: dict[str, Any] = {"quantised_weights": self.fp8_param_gather}
+        if "instances" in BACKENDS[framework.name].extras:
+            given["optimizer_instances"] = self.instances
         if now.graphs != self.graphs:
             given["graphed"] = GRAPHED[self.graphs]
         switches = Switches(

@@ -10,8 +10,9 @@ from typing import Any, Self
 
 from symconfig.descriptor.architectures.class_defaults import own_attention
 from symconfig.descriptor.layers import NO_MIXER
-from symconfig.descriptor.model import Attention, ModelDescriptor
+from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import Optimizer
+from symconfig.descriptor.sections import Attention
 from symconfig.frameworks.megatron import adapters
 from symconfig.frameworks.megatron.hybrid import hybrid, parts_of_layer
 from symconfig.graph.model import mixer_pieces

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from symconfig.cost.framework import Framework, Orthogonal, OverTensor
+from symconfig.cost.framework import Framework, Orthogonal, OverTensor, Stepping
 from symconfig.descriptor.optimizer import Optimizer
 
 FP32_BYTES = 4.0
@@ -52,7 +52,8 @@ def stepping(
     state = usual - ADAM_MOMENTS + moments(optimizer) + _master(optimizer, precision, precise) - FP32_BYTES
     if state == usual:
         return framework
-    return replace(framework, bytes=replace(framework.bytes, optimizer=state), adam_bytes=_touched(framework, state))
+    bytes_, touched = replace(framework.bytes, optimizer=state), _touched(framework, state)
+    return replace(framework, bytes=bytes_, adam_bytes=touched, stepping=Stepping.FUSED)
 
 
 def moments(optimizer: Optimizer) -> float:

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from symconfig.frameworks.behaviour import Switches
+from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, NARROW_REDUCTION
 
-PROGRAMS: Mapping[str, Switches] = {
+# By target and framework.
+PROGRAMS: Mapping[tuple[str, str], Switches] = {
     # verl 0.9.1 hands new weights to its engine before any forward, so none of them may wait for one: its optimizer
     # gathers them at once (verl/utils/megatron_utils.py, register_megatron_training_hooks).
-    "verl": Switches(framework={"gathers_apart": True}),
-    # flash-attn's cross-entropy (verl/utils/torch_functional.py, logprobs_from_logits).
-    "verl-fsdp": Switches(implementation={"loss": "fused"}),
+    ("verl", "megatron"): Switches(framework={"gathers_apart": True}),
+    # flash-attn's cross-entropy (verl/utils/torch_functional.py, logprobs_from_logits); torch.optim.AdamW with no word
+    # of its kernels (workers/config/optimizer.py, build_optimizer).
+    ("verl-fsdp", "fsdp"): Switches(implementation={"loss": "fused"}, framework=EAGER_ADAM),
+    # NeMo-RL 0.7.0's GRPO has the same (examples/configs/grpo_math_1B.yaml; models/automodel/setup.py).
+    ("nemo-rl-dtensor", "fsdp"): Switches(framework=EAGER_ADAM),
+    # Accelerate 1.15 reduces in the precision of its products (utils/dataclasses.py, set_mixed_precision).
+    ("trl", "fsdp"): Switches(framework=NARROW_REDUCTION),
 }

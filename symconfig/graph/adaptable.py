@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable
 from functools import lru_cache
 from typing import get_args
 
-from symconfig.descriptor.model import FUSED_TARGETS, Adapter, AdapterTarget, ModelDescriptor
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import FUSED_TARGETS, Adapter, AdapterTarget
 from symconfig.graph.model import blocks
 from symconfig.graph.operator import Weight
 

@@ -44,6 +44,14 @@ def parameters(model: ModelDescriptor, with_mtp: bool = True) -> ParameterCount:
     return ParameterCount(total, active, trainable, by_part)
 
 
+@lru_cache(maxsize=128)
+def largest_trained(model: ModelDescriptor) -> int:
+    """Return the elements of the largest trained weight; experts of a layer are one."""
+    sizes = dim_sizes(model)
+    weights = (weight for block in blocks(model).values() for op in block.operators for weight in op.weights)
+    return max(round(d.elements(weight.dims).value(sizes)) for weight in weights if not weight.frozen)
+
+
 def _block(block: Block, sizes: dict[str, float], share: float, tied: bool) -> tuple[int, int, int]:
     total = active = trainable = 0
     for op in block.operators:

@@ -9,7 +9,8 @@ from math import gcd
 from types import MappingProxyType
 
 from symconfig.descriptor.layers import NO_MIXER
-from symconfig.descriptor.model import Attention, ModelDescriptor
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Attention
 from symconfig.errors import InputError, Problem
 from symconfig.graph import dims as d
 from symconfig.graph.block import Block

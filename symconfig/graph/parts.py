@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from symconfig.descriptor.model import LayerKind, ModelDescriptor
-from symconfig.descriptor.model import Mixer as Declared
+from symconfig.descriptor.layers import LayerKind
+from symconfig.descriptor.layers import Mixer as Declared
+from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
 from symconfig.graph import blocks, dims
 from symconfig.graph.block import Block, Place

@@ -16,7 +16,8 @@ from pydantic import Field, create_model
 from symconfig.cost.framework import Framework, Hide
 from symconfig.descriptor.job import Backend, Packing
 from symconfig.descriptor.measurements import Degree, MeasuredBatch, Row, Software
-from symconfig.descriptor.model import Adapter, Strict
+from symconfig.descriptor.sections import Adapter
+from symconfig.descriptor.strict import Strict
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.frameworks.kernels import kinds

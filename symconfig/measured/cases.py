@@ -12,11 +12,11 @@ from symconfig.descriptor.measurements import Row
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
 from symconfig.graph.block import LAYER
-from symconfig.measured.asked import RowOptions
 from symconfig.measured.assumptions import assumptions
 from symconfig.measured.flops import COUNTING, Counting
 from symconfig.measured.row_framework import framework_of
 from symconfig.measured.row_model import model_of
+from symconfig.measured.row_options import RowOptions
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.pipeline_layout import expanded
 from symconfig.solve.configuration import Configuration

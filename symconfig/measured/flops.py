@@ -10,7 +10,8 @@ from typing import Literal
 
 from symconfig.cost.flops import block_flops
 from symconfig.descriptor.measurements import Row
-from symconfig.descriptor.model import ModelDescriptor, Strict
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.strict import Strict
 from symconfig.graph.attended import keys, visible
 from symconfig.graph.block import LAYER
 from symconfig.graph.derived import Phase

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.load import load_cluster
-from symconfig.descriptor.model import PositiveInt, Strict
+from symconfig.descriptor.strict import PositiveInt, Strict
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.measured.gpu_type import GpuType, gpu_type

@@ -9,11 +9,12 @@ from symconfig.cost.framework import Framework
 from symconfig.cost.machine import LOW_PRECISION
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.behaviour import COMPILED, Switches, switched
+from symconfig.frameworks.fsdp.behaviour import NARROW_REDUCTION
 from symconfig.frameworks.kernels import options
 from symconfig.frameworks.known import FRAMEWORKS
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON
-from symconfig.measured.asked import RowOptions
 from symconfig.measured.assumptions import EXCHANGE, OF_FRAMEWORK, SIZES
+from symconfig.measured.row_options import RowOptions
 
 # Spellings of attention kernels in the sources -> (implementation, rate over the newest flash kernel's). Version 2 has
 # half of version 3's rate on Hopper (arXiv 2407.08608, section 1: 35 and 75 % of the peak), and is the newest before
@@ -42,7 +43,6 @@ _RATE_ON = {  # where it is another than Hopper's
     "blackwell": {"flash-2024": 1.0, "deterministic": 0.5},  # which came with kernels of its own
 }
 _IMPLEMENTATION = tuple(name for name in options(MEGATRON.implementation) if name != "attention")
-_REDUCED_NARROW = {"reduced_bytes": 2.0, "copied_bytes": 4.0}  # by FSDP: gradients are not widened for it
 _SCOPES = {legs: scope for scope, legs in GRAPHED.items()}
 
 
@@ -128,7 +128,7 @@ def _with_habits(options: RowOptions, attention: str, switches: dict[str, Any]) 
         pairs_microbatches=bool(overlap.get("moe_a2a") or options.stated.get("moe_a2a")),
     )
     if options.stated.get("fsdp_mixed_precision") == "PURE":
-        implementation = replace(implementation, framework={**implementation.framework, **_REDUCED_NARROW})
+        implementation = replace(implementation, framework={**implementation.framework, **NARROW_REDUCTION})
     stages = p.get("pp", 1) > 1 and p.get("vpp", 1) == 1
     reduces = implementation.hides().get("data", base.hide.data) > 0
     demanded = stages and reduces and overlap.get("param_gather") is not False

@@ -8,11 +8,13 @@ from typing import Any
 from symconfig.descriptor.document import Document, nearest
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.descriptor.measurements import MeasuredModel, Row
-from symconfig.descriptor.model import Experts, LatentAttention, ModelDescriptor, Strict
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Experts, LatentAttention
+from symconfig.descriptor.strict import Strict
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError
-from symconfig.measured.asked import RowOptions
 from symconfig.measured.assumptions import Assumption, assumptions
+from symconfig.measured.row_options import RowOptions
 
 
 def _fields(owner: type[Strict]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from symconfig.format import percent
-from symconfig.plans.plan import Candidate, NearRecipe, Plan
+from symconfig.plans.plan import Candidate, Difference, NearRecipe, Plan
 
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 NOTHING = 0.0005  # of a step: what is said to be nothing
@@ -66,17 +66,30 @@ def _slower(loss: float) -> str:
 
 
 def _recipe(recipe: NearRecipe, *, brief: bool) -> str:
-    """Return the recipe, the layout it would have here, and the cost of each difference by itself."""
+    """Return the recipe, the layout and the split it would have here, and the cost of each difference by itself."""
     head = f"Nearest published recipe: {recipe.id} ({recipe.title}; {recipe.job})."
     if not recipe.differences:
         return f"{head} The plan is laid out as it is."
-    whole = "its layout " + (recipe.why if recipe.loss is None else "is " + _slower(recipe.loss))
+    whole = f"its layout {_priced(recipe)}"
+    if recipe.allowed is not None and recipe.loss is not None:
+        whole += f", without what that opens it {_priced(recipe.allowed)}"
+    if recipe.split is not None:
+        whole += f"; its split, {recipe.split.theirs}, with all else free {_priced(recipe.split)}"
     if brief:
         return f"{head} On this job {whole}."
-    each = [
-        f"{one.field} {one.theirs} for {one.ours}, {one.why if one.loss is None else _slower(one.loss)}"
-        for one in recipe.differences[:MOST_DIFFERENCES]
-    ]
+    each = [f"{one.field} {one.theirs} for {one.ours}, {_cost(one)}" for one in recipe.differences[:MOST_DIFFERENCES]]
     if len(recipe.differences) > MOST_DIFFERENCES:
         each.append(f"{len(recipe.differences) - MOST_DIFFERENCES} more")
     return f"{head} On this job {whole}; one by one: {'; '.join(each)}."
+
+
+def _priced(priced: NearRecipe | Difference) -> str:
+    """Say what it loses as a predicate: `is 5.0 % slower`."""
+    return ("is " if priced.loss is not None else "") + _cost(priced)
+
+
+def _cost(priced: NearRecipe | Difference) -> str:
+    """Say what it loses, or why there is no price, and which options it opens: `3.1 % faster with --allow deepep`."""
+    if priced.loss is None:
+        return priced.why
+    return _slower(priced.loss) + (f" with --allow {','.join(priced.opens)}" if priced.opens else "")

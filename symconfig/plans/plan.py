@@ -10,7 +10,8 @@ from pydantic import ConfigDict, Field
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Backend, Job
-from symconfig.descriptor.model import Count, ModelDescriptor, PositiveInt
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.strict import Count, PositiveInt
 from symconfig.descriptor.task import Task
 from symconfig.descriptor.training import WholeTraining
 from symconfig.format import json_text, several
@@ -200,7 +201,8 @@ class Opened:
 @dataclass(frozen=True, slots=True)
 class Difference:
     """A difference of a published recipe from the plan. loss: what its value alone costs, as a share of the step; None:
-    the plan with it does not run, as `why` says."""
+    the plan with it does not run, as `why` says. opens: options that are not stable, which it brings and the plan's job
+    does not allow."""
 
     __pydantic_config__ = _CONFIG
     field: str
@@ -208,12 +210,16 @@ class Difference:
     theirs: str
     loss: float | None = None
     why: str = ""
+    opens: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class NearRecipe:
-    """The published recipe that is nearest to the plan. loss: what its whole layout loses here, as a share of the step;
-    None: it does not run here, as `why` says."""
+    """The published recipe that is nearest to the plan. loss, why, opens: of its whole layout here, as of a difference.
+
+    allowed: its layout without the choices that open something; None: it opens nothing, or none does so by itself.
+    split: its degrees, with all else as is best for this job; None: the plan has them.
+    """
 
     __pydantic_config__ = _CONFIG
     id: str
@@ -222,6 +228,9 @@ class NearRecipe:
     differences: tuple[Difference, ...]
     loss: float | None = None
     why: str = ""
+    opens: tuple[str, ...] = ()
+    allowed: Difference | None = None
+    split: Difference | None = None
 
 
 @dataclass(frozen=True, slots=True)

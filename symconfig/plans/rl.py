@@ -62,9 +62,10 @@ class PlannedRl(PlannedStep):
 
     rollout_tp: GPUs of a replica of the engine, or of each of its ranks of data, of which it has rollout_dp;
     rollout_gpus: of all replicas. memory_share: of a GPU, for the engine. sleep_level: of one beside what is trained;
-    at 1 its weights are on the host meanwhile. at_once: sequences that a replica decodes together. tokens_per_gpu: of a
-    micro-batch, on each GPU at most. away: parts of the trained models that are in host memory between phases. critic:
-    the degrees of the critic, where one is trained; reward: a network that rewards, where one runs here.
+    at 1 its weights are on the host meanwhile. at_once: sequences that a replica decodes together; at_longest: if all
+    are as long as they may be. tokens_per_gpu: of a micro-batch, on each GPU at most. away: parts of the trained models
+    that are in host memory between phases. critic: the degrees of the critic, where one is trained; reward: a network
+    that rewards, where one runs here.
     """
 
     __pydantic_config__ = _CONFIG
@@ -78,6 +79,7 @@ class PlannedRl(PlannedStep):
     critic: dict[str, int] = field(default_factory=dict)
     rollout_dp: int = 1
     sleep_level: int = 2
+    at_longest: int = 0
     reward: PlannedReward | None = None
 
     @property

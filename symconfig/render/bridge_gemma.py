@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from symconfig.descriptor.model import ModelDescriptor, Norm
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Norm
 
 PROVIDER = ("megatron.bridge.models.gemma.gemma3_provider", "Gemma3ModelProvider")
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from symconfig.descriptor.model import ModelDescriptor, RopeScaling
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import RopeScaling
 from symconfig.errors import Problem
 from symconfig.render.megatron_model import (
     LLAMA3_HIGH,

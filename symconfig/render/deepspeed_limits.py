@@ -28,12 +28,13 @@ def data_problems(plan: Plan, reader: str) -> Iterator[Problem]:
         )
 
 
-def problems(plan: Plan, *, heads: bool = False) -> tuple[Problem, ...]:
-    """Return everything in the plan that DeepSpeed cannot run, and what Transformers cannot be told of its model.
+def problems(plan: Plan) -> tuple[Problem, ...]:
+    """Return everything in the plan that DeepSpeed cannot run, and what Transformers cannot be told of its model."""
+    return (*(refusal.problem() for refusal in refused(plan, "deepspeed", DEEPSPEED_RELEASE)), *model_problems(plan))
 
-    A model with a vision tower is only ever loaded by name, so that nothing is written of it. heads: the program itself
-    puts a head of values in the place of a head of logits.
-    """
+
+def model_problems(plan: Plan) -> Iterator[Problem]:
+    """Yield what Transformers cannot be told of a plan's model. One with a vision tower is only ever loaded by name, so
+    that nothing is written of it; a head that the program puts is nothing to be told."""
     unwritten = () if plan.model.vision is not None else unsaid(plan.model)
-    lost = (problem for problem in unwritten if not (heads and problem.field == "num_labels"))
-    return (*(refusal.problem() for refusal in refused(plan, "deepspeed", DEEPSPEED_RELEASE)), *lost)
+    yield from (each for each in unwritten if not (plan.job.puts_head and each.field == "num_labels"))

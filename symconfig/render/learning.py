@@ -1,4 +1,4 @@
-"""Which targets are for which tasks, and what those that learn by reinforcement or from pairs have alike."""
+"""Which targets are for which tasks, and what those that learn by reinforcement or from preferences have alike."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final, Literal
 
+from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_model
+from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
-from symconfig.descriptor.task import PLAIN, Task
-from symconfig.descriptor.tuning import Preference
+from symconfig.descriptor.task import PLAIN, PREFERRING, TASKS, Task
+from symconfig.descriptor.tuning import LOSSES, Loss, LossName, Preference
 from symconfig.errors import InfeasibleError, Problem
-from symconfig.format import gib, percent, seconds
+from symconfig.format import gib, percent, seconds, several
 from symconfig.frameworks.facts import Fixed
 from symconfig.plans.plan import Plan
-from symconfig.plans.rl import ReferencePlace
+from symconfig.plans.rl import AWAKE, ReferencePlace
 from symconfig.render import rewarding
 from symconfig.render.megatron_args import word
 from symconfig.render.rewarding import Rewarding
@@ -122,27 +124,51 @@ class Learns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compares:
-    """What of training on pairs a program can be told.
+    """What of training on preferences a program can be told.
 
-    batching: of its micro-batches, all of which are of whole pairs. copies: the reference is a second copy of the model
-    beside adapters, too. first: it is read before the policy's forward, and not between that and its backward.
+    batching: of its micro-batches, all of which are of whole pairs; padded: losses that it pads always. least: answers
+    of a micro-batch whose KL term is of answers to other questions. copies: the reference is a second copy of the model
+    beside adapters, too. first: what is read before the forward that is learnt from, and not between that and its
+    backward, of the model itself and the reference. both_heads: a model of rewards has its number beside logits.
     """
 
-    losses: tuple[str, ...]
+    losses: tuple[LossName, ...]
     batching: tuple[str, ...] = ("padded",)
+    padded: tuple[LossName, ...] = ()
+    least: int = 1
     copies: bool = False
-    first: bool = False
+    first: tuple[Literal["model", "reference"], ...] = ()
+    both_heads: bool = False
+
+    def micro(self, means: Loss) -> int:
+        """Count the sequences of the smallest micro-batch."""
+        return max(means.sequences, self.least if means.read else 1)
+
+    def scoring(self, model: ModelDescriptor, job: Job) -> ModelDescriptor:
+        """Return the model with the head that the program trains."""
+        return model.scoring if self._scores(job) else model
+
+    def _scores(self, job: Job) -> bool:
+        """Tell whether the program puts a head of one number in the place of that over the vocabulary."""
+        return job.preference is not None and job.preference.means.scores and not self.both_heads
 
     def untold(self, plan: Plan, name: str) -> Iterator[Problem]:
-        """Yield what of the pairs the program `name` cannot be told."""
-        sequences, micro = plan.job.sequences, plan.best.batch.micro
-        choices: dict[str, tuple[str, tuple[str, ...]]] = {"preference.loss": (pairs(plan).loss, self.losses)}
+        """Yield what of the preferences the program `name` cannot be told."""
+        sequences, micro, means = plan.job.sequences, plan.best.batch.micro, preference(plan).means
+        choices: dict[str, tuple[str, tuple[str, ...]]] = {"preference.loss": (preference(plan).loss, self.losses)}
         if sequences is not None:
-            choices["sequences.batching"] = (sequences.batching, self.batching)
+            able = self.batching[:1] if preference(plan).loss in self.padded else self.batching
+            choices["sequences.batching"] = (sequences.batching, able)
         yield from _unknown(choices, name)
-        if micro % 2:
+        if micro % means.sequences:
             pins = ("mbs=2..",) if micro == 1 else (f"mbs={micro - 1}", f"mbs={micro + 1}")
             yield Problem(f"{name} has whole pairs in a micro-batch", field="mbs", got=str(micro), pins=pins)
+        elif micro < (least := self.micro(means)):
+            what = f"{name} makes the KL term of other answers of a micro-batch"
+            yield Problem(what, field="mbs", got=str(micro), need=f"{least} or more", pins=(f"mbs={least}..",))
+        if plan.tuned and self._scores(plan.job) != (plan.model.num_labels is not None):
+            what = f"{name} trains another head, so it needs a plan of its own"
+            yield Problem(what, field="preference.loss", hint=f"symconfig plan … --target {name}")
         copied = any("reference" in phase.holds for step in plan.tuned for phase in step.phases)
         if self.copies and plan.tuned and plan.model.adapter is not None and not copied:
             what = f"{name} has a copy of the model beside adapters, too, so it needs a plan of its own"
@@ -152,13 +178,15 @@ class Compares:
 def tasks(module: ModuleType) -> tuple[Task, ...]:
     """Return what a target is for: `TASKS` of its module, and what its `COMPARES` and `LEARNS` add. One that says
     nothing trains plainly."""
-    special: dict[Task, str] = {"dpo": "COMPARES", "rl": "LEARNS"}
-    added = tuple(task for task, name in special.items() if hasattr(module, name))
+    compares: Compares | None = getattr(module, "COMPARES", None)
+    special = {LOSSES[loss].task for loss in compares.losses} if compares else set()
+    special |= {"rl"} if hasattr(module, "LEARNS") else set()
+    added = tuple(task for task in TASKS if task in special)
     own: tuple[Task, ...] = getattr(module, "TASKS", () if added else PLAIN)
     return (*own, *added)
 
 
-_ELSEWHERE = {"dpo": "--target llamafactory", "rl": "--target verl"}
+_ELSEWHERE = {**dict.fromkeys(PREFERRING, "--target llamafactory"), "rl": "--target verl"}
 
 
 def guarded(module: ModuleType, inner: Callable[..., Mapping[str, object]]) -> Callable[..., Mapping[str, object]]:
@@ -280,7 +308,7 @@ def critic(plan: Plan) -> str | None:
     return "" if rl.critic is None else load_model(rl.critic).huggingface_id or rl.critic
 
 
-def pairs(plan: Plan) -> Preference:
+def preference(plan: Plan) -> Preference:
     """Return the section `preference` of a plan's job, which `guarded` has seen there."""
     assert plan.job.preference is not None, "`tasks` refuses other plans"
     return plan.job.preference
@@ -293,7 +321,7 @@ def dtype(plan: Plan) -> str:
 
 def per_example(plan: Plan) -> int:
     """Count the sequences of an example, as programs count examples: pairs have two."""
-    return 1 if plan.job.preference is None else 2
+    return 1 if plan.job.preference is None else plan.job.preference.means.sequences
 
 
 def _unknown(choices: Mapping[str, tuple[str, tuple[str, ...]]], name: str) -> Iterator[Problem]:
@@ -325,16 +353,30 @@ def phases(plan: Plan) -> tuple[Row, ...]:
     )
 
 
+def engine_share(plan: Plan) -> Iterator[str]:
+    """Yield why the engine has its share of the memory, where a plan chose it."""
+    rl = section(plan)
+    if not plan.rl or rl.rollout.memory_share is not None or AWAKE not in (held := plan.rl[0].phases[0].holds):
+        return
+    step, beside = plan.rl[0], sum(held.values()) - held[AWAKE]
+    meant = "weights, keys and values, of what is free" if rl.rollout.static_share else "all that the engine takes"
+    yield (
+        f"Memory share {step.memory_share:g} ({meant}) is the largest of those that generate as fast: it leaves room "
+        f"for the {gib(beside)} GiB beside it, their gaps and the margin, and has itself room for "
+        f"{several(step.at_longest, 'sequence')} at once where all are as long as they may be."
+    )
+
+
 def notes(plan: Plan, moved: str = "") -> Iterator[str]:
-    """Yield what a person should know of the step before the first start. moved: how the reference of pairs would be
-    taken off the GPU."""
+    """Yield what a person should know of the step before the first start. moved: how the reference of a loss would
+    be taken off the GPU."""
     if (rl := plan.job.rl) is None:
         if plan.tuned and (copy := plan.tuned[0].phases[-1].holds.get("reference")):
             yield f"The reference is on the GPU in every phase, {gib(copy)} GiB" + (f"; {moved}" if moved else "")
         return
     if not rl.reference:
         yield "There is no KL term, and so no reference model"
-    yield from (sentence.removesuffix(".") for sentence in rewarding.sentences(plan))
+    yield from (sentence.removesuffix(".") for sentence in (*engine_share(plan), *rewarding.sentences(plan)))
     if plan.rl and plan.rl[0].generated_per_s_per_gpu and rl.rollout.tokens_per_s_per_gpu is None:
         yield (
             f"Generation is predicted by a model, at {plan.rl[0].generated_per_s_per_gpu:,.0f} tokens/s on each GPU; "

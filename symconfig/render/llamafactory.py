@@ -16,18 +16,18 @@ from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed, deepspeed_launch, deepspeed_limits, monitors, towers, trainer
+from symconfig.render import deepspeed, deepspeed_launch, deepspeed_limits, learning, monitors, towers, trainer
 from symconfig.render.files import File
 from symconfig.render.learning import Compares
 from symconfig.render.summary import predicted_for
 from symconfig.render.weights import fine_tuned
 
 NAME = "llamafactory"
-DOES = "LLaMA-Factory's YAML for pre-training, fine-tuning, pairs, LoRA and QLoRA, the DeepSpeed JSON, launch.sh"
+DOES = "LLaMA-Factory's YAML for (pre-)training, tuning, preferences, LoRA and QLoRA, the DeepSpeed JSON, launch.sh"
 ASSUMES = {"backend": "deepspeed"}
 COUNTS = counting.STEPS
 TASKS = PLAIN
-COMPARES = Compares(losses=("sigmoid", "hinge", "ipo", "orpo", "simpo"))
+COMPARES = Compares(losses=("sigmoid", "hinge", "ipo", "orpo", "simpo", "kto", "reward"), both_heads=True)
 RELEASE = "0.9.5"
 UNSAID = {
     "tokenizer_model": "LLaMA-Factory takes the model's tokenizer",
@@ -67,7 +67,9 @@ TOWERS = {
 }
 _LLAMA3_VOCABULARY = 128256  # the tokenizer tells Llama 3, 3.1 and 3.3 from their forerunners of the same model_type
 # Demonstration data that LLaMA-Factory publishes, by stage.
-_DEMO = {"pt": "c4_demo", "sft": "identity,alpaca_en_demo", "dpo": "dpo_en_demo"}
+_DEMO = {"pt": "c4_demo", "sft": "identity,alpaca_en_demo", "dpo": "dpo_en_demo", "kto": "kto_en_demo"}
+_DEMO["rm"] = _DEMO["dpo"]
+_STAGES = {"reward": "rm"}  # of tasks whose stage has another name
 _DEMO_IMAGES = "mllm_demo"
 _DEMO_FOLDER = "REMOTE:llamafactory/demo_data"
 _ATTENTION = {"sdpa": "sdpa", "eager": "disabled"}
@@ -123,16 +125,19 @@ def _relative_output(plan: Plan) -> str | None:
 
 
 def stage(plan: Plan) -> str:
-    """Return LLaMA-Factory's stage. pt: every token is learnt; sft: answers only; dpo: pairs of them."""
+    """Return LLaMA-Factory's stage. pt: every token is learnt; sft: answers only; dpo, kto, rm: preferences."""
     if plan.job.preference is not None:
-        return "dpo"
+        return _STAGES.get(plan.job.preference.means.task, plan.job.preference.means.task)
     return "pt" if plan.model.adapter is None and plan.job.task in (None, "pretrain") else "sft"
 
 
 def _preference(plan: Plan) -> dict[str, Any]:
-    """Return the loss over pairs. Its reference is the model itself, without adapters where there are some."""
+    """Return the loss of preferences. Its reference is the model itself, without adapters where there are some."""
     preference = plan.job.preference
-    return {} if preference is None else {"pref_loss": preference.loss, "pref_beta": preference.beta}
+    if preference is None or not preference.means.scaled:
+        return {}
+    chosen = {"pref_loss": preference.loss} if stage(plan) == "dpo" else {}
+    return {**chosen, "pref_beta": preference.beta}
 
 
 def template(model: ModelDescriptor) -> str | None:
@@ -199,15 +204,17 @@ def _data(plan: Plan) -> dict[str, Any]:
 
 def _datasets(plan: Plan) -> dict[str, Any]:
     """Return dataset_info.json: JSON lines with `text` for pre-training, with `messages` for fine-tuning, and beside
-    these `chosen` and `rejected`, a message each, for pairs.
+    these `chosen` and `rejected`, a message each, for pairs, and a `label` for single answers.
     """
-    pairs = stage(plan) == "dpo"
+    compares = plan.job.preference is not None
+    pairs = learning.per_example(plan) > 1
+    answers = {"chosen": "chosen", "rejected": "rejected"} if pairs else {"kto_tag": "label"}
     messages = {
         "formatting": "sharegpt",
         **({"ranking": True} if pairs else {}),
         "columns": {
             "messages": "messages",
-            **({"chosen": "chosen", "rejected": "rejected"} if pairs else {}),
+            **(answers if compares else {}),
             **({} if plan.model.vision is None else {"images": "images"}),
         },
         "tags": {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from symconfig.descriptor.layers import Mixer
-from symconfig.descriptor.model import ModelDescriptor, Norm, Position
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Norm, Position
 from symconfig.frameworks.megatron import hybrid
 from symconfig.plans.plan import Plan
 from symconfig.render.megatron_args import Arguments, pattern

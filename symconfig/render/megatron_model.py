@@ -6,7 +6,8 @@ core_v0.12.1 to core_v0.19.0. An accepted option proves little: some never reach
 
 from __future__ import annotations
 
-from symconfig.descriptor.model import Attention, ModelDescriptor, Norm, Position, RopeScaling
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Attention, Norm, Position, RopeScaling
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.frameworks.megatron.hybrid import known, layer_count, of_mixers
 from symconfig.frameworks.megatron.releases import MEGATRON_VOCAB_MULTIPLE

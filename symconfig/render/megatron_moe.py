@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from symconfig.descriptor.model import Experts, ModelDescriptor
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Experts
 from symconfig.frameworks.megatron.hybrid import hybrid
 from symconfig.plans.plan import Candidate
 from symconfig.render.megatron_args import Arguments, pattern

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 
-from symconfig.descriptor.model import ModelDescriptor, Position
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Position
 from symconfig.frameworks.megatron.hybrid import of_mixers
 from symconfig.render.megatron_args import Arguments, pattern
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from symconfig.descriptor.model import Adapter, ModelDescriptor
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Adapter
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks import counting
 from symconfig.frameworks.megatron import environment, flags
@@ -109,7 +110,8 @@ def sections(plan: Plan) -> dict[str, Values]:
     said.
     """
     # Its data start over where they end (trainers/base.py, cyclic_iter): no run is short of them.
-    plain = replace(plan, model=plan.model.model_copy(update={"adapter": None}), history=History())
+    own = {"adapter": None} | ({"num_labels": None} if plan.job.puts_head else {})  # what ms-swift puts itself
+    plain = replace(plan, model=plan.model.model_copy(update=own), history=History())
     groups = megatron.groups(plain)
     if problems := [*_problems(plan), *_refusals(groups)]:
         raise InfeasibleError(problems)

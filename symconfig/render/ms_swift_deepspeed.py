@@ -1,6 +1,6 @@
 """Target ms-swift-deepspeed: the YAML of `swift pt`, `swift sft` and `swift rlhf`, with the DeepSpeed JSON.
 
-ms-swift trains with Transformers' Trainer there; LoRA and QLoRA, and pairs.
+ms-swift trains with Transformers' Trainer there; LoRA and QLoRA, and preferences.
 
 Arguments are those of ms-swift 4.6.0 (`arguments/`), beside those of Trainer. Pairs are in one forward; the reference
 is a second model, sharded where ZeRO-3 shards the policy, and read between the policy's forward and its backward
@@ -9,10 +9,11 @@ is a second model, sharded where ZeRO-3 shards the policy, and read between the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from symconfig.descriptor.task import PLAIN
+from symconfig.descriptor.tuning import LossName
 from symconfig.errors import Problem
 from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.adapters import target_modules
@@ -24,15 +25,22 @@ from symconfig.render.learning import Compares
 from symconfig.render.summary import predicted_for
 
 NAME = "ms-swift-deepspeed"
-DOES = "ms-swift's YAML for `swift pt`, `sft` and `rlhf` (DPO, ORPO, SimPO, CPO), the DeepSpeed JSON, launch.sh"
+DOES = (
+    "ms-swift's YAML for `swift pt`, `sft` and `rlhf` (DPO, KTO, CPO and more, rewards), the DeepSpeed JSON, launch.sh"
+)
 ASSUMES = {"backend": "deepspeed"}
 COUNTS = counting.STEPS
 TASKS = PLAIN
 UNSAID = {**ms_swift.UNSAID, "manual_gc_interval": "ms-swift with a Trainer leaves garbage collection to Python"}
 DEEPSPEED = "ds_config_hf.json"
-# Losses that are an `rlhf_type` of their own; any other is a `loss_type` of dpo.
-_TYPES = ("orpo", "simpo", "cpo")
-COMPARES = Compares(losses=("sigmoid", "hinge", "ipo", *_TYPES), batching=("padded", "padding_free"))
+# Losses that are an `rlhf_type` of their own; any other is a `loss_type` of dpo or kto.
+_TYPES: Mapping[LossName, str] = {"orpo": "orpo", "simpo": "simpo", "cpo": "cpo", "reward": "rm"}
+COMPARES = Compares(
+    losses=("sigmoid", "hinge", "ipo", "kto", "apo_zero_unpaired", *_TYPES),
+    batching=("padded", "padding_free"),
+    padded=tuple(_TYPES),  # arguments/rlhf_args.py, _check_padding_free
+    first=("model",),  # rlhf_trainers/kto_trainer.py, forward
+)
 TEMPLATES = {**ms_swift.TEMPLATES, "mistral": "llama", "mixtral": "llama"}
 _FLASH = "flash_attn"
 
@@ -90,9 +98,11 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
 
 
 def _pairs(plan: Plan) -> dict[str, Any]:
-    preference = learning.pairs(plan)
-    kind = preference.loss if preference.loss in _TYPES else "dpo"
-    return {"rlhf_type": kind, **({"loss_type": preference.loss} if kind == "dpo" else {}), "beta": preference.beta}
+    preference = learning.preference(plan)
+    kind = _TYPES.get(preference.loss)
+    if kind is None:
+        return {"rlhf_type": plan.task, "loss_type": preference.loss, "beta": preference.beta}
+    return {"rlhf_type": kind, **({"beta": preference.beta} if preference.means.scaled else {})}
 
 
 def _packs(plan: Plan) -> bool:
@@ -140,9 +150,6 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     if model.vision is not None or model.model_type not in TEMPLATES:
         what, need = "ms-swift is written for other families of models", " or ".join(TEMPLATES)
         yield Problem(what, field="model_type", got=model.model_type, need=need)
-    if plan.job.preference is not None and plan.job.preference.loss in _TYPES and _in_one_row(plan):
-        what, need = "ms-swift pads the pairs of losses without a reference", "padded"
-        yield Problem(what, field="sequences.batching", got="padding_free", need=need)
     if _in_one_row(plan) and deepspeed_launch.attention(plan) == "eager":
         what = "ms-swift puts sequences into one row for flash attention alone"
         yield Problem(what, field="attention", got="eager", hint="--target llamafactory")

@@ -1,10 +1,10 @@
-"""Target ms-swift-rlhf: the YAML of `megatron rlhf`, ms-swift's GRPO, with vLLM on the same GPUs, and DPO with
-Megatron-Core.
+"""Target ms-swift-rlhf: the YAML of `megatron rlhf`, ms-swift's GRPO, with vLLM on the same GPUs, DPO, KTO and rewards
+with Megatron-Core.
 
 Arguments are those of the target ms-swift (`ms_swift`), beside those of ms-swift 4.6.0 for a step
 (`megatron/arguments/megatron_args.py`, RLHFMegatronArgumentsMixin). A micro-batch is so many sequences, not padded
-unless pairs are. The reference is a second model with the policy's layout; of pairs it is read before each forward of
-the policy (`megatron/trainers/dpo_trainer.py`), and beside adapters it is the model without them.
+unless preferences are. The reference is a second model with the policy's layout; of preferences it is read before each
+forward of the policy (`megatron/trainers/{dpo,kto}_trainer.py`), and beside adapters it is the model without them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from symconfig.render import learning, ms_swift
 from symconfig.render.learning import Compares, Learns
 
 NAME = "ms-swift-rlhf"
-DOES = "ms-swift's YAML for `megatron rlhf`: GRPO with vLLM on the same GPUs, and DPO, and its launch.sh"
+DOES = "ms-swift's YAML for `megatron rlhf`: GRPO with vLLM on the same GPUs, DPO, KTO, rewards, and its launch.sh"
 ASSUMES = {"backend": "megatron"}
 COUNTS = counting.CHECKPOINTS_OWN
 UNSAID = ms_swift.UNSAID
@@ -37,7 +37,11 @@ LEARNS = Learns(
     reference="resident",
     sleep_levels=(2, 1),
 )
-COMPARES = Compares(losses=("sigmoid", "hinge", "ipo"), batching=("padded", "padding_free"), first=True)
+COMPARES = Compares(
+    losses=("sigmoid", "hinge", "ipo", "kto", "apo_zero_unpaired", "reward"),
+    batching=("padded", "padding_free"),
+    first=("model", "reference"),
+)
 
 
 def variables(plan: Plan) -> dict[str, object]:
@@ -56,20 +60,21 @@ def variables(plan: Plan) -> dict[str, object]:
 def sections(plan: Plan, trained: Any) -> dict[str, dict[str, Any]]:
     """Return the arguments by groups. trained: those of the update alone."""
     groups = {name: dict(values) for name, values in trained.items()}
-    of_pairs, lengths = plan.job.preference is not None, plan.job.sequences
+    compares, lengths = plan.job.preference is not None, plan.job.sequences
     for values in groups.values():
-        for name in ("micro_batch_size", "global_batch_size") if of_pairs else ():
+        for name in ("micro_batch_size", "global_batch_size") if compares else ():
             if name in values:
                 values[name] //= learning.per_example(plan)
         if values.pop("packing", None):
-            values["padding_free"] = not of_pairs or (lengths is not None and lengths.batching == "padding_free")
-    return groups | _pairs(plan) if of_pairs else _step(plan, groups)
+            values["padding_free"] = not compares or (lengths is not None and lengths.batching == "padding_free")
+    return groups | _preference(plan) if compares else _step(plan, groups)
 
 
-def _pairs(plan: Plan) -> dict[str, dict[str, Any]]:
-    """Return what training on pairs is told."""
-    preference = learning.pairs(plan)
-    return {"PREFERENCE": {"rlhf_type": "dpo", "loss_type": preference.loss, "beta": preference.beta}}
+def _preference(plan: Plan) -> dict[str, dict[str, Any]]:
+    """Return what training on preferences is told."""
+    preference = learning.preference(plan)
+    scaled = {"loss_type": preference.loss, "beta": preference.beta} if preference.means.scaled else {}
+    return {"PREFERENCE": {"rlhf_type": "rm" if preference.means.scores else plan.task, **scaled}}
 
 
 def _step(plan: Plan, groups: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

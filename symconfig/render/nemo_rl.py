@@ -71,7 +71,7 @@ MODEL_TYPES = (
     "qwen3_moe",
     "qwen3_next",
 )
-_DEGREES = {
+DEGREES = {
     "tp": "tensor_model_parallel_size",
     "pp": "pipeline_model_parallel_size",
     "cp": "context_parallel_size",
@@ -84,7 +84,7 @@ Section = dict[str, Any]
 def variables(plan: Plan) -> dict[str, object]:
     """Return what its templates see. Raises InfeasibleError for what NeMo-RL cannot be told."""
     learning.refuse(plan, LEARNS, NAME, _problems(plan))
-    return shown(plan, _megatron(plan))
+    return shown(plan, megatron(plan))
 
 
 def shown(plan: Plan, workers: Section) -> dict[str, object]:
@@ -156,7 +156,7 @@ def sections(plan: Plan, workers: Section) -> dict[str, Section]:
         },
         "loss_fn": {"reference_policy_kl_penalty": 0.001 if rl.reference else 0.0, **own.get("loss_fn", {})},
         "checkpointing": _saving(plan),
-        "policy": _policy(plan) | workers,
+        "policy": policy(plan) | workers,
         "data": {
             "max_input_seq_length": rl.prompt_length.max,
             **({"train": _data(training.data_path[0])} if training.data_path else {}),
@@ -208,7 +208,7 @@ def _logging(plan: Plan) -> Section:
     return loggers
 
 
-def _policy(plan: Plan) -> Section:
+def policy(plan: Plan) -> Section:
     """Return what the actor's workers and the engine are told alike."""
     rl, best, training = learning.section(plan), plan.best, plan.training
     step, p = plan.rl[0] if plan.rl else None, best.parallel
@@ -241,7 +241,7 @@ def _policy(plan: Plan) -> Section:
     }
 
 
-def _megatron(plan: Plan) -> Section:
+def megatron(plan: Plan) -> Section:
     """Return what Megatron-Core is told of the policy."""
     p, options, training, model = plan.best.parallel, plan.best.options, plan.training, plan.model
     recompute, bf16, heads = options.recompute, options.precision == "bf16", model.num_nextn_predict_layers
@@ -253,7 +253,7 @@ def _megatron(plan: Plan) -> Section:
         }
     config: Section = {
         "enabled": True,
-        **{word: getattr(p, name) for name, word in _DEGREES.items()},
+        **{word: getattr(p, name) for name, word in DEGREES.items()},
         "sequence_parallel": options.sequence_parallel,
         "activation_checkpointing": recompute.granularity != "none",
         **({"recompute_granularity": recompute.granularity} if recompute.granularity != "none" else {}),

@@ -27,7 +27,7 @@ _STYLES = ("constant", "cosine")
 def variables(plan: Plan) -> dict[str, object]:
     """Return what its templates see. Raises InfeasibleError for what NeMo-RL cannot be told."""
     learning.refuse(plan, LEARNS, NAME, _problems(plan))
-    return nemo_rl.shown(plan, _dtensor(plan))
+    return nemo_rl.shown(plan, dtensor(plan))
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
@@ -43,7 +43,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
         yield Problem(what, field="training.lr_decay_style", got=training.lr_decay_style, need=need)
 
 
-def _dtensor(plan: Plan) -> Section:
+def dtensor(plan: Plan) -> Section:
     """Return what FSDP's workers are told of the policy."""
     training, instances = plan.training, plan.best.options.instances
     return {

@@ -102,7 +102,7 @@ def words(plan: Plan) -> list[str]:
 
 
 def _arrays(plan: Plan) -> dict[str, list[tuple[str, ...]]]:
-    others = (*deepspeed_limits.problems(plan, heads=True), *trainer.problems(plan), *_problems(plan))
+    others = (*deepspeed_limits.problems(plan), *trainer.problems(plan), *_problems(plan))
     learning.refuse(plan, COMPARES if plan.job.rl is None else LEARNS, NAME, others)
     return {name: learning.options(values) for name, values in _sections(plan)}
 
@@ -214,7 +214,7 @@ def _step(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _pairs(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield what training on pairs is told."""
-    preference, batch, lora = learning.pairs(plan), plan.best.batch, plan.model.adapter
+    preference, batch, lora = learning.preference(plan), plan.best.batch, plan.model.adapter
     yield (
         "PAIRS",
         {

@@ -147,7 +147,7 @@ def arguments(plan: Plan, deepspeed: str | None) -> Json:
         "per_device_train_batch_size": batch.micro // learning.per_example(plan),
         "gradient_accumulation_steps": batch.num_microbatches,
         "max_steps": training.train_iters,
-        **({"optim": "adamw_torch"} if deepspeed is None else trainer_optimizer.arguments(plan)),
+        **({"optim": "adamw_torch_fused"} if deepspeed is None else trainer_optimizer.arguments(plan)),
         "learning_rate": training.lr,
         **schedule(plan),
         "adam_beta1": training.adam_beta1,

@@ -1,9 +1,10 @@
-"""Target trl: the YAML of TRL's scripts for GRPO and DPO, with the DeepSpeed JSON or Accelerate's file of FSDP 2.
+"""Target trl: the YAML of TRL's scripts for GRPO, DPO, KTO and models of rewards, with the DeepSpeed JSON or
+Accelerate's file of FSDP 2.
 
-Names are those of TRL 1.16 (`trainer/grpo_config.py`, `trainer/dpo_config.py`, `scripts/`), beside those of
-Transformers' Trainer. Both pad each sequence to the longest of their batch, and make no whole logits. GRPO keeps the
-actor on the GPU while vLLM generates there; DPO reads chosen and rejected answers in one forward, and keeps the
-reference on the GPU, sharded where the policy is (`models/utils.py`, prepare_deepspeed).
+Names are those of TRL 1.16 (`trainer/{grpo,dpo,kto,reward}_config.py`, `scripts/`), beside those of Transformers'
+Trainer. All pad each sequence to the longest of their batch, and make no whole logits. GRPO keeps the actor on the GPU
+while vLLM generates there; DPO and models of rewards read chosen and rejected answers in one forward, and a reference
+stays on the GPU, sharded where the policy is (`models/utils.py`, prepare_deepspeed).
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from symconfig.descriptor.config_writer import unsaid
 from symconfig.errors import Problem
 from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.adapters import target_modules
@@ -36,7 +36,7 @@ from symconfig.render.rewarding import Rewarding
 from symconfig.render.summary import predicted_for
 
 NAME = "trl"
-DOES = "TRL's YAML for GRPO with vLLM on the same GPUs and for DPO, the DeepSpeed JSON or Accelerate's file, launch.sh"
+DOES = "TRL's YAML for GRPO with vLLM beside it, DPO, KTO and rewards, DeepSpeed's JSON or Accelerate's file, launch.sh"
 ASSUMES = {"backend": "deepspeed"}
 COUNTS = counting.STEPS
 RELEASE = "1.16.0"
@@ -60,8 +60,16 @@ LEARNS = Learns(
     reference="resident",
     rewards={"colocated": Rewarding(by="workers", together=True)},  # trainer/grpo_trainer.py, _calculate_rewards
 )
-COMPARES = Compares(losses=("sigmoid", "hinge", "ipo"))  # ORPO and SimPO are in trainers that no script starts
+# ORPO, SimPO and CPO are in trainers that no script starts. KTO's own forward for the KL term is before that which is
+# learnt from (trainer/kto_trainer.py, _compute_loss).
+COMPARES = Compares(losses=("sigmoid", "hinge", "ipo", "kto", "apo_zero_unpaired", "reward"), least=2, first=("model",))
 
+# What a person brings, by the answers of an example.
+_DATA = (
+    ("prompts", "prompts, in TRL's conversational form"),
+    ("labelled answers", "labelled answers: prompt, completion, label"),
+    ("pairs", "pairs: prompt, chosen, rejected"),
+)
 _BEFORE = "--precompute_ref_log_probs true reads all pairs with it before the first step, and lets it go"
 
 
@@ -77,7 +85,8 @@ def variables(plan: Plan) -> dict[str, object]:
         "framework": f"TRL {RELEASE} and " + (accelerate.NAMED if sharded else f"DeepSpeed {DEEPSPEED_RELEASE}"),
         "release": RELEASE,
         "sharded": sharded,
-        "script": "dpo" if plan.job.rl is None else "grpo",
+        "script": plan.task if plan.job.rl is None else "grpo",
+        "data": _DATA[learning.per_example(plan) if plan.job.rl is None else 0],
         "sections": sections(plan),
         "phases": learning.phases(plan),
         "variables": (*on_gpu, *monitors.trainer_variables(plan)),
@@ -143,14 +152,15 @@ def _step(plan: Plan) -> dict[str, dict[str, Any]]:
 
 
 def _pairs(plan: Plan) -> dict[str, dict[str, Any]]:
-    """Return what training on pairs is told. Its dropout is off in the adapters, too, unless it is told otherwise."""
-    preference, adapter = learning.pairs(plan), plan.model.adapter
+    """Return what training on preferences is told. Its dropout is off in the adapters, too, unless it is told
+    otherwise."""
+    preference, adapter = learning.preference(plan), plan.model.adapter
+    loss = [preference.loss] if preference.means.task == "dpo" else preference.loss
+    scaled = {"loss_type": loss, "beta": preference.beta, "precompute_ref_log_probs": False}
     return {
         "preference": {
-            "loss_type": [preference.loss],
-            "beta": preference.beta,
+            **(scaled if preference.means.scaled else {}),
             "max_length": plan.best.batch.seq_length,
-            "precompute_ref_log_probs": False,
             **({"disable_dropout": False} if adapter is not None and adapter.lora_dropout else {}),
         }
     }
@@ -168,6 +178,7 @@ def _adapter(plan: Plan) -> dict[str, Any]:
         "lora_alpha": int(lora.lora_alpha),
         "lora_dropout": lora.lora_dropout,
         "lora_target_modules": list(target_modules(plan.model)),
+        **({"lora_task_type": "SEQ_CLS", "lora_modules_to_save": ["score"]} if plan.task == "reward" else {}),
         **(quantised if lora.method == "qlora" else {}),
     }
 
@@ -176,7 +187,7 @@ def _of_shards(plan: Plan) -> Iterator[Problem]:
     """Yield what PyTorch's FSDP 2 under TRL does not run, and what Transformers cannot be told of the model."""
     adapter, rl, pairs = plan.model.adapter, plan.job.rl, plan.job.preference
     yield from (each.problem() for each in refused(plan, "fsdp", TORCH_RELEASE))
-    yield from () if plan.model.vision is not None else unsaid(plan.model)
+    yield from deepspeed_limits.model_problems(plan)
     if adapter is not None and adapter.method != "lora":
         what = "weights in 4 bits are not known to train in FSDP 2's shards"
         yield Problem(what, field="adapter.method", got=adapter.method, need="lora")

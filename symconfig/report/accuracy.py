@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from symconfig.format import percent, signed
+from symconfig.format import percent
 from symconfig.measured.priors import kernel_priors
+from symconfig.report import scores
 from symconfig.report.calibration import far_from_prior
 from symconfig.report.grid import Grid, markdown_rows
 
@@ -20,13 +21,6 @@ _SOFTWARE = {
     "galvatron": "Hetu-Galvatron",
     "aleph-alpha in-house": "Aleph Alpha's own code",
 }
-_SWEEP = (
-    "choosing in a sweep",
-    "plans",
-    "Kendall's tau",
-    "the pick is slower than the best by",
-    "error of the median time",
-)
 _CONSTANTS = ("constants of", "runs", "models", "mean error, fitted", "each model left out of the fit", "ratio")
 CLOSE = 3.0  # points
 _MOST_NAMES = 4  # of models, above which they are counted
@@ -37,14 +31,10 @@ def markdown(record: Mapping[str, Any]) -> str:
     newline.
     """
     sources = record["sources"]
-    memory = [_errors(name, each, "worst_under") for one in sources for name, each in _parts(one, "memory")]
     unseen = [(one["name"], str(one["n"]), percent(one["fitted"]), percent(one["unseen"])) for one in record["unseen"]]
     parts = (
         _table(("source", "what was run", "on", "published as"), _about(sources), words=True),
-        _table(("step time", "rows", "mean error", "bias", "within 10 %", "worst"), _times(sources)),
-        _table(("peak memory", "rows", "mean error", "bias", "within 10 %", "most too low"), memory),
-        _table(("out of memory, at no margin", "ran out", "found", "ran", "false alarms"), _ooms(sources)),
-        _table(_SWEEP, _sweeps(sources)),
+        *map(_titled, (*scores.errors(sources), scores.out_of_memory(sources), scores.sweeps(sources))),
         _table(_CONSTANTS, _left_out(record["left_out"])),
         _table(("source", "rows", "mean error, fitted", "left out of the fit"), unseen),
         _table(("growth of a step with the GPUs", "plans", "within 3 points", "mean", "worst"), _growths(sources)),
@@ -55,7 +45,7 @@ def markdown(record: Mapping[str, Any]) -> str:
 def summary(record: Mapping[str, Any]) -> str:
     """Write sentences on the errors of all sources together, each row counted once. Ends with a newline."""
     sources, unseen = record["sources"], record["unseen"]
-    time, memory = ([each for one in sources for _, each in _parts(one, what)] for what in ("time", "memory"))
+    time, memory = ([one[what] for one in sources if one[what]] for what in ("time", "memory"))
     known = [one["oom"] for one in sources if one["oom"]]
     ran_out, exhausted, ran, false = (
         sum(one[name] for one in known) for name in ("ran_out", "found", "ran", "false_oom")
@@ -79,6 +69,10 @@ def _table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, words: bool
     """Write a table; words: every column holds words; else all but the first hold numbers."""
     grid = Grid(tuple(headers), tuple(map(tuple, rows)), left=tuple(range(len(headers))) if words else (0,))
     return "\n".join([*markdown_rows(grid), ""]) if grid.rows else ""
+
+
+def _titled(grid: Grid) -> str:
+    return "\n".join([f"{grid.title}:", "", *markdown_rows(grid), ""]) if grid.rows else ""
 
 
 def _about(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
@@ -132,43 +126,6 @@ def _parameters(value: float) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:-1]) + " and " + names[-1] if len(names) > 1 else "".join(names)
-
-
-def _parts(source: Figures, what: str) -> Iterable[tuple[str, Figures]]:
-    """Yield rows that state everything and rows that do not, apart."""
-    for name, mark in (("stated", ""), ("assumed", " *")):
-        if source[name][what]:
-            yield source["name"] + mark, source[name][what]
-
-
-def _times(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
-    for source in sources:
-        yield from (_errors(name, figures, "max") for name, figures in _parts(source, "time"))
-        if source["layer"]:
-            yield _errors(f"{source['name']}, single layers", source["layer"], "max")
-
-
-def _errors(name: str, figures: Figures, worst: str) -> tuple[str, ...]:
-    mean, bias, close = percent(figures["mape"]), signed(figures["bias"]), percent(figures["within_10"], 0)
-    return (name, str(figures["n"]), mean, bias, close, percent(figures[worst]))
-
-
-def _ooms(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
-    for source in sources:
-        counts = source["oom"]
-        if counts and (counts["ran_out"] or counts["false_oom"]):
-            recall = "" if counts["recall"] is None else f"{counts['found']} ({percent(counts['recall'])})"
-            false = f"{counts['false_oom']} ({percent(counts['false_oom_rate'])})"
-            yield source["name"], str(counts["ran_out"]), recall, str(counts["ran"]), false
-
-
-def _sweeps(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
-    for source in sources:
-        for sweep in source["sweeps"]:
-            regret = sweep["regret"]
-            regretted = "it runs out of memory" if sweep["pick_ran_out"] else "-" if regret is None else percent(regret)
-            tau, median = f"{sweep['kendall_tau']:.2f}", percent(sweep["median_mape"])
-            yield sweep["name"], str(sweep["n"]), tau, regretted, median
 
 
 def _left_out(fits: Sequence[Figures]) -> Iterable[Sequence[str]]:

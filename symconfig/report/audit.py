@@ -61,7 +61,7 @@ def blocks(audit: Audit) -> list[Block]:
 
 def read(audit: Audit) -> str:
     """Name what was read, and as what."""
-    reading, side = audit.reading, audit.side
+    reading, reader = audit.reading, audit.reader
     options = f"{count(len(reading.settings))} options"
     if reading.deepspeed is not None:
         options += f" and {count(len(reading.deepspeed.spans) - 1)} keys of {reading.deepspeed.text.file}"
@@ -69,19 +69,19 @@ def read(audit: Audit) -> str:
     others = [text.file for text in reading.texts[1:]]
     companions = f" (with {', '.join(others)})" if others else ""
     kind = _ARGUMENTS if reading.json_alone and reading.tree is not None else FORMATS[reading.format]
-    return f"{reading.file}{companions}: {kind}, {options}{program}\nread as {side.label} {_version(audit)}"
+    return f"{reading.file}{companions}: {kind}, {options}{program}\nread as {reader.label} {_version(audit)}"
 
 
 def _version(audit: Audit) -> str:
     """Return the framework's version, and why this one."""
-    side = audit.side
-    if not side.version_guessed:
-        return side.version
-    lacking = {name for name in (setting.name for setting in side.reading.settings) if first_with(name)} - set(
-        flags(side.version).flags
+    reader = audit.reader
+    if not reader.version_guessed:
+        return reader.version
+    lacking = {name for name in (setting.name for setting in reader.reading.settings) if first_with(name)} - set(
+        flags(reader.version).flags
     )
     most = "all" if not lacking else "most"
-    return f"{side.version}, the newest that has {most} of its options (--megatron-version says another)"
+    return f"{reader.version}, the newest that has {most} of its options (--megatron-version says another)"
 
 
 def unread(reading: Reading) -> Grid:

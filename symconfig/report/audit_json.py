@@ -25,7 +25,7 @@ RULES_PAGE = "docs/rules.md"
 
 def to_dict(audit: Audit) -> dict[str, Any]:
     """Return the contract of `symconfig audit --json`."""
-    judged, reading = audit.judged, audit.reading
+    judged, reading, reader = audit.judged, audit.reading, audit.reader
     described = judged.run.described if judged is not None else None
     return {
         "schema": SCHEMA,
@@ -33,8 +33,8 @@ def to_dict(audit: Audit) -> dict[str, Any]:
         "files": [text.file for text in reading.texts],
         "format": reading.format,
         "program": reading.program.text if reading.program is not None else None,
-        "target": {"backend": audit.side.backend, "version": audit.side.version, "given": audit.side.version_given},
-        "gpus": audit.side.gpus,
+        "target": {"backend": reader.backend, "version": reader.version, "given": reader.version_given},
+        "gpus": reader.gpus,
         "runs": audit.runs,
         "complete": reading.complete,
         "options": [

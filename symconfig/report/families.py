@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from symconfig.descriptor.layers import NO_MIXER
-from symconfig.descriptor.model import Attention, ModelDescriptor, Norm, Position
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Attention, Norm, Position
 from symconfig.report.grid import Block, Grid
 from symconfig.runs.families import TORCHTITAN, Family
 

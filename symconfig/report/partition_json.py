@@ -37,8 +37,8 @@ from symconfig.descriptor.mesh import Axis, Mesh
 from symconfig.format import picked
 from symconfig.graph.program.net import Node, Port
 from symconfig.report.partition_said import Contents, Telling
-from symconfig.solve.partition.account import Compared
 from symconfig.solve.partition.degrees import AXES, Way
+from symconfig.solve.partition.priced import Priced
 from symconfig.solve.partition.reasons import Alternative, Reason
 from symconfig.solve.partition.strategy import Layout, Part, does, layout
 
@@ -184,15 +184,15 @@ def _telling(telling: Telling) -> dict[str, Any]:
     }
 
 
-def _compared(one: Compared) -> dict[str, Any]:
+def _compared(one: Priced) -> dict[str, Any]:
     return {
         "name": one.name,
-        "cost": _finite(one.cost) if one.cost is not None else None,
-        "memory_bytes": one.memory,
+        "cost": _finite(one.cost),
+        "memory_bytes": _finite(one.memory),
         "fits": one.fits,
         "why": one.why,
-        "microbatches": one.turns,
-        "keep": one.keep,
+        "microbatches": one.training.turns,
+        "keep": one.training.keep.value if one.rows is not None else "",
         "degrees": _way(one.way) if one.way is not None else None,
     }
 

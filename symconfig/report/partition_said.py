@@ -9,10 +9,11 @@ from string import ascii_lowercase
 from symconfig.cost.partition.costs import Objective
 from symconfig.graph import dims as d
 from symconfig.graph.program.net import Net
-from symconfig.solve.partition.account import Compared, Spent
+from symconfig.solve.partition.account import Spent
 from symconfig.solve.partition.cheapest import Expressed
 from symconfig.solve.partition.clock import Clock
 from symconfig.solve.partition.collectives import Moved
+from symconfig.solve.partition.priced import Priced
 from symconfig.solve.partition.reasons import Reason
 from symconfig.solve.partition.run import Partition
 
@@ -47,7 +48,7 @@ class Contents:
     clock: Clock | None = None  # of the whole step; none of a stage
     tellings: tuple[Telling, ...] = ()
     untold: Mapping[str, str] = field(default_factory=dict)
-    compared: tuple[Compared, ...] = ()
+    compared: tuple[Priced, ...] = ()
     explained: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)  # of dims, as they are written

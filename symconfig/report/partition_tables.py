@@ -113,13 +113,13 @@ def baselines(report: Contents) -> list[Block]:
         ("this partition", report.amount(own.cost), "", gib(own.memory), str(training.turns), training.keep.value, "")
     ]
     missing = []
-    for one in sorted(report.compared, key=lambda one: (one.cost is None, not one.fits, one.cost or 0.0)):
-        if one.cost is None or one.memory is None or not isfinite(one.cost):
+    for one in sorted(report.compared, key=lambda one: (one.rows is None, not one.fits, one.cost)):
+        if not isfinite(one.cost):
             missing.append(f"{one.name}: {one.why}")
             continue
         more = signed(one.cost / own.cost - 1)
         degrees = filter(None, (words(one.way) if one.way is not None else "", "" if one.fits else "does not fit"))
-        how = (str(one.turns), one.keep, ", ".join(degrees))
+        how = (str(one.training.turns), one.training.keep.value, ", ".join(degrees))
         rows.append((one.name, report.amount(one.cost), more, gib(one.memory), *how))
     headers = ("strategy", report.unit, "more", "GiB", "microbatches", "keeps", "")
     title = "Strategies with names on the same graph"

@@ -16,7 +16,7 @@ from symconfig.report.rl import whole_step
 from symconfig.runs.checkpoint import Verdict
 from symconfig.runs.replan.carried import Verdict as Carried
 from symconfig.runs.replan.differences import Difference
-from symconfig.runs.replan.near import NearPlan
+from symconfig.runs.replan.near_plan import NearPlan
 from symconfig.runs.replan.replan import Kept, Replan
 from symconfig.runs.replan.schedule import Schedule
 

@@ -114,6 +114,7 @@ def _sentences(plan: Plan, *, asks: bool = True) -> list[str]:
             f"Generation: {count(step.generated_per_s_per_gpu)} tokens/s on each GPU, up to {count(step.at_once)} "
             f"sequences at once in each of {step.rollout_gpus // step.replica_gpus} replicas."
             + ("" if stated or not asks else " Try: rl.rollout.tokens_per_s_per_gpu of a log of yours."),
+            *(learning.engine_share(plan) if asks else ()),
             *rewarding.sentences(plan),
         ]
         if step.sleep_level == 1 and rl.placement == "colocated":

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from symconfig.format import count, percent, picked, several, signed
+from symconfig.report import scores as tables
 from symconfig.report.grid import Block, Grid, present, titled
 from symconfig.solve.candidate import tidy
 
@@ -15,92 +16,12 @@ if TYPE_CHECKING:
     from symconfig.measured.metrics import Error, Growth, Oom, Sweep
     from symconfig.measured.score import Scored, Source
 
-_NOTHING = "-"
-
 
 def blocks(scores: Sequence[Source]) -> list[Block]:
     """Show the scores for a person."""
-    grids = (_times(scores), _layers(scores), _memory(scores), _ooms(scores), _sweeps(scores), _growths(scores))
+    sources = [_source(source) for source in scores]
+    grids = (*tables.errors(sources), tables.out_of_memory(sources), tables.sweeps(sources), _growths(scores))
     return present(*grids, _counts(scores), _ignored(scores), _skipped(scores))
-
-
-def _parts(source: Source, get: Callable[[Source | Scored], Error | None]) -> Iterator[tuple[str, Error]]:
-    """Yield the source's error, and those of its stated and assumed rows apart where it has both."""
-    whole, stated, assumed = get(source), get(source.stated), get(source.assumed)
-    if whole is not None:
-        yield source.name + ("" if stated else " *"), whole
-    if stated and assumed:
-        yield "  fully stated", stated
-        yield "  options assumed *", assumed
-
-
-def _times(scores: Sequence[Source]) -> Grid:
-    rows = ((name, *_error(error)) for source in scores for name, error in _parts(source, lambda part: part.time))
-    headers = ("source", "rows", "MAPE", "bias", "in 10 %", "worst", "worst row")
-    return Grid(headers, tuple(rows), left=(0, 6), title="Seconds of a step, predicted against measured")
-
-
-def _layers(scores: Sequence[Source]) -> Grid:
-    rows = ((source.name, *_error(source.layer)) for source in scores if source.layer)
-    headers = ("source", "passes", "MAPE", "bias", "in 10 %", "worst", "worst row")
-    return Grid(headers, tuple(rows), left=(0, 6), title="Seconds of one layer's forward and backward pass")
-
-
-def _memory(scores: Sequence[Source]) -> Grid:
-    rows = (
-        (name, *_error(error, low=True))
-        for source in scores
-        for name, error in _parts(source, lambda part: part.memory)
-    )
-    headers = ("source", "rows", "MAPE", "bias", "in 10 %", "too low by", "lowest row")
-    return Grid(headers, tuple(rows), left=(0, 6), title="Peak memory, predicted against measured")
-
-
-def _error(error: Error, *, low: bool = False) -> tuple[str, ...]:
-    last = (percent(abs(error.low)), error.low_id or "") if low else (signed(error.worst), error.worst_id)
-    return (count(error.n), percent(error.mape), signed(error.bias), percent(error.within_10, 0), *last)
-
-
-def _ooms(scores: Sequence[Source]) -> Grid:
-    rows = (
-        {
-            "source": source.name,
-            "ran out": count(oom.ran_out),
-            "found": count(oom.caught),
-            "recall": _share(oom.recall),
-            "ran": count(oom.ran),
-            "called out": count(oom.alarms),
-            "false alarms": _share(oom.false_rate),
-        }
-        for source in scores
-        if (oom := source.oom) and (oom.ran_out or oom.alarms)
-    )
-    title = "Out of memory at no safety margin, where runs ran out or were called so"
-    return Grid.of(rows, title, words=("source",))
-
-
-def _share(value: float | None) -> str:
-    return _NOTHING if value is None else percent(value)
-
-
-def _sweeps(scores: Sequence[Source]) -> Grid:
-    rows = (
-        {
-            "sweep": sweep.name,
-            "rows": count(sweep.n),
-            "ran": count(sweep.timed),
-            "tau": f"{sweep.tau:.2f}",
-            "MAPE": percent(sweep.mape),
-            "the median's": percent(sweep.baseline),
-            "regret": _regret(sweep.regret, sweep.pick_ran_out),
-            "the fastest by prediction": sweep.pick,
-            "the choice's": _regret(sweep.choice_regret, sweep.choice_ran_out),
-        }
-        for source in scores
-        for sweep in source.sweeps
-    )
-    title = "Ranking of plans; the median's: its time as the only prediction"
-    return Grid.of(rows, title, words=("sweep", "the fastest by prediction"))
 
 
 def _growths(scores: Sequence[Source]) -> Grid:
@@ -117,12 +38,6 @@ def _growths(scores: Sequence[Source]) -> Grid:
         for growth in source.growths
     )
     return Grid.of(rows, "Growth of a step, one plan on the fewest GPUs and on the most", words=("source", "model"))
-
-
-def _regret(regret: float | None, ran_out: bool) -> str:
-    if regret is not None:
-        return percent(regret)
-    return "runs out of memory" if ran_out else "not timed"
 
 
 def _counts(scores: Sequence[Source]) -> str:
@@ -209,6 +124,7 @@ def _figures(error: Error | None) -> dict[str, Any] | None:
         "n": error.n,
         "mape": tidy(error.mape),
         "bias": tidy(error.bias),
+        "worst": tidy(error.worst),
         "max": tidy(abs(error.worst)),
         "max_id": error.worst_id,
         "within_10": tidy(error.within_10),

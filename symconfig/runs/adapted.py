@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Iterator
 
 from symconfig.descriptor.document import nearest
 from symconfig.descriptor.job import ALL_LINEAR, OF_ATTENTION, OF_MLP, TARGET_GROUPS, Job, Lora
-from symconfig.descriptor.model import Adapter, AdapterTarget, ModelDescriptor
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Adapter, AdapterTarget
 from symconfig.descriptor.task import WITH_OR_WITHOUT
 from symconfig.errors import InputError, Problem
 from symconfig.frameworks.known import BACKENDS

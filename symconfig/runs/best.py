@@ -62,10 +62,12 @@ def best_plan(
 
 
 def prepared(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> tuple[ModelDescriptor, Job]:
-    """Return the model with the job's adapters and images, and the job with the target that it goes to."""
+    """Return the model with the job's adapters, images and head, and the job with the target that it goes to."""
     model, job = adapted(model, job)
     model = imaged(model, job)
-    return model, sayable.opened(model, cluster, job)
+    job = sayable.opened(model, cluster, job)
+    compares = target_of(model, job).compares
+    return model if compares is None else compares.scoring(model, job), job
 
 
 def _reward(model: ModelDescriptor, rl: Rl) -> ModelDescriptor | None:

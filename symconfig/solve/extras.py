@@ -22,7 +22,7 @@ class Extra:
     fixed: what a point has where it may be of use, by the names of columns. alone: each of its values is neither
     slower nor larger than those before, so that of those that run only the last is weighed, and the first where that
     can have what the last cannot. whole: of its values the first and the last that runs are weighed. still: it wants
-    sequences of one length. sharded: its values are not words but how many groups divide the GPUs.
+    sequences of one length.
     """
 
     name: str
@@ -31,16 +31,26 @@ class Extra:
     alone: bool = False
     whole: bool = False
     still: bool = False
-    sharded: bool = False
 
     @property
-    def values(self) -> Mapping[str, Any]:
-        """Return what the pin's words stand for, the framework's own first."""
-        return EXTRA_PINS.get(self.pin, {})
+    def usual(self) -> Any:
+        """Return the framework's own value."""
+        return getattr(NOTHING_ON, self.name)
+
+    def values(self, gpus: int) -> Mapping[str, Any]:
+        """Return what the pin's words stand for, the framework's own first; numbers are of groups of two GPUs or more,
+        or of all.
+        """
+        counts = (count for count in divisors(gpus) if count == 1 or 2 * count <= gpus)
+        return EXTRA_PINS.get(self.pin) or {str(count): count for count in counts}
+
+    def pinned(self, plain: Request) -> list[Any]:
+        """Return the values that a job's pins leave."""
+        return [value for word, value in self.values(plain.gpus).items() if plain.pins.leaves(self.pin, word)]
 
     def of(self, backend: str) -> bool:
         """Tell whether plans of a framework may have it."""
-        return BACKENDS[backend].instances if self.sharded else BACKENDS[backend].extras
+        return self.name in BACKENDS[backend].extras
 
     def columns(self, value: Any) -> dict[str, Any]:
         """Return what a point with this value has."""
@@ -57,7 +67,7 @@ EXTRAS: tuple[Extra, ...] = (
     Extra("flex_backend", "dispatcher"),
     Extra("graphs", "cuda_graphs", whole=True, still=True),
     Extra("moe_overlap", "moe_overlap"),
-    Extra("instances", "instances", sharded=True),
+    Extra("instances", "instances"),
 )
 
 
@@ -67,16 +77,9 @@ def switched_on(request: Request, extras: Extras | None = None, architecture: st
     extras: None for what its framework has on already.
     """
     whole, framework = request.whole or request.limits, request.framework
-    if extras is None:
-        extras = Extras.of(framework)
-    backend = BACKENDS[request.job.backend]
-    if backend.instances:
-        framework = replace(framework, optimizer_instances=extras.instances)
-    if not backend.extras:
-        extras = Extras(grad_bytes=extras.grad_bytes, instances=extras.instances if backend.instances else 1)
-        limits = whole.choosing({"instances": extras.instances, "precision": request.precision})
-        return replace(request, framework=framework, limits=limits, whole=whole, extras=extras)
-    if extras != Extras.of(framework):
+    now = Extras.of(framework)
+    extras = now if extras is None else extras.within(framework.name)
+    if extras != now:
         framework = extras.put_on(framework, architecture)
     limits = whole.choosing({**extras.columns, "precision": request.precision})
     return replace(request, framework=framework, limits=limits, whole=whole, extras=extras)
@@ -93,8 +96,7 @@ def requests(plain: Request, architecture: str, usual: bool) -> tuple[Request, .
     able = [extra for extra in EXTRAS if extra.of(plain.job.backend)]
     now, names = plain.extras, [extra.name for extra in able]
     every = product(*(tuple(_values(extra, plain)) for extra in able))
-    own = NOTHING_ON if BACKENDS[plain.job.backend].extras else now
-    wanted = [replace(own, **dict(zip(names, values, strict=True))) for values in every]
+    wanted = [replace(now, **dict(zip(names, values, strict=True))) for values in every]
     if not usual and now not in wanted and not any(plain.pins.fixes(extra.pin) for extra in EXTRAS):
         wanted.append(now)
     runs = [extras for extras in wanted if plain.limits.runs(**extras.columns, precision=plain.precision)]
@@ -107,10 +109,10 @@ def _separate(request: Request, every: Sequence[Extras]) -> Request:
     """Return a request for what another one with more that is `alone` cannot have."""
     extras, limits = request.extras, request.limits
     for extra in EXTRAS:
-        zero, usual = extra.fixed.get("zero"), getattr(NOTHING_ON, extra.name)
-        if not extra.alone or zero is None or getattr(extras, extra.name) != usual:
+        zero = extra.fixed.get("zero")
+        if not extra.alone or zero is None or getattr(extras, extra.name) != extra.usual:
             continue
-        more = [other for other in every if other != extras and replace(other, **{extra.name: usual}) == extras]
+        more = [other for other in every if other != extras and replace(other, **{extra.name: extra.usual}) == extras]
         if more and not _loses(extra, getattr(more[0], extra.name), request.whole or limits, request.precision):
             return replace(request, limits=replace(limits, zero=limits.zero[:zero]))
     return request
@@ -118,17 +120,13 @@ def _separate(request: Request, every: Sequence[Extras]) -> Request:
 
 def _values(extra: Extra, plain: Request) -> Iterator[Any]:
     """Yield the values of one option that are weighed: the framework's own first, or what is `alone`."""
-    if extra.sharded:
-        yield from (count for count in divisors(plain.gpus) if _divides(count, plain))
-        return
-    word, usual = plain.pins.words.get(extra.pin), getattr(NOTHING_ON, extra.name)
-    if word is not None:
-        yield extra.values[word]
+    usual, known = extra.usual, dict.fromkeys(extra.pinned(plain))
+    if plain.pins.fixes(extra.pin):
+        yield from known
         return
     if extra.still and not _still(plain):
         yield usual
         return
-    known = dict.fromkeys(extra.values.values())
     others = [value for value in known if value != usual and _runs(extra, value, plain)]
     if not extra.alone:
         yield usual
@@ -138,11 +136,6 @@ def _values(extra: Extra, plain: Request) -> Iterator[Any]:
     sharded = extra.fixed.get("zero", 0) > 0
     if not others or sharded or _loses(extra, others[-1], plain.limits, plain.precision):
         yield usual
-
-
-def _divides(count: int, plain: Request) -> bool:
-    """Tell whether so many groups leave each at least two GPUs, as pins have it."""
-    return plain.pins.allows("instances", count) and (count == 1 or 2 * count <= plain.gpus)
 
 
 def _still(plain: Request) -> bool:
@@ -173,35 +166,24 @@ _MAY_LOSE = ("modules", "full_recompute", "activation_offload", "least_stages", 
 
 
 def _refuse_pins(plain: Request) -> None:
-    """Raise InputError where a pin asks for an option that the target lacks at all degrees."""
+    """Raise InputError where a pin asks for an option that the target lacks at all degrees, or the GPUs do not make."""
     for extra in EXTRAS:
-        if extra.sharded:
-            _refuse_groups(extra, plain)
-            continue
-        word = plain.pins.words.get(extra.pin)
-        if word is None or extra.values[word] == getattr(NOTHING_ON, extra.name):
+        pinned = extra.pinned(plain)
+        if extra.usual in pinned:
             continue
         named, got = f"pins.{extra.pin}", plain.job.pins[extra.pin]
-        if lacks := plain.limits.lacking(**extra.columns(extra.values[word]), precision=plain.precision):
+        if not pinned:
+            need = " or ".join(extra.values(plain.gpus))
+            raise InputError(Problem(f"does not divide {plain.gpus} GPUs", field=named, got=got, need=need))
+        if lacks := plain.limits.lacking(**extra.columns(pinned[0]), precision=plain.precision):
             raise InputError(Problem(lacks[0].rule, field=named, got=got, hint=lacks[0].hint))
-        if not BACKENDS[plain.job.backend].extras:
-            raise InputError("is no option of this framework", field=named, got=got, hint="--backend megatron")
-
-
-def _refuse_groups(extra: Extra, plain: Request) -> None:
-    """Raise InputError where a pin asks for groups of shards that the framework or the GPUs do not make."""
-    named, got = f"pins.{extra.pin}", plain.job.pins.get(extra.pin)
-    if got is None:
-        return
-    if not extra.of(plain.job.backend) and not plain.pins.allows(extra.pin, 1):
-        raise InputError(Problem("is no option of this framework", field=named, got=got, hint="--backend fsdp"))
-    if extra.of(plain.job.backend) and not any(_divides(count, plain) for count in divisors(plain.gpus)):
-        counts = [str(count) for count in divisors(plain.gpus) if count == 1 or 2 * count <= plain.gpus]
-        raise InputError(Problem(f"does not divide {plain.gpus} GPUs", field=named, got=got, need=" or ".join(counts)))
+        if not extra.of(plain.job.backend):
+            hint = " or ".join(f"--backend {name}" for name in BACKENDS if extra.of(name))
+            raise InputError(Problem("is no option of this framework", field=named, got=got, hint=hint))
 
 
 def _refuse_together(plain: Request, extras: Extras) -> NoReturn:
     """Raise InputError where pins that each can be had cannot be had together."""
     lacks = plain.limits.lacking(**extras.columns, precision=plain.precision)[0]
-    pinned = [f"{extra.pin}={plain.job.pins[extra.pin]}" for extra in EXTRAS if extra.pin in plain.pins.words]
+    pinned = [f"{extra.pin}={plain.job.pins[extra.pin]}" for extra in EXTRAS if plain.pins.fixes(extra.pin)]
     raise InputError(Problem(lacks.rule, field="pins", got=", ".join(pinned), hint=lacks.hint))

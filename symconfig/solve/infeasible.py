@@ -16,8 +16,8 @@ from symconfig.solve.pieces import recompute_choices
 from symconfig.solve.pins import parse
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.run import fits, precisions, requests
-from symconfig.solve.settle import whole_question
 from symconfig.solve.space import Request, blockers
+from symconfig.solve.stage_gap import whole_question
 from symconfig.solve.stages.chain import leanest_peaks
 from symconfig.solve.weighed import Weighed
 from symconfig.units import GIB

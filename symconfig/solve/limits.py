@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost.stages import Offload
-from symconfig.descriptor.model import Attention, ModelDescriptor
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Attention
 from symconfig.frameworks.constraint import Answers, Constraint, Verdicts, answers
 from symconfig.frameworks.facts import Fixed
 from symconfig.frameworks.megatron import adapters

@@ -13,12 +13,12 @@ from symconfig.errors import Problem
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.facts import Fixed
 from symconfig.frameworks.known import BACKENDS
-from symconfig.frameworks.maturity import ALL, Maturity, Option, closed
+from symconfig.frameworks.maturity import ALL, Maturity, Option, Standing, closed
 from symconfig.frameworks.tables import options
 from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Candidate, Opened
 from symconfig.solve.extras import EXTRAS
-from symconfig.solve.pins import Pins
+from symconfig.solve.pins import EXTRA_PINS, Pins
 
 NOTHING_KNOWN = Columns()
 _COLUMNS = {"mbs": "micro", "sp": "sequence_parallel"}  # pins that are not called as their columns
@@ -79,15 +79,19 @@ def allowing(job: Job, *names: str) -> Job:
 
 def used(job: Job, fixed: Fixed, pins: Pins, candidate: Candidate) -> tuple[Opened, ...]:
     """Return the options of a plan that are not stable and that its job does not allow by name."""
-    release, point = BACKENDS[job.backend].releases.of(job), Columns.of(candidate)
-    in_use = []
+    return tuple(
+        Opened(option.name, option.label, str(known.maturity), known.why, _asked_for(option, job, fixed, pins))
+        for option, known in unstable(job, fixed, Columns.of(candidate))
+    )
+
+
+def unstable(job: Job, fixed: Fixed, point: Columns) -> Iterator[tuple[Option, Standing]]:
+    """Yield the options of a point that are not stable and that its job does not allow by name, with what is known."""
+    release = BACKENDS[job.backend].releases.of(job)
     for option in options(job.backend):
-        standing = option.standing(release)
-        if standing is None or {option.name, ALL} & set(job.allow) or not option.used(fixed, point):
-            continue
-        pinned = _asked_for(option, job, fixed, pins)
-        in_use.append(Opened(option.name, option.label, str(standing.maturity), standing.why, pinned))
-    return tuple(in_use)
+        known = option.standing(release)
+        if known is not None and not {option.name, ALL} & set(job.allow) and option.used(fixed, point):
+            yield option, known
 
 
 def _asked_for(option: Option, job: Job, fixed: Fixed, pins: Pins) -> bool:
@@ -108,7 +112,7 @@ def _pinned(job: Job, pins: Pins) -> Columns:
     for extra in EXTRAS:
         if (word := pins.words.get(extra.pin)) is not None:
             del words[extra.pin]
-            columns = extra.columns(extra.values[word])
+            columns = extra.columns(EXTRA_PINS[extra.pin][word])
             words |= {name: value for name, value in columns.items() if name not in extra.fixed}
     if pins.fraction is not None:
         words["optimizer_offload"] = pins.fraction

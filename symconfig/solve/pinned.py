@@ -21,6 +21,7 @@ def problems(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> li
     """Return what is wrong with the stages that the job pins."""
     if not limits.pipeline:
         pinned = ["layout"] * (pins.layout is not None) + ["schedule"] * (pins.schedule not in (None, "none"))
+        pinned += [name for name in ("pp", "vpp") if name in job.pins and not pins.allows(name, 1)]
         what = "needs a pipeline, which this target has not"
         return [Problem(what, field=f"pins.{name}", got=job.backend, hint="--backend megatron") for name in pinned]
     return [*_counts(model, pins, limits), *_layout(model, job, pins, limits)]

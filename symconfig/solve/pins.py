@@ -62,6 +62,10 @@ class Pins:
         low, high = self.ranges.get(name, (0, 2**62))
         return low <= value <= high
 
+    def leaves(self, name: str, word: str) -> bool:
+        """Tell whether they leave a value of a choice, as a pin has it."""
+        return word == self.words.get(name, word) and (name not in self.ranges or self.allows(name, int(word)))
+
     def fixes(self, name: str) -> bool:
         """Tell whether they say anything of a choice."""
         return name in self.words or name in self.ranges

@@ -17,6 +17,7 @@ from symconfig.frameworks.behaviour import switched, usual
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.facts import Fixed
 from symconfig.frameworks.known import BACKENDS, facts
+from symconfig.frameworks.optimizers import stepping
 from symconfig.frameworks.programs import PROGRAMS
 from symconfig.graph.count import parameters
 from symconfig.graph.operator import FOUR_BIT_BYTES
@@ -207,9 +208,10 @@ def usual_of(cluster: ClusterDescriptor, job: Job, precision: str | None = None)
     """Return the job's framework with its usual habits on this GPU, with what the job asks of it, and as its target
     runs it."""
     architecture = cluster.gpu.architecture
-    own = usual(job.backend, architecture, attention=job.attention, optimizer=job.optimizer, precision=precision)
-    otherwise = PROGRAMS.get(job.target or "")
-    return own if otherwise is None else switched(own, architecture, otherwise)
+    own = usual(job.backend, architecture, attention=job.attention)
+    otherwise = PROGRAMS.get((job.target or "", job.backend))
+    as_run = own if otherwise is None else switched(own, architecture, otherwise)
+    return stepping(as_run, job.optimizer, precision)
 
 
 def fits(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> bool:

@@ -25,7 +25,7 @@ from symconfig.solve.pins import parse
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.refine import THOROUGH, Effort, Proof
 from symconfig.solve.run import Outcome, Progress, facts_of, fits, run, space, too_large, weigh_all
-from symconfig.solve.settle import stage_gap
+from symconfig.solve.stage_gap import stage_gap
 from symconfig.solve.whole import filled
 
 FRONTS = 8  # families near the best one that are judged

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from symconfig.frameworks import around_transformers
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.deepspeed import constraints as deepspeed
 from symconfig.frameworks.megatron import constraints as megatron
@@ -80,8 +81,8 @@ ADDED: Mapping[str, tuple[Constraint, ...]] = {"megatron": (ZERO_ALONE,), "deeps
 # In the place of a framework's own, which each of these includes or stands beside.
 NARROWER: Mapping[Constraint, tuple[Constraint, ...]] = {
     megatron.WINDOWS_OVER_RING: (WINDOWS, SINKS),
-    deepspeed.ULYSSES_HEADS: (HEADS_OVER_RANKS,),
-    deepspeed.ULYSSES_KV_HEADS: (),
+    around_transformers.ULYSSES_HEADS: (HEADS_OVER_RANKS,),
+    around_transformers.ULYSSES_KV_HEADS: (),
     deepspeed.ULYSSES_WINDOW: (DROPPED_WINDOWS,),
 }
 

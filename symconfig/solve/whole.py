@@ -42,7 +42,7 @@ def short(plan: Plan) -> str:
 
 def _manner(task: Task, model: ModelDescriptor) -> Task | AdapterTask:
     """Return the row of the table of learning rates that a task has."""
-    return "dpo of adapters" if task == "dpo" and model.adapter is not None else task
+    return learning_rate.row(task, adapters=model.adapter is not None)
 
 
 def _size(model: ModelDescriptor) -> float:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
 
-from symconfig.descriptor.model import Attention, ModelDescriptor, Position
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Attention, Position
 from symconfig.frameworks.megatron import hybrid, sparse
 from symconfig.verify.megatron_session import Result
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from symconfig.descriptor.model import Experts, LatentAttention, ModelDescriptor, Norm, Position, RopeScaling
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Experts, LatentAttention, Norm, Position, RopeScaling
 from symconfig.errors import Problem
 from symconfig.frameworks.megatron import hybrid, sparse
 from symconfig.frameworks.megatron.unsayable import NEVER

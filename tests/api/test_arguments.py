@@ -68,7 +68,7 @@ def unsolved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def search(*_: object, **__: object) -> None:
         raise SearchedError
 
-    for module in ("api.planning", "api.replan", "runs.replan.again", "runs.replan.fallback", "api.check"):
+    for module in ("api.planning", "api.replan", "runs.replan.replanned", "runs.replan.fallback", "api.check"):
         monkeypatch.setattr(f"symconfig.{module}.best_plan", search)
     for name in (
         "api.existing.judge",

@@ -71,6 +71,7 @@ def test_the_task_decides_by_an_order_of_magnitude() -> None:
         "lora": 1e-4,
         "dpo": 5e-7,
         "dpo of adapters": 5e-6,
+        "reward": 5e-6,
         "rl": 1e-6,
     }
     assert (of("sft", 70e9).weight_decay, of("pretrain", 70e9).weight_decay) == (0.0, 0.1)

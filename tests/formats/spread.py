@@ -51,6 +51,11 @@ def _pairs(target: str, **said: str) -> dict[str, Any]:
     return {"preference": {"pairs": 64, **said}, "sequences": sequences, "target": target}
 
 
+def _told(target: str, **preference: Any) -> dict[str, Any]:
+    """Preferences of any loss, for a target."""
+    return {"preference": preference, "sequences": LENGTHS, "target": target}
+
+
 SPLIT = RL | {"placement": "split"}
 REWARDED, APART = RL | {"reward_model": {}}, RL | {"reward_model": {"placement": "apart", "model": "llama3.2-1b"}}
 SERVED = RL | {"reward_model": {"placement": "server", "url": "http://rewards:8000"}}
@@ -60,6 +65,7 @@ FEW = REWARDED | {"prompts": 64, "algorithm": "dapo"}  # TRL reads all responses
 RANKS = RL | {"rollout": {"tp": 1, "dp": 8}}
 GROUPS = {"backend": "fsdp", "pins": {"instances": 8}}
 ALONE, GSPO = RL | {"algorithm": "dapo"}, RL | {"algorithm": "gspo"}
+FREE = ALONE | {"reference": False}  # TRL gathers a whole reference at once in FSDP 2
 SPREAD = (
     # Megatron-LM: dense models, with tensor, sequence, context and pipeline parallelism.
     Spread("llama2-7b-one-node", "llama2-7b", "a100-80gb", 8, 64),
@@ -132,6 +138,30 @@ SPREAD = (
     Spread("llama3.1-70b-dpo-swift", "llama3.1-70b", "h100", 64, None, _pairs("ms-swift-rlhf", loss="hinge")),
     Spread("qwen3-30b-a3b-dpo-swift", "qwen3-30b-a3b", "h100", 32, None, PAIRS | {"target": "ms-swift-rlhf"}),
     Spread("llama3.1-8b-ipo-swift", "llama3.1-8b", "h100", 8, None, _pairs("ms-swift-deepspeed", loss="ipo")),
+    # Pairs of a loss without a reference, answers with a label, and models of rewards: whole ones, and adapters.
+    Spread("qwen2.5-7b-cpo-swift", "qwen2.5-7b", "h100", 8, None, _told("ms-swift-deepspeed", pairs=64, loss="cpo")),
+    Spread("qwen2.5-7b-kto", "qwen2.5-7b", "h100", 8, None, _told("llamafactory", answers=128, loss="kto")),
+    Spread("qwen2.5-7b-lora-kto-trl", "qwen2.5-7b-lora", "h100", 8, None, _told("trl", answers=64, loss="kto")),
+    Spread(
+        "llama3.1-8b-apo-swift",
+        "llama3.1-8b",
+        "h100",
+        8,
+        None,
+        _told("ms-swift-deepspeed", answers=64, loss="apo_zero_unpaired"),
+    ),
+    Spread(
+        "qwen3-30b-a3b-kto-swift", "qwen3-30b-a3b", "h100", 32, None, _told("ms-swift-rlhf", answers=64, loss="kto")
+    ),
+    Spread(
+        "qwen2.5-7b-lora-reward", "qwen2.5-7b-lora", "h100", 8, None, _told("llamafactory", pairs=64, loss="reward")
+    ),
+    Spread("qwen2.5-7b-reward-trl", "qwen2.5-7b", "h100", 8, None, _told("trl", pairs=64, loss="reward")),
+    Spread("qwen2.5-7b-lora-reward-trl", "qwen2.5-7b-lora", "h100", 8, None, _told("trl", pairs=64, loss="reward")),
+    Spread("qwen3-8b-reward-swift", "qwen3-8b", "h100", 8, None, _told("ms-swift-deepspeed", pairs=64, loss="reward")),
+    Spread(
+        "llama3.1-70b-reward-swift", "llama3.1-70b", "h100", 64, None, _told("ms-swift-rlhf", pairs=64, loss="reward")
+    ),
     # Fine-tuning on sequences of many lengths, which fill those of seq_length.
     Spread(
         "qwen2.5-7b-packed",
@@ -150,7 +180,7 @@ SPREAD = (
     Spread("qwen3-8b-split-slime", "qwen3-8b", "h100", 16, None, {"rl": SPLIT, "target": "slime"}),
     Spread("qwen3-8b-split-openrlhf", "qwen3-8b", "h100", 16, None, {"rl": SPLIT, "target": "openrlhf"}),
     Spread("qwen2.5-7b-dapo-trl", "qwen2.5-7b", "h100", 8, None, {"rl": ALONE, "target": "trl"}),
-    Spread("qwen2.5-7b-dapo-trl-fsdp", "qwen2.5-7b", "h100", 64, None, GROUPS | {"rl": ALONE, "target": "trl"}),
+    Spread("qwen2.5-7b-dapo-trl-fsdp", "qwen2.5-7b", "h100", 64, None, GROUPS | {"rl": FREE, "target": "trl"}),
     Spread("qwen3-8b-ulysses-verl", "qwen3-8b", "h100", 8, None, {"rl": RL, "target": "verl-fsdp", "pins": {"cp": 4}}),
     Spread("qwen3-8b-gspo-nemo-fsdp", "qwen3-8b", "h100", 8, None, {"rl": GSPO, "target": "nemo-rl-dtensor"}),
     Spread("qwen3-30b-a3b-gspo-nemo", "qwen3-30b-a3b", "h100", 32, None, {"rl": GSPO, "target": "nemo-rl"}),

@@ -12,8 +12,9 @@ import pytest
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.load import load_cluster
-from symconfig.descriptor.model import Attention, Indexer, ModelDescriptor
+from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import Optimizer
+from symconfig.descriptor.sections import Attention, Indexer
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.words import settings
 from symconfig.existing.rules import megatron

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from symconfig.descriptor.load import load_model
-from symconfig.descriptor.model import FUSED_TARGETS, Adapter, ModelDescriptor
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import FUSED_TARGETS, Adapter
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.adaptable import ATTENTION, MLP, Targets, layers, targets

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from symconfig.descriptor.model import Experts, LatentAttention, ModelDescriptor, RopeScaling
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Experts, LatentAttention, RopeScaling
 from symconfig.errors import InfeasibleError
 from symconfig.frameworks.megatron.flags import versions
 from symconfig.render import megatron

@@ -12,7 +12,7 @@ import yaml
 
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError, SymconfigError
-from symconfig.existing.audit.sides import side
+from symconfig.existing.audit.configuration import configuration_of
 from symconfig.existing.launch.read import read
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.frameworks.megatron import environment, flags
@@ -23,7 +23,7 @@ from symconfig.render.megatron_args import Group
 from symconfig.render.megatron_namespace import namespace
 from symconfig.render.megatron_yaml import NAME, SECTIONS, document
 from symconfig.verify import megatron_session
-from tests.existing.launch.said import options, read_yaml, unread
+from tests.existing.launch.summary import options, read_yaml, unread
 from tests.render.bash import bash, dry_run, shellcheck
 from tests.sample_plans import sample_plan
 from tests.verify.megatron_support import source
@@ -154,7 +154,7 @@ def test_all_spellings_of_a_plan_are_audited_as_the_same_run(model: str, tmp_pat
     runs = []
     for target, file in (("megatron", "launch.sh"), (NAME, "megatron.yaml"), ("model-args", "model_config.yaml")):
         write(render(plan, target), tmp_path / target)
-        found = side(
+        found = configuration_of(
             read(str(tmp_path / target / file)), Supplied(None, plan.best.parallel.world_size, None, None, None)
         )
         runs.append(found.run(plan.cluster))

@@ -20,7 +20,7 @@ from symconfig.plans.plan import Recompute
 from symconfig.render import megatron, render
 from symconfig.render.files import Files
 from symconfig.render.model_args import NAME
-from tests.existing.launch.said import options, read_yaml
+from tests.existing.launch.summary import options, read_yaml
 from tests.render.bash import after_script, dry_run, really_run, shellcheck
 from tests.render.test_megatron_launch import TEXT
 from tests.sample_plans import sample_model, sample_plan

@@ -108,6 +108,14 @@ def test_what_stands_beside_says_what_it_costs(plan: Plan) -> None:
         "cannot run: 3 do not share 40 layers; one by one: tp 2 for 4, 5.0 % slower; pp 3 for 2, cannot run: 3 do not "
         "share 40 layers."
     )
+    split = Difference("split", "tp 4", "tp 2", loss=0.01)
+    whole = replace(recipe, loss=-0.03, why="", opens=("deepep", "bf16_gradients"))
+    other = replace(whole, allowed=Difference("layout", "", "", 0.02), split=split)
+    _, near, _ = comparisons(replace(shown, beside=replace(shown.beside, recipe=other)), brief=True)
+    assert near.endswith(
+        "On this job its layout is 3.0 % faster with --allow deepep,bf16_gradients, without what that opens it is "
+        "2.0 % slower; its split, tp 2, with all else free is 1.0 % slower."
+    )
     assert "10.0 % faster" in free
     assert "--allow activation_offload" in free
     first, *others = (str(block) for block in blocks(shown) if simplest in str(block))

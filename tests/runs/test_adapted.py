@@ -8,7 +8,7 @@ import pytest
 
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_model
-from symconfig.descriptor.model import Adapter
+from symconfig.descriptor.sections import Adapter
 from symconfig.errors import InputError
 from symconfig.frameworks.known import BACKENDS
 from symconfig.runs.adapted import adapted, bare

@@ -56,8 +56,13 @@ def test_several_groups_keep_more_and_say_so() -> None:
 
 @pytest.mark.parametrize(
     ("pins", "backend", "what"),
-    [({"instances": "3"}, "fsdp", "does not divide 16 GPUs"), ({"instances": "2"}, "deepspeed", "no option of this")],
+    [
+        ({"instances": "3"}, "fsdp", "does not divide 16 GPUs"),
+        ({"instances": "2"}, "deepspeed", "one group of all ranks.*backend fsdp"),
+        ({"instances": "2"}, "megatron", "no option of this.*backend fsdp"),
+        ({"user_buffers": "on"}, "fsdp", "no option of this.*backend megatron"),
+    ],
 )
-def test_groups_that_cannot_be_are_refused(pins: dict[str, str], backend: str, what: str) -> None:
+def test_options_that_cannot_be_are_refused(pins: dict[str, str], backend: str, what: str) -> None:
     with pytest.raises(InputError, match=what):
         symconfig.plan("llama3.1-8b", "h100", 16, global_batch_size=64, seq_length=4096, backend=backend, pins=pins)

@@ -145,6 +145,9 @@ def test_a_schedule_that_cannot_be_pinned_names_who_runs_it(pins: dict[str, str]
     assert says in str(error.value)
 
 
-def test_a_schedule_needs_a_target_with_a_pipeline() -> None:
-    with pytest.raises(InputError, match="needs a pipeline, which this target has not"):
-        search(DENSE, sample_cluster(), job(8, 16, backend="deepspeed", pins={"schedule": "1f1b"}), top=1)
+@pytest.mark.parametrize("backend", ["deepspeed", "fsdp"])
+@pytest.mark.parametrize("pin", ["schedule=1f1b", "pp=2", "vpp=2..4"])
+def test_stages_need_a_target_with_a_pipeline(pin: str, backend: str) -> None:
+    name, _, value = pin.partition("=")
+    with pytest.raises(InputError, match=f"{name}: needs a pipeline, which this target has not"):
+        search(DENSE, sample_cluster(), job(8, 16, backend=backend, pins={name: value}), top=1)

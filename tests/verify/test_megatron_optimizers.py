@@ -16,6 +16,7 @@ from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.recover.words import settings
 from symconfig.frameworks.behaviour import usual
 from symconfig.frameworks.megatron.flags import flags
+from symconfig.frameworks.optimizers import stepping
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron as render
 from symconfig.verify import megatron
@@ -88,7 +89,7 @@ def test_recovery_reads_each_optimizer_as_it_was_rendered(name: str) -> None:
     found = run(names, plan.best.parallel.world_size, load_cluster("h100"), supplied)
     assert found.optimizer == plan.job.optimizer
     assert found.options.zero_stage == plan.best.options.zero_stage
-    mine = usual("megatron", "hopper", optimizer=plan.job.optimizer, precision="bf16")
+    mine = stepping(usual("megatron", "hopper"), plan.job.optimizer, "bf16")
     theirs = found.configuration.framework
     assert (theirs.bytes.optimizer, theirs.adam_bytes) == (mine.bytes.optimizer, mine.adam_bytes)
     assert theirs.orthogonal == mine.orthogonal

@@ -6,7 +6,8 @@ from typing import Any
 
 from symconfig.descriptor.architectures.architecture import Architecture, Reading, Rule
 from symconfig.descriptor.architectures.rules import attention_scale, but_first_of, scale
-from symconfig.descriptor.model import ModelDescriptor, Position
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Position
 
 _SCALES = (
     scale("embedding_multiplier", "embedding_multiplier"),

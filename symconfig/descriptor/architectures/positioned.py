@@ -14,7 +14,8 @@ from symconfig.descriptor.architectures.rules import (
     one_or_all_heads,
     short,
 )
-from symconfig.descriptor.model import ModelDescriptor, Position
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Position
 
 _LEARNED = {**BIASED, "position": "learned"}
 _SCALED = {"scale_embedding": ("scale_embeddings",)}  # by the root of the model's width

@@ -7,7 +7,8 @@ from typing import Any
 
 from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Reading, Rule, Values
 from symconfig.descriptor.config_rules import with_experts
-from symconfig.descriptor.model import ModelDescriptor, Position
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Position
 
 _MOST = 1e12  # beyond which no factor is meant
 

@@ -18,7 +18,8 @@ from symconfig.descriptor.architectures.rules import (
     rope_with_window,
     shared_experts,
 )
-from symconfig.descriptor.model import ModelDescriptor, Norm
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Norm
 
 _NORMED = {"qk_norm": True}
 

@@ -15,7 +15,8 @@ from symconfig.descriptor.architectures.architecture import (
     Values,
 )
 from symconfig.descriptor.architectures.hybrid import STARTS
-from symconfig.descriptor.model import ModelDescriptor, Position
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Position
 
 _CALLS = "hybrid"  # the type of a layer that calls the shared block
 # Without it the classes tie no weight at all, and each layer has a block of its own (get_expanded_tied_weights_keys).

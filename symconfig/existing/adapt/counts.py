@@ -1,4 +1,5 @@
-"""The numbers of nodes and processes that a script gives its launchers and its scheduler."""
+"""The numbers of nodes and processes that a script gives its launchers and its scheduler, in its environment or in
+Accelerate's file."""
 
 from __future__ import annotations
 
@@ -6,35 +7,48 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from posixpath import basename
+from typing import Literal
 
 from symconfig.existing.adapt import words
 from symconfig.existing.adapt.draft import Draft, Meaning, Progress
 from symconfig.existing.adapt.outcome import Change, Unplaced
 from symconfig.existing.launch.reading import Reading, Word
-from symconfig.existing.launch.text import Edit
+from symconfig.existing.launch.text import Edit, Place
 from symconfig.existing.launch.world import launcher_options
 from symconfig.frameworks.launchers import LAUNCHERS, SLURM
 from symconfig.render.summary import Nodes
 
 _TASKS = ("n", "np", "ntasks", "ntasks_per_node", "num_proc", "npernode")
 _OUTER = ("srun", "sbatch", "mpirun", "mpiexec", "horovodrun")
+# What programs that start their own processes read of their environment, and Accelerate's file, by what they count.
+_VARIABLES = {"NNODES": "nodes", "NPROC_PER_NODE": "per_node"}
+_SEEN = "CUDA_VISIBLE_DEVICES"  # GPUs by their numbers
+_OF_ACCELERATE = {"num_machines": "nodes", "num_processes": "gpus"}
 _FOLLOWS = "SLURM_"  # variables that the scheduler sets from its own options, which are compared themselves
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """One number. at: index of its word in the launcher, or the scheduler's option. word: its digits. head: what stands
-    before them in the same word. number: what it has to be."""
+    """One number. at: index of its word in the launcher, or the name of what has it in `of`. word: its digits. head:
+    what stands before them in the same word. number: what it has to be, or a list of so many."""
 
     at: int | str
     option: str
     word: Word
     head: str
     number: int
+    of: Literal["launcher", "scheduler", "environment", "accelerate"] = "launcher"
+
+    @property
+    def now(self) -> str:
+        """Return what has to stand there."""
+        return ",".join(map(str, range(self.number))) if self.at == _SEEN else str(self.number)
 
     @property
     def right(self) -> bool:
-        return self.word.text == str(self.number)
+        if self.at == _SEEN:  # whichever they are
+            return len(self.word.text.split(",")) == self.number
+        return self.word.text == self.now
 
 
 def counts(reading: Reading, nodes: Nodes) -> Iterator[Count]:
@@ -49,7 +63,33 @@ def counts(reading: Reading, nodes: Nodes) -> Iterator[Count]:
     for option, word in reading.scheduler.items():
         number = _number(SLURM, option.replace("-", "_"), nodes, bool(starts))
         if number is not None:
-            yield from _count(option, f"#SBATCH --{option}", word, word, number)
+            for count in _count(option, f"#SBATCH --{option}", word, word, number):
+                yield replace(count, of="scheduler")
+    yield from _of_environment(reading, nodes)
+    yield from _of_accelerate(reading, nodes)
+
+
+def _of_environment(reading: Reading, nodes: Nodes) -> Iterator[Count]:
+    """Yield what variables count, where they are what says how many GPUs there are, and GPUs that are seen beside."""
+    known = reading.world.words
+    for name, each in reading.environment.items():
+        word = replace(each, place=written(each))
+        if (number := _number(_VARIABLES, name, nodes, False)) is not None and each in known:
+            yield from (replace(count, of="environment") for count in _count(name, name, word, word, number))
+    seen = reading.environment.get(_SEEN)
+    if seen is not None and not seen.unknown and known and re.fullmatch(r"\d+(,\d+)*", seen.text):
+        yield Count(_SEEN, _SEEN, replace(seen, place=written(seen)), "", nodes.gpus, "environment")
+
+
+def _of_accelerate(reading: Reading, nodes: Nodes) -> Iterator[Count]:
+    """Yield what Accelerate's file counts."""
+    tree = reading.accelerate
+    if tree is None or tree.text.file not in {each.file for each in reading.texts}:  # it comes with the program
+        return
+    for name in _OF_ACCELERATE:
+        number, place = _number(_OF_ACCELERATE, name, nodes, False), tree.place((name,))
+        if number is not None and type(tree.get(name)) is int and place is not None:
+            yield Count(name, name, Word.of(str(tree.get(name)), place, literal=True), "", number, "accelerate")
 
 
 def _starters(launcher: Sequence[Word]) -> list[str]:
@@ -89,27 +129,33 @@ def counted(progress: Progress, nodes: Nodes) -> Progress:
         for count in wrong:
             why = "it hangs together with other words that would change as well"
             progress = progress.lacking(
-                Unplaced(count.option, f"{count.head}{count.number}".rpartition("=")[2], why, count.word.place)
+                Unplaced(count.option, f"{count.head}{count.now}".rpartition("=")[2], why, count.word.place)
             )
         return progress
     for words_now in after.meaning.others:
         if words_now not in draft.meaning.others:
             progress = progress.noted(f"Another command follows the number of nodes or GPUs: {' '.join(words_now)}")
     for place, count in {count.word.place: count for count in wrong}.items():
-        progress = progress.went(after, Change(count.option, count.word.text, str(count.number), place))
+        progress = progress.went(after, Change(count.option, count.word.text, count.now, place))
     return progress
 
 
 def _goal(meaning: Meaning, reading: Reading, nodes: Nodes) -> Meaning:
-    launcher, scheduler = list(meaning.launcher), dict(meaning.scheduler)
+    launcher, scheduler, filed = list(meaning.launcher), dict(meaning.scheduler), meaning.accelerate
     for count in counts(reading, nodes):
         now = f"{count.head}{count.number}"
         if isinstance(count.at, int):
             launcher[count.at] = now
-        else:
+        elif count.of == "scheduler":
             scheduler[count.at] = now
+        elif count.of == "accelerate":
+            filed = {**filed, count.at: count.number}
+        elif not count.right:
+            meaning = meaning.exported(count.at, count.now)
+            launcher = [f"{count.at}={count.now}" if word.startswith(f"{count.at}=") else word for word in launcher]
     runs = (_goal(run, each, nodes) for run, each in zip(meaning.runs, reading.runs, strict=True))
-    return replace(meaning, launcher=tuple(launcher), scheduler=tuple(sorted(scheduler.items())), runs=tuple(runs))
+    scheduled = tuple(sorted(scheduler.items()))
+    return replace(meaning, launcher=tuple(launcher), scheduler=scheduled, accelerate=filed, runs=tuple(runs))
 
 
 def _literally(draft: Draft, wrong: Iterable[Count], goal: Meaning) -> Draft | None:
@@ -131,7 +177,7 @@ def _at_use(draft: Draft, wrong: Sequence[Count], goal: Meaning) -> Draft | None
     ):
         return None
     edits = (
-        _last(words.changed(replace(count.word, pieces=()), str(count.number), draft.texts))
+        _last(words.changed(replace(count.word, pieces=()), count.now, draft.texts))
         for count in wrong
         if len(count.word.pieces) == 1 and count.word.pieces[0].variables
     )
@@ -151,7 +197,7 @@ def _literals(wrong: Iterable[Count], draft: Draft) -> tuple[Edit, ...]:
         place = count.word.pieces[-1].place
         if place is None or place.file not in draft.texts or draft.texts[place.file].at(place) != count.word.text:
             return ()
-        edits[Edit(place, str(count.number))] = None
+        edits[Edit(place, count.now)] = None
     return tuple(edits)
 
 
@@ -159,3 +205,8 @@ def _own(meaning: Meaning) -> Meaning:
     """Return the configuration less what the scheduler sets itself."""
     environment = tuple(item for item in meaning.environment if not item[0].startswith(_FOLLOWS))
     return replace(meaning, environment=environment, runs=tuple(map(_own, meaning.runs)))
+
+
+def written(word: Word) -> Place:
+    """Return where the characters of a variable stand; the word itself is used by the whole command."""
+    return next((piece.place for piece in word.pieces if piece.place is not None), word.place)

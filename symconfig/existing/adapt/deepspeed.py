@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -10,15 +9,15 @@ from typing import Any
 
 from symconfig.descriptor.document import KeyPath, dotted
 from symconfig.errors import InputError, Problem
-from symconfig.existing.adapt import launcher, trainer, trees
+from symconfig.existing.adapt import launcher, trainer
 from symconfig.existing.adapt.draft import Draft, Progress
+from symconfig.existing.adapt.keys import KeyWish, at, keyed, where
 from symconfig.existing.adapt.mending import because, mended
-from symconfig.existing.adapt.outcome import Change, Flaw, Unplaced
+from symconfig.existing.adapt.outcome import Flaw, Unplaced
 from symconfig.existing.adapt.runs import several, why_apart
 from symconfig.existing.adapt.same import check_program
 from symconfig.existing.launch.follow import ACCELERATE
-from symconfig.existing.launch.reading import Reading, Tree
-from symconfig.existing.launch.text import Edit, Place
+from symconfig.existing.launch.reading import Reading
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed import run
 from symconfig.existing.recover.run import Run
@@ -56,22 +55,6 @@ KEYS = (
     Keys(("configuration.degrees.ep",), (("expert_parallel",),)),
     RECOMPUTE,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class KeyWish:
-    """One key to have this value; None: it has to go."""
-
-    path: KeyPath
-    value: Any
-
-    @property
-    def name(self) -> str:
-        return dotted(self.path)
-
-    @property
-    def now(self) -> str | None:
-        return None if self.value is None else trees.spelled(self.value, "json")
 
 
 def adapt(draft: Draft, plan: Plan) -> Progress:
@@ -117,7 +100,7 @@ def audited(progress: Progress, original: Reading, plan: Plan) -> tuple[Progress
     def repairs(now: Progress, finding: Finding) -> Iterator[Progress]:
         tree = now.draft.reading.deepspeed
         path = next((each for each in tree.spans if dotted(each) == finding.problem.field), ()) if tree else ()
-        for value in (_get(config, path), None) if path else ():
+        for value in (at(config, path), None) if path else ():
             after = _granted(now, KeyWish(path, value))
             if len(after.changes) > len(now.changes):
                 yield replace(after, changes=(*after.changes[:-1], replace(after.changes[-1], why=because(finding))))
@@ -137,7 +120,7 @@ def _unsaid(reading: Reading, config: dict[str, Any]) -> Iterator[KeyWish]:
     tree = reading.deepspeed
     for path in (_MICRO, _STEPS) if tree is not None and trainer.used(reading) else ():
         if tree is not None and tree.get(*path) == AUTO and not _by_argument(reading, path):
-            yield KeyWish(path, _get(config, path))
+            yield KeyWish(path, at(config, path))
 
 
 def _supplied(plan: Plan) -> Supplied:
@@ -166,11 +149,16 @@ def _differing(reading: Reading, plan: Plan) -> Sequence[Keys]:
     """Return the keys that mean something else than the plan; all of them where the configuration means nothing as it
     is.
     """
-    best = plan.best
     try:
         have = run(reading, plan.cluster, _supplied(plan))
     except InputError:
         return KEYS[:-1]  # the last one has no keys to compare
+    return differing(have, plan, KEYS)
+
+
+def differing(have: Run, plan: Plan, keys: Sequence[Keys]) -> list[Keys]:
+    """Return the keys by which a run is another one than the plan's."""
+    best = plan.best
     wanted = {
         "micro": best.batch.micro,
         "global_batch": best.batch.global_,
@@ -178,20 +166,18 @@ def _differing(reading: Reading, plan: Plan) -> Sequence[Keys]:
         "degrees.cp": best.parallel.cp,
         "degrees.ep": best.parallel.ep,
     }
-    paths = []
-    for keys in KEYS:
-        for field in keys.fields:
-            where, _, name = field.partition(".")
-            want = wanted[name] if where == "configuration" else attrgetter(name)(best.options)
-            if attrgetter(field)(have) != want:
-                paths.append(keys)
-                break
-    return paths
+
+    def differs(field: str) -> bool:
+        where, _, name = field.partition(".")
+        want = wanted[name] if where == "configuration" else attrgetter(name)(best.options)
+        return bool(attrgetter(field)(have) != want)
+
+    return [each for each in keys if any(map(differs, each.fields))]
 
 
 def _wishes(reading: Reading, config: dict[str, Any], keys: Keys) -> Iterator[KeyWish]:
     for path in keys.paths:
-        have, want = reading.deepspeed.get(*path) if reading.deepspeed else None, _get(config, path)
+        have, want = reading.deepspeed.get(*path) if reading.deepspeed else None, at(config, path)
         derived = have is None and keys.needed and path not in keys.needed and not _by_argument(reading, path)
         if have != want and not derived and (want is not None or have):
             yield KeyWish(path, False if want is None and path[-1] == "enabled" else want)
@@ -201,68 +187,18 @@ def _by_argument(reading: Reading, path: KeyPath) -> bool:
     return trainer.name_of(reading, path) is not None
 
 
-def _get(config: Any, path: KeyPath) -> Any:
-    for key in path:
-        config = config.get(key) if isinstance(config, dict) else None
-    return config
-
-
 def _granted(progress: Progress, wish: KeyWish) -> Progress:
     tree = progress.draft.reading.deepspeed
     assert tree is not None, "adapt has looked"
     have = tree.get(*wish.path)
     if have == AUTO or (have is None and _by_argument(progress.draft.reading, wish.path)):
         return _argument(progress, wish)
-    goal = progress.draft.meaning.configured(_with(tree.data, wish))
-    after = progress.draft.tried(_ways(tree, wish), goal.__eq__)
-    if after is None or after.reading.deepspeed is None:
-        why = "it cannot be written there so that nothing else changes"
-        return progress.lacking(Unplaced(wish.name, wish.now, why, _where(tree, wish.path)))
-    was = None if have is None else trees.spelled(have, "json")
-    place = _where(after.reading.deepspeed if have is None else tree, wish.path)
-    progress = progress.went(after, Change(wish.name, was, wish.now, place))
+    progress = keyed(progress, "deepspeed", wish)
+    if progress.draft.meaning.deepspeed == tree.data:
+        return progress
     # The Trainer stops where its argument and the JSON say different numbers.
-    name = trainer.name_of(after.reading, wish.path)
+    name = trainer.name_of(progress.draft.reading, wish.path)
     return trainer.valued(progress, name, trainer.spelled(wish.value)) if name and wish.now is not None else progress
-
-
-def _where(tree: Tree, path: KeyPath) -> Place:
-    """Return the key's own place, or that of the section that would hold it."""
-    size = next(size for size in range(len(path), -1, -1) if path[:size] in tree.spans)
-    span = tree.spans[path[:size]]
-    return span.key or span.value
-
-
-def _ways(tree: Tree, wish: KeyWish) -> Iterator[tuple[Edit, ...]]:
-    path = wish.path
-    if wish.value is None:
-        lonely = len(path) > 1 and len(tree.get(*path[:-1])) == 1
-        yield from trees.removed(tree, path[:-1] if lonely else path)
-    elif path in tree.spans:
-        yield from trees.changed(tree, path, wish.value)
-    else:
-        size = next(size for size in range(len(path) - 1, -1, -1) if path[:size] in tree.spans)
-        value = wish.value
-        for key in reversed(path[size + 1 :]):
-            value = {str(key): value}
-        yield from trees.inserted(tree, path[:size], str(path[size]), value)
-
-
-def _with(data: Any, wish: KeyWish) -> Any:
-    """Put the wish into the data. A section that loses its only key goes with it."""
-    done = copy.deepcopy(data)
-    inner: Any = done
-    parents: list[tuple[Any, str | int]] = []
-    for key in wish.path[:-1]:
-        parents.append((inner, key))
-        inner = inner.setdefault(key, {})
-    if wish.value is not None:
-        inner[wish.path[-1]] = wish.value
-        return done
-    del inner[wish.path[-1]]
-    if parents and not inner:
-        parents[-1][0].pop(parents[-1][1])
-    return done
 
 
 def _argument(progress: Progress, wish: KeyWish) -> Progress:
@@ -279,5 +215,5 @@ def _argument(progress: Progress, wish: KeyWish) -> Progress:
     if trainer.used(reading):
         return trainer.given(progress, name, trainer.spelled(wish.value))
     why = f'it is "auto" here, and --{name}, which Transformers takes for it, is not given'
-    place = _where(reading.deepspeed, wish.path) if reading.deepspeed is not None else None
+    place = where(reading.deepspeed, wish.path) if reading.deepspeed is not None else None
     return progress.lacking(Unplaced(wish.name, wish.now, why, place))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from symconfig.errors import SymconfigError
 from symconfig.existing.adapt.outcome import Change, Unplaced
 from symconfig.existing.launch.reading import Reading, Setting, Word
 from symconfig.existing.launch.text import Edit, Text, edited
+from symconfig.existing.recover.arguments import plain
 
+# A file beside a script, by the name of what a Reading and its meaning have of it.
+Document = Literal["deepspeed", "accelerate"]
 # Reads the same configuration with these files' bytes instead of what the disk has.
 Reader = Callable[[Mapping[str, bytes]], Reading]
 
@@ -19,14 +22,15 @@ Reader = Callable[[Mapping[str, bytes]], Reading]
 class Meaning:
     """A configuration's whole meaning, without where it is said: what an edit may change, and what it may not.
 
-    runs: of the same program with the same degrees and batch, which change alike. others: all else that the script
-    starts.
+    deepspeed, accelerate: data of the files of these. runs: of the same program with the same degrees and batch, which
+    change alike. others: all else that the script starts.
     """
 
     settings: tuple[tuple[str, tuple[str, ...]], ...]
     launcher: tuple[str, ...]
     environment: tuple[tuple[str, str], ...]
     deepspeed: Any
+    accelerate: Any
     unread: tuple[tuple[str, str], ...]
     scheduler: tuple[tuple[str, str], ...]
     runs: tuple[Meaning, ...]
@@ -39,6 +43,7 @@ class Meaning:
             launcher=tuple(map(_key, reading.launcher)),
             environment=tuple(sorted((name, _key(word)) for name, word in reading.environment.items())),
             deepspeed=reading.deepspeed.data if reading.deepspeed is not None else None,
+            accelerate=reading.accelerate.data if reading.accelerate is not None else None,
             unread=tuple((item.what, item.why) for item in reading.unread),
             scheduler=tuple(sorted((name, _key(word)) for name, word in reading.scheduler.items())),
             runs=tuple(map(Meaning.by, reading.runs)),
@@ -75,10 +80,21 @@ class Meaning:
         environment = tuple(item for item in self.environment if item[0] != name)
         return replace(self, environment=environment, runs=tuple(run.without(name) for run in self.runs))
 
-    def configured(self, data: Any) -> Self:
-        """Return the configuration with this DeepSpeed configuration for all runs that had the same."""
-        runs = (run.configured(data) if run.deepspeed == self.deepspeed else run for run in self.runs)
-        return replace(self, deepspeed=data, runs=tuple(runs))
+    def configured(self, document: Document, data: Any) -> Self:
+        """Return the configuration with these data in a file beside it, for all runs that had the same."""
+        mine = getattr(self, document)
+        runs = (run.configured(document, data) if getattr(run, document) == mine else run for run in self.runs)
+        same: Self = replace(self, **{document: data, "runs": tuple(runs)})
+        return same
+
+    def less(self, names: Collection[str]) -> Self:
+        """Return the configuration without the options of these names, in all runs."""
+        kept = tuple(each for each in self.settings if plain(each[0]) not in names)
+        return replace(self, settings=kept, runs=tuple(run.less(names) for run in self.runs))
+
+    def says(self, name: str) -> tuple[str, ...] | None:
+        """Return the values of an option, of the last of its name; None: it is not there."""
+        return next((values for each, values in reversed(self.settings) if plain(each) == name), None)
 
     def gained(self, name: str, values: Sequence[str], after: Self) -> bool:
         """Tell whether `after` says the same and this option once more, wherever it stands, in every run."""

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from symconfig.errors import InputError
-from symconfig.existing.adapt import deepspeed, learned, megatron
+from symconfig.existing.adapt import deepspeed, megatron, trainers
+from symconfig.existing.adapt import tuners as of_tuners
 from symconfig.existing.adapt.draft import Draft, Progress
 from symconfig.existing.adapt.names import numbers, numbers_of, stale
 from symconfig.existing.adapt.outcome import Adapted, Flaw, Stale
@@ -81,14 +82,18 @@ class _Side(Protocol):
 
 def _side(plan: Plan, reading: Reading) -> _Side:
     if reading.format == FORMAT:
-        return learned.VERL
+        return trainers.VERL
     if slime.applies(reading):
-        return learned.SLIME
+        return trainers.SLIME
     if openrlhf.program(reading) == openrlhf.RAY:
-        return learned.OPENRLHF
-    if (other := _not_adapted(reading, plan)) is not None:
-        what = f"starts a program of {other}, whose options are not adapted"
+        return trainers.OPENRLHF
+    if reading.format == nemo_rl.FORMAT:
+        return trainers.NEMO
+    if openrlhf.applies(reading):
+        what = "starts a program of OpenRLHF, whose options are not adapted"
         raise InputError(what, file=reading.file, hint="the degrees of the plan, by hand")
+    if (program := tuners.program(reading)) is not None and _apart(program, reading, plan):
+        return of_tuners.LEARNED[program.trainer]
     told_by = BACKENDS[plan.best.target.backend].told_by
     if told_by is Medium.CODE:
         what = "is not of verl, and others' programs around PyTorch's FSDP are not adapted"
@@ -96,15 +101,9 @@ def _side(plan: Plan, reading: Reading) -> _Side:
     return deepspeed if told_by is Medium.JSON else megatron
 
 
-def _not_adapted(reading: Reading, plan: Plan) -> str | None:
-    """Return the trainer whose options are not changed here; of programs around Transformers, DeepSpeed's are."""
-    program = tuners.program(reading)
-    if openrlhf.applies(reading):
-        return "OpenRLHF"
-    if reading.format == nemo_rl.FORMAT:
-        return "NeMo-RL"
-    apart = program is not None and (program.megatron or plan.job.rl is not None)
-    return program.trainer if program is not None and apart else None
+def _apart(program: tuners.Program, reading: Reading, plan: Plan) -> bool:
+    """Tell whether a program around Transformers is told more than its Trainer and DeepSpeed's JSON are."""
+    return program.megatron or plan.job.task in ("rl", "dpo") or reading.deepspeed is None
 
 
 def _stale(before: Reading, progress: Progress, plan: Plan) -> tuple[Stale, ...]:

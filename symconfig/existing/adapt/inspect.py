@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from symconfig.existing.adapt.outcome import Flaw
 from symconfig.existing.audit.audit import Audit, audited
-from symconfig.existing.audit.sides import MegatronSide, side
+from symconfig.existing.audit.configuration import MegatronConfiguration, configuration_of
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.rules.rule import Finding, Severity
@@ -48,10 +48,10 @@ def inspect(reading: Reading, plan: Plan, gpus: int | None = None) -> Inspection
         vocab_size=plan.model.vocab_size,
         megatron_version=megatron.version(plan) if options else None,
     )
-    its_side = side(reading, stated)
-    if isinstance(its_side, MegatronSide):
-        its_side.version_given = False
-    done = audited(its_side, stated, plan.cluster, plan.job.limits, plan=False)
+    configuration = configuration_of(reading, stated)
+    if isinstance(configuration, MegatronConfiguration):
+        configuration.version_given = False
+    done = audited(configuration, stated, plan.cluster, plan.job.limits, plan=False)
     return Inspection(done, _by_key(done, "error"), _by_key(done, "warning"))
 
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 
 from symconfig.existing.adapt import guard, words
-from symconfig.existing.adapt.counts import counted
+from symconfig.existing.adapt.counts import counted, written
 from symconfig.existing.adapt.draft import Draft, Progress
 from symconfig.existing.adapt.outcome import Change, Unplaced
 from symconfig.existing.launch.reading import Word
-from symconfig.existing.launch.text import Edit, Place
+from symconfig.existing.launch.text import Edit
 from symconfig.format import several
 from symconfig.frameworks.megatron import environment
 from symconfig.plans.plan import Plan
@@ -70,7 +70,7 @@ def variables(progress: Progress, plan: Plan) -> Progress:
         if word is None:
             progress = _exported(progress, row)
         elif word.unknown is not None:
-            progress = progress.lacking(Unplaced(row.name, row.value, f"its value {word.unknown}", _written(word)))
+            progress = progress.lacking(Unplaced(row.name, row.value, f"its value {word.unknown}", written(word)))
         elif word.text != row.value:
             progress = _variable(progress, row, word)
     return progress
@@ -87,12 +87,12 @@ def _exported(progress: Progress, row: environment.Variable) -> Progress:
     after = draft.tried(edits, goal.__eq__)
     if after is None:
         return progress.noted(f"{row.name}={row.value} has to be in the environment: {row.reason}.")
-    return progress.went(after, Change(row.name, None, row.value, _written(after.reading.environment[row.name])))
+    return progress.went(after, Change(row.name, None, row.value, written(after.reading.environment[row.name])))
 
 
 def _export_lines(draft: Draft, line: str) -> Iterator[tuple[Edit, ...]]:
     """Yield the line behind each one-line export, the last first."""
-    places = (_written(word) for word in draft.reading.environment.values())
+    places = (written(word) for word in draft.reading.environment.values())
     for place in sorted((place for place in places if place.file in draft.texts), reverse=True):
         text = draft.texts[place.file]
         start, end = text.data.rfind(b"\n", 0, place.start) + 1, text.data.find(b"\n", place.end)
@@ -105,7 +105,7 @@ def unset(progress: Progress, name: str, why: str) -> Iterator[Progress]:
     """Yield the progress without this variable, where a line of its own exports it. why: a clause."""
     draft = progress.draft
     word = draft.reading.environment[name]
-    place = _written(word)
+    place = written(word)
     text = draft.texts.get(place.file)
     if text is None:
         return
@@ -124,10 +124,5 @@ def _variable(progress: Progress, row: environment.Variable, word: Word) -> Prog
     after = progress.draft.tried(words.changed(word, row.value, progress.draft.texts), goal.__eq__)
     if after is None:
         why = "to write it there would change something else as well"
-        return progress.lacking(Unplaced(row.name, row.value, why, _written(word)))
-    return progress.went(after, Change(row.name, word.text, row.value, _written(word)))
-
-
-def _written(word: Word) -> Place:
-    """Return where the characters of a variable stand; the word itself is used by the whole command."""
-    return next((piece.place for piece in word.pieces if piece.place is not None), word.place)
+        return progress.lacking(Unplaced(row.name, row.value, why, written(word)))
+    return progress.went(after, Change(row.name, word.text, row.value, written(word)))

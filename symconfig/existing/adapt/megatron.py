@@ -11,7 +11,7 @@ from symconfig.existing.adapt.draft import Draft, Progress
 from symconfig.existing.adapt.families import DECIDED, FAMILIES, Family, Wish, having, wishes
 from symconfig.existing.adapt.goal import Goal
 from symconfig.existing.adapt.mending import mended
-from symconfig.existing.adapt.outcome import Flaw, Unplaced
+from symconfig.existing.adapt.outcome import NO_PLACE, Flaw, Unplaced
 from symconfig.existing.adapt.repairs import repairs
 from symconfig.existing.adapt.runs import apart, why_apart
 from symconfig.existing.adapt.same import check
@@ -186,7 +186,7 @@ def _why(setting: Setting | None, reading: Reading) -> str:
     if setting is None and recipe is not None:
         return f"it is up to the recipe {recipe.text}, which is not read"
     if setting is None:
-        return "no place was found where it would reach the training and change nothing else"
+        return NO_PLACE
     for word in setting.values:
         for piece in word.pieces:
             if piece.place is None and piece.variables:

@@ -16,6 +16,7 @@ SCHEMA = "symconfig.adapt/1"
 Best = Literal["fewest-changes", "fastest", "planned"]
 BESTS: tuple[Best, ...] = get_args(Best)
 
+NO_PLACE = "no place was found where it would reach the training and change nothing else"
 NO_NEWLINE = "\\ No newline at end of file\n"
 
 

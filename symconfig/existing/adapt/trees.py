@@ -60,7 +60,8 @@ def inserted(tree: Tree, parent: KeyPath, key: str, value: Any, after: str | Non
     if not flow:
         end = _content_end(data, span.value)
         end = _line_end(data, end)
-        yield (Edit(tree.text.place(end, end), f"{new_line}{entry}"),)
+        lines = new_line.join(_lines(key, value)) if alone else entry
+        yield (Edit(tree.text.place(end, end), f"{new_line}{lines}"),)
         return
     comma = _comma(data, span.value.end)
     if comma is not None:
@@ -136,6 +137,16 @@ def _first(span: Span) -> Place:
 def _entry(tree: Tree, key: str, value: Any, quoted: bool) -> str:
     name = json.dumps(key) if tree.syntax == "json" or quoted else key
     return f"{name}: {spelled(value, tree.syntax)}"
+
+
+def _lines(key: str, value: Any) -> Iterator[str]:
+    """Yield a key of YAML, what it holds below it."""
+    if not isinstance(value, dict):
+        yield f"{key}: {spelled(value, 'yaml')}"
+        return
+    yield f"{key}:"
+    for inner, each in value.items():
+        yield from (f"  {line}" for line in _lines(inner, each))
 
 
 def _comma(data: bytes, start: int) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import chain
 
 from symconfig.descriptor.document import KeyPath
@@ -15,6 +14,7 @@ from symconfig.existing.adapt.outcome import Change
 from symconfig.existing.adapt.runs import alike, together
 from symconfig.existing.launch.reading import Setting
 from symconfig.existing.launch.text import Edit
+from symconfig.existing.recover.arguments import plain
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.frameworks.megatron.flags import Value, parsed
 from symconfig.render.files import sh
@@ -76,19 +76,19 @@ def _changed(draft: Draft, names: Namespace, setting: Setting, wish: Wish) -> Dr
         path = trees.path_at(tree, setting.values[0].place)
         ways = trees.changed(tree, path, _data(names, wish)) if path is not None else iter(())
     elif len(values) == len(setting.values) == 1:
-        ways = together([_one_value(draft, each, values[0]) for each in alike(draft.reading, setting)])
+        ways = together([one_value(draft, each, values[0]) for each in alike(draft.reading, setting)])
     else:
-        ways = together([_all_values(draft, each, values) for each in alike(draft.reading, setting)])
+        ways = together([all_values(draft, each, values) for each in alike(draft.reading, setting)])
     return draft.tried(ways, lambda meaning: meaning == goal)
 
 
-def _one_value(draft: Draft, setting: Setting, value: str) -> Iterator[tuple[Edit, ...]]:
+def one_value(draft: Draft, setting: Setting, value: str) -> Iterator[tuple[Edit, ...]]:
     yield from words.changed(setting.values[0], value, draft.texts)
     if setting.joined or not setting.spelled.startswith("-"):
         yield from behind_equals(setting, sh(value), draft)
 
 
-def _all_values(draft: Draft, setting: Setting, values: Sequence[str]) -> Iterator[tuple[Edit, ...]]:
+def all_values(draft: Draft, setting: Setting, values: Sequence[str]) -> Iterator[tuple[Edit, ...]]:
     """Yield all values anew, where they stand one after the other."""
     first, last = setting.values[0].place, setting.values[-1].place
     if first.file == last.file and first.file in draft.texts and first.start <= last.end:
@@ -120,8 +120,9 @@ def _off(draft: Draft, names: Namespace, setting: Setting, wish: Wish) -> Draft 
     else:
         spelled = trees.spelled(value, "yaml")
         ways = together([behind_equals(each, spelled, draft) for each in alike(draft.reading, setting)])
-    goal = _less(draft.meaning, names, wish.dest)
-    return draft.tried(ways, lambda meaning: meaning != draft.meaning and _less(meaning, names, wish.dest) == goal)
+    mine = {plain(name) for name, flag in names.table.flags.items() if flag.dest == wish.dest}
+    goal = draft.meaning.less(mine)
+    return draft.tried(ways, lambda meaning: meaning != draft.meaning and meaning.less(mine) == goal)
 
 
 def behind_equals(setting: Setting, spelled: str, draft: Draft) -> Iterator[tuple[Edit, ...]]:
@@ -133,13 +134,6 @@ def behind_equals(setting: Setting, spelled: str, draft: Draft) -> Iterator[tupl
         end = setting.place.end - (tail[-1:] in ("'", '"') and head[:1] == tail[-1:])
         place = text.place(setting.place.start + len((head + equals).encode()), end)
         yield (Edit(place, spelled),)
-
-
-def _less(meaning: Meaning, names: Namespace, dest: str) -> Meaning:
-    """Return the configuration without the options of this destination, in every run."""
-    flags = names.table.flags
-    kept = tuple(each for each in meaning.settings if each[0] not in flags or flags[each[0]].dest != dest)
-    return replace(meaning, settings=kept, runs=tuple(_less(run, names, dest) for run in meaning.runs))
 
 
 def _added(draft: Draft, names: Namespace, wish: Wish) -> Draft | None:

@@ -10,9 +10,9 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Limits
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.existing.audit import remedies
+from symconfig.existing.audit.configuration import Configuration, configuration_of
 from symconfig.existing.audit.judge import Judged, job_of, judge
 from symconfig.existing.audit.memory_rules import MEMORY
-from symconfig.existing.audit.sides import Side, side
 from symconfig.existing.launch.reading import Assumption, Hides, Reading
 from symconfig.existing.recover.run import Impossible, Run
 from symconfig.existing.recover.supplied import Supplied
@@ -30,14 +30,14 @@ _ALIKE = 0.005  # of a step, that no plan is better by
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """side: the configuration as its framework reads it. judged: what it costs; None: `unpredicted` says why.
+    """reader: the configuration as its framework reads it. judged: what it costs; None: `unpredicted` says why.
 
     better: the best plan; None where none was asked for, where nothing is predicted, or where `infeasible` says that
     nothing fits. way: from the run to it, one change after the other. stated: a run whose step has phases, which
     `runs.rl.stated` judges with the step around it.
     """
 
-    side: Side
+    reader: Configuration
     findings: tuple[Finding, ...]
     judged: Judged | None = None
     unpredicted: tuple[Problem, ...] = ()
@@ -48,7 +48,7 @@ class Audit:
 
     @property
     def reading(self) -> Reading:
-        return self.side.reading
+        return self.reader.reading
 
     @property
     def runs(self) -> bool:
@@ -105,11 +105,11 @@ def audit(
     """Audit a reading. plan: look for a better one, too. Raises InputError for a framework's version that is
     not known.
     """
-    return audited(side(reading, supplied), supplied, cluster, limits, plan=plan, progress=progress)
+    return audited(configuration_of(reading, supplied), supplied, cluster, limits, plan=plan, progress=progress)
 
 
 def audited(
-    reader: Side,
+    reader: Configuration,
     supplied: Supplied,
     cluster: ClusterDescriptor | None,
     limits: Limits,
@@ -181,7 +181,7 @@ def _launcher(reading: Reading, supplied: Supplied, cluster: ClusterDescriptor |
     return launcher.findings(facts, reading.program.place if reading.program is not None else None)
 
 
-def _dark(reader: Side, cluster: ClusterDescriptor | None) -> list[Problem]:
+def _dark(reader: Configuration, cluster: ClusterDescriptor | None) -> list[Problem]:
     """Return why no prediction is made, whatever the options say."""
     result = list(remedies.of_unread(reader.reading))
     if cluster is None:

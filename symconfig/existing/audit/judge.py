@@ -112,5 +112,5 @@ def _task(run: Run) -> dict[str, object]:
     if run.step is not None:
         return {"task": "rl", "rl": run.step.rl}
     if run.alone is not None and run.alone.preference is not None:
-        return {"task": "dpo", "preference": run.alone.preference}
+        return {"task": run.alone.preference.means.task, "preference": run.alone.preference}
     return {"task": "lora" if run.described.model.adapter else "pretrain"}

@@ -13,8 +13,9 @@ from symconfig.existing.launch.bash.read import read_bash
 from symconfig.existing.launch.detect import folder_refused, is_arguments, is_deepspeed, parse, refused, syntax_of
 from symconfig.existing.launch.dialects.documents import read_document
 from symconfig.existing.launch.files import open_text
-from symconfig.existing.launch.follow import Around, followed
+from symconfig.existing.launch.follow import followed
 from symconfig.existing.launch.harmless import Harmless
+from symconfig.existing.launch.named import Around
 from symconfig.existing.launch.reading import JSON_ALONE, Hides, Reading, Unread
 from symconfig.existing.launch.text import Text
 from symconfig.format import learn

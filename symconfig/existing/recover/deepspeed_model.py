@@ -12,7 +12,8 @@ from pydantic import BaseModel, ValidationError
 
 from symconfig.descriptor import hub
 from symconfig.descriptor.load import load_model, zoo_models
-from symconfig.descriptor.model import Adapter, AdapterTarget, ModelDescriptor
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Adapter, AdapterTarget
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.launch.text import problem_at

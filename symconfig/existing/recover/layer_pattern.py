@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from symconfig.descriptor.model import MAX_LAYERS
+from symconfig.descriptor.strict import MAX_LAYERS
 from symconfig.frameworks.megatron.flags import Value
 
 _TOKEN = re.compile(r"\s*(\d{1,9}|[][(),+*])")

@@ -10,16 +10,17 @@ import re
 from collections.abc import Mapping
 
 from symconfig.descriptor.meaning import meaning
-from symconfig.descriptor.model import ModelDescriptor, Position
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Position
 from symconfig.errors import Problem
 from symconfig.existing.recover import zoo
 from symconfig.existing.recover.args import Args, Fields
 from symconfig.existing.recover.layer_pattern import layer_pattern
+from symconfig.existing.recover.merge import merged
 from symconfig.existing.recover.mixers import mixer_fields
 from symconfig.existing.recover.moe import expert_fields, has_experts
 from symconfig.existing.recover.rope import position_fields
 from symconfig.existing.recover.run import Described
-from symconfig.existing.recover.settle import settled
 from symconfig.existing.recover.structure import structure_fields
 from symconfig.existing.recover.undescribed import refuse_undescribed
 from symconfig.existing.recover.vocabulary import SOURCES, vocabulary
@@ -57,14 +58,14 @@ def described(
     if named is not None and named.adapter is not None:
         out.problems.append(Problem("has an adapter, and Megatron-LM has none", field="model", got=named.name))
     out.put("vocab_size", 1, *SOURCES)  # any: the model's shapes may tell which
-    unsized = settled(out)
+    unsized = merged(out)
     silent = named is not None and not out.args.given(*SOURCES)
     out.put(
         "vocab_size",
         named.vocab_size if named is not None and silent else vocabulary(out, unsized, vocab_size),
         *SOURCES,
     )
-    return _known(out, settled(out, agree=True), seq_length)
+    return _known(out, merged(out, agree=True), seq_length)
 
 
 def _known(out: Fields, model: ModelDescriptor, seq_length: int) -> Described:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from symconfig.descriptor.meaning import leading_and_every
-from symconfig.descriptor.model import MAX_LAYERS
+from symconfig.descriptor.strict import MAX_LAYERS
 from symconfig.existing.recover.args import Fields
 from symconfig.existing.recover.layer_pattern import Pattern, layer_pattern
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from symconfig.descriptor.model import Position
+from symconfig.descriptor.sections import Position
 from symconfig.existing.recover.args import Fields
 from symconfig.render.megatron_model import (
     LLAMA3_FACTOR,

@@ -10,6 +10,7 @@ from symconfig.existing.recover.deepspeed_auto import mismatches
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.existing.rules.deepspeed_known import fails, says
 from symconfig.existing.rules.rule import Rules
+from symconfig.frameworks import around_transformers
 from symconfig.frameworks.deepspeed import constraints as table
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, MICRO, TRAIN, ZERO
 from symconfig.frameworks.shared import EXPERTS
@@ -122,7 +123,7 @@ DEEPSPEED.rule(
     "Its all-to-all gives every rank whole heads (deepspeed/sequence/layer.py).",
     _example(f'{_MICRO}, "sequence_parallel_size": 3'),
     gpus=9,
-)(says(("sequence_parallel_size",), table.ULYSSES_HEADS, table.ULYSSES_KV_HEADS))
+)(says(("sequence_parallel_size",), around_transformers.ULYSSES_HEADS, around_transformers.ULYSSES_KV_HEADS))
 
 DEEPSPEED.rule(
     "deepspeed-autotp-heads",

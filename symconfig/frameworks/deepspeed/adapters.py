@@ -10,7 +10,8 @@ from functools import cache
 from typing import get_args
 
 from symconfig.descriptor.config_writer import SAME_NETWORK
-from symconfig.descriptor.model import FUSED_TARGETS, AdapterTarget, ModelDescriptor
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import FUSED_TARGETS, AdapterTarget
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks.deepspeed.modules import Rows, modules_of
 

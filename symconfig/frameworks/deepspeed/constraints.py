@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from symconfig.descriptor.layers import Mixer
 from symconfig.frameworks import shared
+from symconfig.frameworks.around_transformers import AROUND_TRANSFORMERS, ULYSSES
 from symconfig.frameworks.constraint import Constraint, of_module
 from symconfig.frameworks.deepspeed.optimizer_constraints import OPTIMIZER_CONSTRAINTS
 from symconfig.frameworks.deepspeed.releases import AUTOEP_MODELS, AUTOTP_MODELS
-from symconfig.plans.unknown import among, has, no
-
-ULYSSES = {"cp": 2, "cp_comm": "a2a"}
+from symconfig.plans.unknown import among, no
 
 ETP = Constraint(
     name="autoep with etp",
@@ -62,68 +60,6 @@ KV_HEADS = Constraint(
     source="deepspeed/module_inject/tp_shard.py",
     example={"num_attention_heads": 32, "num_key_value_heads": 4, "tp": 8},
 )
-RING = Constraint(
-    name="ring",
-    predicate=lambda f, p: (p.cp > 1) & no(has(p.cp_comm, "a2a")),
-    rule="DeepSpeed's context parallelism is Ulysses",
-    sentence="DeepSpeed has Ulysses (a2a) only, not {p.cp_comm}",
-    about="cp_comm",
-    pins=("cp_comm=a2a", "cp=1"),
-    source="deepspeed/runtime/sequence_parallel/ulysses_sp.py",
-    example={"cp": 2, "cp_comm": "p2p"},
-)
-ULYSSES_HEADS = Constraint(
-    name="ulysses heads",
-    predicate=lambda f, p: (p.cp > 1) & (f.num_attention_heads % p.cp != 0),
-    rule="heads must divide over cp for Ulysses",
-    sentence="{f.num_attention_heads} heads do not divide over {p.cp} ranks of Ulysses",
-    about="cp",
-    pins=("cp",),
-    divides=True,
-    source="deepspeed/runtime/sequence_parallel/ulysses_sp.py, __init__",
-    example={"num_attention_heads": 20, "num_key_value_heads": 20, "cp": 8, "cp_comm": "a2a"},
-)
-ULYSSES_KV_HEADS = Constraint(
-    name="ulysses key/value heads",
-    predicate=lambda f, p: (p.cp > 1) & (f.num_key_value_heads % p.cp != 0) & (p.cp % f.num_key_value_heads != 0),
-    rule="key/value heads must be a multiple or a divisor of cp for Ulysses",
-    sentence="{f.num_key_value_heads} key-value heads neither divide over {p.cp} ranks of Ulysses, nor are shared",
-    about="cp",
-    pins=("cp",),
-    divides=True,
-    source="deepspeed/runtime/sequence_parallel/ulysses_sp.py, __init__",
-    example={"num_attention_heads": 24, "num_key_value_heads": 6, "cp": 4, "cp_comm": "a2a"},
-)
-ULYSSES_SEQUENCE = Constraint(
-    name="ulysses sequence",
-    predicate=lambda f, p: (p.cp > 1) & (p.seq_length % p.cp != 0),
-    rule="the sequence must divide over cp",
-    sentence="sequence length {p.seq_length} does not divide over cp {p.cp}",
-    about="cp",
-    pins=("cp",),
-    source="deepspeed/runtime/sequence_parallel/ulysses_sp.py",
-    example=ULYSSES | {"seq_length": 2047},
-)
-ULYSSES_LATENT = Constraint(
-    name="ulysses latent",
-    predicate=lambda f, p: (p.cp > 1) & f.latent,
-    rule="Ulysses takes one head size for queries and values",
-    sentence="Ulysses of this release takes one head size for queries and values; MLA has two",
-    about="cp",
-    pins=("cp=1",),
-    source="deepspeed/runtime/sequence_parallel/ulysses_sp.py",
-    example=ULYSSES | {"latent": True},
-)
-ULYSSES_SINKS = Constraint(
-    name="ulysses sinks",
-    predicate=lambda f, p: (p.cp > 1) & f.attention_sinks,
-    rule="Ulysses refuses eager attention, which sinks need",
-    sentence="Ulysses refuses the eager attention that attention sinks need",
-    about="cp",
-    pins=("cp=1",),
-    source="deepspeed/runtime/sequence_parallel/ulysses_sp.py",
-    example=ULYSSES | {"attention_sinks": True},
-)
 ULYSSES_WINDOW = Constraint(
     name="ulysses window",
     predicate=lambda f, p: (p.cp > 1) & (f.sliding_window > 0) & (f.sliding_window < p.seq_length),
@@ -132,26 +68,6 @@ ULYSSES_WINDOW = Constraint(
     pins=("cp=1",),
     source="deepspeed/runtime/sequence_parallel/ulysses_sp.py",
     example=ULYSSES | {"sliding_window": 1024},
-)
-ULYSSES_BLOCKS = Constraint(
-    name="ulysses blocks",
-    predicate=lambda f, p: (p.cp > 1) & f.scans,
-    rule="Ulysses exchanges attention only, while scans and convolutions need the whole sequence",
-    sentence="Ulysses exchanges the heads of attention only; scans and convolutions would see a part of the sequence",
-    about="cp",
-    pins=("cp=1",),
-    source="deepspeed/runtime/sequence_parallel/ulysses_sp.py, register_with_transformers",
-    example=ULYSSES | {"mixers": (Mixer(block="short_conv", sizes={"conv_L_cache": 3}),)},
-)
-ULYSSES_ATTENTION = Constraint(
-    name="ulysses attention",
-    predicate=lambda f, p: (p.cp > 1) & f.own_attention,
-    rule="Ulysses replaces attention that Transformers takes from its table of kernels",
-    sentence="Transformers' {f.model_type} has attention in code of its own, which Ulysses cannot replace",
-    about="cp",
-    pins=("cp=1",),
-    source="deepspeed/runtime/sequence_parallel/ulysses_sp.py, register_with_transformers",
-    example=ULYSSES | {"model_type": "bloom"},
 )
 ULYSSES_NORM = Constraint(
     name="ulysses norm",
@@ -237,49 +153,10 @@ GROUPS = Constraint(
     rule="one group of all ranks shares what ZeRO cuts",
     sentence="DeepSpeed's files are written for one group of shards, not for {p.instances}",
     about="instances",
+    hint="--backend fsdp",
     pins=("instances=1",),
     source="deepspeed/runtime/zero/mics.py is a way of its own, which is not written",
     example={"zero": 3, "instances": 2},
-)
-MULTI_TOKEN = Constraint(
-    name="multi-token prediction",
-    predicate=lambda f, p: (p.tp > 0) & (f.num_nextn_predict_layers > 0),
-    rule="Transformers trains no multi-token-prediction layers",
-    about="num_nextn_predict_layers",
-    hint="num_nextn_predict_layers: 0 in a copy of the descriptor",
-    source="transformers, models/deepseek_v3/modeling_deepseek_v3.py",
-    example={"num_nextn_predict_layers": 1},
-)
-PIPELINE = Constraint(
-    name="pipeline",
-    predicate=lambda f, p: p.pp > 1,
-    rule="a Transformers model is no PipelineModule",
-    sentence=(
-        "the training script runs a Transformers model, and DeepSpeed's pipeline (pp {p.pp}) needs a PipelineModule"
-    ),
-    about="pp",
-    pins=("pp=1",),
-    source="deepspeed/runtime/pipe/module.py",
-    example={"pp": 2},
-)
-VIRTUAL_STAGES = Constraint(
-    name="virtual stages",
-    predicate=lambda f, p: p.vpp > 1,
-    rule="DeepSpeed has no interleaved pipeline",
-    about="vpp",
-    pins=("vpp=1",),
-    source="deepspeed/runtime/pipe/schedule.py",
-    example={"pp": 2, "vpp": 2},
-)
-PRECISION = Constraint(
-    name="precision",
-    predicate=lambda f, p: no(among(p.precision, frozenset(("bf16", "fp16")))),
-    rule="the training script has bf16 and fp16",
-    sentence="the training script has bf16 and fp16, not {p.precision}",
-    about="precision",
-    pins=("precision=bf16", "precision=fp16"),
-    source="templates/deepspeed/train.py.j2",
-    example={"precision": "fp8"},
 )
 SEQUENCE_PARALLEL = Constraint(
     name="sequence parallel",
@@ -290,24 +167,6 @@ SEQUENCE_PARALLEL = Constraint(
     source="deepspeed/module_inject/layers.py",
     example={"tp": 2, "sequence_parallel": True},
 )
-SELECTIVE = Constraint(
-    name="selective recompute",
-    predicate=lambda f, p: p.recompute == "selective",
-    rule="Transformers recomputes whole layers only",
-    about="recompute",
-    pins=("recompute=full", "recompute=none"),
-    source="transformers/modeling_layers.py, GradientCheckpointingLayer",
-    example={"recompute": "selective", "recompute_method": "", "recompute_layers": 1},
-)
-RECOMPUTED_CHUNKS = Constraint(
-    name="recompute of several layers at once",
-    predicate=lambda f, p: (p.recompute_method == "uniform") & (p.recompute_layers > 1),
-    rule="Transformers recomputes layer by layer, not in chunks of several",
-    about="recompute",
-    pins=("recompute=none",),
-    source="transformers/modeling_layers.py, GradientCheckpointingLayer",
-    example={"recompute": "full", "recompute_method": "uniform", "recompute_layers": 2},
-)
 MOE_OVERLAP = Constraint(
     name="expert overlap",
     predicate=lambda f, p: p.moe_overlap,
@@ -317,15 +176,6 @@ MOE_OVERLAP = Constraint(
     pins=("moe_overlap=off",),
     source="deepspeed/module_inject/auto_ep_layer.py",
     example={"num_experts": 8, "model_type": "mixtral", "ep": 2, "moe_overlap": True},
-)
-ACTIVATION_OFFLOAD = Constraint(
-    name="activation offload",
-    predicate=lambda f, p: p.activation_offload,
-    rule="the training script keeps activations on the GPU",
-    about="activation_offload",
-    pins=("activation_offload=0",),
-    source="templates/deepspeed/train.py.j2",
-    example={"activation_offload": True},
 )
 WHOLE_GRADIENTS = Constraint(
     name="gradients without ZeRO",
@@ -341,6 +191,7 @@ DEEPSPEED: tuple[Constraint, ...] = (
     shared.BATCH,
     *shared.SHARED,
     shared.CONTEXT_KERNEL,
+    *AROUND_TRANSFORMERS,
     *of_module(globals()),
     *OPTIMIZER_CONSTRAINTS,
 )

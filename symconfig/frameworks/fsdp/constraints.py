@@ -1,17 +1,14 @@
-"""What PyTorch's FSDP around a Transformers model cannot run: shards of the whole model, and Ulysses beside them.
-
-Ulysses is a trainer's own: verl 0.9.1, utils/ulysses.py and models/transformers/monkey_patch.py.
-"""
+"""What PyTorch's FSDP cannot run: all of the model lies in shards, and in nothing else."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from symconfig.frameworks.constraint import Constraint
-from symconfig.frameworks.deepspeed import constraints as deepspeed
-from symconfig.frameworks.deepspeed.optimizer_constraints import NARROW
-from symconfig.frameworks.shared import BATCH, CONTEXT_KERNEL, SHARED
-from symconfig.plans.unknown import among, has, no
+from symconfig.frameworks import shared
+from symconfig.frameworks.around_transformers import AROUND_TRANSFORMERS
+from symconfig.frameworks.constraint import Constraint, of_module
+from symconfig.frameworks.deepspeed import optimizer_constraints as deepspeed
+from symconfig.plans.unknown import among, no
 
 SHARDS = Constraint(
     name="shards",
@@ -53,21 +50,6 @@ EXPERT_PARALLEL = Constraint(
     source="transformers, models/qwen3_moe/modeling_qwen3_moe.py",
     example={"num_experts": 8, "ep": 2},
 )
-PIPELINE = replace(
-    deepspeed.PIPELINE,
-    sentence="the model is one module of Transformers, which no pipeline (pp {p.pp}) cuts",
-    source="torch/distributed/pipelining",
-)
-RING = Constraint(
-    name="ring",
-    predicate=lambda f, p: (p.cp > 1) & no(has(p.cp_comm, "a2a")),
-    rule="sequences are split by Ulysses",
-    sentence="beside FSDP sequences are split by Ulysses (a2a) only, not {p.cp_comm}",
-    about="cp_comm",
-    pins=("cp_comm=a2a", "cp=1"),
-    source="verl/utils/ulysses.py",
-    example={"cp": 2, "cp_comm": "p2p"},
-)
 OFFLOAD = Constraint(
     name="offload",
     predicate=lambda f, p: no(p.optimizer_offload == p.param_offload),
@@ -89,31 +71,14 @@ OTHER_OPTIMIZER = Constraint(
     source="torch/optim/adamw.py",
     example={"optimizer": "sgd"},
 )
+MOMENTS = replace(
+    deepspeed.NARROW, sentence="FSDP's plans keep AdamW's moments in fp32", hint=None, source="torch/optim/adamw.py"
+)
 
 FSDP: tuple[Constraint, ...] = (
-    BATCH,
-    SHARDS,
-    INSTANCES,
-    TENSOR,
-    EXPERT_PARALLEL,
-    PIPELINE,
-    replace(deepspeed.VIRTUAL_STAGES, sentence="there is no interleaved pipeline beside FSDP"),
-    RING,
-    deepspeed.ULYSSES_HEADS,
-    deepspeed.ULYSSES_KV_HEADS,
-    deepspeed.ULYSSES_SEQUENCE,
-    deepspeed.ULYSSES_LATENT,
-    deepspeed.ULYSSES_SINKS,
-    deepspeed.ULYSSES_BLOCKS,
-    deepspeed.ULYSSES_ATTENTION,
-    deepspeed.PRECISION,
-    deepspeed.SELECTIVE,
-    deepspeed.RECOMPUTED_CHUNKS,
-    deepspeed.ACTIVATION_OFFLOAD,
-    OFFLOAD,
-    *SHARED,
-    CONTEXT_KERNEL,
-    deepspeed.MULTI_TOKEN,
-    OTHER_OPTIMIZER,
-    replace(NARROW, sentence="FSDP's plans keep AdamW's moments in fp32", hint=None, source="torch/optim/adamw.py"),
+    shared.BATCH,
+    *of_module(globals()),
+    *AROUND_TRANSFORMERS,
+    *shared.SHARED,
+    shared.CONTEXT_KERNEL,
 )

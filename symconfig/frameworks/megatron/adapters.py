@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from symconfig.descriptor.model import Attention, ModelDescriptor
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Attention
 
 # One adapter on a fused layer (LoRA), and one on each of its parts (CanonicalLoRA).
 _FUSED = {"qkv_proj": "linear_qkv", "c_attn": "linear_qkv", "gate_up_proj": "linear_fc1"}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from symconfig.cost.machine import LOW_PRECISION
-from symconfig.descriptor.model import FUSED_TARGETS, ModelDescriptor
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import FUSED_TARGETS
 from symconfig.frameworks.backend import Backend, Medium, Releases
 from symconfig.frameworks.megatron import adapters, flags
 from symconfig.frameworks.megatron.behaviour import MEGATRON as USUAL
@@ -46,8 +47,9 @@ MEGATRON = Backend(
     adapters=False,
     refused_adapters=_refused_adapters,
     fuses=lambda model: frozenset(FUSED_TARGETS),  # transformer/attention.py and mlp.py: linear_qkv, linear_fc1
-    extras=True,
-    instances=False,
+    extras=frozenset(
+        ("grad_bytes", "fp8_param_gather", "fused_loss", "tp_comm", "flex_backend", "graphs", "moe_overlap")
+    ),
     gradient_buckets=True,
     pads_vocabulary=True,
     generators_by_replica=_generators_by_replica,

@@ -12,7 +12,8 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from symconfig.descriptor.layers import NO_MIXER, LayerKind, Mlp
-from symconfig.descriptor.model import Attention, ModelDescriptor
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Attention
 
 T = TypeVar("T")
 

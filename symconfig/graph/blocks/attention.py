@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from symconfig.descriptor.layers import Pairs
-from symconfig.descriptor.model import Attention, LayerKind, ModelDescriptor, Position
+from symconfig.descriptor.layers import LayerKind, Pairs
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Attention, Position
 from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL, WINDOW
 from symconfig.graph.blocks.attention_core import copied, core, repeated

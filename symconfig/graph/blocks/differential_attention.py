@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from symconfig.descriptor.layers import LayerKind
 from symconfig.descriptor.layers import Mixer as Declared
-from symconfig.descriptor.model import ModelDescriptor, Position
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Position
 from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL
 from symconfig.graph.blocks.attention import rotation

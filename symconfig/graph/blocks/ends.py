@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from symconfig.descriptor.model import Position
+from symconfig.descriptor.sections import Position
 from symconfig.graph import dims as d
 from symconfig.graph.block import Block, Place
 from symconfig.graph.blocks.common import linear, rescaled

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from symconfig.descriptor.layers import Keys
-from symconfig.descriptor.model import Attention, LayerKind, ModelDescriptor
+from symconfig.descriptor.layers import Keys, LayerKind
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Attention
 from symconfig.graph import dims as d
 from symconfig.graph.blocks import indexer
 from symconfig.graph.blocks.attention import gated, rotation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from symconfig.descriptor.model import Experts
+from symconfig.descriptor.sections import Experts
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import beside_fused, linear, with_adapter
 from symconfig.graph.blocks.context import Context

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from symconfig.descriptor.model import Norm
+from symconfig.descriptor.sections import Norm
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.implementation import NormKernel

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from symconfig.descriptor.model import Experts
+from symconfig.descriptor.sections import Experts
 from symconfig.graph import dims as d
 from symconfig.graph.operator import Element, Tensor
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from symconfig.descriptor.layers import LayerKind, Pairs
 from symconfig.descriptor.layers import Mixer as Declared
-from symconfig.descriptor.layers import Pairs
-from symconfig.descriptor.model import LayerKind, ModelDescriptor, Position
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Position
 from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL
 from symconfig.graph.blocks.attention import borrowed, lent, normed_and_turned, projections, rotation

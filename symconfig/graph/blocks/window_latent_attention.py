@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from symconfig.descriptor.model import LayerKind, ModelDescriptor
+from symconfig.descriptor.layers import LayerKind
+from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.blocks import stated
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.latent import Widths, attend, widths

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import Field
 
-from symconfig.descriptor.model import PositiveInt, Strict
+from symconfig.descriptor.strict import PositiveInt, Strict
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 

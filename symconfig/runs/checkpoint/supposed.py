@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from symconfig.descriptor.model import Experts, ModelDescriptor
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Experts
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.choices import ZERO_STAGES, ZeroStage
 from symconfig.plans.degrees import Degrees

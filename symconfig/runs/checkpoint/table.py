@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from symconfig.descriptor.job import Backend
-from symconfig.descriptor.model import Strict
+from symconfig.descriptor.strict import Strict
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.runs.checkpoint.verdict import Verdict

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from symconfig.descriptor.model import Experts, ModelDescriptor
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Experts
 
 # Fields that only say what the model is called.
 NAMES = frozenset({"schema_", "name", "source", "notes", "huggingface_id", "torch_dtype", "model_type"})

@@ -13,9 +13,9 @@ from symconfig.plans.file import HasPlan, loaded
 from symconfig.plans.plan import Plan
 from symconfig.render.summary import duration, short
 from symconfig.runs.checkpoint import Loadable
-from symconfig.runs.embed.again import solved_again
 from symconfig.runs.embed.mismatch import MismatchError, mismatches
 from symconfig.runs.embed.resume import resumed
+from symconfig.runs.embed.solved_here import solved_here
 from symconfig.runs.embed.surroundings import Surroundings, look, rank
 
 OnMismatch = Literal["fail", "replan", "warn", "ignore"]
@@ -66,7 +66,7 @@ def _cured(plan: Plan, surroundings: Surroundings) -> Plan:
     Raises MismatchError where the run cannot go on from its checkpoint.
     """
     start = time.perf_counter()
-    fresh = solved_again(plan, surroundings)
+    fresh = solved_here(plan, surroundings)
     loads = resumed(plan, fresh)
     if rank() == 0:
         before, after = plan.best, fresh.best

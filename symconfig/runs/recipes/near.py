@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log2
 from typing import Any
 
 from symconfig.descriptor.recipe import ENDS_AS_LAYERS, Recipe, RecipeFile, spelled
-from symconfig.plans.pipeline_layout import letters
+from symconfig.errors import SymconfigError
+from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Candidate, Difference, NearRecipe, Options, Plan, Recompute
-from symconfig.runs.replan.carried import carried, judged
+from symconfig.runs.replan.carried import carried, dealt_out, judged, whole
 from symconfig.solve.choice.published import alike, doublings
+from symconfig.solve.opened import unstable
+from symconfig.solve.prospect import Prospect
+from symconfig.solve.refine import OF_FAMILY
+from symconfig.solve.run import facts_of, run
+from symconfig.solve.search import resolved
 
 # How far a recipe is from a plan: one for each factor of two in GPUs, tokens of a sequence; these for the rest.
 PER_DOUBLED_MODEL, PER_DOUBLED_BATCH = 4.0, 0.5
 OTHER_CLUSTER, OTHER_PRECISION, NOT_TUNED, OTHER_TASK = 1.0, 0.5, 0.5, 1.0
+OTHER_SHARDING = 2.0  # parameters, or gradients, whole in one and in parts in the other: an answer to another question
 NOT_PRICED = "has no price in the model"
+SPLIT = ("tp", "pp", "cp", "ep", "etp")  # what makes a split another one, as of `solve.choice.family`
+ONE_GPU = "one GPU"
 
 
 def near_recipe(plan: Plan) -> NearRecipe | None:
@@ -34,40 +43,110 @@ def near_recipe(plan: Plan) -> NearRecipe | None:
 
 def compared(plan: Plan, file: RecipeFile, recipe: Recipe) -> NearRecipe:
     """Return the differences between a recipe and a plan, each with what its value alone costs the plan."""
-    free = replace(plan, job=plan.job.model_copy(update={"allow": ("all",)}))
-    own_s = judged(free, carried(plan.best, free)).step_s or plan.best.predicted.step_s
     same = recipe.job.precision == plan.best.options.precision
-    taken = [
-        choice
-        for choice in CHOICES
-        if choice.stated(recipe) and choice.differs(plan.best, recipe) and (same or not choice.of_precision)
-    ]
+    stated = [choice for choice in CHOICES if choice.stated(recipe) and (same or not choice.of_precision)]
+    prices = _Prices.of(plan, recipe)
     differences = tuple(
-        Difference(choice.field, choice.ours(plan.best), choice.theirs(recipe), *_loss(free, own_s, recipe, (choice,)))
-        for choice in taken
+        prices.difference((choice,), choice.field, choice.ours(plan.best), choice.theirs(recipe))
+        for choice in stated
+        if choice.differs(plan.best, recipe)
     )
+    layout = prices.difference(stated, "layout")
+    opening = {one.field for one in differences if {*one.opens} & {*layout.opens}}
+    plain = prices.difference([choice for choice in stated if choice.field not in opening], "layout")
+    left_out = f", without its {recipe.unpriced}, which {NOT_PRICED}" if recipe.unpriced else ""
     job = recipe.job
     words = (
         f"{file.model} on {job.gpus:,} x {job.cluster}, batch {job.global_batch_size:,}, {job.seq_length:,} tokens, "
         f"{job.precision}"
     )
     return NearRecipe(
-        recipe.id, file.sources[recipe.source].title, words, differences, *_loss(free, own_s, recipe, tuple(taken))
+        recipe.id,
+        file.sources[recipe.source].title,
+        words,
+        differences,
+        layout.loss,
+        layout.why and f"{layout.why}{left_out}",
+        layout.opens,
+        plain if layout.opens and not plain.opens else None,
+        _split(plan, recipe, prices.uses),
     )
 
 
-def _loss(plan: Plan, own_s: float, recipe: Recipe, taken: tuple[Choice, ...]) -> tuple[float | None, str]:
-    """Return what the plan loses with these values of the recipe, or why that cannot be said."""
-    other = plan.best
-    for choice in taken:
-        other = choice.take(other, recipe)
-    before, after = carried(plan.best, plan), carried(other, plan)
-    if before == after:
-        return (0.0, "") if not taken else (None, NOT_PRICED)
-    verdict = judged(plan, after)
-    if verdict.refused or not verdict.fits:
-        return None, str(verdict)
-    return verdict.step_s / own_s - 1, ""
+@dataclass(frozen=True, slots=True)
+class _Prices:
+    """Prices choices of a recipe in a plan. free: the plan, allowed everything; own_s: its step there; uses: what of it
+    is not stable."""
+
+    plan: Plan
+    free: Plan
+    recipe: Recipe
+    own_s: float
+    uses: frozenset[str]
+
+    @classmethod
+    def of(cls, plan: Plan, recipe: Recipe) -> _Prices:
+        free = replace(plan, job=plan.job.model_copy(update={"allow": ("all",)}))
+        own = judged(free, carried(plan.best, free))
+        return cls(plan, free, recipe, own.step_s or plan.best.predicted.step_s, _unstable(plan, own.point))
+
+    def difference(self, taken: Sequence[Choice], field: str, ours: str = "", theirs: str = "") -> Difference:
+        """Return what the plan loses with these values of the recipe, or why that cannot be said."""
+        other = self.plan.best
+        for choice in taken:
+            other = choice.take(other, self.recipe)
+        before, after = carried(self.plan.best, self.free), carried(other, self.free)
+        if before == after:
+            differ = any(choice.differs(self.plan.best, self.recipe) for choice in taken)
+            return Difference(field, ours, theirs, *((None, NOT_PRICED) if differ else (0.0, "")))
+        every = [judged(self.free, each) for each in dealt_out(self.free, after)]
+        verdict = min(every, key=lambda one: (not one.fits, one.step_s))
+        opens = tuple(sorted(_unstable(self.plan, verdict.point) - self.uses))
+        if not verdict.fits:
+            return Difference(field, ours, theirs, None, str(verdict), opens)
+        return Difference(field, ours, theirs, verdict.step_s / self.own_s - 1, "", opens)
+
+
+def _unstable(plan: Plan, point: Columns | None) -> frozenset[str]:
+    """Name the options of a point that are not stable and that the plan's job does not allow."""
+    if point is None:
+        return frozenset()
+    fixed = facts_of(plan.model, plan.cluster, plan.job)
+    return frozenset(option.name for option, _ in unstable(plan.job, fixed, point))
+
+
+def _split(plan: Plan, recipe: Recipe, uses: frozenset[str]) -> Difference | None:
+    """Return what the plan's job loses with the recipe's degrees, and all else as is best with them; None: the plan has
+    them. uses: what of the plan is not stable."""
+    own, wanted = (
+        {name: getattr(degrees, name) for name in SPLIT} | ({"zero": zero} if zero and zero > 1 else {})
+        for degrees, zero in (
+            (plan.best.parallel, plan.best.options.zero_stage),
+            (recipe.layout, recipe.layout.zero),
+        )
+    )
+    if own == wanted:
+        return None
+    ours, theirs = (" ".join(f"{name} {size}" for name, size in of.items() if size > 1) for of in (own, wanted))
+    fastest = _fastest(plan, wanted)
+    if isinstance(fastest, str):
+        return Difference("split", ours or ONE_GPU, theirs or ONE_GPU, None, fastest)
+    loss, opens = fastest.step_s / plan.best.predicted.step_s - 1, _unstable(plan, whole(fastest)) - uses
+    return Difference("split", ours or ONE_GPU, theirs or ONE_GPU, loss, "", tuple(sorted(opens)))
+
+
+def _fastest(plan: Plan, degrees: Mapping[str, int]) -> Prospect | str:
+    """Return the fastest plan of the same job with these degrees, or why there is none."""
+    outside = {name: pin for name, pin in plan.job.pins.items() if name not in ("vpp", "layout")}
+    pins = outside | {name: str(size) for name, size in degrees.items()}
+    job = plan.job.model_copy(update={"pins": pins, "gpus": plan.best.parallel.world_size})
+    try:
+        resolved(plan.model, plan.cluster, job)
+        outcome = run(plan.model, plan.cluster, job, top=1, progress=None, start=0.0, effort=OF_FAMILY)
+    except SymconfigError as error:
+        return f"cannot run: {error.problems[0]}".rstrip(".")
+    ranked = outcome.weighed.ranked()
+    return ranked[0] if ranked else "has no plan that runs and fits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +182,7 @@ def _degree(name: str) -> Choice:
         if degrees.pp == 1:
             degrees = replace(degrees, vpp=1)
         changed = replace(candidate, parallel=degrees)
-        return _even(changed) if name in ("pp", "vpp") else changed
+        return _unstaged(changed) if name in ("pp", "vpp") else changed
 
     return Choice(
         name, lambda candidate: getattr(candidate.parallel, name), lambda recipe: getattr(recipe.layout, name), put
@@ -125,16 +204,13 @@ def _overlap(field: str, name: str, wanted: Callable[[Recipe], Any]) -> Choice:
     return Choice(field, lambda candidate: getattr(candidate.options.overlap, name), wanted, put)
 
 
-def _even(candidate: Candidate) -> Candidate:
-    """Deal the candidate's layers out anew: equally, or with the ends as layers where only that goes."""
-    chunks = candidate.parallel.pp * candidate.parallel.vpp
-    total = sum(letters(chunk).count("t") for stage in candidate.stages for chunk in stage.chunks)
-    ends = total % chunks > 0 and (total + 2) % chunks == 0
+def _unstaged(candidate: Candidate) -> Candidate:
+    """Return the candidate without a word of how its stages divide its layers."""
     options = replace(
         candidate.options,
         pipeline_layout=None,
-        account_for_embedding=ends,
-        account_for_loss=ends,
+        account_for_embedding=False,
+        account_for_loss=False,
         first_stage_layers=None,
         last_stage_layers=None,
     )
@@ -170,7 +246,7 @@ def _recompute_of(recipe: Recipe) -> str | None:
 
 
 def _with_stages(candidate: Candidate, stages: str) -> Candidate:
-    candidate = _even(candidate)
+    candidate = _unstaged(candidate)
     ends = stages == ENDS_AS_LAYERS
     options = replace(
         candidate.options,
@@ -218,6 +294,13 @@ CHOICES: tuple[Choice, ...] = (
         lambda recipe: recipe.layout.sp is not False if recipe.layout.tp > 1 else None,
     ),
     _option("ZeRO stage", "zero_stage", lambda recipe: recipe.layout.zero),
+    _option("optimizer in host memory", "optimizer_offload", lambda recipe: recipe.optimizer_offload),
+    _option("activations in host memory", "activation_offload", lambda recipe: recipe.activation_offload),
+    _option(
+        "context parallelism's exchange",
+        "cp_comm",
+        lambda recipe: recipe.options.cp_comm if recipe.layout.cp > 1 else None,
+    ),
     Choice(
         "dispatcher",
         lambda c: c.options.moe_flex_backend or c.options.moe_dispatcher or "none",
@@ -245,4 +328,5 @@ def _distance(plan: Plan, file: RecipeFile, recipe: Recipe) -> float:
     distance += OTHER_CLUSTER * (job.cluster != plan.cluster.name) + OTHER_PRECISION * (
         job.precision != best.options.precision
     )
+    distance += OTHER_SHARDING * (((recipe.layout.zero or 0) > 1) != (best.options.zero_stage > 1))
     return distance + NOT_TUNED * (recipe.kind != "performance") + OTHER_TASK * (job.task != plan.job.task)

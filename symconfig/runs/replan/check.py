@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 
 from symconfig.descriptor.document import shorten
 from symconfig.descriptor.json_strict import load_json_strict
-from symconfig.descriptor.model import Strict
+from symconfig.descriptor.strict import Strict
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem
 from symconfig.plans.file import MAX_BYTES

@@ -13,8 +13,8 @@ from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.alike import held
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed, megatron
-from symconfig.runs.replan.asked import inputs, training
 from symconfig.runs.replan.differences import Difference, differences
+from symconfig.runs.replan.inputs import inputs, training
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from symconfig.render import summary
 from symconfig.runs.best import best_plan
 from symconfig.runs.checkpoint import Loadable, Saving, loadable, savings
 from symconfig.runs.checkpoint.folder import shown
-from symconfig.runs.replan import near
+from symconfig.runs.replan import near_plan
 from symconfig.runs.replan.carried import carried, judged
 
 Progress = Callable[[str, float], None]
@@ -132,9 +132,9 @@ def _without(plan: Plan, nodes: summary.Nodes, lost: int, top: int, progress: Pr
     except InfeasibleError as error:
         return Smaller(lost, left, gpus, None, (), error.problems)
     first, best = rest, loaded(plan, rest)
-    for pins in near.pins_kept(plan.best, first) if not all(each.verdict.unconverted for each in best) else ():
+    for pins in near_plan.pins_kept(plan.best, first) if not all(each.verdict.unconverted for each in best) else ():
         other = _kept(first, pins, top)
-        if other is None or other.best.predicted.step_s > (1 + near.FREE) * first.best.predicted.step_s:
+        if other is None or other.best.predicted.step_s > (1 + near_plan.FREE) * first.best.predicted.step_s:
             continue
         loads = loaded(plan, other)
         if _ranks(loads) < _ranks(best):

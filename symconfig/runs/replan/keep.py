@@ -11,7 +11,6 @@ from symconfig.descriptor.job import PIN_NAMES, Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem, SymconfigError
 from symconfig.frameworks.extras import Extras
-from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Candidate, Recompute
 from symconfig.solve.extras import EXTRAS, Extra
 from symconfig.solve.run import fits
@@ -26,13 +25,11 @@ def _degree(name: str, candidate: Candidate) -> str:
 
 
 def _extra(extra: Extra, candidate: Candidate) -> str | None:
-    """Return the word of an option beside the degrees; None where the framework has none."""
+    """Return the word of an option beside the degrees; None for a framework's own value that no pin could ask for."""
     value = getattr(Extras.planned(candidate), extra.name)
-    if extra.sharded:
-        return str(value)
-    if extra.pin != "moe_overlap" and not BACKENDS[candidate.target.backend].extras:
+    if value != extra.usual and not extra.of(candidate.target.backend):
         return None
-    return next((word for word, meant in extra.values.items() if meant == value), None)
+    return next(word for word, meant in extra.values(candidate.parallel.world_size).items() if meant == value)
 
 
 _VALUES: Mapping[str, Callable[[Candidate], str | None]] = {

@@ -9,7 +9,7 @@ from symconfig.render import own_target, target_of
 from symconfig.runs.checkpoint import Loadable
 from symconfig.runs.replan.changes import Changes
 from symconfig.runs.replan.differences import Difference
-from symconfig.runs.replan.near import NearPlan
+from symconfig.runs.replan.near_plan import NearPlan
 from symconfig.runs.replan.schedule import Schedule
 
 

@@ -226,6 +226,7 @@ def planned(question: Question, layout: Layout) -> PlannedRl:
         rollout_gpus=served,
         memory_share=layout.replica.share,
         at_once=generation.at_once,
+        at_longest=layout.replica.at_once(rl, float(rl.longest)),
         tokens_per_gpu=candidate.batch.micro * candidate.batch.seq_length // candidate.parallel.cp,
         away=AWAY[layout.away],
         host_bytes=layout.host_bytes,

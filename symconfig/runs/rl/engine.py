@@ -23,7 +23,7 @@ from symconfig.descriptor.rl import Rl
 from symconfig.graph.count import ParameterCount, parameters
 from symconfig.runs.rl.per_token import ELEMENT_BYTES, cached_bytes, moved, scored_flops
 from symconfig.solve.lengths import GROUPS, Array, quantiles
-from symconfig.units import GIB
+from symconfig.units import GIB, MIB
 
 # Assumed: what an engine's host does between two steps of decoding while the GPU waits (schedule, prepare, detokenise).
 STEP_S = 3e-3
@@ -35,6 +35,10 @@ TOGETHER = 4.0
 # Read and written of each logit, of 2 bytes, until its word is drawn: a copy in 4 bytes (6), divided by a temperature
 # (8), softmax (12), noise (4), shares over noise (12), the largest (4). PyTorch's kernels, as in vLLM's sampler.
 SAMPLED_BYTES = 46.0
+# What SGLang leaves for activations where it chooses its share itself (server_args.py, _handle_gpu_memory_settings):
+# 1.5 MiB of each token of a prefill, of which it has so many at once on a GPU of fewer GiB.
+_LEFT_BYTES = 1.5 * MIB
+_PREFILLED = ((35.0, 2048), (60.0, 4096), (160.0, 8192), (np.inf, 16384))
 # What an engine keeps on the GPU for CUDA graphs and its batch beside weights and keys. Assumed.
 WORKING_BYTES = 2.0 * GIB
 # Of an engine that sleeps: its context, its communicators and captured graphs stay (vLLM, device_allocator/cumem.py,
@@ -167,26 +171,40 @@ class Engine:
 
 @dataclass(frozen=True)
 class Replica:
-    """An engine that may take a share of its GPUs' memory."""
+    """An engine that may take a share of its GPUs' memory. static: the share is of what its process leaves, for
+    weights, keys and values alone (SGLang's mem_fraction_static); else of the whole GPU, for what it works with, too
+    (vLLM's gpu_memory_utilization)."""
 
     engine: Engine
     share: float
+    static: bool = False
 
     @property
     def bytes(self) -> float:
         """Return the bytes of each GPU that it takes."""
-        return self.share * self.engine.machine.memory_bytes
+        memory = self.engine.machine.memory_bytes
+        return self.share * (memory - ASLEEP_BYTES) + WORKING_BYTES if self.static else self.share * memory
+
+    @property
+    def most_bytes(self) -> float:
+        """Return the bytes that it may take where a static share has the room beside it that its program leaves."""
+        if not self.static:
+            return self.bytes
+        gib = self.engine.machine.memory_bytes / GIB
+        tokens = next(each for most, each in _PREFILLED if gib < most)
+        return self.bytes + max(0.0, _LEFT_BYTES * tokens - WORKING_BYTES)
 
     @property
     def context_bytes(self) -> float:
         """Return the bytes that are left for keys and values on each GPU; negative where the weights do not fit."""
         return self.bytes - self.engine.weights_bytes - WORKING_BYTES
 
-    def at_once(self, rl: Rl) -> int:
-        """Return how many sequences are decoded at once, at most; 0 where the longest one does not fit."""
+    def at_once(self, rl: Rl, tokens: float | None = None) -> int:
+        """Return how many sequences are decoded at once, at most; 0 where the longest one does not fit. tokens: of each
+        of them; None: as many as they have in the mean."""
         longest, held = (
-            float(cached_bytes(self.engine.model, self.engine.tp, np.array([float(tokens)]))[0])
-            for tokens in (rl.longest, rl.mean_tokens)
+            float(cached_bytes(self.engine.model, self.engine.tp, np.array([float(each)]))[0])
+            for each in (rl.longest, tokens or rl.mean_tokens)
         )
         if longest > self.context_bytes:
             return 0

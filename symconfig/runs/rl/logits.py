@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from symconfig.descriptor.tuning import Loss
 from symconfig.graph.implementation import LossKernel
 
 
@@ -20,8 +21,6 @@ class LogitBytes:
     Where logits are never whole: tile: the tokens and words of which they are there at once, in 16 bits. scored: bytes
     for each channel of a token that the head keeps; in its backward there are by_channel of these more, and by_weight
     for each weight of a trained head.
-
-    roots_together: the optimizer's step has the roots of all second moments at once, as wide as the gradients.
     """
 
     forward: float
@@ -35,7 +34,6 @@ class LogitBytes:
     scored: float = 0.0
     by_channel: float = 0.0
     by_weight: float = 0.0
-    roots_together: bool = False
 
 
 # verl 0.9.1 on Megatron-Core (workers/engine/megatron/transformer_impl.py, utils/megatron/tensor_parallel.py). 16-bit
@@ -47,10 +45,7 @@ VERL = LogitBytes(forward=6.0, entropy=12.0, update=4.0, entropy_update=8.0)
 # overwrites 16-bit logits with their gradient: 2, which the planner's loss has. With the entropy, compiled to one
 # kernel, gradients of both are beside the logits: 6. A temperature other than one makes a quotient beside the logits,
 # and its gradient has another beside it. Measured on an H100: 2, 4 and 6 (tests/runs/rl/test_measured.py).
-# Its optimizer is PyTorch's AdamW as it comes, "foreach" (torch/optim/adam.py, _multi_tensor_adam).
-VERL_FSDP = LogitBytes(
-    forward=2.0, entropy=2.0, update=0.0, entropy_update=4.0, loss=LossKernel.IN_PLACE, roots_together=True
-)
+VERL_FSDP = LogitBytes(forward=2.0, entropy=2.0, update=0.0, entropy_update=4.0, loss=LossKernel.IN_PLACE)
 VERL_FSDP_SCALED = replace(VERL_FSDP, forward=4.0, entropy=4.0, update=2.0)
 # slime, August 2026 (utils/ppo_utils.py, _VocabParallelLogProbEntropy): the fp32 logits and their softmax, of which
 # the entropy is made with no copy; in chunks the logits alone are whole, beside the 16 bits that they are copied from.
@@ -66,6 +61,12 @@ OPENRLHF = LogitBytes(
 # into fp32, and so is their log-softmax: 8. Both of the policy's are there while the reference is read. In the backward
 # the log-softmax has two gradients beside it, 12; the planner's loss has 6 of these.
 PAIRS = LogitBytes(forward=8.0, kept=8.0, update=6.0)
+# Its KTO (train/kto/trainer.py): the logits of single answers are copied once more, by their labels, beside the
+# log-softmax while the reference is read; that has its own beside those of its KL term, which the model's has not.
+ANSWERS = replace(PAIRS, forward=12.0)
+# Its model of rewards (train/rm/trainer.py; TRL's AutoModelForCausalLMWithValueHead): logits are made and copied into
+# fp32, and no loss reads them.
+BESIDE_SCORES: Mapping[str, LogitBytes] = {"llamafactory": LogitBytes(forward=6.0, update=6.0, added=False)}
 # OpenRLHF's pairs (trainer/dpo_trainer.py): no variable holds the logits while their gradient is copied.
 OPENRLHF_PAIRS = replace(OPENRLHF, update=4.0)
 # TRL 1.16 (trainer/utils.py, add_fused_lm_head; kernels/chunked_logprob.py): logits in tiles of 4096 tokens and 32768
@@ -85,7 +86,8 @@ SWIFT_HF_PAIRS = LogitBytes(forward=4.0, update=6.0, added=False, kept=2.0)
 NEMO = LogitBytes(forward=12.0, entropy=12.0, update=8.0, entropy_update=8.0)
 # On FSDP (models/automodel/train.py): fp32 logits and their log-softmax; a backward as that of pairs.
 NEMO_DTENSOR = LogitBytes(forward=8.0, entropy=8.0, update=2.0, entropy_update=2.0)
-# Of an actor that is planned for a target; VERL where nothing else is known. And of pairs; PAIRS where nothing else is.
+# Of an actor that is planned for a target; VERL where nothing else is known. And of preferences; LLaMA-Factory's where
+# nothing else is.
 BY_TARGET: Mapping[str, LogitBytes] = {
     "verl": VERL,
     "verl-fsdp": VERL_FSDP,
@@ -96,10 +98,17 @@ BY_TARGET: Mapping[str, LogitBytes] = {
     "nemo-rl": NEMO,
     "nemo-rl-dtensor": NEMO_DTENSOR,
 }
-OF_PAIRS: Mapping[str, LogitBytes] = {
+_OF_LOSSES: Mapping[str, LogitBytes] = {
     "openrlhf": OPENRLHF_PAIRS,
     "trl": TRL,
     "ms-swift-rlhf": SWIFT_PAIRS,
     "ms-swift-deepspeed": SWIFT_HF_PAIRS,
 }
 PLAIN = LogitBytes(forward=0.0, update=0.0)  # what the planner counts
+
+
+def of_loss(means: Loss, target: str) -> LogitBytes:
+    """Return what a loss of preferences makes of logits in a target's program."""
+    if means.scores:
+        return BESIDE_SCORES.get(target, PLAIN)
+    return _OF_LOSSES.get(target, PAIRS if means.sequences > 1 else ANSWERS)

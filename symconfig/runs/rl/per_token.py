@@ -7,7 +7,8 @@ from functools import lru_cache
 import numpy as np
 
 from symconfig.descriptor.layers import Mlp, Pairs
-from symconfig.descriptor.model import Attention, ModelDescriptor
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Attention
 from symconfig.solve.lengths import Array
 
 ELEMENT_BYTES = 2.0

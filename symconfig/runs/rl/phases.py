@@ -131,9 +131,9 @@ class Layout:
         return max(generation, trained) if overlaps else generation + trained
 
     @property
-    def beside_engine_bytes(self) -> float:
-        """Return the bytes of what is on a GPU beside an engine that is awake."""
-        return sum(({LIBRARIES: self.actor.libraries} if self.alone else self._resting({})).values())
+    def beside_engine(self) -> Mapping[str, float]:
+        """Return the bytes of what is on a GPU beside an engine that is awake, by what they are."""
+        return {LIBRARIES: self.actor.libraries} if self.alone else self._resting({})
 
     @property
     def trained_bytes(self) -> float:
@@ -194,10 +194,8 @@ class Layout:
             pool = self._pool("critic")
             values = {f"critic's {WEIGHTS}": critic.memory[WEIGHTS], "forward": self._gaps(critic.forward_bytes())}
             yield Phase("values", critic.forward_s(rl.updates), self._resting(values, pool=pool), pool)
-            updating = self._updating(critic, "critic's", None if pool else actor)
-            yield Phase("update of the critic", critic.update_s(steps), updating, pool)
-        other = None if self._pool("critic") else critic
-        yield Phase("update", actor.update_s(steps), self._updating(actor, "actor's", other))
+            yield from self._updates(critic, steps, "critic's", None if pool else actor, pool)
+        yield from self._updates(actor, steps, "actor's", None if self._pool("critic") else critic)
         trained = (actor, *filter(None, (critic,)))
         slept = 2 * self._kept_bytes / actor.host_bytes_per_s
         if moved := sum(moved_s(each, self.away) for each in trained) + slept:
@@ -245,15 +243,26 @@ class Layout:
         engine = {} if self.alone else engine
         return {name: size for name, size in held.items() if size} | engine | {LIBRARIES: self.actor.libraries}
 
-    def _updating(self, each: Trained, name: str, other: Trained | None) -> dict[str, float]:
-        """Return what an update holds: all of the trained model, and what rests of the other one."""
+    def _updates(self, each: Trained, steps: int, name: str, other: Trained | None, pool: str = "") -> Iterator[Phase]:
+        """Yield the phases of a model's updates: their passes, and the optimizer's step where that has memory of its
+        own. other: a model that rests on the same GPUs."""
         held = {f"{name} {part}": each.memory[part] for part in (WEIGHTS, GRADIENTS, STATES)}
-        states, peak = sum(held.values()), each.peak_bytes(entropy=self.rl.entropy and each is self.actor)
-        held["activations, logits and loss"] = max(each.reserved(peak) - states, self._gaps(peak - states))
-        others = {} if other is None else at_rest(other, self.away)
-        kept = {f"{'critic' if each is self.actor else 'actor'}'s {part}": size for part, size in others.items()}
-        if self._rests and (each is self.actor or not self._pool("critic")):
-            held["reference"] = self.actor.memory[WEIGHTS]
-        if each is self.actor or not self._pool("critic"):
-            held |= shared(self.rewards)
-        return self._with_processes(held | kept)
+        states, peak = sum(held.values()), each.passing_bytes(entropy=self.rl.entropy and each is self.actor)
+        passing = max(each.reserved(peak) - states, self._gaps(peak - states))
+        of, seconds = " of the critic" * (each is self.critic), each.update_s(steps)
+        apart = each.stepped_s(steps) if (beside := each.stepping_bytes) else 0.0
+        resting = self._beside_update(each, other)
+        passes = held | {"activations, logits and loss": passing} | resting
+        yield Phase(f"update{of}", seconds - apart, self._with_processes(passes), pool)
+        if beside:
+            stepped = held | {"roots of second moments": self._gaps(beside)} | resting
+            yield Phase(f"optimizer's step{of}", apart, self._with_processes(stepped), pool)
+
+    def _beside_update(self, each: Trained, other: Trained | None) -> dict[str, float]:
+        """Return what rests on the GPUs of a model that is updated."""
+        rests = {} if other is None else at_rest(other, self.away)
+        held = {f"{'critic' if each is self.actor else 'actor'}'s {part}": size for part, size in rests.items()}
+        if each is not self.actor and self._pool("critic"):
+            return held
+        reference = {"reference": self.actor.memory[WEIGHTS]} if self._rests else {}
+        return {**reference, **shared(self.rewards), **held}

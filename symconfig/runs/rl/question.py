@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,10 +11,11 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
 from symconfig.plans.plan import Plan
+from symconfig.plans.rl import surprised
 from symconfig.render.learning import Learns
 from symconfig.render.rewarding import Rewarding
 from symconfig.runs.rl.engine import Generation, Replica, generate
-from symconfig.runs.rl.phases import Layout
+from symconfig.runs.rl.phases import GAPS, Layout
 from symconfig.solve.budget import surprise
 
 ANY = Learns(algorithms=(), engines=())  # whose trainer is not known
@@ -46,6 +47,12 @@ class Question:
     def is_sure(self, layout: Layout) -> bool:
         """Tell whether a layout meets the job's risk of running out of memory."""
         return layout.is_sure(self._ratio, self.cluster.gpu.memory_bytes.value)
+
+    def room_bytes(self, holds: Mapping[str, float]) -> float:
+        """Return the bytes that parts which rest on a GPU leave to an engine: with their gaps beside the job's margin,
+        and where they take more than predicted, by the job's risk."""
+        memory = self.cluster.gpu.memory_bytes.value
+        return min(self.usable_bytes - (1 + GAPS) * sum(holds.values()), memory - surprised(holds, self._ratio))
 
     def rank(self, layout: Layout) -> tuple[bool, float]:
         """Return what orders layouts that fit: those that meet the risk first, then the shortest step."""

@@ -22,13 +22,12 @@ from symconfig.runs.rl.choose import planned as recorded
 from symconfig.runs.rl.engine import Engine, Replica, generate
 from symconfig.runs.rl.logits import (
     BY_TARGET,
-    OF_PAIRS,
-    PAIRS,
     PLAIN,
     SLIME_CHUNKED,
     VERL,
     VERL_FSDP_SCALED,
     LogitBytes,
+    of_loss,
 )
 from symconfig.runs.rl.phases import AWAY, Layout
 from symconfig.runs.rl.question import ANY, Question
@@ -66,19 +65,20 @@ def completed(
     job = judged.plan.job
     job = _job(job, run.step) if run.step is not None else _of_alone(job, run.alone)
     try:
-        return replace(done, better=best_plan(judged.plan.model, cluster, job, top=TOP))
+        model = judged.plan.model if run.alone is None else run.described.model  # its head is the target's matter
+        return replace(done, better=best_plan(model, cluster, job, top=TOP))
     except (InfeasibleError, InputError) as error:
         return replace(done, infeasible=str(error))
 
 
 def _plain(alone: Alone) -> bool:
     """Tell whether it trains as pre-training does."""
-    return alone.preference is None and not alone.scores
+    return alone.preference is None and not alone.classifies
 
 
 def _of_alone(job: Job, alone: Alone | None) -> Job:
     """Return the job that the run of a model that trains alone is an answer to, for its own trainer where that has
-    files for it. A model that scores is planned with the head of a language model, which takes more."""
+    files for it. One that gives labels is planned with the head of a language model, which takes more."""
     assert alone is not None, "is what there is without a step"
     target: str | None = alone.workers.target or alone.trainer.name
     if target in targets() and job.task in named(target).tasks:
@@ -119,7 +119,7 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
         raise InputError(what, field="rollout", got=f"{served} for engines of {tp * dp}")
     gpu = machine(cluster, "bf16" if cluster.gpu.peak_flops.bf16 else "fp16", gpus=served)
     engine = Engine(run.described.model, gpu, tp, dp, step.weight_bytes)
-    replica = Replica(engine, share)
+    replica = Replica(engine, share, rl.rollout.static_share)
     generation = generate(replica, rl, served // engine.gpus)
     if generation is None:
         what = "the engine's share of the memory has no room for its weights and the keys of the longest sequence"
@@ -157,19 +157,19 @@ def _alone(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     """Return what a run costs with the phases of an update without generation."""
     alone = run.alone
     assert alone is not None, "is what makes it one to be completed"
-    if alone.scores:
-        adapter = run.described.model.adapter
-        run = _of_values(run)
-        own = run.described.model.model_copy(update={"adapter": adapter})
-        run = replace(run, described=replace(run.described, model=own))
-    judged = judge(run, cluster, limits)
     name = alone.workers.target or alone.trainer.name
-    logits = OF_PAIRS.get(name, PAIRS) if alone.preference is not None else BY_TARGET.get(name, PLAIN)
-    logits = PLAIN if alone.scores else logits
+    how = named(name).compares
+    if alone.scores and not (how is not None and how.both_heads):
+        run = replace(run, described=replace(run.described, model=run.described.model.scoring))
+    judged = judge(run, cluster, limits)
+    if alone.preference is not None:
+        logits = of_loss(alone.preference.means, name)
+    else:
+        logits = PLAIN if alone.classifies else BY_TARGET.get(name, PLAIN)
     point = as_found(run.described.model, cluster, run.configuration)
     point = replace(point, request=replace(point.request, job=judged.plan.job))
     trained = Stated(judged.plan, judged.plan.best, alone.fill, logits, point)
-    step = counted(judged.plan, trained, named(name).compares, resident=alone.reference == "resident")
+    step = counted(judged.plan, trained, how, resident=alone.reference == "resident")
     return Judged(run, replace(judged.plan, tuned=(step,)))
 
 

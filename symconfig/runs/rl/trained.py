@@ -10,9 +10,10 @@ import numpy as np
 
 from symconfig.cost.blocks import KEPT, TRANSIENT
 from symconfig.cost.device import reserved_bytes
+from symconfig.cost.framework import Stepping
 from symconfig.cost.lattice import Array
 from symconfig.cost.table import Choice
-from symconfig.graph.count import parameters
+from symconfig.graph.count import largest_trained, parameters
 from symconfig.graph.parts import is_layer
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.runs.rl.logits import LogitBytes
@@ -22,6 +23,7 @@ from symconfig.solve.restore import restore
 from symconfig.solve.timeline import times
 
 STATES, WEIGHTS, GRADIENTS = "optimizer state", "weights", "gradients"
+_STEPPED = (WEIGHTS, GRADIENTS, STATES)  # what an optimizer's step reads and writes
 EXCHANGE = "data-parallel communication"
 _FIXED = (EXCHANGE, "optimizer", "overhead")  # parts of a step's time, whatever tokens its micro-batches have
 _LOSS, _WORKING = "logits and loss", "working set"
@@ -169,10 +171,31 @@ class Trained:
         return prospect.micro * prospect.request.seq_length / p.cp * float(np.ravel(padded)[0]) / p.tp
 
     def peak_bytes(self, entropy: bool = False) -> float:
-        """Return the bytes of an update at its peak on the fullest GPU.
+        """Return the bytes of an update at its peak on the fullest GPU, in its passes or in the optimizer's step."""
+        return max(self.passing_bytes(entropy), self.stepping_bytes + sum(map(self._resting, _STEPPED)))
+
+    def _resting(self, part: str) -> float:
+        return self.memory.get(part, 0.0)
+
+    @property
+    def stepping_bytes(self) -> float:
+        """Return the bytes that the optimizer's step has beside weights, gradients and state: roots of second moments,
+        as wide as gradients."""
+        framework, gradients = self.prospect.request.framework, self._resting(GRADIENTS)
+        if framework.stepping is Stepping.IN_TURN:
+            trained = parameters(self.plan.model).trainable
+            return 2 * gradients * largest_trained(self.plan.model) / trained
+        return gradients * (framework.stepping is Stepping.TOGETHER)
+
+    def stepped_s(self, updates: float) -> float:
+        """Return the seconds of so many of the optimizer's steps alone."""
+        return updates * self.candidate.predicted.time.get("optimizer", 0.0)
+
+    def passing_bytes(self, entropy: bool = False) -> float:
+        """Return the bytes of an update's passes at their peak on the fullest GPU.
 
         The backward begins at the loss: what that takes is there beside all activations, and what the layers work with
-        is there later. Weights of the head are whole all that time. The optimizer's step comes after both.
+        is there later. Weights of the head are whole all that time.
         """
         parts = {name: self._by_stage(part) for name, part in self.parts.cost.memory.items()}
         working, logits = parts.pop(_WORKING), self.logits
@@ -183,9 +206,7 @@ class Trained:
             later = self._gathered - self._gathered_at_head
             working[-1] = max(working[-1], each + self._in_tiles(logits) + self._at_head(logits) - later)
         wider = sum(self.memory.values()) - sum(self._own.values())
-        passes = float((working + sum(parts.values())).max()) + wider + self._gathered
-        rooted = logits is not None and logits.roots_together
-        return max(passes, sum(self.memory.get(name, 0.0) for name in (WEIGHTS, STATES, *[GRADIENTS] * (1 + rooted))))
+        return float((working + sum(parts.values())).max()) + wider + self._gathered
 
     def _at_head(self, logits: LogitBytes) -> float:
         """Return the bytes of gradients where the loss goes back through the head."""

@@ -1,7 +1,8 @@
-"""The step of a job that tunes on sequences of many lengths, or on pairs: its phases, and the plan that makes it short.
+"""The step of a job that tunes on sequences of many lengths, or on preferences: its phases, and the plan that makes it
+short.
 
-The planner solves an update of full sequences; what a step has of them, and the reference of a preference loss, is
-counted around each of its best plans.
+The planner solves an update of full sequences; what a step has of them, and what a loss reads beside what is learnt
+from, is counted around each of its best plans.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from symconfig.descriptor.job import Job
+from symconfig.descriptor.tuning import Loss
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.format import gib
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.rl import PlannedPhase, PlannedStep
 from symconfig.render.learning import Compares
 from symconfig.render.target import Source
-from symconfig.runs.rl.logits import OF_PAIRS, PAIRS, PLAIN
+from symconfig.runs.rl.logits import PLAIN, of_loss
 from symconfig.runs.rl.phases import Phase
 from symconfig.runs.rl.trained import EXCHANGE, GRADIENTS, STATES, WEIGHTS, Trained
 from symconfig.solve.answer import refused
@@ -25,9 +27,10 @@ from symconfig.solve.lengths import documents, longest_of
 from symconfig.solve.restore import restore
 
 WEIGHED = 12  # plans of an update, around each of which the step is counted
-_LEFT = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)  # shares of a GPU that an update leaves to a reference, all of them tried
+_LEFT = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)  # shares of a GPU that an update leaves to what a loss has besides, all tried
 _WIDEST = 0.89  # margin that a job may have
 _GATHERED = 1 / 3  # of what ZeRO-3 exchanges for an update: weights are gathered twice, gradients reduced once
+_STATES = (WEIGHTS, GRADIENTS, STATES)
 Solve = Callable[[Job, int], Plan]
 
 
@@ -40,7 +43,7 @@ def answer(job: Job, solve: Solve, target: Source, top: int) -> Plan:
     steps: dict[str, tuple[Plan, Candidate, PlannedStep]] = {}
     for left in _LEFT if job.preference is not None else _LEFT[:1]:
         try:
-            plan = solve(_update(job, left), max(top, WEIGHED))
+            plan = solve(_update(job, left, target.compares), max(top, WEIGHED))
         except InfeasibleError:
             if not steps:
                 raise
@@ -72,14 +75,14 @@ def _budget(plan: Plan) -> float:
     return device_budget(replace(prospect.request, job=plan.job, surprise=risk), prospect.machine)
 
 
-def _update(job: Job, left: float) -> Job:
-    """Return the job of an update, which leaves a share of each GPU to a reference."""
+def _update(job: Job, left: float, how: Compares | None) -> Job:
+    """Return the job of an update, which leaves a share of each GPU to what a loss has besides."""
     margin = min(job.limits.memory_margin + left, _WIDEST)
     changes: dict[str, object] = {"limits": job.limits.model_copy(update={"memory_margin": margin})}
     if job.sequences is not None and job.sequences.batching == "packed":
         changes["packing"] = documents(job.sequences)
-    if job.preference is not None:
-        changes["pins"] = {"mbs": "2..", **job.pins}
+    if job.preference is not None and how is not None:
+        changes["pins"] = {"mbs": f"{how.micro(job.preference.means)}..", **job.pins}
     return job.model_copy(update=changes)
 
 
@@ -94,13 +97,13 @@ def fill(job: Job, micro: int, seq_length: int) -> float:
 def _trained(plan: Plan, candidate: Candidate, target: str) -> Trained:
     """Return a candidate as a model that is trained alone."""
     share = fill(plan.job, candidate.batch.micro, candidate.batch.seq_length)
-    logits = PLAIN if plan.job.preference is None else OF_PAIRS.get(target, PAIRS)
+    logits = PLAIN if plan.job.preference is None else of_loss(plan.job.preference.means, target)
     return Trained(plan, candidate, share, logits)
 
 
 def counted(plan: Plan, trained: Trained, how: Compares | None, *, resident: bool = True) -> PlannedStep:
-    """Return the step around a trained model. how: its program trains on pairs. resident: its reference stays on the
-    GPU."""
+    """Return the step around a trained model. how: its program trains on preferences. resident: its reference stays on
+    the GPU."""
     candidate, phases = trained.candidate, tuple(_phases(plan, trained, how or Compares(losses=()), resident))
     step_s = sum(phase.seconds for phase in phases)
     low, high = (step_s * end / candidate.predicted.step_s for end in candidate.predicted.interval["step_s"])
@@ -113,23 +116,24 @@ def counted(plan: Plan, trained: Trained, how: Compares | None, *, resident: boo
 
 
 def _phases(plan: Plan, trained: Trained, how: Compares, resident: bool) -> Iterator[Phase]:
-    """Yield the phases of a step in which a reference reads each micro-batch, before the policy's forward or between
-    that and its backward.
+    """Yield the phases of a step whose loss reads each micro-batch, by the model itself and by a reference, before the
+    forward that is learnt from or between that and its backward.
 
     Adapters need no second copy: the model without them is the reference, unless the program has one all the same.
-    Before the forward, the policy keeps only what other micro-batches of a pipeline have there.
+    Before the forward, the model keeps only what other micro-batches of a pipeline have there.
     """
-    held = {part: trained.memory[part] for part in (WEIGHTS, GRADIENTS, STATES)}
-    copies: dict[str, float] = {}
-    if plan.job.preference is not None and plan.job.preference.has_reference:
-        copied = resident and (plan.model.adapter is None or how.copies)
-        copies = {"reference": trained.memory[WEIGHTS]} if copied else {}
-        gathered = _GATHERED * trained.candidate.predicted.time[EXCHANGE] * (trained.prospect.zero == 3)
-        kept = 0.0 if how.first and trained.candidate.parallel.pp == 1 else trained.kept_bytes
+    means = Loss(reference=0) if plan.job.preference is None else plan.job.preference.means
+    held = {part: trained.memory[part] for part in _STATES}
+    if means.reference and resident and (plan.model.adapter is None or how.copies):
+        held["reference"] = trained.memory[WEIGHTS]
+    gathered = _GATHERED * trained.candidate.predicted.time[EXCHANGE] * (trained.prospect.zero == 3)
+    for name, reader, forwards in (("KL term", "model", means.read), ("reference", "reference", means.reference)):
+        kept = 0.0 if reader in how.first and trained.candidate.parallel.pp == 1 else trained.kept_bytes
         read = {"policy's activations and logits": kept, "forward": trained.forward_bytes()}
-        yield Phase("reference", trained.forward_s(1) + gathered, _whole(trained, held | copies | read))
-    passing = {"activations, logits and loss": trained.peak_bytes() - sum(held.values())}
-    yield Phase("update", trained.update_s(1), _whole(trained, held | copies | passing))
+        if forwards:
+            yield Phase(name, forwards * (trained.forward_s(1) + gathered), _whole(trained, held | read))
+    passing = {"activations, logits and loss": trained.peak_bytes() - sum(trained.memory[part] for part in _STATES)}
+    yield Phase("update", trained.update_s(1), _whole(trained, held | passing))
 
 
 def _whole(trained: Trained, held: dict[str, float]) -> dict[str, float]:

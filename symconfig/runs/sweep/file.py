@@ -27,7 +27,7 @@ from pydantic import Field, model_validator
 
 from symconfig.descriptor.document import Document, KeyPath, Place
 from symconfig.descriptor.job import PIN_NAMES, Job, Limits, Lora
-from symconfig.descriptor.model import PositiveInt, Strict
+from symconfig.descriptor.strict import PositiveInt, Strict
 
 NOT_SWEPT = ("schema", "training")  # a plan passes the training on and never looks at it
 WHOLE = ("gpus", "global_batch_size", "seq_length")  # fields whose values may be a series, or a range in a rule

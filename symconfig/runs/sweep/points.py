@@ -13,7 +13,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
 from symconfig.plans.digests import digest
-from symconfig.runs.sweep.asked import Fields, SweepJob, put, settled
+from symconfig.runs.sweep.job import Fields, SweepJob, put, with_defaults
 
 ID_LETTERS = 16  # of SHA-256 in hexadecimal: among a million, two are alike with a probability of 3e-8
 LIMIT = 10_000
@@ -52,7 +52,7 @@ class Ids:
     _digests: dict[int, tuple[ModelDescriptor | ClusterDescriptor, str]] = field(default_factory=dict)
 
     def of(self, job: Mapping[str, Any], model: ModelDescriptor, cluster: ClusterDescriptor) -> str:
-        """Return the id; job: as of `settled`, with all of its training.
+        """Return the id; job: as of `with_defaults`, with all of its training.
 
         No plan looks at that, and every plan.json has it.
         """
@@ -88,7 +88,7 @@ def points(sweep: SweepJob, limit: int = LIMIT) -> Points:
     ids, kept, idle = Ids(), dict[str, Point](), set(range(len(sweep.exclude)))
     excluded = 0
     for job in _jobs(sweep):
-        known = settled(job)
+        known = with_defaults(job)
         if matching := [number for number, rule in enumerate(sweep.exclude) if rule.matches(known)]:
             idle -= set(matching)
             excluded += 1

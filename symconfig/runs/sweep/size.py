@@ -12,8 +12,8 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.measured.flops import COUNTING, flops_per_token
 from symconfig.runs.sweep import engines
-from symconfig.runs.sweep.asked import settled
 from symconfig.runs.sweep.columns import HOUR_S, Value
+from symconfig.runs.sweep.job import with_defaults
 from symconfig.runs.sweep.points import Ids, Point
 from symconfig.runs.sweep.task import Row, Status, Task
 
@@ -152,7 +152,7 @@ class _Search:
 
     def _point(self, gpus: int) -> Point:
         job, model = {**self.question.job, "cluster": self.name, "gpus": gpus}, self.question.model
-        return Point(self.ids.of(settled(job), model, self.cluster), job, model, self.cluster)
+        return Point(self.ids.of(with_defaults(job), model, self.cluster), job, model, self.cluster)
 
     def heard(self, gpus: int, row: Row) -> None:
         q = self.question

@@ -9,7 +9,6 @@ from symconfig.cost.device import device_bytes
 from symconfig.cost.stages import Offload
 from symconfig.cost.step import HOST_SHARE, host_bytes
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.frameworks.extras import NOTHING_ON
 from symconfig.graph.model import sequence
 from symconfig.solve.budget import peak_budget
 from symconfig.solve.choice.simplicity import FEW_CHUNKS
@@ -23,14 +22,15 @@ from symconfig.solve.stages.problem import Layouts
 from symconfig.solve.timeline import refined_s
 
 # What is tried of each plan, so that the choice takes a part of a second.
-MOST_SPLITS, MOST_CHOICES = 3, 2
+MOST_SPLITS, MOST_MANY, MOST_CHOICES = 4, 2, 2
 LOST = 1.06  # of the plan's step: a variant whose formula takes longer is not simulated
 
 
 def variants(prospect: Prospect) -> tuple[Prospect, ...]:
     """Return plainer plans of the same degrees but for chunks: fewer chunks, equal stages or the customary ones, less
-    recompute, no states in host memory; those that fit, with their simulated steps."""
-    base, result = [prospect], []
+    recompute, no states in host memory, a micro-batch that is a power of two; those that fit, with their simulated
+    steps."""
+    base, result = [prospect, *_round(prospect)], []
     if any((prospect.offload.optimizer, prospect.offload.weights)) and prospect.request.pins.fraction is None:
         base.append(replace(prospect, offload=Offload()))
     for plain in base:
@@ -51,13 +51,23 @@ def with_less(prospect: Prospect, cluster: ClusterDescriptor) -> Iterator[Prospe
     """
     request = prospect.request
     for extra in EXTRAS:
-        usual = getattr(NOTHING_ON, extra.name)
-        if extra.alone or request.pins.fixes(extra.pin) or getattr(prospect.extras, extra.name) == usual:
+        if extra.alone or request.pins.fixes(extra.pin) or getattr(prospect.extras, extra.name) == extra.usual:
             continue
-        less = replace(prospect.extras, **{extra.name: usual})
+        less = replace(prospect.extras, **{extra.name: extra.usual})
         other = replace(prospect, request=switched_on(request, less, cluster.gpu.architecture))
         if (priced := _priced(other, prospect)) is not None:
             yield priced
+
+
+def _round(prospect: Prospect) -> Iterator[Prospect]:
+    """Yield the plan with the powers of two on both sides of a micro-batch that is none, where it runs with them."""
+    request, micro = prospect.request, prospect.micro
+    below = 1 << (micro.bit_length() - 1)
+    for other in () if micro == below else (below, 2 * below):
+        changed = replace(prospect, micro=other)
+        divides = request.global_batch % (prospect.degrees.dp * other) == 0
+        if divides and request.pins.allows("mbs", other) and not changed.refused():
+            yield changed
 
 
 def _splits(prospect: Prospect) -> list[Split]:
@@ -65,11 +75,17 @@ def _splits(prospect: Prospect) -> list[Split]:
     request, pp = prospect.request, prospect.degrees.pp
     if pp == 1 or request.pins.layout is not None:
         return []
-    least, most = max(request.limits.least_chunks, 1), prospect.split.vpp
-    counts = dict.fromkeys([most, *range(min(FEW_CHUNKS, most), least - 1, -1)])
+    counts = range(prospect.split.vpp, max(request.limits.least_chunks, 1) - 1, -1)
     kinds, layouts = sequence(request.model), request.limits.layouts
-    every = (split for vpp in counts if request.pins.allows("vpp", vpp) for split in _usual(kinds, pp, vpp, layouts))
-    return [split for split in every if split != prospect.split][:MOST_SPLITS]
+    every = [
+        split
+        for vpp in counts
+        if request.pins.allows("vpp", vpp)
+        for split in _usual(kinds, pp, vpp, layouts)
+        if split != prospect.split
+    ]
+    many = [split for split in every if split.vpp > FEW_CHUNKS][:MOST_MANY]
+    return [*many, *(split for split in every if split.vpp <= FEW_CHUNKS)][:MOST_SPLITS]
 
 
 def _usual(kinds: tuple[str, ...], pp: int, vpp: int, layouts: Layouts) -> Iterator[Split]:

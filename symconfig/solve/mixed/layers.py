@@ -15,8 +15,8 @@ from symconfig.graph.model import sequence
 from symconfig.graph.parts import is_layer
 from symconfig.solve.mixed.across import Across, shared_s
 from symconfig.solve.moves import moves
-from symconfig.solve.settle import whole_question
 from symconfig.solve.split import even, every_split, plainest
+from symconfig.solve.stage_gap import whole_question
 from symconfig.solve.stages.chain import fastest_chain
 from symconfig.solve.stages.content import Mode, Scale, layers, modes
 from symconfig.solve.stages.cuts import cut, longest_chunk

@@ -10,11 +10,9 @@ import numpy as np
 from symconfig.cost.partition.costs import Costs
 from symconfig.descriptor.mesh import Axis
 from symconfig.solve.partition.assemble import assemble
-from symconfig.solve.partition.baselines import NAMES, Baseline, baseline
-from symconfig.solve.partition.cheapest import Cheapest
+from symconfig.solve.partition.baselines import NAMES, baseline
 from symconfig.solve.partition.collectives import collectives
-from symconfig.solve.partition.degrees import Way
-from symconfig.solve.partition.priced import of_baseline
+from symconfig.solve.partition.priced import Priced, of_baseline
 from symconfig.solve.partition.run import Ask, Case, costs_of
 
 
@@ -93,65 +91,17 @@ def shares(
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """A strategy with a name on the same graph. cost, memory: None where it cannot be had, `why`. training: the best of
-    those that were asked for that fits, or the leanest where none does."""
-
-    name: str
-    cost: float | None = None
-    memory: float | None = None
-    fits: bool = False
-    why: str = ""
-    turns: int = 1
-    keep: str = ""
-    way: Way | None = None
-
-
-def compared(cases: Sequence[Case], ask: Ask, axes: Sequence[Axis], gamma: float = float("inf")) -> list[Compared]:
-    """Return every strategy that has a name. found: ways of running the step, of which each strategy takes its best."""
+def compared(cases: Sequence[Case], ask: Ask, axes: Sequence[Axis], gamma: float = float("inf")) -> list[Priced]:
+    """Return every strategy that has a name, each in the best way of running the step: of `cases`, the one in which it
+    fits and costs least, or is the leanest."""
     return [_best(cases, ask, axes, gamma, name) for name in NAMES]
 
 
-def of_told(choice: Cheapest) -> Compared:
-    """Return the cheapest strategy that a framework can be told, under the framework's name."""
-    training = choice.training
-    return Compared(
-        name=choice.framework.value,
-        cost=choice.cost,
-        memory=choice.memory,
-        fits=choice.fits,
-        why="",
-        turns=training.turns,
-        keep=training.keep.value,
-        way=choice.way,
-    )
-
-
-def _best(cases: Sequence[Case], ask: Ask, axes: Sequence[Axis], gamma: float, name: str) -> Compared:
+def _best(cases: Sequence[Case], ask: Ask, axes: Sequence[Axis], gamma: float, name: str) -> Priced:
     made = [(case, baseline(case.net, axes, name)) for case in cases]
-    tried = [weighed(case, ask, axes, gamma, name, one) for case, one in made if one.rows is not None]
-    return min(tried, key=_standing) if tried else Compared(name, why=made[0][1].why if made else "")
-
-
-def _standing(one: Compared) -> tuple[bool, float]:
-    """Rank what fits by cost, the others by memory."""
-    assert one.cost is not None
-    assert one.memory is not None
-    return (not one.fits, one.cost if one.fits else one.memory)
-
-
-def weighed(case: Case, ask: Ask, axes: Sequence[Axis], gamma: float, name: str, strategy: Baseline) -> Compared:
-    """Weigh a strategy in one way of running the step."""
-    priced, training = of_baseline(costs_of(case, ask, axes), strategy, gamma), case.training
-    fits = bool(priced.memory <= ask.memory_limit and np.isfinite(priced.cost))
-    return Compared(
-        name=name,
-        cost=priced.cost,
-        memory=priced.memory,
-        fits=fits,
-        why=priced.why,
-        turns=training.turns,
-        keep=training.keep.value,
-        way=strategy.way,
-    )
+    tried = [
+        of_baseline(costs_of(case, ask, axes), one, gamma, ask.memory_limit)
+        for case, one in made
+        if one.rows is not None
+    ]
+    return min(tried, key=lambda one: one.standing) if tried else Priced(name=name, why=made[0][1].why if made else "")

@@ -14,7 +14,7 @@ from symconfig.graph.program.net import Net
 from symconfig.solve.partition.degrees import Way
 from symconfig.solve.partition.expressible import Expressible, expressible
 from symconfig.solve.partition.frameworks import Framework, Step, runs
-from symconfig.solve.partition.priced import sums
+from symconfig.solve.partition.priced import Priced, sums
 from symconfig.solve.partition.problem import Array
 from symconfig.solve.partition.project import Difference, Projection, aligned, differences
 from symconfig.solve.partition.reduce import Bools
@@ -24,19 +24,17 @@ from symconfig.solve.partition.run import Ask, Case, Partition, costs_of
 Steps = Callable[[Training], Step]
 
 
-@dataclass(frozen=True, slots=True)
-class Cheapest:
-    """A strategy that a framework can be told. axes: in the order in which its ranks have them, innermost first. rows:
-    [nodes, axes] on the axes as they were given. memory: bytes at the peak. training: with which this holds."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cheapest(Priced):
+    """A strategy that a framework can be told. axes: in the order in which its ranks have them, innermost first."""
 
-    framework: Framework
     way: Way
     axes: tuple[Axis, ...]
     rows: Rows
-    cost: float
-    memory: float
-    fits: bool
-    training: Training
+
+    @property
+    def framework(self) -> Framework:
+        return Framework(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +75,14 @@ def cheapest(where: Space, costs: Costs, limit: float, gamma: float = float("inf
             paid, held = float(cost[at]), float(memory[at])
             result.append(
                 Cheapest(
-                    framework=framework,
-                    way=way,
-                    axes=order,
-                    rows=rows,
+                    name=framework,
+                    training=costs.training,
                     cost=paid,
                     memory=held,
                     fits=held <= limit,
-                    training=costs.training,
+                    way=way,
+                    rows=rows,
+                    axes=order,
                 )
             )
     return result
@@ -115,14 +113,9 @@ def of_all(
         if last is None or last[0] is not case.net:
             last = case.net, space(case.net, axes, steps(case.training), among)
         for choice in cheapest(last[1], costs_of(case, ask, axes), ask.memory_limit, gamma):
-            if choice.framework not in best or _standing(choice) < _standing(best[choice.framework]):
+            if choice.framework not in best or choice.standing < best[choice.framework].standing:
                 best[choice.framework] = choice
     return [best[framework] for framework in among if framework in best]
-
-
-def _standing(one: Cheapest) -> tuple[bool, float]:
-    """Rank what fits by cost, the others by memory."""
-    return (not one.fits, one.cost if one.fits else one.memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,14 +142,14 @@ def expressed(
     rows = np.array(partition.rows, dtype=np.int64)
     exact = [
         Cheapest(
-            framework=framework,
-            way=projection.way,
-            axes=projection.axes,
-            rows=rows,
+            name=framework,
+            training=costs.training,
             cost=partition.cost,
             memory=partition.memory,
             fits=True,
-            training=costs.training,
+            way=projection.way,
+            rows=rows,
+            axes=projection.axes,
         )
         for framework in Framework
         if projection.exact and runs(framework, step, [projection.way])[0]

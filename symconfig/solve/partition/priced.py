@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
 
-from symconfig.cost.partition.costs import Costs
+from symconfig.cost.partition.costs import Costs, Training
 from symconfig.cost.partition.exchange import Exchange
 from symconfig.cost.partition.server import Reach, passed_s
 from symconfig.cost.partition.work import Rows
@@ -20,17 +20,28 @@ from symconfig.solve.partition.degrees import Way
 from symconfig.solve.partition.problem import Array
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Priced:
-    """cost: of the objective, infinite where the strategy cannot be had, `why`, or where the costs rule it out. memory:
-    bytes at the peak."""
+    """A strategy with its costs under a way of running the step.
+
+    name: its own, or that of the framework that can be told it. cost: of the objective, infinite where the strategy
+    cannot be had, `why`, or where the costs rule it out. memory: bytes at the peak. fits: within the limit. rows:
+    [nodes, axes] on the axes as they were given.
+    """
 
     name: str
-    cost: float
-    memory: float
+    training: Training = field(default_factory=Training)
+    cost: float = float("inf")
+    memory: float = float("inf")
+    fits: bool = False
     why: str = ""
     way: Way | None = None
     rows: Rows | None = None
+
+    @property
+    def standing(self) -> tuple[bool, float]:
+        """Rank what fits by cost, the others by memory."""
+        return (not self.fits, self.cost if self.fits else self.memory)
 
 
 def price(costs: Costs, rows: Rows, gamma: float = float("inf")) -> tuple[float, float]:
@@ -71,15 +82,19 @@ def priced(costs: Costs, axes: Sequence[Axis], names: Sequence[str], gamma: floa
     return tuple(of_baseline(costs, baseline(costs.net, axes, name), gamma) for name in names)
 
 
-def of_baseline(costs: Costs, strategy: Baseline, gamma: float) -> Priced:
-    """Price one strategy, with its parameter server where it has one."""
+def of_baseline(costs: Costs, strategy: Baseline, gamma: float, limit: float = float("inf")) -> Priced:
+    """Price one strategy, with its parameter server where it has one. limit: bytes that a GPU may hold."""
+    name, way = strategy.name, strategy.way
     if strategy.rows is None:
-        return Priced(strategy.name, float("inf"), float("inf"), strategy.why, strategy.way)
+        return Priced(name=name, training=costs.training, why=strategy.why, way=way)
     cost, memory = price(costs, strategy.rows, gamma)
     if strategy.server:
         cost += sum(_at_server(costs, index, strategy.rows) for index in range(len(costs.net.links)))
     why = "" if np.isfinite(cost) else "it keeps weights in smaller parts than they are used in, which is ruled out"
-    return Priced(strategy.name, cost, memory, why, strategy.way, strategy.rows)
+    fits = bool(memory <= limit and np.isfinite(cost))
+    return Priced(
+        name=name, training=costs.training, cost=cost, memory=memory, fits=fits, why=why, way=way, rows=strategy.rows
+    )
 
 
 def _at_server(costs: Costs, index: int, rows: Rows) -> float:

@@ -10,7 +10,8 @@ from symconfig.descriptor.load import load_cluster
 from symconfig.existing.audit.audit import Audit, audit
 from symconfig.existing.audit.catalogue import PHASES, RL
 from symconfig.existing.launch.bash.read import read_bash
-from symconfig.existing.launch.follow import Around, followed
+from symconfig.existing.launch.follow import followed
+from symconfig.existing.launch.named import Around
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.launch.text import Text
 from symconfig.existing.recover.supplied import Supplied

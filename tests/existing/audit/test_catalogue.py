@@ -11,7 +11,7 @@ from symconfig.descriptor.job import Limits
 from symconfig.descriptor.load import load_cluster
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.audit.catalogue import GROUPS, LAUNCHER, PHASES, PREDICTION, RL, rules
-from symconfig.existing.audit.sides import ForkSide
+from symconfig.existing.audit.configuration import ForkConfiguration
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.rules.rule import Rule
 from symconfig.runs.rl.stated import completed
@@ -51,7 +51,7 @@ deepspeed --num_gpus 8 pretrain_gpt.py --num-layers 24 --hidden-size 2048 --num-
   --position-embedding-type alibi --checkpoint-activations --deepspeed --deepspeed_config ds.json --zero-stage 1
 """
     found = api_audit.audit(script, "h100", plan=False)
-    assert isinstance(found.side, ForkSide)
+    assert isinstance(found.reader, ForkConfiguration)
     assert [str(finding.problem) for finding in found.findings if finding.severity == "error"] == []
 
 

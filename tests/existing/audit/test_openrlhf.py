@@ -142,7 +142,7 @@ def test_roles_with_gpus_of_their_own_work_beside_each_other() -> None:
     apart = RAY.replace("--train.colocate_all", "--train.colocate_actor_ref").replace("group_norm", "gae")
     text = apart.replace("MORE", "--critic.num_nodes 1 --critic.num_gpus_per_node 8")
     found = audited(text)
-    assert found.side.gpus == 24
+    assert found.reader.gpus == 24
     by_name = phases(found)
     assert "critic's optimizer state" not in by_name["update"].holds
     assert not {name for name in by_name["update of the critic"].holds if name.startswith("actor's")}

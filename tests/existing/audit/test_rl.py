@@ -101,7 +101,7 @@ def test_megatron_workers_of_verl() -> None:
         f"+{MEGATRON}.override_transformer_config.recompute_num_layers=1", config="ppo_megatron_trainer.yaml",
     ))  # fmt: skip
     assert found.judged is not None
-    assert found.side.gpus == 16
+    assert found.reader.gpus == 16
     plan, options = found.judged.plan, found.judged.plan.best.options
     degrees = plan.best.parallel
     assert (degrees.tp, degrees.pp, degrees.dp) == (2, 2, 4)
@@ -174,7 +174,7 @@ def test_adapters_are_trained_alone(workers: str) -> None:
 
 def test_an_engine_of_its_own_has_gpus_of_its_own() -> None:
     found = audited(of_verl("rollout.nnodes=1 rollout.n_gpus_per_node=4"))
-    assert found.side.gpus == 20
+    assert found.reader.gpus == 20
     assert found.judged is not None
     step, rl = found.judged.plan.rl[0], found.judged.plan.job.rl
     assert rl is not None

@@ -41,6 +41,7 @@ CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 NPROC_PER_NODE=8 swift rlhf --rlhf_type grp
     --torch_dtype bfloat16 --per_device_train_batch_size 4 --gradient_accumulation_steps 2 --num_generations 8 \\
     --deepspeed zero3 MORE
 """
+PAIRED = ["reference", "update"]
 FACTORY = """model_name_or_path: Qwen/Qwen3-8B
 stage: STAGE
 do_train: true
@@ -166,7 +167,7 @@ def test_accelerates_own_file_says_how_weights_are_kept(tmp_path: Path) -> None:
     script = written(tmp_path, "dpo.sh", DPO.replace("MORE ", ""))
     written(tmp_path, "acc.yaml", ZERO3)
     found = audited(script)
-    assert found.side.gpus == 8
+    assert found.reader.gpus == 8
     assert held(found)["optimizer state"] == pytest.approx(12 * COUNT / 8, rel=1e-3)
     assert held(found)["reference"] == held(found)["weights"]
     assert not found.findings
@@ -181,7 +182,7 @@ def test_accelerates_own_file_says_how_weights_are_kept(tmp_path: Path) -> None:
 def test_a_program_s_own_presets_and_environment_are_known(tmp_path: Path) -> None:
     """16 bytes of a parameter over 8 ranks; the engine keeps its share where it does not sleep."""
     found = audited(written(tmp_path, "grpo.sh", GRPO.replace("MORE", "--sleep_level 1 --offload_model true")))
-    assert (found.side.gpus, found.side.label) == (8, "ms-swift with deepspeed workers")
+    assert (found.reader.gpus, found.reader.label) == (8, "ms-swift with deepspeed workers")
     rl = found.judged and found.judged.plan.job.rl
     assert rl
     assert (rl.prompts, rl.samples, rl.updates, rl.longest) == (8, 8, 1, 1024 + 2048)
@@ -218,15 +219,18 @@ def test_a_server_of_its_own_has_the_gpus_that_it_is_started_on(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("stage", "kind", "pairs"), [("sft", "full", 0), ("dpo", "lora", 64), ("dpo", "full", 64), ("rm", "lora", 0)]
+    ("stage", "kind", "examples"),
+    [("sft", "full", 0), ("dpo", "lora", 64), ("dpo", "full", 64), ("kto", "lora", 64), ("rm", "lora", 64)],
 )
-def test_stages_of_a_yaml_of_arguments(stage: str, kind: str, pairs: int, tmp_path: Path) -> None:
+def test_stages_of_a_yaml_of_arguments(stage: str, kind: str, examples: int, tmp_path: Path) -> None:
     text = FACTORY.replace("STAGE", stage).replace("KIND", kind)
     found = audited(written(tmp_path, "job.yaml", text), gpus=8)
     assert found.judged is not None, found.unpredicted
     batch, preference = found.judged.plan.best.batch, found.judged.plan.job.preference
-    assert (preference.pairs if preference is not None else 0) == pairs
-    assert (batch.micro, batch.num_microbatches) == (1 if stage == "sft" else 2, 8)
+    assert (preference.pairs or preference.answers if preference is not None else 0) == examples
+    assert (batch.micro, batch.num_microbatches) == (1 if stage in ("sft", "kto") else 2, 8)
+    names = [each.name for each in found.judged.plan.tuned[0].phases] if found.judged.plan.tuned else []
+    assert names == {"sft": ["update"], "rm": ["update"], "kto": ["KL term", *PAIRED]}.get(stage, PAIRED)
     adapter = found.judged.plan.model.adapter
     assert (adapter is not None) == (kind == "lora")
     if adapter is not None:

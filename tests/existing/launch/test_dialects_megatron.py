@@ -7,7 +7,7 @@ import pytest
 from symconfig.existing.launch.dialects.documents import dialect_of
 from symconfig.existing.launch.dialects.fields import CHOICES, NEGATED, RENAMED
 from symconfig.existing.launch.dialects.options import table_with
-from tests.existing.launch.said import options, places_hold, read_yaml, unread
+from tests.existing.launch.summary import options, places_hold, read_yaml, unread
 
 YAML_CFG = """\
 language_model:

@@ -11,7 +11,7 @@ from symconfig.existing.launch.dialects.documents import read_sections
 from symconfig.existing.launch.dialects.override import entries_of, is_override, parted
 from symconfig.existing.launch.reading import Setting, Word
 from symconfig.existing.launch.text import Text
-from tests.existing.launch.said import options, places_hold, read_yaml, unread
+from tests.existing.launch.summary import options, places_hold, read_yaml, unread
 
 NEMO_1 = """\
 run:

@@ -12,7 +12,7 @@ import pytest
 from symconfig.errors import InputError
 from symconfig.existing.launch.read import read
 from tests.clock import quickest_s
-from tests.existing.launch.said import options, places_hold, unread
+from tests.existing.launch.summary import options, places_hold, unread
 
 DS = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 3}}
 

@@ -21,6 +21,7 @@ from llamafactory.data.template import TEMPLATES  # noqa: E402
 from llamafactory.extras.constants import AttentionFunction  # noqa: E402
 from llamafactory.hparams import get_train_args, read_args  # noqa: E402
 
+_SEQUENCES = {"dpo": 2, "rm": 2, "kto": 1}  # of an example, by stage
 CLI = {"FORCE_TORCHRUN": "1", "NODE_RANK": "1", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29517"}
 
 
@@ -58,10 +59,13 @@ def _values(model, data, training, finetuning) -> Values:
         "adapter": None,
         "recompute": "none" if model.disable_gradient_checkpointing else "full",
     }
-    if finetuning.stage == "dpo":  # its batches are of pairs
-        values |= {name: 2 * values[name] for name in ("micro", "global")}
-        values |= {"preference_loss": finetuning.pref_loss, "preference_beta": finetuning.pref_beta}
-        assert finetuning.use_ref_model == (finetuning.pref_loss not in ("orpo", "simpo"))
+    if count := _SEQUENCES.get(finetuning.stage):
+        values |= {name: count * values[name] for name in ("micro", "global")}
+        values |= {"preference_loss": {"dpo": finetuning.pref_loss, "rm": "reward"}.get(finetuning.stage, "kto")}
+        values |= {} if finetuning.stage == "rm" else {"preference_beta": finetuning.pref_beta}
+        assert finetuning.use_ref_model == (
+            finetuning.stage == "dpo" and finetuning.pref_loss not in ("orpo", "simpo")
+        )  # KTO makes its copy by itself (train/kto/workflow.py)
     if finetuning.finetuning_type == "lora":
         values |= {
             "adapter": "qlora" if model.quantization_bit == 4 else "lora",

@@ -68,10 +68,12 @@ def _values(args: Any) -> Values:
         "seq_length": args.max_length,
         "adapter": None,
     }
-    if isinstance(args, RLHFArguments):  # its batches are of pairs
-        values |= {name: 2 * values[name] for name in ("micro", "global")}
-        own = args.rlhf_type if args.rlhf_type != "dpo" and args.loss_type != "simpo" else args.loss_type
-        values |= {"preference_loss": own, "preference_beta": args.beta}
+    if isinstance(args, RLHFArguments):  # its batches are of pairs, but for KTO
+        values |= {name: (1 if args.rlhf_type == "kto" else 2) * values[name] for name in ("micro", "global")}
+        typed = args.rlhf_type in ("dpo", "kto") or args.loss_type == "simpo"
+        own = args.loss_type if typed else {"rm": "reward"}.get(args.rlhf_type, args.rlhf_type)
+        values |= {"preference_loss": own} | ({} if own == "reward" else {"preference_beta": args.beta})
+        assert (args.task_type, args.num_labels) == (("seq_cls", 1) if own == "reward" else ("causal_lm", None))
     if args.tuner_type == "lora":
         values |= {
             "adapter": "qlora" if args.quant_bits == 4 else "lora",

@@ -44,13 +44,16 @@ def accept(folder: Path) -> Values:
 
 def _step(args: MegatronRLHFArguments) -> Values:
     """Return what the arguments say of a step, or of pairs, which it counts where a plan counts sequences."""
-    if args.rlhf_type == "dpo":
+    if args.rlhf_type != "grpo":
+        count = 1 if args.rlhf_type == "kto" else 2
+        scores = args.rlhf_type == "rm"
+        assert (args.task_type, args.num_labels) == (("seq_cls", 1) if scores else ("causal_lm", None))
         return {
-            "micro": 2 * args.micro_batch_size,
-            "global": 2 * args.global_batch_size,
+            "micro": count * args.micro_batch_size,
+            "global": count * args.global_batch_size,
             "seq_length": args.max_length,
-            "preference_loss": args.loss_type,
-            "preference_beta": args.beta,
+            **({} if scores else {"preference_beta": args.beta}),
+            "preference_loss": "reward" if scores else args.loss_type,
         }
     parts = {"weights": args.offload_model, "optimizer state": args.offload_optimizer}
     return {

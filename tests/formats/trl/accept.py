@@ -105,23 +105,30 @@ def _step(script: Any, training: Any, model: Any) -> Values:
     }
 
 
-def _pairs(script: Any, training: Any, model: Any) -> Values:
+def _preference(script: Any, training: Any, model: Any) -> Values:
+    kind = type(training).__name__
+    count = 1 if kind == "KTOConfig" else 2
     ranks, steps = training.world_size, training.gradient_accumulation_steps
     lora = get_peft_config(model)
     quantised = get_quantization_config(model)
     assert (quantised is not None) == model.load_in_4bit
-    (loss,) = training.loss_type
+    if kind == "RewardConfig":
+        said = {"preference_loss": "reward"}
+        assert lora is None or (lora.task_type, lora.modules_to_save) == ("SEQ_CLS", ["score"])
+    else:
+        (loss,) = training.loss_type if kind == "DPOConfig" else (training.loss_type,)
+        said = {"preference_loss": loss, "preference_beta": training.beta}
+        assert training.train_sampling_strategy == ("random" if kind == "DPOConfig" else "sequential")
     return {
-        "micro": 2 * training.per_device_train_batch_size,
-        "global": 2 * training.per_device_train_batch_size * ranks * steps,
+        "micro": count * training.per_device_train_batch_size,
+        "global": count * training.per_device_train_batch_size * ranks * steps,
         "seq_length": training.max_length,
-        "preference_loss": loss,
-        "preference_beta": training.beta,
+        **said,
         "adapter": None if lora is None else "lora" if quantised is None else "qlora",
         **({} if lora is None else {"lora_r": lora.r, "lora_alpha": lora.lora_alpha}),
         **({} if lora is None else {"lora_dropout": lora.lora_dropout, "lora_targets": sorted(lora.target_modules)}),
     }
 
 
-_KINDS = {"trl.scripts.grpo": _step, "trl.scripts.dpo": _pairs}
+_KINDS = {"trl.scripts.grpo": _step, **{f"trl.scripts.{each}": _preference for each in ("dpo", "kto", "reward")}}
 answer(accept)

@@ -23,7 +23,7 @@ from symconfig.frameworks.entries import ENTRIES
 from symconfig.plans.file import loaded
 from symconfig.plans.history import History, Segment
 from symconfig.plans.plan import Plan
-from symconfig.runs.embed import again, surroundings
+from symconfig.runs.embed import solved_here, surroundings
 from symconfig.runs.embed.mismatch import MismatchError, mismatches
 from symconfig.runs.embed.start import command, started
 from symconfig.runs.embed.surroundings import RANK, Gpu, Surroundings, look
@@ -226,7 +226,7 @@ def test_ranks_of_one_node_solve_once_and_get_the_same(monkeypatch: pytest.Monke
     plans = [started(sample_plan(), "megatron", on_mismatch="replan").to_json() for _ in range(3)]
     assert len(solved) == 1
     assert len(set(plans)) == 1
-    folder = again.cache_dir()
+    folder = solved_here.cache_dir()
     assert folder is not None
     kept = next(folder.glob("*.json"))
     kept.write_text(kept.read_text()[:-500], encoding="utf-8")  # half-written by another program
@@ -237,7 +237,7 @@ def test_ranks_of_one_node_solve_once_and_get_the_same(monkeypatch: pytest.Monke
 def test_an_answer_of_another_planner_is_not_taken(monkeypatch: pytest.MonkeyPatch, solved: list[Any]) -> None:
     monkeypatch.setenv("WORLD_SIZE", "32")
     for code in ("0.1.0+a", "0.1.0+b"):
-        monkeypatch.setattr(again, "planner", lambda code=code: code)
+        monkeypatch.setattr(solved_here, "planner", lambda code=code: code)
         started(sample_plan(), "megatron", on_mismatch="replan")
     assert len(solved) == 2
 

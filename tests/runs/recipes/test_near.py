@@ -8,7 +8,7 @@ from math import prod
 import pytest
 
 from symconfig.api.planning import plan as solved
-from symconfig.descriptor.recipe import find_recipe
+from symconfig.descriptor.recipe import Recipe, RecipeFile, find_recipe
 from symconfig.plans.plan import NearRecipe, Plan
 from symconfig.runs.recipes.near import compared, near_recipe
 
@@ -86,3 +86,67 @@ def test_the_plan_itself_loses_nothing() -> None:
     left = {one.field for one in found.differences}
     assert prod(getattr(plan.best.parallel, name) for name in ("tp", "pp", "cp")) == 32
     assert not left & {"tp", "pp", "vpp", "cp"}
+
+
+def stating(name: str, **options: object) -> tuple[RecipeFile, Recipe]:
+    """Return a recipe that states other options, too."""
+    file, recipe = find_recipe(name)
+    return file, recipe.model_copy(update={"options": recipe.options.model_copy(update=options)})
+
+
+def test_states_in_host_memory_cost_what_a_plan_with_them_there_takes() -> None:
+    plan = planned(tp=8, pp=4, vpp=5, cp=2, mbs=1)
+    (offload,) = [
+        one for one in compared(plan, *stating(TUNED, offload="optimizer True")).differences if "host" in one.field
+    ]
+    assert (offload.ours, offload.theirs, offload.opens) == ("0%", "100%", ("optimizer_offload",))
+    wanted = pins_of(plan) | {"tp": 8, "optimizer_offload": 1}
+    other = solved("llama3.1-70b", "h100", 64, 128, 8192, pins=wanted, top=1).plan
+    assert offload.loss == pytest.approx(other.best.predicted.step_s / plan.best.predicted.step_s - 1, abs=1e-6)
+
+
+def test_its_split_costs_what_the_fastest_plan_with_its_degrees_takes() -> None:
+    plan = planned(tp=8, pp=4, vpp=5, cp=2)
+    free = replace(plan, job=plan.job.model_copy(update={"pins": {}}))
+    split = compared(free, *find_recipe(TUNED)).split
+    assert split is not None
+    assert (split.ours, split.theirs) == ("tp 8 pp 4 cp 2", "tp 4 pp 4 cp 2")
+    other = planned(tp=4, pp=4, cp=2, ep=1, etp=1)
+    assert split.loss == pytest.approx(other.fastest.predicted.step_s / plan.best.predicted.step_s - 1, abs=1e-6)
+    assert compared(other, *find_recipe(TUNED)).split is None
+
+
+def test_what_the_job_does_not_allow_is_named_and_priced_without() -> None:
+    plan = planned(tp=4, pp=4, vpp=4, cp=2)
+    found = compared(plan, *stating(TUNED, gradients="bf16"))
+    without = compared(plan, *stating(TUNED, gradients="fp32"))
+    assert found.opens == ("bf16_gradients",)
+    assert found.allowed is not None
+    assert found.loss is not None
+    assert without.loss is not None
+    assert found.allowed.loss == without.loss > found.loss
+    assert (without.opens, without.allowed) == ((), None)
+    allowed = solved("llama3.1-70b", "h100", 64, 128, 8192, pins={"tp": 4}, allow=["bf16_gradients"], top=1).plan
+    assert not compared(allowed, *stating(TUNED, gradients="bf16")).opens
+
+
+def test_stages_of_a_recipe_stay_where_its_degrees_are_others() -> None:
+    """A string of as many chunks on other stages is the same string."""
+    pins = {"tp": 8, "pp": 8, "vpp": 1, "cp": 1, "layout": "Et*9|(t*10|)*5t*11|t*10L"}
+    plan = solved("llama3.1-70b", "h100", 64, 128, 8192, pins=pins, top=1).plan
+    file, recipe = stating(TUNED, gradients=None, tp_comm=True)
+    layout = {"tp": 8, "pp": 4, "vpp": 2, "cp": 1, "stages": pins["layout"], "zero": None, "recompute": None}
+    same = recipe.model_copy(update={"layout": recipe.layout.model_copy(update=layout)})
+    other = solved("llama3.1-70b", "h100", 64, 128, 8192, pins=pins_of(plan) | pins | {"pp": 4, "vpp": 2}, top=1).plan
+    loss = other.fastest.predicted.step_s / plan.best.predicted.step_s - 1
+    assert compared(plan, file, same).loss == pytest.approx(loss, abs=1e-6)
+
+
+def test_layers_that_do_not_share_out_are_laid_as_a_plan_would_lay_them() -> None:
+    plan = solved("llama3.1-70b", "h100", 96, 96, 8192, pins={"tp": 8, "pp": 4, "vpp": 1, "cp": 1}, top=1).plan
+    file, recipe = stating(TUNED, gradients=None, tp_comm=True)
+    layout = {"tp": 8, "pp": 3, "vpp": 1, "cp": 1, "stages": None, "micro": None, "recompute": None}
+    three = recipe.model_copy(update={"layout": recipe.layout.model_copy(update=layout)})
+    other = solved("llama3.1-70b", "h100", 96, 96, 8192, pins=pins_of(plan) | {"pp": 3, "tp": 8}, top=1).plan
+    loss = other.fastest.predicted.step_s / plan.best.predicted.step_s - 1
+    assert compared(plan, file, three).loss == pytest.approx(loss, abs=1e-3)

@@ -20,7 +20,7 @@ from symconfig.plans.file import load_plan, parse_plan
 from symconfig.plans.plan import Recompute
 from symconfig.report.replan import blocks
 from symconfig.runs.checkpoint import Verdict
-from symconfig.runs.replan.asked import revised
+from symconfig.runs.replan.inputs import revised
 from symconfig.runs.replan.keep import binding, pins
 from tests.runs.checkpoint.folders import torch_dist
 from tests.runs.replan.support import plan
@@ -130,7 +130,7 @@ def test_a_value_that_no_pin_says_cannot_be_kept() -> None:
 @pytest.mark.parametrize(("near", "offered"), [(0.002, False), (0.01, True)])
 def test_a_plan_near_the_old_one_is_offered_where_its_checkpoint_then_loads_more_easily(
         near: float, offered: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
-    monkeypatch.setattr("symconfig.runs.replan.near.WORTH", near)
+    monkeypatch.setattr("symconfig.runs.replan.near_plan.WORTH", near)
     found = replan(plan(pp=2, vpp=16), release=["pp", "vpp"], top=1).found
     assert found.checkpoint.verdict is Verdict.CONVERTED
     assert (found.near_plan is not None) is offered

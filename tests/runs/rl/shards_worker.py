@@ -2,7 +2,8 @@
 
 Usage: shards_worker.py RANK RANKS FILE, where all ranks meet in FILE; the request comes on standard input: `config`
 (fields of LlamaConfig), `tokens`, `sizes` (ranks that shard: `fsdp_size`). Rank 0 prints what it has with each of them:
-`weights`, `gradients` and `optimizer state` at rest, and `gathered`, the most that is whole of weights at once.
+`weights`, `gradients` and `optimizer state` at rest, `gathered`, the most that is whole of weights at once, and what
+AdamW has beside all of these while it steps, with all ranks in one group: `fused`, `foreach` or `for-loop`.
 """
 
 from __future__ import annotations
@@ -10,12 +11,17 @@ from __future__ import annotations
 import json
 import sys
 import warnings
+from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import torch
 import transformers
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.profiler import ProfilerActivity, profile
+
+STEPS: dict[str, Any] = {"fused": {"fused": True}, "foreach": {"foreach": True}, "for-loop": {"foreach": False}}
 
 
 def local(tensors: Any) -> int:
@@ -59,7 +65,21 @@ def counted(request: dict[str, Any], ranks: int, size: int) -> dict[str, int]:
     gradients = local(each.grad for each in weights)
     optimizer.step()
     states = [tensor for state in optimizer.state.values() for tensor in state.values() if tensor.dim()]
-    return {"weights": local(weights), "gradients": gradients, "optimizer state": local(states), "gathered": most}
+    held = {"weights": local(weights), "gradients": gradients, "optimizer state": local(states), "gathered": most}
+    for name, how in STEPS.items() if size == ranks else ():
+        optimizer = torch.optim.AdamW(weights, lr=1e-6, **how)
+        optimizer.step()  # makes its state
+        held[name] = allocated(optimizer.step)
+    return held
+
+
+def allocated(run: Callable[[], Any]) -> int:
+    """The most that the CPU's allocator has at once of what a run asks it for."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        run()
+    events = [each for each in seen.profiler.kineto_results.events() if each.name() == "[memory]"]
+    sizes = [each.nbytes() for each in sorted(events, key=lambda each: each.start_ns())]
+    return max((0, *accumulate(sizes)))
 
 
 def main(rank: int, ranks: int, file: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from symconfig.runs.rl.engine import LAYER_S, STEP_S, WORKING_BYTES, Replica, _mixed, generate
+from symconfig.runs.rl.engine import ASLEEP_BYTES, LAYER_S, STEP_S, WORKING_BYTES, Replica, _mixed, generate
 from symconfig.runs.rl.per_token import cached_bytes
 from symconfig.solve.lengths import GROUPS, quantiles
 from tests.runs.rl.support import engine, step
@@ -36,6 +36,16 @@ def test_a_window_bounds_what_is_kept() -> None:
     whole = sum(not window for window in gemma.sliding_layers)
     per_token = 2 * gemma.num_key_value_heads * gemma.head_dim * 2
     assert long - short == whole * per_token * (32_768 - gemma.sliding_window)
+
+
+def test_a_static_share_is_of_weights_and_keys_alone() -> None:
+    """SGLang: (weights + keys) / what is free before them; vLLM: all that it takes / the GPU."""
+    one, share = engine(), 0.6
+    memory = one.machine.memory_bytes
+    whole, static = (Replica(one, share, each) for each in (False, True))
+    assert whole.bytes == share * memory
+    assert static.context_bytes + one.weights_bytes == pytest.approx(share * (memory - ASLEEP_BYTES))
+    assert static.bytes - static.context_bytes == pytest.approx(whole.bytes - whole.context_bytes)
 
 
 def test_one_sequence_waits_for_the_weights_and_many_for_the_products() -> None:

@@ -15,7 +15,17 @@ from typing import Any
 import pytest
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.runs.rl.logits import OPENRLHF, OPENRLHF_PAIRS, PAIRS, SWIFT_HF_PAIRS, TRL, VERL, LogitBytes
+from symconfig.runs.rl.logits import (
+    ANSWERS,
+    BESIDE_SCORES,
+    OPENRLHF,
+    OPENRLHF_PAIRS,
+    PAIRS,
+    SWIFT_HF_PAIRS,
+    TRL,
+    VERL,
+    LogitBytes,
+)
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
 from symconfig.solve.prospect import Prospect
 from symconfig.verify.states.activations import as_run
@@ -241,21 +251,43 @@ def test_ms_swift_takes_what_is_predicted_of_each_logit() -> None:
     assert each["update"] == pytest.approx(SWIFT_HF_PAIRS.update)
 
 
-def test_tiles_of_logits_take_what_is_predicted(tmp_path: Path) -> None:
-    """TRL's own head, to a few numbers of each token, where `make verify-formats` has made its environment."""
-    python = Path(__file__).parents[3] / ".venv-formats" / "trl" / "bin" / "python"
+def by_worker(name: str, environment: str, asked: dict[str, Any], folder: Path) -> Any:
+    """Answer a request by a worker, where `make verify-formats` has made the environment of its program."""
+    python = Path(__file__).parents[3] / ".venv-formats" / environment / "bin" / "python"
     if not python.exists():
-        pytest.skip("TRL is not here; make verify-formats FORMATS=trl")
+        pytest.skip(f"{environment} is not here; make verify-formats FORMATS={environment}")
+    (request := folder / "request.json").write_text(json.dumps(asked))
+    worker, answer = WORKER.with_name(name), folder / "answer.json"
+    variables = os.environ | {"PYTHONPATH": str(WORKER.parent), "OMP_NUM_THREADS": "1"}
+    subprocess.run([str(python), str(worker), str(request), str(answer)], env=variables, check=True, timeout=300)
+    return json.loads(answer.read_text())
+
+
+def test_llamafactorys_answers_and_rewards_take_what_is_predicted_of_each_logit(tmp_path: Path) -> None:
+    """Its own trainers, by what more logits add. The log-softmax is of all tokens of a sequence but the last."""
+    sizes = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+    config, vocabularies = {name: MODEL[name] for name in sizes}, (1024, 3072)
+    asked = {"config": config, "tokens": TOKENS, "vocabularies": vocabularies}
+    few, many = by_worker("preferences_worker.py", "llamafactory", asked, tmp_path).values()
+    each = {name: (many[name] - few[name]) / (2 * TOKENS * 2048) for name in few}
+    last = 1 / TOKENS
+    assert each["reference"] == pytest.approx(ANSWERS.kept + ANSWERS.forward - 8 * last)
+    # The model's own forward for the KL term has no logits of another beside it, as the reference's has: 4 fewer.
+    assert each["KL term"] == pytest.approx(ANSWERS.kept + ANSWERS.forward - 4 - 8 * last)
+    planned = [deepspeed(size, ANSWERS) for size in vocabularies]
+    own = (planned[1] - planned[0]) / (TOKENS * 2048)
+    assert each["update"] == pytest.approx((own + ANSWERS.update) * (1 - last))
+    assert each["reward"] == pytest.approx(BESIDE_SCORES["llamafactory"].update)
+
+
+def test_tiles_of_logits_take_what_is_predicted(tmp_path: Path) -> None:
+    """TRL's own head, to a few numbers of each token."""
     asked = {"tokens": 5000, "hidden_size": MODEL["hidden_size"], "vocab_size": 40000}
     sized = {"vocab_size": asked["vocab_size"], "max_position_embeddings": asked["tokens"]}
     model = ModelDescriptor.model_validate_json(json.dumps(MODEL | sized))
     plan = sample_plan(model, backend="deepspeed", tp=1, pp=1, dp=1, seq_length=asked["tokens"], global_batch=1)
     own = Trained(plan, plan.best, 1.0, TRL)
-    (request := tmp_path / "request.json").write_text(json.dumps(asked))
-    worker, answer = WORKER.with_name("tiled_worker.py"), tmp_path / "answer.json"
-    environment = os.environ | {"PYTHONPATH": str(WORKER.parent), "OMP_NUM_THREADS": "1"}
-    subprocess.run([str(python), str(worker), str(request), str(answer)], env=environment, check=True, timeout=300)
-    counted, some = json.loads(answer.read_text()), 48 * asked["tokens"]
+    counted, some = by_worker("tiled_worker.py", "trl", asked, tmp_path), 48 * asked["tokens"]
     assert 0 <= counted["forward"]["peak"] - own._in_tiles(TRL) <= some
     assert 0 <= counted["update"]["peak"] - own._in_tiles(TRL) - own._at_head(TRL) <= some
     activations = float(own.parts.cost.memory["activations"].max())

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from symconfig.cost.framework import Stepping
 from symconfig.runs.rl.logits import VERL_FSDP
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Frozen, Trained
 from tests.sample_plans import sample_plan
@@ -69,6 +71,16 @@ def test_shards_take_what_is_predicted_to_the_byte(copies: int, counted: dict[st
     assert {name: own.memory[name] for name in (WEIGHTS, GRADIENTS, STATES)} == {
         name: real[name] for name in (WEIGHTS, GRADIENTS, STATES)
     }
+
+
+@pytest.mark.parametrize("stepping", Stepping)
+def test_a_step_has_what_is_predicted_beside_its_state(stepping: Stepping, counted: dict[str, dict[str, int]]) -> None:
+    """But for a few numbers of the tensor that is stepped."""
+    own = actor(1)
+    point = own.prospect
+    framework = replace(point.request.framework, stepping=stepping)
+    stepped = replace(own, point=replace(point, request=replace(point.request, framework=framework)))
+    assert 0 <= counted[str(RANKS)][stepping.value] - stepped.stepping_bytes < 512
 
 
 def test_no_more_weights_are_whole_at_once_than_predicted(counted: dict[str, dict[str, int]]) -> None:

@@ -23,7 +23,7 @@ from symconfig.format import seconds
 from symconfig.graph.count import parameters
 from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Plan
-from symconfig.render import verl
+from symconfig.render import learning, verl
 from symconfig.report.page.data import plan_data
 from symconfig.resources import data_dir
 from symconfig.runs.rl.choose import answer
@@ -131,6 +131,29 @@ def test_no_other_engine_or_share_makes_the_step_shorter() -> None:
                 continue
             assert (other.rollout_tp, other.memory_share) == (tp, share)
             assert other.step_s >= best * 0.99
+
+
+@pytest.mark.parametrize("target", ["verl", "slime"])
+def test_the_engine_has_the_largest_share_beside_what_rests(target: str) -> None:
+    """The next share that people write is too large, by sizes of each engine's own definition: of the whole GPU (vLLM),
+    or of what its process leaves, beside 1.5 MiB of activations for each of 8,192 tokens (SGLang's own rule)."""
+    plan = planned(target=target)
+    step, memory = plan.rl[0], plan.cluster.gpu.memory_bytes.value
+    holds = phase(plan, "generation").holds
+    rests = sum(holds.values()) - holds["engine: weights, keys and values"]
+    static = target == "slime"
+
+    def taken(share: float) -> float:
+        engine = share * (memory - 2 * GIB) + 1.5 * 2**20 * 8192 if static else share * memory
+        return engine + 1.15 * rests
+
+    assert taken(step.memory_share) <= plan.usable_bytes < taken(step.memory_share + 0.05)
+    assert 0 < step.at_longest <= step.at_once
+    (why,) = learning.engine_share(plan)
+    assert f"{step.memory_share:g} ({'weights, keys and values' if static else 'all'}" in why
+    pinned = planned(target=target, rollout={"memory_share": 0.3})
+    assert not list(learning.engine_share(pinned))
+    assert pinned.rl[0].step_s >= 0.95 * step.step_s
 
 
 def test_adapters_need_no_second_copy_and_go_to_the_engine_alone() -> None:

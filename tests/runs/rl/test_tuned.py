@@ -17,9 +17,11 @@ from symconfig.cli.main import main
 from symconfig.cli.options import add_job
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.rl import Lengths
-from symconfig.descriptor.task import TASKS
+from symconfig.descriptor.task import PREFERRING, TASKS
+from symconfig.descriptor.tuning import LOSSES, LossName
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.format import gib
+from symconfig.graph.count import parameters
 from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Plan
 from symconfig.render import llamafactory, openrlhf, render, target_of
@@ -88,6 +90,43 @@ def test_a_reference_is_a_second_copy_but_for_adapters_and_losses_without_one() 
     assert all("reference" not in each.holds for each in adapters.tuned[0].phases)
     (only,) = planned(preference={"pairs": 64, "loss": "simpo"}).tuned[0].phases
     assert only.name == "update"
+
+
+KTO, REWARD = {"answers": 128, "loss": "kto"}, {"pairs": 64, "loss": "reward"}
+FEW: dict[str, Any] = {"pins": {"zero": 3, "mbs": "..8", "recompute": "full"}}  # plans that are tried
+
+
+def test_kto_reads_single_answers_and_others_for_its_kl_term() -> None:
+    """Two forwards of the reference and one of the model itself, from which nothing is learnt (arXiv:2402.01306)."""
+    plan = planned(preference=KTO, target="trl", **FEW)
+    assert (plan.task, plan.best.batch.global_, plan.training.lr) == ("kto", 128, 5e-7)
+    assert plan.best.batch.micro > 1  # of one answer there is no other
+    assert [each.name for each in plan.tuned[0].phases] == ["KL term", "reference", "update"]
+    assert phase(plan, "reference").seconds == pytest.approx(2 * phase(plan, "KL term").seconds)
+    assert "policy's activations and logits" not in phase(plan, "KL term").holds
+    assert "policy's activations and logits" in phase(plan, "reference").holds
+    assert all("reference" in each.holds for each in plan.tuned[0].phases)
+    without = planned(preference=KTO | {"loss": "apo_zero_unpaired"}, target="trl", **FEW)
+    assert [each.name for each in without.tuned[0].phases] == ["reference", "update"]
+    assert planned(preference=KTO, target="llamafactory", pins={"mbs": 1}).best.batch.micro == 1
+
+
+def test_a_model_of_rewards_has_a_head_of_one_number_or_both() -> None:
+    """LLaMA-Factory's is beside that over the vocabulary; adapters stay, and no copy of the model is there."""
+    scored, both = (planned(preference=REWARD, target=target, **FEW) for target in ("trl", "llamafactory"))
+    assert [[each.name for each in plan.tuned[0].phases] for plan in (scored, both)] == [["update"], ["update"]]
+    assert (scored.task, scored.model.num_labels, both.model.num_labels) == ("reward", 1, None)
+    fewer = (both.model.vocab_size - 1) * both.model.hidden_size
+    assert parameters(both.model).total - parameters(scored.model).total == fewer
+    reread = parse_plan(scored.to_json())
+    assert (reread.model, reread.job, reread.tuned) == (scored.model, scored.job, scored.tuned)
+    with pytest.raises(InfeasibleError, match="trains another head, so it needs a plan of its own"):
+        render(scored, "llamafactory")
+    adapted = planned(preference=REWARD, target="trl", lora={"r": 16}, **FEW)
+    assert adapted.model.adapter is not None
+    said = yaml.safe_load(render(adapted, "trl")["config.yaml"])
+    assert (said["lora_task_type"], said["lora_modules_to_save"]) == ("SEQ_CLS", ["score"])
+    assert (scored.training.lr, adapted.training.lr) == (1e-5, 2e-4)
 
 
 @pytest.mark.parametrize("pins", [{"zero": 1}, {"zero": 2}, {"zero": 3, "mbs": 4}, {"recompute": "full"}])
@@ -160,7 +199,11 @@ def test_llamafactory_is_told_to_pack() -> None:
     [
         ({"preference": None, "task": "dpo", "global_batch_size": 64}, "task: dpo needs a section preference"),
         ({"global_batch_size": 64}, r"global_batch_size: follows from the section preference.*got 64, need 128"),
-        ({"sequences": LENGTHS | {"batching": "packed"}}, "pairs are not packed"),
+        ({"sequences": LENGTHS | {"batching": "packed"}}, "answers are not packed"),
+        ({"preference": {"pairs": 64, "loss": "kto"}}, r"preference.loss: kto is of answers \(got pairs\)"),
+        ({"preference": {"answers": 64, "pairs": 64}}, r"loss sigmoid is of pairs \(got pairs and answers\)"),
+        ({"preference": REWARD | {"beta": 0.2}}, "preference.loss: reward has no beta"),
+        ({"preference": KTO, "task": "dpo"}, "this section preference is of task kto alone"),
         ({"seq_length": 1024}, r"sequences.max: is above seq_length .*got 2048, need at most 1024"),
         ({"sequences": {"mean": 700.0, "max": 512}}, r"sequences.mean: is above max"),
     ],
@@ -232,6 +275,12 @@ def test_a_reference_that_is_read_first_has_no_activations_beside_it() -> None:
         ("trl", {"preference": {"pairs": 64, "loss": "simpo"}}, "preference.loss: trl knows no such"),
         ("openrlhf", {"preference": {"pairs": 64, "loss": "hinge"}}, "preference.loss: openrlhf knows no such"),
         ("trl", {"sequences": LENGTHS | {"batching": "padding_free"}}, "sequences.batching: trl knows no such"),
+        ("trl", {"preference": KTO, "pins": {"mbs": 1}}, "makes the KL term of other answers of a micro-batch"),
+        (
+            "ms-swift-deepspeed",
+            {"preference": REWARD, "sequences": LENGTHS | {"batching": "padding_free"}},
+            "sequences.batching: ms-swift-deepspeed knows no such",
+        ),
     ],
 )
 def test_what_a_program_of_pairs_does_not_know_is_said(target: str, changed: dict[str, Any], said: str) -> None:
@@ -246,6 +295,8 @@ def test_a_plan_is_made_again_on_pairs() -> None:
 
 
 def test_every_list_of_tasks_is_the_jobs() -> None:
+    assert set(LOSSES) == set(get_args(LossName))
+    assert {each.task for each in LOSSES.values()} == set(PREFERRING)
     tasks = description()["paths"]["/api/plan"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert tuple(tasks["properties"]["task"]["enum"]) == TASKS == get_args(get_type_hints(Job)["task"])[0].__args__
     assert get_type_hints(symconfig.replan)["task"] == get_type_hints(symconfig.plan)["task"]

@@ -11,8 +11,8 @@ import pytest
 
 from symconfig.descriptor.yaml_strict import parse_yaml_strict
 from symconfig.runs.sweep import engines
-from symconfig.runs.sweep.asked import SweepJob, sweep_job
 from symconfig.runs.sweep.columns import COLUMNS
+from symconfig.runs.sweep.job import SweepJob, sweep_job
 from symconfig.runs.sweep.planner import planner
 from symconfig.runs.sweep.task import Row, Status, Task
 

@@ -175,6 +175,22 @@ def test_variants_are_plainer_and_fit() -> None:
         assert simplicity(found, cluster.joined_gpus) < simplicity(ranked[0], cluster.joined_gpus)
 
 
+def test_a_micro_batch_that_is_no_power_of_two_and_many_chunks_have_plainer_variants() -> None:
+    """Each as the search prices it where it is pinned."""
+    model, cluster = load_model("gpt3-175b"), load_cluster("a100-80gb")
+    asked = job(256, 768).model_copy(update={"allow": ()})
+
+    def fastest(**pins: str) -> Prospect:
+        pinned = resolved(model, cluster, asked.model_copy(update={"pins": {"tp": "8", "pp": "8", "cp": "1", **pins}}))
+        return run(model, cluster, pinned, 1, None, time.perf_counter()).weighed.ranked()[0]
+
+    tried = {(one.micro, one.split.vpp): one for one in variants(fastest(mbs="2..4", vpp="1..12"))}
+    assert {(2, 12), (4, 12), (3, 6), (3, 4)} <= tried.keys()
+    assert {micro for micro, _ in tried} == {2, 3, 4}
+    for micro, vpp in ((4, 12), (3, 6)):
+        assert tried[micro, vpp].step_s == pytest.approx(fastest(mbs=str(micro), vpp=str(vpp)).step_s)
+
+
 def test_robustness_says_what_is_lost_where_something_is_otherwise() -> None:
     plan = planned("dense")
     shaken = robustness(plan)

@@ -11,7 +11,7 @@ import pytest
 from symconfig.cost.partition.costs import Keep, Objective, Training
 from symconfig.descriptor.load import load_cluster
 from symconfig.graph.program.net import net
-from symconfig.solve.partition.account import compared, of_told, spent
+from symconfig.solve.partition.account import compared, spent
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.baselines import NAMES, baseline
 from symconfig.solve.partition.cheapest import cheapest, space
@@ -107,7 +107,6 @@ def cases() -> list[Case]:
 def test_what_takes_all_of_the_limit_fits() -> None:
     ask, case = Ask(MESH, load_cluster("h100"), inf), cases()[:1]
     memory = next(one.memory for one in compared(case, ask, AXES) if one.name == "data")
-    assert memory is not None
     for limit, fits in ((memory, True), (np.nextafter(memory, 0.0), False)):
         found = compared(case, replace(ask, memory_limit=float(limit)), AXES)
         assert next(one.fits for one in found if one.name == "data") == fits
@@ -124,7 +123,7 @@ def test_a_strategy_is_shown_at_its_best_that_fits_or_at_its_leanest(room: float
         able = [some[one.name] for some in each if some[one.name].rows is not None]
         if not able:
             assert one.why
-            assert (one.cost, one.memory, one.fits) == (None, None, False)
+            assert (one.cost, one.memory, one.fits, one.rows) == (inf, inf, False, None)
             continue
         fitting = [some.cost for some in able if some.memory <= limit]
         assert one.fits == bool(fitting)
@@ -133,7 +132,7 @@ def test_a_strategy_is_shown_at_its_best_that_fits_or_at_its_leanest(room: float
         else:
             assert one.memory == pytest.approx(min(some.memory for some in able))
         best = next(n for n, some in enumerate(each) if some[one.name].cost == pytest.approx(one.cost))
-        assert (one.turns, one.keep) == ((1, "used"), (2, "shards"))[best]
+        assert (one.training.turns, one.training.keep) == ((1, Keep.USED), (2, Keep.SHARDS))[best]
         assert one.way == each[best][one.name].way
     assert compared([], ask, AXES)[0].why == ""
 
@@ -141,6 +140,5 @@ def test_a_strategy_is_shown_at_its_best_that_fits_or_at_its_leanest(room: float
 def test_what_a_framework_is_told_is_shown_under_its_name() -> None:
     costs = solved(net(transformer(1)), training=Training(2, Keep.SHARDS)).costs
     for told in cheapest(space(costs.net, AXES, Step(batch=16)), costs, 1.0):
-        shown = of_told(told)
-        assert (shown.name, shown.turns, shown.keep) == (told.framework.value, 2, "shards")
-        assert (shown.cost, shown.memory, shown.fits, shown.way) == (told.cost, told.memory, False, told.way)
+        assert (told.name, told.training.turns, told.training.keep) == (told.framework.value, 2, Keep.SHARDS)
+        assert not told.fits

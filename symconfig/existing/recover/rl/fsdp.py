@@ -7,16 +7,17 @@ Ulysses (verl/workers/engine/fsdp/transformer_impl.py, fsdp_utils.py).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from symconfig.cost.framework import Bytes
+from symconfig.cost.framework import Bytes, Stepping
 from symconfig.cost.stages import Offload
 from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.existing.recover.rl.values import Values
 from symconfig.existing.recover.run import Described, Run
 from symconfig.frameworks.behaviour import Switches, switched
 from symconfig.frameworks.fsdp.backend import TORCH_RELEASE
-from symconfig.frameworks.fsdp.behaviour import FSDP
+from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, FSDP
 from symconfig.frameworks.programs import PROGRAMS
 from symconfig.graph.block import LAYER
 from symconfig.plans.choices import Precision, ZeroStage
@@ -28,12 +29,22 @@ from symconfig.solve.configuration import Configuration
 _NARROW = Bytes(weight=2.0, gradient=2.0, optimizer=4.0)  # a model that is itself in bf16, without a master copy
 
 
+def adam(values: Values, at: str) -> Mapping[str, Any]:
+    """Return how PyTorch's AdamW steps with arguments of the section `at`, as fields of a framework. With none of both
+    it is "foreach", with one of them off the other is, too (torch 2.13, optim/adam.py)."""
+    words = [f"{at}.{name}" for name in ("foreach", "fused")]
+    if values.switch(words[1]):
+        return {}
+    in_turn = any(map(values.given, words)) and not values.switch(words[0])
+    return {**EAGER_ADAM, "stepping": Stepping.IN_TURN} if in_turn else EAGER_ADAM
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
     """dp: replicas; tp: ranks of a layer; ep: of its experts; sp: ranks of a sequence; copies: groups of GPUs that each
     hold a whole model in shards. room: tokens of a sequence, or of a packed micro-batch, on all ranks of it; micro:
     sequences of a micro-batch; microbatches: of an update, on all replicas. narrow: the model itself is in 16 bits.
-    kernels: of the program, as fields of the implementation; liger: its kernels. streamed: its shards, gradients and
+    program: what it runs otherwise than FSDP by itself; liger: its kernels. streamed: its shards, gradients and
     optimizer live on the host."""
 
     dp: int
@@ -45,7 +56,7 @@ class Workers:
     ep: int = 1
     micro: int = 1
     copies: int = 1
-    kernels: Mapping[str, Any] = field(default_factory=lambda: PROGRAMS["verl-fsdp"].implementation)
+    program: Switches = PROGRAMS["verl-fsdp", "fsdp"]
     precision: Precision = "bf16"
     narrow: bool = False
     liger: bool = False
@@ -54,13 +65,15 @@ class Workers:
 
 def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
     """Return the run of a model on such workers."""
-    kernels: dict[str, Any] = dict(workers.kernels)
+    program = workers.program
     if workers.liger:
-        kernels |= {"fused_norm": True, "fused_activation": True, "fused_rope": True}
-    framework = switched(FSDP, cluster.gpu.architecture, Switches(implementation=kernels))
+        kernels = {"fused_norm": True, "fused_activation": True, "fused_rope": True}
+        program = replace(program, implementation={**program.implementation, **kernels})
+    framework = switched(FSDP, cluster.gpu.architecture, program)
     framework = replace(framework, optimizer_instances=workers.copies)
     if workers.narrow:
-        framework = replace(framework, bytes=_NARROW, shard_bytes=_NARROW.weight)
+        moved = framework.adam_bytes / 2  # all that a step reads and writes is half as wide
+        framework = replace(framework, bytes=_NARROW, shard_bytes=_NARROW.weight, adam_bytes=moved)
     whole, many = Recompute("full", method="uniform", num_layers=1), workers.dp * workers.sp > 1
     configuration = Configuration(
         degrees=Degrees(tp=workers.tp, pp=1, vpp=1, cp=workers.sp, ep=workers.ep, etp=1, dp=workers.dp),

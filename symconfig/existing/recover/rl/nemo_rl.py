@@ -14,13 +14,13 @@ from symconfig.descriptor.tuning import Preference
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects.nemo_rl import METHODS
 from symconfig.existing.recover.rl.nemo_workers import POLICY, NemoWorkers
-from symconfig.existing.recover.rl.script import MANY
+from symconfig.existing.recover.rl.script import MANY, Does
 from symconfig.existing.recover.rl.sequences import padded
 from symconfig.existing.recover.rl.step import Alone, Packed, Step
 from symconfig.existing.recover.run import Assumed, Described, Run
 
 _PREDICTED = ("grpo", "dpo", "sft", "rm")
-_PAIRED = ("dpo", "rm")
+_PAIRED = {"dpo": "sigmoid", "rm": "reward"}  # and their losses
 _GENERATION = f"{POLICY}.generation"
 _ENGINES = ("vllm", "sglang")
 _ADVANTAGES = {"reinforce_plus_plus": "reinforce_plus_plus"}
@@ -37,6 +37,11 @@ class Reader(NemoWorkers):
         """Return what is done: grpo, dpo, sft."""
         heads = {each.name.partition(".")[0] for each in self.reading.settings}
         return next((name for name in METHODS if name in heads), "grpo")
+
+    @property
+    def does(self) -> Does:
+        """Return what it does with the model that it trains."""
+        return "rl" if self._method == "grpo" else "pairs" if self._method == "dpo" else "alone"
 
     def run(self) -> Run:
         """Return the policy's run with what is around it. Raises InputError with all that keeps it from being
@@ -90,9 +95,8 @@ class Reader(NemoWorkers):
         run = replace(run, assumed=(*run.assumed, Assumed("sequences", f"{self._longest:,} tokens each", why, place)))
         if self._method == "sft":
             return run
-        pairs = Preference(pairs=batch) if self._method == "dpo" else None
-        scores = self._method == "rm"
-        alone = Alone(trainer=self.TRAINER, workers=self.workers, preference=pairs, scores=scores, reference="swapped")
+        pairs = Preference.of(_PAIRED[self._method], batch)
+        alone = Alone(trainer=self.TRAINER, workers=self.workers, preference=pairs, reference="swapped")
         return replace(run, alone=alone)
 
     def _step(self, model: Described) -> Run | None:

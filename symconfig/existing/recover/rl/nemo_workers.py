@@ -22,10 +22,11 @@ from symconfig.existing.recover.rl.script import Script
 from symconfig.existing.recover.rl.trainers import DTENSOR, MEGATRON, NEMO, Trainer, Workers
 from symconfig.existing.recover.run import Described, Run
 from symconfig.existing.recover.words import settings
+from symconfig.frameworks.behaviour import Switches
 from symconfig.frameworks.megatron.flags import flags
 
 POLICY = "policy"
-_MEGATRON, _DTENSOR = f"{POLICY}.megatron_cfg", f"{POLICY}.dtensor_cfg"
+_MEGATRON, _DTENSOR, _OPTIMIZER = f"{POLICY}.megatron_cfg", f"{POLICY}.dtensor_cfg", f"{POLICY}.optimizer"
 _PASSED_ON = ("", "optimizer.", "distributed_data_parallel_config.")  # sections of Megatron-Core's part
 # Of its part: what is read by itself, or means another thing than Megatron-LM's option of the name.
 _ASIDE = (
@@ -133,6 +134,7 @@ class NemoWorkers(Script):
         if self.workers.options:
             return self._of_megatron(model, microbatches, length, micro)
         values = self.values
+        eager = (values.text(f"{_OPTIMIZER}.name") or "torch.").startswith("torch.")
         layers = fsdp.Workers(
             dp=self._dp,
             tp=self._degree("tensor_parallel_size"),
@@ -144,7 +146,7 @@ class NemoWorkers(Script):
             copies=values.whole(f"{_DTENSOR}.dp_replicate_size") or 1,
             recompute=values.switch(f"{_DTENSOR}.activation_checkpointing"),
             streamed=values.switch(f"{_DTENSOR}.cpu_offload"),
-            kernels={},
+            program=Switches(framework=fsdp.adam(values, f"{_OPTIMIZER}.kwargs") if eager else {}),
         )
         return fsdp.run(layers, model, self.known_cluster)
 

@@ -260,14 +260,12 @@ class Reader(Script):
         longest, micro = values.whole("data.max_len") or 1, values.whole("train.micro_batch_size") or 1
         batch = values.whole("train.batch_size") or 1
         run = self._trained(model, max(1, batch // micro), longest, self.gpus, micro * each)
-        pairs = None
-        if self._program == "train_dpo":
-            pairs = Preference(pairs=batch, loss="ipo" if values.switch("model.ipo_enable") else "sigmoid")
+        losses = {"train_dpo": "ipo" if values.switch("model.ipo_enable") else "sigmoid", "train_rm": "reward"}
+        loss = losses.get(self._program)
         alone = Alone(
             trainer=OPENRLHF,
             workers=DEEPSPEED,
-            preference=pairs,
-            scores=self._program == "train_rm",
+            preference=None if loss is None else Preference.of(loss, batch),
             reference="streamed" if self._streams else "resident",
         )
         why = "as data.max_len cuts them; shorter ones take less"

@@ -47,17 +47,22 @@ class Packed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alone:
-    """An update of a model that nothing is generated for, by these workers. preference: of pairs of answers; scores: of
-    a model that gives one value a sequence. reference: where a copy of it is that reads the pairs, too. fill: of its
-    micro-batches.
+    """An update of a model that nothing is generated for, by these workers. preference: what answers it is of;
+    classifies: of a model that gives labels of sequences. reference: where a copy of it is that reads them, too. fill:
+    of its micro-batches.
     """
 
     trainer: Trainer
     workers: Workers
     preference: Preference | None = None
-    scores: bool = False
+    classifies: bool = False
     reference: ReferencePlace = "resident"
     fill: float = 1.0
+
+    @property
+    def scores(self) -> bool:
+        """Tell whether the model gives numbers of a sequence, and no logits."""
+        return self.classifies or (self.preference is not None and self.preference.means.scores)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,6 +96,12 @@ class TunerStated(Script):
         name = partial(tuners.called, started.trainer)
         self.values = Values(self.TRAINER, tuple(replace(each, name=name(each.name)) for each in self.reading.options))
 
+    def usual(self, option: str) -> str | None:
+        """Return the value of an option that is not given: of Megatron-Core's the program's own, else by `called`."""
+        if self.program.megatron and option in self.tuner.megatron:
+            return " ".join(self.tuner.megatron[option][1:]) or "true"
+        return self.values.text(tuners.called(self.program.trainer, option))
+
     @property
     def tuner(self) -> Tuner:
         """Return what is particular to whose program it is."""
@@ -106,7 +112,7 @@ class TunerStated(Script):
         """Return what trains."""
         if self.program.megatron:
             return replace(MEGATRON, target=self._target)
-        if self._config is not None:
+        if self.config is not None:
             return replace(DEEPSPEED, target=self._target)
         sharded = self.launched.shards or self.values.given("fsdp") or self._named in _SHARDED
         return replace(self.tuner.shards if sharded else REPLICAS, target=self._target)
@@ -122,7 +128,7 @@ class TunerStated(Script):
         return self.values.text("dist_config.name")
 
     @property
-    def _config(self) -> Mapping[str, Any] | None:
+    def config(self) -> Mapping[str, Any] | None:
         """Return the JSON of DeepSpeed: a file's, one that comes with the program, or what Accelerate makes."""
         if (tree := self.reading.deepspeed) is not None:
             return tree.data if isinstance(tree.data, dict) else {}
@@ -145,7 +151,7 @@ class TunerStated(Script):
         if not self.program.megatron:
             return ()
         values = self.values
-        own = [f"--{self._precision or 'bf16'}"]
+        own = [f"--{self.precision or 'bf16'}"]
         for name, words in self.tuner.megatron.items():
             own += [] if values.given(name) else words
         options = [each for each in values.settings if tuners.plain(each) not in _OTHERWISE and _says_something(each)]
@@ -190,7 +196,7 @@ class TunerStated(Script):
         return any(self.values.given(each) for each in ("train_dataset", "dist_config.name", "model_class"))
 
     @property
-    def _precision(self) -> Precision | None:
+    def precision(self) -> Precision | None:
         """Return what is computed in; None: 32 bits."""
         values, stated = self.values, (self.values.text("dtype") or "").rpartition(".")[2]
         if values.switch("fp16") or stated in ("float16", "fp16"):
@@ -209,7 +215,7 @@ class TunerStated(Script):
         return stated in ("bfloat16", "float16", "bf16", "fp16") or self.tuner.halves
 
     @property
-    def _recomputes(self) -> bool:
+    def recomputes(self) -> bool:
         values, sharded = self.values, self.launched.sharded
         if values.given("disable_gradient_checkpointing"):
             return not values.switch("disable_gradient_checkpointing")

@@ -27,8 +27,9 @@ from symconfig.existing.recover.rl.trainers import SHARDS
 from symconfig.existing.recover.rl.tuner_stated import ADAPTERS, TunerStated
 from symconfig.existing.recover.run import Described, Run
 from symconfig.existing.recover.words import settings
-from symconfig.frameworks.behaviour import COMPILED
+from symconfig.frameworks.behaviour import COMPILED, Switches
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, MICRO, TRAIN
+from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, NARROW_REDUCTION
 from symconfig.frameworks.optimizers import stepping
 
 _FULL = ("full", "")
@@ -54,7 +55,7 @@ class TunerWorkers(TunerStated):
                 yield self.problem(switch, "is not predicted")
         if (spread := self._spread()) is not None:
             yield spread
-        if self._precision is None:
+        if self.precision is None:
             yield self.problem("bf16", "training in 32 bits is not predicted", need="bf16 or fp16")
         if self.gpus % self._sharing:
             what = "these degrees do not divide the GPUs"
@@ -117,14 +118,14 @@ class TunerWorkers(TunerStated):
         """Return the run of a model in so many micro-batches of all replicas. Raises InputError."""
         if self.program.megatron:
             return self._of_megatron(model, microbatches, length, micro)
-        if (config := self._config) is not None:
+        if (config := self.config) is not None:
             return self._of_deepspeed(config, model, microbatches, length, micro)
         return self._of_torch(model, microbatches, length, micro)
 
     def _of_deepspeed(
         self, config: Mapping[str, Any], model: Described, microbatches: int, length: int, micro: int
     ) -> Run:
-        values, precision = self.values, self._precision
+        values, precision = self.values, self.precision
         own = {key: value for key, value in config.items() if key not in (TRAIN, "bf16", "fp16", "bfloat16")}
         own |= {MICRO: micro, ACCUMULATION: max(1, microbatches // self._dp)}
         own |= {name: {"enabled": precision == name} for name in ("bf16", "fp16")}
@@ -132,7 +133,7 @@ class TunerWorkers(TunerStated):
             own["tensor_parallel"] = {"autotp_size": self._tp}
         if self._sp > 1:
             own["sequence_parallel_size"] = self._sp
-        words = ["--gradient_checkpointing"] * self._recomputes + ["--use_liger_kernel"] * self._liger
+        words = ["--gradient_checkpointing"] * self.recomputes + ["--use_liger_kernel"] * self._liger
         words += ["--torch_compile"] * values.switch("torch_compile")
         for name, value in (("attn_implementation", self._attention), ("optim", values.text("optim"))):
             words += [f"--{name}", value] if value else []
@@ -141,7 +142,7 @@ class TunerWorkers(TunerStated):
 
     def _of_torch(self, model: Described, microbatches: int, length: int, micro: int) -> Run:
         """Return the run of shards or replicas."""
-        gpus, sharded, precision = self.gpus, self.launched.sharded, self._precision
+        gpus, sharded, precision = self.gpus, self.launched.sharded, self.precision
         assert precision is not None, "is refused"
         strategy = sharded.get("sharding_strategy", sharded.get("reshard_after_forward"))
         kept = self.workers.name == SHARDS.name
@@ -153,6 +154,8 @@ class TunerWorkers(TunerStated):
             copies = mesh
         kernels: dict[str, Any] = {"attention": "torch"} if self._attention else {}
         kernels |= COMPILED if self.values.switch("torch_compile") else {}
+        narrow = NARROW_REDUCTION if kept else {}
+        eager = EAGER_ADAM if self.values.text("optim") == "adamw_torch" else {}
         layers = fsdp.Workers(
             dp=self._dp,
             sp=self._sp,
@@ -160,11 +163,11 @@ class TunerWorkers(TunerStated):
             micro=micro,
             microbatches=microbatches,
             copies=copies,
-            recompute=self._recomputes,
+            recompute=self.recomputes,
             narrow=self._in_16_bits and (not kept or model.model.adapter is not None),
             liger=self._liger,
             streamed=sharded.get("offload_params") is True,
-            kernels=kernels,
+            program=Switches(implementation=kernels, framework={**narrow, **eager}),
             precision=precision,
         )
         run = fsdp.run(layers, model, self.known_cluster)

@@ -1,7 +1,7 @@
 """Scripts of TRL, LLaMA-Factory and ms-swift as a run, with the step or the pairs around it.
 
-Sources: TRL 1.16, trl/trainer/{sft,dpo,grpo,reward}_{config,trainer}.py; LLaMA-Factory 0.9.5, train/; ms-swift 4.6.0,
-swift/rlhf_trainers/args_mixin.py, swift/trainers/arguments.py, swift/megatron/trainers/.
+Sources: TRL 1.16, trl/trainer/{sft,dpo,kto,grpo,reward}_{config,trainer}.py; LLaMA-Factory 0.9.5, train/; ms-swift
+4.6.0, swift/rlhf_trainers/args_mixin.py, swift/trainers/arguments.py, swift/megatron/trainers/.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from math import ceil, log2
 from typing import ClassVar
 
 from symconfig.descriptor.rl import Rl
-from symconfig.descriptor.tuning import Preference
+from symconfig.descriptor.tuning import LossName, Preference
 from symconfig.errors import InputError, Problem
-from symconfig.existing.recover.rl.script import Script
+from symconfig.existing.recover.rl.script import Does, Script
 from symconfig.existing.recover.rl.sequences import padded, together
 from symconfig.existing.recover.rl.step import Alone, Packed, Step
 from symconfig.existing.recover.rl.trainers import LLAMAFACTORY, SWIFT, TRL, Trainer
@@ -22,16 +22,17 @@ from symconfig.existing.recover.rl.tuner_workers import TunerWorkers
 from symconfig.existing.recover.run import Assumed, Described, Run
 from symconfig.graph.count import parameters
 
-# What trains on what is there: how many sequences of a micro-batch belong together.
-_ALONE = {"pt": 1, "sft": 1, "dpo": 2, "orpo": 2, "cpo": 2, "simpo": 2, "reward": 2}
 _STEPS = ("grpo", "rloo")
-# Losses that an option names, by what trains on pairs, the usual one first: SimPO's is one of CPO's.
-_LOSSES: Mapping[str, tuple[str, ...]] = {
+# Losses that an option names, by what trains on preferences, the usual one first: SimPO's is one of CPO's.
+_LOSSES: Mapping[str, tuple[LossName, ...]] = {
     "dpo": ("sigmoid", "hinge", "ipo", "orpo", "simpo"),
     "cpo": ("cpo", "simpo"),
     "orpo": ("orpo",),
     "simpo": ("simpo",),
+    "kto": ("kto", "apo_zero_unpaired"),
+    "reward": ("reward",),
 }
+_ALONE = ("pt", "sft", *_LOSSES)  # what trains on what is there
 _ALGORITHMS = {"rloo": "rloo", "reinforce_plus_plus": "reinforce_plus_plus"}
 _TASKS = ("causal_lm", "generative_reranker")  # of ms-swift, whose models have a head over the vocabulary
 _PROMPT = 1024  # tokens of the longest prompt, where no option says it
@@ -56,6 +57,12 @@ class Reader(TunerWorkers):
         if self.problems or around is None:
             raise InputError(list(dict.fromkeys(self.problems)))
         return replace(around, assumed=(*around.assumed, *self.assumed))
+
+    @property
+    def does(self) -> Does:
+        """Return what it does with the model that it trains."""
+        method = self.program.method
+        return "rl" if method in _STEPS else "pairs" if method in _LOSSES else "alone"
 
     def _refused(self) -> Iterator[Problem]:
         """Yield what no prediction is made of."""
@@ -91,17 +98,17 @@ class Reader(TunerWorkers):
         length = self._length()
         if self.problems or model is None or length is None:
             return None
-        together_, count = _ALONE[method], self._accumulated * self._dp
-        run = self._trained(model, count, length, self._micro * together_)
-        scores = method == "reward" or values.text("task_type") == "seq_cls"
-        pairs = None
+        count, preference = self._accumulated * self._dp, None
         if able := _LOSSES.get(method):
             words = values.arguments.words("loss_type")
-            loss = next((word for word in words if word in able), able[0])
-            pairs = Preference.model_validate({"pairs": self._micro * count, "loss": loss}, strict=False)
-        if pairs is None and not scores and run.target.backend == self.workers.planned:
+            loss = next((each for each in able if each in words), able[0])
+            preference = Preference.of(loss, self._micro * count)
+        run = self._trained(model, count, length, self._micro * (preference.means.sequences if preference else 1))
+        classifies = preference is None and values.text("task_type") == "seq_cls"
+        if preference is None and not classifies and run.target.backend == self.workers.planned:
             return run
-        return replace(run, alone=Alone(trainer=self.TRAINER, workers=self.workers, preference=pairs, scores=scores))
+        alone = Alone(trainer=self.TRAINER, workers=self.workers, preference=preference, classifies=classifies)
+        return replace(run, alone=alone)
 
     def _length(self) -> int | None:
         """Return the tokens of each sequence, as if all were as long as they may be."""

@@ -27,6 +27,7 @@ from symconfig.existing.recover.rl.trainers import Workers as Kind
 from symconfig.existing.recover.run import Described, Run
 from symconfig.existing.recover.words import settings
 from symconfig.frameworks.megatron.flags import flags, resolve
+from symconfig.frameworks.programs import PROGRAMS
 
 ACTOR, CRITIC, MODEL = "actor_rollout_ref.actor", "critic", "actor_rollout_ref.model"
 # Of megatron: what says nothing of the computation, or is read by itself.
@@ -161,5 +162,8 @@ class Workers(Script):
             narrow=values.text(key("model_dtype")) in ("bf16", "bfloat16"),
             liger=values.switch(f"{models}.use_liger"),
             streamed=values.switch(key("offload_policy")),
+            program=replace(
+                PROGRAMS["verl-fsdp", "fsdp"], framework=fsdp.adam(values, f"{at}.optim.override_optimizer_config")
+            ),
         )
         return fsdp.run(layers, model, self.known_cluster)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field
 
 from symconfig.descriptor.document import Document
-from symconfig.descriptor.model import MAX_LAYERS, Strict
+from symconfig.descriptor.strict import MAX_LAYERS, Strict
 
 ELEMENT_BYTES = {
     "fp64": 8.0, "fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp4": 0.5,

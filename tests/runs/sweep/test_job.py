@@ -6,8 +6,8 @@ import pytest
 
 from symconfig.descriptor.yaml_strict import parse_yaml_strict
 from symconfig.errors import InputError
-from symconfig.runs.sweep.asked import get, put, settled, sweep_job
 from symconfig.runs.sweep.file import sectioned
+from symconfig.runs.sweep.job import get, put, sweep_job, with_defaults
 from symconfig.runs.sweep.points import Ids, points
 from tests.runs.sweep.support import SMALL, read
 
@@ -92,10 +92,10 @@ def test_ids_say_what_is_asked_and_nothing_else() -> None:
     assert len({p.id for p in first}) == 16
     point = first[0]
     edited = point.model.model_copy(update={"num_hidden_layers": 31})
-    assert Ids().of(settled(point.job), point.model, point.cluster) == point.id
-    assert Ids().of(settled(point.job), edited, point.cluster) != point.id
+    assert Ids().of(with_defaults(point.job), point.model, point.cluster) == point.id
+    assert Ids().of(with_defaults(point.job), edited, point.cluster) != point.id
     faster = {**point.job, "training": {"lr": 1e-3}}  # in plan.json, of which a row has the digest
-    assert Ids().of(settled(faster), point.model, point.cluster) != point.id
+    assert Ids().of(with_defaults(faster), point.model, point.cluster) != point.id
 
 
 def test_a_field_put_is_the_field_that_is_got() -> None:

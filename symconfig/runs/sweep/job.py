@@ -43,14 +43,14 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Combinations that are left out: all fields match. values: as of `settled`; ranges: least and most, both
+    """Combinations that are left out: all fields match. values: as of `with_defaults`; ranges: least and most, both
     inclusive."""
 
     values: Mapping[str, tuple[Any, ...]]
     ranges: Mapping[str, tuple[float, float]]
 
     def matches(self, job: Mapping[str, Any]) -> bool:
-        """Tell whether the rule matches; job: as of `settled`."""
+        """Tell whether the rule matches; job: as of `with_defaults`."""
         return all(get(job, name) in values for name, values in self.values.items()) and all(
             isinstance(value := get(job, name), int) and low <= value <= high
             for name, (low, high) in self.ranges.items()
@@ -91,7 +91,7 @@ def put(job: Fields, name: str, value: Any) -> None:
         job[name] = value
 
 
-def settled(job: Mapping[str, Any]) -> Fields:
+def with_defaults(job: Mapping[str, Any]) -> Fields:
     """Return the fields of a job as it is planned, defaults and all: `tp: 1` and `tp: "1"` of the pins are one there.
 
     Raises ValidationError for what is no job.
@@ -211,7 +211,7 @@ class _Reading:
     def _settled(self, axes: Iterable[Axis], name: str, value: Any) -> Any:
         """Return a field's value as jobs have it; as it is where no job has it."""
         try:
-            return get(settled(self._job(axes, name, value)), name)
+            return get(with_defaults(self._job(axes, name, value)), name)
         except (ValidationError, IndexError):
             return value
 

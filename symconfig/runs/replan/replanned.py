@@ -19,10 +19,10 @@ from symconfig.runs.best import best_plan
 from symconfig.runs.checkpoint import Checkpoint, Loadable, loadable, of_folder
 from symconfig.runs.checkpoint.table import table
 from symconfig.runs.replan import keep
-from symconfig.runs.replan.asked import inputs
 from symconfig.runs.replan.changes import changed
 from symconfig.runs.replan.differences import differences
-from symconfig.runs.replan.near import nearest
+from symconfig.runs.replan.inputs import inputs
+from symconfig.runs.replan.near_plan import nearest
 from symconfig.runs.replan.replan import Drift, Kept, Replan
 from symconfig.runs.replan.schedule import Mode, Schedule, scheduled
 from symconfig.solve.answer import TOP

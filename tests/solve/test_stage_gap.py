@@ -12,8 +12,8 @@ from symconfig.solve.costed import Costed, costed
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.run import run
 from symconfig.solve.search import resolved, search
-from symconfig.solve.settle import stage_gap, whole_question
 from symconfig.solve.split import plainest
+from symconfig.solve.stage_gap import stage_gap, whole_question
 from symconfig.solve.timeline import stage_seconds, times
 from tests.solve.naive import tight
 from tests.solve.test_refine import CASES, cut

@@ -19,7 +19,7 @@ _TRAINING = frozenset(
 _NEEDED = {"num_hidden_layers": "layers", "hidden_size": "hidden size", "num_attention_heads": "attention heads"}
 
 
-def settled(out: Fields, *, agree: bool = False) -> ModelDescriptor:
+def merged(out: Fields, *, agree: bool = False) -> ModelDescriptor:
     """Return the descriptor. agree: it must be the model that is named.
 
     Raises InputError with all problems of `out`, and those of this model.

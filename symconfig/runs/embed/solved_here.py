@@ -27,7 +27,7 @@ from symconfig.runs.embed.surroundings import Surroundings
 from symconfig.runs.sweep.planner import planner
 
 
-def solved_again(plan: Plan, surroundings: Surroundings) -> Plan:
+def solved_here(plan: Plan, surroundings: Surroundings) -> Plan:
     """Solve again for the ranks and the installed Megatron-LM; all else as the plan's job has it.
 
     Raises InputError, and InfeasibleError when nothing fits.

@@ -54,7 +54,7 @@ _OF_A_RECIPE = (
 )
 
 
-class Side(Protocol):
+class Configuration(Protocol):
     """label: the framework's name. version: of the framework that it is read as; version_given: because a person said
     so; version_guessed: by the options that it has. gpus: None: not known."""
 
@@ -82,28 +82,28 @@ class Side(Protocol):
         ...
 
 
-def side(reading: Reading, supplied: Supplied) -> Side:
-    """Return the framework's side of a reading. Raises InputError for a Megatron-LM version that is not known."""
+def configuration_of(reading: Reading, supplied: Supplied) -> Configuration:
+    """Return a reading as its framework takes it. Raises InputError for a Megatron-LM version that is not known."""
     if megatron_deepspeed.applies(reading):
-        return ForkSide(reading, supplied)
+        return ForkConfiguration(reading, supplied)
     if reading.format == verl.FORMAT:
-        return RlSide(reading, supplied, VerlReader(reading, supplied))
+        return RlConfiguration(reading, supplied, VerlReader(reading, supplied))
     if slime.applies(reading):
-        return RlSide(reading, supplied, SlimeReader(reading, supplied))
+        return RlConfiguration(reading, supplied, SlimeReader(reading, supplied))
     if openrlhf.applies(reading):
-        return RlSide(reading, supplied, OpenRlhfReader(reading, supplied))
+        return RlConfiguration(reading, supplied, OpenRlhfReader(reading, supplied))
     if reading.format == nemo_rl.FORMAT:
-        return RlSide(reading, supplied, NemoReader(reading, supplied))
+        return RlConfiguration(reading, supplied, NemoReader(reading, supplied))
     if (program := tuners.program(reading)) is not None:
-        return RlSide(reading, supplied, TUNERS[program.trainer](reading, supplied))
+        return RlConfiguration(reading, supplied, TUNERS[program.trainer](reading, supplied))
     if any(setting.name == "--num-layers" for setting in reading.settings):
-        return MegatronSide(reading, supplied)
+        return MegatronConfiguration(reading, supplied)
     known = sum(first_with(setting.name) is not None for setting in reading.settings)
     of_deepspeed = reading.deepspeed is not None or (reading.recipe is None and 2 * known < len(reading.settings))
-    return DeepSpeedSide(reading, supplied) if of_deepspeed else MegatronSide(reading, supplied)
+    return DeepSpeedConfiguration(reading, supplied) if of_deepspeed else MegatronConfiguration(reading, supplied)
 
 
-class MegatronSide:
+class MegatronConfiguration:
     """Options of Megatron-LM."""
 
     backend: str = "megatron"
@@ -192,7 +192,7 @@ class MegatronSide:
         return word.place.problem(what, field=f"the recipe {word.text}", hint=hint)
 
 
-class ForkSide(MegatronSide):
+class ForkConfiguration(MegatronConfiguration):
     """Megatron-DeepSpeed: options of an old Megatron-LM and the fork's own, beside a DeepSpeed JSON."""
 
     def __init__(self, reading: Reading, supplied: Supplied) -> None:
@@ -219,7 +219,7 @@ class ForkSide(MegatronSide):
         return deepspeed.run(self.reading, cluster, self.supplied)
 
 
-class DeepSpeedSide:
+class DeepSpeedConfiguration:
     """A DeepSpeed JSON with the arguments of the program that loads it."""
 
     backend: Backend = "deepspeed"
@@ -246,7 +246,7 @@ def _of_json(reading: Reading, gpus: int | None, supplied: Supplied) -> list[Fin
     return deepspeed_rules.findings(facts, (*deepspeed_rules.RULES, *plugged("DEEPSPEED")))
 
 
-class RlSide(MegatronSide):
+class RlConfiguration(MegatronConfiguration):
     """A script of a trainer of reinforcement learning: what its workers are told, and the step around them."""
 
     def __init__(self, reading: Reading, supplied: Supplied, reader: Script) -> None:

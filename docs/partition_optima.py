@@ -34,7 +34,7 @@ LAYER = ("input_norm", "qkv_proj", "flash_attention", "o_proj", "attention_resid
 SIDES = {"": 224, "0": 112, "1": 56, "2": 28, "3": 14, "4": 7}
 
 
-def found() -> str:
+def known_optima() -> str:
     return wrapped("\n".join((column_row(), crossover(), partial(), images(), experts())))
 
 

@@ -1,0 +1,114 @@
+"""Files that a configuration names: where they are looked for, and what is in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from symconfig.errors import InputError
+from symconfig.existing.launch.detect import parse, syntax_of
+from symconfig.existing.launch.files import open_text
+from symconfig.existing.launch.origins import traced
+from symconfig.existing.launch.reading import Piece, Reading, Setting, Tree, Unread, World
+from symconfig.existing.launch.text import Text
+
+_MOST_LEVELS = 4  # from a script up to the folder in which it is started
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """The folders in which the files that a configuration names are looked for.
+
+    virtual: those that a script itself writes; origins: the pieces of each, with the places in the script that they
+    come from.
+    """
+
+    folder: Path | None
+    variables: Mapping[str, str]
+    virtual: Mapping[str, Text] = field(default_factory=dict)
+    origins: Mapping[str, tuple[Piece, ...]] = field(default_factory=dict)
+
+    def text(self, name: str, *below: str) -> Text | None:
+        """Return the file of this name; None where there is none. Raises InputError where it may not be read."""
+        if name in self.virtual:
+            return self.virtual[name]
+        base = self.base(name, *below)
+        return None if base is None else open_text(base / name, root=base)
+
+    def path(self, name: str) -> Path | None:
+        """Return the path of this name that exists."""
+        base = self.base(name)
+        return None if base is None else base / name
+
+    def base(self, name: str, *below: str) -> Path | None:
+        """Return the folder from which the name leads to something: the script's, one of those below it, the current
+        one; then those above the script, from which scripts/zero3.json is meant.
+        """
+        folder = self.folder
+        bases = [Path()] if folder is None else [folder, *(folder / one for one in below), Path()]
+        if folder is not None and len(Path(name).parts) > 1:
+            bases += folder.resolve().parents[:_MOST_LEVELS]
+        try:
+            return next((base for base in bases if (base / name).exists()), None)
+        except (OSError, ValueError):  # a name that no file system has
+            return None
+
+
+def given(reading: Reading, names: Sequence[str]) -> Setting | None:
+    """Return the last option of these names that has a value, dashes and underscores alike."""
+    settings = [setting for setting in reading.settings if setting.name.replace("_", "-") in names and setting.values]
+    return settings[-1] if settings else None
+
+
+def dark(setting: Setting, why: str) -> Unread:
+    what = " ".join((setting.spelled, *(word.text for word in setting.values)))
+    return Unread(setting.place, what, why)
+
+
+def tree_of(setting: Setting, around: Around, texts: Sequence[Text], *below: str) -> Tree | Unread:
+    """Return the file that an option names."""
+    word = setting.values[-1]
+    if word.unknown and word.text not in around.virtual:  # a script's own file may have the job's number in its name
+        return dark(setting, f"its value {word.unknown}")
+    try:
+        text = around.text(word.text, *below)
+        if text is None:
+            preset = "names no file: it is a preset of the program itself, which is not known here"
+            return dark(setting, "names a file that is not there" if re.search(r"[./]", word.text) else preset)
+        syntax = syntax_of(text)
+        tree = parse(text, "yaml" if syntax == "bash" else syntax)
+        return traced(tree, around.origins[word.text], texts) if word.text in around.virtual else tree
+    except InputError as error:
+        return dark(setting, f"names a file that cannot be read: {error.problems[0]}".rstrip("."))
+
+
+def with_unread(reading: Reading, *items: Unread) -> Reading:
+    return replace(reading, unread=(*reading.unread, *items))
+
+
+def with_texts(reading: Reading, *more: Text) -> tuple[Text, ...]:
+    known = {text.file for text in reading.texts}
+    return (*reading.texts, *(text for text in more if text.file not in known))
+
+
+def both(launcher: World, trainer: World) -> World:
+    """Join the worlds: what the training program is told goes before what its launcher starts."""
+    nodes, each = trainer.nodes or launcher.nodes, trainer.gpus_per_node or launcher.gpus_per_node
+    gpus = trainer.gpus or (nodes * each if nodes and each else launcher.gpus)
+    return World(gpus, nodes, each, (*launcher.words, *trainer.words), (*launcher.dark, *trainer.dark))
+
+
+def joined(reading: Reading, filed: Reading, settings: Sequence[Setting]) -> Reading:
+    """Return a command's reading with that of a file that it names. settings: of both."""
+    return replace(
+        reading,
+        format=filed.format,
+        settings=tuple(settings),
+        tree=filed.tree or reading.tree,
+        texts=with_texts(reading, *filed.texts),
+        unread=(*reading.unread, *filed.unread),
+        environment={**reading.environment, **filed.environment},
+        world=both(reading.world, filed.world),
+    )

@@ -1,0 +1,157 @@
+"""Files and overrides of hydra's kind: those of Megatron-Bridge, NeMo, verl and NeMo-RL, with what they inherit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from symconfig.existing.launch.dialects import nemo_rl, verl
+from symconfig.existing.launch.dialects.documents import read_sections
+from symconfig.existing.launch.dialects.entry import entries
+from symconfig.existing.launch.dialects.interpolation import interpolated
+from symconfig.existing.launch.dialects.override import RECIPE, entries_of, group, is_key, short
+from symconfig.existing.launch.dialects.translate import by_path
+from symconfig.existing.launch.named import Around, dark, given, joined, tree_of, with_texts, with_unread
+from symconfig.existing.launch.reading import Reading, Setting, Tree, Unread, Word
+
+ARGUMENTS = ("--config",)  # of programs around Transformers and of NeMo-RL, whose options it says
+_MOST_BASES = 8  # of configurations that inherit one another
+_HYDRA_FOLDER, _HYDRA_NAME = ("--config-path", "--config-dir"), ("--config-name",)
+_FILE = ("--config-file", "--yaml-file", "--yaml-config")
+_RECIPE_RUNNERS = re.compile(r"(run_recipe|setup_experiment|run_script|run_performance)\w*\.py")
+_NAMED_RECIPE = re.compile(r"(?:pretrain|finetune|sft)_(\w+)\.py")
+
+
+def recipe(reading: Reading, around: Around) -> Reading:
+    """Return the recipe that Megatron-Bridge or NeMo starts from: named by an option, or by the script that is
+    started.
+    """
+    setting = given(reading, RECIPE)
+    program = Path(reading.program.text).name if reading.program is not None else ""
+    if setting is None and _RECIPE_RUNNERS.fullmatch(program):
+        setting = given(reading, ("--model",))
+    if setting is None:  # NeMo-Framework-Launcher's: training=llama/llama3_8b
+        setting = next((one for one in reading.settings if group(one)), None)
+    return reading if setting is None else replace(reading, recipe=setting.values[0])
+
+
+def overrides(reading: Reading, around: Around) -> Reading:
+    """Follow model.x=1 among the words, and the YAML file that they change."""
+    program = Path(reading.program.text) if reading.program is not None else Path()
+    runner = reading.recipe is not None or bool(_RECIPE_RUNNERS.fullmatch(program.name))
+    entries_given = list(entries_of(reading.settings, runner))
+    tree, missing = _sections_file(reading, around, str(program.parent))
+    named = reading.recipe or _recipe_of_program(reading)
+    alone = named is not None and not reading.settings  # a recipe that is started as it is
+    if tree is None and not entries_given and not alone:
+        return with_unread(reading, *missing)
+    filed = read_sections(tree, around.variables, entries_given)
+    rest = tuple(setting for setting in reading.settings if not (is_key(setting) or (runner and short(setting))))
+    return replace(joined(with_unread(reading, *missing), filed, (*filed.settings, *rest)), recipe=named)
+
+
+def of_verl(reading: Reading, around: Around) -> Reading:
+    """Follow overrides of verl's trainer, over a configuration of one's own where they name one."""
+    name = given(reading, _HYDRA_NAME)
+    own = name is None or verl.own(name.values[-1].text)
+    program = str(Path(reading.program.text).parent) if reading.program is not None else ""
+    tree, missing = (None, ()) if own else _sections_file(reading, around, program)
+    filed = () if tree is None else (entry for entry in entries(tree) if entry.path[0] != "hydra")
+    resolved = interpolated(by_path((*filed, *entries_of(reading.settings, False))), around.variables)
+    rest = tuple(setting for setting in reading.settings if not is_key(setting))
+    settings = (*verl.kept(resolved.values()), *rest)
+    return replace(
+        reading,
+        format=verl.FORMAT,
+        settings=settings,
+        possible=tuple(replace(one, name=one.name.lstrip("+~")) for one in reading.possible),
+        tree=tree,
+        texts=with_texts(reading, *(() if tree is None else (tree.text,))),
+        unread=(*reading.unread, *missing),
+        world=verl.world(settings),
+    )
+
+
+def of_nemo_rl(reading: Reading, around: Around) -> Reading:
+    """Follow NeMo-RL's file, by --config or by itself, with those that it inherits and the overrides over them."""
+    top, unread = reading.tree, []
+    setting = given(reading, ARGUMENTS)
+    usual = nemo_rl.usual(reading)
+    if top is None and (setting is not None or usual is not None):
+        below = str(Path(reading.program.text).parent) if reading.program is not None else ""
+        if setting is None:
+            word = Word.of(str(Path(below, "configs", usual or "")), reading.start)
+            setting = Setting("--config", "--config", (word,), reading.start)
+        read = tree_of(setting, around, reading.texts, below)
+        top = read if isinstance(read, Tree) else None
+        unread += [read] if isinstance(read, Unread) and not nemo_rl.comes_with_it(setting.text) else []
+    trees = [] if top is None else [*_inherited(top, around, unread), top]
+    made = nemo_rl.inherited(trees, list(entries_of(reading.settings, False)))
+    settings = nemo_rl.kept(interpolated(by_path(made), around.variables).values())
+    world = nemo_rl.world(settings)
+    return replace(
+        reading,
+        format=nemo_rl.FORMAT,
+        settings=settings,
+        tree=top,
+        texts=with_texts(reading, *(tree.text for tree in reversed(trees))),
+        unread=(*reading.unread, *unread),
+        world=world if world.words or world.dark else reading.world,
+    )
+
+
+def _inherited(tree: Tree, around: Around, unread: list[Unread], depth: int = 0) -> Iterator[Tree]:
+    """Yield the files that one inherits, the farthest first; one that is not there and does not come with NeMo-RL is
+    unread."""
+    here = replace(around, folder=Path(tree.text.file).parent)
+    place = tree.place((nemo_rl.DEFAULTS,)) or tree.spans[()].value
+    for name in nemo_rl.bases(tree.data) if depth < _MOST_BASES else ():
+        read = tree_of(Setting(nemo_rl.DEFAULTS, nemo_rl.DEFAULTS, (Word.of(name, place),), place), here, ())
+        if isinstance(read, Tree):
+            yield from _inherited(read, around, unread, depth + 1)
+            yield read
+        elif not nemo_rl.comes_with_it(name):
+            unread.append(read)
+
+
+def _recipe_of_program(reading: Reading) -> Word | None:
+    """Return the recipe that `pretrain_llama3_8b.py` names."""
+    program = reading.program
+    match = _NAMED_RECIPE.fullmatch(Path(program.text).name) if program is not None else None
+    return program if match and match[1] not in ("gpt", "mamba", "vlm", "t5", "bert", "hybrid") else None
+
+
+def _sections_file(reading: Reading, around: Around, program: str) -> tuple[Tree | None, tuple[Unread, ...]]:
+    """Return the file of hydra's --config-path and --config-name, or Megatron-Bridge's --config-file."""
+    folder, name, file = (given(reading, names) for names in (_HYDRA_FOLDER, _HYDRA_NAME, _FILE))
+    if name is not None and not name.values[-1].unknown and not (folder and folder.values[-1].unknown):
+        base = Path(folder.values[-1].text) if folder is not None else Path()
+        if around.folder is not None and base.is_relative_to(around.folder):  # `$(pwd)` may be a folder above it
+            base = base.relative_to(around.folder)
+        path = str(base / name.values[-1].text)
+        spelled = path if path.endswith((".yaml", ".yml")) else path + ".yaml"
+        word = Word.of(spelled, name.values[-1].place)
+        file = replace(name, values=(word,))
+    elif name is not None:
+        return None, (dark(name, "its folder or its name is not known"),)
+    if file is None:
+        return _group_file(reading, around, program), ()
+    tree = tree_of(file, around, reading.texts, program)
+    return (None, (tree,)) if isinstance(tree, Unread) else (tree, ())
+
+
+def _group_file(reading: Reading, around: Around, program: str) -> Tree | None:
+    """Return conf/training/llama/llama3_8b.yaml beside the program; where it is not at hand, the recipe's name
+    is all.
+    """
+    setting = next((one for one in reading.settings if group(one)), None)
+    if setting is None or setting.values[0].unknown:
+        return None
+    below = Path("conf", setting.name, setting.values[0].text + ".yaml")
+    for name in (str(Path(program, below)), str(Path(Path(program).name, below))):
+        tree = tree_of(replace(setting, values=(Word.of(name, setting.place),)), around, reading.texts)
+        if isinstance(tree, Tree):
+            return tree
+    return None

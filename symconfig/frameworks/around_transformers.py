@@ -1,0 +1,166 @@
+"""What no framework around a Transformers model can run: its layers stay one module, and Ulysses exchanges its heads.
+
+Both implementations of Ulysses refuse the same: DeepSpeed's, and that of trainers beside FSDP (verl 0.9.1).
+"""
+
+from __future__ import annotations
+
+from symconfig.descriptor.layers import Mixer
+from symconfig.frameworks.constraint import Constraint, of_module
+from symconfig.plans.unknown import among, has, no
+
+ULYSSES = {"cp": 2, "cp_comm": "a2a"}
+_ULYSSES = (
+    "deepspeed/runtime/sequence_parallel/ulysses_sp.py, __init__ and register_with_transformers; "
+    "verl/utils/ulysses.py and models/transformers/monkey_patch.py"
+)
+
+RING = Constraint(
+    name="ring",
+    predicate=lambda f, p: (p.cp > 1) & no(has(p.cp_comm, "a2a")),
+    rule="sequences around a Transformers model are split by Ulysses",
+    sentence="around a Transformers model sequences are split by Ulysses (a2a) only, not {p.cp_comm}",
+    about="cp_comm",
+    pins=("cp_comm=a2a", "cp=1"),
+    source=_ULYSSES,
+    example={"cp": 2, "cp_comm": "p2p"},
+)
+ULYSSES_HEADS = Constraint(
+    name="ulysses heads",
+    predicate=lambda f, p: (p.cp > 1) & (f.num_attention_heads % p.cp != 0),
+    rule="heads must divide over cp for Ulysses",
+    sentence="{f.num_attention_heads} heads do not divide over {p.cp} ranks of Ulysses",
+    about="cp",
+    pins=("cp",),
+    divides=True,
+    source=_ULYSSES,
+    example={"num_attention_heads": 20, "num_key_value_heads": 20, "cp": 8, "cp_comm": "a2a"},
+)
+ULYSSES_KV_HEADS = Constraint(
+    name="ulysses key/value heads",
+    predicate=lambda f, p: (p.cp > 1) & (f.num_key_value_heads % p.cp != 0) & (p.cp % f.num_key_value_heads != 0),
+    rule="key/value heads must be a multiple or a divisor of cp for Ulysses",
+    sentence="{f.num_key_value_heads} key-value heads neither divide over {p.cp} ranks of Ulysses, nor are shared",
+    about="cp",
+    pins=("cp",),
+    divides=True,
+    source=_ULYSSES,
+    example={"num_attention_heads": 24, "num_key_value_heads": 6, "cp": 4, "cp_comm": "a2a"},
+)
+ULYSSES_SEQUENCE = Constraint(
+    name="ulysses sequence",
+    predicate=lambda f, p: (p.cp > 1) & (p.seq_length % p.cp != 0),
+    rule="the sequence must divide over cp",
+    sentence="sequence length {p.seq_length} does not divide over cp {p.cp}",
+    about="cp",
+    pins=("cp",),
+    source=_ULYSSES,
+    example=ULYSSES | {"seq_length": 2047},
+)
+ULYSSES_LATENT = Constraint(
+    name="ulysses latent",
+    predicate=lambda f, p: (p.cp > 1) & f.latent,
+    rule="Ulysses takes one head size for queries and values",
+    sentence="Ulysses takes one head size for queries and values; MLA has two",
+    about="cp",
+    pins=("cp=1",),
+    source=_ULYSSES,
+    example=ULYSSES | {"latent": True},
+)
+ULYSSES_SINKS = Constraint(
+    name="ulysses sinks",
+    predicate=lambda f, p: (p.cp > 1) & f.attention_sinks,
+    rule="Ulysses refuses eager attention, which sinks need",
+    sentence="Ulysses refuses the eager attention that attention sinks need",
+    about="cp",
+    pins=("cp=1",),
+    source=_ULYSSES,
+    example=ULYSSES | {"attention_sinks": True},
+)
+ULYSSES_BLOCKS = Constraint(
+    name="ulysses blocks",
+    predicate=lambda f, p: (p.cp > 1) & f.scans,
+    rule="Ulysses exchanges attention only, while scans and convolutions need the whole sequence",
+    sentence="Ulysses exchanges the heads of attention only; scans and convolutions would see a part of the sequence",
+    about="cp",
+    pins=("cp=1",),
+    source=_ULYSSES,
+    example=ULYSSES | {"mixers": (Mixer(block="short_conv", sizes={"conv_L_cache": 3}),)},
+)
+ULYSSES_ATTENTION = Constraint(
+    name="ulysses attention",
+    predicate=lambda f, p: (p.cp > 1) & f.own_attention,
+    rule="Ulysses replaces attention that Transformers takes from its table of kernels",
+    sentence="Transformers' {f.model_type} has attention in code of its own, which Ulysses cannot replace",
+    about="cp",
+    pins=("cp=1",),
+    source=_ULYSSES,
+    example=ULYSSES | {"model_type": "bloom"},
+)
+MULTI_TOKEN = Constraint(
+    name="multi-token prediction",
+    predicate=lambda f, p: (p.tp > 0) & (f.num_nextn_predict_layers > 0),
+    rule="Transformers trains no multi-token-prediction layers",
+    about="num_nextn_predict_layers",
+    hint="num_nextn_predict_layers: 0 in a copy of the descriptor",
+    source="transformers, models/deepseek_v3/modeling_deepseek_v3.py",
+    example={"num_nextn_predict_layers": 1},
+)
+PIPELINE = Constraint(
+    name="pipeline",
+    predicate=lambda f, p: p.pp > 1,
+    rule="a Transformers model is no PipelineModule",
+    sentence="the model is one module of Transformers and no PipelineModule that a pipeline (pp {p.pp}) cuts",
+    about="pp",
+    pins=("pp=1",),
+    source="deepspeed/runtime/pipe/module.py; torch/distributed/pipelining",
+    example={"pp": 2},
+)
+VIRTUAL_STAGES = Constraint(
+    name="virtual stages",
+    predicate=lambda f, p: p.vpp > 1,
+    rule="a Transformers model has no interleaved pipeline",
+    about="vpp",
+    pins=("vpp=1",),
+    source="deepspeed/runtime/pipe/schedule.py; torch/distributed/pipelining",
+    example={"pp": 2, "vpp": 2},
+)
+PRECISION = Constraint(
+    name="precision",
+    predicate=lambda f, p: no(among(p.precision, frozenset(("bf16", "fp16")))),
+    rule="a Transformers model is planned in bf16 and fp16",
+    sentence="a Transformers model is planned in bf16 and fp16, not in {p.precision}",
+    about="precision",
+    pins=("precision=bf16", "precision=fp16"),
+    source="templates/deepspeed/train.py.j2",
+    example={"precision": "fp8"},
+)
+SELECTIVE = Constraint(
+    name="selective recompute",
+    predicate=lambda f, p: p.recompute == "selective",
+    rule="Transformers recomputes whole layers only",
+    about="recompute",
+    pins=("recompute=full", "recompute=none"),
+    source="transformers/modeling_layers.py, GradientCheckpointingLayer",
+    example={"recompute": "selective", "recompute_method": "", "recompute_layers": 1},
+)
+RECOMPUTED_CHUNKS = Constraint(
+    name="recompute of several layers at once",
+    predicate=lambda f, p: (p.recompute_method == "uniform") & (p.recompute_layers > 1),
+    rule="Transformers recomputes layer by layer, not in chunks of several",
+    about="recompute",
+    pins=("recompute=none",),
+    source="transformers/modeling_layers.py, GradientCheckpointingLayer",
+    example={"recompute": "full", "recompute_method": "uniform", "recompute_layers": 2},
+)
+ACTIVATION_OFFLOAD = Constraint(
+    name="activation offload",
+    predicate=lambda f, p: p.activation_offload,
+    rule="activations of a Transformers model stay on the GPU",
+    about="activation_offload",
+    pins=("activation_offload=0",),
+    source="templates/deepspeed/train.py.j2",
+    example={"activation_offload": True},
+)
+
+AROUND_TRANSFORMERS = of_module(globals())
