@@ -5,6 +5,7 @@ these kernels that were published.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -129,20 +130,25 @@ def test_published_kernels_reach_the_memory_rate_that_others_do(kernel: tuple[st
     """By these bytes the losses of Liger-Kernel's benchmark run at 0.75 to 0.84 of the memory's peak rate; copies and
     sums of STREAM run at 0.79 to 0.95 on the same GPUs.
     """
-    if not KERNELS.is_file():
-        pytest.skip(f"published measurements of kernels are not beside this checkout ({KERNELS})")
     of, op, impl, passes = kernel
-    rows = yaml.load(KERNELS.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)["rows"]
     cluster = load_cluster(of)
     found = [
         TIMED[kernel]() * words * tokens / (row["us"] * 1e-6 * cluster.gpu.memory_bandwidth_bytes_per_s.value)
-        for row in rows
+        for row in published()
         if (row.get("op"), row.get("impl"), row.get("pass")) == (op, impl, passes) and row["gpu"].startswith(of[:4])
         for words, tokens in [_shape(row["shape"])]
         if words >= 2**15
     ]
     assert len(found) == 3
     assert all(0.75 < rate < 0.84 for rate in found), found
+
+
+@cache
+def published() -> list[dict[str, Any]]:
+    if not KERNELS.is_file():
+        pytest.skip(f"published measurements of kernels are not beside this checkout ({KERNELS})")
+    rows: list[dict[str, Any]] = yaml.load(KERNELS.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)["rows"]
+    return rows
 
 
 def _shape(text: str) -> tuple[int, int]:
