@@ -1,5 +1,5 @@
-"""Bytes that a loss moves for each logit: counted over the kernels that its real function runs, and held against times of
-these kernels that were published.
+"""Bytes that a loss moves for each logit: counted over its real function's kernels, and held against published times of
+these kernels.
 """
 
 from __future__ import annotations
