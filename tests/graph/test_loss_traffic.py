@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from symconfig.descriptor.load import load_cluster
 from symconfig.graph.derived import Phase, Traffic
 from symconfig.graph.operator import ELEMENT_BYTES
 from tests.graph.support import block, numbers
 from tests.sample_models import sample_model
-
-torch = pytest.importorskip("torch")
-dispatch = pytest.importorskip("torch.utils._python_dispatch")
 
 ROWS, WORDS = 48, 4096
 # Reads of their inputs by ATen's kernels that read more than once, where shared memory does not hold a row
@@ -29,7 +28,7 @@ PICKS = {"index", "index_put_", "nll_loss_forward"}  # read or write a number of
 LOSSES = ("logits_fp32", "log_softmax", "cross_entropy")
 
 
-class Kernels(dispatch.TorchDispatchMode):  # type: ignore[misc]
+class Kernels(TorchDispatchMode):
     """Adds up the bytes that kernels read and write of tensors as large as the logits."""
 
     def __init__(self) -> None:
@@ -117,7 +116,7 @@ def test_fused_losses_move_what_their_sources_say() -> None:
 KERNELS = Path(__file__).parents[3] / "shared" / "kernels" / "memory_host.yaml"
 # GPU, kernel, who wrote it, pass -> bytes of an element of it (both passes where the second is timed). Those of
 # PyTorch's own are of fp32 inputs, to whose gradient each run adds its own: 12.
-TIMED = {
+TIMED: dict[tuple[str, str, str, str], Callable[[], float]] = {
     ("h100", "megatron_cross_entropy", "megatron-unfused", "fwd"): lambda: MEGATRON[0],
     ("h100", "megatron_cross_entropy", "megatron-unfused", "fwd_bwd"): lambda: sum(MEGATRON),
     ("a100-80gb", "cross_entropy", "huggingface", "fwd"): lambda: planned("torch")[0] - 6.0,
