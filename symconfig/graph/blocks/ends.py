@@ -125,7 +125,8 @@ def _values_and_loss(ctx: Context, x: Tensor) -> Tensor:
 
 def _log(ctx: Context, logits: Tensor) -> None:
     """Write the logits' log-softmax: each reads the logits, writes them in fp32, reads these and writes their
-    log-softmax: 14 bytes a logit.
+    log-softmax: 14 bytes a logit. Three readings (`_LOG_SOFTMAX`) would be 22, with which llm-foundry's runs of 125 M
+    parameters, mostly logits, come out 4 to 10 % slow.
     """
     seen = Tensor("logged_loss", (d.BATCH, d.SEQUENCE), Element.FP32)
     ctx.build.elementwise("log_losses", [logits], seen, contracted=(d.VOCAB,), traffic=(7 * ctx.how.loss.logged, 0))
