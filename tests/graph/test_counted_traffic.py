@@ -1,5 +1,5 @@
-"""Bytes that a loss moves for each logit: counted over its real function's kernels, and held against published times of
-these kernels.
+"""Bytes that losses and eager norms move for each element: counted over the kernels of the real functions, and held
+against published times of such kernels.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOSSES = ("logits_fp32", "log_softmax", "cross_entropy")
 
 
 class Kernels(TorchDispatchMode):
-    """Adds up the bytes that kernels read and write of tensors as large as the logits."""
+    """Adds up the bytes that kernels read and write of tensors as large as the input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,31 +47,32 @@ class Kernels(TorchDispatchMode):
 
 
 def _large(tensor: Any) -> int:
-    return tensor.numel() * tensor.element_size() if tensor.numel() == ROWS * WORDS else 0
+    whole = tensor.numel() == ROWS * WORDS and 0 not in tensor.stride()  # 0: one number, seen as many
+    return tensor.numel() * tensor.element_size() if whole else 0
 
 
-def counted(loss: Callable[[Any, Any], Any]) -> tuple[float, float]:
-    """Bytes for each bf16 logit, forward and backward."""
-    logits = torch.randn(1, ROWS, WORDS, dtype=torch.bfloat16, requires_grad=True)
-    target = torch.randint(WORDS, (1, ROWS))
+def counted(run: Callable[[Any], Any]) -> tuple[float, float]:
+    """Bytes for each element of a bf16 input, forward and backward."""
+    given = torch.randn(1, ROWS, WORDS, dtype=torch.bfloat16, requires_grad=True)
     with Kernels() as forward:
-        result = loss(logits, target)
+        result = run(given)
+    gradient = torch.ones_like(result)
     with Kernels() as backward:
-        result.sum().backward()
-    assert logits.grad is not None
+        result.backward(gradient)
+    assert given.grad is not None
     return forward.bytes / (ROWS * WORDS), backward.bytes / (ROWS * WORDS)
 
 
-def planned(loss: str) -> tuple[float, float]:
-    """The same as the planner has it, without what a token moves once."""
+def planned(ops: tuple[str, ...] = LOSSES, **how: Any) -> tuple[float, float]:
+    """The same as the planner has it of the head's operators, without what a token moves once."""
     model = sample_model("llama2-13b")
     values, moved = numbers(model), dict.fromkeys(Phase, 0.0)
-    logits = values["seq_length"] * model.vocab_size
-    for task in block(model, "head", loss=loss).work:
-        if isinstance(task, Traffic) and task.op in LOSSES:
+    elements = values["seq_length"] * (model.vocab_size if ops == LOSSES else model.hidden_size)
+    for task in block(model, "head", **how).work:
+        if isinstance(task, Traffic) and task.op in ops:
             sizes = ((size.value(values), ELEMENT_BYTES[element]) for size, element in task.moved)
-            moved[task.phase] += sum(size * each for size, each in sizes if size >= logits)
-    return moved[Phase.FORWARD] / logits, moved[Phase.INPUT] / logits
+            moved[task.phase] += sum(size * each for size, each in sizes if size > elements / 2)
+    return moved[Phase.FORWARD] / elements, moved[Phase.INPUT] / elements
 
 
 def megatron(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, Any], Any]:
@@ -95,22 +96,38 @@ def test_megatrons_loss_moves_what_its_kernels_do(monkeypatch: pytest.MonkeyPatc
     last stage sets the pace, leave their bound (1.8 to 5.4 %, and 3.6 % with the 32,000 words that its models' names
     leave; other A100 runs then follow, since rates are fitted to all).
     """
-    assert counted(megatron(monkeypatch)) == MEGATRON
-    assert planned("parallel") == (10.0, 14.0)
+    loss, target = megatron(monkeypatch), torch.randint(WORDS, (1, ROWS))
+    assert counted(lambda logits: loss(logits, target)) == MEGATRON
+    assert planned(loss="parallel") == (10.0, 14.0)
 
 
 def test_transformers_loss_moves_what_its_kernels_do() -> None:
     losses = pytest.importorskip("transformers.loss.loss_utils")
-    found = counted(lambda logits, target: losses.ForCausalLMLoss(logits, target, WORDS, shift_labels=target))
-    assert found == planned("torch") == (6.0 + 16.0, 4.0 + 16.0 + 6.0)
+    target = torch.randint(WORDS, (1, ROWS))
+    found = counted(lambda logits: losses.ForCausalLMLoss(logits, target, WORDS, shift_labels=target))
+    assert found == planned(loss="torch") == (6.0 + 16.0, 4.0 + 16.0 + 6.0)
 
 
 def test_fused_losses_move_what_their_sources_say() -> None:
     """Transformer Engine's reads logits for maximum and sum, and again to write gradients, which it scales backward;
     flash-attn's reads them once each way, and writes gradients.
     """
-    assert planned("fused") == (2.0 + 4.0, 4.0)
-    assert planned("flash") == (2.0, 4.0)
+    assert planned(loss="fused") == (2.0 + 4.0, 4.0)
+    assert planned(loss="flash") == (2.0, 4.0)
+
+
+# Classes of Transformers, and by what names plans know their kernels.
+NORMS: dict[str, dict[str, Any]] = {
+    "llama.modeling_llama.LlamaRMSNorm": {"fused_norm": False},
+    "olmo2.modeling_olmo2.Olmo2RMSNorm": {"fused_norm": False, "wide_norm": True},
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_eager_norms_move_what_their_kernels_do(name: str) -> None:
+    module, _, kind = name.rpartition(".")
+    norm = getattr(pytest.importorskip(f"transformers.models.{module}"), kind)(WORDS).to(torch.bfloat16)
+    assert counted(norm) == pytest.approx(planned(("final_norm",), **NORMS[name]))
 
 
 KERNELS = Path(__file__).parents[3] / "shared" / "kernels" / "memory_host.yaml"
@@ -119,8 +136,8 @@ KERNELS = Path(__file__).parents[3] / "shared" / "kernels" / "memory_host.yaml"
 TIMED: dict[tuple[str, str, str, str], Callable[[], float]] = {
     ("h100", "megatron_cross_entropy", "megatron-unfused", "fwd"): lambda: MEGATRON[0],
     ("h100", "megatron_cross_entropy", "megatron-unfused", "fwd_bwd"): lambda: sum(MEGATRON),
-    ("a100-80gb", "cross_entropy", "huggingface", "fwd"): lambda: planned("torch")[0] - 6.0,
-    ("a100-80gb", "cross_entropy", "huggingface", "fwd_bwd"): lambda: sum(planned("torch")) - 12.0 + 12.0,
+    ("a100-80gb", "cross_entropy", "huggingface", "fwd"): lambda: planned(loss="torch")[0] - 6.0,
+    ("a100-80gb", "cross_entropy", "huggingface", "fwd_bwd"): lambda: sum(planned(loss="torch")) - 12.0 + 12.0,
 }
 
 
