@@ -62,12 +62,15 @@ class Pick:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One recipe beside the pick of its job. seen: its layout and its split in the pick's plan; None: there is none."""
+    """One recipe beside the pick of its job. seen: its layout and its split in the pick's plan; None: there is none.
+    allowed: the pick of the same job where it allows what the recipe has, and the recipe's split in that plan.
+    """
 
     id: str
     layout: str
     pick: Pick
     seen: NearRecipe | None = None
+    allowed: tuple[str, Difference] | None = None
     unseen: tuple[str, ...] = ()
     family: str = ""
 
@@ -76,13 +79,16 @@ class Row:
         """Return by column what has been priced of it."""
         if self.seen is None:
             return {}
-        split = self.seen.split or Difference("split", "", "", 0.0)
-        return {"pick/recipe": self.seen, "if allowed": self.seen.allowed or self.seen, "pick/split": split}
+        return {"pick/recipe": self.seen, "without": self.seen.allowed or self.seen, "pick/split": _split(self.seen)}
 
     @property
     def launchable(self) -> bool:
         """Stable options only, a published family or one priced against it, and memory that fits."""
         return not self.pick.failed and not self.pick.unstable and self.family != "no" and self.pick.memory
+
+
+def _split(seen: NearRecipe) -> Difference:
+    return seen.split or Difference("split", "", "", 0.0)
 
 
 def rows(task: tuple[Asked, bool]) -> list[Row]:
@@ -107,14 +113,18 @@ def rows(task: tuple[Asked, bool]) -> list[Row]:
         memory=not plan.may_not_fit,
         shaken=robustness(plan) if shaken else (),
     )
-    found = []
+    found, freer = [], {(): plan}
     for head, recipe in zip(heads, mine, strict=True):
         seen = compared(plan, file, recipe)
+        if seen.opens not in freer:
+            freer[seen.opens] = search(model, cluster, whole.model_copy(update={"allow": seen.opens}), top=1)
+        other = freer[seen.opens]
         found.append(
             Row(
                 **head,
                 pick=pick,
                 seen=seen,
+                allowed=(_pick(other.best), _split(compared(other, file, recipe))) if seen.opens else None,
                 unseen=tuple(sorted(uses - stated(recipe.source))),
                 family=_family(plan, file, seen.loss),
             )
@@ -220,7 +230,7 @@ def summary(found: Sequence[Row], every: int) -> str:
     tried = [one for one in planned if one.shaken]
     ratios = {
         name: [value for one in able if (value := ratio(one.priced[name])) is not None]
-        for name in ("pick/recipe", "if allowed", "pick/split")
+        for name in ("pick/recipe", "without", "pick/split")
     }
     opens = Counter(name for one in able if one.seen and one.seen.loss is not None for name in one.seen.opens)
     unstable = Counter(name for one in planned for name in one.unstable)
@@ -238,6 +248,12 @@ def summary(found: Sequence[Row], every: int) -> str:
         share("another one, with the recipe within its interval", sum(r.family == "priced" for r in able), len(able)),
         share("the recipe's layout has a price", len(ratios["pick/recipe"]), len(able)),
         share("so has its split, with all else free", len(ratios["pick/split"]), len(able)),
+        share("the pick has its split", sum(one.seen is not None and not one.seen.split for one in able), len(able)),
+        share(
+            "and with as much allowed as the recipe has",
+            sum(ratio(one.allowed[1] if one.allowed else one.priced["pick/split"]) == 1 for one in able),
+            len(able),
+        ),
         *(f"| median of {name} | {median(values or [0]):.3f} |" for name, values in ratios.items()),
         *(share(f"priced with {name}, which the pick may not have", n, len(able)) for name, n in opens.most_common()),
         "",
@@ -259,8 +275,8 @@ def summary(found: Sequence[Row], every: int) -> str:
 def each(found: Iterable[Row]) -> str:
     """One line a recipe."""
     heads = (
-        *("recipe", "job", "layout", "pick", "pick/recipe", "if allowed", "pick/split", "in no recipe", "family"),
-        *("families", "memory", "shaken"),
+        *("recipe", "job", "layout", "pick", "pick/recipe", "without", "pick/split", "as much allowed"),
+        *("in no recipe", "family", "families", "memory", "shaken"),
     )
     lines = list[tuple[str, ...]]()
     for one in found:
@@ -271,7 +287,7 @@ def each(found: Iterable[Row]) -> str:
         )
         head = (one.id, words + task, one.layout)
         if pick.failed:
-            cells = (*head, f"none: {pick.failed}", *[""] * 8)
+            cells = (*head, f"none: {pick.failed}", *[""] * 9)
         else:
             ratios = [one_of.why if one_of.loss is None else f"{ratio(one_of):.3f}" for one_of in one.priced.values()]
             unseen = ", ".join((*one.unseen, *(f"not stable: {name}" for name in pick.unstable)))
@@ -280,6 +296,7 @@ def each(found: Iterable[Row]) -> str:
                 *head,
                 pick.words,
                 *ratios,
+                _freer(one),
                 unseen,
                 one.family,
                 str(pick.families),
@@ -287,7 +304,15 @@ def each(found: Iterable[Row]) -> str:
                 f"{pick.worst:.1%}" if pick.shaken else "",
             )
         lines.append(cells)
-    return table(heads, lines, (4, 5, 6, 9, 11))
+    return table(heads, lines, (4, 5, 6, 10, 12))
+
+
+def _freer(row: Row) -> str:
+    """Return the pick that may have what the recipe has, and its step over that of the recipe's split."""
+    if row.allowed is None:
+        return ""
+    words, split = row.allowed
+    return f"{words}: {split.why if split.loss is None else f'{ratio(split):.3f}'}"
 
 
 def chosen(limit: int | None, only: str | None) -> list[Asked]:

@@ -12,6 +12,7 @@ from written import DOCS, fill, table
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.task import PLAIN, Task
+from symconfig.descriptor.tuning import LOSSES, LossName, Preference
 from symconfig.errors import SymconfigError
 from symconfig.render import targets
 from symconfig.render.target import Source
@@ -42,19 +43,35 @@ def able(target: Source, task: Task, **more: Any) -> bool:
 
 def tasks() -> str:
     """Return the table of tasks by target, with what each target has of them."""
-    head = ("target", "planned for", *PLAIN, "dpo: losses", "rl: algorithms, engines")
+    head = ("target", "planned for", *PLAIN, "dpo, kto, reward: losses", "rl: algorithms, engines")
     return table(head, (_row(name, target) for name, target in targets().items()))
 
 
 def _row(name: str, target: Source) -> list[str]:
     plain = ["yes" if able(target, task) else "" for task in PLAIN]
     said: dict[Task, str] = {"dpo": "", "rl": ""}
-    if target.compares and able(target, "dpo"):
-        said["dpo"] = ", ".join(target.compares.losses)
+    if target.compares:
+        said["dpo"] = ", ".join(each for each in target.compares.losses if _able(target, each))
     if target.learns:
         said["rl"] = f"{', '.join(target.learns.algorithms)}; {', '.join(target.learns.engines)}"
     cells = [cell and cell + "; adapters" * able(target, task, lora={}) for task, cell in said.items()]
     return [name, target.assumes.get("backend", "megatron"), *plain, *cells]
+
+
+def _able(target: Source, loss: LossName) -> bool:
+    """Tell whether a target can be told a job of a loss."""
+    return able(target, LOSSES[loss].task, preference=Preference.of(loss, 32).model_dump())
+
+
+def losses() -> str:
+    """Return the table of what each loss of preferences reads."""
+    head = ("loss", "task", "an example", "gives", "read besides, by the model itself", "by a reference")
+    rows: dict[tuple[object, ...], list[str]] = {}
+    for name, means in LOSSES.items():
+        example = "chosen and rejected answers" if means.sequences > 1 else "an answer with a label"
+        gives = "one number of a sequence" if means.scores else "logits"
+        rows.setdefault((means.task, example, gives, means.read or "", means.reference or ""), []).append(name)
+    return table(head, ((", ".join(names), *map(str, row)) for row, names in rows.items()))
 
 
 def steps() -> str:
@@ -79,7 +96,7 @@ def steps() -> str:
     return table(head, rows)
 
 
-PARTS = {"targets.md": {"tasks": tasks}, "rl.md": {"steps": steps}}
+PARTS = {"targets.md": {"tasks": tasks}, "rl.md": {"steps": steps, "losses": losses}}
 
 if __name__ == "__main__":
     for page, made in PARTS.items():

@@ -182,8 +182,11 @@ class BlockCost:
         for c, t in zip(self.derived.collectives, self.comm_s, strict=True):
             if c.phase is Phase.FORWARD:
                 busy[c.owner] = busy[c.owner] + t
-        behind = np.cumsum([self.host_s[op, Phase.FORWARD] - busy[op] for op in order], axis=0)
-        result: Array = either.maximum(either.largest(behind if among else behind[-1:]), 0.0)
+        most = behind = self.host_s[order[0], Phase.FORWARD] - busy[order[0]]
+        for op in order[1:]:
+            behind = behind + (self.host_s[op, Phase.FORWARD] - busy[op])
+            most = either.maximum(most, behind) if among else behind
+        result: Array = either.maximum(most, 0.0)
         return result
 
 

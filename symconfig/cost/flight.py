@@ -113,7 +113,7 @@ class _Unlike:
         if not any(map(any, mixed)):
             return None
         rows = len(pipelines.index)
-        different, which = pairs(pipelines.which, num_microbatches)
+        different, which = pairs(pipelines.which, that_matter(num_microbatches, setting))
         for column, (place, count) in enumerate(different.T.tolist()):
             one, group = pipelines.each[place], setting.group_of(pipelines.each[place])
             last = len(one.stages) - 1
@@ -129,6 +129,12 @@ class _Unlike:
         result = np.full((*self.shape, *np.shape(values[0])), np.nan)
         result[tuple(np.array(list(self.held_by)).T)] = values
         return np.moveaxis(result, 1, -1)[..., self.which]
+
+
+def that_matter(num_microbatches: Array, setting: Setting) -> Array:
+    """Return the numbers of microbatches, [n], without those of which stages hold no more than of fewer: `held` has no
+    moment later than (2 vpp + 1) groups' passes of a chunk, which are of no more than three groups."""
+    return np.minimum(num_microbatches, 3 * np.maximum(setting.groups, setting.pipelines.pp))
 
 
 @lru_cache(maxsize=65536)
@@ -168,8 +174,8 @@ def held(stage: int, pp: int, vpp: int, group: int, microbatches: int) -> Array:
     def done(passes: Array, place: Array) -> Array:
         """Count the passes of the chunk that is `place`-th in order, of so many passes of all."""
         whole, rest = np.divmod(passes, group * vpp)
-        result: Array = either.minimum(whole * group + np.clip(rest - place * group, 0, group), microbatches)
-        return result
+        begun = np.minimum(np.maximum(rest - place * group, 0), group)
+        return np.minimum(whole * group + begun, microbatches)
 
     result: Array = done(ahead + steps, chunk) - done(steps, vpp - 1 - chunk)
     return result

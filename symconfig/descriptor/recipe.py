@@ -95,8 +95,9 @@ _PINS = {
 }
 
 
-# Offload of whole layers' activations (--cpu-offloading-num-layers) and of MindSpeed's attention.
-_UNPRICED = ("activation_layers", "swap_attention")
+# Offload of whole layers' activations (--cpu-offloading-num-layers), of states that come back for their update, and
+# MindSpeed's.
+_UNPRICED = ("activation_layers", "optimizer_states", "swap_optimizer", "swap_attention")
 
 
 class Recipe(Strict):
@@ -135,8 +136,8 @@ class Recipe(Strict):
 
     @property
     def optimizer_offload(self) -> float:
-        """Return the share of the optimizer's states that host memory holds, however they come and go."""
-        return float("optimizer" in (self.options.offload or ""))
+        """Return the share of the optimizer's states that host memory holds, and its processors update."""
+        return float((self.options.offload or "").startswith("optimizer True"))
 
     @property
     def activation_offload(self) -> bool:

@@ -1,10 +1,11 @@
 """Target trl: the YAML of TRL's scripts for GRPO, DPO, KTO and models of rewards, with the DeepSpeed JSON or
-Accelerate's file of FSDP 2.
+Accelerate's file of FSDP 2; of trainers that no script of TRL's starts, a script, too.
 
-Names are those of TRL 1.16 (`trainer/{grpo,dpo,kto,reward}_config.py`, `scripts/`), beside those of Transformers'
-Trainer. All pad each sequence to the longest of their batch, and make no whole logits. GRPO keeps the actor on the GPU
-while vLLM generates there; DPO and models of rewards read chosen and rejected answers in one forward, and a reference
-stays on the GPU, sharded where the policy is (`models/utils.py`, prepare_deepspeed).
+Names are those of TRL 1.16 (`trainer/{grpo,dpo,kto,reward}_config.py`, `experimental/`, `scripts/`), beside those of
+Transformers' Trainer. All pad each sequence to the longest of their batch, and only the experimental ones make whole
+logits. GRPO keeps the actor on the GPU while vLLM generates there; DPO and models of rewards read chosen and rejected
+answers in one forward, and a reference stays on the GPU, sharded where the policy is (`models/utils.py`,
+prepare_deepspeed).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from symconfig.descriptor.tuning import LossName
 from symconfig.errors import Problem
 from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.adapters import target_modules
@@ -60,9 +62,20 @@ LEARNS = Learns(
     reference="resident",
     rewards={"colocated": Rewarding(by="workers", together=True)},  # trainer/grpo_trainer.py, _calculate_rewards
 )
-# ORPO, SimPO and CPO are in trainers that no script starts. KTO's own forward for the KL term is before that which is
+# Losses of trainers that no script of TRL's starts (trl/experimental/), by trainer. They have no reference.
+_EXPERIMENTAL: Mapping[LossName, str] = {"orpo": "orpo", "simpo": "cpo", "cpo": "cpo"}
+# What its trainer of CPO is told of each of its losses.
+_OF_CPO: Mapping[LossName, Mapping[str, Any]] = {
+    "simpo": {"loss_type": "simpo", "cpo_alpha": 0.0},
+    "cpo": {"loss_type": "sigmoid"},
+}
+# KTO's own forward for the KL term is before that which is
 # learnt from (trainer/kto_trainer.py, _compute_loss).
-COMPARES = Compares(losses=("sigmoid", "hinge", "ipo", "kto", "apo_zero_unpaired", "reward"), least=2, first=("model",))
+COMPARES = Compares(
+    losses=("sigmoid", "hinge", "ipo", *_EXPERIMENTAL, "kto", "apo_zero_unpaired", "reward"),
+    least=2,
+    first=("model",),
+)
 
 # What a person brings, by the answers of an example.
 _DATA = (
@@ -86,6 +99,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "release": RELEASE,
         "sharded": sharded,
         "script": plan.task if plan.job.rl is None else "grpo",
+        "experimental": _experimental(plan),
         "data": _DATA[learning.per_example(plan) if plan.job.rl is None else 0],
         "sections": sections(plan),
         "phases": learning.phases(plan),
@@ -156,7 +170,9 @@ def _pairs(plan: Plan) -> dict[str, dict[str, Any]]:
     otherwise."""
     preference, adapter = learning.preference(plan), plan.model.adapter
     loss = [preference.loss] if preference.means.task == "dpo" else preference.loss
-    scaled = {"loss_type": loss, "beta": preference.beta, "precompute_ref_log_probs": False}
+    scaled: dict[str, Any] = {"loss_type": loss, "beta": preference.beta, "precompute_ref_log_probs": False}
+    if _experimental(plan):
+        scaled = {"beta": preference.beta, **_OF_CPO.get(preference.loss, {})}
     return {
         "preference": {
             **(scaled if preference.means.scaled else {}),
@@ -164,6 +180,11 @@ def _pairs(plan: Plan) -> dict[str, dict[str, Any]]:
             **({"disable_dropout": False} if adapter is not None and adapter.lora_dropout else {}),
         }
     }
+
+
+def _experimental(plan: Plan) -> str | None:
+    """Return the trainer of a loss that no script of TRL's starts."""
+    return None if plan.job.preference is None else _EXPERIMENTAL.get(plan.job.preference.loss)
 
 
 def _adapter(plan: Plan) -> dict[str, Any]:

@@ -149,7 +149,7 @@ def sections(plan: Plan, workers: Workers) -> Iterator[tuple[str, Mapping[str, o
     yield "DATA", _data(rl)
     yield "ACTOR", _actor(plan, rl, step) | workers.actor(plan, step)
     if rl.has_critic:
-        yield "CRITIC", _critic(plan, rl, step) | workers.critic(step)
+        yield "CRITIC", _critic(plan, rl, step) | workers.critic(plan, step)
     yield "ROLLOUT", _rollout(rl, step)
     if rl.reward_model is not None:
         yield "REWARD", _reward(plan, rl)
@@ -260,7 +260,7 @@ def _critic(plan: Plan, rl: Rl, step: PlannedRl | None) -> dict[str, object]:
     }
 
 
-def _megatron_critic(step: PlannedRl | None) -> dict[str, object]:
+def _megatron_critic(plan: Plan, step: PlannedRl | None) -> dict[str, object]:
     degrees, away = (step.critic, step.away) if step else ({}, ())
     words: dict[str, object] = {
         f"critic.megatron.{word}": degrees.get(name, 1) for name, word in _ENGINE_DEGREES.items()
@@ -269,6 +269,7 @@ def _megatron_critic(step: PlannedRl | None) -> dict[str, object]:
         words["critic.megatron.virtual_pipeline_model_parallel_size"] = chunks
     return {
         **words,
+        "+critic.megatron.override_ddp_config.overlap_grad_reduce": plan.best.options.overlap.grad_reduce,
         "critic.megatron.param_offload": learning.WEIGHTS in away,
         "critic.megatron.optimizer_offload": learning.STATES in away,
     }
@@ -332,7 +333,7 @@ class Workers:
 
     config: str
     actor: Callable[[Plan, PlannedRl | None], dict[str, object]]
-    critic: Callable[[PlannedRl | None], dict[str, object]]
+    critic: Callable[[Plan, PlannedRl | None], dict[str, object]]
 
 
 MEGATRON = Workers("ppo_megatron_trainer", _megatron_actor, _megatron_critic)

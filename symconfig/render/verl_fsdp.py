@@ -21,7 +21,7 @@ NAME = "verl-fsdp"
 DOES = "verl's overrides for reinforcement learning with FSDP workers and an engine beside them, and train.sh"
 ASSUMES = {"backend": "fsdp"}
 COUNTS, SAVING, UNSAID = verl.COUNTS, verl.SAVING, verl.UNSAID
-LEARNS = replace(verl.LEARNS, reference="streamed")
+LEARNS = replace(verl.LEARNS, reference="streamed", critic="alike")
 _ACTOR = "actor_rollout_ref.actor"
 _SCHEDULES = ("constant", "cosine")
 
@@ -57,9 +57,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 def _actor(plan: Plan, step: PlannedRl | None) -> dict[str, object]:
     training = plan.training
     return {
-        "actor_rollout_ref.model.enable_gradient_checkpointing": plan.best.options.recompute.granularity == "full",
-        **_engine(_ACTOR, f"{_ACTOR}.fsdp_config", plan.best.parallel.cp, step, plan.best.shard_ranks),
-        f"{_ACTOR}.fsdp_config.offload_policy": plan.best.options.param_offload,
+        **_engine(_ACTOR, f"{_ACTOR}.fsdp_config", "actor_rollout_ref.model", plan, step),
         **_adapters(plan),
         f"{_ACTOR}.optim.betas": [training.adam_beta1, training.adam_beta2],
         f"{_ACTOR}.optim.lr_scheduler_type": training.lr_decay_style,
@@ -81,22 +79,22 @@ def _adapters(plan: Plan) -> dict[str, object]:
     }
 
 
-def _critic(step: PlannedRl | None) -> dict[str, object]:
-    return _engine("critic", "critic.fsdp", step.critic.get("cp", 1) if step else 1, step)
+def _critic(plan: Plan, step: PlannedRl | None) -> dict[str, object]:
+    return _engine("critic", "critic.fsdp", "critic.model", plan, step)
 
 
-def _engine(at: str, config: str, ranks: int, step: PlannedRl | None, shards: int | None = None) -> dict[str, object]:
-    """Return what an engine is told at its section. ranks: of a sequence; shards: ranks of a group that has all parts
-    of the weights, None: all.
-    """
-    away = step.away if step else ()
+def _engine(at: str, config: str, model: str, plan: Plan, step: PlannedRl | None) -> dict[str, object]:
+    """Return what an engine is told at its sections, of the actor or of the critic, which has the same layout."""
+    away, best = step.away if step else (), plan.best
     return {
+        f"{model}.enable_gradient_checkpointing": best.options.recompute.granularity == "full",
         f"{at}.strategy": "fsdp2",
-        f"{config}.fsdp_size": -1 if shards is None else shards,
+        f"{config}.fsdp_size": -1 if best.shard_ranks is None else best.shard_ranks,
         f"{config}.reshard_after_forward": True,
         f"{config}.param_offload": learning.WEIGHTS in away,
         f"{config}.optimizer_offload": learning.STATES in away,
-        f"{at}.ulysses_sequence_parallel_size": ranks,
+        f"{config}.offload_policy": best.options.param_offload,
+        f"{at}.ulysses_sequence_parallel_size": best.parallel.cp,
     }
 
 

@@ -26,10 +26,12 @@ def best_plan(
     *,
     top: int,
     writes: bool = False,
+    alone: bool = False,
     progress: Callable[[str, float], None] | None = None,
 ) -> Plan:
-    """Solve a job. writes: its files are wanted, so that nothing may be left to change by hand. One that names no
-    target is solved for the next that can be refined its model, where its framework's own cannot (`sayable.opened`).
+    """Solve a job. writes: its files are wanted, so that nothing may be left to change by hand. alone: without what
+    other options would give, and without the nearest recipe. One that names no target is solved for the next that can
+    be told its model, where its framework's own cannot (`sayable.opened`).
 
     Raises InputError for what can never run, InfeasibleError where nothing fits or can be refined; what no plan can be
     refined before the search.
@@ -54,9 +56,9 @@ def best_plan(
         from symconfig.runs.rl.tuned import answer as tuned
 
         return tuned(target, lambda update, most: solve(model, update, most), target_of(model, target), top)
-    plan = solve(model, target, top, alone=False)
+    plan = solve(model, target, top, alone)
     plan = replace(plan, job=plan.job.model_copy(update={"edited": job.edited}))
-    if plan.job.backend != "megatron":
+    if alone or plan.job.backend != "megatron":
         return plan
     return replace(plan, beside=replace(plan.beside, recipe=near_recipe(plan)))
 

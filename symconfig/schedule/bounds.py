@@ -15,9 +15,11 @@ Even stages are not always the fastest, though they are what closed forms of the
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from symconfig.schedule.times import Array
+from symconfig.schedule.times import Array, Start
 
 
 def even_bound_s(m: Array | int, pp: Array | int, vpp: Array | int, total_s: Array | float) -> Array:
@@ -53,25 +55,148 @@ def unfilled_s(m: Array | int, pp: Array | int, total_s: Array | float) -> Array
     return result
 
 
+def even_exchanged_s(
+    m: Array, pp: Array, vpp: Array, total_s: Array, moved: Sums, group: Array, contention: float
+) -> Array:
+    """Return seconds below which no split over pp x vpp chunks brings a step in which stages gather and reduce, too.
+
+    The mean over stages of what `exchanged_bound_s` has for each of them, which depends on the sums over stages alone:
+    of one chunk a stage all passes with all that is gathered and reduced, but for the first forward and last backward
+    that hide some; of several either without the passes of one group, or with the share that contention makes it slow
+    the passes by. Whole groups of pp.
+    """
+    total_s = np.where(np.isfinite(total_s), total_s, 0.0)
+    exchanged_s = moved.gather_s + moved.reduce_s
+    one = (m - moved.hide) * total_s + exchanged_s
+    gathers, reduces = (1.0 if start is Start.APART else contention for start in (moved.gathers, moved.reduces))
+    beside = m * total_s + gathers * moved.gather_s + reduces * moved.reduce_s
+    whole = np.where(group == pp, (m - pp) * total_s + exchanged_s, 0.0)
+    result: Array = np.where(vpp > 1, np.maximum(beside, whole), one) / pp
+    return result
+
+
 def layout_bound_s(forward: Array, backward: Array, m: Array | int, paired: bool = False) -> Array:
     """Bound the simulated step of a layout from below, [...], by the seconds of its chunks' passes [pp, vpp, ...].
 
-    The longest path through all tasks of one stage. Before them the stages above fill; after them they drain. Between
-    them the stage waits for its first backward (its last one): the last chunk's passes through the stages below, less
-    the forwards (backwards) that it runs ahead of them, in Megatron's order; one more where it runs them in pairs.
+    The longest path through all tasks of one stage. Before them the stages above fill; after them they drain.
     m >= pp; groups of pp.
+    """
+    both = (forward + backward)[:, 0]
+    through = _through_s(forward, backward, m, paired, np.zeros(()))
+    result: Array = (both.cumsum(axis=0) - both + through).max(axis=0)
+    return result
+
+
+def _through_s(forward: Array, backward: Array, m: Array | int, paired: bool, hidden: Array) -> Array:
+    """Return the seconds from each stage's first task to its last one: [pp, ...].
+
+    It waits for its first backward (its last one): the last chunk's passes through the stages below, less the forwards
+    (backwards) that it runs ahead of them, in Megatron's order; one more where it runs them in pairs. It does so after
+    the last chunk's first forward, and before its last backward. hidden: as of `Exchanged`, or 0.
     """
     pp, vpp = forward.shape[:2]
     ahead = np.arange(pp - 1.0, -1.0, -1.0).reshape(-1, *[1] * (forward.ndim - 2)) * (1 if vpp == 1 else 2) + paired
     of_last = np.minimum(ahead, pp - 1.0)  # those of the same round; the others are of the first chunk
     both = forward + backward
-    before = both[:, 0].cumsum(axis=0) - both[:, 0]
     after = both[::-1, -1].cumsum(axis=0)[::-1] - both[:, -1]
     first, last = (
-        np.maximum(after - of_last * passes[:, -1] - (ahead - of_last) * passes[:, 0], 0.0)
-        for passes in (forward, backward)
+        np.maximum(after - of_last * longest[:, -1] - (ahead - of_last) * longest[:, 0], 0.0)
+        for longest in (forward + hidden, backward + hidden)
     )
     apart = m * vpp > 2 * (ahead + (vpp - 1) * pp)  # else the two waits may be one
     waits = np.where(apart, first + last, np.maximum(first, last))
-    result: Array = (before + m * both.sum(axis=1) + waits).max(axis=0)
+    result: Array = m * both.sum(axis=1) + waits
     return result
+
+
+class Sums(NamedTuple):
+    """At least what all stages gather and reduce in a step, in seconds, [n]; when, and which share hides, as of
+    `Times`."""
+
+    gather_s: Array
+    reduce_s: Array
+    gathers: Start
+    reduces: Start
+    hide: float
+
+
+class Exchanged(NamedTuple):
+    """What a layout's chunks gather and reduce, as of `Times`: arrays [pp, vpp, ...] as the passes are.
+
+    hidden: by how much passes take longer, at most, with no other microbatch beside them.
+    """
+
+    gather: Array
+    reduce: Array
+    gathers: Start
+    reduces: Start
+    hide: Array
+    hidden: Array
+    contention: float
+
+
+def exchanged_bound_s(
+    forward: Array, backward: Array, m: Array | int, group: int, moved: Exchanged, paired: bool = False
+) -> Array:
+    """Bound the simulated step from below like `layout_bound_s`, with all that each stage gathers and reduces: [...].
+
+    The path begins with what a stage gathers and ends with what it reduces. Groups of `group` microbatches; what slows
+    tasks makes the step longer.
+    """
+    first = np.minimum(group, np.asarray(m, dtype=np.float64))
+    last = m - first * (np.ceil(m / first) - 1)
+    # With larger groups a stage has more to run while it waits.
+    plain = forward.shape[1] > 1 and group > forward.shape[0]
+    through = (
+        (m * (forward + backward)).sum(axis=1) if plain else _through_s(forward, backward, m, paired, moved.hidden)
+    )
+    if paired:
+        through = through + _alone_s(forward.shape[:2], m, first, last, moved.hidden)
+    before = _outside_s(forward, first, moved.gather, moved.gathers, moved)
+    after = _outside_s(backward, last, moved.reduce, moved.reduces, moved)
+    result: Array = (before + through + after).max(axis=0)
+    return result
+
+
+def _alone_s(shape: tuple[int, ...], m: Array | int, first: Array, last: Array, hidden: Array) -> Array:
+    """Return by how much each stage's tasks take longer than if all ran in pairs, [pp, ...]: half of `hidden` for every
+    forward and backward that runs alone. first, last: microbatches of the first and of the last group.
+
+    In a pair a chunk's forward and backward each save half of what both hide: what a chunk's passes save or not differs
+    by that half, whichever of the two hides more. Alone run a stage's first forwards, those ahead of its first backward
+    and one more, and as many of its last backwards.
+    """
+    pp, vpp = shape
+    down = np.arange(pp - 1.0, -1.0, -1.0).reshape(-1, *[1] * (hidden.ndim - 1))  # [pp, vpp, ...], as is all here
+    place = np.arange(vpp).reshape(1, -1, *[1] * (hidden.ndim - 2))
+    warm = np.minimum(2 * down + (vpp - 1) * first + 1, m * vpp) if vpp > 1 else m * np.ones_like(down)
+    result = np.zeros(())
+    for begin in (first, last):  # microbatches of the group at that end; those of a shorter one at the other end: fewer
+        rest = np.maximum(warm - begin * vpp, 0.0)
+        alone = np.clip(warm - place * begin, 0.0, begin) + rest // (first * vpp) * first
+        alone = np.minimum(alone + np.clip(rest % (first * vpp) - place * first, 0.0, first), m)
+        result = result + (alone * hidden / 2).sum(axis=1)
+    return result
+
+
+def _outside_s(passes: Array, group: Array, seconds: Array, start: Start, moved: Exchanged) -> Array:
+    """Return what each stage's path has ahead of its tasks, less those that it then leaves out: [pp, ...].
+
+    Said for gathers and forwards; for reductions and backwards the same holds back in time. A stage's collectives run
+    one after the other, in order of its chunks. Ahead, chunk k has weights when those of chunks 0 to k are gathered.
+    Ahead of its first forward are only the first group's forwards of chunks below k: with the others, all of which come
+    later, the gathers up to k make a path, for every k. They may have been longer than in pairs, by `hidden` at most.
+    For chunk 0 a path leads also through the stages above, from what any of them has gathered. From its start to the
+    end of all gathers a stage has done no more than those forwards, nor more than contention leaves it time for.
+    """
+    hide = moved.hide.reshape(*moved.hide.shape, *[1] * (passes.ndim - 2))
+    longest = passes + moved.hidden
+    above = passes[:, 0].cumsum(axis=0) - passes[:, 0]
+    if start is Start.ON_DEMAND:  # each when the stage above has sent its first output
+        result: Array = above + np.maximum(seconds - hide * longest, 0.0)[:, 0].cumsum(axis=0)
+        return result
+    ready = seconds.sum(axis=1, keepdims=True) if start is Start.APART else seconds.cumsum(axis=1) - hide * longest
+    start_s = above + np.maximum(np.maximum.accumulate(ready[:, 0] - above, axis=0), 0.0)
+    slowed_s = start_s + moved.contention * np.maximum(ready[:, -1] - start_s, 0.0)
+    ready[:, 1:] -= group * longest.cumsum(axis=1)[:, : ready.shape[1] - 1]
+    return np.maximum(slowed_s, ready.max(axis=1))

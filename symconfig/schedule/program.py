@@ -168,7 +168,7 @@ def _made(kind: Ints, mine: Bools, last: dict[tuple[int, int], int]) -> tuple[ND
     """Return a stage's part of `Program.made`."""
     complete = np.zeros(len(kind), dtype=np.bool_)
     complete[list(last.values())] = True
-    tasks = np.flatnonzero(np.isin(kind, np.unique(kind[complete])) & mine)
+    tasks = np.flatnonzero(np.isin(kind, list(set(kind[complete].tolist()))) & mine)
     return tasks, np.flatnonzero(complete[tasks])
 
 

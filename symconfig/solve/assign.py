@@ -8,20 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost import compiled
 from symconfig.cost.chunks import overlap
+from symconfig.cost.contention import UNITS_TAKEN
 from symconfig.cost.exchange import exchange
+from symconfig.cost.flight import that_matter
 from symconfig.cost.lattice import Array
 from symconfig.cost.shapes import StageShape
 from symconfig.cost.stages import stages
 from symconfig.cost.table import Choice, Table
 from symconfig.graph.parts import is_layer
-from symconfig.schedule.bounds import layout_bound_s
-from symconfig.schedule.times import Start
+from symconfig.schedule.bounds import Exchanged, exchanged_bound_s, layout_bound_s
 from symconfig.solve.floor import Floors
 from symconfig.solve.kinds import ROUNDING
 from symconfig.solve.pieces import WHOLE
@@ -42,6 +44,10 @@ class Open:
     r: int
     o: int
     n: int
+
+    @classmethod
+    def of(cls, floors: Floors, r: int, o: int, n: int) -> Self:
+        return cls(float(floors.step_s[r, o, n]), floors, int(r), int(o), int(n))
 
     @property
     def by_block(self) -> bool:
@@ -104,13 +110,11 @@ class Open:
         )
 
 
-def opened(floors: Floors, below_s: float) -> Iterator[Open]:
-    """Yield each candidate below a step time, the lowest floor first."""
-    where = np.argwhere(floors.step_s < below_s)
-    steps = floors.step_s[tuple(where.T)]
-    for place in np.argsort(steps, kind="stable"):
-        r, o, n = (int(index) for index in where[place])
-        yield Open(float(steps[place]), floors, r, o, n)
+def opened(floors: Floors, below_s: float) -> tuple[Places, Places, Places]:
+    """Return the places of the candidates below a step time, the lowest floor first: r, o and n."""
+    r, o, n = np.nonzero(floors.step_s < below_s)
+    order = np.argsort(floors.step_s[r, o, n], kind="stable")
+    return r[order], o[order], n[order]
 
 
 def problem(candidate: Open) -> StageProblem:
@@ -209,8 +213,9 @@ class Layout:
         kept = self._each(kinds.kept).transpose(1, 0, 2)  # [pp, vpp, q]
         ends = self._each(kinds.once).sum(axis=0)  # [pp, q]
         live = np.empty((len(kept), len(n)))
-        for m in np.unique(self.floors.points.num_microbatches[n]):
-            mine = self.floors.points.num_microbatches[n] == m
+        microbatches = that_matter(self.floors.points.num_microbatches[n], self.floors.setting)
+        for m in set(microbatches.tolist()):
+            mine = microbatches == m
             for stage, moments in enumerate(held_by_stages(self.floors.setting, int(m))):
                 each = moments @ kept[stage][:, mine]
                 live[stage, mine] = np.maximum(each[0] + ends[stage, mine], each[1:].max(axis=0, initial=0.0))
@@ -241,18 +246,16 @@ class Layout:
 
     @cached_property
     def step_s(self) -> Array:
-        """Return seconds that no simulation is below; never below `path_s`, and more work: [o, q].
-
-        Nothing starts before the first chunk's weights are there, and the step is not over before the first stage has
-        reduced its first chunk's gradients.
-        """
+        """Return seconds that no simulation is below; never below `path_s`, and more work: [o, q]."""
         floors, n = self.floors, self.n
-        forward, backward = self.passes
-        gather, reduce = _exchanged(floors, n, self.split.chunks)
-        before, after, hide = overlap(floors.setting)
-        wait = gather[0].sum(axis=0) if before is Start.APART else gather[0, 0] - hide[0, 0] * forward[0, 0]
-        left = reduce[0].sum(axis=0) if after is Start.APART else reduce[0, 0] - hide[0, 0] * backward[0, 0]
-        result: Array = np.maximum(wait, 0.0) + self._path_s + np.maximum(left, 0.0) + floors.rest_s[:, n]
+        setting = floors.setting
+        if setting.sharding.each_microbatch:
+            return self.path_s
+        gather, reduce, hidden = _exchanged(floors, n, self.split.chunks)
+        moved = Exchanged(gather, reduce, *overlap(setting), hidden, UNITS_TAKEN)
+        m, paired = floors.points.num_microbatches[n], setting.framework.hide.experts > 0
+        path_s = exchanged_bound_s(*self.passes, m, setting.microbatch_group, moved, paired)
+        result: Array = np.maximum(path_s, self._path_s) + floors.rest_s[:, n]
         return result
 
 
@@ -279,20 +282,21 @@ def slowest_s(floors: Floors, split: Split) -> Array:
     return result
 
 
-def _exchanged(floors: Floors, n: Places, chunks: Chunks) -> tuple[Array, Array]:
-    """Return the seconds of gathering the weights and of reducing the gradients of a layout's chunks: [pp, vpp, q]
-    each.
+def _exchanged(floors: Floors, n: Places, chunks: Chunks) -> tuple[Array, Array, Array]:
+    """Return the seconds of gathering the weights and of reducing the gradients of a layout's chunks, and by which
+    their passes take longer with no other microbatch beside them: [pp, vpp, q] each.
     """
     known, setting = floors.exchanged, floors.setting
     if more := [chunk for chunk in dict.fromkeys(chunks) if chunk not in known]:
         table, places = floors.piece.table(floors.places)
         shapes = tuple(StageShape(0, tuple(chunk.count(name) for name in table.kinds), 1) for chunk in more)
         own = setting.having(shapes)
-        moved = exchange(stages(table.only(0), own.pipelines, places, setting.tied), floors.points, own)
-        known.update(zip(more, np.stack((moved.gather, moved.reduce), axis=1), strict=True))
-    every = np.stack([known[chunk] for chunk in chunks], axis=1)[..., n]  # [2, chunks, q]
-    gather, reduce = every.reshape(2, setting.vpp, setting.pp, len(n)).swapaxes(1, 2)
-    return gather, reduce
+        sums = stages(table.only(0), own.pipelines, places, setting.tied)
+        moved = exchange(sums, floors.points, own)
+        known.update(zip(more, np.stack((moved.gather, moved.reduce, sums.hidden), axis=1), strict=True))
+    every = np.stack([known[chunk] for chunk in chunks], axis=1)[..., n]  # [3, chunks, q]
+    gather, reduce, hidden = every.reshape(3, setting.vpp, setting.pp, len(n)).swapaxes(1, 2)
+    return gather, reduce, hidden
 
 
 def by_block(

@@ -9,6 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from symconfig.cost.chunks import starts
+from symconfig.cost.contention import UNITS_TAKEN
+from symconfig.cost.exchange import exchange
+from symconfig.cost.framework import Together
 from symconfig.cost.lattice import Array, pairs
 from symconfig.cost.pipeline import messages
 from symconfig.cost.shapes import Pipelines
@@ -16,7 +20,7 @@ from symconfig.cost.stages import Setting, Stages, stages
 from symconfig.cost.step import apart_s
 from symconfig.cost.table import Choice
 from symconfig.plans.columns import Columns, Values
-from symconfig.schedule.bounds import even_bound_s
+from symconfig.schedule.bounds import Sums, even_bound_s, even_exchanged_s
 from symconfig.solve.kinds import Bools, Kinds, kinds_alone
 from symconfig.solve.pieces import WHOLE, Piece, settings, ways
 from symconfig.solve.room import can_pin, has_room, held_at_least, may_fit, states_fit, totals, whole_model
@@ -35,7 +39,8 @@ class Floors:
     first layers of every chunk. places [n]: of the points in the piece. message_s [n]: for which a stage waits for a
     message. rest_s [o, n]: of the step, what no layout changes. slowest_s [r, n]: no layout's slowest stage takes less
     for a microbatch. even_s [r, o, n]: the step by the formula if one took no more; what is worth trying first.
-    exchanged: seconds of gathering a chunk's weights and of reducing its gradients, [2, n], of chunks met so far.
+    exchanged: seconds of gathering a chunk's weights, of reducing its gradients, and that another microbatch hides of
+    its passes, [3, n], of chunks met so far.
     """
 
     piece: Piece
@@ -159,7 +164,9 @@ def _worked_out(some: Waiting, below_s: float) -> Iterator[Floors]:
     pipelines = whole_model(piece, pp, np.ones_like(pp))
     for setting, runs in settings(piece, pipelines, where):
         # Neither weights nor a forward depend on what runs again.
-        even = stages(table.only(0), pipelines, rows, setting.tied).shared(pipelines.pp)
+        whole = stages(table.only(0), pipelines, rows, setting.tied)
+        even = whole.shared(pipelines.pp)
+        moved = _exchanged(whole, where, setting)
         rest = apart_s(even, where, setting)
         rest = np.where(can_pin(piece, even, where, setting), rest, np.inf)
         hopeful = np.flatnonzero(runs[group] & (some.step_s + rest.min(axis=0)[group] < below_s))
@@ -188,6 +195,7 @@ def _worked_out(some: Waiting, below_s: float) -> Iterator[Floors]:
                 kinds=kinds,
                 of=n,
                 even=even.at(mine[n]),
+                moved=None if moved is None else moved[:, mine[n]],
                 rest=rest[:, mine[n]],
                 held=(fewest[:, room], forced[:, room]),
                 below_s=below_s,
@@ -202,13 +210,15 @@ def _floors(
     kinds: Kinds,
     of: NDArray[np.intp],
     even: Stages,
+    moved: Array | None,
     rest: Array,
     held: tuple[Array, Array],
     below_s: float,
 ) -> Iterator[Floors]:
     """Yield the floors of each pipeline that are below a step time; those of most stages come first in the arrays.
 
-    of: [n], places in the kinds; even: a stage's equal share of the model; rest: [o, n]; held: as of `held_at_least`.
+    of: [n], places in the kinds; even: a stage's equal share of the model; moved: as of `_exchanged`; rest: [o, n];
+    held: as of `held_at_least`.
     """
     policies, layouts = piece.choices, piece.request.limits.layouts
     pp, vpp, m = setting.pipelines.pp, setting.pipelines.vpp, points.num_microbatches
@@ -217,6 +227,9 @@ def _floors(
     chunks = np.ones_like(pp) if layouts.empty else pp * vpp
     seconds = _whole_model_s(kinds, policies, of, chunks) + pp * between.received_s[0]
     least, most_s = even_bound_s(m, pp, vpp, seconds), below_s - rest.min(axis=0)
+    if moved is not None:
+        sums = Sums(*moved, *starts(setting.framework, bool(vpp[0] > 1)))
+        least = np.maximum(least, even_exchanged_s(m, pp, vpp, seconds, sums, setting.groups, UNITS_TAKEN))
     keep = policies.index(Choice()) if Choice() in policies else 0
     slowest = np.full((len(policies), pp.size), np.inf)
     n, r = _below(least < most_s, keep)
@@ -252,6 +265,18 @@ def _floors(
                 step_s=step[..., mine],
                 even_s=hope[:, None, mine] + rest[:, mine],
             )
+
+
+def _exchanged(whole: Stages, where: Columns, setting: Setting) -> Array | None:
+    """Return the seconds that all chunks together gather and reduce at least, [2, n]; None: nobody knows.
+
+    whole: a stage that holds the model. A collective of all that they move is no slower than one for each of them: its
+    seconds are concave in the bytes, and 0 for none. Of one for each block or matrix that is not so.
+    """
+    if setting.sharding.each_microbatch or setting.framework.together is Together.BLOCK:
+        return None
+    moved = exchange(whole.divisible(), where, setting)
+    return np.stack((moved.gather[0], moved.reduce[0]))
 
 
 def _below(below: Bools, other: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

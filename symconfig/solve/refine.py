@@ -9,16 +9,19 @@ then faster in any layout tried. By how much one could be in a layout that was n
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from heapq import heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost.device import device_bytes
+from symconfig.cost.lattice import Array
 from symconfig.cost.step import HOST_SHARE, host_bytes
 from symconfig.graph.model import sequence
-from symconfig.solve.assign import Layout, Open, by_block, opened, problem, slowest_s
+from symconfig.solve.assign import Layout, Open, Places, by_block, opened, problem, slowest_s
 from symconfig.solve.costed import Costed, costed, detailed
 from symconfig.solve.floor import Floors, Waiting, waiting
 from symconfig.solve.kinds import ROUNDING
@@ -201,7 +204,8 @@ class _Refinement:
         floors, n, pipeline = winner.layout.floors, winner.candidate.n, winner.candidate.pipeline
         if pipeline in self.whole:
             return
-        mine = [candidate for candidate in opened(floors, self.below_s) if candidate.n == n and not candidate.by_block]
+        every = (Open.of(floors, *place) for place in zip(*opened(floors, self.below_s), strict=True) if place[2] == n)
+        mine = [candidate for candidate in every if not candidate.by_block]
         for candidate in sorted(mine, key=lambda one: one.hope_s)[:MORE_ASKED]:
             if not self.served[id(floors)][candidate.place] and self._nearly_fits(candidate):
                 self._ask(pipeline, problem(candidate))
@@ -228,8 +232,8 @@ class _Refinement:
             self._reach(node)
             # Where all layouts are known they have been tried for all candidates at once.
             if (node.setting.pp, node.setting.vpp) not in self.whole:
-                for candidate in opened(node, below):
-                    self.queue.put(candidate.hope_s, candidate.step_s, candidate)
+                places = opened(node, below)
+                self.queue.put_all(node.even_s[places], node.step_s[places], partial(_open, node, places))
         elif isinstance(node, _Laid):
             self._simulate(node)
         else:
@@ -326,13 +330,12 @@ class _Refinement:
         if not places.size:
             return
         floors, layout, fits = layout.floors, layout.at(places), fits[:, places]
-        for o, q in np.argwhere(fits & (layout.step_s < self.below_s)):
-            r = len(floors.choices) if layout.first else int(layout.r[q])
-            n = int(layout.n[q])
-            candidate = Open(float(floors.step_s[r, o, n]), floors, r, int(o), n)
-            step = max(candidate.step_s, float(layout.step_s[o, q]))
-            if step < self.below_s:
-                self.queue.put(float(layout.hope_s[o, q]), step, _Laid(step, candidate, layout, int(q)))
+        o, q = np.nonzero(fits & (layout.step_s < self.below_s))
+        r = np.full_like(q, len(floors.choices)) if layout.first else layout.r[q]
+        step = np.maximum(floors.step_s[r, o, layout.n[q]], layout.step_s[o, q])
+        below = step < self.below_s
+        r, o, q, step = r[below], o[below], q[below], step[below]
+        self.queue.put_all(layout.hope_s[o, q], step, partial(_laid, layout, r, o, q, step))
 
     def _simulate(self, node: _Laid) -> None:
         """Simulate it, unless another policy in its layout shows that it is no faster."""
@@ -354,23 +357,72 @@ class _Refinement:
                 self.winner = node
 
 
+def _open(floors: Floors, places: tuple[Places, Places, Places], k: int) -> Open:
+    r, o, n = places
+    return Open.of(floors, r[k], o[k], n[k])
+
+
+def _laid(layout: Layout, r: Places, o: Places, q: Places, step_s: Array, k: int) -> _Laid:
+    candidate = Open.of(layout.floors, r[k], o[k], layout.n[q[k]])
+    return _Laid(float(step_s[k]), candidate, layout, int(q[k]))
+
+
+@dataclass(slots=True)
+class _Together:
+    """Candidates that came at once, in the order of the queue; each is made when it is its turn.
+
+    count, hope_s, least_s: as of the queue. left_s: the least of `least_s` from there on. at: the next one.
+    """
+
+    count: list[int]
+    hope_s: list[float]
+    least_s: list[float]
+    left_s: list[float]
+    order: list[int]
+    make: Callable[[int], Node]
+    at: int = 0
+
+
 class _Queue:
     """Candidates that are left, the most hopeful first; of equally hopeful ones, what came first."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, float, Node]] = []
+        self._heap: list[tuple[float, int, float, Node | _Together]] = []
         self._count = 0
 
     def put(self, hope_s: float, least_s: float, node: Node) -> None:
         self._count += 1
         heappush(self._heap, (hope_s, self._count, least_s, node))
 
+    def put_all(self, hope_s: Array, least_s: Array, make: Callable[[int], Node]) -> None:
+        """Put candidates in turn; make: returns one of them."""
+        if not hope_s.size:
+            return
+        order = np.argsort(hope_s, kind="stable")
+        least = least_s[order]
+        left = np.minimum.accumulate(least[::-1])[::-1]
+        count = self._count + 1 + order
+        self._count += order.size
+        columns = (count, hope_s[order], least, left, order)
+        self._push(_Together(*(column.tolist() for column in columns), make))
+
+    def _push(self, some: _Together) -> None:
+        heappush(self._heap, (some.hope_s[some.at], some.count[some.at], some.left_s[some.at], some))
+
     def get(self, below_s: float) -> Node | None:
         """Return the next candidate that may be below a step time; None: there is none."""
         while self._heap:
             _, _, least_s, node = heappop(self._heap)
-            if least_s < below_s:
+            if least_s >= below_s:
+                continue
+            if not isinstance(node, _Together):
                 return node
+            at = node.at
+            node.at += 1
+            if node.at < len(node.order):
+                self._push(node)
+            if node.least_s[at] < below_s:
+                return node.make(node.order[at])
         return None
 
     @property

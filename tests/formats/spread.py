@@ -140,6 +140,8 @@ SPREAD = (
     Spread("llama3.1-8b-ipo-swift", "llama3.1-8b", "h100", 8, None, _pairs("ms-swift-deepspeed", loss="ipo")),
     # Pairs of a loss without a reference, answers with a label, and models of rewards: whole ones, and adapters.
     Spread("qwen2.5-7b-cpo-swift", "qwen2.5-7b", "h100", 8, None, _told("ms-swift-deepspeed", pairs=64, loss="cpo")),
+    Spread("qwen2.5-7b-simpo-trl", "qwen2.5-7b", "h100", 8, None, _told("trl", pairs=64, loss="simpo")),
+    Spread("qwen2.5-7b-lora-orpo-trl", "qwen2.5-7b-lora", "h100", 8, None, _told("trl", pairs=64, loss="orpo")),
     Spread("qwen2.5-7b-kto", "qwen2.5-7b", "h100", 8, None, _told("llamafactory", answers=128, loss="kto")),
     Spread("qwen2.5-7b-lora-kto-trl", "qwen2.5-7b-lora", "h100", 8, None, _told("trl", answers=64, loss="kto")),
     Spread(

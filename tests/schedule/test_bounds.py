@@ -8,11 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from symconfig.schedule.bounds import even_bound_s, layout_bound_s, unfilled_s
+from symconfig.schedule.bounds import (
+    Exchanged,
+    Sums,
+    even_bound_s,
+    even_exchanged_s,
+    exchanged_bound_s,
+    layout_bound_s,
+    unfilled_s,
+)
+from symconfig.schedule.interleaved import PAIRED_INTERLEAVED
 from symconfig.schedule.schedules import SCHEDULES
 from symconfig.schedule.simulate import simulate
 from symconfig.schedule.timeline import Timeline
-from symconfig.schedule.times import Array, Times
+from symconfig.schedule.times import Array, Start, Times
 
 SHAPES = st.one_of(
     st.tuples(st.integers(1, 8), st.just(1), st.integers(1, 16)),
@@ -40,6 +49,47 @@ def test_no_simulation_is_below(shape: tuple[int, int, int], seed: int) -> None:
     assert layout_bound_s(*passes, m) <= step_s
     assert even_bound_s(m, p, v, stages.sum()) <= step_s
     assert unfilled_s(m, p, stages.sum()) <= step_s
+
+
+@settings(max_examples=200, deadline=None)
+@given(shape=SHAPES, seed=st.integers(0, 2**32 - 1), group=st.integers(0, 3), paired=st.booleans())
+def test_no_simulation_with_collectives_is_below(
+    shape: tuple[int, int, int], seed: int, group: int, paired: bool
+) -> None:
+    p, v, m = shape
+    random = np.random.default_rng(seed)
+    group = min(p + group, m) if v > 1 else p
+    paired = paired and v > 1
+    m -= m % group if v > 1 and m % group < p else 0
+    forward, backward, gather, reduce = random.exponential(size=(4, p, v)) * (random.random((4, p, v)) < 0.85)
+    gather, reduce = random.choice([0.1, 1.0, 5.0]) * gather, random.choice([0.1, 1.0, 5.0]) * reduce
+    hidden = random.exponential(size=(2, p, v)) * paired * random.choice([0.0, 0.3, 1.0])
+    hide, contention = np.zeros((p, v)), random.choice([0.0, 0.2, 0.5])
+    hide[0] = random.random() * (v == 1)
+    gathers = random.choice([Start.APART, Start.ON_DEMAND if v == 1 else Start.AHEAD])
+    reduces = random.choice([Start.APART, Start.AHEAD])
+    times = Times(
+        forward + hidden[0], 0 * forward, backward + hidden[1], 0 * forward, gather=gather, reduce=reduce,
+        gathers=gathers, reduces=reduces, hide=hide, contention=contention, paired=hidden.sum(axis=0),
+    )  # fmt: skip
+    schedule = PAIRED_INTERLEAVED if paired else SCHEDULES["1f1b" if v == 1 else "interleaved"]
+    step_s = simulate(schedule, times, m, group).step_s * (1 + 1e-9)
+    moved = Exchanged(gather, reduce, gathers, reduces, hide, hidden.sum(axis=0), contention)
+    bound_s = exchanged_bound_s(forward, backward, m, group, moved, paired)
+    assert bound_s <= step_s
+    assert group > p or layout_bound_s(forward, backward, m, paired) <= bound_s * (1 + 1e-9)
+    sums = Sums(gather.sum(), reduce.sum(), gathers, reduces, float(hide[0, 0]))
+    total_s = (forward + backward).sum()
+    assert even_exchanged_s(*map(np.array, (m, p, v, total_s)), sums, np.array(group), contention) <= step_s
+
+
+def test_a_stage_that_only_exchanges_is_bound_by_it_exactly() -> None:
+    """Two stages of two chunks, nothing computed: a stage gathers and reduces 1 + 2 each, one after the other."""
+    nothing, each = np.zeros((2, 2)), np.array([[1.0, 2.0], [1.0, 1.0]])
+    times = Times(*(nothing,) * 4, gather=each, reduce=each)
+    moved = Exchanged(each, each, times.gathers, times.reduces, nothing, nothing, 0.0)
+    assert float(exchanged_bound_s(nothing, nothing, 2, 2, moved)) == pytest.approx(6.0)
+    assert simulate(SCHEDULES["interleaved"], times, 2).step_s == pytest.approx(6.0)
 
 
 @settings(max_examples=60, deadline=None)

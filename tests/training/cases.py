@@ -100,8 +100,13 @@ class Case:
 
     @property
     def repeatable(self) -> bool:
-        """Tell whether a format's losses are the same on one rank: what is generated is another sample on each."""
-        return bool(self.job) and "rl" not in self.job
+        """Tell whether a format's losses are the same on one rank: what is generated is another sample on each, and
+        KTO's KL term is of a micro-batch on all of them."""
+        return bool(self.job) and "rl" not in self.job and self.job is not LABELLED
+
+    def rounds(self, name: str) -> bool:
+        """Tell whether a format has its log-probabilities in bf16: ms-swift, and TRL's trainer of CPO."""
+        return name == "ms-swift-deepspeed" or self.job is FREE
 
     def plan(self, name: str | None = None, ranks: int = RANKS) -> Plan:
         """Return the plan of all formats; of the format of this name, where the job says that each has its own."""
@@ -182,6 +187,9 @@ PAIRED = ("trl", *TUNED)
 ROOM = 128  # tokens, for ms-swift puts a sentence before each chat of Llama's
 ANSWERS = {"task": "sft", "seq_length": ROOM}
 PAIRS = {"preference": {"pairs": SEQUENCES // 2}, "seq_length": ROOM}
+LABELLED = {"preference": {"answers": SEQUENCES, "loss": "kto"}, "seq_length": ROOM}
+REWARDS = {"preference": {"pairs": SEQUENCES // 2, "loss": "reward"}, "seq_length": ROOM}
+FREE = {"preference": {"pairs": SEQUENCES // 2, "loss": "cpo"}, "seq_length": ROOM}
 GRPO: dict[str, Any] = {
     "prompts": 8,
     "samples": 16,
@@ -204,6 +212,10 @@ CASES = (
     Case("llama, pairs, ZeRO-2", "llama", "deepspeed", PAIRED, {"zero": 2}, job=PAIRS),
     Case("llama, pairs, ZeRO-3", "llama", "deepspeed", PAIRED, {"zero": 3}, job=PAIRS),
     Case("llama with LoRA, pairs, ZeRO-2", "llama with LoRA", "deepspeed", PAIRED, {"zero": 2}, job=PAIRS),
+    Case("llama, pairs of CPO, ZeRO-2", "llama", "deepspeed", ("trl", "ms-swift-deepspeed"), {"zero": 2}, job=FREE),
+    Case("llama, labelled answers, ZeRO-3", "llama", "deepspeed", PAIRED, {"zero": 3}, job=LABELLED),
+    Case("llama, rewards, ZeRO-2", "llama", "deepspeed", PAIRED, {"zero": 2}, job=REWARDS),
+    Case("llama with LoRA, rewards, ZeRO-2", "llama with LoRA", "deepspeed", PAIRED, {"zero": 2}, job=REWARDS),
     Case("llama, GRPO, ZeRO-2", "llama", "deepspeed", ("trl",), {"zero": 2, "mbs": 8}, job={"rl": GRPO}),
     Case("llama, GRPO, ZeRO-3", "llama", "deepspeed", ("trl",), {"zero": 3, "mbs": 8}, job={"rl": GRPO}),
     Case("llama, GRPO, FSDP 2", "llama", "fsdp", ("trl",), {"mbs": 8}, job={"rl": GRPO}),

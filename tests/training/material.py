@@ -15,6 +15,7 @@ from typing import Any
 
 from symconfig.descriptor.config_writer import config_json
 from symconfig.plans.plan import Plan
+from symconfig.render.learning import per_example
 
 END, UNKNOWN = "<end>", "<unknown>"
 CHAT = "{% for message in messages %}{{ message.role }} {{ message.content }} {% endfor %}"
@@ -53,10 +54,12 @@ def named(plan: Plan, target: str, made: Material) -> Plan:
     def words(count: int) -> str:
         return " ".join(f"w{draw.randrange(2, plan.model.vocab_size)}" for _ in range(count))
 
-    rl, compares = plan.job.rl, plan.job.preference is not None
-    count = rl.prompts if rl is not None else plan.best.batch.global_ // (2 if compares else 1)
-    row, answers = ROWS[target], 2 if compares else 1 if rl is None else 0
+    rl, answers = plan.job.rl, per_example(plan)
+    count = rl.prompts if rl is not None else plan.best.batch.global_ // answers
+    row, answers = ROWS[target], 0 if rl is not None else answers
     rows = [row(words(PROMPT), [words(ANSWER) for _ in range(answers)]) for _ in range(count)]
+    if plan.task == "kto":
+        rows = [{**each, "label": place % 2 == 0} for place, each in enumerate(rows)]
     check_words(made.weights)
     folder = made.texts.parent / target
     folder.mkdir(exist_ok=True)
@@ -84,7 +87,8 @@ def _said(role: str, text: str) -> dict[str, str]:
 
 
 def _of_trl(prompt: str, answers: list[str]) -> dict[str, Any]:
-    return {"prompt": prompt, **dict(zip(("chosen", "rejected"), answers, strict=False))}
+    names = ("chosen", "rejected") if answers[1:] else ("completion",)
+    return {"prompt": prompt, **dict(zip(names, answers, strict=False))}
 
 
 def _of_llamafactory(prompt: str, answers: list[str]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from symconfig.descriptor.task import PREFERRING
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.existing.adapt import launcher
 from symconfig.existing.adapt.draft import Draft, Progress
@@ -92,9 +93,8 @@ class Learned:
 
     def _check(self, script: Script, plan: Plan) -> None:
         reading, workers, need = script.reading, script.workers, plan.best.target.backend
-        if (rl := plan.job.rl is not None and bool(plan.rl)) != (script.does == "rl") or (
-            not rl and (plan.job.preference is not None) != (script.does == "pairs")
-        ):
+        answers = None if plan.job.preference is None else plan.job.preference.means.task
+        if script.does != ("rl" if plan.job.rl is not None and plan.rl else answers or "alone"):
             what = _DOES[script.does]
             raise InputError(f"{what}, and the plan is of no such step", file=reading.file, hint=_HINTS[script.does])
         if not workers.predicted or workers.name not in _WORKERS[need]:
@@ -141,12 +141,14 @@ class Learned:
 
 _DOES = {
     "rl": "starts reinforcement learning",
-    "pairs": "trains on pairs",
+    "dpo": "trains on pairs",
+    "kto": "trains on labelled answers",
+    "reward": "trains a model of rewards",
     "alone": "trains on what is there",
 }
 _HINTS = {
     "rl": "a plan of a job with a section rl",
-    "pairs": "a plan of a job with a section preference",
+    **dict.fromkeys(PREFERRING, "a plan of a job with a section preference of such a loss"),
     "alone": "a plan of a job without a section rl or preference",
 }
 

@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from symconfig.descriptor.document import KeyPath
+from symconfig.descriptor.task import PREFERRING
 from symconfig.errors import InputError, Problem
 from symconfig.existing.adapt.deepspeed import AUTO, BF16, FP16, KEYS, Keys, differing
 from symconfig.existing.adapt.draft import Document, Progress
@@ -134,7 +135,7 @@ def _of_trainer(plan: Plan, script: TunerStated) -> Wanted:
     best, rl, of_swift = plan.best, plan.job.rl, script.program.trainer == tuners.SWIFT
     if script.does == "rl":
         learning.refuse(plan, trl.LEARNS, script.program.trainer, ())
-    elif script.does == "pairs":
+    elif script.does in PREFERRING:
         learning.refuse(plan, ms_swift_deepspeed.COMPARES if of_swift else trl.COMPARES, script.program.trainer, ())
     micro = best.batch.micro // learning.per_example(plan)
     values: dict[str, Any] = {"per_device_train_batch_size": micro, ACCUMULATION: best.batch.num_microbatches}

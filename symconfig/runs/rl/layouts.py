@@ -42,6 +42,7 @@ def layouts(question: Question, actor: Trained, critic: Trained | None, on: Divi
         own = partial(Layout, rl=rl, actor=actor, critic=critic, away=away, reference=learns.reference, alone=alone)
         apart = frozenset({"critic"} if on.critic else ())
         own = partial(own, rewards=rewarding, sleep_level=level, apart=apart)
+        own = partial(own, read=actor.read, reference_read=actor.read)
         engines = [Engine(question.model, gpu, tp, dp) for tp, dp in _engines(question, served)]
         made = (partial(own, replicas=served // engine.gpus) for engine in engines)
         yield from _sure_of(filter(None, (_shared(question, *each) for each in zip(engines, made, strict=True))))

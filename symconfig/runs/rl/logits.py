@@ -104,6 +104,9 @@ _OF_LOSSES: Mapping[str, LogitBytes] = {
     "ms-swift-rlhf": SWIFT_PAIRS,
     "ms-swift-deepspeed": SWIFT_HF_PAIRS,
 }
+# TRL 1.16's trainers without a reference (experimental/{cpo,orpo}/) have whole logits, as in ms-swift, which runs them.
+# On GPUs a kernel of TRL's keeps no log-softmax, so that they take no more.
+_WITHOUT_REFERENCE: Mapping[str, LogitBytes] = {"trl": SWIFT_HF_PAIRS}
 PLAIN = LogitBytes(forward=0.0, update=0.0)  # what the planner counts
 
 
@@ -111,4 +114,6 @@ def of_loss(means: Loss, target: str) -> LogitBytes:
     """Return what a loss of preferences makes of logits in a target's program."""
     if means.scores:
         return BESIDE_SCORES.get(target, PLAIN)
+    if not means.reference and target in _WITHOUT_REFERENCE:
+        return _WITHOUT_REFERENCE[target]
     return _OF_LOSSES.get(target, PAIRS if means.sequences > 1 else ANSWERS)

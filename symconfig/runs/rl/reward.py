@@ -133,7 +133,7 @@ def _frozen(
     batch = Batch(micro=point.micro, global_=point.global_batch, num_microbatches=micros, seq_length=point.seq_length)
     options = replace(actor.candidate.options, zero_stage=point.zero)
     read = replace(actor.candidate, parallel=point.degrees, batch=batch, options=options)
-    return Frozen(replace(actor.plan, model=model), read, fill, PLAIN, as_found(model, cluster, point))
+    return Frozen(replace(actor.plan, model=model), read, fill, PLAIN, point=as_found(model, cluster, point))
 
 
 def _sharded(rl: Rl, actor: Trained, gpus: int) -> Configuration:

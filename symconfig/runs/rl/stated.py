@@ -168,7 +168,7 @@ def _alone(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
         logits = PLAIN if alone.classifies else BY_TARGET.get(name, PLAIN)
     point = as_found(run.described.model, cluster, run.configuration)
     point = replace(point, request=replace(point.request, job=judged.plan.job))
-    trained = Stated(judged.plan, judged.plan.best, alone.fill, logits, point)
+    trained = Stated(judged.plan, judged.plan.best, alone.fill, logits, point=point)
     step = counted(judged.plan, trained, how, resident=alone.reference == "resident")
     return Judged(run, replace(judged.plan, tuned=(step,)))
 
@@ -201,4 +201,4 @@ def _trained(
     judged = judge(replace(run, configuration=packed, step=step), cluster, limits)
     point = as_found(run.described.model, cluster, packed)
     point = replace(point, request=replace(point.request, job=judged.plan.job))
-    return Stated(judged.plan, judged.plan.best, fill, logits, point)
+    return Stated(judged.plan, judged.plan.best, fill, logits, point=point)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -35,13 +35,21 @@ class Trained:
     """A plan's candidate as a model that a step trains.
 
     fill: tokens of its micro-batches over those that they have room for. logits: None where the loss has none in
-    memory.
+    memory. told: with the room of micro-batches that a program is told, where an update has fewer tokens;
+    read: tokens of one whose log-probabilities are computed, over those of one that is trained on.
     """
 
     plan: Plan
     candidate: Candidate
     fill: float
     logits: LogitBytes | None
+    told: Candidate | None = None
+    read: float = 1.0
+
+    @property
+    def as_told(self) -> Candidate:
+        """Return the candidate as its program is told."""
+        return self.told or self.candidate
 
     @property
     def frees_gradients(self) -> bool:
@@ -228,7 +236,7 @@ class Trained:
 class Stated(Trained):
     """A model with a layout to which no plan need lead back; point: that layout."""
 
-    point: Prospect
+    point: Prospect = field(kw_only=True)
 
     @cached_property
     def prospect(self) -> Prospect:

@@ -146,7 +146,7 @@ class _Planner:
             else:
                 job = job.model_copy(update={name: round(value)})
         try:
-            plan = best_plan(self.plan.model, cluster, job, top=1)
+            plan = best_plan(self.plan.model, cluster, job, top=1, alone=True)
         except (InfeasibleError, InputError):
             return Answer(NOTHING, None, 0)
         return Answer(named(plan.best), plan.best.predicted.step_s, plan.search.candidates)

@@ -65,12 +65,13 @@ def phases(found: Audit) -> dict[str, Any]:
     return {phase.name: phase for phase in found.judged.plan.rl[0].phases}
 
 
-WRITTEN = {"verl": {"tp": "2", "recompute": "none"}, "verl-fsdp": {"instances": "2", "mbs": "1"}}
+WRITTEN = {"verl": {"tp": "2", "recompute": "none"}, "verl-fsdp": {"instances": "2", "mbs": "2"}}
 
 
 @pytest.mark.parametrize(
-    "changed", [{}, {"reference": False}, {"updates": 1, "epochs": 2}, {"lora": {"r": 8}}, {"reward_model": {}}]
-)
+    "changed", [{}, {"reference": False}, {"updates": 1, "epochs": 2}, {"lora": {"r": 8}}, {"reward_model": {}},
+                {"algorithm": "ppo", "critic": "llama3.2-3b"}],
+)  # fmt: skip
 @pytest.mark.parametrize("target", WRITTEN)
 def test_what_is_planned_and_written_for_verl_comes_back(target: str, changed: dict[str, Any]) -> None:
     """The phases of a plan are those of the script that it becomes."""

@@ -10,6 +10,7 @@ import pytest
 import symconfig
 from symconfig.api import existing
 from symconfig.descriptor.load import load_model
+from symconfig.errors import InputError
 from symconfig.existing.audit.audit import Audit
 from symconfig.existing.launch.dialects import tuners
 from symconfig.existing.launch.read import read
@@ -141,22 +142,26 @@ def test_a_plan_of_a_step_in_the_shards_of_fsdp_comes_back(groups: str, tmp_path
         assert (one.name, one.bytes) == (other.name, pytest.approx(other.bytes, rel=1e-6))
 
 
-@pytest.mark.parametrize("target", ["trl", "llamafactory", "ms-swift-deepspeed", "ms-swift-rlhf"])
-def test_a_plan_of_pairs_comes_back(target: str, tmp_path: Path) -> None:
-    pins = {"tp": "2", "pp": "1", "cp": "1"} if target == "ms-swift-rlhf" else None
+@pytest.mark.parametrize(
+    ("target", "preference"),
+    [
+        *((target, {"pairs": 64}) for target in ("trl", "llamafactory", "ms-swift-deepspeed", "ms-swift-rlhf")),
+        *((target, {"answers": 64, "loss": "kto"}) for target in ("trl", "ms-swift-rlhf")),
+        ("trl", {"pairs": 64, "loss": "simpo"}),
+        *((target, {"pairs": 64, "loss": "reward"}) for target in ("llamafactory", "ms-swift-deepspeed")),
+    ],
+)
+def test_a_plan_of_preferences_comes_back(target: str, preference: dict[str, Any], tmp_path: Path) -> None:
+    pins = {"tp": "2", "pp": "1", "cp": "1"} if target == "ms-swift-rlhf" else {"zero": "3", "mbs": "..4"}
+    sequences = {"mean": 600.0, "max": 2048}
     done = symconfig.plan(
-        "qwen3-8b",
-        "h100",
-        8,
-        target=target,
-        pins=pins,
-        preference={"pairs": 64},
-        sequences={"mean": 600.0, "max": 2048},
+        "qwen3-8b", "h100", 8, target=target, pins=pins, preference=preference, sequences=sequences, top=1
     )
     found = audited(files(done.plan, tmp_path), gpus=8)
     again = found.judged
     assert again is not None, found.unpredicted
     assert (again.plan.best.parallel, again.plan.best.batch) == (done.plan.best.parallel, done.plan.best.batch)
+    assert (again.plan.job.preference, again.plan.task) == (done.plan.job.preference, done.plan.task)
     for one, other in zip(done.plan.tuned[0].phases, again.plan.tuned[0].phases, strict=True):
         assert (one.name, one.bytes) == (other.name, pytest.approx(other.bytes, rel=1e-3))
 
@@ -277,6 +282,7 @@ def test_nemo_rl_inherits_and_replaces(tmp_path: Path) -> None:
     ("words", "why"),
     [
         ("--rlhf_type gkd", "this program is not predicted"),
+        ("--rlhf_type ppo", "PPO that generates by Transformers' own loop, and no engine, is not predicted"),
         ("--tuner_type adalora", "trained in this way are not predicted"),
         ("--use_vllm false", "generation without vLLM is not predicted"),
         ("--num_generations 7", "does not divide what is generated at once"),
@@ -295,6 +301,7 @@ def test_what_is_not_predicted_has_one_reason(words: str, why: str, tmp_path: Pa
         ("trl sft --model_name_or_path x --dataset_name y", ("trl", "sft", False)),
         ("python examples/scripts/dpo_vlm.py --learning_rate 1", ("trl", "dpo", False)),
         ("python train_grpo.py --model_name_or_path x --dataset_name y", ("trl", "grpo", False)),
+        ("torchrun run/trl_cpo.py --config config.yaml", ("trl", "cpo", False)),
         ("megatron rlhf --rlhf_type dpo --model x", ("ms-swift", "dpo", True)),
         ("torchrun swift/cli/sft.py --model x", ("ms-swift", "sft", False)),
         ("llamafactory-cli train --stage rm --cutoff_len 8", ("llamafactory", "reward", False)),
@@ -322,3 +329,19 @@ def test_accelerates_file_stands_for_deepspeeds_of_any_trainer(tmp_path: Path) -
     assert beside.judged is not None, beside.unpredicted
     assert beside.reading.deepspeed is not None
     assert beside.judged.plan.device_bytes == own.judged.plan.device_bytes
+
+
+def test_a_plan_of_preferences_goes_into_a_script_of_its_task_alone(tmp_path: Path) -> None:
+    text = "NPROC_PER_NODE=8 swift rlhf --rlhf_type kto --model Qwen/Qwen3-8B --max_length 1024 --deepspeed zero3 "
+    text += "--per_device_train_batch_size 2 --tuner_type full --torch_dtype bfloat16\n"
+    script = written(tmp_path, "kto.sh", text)
+    pins = {"zero": "3", "mbs": "4"}
+    asked: dict[str, Any] = {"target": "ms-swift-deepspeed", "seq_length": 1024, "pins": pins, "top": 1}
+    labelled, pairs = (
+        symconfig.plan("qwen3-8b", "h100", 8, preference=preference, **asked).plan
+        for preference in ({"answers": 64, "loss": "kto"}, {"pairs": 32})
+    )
+    assert "+NPROC_PER_NODE=8" in (diff := symconfig.adapt(script, labelled).diff)
+    assert "--per_device_train_batch_size 4" in diff
+    with pytest.raises(InputError, match="trains on labelled answers, and the plan is of no such step"):
+        symconfig.adapt(script, pairs)

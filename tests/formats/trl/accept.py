@@ -5,10 +5,11 @@ configurations as the script makes them."""
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -32,11 +33,10 @@ def accept(folder: Path) -> Values:
     else:
         words, environment = started(folder, "torchrun", **GIVEN)
         nodes, per_node = (int(words[words.index(name) + 1]) for name in ("--nnodes", "--nproc-per-node"))
-    start = words.index("-m")
-    module = words[start + 1]
+    module, given = _program(words)
     with as_rank_0(nodes, per_node, environment):
         os.chdir(folder)
-        script, training, model, _ = import_module(module).make_parser().parse_args_and_config(words[start + 2 :])
+        script, training, model, *_ = module.make_parser().parse_args_and_config(given)
         assert script.dataset_name == "examples"
         sharded = environment.get("ACCELERATE_USE_FSDP") == "true"
         return {
@@ -47,8 +47,21 @@ def accept(folder: Path) -> Values:
             "nodes": nodes,
             "gpus_per_node": per_node,
             "dp": training.world_size,
-            **_KINDS[module](script, training, model),
+            **(_step if module.__name__ == "trl.scripts.grpo" else _preference)(script, training, model),
         }
+
+
+def _program(words: list[str]) -> tuple[ModuleType, list[str]]:
+    """Return what Python starts, one of TRL's scripts or the folder's own, and its words."""
+    if "-m" in words:
+        start = words.index("-m") + 1
+        return import_module(words[start]), words[start + 1 :]
+    start = next(place for place, word in enumerate(words) if word.endswith(".py"))
+    spec = importlib.util.spec_from_file_location("own", words[start])
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader.exec_module(made := importlib.util.module_from_spec(spec))
+    return made, words[start + 1 :]
 
 
 def _launched(folder: Path) -> tuple[list[str], dict[str, str], int, int]:
@@ -59,10 +72,9 @@ def _launched(folder: Path) -> tuple[list[str], dict[str, str], int, int]:
     with mock.patch.object(launch, "multi_gpu_launcher", chosen.append):
         launch.launch_command(launch.launch_command_parser().parse_args(words[1:]))
     (arguments,) = chosen  # it would start torchrun's agent, and no other
-    assert arguments.module
     given = {"MASTER_ADDR": arguments.main_process_ip, "MASTER_PORT": str(arguments.main_process_port)}
     environment = prepare_multi_gpu_env(arguments) | given  # as the agent gives them to its ranks
-    script = ["-m", arguments.training_script, *arguments.training_script_args]
+    script = [*["-m"] * arguments.module, arguments.training_script, *arguments.training_script_args]
     return script, environment, arguments.num_machines, arguments.num_processes // arguments.num_machines
 
 
@@ -115,6 +127,10 @@ def _preference(script: Any, training: Any, model: Any) -> Values:
     if kind == "RewardConfig":
         said = {"preference_loss": "reward"}
         assert lora is None or (lora.task_type, lora.modules_to_save) == ("SEQ_CLS", ["score"])
+    elif kind in ("CPOConfig", "ORPOConfig"):
+        loss = "orpo" if kind == "ORPOConfig" else {"sigmoid": "cpo"}.get(training.loss_type, training.loss_type)
+        assert loss == "orpo" or training.cpo_alpha == (1.0 if loss == "cpo" else 0.0)
+        said = {"preference_loss": loss, "preference_beta": training.beta}
     else:
         (loss,) = training.loss_type if kind == "DPOConfig" else (training.loss_type,)
         said = {"preference_loss": loss, "preference_beta": training.beta}
@@ -130,5 +146,4 @@ def _preference(script: Any, training: Any, model: Any) -> Values:
     }
 
 
-_KINDS = {"trl.scripts.grpo": _step, **{f"trl.scripts.{each}": _preference for each in ("dpo", "kto", "reward")}}
 answer(accept)

@@ -32,7 +32,7 @@ def actor(row: dict[str, Any]) -> Frozen:
     how: dict[str, Any] = {"tp": 1, "pp": 1, "dp": 1, "zero_stage": 3, "recompute": recompute, **shape}
     plan = aimed(sample_plan(load_model(row["model"]), load_cluster("h100"), "fsdp", **how), "verl-fsdp")
     logits = VERL_FSDP if row["temperature"] == 1 else VERL_FSDP_SCALED
-    return Frozen(plan, plan.best, 1.0, logits, Trained(plan, plan.best, 1.0, logits).prospect)
+    return Frozen(plan, plan.best, 1.0, logits, point=Trained(plan, plan.best, 1.0, logits).prospect)
 
 
 def named(row: dict[str, Any]) -> str:

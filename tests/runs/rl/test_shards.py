@@ -62,7 +62,7 @@ def actor(copies: int) -> Trained:
     model = tiny(**SHAPE, head_dim=16)
     shape: dict[str, Any] = {"dp": RANKS, "zero_stage": 3, "seq_length": TOKENS, "global_batch": RANKS}
     plan = sample_plan(model, backend="fsdp", tp=1, pp=1, instances=copies, **shape)
-    return Frozen(plan, plan.best, 1.0, VERL_FSDP, Trained(plan, plan.best, 1.0, VERL_FSDP).prospect)
+    return Frozen(plan, plan.best, 1.0, VERL_FSDP, point=Trained(plan, plan.best, 1.0, VERL_FSDP).prospect)
 
 
 @pytest.mark.parametrize("copies", GROUPS)

@@ -272,7 +272,7 @@ def test_a_reference_that_is_read_first_has_no_activations_beside_it() -> None:
 @pytest.mark.parametrize(
     ("target", "changed", "said"),
     [
-        ("trl", {"preference": {"pairs": 64, "loss": "simpo"}}, "preference.loss: trl knows no such"),
+        ("llamafactory", {"preference": {"pairs": 64, "loss": "cpo"}}, "preference.loss: LLaMA-Factory knows no such"),
         ("openrlhf", {"preference": {"pairs": 64, "loss": "hinge"}}, "preference.loss: openrlhf knows no such"),
         ("trl", {"sequences": LENGTHS | {"batching": "padding_free"}}, "sequences.batching: trl knows no such"),
         ("trl", {"preference": KTO, "pins": {"mbs": 1}}, "makes the KL term of other answers of a micro-batch"),

@@ -20,7 +20,7 @@ SWIFT: Final = "ms-swift"
 _SWIFT_COMMANDS = {"swift": False, "megatron": True}  # and whether they train with Megatron-Core
 _COMMANDS = ("trl", "llamafactory-cli", *_SWIFT_COMMANDS)  # programs whose first word says what they do
 _SCRIPT = re.compile(r"(?:train_)?(\w+?)\.py")
-_OF_TRL = re.compile(r"(?:(?:examples|trl)/scripts/(?:\w+/)*|trl\.scripts\.)(\w+?)(?:\.py)?")
+_OF_TRL = re.compile(r"(?:(?:examples|trl)/scripts/(?:\w+/)*|trl\.scripts\.|(?:.*/)?trl_)(\w+?)(?:\.py)?")
 _OF_SWIFT = re.compile(r"(?:.*swift[/.]cli[/.])(_megatron[/.])?(pt|sft|rlhf)(?:\.py)?")
 _OWN: Mapping[str, frozenset[str]] = {  # options of which nobody else has one
     LLAMAFACTORY: frozenset(("stage", "finetuning_type", "cutoff_len", "dist_config.name", "train_dataset")),

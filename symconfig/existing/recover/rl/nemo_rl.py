@@ -41,7 +41,8 @@ class Reader(NemoWorkers):
     @property
     def does(self) -> Does:
         """Return what it does with the model that it trains."""
-        return "rl" if self._method == "grpo" else "pairs" if self._method == "dpo" else "alone"
+        named: dict[str, Does] = {"grpo": "rl", "dpo": "dpo", "rm": "reward"}
+        return named.get(self._method, "alone")
 
     def run(self) -> Run:
         """Return the policy's run with what is around it. Raises InputError with all that keeps it from being
@@ -109,7 +110,7 @@ class Reader(NemoWorkers):
         packed = Packed(room=room, length=rl.mean_tokens)
         if not self._packs:
             packed = Packed(room=micro * rl.longest, length=padded(rl, micro), sequences=micro)
-        packed = packed.within(rl, self._dp)
+        told, packed = packed.room, packed.within(rl, self._dp)
         run = self._trained(model, packed.spread(rl, self._dp), packed.room)
         room, degrees = run.configuration.seq_length, run.configuration.degrees
         reads = max(rl.longest, self._room("logprob", values.whole(f"{POLICY}.logprob_batch_size") or micro))
@@ -119,7 +120,7 @@ class Reader(NemoWorkers):
         step = Step(
             trainer=self.TRAINER,
             workers=self.workers,
-            rl=rl.model_copy(update={"tokens_per_gpu": -(-room // degrees.cp)}),
+            rl=rl.model_copy(update={"tokens_per_gpu": -(-told // degrees.cp)}),
             fill=packed.fill(rl, run.configuration.global_batch),
             read=read,
             reference_read=read,

@@ -20,7 +20,8 @@ from symconfig.existing.recover.supplied import Supplied
 from symconfig.frameworks.megatron.flags import resolve
 from symconfig.plans.rl import PlannedReward
 
-Does = Literal["rl", "pairs", "alone"]  # what a model is trained by: steps, pairs of answers, what is there
+# What a model is trained by: steps, what is there, or preferences, by their task.
+Does = Literal["rl", "alone", "dpo", "kto", "reward"]
 MANY = 4  # micro-batches of an update on each replica, at least, that are full whatever lengths are
 
 

@@ -183,9 +183,9 @@ class Reader(Script):
     def _run(self, rl: Rl, gpus: int) -> Run:
         values, names = self.values, self._names()
         cp, dp = _split(names, gpus)
-        room = self._room(cp, rl, "max_tokens_per_gpu")
+        told = self._room(cp, rl, "max_tokens_per_gpu")
         fixed = None if values.switch("use_dynamic_batch_size") else values.whole("micro_batch_size") or 1
-        packed = Packed(room=room, length=rl.mean_tokens, sequences=fixed).within(rl, dp)
+        packed = Packed(room=told, length=rl.mean_tokens, sequences=fixed).within(rl, dp)
         room, batch = packed.room, packed.spread(rl, dp)
         run = self._trained(names, gpus, batch, room)
         read = packed.read(rl, dp, self._room(cp, rl, "log_probs_max_tokens_per_gpu"))
@@ -193,7 +193,7 @@ class Reader(Script):
         step = Step(
             trainer=SLIME,
             workers=MEGATRON,
-            rl=rl.model_copy(update={"tokens_per_gpu": -(-room // cp)}),
+            rl=rl.model_copy(update={"tokens_per_gpu": -(-told // cp)}),
             fill=packed.fill(rl, run.configuration.global_batch),
             read=read,
             reference_read=read,

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, log2
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from symconfig.descriptor.rl import Rl
-from symconfig.descriptor.tuning import LossName, Preference
+from symconfig.descriptor.tuning import LOSSES, LossName, Preference
 from symconfig.errors import InputError, Problem
+from symconfig.existing.launch.dialects import tuners
 from symconfig.existing.recover.rl.script import Does, Script
 from symconfig.existing.recover.rl.sequences import padded, together
 from symconfig.existing.recover.rl.step import Alone, Packed, Step
@@ -33,6 +34,19 @@ _LOSSES: Mapping[str, tuple[LossName, ...]] = {
     "reward": ("reward",),
 }
 _ALONE = ("pt", "sft", *_LOSSES)  # what trains on what is there
+# Why a program is not predicted, where there is more to say: LLaMA-Factory, train/ppo/trainer.py and extras/misc.py;
+# ms-swift, rlhf_trainers/ppo_trainer.py.
+_UNPREDICTED = {
+    (
+        tuners.TRL,
+        "ppo",
+    ): "PPO that generates by Transformers' own loop, and no engine (TRL before 1.16), is not predicted",
+    (
+        tuners.LLAMAFACTORY,
+        "ppo",
+    ): "LLaMA-Factory's PPO asks for TRL 0.9.6 or older, and all else of it for 0.18 or newer",
+    (tuners.SWIFT, "ppo"): "PPO that generates by Transformers' own loop, and no engine, is not predicted",
+}
 _ALGORITHMS = {"rloo": "rloo", "reinforce_plus_plus": "reinforce_plus_plus"}
 _TASKS = ("causal_lm", "generative_reranker")  # of ms-swift, whose models have a head over the vocabulary
 _PROMPT = 1024  # tokens of the longest prompt, where no option says it
@@ -62,15 +76,15 @@ class Reader(TunerWorkers):
     def does(self) -> Does:
         """Return what it does with the model that it trains."""
         method = self.program.method
-        return "rl" if method in _STEPS else "pairs" if method in _LOSSES else "alone"
+        of_loss = {name: LOSSES[losses[0]].task for name, losses in _LOSSES.items()}
+        return "rl" if method in _STEPS else cast(Does, of_loss.get(method, "alone"))
 
     def _refused(self) -> Iterator[Problem]:
         """Yield what no prediction is made of."""
         yield from self._untrained()
         if self.program.method not in (*_ALONE, *_STEPS):
-            what, need = "this program is not predicted", ", ".join((*_ALONE, *_STEPS))
-            place = self.reading.start
-            yield place.problem(what, got=self.program.method, need=need)
+            what = _UNPREDICTED.get((self.program.trainer, self.program.method), "this program is not predicted")
+            yield self.reading.start.problem(what, got=self.program.method, need=", ".join((*_ALONE, *_STEPS)))
         task = self.values.text("task_type")
         if task is not None and task not in (*_TASKS, "seq_cls"):
             yield self.problem("task_type", "this task is not predicted", got=task, need="causal_lm or seq_cls")

@@ -181,13 +181,13 @@ class Reader(Workers):
     def _step(self, rl: Rl, actor: Run, packed: Packed, fill: float) -> Step:
         """Return the step around the actor's run."""
         values, degrees, room = self.values, actor.configuration.degrees, actor.configuration.seq_length
-        packed = replace(packed, room=room)
+        told, packed = packed.room, replace(packed, room=room)
         read = {at: packed.read(rl, degrees.dp, self._read(at, degrees.cp, rl) or room) for at in (ROLLOUT, REFERENCE)}
         parts = {"weights": "param_offload", "optimizer state": "optimizer_offload"}
         return Step(
             trainer=self.TRAINER,
             workers=self.workers,
-            rl=rl.model_copy(update={"tokens_per_gpu": -(-room // degrees.cp)}),
+            rl=rl.model_copy(update={"tokens_per_gpu": -(-told // degrees.cp)}),
             fill=fill,
             fused_logits=values.switch(f"{MODEL}.use_fused_kernels"),
             scaled_logits=values.number(f"{ROLLOUT}.temperature") not in (None, 1.0),
