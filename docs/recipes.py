@@ -113,7 +113,8 @@ def rows(task: tuple[Asked, bool]) -> list[Row]:
         memory=not plan.may_not_fit,
         shaken=robustness(plan) if shaken else (),
     )
-    found, freer = [], {(): plan}
+    found = []
+    freer: dict[tuple[str, ...], Plan] = {(): plan}
     for head, recipe in zip(heads, mine, strict=True):
         seen = compared(plan, file, recipe)
         if seen.opens not in freer:

@@ -7,7 +7,6 @@ own shape, which issuers of tokens chose for scanners.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
@@ -114,6 +113,8 @@ def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
 
 def json_text(data: object) -> str:
     """Write data as JSON whose text shows as it is read: control and bidi characters are escaped, other scripts not."""
+    import json
+
     text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
     return "".join(c if c.isprintable() or c == "\n" or lone(c) else json.dumps(c)[1:-1] for c in text) + "\n"
 

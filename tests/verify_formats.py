@@ -125,6 +125,12 @@ def python_of(form: Format, torch: str) -> str:
     return str(python)
 
 
+def python_of_made(form: Format) -> str | None:
+    """The interpreter of the format's environment, where it is made already."""
+    python = ENVIRONMENTS / form.folder.name / "bin" / "python"
+    return str(python) if python.exists() else None
+
+
 def asked(form: Format, python: str, folders: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
     """accept.py's answer on every folder; one that it does not come to is answered with how it ended."""
     if not folders:

@@ -125,7 +125,7 @@ def judged(item: Outcome, first: Outcome, tolerance: float = TOLERANCE) -> Outco
 def by_itself(case: Case, name: str, folder: Path, made: material.Material, python: str) -> Outcome:
     """A format with a plan of its own, held against itself on one rank where it can be."""
     item = run(material.named(case.plan(name), name, made), name, folder, made, python)
-    if not case.repeatable:
+    if not case.repeatable(name):
         return item
     alone = run(material.named(case.plan(name, 1), name, made), name, folder.with_name(f"{name}-1"), made, python)
     said = (*item.said, *(f"on one rank: {text}" for text in alone.said))

@@ -111,6 +111,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     gc.set_threshold(COLLECT_AFTER)
     # The products are small: threads that share them wait for each other.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # Nothing here has a plugin, and to look for some pydantic reads the metadata of every package that is installed.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     words = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in words
     for stream in (sys.stdout, sys.stderr):

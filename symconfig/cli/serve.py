@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import secrets
 
 from symconfig.cli.shared import say, whole
 from symconfig.errors import InputError
@@ -26,6 +25,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until interrupted. Exit 2 where the port is taken or a package is missing."""
+    import secrets
+
     from symconfig.api.planning import Problems
 
     problems = Problems()

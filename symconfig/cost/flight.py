@@ -134,7 +134,8 @@ class _Unlike:
 def that_matter(num_microbatches: Array, setting: Setting) -> Array:
     """Return the numbers of microbatches, [n], without those of which stages hold no more than of fewer: `held` has no
     moment later than (2 vpp + 1) groups' passes of a chunk, which are of no more than three groups."""
-    return np.minimum(num_microbatches, 3 * np.maximum(setting.groups, setting.pipelines.pp))
+    enough: Array = np.minimum(num_microbatches, 3 * np.maximum(setting.groups, setting.pipelines.pp))
+    return enough
 
 
 @lru_cache(maxsize=65536)
@@ -175,7 +176,8 @@ def held(stage: int, pp: int, vpp: int, group: int, microbatches: int) -> Array:
         """Count the passes of the chunk that is `place`-th in order, of so many passes of all."""
         whole, rest = np.divmod(passes, group * vpp)
         begun = np.minimum(np.maximum(rest - place * group, 0), group)
-        return np.minimum(whole * group + begun, microbatches)
+        result: Array = np.minimum(whole * group + begun, microbatches)
+        return result
 
     result: Array = done(ahead + steps, chunk) - done(steps, vpp - 1 - chunk)
     return result

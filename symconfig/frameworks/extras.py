@@ -56,7 +56,7 @@ class Extras:
             fused_loss=how.loss.kernel is LossKernel.IN_PLACE,
             instances=framework.optimizer_instances,
         )
-        return every.within(framework.name)
+        return every.within(framework)
 
     @classmethod
     def planned(cls, candidate: Candidate) -> Self:
@@ -73,9 +73,11 @@ class Extras:
             instances=options.instances,
         )
 
-    def within(self, backend: str) -> Extras:
-        """Return the same without what plans of a framework cannot have; the width of its gradients is its own."""
-        return replace(NOTHING_ON, **picked(self, "grad_bytes", *BACKENDS[backend].extras))
+    def within(self, framework: Framework) -> Extras:
+        """Return the same without what plans of a framework cannot have; where they cannot have another width of
+        gradients, it is the framework's."""
+        own = replace(NOTHING_ON, grad_bytes=int(framework.bytes.gradient))
+        return replace(own, **picked(self, *BACKENDS[framework.name].extras))
 
     @property
     def columns(self) -> dict[str, Any]:

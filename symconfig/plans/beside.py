@@ -72,7 +72,7 @@ def _recipe(recipe: NearRecipe, *, brief: bool) -> str:
         return f"{head} The plan is laid out as it is."
     whole = f"its layout {_priced(recipe)}"
     if recipe.allowed is not None and recipe.loss is not None:
-        whole += f", without what that opens it {_priced(recipe.allowed)}"
+        whole += f"; without that it {_priced(recipe.allowed)}"
     if recipe.split is not None:
         whole += f"; its split, {recipe.split.theirs}, with all else free {_priced(recipe.split)}"
     if brief:

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from symconfig.errors import Problem
 from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
+from symconfig.frameworks.fsdp.backend import TORCH_RELEASE
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed, deepspeed_launch, monitors, trainer
+from symconfig.render import deepspeed, deepspeed_launch, deepspeed_limits, monitors, trainer
 from symconfig.render.files import File
+from symconfig.render.refused import refused
 from symconfig.render.summary import Row, nodes, predicted_for
 from symconfig.render.trainer_optimizer import script_row
 
@@ -70,9 +73,19 @@ def config(plan: Plan) -> dict[str, Any]:
     }
 
 
-def shards(plan: Plan) -> dict[str, Any]:
+def of_shards(plan: Plan) -> Iterator[Problem]:
+    """Yield what PyTorch's FSDP 2 does not run under Accelerate, and what Transformers cannot be told of the model."""
+    adapter = plan.model.adapter
+    yield from (each.problem() for each in refused(plan, "fsdp", TORCH_RELEASE))
+    yield from deepspeed_limits.model_problems(plan)
+    if adapter is not None and adapter.method != "lora":
+        what = "weights in 4 bits are not known to train in FSDP 2's shards"
+        yield Problem(what, field="adapter.method", got=adapter.method, need="lora")
+
+
+def shards(plan: Plan, recomputes: bool = True) -> dict[str, Any]:
     """Return the configuration file for weights in the shards of PyTorch's FSDP 2. Layers are those that the model's
-    class calls its own."""
+    class calls its own. recomputes: it says so of a plan that does, and not the program."""
     options, ranks = plan.best.options, plan.best.shard_ranks
     mesh = {"dp_replicate_size": options.instances, "dp_shard_size": ranks, "tp_size": 1, "cp_size": 1}
     return {
@@ -83,7 +96,7 @@ def shards(plan: Plan) -> dict[str, Any]:
             "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
             "fsdp_reshard_after_forward": True,
             "fsdp_offload_params": options.param_offload,
-            "fsdp_activation_checkpointing": options.recompute.granularity != "none",
+            "fsdp_activation_checkpointing": recomputes and options.recompute.granularity != "none",
             "fsdp_cpu_ram_efficient_loading": True,
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         },

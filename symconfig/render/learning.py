@@ -358,11 +358,11 @@ def engine_share(plan: Plan) -> Iterator[str]:
     rl = section(plan)
     if not plan.rl or rl.rollout.memory_share is not None or AWAKE not in (held := plan.rl[0].phases[0].holds):
         return
-    step, beside = plan.rl[0], sum(held.values()) - held[AWAKE]
+    step, resting = plan.rl[0], sum(held.values()) - held[AWAKE]
     meant = "weights, keys and values, of what is free" if rl.rollout.static_share else "all that the engine takes"
     yield (
         f"Memory share {step.memory_share:g} ({meant}) is the largest of those that generate as fast: it leaves room "
-        f"for the {gib(beside)} GiB beside it, their gaps and the margin, and has itself room for "
+        f"for the {gib(resting)} GiB beside it, their gaps and the margin, and has itself room for "
         f"{several(step.at_longest, 'sequence')} at once where all are as long as they may be."
     )
 

@@ -1,7 +1,9 @@
 """Target llamafactory: the YAML of `llamafactory-cli train`, with the DeepSpeed JSON that it names.
 
 Keys are those of LLaMA-Factory 0.9.5 (`hparams/`), which runs Transformers 5.6 or older; template names are its own
-(`data/template.py`). It trains with DeepSpeed's ZeRO alone: AutoTP, Ulysses and AutoEP are refused.
+(`data/template.py`). It trains with DeepSpeed's ZeRO, where AutoTP, Ulysses and AutoEP are refused, or in the shards of
+PyTorch's FSDP 2, which Accelerate's launcher is told of: a reference lies in such shards, too (`train/dpo/trainer.py`),
+and it recomputes layers by itself (`model/model_utils/checkpointing.py`).
 """
 
 from __future__ import annotations
@@ -11,19 +13,30 @@ from typing import Any
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.task import PLAIN
-from symconfig.errors import Problem
+from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed, deepspeed_launch, deepspeed_limits, learning, monitors, towers, trainer
+from symconfig.render import (
+    accelerate,
+    deepspeed,
+    deepspeed_launch,
+    deepspeed_limits,
+    learning,
+    monitors,
+    towers,
+    trainer,
+)
 from symconfig.render.files import File
+from symconfig.render.fill import as_yaml
 from symconfig.render.learning import Compares
+from symconfig.render.refused import of_fsdp
 from symconfig.render.summary import predicted_for
 from symconfig.render.weights import fine_tuned
 
 NAME = "llamafactory"
-DOES = "LLaMA-Factory's YAML for (pre-)training, tuning, preferences, LoRA and QLoRA, the DeepSpeed JSON, launch.sh"
+DOES = "LLaMA-Factory's YAML for (pre-)training, preferences, LoRA, QLoRA, its JSON or Accelerate's file, launch.sh"
 ASSUMES = {"backend": "deepspeed"}
 COUNTS = counting.STEPS
 TASKS = PLAIN
@@ -34,6 +47,7 @@ UNSAID = {
     "tokenizer_type": "LLaMA-Factory takes the model's tokenizer",
     "manual_gc_interval": "LLaMA-Factory leaves garbage collection to Python",
 }
+_ACCELERATE = "Accelerate 1.11"  # the last that goes with it: all weights in shards are fp32 there, frozen ones, too
 CONFIG, DEEPSPEED, DATASETS = "train.yaml", "ds_config_hf.json", "dataset_info.json"
 
 # model_type -> the chat template of its family.
@@ -78,36 +92,44 @@ _ATTENTION = {"sdpa": "sdpa", "eager": "disabled"}
 def variables(plan: Plan) -> dict[str, object]:
     """Return what its templates see. Raises InfeasibleError for what LLaMA-Factory cannot run."""
     pairs = () if plan.job.preference is None else COMPARES.untold(plan, "LLaMA-Factory")
-    others = (*trainer.schedule_problems(plan), *trainer.load_problems(plan), *_problems(plan))
-    trainer.refuse(plan, *pairs, *others)
+    sharded = of_fsdp(plan)
+    others = (*trainer.schedule_problems(plan, unwrapped=sharded), *trainer.load_problems(plan), *_problems(plan))
+    if sharded and (faults := (*_of_shards(plan), *trainer.problems(plan), *pairs, *others)):
+        raise InfeasibleError(faults)
+    if not sharded:
+        trainer.refuse(plan, *pairs, *others)
     return {
-        "framework": f"LLaMA-Factory {RELEASE} and DeepSpeed {DEEPSPEED_RELEASE}",
+        "framework": f"LLaMA-Factory {RELEASE} and " + (_ACCELERATE if sharded else f"DeepSpeed {DEEPSPEED_RELEASE}"),
+        "sharded": sharded,
         "sections": sections(plan),
         "relative_output": _relative_output(plan),
         "variables": (*deepspeed_launch.environment_variables(plan), *monitors.trainer_variables(plan)),
         "notes": tuple(_notes(plan)),
-        "predicted_for": predicted_for(plan, "deepspeed"),
+        "predicted_for": "" if sharded else predicted_for(plan, "deepspeed"),
     }
 
 
 def texts(plan: Plan) -> Iterator[File]:
-    """Yield the DeepSpeed JSON, and the list of the job's data files."""
-    yield trainer.json_file(DEEPSPEED, deepspeed.config_auto(plan))
+    """Yield the DeepSpeed JSON or Accelerate's file of FSDP 2, and the list of the job's data files."""
+    if of_fsdp(plan):
+        yield File(accelerate.CONFIG, as_yaml(accelerate.shards(plan, recomputes=False)) + "\n")
+    else:
+        yield trainer.json_file(DEEPSPEED, deepspeed.config_auto(plan))
     if plan.training.data_path:
         yield trainer.json_file(DATASETS, _datasets(plan))
 
 
 def sections(plan: Plan) -> dict[str, dict[str, Any]]:
     """Return the YAML by the headings of LLaMA-Factory's examples."""
-    arguments = trainer.arguments(plan, DEEPSPEED)
-    recomputes = arguments.pop("gradient_checkpointing")
+    arguments = trainer.arguments(plan, None if of_fsdp(plan) else DEEPSPEED)
+    del arguments["gradient_checkpointing"]
     output = {name: arguments.pop(name) for name in ("output_dir", "logging_steps", "save_steps")}
     return {
         "model": {
             "model_name_or_path": trainer.named(plan),
             **({} if fine_tuned(plan) else {"train_from_scratch": True}),
             "flash_attn": _ATTENTION[deepspeed_launch.attention(plan)],
-            "disable_gradient_checkpointing": not recomputes,
+            "disable_gradient_checkpointing": plan.best.options.recompute.granularity == "none",
             **_quantised(plan),
             **_image_size(plan),
         },
@@ -230,6 +252,15 @@ def _datasets(plan: Plan) -> dict[str, Any]:
         f"data_{place}": {"file_name": path, **(text if stage(plan) == "pt" else messages)}
         for place, path in enumerate(plan.training.data_path, 1)
     }
+
+
+def _of_shards(plan: Plan) -> Iterator[Problem]:
+    """Yield what it does not run in the shards of FSDP 2."""
+    preference = plan.job.preference
+    yield from accelerate.of_shards(plan)
+    if preference is not None and preference.means.scores:
+        what = "Accelerate knows no layers of a model with LLaMA-Factory's head of rewards, and gathers all at once"
+        yield Problem(what, field="preference.loss", got=preference.loss, hint="--backend deepspeed")
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:

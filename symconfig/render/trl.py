@@ -18,7 +18,6 @@ from symconfig.errors import Problem
 from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
-from symconfig.frameworks.fsdp.backend import TORCH_RELEASE
 from symconfig.plans.plan import Plan
 from symconfig.render import (
     accelerate,
@@ -33,7 +32,7 @@ from symconfig.render import (
 from symconfig.render.files import File
 from symconfig.render.fill import as_yaml
 from symconfig.render.learning import Compares, Learns
-from symconfig.render.refused import of_fsdp, refused
+from symconfig.render.refused import of_fsdp
 from symconfig.render.rewarding import Rewarding
 from symconfig.render.summary import predicted_for
 
@@ -206,14 +205,10 @@ def _adapter(plan: Plan) -> dict[str, Any]:
 
 def _of_shards(plan: Plan) -> Iterator[Problem]:
     """Yield what PyTorch's FSDP 2 under TRL does not run, and what Transformers cannot be told of the model."""
-    adapter, rl, pairs = plan.model.adapter, plan.job.rl, plan.job.preference
-    yield from (each.problem() for each in refused(plan, "fsdp", TORCH_RELEASE))
-    yield from deepspeed_limits.model_problems(plan)
-    if adapter is not None and adapter.method != "lora":
-        what = "weights in 4 bits are not known to train in FSDP 2's shards"
-        yield Problem(what, field="adapter.method", got=adapter.method, need="lora")
+    rl, pairs = plan.job.rl, plan.job.preference
+    yield from accelerate.of_shards(plan)
     reference = rl.reference if rl is not None else pairs is not None and pairs.has_reference
-    if reference and adapter is None:
+    if reference and plan.model.adapter is None:
         what = "TRL has the whole reference as one group of FSDP 2, all of whose weights are gathered at once"
         yield Problem(what, field="reference", hint="--backend deepspeed, or adapters")
 

@@ -69,9 +69,9 @@ def even_exchanged_s(
     exchanged_s = moved.gather_s + moved.reduce_s
     one = (m - moved.hide) * total_s + exchanged_s
     gathers, reduces = (1.0 if start is Start.APART else contention for start in (moved.gathers, moved.reduces))
-    beside = m * total_s + gathers * moved.gather_s + reduces * moved.reduce_s
+    slowed = m * total_s + gathers * moved.gather_s + reduces * moved.reduce_s
     whole = np.where(group == pp, (m - pp) * total_s + exchanged_s, 0.0)
-    result: Array = np.where(vpp > 1, np.maximum(beside, whole), one) / pp
+    result: Array = np.where(vpp > 1, np.maximum(slowed, whole), one) / pp
     return result
 
 
@@ -199,4 +199,5 @@ def _outside_s(passes: Array, group: Array, seconds: Array, start: Start, moved:
     start_s = above + np.maximum(np.maximum.accumulate(ready[:, 0] - above, axis=0), 0.0)
     slowed_s = start_s + moved.contention * np.maximum(ready[:, -1] - start_s, 0.0)
     ready[:, 1:] -= group * longest.cumsum(axis=1)[:, : ready.shape[1] - 1]
-    return np.maximum(slowed_s, ready.max(axis=1))
+    longer: Array = np.maximum(slowed_s, ready.max(axis=1))
+    return longer

@@ -78,7 +78,7 @@ def switched_on(request: Request, extras: Extras | None = None, architecture: st
     """
     whole, framework = request.whole or request.limits, request.framework
     now = Extras.of(framework)
-    extras = now if extras is None else extras.within(framework.name)
+    extras = now if extras is None else extras.within(framework)
     if extras != now:
         framework = extras.put_on(framework, architecture)
     limits = whole.choosing({**extras.columns, "precision": request.precision})

@@ -228,7 +228,7 @@ def _floors(
     seconds = _whole_model_s(kinds, policies, of, chunks) + pp * between.received_s[0]
     least, most_s = even_bound_s(m, pp, vpp, seconds), below_s - rest.min(axis=0)
     if moved is not None:
-        sums = Sums(*moved, *starts(setting.framework, bool(vpp[0] > 1)))
+        sums = Sums(moved[0], moved[1], *starts(setting.framework, bool(vpp[0] > 1)))
         least = np.maximum(least, even_exchanged_s(m, pp, vpp, seconds, sums, setting.groups, UNITS_TAKEN))
     keep = policies.index(Choice()) if Choice() in policies else 0
     slowest = np.full((len(policies), pp.size), np.inf)

@@ -403,8 +403,8 @@ class _Queue:
         left = np.minimum.accumulate(least[::-1])[::-1]
         count = self._count + 1 + order
         self._count += order.size
-        columns = (count, hope_s[order], least, left, order)
-        self._push(_Together(*(column.tolist() for column in columns), make))
+        hope = hope_s[order]
+        self._push(_Together(count.tolist(), hope.tolist(), least.tolist(), left.tolist(), order.tolist(), make))
 
     def _push(self, some: _Together) -> None:
         heappush(self._heap, (some.hope_s[some.at], some.count[some.at], some.left_s[some.at], some))

@@ -63,6 +63,7 @@ PPO = {"algorithm": "ppo", "samples": 1}
 HYBRID = PPO | {"critic_gpus": 8, "reward_model": {"placement": "apart", "model": "llama3.2-1b"}}
 FEW = REWARDED | {"prompts": 64, "algorithm": "dapo"}  # TRL reads all responses of a rank at once
 RANKS = RL | {"rollout": {"tp": 1, "dp": 8}}
+FACTORY = {"target": "llamafactory"}
 GROUPS = {"backend": "fsdp", "pins": {"instances": 8}}
 ALONE, GSPO = RL | {"algorithm": "dapo"}, RL | {"algorithm": "gspo"}
 FREE = ALONE | {"reference": False}  # TRL gathers a whole reference at once in FSDP 2
@@ -182,6 +183,7 @@ SPREAD = (
     Spread("qwen3-8b-split-slime", "qwen3-8b", "h100", 16, None, {"rl": SPLIT, "target": "slime"}),
     Spread("qwen3-8b-split-openrlhf", "qwen3-8b", "h100", 16, None, {"rl": SPLIT, "target": "openrlhf"}),
     Spread("qwen2.5-7b-dapo-trl", "qwen2.5-7b", "h100", 8, None, {"rl": ALONE, "target": "trl"}),
+    Spread("qwen2.5-7b-sft-llamafactory-fsdp", "qwen2.5-7b", "h100", 64, 512, GROUPS | {"task": "sft"} | FACTORY),
     Spread("qwen2.5-7b-dapo-trl-fsdp", "qwen2.5-7b", "h100", 64, None, GROUPS | {"rl": FREE, "target": "trl"}),
     Spread("qwen3-8b-ulysses-verl", "qwen3-8b", "h100", 8, None, {"rl": RL, "target": "verl-fsdp", "pins": {"cp": 4}}),
     Spread("qwen3-8b-gspo-nemo-fsdp", "qwen3-8b", "h100", 8, None, {"rl": GSPO, "target": "nemo-rl-dtensor"}),

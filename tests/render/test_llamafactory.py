@@ -11,7 +11,7 @@ import yaml
 
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError
-from symconfig.plans.plan import Plan
+from symconfig.plans.plan import Plan, Recompute
 from symconfig.render import render
 from symconfig.render.files import write
 from symconfig.render.llamafactory import template
@@ -43,6 +43,17 @@ def test_an_adapter_is_said_in_llamafactorys_words() -> None:
     assert (data["lora_rank"], data["lora_alpha"]) == (64, 16)
     assert data["lora_target"].split(",")[0] == "q_proj"
     assert not {"quantization_bit", "train_from_scratch"} & set(data)
+
+
+def test_shards_of_fsdp_are_accelerates_and_layers_run_again_by_its_own_switch() -> None:
+    """Its checkpointing is its own (model/model_utils/checkpointing.py): Accelerate's would be another around it."""
+    again = Recompute("full", method="uniform", num_layers=1)
+    files = render(sample_plan(load_model("qwen2.5-7b"), backend="fsdp", tp=1, pp=1, recompute=again), "llamafactory")
+    data, config = (yaml.safe_load(files[name]) for name in ("train.yaml", "accelerate_config.yaml"))
+    assert data["disable_gradient_checkpointing"] is False
+    assert "deepspeed" not in data
+    assert (config["distributed_type"], config["fsdp_config"]["fsdp_version"]) == ("FSDP", 2)
+    assert config["fsdp_config"]["fsdp_activation_checkpointing"] is False
 
 
 def test_the_jobs_data_is_listed_for_it() -> None:

@@ -113,7 +113,7 @@ def test_what_stands_beside_says_what_it_costs(plan: Plan) -> None:
     other = replace(whole, allowed=Difference("layout", "", "", 0.02), split=split)
     _, near, _ = comparisons(replace(shown, beside=replace(shown.beside, recipe=other)), brief=True)
     assert near.endswith(
-        "On this job its layout is 3.0 % faster with --allow deepep,bf16_gradients, without what that opens it is "
+        "On this job its layout is 3.0 % faster with --allow deepep,bf16_gradients; without that it is "
         "2.0 % slower; its split, tp 2, with all else free is 1.0 % slower."
     )
     assert "10.0 % faster" in free

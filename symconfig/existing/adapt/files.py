@@ -103,7 +103,8 @@ def _side(plan: Plan, reading: Reading) -> _Side:
 
 def _apart(program: tuners.Program, reading: Reading, plan: Plan) -> bool:
     """Tell whether a program around Transformers is told more than its Trainer and DeepSpeed's JSON are."""
-    return program.megatron or plan.job.task in ("rl", "dpo") or reading.deepspeed is None
+    more = plan.job.rl is not None or plan.job.preference is not None
+    return program.megatron or more or reading.deepspeed is None
 
 
 def _stale(before: Reading, progress: Progress, plan: Plan) -> tuple[Stale, ...]:

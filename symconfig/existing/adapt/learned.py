@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from symconfig.descriptor.task import PREFERRING
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.existing.adapt import launcher
 from symconfig.existing.adapt.draft import Draft, Progress
 from symconfig.existing.adapt.options import Option, Texts, of, off, put, same
 from symconfig.existing.adapt.outcome import Flaw, Unplaced
 from symconfig.existing.adapt.runs import several, why_apart
+from symconfig.existing.adapt.same import check_run
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover.arguments import plain
-from symconfig.existing.recover.rl.script import Script
+from symconfig.existing.recover.rl.script import Does, Script
 from symconfig.existing.recover.run import Run
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.plans.plan import Plan
@@ -59,6 +59,7 @@ class Learned:
             wanted = {**self.wanted(plan, script), **self._world(draft.reading, plan)}
         except InfeasibleError as error:  # the plan is for a trainer that can be told more
             raise InputError(error.problems) from None
+        self._check_model(draft.reading, plan)
         progress = Progress(draft)
         if several(draft.reading, {each.name for each in draft.reading.settings if plain(each.name) in wanted}):
             return progress.lacking(Unplaced("the plan, all of it,", "", why_apart(draft.reading)))
@@ -96,10 +97,21 @@ class Learned:
         answers = None if plan.job.preference is None else plan.job.preference.means.task
         if script.does != ("rl" if plan.job.rl is not None and plan.rl else answers or "alone"):
             what = _DOES[script.does]
-            raise InputError(f"{what}, and the plan is of no such step", file=reading.file, hint=_HINTS[script.does])
+            raise InputError(
+                f"{what}, and the plan is of no such step", file=reading.file, hint=_HINTS.get(script.does, _OF_ANSWERS)
+            )
         if not workers.predicted or workers.name not in _WORKERS[need]:
             what = "has workers of another kind than the plan's"
             raise InputError(what, file=reading.file, got=workers.name, need=need, hint=self.others.get(need))
+
+    def _check_model(self, reading: Reading, plan: Plan) -> None:
+        """Raise InputError where a script is known to train another model than the plan's."""
+        gpus = reading.world.gpus or plan.best.parallel.world_size
+        try:
+            run = self.reader(reading, Supplied(), gpus, plan.cluster).run()
+        except InputError:  # no name says which it is, or it means nothing as it stands
+            return
+        check_run(run, plan, reading.file)
 
     def _world(self, reading: Reading, plan: Plan) -> Wanted:
         """Return the GPUs that train, where the plan has others."""
@@ -139,16 +151,16 @@ class Learned:
         )
 
 
-_DOES = {
+_DOES: dict[Does, str] = {
     "rl": "starts reinforcement learning",
     "dpo": "trains on pairs",
     "kto": "trains on labelled answers",
     "reward": "trains a model of rewards",
     "alone": "trains on what is there",
 }
-_HINTS = {
+_OF_ANSWERS = "a plan of a job with a section preference of such a loss"
+_HINTS: dict[Does, str] = {
     "rl": "a plan of a job with a section rl",
-    **dict.fromkeys(PREFERRING, "a plan of a job with a section preference of such a loss"),
     "alone": "a plan of a job without a section rl or preference",
 }
 

@@ -28,6 +28,9 @@ _MEGATRON = f"{ACTOR}.megatron"
 _OFF = ("null",)  # of an override
 # Keys that a plan decides, beside all of the actor's workers; what it leaves out of these is off.
 _KEYS = (
+    "data.train_batch_size",
+    f"{ACTOR}.ppo_mini_batch_size",
+    f"{ROLLOUT}.n",
     f"{MODEL}.enable_gradient_checkpointing",
     f"{ACTOR}.ulysses_sequence_parallel_size",
     f"{ACTOR}.use_dynamic_bsz",
@@ -42,7 +45,11 @@ _KEYS_OFF = (
     *(f"{_MEGATRON}.override_transformer_config.recompute_{name}" for name in ("granularity", "method", "num_layers")),
 )
 # slime's options that a plan decides; of those that it leaves out the script is to have none.
+_BATCH, _UPDATES = "--global-batch-size", "--num-steps-per-rollout"  # of which a script says one
 _OPTIONS = (
+    "--rollout-batch-size",
+    "--n-samples-per-prompt",
+    _UPDATES,
     "--tensor-model-parallel-size",
     "--sequence-parallel",
     "--pipeline-model-parallel-size",
@@ -108,6 +115,9 @@ def _beside_key(reading: Reading, key: str) -> Iterator[Setting]:
 
 # OpenRLHF's.
 _SECTIONS = (
+    "--rollout.batch_size",
+    "--rollout.n_samples_per_prompt",
+    "--train.batch_size",
     "--train.colocate_all",
     "--train.dynamic_batch_enable",
     "--train.max_tokens_per_gpu",
@@ -123,6 +133,13 @@ _SECTIONS = (
     "--vllm.gpu_memory_utilization",
     "--vllm.enable_sleep",
 )
+
+
+def _options_wanted(plan: Plan, script: Script) -> Wanted:
+    wanted = _wanted_by(slime.words(plan), _OPTIONS)
+    if of(script.reading, _BATCH) is None:
+        return wanted
+    return {**wanted, _UPDATES: None, _BATCH: (str(learning.section(plan).batch),)}
 
 
 def _wanted_by(words_: Sequence[str], names: Sequence[str]) -> Wanted:
@@ -159,7 +176,7 @@ VERL = Learned(
 )
 SLIME = Learned(
     of_slime.Reader,
-    lambda plan, _script: _wanted_by(slime.words(plan), _OPTIONS),
+    _options_wanted,
     ("--actor-num-nodes", "--actor-num-gpus-per-node"),
     lambda _reading, name, values: (name, *values),
     partial(_beside_option, _OPTIONS),
@@ -227,6 +244,8 @@ def _nemo_wanted(plan: Plan, script: Script) -> Wanted:
         sections, names = {"policy": _nemo_batch(plan, script) | workers}, _OF_NEMO
     values = dict(_flat(sections))
     wanted = {name: _spoken(values[name]) for name in (*names, *_NEMO_RECOMPUTE) if name in values}
+    if of(script.reading, experts := f"{_NEMO_DTENSOR}.expert_parallel_size") is not None:
+        wanted[experts] = (str(plan.best.parallel.ep),)
     off = _NEMO_OFF if script.workers.options else (f"{_NEMO_DTENSOR}.dp_replicate_size",)
     return {**wanted, **{name: _OFF for name in off if name not in wanted and of(script.reading, name) is not None}}
 
@@ -255,6 +274,12 @@ def _spoken(value: Any) -> tuple[str, ...]:
     return tuple(map(spoken, value)) if isinstance(value, list) else (spoken(value),)
 
 
+def _override_added(reading: Reading, key: str, values: tuple[str, ...]) -> tuple[str, ...]:
+    """Return an override as NeMo-RL's command line has it: one of a key that may be in no file has a mark."""
+    (word,) = _key_added(reading, key, values)
+    return (word if of(reading, key) is not None else f"++{word}",)
+
+
 def _beside_override(reading: Reading, key: str) -> Iterator[Setting]:
     """Yield overrides of a key's section or of one above it, any others, and the program itself."""
     yield from _beside_key(reading, key)
@@ -267,7 +292,7 @@ NEMO = Learned(
     of_nemo.Reader,
     _nemo_wanted,
     ("cluster.num_nodes", "cluster.gpus_per_node"),
-    _key_added,
+    _override_added,
     _beside_override,
     {
         MEGATRON.planned: f"{_NEMO_MEGATRON}.enabled=true and {_NEMO_DTENSOR}.enabled=false",

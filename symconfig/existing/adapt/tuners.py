@@ -31,7 +31,16 @@ from symconfig.existing.recover.rl.tuner_stated import TunerStated
 from symconfig.existing.recover.rl.tuners import READERS
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, MICRO, TRAIN
 from symconfig.plans.plan import Plan
-from symconfig.render import accelerate, deepspeed, learning, ms_swift, ms_swift_deepspeed, ms_swift_rlhf, trl
+from symconfig.render import (
+    accelerate,
+    deepspeed,
+    learning,
+    llamafactory,
+    ms_swift,
+    ms_swift_deepspeed,
+    ms_swift_rlhf,
+    trl,
+)
 from symconfig.render import ms_swift_options as options
 
 _STAGE, _OPTIMIZER, _PARAM = (("zero_optimization", key) for key in ("stage", "offload_optimizer", "offload_param"))
@@ -109,6 +118,11 @@ _PRESETS: Mapping[str, Mapping[str, tuple[int, bool]]] = {
     "deepspeed": tuners.DEEPSPEED_PRESETS,
     "accelerate_config": {f"zero{stage}": (stage, False) for stage in (1, 2, 3)},
 }
+_COMPARES = {
+    tuners.TRL: trl.COMPARES,
+    tuners.LLAMAFACTORY: llamafactory.COMPARES,
+    tuners.SWIFT: ms_swift_deepspeed.COMPARES,
+}
 _REPEATED = ((MICRO,), (ACCUMULATION,), (TRAIN,), BF16, FP16)  # what the JSON, or Accelerate's file, may say once more
 
 
@@ -136,7 +150,7 @@ def _of_trainer(plan: Plan, script: TunerStated) -> Wanted:
     if script.does == "rl":
         learning.refuse(plan, trl.LEARNS, script.program.trainer, ())
     elif script.does in PREFERRING:
-        learning.refuse(plan, ms_swift_deepspeed.COMPARES if of_swift else trl.COMPARES, script.program.trainer, ())
+        learning.refuse(plan, _COMPARES[script.program.trainer], script.program.trainer, ())
     micro = best.batch.micro // learning.per_example(plan)
     values: dict[str, Any] = {"per_device_train_batch_size": micro, ACCUMULATION: best.batch.num_microbatches}
     for degree, name in ((best.parallel.cp, "sequence_parallel_size"), (best.parallel.tp, "deepspeed_autotp_size")):
@@ -162,6 +176,8 @@ def _of_trainer(plan: Plan, script: TunerStated) -> Wanted:
         }
         if rl.placement == "colocated":  # the plan counts on an engine that gives its memory back
             values |= {"sleep_level": step.sleep_level} if of_swift else {"vllm_enable_sleep_mode": True}
+        for name, part in (("offload_model", learning.WEIGHTS), ("offload_optimizer", learning.STATES)):
+            values |= {} if of(script.reading, name) is None else {name: part in step.away}
     return {name: _texts(value) for name, value in values.items()}
 
 

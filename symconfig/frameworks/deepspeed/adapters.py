@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import get_args
 
-from symconfig.descriptor.config_writer import SAME_NETWORK
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import FUSED_TARGETS, AdapterTarget
 from symconfig.errors import InfeasibleError, Problem
@@ -29,6 +28,8 @@ def _names(kind: str) -> Mapping[str, tuple[str, ...]]:
     """Return what a family's class calls the layers that adapters know, where it is not what they know."""
     if kind == "qwen":
         return _QWEN
+    from symconfig.descriptor.config_writer import SAME_NETWORK
+
     known = modules_of(SAME_NETWORK.get(kind, kind))
     rows = {} if known is None else {module: stems for layer in known.layers for module, stems in layer.items()}
     names: dict[str, tuple[str, ...]] = {}

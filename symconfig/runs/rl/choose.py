@@ -13,7 +13,7 @@ from math import ceil
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.existing.recover.rl.step import Packed
+from symconfig.existing.recover.rl.sequences import Packed
 from symconfig.format import gib
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Candidate, Plan
@@ -54,7 +54,7 @@ def answer(question: Question, top: int) -> Plan:
     plan, _, _ = best = min(tried, key=lambda each: question.rank(each[2][0]))
     alike = [each for each in tried if each[0] is plan and each is not best]
     ranked = [best, *sorted(alike, key=lambda each: question.rank(each[2][0]))][:top]
-    candidates = [trained.as_told for _, trained, _ in ranked]
+    candidates = [trained.as_written for _, trained, _ in ranked]
     steps = tuple(planned(question, layouts[0]) for _, _, layouts in ranked)
     search = replace(plan.search, optimal=False)
     return replace(plan, best=candidates[0], alternatives=tuple(candidates[1:]), rl=steps, search=search)
@@ -173,15 +173,17 @@ class _Critics:
     solved: dict[tuple[object, ...], Trained] = field(default_factory=dict)
 
     def around(self, actor: Candidate) -> Trained | None:
-        """Return the critic, with a layout of its own, or as the actor's program has both alike."""
+        """Return the critic, with degrees of its own, or as the actor's program has both alike."""
         if self.question.critic is None:
             return None
         o, p = actor.options, actor.parallel
-        alike: dict[str, object] = {"zero": o.zero_stage, "tp": p.tp, "recompute": o.recompute.granularity}
-        alike |= {"optimizer_offload": f"{o.optimizer_offload:g}", "mbs": actor.batch.micro, "cp": p.cp}
-        if "instances" in BACKENDS[actor.target.backend].extras:
-            alike["instances"] = o.instances
-        pins = {name: str(value) for name, value in alike.items()} if self.question.learns.critic != "own" else {}
+        alike: dict[str, object] = {"mbs": actor.batch.micro, "cp": p.cp}  # one number of tokens a GPU is told of both
+        if self.question.learns.critic != "own":
+            alike |= {"zero": o.zero_stage, "tp": p.tp, "recompute": o.recompute.granularity}
+            alike |= {"optimizer_offload": f"{o.optimizer_offload:g}"}
+            if "instances" in BACKENDS[actor.target.backend].extras:
+                alike["instances"] = o.instances
+        pins = {name: str(value) for name, value in alike.items()}
         if (key := tuple(pins.values())) not in self.solved:
             job = self.job.model_copy(update={"gpus": self.gpus or self.job.gpus, "pins": {**self.job.pins, **pins}})
             plan = self.question.solve(self.question.critic, job, 1)
@@ -193,16 +195,16 @@ def _trained(question: Question, plan: Plan, candidate: Candidate, fill: float, 
     """Return a plan's candidate as a model that is trained: its micro-batches have no more tokens than a replica's
     share of an update, however many they have room for."""
     rl, batch, dp = question.rl, candidate.batch, candidate.parallel.dp
-    told = Packed(room=batch.micro * batch.seq_length, length=rl.mean_tokens)
-    packed = told.within(rl, dp)
-    if question.learns.sequences != "packed" or packed.room == told.room:
+    limit = Packed(room=batch.micro * batch.seq_length, length=rl.mean_tokens)
+    packed = limit.within(rl, dp)
+    if question.learns.sequences != "packed" or packed.room == limit.room:
         return Trained(plan, candidate, fill, logits)
     job = plan.job.model_copy(update={"global_batch_size": dp, "seq_length": packed.room})
     point = restore(plan, candidate)
     request = replace(point.request, job=job, global_batch=dp, seq_length=packed.room)
     filled = described(replace(point, request=request, micro=1), plan.cluster, job, best=True)
     filled = replace(filled, target=candidate.target, options=candidate.options)
-    read = packed.read(rl, dp, told.room)
+    read = packed.read(rl, dp, limit.room)
     return Trained(replace(plan, job=job), filled, packed.fill(rl, dp), logits, candidate, read)
 
 
@@ -234,7 +236,7 @@ def _none_fits(question: Question, layout: Layout | None) -> InfeasibleError:
 def planned(question: Question, layout: Layout) -> PlannedRl:
     """Return a layout as the plan records it."""
     candidate, rl, generation = layout.actor.candidate, question.rl, layout.generation
-    told = layout.actor.as_told.batch
+    batch = layout.actor.as_written.batch
     low, high = candidate.predicted.interval["step_s"]
     trained = layout.step_s if layout.alone else layout.step_s - generation.seconds
     ends = []
@@ -252,7 +254,7 @@ def planned(question: Question, layout: Layout) -> PlannedRl:
         memory_share=layout.replica.share,
         at_once=generation.at_once,
         at_longest=layout.replica.at_once(rl, float(rl.longest)),
-        tokens_per_gpu=rl.tokens_per_gpu or told.micro * told.seq_length // candidate.parallel.cp,
+        tokens_per_gpu=rl.tokens_per_gpu or batch.micro * batch.seq_length // candidate.parallel.cp,
         away=AWAY[layout.away],
         host_bytes=layout.host_bytes,
         step_s=layout.step_s,

@@ -37,20 +37,28 @@ def layouts(question: Question, actor: Trained, critic: Trained | None, on: Divi
         rewarding = rewards(how, question.reward, rl, actor, question.cluster, gpu, chosen)
         if rewarding is None:
             return
-    level = learns.sleep_level(rl, question.model.adapter is not None)
-    for away in (Away.NOTHING,) if alone else (way for way in _WEIGHED_AWAY if AWAY[way] in learns.away):
-        own = partial(Layout, rl=rl, actor=actor, critic=critic, away=away, reference=learns.reference, alone=alone)
-        apart = frozenset({"critic"} if on.critic else ())
-        own = partial(own, rewards=rewarding, sleep_level=level, apart=apart)
-        own = partial(own, read=actor.read, reference_read=actor.read)
-        engines = [Engine(question.model, gpu, tp, dp) for tp, dp in _engines(question, served)]
-        made = (partial(own, replicas=served // engine.gpus) for engine in engines)
-        yield from _sure_of(filter(None, (_shared(question, *each) for each in zip(engines, made, strict=True))))
+    own = partial(
+        Layout,
+        rl=rl,
+        actor=actor,
+        critic=critic,
+        reference=learns.reference,
+        alone=alone,
+        rewards=rewarding,
+        sleep_level=learns.sleep_level(rl, question.model.adapter is not None),
+        apart=frozenset({"critic"} if on.critic else ()),
+        read=actor.read,
+        reference_read=actor.read,
+    )
+    ways = (Away.NOTHING,) if alone else tuple(way for way in _WEIGHED_AWAY if AWAY[way] in learns.away)
+    engines = [Engine(question.model, gpu, tp, dp) for tp, dp in _engines(question, served)]
+    made = ((each, partial(own, away=way, replicas=served // each.gpus)) for way in ways for each in engines)
+    yield from _sure_of(filter(None, (_shared(question, *each) for each in made)))
 
 
 def _sure_of(layouts: Iterable[Layout]) -> Iterator[Layout]:
-    """Yield layouts whose engine has one rank of data, and those of several whose generation is shorter by more than
-    what is left out of it."""
+    """Yield layouts whose engine has one rank of data, and those of several whose generation is shorter than that of
+    any of the former by more than what is left out of it."""
     every = list(layouts)
     plain = [each.generation.seconds for each in every if each.replica.engine.dp == 1]
     most = (1 - _UNSURE) * min(plain) if plain else inf
@@ -95,6 +103,6 @@ def _engines(question: Question, gpus: int) -> Iterator[tuple[int, int]]:
 def _shares(question: Question, empty: Layout) -> Iterator[float]:
     """Yield the shares, in steps that people write and the largest first, that leave a GPU what rests beside the engine
     with its gaps and the job's margin, and at the job's risk what that may take beyond its prediction."""
-    room = question.room_bytes(empty.beside_engine)
+    room = question.room_bytes(empty)
     shares = (step / _SHARES for step in range(round(_MOST_SHARE * _SHARES), 0, -1))
     yield from (share for share in shares if replace(empty.replica, share=share).most_bytes <= room)

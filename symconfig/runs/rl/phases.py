@@ -250,12 +250,12 @@ class Layout:
         states, peak = sum(held.values()), each.passing_bytes(entropy=self.rl.entropy and each is self.actor)
         passing = max(each.reserved(peak) - states, self._gaps(peak - states))
         of, seconds = " of the critic" * (each is self.critic), each.update_s(steps)
-        apart = each.stepped_s(steps) if (beside := each.stepping_bytes) else 0.0
+        apart = each.stepped_s(steps) if (roots := each.stepping_bytes) else 0.0
         resting = self._beside_update(each, other)
         passes = held | {"activations, logits and loss": passing} | resting
         yield Phase(f"update{of}", seconds - apart, self._with_processes(passes), pool)
-        if beside:
-            stepped = held | {"roots of second moments": self._gaps(beside)} | resting
+        if roots:
+            stepped = held | {"roots of second moments": self._gaps(roots)} | resting
             yield Phase(f"optimizer's step{of}", apart, self._with_processes(stepped), pool)
 
     def _beside_update(self, each: Trained, other: Trained | None) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -48,11 +48,12 @@ class Question:
         """Tell whether a layout meets the job's risk of running out of memory."""
         return layout.is_sure(self._ratio, self.cluster.gpu.memory_bytes.value)
 
-    def room_bytes(self, holds: Mapping[str, float]) -> float:
-        """Return the bytes that parts which rest on a GPU leave to an engine: with their gaps beside the job's margin,
-        and where they take more than predicted, by the job's risk."""
-        memory = self.cluster.gpu.memory_bytes.value
-        return min(self.usable_bytes - (1 + GAPS) * sum(holds.values()), memory - surprised(holds, self._ratio))
+    def room_bytes(self, layout: Layout) -> float:
+        """Return the bytes that what rests on a GPU leaves to an engine: beside the job's margin with what the
+        allocator takes for it and the gaps of processes, and where it takes more than predicted, by the job's risk."""
+        holds, memory = layout.beside_engine, self.cluster.gpu.memory_bytes.value
+        resting = surprised(holds, layout.actor.reserved(1.0)) + GAPS * surprised(holds, 0.0)
+        return min(self.usable_bytes - resting, memory - surprised(holds, self._ratio))
 
     def rank(self, layout: Layout) -> tuple[bool, float]:
         """Return what orders layouts that fit: those that meet the risk first, then the shortest step."""

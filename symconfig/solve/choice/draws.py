@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from random import Random
 from statistics import NormalDist
 
@@ -24,6 +24,7 @@ from symconfig.solve.interval import recorded
 from symconfig.solve.prospect import Prospect
 
 DRAWS = 64
+MOST_TABLES = 64  # of one cluster that are kept
 # Shares of the variance of a source's runs around what the source has in common (`Spread.run`) that a plan has from its
 # micro-batch, from each degree, and by itself. Within measured sweeps, half the mean square difference of two runs' log
 # ratios is 0.2 to 0.5 of that variance where plans are of one family, 0.5 to 0.8 where one degree differs, and up to 2
@@ -54,7 +55,8 @@ def deviates(name: str) -> Array:
 class Draws:
     """Draws of a cluster's constants, [DRAWS] each, and of the spread of experts' loads [DRAWS].
 
-    tables: of blocks under every draw; plans of one point share them, whatever their stages are.
+    tables: of blocks under every draw; plans of one point share them, whatever their stages and their batch are. A
+    process keeps them for its next plan on the cluster, until there are too many.
     """
 
     constants: Constants
@@ -62,6 +64,7 @@ class Draws:
     tables: Tables = field(default_factory=dict, compare=False, repr=False)
 
     @staticmethod
+    @lru_cache(maxsize=2)
     def of(cluster: ClusterDescriptor) -> Draws:
         stated = {name: getattr(cluster.kernels, name) for name in Kernels.model_fields}
         drawn = {
@@ -93,6 +96,8 @@ def priced_s(
     if key not in tables:
         plain = sizes(prospect, busiest.size)
         where = Lattice({**plain.numbers, "expert_imbalance": busiest}, plain.points)
+        if len(tables) >= MOST_TABLES:
+            tables.clear()
         tables[key] = table_of(other, where)
     formula = float(np.ravel(costed(prospect).cost.step_s)[0])
     steps = detailed(other, tables[key]).cost.step_s

@@ -132,6 +132,10 @@ def test_a_plan_of_a_step_is_put_into_slimes_options(tmp_path: Path) -> None:
     again = found.judged.plan
     assert (again.best.parallel.tp, again.best.parallel.pp, again.best.parallel.cp) == (p.tp, p.pp, p.cp)
     assert again.best.options.recompute.granularity == "full"
+    rl, planned_ = again.job.rl, plan.job.rl
+    assert rl is not None
+    assert planned_ is not None
+    assert (rl.prompts, rl.samples, rl.updates) == (planned_.prompts, planned_.samples, planned_.updates) == (32, 8, 2)
     mine, theirs = ({phase.name: phase for phase in each.rl[0].phases} for each in (plan, again))
     assert theirs["update"].bytes == pytest.approx(mine["update"].bytes, rel=0.02)
     assert (again.rl[0].rollout_tp, again.rl[0].memory_share) == (plan.rl[0].rollout_tp, plan.rl[0].memory_share)

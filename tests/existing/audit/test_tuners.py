@@ -143,6 +143,34 @@ def test_a_plan_of_a_step_in_the_shards_of_fsdp_comes_back(groups: str, tmp_path
 
 
 @pytest.mark.parametrize(
+    ("pins", "job"),
+    [
+        ({"recompute": "full"}, {"task": "sft"}),
+        ({"recompute": "none", "instances": "2"}, {"task": "sft"}),
+        ({}, {"task": "lora", "lora": {"r": 16}}),
+        ({}, {"preference": {"pairs": 32}, "sequences": {"mean": 600.0, "max": 2048}}),
+        ({}, {"preference": {"pairs": 32, "loss": "simpo"}, "sequences": {"mean": 600.0, "max": 2048}}),
+    ],
+)
+def test_a_plan_of_llamafactory_in_shards_of_fsdp_comes_back(
+    pins: dict[str, str], job: dict[str, Any], tmp_path: Path
+) -> None:
+    """All weights in the shards are fp32 (accelerate, fsdp2_prepare_model), those of a reference, too."""
+    given = {"backend": "fsdp", "target": "llamafactory", "global_batch_size": 64, "seq_length": 2048} | job
+    plan = symconfig.plan("qwen3-8b", "h100", 8, pins=pins, **given).plan
+    again = audited(files(plan, tmp_path), gpus=8).judged
+    assert again is not None
+    assert (again.plan.best.parallel, again.plan.best.batch) == (plan.best.parallel, plan.best.batch)
+    assert again.plan.best.options.instances == plan.best.options.instances
+    assert again.plan.best.options.recompute.granularity == plan.best.options.recompute.granularity
+    if not plan.tuned:
+        assert again.plan.best.predicted.peak_bytes == pytest.approx(plan.best.predicted.peak_bytes, rel=1e-3)
+        return
+    for one, other in zip(plan.tuned[0].phases, again.plan.tuned[0].phases, strict=True):
+        assert (one.name, one.holds) == (other.name, pytest.approx(other.holds, rel=1e-3))
+
+
+@pytest.mark.parametrize(
     ("target", "preference"),
     [
         *((target, {"pairs": 64}) for target in ("trl", "llamafactory", "ms-swift-deepspeed", "ms-swift-rlhf")),
@@ -251,6 +279,23 @@ def test_pairs_have_a_better_plan_for_their_own_trainer(tmp_path: Path) -> None:
     assert found.gain > 0.0
     assert found.judged is not None
     assert found.gain == pytest.approx(1 - found.better.tuned[0].step_s / found.judged.plan.tuned[0].step_s)
+
+
+# Bytes of roots on each of 8 GPUs: of all parameters, of the embedding and its quotient, or of none.
+@pytest.mark.parametrize(
+    ("words", "roots"),
+    [
+        ("", 4 * 8_190_735_360 / 8),
+        (", foreach: false, fused: false", 2 * 4 * 151_936 * 4_096 / 8),
+        (", fused: true", None),
+    ],
+)
+def test_an_optimizer_steps_as_its_arguments_say(words: str, roots: float | None, tmp_path: Path) -> None:
+    kwargs = f"policy:\n  optimizer: {{name: torch.optim.AdamW, kwargs: {{lr: 1.0e-6{words}}}}}"
+    found = audited(written(tmp_path, "base.yaml", BASE.replace("policy:", kwargs, 1)))
+    assert found.judged is not None, found.unpredicted
+    held = {phase.name: phase.holds for phase in found.judged.plan.rl[0].phases}.get("optimizer's step")
+    assert (None if held is None else held["roots of second moments"]) == pytest.approx(roots and 1.15 * roots)
 
 
 def test_nemo_rl_inherits_and_replaces(tmp_path: Path) -> None:

@@ -4,24 +4,17 @@ configurations as the script makes them."""
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import os
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
-from unittest import mock
 
-import torch
-from accelerate.commands import launch
-from accelerate.parallelism_config import ParallelismConfig
-from accelerate.utils import FullyShardedDataParallelPlugin
-from accelerate.utils.launch import prepare_multi_gpu_env
 from accepting import Values, answer, started
 from deepspeed_words import of_config, of_trainer
 from ranks import as_rank_0
-from torch.distributed.fsdp import CPUOffloadPolicy
+from shards import launched, of_plugin
 from trl import get_peft_config, get_quantization_config
 
 GIVEN = {"DATASET": "examples", "REWARD_MODEL": "rewards", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29517"}
@@ -29,7 +22,7 @@ GIVEN = {"DATASET": "examples", "REWARD_MODEL": "rewards", "MASTER_ADDR": "10.0.
 
 def accept(folder: Path) -> Values:
     if (folder / "accelerate_config.yaml").exists():
-        words, environment, nodes, per_node = _launched(folder)
+        words, environment, nodes, per_node = launched(folder, **GIVEN)
     else:
         words, environment = started(folder, "torchrun", **GIVEN)
         nodes, per_node = (int(words[words.index(name) + 1]) for name in ("--nnodes", "--nproc-per-node"))
@@ -41,7 +34,7 @@ def accept(folder: Path) -> Values:
         sharded = environment.get("ACCELERATE_USE_FSDP") == "true"
         return {
             **of_trainer(training),
-            **(_of_plugin(environment) if sharded else _of_deepspeed(training)),
+            **(of_plugin(environment) if sharded else _of_deepspeed(training)),
             "precision": {"bfloat16": "bf16", "float16": "fp16"}[model.dtype],
             "world": training.world_size,
             "nodes": nodes,
@@ -64,39 +57,11 @@ def _program(words: list[str]) -> tuple[ModuleType, list[str]]:
     return made, words[start + 1 :]
 
 
-def _launched(folder: Path) -> tuple[list[str], dict[str, str], int, int]:
-    """Return what Accelerate's launcher would start: words, environment, nodes and their GPUs."""
-    words, _ = started(folder, "accelerate", NODE_RANK="0", **GIVEN)
-    assert words[0] == "launch", words
-    chosen: list[argparse.Namespace] = []
-    with mock.patch.object(launch, "multi_gpu_launcher", chosen.append):
-        launch.launch_command(launch.launch_command_parser().parse_args(words[1:]))
-    (arguments,) = chosen  # it would start torchrun's agent, and no other
-    given = {"MASTER_ADDR": arguments.main_process_ip, "MASTER_PORT": str(arguments.main_process_port)}
-    environment = prepare_multi_gpu_env(arguments) | given  # as the agent gives them to its ranks
-    script = [*["-m"] * arguments.module, arguments.training_script, *arguments.training_script_args]
-    return script, environment, arguments.num_machines, arguments.num_processes // arguments.num_machines
-
-
 def _of_deepspeed(training: Any) -> Values:
     holder = training.hf_deepspeed_config
     width = SimpleNamespace(config=SimpleNamespace(hidden_size=4096))  # of buckets alone
     holder.trainer_config_finalize(training, width, training.max_steps)
     return of_config(holder.config)
-
-
-def _of_plugin(environment: dict[str, str]) -> Values:
-    """Return what an Accelerator makes of the launcher's environment."""
-    plugin = FullyShardedDataParallelPlugin()
-    plugin.set_mixed_precision(environment["ACCELERATE_MIXED_PRECISION"])
-    assert (plugin.fsdp_version, plugin.mixed_precision_policy.param_dtype) == (2, torch.bfloat16)
-    mesh = ParallelismConfig() if environment.get("ACCELERATE_USE_PARALLELISM_CONFIG") == "true" else None
-    return {
-        "zero_stage": 3 if plugin.reshard_after_forward else 2,
-        "param_offload": isinstance(plugin.cpu_offload, CPUOffloadPolicy),
-        "recompute": "full" if plugin.activation_checkpointing else "none",
-        "instances": mesh.dp_replicate_size if mesh else 1,
-    }
 
 
 def _step(script: Any, training: Any, model: Any) -> Values:

@@ -132,7 +132,7 @@ def test_what_the_job_does_not_allow_is_named_and_priced_without() -> None:
 
 def test_stages_of_a_recipe_stay_where_its_degrees_are_others() -> None:
     """A string of as many chunks on other stages is the same string."""
-    pins = {"tp": 8, "pp": 8, "vpp": 1, "cp": 1, "layout": "Et*9|(t*10|)*5t*11|t*10L"}
+    pins: dict[str, str | int] = {"tp": 8, "pp": 8, "vpp": 1, "cp": 1, "layout": "Et*9|(t*10|)*5t*11|t*10L"}
     plan = solved("llama3.1-70b", "h100", 64, 128, 8192, pins=pins, top=1).plan
     file, recipe = stating(TUNED, gradients=None, tp_comm=True)
     layout = {"tp": 8, "pp": 4, "vpp": 2, "cp": 1, "stages": pins["layout"], "zero": None, "recompute": None}

@@ -99,7 +99,7 @@ def test_what_cannot_be_kept_is_named_with_the_free_plan() -> None:
     said = str(error.value)
     assert "no plan keeps tp=4 with pp=2" in said
     assert "--keep recompute" in said
-    assert "without --keep the best plan is pp 2" in said
+    assert "without --keep the best plan is tp 2, dp 2" in said
 
 
 def test_the_smallest_sets_bind() -> None:

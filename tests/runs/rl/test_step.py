@@ -136,16 +136,18 @@ def test_no_other_engine_or_share_makes_the_step_shorter() -> None:
 @pytest.mark.parametrize("target", ["verl", "slime"])
 def test_the_engine_has_the_largest_share_beside_what_rests(target: str) -> None:
     """The next share that people write is too large, by sizes of each engine's own definition: of the whole GPU (vLLM),
-    or of what its process leaves, beside 1.5 MiB of activations for each of 8,192 tokens (SGLang's own rule)."""
+    or of what its process leaves, beside 1.5 MiB of activations for each of 8,192 tokens (SGLang's own rule). Of a
+    process 15 % are left for gaps, of Megatron-LM's tensors 2 %."""
     plan = planned(target=target)
     step, memory = plan.rl[0], plan.cluster.gpu.memory_bytes.value
     holds = phase(plan, "generation").holds
-    rests = sum(holds.values()) - holds["engine: weights, keys and values"]
+    processes = holds["libraries"] + holds["engine's process"]
+    rests = 1.02 * sum(size for name, size in holds.items() if name.startswith("actor's")) + 1.15 * processes
     static = target == "slime"
 
     def taken(share: float) -> float:
         engine = share * (memory - 2 * GIB) + 1.5 * 2**20 * 8192 if static else share * memory
-        return engine + 1.15 * rests
+        return engine + rests
 
     assert taken(step.memory_share) <= plan.usable_bytes < taken(step.memory_share + 0.05)
     assert 0 < step.at_longest <= step.at_once
@@ -316,7 +318,7 @@ def test_verl_divides_prompts_over_updates() -> None:
 
 
 def test_a_job_of_another_task_has_no_section() -> None:
-    with pytest.raises(InputError, match="a section rl is of task rl alone"):
+    with pytest.raises(InputError, match="section rl is of task rl alone"):
         symconfig.plan("llama3.1-8b", "h100", 8, 64, task="sft", rl=section())
     with pytest.raises(InputError, match="task: rl needs a section rl"):
         symconfig.plan("llama3.1-8b", "h100", 8, 64, task="rl")

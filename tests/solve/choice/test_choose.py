@@ -13,7 +13,7 @@ from benchmarks.robust import robustness
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.plans.plan import Plan
 from symconfig.solve.budget import peak_budget
-from symconfig.solve.choice.choose import TOLD_APART, WITHIN, Drawn, pick
+from symconfig.solve.choice.choose import PLAINER, WITHIN, Drawn, pick
 from symconfig.solve.choice.draws import DEGREE, DRAWS, ITSELF, MICRO, Draws, deviates, imbalance, own_error, priced_s
 from symconfig.solve.choice.family import Family, family
 from symconfig.solve.choice.simplicity import simplicity
@@ -140,7 +140,7 @@ def _drawn(found: Prospect, loss: float, plain: float) -> Drawn:
 
 def test_simplicity_decides_what_cannot_be_told_apart_and_nothing_else() -> None:
     found = founds(planned("dense"))[0]
-    fast, alike, far = _drawn(found, 0.0, 2), _drawn(found, 0.9 * TOLD_APART, 1), _drawn(found, 1.1 * TOLD_APART, 0)
+    fast, alike, far = _drawn(found, 0.0, 2), _drawn(found, 0.9 * PLAINER, 1), _drawn(found, 1.1 * PLAINER, 0)
     assert pick([fast, alike, far]) is alike
     assert pick([fast, far]) is fast
     assert pick([far]) is far

@@ -45,9 +45,11 @@ class Tuner:
     shards: what trains in shards of FSDP. modules: its words for the modules of adapters. switched: adapters are
     switched on; else a word names the way to train, and full: with Megatron-Core it is all weights where none is named.
     halves: it computes in bf16, and holds weights so, where nothing is stated. casts: weights that it trains become
-    32 bits. spreads: a process with several GPUs puts layers on one after the other. at_once: sequences of an
-    update, at least, where no accumulation is stated. prompts: its options of the longest prompt, by rank.
-    megatron: words of Megatron-LM's for its own defaults, by the option that replaces them."""
+    32 bits; widens: in the shards of FSDP 2 all do, by the Accelerate that goes with it (1.11 or older,
+    utils/fsdp_utils.py, fsdp2_prepare_model; later ones leave frozen weights). spreads: a process with several GPUs
+    puts layers on one after the other. at_once: sequences of an update, at least, where no accumulation is stated.
+    prompts: its options of the longest prompt, by rank. megatron: words of Megatron-LM's for its own defaults, by the
+    option that replaces them."""
 
     targets: tuple[str, str]
     shards: Workers = SHARDS
@@ -56,6 +58,7 @@ class Tuner:
     full: bool = False
     halves: bool = False
     casts: bool = False
+    widens: bool = False
     spreads: bool = False
     at_once: int = 1
     prompts: tuple[str, ...] = ("max_prompt_length",)
@@ -69,7 +72,7 @@ _TUNERS: Mapping[str, Tuner] = {
         modules=(),
         switched=True,
     ),
-    tuners.LLAMAFACTORY: Tuner((tuners.LLAMAFACTORY, tuners.LLAMAFACTORY), casts=True),
+    tuners.LLAMAFACTORY: Tuner((tuners.LLAMAFACTORY, tuners.LLAMAFACTORY), casts=True, widens=True),
     tuners.SWIFT: Tuner(
         ("ms-swift-deepspeed", "ms-swift-rlhf"),
         full=True,

@@ -152,6 +152,7 @@ class TunerWorkers(TunerStated):
             copies = self.reading.world.nodes or 1
         elif kept and isinstance(mesh, int) and mesh > 0:
             copies = mesh
+        widened = self.tuner.widens and sharded.get("version") == 2
         kernels: dict[str, Any] = {"attention": "torch"} if self._attention else {}
         kernels |= COMPILED if self.values.switch("torch_compile") else {}
         narrow = NARROW_REDUCTION if kept else {}
@@ -164,7 +165,7 @@ class TunerWorkers(TunerStated):
             microbatches=microbatches,
             copies=copies,
             recompute=self.recomputes,
-            narrow=self._in_16_bits and (not kept or model.model.adapter is not None),
+            narrow=self._in_16_bits and not (kept and (widened or model.model.adapter is None)),
             liger=self._liger,
             streamed=sharded.get("offload_params") is True,
             program=Switches(implementation=kernels, framework={**narrow, **eager}),
