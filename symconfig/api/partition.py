@@ -16,8 +16,8 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.mesh import Mesh
 from symconfig.errors import InputError
 from symconfig.format import seconds
+from symconfig.report.partition_contents import Contents, Telling, names_of
 from symconfig.report.partition_json import to_dict
-from symconfig.report.partition_said import Contents, Telling, names_of
 from symconfig.solve.partition.account import Spent, compared, spent
 from symconfig.solve.partition.cheapest import Expressed, expressed, of_all
 from symconfig.solve.partition.clock import Clock, clock

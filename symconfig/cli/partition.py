@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from symconfig.api.planning import PlanResult
     from symconfig.report.grid import Block
     from symconfig.report.page.pictures import Picture
-    from symconfig.report.partition_said import Contents
+    from symconfig.report.partition_contents import Contents
 
 NAME = "partition"
 DOES = "find a split for every operator and tensor of any graph"

@@ -33,21 +33,23 @@ __all__ = ["descriptor_yaml", "import_config"]
 
 
 def import_config(
-    data: Mapping[str, Any], file: str, name: str | None, document: Document | None = None, like: str | None = None
+    data: Mapping[str, Any], file: str, name: str | None, document: Document | None = None
 ) -> ModelDescriptor:
     """Return the descriptor of a parsed `config.json`. Raises InputError: unknown architecture, key or value.
 
     `name` defaults to the file's `_name_or_path`, else its folder. `document` gives line numbers to the messages.
-    `like` is the family that the file is read as one of, whatever it says itself. What has no effect on training but
-    is left out is listed in the descriptor's `notes`.
+    What has no effect on training but is left out is listed in the descriptor's `notes`.
     """
-    return imported(data, file, name, document, like)[0]
+    return imported(data, file, name, document)[0]
 
 
 def imported(
     data: Mapping[str, Any], file: str, name: str | None, document: Document | None = None, like: str | None = None
 ) -> tuple[ModelDescriptor, Account]:
-    """Return the descriptor of a parsed `config.json` like `import_config`, and what became of its keys."""
+    """Return the descriptor of a parsed `config.json` like `import_config`, and what became of its keys.
+
+    `like` is the family that the file is read as one of, whatever it says itself.
+    """
     document = document or Document(dict(data), file)
     if not isinstance(data, Mapping):
         raise InputError(document.problem("a config.json holds one object", got=shorten(data)))

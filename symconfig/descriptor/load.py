@@ -17,14 +17,12 @@ from symconfig.descriptor.cluster_name import CLUSTER, as_document, joined, kind
 from symconfig.descriptor.difference import SHORT, changed
 from symconfig.descriptor.document import Document, shorten
 from symconfig.descriptor.given import given_in, quantified
-from symconfig.descriptor.job import Job
 from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.model_fields import ModelSchema
 from symconfig.descriptor.plugins import plugins
 from symconfig.descriptor.sections import Adapter
 from symconfig.descriptor.strict import Strict
-from symconfig.descriptor.tuning import with_batch
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InputError, Problem
@@ -72,11 +70,6 @@ def plugged_models() -> dict[str, Path]:
 def zoo_clusters() -> list[str]:
     """List the clusters that come with symconfig."""
     return _zoo("clusters")
-
-
-def zoo_programs() -> list[str]:
-    """List the programs of operators over named dims that come with symconfig."""
-    return _zoo("programs")
 
 
 def load_model(name_or_path: str, base: Path | None = None) -> ModelDescriptor:
@@ -234,13 +227,6 @@ def _kernels(document: Document, folder: Path | None) -> Kernels:
     except InputError as error:
         first = document.problem("the constants of the GPU type cannot be loaded", ("kernels",), got=shorten(name))
         raise InputError([first, *error.problems]) from None
-
-
-def load_job(path: str | Path) -> Job:
-    """Load a JOB.yaml; its `model` and `cluster` are not loaded yet. Raises InputError."""
-    path = Path(path)
-    document = load_json_strict(path) if path.suffix == ".json" else load_yaml_strict(path)
-    return validate(with_batch(document), Job)
 
 
 def _with_adapter(document: Document, path: Path) -> ModelDescriptor:

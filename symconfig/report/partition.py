@@ -10,7 +10,7 @@ from symconfig.descriptor.mesh import Mesh
 from symconfig.format import count, general, gib, microbatches, milliseconds, percent, seconds, short
 from symconfig.graph.program.net import Node
 from symconfig.report.grid import Block, Grid
-from symconfig.report.partition_said import Contents
+from symconfig.report.partition_contents import Contents
 from symconfig.report.partition_tables import baselines, explained, meeting, moves
 from symconfig.report.table import abreast
 from symconfig.solve.partition.run import Partition

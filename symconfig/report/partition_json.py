@@ -36,7 +36,7 @@ from typing import Any
 from symconfig.descriptor.mesh import Axis, Mesh
 from symconfig.format import picked
 from symconfig.graph.program.net import Node, Port
-from symconfig.report.partition_said import Contents, Telling
+from symconfig.report.partition_contents import Contents, Telling
 from symconfig.solve.partition.degrees import AXES, Way
 from symconfig.solve.partition.priced import Priced
 from symconfig.solve.partition.reasons import Alternative, Reason

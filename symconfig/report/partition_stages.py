@@ -18,9 +18,9 @@ from typing import Any
 from symconfig.format import count, gib, microbatches, milliseconds, percent, seconds, several, short
 from symconfig.report.grid import Block, Grid
 from symconfig.report.partition import KEPT, legend, meshed, stored, strategies
+from symconfig.report.partition_contents import Contents
 from symconfig.report.partition_json import levels
 from symconfig.report.partition_json import to_dict as of_partition
-from symconfig.report.partition_said import Contents
 from symconfig.solve.partition.pipeline.run import Pipeline
 from symconfig.solve.partition.run import Ask
 

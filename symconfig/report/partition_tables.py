@@ -8,7 +8,7 @@ from math import isfinite
 from symconfig.format import count, general, gib, short, signed
 from symconfig.graph.program.net import Node
 from symconfig.report.grid import Block, Grid, present
-from symconfig.report.partition_said import Contents, Telling
+from symconfig.report.partition_contents import Contents, Telling
 from symconfig.solve.partition.collectives import Moved
 from symconfig.solve.partition.degrees import AXES, Way
 from symconfig.solve.partition.reasons import Reason

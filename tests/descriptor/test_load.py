@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from symconfig.descriptor.job import PIN_NAMES, Training
-from symconfig.descriptor.load import load_job, load_model, zoo_models
+from symconfig.descriptor.job import PIN_NAMES, Job, Training
+from symconfig.descriptor.load import load_model, zoo_models
+from symconfig.descriptor.tuning import with_batch
+from symconfig.descriptor.validate import validate
+from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InputError
 from symconfig.resources import data_dir
 
@@ -180,12 +183,16 @@ def test_a_wrong_adapter_says_what_is_wrong(tmp_path: Path, text: str, message: 
     assert any(message in line for line in _lines(tmp_path, text))
 
 
+def job_of(path: Path) -> Job:
+    return validate(with_batch(load_yaml_strict(path)), Job)
+
+
 def test_a_job_is_read_and_its_pins_are_text(tmp_path: Path) -> None:
     text = (
         "model: llama2-13b\ncluster: a100-80gb\ngpus: auto\nglobal_batch_size: 1024\n"
         "pins: {tp: 8, pp: 2..8, sp: true}\n"
     )
-    job = load_job(_write(tmp_path, text, "job.yaml"))
+    job = job_of(_write(tmp_path, text, "job.yaml"))
     assert job.gpus == "auto"
     assert job.pins == {"tp": "8", "pp": "2..8", "sp": "true"}
 
@@ -196,7 +203,7 @@ def test_all_problems_of_a_job_come_at_once(tmp_path: Path) -> None:
         "limits: {memory_margin: 2}\ntraining:\n  lr: 3e-4\n  steps: 5\n"
     )
     with pytest.raises(InputError) as caught:
-        load_job(_write(tmp_path, text, "job.yaml"))
+        job_of(_write(tmp_path, text, "job.yaml"))
     lines = [str(problem).removeprefix(str(tmp_path) + os.sep) for problem in caught.value.problems]
     assert lines == [
         "job.yaml:1:1: cluster: this field is missing.",
@@ -216,7 +223,7 @@ def test_a_section_given_as_a_value_names_its_fields(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("model: a\ncluster: b\ngpus: 8\nglobal_batch_size: 8\npacking: true\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"job.yaml:5:10: packing: .*need a section .* with lengths, weights"):
-        load_job(path)
+        job_of(path)
 
 
 def test_many_wrong_fields_are_a_quick_message(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from symconfig.format import general, short
 from symconfig.graph.program.net import net
-from symconfig.report.partition_said import names
+from symconfig.report.partition_contents import names
 from symconfig.solve.partition.strategy import alike, gains, layout, worded
 from tests.solve.partition.programs import transformer
 from tests.solve.partition.solved import MESH

@@ -43,8 +43,3 @@ def passed_s(axes: Sequence[Reach], amount_bytes: float, servers: int = 1) -> fl
         seconds += moved / axis.bandwidth_bytes_per_s + (axis.latency_s if axis.ranks > 1 else 0.0)
         within *= axis.ranks
     return seconds
-
-
-def server_s(axes: Sequence[Reach], gradient_bytes: float, weight_bytes: float, servers: int = 1) -> float:
-    """Return the seconds of a step; bytes: of one worker's share of the model."""
-    return passed_s(axes, gradient_bytes, servers) + passed_s(axes, weight_bytes, servers)

@@ -13,19 +13,18 @@ from symconfig.descriptor.sections import Norm
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.implementation import NormKernel
-from symconfig.graph.operator import Element, Tensor, Weight
+from symconfig.graph.operator import ELEMENT_BYTES, Element, Tensor, Weight
 
 IN_LINEAR = "norm_in_linear"  # the module of a norm that cannot be recomputed alone
 _QK = "qk_norm"  # the module of norms of queries and keys
 _HALF, _WIDE = Element.ACTIVATION, Element.FP32
-_Traffic = tuple[int | Fraction, int | Fraction]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
     """Tensors that one kernel keeps. middle: by name, results on the way as wide as the input. normed: its result
     before the weight, where the weight is trained. weight: the copy of the weight that it makes. statistics: of each
-    row, in fp32. traffic: bytes moved, over reading the input and writing the output once, forward and backward.
+    row, in fp32. moved: bytes for each element of 16 bits, forward and backward.
     """
 
     input: Element = _HALF
@@ -33,33 +32,32 @@ class _Kept:
     normed: Element | None = None
     weight: Element | None = None
     statistics: tuple[str, ...] = ("statistics",)
-    traffic: _Traffic = (1, 1)
+    moved: tuple[int, int] = (4, 6)
 
 
-# An eager RMSNorm moves some nine times the bytes, a LayerNorm in turn fifteen times: it subtracts, too.
-_RMS: _Traffic = (6, 7)
-_CHAIN: _Traffic = (10, 12)
+# Of chains, what their kernels read and write in fp32 and in 16 bits, as counted (tests/graph/test_counted_traffic.py).
+_RMS, _WIDE_RMS, _CHAIN = (36, 92), (40, 104), (60, 144)
 # PyTorch's LayerNorm is one kernel; its backward has a second one for the weights' gradients, which reads the input and
 # the output's gradient again (ATen, layer_norm_kernel.cu).
-_LAYER: _Traffic = (1, Fraction(5, 3))
+_LAYER = (4, 10)
 _BOTH = ("mean", "statistics")
 
 _RMSNORM: Mapping[NormKernel, _Kept] = {
     NormKernel.FUSED: _Kept(),
-    NormKernel.EAGER: _Kept(input=_WIDE, normed=_HALF, traffic=_RMS),  # modeling_llama.py
-    NormKernel.EAGER_WIDE: _Kept(input=_WIDE, normed=_WIDE, traffic=_RMS),  # modeling_olmo2.py
-    NormKernel.EAGER_COPYING: _Kept(input=_WIDE, normed=_WIDE, weight=_WIDE, traffic=_RMS),  # modeling_gemma.py
+    NormKernel.EAGER: _Kept(input=_WIDE, normed=_HALF, moved=_RMS),  # modeling_llama.py
+    NormKernel.EAGER_WIDE: _Kept(input=_WIDE, normed=_WIDE, moved=_WIDE_RMS),  # modeling_olmo2.py
+    NormKernel.EAGER_COPYING: _Kept(input=_WIDE, normed=_WIDE, weight=_WIDE, moved=_WIDE_RMS),  # modeling_gemma.py
     NormKernel.EAGER_POWER: _Kept(  # modeling_gemma4.py
-        input=_WIDE, normed=_WIDE, weight=_WIDE, statistics=("mean_square", "statistics"), traffic=_RMS
+        input=_WIDE, normed=_WIDE, weight=_WIDE, statistics=("mean_square", "statistics"), moved=_WIDE_RMS
     ),
 }
 _LAYERNORM: Mapping[NormKernel, _Kept] = {
     NormKernel.FUSED: _Kept(),
-    NormKernel.EAGER: _Kept(statistics=_BOTH, traffic=_LAYER),
-    NormKernel.LAYER_WIDE: _Kept(input=_WIDE, statistics=_BOTH, traffic=(3, Fraction(11, 3))),  # modeling_olmo.py
-    NormKernel.LAYER_COPYING: _Kept(weight=_HALF, statistics=_BOTH, traffic=_LAYER),  # modeling_nemotron.py
+    NormKernel.EAGER: _Kept(statistics=_BOTH, moved=_LAYER),
+    NormKernel.LAYER_WIDE: _Kept(input=_WIDE, statistics=_BOTH, moved=(20, 24)),  # modeling_olmo.py
+    NormKernel.LAYER_COPYING: _Kept(weight=_HALF, statistics=_BOTH, moved=_LAYER),  # modeling_nemotron.py
     NormKernel.LAYER_IN_TURN: _Kept(  # modeling_cohere.py
-        input=_WIDE, middle=("centred",), normed=_WIDE, weight=_WIDE, traffic=_CHAIN
+        input=_WIDE, middle=("centred",), normed=_WIDE, weight=_WIDE, moved=_CHAIN
     ),
 }
 
@@ -99,9 +97,12 @@ def normed(
     table = _LAYERNORM if centred else _RMSNORM
     kernel = table.get(ctx.how.norm, table[NormKernel.EAGER])
     saves = list(_saved(kernel, name, x, over, weights))
-    forward, backward = kernel.traffic
-    if kernel.traffic == _LAYER and all(one.frozen for one in weights):
-        backward = 1
+    forward, backward = kernel.moved
+    if kernel.moved == _LAYER and all(one.frozen for one in weights):
+        backward = _Kept().moved[1]
+    # Once each: input and output, and what is kept besides; backward the input, too, where it is what is kept.
+    bare = 2 * ELEMENT_BYTES[_HALF] + sum(one.element_bytes for one in saves if one is not x and one.dims == x.dims)
+    once = bare, bare + ELEMENT_BYTES[_HALF] * (x in saves)
     with ctx.build.module(module):
         # LayerNorm reduces a mean and a variance, RMSNorm a mean of squares.
         return ctx.build.elementwise(
@@ -110,7 +111,7 @@ def normed(
             Tensor(name, x.dims),
             saves=saves,
             weights=weights,
-            traffic=(forward, backward),
+            traffic=(Fraction(forward) / Fraction(once[0]), Fraction(backward) / Fraction(once[1])),
             reduces=dict.fromkeys(over, 1 + centred),
         )
 

@@ -9,7 +9,7 @@ from symconfig.graph.layout import WHOLE
 from symconfig.graph.program.net import Node, Port
 from symconfig.report.page.pictures import Bars, Held, Picture, Tensor
 from symconfig.report.partition import storage
-from symconfig.report.partition_said import Contents
+from symconfig.report.partition_contents import Contents
 from symconfig.solve.partition.account import Spent, shares
 from symconfig.solve.partition.strategy import layout
 

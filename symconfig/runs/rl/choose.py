@@ -13,7 +13,7 @@ from math import ceil
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.existing.recover.rl.step import Packed
+from symconfig.existing.recover.rl.sequences import Packed
 from symconfig.format import gib
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Candidate, Plan

@@ -108,6 +108,7 @@ _OF_LOSSES: Mapping[str, LogitBytes] = {
 # On GPUs a kernel of TRL's keeps no log-softmax, so that they take no more.
 _WITHOUT_REFERENCE: Mapping[str, LogitBytes] = {"trl": SWIFT_HF_PAIRS}
 PLAIN = LogitBytes(forward=0.0, update=0.0)  # what the planner counts
+FUSED = LogitBytes(forward=0.0, update=0.0, added=False)  # the loss has no logits in memory
 
 
 def of_loss(means: Loss, target: str) -> LogitBytes:

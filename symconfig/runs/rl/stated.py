@@ -22,6 +22,7 @@ from symconfig.runs.rl.choose import planned as recorded
 from symconfig.runs.rl.engine import Engine, Replica, generate
 from symconfig.runs.rl.logits import (
     BY_TARGET,
+    FUSED,
     PLAIN,
     SLIME_CHUNKED,
     VERL,
@@ -178,10 +179,10 @@ def _of_values(run: Run) -> Run:
     return replace(run, described=replace(run.described, model=run.described.model.of_values))
 
 
-def _logits(step: Step) -> LogitBytes | None:
-    """Return what the loss of a trainer makes of logits; None where it makes none."""
+def _logits(step: Step) -> LogitBytes:
+    """Return what the loss of a trainer makes of logits."""
     if step.fused_logits:
-        return None
+        return FUSED
     if step.chunked_logits:
         return SLIME_CHUNKED
     if step.scaled_logits and step.workers is FSDP:
@@ -194,7 +195,7 @@ def _never(*_: object) -> Plan:
 
 
 def _trained(
-    run: Run, step: Step, fill: float, logits: LogitBytes | None, cluster: ClusterDescriptor, limits: Limits
+    run: Run, step: Step, fill: float, logits: LogitBytes, cluster: ClusterDescriptor, limits: Limits
 ) -> Stated:
     """Return the actor, or the critic of a step, as it is trained on the layout that is there."""
     packed = replace(run.configuration, packing=packing(step.rl))

@@ -34,15 +34,15 @@ _SHORT = 2.0  # bytes of a number in 16 bits
 class Trained:
     """A plan's candidate as a model that a step trains.
 
-    fill: tokens of its micro-batches over those that they have room for. logits: None where the loss has none in
-    memory. written: with the room of micro-batches that its files have, where an update has fewer tokens;
-    read: tokens of one whose log-probabilities are computed, over those of one that is trained on.
+    fill: tokens of its micro-batches over those that they have room for. logits: what its loss makes of them. written:
+    with the room of micro-batches that its files have, where an update has fewer tokens; read: tokens of one whose
+    log-probabilities are computed, over those of one that is trained on.
     """
 
     plan: Plan
     candidate: Candidate
     fill: float
-    logits: LogitBytes | None
+    logits: LogitBytes
     written: Candidate | None = None
     read: float = 1.0
 
@@ -60,7 +60,7 @@ class Trained:
     def prospect(self) -> Prospect:
         """Return the candidate with all that its costs follow from, with the loss of its trainer."""
         whole = restore(self.plan, self.candidate)
-        if self.logits is None or self.logits.loss is None:
+        if self.logits.loss is None:
             return whole
         how = (framework := whole.request.framework).implementation
         how = replace(how, loss=replace(how.loss, kernel=self.logits.loss))
@@ -137,18 +137,14 @@ class Trained:
     def forward_bytes(self, entropy: bool = False, share: float = 1.0) -> float:
         """Return the bytes of a forward alone at its peak: what one layer makes, or what log-probabilities are made
         with, whichever is more. share: tokens of a micro-batch over those of one that is trained on."""
-        if self.logits is None:
-            return share * self._layer_bytes + self._gathered
         each = (self.logits.entropy if entropy else self.logits.forward) * self.logit_count
-        at_head = share * each + self._in_tiles(self.logits, share)
+        at_head = share * each + self._in_tiles(share)
         return max(share * self._layer_bytes + self._gathered, at_head + self._gathered_at_head)
 
     @property
     def kept_bytes(self) -> float:
         """Return the bytes that the forward of an update keeps while another model is read."""
         activations = float(self._by_stage(self.parts.cost.memory["activations"]).max())
-        if self.logits is None:
-            return activations
         return activations + self.logits.kept * self.logit_count + self.logits.scored * self._channels
 
     @property
@@ -156,11 +152,11 @@ class Trained:
         """Count the numbers of a micro-batch's hidden states at the head."""
         return self.logit_count / self.plan.model.vocab_size * self.plan.model.hidden_size
 
-    def _in_tiles(self, logits: LogitBytes, share: float = 1.0) -> float:
+    def _in_tiles(self, share: float = 1.0) -> float:
         """Return the bytes of a head that makes its logits in tiles, on a share of a micro-batch's tokens."""
-        rows, columns = logits.tile
+        rows, columns = self.logits.tile
         tokens = share * self.logit_count / self.plan.model.vocab_size
-        return _SHORT * min(rows, tokens) * columns + share * logits.scored * self._channels
+        return _SHORT * min(rows, tokens) * columns + share * self.logits.scored * self._channels
 
     @cached_property
     def _layer_bytes(self) -> float:
@@ -207,20 +203,20 @@ class Trained:
         """
         parts = {name: self._by_stage(part) for name, part in self.parts.cost.memory.items()}
         working, logits = parts.pop(_WORKING), self.logits
-        if logits is None or not logits.added:
+        if not logits.added:
             parts.pop(_LOSS)
-        if logits is not None:
-            each = (logits.entropy_update if entropy else logits.update) * self.logit_count
-            later = self._gathered - self._gathered_at_head
-            working[-1] = max(working[-1], each + self._in_tiles(logits) + self._at_head(logits) - later)
+        each = (logits.entropy_update if entropy else logits.update) * self.logit_count
+        later = self._gathered - self._gathered_at_head
+        working[-1] = max(working[-1], each + self._in_tiles() + self._at_head - later)
         wider = sum(self.memory.values()) - sum(self._own.values())
         return float((working + sum(parts.values())).max()) + wider + self._gathered
 
-    def _at_head(self, logits: LogitBytes) -> float:
+    @property
+    def _at_head(self) -> float:
         """Return the bytes of gradients where the loss goes back through the head."""
         model = self.plan.model
-        trained = logits.by_weight * (model.adapter is None)
-        return logits.by_channel * self._channels + trained * model.vocab_size * model.hidden_size
+        trained = self.logits.by_weight * (model.adapter is None)
+        return self.logits.by_channel * self._channels + trained * model.vocab_size * model.hidden_size
 
     def _by_stage(self, part: Array) -> Array:
         """Return [pp] bytes of a part."""

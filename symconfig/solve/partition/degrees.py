@@ -84,10 +84,9 @@ def _along(axes: Sequence[Axis], wanted: Sequence[tuple[int, Role]], rest: Role)
     return result
 
 
-def settled(net: Net, axes: Sequence[Axis], along: Sequence[Along], zero: int = 0, roles: Roles | None = None) -> Rows:
-    """Return rows with these roles of the axes, whatever cannot be split left whole. roles: of the net, where they are
-    at hand."""
-    roles, making = roles or Roles(net), Settling(net, axes)
+def settled(net: Net, axes: Sequence[Axis], along: Sequence[Along], zero: int = 0) -> Rows:
+    """Return rows with these roles of the axes, whatever cannot be split left whole."""
+    roles, making = Roles(net), Settling(net, axes)
     for number, what in enumerate(along):
         extend(roles, making, number, what, zero)
     return making.rows

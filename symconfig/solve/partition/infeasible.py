@@ -104,7 +104,7 @@ def _settled(start: Lightest, ask: Ask, limit_s: float) -> Lightest:
     if rows is None:  # no node of it can be split as it is pinned
         return start
     problem = assemble(costs, rows, float("inf"))
-    least = least_memory(problem, None, limit_s)
+    least = least_memory(problem, limit_s)
     if least.choice is not None and problem.memory(least.choice) < start.memory:
         chosen = tuple(tuple(some[c].tolist()) for some, c in zip(rows, least.choice, strict=True))
         start = replace(start, rows=chosen, memory=problem.memory(least.choice))

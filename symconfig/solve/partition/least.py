@@ -24,7 +24,7 @@ class Least:
     choice: tuple[int, ...] | None
 
 
-def least_memory(problem: Problem, start: Sequence[int] | None = None, limit_s: float | None = None) -> Least:
+def least_memory(problem: Problem, limit_s: float | None = None) -> Least:
     """Return the least memory of all choices of finite cost, to a relative 1e-9. Whether the problem's limit is reached
     does not matter.
 
@@ -37,10 +37,7 @@ def least_memory(problem: Problem, start: Sequence[int] | None = None, limit_s: 
     if whole is None:
         return Least(np.inf, None)
     values = np.unique(np.concatenate(whole.transient))
-    search = _Peaks(replace(problem, memory_limit=np.inf), held, whole, values[values >= whole.floor], end)
-    if start is not None:
-        search.offer(start)
-    return search.least()
+    return _Peaks(replace(problem, memory_limit=np.inf), held, whole, values[values >= whole.floor], end).least()
 
 
 @dataclass(slots=True)
@@ -55,7 +52,7 @@ class _Peaks:
     choice: tuple[int, ...] | None = None
     peak: float = np.inf
 
-    def offer(self, choice: Sequence[int]) -> None:
+    def _offer(self, choice: Sequence[int]) -> None:
         peak = self.problem.memory(choice)
         if peak < self.peak and np.isfinite(self.problem.cost(choice)):
             self.choice, self.peak = tuple(choice), peak
@@ -92,7 +89,7 @@ class _Peaks:
         known = Known(self.held, cost=self.peak - float(self.values[first]), end=self.end)
         bound = best(opened(part), known)
         if known.choice is not None:
-            self.offer(known.choice)
+            self._offer(known.choice)
         if bound < known.target:  # out of time
             return bound, most + 1
         if known.choice is None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -15,10 +16,13 @@ from symconfig.frameworks.constraint import failing
 from symconfig.frameworks.facts import Fixed
 from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.tables import constraints
+from symconfig.graph.operator import Work
 from symconfig.graph.program.net import Net, Node
+from symconfig.graph.program.program import Program
 from symconfig.plans.columns import Columns
-from symconfig.solve.partition.agree import Agreement, Scored, weight
-from symconfig.solve.partition.degrees import Way, lacking, laid, settled
+from symconfig.solve.partition.degrees import Way, lacking, laid, settled, way
+from symconfig.solve.partition.expressible import expressible
+from symconfig.solve.partition.problem import Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,30 +77,58 @@ def project(net: Net, axes: Sequence[Axis], rows: Rows) -> Projection:
     neighbours.
     """
     zero = _zero(net, rows)
-    ranked = Agreement(net, axes, rows).ranked()
-    total = sum(weight(net.program, node) for node in net.nodes if node.operator is not None) * max(len(axes), 1)
-    chosen, (laid_rows, refused) = ranked[0], _laid(net, axes, ranked[0], zero)
-    for scored in ranked if refused else ():
-        other, why = _laid(net, axes, scored, zero)
-        if not why:
-            chosen, laid_rows, refused = scored, other, ""
-            break
-    laid_rows = aligned(net, axes, laid_rows, rows)
-    way = replace(chosen.way, zero=zero)
-    order = tuple(axes[index] for index in chosen.order)
-    share = chosen.work / total if total else 1.0
-    return Projection(way, order, laid_rows, tuple(differences(net, axes, rows, laid_rows)), share, refused)
+    where = expressible(net, axes, lambda ways: np.array([way.zero == zero for way in ways], dtype=bool))
+    weights = np.array([weight(net.program, node) if node.operator is not None else 0.0 for node in net.nodes])
+    if where.ways:
+        work = np.array([_agreeing(axes, made, rows, weights) for made in where.rows])
+        at = int(np.argmax(work >= work.max() * (1 - 1e-12)))  # the plainest of equals is first
+        nearest, order, made, refused = where.ways[at], where.orders[at], where.rows[at], ""
+    else:  # not even the batch can be split over all ranks
+        nearest, order = way(dp=prod(axis.size for axis in axes), zero=zero), tuple(range(len(axes)))
+        along = laid(axes, nearest)
+        assert not isinstance(along, str), along
+        made = settled(net, axes, along, zero)
+        refused = lacking(net, axes, along, made)
+    made, total = aligned(net, axes, made, rows), float(weights.sum()) * max(len(axes), 1)
+    agreement = _agreeing(axes, made, rows, weights) / total if total else 1.0
+    ordered = tuple(axes[index] for index in order)
+    return Projection(nearest, ordered, made, tuple(differences(net, axes, rows, made)), agreement, refused)
 
 
-def _laid(net: Net, axes: Sequence[Axis], scored: Scored, zero: int) -> tuple[Rows, str]:
-    """Return the rows of the way on the given axes, and why they cannot be had."""
-    order = [axes[index] for index in scored.order]
-    along = laid(order, scored.way)
-    assert not isinstance(along, str), along
-    made = settled(net, order, along, zero)
-    result = np.empty_like(made)
-    result[:, list(scored.order)] = made
-    return result, lacking(net, order, along, made)
+def _kinds(axes: Sequence[Axis]) -> list[list[int]]:
+    """Group axes that are interchangeable: those alike in level and size."""
+    kinds: dict[tuple[str, int], list[int]] = {}
+    for index, axis in enumerate(axes):
+        kinds.setdefault((axis.level, axis.size), []).append(index)
+    return list(kinds.values())
+
+
+def _agreeing(axes: Sequence[Axis], made: Rows, rows: Rows, weights: Array) -> float:
+    """Sum the work on axes that do the same; a node on which half of the axes of a kind agree counts half. What counts
+    of axes of a kind is how many of them a node gives each option.
+    """
+    total = 0.0
+    for mine in _kinds(axes):
+        left = rows[:, mine]
+        for column in made[:, mine].T:
+            alike = left == column[:, None]
+            some = alike.any(axis=1)
+            left[some, alike.argmax(axis=1)[some]] = -1  # each axis of the plan is met once
+            total += float(weights[some].sum())
+    return total
+
+
+def weight(program: Program, node: Node) -> float:
+    """Return the FLOPs of all that an operator's node stands for, or the elements that it moves, or those of a
+    parameter.
+    """
+    op = node.operator
+    elements = sum(port.elements for port in node.ports)
+    if op is None or op.work is Work.MEMORY:
+        return float(node.times * elements)
+    if op.work is Work.ATTENTION:
+        return node.times * 2.0 * op.attended * op.channels * prod(program.sizes[loop] for loop in op.queries)
+    return node.times * 2.0 * prod(program.sizes[loop] for loop in {*op.inputs[0].loops, *op.inputs[1].loops})
 
 
 def aligned(net: Net, axes: Sequence[Axis], made: Rows, rows: Rows) -> Rows:
@@ -104,11 +136,8 @@ def aligned(net: Net, axes: Sequence[Axis], made: Rows, rows: Rows) -> Rows:
     the same.
     """
     weights = np.array([0.0 if node.copy else weight(net.program, node) for node in net.nodes])
-    kinds: dict[tuple[str, int], list[int]] = {}
-    for index, axis in enumerate(axes):
-        kinds.setdefault((axis.level, axis.size), []).append(index)
     result = made.copy()
-    for mine in kinds.values():
+    for mine in _kinds(axes):
         left = list(mine)
         for place in mine:
             alike = {other: float(weights @ (made[:, other] == rows[:, place])) for other in left}

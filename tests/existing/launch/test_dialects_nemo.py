@@ -243,7 +243,7 @@ def overridden(source: str, line: str) -> list[str]:
     text = Text("<arguments>", line.encode())
     tree = read_yaml(source).tree if source else None
     overrides = tuple(entries_of(tuple(parted([loose(text)])), runner=True))
-    reading = read_sections(tree, {}, overrides, text)
+    reading = read_sections(tree, {}, overrides)
     assert places_hold(replace(reading, texts=(*reading.texts, text)))
     return options(reading)
 
@@ -318,6 +318,6 @@ def test_short_options_of_a_recipe_runner_go_behind_what_is_said_in_full() -> No
         Setting("-mb", "-mb", tuple(words[1:]), text.place(6, len(text.data))),
     )
     for runner in (True, False):
-        reading = read_sections(None, {}, tuple(entries_of(tuple(parted(settings)), runner)), text)
+        reading = read_sections(None, {}, tuple(entries_of(tuple(parted(settings)), runner)))
         both = ["--micro-batch-size 4", "--tensor-model-parallel-size 8"]
         assert sorted(options(reading)) == (both if runner else both[1:])

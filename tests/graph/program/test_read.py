@@ -9,7 +9,7 @@ from textwrap import dedent
 
 import pytest
 
-from symconfig.descriptor.load import load_model, zoo_programs
+from symconfig.descriptor.load import load_model
 from symconfig.errors import InputError
 from symconfig.graph.count import parameters
 from symconfig.graph.operator import Operator, Split, Work
@@ -18,6 +18,7 @@ from symconfig.graph.program.check import problems
 from symconfig.graph.program.file_source.calls import SIGNATURES
 from symconfig.graph.program.program import Program
 from symconfig.graph.program.read import load_program
+from symconfig.resources import data_dir
 
 HEAD = """\
 schema: symconfig.program/1
@@ -72,7 +73,7 @@ def weights(program: Program) -> int:
     return sum(program.elements(parameter.tensor.name) for parameter in program.parameters)
 
 
-@pytest.mark.parametrize("name", zoo_programs())
+@pytest.mark.parametrize("name", sorted(path.stem for path in (data_dir("model_zoo") / "programs").glob("*.yaml")))
 def test_programs_of_the_zoo_have_no_problems(name: str) -> None:
     program = load_program(name)
     assert program.name == name

@@ -153,7 +153,7 @@ def test_a_square_weight_on_a_residual_keeps_its_two_dims_apart() -> None:
 
 def _untidy(module: Any, inputs: list[Any]) -> Program:
     walked = walk(traced(module, inputs, {}, "test"), {path: path for path, _ in module.named_parameters()})
-    return lower(walked.recorder, walked.inputs, walked.parameters, walked.outputs, "test", 0, ()).program
+    return lower(walked.recorder, walked.inputs, walked.parameters, walked.outputs, "test", ()).program
 
 
 def test_joining_changes_neither_bytes_moved_nor_bytes_kept() -> None:
@@ -380,11 +380,6 @@ def test_what_a_module_returns_beside_tensors_is_left_out_and_its_forward_left_a
         made = program_of(module, [torch.zeros(4, 8)], {}, "test")
     assert len(made.outputs) == 1
     assert "forward" not in vars(module)
-
-
-def test_a_module_as_if_trained_in_another_type() -> None:
-    made = load_module("tests.graph.program.modules:wide_resnet", dtype="bfloat16")
-    assert {weight.tensor.element_bytes for weight in made.parameters} == {2.0}
 
 
 def test_all_operators_without_a_rule_are_named_at_once_with_where_to_add_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -11,9 +13,9 @@ import symconfig
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis, Mesh, MeshLevel
 from symconfig.graph.program.net import Net, net
-from symconfig.solve.partition.baselines import baseline
+from symconfig.solve.partition.baselines import baseline, random_rows
 from symconfig.solve.partition.degrees import Way, way
-from symconfig.solve.partition.project import pins, project
+from symconfig.solve.partition.project import pins, project, weight
 from tests.solve.partition.programs import convolutions, transformer
 
 AXES = Mesh((MeshLevel("nvlink", 4, 1e11, 1e-6), MeshLevel("rail", 2, 1e10, 1e-5))).axes()
@@ -112,6 +114,28 @@ def test_the_nearest_degrees_agree_with_most_of_the_work() -> None:
     assert found.way == way(dp=8)
     assert 0.8 < found.agreement < 1.0
     assert {what.name for what in found.differences} >= {"layers.*.attention"}
+
+
+def alike(rows: Rows, other: Rows) -> float:
+    """The share of the work on axes that do the same, node by node: of each level's axes, options that both have."""
+    levels = [[n for n, axis in enumerate(AXES) if axis.level == level] for level in {axis.level for axis in AXES}]
+    shared = total = 0.0
+    for index, node in enumerate(DENSE.nodes):
+        if node.operator is not None:
+            work = weight(DENSE.program, node)
+            total += work * len(AXES)
+            for mine in levels:
+                shared += work * (Counter(rows[index, mine]) & Counter(other[index, mine])).total()
+    return shared / total
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_no_degrees_agree_with_more_of_the_work(seed: int) -> None:
+    rows = random_rows(DENSE, AXES, seed)
+    found = project(DENSE, AXES, rows)
+    every = [replace(one, zero=found.way.zero) for one in every_degrees(8) if not one.zero]
+    able = (baseline(DENSE, AXES, "megatron-tp", one).rows for one in every)
+    assert found.agreement == pytest.approx(max(alike(rows, each) for each in able if each is not None))
 
 
 def test_tensor_parallel_between_nodes_is_not_what_ranks_can_have() -> None:

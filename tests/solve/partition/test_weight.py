@@ -8,7 +8,7 @@ import pytest
 
 from symconfig.graph.operator import Work
 from symconfig.graph.program.net import net
-from symconfig.solve.partition.agree import weight
+from symconfig.solve.partition.project import weight
 from tests.solve.partition.programs import transformer
 
 

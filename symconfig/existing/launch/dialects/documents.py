@@ -14,7 +14,6 @@ from symconfig.existing.launch.dialects.model_args import SECTION, read_model_ar
 from symconfig.existing.launch.dialects.options import table_with
 from symconfig.existing.launch.dialects.translate import by_path, translated
 from symconfig.existing.launch.reading import JSON_ALONE, Reading, Setting, Tree, Word, World
-from symconfig.existing.launch.text import Text
 
 Dialect = Literal["model args yaml", "megatron yaml", "overrides", "trainer", "nemo-rl"]
 _ENOUGH_KEYS = 3  # of a flat file that are Megatron-LM's, for it to be one of Megatron-LM's
@@ -48,17 +47,15 @@ def dialect_of(data: Any) -> Dialect | None:
     return None
 
 
-def read_document(tree: Tree, variables: Mapping[str, str], overrides: Sequence[Entry] = ()) -> Reading | None:
-    """Read what the file says, with the overrides of a command line put in; None where it speaks none of the
-    dialects.
-    """
+def read_document(tree: Tree, variables: Mapping[str, str]) -> Reading | None:
+    """Read what the file says; None where it speaks none of the dialects."""
     match dialect_of(tree.data):
         case "model args yaml":
             return read_model_args(tree, variables)
         case "megatron yaml":
             return _megatron(tree, variables)
         case "overrides":
-            return read_sections(tree, variables, overrides)
+            return read_sections(tree, variables, ())
         case "trainer":
             return _trainer(tree, variables)
         case "nemo-rl":  # what it inherits is followed
@@ -89,18 +86,14 @@ def _expanded(tree: Tree, variables: Mapping[str, str]) -> list[Entry]:
     return [expanded(entry, given) for entry in entries(tree)]
 
 
-def read_sections(
-    tree: Tree | None, variables: Mapping[str, str], overrides: Sequence[Entry], text: Text | None = None
-) -> Reading:
-    """Read what Megatron-Bridge and NeMo are given: a file with sections, overrides, or both. text: of overrides
-    without a file.
-    """
+def read_sections(tree: Tree | None, variables: Mapping[str, str], overrides: Sequence[Entry]) -> Reading:
+    """Read what Megatron-Bridge and NeMo are given: a file with sections, overrides, or both."""
     filed = entries(tree) if tree is not None else ()
     everything = [replace(entry, path=_below_training(entry.path)) for entry in (*filed, *overrides)]
     by_key = interpolated(by_path(everything), variables)
     environment = {path[-1]: entry.words[0] for path, entry in by_key.items() if path[0] == "env_vars" and entry.words}
     settings, unread = translated(by_key)
-    texts = (tree.text,) if tree is not None else (text,) if text is not None else ()
+    texts = (tree.text,) if tree is not None else ()
     return Reading(
         "overrides",
         texts,

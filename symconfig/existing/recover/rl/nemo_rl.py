@@ -11,12 +11,12 @@ from math import ceil
 
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.tuning import Preference
-from symconfig.errors import InputError, Problem
+from symconfig.errors import Problem
 from symconfig.existing.launch.dialects.nemo_rl import METHODS
 from symconfig.existing.recover.rl.nemo_workers import POLICY, NemoWorkers
 from symconfig.existing.recover.rl.script import MANY, Does
-from symconfig.existing.recover.rl.sequences import padded
-from symconfig.existing.recover.rl.step import Alone, Packed, Step
+from symconfig.existing.recover.rl.sequences import Packed
+from symconfig.existing.recover.rl.step import Alone, Step
 from symconfig.existing.recover.run import Assumed, Described, Run
 
 _PREDICTED = ("grpo", "dpo", "sft", "rm")
@@ -48,12 +48,11 @@ class Reader(NemoWorkers):
         """Return the policy's run with what is around it. Raises InputError with all that keeps it from being
         predicted."""
         self.problems += [*self._refused(), *self._untrained()]
-        model, run = self._model(), None
+        model, run = self.model(f"{POLICY}.model_name", self._adapter), None
         if not self.problems and model is not None:
             run = self._step(model) if self._method == "grpo" else self._alone(model)
-        self.problems += self.values.arguments.problems
-        if self.problems or run is None:
-            raise InputError(list(dict.fromkeys(self.problems)))
+        if self.problems or self.values.arguments.problems or run is None:
+            raise self.refusal()
         return replace(run, assumed=(*run.assumed, *self.assumed))
 
     def _refused(self) -> Iterator[Problem]:
@@ -106,10 +105,8 @@ class Reader(NemoWorkers):
         if rl is None:
             return None
         micro = values.whole(f"{POLICY}.train_micro_batch_size") or 1
-        room = max(rl.longest, self._room("train", micro))
-        packed = Packed(room=room, length=rl.mean_tokens)
-        if not self._packs:
-            packed = Packed(room=micro * rl.longest, length=padded(rl, micro), sequences=micro)
+        tokens = self._room("train", micro) if self._packs else None
+        packed = Packed.of(rl, micro, tokens=tokens, packs=False)
         limit, packed = packed.room, packed.within(rl, self._dp)
         run = self._trained(model, packed.spread(rl, self._dp), packed.room)
         room, degrees = run.configuration.seq_length, run.configuration.degrees

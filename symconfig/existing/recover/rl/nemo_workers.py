@@ -12,12 +12,11 @@ from functools import partial
 from typing import ClassVar
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.errors import InputError, Problem
+from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Setting
 from symconfig.existing.recover.deepspeed_model import named_targets
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.rl import bridged, fsdp
-from symconfig.existing.recover.rl.model import adapted, described
 from symconfig.existing.recover.rl.script import Script
 from symconfig.existing.recover.rl.trainers import DTENSOR, MEGATRON, NEMO, Trainer, Workers
 from symconfig.existing.recover.run import Described, Run
@@ -103,16 +102,6 @@ class NemoWorkers(Script):
             yield self.problem(f"{POLICY}.generation.colocated.resources.num_nodes", what, got=f"{self.apart}")
         if self.values.text(f"{POLICY}.precision") == "float32":
             yield self.problem(f"{POLICY}.precision", "training in 32 bits is not predicted", got="float32")
-
-    def _model(self) -> Described | None:
-        """Return the policy with the adapters that it is trained by."""
-        try:
-            model = described(self.reading, self.values.arguments.find(f"{POLICY}.model_name"), self.supplied)
-            fields = self._adapter(model.model)
-            return model if fields is None else adapted(model, self.reading, fields)
-        except InputError as error:
-            self.problems += error.problems
-            return None
 
     def _adapter(self, model: ModelDescriptor) -> Mapping[str, object] | None:
         values, bridge = self.values, self.workers.options

@@ -7,20 +7,20 @@ utils/seqlen_balancing.py (tokens of a micro-batch are those of all ranks that s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.tuning import Preference
-from symconfig.errors import InputError, Problem
+from symconfig.errors import Problem
 from symconfig.existing.launch.dialects.openrlhf import RAY, first_values, pools, program
 from symconfig.existing.recover import deepspeed
 from symconfig.existing.recover.deepspeed_model import named_targets
-from symconfig.existing.recover.rl.model import adapted, described
 from symconfig.existing.recover.rl.script import MANY, Script
-from symconfig.existing.recover.rl.sequences import padded, together
-from symconfig.existing.recover.rl.step import Alone, Packed, Step
+from symconfig.existing.recover.rl.sequences import Packed
+from symconfig.existing.recover.rl.step import Alone, Step
 from symconfig.existing.recover.rl.trainers import DEEPSPEED, OPENRLHF, Trainer, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run
 from symconfig.graph.implementation import LossKernel
@@ -51,19 +51,18 @@ class Reader(Script):
         """Return the trained model's run, with the step around it where there is one. Raises InputError with all that
         keeps it from being predicted."""
         self.problems += self._refused()
-        model = self._model("actor.model_name_or_path")
+        model = self.model("actor.model_name_or_path", self._adapter)
         rl = self._rl() if self._program == RAY else None
         gpus = self.gpus if rl is None else self._pools["actor"]
-        self.problems += self.values.arguments.problems
-        if self.problems or model is None or (rl is None and self._program == RAY):
-            raise InputError(list(dict.fromkeys(self.problems)))
+        if self.problems or self.values.arguments.problems or model is None or (rl is None and self._program == RAY):
+            raise self.refusal()
         if rl is None:
             return self._tuned(model)
         packed = self._packed(rl, gpus)
         actor = self._trained(model, packed.spread(rl, gpus // self._sharing), packed.room, gpus)
         step, critic = self._rewarded(self._step(rl, actor, packed), gpus), None
         if rl.has_critic:
-            own = self._model(self._critic)
+            own = self.model(self._critic, self._adapter)
             assert own is not None, "a name that is not known has raised"
             on = self._pools.get("critic", gpus)
             critic = self._trained(own, packed.spread(rl, on // self._sharing), packed.room, on)
@@ -103,26 +102,18 @@ class Reader(Script):
         names = ("critic.model_name_or_path", "reward.model_name_or_path")
         return next((name for name in names if self.values.given(name)), "actor.model_name_or_path")
 
-    def _model(self, option: str) -> Described | None:
-        """Return a model that is trained, with the adapters that it is trained by."""
-        values, supplied = self.values, self.supplied
-        try:
-            model = described(self.reading, values.arguments.find(option), supplied)
-            rank = values.number("ds.lora.rank")
-            if not rank:
-                return model
-            given = values.arguments.words("ds.lora.target_modules")
-            fields = {
-                "method": "qlora" if values.switch("ds.load_in_4bit") else "lora",
-                "r": int(rank),
-                "target_modules": named_targets(given or ("all-linear",), model.model),
-                "lora_alpha": values.number("ds.lora.alpha"),
-                "lora_dropout": values.number("ds.lora.dropout") or 0.0,
-            }
-            return adapted(model, self.reading, fields)
-        except InputError as error:
-            self.problems += error.problems
+    def _adapter(self, model: ModelDescriptor) -> Mapping[str, object] | None:
+        values = self.values
+        if not (rank := values.number("ds.lora.rank")):
             return None
+        given = values.arguments.words("ds.lora.target_modules")
+        return {
+            "method": "qlora" if values.switch("ds.load_in_4bit") else "lora",
+            "r": int(rank),
+            "target_modules": named_targets(given or ("all-linear",), model),
+            "lora_alpha": values.number("ds.lora.alpha"),
+            "lora_dropout": values.number("ds.lora.dropout") or 0.0,
+        }
 
     @property
     def _tp(self) -> int:
@@ -180,14 +171,11 @@ class Reader(Script):
 
     def _room(self, phase: str, rl: Rl) -> Packed:
         """Return the micro-batches of a phase."""
-        values = self.values
+        values, tokens = self.values, None
         if values.switch("train.dynamic_batch_enable"):
-            tokens = values.whole(f"{phase}.max_tokens_per_gpu") or 1
-            return Packed(room=max(tokens * self._sharing, rl.longest), length=rl.mean_tokens)
+            tokens = (values.whole(f"{phase}.max_tokens_per_gpu") or 1) * self._sharing
         sequences = values.whole(f"{phase}.micro_batch_size") or 1
-        if values.switch("ds.packing_samples"):
-            return Packed(room=together(rl, sequences), length=rl.mean_tokens, sequences=sequences)
-        return Packed(room=sequences * rl.longest, length=padded(rl, sequences), sequences=sequences)
+        return Packed.of(rl, sequences, tokens=tokens, packs=values.switch("ds.packing_samples"))
 
     def _trained(self, model: Described, microbatches: int, room: int, gpus: int, micro: int = 1) -> Run:
         """Return the run of a model by the JSON that OpenRLHF makes for DeepSpeed."""

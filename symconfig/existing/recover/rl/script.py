@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import RewardModel, Rl
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover.namespace import version_of
-from symconfig.existing.recover.rl.model import described
+from symconfig.existing.recover.rl.model import adapted, described
 from symconfig.existing.recover.rl.sequences import lengths, section
 from symconfig.existing.recover.rl.step import Step
 from symconfig.existing.recover.rl.trainers import Trainer, Workers
 from symconfig.existing.recover.rl.values import Values
-from symconfig.existing.recover.run import Assumed, Run
+from symconfig.existing.recover.run import Assumed, Described, Run
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.frameworks.megatron.flags import resolve
 from symconfig.plans.rl import PlannedReward
@@ -45,6 +47,23 @@ class Script:
     def problem(self, key: str, what: str, **words: str | None) -> Problem:
         """Return a Problem about an option, where it stands. words: its got and need."""
         return self.values.problem(key, what, self.reading.file, **words)
+
+    def refusal(self) -> InputError:
+        """Return all that keeps it from being predicted, each once."""
+        return InputError(list(dict.fromkeys([*self.problems, *self.values.arguments.problems])))
+
+    def model(
+        self, option: str, adapter: Callable[[ModelDescriptor], Mapping[str, object] | None] = lambda _: None
+    ) -> Described | None:
+        """Return the model that an option names, with the adapters that it is trained by; None with why in `problems`.
+        adapter: their fields, of the model without them."""
+        try:
+            named = described(self.reading, self.values.arguments.find(option), self.supplied)
+            fields = adapter(named.model)
+            return named if fields is None else adapted(named, self.reading, fields)
+        except InputError as error:
+            self.problems += error.problems
+            return None
 
     @property
     def assumes_lengths(self) -> bool:

@@ -1,7 +1,8 @@
-"""Sequences of a step as a script limits them: how long they are, and how many tokens so many of them have."""
+"""Sequences of a step as a script limits them: how long they are, and the micro-batches that they fill."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from math import ceil, hypot, sqrt
 from statistics import NormalDist
 
@@ -45,3 +46,46 @@ def together(rl: Rl, sequences: int) -> int:
     spread = hypot(*((each.high - each.mean) / NormalDist().inv_cdf(0.95) for each in lengths))
     usual = sequences * rl.mean_tokens + _RARE * spread * sqrt(sequences)
     return max(rl.longest, min(sequences * rl.longest, ceil(usual)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """Micro-batches of a trained model.
+
+    room: tokens of one, on all ranks of context parallelism. length: of a sequence in the mean, padding included.
+    sequences: in each; None: as many as there is room for.
+    """
+
+    room: int
+    length: float
+    sequences: int | None = None
+
+    @classmethod
+    def of(cls, rl: Rl, sequences: int, *, tokens: int | None = None, packs: bool = True) -> Packed:
+        """Return micro-batches of so many tokens, of which a longer sequence has one by itself; where no number of them
+        is stated, of so many sequences. packs: these have no padding."""
+        if tokens is not None:
+            return cls(room=max(tokens, rl.longest), length=rl.mean_tokens)
+        if packs:
+            return cls(room=together(rl, sequences), length=rl.mean_tokens, sequences=sequences)
+        return cls(room=sequences * rl.longest, length=padded(rl, sequences), sequences=sequences)
+
+    def within(self, rl: Rl, dp: int) -> Packed:
+        """Return the same with no more room than a replica's share of an update needs."""
+        share = max(1, ceil(rl.batch / dp))
+        return replace(self, room=min(self.room, max(rl.longest, ceil(share * self.length))))
+
+    def spread(self, rl: Rl, dp: int) -> int:
+        """Return how many micro-batches an update has on all replicas."""
+        share = rl.batch / dp
+        each = share * self.length / self.room if self.sequences is None else share / self.sequences
+        return dp * max(1, ceil(each))
+
+    def read(self, rl: Rl, dp: int, tokens: int) -> float:
+        """Return the tokens of a micro-batch that is read over those of one that is trained on. tokens: that it may
+        have; all that a replica reads may be fewer."""
+        return min(max(rl.longest, ceil(rl.sequences / dp * self.length)), tokens) / self.room
+
+    def fill(self, rl: Rl, microbatches: int) -> float:
+        """Return the share of the room of an update's micro-batches that has tokens."""
+        return rl.batch * self.length / (microbatches * self.room)

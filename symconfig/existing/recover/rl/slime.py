@@ -19,8 +19,8 @@ from symconfig.existing.recover.known import weight_bytes
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl.model import described
 from symconfig.existing.recover.rl.script import MANY, Script
-from symconfig.existing.recover.rl.sequences import together
-from symconfig.existing.recover.rl.step import Alone, Packed, Step
+from symconfig.existing.recover.rl.sequences import Packed
+from symconfig.existing.recover.rl.step import Alone, Step
 from symconfig.existing.recover.rl.trainers import MEGATRON, SLIME, Trainer, Workers
 from symconfig.existing.recover.run import Assumed, Run
 from symconfig.existing.recover.words import settings
@@ -84,9 +84,8 @@ class Reader(Script):
             self.problems.append(Problem("leaves no GPU to train on", self.reading.file, field="--rollout-num-gpus"))
         else:
             rl = self._rl(served)
-        self.problems += values.arguments.problems
-        if self.problems or rl is None:
-            raise InputError(list(dict.fromkeys(self.problems)))
+        if self.problems or values.arguments.problems or rl is None:
+            raise self.refusal()
         return self._run(rl, trained)
 
     @property
@@ -183,12 +182,11 @@ class Reader(Script):
     def _run(self, rl: Rl, gpus: int) -> Run:
         values, names = self.values, self._names()
         cp, dp = _split(names, gpus)
-        limit = self._room(cp, rl, "max_tokens_per_gpu")
-        fixed = None if values.switch("use_dynamic_batch_size") else values.whole("micro_batch_size") or 1
-        packed = Packed(room=limit, length=rl.mean_tokens, sequences=fixed).within(rl, dp)
+        packed = self._packed(cp, rl, "max_tokens_per_gpu")
+        limit, packed = packed.room, packed.within(rl, dp)
         room, batch = packed.room, packed.spread(rl, dp)
         run = self._trained(names, gpus, batch, room)
-        read = packed.read(rl, dp, self._room(cp, rl, "log_probs_max_tokens_per_gpu"))
+        read = packed.read(rl, dp, self._packed(cp, rl, "log_probs_max_tokens_per_gpu").room)
         away = ("weights", "optimizer state") if values.switch("colocate") or values.switch("offload_train") else ()
         step = Step(
             trainer=SLIME,
@@ -209,14 +207,11 @@ class Reader(Script):
         step = replace(step, critic_fill=step.fill)
         return replace(run, step=step, critic=critic, assumed=(*run.assumed, *self.assumed))
 
-    def _room(self, cp: int, rl: Rl, most: str) -> int:
-        """Return the tokens that a micro-batch has room for on all ranks of a sequence. A longer sequence is one by
-        itself."""
+    def _packed(self, cp: int, rl: Rl, most: str) -> Packed:
+        """Return micro-batches on all ranks of a sequence. most: the option of the tokens that each rank has."""
         values = self.values
         tokens = values.whole(most) if values.switch("use_dynamic_batch_size") else None
-        if tokens is not None:
-            return max(tokens * cp, rl.longest)
-        return together(rl, values.whole("micro_batch_size") or 1)
+        return Packed.of(rl, values.whole("micro_batch_size") or 1, tokens=None if tokens is None else tokens * cp)
 
 
 def _split(names: Namespace, gpus: int) -> tuple[int, int]:

@@ -2,47 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from math import ceil
+from dataclasses import dataclass
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.tuning import Preference
 from symconfig.existing.recover.rl.trainers import Trainer, Workers
 from symconfig.plans.rl import PlannedReward, ReferencePlace
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
-    """Micro-batches of a trained model.
-
-    room: tokens of one, on all ranks of context parallelism. length: of a sequence in the mean, padding included.
-    sequences: in each; None: as many as there is room for.
-    """
-
-    room: int
-    length: float
-    sequences: int | None = None
-
-    def within(self, rl: Rl, dp: int) -> Packed:
-        """Return the same with no more room than a replica's share of an update needs."""
-        share = max(1, ceil(rl.batch / dp))
-        return replace(self, room=min(self.room, max(rl.longest, ceil(share * self.length))))
-
-    def spread(self, rl: Rl, dp: int) -> int:
-        """Return how many micro-batches an update has on all replicas."""
-        share = rl.batch / dp
-        each = share * self.length / self.room if self.sequences is None else share / self.sequences
-        return dp * max(1, ceil(each))
-
-    def read(self, rl: Rl, dp: int, tokens: int) -> float:
-        """Return the tokens of a micro-batch that is read over those of one that is trained on. tokens: that it may
-        have; all that a replica reads may be fewer."""
-        return min(max(rl.longest, ceil(rl.sequences / dp * self.length)), tokens) / self.room
-
-    def fill(self, rl: Rl, microbatches: int) -> float:
-        """Return the share of the room of an update's micro-batches that has tokens."""
-        return rl.batch * self.length / (microbatches * self.room)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,11 @@ from typing import ClassVar, cast
 
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.tuning import LOSSES, LossName, Preference
-from symconfig.errors import InputError, Problem
+from symconfig.errors import Problem
 from symconfig.existing.launch.dialects import tuners
 from symconfig.existing.recover.rl.script import Does, Script
-from symconfig.existing.recover.rl.sequences import padded, together
-from symconfig.existing.recover.rl.step import Alone, Packed, Step
+from symconfig.existing.recover.rl.sequences import Packed
+from symconfig.existing.recover.rl.step import Alone, Step
 from symconfig.existing.recover.rl.trainers import LLAMAFACTORY, SWIFT, TRL, Trainer
 from symconfig.existing.recover.rl.tuner_workers import TunerWorkers
 from symconfig.existing.recover.run import Assumed, Described, Run
@@ -67,9 +67,8 @@ class Reader(TunerWorkers):
             got = f"{model.model.num_key_value_heads} heads for {self._sp} ranks"
             self.problems.append(self.problem("sequence_parallel_size", what, got=got))
         around = self._step(model) if self.program.method in _STEPS else self._alone(model)
-        self.problems += self.values.arguments.problems
-        if self.problems or around is None:
-            raise InputError(list(dict.fromkeys(self.problems)))
+        if self.problems or self.values.arguments.problems or around is None:
+            raise self.refusal()
         return replace(around, assumed=(*around.assumed, *self.assumed))
 
     @property
@@ -147,10 +146,7 @@ class Reader(TunerWorkers):
         if self.problems or rl is None or model is None:
             return None
         values, micro = self.values, self._micro
-        free = values.switch("padding_free")
-        room = together(rl, micro) if free else micro * rl.longest
-        packed = Packed(room=room, length=rl.mean_tokens if free else padded(rl, micro), sequences=micro)
-        packed = packed.within(rl, self._dp)
+        packed = Packed.of(rl, micro, packs=values.switch("padding_free")).within(rl, self._dp)
         run = self._trained(model, packed.spread(rl, self._dp), packed.room)
         away = (("offload_model", "weights"), ("offload_optimizer", "optimizer state"))
         room = run.configuration.seq_length

@@ -6,18 +6,17 @@ are those of all ranks of a sequence).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
-from symconfig.errors import InputError, Problem
-from symconfig.existing.recover.rl.model import adapted, described
+from symconfig.errors import Problem
 from symconfig.existing.recover.rl.script import MANY
-from symconfig.existing.recover.rl.sequences import padded, together
-from symconfig.existing.recover.rl.step import Packed, Step
+from symconfig.existing.recover.rl.sequences import Packed
+from symconfig.existing.recover.rl.step import Step
 from symconfig.existing.recover.rl.verl_workers import ACTOR, CRITIC, MODEL, Workers
 from symconfig.existing.recover.run import Described, Run
-from symconfig.existing.recover.supplied import Supplied
 from symconfig.plans.rl import PlannedReward, ReferencePlace
 
 ROLLOUT, REFERENCE = "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
@@ -35,21 +34,20 @@ class Reader(Workers):
         """Return the actor's run with the step around it. Raises InputError with all that keeps it from being
         predicted."""
         self.problems += self._refused()
-        model = self._adapted(self._model(f"{MODEL}.path", self.supplied))
+        model = self.model(f"{MODEL}.path", self._adapter)
         rl, packed = self._rl(), None
         if rl is not None:
             packed = self._packed(ACTOR, self._degree(ACTOR), rl)
-        self.problems += self.values.arguments.problems
-        if self.problems or model is None or rl is None or packed is None:
-            raise InputError(list(dict.fromkeys(self.problems)))
+        if self.problems or self.values.arguments.problems or model is None or rl is None or packed is None:
+            raise self.refusal()
         actor, fill = self._trained(ACTOR, model, rl, packed)
         step = self._rewarded(self._step(rl, actor, packed, fill))
         critic = None
         if rl.has_critic:
             critic, filled = self._critic(model, rl)
             step = replace(step, critic_fill=filled)
-        if values_wrong := self.values.arguments.problems:
-            raise InputError(list(dict.fromkeys(values_wrong)))
+        if self.values.arguments.problems:
+            raise self.refusal()
         return replace(actor, step=step, critic=critic, assumed=(*actor.assumed, *self.assumed))
 
     def _refused(self) -> Iterator[Problem]:
@@ -78,23 +76,8 @@ class Reader(Workers):
         path = f"{at}.model_path" if at.startswith("reward.") else f"{at}.model.path"
         return self.rewarded(step, path, PlannedReward(gpus=nodes * gpus * own, tp=tp, memory_share=share))
 
-    def _model(self, key: str, supplied: Supplied) -> Described | None:
-        try:
-            return described(self.reading, self.values.arguments.find(key), supplied)
-        except InputError as error:
-            self.problems += error.problems
-            return None
-
-    def _adapted(self, model: Described | None) -> Described | None:
-        """Return the actor with the adapters that it is trained by, if any."""
-        fields = None if model is None or model.model.adapter is not None else self.adapter(model.model)
-        if model is None or fields is None:
-            return model
-        try:
-            return adapted(model, self.reading, fields)
-        except InputError as error:
-            self.problems += error.problems
-            return None
+    def _adapter(self, model: ModelDescriptor) -> Mapping[str, object] | None:
+        return None if model.adapter is not None else self.adapter(model)
 
     def _rl(self) -> Rl | None:
         values, served = self.values, self.apart
@@ -133,29 +116,23 @@ class Reader(Workers):
     def _packed(self, at: str, cp: int, rl: Rl) -> Packed | None:
         """Return the micro-batches of an update."""
         micro = f"{at}.ppo_micro_batch_size"
-        room = self._room(micro, f"{at}.use_dynamic_bsz", f"{at}.ppo_max_token_len_per_gpu", cp, rl)
-        if room is None:
+        model = "critic.model" if at == CRITIC else MODEL
+        packed = self._filled(micro, f"{at}.use_dynamic_bsz", f"{at}.ppo_max_token_len_per_gpu", cp, rl, model)
+        if packed is None:
             what = f"neither this nor {at}.use_dynamic_bsz says what a micro-batch holds"
             self.problems.append(Problem(what, self.reading.file, field=f"{at}.ppo_micro_batch_size_per_gpu"))
-            return None
-        model = "critic.model" if at == CRITIC else MODEL
-        packs = self.values.switch(f"{model}.use_remove_padding")
-        if self.values.switch(f"{at}.use_dynamic_bsz"):
-            return Packed(room=room, length=rl.mean_tokens)
-        sequences = self._sequences(micro, cp) or 1
-        return Packed(room=room, length=rl.mean_tokens if packs else padded(rl, sequences), sequences=sequences)
+        return packed
 
-    def _room(self, micro: str, dynamic: str, most: str, cp: int, rl: Rl) -> int | None:
-        """Return the tokens that a micro-batch has room for on all ranks of a sequence."""
+    def _filled(self, micro: str, dynamic: str, most: str, cp: int, rl: Rl, model: str = MODEL) -> Packed | None:
+        """Return micro-batches by the options that say their tokens or their sequences; None where these say nothing.
+        model: the section of the one that reads them."""
         values = self.values
-        if values.switch(dynamic):
-            tokens = values.whole(most)
-            return None if tokens is None else max(tokens * cp, rl.longest)
-        sequences = self._sequences(micro, cp)
-        if sequences is None:
+        tokens = values.whole(most) if values.switch(dynamic) else None
+        sequences = None if values.switch(dynamic) else self._sequences(micro, cp)
+        if tokens is None and sequences is None:
             return None
-        packs = values.switch(f"{MODEL}.use_remove_padding")
-        return together(rl, sequences) if packs else sequences * rl.longest
+        packs = values.switch(f"{model}.use_remove_padding")
+        return Packed.of(rl, sequences or 1, tokens=None if tokens is None else tokens * cp, packs=packs)
 
     def _sequences(self, micro: str, cp: int) -> int | None:
         """Return the sequences of a micro-batch that is not made by tokens."""
@@ -167,15 +144,11 @@ class Reader(Workers):
     def _critic(self, model: Described, rl: Rl) -> tuple[Run, float]:
         """Return the critic's run, on the actor's GPUs."""
         own: Described | None = model
-        if self.values.given("critic.model.path"):
-            own = (
-                self._model("critic.model.path", replace(self.supplied, model=None))
-                if self.supplied.model is None
-                else model
-            )
+        if self.values.given("critic.model.path") and self.supplied.model is None:
+            own = self.model("critic.model.path")
         packed = self._packed(CRITIC, self._degree(CRITIC), rl)
         if own is None or packed is None or self.problems:
-            raise InputError(list(dict.fromkeys(self.problems)))
+            raise self.refusal()
         return self._trained(CRITIC, own, rl, packed)
 
     def _step(self, rl: Rl, actor: Run, packed: Packed, fill: float) -> Step:
@@ -218,4 +191,6 @@ class Reader(Workers):
     def _read(self, at: str, cp: int, rl: Rl) -> int | None:
         """Return the tokens of a micro-batch whose log-probabilities are computed."""
         own = f"{at}.log_prob"
-        return self._room(f"{own}_micro_batch_size", f"{own}_use_dynamic_bsz", f"{own}_max_token_len_per_gpu", cp, rl)
+        dynamic, most = f"{own}_use_dynamic_bsz", f"{own}_max_token_len_per_gpu"
+        packed = self._filled(f"{own}_micro_batch_size", dynamic, most, cp, rl)
+        return None if packed is None else packed.room

@@ -21,7 +21,7 @@ from symconfig.existing.recover.deepspeed_model import named_targets
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl import bridged, fsdp
 from symconfig.existing.recover.rl.script import Script
-from symconfig.existing.recover.rl.step import Packed
+from symconfig.existing.recover.rl.sequences import Packed
 from symconfig.existing.recover.rl.trainers import MEGATRON, VERL, Trainer, of_verl
 from symconfig.existing.recover.rl.trainers import Workers as Kind
 from symconfig.existing.recover.run import Described, Run

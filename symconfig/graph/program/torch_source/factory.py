@@ -16,20 +16,16 @@ from symconfig.graph.program.program import Program
 NEED = "PACKAGE.MODULE:FACTORY, a function without arguments that returns (module, example_inputs)"
 
 
-def load_module(source: str, *, batch_dim: int = 0, dtype: str | None = None) -> Program:
+def load_module(source: str) -> Program:
     """Return the forward pass of the module that `PACKAGE.MODULE:FACTORY` makes, as a program.
 
     The factory returns a module and example inputs (a tuple of arguments, a dict of named ones, or one tensor), or a
     module with the attribute `example_inputs`. It runs with the meta device as default, so nothing takes memory.
-    The module is traced as it is, training or not; if an output is a single number, that is the loss. batch_dim: of the
-    first example input, counts the examples. dtype: as if the module were trained in it (`bfloat16`).
+    The module is traced as it is, training or not; if an output is a single number, that is the loss. The first dim of
+    the first example input counts the examples.
     Raises InputError: nothing of that name, torch is missing, not traceable, or operators without a rule (all of them).
     """
-    torch = _torch()
-    module, args, kwargs = made(source)
-    if dtype is not None:
-        module, args, kwargs = _cast(module, args, kwargs, dtype, torch)
-    return program_of(module, args, kwargs, source, batch_dim=batch_dim)
+    return program_of(*made(source), source)
 
 
 def made(source: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
@@ -43,15 +39,13 @@ def made(source: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         return _made(factory, source, torch)
 
 
-def program_of(
-    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name: str, *, batch_dim: int = 0
-) -> Program:
+def program_of(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Program:
     """Return the program of a module on the meta device, called with these arguments."""
     _torch()
     from symconfig.graph.program.torch_source.tidy import tidy
     from symconfig.graph.program.torch_source.walked import lowered
 
-    return tidy(lowered(module, args, kwargs, name, batch_dim=batch_dim).lowered.program)
+    return tidy(lowered(module, args, kwargs, name).lowered.program)
 
 
 def _torch() -> Any:
@@ -92,17 +86,6 @@ def _made(factory: Callable[[], Any], source: str, torch: Any) -> tuple[Any, tup
     kwargs = dict(inputs) if isinstance(inputs, Mapping) else {}
     moved = torch.utils._pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, kwargs))
     return module.to("meta"), *moved
-
-
-def _cast(module: Any, args: Any, kwargs: Any, dtype: str, torch: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    wanted = getattr(torch, dtype, None)
-    if not isinstance(wanted, torch.dtype) or not wanted.is_floating_point:
-        raise InputError("no floating-point type of PyTorch", field="dtype", got=dtype, need="as bfloat16")
-
-    def cast(tensor: Any) -> Any:
-        return tensor.to(wanted) if tensor.is_floating_point() else tensor
-
-    return module.to(wanted), *torch.utils._pytree.tree_map_only(torch.Tensor, cast, (args, kwargs))
 
 
 @contextmanager

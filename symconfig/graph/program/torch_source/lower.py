@@ -29,14 +29,13 @@ def lower(
     parameters: Mapping[str, Value],
     outputs: Sequence[Value],
     name: str,
-    batch_dim: int,
     notes: Sequence[str],
 ) -> Lowered:
     """Lower the trace without what no output needs. Raises InputError naming all operators that have no rule."""
     steps = _needed(recorder.steps, [value.made for value in outputs])
     _refuse(steps)
     namer = _Namer(recorder.axes)
-    batch = _batch(recorder.axes, inputs, batch_dim, {seen.made.name for step in steps for seen in step.inputs})
+    batch = _batch(recorder.axes, inputs, {seen.made.name for step in steps for seen in step.inputs})
     namer.call(batch, "batch")
     for value in (*inputs, *parameters.values()):
         namer.tensor(value.made)
@@ -67,13 +66,13 @@ def lower(
     return Lowered(program, namer.names)
 
 
-def _batch(axes: Axes, inputs: Sequence[Value], batch_dim: int, read: Collection[str]) -> Group:
+def _batch(axes: Axes, inputs: Sequence[Value], read: Collection[str]) -> Group:
     """Return the dim that counts examples in the first input that is read: others share it where operators
     relate them.
     """
     for value in inputs:
-        if value.made.name in read and value.rank > batch_dim and value.dims[batch_dim]:
-            return axes.leaves(value.dims[batch_dim])
+        if value.made.name in read and value.rank and value.dims[0]:
+            return axes.leaves(value.dims[0])
     return ()
 
 

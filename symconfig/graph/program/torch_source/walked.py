@@ -23,9 +23,7 @@ class Lowering:
     paths: Mapping[str, str]  # of every name of a parameter the first one: tied parameters have several
 
 
-def lowered(
-    module: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str, object], name: str, *, batch_dim: int = 0
-) -> Lowering:
+def lowered(module: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str, object], name: str) -> Lowering:
     """Trace a module on the meta device, and say its operators over named dims. Raises InputError as `load_module`."""
     with static(module) as notes:
         exported = traced(module, args, kwargs, name)
@@ -33,9 +31,7 @@ def lowered(
     walked = walk(exported, paths)
     if not walked.outputs:
         raise InputError(f"no output of {name} depends on a weight that is trained", need="a loss or logits")
-    program = lower(
-        walked.recorder, walked.inputs, walked.parameters, walked.outputs, name, batch_dim=batch_dim, notes=notes
-    )
+    program = lower(walked.recorder, walked.inputs, walked.parameters, walked.outputs, name, notes=notes)
     return Lowering(exported, walked, program, paths)
 
 
