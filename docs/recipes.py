@@ -26,7 +26,8 @@ from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.tables import options
 from symconfig.graph.count import parameters
 from symconfig.plans.columns import Columns
-from symconfig.plans.plan import Candidate, Difference, NearRecipe, Plan
+from symconfig.plans.plan import Candidate, Plan
+from symconfig.plans.recipe import Difference, NearRecipe
 from symconfig.report.recipes import layout_words
 from symconfig.runs.recipes.near import compared
 from symconfig.solve.choice.published import MOST_TIMES_LARGER

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from symconfig.format import percent
-from symconfig.plans.plan import Candidate, Difference, NearRecipe, Plan
+from symconfig.plans.plan import Candidate, Plan
+from symconfig.plans.recipe import Difference, NearRecipe
 
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 NOTHING = 0.0005  # of a step: what is said to be nothing

@@ -9,10 +9,8 @@ then faster in any layout tried. By how much one could be in a layout that was n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from heapq import heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +26,7 @@ from symconfig.solve.kinds import ROUNDING
 from symconfig.solve.moves import moved
 from symconfig.solve.pieces import Piece
 from symconfig.solve.prospect import Prospect
+from symconfig.solve.queue import Queue
 from symconfig.solve.split import Split, every_split, plainest, splits
 from symconfig.solve.stages.problem import StageProblem, Unsatisfied
 from symconfig.solve.stages.solve import solve
@@ -149,7 +148,7 @@ class _Refinement:
         self.weighed = weighed
         self.effort = effort
         self.expanded = 0
-        self.queue = _Queue()
+        self.queue: Queue[Node] = Queue()
         self.known: dict[Pipeline, list[Split]] = {}
         self.whole: set[Pipeline] = set()
         self.reached: dict[Pipeline, list[Floors]] = {}
@@ -365,70 +364,6 @@ def _open(floors: Floors, places: tuple[Places, Places, Places], k: int) -> Open
 def _laid(layout: Layout, r: Places, o: Places, q: Places, step_s: Array, k: int) -> _Laid:
     candidate = Open.of(layout.floors, r[k], o[k], layout.n[q[k]])
     return _Laid(float(step_s[k]), candidate, layout, int(q[k]))
-
-
-@dataclass(slots=True)
-class _Together:
-    """Candidates that came at once, in the order of the queue; each is made when it is its turn.
-
-    count, hope_s, least_s: as of the queue. left_s: the least of `least_s` from there on. at: the next one.
-    """
-
-    count: list[int]
-    hope_s: list[float]
-    least_s: list[float]
-    left_s: list[float]
-    order: list[int]
-    make: Callable[[int], Node]
-    at: int = 0
-
-
-class _Queue:
-    """Candidates that are left, the most hopeful first; of equally hopeful ones, what came first."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, int, float, Node | _Together]] = []
-        self._count = 0
-
-    def put(self, hope_s: float, least_s: float, node: Node) -> None:
-        self._count += 1
-        heappush(self._heap, (hope_s, self._count, least_s, node))
-
-    def put_all(self, hope_s: Array, least_s: Array, make: Callable[[int], Node]) -> None:
-        """Put candidates in turn; make: returns one of them."""
-        if not hope_s.size:
-            return
-        order = np.argsort(hope_s, kind="stable")
-        least = least_s[order]
-        left = np.minimum.accumulate(least[::-1])[::-1]
-        count = self._count + 1 + order
-        self._count += order.size
-        hope = hope_s[order]
-        self._push(_Together(count.tolist(), hope.tolist(), least.tolist(), left.tolist(), order.tolist(), make))
-
-    def _push(self, some: _Together) -> None:
-        heappush(self._heap, (some.hope_s[some.at], some.count[some.at], some.left_s[some.at], some))
-
-    def get(self, below_s: float) -> Node | None:
-        """Return the next candidate that may be below a step time; None: there is none."""
-        while self._heap:
-            _, _, least_s, node = heappop(self._heap)
-            if least_s >= below_s:
-                continue
-            if not isinstance(node, _Together):
-                return node
-            at = node.at
-            node.at += 1
-            if node.at < len(node.order):
-                self._push(node)
-            if node.least_s[at] < below_s:
-                return node.make(node.order[at])
-        return None
-
-    @property
-    def least_s(self) -> float:
-        """Return seconds that nothing left is below."""
-        return min((least_s for _, _, least_s, _ in self._heap), default=np.inf)
 
 
 def _fits_host(prospect: Prospect, parts: Costed) -> bool:

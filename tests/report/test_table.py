@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from symconfig.plans.beside import comparisons
-from symconfig.plans.plan import Candidate, Difference, Judged, NearRecipe, Opened, OtherPlans, Plan, Recompute, Stage
+from symconfig.plans.plan import Candidate, Judged, Opened, OtherPlans, Plan, Recompute, Stage
+from symconfig.plans.recipe import Difference, NearRecipe
 from symconfig.plans.searched import searched
 from symconfig.render.summary import intervals
 from symconfig.report.grid import plain

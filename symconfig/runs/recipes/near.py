@@ -10,7 +10,8 @@ from typing import Any
 from symconfig.descriptor.recipe import ENDS_AS_LAYERS, Recipe, RecipeFile, spelled
 from symconfig.errors import SymconfigError
 from symconfig.plans.columns import Columns
-from symconfig.plans.plan import Candidate, Difference, NearRecipe, Options, Plan, Recompute
+from symconfig.plans.plan import Candidate, Options, Plan, Recompute
+from symconfig.plans.recipe import Difference, NearRecipe
 from symconfig.runs.replan.carried import carried, dealt_out, judged, whole
 from symconfig.solve.choice.published import alike, doublings
 from symconfig.solve.opened import unstable

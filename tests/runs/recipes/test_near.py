@@ -9,7 +9,8 @@ import pytest
 
 from symconfig.api.planning import plan as solved
 from symconfig.descriptor.recipe import Recipe, RecipeFile, find_recipe
-from symconfig.plans.plan import NearRecipe, Plan
+from symconfig.plans.plan import Plan
+from symconfig.plans.recipe import NearRecipe
 from symconfig.runs.recipes.near import compared, near_recipe
 
 TUNED = "mb-0.4.0-perf-llama3-70b-pretrain-h100-64gpu-bf16-v1"  # tp 4, pp 4, vpp 5, cp 2
