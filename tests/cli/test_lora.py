@@ -82,7 +82,7 @@ def test_megatron_plans_them_for_bridge(run: Run, tmp_path: Path) -> None:
      "adapter: Megatron-Bridge keeps no base weights in 4 bits. Try: --backend deepspeed."),
     (("--lora-targets", "q_porj"), "--lora-targets: llama2-7b has no such linear layers (got q_porj, need some of"),
     (("--task", "sft", "--lora-r", "8"),
-     "--task: trains no adapters, and the job asks for some (got sft, need lora or dpo or rl)."),
+     "--task: trains no adapters, and the job asks for some (got sft, need lora or dpo or kto or reward or rl)."),
     (("--lora-r", "0"), "--lora-r: out of range (got 0, need > 0)."),
     (("--lora-dropout", "half"), '--lora-dropout: wrong value (got "half", need a number).'),
     (("--lora-targets", ""), "--lora-targets: wrong length"),

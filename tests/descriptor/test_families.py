@@ -12,7 +12,7 @@ import pytest
 
 from symconfig.descriptor.architectures import architectures, refused
 from symconfig.descriptor.architectures.class_defaults import families
-from symconfig.descriptor.huggingface import import_config
+from symconfig.descriptor.huggingface import import_config, imported
 from symconfig.errors import InputError
 from symconfig.graph.count import parameters
 from tests.descriptor.small_configs import small_config
@@ -160,11 +160,11 @@ def test_code_of_its_own_is_never_run_and_the_file_may_be_read_as_one_of_a_famil
     config = {"model_type": "own7", **OF_EVERY_FILE, **SIZES}
     with pytest.raises(InputError, match=r"auto_map\) is never run.*--like FAMILY"):
         import_config(config, "config.json", None)
-    model = import_config(config, "config.json", None, like="llama")
+    model, _ = imported(config, "config.json", None, like="llama")
     assert (model.model_type, model.num_key_value_heads) == ("llama", 2)
     assert any("llama and not of own7" in note for note in model.notes)
     with pytest.raises(InputError, match="Try: llama"):
-        import_config(config, "config.json", None, like="lama")
+        imported(config, "config.json", None, like="lama")
 
 
 @pytest.mark.parametrize(
