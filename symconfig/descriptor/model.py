@@ -63,7 +63,7 @@ class ModelDescriptor(ModelFields):
     @property
     def of_values(self) -> ModelDescriptor:
         """Return the same without adapters: a critic, or a model of rewards that is read."""
-        return self.scoring.model_copy(update={"adapter": None})
+        return self.scoring if self.adapter is None else self.scoring.model_copy(update={"adapter": None})
 
     def names_target(self, target: AdapterTarget) -> bool:
         """Return whether modules of such models have a name. A fused layer is the framework's, so any model may."""
