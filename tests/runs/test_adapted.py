@@ -107,7 +107,7 @@ def test_a_contradiction_names_every_field_and_both_values() -> None:
 
 def test_a_job_that_trains_no_adapters_may_not_ask_for_some() -> None:
     assert problem("llama2-7b", task="sft", lora={}) == (
-        "task: trains no adapters, and the job asks for some (got sft, need lora or dpo or rl)."
+        "task: trains no adapters, and the job asks for some (got sft, need lora or dpo or kto or reward or rl)."
     )
 
 
