@@ -23,7 +23,8 @@ MODEL, CLUSTER = "llama3.1-8b", "h100"
 _LENGTHS = {"mean": 900, "max": 3072}
 SECTIONS: dict[Task, dict[str, Any]] = {
     "lora": {"lora": {}},
-    "dpo": {"preference": {"pairs": 32}},
+    # Of the losses of a task the first.
+    **{means.task: {"preference": Preference.of(loss, 32).model_dump()} for loss, means in reversed(LOSSES.items())},
     "rl": {"rl": {"prompts": 64, "samples": 8, "prompt_length": _LENGTHS, "response_length": _LENGTHS}},
 }
 
