@@ -128,6 +128,9 @@ _REPEATED = ((MICRO,), (ACCUMULATION,), (TRAIN,), BF16, FP16)  # what the JSON, 
 
 def _of_megatron(plan: Plan, script: TunerStated) -> Wanted:
     """Return what ms-swift is told of a plan for Megatron-Core."""
+    if script.program.trainer != tuners.SWIFT:
+        what = f"a plan is not put into {script.program.trainer}'s options for Megatron-Core"
+        raise InputError(Problem(what, script.reading.file, hint="--target ms-swift, whose files are new ones"))
     if script.does == "alone":
         groups = ms_swift.sections(plan)
     else:

@@ -226,3 +226,10 @@ def test_plans_of_other_workers_or_tasks_are_refused(tmp_path: Path) -> None:
     sft = written(tmp_path, "sft.sh", DPO.replace("MORE ", "").replace("dpo.py", "sft.py"))
     with pytest.raises(InputError, match=r"sequence_parallel_size: trl has no option for it .got 2, need 1"):
         existing.adapt(sft, plan)
+
+
+def test_a_yaml_of_llamafactory_for_megatron_core_is_refused(tmp_path: Path) -> None:
+    text = FACTORY.replace("STAGE", "dpo").replace("KIND", "full") + "tensor_model_parallel_size: 2\n"
+    plan = symconfig.plan("qwen3-8b", "h100", 8, **(PAIRS | {"target": "ms-swift-rlhf"})).plan
+    with pytest.raises(InputError, match=r"not put into llamafactory's options for Megatron-Core.*--target ms-swift"):
+        existing.adapt(written(tmp_path, "job.yaml", text), plan)
