@@ -203,9 +203,10 @@ def figures(laid: Laid | None, planned: Prospect) -> tuple[str, ...]:
 
 
 def jobs(path: Path = JOBS) -> list[dict[str, Any]]:
-    """Those that Megatron-LM trains: no adapters."""
+    """Return those that Megatron-LM trains: no adapters, and no models that only DeepSpeed can be told."""
     found: list[dict[str, Any]] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return [job for job in found if load_model(job["model"]).adapter is None]
+    of_megatron = (job for job in found if job.get("backend", "megatron") == "megatron")
+    return [job for job in of_megatron if load_model(job["model"]).adapter is None]
 
 
 def parts(every: list[dict[str, Any]]) -> dict[str, str]:
