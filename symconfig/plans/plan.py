@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Backend, Job
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.strict import Count, PositiveInt
+from symconfig.descriptor.strict import PositiveInt
 from symconfig.descriptor.task import Task
 from symconfig.descriptor.training import WholeTraining
-from symconfig.format import json_text, several
-from symconfig.plans.choices import Precision, ZeroStage
+from symconfig.format import json_text
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.digests import digests
 from symconfig.plans.history import History
+from symconfig.plans.options import Options as Options
+from symconfig.plans.options import Overlap as Overlap
+from symconfig.plans.options import Recompute as Recompute
 from symconfig.plans.recipe import NearRecipe
 from symconfig.plans.rl import PlannedRl, PlannedStep
 
@@ -28,7 +30,6 @@ _CONFIG = ConfigDict(extra="forbid", strict=True)
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Part = Annotated[float, Field(allow_inf_nan=False)]  # of a sum: a difference may lie below 0 by a rounding error
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,89 +51,6 @@ class Batch:
     global_: Annotated[PositiveInt, Field(alias="global")]
     num_microbatches: PositiveInt
     seq_length: PositiveInt
-
-
-@dataclass(frozen=True, slots=True)
-class Recompute:
-    """The activations that are computed again in the backward pass.
-
-    selective: `modules` (Megatron's names); full: whole layers, `method` uniform (every layer) or
-    block (the first `num_layers` layers of every virtual stage).
-    """
-
-    __pydantic_config__ = _CONFIG
-    granularity: Literal["none", "selective", "full"]
-    modules: tuple[str, ...] = ()
-    method: Literal["uniform", "block"] | None = None
-    num_layers: Count | None = None
-
-    @property
-    def text(self) -> str:
-        """Spell the choice: `none`, `core_attn+mlp`, `full`, or `full 3/stage` (first layers of a virtual stage)."""
-        if self.granularity == "none":
-            return "none"
-        if self.granularity == "selective":
-            return "+".join(self.modules) or "selective"
-        if self.method == "block" and self.num_layers is not None:
-            return f"full {self.num_layers}/stage"
-        return "full"
-
-
-@dataclass(frozen=True, slots=True)
-class Overlap:
-    """The communication that runs during computation."""
-
-    __pydantic_config__ = _CONFIG
-    grad_reduce: bool
-    param_gather: bool
-    tp_comm: bool
-    pp_p2p: bool
-    moe_a2a: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Switches beside the degrees."""
-
-    __pydantic_config__ = _CONFIG
-    sequence_parallel: bool
-    recompute: Recompute
-    zero_stage: ZeroStage
-    precision: Precision
-    cp_comm: Literal["p2p", "a2a", "all_gather"] | None
-    overlap: Overlap
-    optimizer_offload: Share  # share of the optimizer state in host memory, 0 to 1
-    activation_offload: bool
-    param_offload: bool
-    pipeline_layout: str | None  # Megatron's layout string, where nothing plainer says the stages
-    account_for_embedding: bool
-    account_for_loss: bool
-    microbatch_group_size: PositiveInt | None  # per virtual stage, interleaved schedule only
-    moe_dispatcher: Literal["alltoall", "allgather", "flex"] | None
-    grad_bytes: PositiveInt  # per parameter, as accumulated
-    schedule: Literal["none", "1f1b", "interleaved"]
-    # Layers on the first and on the last stage, the others share the rest; None: as the others have.
-    first_stage_layers: Count | None = None
-    last_stage_layers: Count | None = None
-    # What the dispatcher "flex" runs: its own kernels in the place of NCCL's all-to-all.
-    moe_flex_backend: Literal["deepep", "hybridep"] | None = None
-    # What CUDA graphs replay of a layer (`frameworks.megatron.behaviour.GRAPHED`).
-    cuda_graphs: Literal["none", "router", "outside experts", "all"] = "none"
-    fp8_param_gather: bool = False  # weights are gathered and kept in low precision only
-    fused_loss: bool = False  # the loss is one kernel, with its softmax in 16 bits
-    instances: PositiveInt = 1  # groups of data-parallel ranks that each have all parts of what ZeRO cuts
-
-    @property
-    def stage_layout(self) -> str:
-        """Return how the stages divide the layers, in words or as Megatron's string. Nothing where all have as many
-        layers."""
-        if self.pipeline_layout:
-            return self.pipeline_layout
-        layers = {"first": self.first_stage_layers, "last": self.last_stage_layers}
-        words = [f"{several(count, 'layer')} on the {end} stage" for end, count in layers.items() if count is not None]
-        counted = {"embedding": self.account_for_embedding, "loss": self.account_for_loss}
-        words += [f"the {end} takes a layer's place" for end, on in counted.items() if on]
-        return ", ".join(words)
 
 
 @dataclass(frozen=True, slots=True)

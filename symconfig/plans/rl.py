@@ -8,6 +8,8 @@ from typing import Literal
 
 from pydantic import ConfigDict
 
+from symconfig.plans.options import Options
+
 # Where the reference is while it is not read: on the GPU; on the host, from which it comes whole, layer by layer, or in
 # the place of the actor's weights.
 ReferencePlace = Literal["resident", "offloaded", "streamed", "swapped"]
@@ -64,8 +66,8 @@ class PlannedRl(PlannedStep):
     rollout_gpus: of all replicas. memory_share: of a GPU, for the engine. sleep_level: of one beside what is trained;
     at 1 its weights are on the host meanwhile. at_once: sequences that a replica decodes together; at_longest: if all
     are as long as they may be. tokens_per_gpu: of a micro-batch, on each GPU at most. away: parts of the trained models
-    that are in host memory between phases. critic: the degrees of the critic, where one is trained; reward: a network
-    that rewards, where one runs here.
+    that are in host memory between phases. critic: the degrees of the critic, where one is trained, and critic_options
+    its switches beside them; reward: a network that rewards, where one runs here.
     """
 
     __pydantic_config__ = _CONFIG
@@ -77,6 +79,7 @@ class PlannedRl(PlannedStep):
     away: tuple[str, ...]
     generated_per_s_per_gpu: float
     critic: dict[str, int] = field(default_factory=dict)
+    critic_options: Options | None = None
     rollout_dp: int = 1
     sleep_level: int = 2
     at_longest: int = 0

@@ -6,13 +6,13 @@ Names are those of verl 0.9.1, trainer/config. What the job does not say of the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
 
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import Problem
 from symconfig.frameworks import counting
 from symconfig.frameworks.megatron import adapters, environment
+from symconfig.plans.options import Options
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import PlannedRl
 from symconfig.render import learning, rewarding
@@ -191,7 +191,7 @@ def _actor(plan: Plan, rl: Rl, step: PlannedRl | None) -> dict[str, object]:
 def _megatron_actor(plan: Plan, step: PlannedRl | None) -> dict[str, object]:
     training, own = plan.training, f"+{_ACTOR}.optim.override_optimizer_config"
     return {
-        **_engine(f"{_ACTOR}.megatron", plan, step),
+        **_engine(f"{_ACTOR}.megatron", plan, step, asdict(plan.best.parallel), plan.best.options),
         f"+{_ACTOR}.megatron.override_ddp_config.overlap_grad_reduce": plan.best.options.overlap.grad_reduce,
         f"{_ACTOR}.optim.lr_decay_style": training.lr_decay_style,
         f"{_ACTOR}.optim.min_lr": training.min_lr,
@@ -218,15 +218,16 @@ def _adapters(plan: Plan) -> dict[str, object]:
     }
 
 
-def _engine(at: str, plan: Plan, step: PlannedRl | None) -> dict[str, Any]:
-    """Return Megatron's degrees and what is moved, of the actor or the critic."""
-    p, options = plan.best.parallel, plan.best.options
+def _engine(
+    at: str, plan: Plan, step: PlannedRl | None, degrees: Mapping[str, int], options: Options
+) -> dict[str, object]:
+    """Return Megatron's degrees, what is moved and what is computed again, of the actor or the critic."""
     away, own = step.away if step else (), f"{at}.override_transformer_config"
-    fields: dict[str, Any] = {f"{at}.{word}": getattr(p, name) for name, word in _ENGINE_DEGREES.items()}
-    if p.vpp > 1:
-        fields[f"{at}.virtual_pipeline_model_parallel_size"] = p.vpp
-    if plan.model.experts is not None:
-        fields[f"{at}.expert_tensor_parallel_size"] = p.etp
+    fields: dict[str, object] = {f"{at}.{word}": degrees[name] for name, word in _ENGINE_DEGREES.items()}
+    if degrees["vpp"] > 1:
+        fields[f"{at}.virtual_pipeline_model_parallel_size"] = degrees["vpp"]
+    if options.moe_dispatcher is not None:
+        fields[f"{at}.expert_tensor_parallel_size"] = degrees["etp"]
     if options.moe_dispatcher == "flex":
         fields[f"+{own}.moe_token_dispatcher_type"] = "flex"
         fields[f"+{own}.moe_flex_dispatcher_backend"] = options.moe_flex_backend
@@ -261,17 +262,11 @@ def _critic(plan: Plan, rl: Rl, step: PlannedRl | None) -> dict[str, object]:
 
 
 def _megatron_critic(plan: Plan, step: PlannedRl | None) -> dict[str, object]:
-    degrees, away = (step.critic, step.away) if step else ({}, ())
-    words: dict[str, object] = {
-        f"critic.megatron.{word}": degrees.get(name, 1) for name, word in _ENGINE_DEGREES.items()
-    }
-    if (chunks := degrees.get("vpp", 1)) > 1:
-        words["critic.megatron.virtual_pipeline_model_parallel_size"] = chunks
+    degrees = (step.critic if step else None) or asdict(plan.best.parallel)
+    options = (step.critic_options if step else None) or plan.best.options  # plans of earlier releases have none
     return {
-        **words,
-        "+critic.megatron.override_ddp_config.overlap_grad_reduce": plan.best.options.overlap.grad_reduce,
-        "critic.megatron.param_offload": learning.WEIGHTS in away,
-        "critic.megatron.optimizer_offload": learning.STATES in away,
+        **_engine("critic.megatron", plan, step, degrees, options),
+        "+critic.megatron.override_ddp_config.overlap_grad_reduce": options.overlap.grad_reduce,
     }
 
 

@@ -101,6 +101,8 @@ def _learning(plan: Plan) -> dict[str, Any]:
         "sleep_level": step.sleep_level,
         "critic_gpus": rl.critic_gpus,
         "has_critic": rl.has_critic,
+        "critic": step.critic,
+        "critic_recompute": step.critic_options.recompute.granularity if step.critic_options else None,
         "reward_gpus": step.reward.gpus if step.reward else None,  # 0: those that train
         "reward_tp": step.reward.tp if step.reward else None,
         "reward_share": step.reward.memory_share if step.reward else None,

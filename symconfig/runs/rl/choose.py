@@ -264,6 +264,7 @@ def planned(question: Question, layout: Layout) -> PlannedRl:
             PlannedPhase(phase.name, phase.seconds, phase.bytes, dict(phase.holds)) for phase in layout.phases
         ),
         critic=_degrees(layout.critic.candidate) if layout.critic else {},
+        critic_options=layout.critic.candidate.options if layout.critic else None,
     )
 
 

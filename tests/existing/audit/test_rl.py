@@ -18,6 +18,8 @@ from symconfig.descriptor.rl import Lengths
 from symconfig.existing.audit.audit import Audit
 from symconfig.existing.launch.read import read
 from symconfig.graph.count import parameters
+from symconfig.plans.file import parse_plan
+from symconfig.plans.plan import Plan
 from symconfig.render import targets, verl
 from symconfig.report.audit import verdict
 from symconfig.solve.lengths import quantiles
@@ -75,7 +77,22 @@ WRITTEN = {"verl": {"tp": "2", "recompute": "none"}, "verl-fsdp": {"instances": 
 @pytest.mark.parametrize("target", WRITTEN)
 def test_what_is_planned_and_written_for_verl_comes_back(target: str, changed: dict[str, Any]) -> None:
     """The phases of a plan are those of the script that it becomes."""
-    pins = {"pp": "1", "cp": "1", "mbs": "1..2"} | WRITTEN[target]
+    comes_back(target, {"pp": "1", "cp": "1", "mbs": "1..2"} | WRITTEN[target], changed)
+
+
+@pytest.mark.parametrize(
+    "pins", [{"recompute": "full", "pp": "1"}, {"recompute": "selective:core_attn", "tp": "2", "pp": "1"}]
+)
+def test_a_critic_computes_again_what_its_plan_has(pins: dict[str, str]) -> None:
+    plan = comes_back("verl", pins, {"algorithm": "ppo", "critic": "llama3.2-3b"})
+    step, at = plan.rl[0], "critic.megatron.override_transformer_config.recompute_granularity"
+    assert step.critic_options is not None
+    assert f"{at}={step.critic_options.recompute.granularity}" in verl.words(plan)
+    assert parse_plan(plan.to_json()).rl == plan.rl
+
+
+def comes_back(target: str, pins: dict[str, str], changed: dict[str, Any]) -> Plan:
+    """Return a plan whose phases are those of the script that it becomes."""
     plan = planned(response_length={"mean": 300.0, "max": 1024}, pins=pins, target=target, **changed)
     arrays: Any = targets()[target].variables(plan)["arrays"]
     words = [word for lines in arrays.values() for (word,) in lines]
@@ -91,6 +108,7 @@ def test_what_is_planned_and_written_for_verl_comes_back(target: str, changed: d
     mine_, theirs_ = plan.rl[0], found.judged.plan.rl[0]
     assert (mine_.rollout_tp, mine_.memory_share, mine_.tokens_per_gpu, mine_.away) == (
         theirs_.rollout_tp, theirs_.memory_share, theirs_.tokens_per_gpu, theirs_.away)  # fmt: skip
+    return plan
 
 
 def test_megatron_workers_of_verl() -> None:

@@ -51,6 +51,7 @@ def accept(folder: Path) -> Values:
             critic = omega_conf_to_dataclass(config.critic)
         assert critic.engine.strategy == engine.strategy
         assert critic.engine.param_offload == engine.param_offload
+        assert critic.engine.dtype == engine.dtype
     kind = _megatron if actor.strategy == "megatron" else _fsdp
     return {
         **kind(config, actor, world),
@@ -70,6 +71,7 @@ def accept(folder: Path) -> Values:
         "replica_gpus": rollout.tensor_model_parallel_size * rollout.data_parallel_size,
         "memory_share": rollout.gpu_memory_utilization,
         **_rewards(config.reward.reward_model),
+        **(_critic(critic.engine) if with_critic and actor.strategy == "megatron" else {}),
         "away": [
             name
             for name, on in (("weights", engine.param_offload), ("optimizer state", engine.optimizer_offload))
@@ -114,6 +116,26 @@ def _megatron(config: Any, actor: Any, world: int) -> Values:
         "lr_decay_style": actor.optim.lr_decay_style,
         "min_lr": actor.optim.min_lr,
         **{name: optimizer[name] for name in ("adam_beta1", "adam_beta2", "adam_eps")},
+    }
+
+
+def _critic(engine: Any) -> Values:
+    """Return what the critic's workers of Megatron-LM are told."""
+    names = {
+        "tp": "tensor_model",
+        "pp": "pipeline_model",
+        "cp": "context",
+        "ep": "expert_model",
+        "etp": "expert_tensor",
+    }
+    degrees = {name: getattr(engine, f"{word}_parallel_size") for name, word in names.items()}
+    return {
+        "critic": {
+            **degrees,
+            "etp": degrees["etp"] or 1,
+            "vpp": engine.virtual_pipeline_model_parallel_size or 1,
+        },
+        "critic_recompute": engine.override_transformer_config["recompute_granularity"] or "none",
     }
 
 
