@@ -204,12 +204,12 @@ def _files(progress: Progress, plan: Plan, script: Script) -> Progress:
     progress = _recomputed(progress, plan)
     sharded = plan.best.target.backend == "fsdp"
     keys, lacking = _SHARDS if sharded else _KEPT, []
-    if progress.draft.reading.deepspeed is not None and not sharded:
-        for each in differing(_script(progress, plan).run(), plan, _IN_JSON):
-            progress = _kept(progress, plan, each)
     for each in differing(_script(progress, plan).run(), plan, keys):
         known, progress = progress.unplaced, _kept(progress, plan, each)
         lacking += [each] if progress.unplaced != known else []
+    if progress.draft.reading.deepspeed is not None and not sharded:  # whose defaults are a stage's
+        for each in differing(_script(progress, plan).run(), plan, _IN_JSON):
+            progress = _kept(progress, plan, each)
     progress = _repeated(progress, plan)
     for each in (one for one in differing(_script(progress, plan).run(), plan, keys) if one not in lacking):
         name = each.fields[0].partition(".")[2]
@@ -227,7 +227,12 @@ def _kept(progress: Progress, plan: Plan, keys: Keys) -> Progress:
         return _all_keyed(progress, named) if reading.accelerate is not None else progress
     config = deepspeed.config(plan)
     if reading.deepspeed is not None:
-        return _all_keyed(progress, [KeyWish(path, at(config, path)) for path in keys.paths], "deepspeed")
+        wishes = [KeyWish(path, at(config, path)) for path in keys.paths]
+        if _STAGE in keys.paths and plan.best.options.zero_stage < 3:  # what no lower stage reads
+            section = reading.deepspeed.get(_STAGE[0])
+            own = [name for name in section if name.startswith("stage3_")] if isinstance(section, dict) else []
+            wishes += [KeyWish((_STAGE[0], name), None) for name in own]
+        return _all_keyed(progress, wishes, "deepspeed")
     for name, presets in _PRESETS.items():
         if (setting := of(reading, name)) is not None and setting.text in presets:
             return _preset(progress, config, setting, presets)
@@ -242,7 +247,8 @@ def _all_keyed(progress: Progress, wishes: Sequence[KeyWish], document: Document
     for wish in wishes:
         tree = tree_of(progress, document)
         have = None if tree is None else tree.get(*wish.path)
-        if tree is not None and have not in (wish.value, AUTO):
+        derived = have == AUTO and wish.value is not None  # from an option
+        if tree is not None and have != wish.value and not derived:
             progress = keyed(progress, document, wish)
     return progress
 

@@ -3,6 +3,7 @@ stands as it did."""
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cache, partial
 from pathlib import Path
@@ -169,6 +170,23 @@ def test_a_value_in_two_files_changes_in_both(tmp_path: Path) -> None:
     assert "--per_device_train_batch_size 2" in Path(script).read_text()
     assert '"train_micro_batch_size_per_gpu": 2' in Path(file).read_text()
     assert done.done, done.unplaced
+    holds(script, plan)
+
+
+def test_a_lower_stage_leaves_no_keys_of_the_third(tmp_path: Path) -> None:
+    """Values that are "auto" go, too; what a lower stage reads stays."""
+    own = '"stage3_param_persistence_threshold": "auto",\n    "stage3_max_live_parameters": 1000000000'
+    section = f'{{\n    "stage": 3,\n    "reduce_bucket_size": "auto",\n    {own}\n  }}'
+    batch = '"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto"'
+    file = written(tmp_path, "ds.json", f'{{\n  {batch},\n  "zero_optimization": {section}\n}}')
+    words = "--max_length 2048 --per_device_train_batch_size 4 --gradient_checkpointing true --bf16 true"
+    words += " --model_name_or_path Qwen/Qwen3-8B --deepspeed ds.json"
+    script = written(tmp_path, "dpo.sh", f"torchrun --nproc_per_node 8 trl/scripts/dpo.py {words}\n")
+    plan = pairs("trl", zero="2", mbs="4", recompute="full")
+    assert adapted(script, plan).done
+    kept = json.loads(Path(file).read_text())["zero_optimization"]
+    assert kept["reduce_bucket_size"] == "auto"
+    assert not [name for name in kept if name.startswith("stage3_")]
     holds(script, plan)
 
 
