@@ -64,7 +64,7 @@ class Orthogonal:
 @dataclass(frozen=True, slots=True)
 class Bytes:
     """Per parameter. weight_cache, frozen_cache: copies for low-precision matmuls, more than the weight itself; the
-    vocabulary has none."""
+    vocabulary has none. frozen_rest: what a frozen weight takes in shards, more than as it is gathered."""
 
     weight: float
     gradient: float
@@ -72,6 +72,7 @@ class Bytes:
     weight_cache: float = 0.0
     frozen: float = 2.0
     frozen_cache: float = 0.0
+    frozen_rest: float = 0.0
     quantised: float = FOUR_BIT_BYTES
 
 

@@ -145,7 +145,8 @@ def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
     every = Share(dense, expert)
     buffers = every + padding(sums, points, setting)
     stored = shards(points, setting, sharding.weight)
-    still = Share(sums.frozen * sizes.frozen + sums.quantised * sizes.quantised, sums.frozen_expert * sizes.frozen)
+    resting = sizes.frozen + (sizes.frozen_rest if sharding.weight else 0.0)
+    still = Share(sums.frozen * resting + sums.quantised * sizes.quantised, sums.frozen_expert * resting)
     tables = np.where(sums.frozen > 0, sums.vocabulary, 0.0)  # beside adapters all else is frozen
     trained = Share(sums.dense - (sums.vocabulary - tables), sums.expert).on_rank(stored)
     frozen = Share(sums.frozen - tables, sums.frozen_expert).on_rank(stored)

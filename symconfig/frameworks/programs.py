@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from symconfig.frameworks.behaviour import Switches
-from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, NARROW_REDUCTION
+from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, NARROW_FROZEN, NARROW_REDUCTION
 
 # By target and framework.
 PROGRAMS: Mapping[tuple[str, str], Switches] = {
@@ -17,6 +17,8 @@ PROGRAMS: Mapping[tuple[str, str], Switches] = {
     ("verl-fsdp", "fsdp"): Switches(implementation={"loss": "fused"}, framework=EAGER_ADAM),
     # NeMo-RL 0.7.0's GRPO has the same (examples/configs/grpo_math_1B.yaml; models/automodel/setup.py).
     ("nemo-rl-dtensor", "fsdp"): Switches(framework=EAGER_ADAM),
-    # Accelerate 1.15 reduces in the precision of its products (utils/dataclasses.py, set_mixed_precision).
-    ("trl", "fsdp"): Switches(framework=NARROW_REDUCTION),
+    # Accelerate reduces in the precision of its products (utils/dataclasses.py, set_mixed_precision). TRL 1.16 loads
+    # weights in 16 bits and has 1.15; LLaMA-Factory 0.9.5 goes with 1.11, in which all that is sharded becomes fp32.
+    ("trl", "fsdp"): Switches(framework=NARROW_REDUCTION, bytes=NARROW_FROZEN),
+    ("llamafactory", "fsdp"): Switches(framework=NARROW_REDUCTION),
 }

@@ -80,20 +80,21 @@ class Trained:
             return own
         gradients = own[GRADIENTS] * framework.shard_bytes / framework.bytes.gradient
         wider = 2 * (gradients - own[GRADIENTS])  # of the trained weights, and of their gradients
-        weights = self._shard_count * framework.shard_bytes
-        return {**own, WEIGHTS: weights, GRADIENTS: gradients, STATES: own[STATES] - wider}
+        return {**own, WEIGHTS: self._shards(framework.shard_bytes), GRADIENTS: gradients, STATES: own[STATES] - wider}
 
     @property
     def _own(self) -> Mapping[str, float]:
         """Return the bytes by part as the planner counts them."""
         return self.candidate.predicted.memory
 
-    @property
-    def _shard_count(self) -> float:
-        """Return how many of all weights are on this GPU; none where shards live on the host."""
-        degrees, instances = self.candidate.parallel, self.prospect.request.framework.optimizer_instances
+    def _shards(self, trained_bytes: float) -> float:
+        """Return the bytes of all weights on this GPU, with so many of one that is trained; none where shards live on
+        the host."""
+        degrees, framework = self.candidate.parallel, self.prospect.request.framework
+        count, sizes = parameters(self.plan.model), framework.bytes
+        every = count.trainable * trained_bytes + (count.total - count.trainable) * (sizes.frozen + sizes.frozen_rest)
         on_gpu = not self.candidate.options.param_offload
-        return parameters(self.plan.model).total / (degrees.world_size / instances) * on_gpu
+        return every / (degrees.world_size / framework.optimizer_instances) * on_gpu
 
     @property
     def _gathered(self) -> float:
@@ -101,7 +102,7 @@ class Trained:
         framework = self.prospect.request.framework
         if framework.shard_bytes is None:
             return 0.0
-        return self._own[WEIGHTS] - framework.bytes.weight * self._shard_count
+        return self._own[WEIGHTS] - self._shards(framework.bytes.weight)
 
     @property
     def _gathered_at_head(self) -> float:

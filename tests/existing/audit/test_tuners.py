@@ -142,6 +142,22 @@ def test_a_plan_of_a_step_in_the_shards_of_fsdp_comes_back(groups: str, tmp_path
         assert (one.name, one.bytes) == (other.name, pytest.approx(other.bytes, rel=1e-6))
 
 
+@pytest.mark.parametrize(("target", "width"), [("trl", 2), ("llamafactory", 4)])
+def test_frozen_weights_in_the_shards_of_fsdp_are_as_wide_as_its_accelerate_has_them(
+    target: str, width: int, tmp_path: Path
+) -> None:
+    """Adapters are fp32 in both (PEFT, autocast_adapter_dtype; accelerate, fsdp2_prepare_model)."""
+    given: dict[str, Any] = {"preference": {"pairs": 32}, "sequences": {"mean": 600.0, "max": 2048}, "lora": {"r": 16}}
+    plan = symconfig.plan("qwen3-8b", "h100", 8, pins={"instances": "1"}, backend="fsdp", target=target, **given).plan
+    count, (update,) = parameters(plan.model), (each for each in plan.tuned[0].phases if each.name == "update")
+    held = (width * (count.total - count.trainable) + 4 * count.trainable) / 8
+    assert update.holds["weights"] == pytest.approx(held)
+    again = audited(files(plan, tmp_path), gpus=8).judged
+    assert again is not None
+    for one, other in zip(plan.tuned[0].phases, again.plan.tuned[0].phases, strict=True):
+        assert (one.name, one.holds) == (other.name, pytest.approx(other.holds, rel=1e-3))
+
+
 @pytest.mark.parametrize(
     ("pins", "job"),
     [

@@ -29,7 +29,7 @@ from symconfig.existing.recover.run import Described, Run
 from symconfig.existing.recover.words import settings
 from symconfig.frameworks.behaviour import COMPILED, Switches
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, MICRO, TRAIN
-from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, NARROW_REDUCTION
+from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, NARROW_FROZEN, NARROW_REDUCTION
 from symconfig.frameworks.optimizers import stepping
 
 _FULL = ("full", "")
@@ -152,7 +152,7 @@ class TunerWorkers(TunerStated):
             copies = self.reading.world.nodes or 1
         elif kept and isinstance(mesh, int) and mesh > 0:
             copies = mesh
-        widened = self.tuner.widens and sharded.get("version") == 2
+        wide = not self._in_16_bits or (self.tuner.widens and sharded.get("version") == 2)
         kernels: dict[str, Any] = {"attention": "torch"} if self._attention else {}
         kernels |= COMPILED if self.values.switch("torch_compile") else {}
         narrow = NARROW_REDUCTION if kept else {}
@@ -165,10 +165,12 @@ class TunerWorkers(TunerStated):
             microbatches=microbatches,
             copies=copies,
             recompute=self.recomputes,
-            narrow=self._in_16_bits and not (kept and (widened or model.model.adapter is None)),
+            narrow=self._in_16_bits and not kept,
             liger=self._liger,
             streamed=sharded.get("offload_params") is True,
-            program=Switches(implementation=kernels, framework={**narrow, **eager}),
+            program=Switches(
+                implementation=kernels, framework={**narrow, **eager}, bytes={} if wide else NARROW_FROZEN
+            ),
             precision=precision,
         )
         run = fsdp.run(layers, model, self.known_cluster)
