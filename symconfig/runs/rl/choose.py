@@ -21,7 +21,7 @@ from symconfig.plans.rl import PlannedPhase, PlannedRl
 from symconfig.render.learning import ALWAYS
 from symconfig.runs.rl.division import Division, divisions, undivided
 from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN
-from symconfig.runs.rl.layouts import layouts
+from symconfig.runs.rl.layouts import layouts, preferred
 from symconfig.runs.rl.logits import BY_TARGET, PLAIN, VERL, LogitBytes
 from symconfig.runs.rl.phases import AWAY, Layout
 from symconfig.runs.rl.question import Question
@@ -150,7 +150,9 @@ def _around(question: Question, job: Job, fill: float, on: Division) -> list[tup
                 continue
             every = list(layouts(question, actor, critic, on))
             fitting = sorted((each for each in every if _fits(question, each)), key=question.rank)
+            sure = [each for each in fitting if question.is_sure(each) == question.is_sure(fitting[0])]
             if fitting:
+                fitting = preferred(sure)
                 result.append((plan, actor, fitting))
             elif every:
                 fullest = min((*every, *filter(None, (fullest,))), key=lambda each: each.trained_bytes)

@@ -16,12 +16,16 @@ from symconfig.runs.rl.question import Question
 from symconfig.runs.rl.reward import rewards
 from symconfig.runs.rl.trained import Trained
 
+# Assumed: of a generation, by which a replica of more GPUs must be ahead, since what tensor parallelism costs a step of
+# decoding was not measured.
+_WIDER = 0.1
 _NODES = (1, 2, 4)  # of a replica whose experts lie over several ranks of data
 # Assumed: of a generation, by which ranks of data must be ahead, since that they wait for each other is left out.
 _UNSURE = 0.2
 _MOST_SHARE, _SHARES = 0.9, 20  # of a GPU for the engine, in twentieths
 # Of a generation: shares that differ by less are alike, since measured decoding is within 6 % of the prediction.
 _ALIKE = 0.05
+_ALIKE_STEPS = 0.01  # assumed: steps that differ by less are alike, and the more room for longer answers wins
 # The optimizer's state is larger than the weights and wanted less: weights do not go without it.
 _WEIGHED_AWAY = (Away.NOTHING, Away.STATES, Away.ALL)
 
@@ -63,6 +67,22 @@ def _sure_of(layouts: Iterable[Layout]) -> Iterator[Layout]:
     plain = [each.generation.seconds for each in every if each.replica.engine.dp == 1]
     most = (1 - _UNSURE) * min(plain) if plain else inf
     yield from (each for each in every if each.replica.engine.dp == 1 or each.generation.seconds < most)
+
+
+def preferred(layouts: Iterable[Layout]) -> list[Layout]:
+    """Return layouts around an actor with the one to take first, of those that are in the order of their steps: its
+    replicas have the fewest GPUs that generate nearly as fast, and of steps that are alike it has the most room for
+    sequences that are all as long as they may be."""
+    every = list(layouts)
+    if not every:
+        return []
+    shortest, longest = every[0], float(every[0].rl.longest)
+    limit = shortest.step_s + _WIDER * shortest.generation.seconds
+    fewest = min(each.replica.engine.gpus for each in every if each.step_s <= limit)
+    narrow = [each for each in every if each.replica.engine.gpus == fewest]
+    alike = [each for each in narrow if each.step_s <= (1 + _ALIKE_STEPS) * narrow[0].step_s]
+    first = max(alike, key=lambda each: each.replica.at_once(each.rl, longest))
+    return [first, *(each for each in every if each is not first)]
 
 
 def _shared(question: Question, engine: Engine, make: Callable[..., Layout]) -> Layout | None:

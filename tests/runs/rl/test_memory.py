@@ -288,8 +288,8 @@ def test_tiles_of_logits_take_what_is_predicted(tmp_path: Path) -> None:
     plan = sample_plan(model, backend="deepspeed", tp=1, pp=1, dp=1, seq_length=asked["tokens"], global_batch=1)
     own = Trained(plan, plan.best, 1.0, TRL)
     counted, some = by_worker("tiled_worker.py", "trl", asked, tmp_path), 48 * asked["tokens"]
-    assert 0 <= counted["forward"]["peak"] - own._in_tiles(TRL) <= some
-    assert 0 <= counted["update"]["peak"] - own._in_tiles(TRL) - own._at_head(TRL) <= some
+    assert 0 <= counted["forward"]["peak"] - own._in_tiles() <= some
+    assert 0 <= counted["update"]["peak"] - own._in_tiles() - own._at_head <= some
     activations = float(own.parts.cost.memory["activations"].max())
     assert 0 <= counted["update"]["kept"] - (own.kept_bytes - activations) <= some
 

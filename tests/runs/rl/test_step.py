@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from symconfig.report.page.data import plan_data
 from symconfig.resources import data_dir
 from symconfig.runs.rl.choose import answer
 from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN
+from symconfig.runs.rl.layouts import preferred
 from symconfig.runs.rl.logits import VERL
 from symconfig.runs.rl.phases import AWAY, GAPS
 from symconfig.runs.rl.question import Question
@@ -351,3 +353,21 @@ def test_every_answer_about_a_plan_shows_its_phases(tmp_path: Path, capsys: pyte
         assert all(re.search(f"^{each.name} ", shown, re.MULTILINE) for each in usual().rl[0].phases)
     (drawn,) = [each for each in plan_data(usual(), {})["blocks"] if each.get("title") == "The phases of plan 1"]
     assert [row[0] for row in drawn["rows"]] == [each.name for each in usual().rl[0].phases]
+
+
+def test_replicas_are_no_wider_than_they_need_to_be_and_steps_alike_have_room() -> None:
+    """What a model of decoding cannot tell apart goes to fewer GPUs, then to more room for longer answers."""
+
+    def layout(step_s: float, gpus: int, room: int) -> Any:
+        replica = SimpleNamespace(engine=SimpleNamespace(gpus=gpus), at_once=lambda rl, tokens: room)
+        return SimpleNamespace(
+            step_s=step_s, generation=SimpleNamespace(seconds=50.0), replica=replica, rl=SimpleNamespace(longest=9)
+        )
+
+    wide, narrow, roomy, slow = layout(100.0, 8, 9), layout(104.0, 4, 5), layout(104.9, 4, 7), layout(105.2, 2, 9)
+    assert preferred([wide, narrow, roomy, slow]) == [roomy, wide, narrow, slow]
+    assert preferred([wide, slow]) == [wide, slow]
+    assert preferred([]) == []
+    step, pinned = planned("llama3.2-1b").rl[0], planned("llama3.2-1b", rollout={"tp": 2}).rl[0]
+    assert step.rollout_tp == 1
+    assert step.step_s <= pinned.step_s + 0.1 * pinned.phases[0].seconds
