@@ -13,7 +13,7 @@ from symconfig.existing.adapt.names import numbers, numbers_of, stale
 from symconfig.existing.adapt.outcome import Adapted, Flaw, Stale
 from symconfig.existing.adapt.runs import noted
 from symconfig.existing.launch.dialects import nemo_rl, openrlhf, slime, tuners
-from symconfig.existing.launch.dialects.verl import FORMAT
+from symconfig.existing.launch.dialects.verl import FORMAT, tunes
 from symconfig.existing.launch.files import instead
 from symconfig.existing.launch.read import ARGUMENTS, read
 from symconfig.existing.launch.reading import Reading
@@ -81,7 +81,7 @@ class _Side(Protocol):
 
 
 def _side(plan: Plan, reading: Reading) -> _Side:
-    if reading.format == FORMAT:
+    if reading.format == FORMAT and not tunes(reading):
         return trainers.VERL
     if slime.applies(reading):
         return trainers.SLIME
@@ -89,8 +89,9 @@ def _side(plan: Plan, reading: Reading) -> _Side:
         return trainers.OPENRLHF
     if reading.format == nemo_rl.FORMAT:
         return trainers.NEMO
-    if openrlhf.applies(reading):
-        what = "starts a program of OpenRLHF, whose options are not adapted"
+    if (of_openrlhf := openrlhf.applies(reading)) or tunes(reading):
+        whose = "OpenRLHF" if of_openrlhf else "verl that fine-tunes"
+        what = f"starts a program of {whose}, whose options are not adapted"
         raise InputError(what, file=reading.file, hint="the degrees of the plan, by hand")
     if (program := tuners.program(reading)) is not None and _apart(program, reading, plan):
         return of_tuners.LEARNED[program.trainer]

@@ -22,6 +22,7 @@ from symconfig.existing.recover.rl.script import Script
 from symconfig.existing.recover.rl.slime import Reader as SlimeReader
 from symconfig.existing.recover.rl.tuners import READERS as TUNERS
 from symconfig.existing.recover.rl.verl import Reader as VerlReader
+from symconfig.existing.recover.rl.verl_tuning import Reader as VerlTuning
 from symconfig.existing.recover.run import Run
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.rules import deepspeed as deepspeed_rules
@@ -87,7 +88,8 @@ def configuration_of(reading: Reading, supplied: Supplied) -> Configuration:
     if megatron_deepspeed.applies(reading):
         return ForkConfiguration(reading, supplied)
     if reading.format == verl.FORMAT:
-        return RlConfiguration(reading, supplied, VerlReader(reading, supplied))
+        reader = VerlTuning if verl.tunes(reading) else VerlReader
+        return RlConfiguration(reading, supplied, reader(reading, supplied))
     if slime.applies(reading):
         return RlConfiguration(reading, supplied, SlimeReader(reading, supplied))
     if openrlhf.applies(reading):

@@ -41,7 +41,7 @@ _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")  # what they run is read with the
 
 def followed(reading: Reading, around: Around) -> Reading:
     """Add what the files say that a reading names. A file that is missing or wrong is unread and matters."""
-    by_verl = verl.applies(reading.settings)
+    by_verl = verl.applies(reading)
     keyed = by_verl or nemo_rl.applies(reading)
     reading = replace(reading, settings=tuple(parted(reading.settings, any_section=keyed)))
     reading = tuners.with_command(reading)

@@ -11,7 +11,7 @@ from typing import Final
 
 from symconfig.existing.launch.dialects.entry import Entry
 from symconfig.existing.launch.dialects.translate import by_path
-from symconfig.existing.launch.reading import Setting, World
+from symconfig.existing.launch.reading import Reading, Setting, World
 
 FORMAT: Final = "verl"  # the format of a reading of it
 RELEASE: Final = "0.9.1"  # whose defaults hold where nothing is stated
@@ -21,11 +21,18 @@ _ENGINE: Final = ("rollout.nnodes", "rollout.n_gpus_per_node")  # of main_ppo's 
 _MEGATRON: Final = "actor_rollout_ref.actor.megatron."
 _KINDS: Final = {"fsdp": "fsdp", "dp": "fsdp"}  # of workers, by how the word for an engine begins
 _ACTOR = re.compile(r"(\+\+|\+|~)?actor_rollout_ref\.[a-z]")
+_TUNING = re.compile(r"(.*/)?verl[./]trainer[./](fsdp_)?sft_trainer(_ray)?(\.py)?")
 
 
-def applies(settings: Sequence[Setting]) -> bool:
-    """Say whether overrides of verl's actor stand among the words."""
-    return any(_ACTOR.match(word.text) for setting in settings for word in setting.values)
+def applies(reading: Reading) -> bool:
+    """Say whether overrides of verl's actor stand among the words, or its trainer of fine-tuning is started."""
+    actors = (_ACTOR.match(word.text) for setting in reading.settings for word in setting.values)
+    return any(actors) or tunes(reading)
+
+
+def tunes(reading: Reading) -> bool:
+    """Say whether verl's trainer of fine-tuning is started."""
+    return reading.program is not None and _TUNING.fullmatch(reading.program.text) is not None
 
 
 def own(configuration: str) -> bool:

@@ -68,6 +68,7 @@ VERL = Trainer(
     ("", "_"),
     "ref.megatron.param_offload=True",
 )
+VERL_TUNING = Trainer("verl's fine-tuning", verl.RELEASE, ("data.max_length", "data.max_length"), ("", "_"))
 SLIME = Trainer("slime", "0.3.1", ("rollout_max_prompt_len", "rollout_max_response_len"), ("--", "-"))
 OPENRLHF = Trainer(
     "openrlhf",
