@@ -314,6 +314,21 @@ def test_an_optimizer_steps_as_its_arguments_say(words: str, roots: float | None
     assert (None if held is None else held["roots of second moments"]) == pytest.approx(roots and 1.15 * roots)
 
 
+@pytest.mark.parametrize(("words", "layers"), [("", 0), (" --mtp_num_layers 1", 1)])
+def test_layers_that_predict_further_tokens_are_made_where_an_option_says_so(words: str, layers: int) -> None:
+    line = "megatron sft --model Qwen/Qwen3-8B --tuner_type full --max_length 2048 --global_batch_size 8"
+    found = audited(f"NPROC_PER_NODE=8 {line}{words}")
+    assert found.judged is not None, found.unpredicted
+    assert found.judged.plan.model.num_nextn_predict_layers == layers
+
+
+@pytest.mark.parametrize(("script", "method"), [("dpo_online", "online_dpo"), ("dpo_vlm", "dpo"), ("kto", "kto")])
+def test_a_script_of_trl_is_what_its_name_says(script: str, method: str) -> None:
+    started = tuners.program(read(f"python examples/scripts/{script}.py --model_name_or_path Qwen/Qwen3-8B"))
+    assert started is not None
+    assert started.method == method
+
+
 def test_nemo_rl_inherits_and_replaces(tmp_path: Path) -> None:
     written(tmp_path, "base.yaml", BASE)
     child = written(tmp_path, "child.yaml", CHILD)
@@ -343,7 +358,7 @@ def test_nemo_rl_inherits_and_replaces(tmp_path: Path) -> None:
     ("words", "why"),
     [
         ("--rlhf_type gkd", "this program is not predicted"),
-        ("--rlhf_type ppo", "PPO that generates by Transformers' own loop, and no engine, is not predicted"),
+        ("--rlhf_type ppo", "TRL's experimental trainer, without an engine, which TRL has no more since 1.16"),
         ("--tuner_type adalora", "trained in this way are not predicted"),
         ("--use_vllm false", "generation without vLLM is not predicted"),
         ("--num_generations 7", "does not divide what is generated at once"),

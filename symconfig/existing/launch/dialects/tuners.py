@@ -34,6 +34,7 @@ _METHODS = {
     "reward_modeling": "reward",
     "rm": "reward",
     "mpo": "dpo",
+    "dpo_online": "online_dpo",
     "pretrain": "pt",
 }
 # What each calls an option of Transformers or TRL otherwise than these do.

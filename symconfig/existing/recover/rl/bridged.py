@@ -64,8 +64,12 @@ def run(
 ) -> Run:
     """Return the run of a model with its adapters. problem: about the adapters, by what is wrong; able: names of what
     Megatron-Bridge does not, and the program does. Raises InputError."""
-    # Megatron-LM's own options know no adapters.
-    assumption = replace(supplied, model=model.model.model_copy(update={"adapter": None}))
+    # Megatron-LM's own options know no adapters. Layers that predict further tokens are made where the option says so,
+    # also of a published model whose Transformers class has none (Qwen3.5, Qwen3-Next).
+    update: dict[str, object] = {"adapter": None}
+    if not model.model.num_nextn_predict_layers and (further := names.whole("mtp_num_layers", 0)):
+        update["num_nextn_predict_layers"] = further
+    assumption = replace(supplied, model=model.model.model_copy(update=update))
     made = megatron.run(names, gpus, cluster, assumption)
     if refused := [reason for name, reason in refusals(model.model) if name not in able]:
         raise InputError([problem(reason) for reason in refused])

@@ -34,18 +34,18 @@ _LOSSES: Mapping[str, tuple[LossName, ...]] = {
     "reward": ("reward",),
 }
 _ALONE = ("pt", "sft", *_LOSSES)  # what trains on what is there
-# Why a program is not predicted, where there is more to say: LLaMA-Factory, train/ppo/trainer.py and extras/misc.py;
-# ms-swift, rlhf_trainers/ppo_trainer.py.
+# Why a program is not predicted, where there is more to say: trl/experimental of July 2026 and of 1.16; LLaMA-Factory,
+# train/ppo/trainer.py and extras/misc.py; ms-swift, rlhf_trainers/ppo_trainer.py and requirements/framework.txt.
 _UNPREDICTED = {
-    (
-        tuners.TRL,
-        "ppo",
-    ): "PPO that generates by Transformers' own loop, and no engine (TRL before 1.16), is not predicted",
+    (tuners.TRL, "ppo"): "PPO was an experimental trainer of TRL's, without an engine, and is gone since TRL 1.16",
     (
         tuners.LLAMAFACTORY,
         "ppo",
     ): "LLaMA-Factory's PPO asks for TRL 0.9.6 or older, and all else of it for 0.18 or newer",
-    (tuners.SWIFT, "ppo"): "PPO that generates by Transformers' own loop, and no engine, is not predicted",
+    (
+        tuners.SWIFT,
+        "ppo",
+    ): "ms-swift's PPO is TRL's experimental trainer, without an engine, which TRL has no more since 1.16",
 }
 _ALGORITHMS = {"rloo": "rloo", "reinforce_plus_plus": "reinforce_plus_plus"}
 _TASKS = ("causal_lm", "generative_reranker")  # of ms-swift, whose models have a head over the vocabulary
