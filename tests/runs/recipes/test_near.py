@@ -56,6 +56,22 @@ def pins_of(plan: Plan) -> dict[str, int | str]:
     }
 
 
+def test_an_exchange_beside_nothing_costs_what_it_hides() -> None:
+    """A recipe may state that gradients, or new weights, move with nothing beside them; plans always hide them."""
+    plan, (file, recipe) = planned(tp=4, pp=4, vpp=5, cp=2), find_recipe(TUNED)
+
+    def loss(field: str, **stated: bool) -> float:
+        other = recipe.model_copy(update={"options": recipe.options.model_copy(update=stated)})
+        (one,) = [each for each in compared(plan, file, other).differences if each.field == field]
+        assert one.loss is not None
+        return one.loss
+
+    gathered = loss("weights gathered beside computation", param_gather=False)
+    reduced = loss("gradients reduced beside computation", grad_reduce=False)
+    assert 0 < gathered < reduced
+    assert not [each for each in compared(plan, file, recipe).differences if "beside computation" in each.field]
+
+
 def test_what_does_not_run_says_why() -> None:
     plan = planned(tp=4, pp=4, vpp=5, cp=2)
     file, recipe = find_recipe(TUNED)
