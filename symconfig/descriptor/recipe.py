@@ -31,6 +31,7 @@ class RecipeSource(Strict):
     title: str = Field(min_length=1)
     repository: str | None = None
     release: str = Field(min_length=1, description="release or commit, or the year of a paper")
+    silent: bool = Field(default=False, description="a table of degrees: what its programs switch on is not in it")
 
 
 class RecipeJob(Strict):

@@ -46,7 +46,8 @@ def near_recipe(plan: Plan) -> NearRecipe | None:
 def compared(plan: Plan, file: RecipeFile, recipe: Recipe) -> NearRecipe:
     """Return the differences between a recipe and a plan, each with what its value alone costs the plan."""
     same = recipe.job.precision == plan.best.options.precision
-    stated = [choice for choice in CHOICES if choice.stated(recipe) and (same or not choice.of_precision)]
+    silent = file.sources[recipe.source].silent
+    stated = [one for one in CHOICES if one.stated(recipe, silent=silent) and (same or not one.of_precision)]
     prices = _Prices.of(plan, recipe)
     differences = tuple(
         prices.difference((choice,), choice.field, choice.ours(plan.best), choice.theirs(recipe))
@@ -161,16 +162,20 @@ def _fastest(plan: Plan, degrees: Mapping[str, int]) -> Prospect | str:
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A choice that a recipe and a plan may differ in. value: of a candidate; wanted: of a recipe, None where it does
-    not say; put: the candidate with the recipe's value. of_precision: it goes with the recipe's precision."""
+    not say; put: the candidate with the recipe's value. of_precision: it goes with the recipe's precision. option: of
+    a recipe's, off where it does not state it, unless its source is silent."""
 
     field: str
     value: Callable[[Candidate], Any]
     wanted: Callable[[Recipe], Any]
     put: Callable[[Candidate, Any], Candidate]
     of_precision: bool = False
+    option: str = ""
 
-    def stated(self, recipe: Recipe) -> bool:
-        return self.wanted(recipe) is not None
+    def stated(self, recipe: Recipe, *, silent: bool = False) -> bool:
+        """Tell whether a recipe says it. silent: its source does not say what is on."""
+        unsaid = silent and bool(self.option) and getattr(recipe.options, self.option) is None
+        return not unsaid and self.wanted(recipe) is not None
 
     def differs(self, candidate: Candidate, recipe: Recipe) -> bool:
         return bool(self.value(candidate) != self.wanted(recipe))
@@ -322,7 +327,11 @@ CHOICES: tuple[Choice, ...] = (
         _dispatcher,
         _with_dispatcher,
     ),
-    _overlap("user buffers", "tp_comm", lambda recipe: bool(recipe.options.tp_comm) if recipe.layout.tp > 1 else None),
+    replace(
+        _overlap("user buffers", "tp_comm", lambda one: bool(one.options.tp_comm) if one.layout.tp > 1 else None),
+        option="tp_comm",
+    ),
+    # No program has it on by itself: it asks for pipelines that not all degrees have.
     _overlap(
         "experts' all-to-all overlapped",
         "moe_a2a",
@@ -332,7 +341,9 @@ CHOICES: tuple[Choice, ...] = (
     _overlap("weights gathered beside computation", "param_gather", lambda recipe: _exposed(recipe, "param_gather")),
     _option("CUDA graphs", "cuda_graphs", lambda recipe: recipe.graphs),
     _option("bytes of a gradient", "grad_bytes", _gradient_bytes),
-    replace(_option("weights in 8 bits", "fp8_param_gather", _eight_bits), of_precision=True),
+    replace(
+        _option("weights in 8 bits", "fp8_param_gather", _eight_bits), of_precision=True, option="fp8_param_gather"
+    ),
 )
 
 

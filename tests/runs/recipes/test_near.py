@@ -72,6 +72,21 @@ def test_an_exchange_beside_nothing_costs_what_it_hides() -> None:
     assert not [each for each in compared(plan, file, recipe).differences if "beside computation" in each.field]
 
 
+def test_what_a_silent_source_does_not_say_is_as_the_plan_has_it() -> None:
+    """Tables of degrees leave to their programs what is on: that is not off."""
+    plan, (file, recipe) = planned(tp=4, pp=4, vpp=5, cp=2), find_recipe(TUNED)
+    mine = plan.best.options
+    on = replace(plan, best=replace(plan.best, options=replace(mine, overlap=replace(mine.overlap, tp_comm=True))))
+    said = recipe.model_copy(update={"options": recipe.options.model_copy(update={"tp_comm": None})})
+    sources = {name: one.model_copy(update={"silent": True}) for name, one in file.sources.items()}
+
+    def fields(of: RecipeFile) -> set[str]:
+        return {one.field for one in compared(on, of, said).differences}
+
+    assert "user buffers" in fields(file)
+    assert "user buffers" not in fields(file.model_copy(update={"sources": sources}))
+
+
 def test_what_does_not_run_says_why() -> None:
     plan = planned(tp=4, pp=4, vpp=5, cp=2)
     file, recipe = find_recipe(TUNED)
