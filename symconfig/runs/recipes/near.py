@@ -73,6 +73,7 @@ def compared(plan: Plan, file: RecipeFile, recipe: Recipe) -> NearRecipe:
         layout.opens,
         plain if layout.opens and not plain.opens else None,
         _split(plan, recipe, prices.uses),
+        recipe.unpriced,
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from symconfig.api.planning import plan as solved
 from symconfig.descriptor.recipe import Recipe, RecipeFile, find_recipe
+from symconfig.plans.beside import comparisons
 from symconfig.plans.plan import Plan
 from symconfig.plans.recipe import NearRecipe
 from symconfig.runs.recipes.near import compared, near_recipe
@@ -85,6 +86,15 @@ def test_what_a_silent_source_does_not_say_is_as_the_plan_has_it() -> None:
 
     assert "user buffers" in fields(file)
     assert "user buffers" not in fields(file.model_copy(update={"sources": sources}))
+
+
+def test_what_has_no_price_is_named_beside_what_has() -> None:
+    plan, (file, recipe) = planned(tp=8, pp=4, vpp=5, cp=2), find_recipe(TUNED)
+    options = recipe.options.model_copy(update={"own": "DualPipe"})
+    found = compared(plan, file, recipe.model_copy(update={"options": options}))
+    assert found.left_out == "DualPipe"
+    said = "\n".join(comparisons(replace(plan, beside=replace(plan.beside, recipe=found))))
+    assert "its layout, without its DualPipe, which has no price in the model, is " in said
 
 
 def test_what_does_not_run_says_why() -> None:
