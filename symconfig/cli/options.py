@@ -50,7 +50,7 @@ _CHANGES = Option(
 _PINS = "fix or bound a choice: tp=8, pp=2..8, vpp=..4, recompute=full, zero=1; may be repeated"
 _TASK = f"{', '.join(PLAIN)}, or with a section of the job {' or '.join(WITH_OR_WITHOUT)} (default: lora for adapters)"
 _MARGIN = "share of the GPU's memory left free (default 0.04)"
-_IMBALANCE = "busiest expert rank over the mean (default 1.0)"
+_IMBALANCE = "busiest expert rank over the mean; 1: forced to balance"
 _TARGETS = "all-linear (default), attention, mlp, or modules: q_proj,v_proj"
 _IMAGES = "in the mean (default 0: text alone, without the tower)"
 _TOKENIZER = "its folder or Hugging Face name (default: the model's)"

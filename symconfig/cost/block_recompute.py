@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost import either
-from symconfig.cost.blocks import KEPT, SECONDS
+from symconfig.cost.blocks import SECONDS
 from symconfig.cost.flight import heads_in_flight
 from symconfig.cost.lattice import Array
 from symconfig.cost.pipeline import pipelined
@@ -58,8 +58,11 @@ def evaluate_block(
     plain_sums, full_sums = extremes.sums.policy(extremes.keep), extremes.sums.policy(extremes.rerun)
     repeated, keep = (passes[:, row][..., extremes.chosen] for row in (extremes.rerun, extremes.keep))
     change = repeated - keep  # [PASSES, kinds, n]
+    kept = extremes.table.kept(extremes.chosen, setting.pipelines.pp)
     heads = prefix.sum(axis=2)
-    less = summed(prefix, change[KEPT]) * heads_in_flight(heads, points, setting)  # [s, layers, n]
+    less = summed(prefix, kept[extremes.rerun] - kept[extremes.keep]) * heads_in_flight(
+        heads, points, setting
+    )  # [s, layers, n]
     activations = plain.memory["activations"][:, 0] + less
     touched = heads > 0
     working = np.where(touched, either.maximum(plain_sums.transient, full_sums.transient), plain_sums.transient)

@@ -19,6 +19,7 @@ from symconfig.cost.host import graphed, host_seconds, inside_experts, is_dispat
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine, Number
 from symconfig.cost.registered import GRAPH_BYTES, registered_bytes
+from symconfig.cost.uneven import Uneven, at_busiest
 from symconfig.cost.work import work_seconds
 from symconfig.graph.derived import DerivedBlock, Phase, WeightShard, Workspace
 from symconfig.graph.implementation import ExpertKernels
@@ -77,6 +78,7 @@ class BlockCost:
     boundary_bytes: Array
     hidden_s: Array  # [2, points], forward and backward: how much longer they take with no other microbatch beside
     paired: bool  # another microbatch goes forward through a layer beside this one backward
+    uneven: Uneven | None  # None: every rank's experts have the mean load
 
     def at(self, chosen: NDArray[np.intp]) -> BlockCost:
         """Return the costs at some of the points."""
@@ -95,13 +97,23 @@ class BlockCost:
             registered_bytes=self.registered_bytes[chosen],
             boundary_bytes=self.boundary_bytes[chosen],
             hidden_s=self.hidden_s[:, chosen],
+            uneven=self.uneven and self.uneven.at(chosen),
         )
 
-    def lean_bytes(self, policies: Sequence[Policy]) -> Array:
-        """Return [points]: what every policy keeps; no policy keeps less."""
-        kept = np.array([policy.kept for policy in policies]) & ~np.array([policy.offloaded for policy in policies])
-        always: Array = kept.all(axis=0).astype(np.float64)
-        return always @ np.array(self.held_bytes)
+    def lean_bytes(self, policies: Sequence[Policy], held: Array) -> Array:
+        """Return [points]: what every policy keeps of tensors, [held, points]; no policy keeps less."""
+        always = (_staying(policies) > 0).all(axis=0).astype(np.float64)
+        result: Array = always @ held
+        return result
+
+    def uneven_bytes(self, policies: Sequence[Policy], *, least: bool) -> Array:
+        """Return [policies, points]: what a rank keeps for each microbatch in flight beyond the mean of all ranks, were
+        the model one stage. least: what every policy keeps, as of the only one."""
+        if self.uneven is None:
+            return np.zeros((1 if least else len(policies), self.boundary_bytes.size))
+        beyond = self.uneven.beyond(np.array(self.held_bytes))
+        result: Array = self.lean_bytes(policies, beyond)[None] if least else _staying(policies) @ beyond
+        return result
 
     def passes(self, policies: Sequence[Policy], host_bytes_per_s: Number, framework: Framework) -> Array:
         """Return [PASSES, policies, points]: each policy is a 0/1 vector over the rows.
@@ -130,9 +142,14 @@ class BlockCost:
         moved = _rows([policy.offloaded for policy in policies])
         away = moved @ held
         copied, copies_s = away / host_bytes_per_s, moved.sum(axis=1)[:, None] * framework.host_kernel_s
-        kept = (_rows([policy.kept for policy in policies]) - moved) @ held
+        staying = _staying(policies)
+        kept = staying @ held
+        working, returned, other = held, away, kept
+        if self.uneven is not None:
+            working = self.uneven.busiest(held)
+            returned, other = moved @ working, staying @ working
         # What waits in host memory is back on the GPU while its block runs backward.
-        transient = self.workspace_bytes + _revived(policies, held) + away + kept * self.paired
+        transient = self.workspace_bytes + _revived(policies, working) + returned + other * self.paired
         total_forward = works.sum(axis=0)
         host = np.array([self.host_s[op, Phase.FORWARD] for op in ops])
         lead = either.maximum(total_forward + forward_comm - host.sum(axis=0), 0.0)
@@ -194,6 +211,11 @@ def _rows(bits: Sequence[Sequence[bool]]) -> Array:
     return np.array(bits, dtype=np.float64)
 
 
+def _staying(policies: Sequence[Policy]) -> Array:
+    """Return [policies, held]: 1 for what each policy keeps on the GPU, else 0."""
+    return _rows([policy.kept for policy in policies]) - _rows([policy.offloaded for policy in policies])
+
+
 def _revived(policies: Sequence[Policy], held: Array) -> Array:
     """Return [policies, points]: bytes of the recomputed module that brings back most."""
     sums = {unit: held[list(unit)].sum(axis=0) for unit in {unit for policy in policies for unit in policy.units}}
@@ -214,7 +236,8 @@ def evaluate(
     inputs = machine.quantised_bytes if framework.engine else ELEMENT_BYTES[Element.ACTIVATION]
     element_bytes = ELEMENT_BYTES | {Element.MATMUL_INPUT: inputs}
     sizes = np.array([[element_bytes[held.element]] for held in block.held]).reshape(-1, 1)
-    spaces = [_space(space, lattice, framework) for space in block.workspaces]
+    uneven, busiest = Uneven.of(block, lattice), at_busiest(lattice)
+    spaces = [_space(space, busiest, framework) for space in block.workspaces]
     buffers = registered_bytes(block, lattice, machine, framework)
     work, host = (each(block, lattice, machine, framework) for each in (work_seconds, host_seconds))
     if framework.blocking_launches:
@@ -234,7 +257,7 @@ def evaluate(
             lattice,
             _buffers(block, framework),
             _widest(block.weights, lattice, framework),
-            _libraries_of(block, lattice, machine, framework),
+            _libraries_of(block, busiest, machine, framework),
             orthogonal.rows(block, lattice, machine, framework),
         ),
         buffer_bytes=buffers,
@@ -242,6 +265,7 @@ def evaluate(
         boundary_bytes=lattice.value(block.boundary) * ELEMENT_BYTES[Element.ACTIVATION],
         hidden_s=np.zeros((2, lattice.points)),
         paired=False,
+        uneven=uneven,
     )
     return hiding(bare, framework)
 

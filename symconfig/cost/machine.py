@@ -115,10 +115,14 @@ def stated(cluster: ClusterDescriptor) -> dict[str, Quantity]:
 
 
 def slowest(gpus: float) -> float:
-    """Return by how much the slowest of so many GPUs takes longer than a middling one: the expected maximum of as many
-    normal deviates (Blom, Statistical Estimates and Transformed Beta-Variables, 1958). All others wait for it.
-    """
-    return SPREAD * NormalDist().inv_cdf((gpus - 0.375) / (gpus + 0.25))
+    """Return by how much the slowest of so many GPUs takes longer than a middling one. All others wait for it."""
+    return SPREAD * largest_deviate(gpus)
+
+
+def largest_deviate(count: float) -> float:
+    """Return the expected maximum of so many normal deviates (Blom, Statistical Estimates and Transformed
+    Beta-Variables, 1958)."""
+    return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
 
 
 def machine(cluster: ClusterDescriptor, precision: str, others: Constants | None = None, gpus: int = 1) -> Machine:

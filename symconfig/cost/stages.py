@@ -196,8 +196,9 @@ def stages(table: Table, pipelines: Pipelines, points: NDArray[np.intp], tied: b
     passes, weights = table.passes[..., points], table.weights[..., points]
     of = dict(zip(WEIGHTS, weights, strict=True))
     sums = summed(counts, passes[:KEPT]).swapaxes(1, 2)
-    kept = summed(np.where(head, 0.0, pipelines.body), passes[KEPT]).swapaxes(0, 1)
-    ends = summed(np.where(head, counts, 0.0), passes[KEPT]).swapaxes(0, 1)
+    of_each = table.kept(points, pipelines.pp)
+    kept = summed(np.where(head, 0.0, pipelines.body), of_each).swapaxes(0, 1)
+    ends = summed(np.where(head, counts, 0.0), of_each).swapaxes(0, 1)
     held = dict(zip(_SUMMED, summed(counts, weights[_SUMMED_ROWS]), strict=True))
     vocabulary = summed(counts, of["vocabulary"] + of["frozen_vocabulary"])
     more, look_up = _look_ups(places, counts, tied), places.index(Place.FIRST)

@@ -32,6 +32,8 @@ WEIGHTS = (*Weights.__slots__, "registered")
 class Table:
     """passes [PASSES, policies, kinds, points], weights [WEIGHTS, kinds, points], boundary [points].
 
+    uneven [policies, kinds, points]: bytes that the rank whose experts have most keeps for each microbatch in flight
+    beyond the mean, were the model one stage; None: loads are even.
     hidden [2, kinds, points]: seconds of a forward and of a backward pass that another microbatch beside it hides, and
     that show where none is beside it, at the pipeline's begin and end.
     """
@@ -43,10 +45,16 @@ class Table:
     boundary: Array
     hidden: Array
     blocks: tuple[BlockCost, ...]
+    uneven: Array | None = None
 
     def only(self, policy: int) -> Table:
         """Return the table with one policy alone."""
-        return replace(self, policies=(self.policies[policy],), passes=self.passes[:, policy : policy + 1])
+        return replace(
+            self,
+            policies=(self.policies[policy],),
+            passes=self.passes[:, policy : policy + 1],
+            uneven=None if self.uneven is None else self.uneven[policy : policy + 1],
+        )
 
     def alone(self, policies: Sequence[int], point: int) -> Table:
         """Return the table of some policies at one of the points, blocks and all."""
@@ -61,6 +69,7 @@ class Table:
             boundary=self.boundary[where],
             hidden=self.hidden[..., where],
             blocks=blocks,
+            uneven=None if self.uneven is None else self.uneven[list(policies)][..., where],
         )
 
     def at(self, chosen: NDArray[np.intp]) -> Table:
@@ -71,7 +80,14 @@ class Table:
             weights=self.weights[..., chosen],
             boundary=self.boundary[chosen],
             hidden=self.hidden[..., chosen],
+            uneven=None if self.uneven is None else self.uneven[..., chosen],
         )
+
+    def kept(self, chosen: NDArray[np.intp], pp: Array | float) -> Array:
+        """Return the bytes that the rank with most keeps for each microbatch in flight, [policies, kinds, n], at some
+        of the points in pipelines of pp stages, [n]."""
+        kept: Array = self.passes[KEPT][..., chosen]
+        return kept if self.uneven is None else kept + np.sqrt(pp) * self.uneven[..., chosen]
 
     @property
     def places(self) -> tuple[Place, ...]:
@@ -108,7 +124,7 @@ def table(
 ) -> Table:
     """Make the table: every policy is a 0/1 vector over the rows of every block."""
     passes = [block.passes(policies[block.derived.name], machine.host_bytes_per_s, framework) for block in blocks]
-    return _table(blocks, choices, np.stack(passes, axis=2))
+    return _table(blocks, choices, np.stack(passes, axis=2), policies, least=False)
 
 
 def bound_table(blocks: Sequence[BlockCost], policies: Policies) -> Table:
@@ -119,9 +135,9 @@ def bound_table(blocks: Sequence[BlockCost], policies: Policies) -> Table:
     for index, block in enumerate(blocks):
         seconds = block.seconds()
         passes[: len(seconds), 0, index] = seconds
-        passes[KEPT, 0, index] = block.lean_bytes(policies[block.derived.name])
+        passes[KEPT, 0, index] = block.lean_bytes(policies[block.derived.name], np.array(block.held_bytes))
         passes[TRANSIENT, 0, index] = block.workspace_bytes
-    return _table(blocks, [Choice()], passes)
+    return _table(blocks, [Choice()], passes, policies, least=True)
 
 
 def _bytes_of(block: BlockCost, name: str) -> Array:
@@ -132,10 +148,15 @@ def _bytes_of(block: BlockCost, name: str) -> Array:
     return row + block.registered_bytes if name == "workspaces" else row
 
 
-def _table(blocks: Sequence[BlockCost], choices: Sequence[Choice], passes: Array) -> Table:
+def _table(
+    blocks: Sequence[BlockCost], choices: Sequence[Choice], passes: Array, policies: Policies, *, least: bool
+) -> Table:
     kinds = tuple(block.derived.name for block in blocks)
     weights = np.array([[_bytes_of(block, name) for block in blocks] for name in WEIGHTS])
     hidden = np.stack([block.hidden_s for block in blocks], axis=1)
+    uneven = None
+    if any(block.uneven is not None for block in blocks):
+        uneven = np.stack([block.uneven_bytes(policies[block.derived.name], least=least) for block in blocks], axis=1)
     return Table(
         kinds=kinds,
         policies=tuple(choices),
@@ -144,4 +165,5 @@ def _table(blocks: Sequence[BlockCost], choices: Sequence[Choice], passes: Array
         boundary=blocks[0].boundary_bytes,
         hidden=hidden,
         blocks=tuple(blocks),
+        uneven=uneven,
     )

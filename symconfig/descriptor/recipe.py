@@ -31,6 +31,7 @@ class RecipeSource(Strict):
     title: str = Field(min_length=1)
     repository: str | None = None
     release: str = Field(min_length=1, description="release or commit, or the year of a paper")
+    silent: bool = Field(default=False, description="a table of degrees: what its programs switch on is not in it")
 
 
 class RecipeJob(Strict):
@@ -146,9 +147,15 @@ class Recipe(Strict):
 
     @property
     def unpriced(self) -> str:
-        """Name what it keeps out of GPUs' memory in a way that has no price."""
+        """Name what it keeps out of GPUs' memory, replays or overlaps in ways that have no price."""
+        words, graphs = self._unpriced_offloads(), self.options.cuda_graphs
+        if graphs not in (None, "none") and self.graphs is None:
+            words.append("CUDA graphs" if graphs == "on" else f"CUDA graphs of {graphs.replace('_', ' ')}")
+        return ", ".join([*words, *([self.options.own] if self.options.own else [])])
+
+    def _unpriced_offloads(self) -> list[str]:
         offloads = (self.options.offload or "").split(", ")
-        return ", ".join(one.replace("_", " ") for one in offloads if one.startswith(_UNPRICED))
+        return [one.replace("_", " ") for one in offloads if one.startswith(_UNPRICED)]
 
     def as_pins(self) -> dict[str, str]:
         """Return the layout as pins of a job, as far as pins can say it."""
@@ -187,7 +194,7 @@ class Recipe(Strict):
         layout = self.layout
         pinned = self._option_pins()
         pinned_names = {name for name, pin in _PINS.items() if pin in pinned} | {"cp_comm"}
-        if self.optimizer_offload and not (self.activation_offload or self.unpriced):
+        if self.optimizer_offload and not (self.activation_offload or self._unpriced_offloads()):
             pinned_names.add("offload")
         words = [
             f"{name.replace('_', ' ')} {spelled(value)}"

@@ -217,7 +217,7 @@ def _point(item: Judged) -> Prospect:
 
 def _fits(item: Judged) -> float:
     point = _point(item)
-    return fitting(point.request, point.machine, item.prediction.predicted.peak_bytes, item.case.cluster)
+    return fitting(point.request, point.machine, [item.prediction.predicted.peak_bytes], item.case.cluster)
 
 
 def _drawn(item: Judged) -> Drawn:

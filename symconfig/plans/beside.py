@@ -71,7 +71,8 @@ def _recipe(recipe: NearRecipe, *, brief: bool) -> str:
     head = f"Nearest published recipe: {recipe.id} ({recipe.title}; {recipe.job})."
     if not recipe.differences:
         return f"{head} The plan is laid out as it is."
-    whole = f"its layout {_priced(recipe)}"
+    left_out = f", without its {recipe.left_out}, which has no price in the model," if recipe.left_out else ""
+    whole = f"its layout{left_out if recipe.loss is not None else ''} {_priced(recipe)}"
     if recipe.allowed is not None and recipe.loss is not None:
         whole += f"; without that it {_priced(recipe.allowed)}"
     if recipe.split is not None:

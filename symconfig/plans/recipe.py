@@ -42,3 +42,4 @@ class NearRecipe:
     opens: tuple[str, ...] = ()
     allowed: Difference | None = None
     split: Difference | None = None
+    left_out: str = ""  # of its layout, since it has no price

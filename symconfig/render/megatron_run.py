@@ -20,6 +20,8 @@ OFFLOAD_ATTENTION = ("qkv_linear", "core_attn", "attn_proj")
 OFFLOAD_EXPERTS = ("expert_fc1", "moe_act")
 FSDP_GRADIENTS = "--megatron-fsdp-main-grads-dtype"  # by default bf16, whatever --grad-reduce-in-bf16 says
 
+_OF_KEPT_INPUTS, _KEPT_INPUTS_SINCE = frozenset({"moe_act", "layernorm"}), "core_v0.14.0"
+
 
 def training_args(out: Arguments, plan: Plan) -> None:
     """Add batch, optimizer and schedule, as the job says, and what runs each step faster."""
@@ -69,8 +71,13 @@ def precision_args(out: Arguments, best: Candidate) -> None:
     out.put("--fp16" if precision == "fp16" else "--bf16")
     if precision in ("fp8", "mxfp8") and out.needs("precision", "--fp8-recipe", "it has no FP8 recipes", precision):
         out.put("--fp8-format", "hybrid" if precision == "fp8" else "e4m3")
-        out.put("--fp8-recipe", "delayed" if precision == "fp8" else "mxfp8")
-        if precision == "fp8":  # scales from a history, as in Megatron-LM's train_llama3_8b_h100_fp8.sh
+        delayed = precision == "fp8" and not _of_kept_inputs(out, best)
+        out.put("--fp8-recipe", "mxfp8" if precision == "mxfp8" else "delayed" if delayed else "tensorwise")
+        if precision == "fp8" and not delayed and best.options.fp8_param_gather and best.options.optimizer_offload:
+            what = "an offloaded optimizer writes 8-bit weights with delayed scaling only, which has no such recompute"
+            modules = sorted(_OF_KEPT_INPUTS & {*best.options.recompute.modules})
+            out.refuse("recompute.modules", what, ", ".join(modules))
+        if delayed:  # scales from a history, as in Megatron-LM's train_llama3_8b_h100_fp8.sh
             out.put("--fp8-amax-history-len", 1024)
             out.put("--fp8-amax-compute-algo", "max")
     if precision == "nvfp4" and out.needs("precision", "--fp4-format", "it has no FP4", precision):
@@ -81,6 +88,16 @@ def precision_args(out: Arguments, best: Candidate) -> None:
     elif precision != "fp16" and best.options.grad_bytes == 2:
         out.put("--grad-reduce-in-bf16")
     gathered_args(out, best.options)
+
+
+def _of_kept_inputs(out: Arguments, best: Candidate) -> bool:
+    """Tell whether modules run again whose readers must then keep their input as it came, which Megatron-LM has from
+    core_v0.14 on, and not with fp8's delayed scaling."""
+    return out.at_least(_KEPT_INPUTS_SINCE) and not _OF_KEPT_INPUTS.isdisjoint(best.options.recompute.modules)
+
+
+def _refuses_kept_inputs(out: Arguments) -> bool:
+    return out.at_least("core_v0.13.0") and not out.at_least(_KEPT_INPUTS_SINCE)
 
 
 def parallel_args(out: Arguments, plan: Plan) -> None:
@@ -203,13 +220,9 @@ def recompute_args(out: Arguments, plan: Plan) -> None:
                 out.refuse("recompute.modules", "there is no such module", module, since=since)
             elif not _has_module(out, plan, module):
                 out.refuse("recompute.modules", "the model has no such module, and it refuses the name", module)
-            elif module in ("moe_act", "layernorm") and "fp8" in options.precision and out.at_least("core_v0.13.0"):
-                if options.precision == "fp8":
-                    out.refuse("recompute.modules", "this module is not recomputed with fp8's delayed scaling", module)
-                elif not out.at_least("core_v0.14.0"):
-                    out.refuse(
-                        "recompute.modules", "this module is not recomputed with fp8", module, since="core_v0.14.0"
-                    )
+            elif module in _OF_KEPT_INPUTS and "fp8" in options.precision and _refuses_kept_inputs(out):
+                what = "this module is not recomputed with fp8"
+                out.refuse("recompute.modules", what, module, since=_KEPT_INPUTS_SINCE)
         if recompute.modules:
             out.put("--recompute-modules", *recompute.modules)
     if options.activation_offload:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 
 from symconfig.format import count, gib, percent, seconds, signed, words
@@ -225,6 +225,16 @@ def _sorted(values: dict[str, float]) -> list[tuple[str, float]]:
     return sorted(((name, value) for name, value in values.items() if value), key=lambda item: (-item[1], item[0]))
 
 
+def _untrained(of: Mapping[str, tuple[float, float]]) -> str:
+    """Say what the fullest GPU holds while routers are untrained."""
+    load, layer, held = of["load"], of["layer_load"], of["device_bytes"]
+    return (
+        f"While the router is untrained, the fullest GPU's experts get {load[0]:.2f} to {load[1]:.2f} times the mean "
+        f"over its layers, in one of them up to {layer[0]:.1f} to {layer[1]:.1f} times: {gib(held[0])} to "
+        f"{gib(held[1])} GiB, which the memory's interval and risk count."
+    )
+
+
 def footer(plan: Plan, *, brief: bool = False) -> str:
     """Return how sure the step time is, how full the GPU, what binds, and how much was weighed and proved. brief: with
     the shares of both, where no table has them."""
@@ -265,6 +275,8 @@ def footer(plan: Plan, *, brief: bool = False) -> str:
             for factor, what in predicted.imbalance.items()
         )
         lines.append("Expert imbalance (tokens on the busiest rank over the mean): " + "; ".join(shown) + ".")
+    if predicted.untrained:
+        lines.append(_untrained(predicted.untrained))
     if predicted.host_bytes:
         lines.append(f"Host memory: {gib(predicted.host_bytes)} GiB for each GPU, pinned.")
     lines.append(f"What binds: {plan.binding.rstrip('.')}.")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from statistics import fmean
+
 from symconfig.cost.device import device_bytes, largest_peak_bytes
 from symconfig.cost.machine import Machine
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -25,10 +28,11 @@ def device_budget(request: Request, machine: Machine) -> float:
     return device_bytes(peak_budget(request, machine), machine, request.framework)
 
 
-def fitting(request: Request, machine: Machine, peak_bytes: float, cluster: ClusterDescriptor) -> float:
-    """Return the probability that a plan with this predicted peak does not run out of a GPU's memory."""
+def fitting(request: Request, machine: Machine, peak_bytes: Iterable[float], cluster: ClusterDescriptor) -> float:
+    """Return the probability that a plan with these predicted peaks, all as probable, does not run out of a GPU's
+    memory."""
     room = largest_peak_bytes(machine.memory_bytes, machine, request.framework)
-    return chance("memory", cluster, request.model, room / peak_bytes)
+    return fmean(chance("memory", cluster, request.model, room / peak) for peak in peak_bytes)
 
 
 def surprise(model: ModelDescriptor, cluster: ClusterDescriptor, risk: float) -> float | None:

@@ -10,14 +10,17 @@ import numpy as np
 from symconfig.cost.device import device_bytes, reserved_bytes
 from symconfig.cost.flops import flops_per_token
 from symconfig.cost.step import host_bytes
+from symconfig.cost.uneven import OF_LAYER, OF_STAGE
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.graph.block import LAYER
 from symconfig.graph.model import sequence
 from symconfig.plans.plan import Batch, Candidate, Options, Overlap, Predicted, Recompute, Stage, Target
 from symconfig.solve.budget import device_budget
+from symconfig.solve.choice.draws import peaks
 from symconfig.solve.costed import Costed, costed
-from symconfig.solve.interval import interval
+from symconfig.solve.interval import interval, spread_over
+from symconfig.solve.loads import uneven
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import constants
 from symconfig.solve.timeline import refined_time
@@ -25,14 +28,48 @@ from symconfig.solve.weighed import Weighed
 from symconfig.units import GIB, significant
 
 FULL = 0.85  # of the usable memory: above it, memory is what keeps a faster plan away
+NINE_IN_TEN = 0.95  # below which, and above the rest of one
 IMBALANCES = (1.0, 1.5)  # tokens on the busiest expert rank over the mean
 
 
 def described(prospect: Prospect, cluster: ClusterDescriptor, job: Job, best: bool = False) -> Candidate:
     """Return the candidate with its whole prediction; the best one also with unbalanced experts."""
+    prospect = prospect.even
     parts = costed(prospect)
     what = replace(predicted(prospect, parts, cluster), imbalance=_imbalance(prospect, cluster) if best else None)
+    if prospect.request.model.experts is not None and job.limits.expert_imbalance is None:
+        what = _while_untrained(prospect, parts, what, cluster)
     return made(prospect, job, parts.allocated, what)
+
+
+def _while_untrained(prospect: Prospect, parts: Costed, what: Predicted, cluster: ClusterDescriptor) -> Predicted:
+    """Return the prediction with the memory of the busiest rank while routers are untrained."""
+    model, worst = prospect.request.model, int(np.argmax(parts.peaks))
+    held, drawn = parts.peaks[worst] - parts.allocated[worst], peaks(prospect)
+    factors = spread_over(drawn / parts.peaks[worst], cluster, model)
+
+    def device(needed: float) -> float:
+        return tidy(device_bytes(needed, prospect.machine, prospect.request.framework))
+
+    edges = [parts.allocated[worst] * factor for factor in (factors.low, factors.high)]
+    of_runs = np.array([1 - NINE_IN_TEN, NINE_IN_TEN])
+    loads = uneven(model, np.full(2, float(prospect.degrees.ep)), of_runs)
+    if not loads:
+        return what
+    excess, (least, most) = np.sqrt(prospect.degrees.pp) * loads[OF_STAGE], np.quantile(drawn, of_runs)
+    return replace(
+        what,
+        interval=what.interval
+        | {
+            "peak_bytes": (tidy(edges[0]), tidy(edges[1])),
+            "device_bytes": (device(edges[0] + held), device(edges[1] + held)),
+        },
+        untrained={
+            "load": (tidy(1 + float(excess[0])), tidy(1 + float(excess[1]))),
+            "layer_load": (tidy(float(loads[OF_LAYER][0])), tidy(float(loads[OF_LAYER][1]))),
+            "device_bytes": (device(float(least)), device(float(most))),
+        },
+    )
 
 
 def made(prospect: Prospect, job: Job, allocated: Sequence[float], what: Predicted) -> Candidate:
@@ -202,6 +239,8 @@ def degrees(candidate: Candidate) -> str:
 def binding(best: Candidate, prospect: Prospect, weighed: Weighed, job: Job) -> str:
     """Say what keeps the plan from being faster, as a sentence. prospect: the same plan."""
     limit, used = device_budget(prospect.request, prospect.machine), best.predicted.device_bytes
+    uneven_bytes = max(costed(prospect).peaks) - max(costed(prospect.even).peaks)
+    limit -= reserved_bytes(uneven_bytes, prospect.request.framework)
     left = weighed.candidates - weighed.feasible
     refused = f"{left:,} of {weighed.candidates:,} candidates do not fit" if left else "every candidate fits"
     margin, risk = job.limits.memory_margin, prospect.request.job.limits.memory_risk

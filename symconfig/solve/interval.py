@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from statistics import NormalDist, median
 from typing import Any, Literal
 
+import numpy as np
+
+from symconfig.cost.lattice import Array
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.layers import NO_MIXER
 from symconfig.descriptor.model import ModelDescriptor
@@ -33,6 +36,7 @@ SMALL = 1e9  # parameters, below which what frameworks hold beside the model dec
 # How sources' errors are alike: parts of their variance that all runs of a kind of model share, that those of a kind on
 # a GPU architecture share, and that each source has by itself. Of several splits the one with the narrowest intervals.
 SHARES = (0.1, 0.2, 0.7)
+_QUANTILES = 100  # of a distribution that is joined with another one
 _NINE_IN_TEN = NormalDist().inv_cdf(0.95)  # deviations on each side of a normal distribution's middle that hold them
 # Standard deviation of the log time of a step, in addition, where blocks stand in attention's place: their kernels'
 # times are off by a fifth on the GPUs where they were measured (cost/work.py), and are half of a layer's or less; no
@@ -164,3 +168,15 @@ def interval(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescrip
     from others.
     """
     return _factors(quantity, cluster.gpu.architecture, kind(model), own_blocks(model))
+
+
+def spread_over(ratios: Array, cluster: ClusterDescriptor, model: ModelDescriptor) -> Interval:
+    """Return the interval of memory where what is predicted is itself drawn: ratios over the prediction, [n], all as
+    probable."""
+    plain = interval("memory", cluster, model)
+    if np.ptp(ratios) == 0.0:
+        return plain
+    shares = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
+    errors = [quantile("memory", cluster, model, share) for share in shares]
+    low, high = np.quantile(np.outer(errors, ratios), (0.05, 0.95))
+    return replace(plain, low=min(float(low), 1.0), high=max(float(high), 1.0))

@@ -68,7 +68,8 @@ class Kinds:
 def kinds_alone(table: Table, totals: Array, chosen: NDArray[np.intp], where: Columns, setting: Setting) -> Kinds:
     """Return the kinds at the chosen points of a table; where: their degrees. totals: [kinds] in the model."""
     alone = tuple(StageShape(0, tuple(row), 1) for row in np.eye(len(table.kinds), dtype=np.int64))
-    sums = stages(table, Pipelines.of([Pipeline(1, 1, alone)]), chosen, setting.tied)
+    pipelines = replace(Pipelines.of([Pipeline(1, 1, alone)]), pp=np.broadcast_to(where.pp, chosen.shape))
+    sums = stages(table, pipelines, chosen, setting.tied)
     state: Array = sum(states(sums.divisible(), where, setting).values(), np.zeros(1))
     forward, backward = sums.ahead, sums.back
     transient = table.passes[TRANSIENT][..., chosen].transpose(1, 0, 2)

@@ -267,14 +267,15 @@ def _applies(module: str, model: ModelDescriptor) -> bool:
     return module != "mlp" or not all(model.moe_layers)
 
 
-def policies(limits: Limits, precision: str) -> tuple[frozenset[str], ...]:
+def policies(limits: Limits, precision: str, pinned: frozenset[str] = frozenset()) -> tuple[frozenset[str], ...]:
     """Return sets of recomputed modules: nothing, every sensible selection, whole layers.
 
     A module inside another that is recomputed anyway adds nothing. Modules whose output is thrown away do not go
-    with low precision, whose quantised copies would still hold it. Megatron recomputes the experts' activation only
-    behind its grouped kernels, which are rendered for bf16 and its low precisions.
+    with low precision by themselves, whose quantised copies would still hold it: layers that read it must keep their
+    input as it came, which frameworks have with some recipes of FP8 only. So they are left to pins. Megatron recomputes
+    the experts' activation only behind its grouped kernels, which are rendered for bf16 and its low precisions.
     """
-    discarding = {"bf16": (), "fp16": ("moe_act",)}.get(precision, DISCARDING)
+    discarding = {"bf16": frozenset[str](), "fp16": frozenset({"moe_act"})}.get(precision, DISCARDING - pinned)
     names = [name for name in limits.modules if name not in discarding]
     chosen = [frozenset[str]()]
     for count in range(1, len(names) + 1):

@@ -117,7 +117,7 @@ def recompute_choices(request: Request) -> list[Choice]:
     """Recompute policies that the pins leave, each with and without offloaded activations where the target can."""
     pinned, offload = request.pins.words.get("recompute"), request.pins.switch("activation_offload")
     result = []
-    for modules in policies(request.limits, request.precision):
+    for modules in policies(request.limits, request.precision, _modules(pinned)):
         kind = "full" if LAYER in modules else "selective" if modules else "none"
         if pinned is not None and not _recompute_allowed(pinned, kind, modules):
             continue
@@ -130,7 +130,12 @@ def recompute_choices(request: Request) -> list[Choice]:
 
 def _recompute_allowed(pinned: str, kind: str, modules: frozenset[str]) -> bool:
     name, _, wanted = pinned.partition(":")
-    return name == kind and (not wanted or modules == frozenset(wanted.split(",")))
+    return name == kind and (not wanted or modules == _modules(pinned))
+
+
+def _modules(pinned: str | None) -> frozenset[str]:
+    """Return the modules that a pin of recompute names."""
+    return frozenset(filter(None, (pinned or "").partition(":")[2].split(",")))
 
 
 def ways(piece: Piece, refused: Refused) -> Sequence[Way]:

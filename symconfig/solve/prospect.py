@@ -48,6 +48,11 @@ class Prospect:
         """Tell whether the experts' all-to-all runs beside another microbatch."""
         return self.request.framework.hide.experts > 0
 
+    @property
+    def even(self) -> Prospect:
+        """Return the same with even loads of experts."""
+        return replace(self, request=replace(self.request, uneven=False)) if self.request.uneven else self
+
     def columns(self, copies: int = 1) -> Columns:
         """Return the candidate as columns, so many times."""
         p = self.degrees

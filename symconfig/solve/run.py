@@ -24,7 +24,7 @@ from symconfig.graph.operator import FOUR_BIT_BYTES
 from symconfig.plans.choices import PRECISIONS, Precision
 from symconfig.plans.columns import Columns
 from symconfig.solve import extras
-from symconfig.solve.budget import surprise
+from symconfig.solve.budget import NO_LIMIT, surprise
 from symconfig.solve.gamma import Gammas
 from symconfig.solve.limits import Limits, limits, pinnable
 from symconfig.solve.opened import NOTHING_KNOWN, shut
@@ -134,7 +134,8 @@ def weigh_all(
         except InputError as error:  # a pin that goes with another precision
             refused.append(error)
             continue
-        ways = tuple(replace(each, eager=eager) for each in wanted)
+        untrained = job.limits.memory_risk < NO_LIMIT and job.limits.expert_imbalance is None
+        ways = tuple(replace(each, eager=eager, uneven=untrained) for each in wanted)
         # The relative cost knows partitions, which all have.
         gpu = machine(cluster, precision, gpus=ways[0].gpus)
         weigh(ways[:1] if relative else ways, gpu, weighed, progress)

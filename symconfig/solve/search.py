@@ -20,6 +20,7 @@ from symconfig.solve import candidate, opened, pinned
 from symconfig.solve.budget import MEMORY_RISK, NO_LIMIT, fitting
 from symconfig.solve.candidate import tidy
 from symconfig.solve.choice.choose import WITHIN, choose
+from symconfig.solve.choice.draws import peaks
 from symconfig.solve.infeasible import infeasible
 from symconfig.solve.pins import parse
 from symconfig.solve.prospect import Prospect
@@ -178,7 +179,7 @@ def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome:
         stage_gap=None if stages is None else tidy(stages),
         layout_gap=tidy(untried),
         opened=(
-            *_at_risk(best, chosen[0], cluster, job),
+            *_at_risk(best, cluster, job),
             *opened.used(job, facts_of(model, cluster, job), parse(job.pins), chosen[0]),
         ),
     )
@@ -195,12 +196,9 @@ def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome:
     )
 
 
-def _at_risk(prospect: Prospect, shown: Candidate, cluster: ClusterDescriptor, job: Job) -> Iterator[Opened]:
+def _at_risk(prospect: Prospect, cluster: ClusterDescriptor, job: Job) -> Iterator[Opened]:
     """Yield what is said of a plan that may not fit, since nothing fits as surely as its job asks."""
-    limit, fits = (
-        job.limits.memory_risk,
-        fitting(prospect.request, prospect.machine, shown.predicted.peak_bytes, cluster),
-    )
+    limit, fits = job.limits.memory_risk, fitting(prospect.request, prospect.machine, peaks(prospect).tolist(), cluster)
     if prospect.request.job.limits.memory_risk > limit and fits < 1 - limit:
         why = f"no plan has at most {100 * limit:g} %, and this one {100 * (1 - fits):.0f} %"
         yield Opened(MEMORY_RISK, "a risk of running out of memory", "at risk", why)

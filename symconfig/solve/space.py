@@ -23,6 +23,7 @@ from symconfig.graph.scheme import Scheme
 from symconfig.plans.choices import Precision
 from symconfig.plans.columns import Columns, Values
 from symconfig.solve.limits import Limits
+from symconfig.solve.loads import PLANNED, uneven
 from symconfig.solve.pins import Pins
 from symconfig.solve.tally import Tally
 
@@ -34,6 +35,7 @@ class Request:
     limits: of the target where all points have on what the framework has, which is `extras`; whole: whatever is on.
     eager: no point is weighed without user buffers or a dispatcher's own kernels where those run.
     surprise: a measured peak over its prediction that no more runs exceed than the job lets run out; None: any may.
+    uneven: memory is that of the busiest rank while routers are untrained, as of `loads`; else loads are even.
     """
 
     model: ModelDescriptor
@@ -50,6 +52,7 @@ class Request:
     whole: Limits | None = None
     extras: Extras = NOTHING_ON
     eager: bool = False
+    uneven: bool = False
 
 
 @dataclass(slots=True)
@@ -226,9 +229,11 @@ def lattice(request: Request, candidates: Columns) -> Lattice:
         "etp": points.etp,
         "micro_batch": points.micro,
         "dp": np.ones_like(points.tp),
-        "expert_imbalance": request.job.limits.expert_imbalance,
+        "expert_imbalance": request.job.limits.load,
         "padded_vocab_size": request.framework.padded_vocab(request.model.vocab_size, points.tp),
     }
+    if request.uneven:
+        numbers |= uneven(request.model, points.ep, PLANNED)
     return Lattice(numbers, points.size)
 
 

@@ -22,7 +22,8 @@ class Rows:
     """Weighed points, [n] each, the fastest first and those that do not fit behind, the leanest first.
 
     whole: by the names WHOLE; words: by the names WORDS, as places in `spelled`. step_s: by the formula for the
-    schedule, which is not simulated. device_bytes: of the fullest GPU. fits: both are of the fastest policy that does;
+    schedule, which is not simulated. device_bytes: of the fullest GPU, while routers are untrained
+    where the search counts that. fits: both are of the fastest policy that does;
     where none does, of the leanest, or the least that any policy can need, with infinite seconds.
     """
 

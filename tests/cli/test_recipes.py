@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tests.cli.support import Run, run
 
 __all__ = ["run"]
@@ -51,6 +53,16 @@ def test_a_plan_like_a_recipe_has_its_job_and_its_layout(run: Run) -> None:
     assert best["batch"]["global"] == 128
     assert best["batch"]["seq_length"] == 8192
     assert "no pin can say: " in ended.err
+
+
+def test_a_recipe_of_fp8_keeps_its_recompute(run: Run, tmp_path: Path) -> None:
+    """Megatron-LM has none of norms under delayed scaling."""
+    ended = run("plan", "--like", "paper-deepseek-v3", "--out", str(tmp_path / "run"))
+    assert ended.code == 0, ended.err
+    written = (tmp_path / "run" / "megatron_args.txt").read_text(encoding="utf-8")
+    assert "--fp8-recipe tensorwise" in written
+    assert "amax" not in written
+    assert "--recompute-modules layernorm mla_up_proj" in written
 
 
 def test_options_go_before_the_recipe(run: Run) -> None:

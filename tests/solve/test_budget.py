@@ -39,7 +39,7 @@ def test_no_plan_has_a_larger_risk_than_its_job(risk: float) -> None:
     assert plan.search.opened == ()
     for each in (plan.best, *plan.alternatives):
         found = restore(plan, each)
-        assert fitting(found.request, found.machine, each.predicted.peak_bytes, cluster) >= 1 - risk - 1e-9
+        assert fitting(found.request, found.machine, [each.predicted.peak_bytes], cluster) >= 1 - risk - 1e-9
     if risk <= 0.05:
         assert not plan.may_not_fit
 

@@ -70,6 +70,13 @@ def test_low_precision_keeps_what_it_has_quantised() -> None:
     assert set().union(*found) - WHOLE == {"core_attn", "mlp", "moe", "shared_experts"}
 
 
+def test_a_pin_may_ask_for_what_low_precision_leaves_alone() -> None:
+    limits, asked = limits_of("megatron", "core_v0.19.0", sample_model("deepseek-v3")), frozenset({"layernorm", "moe"})
+    assert asked in policies(limits, "fp8", asked)
+    assert asked not in policies(limits, "fp8")
+    assert set(policies(limits, "fp8")) < set(policies(limits, "fp8", asked))
+
+
 @pytest.mark.parametrize("model", ["llama2-13b", "deepseek-v3", "llama2-13b-lora"])
 @pytest.mark.parametrize(
     ("backend", "version"), [("megatron", "core_v0.12.0"), ("megatron", "core_v0.19.0"), ("deepspeed", "0.19.8")]

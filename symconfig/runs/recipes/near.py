@@ -12,8 +12,9 @@ from symconfig.errors import SymconfigError
 from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Candidate, Options, Plan, Recompute
 from symconfig.plans.recipe import Difference, NearRecipe
-from symconfig.runs.replan.carried import carried, dealt_out, judged, whole
+from symconfig.runs.replan.carried import apart, carried, dealt_out, judged, whole
 from symconfig.solve.choice.published import alike, doublings
+from symconfig.solve.configuration import Configuration
 from symconfig.solve.opened import unstable
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.refine import OF_FAMILY
@@ -45,7 +46,8 @@ def near_recipe(plan: Plan) -> NearRecipe | None:
 def compared(plan: Plan, file: RecipeFile, recipe: Recipe) -> NearRecipe:
     """Return the differences between a recipe and a plan, each with what its value alone costs the plan."""
     same = recipe.job.precision == plan.best.options.precision
-    stated = [choice for choice in CHOICES if choice.stated(recipe) and (same or not choice.of_precision)]
+    silent = file.sources[recipe.source].silent
+    stated = [one for one in CHOICES if one.stated(recipe, silent=silent) and (same or not one.of_precision)]
     prices = _Prices.of(plan, recipe)
     differences = tuple(
         prices.difference((choice,), choice.field, choice.ours(plan.best), choice.theirs(recipe))
@@ -71,6 +73,7 @@ def compared(plan: Plan, file: RecipeFile, recipe: Recipe) -> NearRecipe:
         layout.opens,
         plain if layout.opens and not plain.opens else None,
         _split(plan, recipe, prices.uses),
+        recipe.unpriced,
     )
 
 
@@ -91,12 +94,19 @@ class _Prices:
         own = judged(free, carried(plan.best, free))
         return cls(plan, free, recipe, own.step_s or plan.best.predicted.step_s, _unstable(plan, own.point))
 
+    def _carried(self, candidate: Candidate) -> Configuration:
+        """Return a candidate under the plan's inputs, with nothing beside an exchange where the recipe has it so."""
+        c, stated, overlap = carried(candidate, self.free), self.recipe.options, candidate.options.overlap
+        reduces = overlap.grad_reduce or stated.grad_reduce is not False
+        gathers = overlap.param_gather or stated.param_gather is not False
+        return c if reduces and gathers else replace(c, framework=apart(c.framework, reduces, c.zero > 0))
+
     def difference(self, taken: Sequence[Choice], field: str, ours: str = "", theirs: str = "") -> Difference:
         """Return what the plan loses with these values of the recipe, or why that cannot be said."""
         other = self.plan.best
         for choice in taken:
             other = choice.take(other, self.recipe)
-        before, after = carried(self.plan.best, self.free), carried(other, self.free)
+        before, after = self._carried(self.plan.best), self._carried(other)
         if before == after:
             differ = any(choice.differs(self.plan.best, self.recipe) for choice in taken)
             return Difference(field, ours, theirs, *((None, NOT_PRICED) if differ else (0.0, "")))
@@ -153,16 +163,20 @@ def _fastest(plan: Plan, degrees: Mapping[str, int]) -> Prospect | str:
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A choice that a recipe and a plan may differ in. value: of a candidate; wanted: of a recipe, None where it does
-    not say; put: the candidate with the recipe's value. of_precision: it goes with the recipe's precision."""
+    not say; put: the candidate with the recipe's value. of_precision: it goes with the recipe's precision. option: of
+    a recipe's, off where it does not state it, unless its source is silent."""
 
     field: str
     value: Callable[[Candidate], Any]
     wanted: Callable[[Recipe], Any]
     put: Callable[[Candidate, Any], Candidate]
     of_precision: bool = False
+    option: str = ""
 
-    def stated(self, recipe: Recipe) -> bool:
-        return self.wanted(recipe) is not None
+    def stated(self, recipe: Recipe, *, silent: bool = False) -> bool:
+        """Tell whether a recipe says it. silent: its source does not say what is on."""
+        unsaid = silent and bool(self.option) and getattr(recipe.options, self.option) is None
+        return not unsaid and self.wanted(recipe) is not None
 
     def differs(self, candidate: Candidate, recipe: Recipe) -> bool:
         return bool(self.value(candidate) != self.wanted(recipe))
@@ -278,6 +292,12 @@ def _eight_bits(recipe: Recipe) -> bool | None:
     return bool(recipe.options.fp8_param_gather) if recipe.job.precision in ("fp8", "mxfp8") else None
 
 
+def _exposed(recipe: Recipe, name: str) -> bool | None:
+    """Return False where a recipe has nothing beside an exchange between its replicas, which plans always have."""
+    replicated = recipe.dp * recipe.layout.cp > 1
+    return False if replicated and getattr(recipe.options, name) is False else None
+
+
 def _gradient_bytes(recipe: Recipe) -> int | None:
     return {"bf16": 2, "fp32": 4}.get(recipe.options.gradients or "")
 
@@ -308,15 +328,23 @@ CHOICES: tuple[Choice, ...] = (
         _dispatcher,
         _with_dispatcher,
     ),
-    _overlap("user buffers", "tp_comm", lambda recipe: bool(recipe.options.tp_comm) if recipe.layout.tp > 1 else None),
+    replace(
+        _overlap("user buffers", "tp_comm", lambda one: bool(one.options.tp_comm) if one.layout.tp > 1 else None),
+        option="tp_comm",
+    ),
+    # No program has it on by itself: it asks for pipelines that not all degrees have.
     _overlap(
         "experts' all-to-all overlapped",
         "moe_a2a",
         lambda recipe: bool(recipe.options.moe_overlap) if recipe.layout.ep > 1 else None,
     ),
+    _overlap("gradients reduced beside computation", "grad_reduce", lambda recipe: _exposed(recipe, "grad_reduce")),
+    _overlap("weights gathered beside computation", "param_gather", lambda recipe: _exposed(recipe, "param_gather")),
     _option("CUDA graphs", "cuda_graphs", lambda recipe: recipe.graphs),
     _option("bytes of a gradient", "grad_bytes", _gradient_bytes),
-    replace(_option("weights in 8 bits", "fp8_param_gather", _eight_bits), of_precision=True),
+    replace(
+        _option("weights in 8 bits", "fp8_param_gather", _eight_bits), of_precision=True, option="fp8_param_gather"
+    ),
 )
 
 

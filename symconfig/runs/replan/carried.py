@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from symconfig.cost.device import device_bytes
+from symconfig.cost.framework import Framework
 from symconfig.cost.step import HOST_SHARE, host_bytes
 from symconfig.errors import InputError
 from symconfig.frameworks.constraint import failing
@@ -116,7 +117,7 @@ def judged(plan: Plan, c: Configuration) -> Verdict:
         point = as_found(plan.model, plan.cluster, c)
     except InputError as error:
         return Verdict(str(error.problems[0]).rstrip("."))
-    point = replace(point, request=wanted)
+    point = replace(point, request=replace(wanted, framework=_exchanging(wanted.framework, c.framework)))
     columns = whole(point)
     if refused := _refused(point, columns) or _untold(plan, point):
         return Verdict(refused, point=columns)
@@ -126,6 +127,21 @@ def judged(plan: Plan, c: Configuration) -> Verdict:
     room = HOST_SHARE * point.machine.host_memory_bytes_per_gpu
     best_s = plan.best.predicted.step_s
     return Verdict("", step_s, step_s / best_s - 1, used, used - plan.usable_bytes, pinned - room, columns)
+
+
+def apart(framework: Framework, reduces_beside: bool, sharded: bool) -> Framework:
+    """Return a framework that gathers new weights with nothing beside it, where they are sharded, and reduces gradients
+    so, too, unless it does that beside computation."""
+    hide = framework.hide if reduces_beside else replace(framework.hide, data=0.0)
+    gathers_apart = reduces_beside and sharded  # whose bucket's reduction it would else wait for
+    return replace(framework, hide=hide, gathers_apart=gathers_apart, demanded_gathers=False)
+
+
+def _exchanging(framework: Framework, other: Framework) -> Framework:
+    """Return a framework whose replicas exchange as another's do."""
+    hide = replace(framework.hide, data=other.hide.data)
+    names = ("gathers_apart", "demanded_gathers")
+    return replace(framework, hide=hide, **{name: getattr(other, name) for name in names})
 
 
 def dealt_out(plan: Plan, c: Configuration) -> list[Configuration]:

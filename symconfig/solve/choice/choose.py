@@ -12,12 +12,11 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.plans.plan import Judged
 from symconfig.solve.budget import fitting
 from symconfig.solve.candidate import tidy
-from symconfig.solve.choice.draws import DRAWS, Draws, step_seconds
+from symconfig.solve.choice.draws import DRAWS, Draws, peaks, step_seconds
 from symconfig.solve.choice.family import Family, family
 from symconfig.solve.choice.published import Split, splits
 from symconfig.solve.choice.simplicity import Simplicity, simplicity
 from symconfig.solve.choice.variants import variants, with_less
-from symconfig.solve.costed import costed
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.weighed import KEPT_WITHIN
 
@@ -128,7 +127,7 @@ def judged(drawn: Drawn, best_s: Array, wins: float, cluster: ClusterDescriptor)
     """Return how a plan stands. best_s: the fastest step of each draw, [DRAWS]; wins: in which share of them it is the
     fastest of all families' picks. Its worst loss is the largest of all draws."""
     prospect, lost = drawn.prospect, loss(drawn, best_s)
-    fits = fitting(prospect.request, prospect.machine, max(costed(prospect).peaks), cluster)
+    fits = fitting(prospect.request, prospect.machine, peaks(prospect).tolist(), cluster)
     return Judged(
         best=tidy(wins),
         expected_loss=tidy(float(lost.mean())),

@@ -15,12 +15,14 @@ from statistics import NormalDist
 import numpy as np
 
 from symconfig.cost.lattice import Array, Lattice
-from symconfig.cost.machine import Constants, machine
+from symconfig.cost.machine import Constants, largest_deviate, machine
+from symconfig.cost.step import total
 from symconfig.cost.table import Table
 from symconfig.descriptor.cluster import ClusterDescriptor, Kernels
 from symconfig.solve.choice.family import family
 from symconfig.solve.costed import costed, detailed, same_blocks, sizes, table_of
 from symconfig.solve.interval import recorded
+from symconfig.solve.loads import uneven
 from symconfig.solve.prospect import Prospect
 
 DRAWS = 64
@@ -73,8 +75,7 @@ class Draws:
             if quantity is not None
         }
         low, high = LOADS
-        even = np.array([NormalDist().cdf(value) for value in deviates("loads of experts")])
-        return Draws(drawn, low * (high / low) ** even)
+        return Draws(drawn, low * (high / low) ** shares())
 
 
 def step_seconds(prospect: Prospect, cluster: ClusterDescriptor, draws: Draws) -> Array:
@@ -107,17 +108,33 @@ def priced_s(
 
 def imbalance(prospect: Prospect, draws: Draws) -> Array:
     """Return the tokens on the busiest expert rank over the mean, [DRAWS]: a rank's experts add up their loads, and the
-    busiest of ep ranks is waited for (Blom's expected maximum, as of `machine.slowest`)."""
+    busiest of ep ranks is waited for."""
     base, experts, ep = (
-        prospect.request.job.limits.expert_imbalance,
+        prospect.request.job.limits.load,
         prospect.request.model.experts,
         prospect.degrees.ep,
     )
     if experts is None:
         return np.full(DRAWS, base)
-    busiest = NormalDist().inv_cdf((ep - 0.375) / (ep + 0.25))
-    result: Array = base * (1 + draws.loads * busiest * (ep / experts.num_experts) ** 0.5)
+    result: Array = base * (1 + draws.loads * largest_deviate(ep) * (ep / experts.num_experts) ** 0.5)
     return result
+
+
+def peaks(prospect: Prospect) -> Array:
+    """Return the bytes that the fullest stage needs while routers are untrained, under every draw: [DRAWS]."""
+    even = prospect.even
+    plain = sizes(even, DRAWS)
+    numbers = uneven(even.request.model, np.asarray(plain.numbers["ep"]), shares())
+    if not numbers or even.request.job.limits.expert_imbalance is not None:
+        return np.full(DRAWS, max(costed(even).peaks))
+    where = Lattice({**plain.numbers, **numbers}, plain.points)
+    memory = detailed(even, table_of(even, where)).cost.memory
+    return np.broadcast_to(total(memory).max(axis=0)[0, 0], DRAWS)
+
+
+def shares() -> Array:
+    """Return the share of runs whose experts' loads are no more uneven than in each draw: [DRAWS]."""
+    return np.array([NormalDist().cdf(value) for value in deviates("loads of experts")])
 
 
 def own_error(prospect: Prospect) -> Array:

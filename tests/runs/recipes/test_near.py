@@ -9,6 +9,7 @@ import pytest
 
 from symconfig.api.planning import plan as solved
 from symconfig.descriptor.recipe import Recipe, RecipeFile, find_recipe
+from symconfig.plans.beside import comparisons
 from symconfig.plans.plan import Plan
 from symconfig.plans.recipe import NearRecipe
 from symconfig.runs.recipes.near import compared, near_recipe
@@ -54,6 +55,46 @@ def pins_of(plan: Plan) -> dict[str, int | str]:
         "recompute": options.recompute.granularity,
         "zero": options.zero_stage,
     }
+
+
+def test_an_exchange_beside_nothing_costs_what_it_hides() -> None:
+    """A recipe may state that gradients, or new weights, move with nothing beside them; plans always hide them."""
+    plan, (file, recipe) = planned(tp=4, pp=4, vpp=5, cp=2), find_recipe(TUNED)
+
+    def loss(field: str, **stated: bool) -> float:
+        other = recipe.model_copy(update={"options": recipe.options.model_copy(update=stated)})
+        (one,) = [each for each in compared(plan, file, other).differences if each.field == field]
+        assert one.loss is not None
+        return one.loss
+
+    gathered = loss("weights gathered beside computation", param_gather=False)
+    reduced = loss("gradients reduced beside computation", grad_reduce=False)
+    assert 0 < gathered < reduced
+    assert not [each for each in compared(plan, file, recipe).differences if "beside computation" in each.field]
+
+
+def test_what_a_silent_source_does_not_say_is_as_the_plan_has_it() -> None:
+    """Tables of degrees leave to their programs what is on: that is not off."""
+    plan, (file, recipe) = planned(tp=4, pp=4, vpp=5, cp=2), find_recipe(TUNED)
+    mine = plan.best.options
+    on = replace(plan, best=replace(plan.best, options=replace(mine, overlap=replace(mine.overlap, tp_comm=True))))
+    said = recipe.model_copy(update={"options": recipe.options.model_copy(update={"tp_comm": None})})
+    sources = {name: one.model_copy(update={"silent": True}) for name, one in file.sources.items()}
+
+    def fields(of: RecipeFile) -> set[str]:
+        return {one.field for one in compared(on, of, said).differences}
+
+    assert "user buffers" in fields(file)
+    assert "user buffers" not in fields(file.model_copy(update={"sources": sources}))
+
+
+def test_what_has_no_price_is_named_beside_what_has() -> None:
+    plan, (file, recipe) = planned(tp=8, pp=4, vpp=5, cp=2), find_recipe(TUNED)
+    options = recipe.options.model_copy(update={"own": "DualPipe"})
+    found = compared(plan, file, recipe.model_copy(update={"options": options}))
+    assert found.left_out == "DualPipe"
+    said = "\n".join(comparisons(replace(plan, beside=replace(plan.beside, recipe=found))))
+    assert "its layout, without its DualPipe, which has no price in the model, is " in said
 
 
 def test_what_does_not_run_says_why() -> None:

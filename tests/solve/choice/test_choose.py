@@ -111,7 +111,7 @@ def test_plans_share_the_error_of_what_they_share() -> None:
 def test_the_formula_under_the_clusters_own_constants_is_the_prediction(name: str) -> None:
     plan = planned(name)
     for found in founds(plan):
-        base = found.request.job.limits.expert_imbalance
+        base = found.request.job.limits.load
         stated = {each: np.full(3, found_value) for each, found_value in _constants(plan).items()}
         assert priced_s(found, plan.cluster, stated, np.full(3, base)) == pytest.approx(np.full(3, found.step_s))
 

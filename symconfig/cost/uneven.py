@@ -1,0 +1,57 @@
+"""Experts' loads that differ between ranks: what the rank that holds most of a stage keeps beyond the mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from symconfig.cost.lattice import Array, Lattice
+from symconfig.graph.derived import DerivedBlock
+
+LOAD = "expert_imbalance"  # of a rank's slots
+# Numbers of a lattice: the load of the rank and layer that have most, over the mean; and what the rank that holds most
+# has beyond it in the mean of a stage's layers, were the model one stage. Layers differ in which rank is busy, so that
+# it grows with the root of the number of stages.
+OF_LAYER, OF_STAGE = "busiest_layer_load", "busiest_stage_excess"
+
+
+@dataclass(frozen=True, slots=True)
+class Uneven:
+    """slots [held]: 1 for each tensor of a block that grows with a rank's load, else 0. layer, stage [points]: as of
+    `OF_LAYER` and `OF_STAGE`."""
+
+    slots: Array
+    layer: Array
+    stage: Array
+
+    @classmethod
+    def of(cls, block: DerivedBlock, lattice: Lattice) -> Uneven | None:
+        """Return it for a block; None where loads are even, or nothing grows with them."""
+        slots = np.array([any(name == LOAD for name, _ in held.elements.powers) for held in block.held], dtype=float)
+        if OF_LAYER not in lattice.numbers or not slots.any():
+            return None
+        layer, stage = (np.broadcast_to(lattice.numbers[name], lattice.points) for name in (OF_LAYER, OF_STAGE))
+        return cls(slots, layer, stage)
+
+    def at(self, chosen: NDArray[np.intp]) -> Uneven:
+        """Return it at some of the points."""
+        return replace(self, layer=self.layer[chosen], stage=self.stage[chosen])
+
+    def busiest(self, held: Array) -> Array:
+        """Return a block's tensors on the busiest rank of its layer: [held, points]."""
+        result: Array = held * (1.0 + np.outer(self.slots, self.layer - 1.0))
+        return result
+
+    def beyond(self, held: Array) -> Array:
+        """Return what a rank keeps of a block's tensors beyond the mean, were the model one stage: [held, points]."""
+        result: Array = held * np.outer(self.slots, self.stage)
+        return result
+
+
+def at_busiest(lattice: Lattice) -> Lattice:
+    """Return the lattice with the load of the rank and layer that have most."""
+    if OF_LAYER not in lattice.numbers:
+        return lattice
+    return Lattice({**lattice.numbers, LOAD: lattice.numbers[LOAD] * lattice.numbers[OF_LAYER]}, lattice.points)

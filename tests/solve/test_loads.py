@@ -1,0 +1,97 @@
+"""Experts' loads while routers are untrained: what the busiest rank holds, and that plans leave room for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from symconfig.cost.uneven import OF_LAYER, OF_STAGE
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.plans.plan import Plan
+from symconfig.report.table import footer
+from symconfig.solve.choice.draws import peaks
+from symconfig.solve.costed import costed
+from symconfig.solve.loads import PLANNED, uneven
+from symconfig.solve.prospect import Prospect
+from symconfig.solve.restore import restore
+from symconfig.solve.search import search
+
+MODEL, CLUSTER = "qwen3-30b-a3b", "h100"
+RISK = 0.05
+
+
+@cache
+def plan(model: str = MODEL, **limits: Any) -> Plan:
+    job = Job.model_validate(
+        {"model": model, "cluster": CLUSTER, "gpus": 16, "global_batch_size": 128, "seq_length": 4096, "limits": limits}
+    )
+    return search(load_model(model), load_cluster(CLUSTER), job, top=3)
+
+
+def loaded(found: Prospect) -> Prospect:
+    """The same with the loads that a search lets plans fit with."""
+    return replace(found, request=replace(found.request, uneven=True))
+
+
+def test_loads_spread_with_fewer_experts_a_rank_and_average_out_over_layers() -> None:
+    model = load_model(MODEL)
+    of = uneven(model, np.array([1.0, 2.0, 8.0, 32.0]), PLANNED)
+    assert of[OF_STAGE][0] == 0.0  # one rank has all experts
+    assert of[OF_LAYER][0] == 1.0
+    assert (np.diff(of[OF_STAGE]) > 0).all()
+    assert (of[OF_LAYER] - 1 > of[OF_STAGE])[1:].all()
+    assert model.experts is not None
+    fewer = model.model_copy(update={"experts": model.experts.model_copy(update={"num_experts_per_tok": 4})})
+    assert (uneven(fewer, np.array([8.0]), PLANNED)[OF_STAGE] > of[OF_STAGE][2]).all()
+    assert uneven(load_model("llama3.1-8b"), np.array([1.0]), PLANNED) == {}
+
+
+def test_the_busiest_ranks_peak_is_the_mean_ones_with_the_excess_of_its_slots() -> None:
+    """Where nothing is recomputed, a stage's activations grow by the excess as with a load that is as high in all
+    layers, and no more."""
+    found = restore(plan(), plan().best)
+    degrees, numbers = found.degrees, uneven(found.request.model, np.array([8.0]), PLANNED)
+    found = replace(found, degrees=replace(degrees, ep=8)) if degrees.ep != 8 else found
+    excess = float(numbers[OF_STAGE][0]) * found.degrees.pp**0.5
+
+    def activations(one: Prospect) -> float:
+        return float(costed(one).cost.memory["activations"].max())
+
+    limits = found.request.job.limits.model_copy(update={"expert_imbalance": 1 + excess})
+    job = found.request.job.model_copy(update={"limits": limits})
+    everywhere = replace(found, request=replace(found.request, job=job))
+    assert activations(loaded(found)) == pytest.approx(activations(everywhere), rel=1e-9)
+    assert activations(loaded(found)) > activations(found)
+    working = [float(costed(one).cost.memory["working set"].max()) for one in (found, loaded(found))]
+    assert working[1] >= working[0]
+
+
+def test_every_plan_shown_survives_what_an_untrained_router_does() -> None:
+    for one in (plan().best, *plan().alternatives):
+        assert one.judged is not None
+        assert one.judged.fits >= 1 - RISK
+        drawn = peaks(restore(plan(), one))
+        assert drawn.min() >= max(costed(restore(plan(), one)).peaks)
+
+
+def test_a_router_that_is_forced_to_balance_leaves_more_room() -> None:
+    even = plan(expert_imbalance=1.0)
+    assert even.best.predicted.untrained is None
+    assert even.best.predicted.step_s <= plan().best.predicted.step_s * 1.03
+    found = restore(even, even.best)
+    assert np.ptp(peaks(found)) == 0.0
+
+
+def test_a_plan_says_what_the_fullest_gpu_holds_meanwhile() -> None:
+    what = plan().best.predicted
+    assert what.untrained is not None
+    low, high = what.untrained["device_bytes"]
+    assert what.device_bytes <= low < high <= what.interval["device_bytes"][1]
+    assert 1.0 < what.untrained["load"][0] < what.untrained["load"][1] < what.untrained["layer_load"][1]
+    assert "While the router is untrained" in footer(plan())
+    assert "untrained" not in footer(plan("llama3.1-8b"))
