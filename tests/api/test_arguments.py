@@ -147,3 +147,10 @@ def test_types_are_those_of_the_annotation(name: str, good: list[Any], bad: list
             function(**{name: value})
         assert error.value.problems[0].field == name
         assert error.value.problems[0].need == need
+
+
+def test_a_result_shows_itself_in_a_line() -> None:
+    shown = repr(PlanResult(PLAN))
+    assert shown.startswith(f"<PlanResult of {PLAN.model.name} on ")
+    assert "s a step" in shown
+    assert len(shown) < 300
