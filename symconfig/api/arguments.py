@@ -29,11 +29,8 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
         try:
             given = signature.bind(*args, **kwargs).arguments
         except TypeError as error:
-            near = [
-                one
-                for name in kwargs.keys() - signature.parameters.keys()
-                if (one := nearest(name, signature.parameters))
-            ]
+            unknown = kwargs.keys() - signature.parameters.keys()
+            similar = [one for name in unknown if (one := nearest(name, signature.parameters))]
             hint = f". Try: {' and '.join(sorted(similar))}" if similar else ""
             raise TypeError(f"{function.__name__}() {error}{hint}") from None
         kinds = _kinds(function)
