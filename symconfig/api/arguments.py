@@ -12,6 +12,7 @@ from functools import cache, wraps
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from symconfig.descriptor.document import nearest
 from symconfig.errors import InputError, Problem
 
 P = ParamSpec("P")
@@ -24,7 +25,14 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        given = inspect.signature(function).bind(*args, **kwargs).arguments
+        signature = inspect.signature(function)
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            unknown = kwargs.keys() - signature.parameters.keys()
+            similar = [one for name in unknown if (one := nearest(name, signature.parameters))]
+            hint = f". Try: {' and '.join(sorted(similar))}" if similar else ""
+            raise TypeError(f"{function.__name__}() {error}{hint}") from None
         kinds = _kinds(function)
         if wrong := [
             Problem("wrong value", field=name, got=_shown(value), need=_words(kinds[name]))

@@ -43,7 +43,7 @@ T = TypeVar("T")
 _MAX_TOP = 1000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class PlanResult:
     """A plan, and what is done with it. instead: why it is for another target than its framework's own, if it is."""
 
@@ -130,6 +130,13 @@ class PlanResult:
         from symconfig.report.page.page import drawn
 
         return drawn(plan_data(self.plan, page_files(self.plan, Wanted())))
+
+    def __repr__(self) -> str:
+        """Name the job and the first plan: all fields of a plan are some 20 kB."""
+        from symconfig.report.page.data import sentence
+
+        job = self.plan.job
+        return f"<PlanResult of {self.plan.model.name} on {job.gpus} x {self.plan.cluster.name}: {sentence(self.plan)}>"
 
     def _repr_html_(self) -> str:
         """Show the page in a notebook's cell."""

@@ -102,6 +102,9 @@ class _Parser(argparse.ArgumentParser):
             similar = difflib.get_close_matches(wrong[1], map(name_of, COMMANDS), n=1)
             hint = f"symconfig {similar[0]}" if similar else f"{self.prog} --help"
             raise InputError("there is no such command", field=wrong[1], hint=hint)
+        _, absent, names = message.partition("the following arguments are required: ")
+        if absent:
+            raise InputError("this argument is missing", field=names, hint=f"{self.prog} --help")
         raise InputError(message, hint=f"{self.prog} --help")
 
 

@@ -10,7 +10,7 @@ from symconfig.errors import InputError
 NAME = "serve"
 DOES = "plan in a browser: a page with a form, on this machine"
 EXAMPLES = ("symconfig serve", "symconfig serve --host 0.0.0.0 --name planner.example.org --port 8080")
-_INSTALL = "pip install 'symconfig[serve]'"
+_INSTALL = "pip install 'symconfig[serve]', or pip install starlette uvicorn"
 _LOCAL = "127.0.0.1"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -48,6 +49,8 @@ def rope(reader: Reading) -> None:
     for sentence in (note for k, note in _ROPE_IDLE.items() if note is not None and (data.get(key) or {}).get(k)):
         reader.note(sentence)
     for unknown in (k for k in raw if k not in _ROPE_KEYS and k not in _ROPE_IDLE and raw[k] is not None):
+        if unknown == "attention_factor" and _is_usual_factor(raw):
+            continue
         reader.problem("this key is not known and may change the architecture", key, unknown, got=raw[unknown])
     latent = fields.get("attention") == "mla"  # whose heads have a part for rope, of which a fraction says nothing
     for field in ("rope_theta",) if latent else ("rope_theta", "partial_rotary_factor"):
@@ -74,6 +77,18 @@ def _rope_by_layer_type(reader: Reading, key: str, raw: Mapping[str, Any]) -> Ma
     if local.get("rope_type", "default") != "default":
         reader.problem("scaled rope on sliding-window layers is not supported", key, got=local["rope_type"])
     return whole
+
+
+def _is_usual_factor(raw: Mapping[str, Any]) -> bool:
+    """Tell whether YaRN's attention_factor is the one that Transformers derives where none is written.
+
+    Source: transformers' modeling_rope_utils.py, _compute_yarn_parameters. Olmo 3 writes it out.
+    """
+    written, factor = raw["attention_factor"], raw.get("factor")
+    numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in (written, factor))
+    if raw.get("rope_type", raw.get("type")) != "yarn" or not numbers or raw.get("mscale"):
+        return False
+    return math.isclose(written, 0.1 * math.log(max(float(factor or 1), 1.0)) + 1.0, rel_tol=1e-6)
 
 
 def _rope_scaling(raw: Mapping[str, Any], longest: int, values: Mapping[str, Any]) -> dict[str, Any] | None:

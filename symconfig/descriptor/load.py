@@ -298,7 +298,10 @@ def find(name: str, kind: str, base: Path | None) -> Path:
         raise hub.absent(name)
     close = difflib.get_close_matches(name.lower()[:200], zoo, n=3, cutoff=0.5)
     if not close and (name.endswith(suffixes) or "/" in name):
-        raise InputError(f"there is no such {what} file", file=shorten(name, 200))
+        raise InputError(
+            f"this is a folder, a {what} is a file" if lies == "folder" else f"there is no such {what} file",
+            file=shorten(name, 200),
+        )
     ways = "a path, an id of Hugging Face" if kind == "models" else "a path"
     need = f"{ways}, or one of " + (f"those that symconfig {kind} lists" if kind in _LISTED else ", ".join(zoo))
     if not name:

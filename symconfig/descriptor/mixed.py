@@ -98,7 +98,9 @@ def _check(first: Share, second: Share) -> None:
         what = "GPUs of two vendors have no collective library in common"
         problems.append(Problem(what, field=CLUSTER, got=f"{one.gpu.vendor} and {other.gpu.vendor}"))
     if one.gpus_per_node != other.gpus_per_node:
-        what = "a launcher starts as many ranks on every node, and the kinds have nodes of different sizes"
+        what = (
+            "a launcher starts the same number of ranks on every node, but the two kinds have nodes of different sizes"
+        )
         got = f"{one.gpus_per_node} and {other.gpus_per_node}"
         problems.append(Problem(what, field=CLUSTER, got=got, hint="'NAME with gpus_per_node=N*GPUS' for one of them"))
     for share in (first, second):

@@ -83,7 +83,7 @@ class Preference(Strict):
     def _of_the_loss(self) -> Self:
         need, given = self._counted(self.means), [name for name in ("pairs", "answers") if getattr(self, name)]
         if given != [need]:
-            raise ValueError(f"loss {self.loss} is of {need} (got {' and '.join(given) or 'none'})")
+            raise ValueError(f"loss {self.loss} needs a number of {need} (got {' and '.join(given) or 'none'})")
         if self.beta != Preference.model_fields["beta"].default and not self.means.scaled:
             raise ValueError(f"loss {self.loss} has no beta (got {self.beta})")
         return self

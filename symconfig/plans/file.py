@@ -81,6 +81,9 @@ def read_plan(path: Path, accept_edits: bool = False) -> Plan:
     if not os.path.lexists(file):
         what = "there is no plan.json in this folder" if path.is_dir() else "there is no such file"
         raise InputError(what, file=str(path), hint="symconfig plan ... --out DIR")
+    if file.suffix in (".yaml", ".yml"):
+        hint = f"symconfig plan {path} --out DIR, where it is a job"
+        raise InputError("this is a YAML file, a plan is a folder or its plan.json", file=str(path), hint=hint)
     return parse_plan(_text(file), str(file), accept_edits)
 
 

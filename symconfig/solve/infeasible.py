@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from itertools import product
+
 import numpy as np
 
 from symconfig.cost.device import device_bytes
@@ -16,11 +19,13 @@ from symconfig.solve.pieces import recompute_choices
 from symconfig.solve.pins import parse
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.run import fits, precisions, requests
-from symconfig.solve.space import Request, blockers
+from symconfig.solve.space import Request, blockers, divisors
 from symconfig.solve.stage_gap import whole_question
 from symconfig.solve.stages.chain import leanest_peaks
 from symconfig.solve.weighed import Weighed
 from symconfig.units import GIB
+
+_MESH = ("tp", "cp", "pp", "dp")  # degrees whose product is the number of GPUs
 
 
 def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, weighed: Weighed) -> InfeasibleError:
@@ -78,6 +83,8 @@ def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, w
             got=job.pins.get("recompute"),
             need="none, full, or selective of " + (", ".join(wanted.limits.modules) or "nothing"),
         )
+    if (unreachable := _unreachable(wanted)) is not None:
+        return unreachable
     reasons = blockers(wanted) or _stages_refused(wanted)
     if not reasons:
         refused = weighed.refused
@@ -90,6 +97,40 @@ def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, w
         hint=("fewer pins, " if pinned else "")
         + "another number of GPUs, a batch that divides by more, or the other backend",
     )
+
+
+def _unreachable(request: Request) -> Problem | None:
+    """Return the pin that no division can have, or the pins whose product none can have."""
+    gpus, experts, written = request.gpus, request.model.experts, request.job.pins
+    wholes = dict.fromkeys(_MESH, (gpus, f"{gpus} GPUs"))
+    wholes["mbs"] = (request.global_batch, f"a batch of {request.global_batch}")
+    if experts is not None:
+        number = experts.num_experts
+        wholes["ep"] = (math.gcd(number, gpus), f"{number} experts and {gpus} GPUs")
+    for name in (name for name in written if name in ("ep", "etp") and experts is None):
+        if not request.pins.allows(name, 1):
+            return Problem("splits experts, and this model has none", field=f"pins.{name}", got=written[name], need="1")
+    for name, (whole, shown) in wholes.items():
+        if name in written and not _divisors_left(request, name, whole):
+            bounds = request.pins.ranges[name]
+            close = sorted(sorted(divisors(whole), key=lambda value: min(abs(value - one) for one in bounds))[:2])
+            hint = " or ".join(f"--pin {name}={value}" for value in close)
+            return Problem(f"does not divide {shown}", field=f"pins.{name}", got=written[name], hint=hint)
+    pinned = [name for name in _MESH if name in written]
+    products = {math.prod(values) for values in product(*(_divisors_left(request, name, gpus) for name in pinned))}
+    if any(gpus % one == 0 for one in products):
+        return None
+    pins = ", ".join(f"{name}={written[name]}" for name in pinned)
+    return Problem(
+        f"{' x '.join(pinned)} must divide the number of GPUs, with the pins {pins} it cannot",
+        got=f"{min(products)}{' or more' * (len(products) > 1)}",
+        need=f"a divisor of {gpus}",
+        hint="fewer pins",
+    )
+
+
+def _divisors_left(request: Request, name: str, whole: int) -> list[int]:
+    return [value for value in divisors(whole) if request.pins.allows(name, value)]
 
 
 def _stages_refused(request: Request) -> list[str]:

@@ -147,3 +147,17 @@ def test_types_are_those_of_the_annotation(name: str, good: list[Any], bad: list
             function(**{name: value})
         assert error.value.problems[0].field == name
         assert error.value.problems[0].need == need
+
+
+def test_a_result_shows_itself_in_a_line() -> None:
+    shown = repr(PlanResult(PLAN))
+    assert shown.startswith(f"<PlanResult of {PLAN.model.name} on ")
+    assert "s a step" in shown
+    assert len(shown) < 300
+
+
+def test_a_name_that_no_argument_has_comes_with_the_nearest_one() -> None:
+    with pytest.raises(
+        TypeError, match=r"plan\(\) got an unexpected keyword .*'global_batch'\. Try: global_batch_size"
+    ):
+        symconfig.plan(model="llama2-7b", cluster="h100", gpus=8, global_batch=8)  # type: ignore[call-arg]

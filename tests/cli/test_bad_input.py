@@ -324,7 +324,33 @@ def test_a_folder_that_cannot_be_made_leaves_nothing(run: Run, asked: Asked, tmp
     (tmp_path / "file").write_text("", encoding="utf-8")
     outcome = run("plan", *JOB, "--out", tmp_path / "file" / "out")
     assert outcome.code == 2
+    assert "cannot be made below a file" in outcome.err
+    assert asked.calls == 0  # said before the search, not after it
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_folder_that_nobody_may_write_is_named_before_the_search(
+    run: Run, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)  # root may write everywhere
+    outcome = run("plan", *JOB, "--out", tmp_path / "deep" / "out")
+    assert outcome.code == 2
+    assert f"not yours to write (got {tmp_path})" in outcome.err
+    assert asked.calls == 0
+
+
+def test_a_job_where_a_plan_is_needed_is_named_as_one(run: Run, tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text("model: llama2-7b\n", encoding="utf-8")
+    outcome = run("explain", job)
+    assert outcome.code == 2
+    assert f"Try: symconfig plan {job} --out DIR" in outcome.err
+
+
+def test_a_folder_is_no_cluster(run: Run, tmp_path: Path) -> None:
+    outcome = run("plan", "--model", "llama2-7b", "--cluster", tmp_path, "--gpus", 8, "--global-batch-size", 8)
+    assert outcome.code == 2
+    assert outcome.err == f"error: {tmp_path}: this is a folder, a cluster is a file.\n"
 
 
 # --- what goes wrong inside ---------------------------------------------------------------------------------------

@@ -102,6 +102,14 @@ def test_what_would_change_the_model_is_refused(key: str, value: Any) -> None:
     assert any(key in str(problem) for problem in problems), problems
 
 
+def test_yarn_with_its_usual_factor_written_out_is_yarn() -> None:
+    """Olmo 3's config.json has attention_factor 0.1 ln 8 + 1, which Transformers fills in where none is written."""
+    yarn = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8192}
+    written = import_config({**LLAMA, "rope_scaling": {**yarn, "attention_factor": 1.2079441541679836}}, "c.json", None)
+    assert written.rope_scaling == import_config({**LLAMA, "rope_scaling": yarn}, "c.json", None).rope_scaling
+    assert not written.notes
+
+
 @pytest.mark.parametrize(("key", "value"), [("mystery", None), ("mystery", False), ("quantization_config", {"a": 1})])
 def test_what_is_left_out_is_noted(key: str, value: Any) -> None:
     model = import_config({**LLAMA, key: value}, "config.json", None)

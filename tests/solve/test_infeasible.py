@@ -42,9 +42,27 @@ def test_a_host_too_small_for_what_is_offloaded_is_named_and_not_the_gpu() -> No
     assert float(found[2]) < min(float(found[1]), room)
 
 
+@pytest.mark.parametrize(
+    ("pins", "sentence"),
+    [
+        ({"tp": "3"}, "pins.tp: does not divide 8 GPUs (got 3). Try: --pin tp=2 or --pin tp=4."),
+        ({"dp": "5..7"}, "pins.dp: does not divide 8 GPUs (got 5..7). Try: --pin dp=4 or --pin dp=8."),
+        ({"mbs": "5"}, "pins.mbs: does not divide a batch of 8 (got 5). Try: --pin mbs=2 or --pin mbs=4."),
+        ({"ep": "2"}, "pins.ep: splits experts, and this model has none (got 2, need 1)."),
+        (
+            {"tp": "4", "pp": "2..4", "dp": "2"},
+            "tp x pp x dp must divide the number of GPUs, with the pins tp=4, pp=2..4, dp=2 it cannot "
+            "(got 16 or more, need a divisor of 8). Try: fewer pins.",
+        ),
+    ],
+)
+def test_pins_that_no_division_has_are_named_with_the_next_ones(pins: dict[str, str], sentence: str) -> None:
+    assert str(refusal(MODEL, sample_cluster(), job(8, 8, pins=pins))) == sentence
+
+
 def test_pins_that_leave_nothing_are_named() -> None:
-    problem = refusal(MODEL, sample_cluster(), job(8, 8, pins={"tp": "3"}))
-    assert "with the pins tp=3" in problem.what
+    problem = refusal(MODEL, sample_cluster(), job(8, 8, pins={"tp": "2", "ep": "1", "mbs": "8", "dp": "4"}))
+    assert "with the pins tp=2, ep=1, mbs=8, dp=4" in problem.what
     assert (problem.hint or "").startswith("fewer pins")
 
 

@@ -100,12 +100,8 @@ def _contradictions(out: Fields, model: ModelDescriptor, base: ModelDescriptor) 
         sources = out.sources.get(field)
         if field in _TRAINING or not sources:
             continue
-        contradicted.append(
-            out.args.problem(
-                f"is not {base.name}'s {field}",
-                *sources,
-                got=mine.get(field, "none"),
-                need=str(theirs.get(field, "none")),
-            )
-        )
+        absent = "" if any(map(out.args.given, sources)) else ", and nothing is given"
+        what = f"is not {base.name}'s {field}{absent}"
+        need = str(theirs.get(field, "none"))
+        contradicted.append(out.args.problem(what, *sources, got=mine.get(field, "none"), need=need))
     return contradicted

@@ -124,7 +124,9 @@ def check() -> None:
         import matplotlib  # noqa: F401
     except ImportError:
         what = "a PNG needs matplotlib, which is not installed"
-        raise InputError(what, field="--png", hint="pip install 'symconfig[plot]', or --svg") from None
+        raise InputError(
+            what, field="--png", hint="pip install 'symconfig[plot]', or pip install matplotlib; or --svg"
+        ) from None
 
 
 def png(scene: Scene) -> bytes:

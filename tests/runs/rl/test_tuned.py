@@ -200,8 +200,11 @@ def test_llamafactory_is_told_to_pack() -> None:
         ({"preference": None, "task": "dpo", "global_batch_size": 64}, "task: dpo needs a section preference"),
         ({"global_batch_size": 64}, r"global_batch_size: follows from the section preference.*got 64, need 128"),
         ({"sequences": LENGTHS | {"batching": "packed"}}, "answers are not packed"),
-        ({"preference": {"pairs": 64, "loss": "kto"}}, r"preference.loss: kto is of answers \(got pairs\)"),
-        ({"preference": {"answers": 64, "pairs": 64}}, r"loss sigmoid is of pairs \(got pairs and answers\)"),
+        ({"preference": {"pairs": 64, "loss": "kto"}}, r"preference.loss: kto needs a number of answers \(got pairs\)"),
+        (
+            {"preference": {"answers": 64, "pairs": 64}},
+            r"loss sigmoid needs a number of pairs \(got pairs and answers\)",
+        ),
         ({"preference": REWARD | {"beta": 0.2}}, "preference.loss: reward has no beta"),
         ({"preference": KTO, "task": "dpo"}, "this section preference is of task kto alone"),
         ({"seq_length": 1024}, r"sequences.max: is above seq_length .*got 2048, need at most 1024"),
