@@ -59,7 +59,7 @@ def _gpu(facts: MegatronFacts) -> str:
     return facts.architecture
 
 
-def _beside(facts: MegatronFacts, dest: str, owner: str) -> str:
+def _refusal(facts: MegatronFacts, dest: str, owner: str) -> str:
     """Return what is wrong with an option beside its owner: that it is there, or that it is missing."""
     setting = facts.names.setting(owner)
     named = setting.spelled if setting is not None else facts.option(owner)
@@ -89,7 +89,7 @@ QUESTIONS: Mapping[str, Callable[[MegatronFacts], Any]] = {
     "off": lambda facts: lambda dest: facts.names.given(dest) and not facts.on(dest),
     "fails": lambda facts: lambda name: fails(TABLE[name], facts),
     "undivided": lambda facts: undivided,
-    "beside": lambda facts: lambda dest, owner: _beside(facts, dest, owner),
+    "refusal": lambda facts: lambda dest, owner: _refusal(facts, dest, owner),
     "kept": lambda facts: lambda dest: _kept(facts, dest),
     "prod": lambda facts: prod,
     "NO_GROUPED_GEMM": lambda facts: NO_GROUPED_GEMM,
@@ -135,7 +135,7 @@ def _expanded(case: Row) -> Iterator[Row]:
             "where": there,
             "when": " and ".join(reversed(wrong)),
             "at": f"{dest} {owner}",
-            "what": f"{{beside({dest!r}, {owner!r})}}",
+            "what": f"{{refusal({dest!r}, {owner!r})}}",
             "got": f"{{kept({dest!r})}}",
             "need": reason.get("need", f"{{'it absent' if stated({dest!r}) else 'it'}}"),
         }
