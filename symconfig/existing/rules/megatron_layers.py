@@ -10,7 +10,6 @@ from symconfig.existing.rules.facts import FIRST, LAST, LAYOUT, MegatronFacts, N
 from symconfig.existing.rules.known import PER_CHUNK
 from symconfig.existing.rules.megatron_checks import PP, divides
 from symconfig.frameworks.megatron.hybrid import STAGE
-from symconfig.frameworks.megatron.releases import LAYOUT_MTP_ALONE_SINCE
 from symconfig.plans import pipeline_layout
 
 ACCOUNTS = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
@@ -113,49 +112,9 @@ def layers_of_layout(facts: MegatronFacts) -> Iterator[Problem]:
         yield facts.problem(problem.what, LAYOUT, got=problem.got, need=problem.need, hint=problem.hint)
 
 
-def layout_over_stages(facts: MegatronFacts) -> Iterator[Problem]:
-    if (layout := facts.text(LAYOUT)) is not None:
-        yield from divides(
-            facts, "the chunks of the layout", LAYOUT, len(pipeline_layout.expanded(layout)), by=facts.pp, named="pp"
-        )
-
-
 def layout_and_virtual_stages(facts: MegatronFacts) -> Iterator[Problem]:
     given = tuple(dest for dest in (LAYOUT, CHUNKS, PER_CHUNK) if facts.value(dest) is not None)
     if len(given) > 1:
         yield facts.problem(
             "say the virtual stages in several ways", given[0], field=_named(facts, given), need="one of them"
-        )
-
-
-def layout_of_mtp(facts: MegatronFacts) -> Iterator[Problem]:
-    yield from (problem for problem, early in _before_loss(facts) if not early)
-
-
-def layout_of_mtp_first(facts: MegatronFacts) -> Iterator[Problem]:
-    yield from (problem for problem, early in _before_loss(facts) if early)
-
-
-def _before_loss(facts: MegatronFacts) -> Iterator[tuple[Problem, bool]]:
-    """Yield where multi-token prediction lies in a chunk before the last, and whether that is on the first stage."""
-    layout = facts.text(LAYOUT)
-    if layout is None:
-        return
-    alone = [place for place, chunk in enumerate(pipeline_layout.expanded(layout)[:-1]) if "m" in chunk]
-    if alone:
-        yield (
-            facts.problem(
-                "multi-token prediction lies before the loss",
-                LAYOUT,
-                got=repr(layout),
-                need=f"mL, or Megatron-LM from {LAYOUT_MTP_ALONE_SINCE} on",
-            ),
-            False,
-        )
-    if any(place % facts.pp == 0 for place in alone):
-        yield (
-            facts.problem(
-                "multi-token prediction lies on the first stage", LAYOUT, got=repr(layout), need="it on a later one"
-            ),
-            True,
         )

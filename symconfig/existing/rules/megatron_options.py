@@ -8,7 +8,8 @@ from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Setting
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.nearest import meant
-from symconfig.existing.rules.versions import OLD, Old
+from symconfig.existing.rules.rule import Check
+from symconfig.existing.rules.versions import OLD, Old, State
 from symconfig.frameworks.megatron.flags import Value, flags, parsed, versions
 
 
@@ -56,28 +57,25 @@ def _old(facts: MegatronFacts) -> Iterator[tuple[Setting, Old]]:
             yield setting, OLD[setting.name]
 
 
-def refused_option(facts: MegatronFacts) -> Iterator[Problem]:
-    for setting, old in _old(facts):
-        if old.state == "refused":
-            yield setting.problem(f"is no longer valid: {old.why}", hint=old.today)
+def _kept(state: State, what: str) -> Check[MegatronFacts]:
+    """Return the check of old options of one state."""
+
+    def check(facts: MegatronFacts) -> Iterator[Problem]:
+        for setting, old in _old(facts):
+            if old.state == state:
+                yield setting.problem(f"{what}: {old.why}", hint=old.today)
+
+    return check
 
 
-def idle_option(facts: MegatronFacts) -> Iterator[Problem]:
-    for setting, old in _old(facts):
-        if old.state == "idle":
-            yield setting.problem(f"does nothing: {old.why}", hint=old.today)
+refused_option = _kept("refused", "is no longer valid")
+idle_option = _kept("idle", "does nothing")
 
 
 def old_option(facts: MegatronFacts) -> Iterator[Problem]:
     for setting, old in _old(facts):
-        gone = next(
-            (
-                version
-                for version in versions()[versions().index(facts.version) :]
-                if not flags(version).known(setting.name)
-            ),
-            None,
-        )
+        later = versions()[versions().index(facts.version) :]
+        gone = next((version for version in later if not flags(version).known(setting.name)), None)
         if old.state == "old" or (old.state == "gone" and gone):
             until = f"; {gone} does not have it" if gone else ""
             yield setting.problem(f"is an old name: {old.why}{until}", hint=old.today)

@@ -8,12 +8,13 @@ from typing import Any
 
 from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import Problem
-from symconfig.existing.rules.facts import MegatronFacts, NotKnown
+from symconfig.existing.rules.facts import LAYOUT, MegatronFacts, NotKnown
 from symconfig.existing.rules.known import exchanges, fails
 from symconfig.existing.rules.row import Language, Row
 from symconfig.frameworks.megatron import constraints, option_constraints, sparse
 from symconfig.frameworks.megatron.flags import Value
-from symconfig.frameworks.megatron.releases import NO_GROUPED_GEMM
+from symconfig.frameworks.megatron.releases import LAYOUT_MTP_ALONE_SINCE, NO_GROUPED_GEMM
+from symconfig.plans import pipeline_layout
 
 # Attributes of the facts that rows name as they are. Every other word is an option's value, by its destination.
 FACTS = words(
@@ -77,6 +78,12 @@ def _is_switch(value: Value) -> bool:
     return value is None or isinstance(value, bool)
 
 
+def _layout(facts: MegatronFacts) -> list[str]:
+    """Return the letters of each chunk of --pipeline-model-parallel-layout; nothing without it."""
+    layout = facts.text(LAYOUT)
+    return [] if layout is None else pipeline_layout.expanded(layout)
+
+
 # Each is given the facts; what it returns may be a function, which a row then calls.
 QUESTIONS: Mapping[str, Callable[[MegatronFacts], Any]] = {
     "node": lambda facts: facts.known(facts.gpus_per_node),
@@ -92,7 +99,11 @@ QUESTIONS: Mapping[str, Callable[[MegatronFacts], Any]] = {
     "refusal": lambda facts: lambda dest, owner: _refusal(facts, dest, owner),
     "kept": lambda facts: lambda dest: _kept(facts, dest),
     "prod": lambda facts: prod,
+    "layout": lambda facts: (
+        pipeline_layout.expanded(str(facts.value(LAYOUT))) if facts.value(LAYOUT) is not None else []
+    ),
     "NO_GROUPED_GEMM": lambda facts: NO_GROUPED_GEMM,
+    "LAYOUT_MTP_ALONE_SINCE": lambda facts: LAYOUT_MTP_ALONE_SINCE,
 }
 
 

@@ -119,6 +119,13 @@ def test_of_a_value_that_is_not_known_nothing_follows() -> None:
     assert not {"heads-over-tp", "layers-over-stages", "gpus-over-degrees", "no-sequence-parallelism"} & set(found)
 
 
+def test_what_is_not_known_of_one_case_is_no_matter_to_another() -> None:
+    words = ("--use-torch-fsdp2", "--fp16", "--ckpt-format", "torch_dist", "--untie-embeddings-and-output-weights")
+    options = (*settings((*words, "--no-gradient-accumulation-fusion"), "launch.sh"), _dark(PP))
+    names = Namespace(options, flags("core_v0.19.0"))
+    assert "--bf16" in said(MegatronFacts(names, world_size=8))["torch-fsdp-refused"]
+
+
 def test_without_the_number_of_gpus_only_what_needs_none_is_judged() -> None:
     found = said(facts(f"{TP} 3 --micro-batch-size 5", world_size=None))
     assert "heads-over-tp" in found
