@@ -12,7 +12,7 @@ from dataclasses import replace
 from symconfig.errors import Problem
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.words import settings
-from symconfig.existing.rules import environment, megatron, megatron_options
+from symconfig.existing.rules import megatron
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.frameworks.megatron.flags import FlagTable
 from symconfig.verify.megatron_arguments import FILE
@@ -20,7 +20,7 @@ from symconfig.verify.megatron_arguments import FILE
 # A launch that somebody wrote may repeat an option or leave the batch to the GPUs; a rendered one says all of it, once.
 STRICT = ("repeated-option", "batch-not-said")
 # Of options themselves: what the parser refuses is in the flag table's own check. Of the environment: the launcher's.
-_APART = (*megatron_options.MEGATRON.entered, *environment.MEGATRON.entered)
+_APART = (*megatron.BY_FILE["megatron_options"], *megatron.BY_FILE["environment"])
 RULES = tuple(
     rule for rule in megatron.RULES if rule.name in STRICT or (rule.severity == "error" and rule not in _APART)
 )

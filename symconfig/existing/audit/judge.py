@@ -10,7 +10,7 @@ from symconfig.descriptor.job import Job, Limits
 from symconfig.errors import InputError, Problem
 from symconfig.existing.recover.run import Impossible, Run
 from symconfig.existing.rules.catalogue import GROUPS
-from symconfig.existing.rules.deepspeed_batch import GRID
+from symconfig.existing.rules.deepspeed import GRID
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.known import BACKENDS
 from symconfig.install import VERSION

@@ -33,6 +33,17 @@ def layer_pattern(value: Value) -> Pattern:
     return parsed if isinstance(parsed, int) else tuple(parsed)
 
 
+def all_but(pattern: Pattern, layers: int) -> tuple[bool, ...]:
+    """Return the layers that a pattern names: all but every n-th, or those of a list. Raises ValueError."""
+    if isinstance(pattern, int):
+        if pattern < 1:
+            raise ValueError("at least 1")
+        return tuple(layer % pattern != 0 for layer in range(1, layers + 1))
+    if len(pattern) != layers:
+        raise ValueError(f"one value for each of {layers} layers, not {len(pattern)}")
+    return tuple(map(bool, pattern))
+
+
 def _whole(item: Value) -> int:
     if isinstance(item, int):
         return int(item)

@@ -9,7 +9,7 @@ from typing import Any
 from symconfig.descriptor.layers import NO_MIXER
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.existing.recover.args import Args, Fields
-from symconfig.existing.recover.layer_pattern import Pattern, layer_pattern
+from symconfig.existing.recover.layer_pattern import all_but, layer_pattern
 from symconfig.frameworks.megatron import hybrid, sparse
 
 PATTERN = ("hybrid_layer_pattern", "hybrid_override_pattern")
@@ -122,7 +122,8 @@ def _variant(out: Fields, kind: str) -> None:
     try:
         if frequency is None:
             raise ValueError("--linear-attention-freq")
-        turns = delta_layers(layer_pattern(frequency), out.layers)
+        # experimental_attention_variant_module_specs.py, get_linear_attention_pattern
+        turns = all_but(layer_pattern(frequency), out.layers)
     except ValueError as error:
         out.refuse("layers with a gated delta net are not said", FREQUENCY, VARIANT, got=frequency, need=str(error))
         return
@@ -150,19 +151,6 @@ def _indexer(out: Fields) -> None:
     if args.word(sparse.KERNELS) in ("", "none"):
         why = "without them every score is in memory, and a step takes far longer"
         out.assume("kernels of sparse attention", "there", why, VARIANT)
-
-
-def delta_layers(frequency: Pattern, layers: int) -> tuple[bool, ...]:
-    """Return the layers of a delta net: experimental_attention_variant_module_specs.py, get_linear_attention_pattern.
-    Raises ValueError.
-    """
-    if isinstance(frequency, int):
-        if frequency < 1:
-            raise ValueError("at least 1")
-        return tuple(layer % frequency != 0 for layer in range(1, layers + 1))
-    if len(frequency) != layers:
-        raise ValueError(f"one value for each of {layers} layers, not {len(frequency)}")
-    return tuple(map(bool, frequency))
 
 
 def _mixer(out: Fields, block: str, layers: tuple[bool, ...]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from symconfig.descriptor.sections import Position
 from symconfig.errors import Problem
 from symconfig.existing.recover import zoo
 from symconfig.existing.recover.args import Args, Fields
-from symconfig.existing.recover.layer_pattern import layer_pattern
+from symconfig.existing.recover.layer_pattern import all_but, layer_pattern
 from symconfig.existing.recover.merge import merged
 from symconfig.existing.recover.mixers import mixer_fields
 from symconfig.existing.recover.moe import expert_fields, has_experts
@@ -239,25 +239,12 @@ def _windows(out: Fields) -> None:
         return
     out.put("sliding_window", ends[0] + 1, "window_size")  # Hugging Face's number counts the query
     skip = args.value("window_attn_skip_freq")
-    try:
-        windowed = out.own(_windowed(layer_pattern(skip), out.counted)) if skip is not None else (True,) * out.layers
+    try:  # megatron/core/transformer/utils.py, is_layer_window_attention
+        windowed = out.own(all_but(layer_pattern(skip), out.counted)) if skip is not None else (True,) * out.layers
     except ValueError as error:
         out.refuse("layers with windows are not said", "window_attn_skip_freq", got=skip, need=str(error))
         return
     out.put("sliding_window_pattern", None if all(windowed) else windowed, "window_attn_skip_freq")
-
-
-def _windowed(skip: int | tuple[int, ...], layers: int) -> tuple[bool, ...]:
-    """Return the layers with a window: megatron/core/transformer/utils.py, is_layer_window_attention. Raises
-    ValueError.
-    """
-    if isinstance(skip, int):
-        if skip < 1:
-            raise ValueError("at least 1")
-        return tuple(layer % skip != 0 for layer in range(1, layers + 1))
-    if len(skip) != layers:
-        raise ValueError(f"one value for each of {layers} layers, not {len(skip)}")
-    return tuple(map(bool, skip))
 
 
 def _training(out: Fields) -> None:

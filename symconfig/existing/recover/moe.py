@@ -5,7 +5,7 @@ from __future__ import annotations
 from symconfig.descriptor.meaning import leading_and_every
 from symconfig.descriptor.strict import MAX_LAYERS
 from symconfig.existing.recover.args import Fields
-from symconfig.existing.recover.layer_pattern import Pattern, layer_pattern
+from symconfig.existing.recover.layer_pattern import Pattern, all_but, layer_pattern
 
 NUMBER = ("num_experts", "num_moe_experts")
 _BALANCING = ("aux_loss", "seq_aux_loss", "global_aux_loss")
@@ -77,11 +77,10 @@ def moe_layers(pattern: Pattern, layers: int) -> tuple[bool, ...]:
         if pattern < 1:
             raise ValueError("at least 1")
         return tuple(layer % pattern == 0 for layer in range(layers))
-    if len(pattern) != layers:
-        raise ValueError(f"one value for each of {layers} layers, not {len(pattern)}")
+    experts = all_but(pattern, layers)
     if not set(pattern) <= {0, 1}:
         raise ValueError("a list of 0 and 1")
-    return tuple(map(bool, pattern))
+    return experts
 
 
 def _router(out: Fields) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 
 from symconfig.existing.recover.args import Fields
-from symconfig.existing.recover.layer_pattern import Pattern, layer_pattern
+from symconfig.existing.recover.layer_pattern import Pattern, all_but, layer_pattern
 
 # A factor that options say is a rounded one: the root of a hidden size, or what gives a softmax its scale.
 _DIGITS = 9
@@ -34,22 +34,20 @@ def _rope_layers(out: Fields) -> None:
     if skip in (None, 0) or not out.layers:
         return
     try:
-        turned = out.own(turned_layers(layer_pattern(skip), out.counted))
+        turned = out.own(_turned(layer_pattern(skip), out.counted))
     except ValueError as error:
         out.refuse("layers without rope are not said", "no_rope_freq", got=skip, need=str(error))
         return
     out.put("rope_layers", None if all(turned) else turned, "no_rope_freq")
 
 
-def turned_layers(skip: Pattern, layers: int) -> tuple[bool, ...]:
+def _turned(skip: Pattern, layers: int) -> tuple[bool, ...]:
     """Return which layers have rope (transformer_config.py, __post_init__). Raises ValueError."""
     if isinstance(skip, int):
         if skip < 1 or layers % skip:
             raise ValueError(f"a divisor of {layers} layers")
-        return tuple(layer % skip != 0 for layer in range(1, layers + 1))
-    if len(skip) != layers:
-        raise ValueError(f"one value for each of {layers} layers, not {len(skip)}")
-    return tuple(not entry for entry in skip)
+        return all_but(skip, layers)
+    return tuple(not entry for entry in all_but(skip, layers))
 
 
 def _factors(out: Fields) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from symconfig.existing.rules import deepspeed_batch, deepspeed_keys, deepspeed_numbers, deepspeed_zero
+from symconfig.existing.rules import deepspeed_checks
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
+from symconfig.existing.rules.deepspeed_words import LANGUAGE
+from symconfig.existing.rules.row import rules_of
 from symconfig.existing.rules.rule import Finding, Rule
 
-KEYS = tuple(deepspeed_keys.DEEPSPEED.entered)
-MEANING = tuple(
-    rule for file in (deepspeed_batch, deepspeed_zero, deepspeed_numbers) for rule in file.DEEPSPEED.entered
+KEYS, *_OTHERS = (
+    rules_of(file, LANGUAGE, vars(deepspeed_checks))
+    for file in ("deepspeed_keys", "deepspeed_batch", "deepspeed_zero", "deepspeed_numbers")
 )
+MEANING = tuple(rule for rules in _OTHERS for rule in rules)
 RULES = (*KEYS, *MEANING)
+GRID = "deepspeed-grid"  # the rule of degrees that do not divide
 # Rules of Megatron-LM on what under Megatron-DeepSpeed is DeepSpeed's: batch and precision are also in its JSON, and
 # it sums, shards and overlaps gradients.
 IN_PLACE_OF: frozenset[str] = frozenset(

@@ -5,27 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from symconfig.errors import Problem
-from symconfig.existing.rules import (
-    environment,
-    machine,
-    megatron_attention,
-    megatron_checkpoints,
-    megatron_experts,
-    megatron_grid,
-    megatron_kernels,
-    megatron_layers,
-    megatron_options,
-    megatron_precision,
-    megatron_recompute,
-    megatron_router,
-    megatron_sharding,
-    megatron_sizes,
-    megatron_speed,
-    megatron_switches,
-    megatron_training,
-)
+from symconfig.existing.rules import environment, megatron_checks, megatron_layers, megatron_options
 from symconfig.existing.rules.facts import MegatronFacts, NotKnown
+from symconfig.existing.rules.megatron_words import LANGUAGE
 from symconfig.existing.rules.refused import of_constraints
+from symconfig.existing.rules.row import rules_of
 from symconfig.existing.rules.rule import Finding, Rule
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.megatron.constraints import EXPERT_BIAS
@@ -33,40 +17,40 @@ from symconfig.frameworks.megatron.flags import versions
 from symconfig.frameworks.megatron.option_constraints import GATHER_FORMAT
 
 FILES = (
-    megatron_options,
-    megatron_grid,
-    megatron_layers,
-    megatron_sizes,
-    megatron_attention,
-    megatron_experts,
-    megatron_router,
-    megatron_kernels,
-    megatron_switches,
-    megatron_precision,
-    megatron_sharding,
-    megatron_training,
-    megatron_checkpoints,
-    megatron_recompute,
-    megatron_speed,
-    machine,
-    environment,
+    "megatron_options",
+    "megatron_grid",
+    "megatron_layers",
+    "megatron_sizes",
+    "megatron_attention",
+    "megatron_experts",
+    "megatron_router",
+    "megatron_kernels",
+    "megatron_switches",
+    "megatron_precision",
+    "megatron_sharding",
+    "megatron_training",
+    "megatron_checkpoints",
+    "megatron_recompute",
+    "megatron_speed",
+    "machine",
+    "environment",
 )
+CHECKS = {**vars(environment), **vars(megatron_checks), **vars(megatron_layers), **vars(megatron_options)}
+BY_FILE: Mapping[str, tuple[Rule[MegatronFacts], ...]] = {file: rules_of(file, LANGUAGE, CHECKS) for file in FILES}
 # GPUs, sequences and heads come whole, whichever program deals them out. Layers and vocabularies may be dealt unevenly.
 UNDIVIDED = frozenset(("not-positive", "gpus-over-degrees", "batch-over-replicas", "heads-over-tp"))
 # Constraints that are one reason of a rule that has others, which it asks for by itself.
 REASONS: Mapping[Constraint, str] = {EXPERT_BIAS: "biases-of-experts", GATHER_FORMAT: "gathered-without-format"}
-WRITTEN: tuple[Rule[MegatronFacts], ...] = tuple(rule for file in FILES for rule in file.MEGATRON.entered)
 
 
 def every() -> tuple[Rule[MegatronFacts], ...]:
     """Return all rules, those of the table of constraints last."""
-    return (*WRITTEN, *of_constraints(REASONS))
+    return (*(rule for rules in BY_FILE.values() for rule in rules), *of_constraints(REASONS))
 
 
 RULES = every()
 # What holds whichever program reads the options: not what Megatron-LM's own parser takes and refuses.
-PARSED = megatron_options.MEGATRON.entered
-MEANING = tuple(rule for rule in RULES if rule not in PARSED)
+MEANING = tuple(rule for rule in RULES if rule not in BY_FILE["megatron_options"])
 
 
 def findings(facts: MegatronFacts, rules: Sequence[Rule[MegatronFacts]] | None = None) -> list[Finding]:

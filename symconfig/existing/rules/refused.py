@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from symconfig.errors import Problem
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.known import ATTENTION, FIXED, GQA, GROUPS, MLA, POINT, Known, expressible, fails
-from symconfig.existing.rules.refusal import Asks, on, unset
 from symconfig.existing.rules.rule import GPUS_PER_NODE, UNSHARDED, Rule, Severity
 from symconfig.frameworks import shared
 from symconfig.frameworks.constraint import Constraint
@@ -127,7 +126,7 @@ class Wording:
     about: str = ""
     need: str | None = None
     severity: Severity = "error"
-    where: Asks = lambda facts: True
+    where: Callable[[MegatronFacts], bool] = lambda facts: True
 
 
 def _whole_tokens(facts: MegatronFacts) -> bool:
@@ -136,13 +135,21 @@ def _whole_tokens(facts: MegatronFacts) -> bool:
     return facts.number("seq_length") * facts.number("micro_batch_size") % ranks == 0
 
 
+def _no_rampup(facts: MegatronFacts) -> bool:
+    return facts.value("rampup_batch_size") is None
+
+
+def _grouped(facts: MegatronFacts) -> bool:
+    return facts.on(GQA)
+
+
 def _by_engine(facts: MegatronFacts) -> bool:
     return facts.value("cuda_graph_impl") == "transformer_engine" or facts.on("external_cuda_graph")
 
 
 _GROUPS, _GRAPHS = "query-groups-over-tp", "graphs-of-parts-refused"
 WORDINGS: Mapping[Constraint, Wording] = {
-    shared.BATCH: Wording("batch-over-replicas", "global_batch_size", where=unset("rampup_batch_size")),
+    shared.BATCH: Wording("batch-over-replicas", "global_batch_size", where=_no_rampup),
     shared.HEADS: Wording("heads-over-tp", "num_attention_heads"),
     shared.FFN: Wording("mlp-over-tp", "ffn_hidden_size"),
     shared.EXPERTS: Wording("experts-over-ep", "num_experts"),
@@ -150,8 +157,8 @@ WORDINGS: Mapping[Constraint, Wording] = {
     shared.EXPERT_WIDTH: Wording("expert-over-etp", "moe_ffn_hidden_size"),
     shared.SHARED_EXPERT: Wording("shared-expert-over-tp", "moe_shared_expert_intermediate_size"),
     shared.CONTEXT_KERNEL: Wording("cp-without-kernels", "context_parallel_size", "1"),
-    table.KV_HEADS_ALONE: Wording(_GROUPS, GROUPS, where=on(GQA)),
-    table.KV_HEADS: Wording(_GROUPS, GROUPS, where=on(GQA)),
+    table.KV_HEADS_ALONE: Wording(_GROUPS, GROUPS, where=_grouped),
+    table.KV_HEADS: Wording(_GROUPS, GROUPS, where=_grouped),
     table.SEQUENCE_OVER_CP: Wording("sequence-over-cp", "seq_length"),
     table.SEQUENCE_OVER_TP: Wording("sequence-over-tp", "seq_length"),
     table.LOW_PRECISION_SIZES: Wording("low-precision-sizes", "seq_length", where=_whole_tokens),

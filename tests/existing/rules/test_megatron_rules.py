@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +17,9 @@ from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.words import settings
 from symconfig.existing.rules import environment
 from symconfig.existing.rules.facts import MegatronFacts
-from symconfig.existing.rules.megatron import RULES, findings
+from symconfig.existing.rules.megatron import BY_FILE, RULES, findings
+from symconfig.existing.rules.megatron_words import FACTS, QUESTIONS
+from symconfig.existing.rules.row import BUILTINS, ROWS
 from symconfig.existing.rules.versions import OLD
 from symconfig.frameworks.megatron import environment as rendered_environment
 from symconfig.frameworks.megatron.flags import flags, versions
@@ -33,6 +37,25 @@ TP, PP = "--tensor-model-parallel-size", "--pipeline-model-parallel-size"
 def test_an_example_breaks_its_rule_and_no_other(name: str) -> None:
     found = findings(examples.megatron_facts(NAMED[name]))
     assert {finding.rule for finding in found if finding.severity != "note" or finding.rule == name} == {name}
+
+
+@pytest.mark.parametrize("file", BY_FILE)
+def test_every_word_of_a_row_is_one(file: str) -> None:
+    options = {flag.dest for version in versions() for flag in flags(version).flags.values()}
+    for row in yaml.safe_load((ROWS / f"{file}.yaml").read_text(encoding="utf-8")).values():
+        cases = [row, *row.get("cases", ())]
+        asked = [each for case in cases for each in (case, *case.get("reasons", ()))]
+        own = {name for case in cases for name in case.get("let", {})} | {"each"}
+        said = [case[key] for case in asked for key in ("when", "where") if key in case]
+        said += [expression for case in cases for expression in case.get("let", {}).values()]
+        names = {
+            node.id for text in said for node in ast.walk(ast.parse(str(text), mode="eval")) if type(node) is ast.Name
+        }
+        assert names - own - options - FACTS - QUESTIONS.keys() - set(BUILTINS) <= {"kind"}
+        dests = {
+            dest for case in asked for key in ("at", "owner", "needs", "excludes") for dest in case.get(key, "").split()
+        }
+        assert {dest for dest in dests if "{" not in dest} <= options
 
 
 def test_names_are_unique_and_of_one_form() -> None:
@@ -94,6 +117,13 @@ def test_of_a_value_that_is_not_known_nothing_follows() -> None:
     given = (*settings(("--num-attention-heads", "20", "--num-layers", "30"), "launch.sh"), _dark(TP), _dark(PP))
     found = said(MegatronFacts(Namespace(given, flags("core_v0.19.0")), world_size=8))
     assert not {"heads-over-tp", "layers-over-stages", "gpus-over-degrees", "no-sequence-parallelism"} & set(found)
+
+
+def test_what_is_not_known_of_one_case_is_no_matter_to_another() -> None:
+    words = ("--use-torch-fsdp2", "--fp16", "--ckpt-format", "torch_dist", "--untie-embeddings-and-output-weights")
+    options = (*settings((*words, "--no-gradient-accumulation-fusion"), "launch.sh"), _dark(PP))
+    names = Namespace(options, flags("core_v0.19.0"))
+    assert "--bf16" in said(MegatronFacts(names, world_size=8))["torch-fsdp-refused"]
 
 
 def test_without_the_number_of_gpus_only_what_needs_none_is_judged() -> None:
@@ -228,7 +258,7 @@ def test_the_environment_is_judged_by_gpu_and_options(
     options: str, variables: dict[str, str] | None, architecture: str | None, rule: str | None
 ) -> None:
     found = findings(facts(options, environment=variables, architecture=architecture))
-    of_variables = {each.name for each in environment.MEGATRON.entered} - {"environment-advised"}
+    of_variables = {each.name for each in BY_FILE["environment"]} - {"environment-advised"}
     assert {finding.rule for finding in found} & of_variables == ({rule} if rule else set())
 
 
