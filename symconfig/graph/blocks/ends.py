@@ -7,7 +7,7 @@ from fractions import Fraction
 from symconfig.descriptor.sections import Position
 from symconfig.graph import dims as d
 from symconfig.graph.block import Block, Place
-from symconfig.graph.blocks.common import linear, rescaled
+from symconfig.graph.blocks.common import projected, rescaled
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.hypersphere import scaled
 from symconfig.graph.blocks.layer_inputs import layer_inputs
@@ -85,7 +85,7 @@ def head(ctx: Context) -> Block:
 def _projected(ctx: Context, x: Tensor) -> Tensor:
     """Return a linear layer as wide as the stream, an activation and a norm."""
     columns = Tensor("head_columns", (*_STREAM[:-1], d.HEAD_COLUMNS))
-    linear(ctx, "head_dense", x, (d.HIDDEN,), (d.HEAD_COLUMNS,), [Use(columns)])
+    columns = projected(ctx, "head_dense", x, columns)
     seen = Use(columns).renamed((d.HEAD_COLUMNS, d.HIDDEN))
     active = ctx.build.elementwise("head_activation", [seen], Tensor("head_active", _STREAM), saves=[columns])
     return norm(ctx, "head_norm", active, module="final_norm")
@@ -94,16 +94,7 @@ def _projected(ctx: Context, x: Tensor) -> Tensor:
 def logits_and_loss(ctx: Context, x: Tensor, shared: bool = False) -> Tensor:
     """Return the loss of each token. shared: the output weight is held by another block (multi-token prediction)."""
     logits = Tensor("logits", (d.BATCH, d.SEQUENCE, d.VOCAB))
-    linear(
-        ctx,
-        "lm_head",
-        x,
-        inner=(d.HIDDEN,),
-        width=(d.VOCAB,),
-        outputs=[Use(logits)],
-        bias=ctx.model.lm_head_bias,
-        shared=shared,
-    )
+    logits = projected(ctx, "lm_head", x, logits, ctx.model.lm_head_bias, shared=shared)
     logits = scaled(ctx, logits, d.VOCAB)
     if ctx.how.loss.logged:
         _log(ctx, logits)
@@ -118,7 +109,7 @@ def logits_and_loss(ctx: Context, x: Tensor, shared: bool = False) -> Tensor:
 def _values_and_loss(ctx: Context, x: Tensor) -> Tensor:
     """Return the loss of a head that gives numbers in place of logits. It keeps their fp32 copy."""
     values, wide = (Tensor(name, (d.BATCH, d.SEQUENCE, d.LABELS), of) for name, of in _VALUES.items())
-    linear(ctx, "score", x, (d.HIDDEN,), (d.LABELS,), [Use(values)], bias=ctx.model.lm_head_bias)
+    values = projected(ctx, "score", x, values, ctx.model.lm_head_bias)
     ctx.build.elementwise("values_fp32", [values], wide, linear=True)
     return ctx.build.elementwise("value_loss", [wide], _LOSS, contracted=(d.LABELS,), saves=[wide], whole=(d.LABELS,))
 

@@ -22,7 +22,7 @@ from symconfig.descriptor.layers import Keys, LayerKind
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.attended import CHOSEN, FULL, WINDOW
-from symconfig.graph.blocks.common import linear
+from symconfig.graph.blocks.common import projected
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.implementation import Choosing
 from symconfig.graph.operator import Element, Product, Tensor, Use
@@ -106,9 +106,9 @@ def _chosen(ctx: Context, x: Tensor, low: Tensor) -> tuple[Learned, Tensor]:
     weights, trained = Tensor("index_weights", (*_ROWS, HEADS)), _trained(ctx)
     more: dict[str, Any] = {"loops": _loops(ctx), "apart": trained}
     with ctx.build.no_gradient(weights=trained):
-        linear(ctx, "index_q_proj", low, low.dims[-1:], (HEADS, CHANNELS), [Use(q)], **more)
-        linear(ctx, "index_k_proj", x, (d.HIDDEN,), (CHANNELS,), [Use(k)], **more)
-        linear(ctx, "index_weights_proj", x, (d.HIDDEN,), (HEADS,), [Use(weights)], **more)
+        q = projected(ctx, "index_q_proj", low, q, **more)
+        k = projected(ctx, "index_k_proj", x, k, **more)
+        weights = projected(ctx, "index_weights_proj", x, weights, **more)
     with nullcontext() if trained else ctx.build.no_gradient():
         learned = Learned(_rotated(ctx, "index_q", q), _rotated(ctx, "index_k", _normed(ctx, k, trained)), weights)
     with ctx.build.no_gradient():

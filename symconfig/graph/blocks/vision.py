@@ -64,6 +64,11 @@ class _Tower:
     def weight(self, name: str, *dims: str) -> Weight:
         return replace(self.ctx.weight(name, *dims), gradient=not self.frozen)
 
+    def projected(self, name: str, x: Tensor, out: Tensor, bias: bool, over: int = 1) -> Tensor:
+        """Return what a linear layer gives as `out`. over: how many of the last dims of x it sums."""
+        self.linear(name, x, x.dims[-over:], out.dims[len(x.dims) - over :], [Use(out)], bias)
+        return out
+
     def linear(
         self, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use], bias: bool
     ) -> None:
@@ -148,8 +153,7 @@ def _attention(tower: _Tower, x: Tensor, keys: str) -> Tensor:
     o, out = _core(tower, q, k, v, keys), Tensor("attention_out", x.dims)
     if vision.by_image and not tower.split:  # torch.cat of each image's
         o = tower.ctx.build.elementwise("join_images", [o], Tensor("attention_joined", o.dims), linear=True)
-    tower.linear("proj", o, (heads, HEAD_DIM), (HIDDEN,), [Use(out)], vision.attention_out_bias)
-    return out
+    return tower.projected("proj", o, out, vision.attention_out_bias, over=2)
 
 
 def _rotated(tower: _Tower, x: Tensor) -> Tensor:
@@ -165,7 +169,7 @@ def _projections(tower: _Tower, x: Tensor) -> list[Tensor]:
         tower.linear("qkv", x, (HIDDEN,), (qkv,), [Use(part).renamed((heads, qkv)) for part in parts], bias)
         return parts
     for part in parts:
-        tower.linear(f"{part.name}_proj", x, (HIDDEN,), (heads, HEAD_DIM), [Use(part)], bias)
+        tower.projected(f"{part.name}_proj", x, part, bias)
     return parts
 
 
@@ -189,17 +193,16 @@ def _mlp(tower: _Tower, prefix: str, x: Tensor, outer: str, width: str, gated: t
     """Return y[…, outer] from x[…, outer] through `width`. gated: whether there is a gate, and biases."""
     build, (gate, bias) = tower.ctx.build, gated
     up, middle = (Tensor(f"{prefix}{name}", (*x.dims[:-1], width)) for name in ("up", "mlp_hidden"))
-    tower.linear(f"{prefix}up_proj", x, (outer,), (width,), [Use(up)], bias)
+    tower.projected(f"{prefix}up_proj", x, up, bias)
     if gate:
         given, active = (Tensor(f"{prefix}{name}", up.dims) for name in ("gate", "gate_active"))
-        tower.linear(f"{prefix}gate_proj", x, (outer,), (width,), [Use(given)], bias)
+        tower.projected(f"{prefix}gate_proj", x, given, bias)
         build.elementwise(f"{prefix}gate_activation", [given], active, saves=[given])
         build.elementwise(f"{prefix}activation", [active, up], middle, saves=[active, up])
     else:
         _activation(tower, f"{prefix}activation", up, middle)
     out = Tensor(f"{prefix}mlp_out", x.dims)
-    tower.linear(f"{prefix}down_proj", middle, (width,), (outer,), [Use(out)], bias)
-    return out
+    return tower.projected(f"{prefix}down_proj", middle, out, bias)
 
 
 def _activation(tower: _Tower, name: str, x: Tensor, out: Tensor) -> Tensor:
