@@ -49,8 +49,7 @@ def laurel(ctx: Context, x: Tensor) -> Tensor:
 
 def _first(ctx: Context, name: str, x: Tensor) -> Tensor:
     """Return the first stream: a view."""
-    out = Tensor(name, _STREAM)
-    return ctx.build.elementwise(name, [x], out, traffic=(0, 0), launches=(0, 0), whole=(STREAMS,), linear=True)
+    return ctx.build.view(name, [x], Tensor(name, _STREAM), whole=(STREAMS,))
 
 
 def _modes(ctx: Context, name: str, x: Tensor, reused: bool) -> Tensor:
@@ -96,7 +95,7 @@ def spread(ctx: Context, x: Tensor) -> Tensor:
 def gathered(ctx: Context, x: Tensor) -> Tensor:
     """Return the mean of the first stream and of projections of the others, as long as it."""
     first, rest = _first(ctx, "last_first", x), Tensor("last_others", (*_ROWS, OTHERS, STREAM_IN))
-    ctx.build.elementwise("last_others", [x], rest, traffic=(0, 0), launches=(0, 0), whole=(STREAMS,), linear=True)
+    ctx.build.view("last_others", [x], rest, whole=(STREAMS,))
     back = Tensor("gathered_streams", (*_ROWS, OTHERS, d.HIDDEN))
     weight = ctx.weight("unembed_projections.weight", OTHERS, STREAM_IN, STREAM_OUT)
     ctx.build.matmul("unembed_projections", rest, weight, (STREAM_IN,), [Use(back).renamed((d.HIDDEN, STREAM_OUT))])

@@ -62,7 +62,7 @@ def lent(ctx: Context, k: Tensor, v: Tensor, kind: LayerKind) -> tuple[Tensor, T
     names = borrowed_names(kind)
     theirs = [Tensor(name, one.dims, storage=one.name) for name, one in zip(names, (k, v), strict=True)]
     for one, other in zip((k, v), theirs, strict=True):
-        ctx.build.elementwise(f"lend_{other.name}", [one], other, traffic=(0, 0), launches=(0, 0), linear=True)
+        ctx.build.view(f"lend_{other.name}", [one], other)
     return theirs[0], theirs[1]
 
 
@@ -100,9 +100,20 @@ def turned(ctx: Context, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _turned(ctx: Context, name: str, given: Tensor) -> Tensor:
-    kept, times = rotation(ctx, f"rope_{name}", d.ROTARY), _turning(ctx)
-    out, whole = Tensor(f"{name}_rotated", given.dims), given.dims[-1:]
-    return ctx.build.elementwise(f"rope_{name}", [given], out, traffic=times, saves=kept, whole=whole, linear=True)
+    return rotated(ctx, f"rope_{name}", given, f"{name}_rotated", times=_turning(ctx))
+
+
+def rotated(
+    ctx: Context,
+    name: str,
+    given: Tensor,
+    to: str,
+    channels: str = d.ROTARY,
+    times: tuple[int | Fraction, int | Fraction] = (1, 1),
+) -> Tensor:
+    """Return a query or key turned by its position. channels: that have angles. times: of one kernel's traffic."""
+    kept, out, whole = rotation(ctx, name, channels), Tensor(to, given.dims), given.dims[-1:]
+    return ctx.build.elementwise(name, [given], out, traffic=times, saves=kept, whole=whole, linear=True)
 
 
 def _head_norm(ctx: Context, name: str, x: Tensor) -> Tensor:
@@ -213,10 +224,10 @@ def _of_shared_heads(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Ten
     )
     gathered = Tensor("qkv_gathered", (*rows, d.GATHERED_QKV), storage=storage)
     ctx.build.elementwise("take_v", [whole], v, further=[gathered], traffic=(1, Fraction(3, 2)), linear=True)
-    ctx.build.elementwise("take_k", [whole], k, traffic=(0, 0), launches=(0, 0), linear=True)
-    ctx.build.elementwise("take_q", [whole], q, traffic=(0, 0), launches=(0, 0), linear=True)
+    ctx.build.view("take_k", [whole], k)
+    ctx.build.view("take_q", [whole], q)
     for gate in _fused_gates(ctx, storage):
-        ctx.build.elementwise("take_gate", [whole], gate, traffic=(0, 0), launches=(0, 0), linear=True)
+        ctx.build.view("take_gate", [whole], gate)
         return (q, k, v), gate
     return (q, k, v), None
 

@@ -21,7 +21,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.attended import CHOSEN_RUNS, RUNS, WINDOW
 from symconfig.graph.blocks import stated
-from symconfig.graph.blocks.attention import rotation
+from symconfig.graph.blocks.attention import rotated
 from symconfig.graph.blocks.common import projected
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.norms import norm
@@ -47,25 +47,13 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind, *, name: str) -> Tensor:
     kv = _turned(ctx, "rope_kv", norm(ctx, "kv_norm", kv, d.HEAD_DIM))
     extra, read = _before(ctx, x, low, name)
     over = Use(kv).renamed((d.SEQUENCE, d.KEYS))
-    o = ctx.build.attention(
-        "flash_attention",
-        Use(q),
-        over,
-        over,
-        Tensor("attention_heads", q.dims),
-        Tensor("softmax_statistics", (*_ROWS, d.HEADS), Element.FP32),
-        read,
-        weights=[ctx.weight("sinks", d.HEADS)],
-        sparse=[Use(one) for one in extra],
-        keeps=extra,
-    )
+    sinks = [ctx.weight("sinks", d.HEADS)]
+    o = ctx.build.attention(Use(q), over, over, read, sinks, sparse=[Use(one) for one in extra], keeps=extra)
     return _projected(ctx, _turned(ctx, "rope_back", o), x)
 
 
 def _turned(ctx: Context, name: str, given: Tensor) -> Tensor:
-    out = Tensor(f"{name}_out", given.dims)
-    kept = rotation(ctx, name, d.ROTARY)
-    return ctx.build.elementwise(name, [given], out, saves=kept, whole=given.dims[-1:], linear=True)
+    return rotated(ctx, name, given, f"{name}_out")
 
 
 def _projected(ctx: Context, o: Tensor, x: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Position
 from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL
-from symconfig.graph.blocks.attention import rotation
+from symconfig.graph.blocks.attention import rotated
 from symconfig.graph.blocks.attention_core import copied, core
 from symconfig.graph.blocks.common import projected
 from symconfig.graph.blocks.context import Context
@@ -38,15 +38,10 @@ def differential_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         for name, heads in (("q", d.HEADS), ("k", d.KV_HEADS), ("v", d.KV_HEADS))
     )
     if ctx.model.position is Position.ROPE:
-        q, k = _rotated(ctx, "rope_q", q, "q_rotated"), _rotated(ctx, "rope_k", k, "k_rotated")
+        q, k = rotated(ctx, "rope_q", q, "q_rotated"), rotated(ctx, "rope_k", k, "k_rotated")
     o = _normed(ctx, _difference(ctx, _attended(ctx, q, k, v)))
     out = Tensor("attention_out", x.dims)
     return projected(ctx, "o_proj", o, out, ctx.model.attention_out_bias, over=2)
-
-
-def _rotated(ctx: Context, name: str, given: Tensor, to: str) -> Tensor:
-    kept, out = rotation(ctx, name, d.ROTARY), Tensor(to, given.dims)
-    return ctx.build.elementwise(name, [given], out, saves=kept, whole=given.dims[-1:], linear=True)
 
 
 def _attended(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -70,15 +65,11 @@ def _attended(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def _flash(ctx: Context, q: Tensor, k: Tensor, values: Tensor) -> Tensor:
-    heads = Tensor("attention_heads", (*_ROWS, TWICE, d.HEAD_DIM))
     with ctx.build.module("core_attn"):
         return ctx.build.attention(
-            "flash_attention",
             Use(q).renamed((d.HEADS, TWICE)),
             Use(k).renamed((d.SEQUENCE, d.KEYS), (d.KV_HEADS, KEYS_TWICE)),
             v=Use(values).renamed((d.SEQUENCE, d.KEYS)),
-            output=heads,
-            statistics=Tensor("softmax_statistics", heads.dims[:-1], Element.FP32),
             keys=FULL,
             in_fp8=ctx.how.attention.in_fp8,
         )

@@ -90,8 +90,7 @@ def with_loss(ctx: Context, o: Tensor, q: Tensor, k: Tensor, read: Read) -> Tens
         given: list[Tensor | Use] = [mine.q, Use(mine.k).renamed(*_TO_KEYS), mine.weights, target, chosen]
         whole = (d.KEYS, HEADS, CHANNELS, CHOICES)
         ctx.build.elementwise("index_loss", given, loss, loops=loops, saves=own, products=products, whole=whole)
-        joined = Tensor(f"{o.name}_with_loss", o.dims)
-        return ctx.build.elementwise("join_loss", [o, loss], joined, traffic=(0, 0), launches=(0, 0), linear=True)
+        return ctx.build.view("join_loss", [o, loss], Tensor(f"{o.name}_with_loss", o.dims))
 
 
 def _trained(ctx: Context) -> bool:

@@ -33,7 +33,7 @@ def layer_inputs(ctx: Context, tokens: Tensor, embedded: Tensor) -> None:
     )  # fmt: skip
     normed = norm(ctx, "layer_projection_norm", projected(ctx, "layer_projection", embedded, made), SIZE)
     ctx.build.elementwise("layer_inputs", [normed, looked], whole, linear=True)
-    ctx.build.elementwise("slice", [whole], INPUT, holds=[whole], traffic=(0, 0), launches=(0, 0), linear=True)
+    ctx.build.view("slice", [whole], INPUT, holds=[whole])
 
 
 def with_layer_input(ctx: Context, stream: Tensor) -> Tensor:

@@ -175,18 +175,17 @@ def _projections(tower: _Tower, x: Tensor) -> list[Tensor]:
 
 def _core(tower: _Tower, q: Tensor, k: Tensor, v: Tensor, keys: str) -> Tensor:
     """Return softmax(q k') v for each head, under no mask. keys: of a query."""
-    build, o = tower.ctx.build, Tensor("attention_heads", q.dims)
+    build = tower.ctx.build
     over, values = (Use(one).renamed((tower.sequence, keys)) for one in (k, v))
     heads = q.dims[-2]
     with build.module("core_attn"):
         if tower.ctx.how.attention.kernel is Kernel.FLASH:
-            statistics = Tensor("softmax_statistics", (*q.dims[:-2], heads), Element.FP32)
-            return build.attention("flash_attention", Use(q), over, values, o, statistics, keys, among=keys)
+            return build.attention(Use(q), over, values, keys, among=keys)
         square = (*_ROWS, heads, tower.sequence, keys)
         scores = build.product("scores", Use(q), over, (HEAD_DIM,), Tensor("scores", square))
         weights = Tensor("attention_weights", square)
         build.elementwise("softmax", [scores], weights, saves=[weights], whole=(keys,), reduces={keys: 2})
-        return build.product("context", Use(weights), values, (keys,), o)
+        return build.product("context", Use(weights), values, (keys,), Tensor("attention_heads", q.dims))
 
 
 def _mlp(tower: _Tower, prefix: str, x: Tensor, outer: str, width: str, gated: tuple[bool, bool]) -> Tensor:
@@ -287,7 +286,7 @@ def _step(tower: _Tower, name: str, x: Tensor, step: Step, inner: str, result: s
     elif step.kind == "activation":
         build.elementwise(name, [x], out, saves=[x])
     elif step.kind == "join" and tower.vision.by_image:
-        build.elementwise(name, [x], out, whole=(inner, outer), traffic=(0, 0), launches=(0, 0), linear=True)
+        build.view(name, [x], out, whole=(inner, outer))
     else:
         build.elementwise(name, [x], out, whole=(inner, outer), linear=True)
     return out

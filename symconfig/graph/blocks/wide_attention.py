@@ -15,7 +15,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Position
 from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL
-from symconfig.graph.blocks.attention import borrowed, lent, normed_and_turned, projections, rotation
+from symconfig.graph.blocks.attention import borrowed, lent, normed_and_turned, projections, rotated
 from symconfig.graph.blocks.attention_core import copied, core
 from symconfig.graph.blocks.common import projected
 from symconfig.graph.blocks.context import Context
@@ -59,18 +59,14 @@ def _queries(ctx: Context, given: Tensor) -> Tensor:
     name = given.name
     if ctx.model.qk_norm:
         given = norm(ctx, f"{name}_norm", given, WIDTH, "qk_norm")
-    return _rotated(ctx, f"rope_{name}", given, f"{name}_rotated") if ctx.model.position is Position.ROPE else given
+    turns = ctx.model.position is Position.ROPE
+    return rotated(ctx, f"rope_{name}", given, f"{name}_rotated", ROTARY) if turns else given
 
 
 def _result(ctx: Context, x: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     o, out = copied(ctx, core(ctx, q, k, v, Read(FULL))), Tensor("attention_out", x.dims)
     bias = ctx.model.attention_out_bias or OUT_BIAS in ctx.model.mixer(NAME).switches
     return projected(ctx, "o_proj", o, out, bias, over=2)
-
-
-def _rotated(ctx: Context, name: str, given: Tensor, to: str) -> Tensor:
-    kept, out = rotation(ctx, name, ROTARY), Tensor(to, given.dims)
-    return ctx.build.elementwise(name, [given], out, saves=kept, whole=given.dims[-1:], linear=True)
 
 
 def _check(mixer: Declared) -> Sequence[str]:
