@@ -9,7 +9,6 @@ The fit starts from what kernels say of each GPU, so it does not depend on what 
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -33,13 +32,19 @@ from symconfig.report.validation import to_dict
 COMMAND = "make accuracy"
 RECORD = ROOT / "symconfig" / "solve" / "data" / "accuracy.json"
 CONSTANTS = ROOT / "docs" / "constants.md"
+WIDTH = 400  # of a line of the record
 PAGE, README = ROOT / "docs" / "accuracy.md", ROOT / "README.md"
 
 
-def as_text(data: dict[str, Any]) -> str:
-    """JSON with one line for each list of ratios."""
-    text = json.dumps(data, indent=1)
-    return re.sub(r"\[\s+([-\d.,\s]+?)\s+\]", lambda match: "[" + " ".join(match[1].split()) + "]", text) + "\n"
+def as_text(data: Any, depth: int = 0) -> str:
+    """JSON in which what fits a line stands on one, and so does each list of ratios."""
+    line = json.dumps(data)
+    if not isinstance(data, (dict, list)) or len(line) + depth <= WIDTH or all(isinstance(x, float) for x in data):
+        return line
+    named = data.items() if isinstance(data, dict) else ((None, value) for value in data)
+    before = "\n" + " " * (depth + 1)
+    items = [("" if name is None else f"{json.dumps(name)}: ") + as_text(value, depth + 1) for name, value in named]
+    return f"{line[0]}{before}{f',{before}'.join(items)}{before[:-1]}{line[-1]}"
 
 
 def kernels_in_zoo() -> dict[tuple[object, ...], str]:
@@ -82,7 +87,7 @@ def main(folders: list[Path]) -> None:
         for figures, (_, content), each in zip(to_dict(scores)["sources"], files, scores, strict=True)
     ]
     data = record(scores, fitted, described)
-    RECORD.write_text(as_text(data), encoding="utf-8")
+    RECORD.write_text(as_text(data) + "\n", encoding="utf-8")
     CONSTANTS.write_text(page(data), encoding="utf-8")
     fill(PAGE, {"accuracy": markdown(data)})
     fill(README, {"accuracy": summary(data)})

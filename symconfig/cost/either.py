@@ -6,6 +6,7 @@ search calls these millions of times: the question whether there are terms is as
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,31 +19,22 @@ def has_terms(number: Any) -> bool:
     return number.dtype.hasobject if isinstance(number, np.ndarray) else isinstance(number, Term)
 
 
-def maximum(a: Any, b: Any) -> Any:
-    """Return the larger of two, element by element."""
-    if a.__class__ is Term or b.__class__ is Term:
-        return maximum_of_terms(a, b)
-    if (a.__class__ is np.ndarray and a.dtype.hasobject) or (b.__class__ is np.ndarray and b.dtype.hasobject):
-        return maximum_of_terms(a, b)
-    return np.maximum(a, b)
+def _of_both(of_terms: Callable[[Any, Any], Any], of_numbers: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return a function of two numbers or arrays, element by element, by what they hold."""
+
+    def apply(a: Any, b: Any) -> Any:
+        if a.__class__ is Term or b.__class__ is Term:
+            return of_terms(a, b)
+        if (a.__class__ is np.ndarray and a.dtype.hasobject) or (b.__class__ is np.ndarray and b.dtype.hasobject):
+            return of_terms(a, b)
+        return of_numbers(a, b)
+
+    return apply
 
 
-def minimum(a: Any, b: Any) -> Any:
-    """Return the smaller of two, element by element."""
-    if a.__class__ is Term or b.__class__ is Term:
-        return minimum_of_terms(a, b)
-    if (a.__class__ is np.ndarray and a.dtype.hasobject) or (b.__class__ is np.ndarray and b.dtype.hasobject):
-        return minimum_of_terms(a, b)
-    return np.minimum(a, b)
-
-
-def greater(a: Any, b: Any) -> Any:
-    """Return 1.0 where the first is larger, else 0.0."""
-    if a.__class__ is Term or b.__class__ is Term:
-        return above_of_terms(a, b)
-    if (a.__class__ is np.ndarray and a.dtype.hasobject) or (b.__class__ is np.ndarray and b.dtype.hasobject):
-        return above_of_terms(a, b)
-    return np.asarray(a > b, dtype=np.float64)
+maximum = _of_both(maximum_of_terms, np.maximum)
+minimum = _of_both(minimum_of_terms, np.minimum)
+greater = _of_both(above_of_terms, lambda a, b: np.asarray(a > b, dtype=np.float64))  # 1.0 where the first is larger
 
 
 def largest(array: Any) -> Any:

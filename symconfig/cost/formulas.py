@@ -5,7 +5,9 @@ They depend on neither framework nor hardware: both enter as numbers. Seconds, b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import sympy as sp
@@ -31,8 +33,25 @@ class Formula:
     source: str
 
 
-def _symbols(names: str) -> tuple[Any, ...]:
-    return tuple(sp.Symbol(name, positive=True) for name in names.split())
+_WRITTEN: dict[str, Callable[[], Formula]] = {}  # in the order in which they are compiled
+
+
+def _formula(unit: str, source: str, levels: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a formula of a function of symbols, which have the names of its parameters. levels: the network's levels are
+    among its arguments, behind them.
+    """
+
+    def written(expression: Callable[..., Any]) -> Callable[..., Any]:
+        name, parameters = expression.__name__, tuple(signature(expression).parameters)
+
+        def made() -> Formula:
+            value = expression(*(sp.Symbol(parameter, positive=True) for parameter in parameters))
+            return Formula(name, (*parameters, *(LEVEL_ARGUMENTS if levels else ())), value, unit, source)
+
+        _WRITTEN[name] = made
+        return expression
+
+    return written
 
 
 def _largest(terms: list[Any]) -> Any:
@@ -60,47 +79,49 @@ TILES = (
 ACCUMULATION_SHOWS = sp.Rational(2, 5)
 
 
-def _matmul() -> Formula:
-    batch, m, n, k, peak, efficiency, k_half, units, hbm, element, cast, added, launch = _symbols(
-        "batch m n k peak_flops efficiency k_half compute_units hbm_bytes_per_s element_bytes cast_bytes added_bytes "
-        "launch_s"
-    )
+@_formula(
+    "s",
+    "roofline with tile and wave quantisation; K/(K + K_half) for prologue and epilogue; casts before the product, and "
+    "a sum into an earlier result after it",
+)
+def matmul_s(
+    batch: Any,
+    m: Any,
+    n: Any,
+    k: Any,
+    peak_flops: Any,
+    efficiency: Any,
+    k_half: Any,
+    compute_units: Any,
+    hbm_bytes_per_s: Any,
+    element_bytes: Any,
+    cast_bytes: Any,
+    added_bytes: Any,
+    launch_s: Any,
+) -> Any:
     fills = []
     for rows, columns, rate, shows in TILES:
         tiles = batch * sp.ceiling(m / rows) * sp.ceiling(n / columns)
         # With fewer tiles than units the library splits K, as long as each part keeps some length.
-        splits = maximum(1, minimum(sp.floor(units / tiles + ROUNDING), sp.floor(k / 1024)))
-        waves = sp.ceiling(tiles * splits / units - ROUNDING)
-        fill = batch * m * n * splits / (waves * units * rows * columns)
+        splits = maximum(1, minimum(sp.floor(compute_units / tiles + ROUNDING), sp.floor(k / 1024)))
+        waves = sp.ceiling(tiles * splits / compute_units - ROUNDING)
+        fill = batch * m * n * splits / (waves * compute_units * rows * columns)
         fills.append(rate * fill * k / (k + shows * k_half))
-    compute = 2 * batch * m * n * k / (peak * efficiency * _largest(fills))
-    memory = element * batch * (m * k + k * n + m * n) / hbm
-    cast_s = cast * batch * m * k / hbm
-    added_s = ACCUMULATION_SHOWS * added * batch * m * n / hbm
-    return Formula(
-        "matmul_s",
-        _names(batch, m, n, k, peak, efficiency, k_half, units, hbm, element, cast, added, launch),
-        maximum(compute, memory) + cast_s + added_s + launch,
-        "s",
-        "roofline with tile and wave quantisation; K/(K + K_half) for prologue and epilogue; casts before the product, "
-        "and a sum into an earlier result after it",
-    )
+    compute = 2 * batch * m * n * k / (peak_flops * efficiency * _largest(fills))
+    memory = element_bytes * batch * (m * k + k * n + m * n) / hbm_bytes_per_s
+    cast_s = cast_bytes * batch * m * k / hbm_bytes_per_s
+    added_s = ACCUMULATION_SHOWS * added_bytes * batch * m * n / hbm_bytes_per_s
+    return maximum(compute, memory) + cast_s + added_s + launch_s
 
 
-def _attention() -> Formula:
-    queries, keys, channels, passes, rate, launch = _symbols("queries keys channels passes attention_flops launch_s")
-    return Formula(
-        "attention_s",
-        _names(queries, keys, channels, passes, rate, launch),
-        passes * 2 * queries * keys * channels / rate + launch,
-        "s",
-        "FlashAttention (arXiv 2205.14135): two products forward, five backward; keys counts attended ones only",
-    )
+@_formula("s", "FlashAttention (arXiv 2205.14135): two products forward, five backward; keys counts attended ones only")
+def attention_s(queries: Any, keys: Any, channels: Any, passes: Any, attention_flops: Any, launch_s: Any) -> Any:
+    return passes * 2 * queries * keys * channels / attention_flops + launch_s
 
 
-def _traffic() -> Formula:
-    moved, hbm, launch = _symbols("moved_bytes hbm_bytes_per_s launch_s")
-    return Formula("traffic_s", _names(moved, hbm, launch), moved / hbm + launch, "s", "memory-bound kernel")
+@_formula("s", "memory-bound kernel")
+def traffic_s(moved_bytes: Any, hbm_bytes_per_s: Any, launch_s: Any) -> Any:
+    return moved_bytes / hbm_bytes_per_s + launch_s
 
 
 def _reach(ranks: Any, stride: Any) -> tuple[list[Any], list[Any], list[Any]]:
@@ -123,13 +144,18 @@ LEVEL_ARGUMENTS = tuple(
 )
 
 
-def _ring() -> Formula:
-    amount, passes, ranks, stride = _symbols("amount_bytes passes ranks stride")
+@_formula(
+    "s",
+    "ring over a hierarchy: all-gather and reduce-scatter pass once, all-reduce twice; slowest level binds; a latency "
+    "at each step, and the faster of NCCL's Simple and LL128 protocols",
+    levels=True,
+)
+def ring_s(amount_bytes: Any, passes: Any, ranks: Any, stride: Any) -> Any:
     members, bandwidths, latencies = _reach(ranks, stride)
     times, ring, tree, inside = [], sp.Integer(0), sp.Integer(0), sp.Integer(1)
     for level, (member, bandwidth, wait) in enumerate(zip(members, bandwidths, latencies, strict=True)):
         # Each member inside brings its own link across this level, and the ring crosses it once a domain.
-        times.append(greater(member, inside) * amount / (bandwidth * inside))
+        times.append(greater(member, inside) * amount_bytes / (bandwidth * inside))
         steps = ranks / inside - ranks / member
         ring += wait * steps
         tree += wait * (sp.log(member / inside, 2) if level else member - 1)
@@ -138,20 +164,18 @@ def _ring() -> Formula:
     latency = (passes - 1) * minimum(ring, tree) + (2 - passes) * ring
     moved = (ranks - 1) / ranks * _largest(times)
     simple, ll128 = moved + latency, moved / LL128_BANDWIDTH + LL128_LATENCY * latency
-    return Formula(
-        "ring_s",
-        (*_names(amount, passes, ranks, stride), *LEVEL_ARGUMENTS),
-        passes * minimum(simple, ll128),
-        "s",
-        "ring over a hierarchy: all-gather and reduce-scatter pass once, all-reduce twice; slowest level binds; a "
-        "latency at each step, and the faster of NCCL's Simple and LL128 protocols",
-    )
+    return passes * minimum(simple, ll128)
 
 
-def _all_to_all() -> Formula:
-    amount, ranks, stride, copies, once, groups, chosen = _symbols(
-        "amount_bytes ranks stride copies once groups chosen_groups"
-    )
+@_formula(
+    "s",
+    "each rank sends an equal part to every other; levels work at the same time. once: copies of a token for one rank "
+    "or domain travel once (DeepEP, HybridEP)",
+    levels=True,
+)
+def all_to_all_s(
+    amount_bytes: Any, ranks: Any, stride: Any, copies: Any, once: Any, groups: Any, chosen_groups: Any
+) -> Any:
     members, bandwidths, latencies = _reach(ranks, stride)
     domain = members[0]
     times, latency, inside = [], sp.Integer(0), sp.Integer(1)
@@ -160,7 +184,7 @@ def _all_to_all() -> Formula:
         """Share of the places that hold one of a token's receivers. A place of several groups is left out where none of
         them is chosen."""
         spread = 1 - (1 - 1 / places) ** copies
-        return minimum(spread, 1 - maximum(1 - chosen / groups, 0) ** maximum(groups / places, 1))
+        return minimum(spread, 1 - maximum(1 - chosen_groups / groups, 0) ** maximum(groups / places, 1))
 
     for member, bandwidth, wait in zip(members, bandwidths, latencies, strict=True):
         apart = (member - inside) / ranks
@@ -171,137 +195,101 @@ def _all_to_all() -> Formula:
             together = (ranks - ranks / domain) * receiving(ranks) / copies
         else:
             together = (member - inside) / domain * receiving(ranks / domain) / copies
-        times.append((apart + once * (together - apart)) * amount / bandwidth)
+        times.append((apart + once * (together - apart)) * amount_bytes / bandwidth)
         latency += greater(member, inside) * wait
         inside = member
-    return Formula(
-        "all_to_all_s",
-        (*_names(amount, ranks, stride, copies, once, groups, chosen), *LEVEL_ARGUMENTS),
-        _largest(times) + latency,
-        "s",
-        "each rank sends an equal part to every other; levels work at the same time. once: copies of a token for one "
-        "rank or domain travel once (DeepEP, HybridEP)",
-    )
+    return _largest(times) + latency
 
 
-def _send() -> Formula:
-    amount, ranks, stride = _symbols("amount_bytes ranks stride")
+@_formula("s", "one message to the neighbour; the slowest pair of the group binds", levels=True)
+def send_s(amount_bytes: Any, ranks: Any, stride: Any) -> Any:
     members, bandwidths, latencies = _reach(ranks, stride)
     times, inside = [], sp.Integer(1)
     for member, bandwidth, wait in zip(members, bandwidths, latencies, strict=True):
-        times.append(greater(member, inside) * (amount / bandwidth + wait))
+        times.append(greater(member, inside) * (amount_bytes / bandwidth + wait))
         inside = member
-    return Formula(
-        "send_s",
-        (*_names(amount, ranks, stride), *LEVEL_ARGUMENTS),
-        _largest(times),
-        "s",
-        "one message to the neighbour; the slowest pair of the group binds",
-    )
+    return _largest(times)
 
 
-def _exposed() -> Formula:
-    communication, work, hide = _symbols("communication_s beside_s hide")
-    return Formula(
-        "exposed_s",
-        _names(communication, work, hide),
-        maximum(communication - hide * work, 0),
-        "s",
-        "what is left of a collective beside the work that it runs with",
-    )
+@_formula("s", "what is left of a collective beside the work that it runs with")
+def exposed_s(communication_s: Any, beside_s: Any, hide: Any) -> Any:
+    return maximum(communication_s - hide * beside_s, 0)
 
 
-def _chunked() -> Formula:
-    communication, work, hide, edge = _symbols("communication_s beside_s hide edge")
-    return Formula(
-        "chunked_s",
-        _names(communication, work, hide, edge),
-        maximum(communication - hide * work, edge * communication),
-        "s",
-        "what is left of a collective cut into pieces beside the product cut likewise: nothing hides the edge piece",
-    )
+@_formula(
+    "s", "what is left of a collective cut into pieces beside the product cut likewise: nothing hides the edge piece"
+)
+def chunked_s(communication_s: Any, beside_s: Any, hide: Any, edge: Any) -> Any:
+    return maximum(communication_s - hide * beside_s, edge * communication_s)
 
 
-def _slowed() -> Formula:
-    communication, work, hide, contention = _symbols("communication_s beside_s hide contention")
-    return Formula(
-        "slowed_s",
-        _names(communication, work, hide, contention),
-        contention * minimum(communication, hide * work / maximum(1 - contention * hide, ROUNDING)),
-        "s",
-        "what the work beside a collective loses to it, compute units and memory bandwidth; work that takes longer "
-        "hides more",
-    )
+@_formula(
+    "s",
+    "what the work beside a collective loses to it, compute units and memory bandwidth; work that takes longer hides "
+    "more",
+)
+def slowed_s(communication_s: Any, beside_s: Any, hide: Any, contention: Any) -> Any:
+    return contention * minimum(communication_s, hide * beside_s / maximum(1 - contention * hide, ROUNDING))
 
 
-def _pipeline() -> Formula:
-    m, slowest, total, vpp = _symbols("num_microbatches slowest_s total_s vpp")
-    return Formula(
-        "pipeline_s",
-        _names(m, slowest, total, vpp),
-        m * slowest + (total - slowest) / vpp,
-        "s",
-        "1F1B and interleaved 1F1B (arXiv 2104.04473): the bubble is the other stages' pass over vpp",
-    )
+@_formula("s", "1F1B and interleaved 1F1B (arXiv 2104.04473): the bubble is the other stages' pass over vpp")
+def pipeline_s(num_microbatches: Any, slowest_s: Any, total_s: Any, vpp: Any) -> Any:
+    return num_microbatches * slowest_s + (total_s - slowest_s) / vpp
 
 
-def _alone() -> Formula:
-    hidden, m, vpp, group = _symbols("hidden_s num_microbatches vpp group")
-    return Formula(
-        "alone_s",
-        _names(hidden, m, vpp, group),
-        hidden * minimum(m, ((vpp - 1) * group + 1) / vpp),
-        "s",
-        "what other microbatches hide shows of a stage's first forward and last backward passes: the warm-up of the "
-        "last stage and one chunk more (Megatron-LM, get_pp_rank_microbatches, overlap_moe_expert_parallel_comm)",
-    )
+@_formula(
+    "s",
+    "what other microbatches hide shows of a stage's first forward and last backward passes: the warm-up of the last "
+    "stage and one chunk more (Megatron-LM, get_pp_rank_microbatches, overlap_moe_expert_parallel_comm)",
+)
+def alone_s(hidden_s: Any, num_microbatches: Any, vpp: Any, group: Any) -> Any:
+    return hidden_s * minimum(num_microbatches, ((vpp - 1) * group + 1) / vpp)
 
 
-def _in_flight() -> Formula:
-    stage, pp, vpp, m, group = _symbols("stage pp vpp num_microbatches group")
-    chunks = minimum(m * vpp, 2 * (pp - stage - 1) + (vpp - 1) * group + 1)
-    plain = minimum(m, pp - stage)
+@_formula(
+    "microbatches",
+    "Megatron's warm-up: pp - stage for 1F1B; 2(pp - stage - 1) + (vpp - 1)group + 1 chunks interleaved",
+)
+def in_flight(stage: Any, pp: Any, vpp: Any, num_microbatches: Any, group: Any) -> Any:
+    chunks = minimum(num_microbatches * vpp, 2 * (pp - stage - 1) + (vpp - 1) * group + 1)
+    plain = minimum(num_microbatches, pp - stage)
     interleaved = greater(vpp, 1)
-    return Formula(
-        "in_flight",
-        _names(stage, pp, vpp, m, group),
-        interleaved * chunks / vpp + (1 - interleaved) * plain,
-        "microbatches",
-        "Megatron's warm-up: pp - stage for 1F1B; 2(pp - stage - 1) + (vpp - 1)group + 1 chunks interleaved",
-    )
+    return interleaved * chunks / vpp + (1 - interleaved) * plain
 
 
-def _states() -> Formula:
-    dense, expert, weight, gradient, optimizer, dp, edp, z1, z2, z3, device = _symbols(
-        "dense_parameters expert_parameters weight_bytes gradient_bytes optimizer_bytes dense_shards expert_shards "
-        "zero1 zero2 zero3 optimizer_on_device"
-    )
-
+@_formula("bytes", "ZeRO (arXiv 1910.02054, table 1) with the element sizes as parameters")
+def states_bytes(
+    dense_parameters: Any,
+    expert_parameters: Any,
+    weight_bytes: Any,
+    gradient_bytes: Any,
+    optimizer_bytes: Any,
+    dense_shards: Any,
+    expert_shards: Any,
+    zero1: Any,
+    zero2: Any,
+    zero3: Any,
+    optimizer_on_device: Any,
+) -> Any:
     def sharded(switch: Any) -> Any:
-        return dense / (1 + switch * (dp - 1)) + expert / (1 + switch * (edp - 1))
+        dense = dense_parameters / (1 + switch * (dense_shards - 1))
+        return dense + expert_parameters / (1 + switch * (expert_shards - 1))
 
-    return Formula(
-        "states_bytes",
-        _names(dense, expert, weight, gradient, optimizer, dp, edp, z1, z2, z3, device),
-        weight * sharded(z3) + gradient * sharded(z2) + optimizer * device * sharded(z1),
-        "bytes",
-        "ZeRO (arXiv 1910.02054, table 1) with the element sizes as parameters",
-    )
+    optimizer = optimizer_bytes * optimizer_on_device * sharded(zero1)
+    return weight_bytes * sharded(zero3) + gradient_bytes * sharded(zero2) + optimizer
 
 
-def _optimizer() -> Formula:
-    parameters, shards, touched, hbm, launch = _symbols("parameters shards touched_bytes hbm_bytes_per_s launch_s")
-    return Formula(
-        "optimizer_s",
-        _names(parameters, shards, touched, hbm, launch),
-        parameters / shards * touched / hbm + launch,
-        "s",
-        "memory-bound: master weight and both moments read and written, gradient read, weight written",
-    )
+@_formula("s", "memory-bound: master weight and both moments read and written, gradient read, weight written")
+def optimizer_s(parameters: Any, shards: Any, touched_bytes: Any, hbm_bytes_per_s: Any, launch_s: Any) -> Any:
+    return parameters / shards * touched_bytes / hbm_bytes_per_s + launch_s
 
 
-def _dealt() -> Formula:
-    whole, ranks, largest, chunks, bucket = _symbols("whole ranks largest chunks bucket")
+@_formula(
+    "elements",
+    "pieces of each chunk dealt out whole, bucket by bucket, to whoever has least: of each bucket an even share in "
+    "halves of the largest piece, or that piece",
+)
+def dealt(whole: Any, ranks: Any, largest: Any, chunks: Any, bucket: Any) -> Any:
     chunk = whole / chunks
     full = sp.floor(chunk / bucket)
     rest = chunk - full * bucket
@@ -309,37 +297,9 @@ def _dealt() -> Formula:
     piece = maximum(largest, GRAIN) / 2
     even = piece * sp.ceiling(bucket / ranks / piece - ROUNDING)
     part = full * maximum(even, largest) + maximum(rest / ranks, minimum(rest, largest))
-    return Formula(
-        "dealt",
-        _names(whole, ranks, largest, chunks, bucket),
-        chunks * part,
-        "elements",
-        "pieces of each chunk dealt out whole, bucket by bucket, to whoever has least: of each bucket an even share in "
-        "halves of the largest piece, or that piece",
-    )
-
-
-def _names(*symbols: Any) -> tuple[str, ...]:
-    return tuple(symbol.name for symbol in symbols)
+    return chunks * part
 
 
 def formulas() -> dict[str, Formula]:
     """Return all formulas by name, in the order in which they are compiled."""
-    made = (
-        _matmul(),
-        _attention(),
-        _traffic(),
-        _ring(),
-        _all_to_all(),
-        _send(),
-        _exposed(),
-        _chunked(),
-        _slowed(),
-        _pipeline(),
-        _alone(),
-        _in_flight(),
-        _states(),
-        _optimizer(),
-        _dealt(),
-    )
-    return {formula.name: formula for formula in made}
+    return {name: made() for name, made in _WRITTEN.items()}

@@ -185,14 +185,24 @@ class Builder:
         )
         return output
 
-    def attention(
+    def view(
         self,
         name: str,
+        inputs: Sequence[Tensor | Use],
+        output: Tensor,
+        whole: Sequence[str] = (),
+        holds: Sequence[Tensor] = (),
+    ) -> Tensor:
+        """Write what reads the memory of its inputs under another name: nothing moves, and no kernel runs."""
+        return self.elementwise(
+            name, inputs, output, whole=whole, holds=holds, traffic=(0, 0), launches=(0, 0), linear=True
+        )
+
+    def attention(
+        self,
         q: Use,
         k: Use,
         v: Use,
-        output: Tensor,
-        statistics: Tensor,
         keys: str,
         weights: Sequence[Weight] = (),
         in_fp8: bool = False,
@@ -207,13 +217,15 @@ class Builder:
         reads, or a mask over them; keeps: of these, what it keeps.
         """
         over, heads, shared = k.loops[-3], q.loops[-2], k.loops[-2]
+        output = Tensor("attention_heads", (*q.loops[:-1], v.loops[-1]))
+        statistics = Tensor("softmax_statistics", q.loops[:-1], Element.FP32)
         kept = (q.tensor, k.tensor, v.tensor, output)
         saves = (*(map(in_eight_bits, kept) if in_fp8 else kept), statistics, *keeps)
         inputs, whole = (q, k, v, *sparse), (over, q.loops[-1], v.loops[-1])
         loops, along = loops_of((q, k, v)), {*loops_of((*inputs, Use(output))), over} - {*whole}
         self._add(
             Operator(
-                name=name,
+                name="flash_attention",
                 work=Work.ATTENTION,
                 loops=loops,
                 inputs=(*inputs, *map(Use, weights)),

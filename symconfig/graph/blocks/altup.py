@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import linear
+from symconfig.graph.blocks.common import linear, projected
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.layer_inputs import let_through
 from symconfig.graph.blocks.norms import norm, normed
@@ -42,16 +42,14 @@ def around(ctx: Context, x: Tensor, inner: Callable[[Tensor], Tensor]) -> Tensor
 def laurel(ctx: Context, x: Tensor) -> Tensor:
     """Return x[B, S, D] and a low-rank path of it, normed."""
     low, wide = Tensor("laurel_low", (*_ROWS, LAUREL)), Tensor("laurel_wide", x.dims)
-    linear(ctx, "laurel_left", x, (d.HIDDEN,), (LAUREL,), [Use(low)])
-    linear(ctx, "laurel_right", low, (LAUREL,), (d.HIDDEN,), [Use(wide)])
-    path = norm(ctx, "laurel_norm", wide)
+    low = projected(ctx, "laurel_left", x, low)
+    path = norm(ctx, "laurel_norm", projected(ctx, "laurel_right", low, wide))
     return ctx.build.elementwise("laurel_sum", [x, path], Tensor("laurel_out", x.dims), linear=True)
 
 
 def _first(ctx: Context, name: str, x: Tensor) -> Tensor:
     """Return the first stream: a view."""
-    out = Tensor(name, _STREAM)
-    return ctx.build.elementwise(name, [x], out, traffic=(0, 0), launches=(0, 0), whole=(STREAMS,), linear=True)
+    return ctx.build.view(name, [x], Tensor(name, _STREAM), whole=(STREAMS,))
 
 
 def _modes(ctx: Context, name: str, x: Tensor, reused: bool) -> Tensor:
@@ -69,8 +67,7 @@ def _modes(ctx: Context, name: str, x: Tensor, reused: bool) -> Tensor:
 
 def _predicted(ctx: Context, x: Tensor) -> Tensor:
     modes = _modes(ctx, "predict", _first(ctx, "first", x), reused=False)
-    weights = Tensor("predict_weights", (*_ROWS, STREAMS, MADE))
-    linear(ctx, "prediction_coefs", modes, (MODES,), (STREAMS, MADE), [Use(weights)])
+    weights = projected(ctx, "prediction_coefs", modes, Tensor("predict_weights", (*_ROWS, STREAMS, MADE)))
     mixed = Tensor("mixed_streams", (*_ROWS, MADE, d.HIDDEN))
     ctx.build.product("predict_product", Use(x), Use(weights), (STREAMS,), mixed)
     same = Use(mixed).renamed((MADE, STREAMS))
@@ -79,8 +76,8 @@ def _predicted(ctx: Context, x: Tensor) -> Tensor:
 
 def _corrected(ctx: Context, predicted: Tensor, done: Tensor) -> Tensor:
     modes = _modes(ctx, "correct", done, reused=True)
-    weights, change = Tensor("correct_weights", (*_ROWS, STREAMS)), Tensor("innovation", _ALL)
-    linear(ctx, "correction_coefs", modes, (MODES,), (STREAMS,), [Use(weights)])
+    weights = projected(ctx, "correction_coefs", modes, Tensor("correct_weights", (*_ROWS, STREAMS)))
+    change = Tensor("innovation", _ALL)
     ctx.build.elementwise("innovation", [done, predicted], change, linear=True)
     scaled = ctx.build.elementwise("correct_product", [change, weights], Tensor("corrections", _ALL),
                                    saves=[change, weights])  # fmt: skip
@@ -90,16 +87,15 @@ def _corrected(ctx: Context, predicted: Tensor, done: Tensor) -> Tensor:
 def spread(ctx: Context, x: Tensor) -> Tensor:
     """Return the embedding and N - 1 projections of it, as long as it."""
     others = Tensor("projected_streams", (*_ROWS, OTHERS, d.HIDDEN))
-    linear(
-        ctx, "stream_projections", x, (d.HIDDEN,), (OTHERS, STREAM_OUT), [Use(others).renamed((d.HIDDEN, STREAM_OUT))]
-    )
+    uses = [Use(others).renamed((d.HIDDEN, STREAM_OUT))]
+    (others,) = linear(ctx, "stream_projections", x, (d.HIDDEN,), (OTHERS, STREAM_OUT), uses)
     return _as_long(ctx, "spread", [x, others], x, others, Tensor("spread", _ALL))
 
 
 def gathered(ctx: Context, x: Tensor) -> Tensor:
     """Return the mean of the first stream and of projections of the others, as long as it."""
     first, rest = _first(ctx, "last_first", x), Tensor("last_others", (*_ROWS, OTHERS, STREAM_IN))
-    ctx.build.elementwise("last_others", [x], rest, traffic=(0, 0), launches=(0, 0), whole=(STREAMS,), linear=True)
+    ctx.build.view("last_others", [x], rest, whole=(STREAMS,))
     back = Tensor("gathered_streams", (*_ROWS, OTHERS, d.HIDDEN))
     weight = ctx.weight("unembed_projections.weight", OTHERS, STREAM_IN, STREAM_OUT)
     ctx.build.matmul("unembed_projections", rest, weight, (STREAM_IN,), [Use(back).renamed((d.HIDDEN, STREAM_OUT))])

@@ -11,7 +11,7 @@ from symconfig.descriptor.sections import Attention, Position
 from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL, WINDOW
 from symconfig.graph.blocks.attention_core import copied, core, repeated
-from symconfig.graph.blocks.common import beside_fused, linear, with_adapter
+from symconfig.graph.blocks.common import beside_fused, linear, projected
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.convolved_attention import convolved, key_scale
 from symconfig.graph.blocks.hypersphere import scaled
@@ -48,8 +48,7 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 def _with_borrowed(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """Return o[B, S, D] from queries of this layer and keys and values of an earlier one."""
     q = Tensor("q", (*x.dims[:-1], d.HEADS, d.HEAD_DIM))
-    linear(ctx, "q_proj", x, (d.HIDDEN,), q.dims[2:], [Use(q)], ctx.model.qkv_bias)
-    q = with_adapter(ctx, "q_proj", q)
+    q = projected(ctx, "q_proj", x, q, ctx.model.qkv_bias)
     if ctx.model.qk_norm:
         q = _head_norm(ctx, "q_norm", q)
     if ctx.model.position is Position.ROPE and kind.rope:
@@ -63,7 +62,7 @@ def lent(ctx: Context, k: Tensor, v: Tensor, kind: LayerKind) -> tuple[Tensor, T
     names = borrowed_names(kind)
     theirs = [Tensor(name, one.dims, storage=one.name) for name, one in zip(names, (k, v), strict=True)]
     for one, other in zip((k, v), theirs, strict=True):
-        ctx.build.elementwise(f"lend_{other.name}", [one], other, traffic=(0, 0), launches=(0, 0), linear=True)
+        ctx.build.view(f"lend_{other.name}", [one], other)
     return theirs[0], theirs[1]
 
 
@@ -85,17 +84,7 @@ def result(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
     if ctx.model.inner_norm:
         weight = o.dims[-2:] if ctx.model.norm_weight else ()
         o = norm(ctx, "attention_inner_norm", o, module="inner_norm", weight=weight, over=o.dims[-2:])
-    linear(
-        ctx,
-        "o_proj",
-        o,
-        inner=o.dims[-2:],
-        width=(d.HIDDEN,),
-        outputs=[Use(out)],
-        bias=ctx.model.attention_out_bias,
-        aliases=("c_proj",),
-    )
-    return with_adapter(ctx, "o_proj", out, ("c_proj",))
+    return projected(ctx, "o_proj", o, out, ctx.model.attention_out_bias, over=2, aliases=("c_proj",))
 
 
 def normed_and_turned(ctx: Context, q: Tensor, k: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
@@ -111,9 +100,20 @@ def turned(ctx: Context, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _turned(ctx: Context, name: str, given: Tensor) -> Tensor:
-    kept, times = rotation(ctx, f"rope_{name}", d.ROTARY), _turning(ctx)
-    out, whole = Tensor(f"{name}_rotated", given.dims), given.dims[-1:]
-    return ctx.build.elementwise(f"rope_{name}", [given], out, traffic=times, saves=kept, whole=whole, linear=True)
+    return rotated(ctx, f"rope_{name}", given, f"{name}_rotated", times=_turning(ctx))
+
+
+def rotated(
+    ctx: Context,
+    name: str,
+    given: Tensor,
+    to: str,
+    channels: str = d.ROTARY,
+    times: tuple[int | Fraction, int | Fraction] = (1, 1),
+) -> Tensor:
+    """Return a query or key turned by its position. channels: that have angles. times: of one kernel's traffic."""
+    kept, out, whole = rotation(ctx, name, channels), Tensor(to, given.dims), given.dims[-1:]
+    return ctx.build.elementwise(name, [given], out, traffic=times, saves=kept, whole=whole, linear=True)
 
 
 def _head_norm(ctx: Context, name: str, x: Tensor) -> Tensor:
@@ -134,7 +134,7 @@ def gated(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None, bias: bool = 
         width = o.dims[-2:] if ctx.model.attention_gate == "channel" else o.dims[-2:-1]
         gate = Tensor("attention_gate", (*o.dims[:-2], *width))
         named = ("gate_proj",)  # an MLP's has that name in the same layer
-        linear(ctx, "attention_gate_proj", x, (d.HIDDEN,), width, [Use(gate)], bias, aliases=named)
+        gate = projected(ctx, "attention_gate_proj", x, gate, bias, aliases=named)
     gate = scaled(ctx, gate, *gate.dims[2:])
     return ctx.build.elementwise("attention_gating", [o, gate], Tensor("attention_gated", o.dims), saves=[o, gate])
 
@@ -184,25 +184,12 @@ def projections(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor],
     if not separate:
         gates = _fused_gates(ctx, storage)
         fused = [Use(t).renamed((t.dims[-2], d.QKV)) for t in (q, *gates, k, v)]
-        linear(ctx, "qkv_proj", x, inner=(d.HIDDEN,), width=(d.QKV,), outputs=fused, bias=bias, aliases=("c_attn",))
-        q, k, v, *gates = (with_adapter(ctx, "qkv_proj", t, ("c_attn",)) for t in (q, k, v, *gates))
+        q, *gates, k, v = linear(ctx, "qkv_proj", x, (d.HIDDEN,), (d.QKV,), fused, bias, aliases=("c_attn",))
         parts = (("q_proj", q), ("k_proj", k), ("v_proj", v))
         q, k, v = (beside_fused(ctx, name, x, t.dims[-2:], t) for name, t in parts)
         return (q, k, v), gates[0] if gates else None
-    result = []
-    for name, tensor in (("q_proj", q), ("k_proj", k), ("v_proj", v)):
-        linear(
-            ctx,
-            name,
-            x,
-            inner=(d.HIDDEN,),
-            width=tensor.dims[-2:],
-            outputs=[Use(tensor)],
-            bias=bias,
-            aliases=("c_attn",),
-        )
-        result.append(with_adapter(ctx, name, tensor, ("c_attn",)))
-    return (result[0], result[1], result[2]), None
+    q, k, v = (projected(ctx, f"{one.name}_proj", x, one, bias, aliases=("c_attn",)) for one in (q, k, v))
+    return (q, k, v), None
 
 
 def _fused_gates(ctx: Context, storage: str) -> list[Tensor]:
@@ -225,8 +212,7 @@ def _of_shared_heads(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Ten
     copied = ctx.model.position is Position.ROPE or ctx.model.qk_norm
     storage = "" if copied and not ctx.how.linear.views else "qkv_gathered"
     joined, bias = Tensor("qkv", (*rows, d.QKV)), ctx.model.qkv_bias
-    linear(ctx, "qkv_proj", x, (d.HIDDEN,), (d.QKV,), [Use(joined)], bias=bias, aliases=named)
-    whole = Use(with_adapter(ctx, "qkv_proj", joined, named)).renamed((d.QKV, d.GATHERED_QKV))
+    whole = Use(projected(ctx, "qkv_proj", x, joined, bias, aliases=named)).renamed((d.QKV, d.GATHERED_QKV))
     value = value_dim(ctx.model)
     q, k, v = (
         Tensor(name, (*rows, heads, width), storage=storage)
@@ -238,10 +224,10 @@ def _of_shared_heads(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Ten
     )
     gathered = Tensor("qkv_gathered", (*rows, d.GATHERED_QKV), storage=storage)
     ctx.build.elementwise("take_v", [whole], v, further=[gathered], traffic=(1, Fraction(3, 2)), linear=True)
-    ctx.build.elementwise("take_k", [whole], k, traffic=(0, 0), launches=(0, 0), linear=True)
-    ctx.build.elementwise("take_q", [whole], q, traffic=(0, 0), launches=(0, 0), linear=True)
+    ctx.build.view("take_k", [whole], k)
+    ctx.build.view("take_q", [whole], q)
     for gate in _fused_gates(ctx, storage):
-        ctx.build.elementwise("take_gate", [whole], gate, traffic=(0, 0), launches=(0, 0), linear=True)
+        ctx.build.view("take_gate", [whole], gate)
         return (q, k, v), gate
     return (q, k, v), None
 

@@ -28,7 +28,6 @@ def core(
     channels: of values that are the first channels of v, and not all of them.
     """
     part = () if channels is None else ((v.dims[-1], channels),)
-    width = channels or v.dims[-1]
     sinks = [ctx.weight("sinks", q.dims[-2])] if has_sinks else []
     with ctx.build.module("core_attn"):
         if _kernel(ctx) is Kernel.FLASH:
@@ -37,15 +36,10 @@ def core(
                     ctx, q, k, Use(v).renamed(*part)
                 )  # sdpa_attention.py, use_gqa_in_sdpa: none under a mask
                 part = ()
-            o = Tensor("attention_heads", (*q.dims[:-1], width))
-            statistics = Tensor("softmax_statistics", q.dims[:-1], Element.FP32)
             return ctx.build.attention(
-                "flash_attention",
                 Use(q),
                 Use(k).renamed(*_TO_KEYS),
                 v=Use(v).renamed(*_TO_KEYS, *part),
-                output=o,
-                statistics=statistics,
                 keys=read.keys,
                 weights=sinks,
                 in_fp8=ctx.how.attention.in_fp8,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from symconfig.graph import dims as d
 from symconfig.graph.block import LAYER
@@ -26,8 +27,8 @@ def linear(
     keeps: Tensor | None = None,
     loops: Sequence[str] = (),
     apart: bool = False,
-) -> None:
-    """Write outputs = x * W[inner, width] (+ bias), and a low-rank adapter beside it when the model has one here.
+) -> list[Tensor]:
+    """Return outputs = x * W[inner, width] (+ bias), with a low-rank adapter's sum where the model has one here.
 
     `width` names the weight's output dims; `aliases` are other names under which an adapter may target it.
     keeps: what it is made from again in its backward, in x's place. loops, apart: see `Builder.matmul`, `Operator`.
@@ -51,6 +52,15 @@ def linear(
     )
     if ctx.adapted((name, *aliases)):
         adapter(ctx, name, x, inner, width, outputs)
+    return [with_adapter(ctx, name, use.tensor, aliases) for use in outputs]
+
+
+def projected(
+    ctx: Context, name: str, x: Tensor, out: Tensor, bias: bool = False, over: int = 1, **more: Any
+) -> Tensor:
+    """Return what a linear layer gives as `out`. over: how many of the last dims of x it sums. more: of `linear`."""
+    inner, width = x.dims[-over:], out.dims[len(x.dims) - over :]
+    return linear(ctx, name, x, inner, width, [Use(out)], bias, **more)[0]
 
 
 def with_adapter(ctx: Context, name: str, tensor: Tensor, aliases: Sequence[str] = ()) -> Tensor:

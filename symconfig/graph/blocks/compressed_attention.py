@@ -21,8 +21,8 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.attended import CHOSEN_RUNS, RUNS, WINDOW
 from symconfig.graph.blocks import stated
-from symconfig.graph.blocks.attention import rotation
-from symconfig.graph.blocks.common import linear
+from symconfig.graph.blocks.attention import rotated
+from symconfig.graph.blocks.common import projected
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.norms import norm
 from symconfig.graph.operator import Element, Product, Tensor, Use
@@ -40,34 +40,20 @@ _NEEDS = (RANK, GROUPS, LOW)
 def attention(ctx: Context, x: Tensor, kind: LayerKind, *, name: str) -> Tensor:
     """Return o[B, S, D] from x[B, S, D]."""
     low, q = Tensor("q_low", (*_ROWS, RANK)), Tensor("q", (*_ROWS, d.HEADS, d.HEAD_DIM))
-    linear(ctx, "q_a_proj", x, (d.HIDDEN,), (RANK,), [Use(low)])
-    low = norm(ctx, "q_a_norm", low, RANK)
-    linear(ctx, "q_b_proj", low, (RANK,), q.dims[2:], [Use(q)])
+    low = norm(ctx, "q_a_norm", projected(ctx, "q_a_proj", x, low), RANK)
+    q = projected(ctx, "q_b_proj", low, q)
     q = _turned(ctx, "rope_q", norm(ctx, "q_b_norm", q, d.HEAD_DIM, weight=()))
-    kv = Tensor("kv", (*_ROWS, ONE, d.HEAD_DIM))
-    linear(ctx, "kv_proj", x, (d.HIDDEN,), (ONE, d.HEAD_DIM), [Use(kv)])
+    kv = projected(ctx, "kv_proj", x, Tensor("kv", (*_ROWS, ONE, d.HEAD_DIM)))
     kv = _turned(ctx, "rope_kv", norm(ctx, "kv_norm", kv, d.HEAD_DIM))
     extra, read = _before(ctx, x, low, name)
     over = Use(kv).renamed((d.SEQUENCE, d.KEYS))
-    o = ctx.build.attention(
-        "flash_attention",
-        Use(q),
-        over,
-        over,
-        Tensor("attention_heads", q.dims),
-        Tensor("softmax_statistics", (*_ROWS, d.HEADS), Element.FP32),
-        read,
-        weights=[ctx.weight("sinks", d.HEADS)],
-        sparse=[Use(one) for one in extra],
-        keeps=extra,
-    )
+    sinks = [ctx.weight("sinks", d.HEADS)]
+    o = ctx.build.attention(Use(q), over, over, read, sinks, sparse=[Use(one) for one in extra], keeps=extra)
     return _projected(ctx, _turned(ctx, "rope_back", o), x)
 
 
 def _turned(ctx: Context, name: str, given: Tensor) -> Tensor:
-    out = Tensor(f"{name}_out", given.dims)
-    kept = rotation(ctx, name, d.ROTARY)
-    return ctx.build.elementwise(name, [given], out, saves=kept, whole=given.dims[-1:], linear=True)
+    return rotated(ctx, name, given, f"{name}_out")
 
 
 def _projected(ctx: Context, o: Tensor, x: Tensor) -> Tensor:
@@ -76,9 +62,7 @@ def _projected(ctx: Context, o: Tensor, x: Tensor) -> Tensor:
     ctx.build.elementwise("group_heads", [o], groups, whole=(GROUPS, *o.dims[2:]), linear=True)
     weight = ctx.weight("o_a_proj.weight", GROUPS, GROUP, LOW)
     ctx.build.matmul("o_a_proj", groups, weight, (GROUP,), [Use(low)])
-    out = Tensor("attention_out", x.dims)
-    linear(ctx, "o_b_proj", low, (GROUPS, LOW), (d.HIDDEN,), [Use(out)])
-    return out
+    return projected(ctx, "o_b_proj", low, Tensor("attention_out", x.dims), over=2)
 
 
 def _before(ctx: Context, x: Tensor, low: Tensor, name: str) -> tuple[list[Tensor], str]:
@@ -98,8 +82,7 @@ def compressed(ctx: Context, name: str, x: Tensor, width: str, runs: str, rate: 
     """
     with ctx.build.part(name):
         raw = [Tensor(f"{name}_{part}", (*_ROWS, width)) for part in ("kv", "gate")]
-        for part, out in zip(("kv_proj", "gate_proj"), raw, strict=True):
-            linear(ctx, f"{name}_{part}", x, (d.HIDDEN,), (width,), [Use(out)])
+        raw = [projected(ctx, f"{one.name}_proj", x, one) for one in raw]
         mean, weights = Tensor(f"{name}_mean", (d.BATCH, runs, channels)), Tensor(f"{name}_weights", raw[0].dims)
         kept = [*([raw[0]] if width == channels else [Tensor(f"{name}_overlapped", raw[0].dims)]), weights]
         kept.append(Tensor(f"{name}_softmax", weights.dims, Element.FP32))
@@ -115,9 +98,8 @@ def _chosen(ctx: Context, x: Tensor, low: Tensor) -> Tensor:
     """Return which compressed keys a query reads: the best by small keys and queries of the indexer's own."""
     keys = compressed(ctx, "index", x, INDEX_WIDE, d.RUNS, RATE, INDEX_DIM)
     q, weights = Tensor("index_q", (*_ROWS, INDEX_HEADS, INDEX_DIM)), Tensor("index_weights", (*_ROWS, INDEX_HEADS))
-    linear(ctx, "index_q_proj", low, (RANK,), q.dims[2:], [Use(q)])
-    q = _turned(ctx, "index_q_rope", q)
-    linear(ctx, "index_weights_proj", x, (d.HIDDEN,), (INDEX_HEADS,), [Use(weights)])
+    q = _turned(ctx, "index_q_rope", projected(ctx, "index_q_proj", low, q))
+    weights = projected(ctx, "index_weights_proj", x, weights)
     scores = Tensor("index_scores", (*_ROWS, d.RUNS), Element.FP32)
     products = [Product("index_q_k", (*_ROWS, d.RUNS, INDEX_HEADS, INDEX_DIM))]
     whole = (d.RUNS, INDEX_HEADS, INDEX_DIM)

@@ -15,9 +15,9 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Position
 from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL
-from symconfig.graph.blocks.attention import rotation
+from symconfig.graph.blocks.attention import rotated
 from symconfig.graph.blocks.attention_core import copied, core
-from symconfig.graph.blocks.common import linear, with_adapter
+from symconfig.graph.blocks.common import projected
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.indexer import Read
 from symconfig.graph.implementation import Kernel
@@ -34,25 +34,14 @@ _ROWS = (d.BATCH, d.SEQUENCE)
 def differential_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """Return o[B, S, D] from x[B, S, D], each projection alone."""
     q, k, v = (
-        _projected(ctx, x, f"{name}_proj", Tensor(name, (*_ROWS, heads, d.HEAD_DIM)))
+        projected(ctx, f"{name}_proj", x, Tensor(name, (*_ROWS, heads, d.HEAD_DIM)), ctx.model.qkv_bias)
         for name, heads in (("q", d.HEADS), ("k", d.KV_HEADS), ("v", d.KV_HEADS))
     )
     if ctx.model.position is Position.ROPE:
-        q, k = _rotated(ctx, "rope_q", q, "q_rotated"), _rotated(ctx, "rope_k", k, "k_rotated")
+        q, k = rotated(ctx, "rope_q", q, "q_rotated"), rotated(ctx, "rope_k", k, "k_rotated")
     o = _normed(ctx, _difference(ctx, _attended(ctx, q, k, v)))
     out = Tensor("attention_out", x.dims)
-    linear(ctx, "o_proj", o, (PAIRS, BOTH), (d.HIDDEN,), [Use(out)], ctx.model.attention_out_bias)
-    return with_adapter(ctx, "o_proj", out)
-
-
-def _projected(ctx: Context, x: Tensor, name: str, out: Tensor) -> Tensor:
-    linear(ctx, name, x, (d.HIDDEN,), out.dims[-2:], [Use(out)], ctx.model.qkv_bias)
-    return with_adapter(ctx, name, out)
-
-
-def _rotated(ctx: Context, name: str, given: Tensor, to: str) -> Tensor:
-    kept, out = rotation(ctx, name, d.ROTARY), Tensor(to, given.dims)
-    return ctx.build.elementwise(name, [given], out, saves=kept, whole=given.dims[-1:], linear=True)
+    return projected(ctx, "o_proj", o, out, ctx.model.attention_out_bias, over=2)
 
 
 def _attended(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -76,15 +65,11 @@ def _attended(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def _flash(ctx: Context, q: Tensor, k: Tensor, values: Tensor) -> Tensor:
-    heads = Tensor("attention_heads", (*_ROWS, TWICE, d.HEAD_DIM))
     with ctx.build.module("core_attn"):
         return ctx.build.attention(
-            "flash_attention",
             Use(q).renamed((d.HEADS, TWICE)),
             Use(k).renamed((d.SEQUENCE, d.KEYS), (d.KV_HEADS, KEYS_TWICE)),
             v=Use(values).renamed((d.SEQUENCE, d.KEYS)),
-            output=heads,
-            statistics=Tensor("softmax_statistics", heads.dims[:-1], Element.FP32),
             keys=FULL,
             in_fp8=ctx.how.attention.in_fp8,
         )

@@ -17,7 +17,7 @@ from symconfig.graph.attended import FULL
 from symconfig.graph.blocks import stated
 from symconfig.graph.blocks.attention import normed_and_turned, projections, result
 from symconfig.graph.blocks.attention_core import core
-from symconfig.graph.blocks.common import linear
+from symconfig.graph.blocks.common import projected
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.indexer import Read
 from symconfig.graph.operator import Element, Tensor, Use
@@ -36,7 +36,7 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 def _mask(ctx: Context, v: Tensor) -> Tensor:
     """Return mask[B, A, S, T] from v[B, T, KV, C]."""
     rows, steps = v.dims[:-2], Tensor("mask_steps", (*v.dims[:-2], STEPS))
-    linear(ctx, "dt_proj", v, v.dims[-2:], (STEPS,), [Use(steps)], ctx.model.qkv_bias)
+    steps = projected(ctx, "dt_proj", v, steps, ctx.model.qkv_bias, over=2)
     given, made = Use(steps).renamed((STEPS, d.KV_HEADS)), Tensor("mask_numbers", (*rows, d.KV_HEADS))
     soft = Tensor("mask_softplus", made.dims)
     rate = ctx.weight("mask_rate", d.KV_HEADS)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 from symconfig.descriptor.sections import Position
 from symconfig.graph import dims as d
 from symconfig.graph.block import Block, Place
-from symconfig.graph.blocks.common import linear, rescaled
+from symconfig.graph.blocks.common import projected, rescaled
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.hypersphere import scaled
 from symconfig.graph.blocks.layer_inputs import layer_inputs
@@ -85,7 +86,7 @@ def head(ctx: Context) -> Block:
 def _projected(ctx: Context, x: Tensor) -> Tensor:
     """Return a linear layer as wide as the stream, an activation and a norm."""
     columns = Tensor("head_columns", (*_STREAM[:-1], d.HEAD_COLUMNS))
-    linear(ctx, "head_dense", x, (d.HIDDEN,), (d.HEAD_COLUMNS,), [Use(columns)])
+    columns = projected(ctx, "head_dense", x, columns)
     seen = Use(columns).renamed((d.HEAD_COLUMNS, d.HIDDEN))
     active = ctx.build.elementwise("head_activation", [seen], Tensor("head_active", _STREAM), saves=[columns])
     return norm(ctx, "head_norm", active, module="final_norm")
@@ -94,16 +95,7 @@ def _projected(ctx: Context, x: Tensor) -> Tensor:
 def logits_and_loss(ctx: Context, x: Tensor, shared: bool = False) -> Tensor:
     """Return the loss of each token. shared: the output weight is held by another block (multi-token prediction)."""
     logits = Tensor("logits", (d.BATCH, d.SEQUENCE, d.VOCAB))
-    linear(
-        ctx,
-        "lm_head",
-        x,
-        inner=(d.HIDDEN,),
-        width=(d.VOCAB,),
-        outputs=[Use(logits)],
-        bias=ctx.model.lm_head_bias,
-        shared=shared,
-    )
+    logits = projected(ctx, "lm_head", x, logits, ctx.model.lm_head_bias, shared=shared)
     logits = scaled(ctx, logits, d.VOCAB)
     if ctx.how.loss.logged:
         _log(ctx, logits)
@@ -118,7 +110,7 @@ def logits_and_loss(ctx: Context, x: Tensor, shared: bool = False) -> Tensor:
 def _values_and_loss(ctx: Context, x: Tensor) -> Tensor:
     """Return the loss of a head that gives numbers in place of logits. It keeps their fp32 copy."""
     values, wide = (Tensor(name, (d.BATCH, d.SEQUENCE, d.LABELS), of) for name, of in _VALUES.items())
-    linear(ctx, "score", x, (d.HIDDEN,), (d.LABELS,), [Use(values)], bias=ctx.model.lm_head_bias)
+    values = projected(ctx, "score", x, values, ctx.model.lm_head_bias)
     ctx.build.elementwise("values_fp32", [values], wide, linear=True)
     return ctx.build.elementwise("value_loss", [wide], _LOSS, contracted=(d.LABELS,), saves=[wide], whole=(d.LABELS,))
 
@@ -142,58 +134,33 @@ def _loss(ctx: Context, logits: Tensor, waits: list[Tensor]) -> Tensor:
     """
     gathered = ctx.how.vocabulary.gathered_logits or ctx.whole_look_up
     vocab = d.WHOLE_VOCAB if gathered else d.VOCAB
-    seen = Use(logits).renamed((d.VOCAB, vocab))
-    if ctx.how.loss.kernel in (LossKernel.IN_PLACE, LossKernel.APART):
-        inplace = ctx.how.loss.kernel is LossKernel.IN_PLACE
-        return ctx.build.elementwise(
-            "cross_entropy",
-            [seen],
-            _LOSS,
-            contracted=(vocab,),
-            saves=[logits],
-            sums=3,
-            traffic=_MADE_AHEAD if inplace else (1, 1),
-            overwrites=inplace,
-            holds=waits,
-            whole=_unsplit(vocab),
-        )
+    seen, whole = Use(logits).renamed((d.VOCAB, vocab)), _unsplit(vocab)
+
+    def cross_entropy(given: Tensor | Use, **more: Any) -> Tensor:
+        own: dict[str, Any] = {"contracted": (vocab,), "sums": 3, "holds": waits, "whole": whole}
+        return ctx.build.elementwise("cross_entropy", [given], _LOSS, **own, **more)
+
+    if ctx.how.loss.kernel is LossKernel.IN_PLACE:
+        return cross_entropy(seen, saves=[logits], traffic=_MADE_AHEAD, overwrites=True)
+    if ctx.how.loss.kernel is LossKernel.APART:
+        return cross_entropy(seen, saves=[logits])
     dims = (*logits.dims[:-1], vocab)
     wide = Tensor("logits_fp32", dims, Element.FP32)
     if ctx.how.loss.kernel is LossKernel.WIDE_IN_PLACE:
-        ctx.build.elementwise("logits_fp32", [seen], wide, whole=_unsplit(vocab), linear=True)
-        return ctx.build.elementwise(
-            "cross_entropy",
-            [wide],
-            _LOSS,
-            contracted=(vocab,),
-            saves=[wide],
-            sums=3,
-            overwrites=True,
-            holds=waits,
-            whole=_unsplit(vocab),
-        )
+        ctx.build.elementwise("logits_fp32", [seen], wide, whole=whole, linear=True)
+        return cross_entropy(wide, saves=[wide], overwrites=True)
     # The model's output and its fp32 copy stay alive while a variable holds them, and so do earlier outputs. Of an
     # output that is given up the allocator keeps the block, since what comes next is twice as wide.
     output = Tensor("gathered_logits", dims) if gathered else logits
     before = [Tensor(f"logits_before_{index}", dims) for index in range(1, ctx.how.loss.kept_outputs)]
-    held, whole = [output, *([wide, *before] if ctx.how.loss.kept_outputs else [])], _unsplit(vocab)
+    held = [output, *([wide, *before] if ctx.how.loss.kept_outputs else [])]
     ctx.build.elementwise("logits_fp32", [seen], wide, holds=held, whole=whole, linear=True)
     normed = Tensor("log_softmax", dims, Element.FP32)
     ctx.build.elementwise(
         "log_softmax", [wide], normed, saves=[normed], traffic=_LOG_SOFTMAX, whole=whole, reduces={vocab: 2}
     )
     # Picks one number a token; its backward fills a gradient with zeros. Of the three results two are log_softmax's.
-    return ctx.build.elementwise(
-        "cross_entropy",
-        [normed],
-        _LOSS,
-        contracted=(vocab,),
-        sums=3,
-        traffic=(0, Fraction(1)),
-        holds=waits,
-        whole=whole,
-        reduces={vocab: 1},
-    )
+    return cross_entropy(normed, traffic=(0, Fraction(1)), reduces={vocab: 1})
 
 
 PARTS = (

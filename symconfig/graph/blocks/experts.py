@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import linear, offset
+from symconfig.graph.blocks.common import linear, offset, projected
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.mlp import mlp
 from symconfig.graph.blocks.norms import norm
@@ -72,7 +72,7 @@ def router(ctx: Context, x: Tensor, prefix: str = "") -> tuple[Tensor, Tensor]:
     if ctx.how.experts.router is Router.WIDE and ctx.how.experts.routing is Routing.INDEXED:
         x = ctx.build.elementwise(f"widen_{name}", [x], Tensor(f"{name}_in", x.dims, Element.FP32), linear=True)
     given = x if moe.router_hidden_size is None else _routing_mlp(ctx, x)
-    linear(ctx, name, given, inner=given.dims[-1:], width=(ROUTES,), outputs=[Use(logits)], bias=moe.router_bias)
+    logits = projected(ctx, name, given, logits, moe.router_bias)
     probabilities = Tensor(f"{name}_probabilities", (*rows, CHOICES), Element.FP32)
     indices = Tensor(f"{name}_indices", (*rows, CHOICES), Element.INDEX)
     whole = (ROUTES, CHOICES)  # a token is compared with all experts
@@ -105,7 +105,7 @@ def _routing_mlp(ctx: Context, x: Tensor) -> Tensor:
     """
     states = Tensor(ROUTER_STATES, (*x.dims[:-1], ROUTER_WIDTH))
     narrow = states if ctx.kind is not None and ctx.kind.opens else Tensor("router_narrow", states.dims)
-    linear(ctx, "router_down", x, (d.HIDDEN,), (ROUTER_WIDTH,), [Use(narrow)], bias=True)
+    projected(ctx, "router_down", x, narrow, bias=True)
     if narrow is not states:
         given = ctx.build.from_elsewhere(Tensor(f"{ROUTER_STATES}_before", states.dims))
         scale, scaled = ctx.weight("router_states_scale", ROUTER_WIDTH), Tensor("router_before_scaled", states.dims)
@@ -152,8 +152,7 @@ def _projected(ctx: Context, x: Tensor, name: str, width: str) -> Tensor:
     """Return the stream as wide as experts read it, or what they give as wide as the stream."""
     moe, out = ctx.model.experts, Tensor(name.removesuffix("_proj"), (*x.dims[:-1], width))
     assert moe is not None
-    linear(ctx, name, x, x.dims[-1:], (width,), [Use(out)], moe.latent_bias)
-    return out
+    return projected(ctx, name, x, out, moe.latent_bias)
 
 
 def _scaled(ctx: Context, routed: Tensor) -> Tensor:

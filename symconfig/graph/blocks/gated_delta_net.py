@@ -12,7 +12,7 @@ from symconfig.descriptor.layers import LayerKind
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.blocks import stated
-from symconfig.graph.blocks.common import linear, with_adapter
+from symconfig.graph.blocks.common import linear, projected
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.convolved import Activation, convolution, gated_norm
 from symconfig.graph.blocks.delta import CHUNK_SIZE, delta_rule, normalised
@@ -42,8 +42,7 @@ def gated_delta_net(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     scanned = delta_rule(ctx, q, k, v, decay, beta, shares)
     normed = gated_norm(ctx, "out_norm", scanned, z, Activation.SILU, module="gdn_norm_out")
     out = Tensor("attention_out", x.dims)
-    linear(ctx, "out_proj", normed, (VALUE_HEADS, VALUE_DIM), (d.HIDDEN,), [Use(out)], aliases=("o_proj",))
-    return with_adapter(ctx, "out_proj", out, ("o_proj",))
+    return projected(ctx, "out_proj", normed, out, over=2, aliases=("o_proj",))
 
 
 def _projected(ctx: Context, x: Tensor) -> list[Tensor]:
@@ -60,16 +59,9 @@ def _projected(ctx: Context, x: Tensor) -> list[Tensor]:
     narrow = [Tensor(name, (*_ROWS, VALUE_HEADS)) for name in ("delta_b", "delta_a")]
     parts = [*wide, *narrow]
     if ctx.how.linear.joined:
-        linear(
-            ctx, "in_proj", x, (d.HIDDEN,), (IN_WIDTH,), [Use(part).renamed((part.dims[2], IN_WIDTH)) for part in parts]
-        )
-        return [with_adapter(ctx, "in_proj", part) for part in parts]
-    result = []
-    for part in parts:
-        name = part.name.replace("delta", "in_proj")
-        linear(ctx, name, x, (d.HIDDEN,), part.dims[2:], [Use(part)])
-        result.append(with_adapter(ctx, name, part))
-    return result
+        uses = [Use(part).renamed((part.dims[2], IN_WIDTH)) for part in parts]
+        return linear(ctx, "in_proj", x, (d.HIDDEN,), (IN_WIDTH,), uses)
+    return [projected(ctx, part.name.replace("delta", "in_proj"), x, part) for part in parts]
 
 
 def _repeated(ctx: Context, tensor: Tensor) -> Tensor:

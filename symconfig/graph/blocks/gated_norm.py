@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import linear
+from symconfig.graph.blocks.common import projected
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.norms import norm
-from symconfig.graph.operator import Element, Tensor, Use
+from symconfig.graph.operator import Element, Tensor
 
 
 def gated_stream_norm(ctx: Context, name: str, x: Tensor, module: str) -> Tensor:
@@ -20,8 +20,8 @@ def gated_stream_norm(ctx: Context, name: str, x: Tensor, module: str) -> Tensor
     low, active = (Tensor(f"{name}.gate_{part}", (*x.dims[:-1], d.NORM_GATE)) for part in ("low", "active"))
     raw, sigmoid = Tensor(f"{name}.gate", x.dims), Tensor(f"{name}.gate_sigmoid", x.dims, Element.FP32)
     with ctx.build.module(module):
-        linear(ctx, f"{name}_gate_down", y, (d.HIDDEN,), (d.NORM_GATE,), [Use(low)])
+        low = projected(ctx, f"{name}_gate_down", y, low)
         ctx.build.elementwise(f"{name}_gate_activation", [low], active, saves=[low])
-        linear(ctx, f"{name}_gate_up", active, (d.NORM_GATE,), (d.HIDDEN,), [Use(raw)])
+        raw = projected(ctx, f"{name}_gate_up", active, raw)
         gated = Tensor(f"{name}.gated", x.dims)
         return ctx.build.elementwise(f"{name}_gating", [y, raw], gated, saves=[y, sigmoid], traffic=(2, 2))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from symconfig.descriptor.reuse import Mixing
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import linear
+from symconfig.graph.blocks.common import projected
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.norms import norm
 from symconfig.graph.blocks.stream_dims import DIVISIONS, LOW, MADE, READ, STREAMS, WRITTEN
@@ -75,10 +75,9 @@ def _raw(ctx: Context, name: str, x: Tensor, mixing: Mixing, width: str) -> Tens
     if mixing is Mixing.HYPER:
         normed = Tensor(f"{name}_normed", _ALL, Element.FP32)
         ctx.build.elementwise(f"{name}_norm", [x], normed, saves=[wide, lengths], reduces=over, traffic=(2, 3))
-        linear(ctx, f"{name}_fn", normed, (STREAMS, d.HIDDEN), (width,), [Use(raw)])
-        return raw
+        return projected(ctx, f"{name}_fn", normed, raw, over=2)
     ctx.build.elementwise(f"{name}_widen", [x], wide, linear=True)
-    linear(ctx, f"{name}_fn", wide, (STREAMS, d.HIDDEN), (width,), [Use(raw)])
+    raw = projected(ctx, f"{name}_fn", wide, raw, over=2)
     scaled = Tensor(f"{name}_scaled", raw.dims, Element.FP32)
     return ctx.build.elementwise(f"{name}_norm", [raw, wide], scaled, saves=[raw, lengths], reduces=over)
 
@@ -87,17 +86,17 @@ def _gated(ctx: Context, name: str, x: Tensor) -> tuple[Tensor, Link]:
     """Return a mean of the normed streams, each channel weighed by a low-rank projection of all of them."""
     normed = norm(ctx, f"{name}_norm", x, weight=(STREAMS, d.HIDDEN), over=(d.HIDDEN,))
     low, active = Tensor(f"{name}_low", (*_ROWS, LOW)), Tensor(f"{name}_low_active", (*_ROWS, LOW))
-    linear(ctx, f"{name}_down", normed, (STREAMS, d.HIDDEN), (LOW,), [Use(low)])
+    low = projected(ctx, f"{name}_down", normed, low, over=2)
     ctx.build.elementwise(f"{name}_activation", [low], active, saves=[low])
     gate, opened = Tensor(f"{name}_gate", _ALL), Tensor(f"{name}_opened", _ALL)
-    linear(ctx, f"{name}_up", active, (LOW,), (STREAMS, d.HIDDEN), [Use(gate)])
+    gate = projected(ctx, f"{name}_up", active, gate)
     ctx.build.elementwise(f"{name}_sigmoid", [gate], opened, saves=[opened])
     out = ctx.build.elementwise(f"{name}_mean", [opened, normed], Tensor(f"{name}_read", _STREAM),
                                 saves=[opened, normed], contracted=(STREAMS,))  # fmt: skip
     if name == "gather":
         return out, Link()
     raw, post = (Tensor(f"{name}_{of}", (*_ROWS, WRITTEN)) for of in ("injection", "post"))
-    linear(ctx, f"{name}_inject", normed, (STREAMS, d.HIDDEN), (WRITTEN,), [Use(raw)])
+    raw = projected(ctx, f"{name}_inject", normed, raw, over=2)
     kept = [Tensor(f"{name}_post.active", raw.dims)]
     return out, Link(post=ctx.build.elementwise(f"{name}_double_sigmoid", [raw], post, saves=kept))
 

@@ -22,7 +22,7 @@ from symconfig.descriptor.layers import Keys, LayerKind
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.attended import CHOSEN, FULL, WINDOW
-from symconfig.graph.blocks.common import linear
+from symconfig.graph.blocks.common import projected
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.implementation import Choosing
 from symconfig.graph.operator import Element, Product, Tensor, Use
@@ -90,8 +90,7 @@ def with_loss(ctx: Context, o: Tensor, q: Tensor, k: Tensor, read: Read) -> Tens
         given: list[Tensor | Use] = [mine.q, Use(mine.k).renamed(*_TO_KEYS), mine.weights, target, chosen]
         whole = (d.KEYS, HEADS, CHANNELS, CHOICES)
         ctx.build.elementwise("index_loss", given, loss, loops=loops, saves=own, products=products, whole=whole)
-        joined = Tensor(f"{o.name}_with_loss", o.dims)
-        return ctx.build.elementwise("join_loss", [o, loss], joined, traffic=(0, 0), launches=(0, 0), linear=True)
+        return ctx.build.view("join_loss", [o, loss], Tensor(f"{o.name}_with_loss", o.dims))
 
 
 def _trained(ctx: Context) -> bool:
@@ -106,9 +105,9 @@ def _chosen(ctx: Context, x: Tensor, low: Tensor) -> tuple[Learned, Tensor]:
     weights, trained = Tensor("index_weights", (*_ROWS, HEADS)), _trained(ctx)
     more: dict[str, Any] = {"loops": _loops(ctx), "apart": trained}
     with ctx.build.no_gradient(weights=trained):
-        linear(ctx, "index_q_proj", low, low.dims[-1:], (HEADS, CHANNELS), [Use(q)], **more)
-        linear(ctx, "index_k_proj", x, (d.HIDDEN,), (CHANNELS,), [Use(k)], **more)
-        linear(ctx, "index_weights_proj", x, (d.HIDDEN,), (HEADS,), [Use(weights)], **more)
+        q = projected(ctx, "index_q_proj", low, q, **more)
+        k = projected(ctx, "index_k_proj", x, k, **more)
+        weights = projected(ctx, "index_weights_proj", x, weights, **more)
     with nullcontext() if trained else ctx.build.no_gradient():
         learned = Learned(_rotated(ctx, "index_q", q), _rotated(ctx, "index_k", _normed(ctx, k, trained)), weights)
     with ctx.build.no_gradient():

@@ -11,11 +11,11 @@ from symconfig.descriptor.layers import LayerKind
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.blocks import stated
-from symconfig.graph.blocks.common import linear, with_adapter
+from symconfig.graph.blocks.common import projected
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.convolved import Activation, convolution, gated_norm
 from symconfig.graph.blocks.delta import CHUNK_SIZE, delta_rule, normalised
-from symconfig.graph.operator import Element, Tensor, Use
+from symconfig.graph.operator import Element, Tensor
 from symconfig.graph.parts import Mixer
 
 NAME = "kimi_delta_attention"
@@ -29,7 +29,7 @@ _ROWS = (d.BATCH, d.SEQUENCE)
 def kimi_delta_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """Return y[B, S, D] from x[B, S, D]."""
     q, k, v = (
-        _projected(ctx, x, f"{part}_proj", Tensor(f"delta_{part}", (*_ROWS, HEADS, channels)))
+        projected(ctx, f"{part}_proj", x, Tensor(f"delta_{part}", (*_ROWS, HEADS, channels)))
         for part, channels in (("q", HEAD_DIM), ("k", HEAD_DIM), ("v", VALUE_DIM))
     )
     q, k, v = convolution(ctx, "conv1d", [q, k, v], CHANNELS, KERNEL)
@@ -38,21 +38,15 @@ def kimi_delta_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     gate = _narrowed(ctx, x, "g", Tensor("delta_gate", (*_ROWS, HEADS, VALUE_DIM)), WHOLE_GATE)
     normed = gated_norm(ctx, "o_norm", scanned, gate, Activation.SIGMOID)
     out = Tensor("attention_out", x.dims)
-    linear(ctx, "o_proj", normed, (HEADS, VALUE_DIM), (d.HIDDEN,), [Use(out)])
-    return with_adapter(ctx, "o_proj", out)
-
-
-def _projected(ctx: Context, x: Tensor, name: str, out: Tensor, inner: str = d.HIDDEN) -> Tensor:
-    linear(ctx, name, x, (inner,), out.dims[2:], [Use(out)])
-    return with_adapter(ctx, name, out)
+    return projected(ctx, "o_proj", normed, out, over=2)
 
 
 def _narrowed(ctx: Context, x: Tensor, name: str, out: Tensor, whole: str) -> Tensor:
     """Project through one head's width. whole: the switch that says that there is one projection only."""
     if whole in ctx.model.mixer(NAME).switches:
-        return _projected(ctx, x, f"{name}_proj", out)
-    low = _projected(ctx, x, f"{name}_a_proj", Tensor(f"{name}_low", (*_ROWS, LOW)))
-    return _projected(ctx, low, f"{name}_b_proj", out, LOW)
+        return projected(ctx, f"{name}_proj", x, out)
+    low = projected(ctx, f"{name}_a_proj", x, Tensor(f"{name}_low", (*_ROWS, LOW)))
+    return projected(ctx, f"{name}_b_proj", low, out)
 
 
 def _decay(ctx: Context, x: Tensor) -> Tensor:
@@ -75,7 +69,7 @@ def _decay(ctx: Context, x: Tensor) -> Tensor:
 
 
 def _beta(ctx: Context, x: Tensor) -> Tensor:
-    b, beta = _projected(ctx, x, "b_proj", Tensor("delta_b", (*_ROWS, HEADS))), Tensor("beta", (*_ROWS, HEADS))
+    b, beta = projected(ctx, "b_proj", x, Tensor("delta_b", (*_ROWS, HEADS))), Tensor("beta", (*_ROWS, HEADS))
     return ctx.build.elementwise("beta", [b], beta, saves=[beta], whole=(d.SEQUENCE,))
 
 

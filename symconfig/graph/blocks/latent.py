@@ -11,7 +11,7 @@ from symconfig.graph import dims as d
 from symconfig.graph.blocks import indexer
 from symconfig.graph.blocks.attention import gated, rotation
 from symconfig.graph.blocks.attention_core import copied, core
-from symconfig.graph.blocks.common import linear, with_adapter
+from symconfig.graph.blocks.common import linear, projected
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.norms import IN_LINEAR, norm
 from symconfig.graph.implementation import Choosing
@@ -66,11 +66,10 @@ def attend(ctx: Context, x: Tensor, kind: LayerKind, w: Widths, low_queries: boo
     sequence.
     """
     rows = (d.BATCH, d.SEQUENCE)
-    q_source, q_inner, q_names = x, d.HIDDEN, ("q_proj",)
+    q_source, q_names = x, ("q_proj",)
     if low_queries:
         low, bias = Tensor("q_low", (*rows, w.q_rank)), ctx.model.qkv_bias
-        linear(ctx, "q_down_proj", x, (d.HIDDEN,), (w.q_rank,), [Use(low)], bias, aliases=_Q_DOWN)
-        q_source, q_inner, q_names = with_adapter(ctx, "q_down_proj", low, _Q_DOWN), w.q_rank, _Q_UP
+        q_source, q_names = projected(ctx, "q_down_proj", x, low, bias, aliases=_Q_DOWN), _Q_UP
     q_low, gate = q_source, None
     kv_low, shared = _low_keys(ctx, x, w)
     if kind.keys is not Keys.ALL and ctx.how.attention.choosing is Choosing.ABSORBED:
@@ -92,18 +91,9 @@ def attend(ctx: Context, x: Tensor, kind: LayerKind, w: Widths, low_queries: boo
         if _of_both(ctx):
             gate = _queries_and_gate(ctx, q_low, q_source, raw, w)
         else:
-            linear(ctx, "q_up_proj", q_source, (q_inner,), (w.heads, w.qk), [Use(raw)], aliases=q_names)
-            raw = with_adapter(ctx, "q_up_proj", raw, q_names)
-        linear(
-            ctx,
-            "kv_up_proj",
-            kv_low,
-            (w.kv_rank,),
-            (w.heads, w.kv_up),
-            [Use(k_part).renamed((w.nope, w.kv_up)), Use(v).renamed((w.value, w.kv_up))],
-            aliases=_KV_UP,
-        )
-        k_part, v = (with_adapter(ctx, "kv_up_proj", part, _KV_UP) for part in (k_part, v))
+            raw = projected(ctx, "q_up_proj", q_source, raw, aliases=q_names)
+        both = [Use(k_part).renamed((w.nope, w.kv_up)), Use(v).renamed((w.value, w.kv_up))]
+        k_part, v = linear(ctx, "kv_up_proj", kv_low, (w.kv_rank,), (w.heads, w.kv_up), both, aliases=_KV_UP)
         ctx.build.elementwise("rope_q", [raw], q, saves=rotation(ctx, "rope_q", w.rope), whole=(w.qk,), linear=True)
         ctx.build.elementwise(
             "rope_k",
@@ -122,8 +112,7 @@ def attend(ctx: Context, x: Tensor, kind: LayerKind, w: Widths, low_queries: boo
 def _projected(ctx: Context, o: Tensor, w: Widths) -> Tensor:
     """Bring heads back to the stream."""
     out, bias = Tensor("attention_out", (d.BATCH, d.SEQUENCE, d.HIDDEN)), ctx.model.attention_out_bias
-    linear(ctx, "o_proj", o, inner=(w.heads, w.value), width=(d.HIDDEN,), outputs=[Use(out)], bias=bias)
-    return out
+    return projected(ctx, "o_proj", o, out, bias, over=2)
 
 
 def _absorbed(ctx: Context, x: Tensor, kind: LayerKind, w: Widths, low: tuple[Tensor, Tensor, Tensor]) -> Tensor:
@@ -184,17 +173,8 @@ def _low_keys(ctx: Context, x: Tensor, w: Widths) -> tuple[Tensor, Tensor]:
     storage, rows = "kv_down" if ctx.how.linear.views else "", (d.BATCH, d.SEQUENCE)
     kv_low = Tensor("kv_low", (*rows, w.kv_rank), storage=storage)
     shared = Tensor("k_rope_shared", (*rows, w.rope), storage=storage)
-    linear(
-        ctx,
-        "kv_down_proj",
-        x,
-        inner=(d.HIDDEN,),
-        width=(w.kv_down,),
-        outputs=[Use(kv_low).renamed((w.kv_rank, w.kv_down)), Use(shared).renamed((w.rope, w.kv_down))],
-        bias=ctx.model.qkv_bias,
-        aliases=_KV_DOWN,
-    )
-    kv_low, shared = (with_adapter(ctx, "kv_down_proj", part, _KV_DOWN) for part in (kv_low, shared))
+    both, bias = [Use(part).renamed((part.dims[-1], w.kv_down)) for part in (kv_low, shared)], ctx.model.qkv_bias
+    kv_low, shared = linear(ctx, "kv_down_proj", x, (d.HIDDEN,), (w.kv_down,), both, bias, aliases=_KV_DOWN)
     if ctx.model.latent is not None and ctx.model.latent.rope_key_norm:
         shared = norm(ctx, "k_rope_norm", shared, w.rope, "latent_norm")
     return kv_low, shared

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import linear, residual
+from symconfig.graph.blocks.common import projected, residual
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.norms import norm
-from symconfig.graph.operator import Tensor, Use
+from symconfig.graph.operator import Tensor
 
 LAYERS, SIZE, ROWS = "input_layers", "layer_input_size", "layer_inputs_vocab_size"
 _TOKENS = (d.BATCH, d.SEQUENCE)
@@ -23,7 +23,7 @@ def layer_inputs(ctx: Context, tokens: Tensor, embedded: Tensor) -> None:
     """Make the inputs of all layers, of which each reads its slice, a view. The whole stays until the backward."""
     if ctx.model.layer_inputs is None:
         return
-    looked, projected, whole = (
+    looked, made, whole = (
         Tensor(name, (*_TOKENS, LAYERS, SIZE)) for name in ("looked_up", "layer_projected", "layer_inputs")
     )
     table = ctx.weight("layer_embedding.weight", ROWS, LAYERS, SIZE)
@@ -31,10 +31,9 @@ def layer_inputs(ctx: Context, tokens: Tensor, embedded: Tensor) -> None:
         "layer_embedding", [tokens], looked, saves=[tokens], contracted=(ROWS,), weights=[table], whole=(ROWS,),
         linear=True,
     )  # fmt: skip
-    linear(ctx, "layer_projection", embedded, (d.HIDDEN,), (LAYERS, SIZE), [Use(projected)])
-    normed = norm(ctx, "layer_projection_norm", projected, SIZE)
+    normed = norm(ctx, "layer_projection_norm", projected(ctx, "layer_projection", embedded, made), SIZE)
     ctx.build.elementwise("layer_inputs", [normed, looked], whole, linear=True)
-    ctx.build.elementwise("slice", [whole], INPUT, holds=[whole], traffic=(0, 0), launches=(0, 0), linear=True)
+    ctx.build.view("slice", [whole], INPUT, holds=[whole])
 
 
 def with_layer_input(ctx: Context, stream: Tensor) -> Tensor:
@@ -46,11 +45,10 @@ def let_through(ctx: Context, stream: Tensor) -> Tensor:
     """Return what a layer's own input lets through of the stream."""
     given = ctx.build.from_elsewhere(INPUT)
     gate, active, product = (Tensor(f"layer_input_{name}", given.dims) for name in ("gate", "active", "product"))
-    linear(ctx, "layer_input_gate", stream, (d.HIDDEN,), (SIZE,), [Use(gate)])
+    gate = projected(ctx, "layer_input_gate", stream, gate)
     ctx.build.elementwise("layer_input_activation", [gate], active, saves=[gate])
     ctx.build.elementwise("layer_input_product", [active, given], product, saves=[active, given])
-    out = Tensor("layer_input_out", stream.dims)
-    linear(ctx, "layer_input_projection", product, (SIZE,), (d.HIDDEN,), [Use(out)])
+    out = projected(ctx, "layer_input_projection", product, Tensor("layer_input_out", stream.dims))
     return norm(ctx, "layer_input_norm", out, module="post_norm")
 
 

@@ -14,7 +14,7 @@ from symconfig.descriptor.layers import LayerKind
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.blocks import stated
-from symconfig.graph.blocks.common import linear, with_adapter
+from symconfig.graph.blocks.common import linear, projected
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.implementation import NormKernel
 from symconfig.graph.operator import Element, Product, Scratch, Tensor, Use
@@ -32,20 +32,16 @@ def lightning_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         Tensor(f"raw_{name}", (*_ROWS, d.HEADS, channels))
         for name, channels in (("q", d.HEAD_DIM), ("k", d.HEAD_DIM), ("v", VALUE_DIM))
     ]
-    linear(ctx, "qkv_proj", x, (d.HIDDEN,), (QKV,), [Use(part).renamed((d.HEADS, QKV)) for part in raw])
-    raw = [with_adapter(ctx, "qkv_proj", part) for part in raw]
     q, k, v = (Tensor(part.name.removeprefix("raw_"), part.dims) for part in raw)
+    raw = linear(ctx, "qkv_proj", x, (d.HIDDEN,), (QKV,), [Use(part).renamed((d.HEADS, QKV)) for part in raw])
     ctx.build.elementwise("qkv_activation", raw, q, further=[k, v], saves=raw)
     normed = _norm(ctx, _scan(ctx, q, k, v))
-    gate = Tensor("lightning_gate", normed.dims)
-    linear(ctx, "output_gate", x, (d.HIDDEN,), (d.HEADS, VALUE_DIM), [Use(gate)])
-    gate = with_adapter(ctx, "output_gate", gate)
+    gate = projected(ctx, "output_gate", x, Tensor("lightning_gate", normed.dims))
     active, gated = (Tensor(name, gate.dims) for name in ("lightning_gate_active", "lightning_gated"))
     ctx.build.elementwise("output_gate_activation", [gate], active, saves=[active])
     ctx.build.elementwise("output_gating", [active, normed], gated, saves=[active, normed])
     out = Tensor("attention_out", x.dims)
-    linear(ctx, "out_proj", gated, (d.HEADS, VALUE_DIM), (d.HIDDEN,), [Use(out)], aliases=("o_proj",))
-    return with_adapter(ctx, "out_proj", out, ("o_proj",))
+    return projected(ctx, "out_proj", gated, out, over=2, aliases=("o_proj",))
 
 
 def _norm(ctx: Context, x: Tensor) -> Tensor:

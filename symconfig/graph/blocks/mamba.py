@@ -17,7 +17,7 @@ from symconfig.descriptor.layers import LayerKind
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.blocks import stated
-from symconfig.graph.blocks.common import linear, with_adapter
+from symconfig.graph.blocks.common import linear, projected
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.convolved import convolution
 from symconfig.graph.blocks.norms import norm
@@ -40,17 +40,16 @@ def mamba(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     joined = ctx.how.scan is ScanKernel.WHOLE and NORMS not in has
     inner, z = (Tensor(name, (*_ROWS, WIDTH)) for name in ("ssm_x", "ssm_gate"))
     uses = [Use(part).renamed((WIDTH, IN_WIDTH)) for part in (inner, z)]
-    linear(ctx, "in_proj", x, (d.HIDDEN,), (IN_WIDTH,), uses, BIAS in has)
-    inner, z = (with_adapter(ctx, "in_proj", part) for part in (inner, z))
+    inner, z = linear(ctx, "in_proj", x, (d.HIDDEN,), (IN_WIDTH,), uses, BIAS in has)
     (u,) = convolution(ctx, "conv1d", [inner], WIDTH, KERNEL, CONV_BIAS in has)
     low, b, c = _low(ctx, u, inner if joined else None, NORMS in has)
     step = Tensor("ssm_step", u.dims)
-    linear(ctx, "dt_proj", low, (RANK,), (WIDTH,), [Use(step)])
+    widened = projected(ctx, "dt_proj", low, step)
     scanned, gated = Tensor("scanned", u.dims), Tensor("scan_gated", u.dims)
     remade = [inner] if joined else [u, step]
     ctx.build.elementwise(
         "scan",
-        [u, with_adapter(ctx, "dt_proj", step), b, c, z],
+        [u, widened, b, c, z],
         gated,
         saves=[*remade, *_kept_in_turn(ctx, joined, b, c), z, scanned],
         weights=[ctx.weight("A_log", WIDTH, STATE), ctx.weight("D", WIDTH), ctx.weight("dt_proj.bias", WIDTH)],
@@ -59,8 +58,7 @@ def mamba(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     )
     out = Tensor("attention_out", x.dims)
     kept = scanned if joined else None
-    linear(ctx, "out_proj", gated, (WIDTH,), (d.HIDDEN,), [Use(out)], BIAS in has, keeps=kept)
-    return with_adapter(ctx, "out_proj", out)
+    return projected(ctx, "out_proj", gated, out, BIAS in has, keeps=kept)
 
 
 def _kept_in_turn(ctx: Context, joined: bool, b: Tensor, c: Tensor) -> list[Tensor]:
@@ -77,8 +75,7 @@ def _low(ctx: Context, u: Tensor, kept: Tensor | None, norms: bool) -> tuple[Ten
     """Return steps before they are widened, B and C. kept: what u is made from again."""
     parts = [Tensor(name, (*_ROWS, width)) for name, width in (("dt_low", RANK), ("ssm_b", STATE), ("ssm_c", STATE))]
     uses = [Use(part).renamed((part.dims[2], LOW_WIDTH)) for part in parts]
-    linear(ctx, "x_proj", u, (WIDTH,), (LOW_WIDTH,), uses, keeps=kept)
-    parts = [with_adapter(ctx, "x_proj", part) for part in parts]
+    parts = linear(ctx, "x_proj", u, (WIDTH,), (LOW_WIDTH,), uses, keeps=kept)
     if norms:
         parts = [norm(ctx, f"{part.name}_norm", part, part.dims[-1], "scan_norm") for part in parts]
     return parts[0], parts[1], parts[2]

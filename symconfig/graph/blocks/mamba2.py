@@ -19,7 +19,7 @@ from symconfig.descriptor.layers import LayerKind
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.blocks import stated
-from symconfig.graph.blocks.common import linear, with_adapter
+from symconfig.graph.blocks.common import linear, projected
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.convolved import convolution
 from symconfig.graph.implementation import ScanKernel
@@ -65,9 +65,7 @@ def mamba2(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     if NORM in has:
         result = _norm(ctx, result if gated_inside else scanned, None if gated_inside else z)
     out = Tensor("attention_out", x.dims)
-    inner = (HEADS, HEAD_DIM)
-    linear(ctx, "out_proj", result, inner, (d.HIDDEN,), [Use(out)], OUT_BIAS in has, keeps=kept)
-    return with_adapter(ctx, "out_proj", out)
+    return projected(ctx, "out_proj", result, out, OUT_BIAS in has, over=2, keeps=kept)
 
 
 def _projected(ctx: Context, x: Tensor, bias: bool) -> list[Tensor]:
@@ -80,8 +78,7 @@ def _projected(ctx: Context, x: Tensor, bias: bool) -> list[Tensor]:
         Tensor("ssm_dt", (*_ROWS, HEADS)),
     ]
     uses = [Use(part).renamed((part.dims[2], IN_WIDTH)) for part in parts]
-    linear(ctx, "in_proj", x, (d.HIDDEN,), (IN_WIDTH,), uses, bias)
-    return [with_adapter(ctx, "in_proj", part) for part in parts]
+    return linear(ctx, "in_proj", x, (d.HIDDEN,), (IN_WIDTH,), uses, bias)
 
 
 def _products() -> list[Product]:

@@ -39,7 +39,7 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     tokens, slots = (Tensor(f"attention_{name}", (*_ROWS, CHOICES), Element.INDEX) for name in ("tokens", "slots"))
     k, v = (Tensor(name, (*_ROWS, d.KV_HEADS, d.HEAD_DIM)) for name in "kv")
     both = [Use(one).renamed((d.KV_HEADS, KEYS_AND_VALUES)) for one in (k, v)]
-    linear(ctx, "kv_proj", x, (d.HIDDEN,), (KEYS_AND_VALUES,), both)
+    k, v = linear(ctx, "kv_proj", x, (d.HIDDEN,), (KEYS_AND_VALUES,), both)
     q, k = turned(ctx, _queries(ctx, x, indices, [tokens, slots]), k)
     k, v = of_each_head(ctx, q, k, Use(v))
     o = copied(ctx, core(ctx, q, k, v, Read(FULL)))

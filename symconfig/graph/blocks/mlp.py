@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from symconfig.descriptor.sections import Experts
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import beside_fused, linear, with_adapter
+from symconfig.graph.blocks.common import beside_fused, linear, projected
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.hypersphere import scaled
 from symconfig.graph.blocks.norms import norm
@@ -40,46 +40,15 @@ def mlp(
     gated = ctx.model.gated_mlp
     if gated and not ctx.separate(f"{prefix}gate_up_proj", ("gate_proj", "up_proj", "w1", "w2")):
         fused = FUSED[width]
-        linear(
-            ctx,
-            f"{prefix}gate_up_proj",
-            x,
-            inner=x.dims[-1:],
-            width=(fused,),
-            outputs=[Use(gate).renamed((width, fused)), Use(up).renamed((width, fused))],
-            bias=bias,
-        )
-        gate, up = (with_adapter(ctx, f"{prefix}gate_up_proj", part) for part in (gate, up))
+        halves = [Use(half).renamed((width, fused)) for half in (gate, up)]
+        gate, up = linear(ctx, f"{prefix}gate_up_proj", x, x.dims[-1:], (fused,), halves, bias)
         up = beside_fused(ctx, f"{prefix}up_proj", x, (width,), up, ("up_proj", "w1"))
         gate = beside_fused(ctx, f"{prefix}gate_proj", x, (width,), gate, ("gate_proj", "w2"))
     else:
         joined = ctx.how.experts.joined_weights and width == d.EXPERT_FFN
-        linear(
-            ctx,
-            f"{prefix}up_proj",
-            x,
-            inner=x.dims[-1:],
-            width=(width,),
-            outputs=[Use(up)],
-            bias=bias,
-            aliases=("up_proj", "w1"),
-            joined=joined,
-        )
-        up = with_adapter(ctx, f"{prefix}up_proj", up, ("up_proj", "w1"))
+        up = projected(ctx, f"{prefix}up_proj", x, up, bias, aliases=("up_proj", "w1"), joined=joined)
         if gated:
-            names = ("gate_proj", "w2")
-            linear(
-                ctx,
-                f"{prefix}gate_proj",
-                x,
-                inner=x.dims[-1:],
-                width=(width,),
-                outputs=[Use(gate)],
-                bias=bias,
-                aliases=names,
-                joined=joined,
-            )
-            gate = with_adapter(ctx, f"{prefix}gate_proj", gate, names)
+            gate = projected(ctx, f"{prefix}gate_proj", x, gate, bias, aliases=("gate_proj", "w2"), joined=joined)
     gate, up = (scaled(ctx, half, width) for half in (gate, up))
     gate = _cut(ctx, gate) if cut else gate
     middle = Tensor(f"{prefix}mlp_hidden", (*rows, width))
@@ -109,17 +78,7 @@ def mlp(
         weight = (width,) if ctx.model.norm_weight else ()
         middle = norm(ctx, f"{prefix}mlp_inner_norm", middle, width, "inner_norm", weight=weight)
     out = Tensor(f"{prefix}mlp_out", x.dims)
-    linear(
-        ctx,
-        f"{prefix}down_proj",
-        middle,
-        inner=(width,),
-        width=x.dims[-1:],
-        outputs=[Use(out)],
-        bias=bias,
-        aliases=("down_proj", "c_proj"),
-    )
-    return with_adapter(ctx, f"{prefix}down_proj", out, ("down_proj", "c_proj"))
+    return projected(ctx, f"{prefix}down_proj", middle, out, bias, aliases=("down_proj", "c_proj"))
 
 
 def _weighing(ctx: Context, width: str) -> Experts | None:

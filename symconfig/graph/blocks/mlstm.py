@@ -16,10 +16,10 @@ from symconfig.descriptor.layers import LayerKind
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.blocks import stated
-from symconfig.graph.blocks.common import linear, with_adapter
+from symconfig.graph.blocks.common import projected
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.implementation import NormKernel
-from symconfig.graph.operator import Element, Product, Scratch, Tensor, Use
+from symconfig.graph.operator import Element, Product, Scratch, Tensor
 from symconfig.graph.parts import Mixer
 
 NAME = "mlstm"
@@ -37,14 +37,11 @@ def mlstm(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     ctx.build.elementwise("output_gate_activation", [opening], active, saves=[active])
     ctx.build.elementwise("output_gating", [active, normed], gated, saves=[active, normed])
     out = Tensor("attention_out", x.dims)
-    linear(ctx, "out_proj", gated, (d.HEADS, VALUE), (d.HIDDEN,), [Use(out)])
-    return with_adapter(ctx, "out_proj", out)
+    return projected(ctx, "out_proj", gated, out, over=2)
 
 
 def _projected(ctx: Context, name: str, x: Tensor, width: tuple[str, ...], bias: bool = False) -> Tensor:
-    out = Tensor(name, (*_ROWS, *width))
-    linear(ctx, f"{name}_proj", x, (d.HIDDEN,), width, [Use(out)], bias)
-    return with_adapter(ctx, f"{name}_proj", out)
+    return projected(ctx, f"{name}_proj", x, Tensor(name, (*_ROWS, *width)), bias)
 
 
 def _capped(ctx: Context, gate: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from symconfig.graph.attended import FULL, POOLED
 from symconfig.graph.blocks import stated
 from symconfig.graph.blocks.attention import normed_and_turned, projections, result
 from symconfig.graph.blocks.attention_core import core
-from symconfig.graph.blocks.common import linear
+from symconfig.graph.blocks.common import projected
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.indexer import Read
 from symconfig.graph.blocks.norms import norm
@@ -78,9 +78,8 @@ def _chosen_by_head(ctx: Context, x: Tensor, q: Tensor, k: Tensor) -> Tensor:
     """Choose the best runs for each head of the indexer. PyTorch's product scores all keys, a kernel those before a
     query.
     """
-    for one in (q, k):
-        linear(ctx, f"{one.name}_proj", x, (d.HIDDEN,), one.dims[2:], [Use(one)])
-    q, k = (_turned(ctx, norm(ctx, f"{one.name}_norm", one, DIM, "qk_norm")) for one in (q, k))
+    made = [(one.name, projected(ctx, f"{one.name}_proj", x, one)) for one in (q, k)]
+    q, k = (_turned(ctx, norm(ctx, f"{name}_norm", one, DIM, "qk_norm")) for name, one in made)
     keys, scores = Use(k).renamed((d.SEQUENCE, d.KEYS)), Tensor("index_scores", (*_ROWS, HEADS, d.RUNS), Element.FP32)
     if ctx.how.attention.choosing is Choosing.MASKED:
         every = Tensor("index_token_scores", (*_ROWS, HEADS, d.KEYS), Element.FP32)

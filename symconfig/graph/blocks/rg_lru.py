@@ -13,7 +13,7 @@ from symconfig.descriptor.layers import LayerKind
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.blocks import stated
-from symconfig.graph.blocks.common import linear, with_adapter
+from symconfig.graph.blocks.common import projected
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.convolved import convolution
 from symconfig.graph.operator import Tensor, Use
@@ -26,7 +26,8 @@ BLOCK, BLOCK_OUT, CHANNELS = "lru_block_width", "lru_block_outputs", "lru_channe
 
 def rg_lru(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """Return y[B, S, D] from x[B, S, D]."""
-    gate, value = (_projected(ctx, x, name) for name in ("linear_y", "linear_x"))
+    parts = (Tensor(name, (*x.dims[:-1], d.HEADS, BLOCK)) for name in ("linear_y", "linear_x"))
+    gate, value = (projected(ctx, part.name, x, part, bias=True) for part in parts)
     active = Tensor("lru_gate_active", gate.dims)
     ctx.build.elementwise("lru_activation", [gate], active, saves=[gate])
     (mixed,) = convolution(ctx, "conv_1d", [value], CHANNELS, KERNEL, bias=True)
@@ -42,14 +43,7 @@ def rg_lru(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     )
     gated, out = Tensor("lru_gated", scanned.dims), Tensor("attention_out", x.dims)
     ctx.build.elementwise("lru_gating", [scanned, active], gated, saves=[scanned, active])
-    linear(ctx, "linear_out", gated, (d.HEADS, BLOCK), (d.HIDDEN,), [Use(out)], True)
-    return with_adapter(ctx, "linear_out", out)
-
-
-def _projected(ctx: Context, x: Tensor, name: str) -> Tensor:
-    out = Tensor(name, (*x.dims[:-1], d.HEADS, BLOCK))
-    linear(ctx, name, x, (d.HIDDEN,), (d.HEADS, BLOCK), [Use(out)], True)
-    return with_adapter(ctx, name, out)
+    return projected(ctx, "linear_out", gated, out, bias=True, over=2)
 
 
 def _block_gate(ctx: Context, x: Tensor, name: str) -> Tensor:

@@ -17,7 +17,7 @@ from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL
 from symconfig.graph.blocks.attention import turned
 from symconfig.graph.blocks.attention_core import copied, core
-from symconfig.graph.blocks.common import linear
+from symconfig.graph.blocks.common import linear, projected
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.indexer import Read
 from symconfig.graph.blocks.mlp import FUSED, mlp
@@ -39,9 +39,8 @@ def called(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         attended = norm(ctx, "shared_mlp_norm", _attention(ctx, normed, x.dims))
         done = _mlp(ctx, attended)
     ctx.reuses = kind.again
-    out = Tensor("shared_out", x.dims)
-    linear(ctx, "shared_projection", done, (d.HIDDEN,), (PROJECTED,), [Use(out).renamed((d.HIDDEN, PROJECTED))])
-    return out
+    out = Use(Tensor("shared_out", x.dims)).renamed((d.HIDDEN, PROJECTED))
+    return linear(ctx, "shared_projection", done, (d.HIDDEN,), (PROJECTED,), [out])[0]
 
 
 def _attention(ctx: Context, x: Tensor, stream: Sequence[str]) -> Tensor:
@@ -54,8 +53,7 @@ def _attention(ctx: Context, x: Tensor, stream: Sequence[str]) -> Tensor:
     if ctx.model.position is Position.ROPE:
         q, k = turned(ctx, q, k)
     o, out = copied(ctx, core(ctx, q, k, v, Read(FULL))), Tensor("shared_attention_out", tuple(stream))
-    linear(ctx, "shared_o_proj", o, o.dims[-2:], (d.HIDDEN,), [Use(out)])
-    return out
+    return projected(ctx, "shared_o_proj", o, out, over=2)
 
 
 def _mlp(ctx: Context, x: Tensor) -> Tensor:
@@ -66,9 +64,7 @@ def _mlp(ctx: Context, x: Tensor) -> Tensor:
     active, middle = Tensor("shared_gate_active", gate.dims), Tensor("shared_mlp_hidden", gate.dims)
     ctx.build.elementwise("shared_gate_activation", [gate], active, saves=[gate])
     ctx.build.elementwise("shared_activation", [active, up], middle, saves=[active, up])
-    out = Tensor("shared_mlp_out", x.dims)
-    linear(ctx, "shared_down_proj", middle, (d.FFN,), (d.HIDDEN,), [Use(out)], ctx.model.mlp_bias)
-    return out
+    return projected(ctx, "shared_down_proj", middle, Tensor("shared_mlp_out", x.dims), ctx.model.mlp_bias)
 
 
 def _projected(
@@ -85,7 +81,7 @@ def _projected(
         return list(outs)
     before, ctx.reuses = ctx.reuses, False
     low, added = Tensor(f"{name}_low", (*_ROWS, rank)), [Tensor(f"{one.name}_added", one.dims) for one in outs]
-    linear(ctx, f"{name}_adapter_in", x, x.dims[-1:], (rank,), [Use(low)])
+    low = projected(ctx, f"{name}_adapter_in", x, low)
     linear(ctx, f"{name}_adapter_out", low, (rank,), width, uses(added))
     ctx.reuses = before
     return [

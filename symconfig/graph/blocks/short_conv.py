@@ -9,7 +9,7 @@ from __future__ import annotations
 from symconfig.descriptor.layers import LayerKind
 from symconfig.graph import dims as d
 from symconfig.graph.blocks import stated
-from symconfig.graph.blocks.common import linear, with_adapter
+from symconfig.graph.blocks.common import linear, projected
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.convolved import convolution
 from symconfig.graph.operator import Tensor, Use
@@ -27,15 +27,13 @@ def short_conv(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     rows, bias = x.dims[:-1], BIAS in ctx.model.mixer(NAME).switches
     before, behind, value = (Tensor(name, (*rows, WIDTH)) for name in ("conv_b", "conv_c", "conv_x"))
     uses = [Use(part).renamed((WIDTH, JOINED)) for part in (before, behind, value)]
-    linear(ctx, "in_proj", x, (d.HIDDEN,), (JOINED,), uses, bias)
-    before, behind, value = (with_adapter(ctx, "in_proj", part) for part in (before, behind, value))
+    before, behind, value = linear(ctx, "in_proj", x, (d.HIDDEN,), (JOINED,), uses, bias)
     product, gated = (Tensor(name, value.dims) for name in ("conv_product", "conv_gated"))
     ctx.build.elementwise("conv_multiply", [before, value], product, saves=[before, value])
     (mixed,) = convolution(ctx, "conv", [product], WIDTH, KERNEL, bias)
     ctx.build.elementwise("conv_gating", [behind, mixed], gated, saves=[behind, mixed])
     out = Tensor("attention_out", x.dims)
-    linear(ctx, "out_proj", gated, (WIDTH,), (d.HIDDEN,), [Use(out)], bias, aliases=("o_proj",))
-    return with_adapter(ctx, "out_proj", out, ("o_proj",))
+    return projected(ctx, "out_proj", gated, out, bias, aliases=("o_proj",))
 
 
 PARTS = (

@@ -64,6 +64,11 @@ class _Tower:
     def weight(self, name: str, *dims: str) -> Weight:
         return replace(self.ctx.weight(name, *dims), gradient=not self.frozen)
 
+    def projected(self, name: str, x: Tensor, out: Tensor, bias: bool, over: int = 1) -> Tensor:
+        """Return what a linear layer gives as `out`. over: how many of the last dims of x it sums."""
+        self.linear(name, x, x.dims[-over:], out.dims[len(x.dims) - over :], [Use(out)], bias)
+        return out
+
     def linear(
         self, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use], bias: bool
     ) -> None:
@@ -148,8 +153,7 @@ def _attention(tower: _Tower, x: Tensor, keys: str) -> Tensor:
     o, out = _core(tower, q, k, v, keys), Tensor("attention_out", x.dims)
     if vision.by_image and not tower.split:  # torch.cat of each image's
         o = tower.ctx.build.elementwise("join_images", [o], Tensor("attention_joined", o.dims), linear=True)
-    tower.linear("proj", o, (heads, HEAD_DIM), (HIDDEN,), [Use(out)], vision.attention_out_bias)
-    return out
+    return tower.projected("proj", o, out, vision.attention_out_bias, over=2)
 
 
 def _rotated(tower: _Tower, x: Tensor) -> Tensor:
@@ -165,41 +169,39 @@ def _projections(tower: _Tower, x: Tensor) -> list[Tensor]:
         tower.linear("qkv", x, (HIDDEN,), (qkv,), [Use(part).renamed((heads, qkv)) for part in parts], bias)
         return parts
     for part in parts:
-        tower.linear(f"{part.name}_proj", x, (HIDDEN,), (heads, HEAD_DIM), [Use(part)], bias)
+        tower.projected(f"{part.name}_proj", x, part, bias)
     return parts
 
 
 def _core(tower: _Tower, q: Tensor, k: Tensor, v: Tensor, keys: str) -> Tensor:
     """Return softmax(q k') v for each head, under no mask. keys: of a query."""
-    build, o = tower.ctx.build, Tensor("attention_heads", q.dims)
+    build = tower.ctx.build
     over, values = (Use(one).renamed((tower.sequence, keys)) for one in (k, v))
     heads = q.dims[-2]
     with build.module("core_attn"):
         if tower.ctx.how.attention.kernel is Kernel.FLASH:
-            statistics = Tensor("softmax_statistics", (*q.dims[:-2], heads), Element.FP32)
-            return build.attention("flash_attention", Use(q), over, values, o, statistics, keys, among=keys)
+            return build.attention(Use(q), over, values, keys, among=keys)
         square = (*_ROWS, heads, tower.sequence, keys)
         scores = build.product("scores", Use(q), over, (HEAD_DIM,), Tensor("scores", square))
         weights = Tensor("attention_weights", square)
         build.elementwise("softmax", [scores], weights, saves=[weights], whole=(keys,), reduces={keys: 2})
-        return build.product("context", Use(weights), values, (keys,), o)
+        return build.product("context", Use(weights), values, (keys,), Tensor("attention_heads", q.dims))
 
 
 def _mlp(tower: _Tower, prefix: str, x: Tensor, outer: str, width: str, gated: tuple[bool, bool]) -> Tensor:
     """Return y[…, outer] from x[…, outer] through `width`. gated: whether there is a gate, and biases."""
     build, (gate, bias) = tower.ctx.build, gated
     up, middle = (Tensor(f"{prefix}{name}", (*x.dims[:-1], width)) for name in ("up", "mlp_hidden"))
-    tower.linear(f"{prefix}up_proj", x, (outer,), (width,), [Use(up)], bias)
+    tower.projected(f"{prefix}up_proj", x, up, bias)
     if gate:
         given, active = (Tensor(f"{prefix}{name}", up.dims) for name in ("gate", "gate_active"))
-        tower.linear(f"{prefix}gate_proj", x, (outer,), (width,), [Use(given)], bias)
+        tower.projected(f"{prefix}gate_proj", x, given, bias)
         build.elementwise(f"{prefix}gate_activation", [given], active, saves=[given])
         build.elementwise(f"{prefix}activation", [active, up], middle, saves=[active, up])
     else:
         _activation(tower, f"{prefix}activation", up, middle)
     out = Tensor(f"{prefix}mlp_out", x.dims)
-    tower.linear(f"{prefix}down_proj", middle, (width,), (outer,), [Use(out)], bias)
-    return out
+    return tower.projected(f"{prefix}down_proj", middle, out, bias)
 
 
 def _activation(tower: _Tower, name: str, x: Tensor, out: Tensor) -> Tensor:
@@ -284,7 +286,7 @@ def _step(tower: _Tower, name: str, x: Tensor, step: Step, inner: str, result: s
     elif step.kind == "activation":
         build.elementwise(name, [x], out, saves=[x])
     elif step.kind == "join" and tower.vision.by_image:
-        build.elementwise(name, [x], out, whole=(inner, outer), traffic=(0, 0), launches=(0, 0), linear=True)
+        build.view(name, [x], out, whole=(inner, outer))
     else:
         build.elementwise(name, [x], out, whole=(inner, outer), linear=True)
     return out

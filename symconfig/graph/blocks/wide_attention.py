@@ -15,13 +15,13 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Position
 from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL
-from symconfig.graph.blocks.attention import borrowed, lent, normed_and_turned, projections, rotation
+from symconfig.graph.blocks.attention import borrowed, lent, normed_and_turned, projections, rotated
 from symconfig.graph.blocks.attention_core import copied, core
-from symconfig.graph.blocks.common import linear, with_adapter
+from symconfig.graph.blocks.common import projected
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.indexer import Read
 from symconfig.graph.blocks.norms import norm
-from symconfig.graph.operator import Tensor, Use
+from symconfig.graph.operator import Tensor
 from symconfig.graph.parts import Mixer
 
 NAME = "wide_attention"
@@ -36,15 +36,16 @@ def wide_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     if not ctx.model.mixer(NAME).sizes:
         (q, k, v), _ = projections(ctx, x)
         return _result(ctx, x, *normed_and_turned(ctx, q, k, kind), v)
-    q = _projected(ctx, x, "q_proj", Tensor("q", (*_ROWS, d.HEADS, WIDTH)))
+    bias = ctx.model.qkv_bias
+    q = projected(ctx, "q_proj", x, Tensor("q", (*_ROWS, d.HEADS, WIDTH)), bias)
     if kind.pairs is Pairs.BORROWED:
         k, v = borrowed(ctx, (*_ROWS, KV_HEADS), (WIDTH, WIDTH), kind)
         return _result(ctx, x, _queries(ctx, q), k, v)
-    k = _projected(ctx, x, "k_proj", Tensor("k", (*_ROWS, KV_HEADS, WIDTH)))
+    k = projected(ctx, "k_proj", x, Tensor("k", (*_ROWS, KV_HEADS, WIDTH)), bias)
     sizes = ctx.model.mixer(NAME)
     width = VALUE_WIDTH if sizes.sizes.get(VALUE_WIDTH) else WIDTH
     values = Tensor("v", (*_ROWS, KV_HEADS, width))
-    v = k if KEYS_ARE_VALUES in sizes.switches else _projected(ctx, x, "v_proj", values)
+    v = k if KEYS_ARE_VALUES in sizes.switches else projected(ctx, "v_proj", x, values, bias)
     if ctx.model.v_norm:
         v = norm(ctx, "v_norm", v, width, "qk_norm", weight=())
     q, k = _queries(ctx, q), _queries(ctx, k)
@@ -58,24 +59,14 @@ def _queries(ctx: Context, given: Tensor) -> Tensor:
     name = given.name
     if ctx.model.qk_norm:
         given = norm(ctx, f"{name}_norm", given, WIDTH, "qk_norm")
-    return _rotated(ctx, f"rope_{name}", given, f"{name}_rotated") if ctx.model.position is Position.ROPE else given
+    turns = ctx.model.position is Position.ROPE
+    return rotated(ctx, f"rope_{name}", given, f"{name}_rotated", ROTARY) if turns else given
 
 
 def _result(ctx: Context, x: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     o, out = copied(ctx, core(ctx, q, k, v, Read(FULL))), Tensor("attention_out", x.dims)
     bias = ctx.model.attention_out_bias or OUT_BIAS in ctx.model.mixer(NAME).switches
-    linear(ctx, "o_proj", o, inner=o.dims[-2:], width=(d.HIDDEN,), outputs=[Use(out)], bias=bias)
-    return with_adapter(ctx, "o_proj", out)
-
-
-def _projected(ctx: Context, x: Tensor, name: str, out: Tensor) -> Tensor:
-    linear(ctx, name, x, (d.HIDDEN,), out.dims[-2:], [Use(out)], ctx.model.qkv_bias)
-    return with_adapter(ctx, name, out)
-
-
-def _rotated(ctx: Context, name: str, given: Tensor, to: str) -> Tensor:
-    kept, out = rotation(ctx, name, ROTARY), Tensor(to, given.dims)
-    return ctx.build.elementwise(name, [given], out, saves=kept, whole=given.dims[-1:], linear=True)
+    return projected(ctx, "o_proj", o, out, bias, over=2)
 
 
 def _check(mixer: Declared) -> Sequence[str]:

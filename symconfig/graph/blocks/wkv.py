@@ -9,7 +9,7 @@ from __future__ import annotations
 from symconfig.descriptor.layers import LayerKind
 from symconfig.graph import dims as d
 from symconfig.graph.blocks import stated
-from symconfig.graph.blocks.common import linear, with_adapter
+from symconfig.graph.blocks.common import linear, projected
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.operator import Tensor, Use
 from symconfig.graph.parts import Mixer
@@ -32,9 +32,7 @@ def wkv(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         whole=(d.SEQUENCE,),
     )
     gated = opened(ctx, "attention", r, scanned)
-    out = Tensor("attention_out", x.dims)
-    linear(ctx, "output", gated, (WIDTH,), (d.HIDDEN,), [Use(out)])
-    return with_adapter(ctx, "output", out)
+    return projected(ctx, "output", gated, Tensor("attention_out", x.dims))
 
 
 def channel_mix(ctx: Context, x: Tensor) -> Tensor:
@@ -45,10 +43,8 @@ def channel_mix(ctx: Context, x: Tensor) -> Tensor:
     positive = Tensor("mlp_positive", up.dims)
     ctx.build.elementwise("mlp_relu", [up], positive, saves=[positive])
     ctx.build.elementwise("mlp_square", [positive], active, saves=[positive])
-    out = Tensor("mlp_down", x.dims)
-    linear(ctx, "down_proj", active, (d.FFN,), (d.HIDDEN,), [Use(out)])
-    gate = _from_mix(ctx, "mlp_receptance", x, before, GATE_WIDTH, "mlp")
-    return opened(ctx, "mlp", gate, with_adapter(ctx, "down_proj", out))
+    out = projected(ctx, "down_proj", active, Tensor("mlp_down", x.dims))
+    return opened(ctx, "mlp", _from_mix(ctx, "mlp_receptance", x, before, GATE_WIDTH, "mlp"), out)
 
 
 def shifted(ctx: Context, name: str, x: Tensor) -> Tensor:
@@ -65,8 +61,8 @@ def _from_mix(ctx: Context, name: str, x: Tensor, before: Tensor, width: str, pa
     ctx.build.elementwise(f"{name}_mix", [x, before], mixed, saves=saves, weights=[mix], traffic=(2, 2))
     gate = width == GATE_WIDTH
     out = Tensor(name, x.dims if gate else (*_ROWS, width))
-    linear(ctx, name, mixed, (d.HIDDEN,), (width,), [Use(out).renamed((d.HIDDEN, width)) if gate else Use(out)])
-    return with_adapter(ctx, name, out)
+    use = Use(out).renamed((d.HIDDEN, width)) if gate else Use(out)
+    return linear(ctx, name, mixed, (d.HIDDEN,), (width,), [use])[0]
 
 
 def opened(ctx: Context, name: str, gate: Tensor, x: Tensor) -> Tensor:

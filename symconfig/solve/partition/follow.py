@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from functools import cached_property
+from fractions import Fraction
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
-from symconfig.graph.layout import PARTIAL, WHOLE
+from symconfig.graph.layout import PARTIAL, changes, cut
 from symconfig.graph.program.net import Link, Net, Node, Place
 
 NEVER = 4.0  # of a tensor: more than any change of places that can be had
@@ -204,18 +205,17 @@ class Settling:
         return total
 
 
+@lru_cache(maxsize=4096)
 def move(before: int, after: int, size: int) -> float:
     """Return what a rank sends to change the place of an axis of `size` ranks, over the tensor that lies on it
     whole.
     """
-    if before == after or (before == WHOLE and after != PARTIAL):
-        return 0.0
-    if after == PARTIAL:
+    if after == PARTIAL != before:
         return NEVER
-    share = (size - 1) / size
-    if before == PARTIAL:
-        return 2 * share if after == WHOLE else share
-    return share if after == WHOLE else share / size
+    given, share = Fraction(1, size if cut(before) else 1), (size - 1) / size
+    return sum(
+        (k.passes * share / larger.denominator for k, _, larger in changes([before], [after], given, [size])), 0.0
+    )
 
 
 def matching(node: Node, arrivals: Sequence[Arrival]) -> list[int]:

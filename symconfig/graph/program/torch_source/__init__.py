@@ -20,10 +20,7 @@ outputs. A form of the operator that a rule does not know raises NotImplementedE
 like an operator without a rule, with all others.
 
     def _frobnicate(call: Call) -> Answer:
-        def make(nest: Nest) -> Operator:
-            return build.elementwise(nest.name, nest.inputs, nest.output, FUNCTIONS["relu"], path=nest.path)
-
-        return call.emit(make, [(call["self"], ["row", "column"])], ["row", "column"])
+        return call.emit(each(FUNCTIONS["relu"]), [(call["self"], ["row", "column"])], ["row", "column"])
 
     RULES = {"aten.frobnicate": _frobnicate}
 """

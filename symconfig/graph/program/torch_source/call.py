@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from symconfig.graph.operator import Operator, Use
-from symconfig.graph.program.torch_source.recorder import Labels, Make, Out, Recorder, Value
+from symconfig.graph.program import build
+from symconfig.graph.program.functions import Function
+from symconfig.graph.program.torch_source.recorder import Labels, Make, Nest, Out, Recorder, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,28 @@ class Call:
 
 Answer = Value | Sequence[Value | None]
 Rule = Callable[[Call], Answer]
+
+
+def made(constructor: Callable[..., Operator], *more: Any, **over: Labels) -> Make:
+    """Return what makes an operator of all inputs and the output. over: arguments that are loops, by their labels."""
+
+    def make(nest: Nest) -> Operator:
+        loops = {name: nest.loops_of(labels) for name, labels in over.items()}
+        return constructor(nest.name, *nest.inputs, nest.output, *more, **loops, path=nest.path)
+
+    return make
+
+
+def each(function: Function, whole: Labels = (), traffic: tuple[float, float] = (1.0, 1.0)) -> Make:
+    """Return what makes an element-wise operator. whole: labels of the loops that it mixes."""
+
+    def make(nest: Nest) -> Operator:
+        mixed = nest.loops_of(whole)
+        return build.elementwise(
+            nest.name, nest.inputs, nest.output, function, whole=mixed, traffic=traffic, path=nest.path
+        )
+
+    return make
 
 
 def with_outputs(op: Operator, outputs: Sequence[Use]) -> Operator:

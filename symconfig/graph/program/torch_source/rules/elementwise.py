@@ -8,7 +8,7 @@ from functools import partial
 from symconfig.graph.operator import Operator
 from symconfig.graph.program import build
 from symconfig.graph.program.functions import FUNCTIONS, LINEAR, OF_INPUTS, OF_OUTPUT, Function, nothing
-from symconfig.graph.program.torch_source.call import Answer, Call, Result, Rule
+from symconfig.graph.program.torch_source.call import Answer, Call, Result, Rule, each
 from symconfig.graph.program.torch_source.recorder import Labels, Nest, Value
 
 LOGICAL = Function(nothing)
@@ -45,12 +45,8 @@ def pointwise(
 ) -> Value:
     """Lower an operator at each point. Inputs are repeated along the dims that they lack, as PyTorch broadcasts."""
     shape = (result or call.result).shape
-
-    def make(nest: Nest) -> Operator:
-        return build.elementwise(nest.name, nest.inputs, nest.output, function, traffic=traffic, path=nest.path)
-
     inputs = [(value, aligned(value, len(shape))) for value in values if not value.scalar]
-    return call.emit(make, inputs, aligned(None, len(shape)), part=part, result=result)
+    return call.emit(each(function, traffic=traffic), inputs, aligned(None, len(shape)), part=part, result=result)
 
 
 def aligned(value: Value | None, rank: int) -> Labels:
@@ -81,12 +77,7 @@ def _glu(call: Call) -> Answer:
     shape = call.shape(x)
     halves = call.viewed(x, [*shape[:dim], 2, shape[dim] // 2, *shape[dim + 1 :]])
     labels = [f"d{n}" for n in range(x.rank)]
-
-    def make(nest: Nest) -> Operator:
-        half = nest.loops_of(["half"])
-        return build.elementwise(nest.name, nest.inputs, nest.output, OF_INPUTS, whole=half, path=nest.path)
-
-    return call.emit(make, [(halves, [*labels[:dim], "half", *labels[dim:]])], labels)
+    return call.emit(each(OF_INPUTS, ["half"]), [(halves, [*labels[:dim], "half", *labels[dim:]])], labels)
 
 
 def _dropout(call: Call) -> Answer:
@@ -105,13 +96,7 @@ def _along(call: Call) -> Answer:
     """Make each element from all along a dim (cumulative sums, differences): that dim is whole."""
     x: Value = call["self"]
     labels = aligned(x, x.rank)
-    over = labels[call["dim"]]
-
-    def make(nest: Nest) -> Operator:
-        whole = nest.loops_of([over])
-        return build.elementwise(nest.name, nest.inputs, nest.output, OF_INPUTS, whole=whole, path=nest.path)
-
-    return call.emit(make, [(x, labels)], labels)
+    return call.emit(each(OF_INPUTS, [labels[call["dim"]]]), [(x, labels)], labels)
 
 
 # Of another tensor's shape and type only: a constant.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from symconfig.graph.operator import Operator
 from symconfig.graph.program import build
 from symconfig.graph.program.functions import Function, constants
-from symconfig.graph.program.torch_source.call import Answer, Call, Rule
+from symconfig.graph.program.torch_source.call import Answer, Call, Rule, each
 from symconfig.graph.program.torch_source.recorder import Labels, Nest, Value
 
 
@@ -65,12 +65,7 @@ def _along(call: Call) -> Answer:
 
 
 def _picked(call: Call, inputs: list[tuple[Value, Labels]], out: Labels, whole: Labels) -> Value:
-    def make(nest: Nest) -> Operator:
-        kept = Function(constants, linear=False)
-        apart = nest.loops_of(whole)
-        return build.elementwise(nest.name, nest.inputs, nest.output, kept, whole=apart, path=nest.path)
-
-    return call.emit(make, inputs, out)
+    return call.emit(each(Function(constants, linear=False), whole), inputs, out)
 
 
 def _topk(call: Call) -> Answer:

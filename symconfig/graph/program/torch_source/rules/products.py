@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from symconfig.graph.operator import Operator
 from symconfig.graph.program import build
 from symconfig.graph.program.functions import LINEAR
-from symconfig.graph.program.torch_source.call import Answer, Call, Rule
-from symconfig.graph.program.torch_source.recorder import Labels, Nest, Value
+from symconfig.graph.program.torch_source.call import Answer, Call, Rule, made
+from symconfig.graph.program.torch_source.recorder import Labels, Value
 from symconfig.graph.program.torch_source.rules.elementwise import pointwise
 
 # The kernel adds the bias to what it has in registers; backward sums the output's gradient, which it reads once.
@@ -16,11 +15,7 @@ BIAS = (0.0, 0.5)
 
 
 def product(call: Call, x: Value, xs: Labels, y: Value, ys: Labels, out: Labels, bias: Value | None = None) -> Value:
-    def make(nest: Nest) -> Operator:
-        one, other = nest.inputs
-        return build.product(nest.name, one, other, nest.output, path=nest.path)
-
-    result = call.emit(make, [(x, xs), (y, ys)], out, part="product" if bias else "")
+    result = call.emit(made(build.product), [(x, xs), (y, ys)], out, part="product" if bias else "")
     return result if bias is None else pointwise(call, LINEAR, [result, bias], traffic=BIAS)
 
 

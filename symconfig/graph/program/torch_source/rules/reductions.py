@@ -8,7 +8,7 @@ from functools import partial
 from symconfig.graph.operator import Operator
 from symconfig.graph.program import build
 from symconfig.graph.program.functions import LINEAR, MASKED, NORMALISE, OF_INPUTS, OF_OUTPUT, Function
-from symconfig.graph.program.torch_source.call import Answer, Call, Result, Rule
+from symconfig.graph.program.torch_source.call import Answer, Call, Result, Rule, each, made
 from symconfig.graph.program.torch_source.recorder import Labels, Nest, Value
 from symconfig.graph.program.torch_source.rules.elementwise import pointwise
 
@@ -20,11 +20,8 @@ def reduced(call: Call, x: Value, over: Sequence[int], function: Function, keep:
     labels = [f"d{n}" for n in range(x.rank)]
     left = [label if n not in over else None for n, label in enumerate(labels)]
 
-    def make(nest: Nest) -> Operator:
-        return build.reduction(nest.name, nest.inputs[0], nest.output, function, path=nest.path)
-
     out = left if keep else [label for n, label in enumerate(left) if n not in over]
-    return call.emit(make, [(x, labels)], out)
+    return call.emit(made(build.reduction, function), [(x, labels)], out)
 
 
 def _reduction(function: Function, call: Call) -> Answer:
@@ -38,12 +35,7 @@ def _reduction(function: Function, call: Call) -> Answer:
 def _softmax(call: Call) -> Answer:
     x: Value = call["self"]
     labels = [f"d{n}" for n in range(x.rank)]
-    over = labels[call["dim"]]
-
-    def make(nest: Nest) -> Operator:
-        return build.softmax(nest.name, nest.inputs[0], nest.output, nest.loops_of([over]), path=nest.path)
-
-    return call.emit(make, [(x, labels)], labels)
+    return call.emit(made(build.softmax, over=[labels[call["dim"]]]), [(x, labels)], labels)
 
 
 def _layer_norm(sums: int, call: Call) -> Answer:
@@ -88,20 +80,13 @@ def _normalised(call: Call, x: Value, labels: Labels, left: Labels, past: Sequen
     size = dict(zip(labels, shape, strict=True))
     stats = [(value, left) for value in past]
     if not stats:
-
-        def first(nest: Nest) -> Operator:
-            return build.statistics(nest.name, nest.inputs[0], nest.output, path=nest.path)
-
         result = Result(tuple(size[label] for label in left), 2 * STATISTIC, True)
-        stats = [(call.emit(first, [(x, labels)], left, part="statistics", result=result), left)]
+        summed = call.emit(made(build.statistics), [(x, labels)], left, part="statistics", result=result)
+        stats = [(summed, left)]
     given = [value for value in (call["weight"], call["bias"]) if value is not None]
     weights = [(call.viewed(value, [size[label] for label in channels]), channels) for value in given]
-
-    def second(nest: Nest) -> Operator:
-        return build.elementwise(nest.name, nest.inputs, nest.output, NORMALISE, path=nest.path)
-
     result = Result(tuple(shape), call.result.element_bytes, True)
-    return call.emit(second, [(x, labels), *stats, *weights], labels, result=result)
+    return call.emit(each(NORMALISE), [(x, labels), *stats, *weights], labels, result=result)
 
 
 def _cross_entropy(call: Call) -> Answer:
@@ -112,13 +97,7 @@ def _cross_entropy(call: Call) -> Answer:
     rows = [label for n, label in enumerate(labels) if n != at]
     shape = [size for n, size in enumerate(call.shape(logits)) if n != at]
     soft = call["target"].rank == logits.rank
-    width = call.result.element_bytes
-
-    def make(nest: Nest) -> Operator:
-        over = nest.loops_of([labels[at]])
-        scores, target = nest.inputs
-        return build.cross_entropy(nest.name, scores, target, nest.output, over, path=nest.path)
-
+    width, make = call.result.element_bytes, made(build.cross_entropy, over=[labels[at]])
     inputs: list[tuple[Value, Labels]] = [(logits, labels), (call["target"], labels if soft else rows)]
     losses = call.emit(make, inputs, rows, part="rows", result=Result(tuple(shape), width, True))
     return _averaged(call, losses)
@@ -140,11 +119,7 @@ def _chosen(call: Call) -> Answer:
     rows = [label for n, label in enumerate(labels) if n != at]
     shape = [size for n, size in enumerate(call.shape(x)) if n != at]
 
-    def make(nest: Nest) -> Operator:
-        whole = nest.loops_of([labels[at]])
-        return build.elementwise(nest.name, nest.inputs, nest.output, MASKED, whole=whole, path=nest.path)
-
-    result = Result(tuple(shape), call.result.element_bytes, True)
+    result, make = Result(tuple(shape), call.result.element_bytes, True), each(MASKED, [labels[at]])
     return _averaged(call, call.emit(make, [(x, labels), (target, rows)], rows, part="rows", result=result))
 
 

@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from symconfig.graph.operator import Operator
-from symconfig.graph.program import build
 from symconfig.graph.program.functions import LINEAR
 from symconfig.graph.program.torch_source.axes import Group
-from symconfig.graph.program.torch_source.call import Answer, Call, Result, Rule, with_outputs
-from symconfig.graph.program.torch_source.recorder import Labels, Nest, Value
+from symconfig.graph.program.torch_source.call import Answer, Call, Result, Rule, each, with_outputs
+from symconfig.graph.program.torch_source.recorder import Labels, Value
 
 # A part of a tensor is read where it lies; its gradient is written into a tensor of the whole size. Joining is the
 # reverse (autograd: slices of the gradient are views).
@@ -90,15 +88,8 @@ def _take(call: Call, x: Value, dim: int, taken: Sequence[tuple[int, int, Result
     for number, (_, _, result) in enumerate(taken):
         middle = [kept[number % len(kept)]] if keep else []
         outs.append(([*inside[:dim], *middle, *inside[dim + 1 :]], result))
-
-    def make(nest: Nest) -> Operator:
-        whole = nest.loops_of([*gone, *([] if len(kept) == 1 and equal else kept)])
-        op = build.elementwise(
-            nest.name, nest.inputs, nest.output, LINEAR, whole=whole, traffic=READ_IN_PLACE, path=nest.path
-        )
-        return with_outputs(op, nest.outputs)
-
-    return call.emit_all(make, [(x, given)], outs)
+    part = each(LINEAR, [*gone, *([] if len(kept) == 1 and equal else kept)], READ_IN_PLACE)
+    return call.emit_all(lambda nest: with_outputs(part(nest), nest.outputs), [(x, given)], outs)
 
 
 def _slice(call: Call) -> Answer:
@@ -175,19 +166,8 @@ def _stack(call: Call) -> Answer:
 def _joined(
     call: Call, values: Sequence[Value], given: Sequence[Labels], out: Labels, shape: Sequence[int], whole: Labels
 ) -> Value:
-    def make(nest: Nest) -> Operator:
-        return build.elementwise(
-            nest.name,
-            nest.inputs,
-            nest.output,
-            LINEAR,
-            whole=nest.loops_of(whole),
-            traffic=GRADIENT_IN_PLACE,
-            path=nest.path,
-        )
-
     result = Result(tuple(shape), call.result.element_bytes, call.result.floating)
-    return call.emit(make, list(zip(values, given, strict=True)), out, result=result)
+    return call.emit(each(LINEAR, whole, GRADIENT_IN_PLACE), list(zip(values, given, strict=True)), out, result=result)
 
 
 def _changed(call: Call) -> Answer:
@@ -204,24 +184,14 @@ def _changed(call: Call) -> Answer:
             moved |= set() if same or size == 1 else {f"own{number}.{position}", f"d{at}"}
         inputs.append((value, labels))
     moved |= {f"d{dim % len(shape)}" for dim in _named(call.args.get("dims"))}
-
-    def make(nest: Nest) -> Operator:
-        whole = nest.loops_of(sorted(moved))
-        return build.elementwise(nest.name, nest.inputs, nest.output, LINEAR, whole=whole, path=nest.path)
-
-    return call.emit(make, inputs, [f"d{n}" for n in range(len(shape))])
+    return call.emit(each(LINEAR, sorted(moved)), inputs, [f"d{n}" for n in range(len(shape))])
 
 
 def _row_written(call: Call) -> Answer:
     """Write one row of a dim, which is whole, into a copy."""
     x, row, dim = call["self"], call["src"], call["dim"] % call["self"].rank
     labels = [f"d{n}" for n in range(x.rank)]
-
-    def make(nest: Nest) -> Operator:
-        whole = nest.loops_of([labels[dim]])
-        return build.elementwise(nest.name, nest.inputs, nest.output, LINEAR, whole=whole, path=nest.path)
-
-    return call.emit(make, [(x, labels), (row, labels[:dim] + labels[dim + 1 :])], labels)
+    return call.emit(each(LINEAR, [labels[dim]]), [(x, labels), (row, labels[:dim] + labels[dim + 1 :])], labels)
 
 
 def _detach(call: Call) -> Answer:
@@ -230,10 +200,7 @@ def _detach(call: Call) -> Answer:
     if not x.gradient:
         return x
     labels = [f"d{n}" for n in range(x.rank)]
-
-    def make(nest: Nest) -> Operator:
-        return build.elementwise(nest.name, nest.inputs, nest.output, LINEAR, traffic=(0.0, 0.0), path=nest.path)
-
+    make = each(LINEAR, traffic=(0.0, 0.0))
     return call.emit(make, [(x, labels)], labels, result=replace(call.result, floating=False))
 
 

@@ -10,7 +10,7 @@ from math import ceil
 from symconfig.graph.operator import Operator
 from symconfig.graph.program import build
 from symconfig.graph.program.functions import LINEAR
-from symconfig.graph.program.torch_source.call import Answer, Call, Result, Rule
+from symconfig.graph.program.torch_source.call import Answer, Call, Result, Rule, each, made
 from symconfig.graph.program.torch_source.recorder import Labels, Nest, Value
 from symconfig.graph.program.torch_source.rules.elementwise import pointwise
 from symconfig.graph.program.torch_source.rules.products import BIAS
@@ -63,13 +63,8 @@ def _transposed(call: Call) -> Answer:
     inner = [f"k{n}" for n in range(len(kernel))]
     out = ["n", "out", *(label for pair in zip(space, inner, strict=True) for label in pair)]
     size = [size for pair in zip(shape[2:], kernel, strict=True) for size in pair]
-
-    def make(nest: Nest) -> Operator:
-        given, kernels = nest.inputs
-        return build.product(nest.name, given, kernels, nest.output, path=nest.path)
-
     y = call.emit(
-        make,
+        made(build.product),
         [(x, ["n", "in", *space]), (weight, ["in", "out", *inner])],
         out,
         part="product" if call["bias"] else "",
@@ -128,15 +123,9 @@ def _padded(call: Call, x: Value, space: Sequence[int]) -> Value:
         return x
     labels = [f"d{n}" for n in range(x.rank)]
     longer = [label if old == new else f"own.{label}" for label, old, new in zip(labels, shape, wide, strict=True)]
-
-    def make(nest: Nest) -> Operator:
-        whole = nest.loops_of(
-            [label for pair in zip(labels, longer, strict=True) if len(set(pair)) > 1 for label in pair]
-        )
-        return build.elementwise(nest.name, nest.inputs, nest.output, LINEAR, whole=whole, path=nest.path)
-
+    whole = [label for pair in zip(labels, longer, strict=True) if len(set(pair)) > 1 for label in pair]
     result = Result(tuple(wide), x.made.element_bytes, True)
-    return call.emit(make, [(x, labels)], longer, part="padded", result=result)
+    return call.emit(each(LINEAR, whole), [(x, labels)], longer, part="padded", result=result)
 
 
 def _windows(kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> list[build.Window]:
