@@ -2,8 +2,8 @@
 
 A price on every byte takes the place of the limit (Lagrange), which leaves a sum over nodes and pairs. Its least is
 bounded by messages, and found by elimination once few choices are left; a choice whose bound is above the best cost
-known goes for good. What the price cannot settle is settled by labels of cost and bytes; where these are too many, it
-is split.
+known goes for good. What the price cannot settle is settled by labels of cost and bytes; where these are too many, by
+an integer program; and what is too large for that is split.
 The same input gives the same answer; which of equal ones depends on `start` only.
 """
 
@@ -13,15 +13,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from symconfig.solve.partition import program
 from symconfig.solve.partition.labels import cheapest
 from symconfig.solve.partition.marginal import plan
 from symconfig.solve.partition.price import Known, State, by_elimination, by_messages, opened, part, search
 from symconfig.solve.partition.problem import Problem, Solution
-from symconfig.solve.partition.reduce import space
+from symconfig.solve.partition.reduce import space, undominated
 from symconfig.solve.stages.clock import spent_s
 
 ENTRIES = 20_000_000  # of all tables of an elimination: 0.3 s and, the largest alone, 160 MB
 FEW = 200_000  # entries, that cost less than messages do
+SHARES = 30_000  # of an integer program: above, CBC takes seconds for its first relaxation
 GAIN = 0.02  # of the gap: less than that, and more sweeps are not worth their time
 LOOK = 0.02  # of the bound: how far above it to look where nothing is known
 SWEEPS = 12
@@ -82,7 +84,7 @@ def _settled(now: State, known: Known) -> bool:
             return True
         before, entries = entries, plan(now.space)[1]
         if entries > before / 2:
-            return _labelled(now, known)
+            return _labelled(now, known) or _programmed(now, known)
     return False
 
 
@@ -117,6 +119,19 @@ def _labelled(now: State, known: Known) -> bool:
             return known.cost < before  # else it does not fit after all, for rounding
         now.bound = max(now.bound, ceiling)
     return True
+
+
+def _programmed(now: State, known: Known) -> bool:
+    if sum(pair.size for pair in now.space.pairs) > SHARES:
+        return False
+    left = undominated(now.space)
+    answer = program.best(left, known.target, max(known.end - spent_s(), 0.01))
+    known.steps += answer.steps
+    now.bound = max(now.bound, answer.bound)
+    if answer.choice is None:
+        return answer.proved
+    known.offer(left.original(answer.choice))
+    return answer.proved and now.bound >= known.target
 
 
 def _split(now: State) -> list[State]:

@@ -202,3 +202,58 @@ def _pair(edge: Edge) -> Pair:
     if not finite.all():
         cost, memory = np.where(finite, cost, np.inf), np.where(finite, memory, 0.0)
     return Pair(edge.u, edge.v, cost, memory if memory.any() else None, *edge.lines)
+
+
+def undominated(now: Space) -> Space:
+    """Return the space without choices that another one of the node replaces in any assignment, at no more cost, memory
+    or transient.
+
+    Node by node, so that of two that replace each other one stays. An order of choices^2 x neighbours' choices.
+    """
+    for v in range(len(now.kept)):
+        keep = _undominated(now, v)
+        if not keep.all():
+            masks = [np.ones(size, dtype=bool) for size in now.sizes]
+            masks[v] = keep
+            now = _cut(now, masks)
+    return now
+
+
+def _undominated(now: Space, v: int) -> Bools:
+    """Drop a choice where one that stays is at most as dear beside every choice of every neighbour."""
+    columns = [side(now.pairs[p], v) for p, _ in now.around[v]]
+    size = len(now.kept[v])
+    keep = np.ones(size, dtype=bool)
+    order = np.lexsort((np.arange(size), now.memory[v], now.cost[v] + sum(c[0].min(axis=1) for c in columns)))
+    for place, c in enumerate(order):
+        rivals = order[:place][keep[order[:place]]]
+        rivals = rivals[(now.transient[v][rivals] <= now.transient[v][c])]
+        cost, memory = now.cost[v][rivals] - now.cost[v][c], now.memory[v][rivals] - now.memory[v][c]
+        for costs, memories in columns:
+            if not len(rivals):
+                break
+            cost = cost + _excess(costs, rivals, c)
+            memory = memory + (0.0 if memories is None else (memories[rivals] - memories[c]).max(axis=1))
+        keep[c] = not bool(np.any((cost <= 0) & (memory <= 0)))
+    return keep
+
+
+def _excess(costs: Array, rivals: Ints, c: int) -> Array:
+    """Return the most that each rival costs more than c beside one choice of the neighbour; where c cannot stand,
+    nothing.
+    """
+    possible = np.isfinite(costs[c])
+    excess: Array = (costs[rivals][:, possible] - costs[c][possible]).max(axis=1)
+    return excess
+
+
+def side(pair: Pair, v: int) -> tuple[Array, Array | None]:
+    """Return cost and memory with the choices of v as rows, beside those of the other that the pair tells apart."""
+    at_u = pair.u == v
+    mine, others = (pair.rows, pair.columns) if at_u else (pair.columns, pair.rows)
+    used = np.unique(others)
+
+    def turned(table: Array) -> Array:
+        return (table if at_u else table.T).take(mine, axis=0).take(used, axis=1)
+
+    return turned(pair.cost), None if pair.memory is None else turned(pair.memory)

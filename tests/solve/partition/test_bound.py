@@ -11,8 +11,8 @@ import pytest
 from symconfig.solve.partition import local
 from symconfig.solve.partition.bound import Priced, narrowed, priced, silent, sweep, weighed
 from symconfig.solve.partition.marginal import eliminated, marginals, plan
-from symconfig.solve.partition.problem import Array, Problem
-from symconfig.solve.partition.reduce import restrict, space
+from symconfig.solve.partition.problem import Array, Node, Problem
+from symconfig.solve.partition.reduce import restrict, space, undominated
 from tests.solve.partition.samples import small
 
 
@@ -109,3 +109,33 @@ def test_narrowed_to_some_choices_the_bound_stays_true_and_is_no_lower(seed: int
     truth, _ = _truth(priced(left, 0.4))
     bound = sweep(priced(left, 0.4), found[1], False).bound
     assert known - 1e-9 <= bound <= truth + 1e-9
+
+
+def test_a_choice_goes_that_another_one_beats_and_one_of_two_equals() -> None:
+    """By cost, bytes held and bytes for a while: the second is dearer, the third the same, the fourth lighter."""
+    node = Node("n", *(np.array(of) for of in ([1.0, 2.0, 1.0, 3.0], [5.0, 5.0, 5.0, 4.0], [2.0, 2.0, 2.0, 2.0])))
+    of = space(Problem((node, node), ()))
+    assert of is not None
+    assert [kept.tolist() for kept in undominated(of).kept] == [[0, 3], [0, 3]]
+
+
+@pytest.mark.parametrize("seed", range(48))
+def test_without_dominated_choices_all_that_was_worth_having_is_left(seed: int) -> None:
+    """For each assignment there is one among those left that costs, holds and needs for a while no more."""
+    of = space(small(seed))
+    if of is None:
+        return
+    fewer = undominated(of)
+    assert sum(fewer.sizes) <= sum(of.sizes)
+
+    def values(left: object) -> Array:
+        assert isinstance(left, type(of))
+        rows = [
+            (local.cost(left, c), local.held(left, c), local.transient(left, c))
+            for c in product(*map(range, left.sizes))
+        ]
+        return np.array([row for row in rows if np.isfinite(row[0])])
+
+    few = values(fewer)
+    for row in values(of):
+        assert (few <= row).all(axis=1).any()

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from symconfig.solve.partition import brute, exact, reduce
+from symconfig.solve.partition import brute, exact, program, reduce
 from symconfig.solve.partition.price import Known
 from symconfig.solve.partition.problem import Edge, Node, Problem
 from symconfig.solve.partition.reduce import space
 from symconfig.solve.stages.clock import spent_s
-from tests.solve.partition import program
 from tests.solve.partition.samples import network, small
 
 ROUNDING = 1e-9
@@ -59,7 +57,7 @@ def test_the_program_alone_finds_the_same(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(24))
 def test_a_part_that_is_split_gives_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No elimination: messages and halves alone."""
+    """Neither elimination nor a program: messages and halves alone."""
     monkeypatch.setattr(exact, "FEW", -1)
     monkeypatch.setattr(exact, "ENTRIES", 0)
     problem = small(seed)
@@ -70,7 +68,7 @@ def test_a_part_that_is_split_gives_the_same(seed: int, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("seed", range(24))
 def test_split_by_transient_it_gives_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, "_labelled", lambda now, known: False)
+    monkeypatch.setattr(exact, "SHARES", -1)
     problem = small(seed)
     assert exact.solve(problem).cost == pytest.approx(brute.solve(problem).cost, rel=ROUNDING)
 
@@ -92,8 +90,10 @@ def test_tables_may_keep_what_is_not_used_and_choices_may_share_lines(
     assert found.cost == pytest.approx(known.cost, rel=ROUNDING)
 
 
-WITHOUT: dict[str, list[tuple[str, Any]]] = {
+WITHOUT = {
     "labels": [("_labelled", lambda now, known: False)],
+    "a program": [("_programmed", lambda now, known: False)],
+    "labels or a program": [("SHARES", -1), ("_labelled", lambda now, known: False)],
     "elimination": [("FEW", -1), ("ENTRIES", 0)],
     "anything but messages first": [("FEW", -1)],
 }

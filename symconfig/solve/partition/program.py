@@ -1,7 +1,7 @@
 """The partition problem as an integer program: a 0/1 variable for each choice, what its pairs cost linearised.
 
 For each pair a share of every combination, whose sums over one side are the variables of the other side. Choices that a
-pair cannot tell apart have their shares in common. An oracle that shares nothing with the solver but the problem.
+pair cannot tell apart have their shares in common.
 """
 
 from __future__ import annotations
@@ -14,16 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from symconfig.solve.cbc import in_time, lower_bound
 from symconfig.solve.partition import local
 from symconfig.solve.partition.problem import Array, Ints, Problem, Solution
-from symconfig.solve.partition.reduce import Pair, Space, space
+from symconfig.solve.partition.reduce import Pair, Space, side, space
 from symconfig.solve.stages.clock import spent_s
 
 UNIT = 1e6  # of what is minimised and of what is limited: the solver's tolerances of 1e-7 are 1e-13 of them
 CLOSE = 1e-9  # relative: proved
-# PuLP passes on neither CBC's bound nor whether its time ran out; of the log the second one is in hundredths.
-_LOWER = re.compile(r"Lower bound:\s+([-+.\de]+)")
-_TOTAL = re.compile(r"Total time \(CPU seconds\):\s+([.\d]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ class Answer:
 
 
 def solve(problem: Problem, limit_s: float | None = None) -> Solution:
-    """Solve the program. limit_s: of the processor."""
+    """Solve the program alone, without what `exact` does before. limit_s: of the processor."""
     whole = space(problem)
     if whole is None:
         return Solution("program", None, np.inf, np.inf, True)
@@ -178,8 +176,8 @@ class _Model:
         solution does not.
         """
         pulp, status = self.pulp, self.program.sol_status
-        lower = _LOWER.search(text)
-        bound = self.fixed + float(lower[1]) / self.scale if lower else -np.inf
+        lower = lower_bound(text)
+        bound = self.fixed + lower / self.scale if lower is not None else -np.inf
         nodes = re.search(r"Enumerated nodes:\s+(\d+)", text)
         steps = int(nodes[1]) if nodes else 0
         if status == pulp.LpSolutionOptimal:
@@ -187,9 +185,7 @@ class _Model:
             return Answer(self._chosen(), value, True, steps)
         if status == pulp.LpSolutionIntegerFeasible:
             return Answer(self._chosen(), bound, False, steps)
-        total = _TOTAL.search(text)  # it says "infeasible" where its preprocessing runs out of time, too
-        in_time = total is not None and float(total[1]) + 0.01 < limit_s
-        infeasible = self.program.status == pulp.LpStatusInfeasible and in_time
+        infeasible = self.program.status == pulp.LpStatusInfeasible and in_time(text, limit_s)
         return Answer(None, bound, infeasible, steps)
 
     def _chosen(self) -> tuple[int, ...]:
@@ -204,15 +200,3 @@ def _alike(pair: Pair, axis: int) -> list[Ints]:
     for c, row in enumerate(table):
         groups.setdefault(np.ascontiguousarray(row).tobytes(), []).append(c)
     return [np.array(group) for group in groups.values()]
-
-
-def side(pair: Pair, v: int) -> tuple[Array, Array | None]:
-    """Return cost and memory with the choices of v as rows, beside those of the other that the pair tells apart."""
-    at_u = pair.u == v
-    mine, others = (pair.rows, pair.columns) if at_u else (pair.columns, pair.rows)
-    used = np.unique(others)
-
-    def turned(table: Array) -> Array:
-        return (table if at_u else table.T).take(mine, axis=0).take(used, axis=1)
-
-    return turned(pair.cost), None if pair.memory is None else turned(pair.memory)
