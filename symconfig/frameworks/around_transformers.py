@@ -5,6 +5,8 @@ Both implementations of Ulysses refuse the same: DeepSpeed's, and that of traine
 
 from __future__ import annotations
 
+from functools import partial
+
 from symconfig.descriptor.layers import Mixer
 from symconfig.frameworks.constraint import Constraint, of_module
 from symconfig.plans.unknown import among, has, no
@@ -25,26 +27,19 @@ RING = Constraint(
     source=_ULYSSES,
     example={"cp": 2, "cp_comm": "p2p"},
 )
-ULYSSES_HEADS = Constraint(
+_OF_HEADS = partial(Constraint, about="cp", pins=("cp",), divides=True, source=_ULYSSES)
+ULYSSES_HEADS = _OF_HEADS(
     name="ulysses heads",
     predicate=lambda f, p: (p.cp > 1) & (f.num_attention_heads % p.cp != 0),
     rule="heads must divide over cp for Ulysses",
     sentence="{f.num_attention_heads} heads do not divide over {p.cp} ranks of Ulysses",
-    about="cp",
-    pins=("cp",),
-    divides=True,
-    source=_ULYSSES,
     example={"num_attention_heads": 20, "num_key_value_heads": 20, "cp": 8, "cp_comm": "a2a"},
 )
-ULYSSES_KV_HEADS = Constraint(
+ULYSSES_KV_HEADS = _OF_HEADS(
     name="ulysses key/value heads",
     predicate=lambda f, p: (p.cp > 1) & (f.num_key_value_heads % p.cp != 0) & (p.cp % f.num_key_value_heads != 0),
     rule="key/value heads must be a multiple or a divisor of cp for Ulysses",
     sentence="{f.num_key_value_heads} key-value heads neither divide over {p.cp} ranks of Ulysses, nor are shared",
-    about="cp",
-    pins=("cp",),
-    divides=True,
-    source=_ULYSSES,
     example={"num_attention_heads": 24, "num_key_value_heads": 6, "cp": 4, "cp_comm": "a2a"},
 )
 ULYSSES_SEQUENCE = Constraint(
@@ -57,44 +52,33 @@ ULYSSES_SEQUENCE = Constraint(
     source=_ULYSSES,
     example=ULYSSES | {"seq_length": 2047},
 )
-ULYSSES_LATENT = Constraint(
+_WITHOUT_CP = partial(Constraint, about="cp", pins=("cp=1",), source=_ULYSSES)
+ULYSSES_LATENT = _WITHOUT_CP(
     name="ulysses latent",
     predicate=lambda f, p: (p.cp > 1) & f.latent,
     rule="Ulysses takes one head size for queries and values",
     sentence="Ulysses takes one head size for queries and values; MLA has two",
-    about="cp",
-    pins=("cp=1",),
-    source=_ULYSSES,
     example=ULYSSES | {"latent": True},
 )
-ULYSSES_SINKS = Constraint(
+ULYSSES_SINKS = _WITHOUT_CP(
     name="ulysses sinks",
     predicate=lambda f, p: (p.cp > 1) & f.attention_sinks,
     rule="Ulysses refuses eager attention, which sinks need",
     sentence="Ulysses refuses the eager attention that attention sinks need",
-    about="cp",
-    pins=("cp=1",),
-    source=_ULYSSES,
     example=ULYSSES | {"attention_sinks": True},
 )
-ULYSSES_BLOCKS = Constraint(
+ULYSSES_BLOCKS = _WITHOUT_CP(
     name="ulysses blocks",
     predicate=lambda f, p: (p.cp > 1) & f.scans,
     rule="Ulysses exchanges attention only, while scans and convolutions need the whole sequence",
     sentence="Ulysses exchanges the heads of attention only; scans and convolutions would see a part of the sequence",
-    about="cp",
-    pins=("cp=1",),
-    source=_ULYSSES,
     example=ULYSSES | {"mixers": (Mixer(block="short_conv", sizes={"conv_L_cache": 3}),)},
 )
-ULYSSES_ATTENTION = Constraint(
+ULYSSES_ATTENTION = _WITHOUT_CP(
     name="ulysses attention",
     predicate=lambda f, p: (p.cp > 1) & f.own_attention,
     rule="Ulysses replaces attention that Transformers takes from its table of kernels",
     sentence="Transformers' {f.model_type} has attention in code of its own, which Ulysses cannot replace",
-    about="cp",
-    pins=("cp=1",),
-    source=_ULYSSES,
     example=ULYSSES | {"model_type": "bloom"},
 )
 MULTI_TOKEN = Constraint(

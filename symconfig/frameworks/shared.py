@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from symconfig.descriptor.layers import Mixer
 from symconfig.frameworks.constraint import Constraint
 from symconfig.plans.unknown import no
@@ -17,36 +19,28 @@ BATCH = Constraint(
     source="megatron/core/num_microbatches_calculator.py; deepspeed/runtime/config.py, _batch_assertion",
     example={"global_batch": 12, "micro": 1},
 )
-HEADS = Constraint(
+OVER_TP = partial(Constraint, about="tp", pins=("tp",), divides=True)
+HEADS = OVER_TP(
     name="num_attention_heads",
     predicate=lambda f, p: f.num_attention_heads % p.tp != 0,
     rule="num_attention_heads must divide over tp",
     sentence="{f.num_attention_heads} attention heads cannot be split over tp {p.tp}",
-    about="tp",
-    pins=("tp",),
-    divides=True,
     source="megatron/core/transformer/transformer_config.py, __post_init__",
     example={"hidden_size": 5120, "num_attention_heads": 20, "num_key_value_heads": 20, "tp": 8},
 )
-FFN = Constraint(
+FFN = OVER_TP(
     name="intermediate_size",
     predicate=lambda f, p: f.intermediate_size % p.tp != 0,
     rule="intermediate_size must divide over tp",
     sentence="an MLP of width {f.intermediate_size} cannot be split over tp {p.tp}",
-    about="tp",
-    pins=("tp",),
-    divides=True,
     source="megatron/core/tensor_parallel/layers.py, divide()",
     example={"intermediate_size": 11004, "tp": 8},
 )
-SHARED_EXPERT = Constraint(
+SHARED_EXPERT = OVER_TP(
     name="shared_expert_intermediate_size",
     predicate=lambda f, p: f.shared_expert_intermediate_size % p.tp != 0,
     rule="the shared expert's width must divide over tp",
     sentence="a shared expert of width {f.shared_expert_intermediate_size} cannot be split over tp {p.tp}",
-    about="tp",
-    pins=("tp",),
-    divides=True,
     source="megatron/core/transformer/moe/shared_experts.py",
     example={"num_experts": 8, "shared_expert_intermediate_size": 1410, "tp": 4, "sequence_parallel": True},
 )
@@ -106,7 +100,7 @@ MIXERS = (
         | {"conv_kernel": 4, "chunk_size": 128},
     ),
 )
-MIXER_PIECES = Constraint(
+MIXER_PIECES = OVER_TP(
     name="mixer pieces",
     predicate=lambda f, p: f.mixer_pieces % p.tp != 0,
     rule="heads and groups of a block in attention's place must divide over tp",
@@ -114,9 +108,6 @@ MIXER_PIECES = Constraint(
         "heads and groups of blocks in attention's place divide by {f.mixer_pieces} at most, and cannot be split over "
         "tp {p.tp}"
     ),
-    about="tp",
-    pins=("tp",),
-    divides=True,
     source="megatron/core/ssm/mamba_mixer.py, __init__; megatron/core/ssm/gated_delta_net/common.py",
     example={
         "mixers": MIXERS,

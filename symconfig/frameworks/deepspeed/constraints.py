@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from symconfig.frameworks import shared
 from symconfig.frameworks.around_transformers import AROUND_TRANSFORMERS, ULYSSES
 from symconfig.frameworks.constraint import Constraint, of_module
@@ -19,44 +21,37 @@ ETP = Constraint(
     source="deepspeed/module_inject/auto_ep_config.py, validate_autoep_config",
     example={"num_experts": 8, "model_type": "mixtral", "ep": 2, "etp": 2},
 )
-NO_EXPERTS = Constraint(
+_WITHOUT_EP = partial(Constraint, about="ep", pins=("ep=1",))
+NO_EXPERTS = _WITHOUT_EP(
     name="autoep without experts",
     predicate=lambda f, p: (p.ep > 1) & (f.num_experts == 0),
     rule="expert parallelism needs a model with experts",
     sentence="the model has no experts",
-    about="ep",
-    pins=("ep=1",),
     source="deepspeed/module_inject/auto_ep_config.py",
     example={"ep": 2},
 )
-AUTOEP_PRESET = Constraint(
+AUTOEP_PRESET = _WITHOUT_EP(
     name="autoep preset",
     predicate=lambda f, p: (p.ep > 1) & (f.num_experts > 0) & no(among(f.model_type, AUTOEP_MODELS)),
     rule="AutoEP knows Mixtral, Qwen3-MoE and DeepSeek-V3 only",
     sentence="AutoEP has no preset for model_type {f.model_type}",
-    about="ep",
-    pins=("ep=1",),
     source="deepspeed/module_inject/auto_ep_presets",
     example={"num_experts": 8, "model_type": "gpt_oss", "ep": 2},
 )
-AUTOTP_MODEL = Constraint(
+_WITHOUT_TP = partial(Constraint, about="tp", pins=("tp=1",))
+AUTOTP_MODEL = _WITHOUT_TP(
     name="autotp model",
     predicate=lambda f, p: (p.tp > 1) & ((f.num_experts > 0) | no(among(f.model_type, AUTOTP_MODELS))),
     rule="AutoTP is known to split dense Llama, Mistral and Qwen models only",
     sentence="AutoTP does not split model_type {f.model_type}",
-    about="tp",
-    pins=("tp=1",),
     source="deepspeed/module_inject/auto_tp.py",
     example={"model_type": "gpt2", "tp": 2},
 )
-KV_HEADS = Constraint(
+KV_HEADS = shared.OVER_TP(
     name="num_key_value_heads",
     predicate=lambda f, p: f.num_key_value_heads % p.tp != 0,
     rule="key/value heads must divide over tp",
     sentence="{f.num_key_value_heads} key-value heads do not divide over {p.tp} ranks of AutoTP",
-    about="tp",
-    pins=("tp",),
-    divides=True,
     source="deepspeed/module_inject/tp_shard.py",
     example={"num_attention_heads": 32, "num_key_value_heads": 4, "tp": 8},
 )
@@ -98,23 +93,19 @@ AUTOEP_WITH_ULYSSES = Constraint(
     source="deepspeed/module_inject/auto_ep_config.py",
     example=ULYSSES | {"num_experts": 8, "model_type": "mixtral", "ep": 2},
 )
-ADAPTER_WITH_TP = Constraint(
+ADAPTER_WITH_TP = _WITHOUT_TP(
     name="adapter with tp",
     predicate=lambda f, p: f.adapted & (p.tp > 1),
     rule="AutoTP does not split adapter layers",
     sentence="AutoTP does not split PEFT's adapter layers",
-    about="tp",
-    pins=("tp=1",),
     source="deepspeed/module_inject/auto_tp.py",
     example={"adapted": True, "tp": 2},
 )
-ADAPTER_WITH_EP = Constraint(
+ADAPTER_WITH_EP = _WITHOUT_EP(
     name="adapter with ep",
     predicate=lambda f, p: f.adapted & (p.ep > 1),
     rule="AutoEP does not know adapter layers",
     sentence="AutoEP does not know PEFT's adapter layers",
-    about="ep",
-    pins=("ep=1",),
     source="deepspeed/module_inject/auto_ep_config.py",
     example={"adapted": True, "num_experts": 8, "model_type": "mixtral", "ep": 2},
 )

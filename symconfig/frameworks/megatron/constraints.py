@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from symconfig.frameworks import shared
@@ -33,31 +34,25 @@ def _rank_tokens(p: Any) -> Any:
     return p.seq_length * p.micro // ranks
 
 
-KV_HEADS_ALONE = Constraint(
+KV_HEADS_ALONE = shared.OVER_TP(
     name="num_key_value_heads",
     predicate=lambda f, p: no(f.latent) & (f.num_key_value_heads % p.tp != 0),
     rule="key/value heads must divide over tp",
     sentence="{f.num_key_value_heads} key/value heads cannot be split over tp {p.tp}",
-    about="tp",
-    pins=("tp",),
     until="core_v0.15.0",
-    divides=True,
     source="megatron/core/transformer/transformer_config.py, __post_init__",
     example={"num_attention_heads": 32, "num_key_value_heads": 4, "tp": 8},
 )
-KV_HEADS = Constraint(
+KV_HEADS = shared.OVER_TP(
     name="num_key_value_heads",
     predicate=lambda f, p: no(f.latent) & (f.num_key_value_heads % p.tp != 0) & (p.tp % f.num_key_value_heads != 0),
     rule="key/value heads must be a multiple or a divisor of tp",
     sentence="{f.num_key_value_heads} key/value heads cannot be split over tp {p.tp}, nor shared by its ranks",
-    about="tp",
-    pins=("tp",),
     since="core_v0.16.0",
-    divides=True,
     source="megatron/core/transformer/transformer_config.py, __post_init__; Megatron-LM#2565",
     example={"num_attention_heads": 48, "num_key_value_heads": 6, "tp": 8, "hidden_size": 6144},
 )
-KV_WIDTH = Constraint(
+KV_WIDTH = shared.OVER_TP(
     name="qkv width",
     predicate=lambda f, p: (
         no(f.latent) & ((f.num_attention_heads + 2 * f.num_key_value_heads) * f.head_dim % p.tp != 0)
@@ -67,10 +62,7 @@ KV_WIDTH = Constraint(
         "the projection to {f.num_attention_heads} query and 2 x {f.num_key_value_heads} key/value heads of "
         "{f.head_dim} channels cannot be split over tp {p.tp}"
     ),
-    about="tp",
-    pins=("tp",),
     since="core_v0.16.0",  # earlier ones have whole heads on every rank
-    divides=True,
     source="megatron/core/tensor_parallel/layers.py, ColumnParallelLinear",
     example={"num_attention_heads": 32, "num_key_value_heads": 1, "head_dim": 66, "tp": 8, "sequence_parallel": True},
 )
@@ -258,27 +250,24 @@ NOTHING_TO_OFFLOAD = Constraint(
     source="megatron/core/transformer/transformer_config.py, __post_init__",
     example={"activation_offload": True, "recompute": "full"},
 )
-ADAPTER_RANK = Constraint(
+_OF_ADAPTERS = partial(Constraint, about="tp", pins=("tp",))
+ADAPTER_RANK = _OF_ADAPTERS(
     name="adapter rank",
     predicate=lambda f, p: f.adapted & (f.column_rank % p.tp != 0),
     rule="the adapter's rank must divide over tp beside column-parallel layers",
     sentence="the adapter's rank {f.column_rank} cannot be split over tp {p.tp} beside column-parallel layers",
-    about="tp",
-    pins=("tp",),
     source="megatron-bridge, peft/utils.py, ParallelLinearAdapter",
     example={"adapted": True, "column_rank": 12, "tp": 8},
 )
-ADAPTER_COLUMNS = Constraint(
+ADAPTER_COLUMNS = _OF_ADAPTERS(
     name="adapter columns",
     predicate=lambda f, p: f.adapted & (f.hidden_size % p.tp != 0),
     rule="hidden_size must divide over tp beside row-parallel layers with adapters",
     sentence="hidden_size {f.hidden_size} cannot be split over tp {p.tp} beside row-parallel layers with adapters",
-    about="tp",
-    pins=("tp",),
     source="megatron-bridge, peft/utils.py, ParallelLinearAdapter",
     example={"adapted": True, "column_rank": 0, "hidden_size": 4098, "tp": 4},
 )
-ADAPTER_HEADS = Constraint(
+ADAPTER_HEADS = _OF_ADAPTERS(
     name="adapters of shared heads",
     predicate=lambda f, p: f.head_adapters & (p.tp > f.num_key_value_heads),
     rule="adapters of queries, keys and values each need whole heads on every tensor-parallel rank",
@@ -286,8 +275,6 @@ ADAPTER_HEADS = Constraint(
         "adapters beside queries, keys and values each need whole heads on every rank ({f.num_key_value_heads} "
         "key/value heads, tp {p.tp})"
     ),
-    about="tp",
-    pins=("tp",),
     source="megatron-bridge, peft/canonical_lora.py, LoRALinearSplitQKV",
     example={"adapted": True, "head_adapters": True, "column_rank": 8, "num_key_value_heads": 4, "tp": 8},
 )

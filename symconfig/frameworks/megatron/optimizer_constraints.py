@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from symconfig.frameworks.constraint import Constraint, of_module
 from symconfig.plans.unknown import among
 
@@ -14,28 +16,23 @@ _VALIDATED = "megatron/training/arguments.py, validate_args"
 _BUILT = "megatron/core/optimizer/__init__.py, _get_megatron_emerging_optimizer"
 _CONFIG = "megatron/core/optimizer/optimizer_config.py, __post_init__"
 
-UNKNOWN_OPTIMIZER = Constraint(
+_OF_OPTIMIZER = partial(Constraint, about="optimizer", got="{f.optimizer}", unsaid=True)
+UNKNOWN_OPTIMIZER = _OF_OPTIMIZER(
     name="optimizer",
     predicate=lambda f, p: among(f.optimizer, frozenset(("adam8bit", "adafactor"))),
     rule="the optimizer must be adam, muon or sgd",
     sentence="Megatron-LM has no {f.optimizer}: its optimizers are adam (with narrower moments, too), muon and sgd",
-    about="optimizer",
-    got="{f.optimizer}",
     hint="--optimizer adam with exp_avg: bf16, or --backend deepspeed --target transformers",
-    unsaid=True,
     source="megatron/training/arguments.py, --optimizer",
     example={"optimizer": "adam8bit"},
 )
-MUON_RELEASE = Constraint(
+MUON_RELEASE = _OF_OPTIMIZER(
     name="muon's release",
     predicate=lambda f, p: f.optimizer == "muon",
     rule="Muon is planned from core_v0.18.2 on",
     sentence="Muon is planned from core_v0.18.2 on, whose ranks share it with the distributed optimizer",
-    about="optimizer",
-    got="{f.optimizer}",
     hint="--megatron-version core_v0.19",
     until="core_v0.17.1",
-    unsaid=True,
     source=_VALIDATED,
     example={"optimizer": "muon"},
 )
@@ -71,15 +68,12 @@ MUON_EXPERT_BIAS = Constraint(
     source=_BUILT,
     example={"optimizer": "muon", "num_experts": 8, "expert_bias": True, "zero": 1},
 )
-MUON_ADAPTERS = Constraint(
+MUON_ADAPTERS = _OF_OPTIMIZER(
     name="muon with adapters",
     predicate=lambda f, p: (f.optimizer == "muon") & f.adapted,
     rule="adapters are stepped by adam or sgd",
     sentence="adapters are stepped by adam or sgd here: of Muon beside frozen weights nothing is known",
-    about="optimizer",
-    got="{f.optimizer}",
     since=MUON_SINCE,
-    unsaid=True,
     source="megatron-bridge 0.3.1, peft/: no recipe has another optimizer",
     example={"optimizer": "muon", "adapted": True},
 )

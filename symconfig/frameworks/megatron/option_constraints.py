@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from symconfig.frameworks.constraint import Constraint, of_module
 from symconfig.frameworks.megatron.releases import FUSED_LOSS_REFUSED, GRAPHED_MODULES_SINCE
 from symconfig.plans.unknown import among, has, no
@@ -33,81 +35,72 @@ HYBRIDEP = DEEPEP | {"flex_backend": "hybridep"}
 GATHER = {"precision": "fp8", "zero": 1, "fp8_param_gather": True}
 CORE = {"recompute": "selective", "modules": ("core_attn",)}
 
-BUFFERS_SEQUENCE = Constraint(
+_OF_BUFFERS = partial(Constraint, about="overlap.tp_comm")
+BUFFERS_SEQUENCE = _OF_BUFFERS(
     name="user buffers without sequence parallelism",
     predicate=lambda f, p: p.tp_comm & (no(p.sequence_parallel) | (p.tp == 1)),
     rule="user buffers need sequence parallelism",
     sentence="user buffers: without sequence parallelism there is no communication to hide",
-    about="overlap.tp_comm",
     got="tp {p.tp}",
     pins=("user_buffers=off", "sp=1"),
     source=ARGUMENTS,  # which switches sequence parallelism off at tp 1
     example=BUFFERS | {"sequence_parallel": False},
 )
-BUFFERS_NEAR = Constraint(
+BUFFERS_NEAR = _OF_BUFFERS(
     name="user buffers over far ranks",
     predicate=lambda f, p: p.tp_comm & (p.tp > f.joined),
     rule="user buffers reach no further than the GPUs that NVLink joins",
     sentence="user buffers reach the {f.joined} GPUs that the fastest links join, and not tp {p.tp}",
-    about="overlap.tp_comm",
     got="tp {p.tp}",
     pins=("user_buffers=off", "tp"),
     source="transformer_engine/common/comm_gemm_overlap/userbuffers/userbuffers-host.cpp, create_communicator_grouped2",
     example=BUFFERS | {"joined": 4, "tp": 8},
 )
-BUFFERS_GPU = Constraint(
+BUFFERS_GPU = _OF_BUFFERS(
     name="user buffers of a GPU",
     predicate=lambda f, p: p.tp_comm & among(f.architecture, NO_USER_BUFFERS),
     rule="user buffers need NVIDIA GPUs with NVLink, from Ampere on",
     sentence="user buffers need NVLink and Ampere or later: {f.architecture} GPUs have none",
-    about="overlap.tp_comm",
     got="{f.architecture}",
     pins=("user_buffers=off",),
     source="transformer_engine/pytorch/module/base.py, initialize_ub; README.rst",
     example=BUFFERS | {"architecture": "ada"},
 )
-BUFFERS_HALF = Constraint(
+BUFFERS_HALF = _OF_BUFFERS(
     name="user buffers in fp16",
     predicate=lambda f, p: p.tp_comm & (p.precision == "fp16"),
     rule="user buffers add in bf16, whatever they are given",
-    about="overlap.tp_comm",
     got="{p.precision}",
     pins=("user_buffers=off", *(f"precision={word}" for word in ("bf16", "fp8", "mxfp8", "nvfp4"))),
     source="transformer_engine/common/comm_gemm_overlap/userbuffers/userbuffers.cu, half_dtype",
     example=BUFFERS | {"precision": "fp16"},
 )
-BUFFERS_LATENT = Constraint(
+BUFFERS_LATENT = _OF_BUFFERS(
     name="user buffers of latent attention",
     predicate=lambda f, p: p.tp_comm & f.latent,
     rule="user buffers do not go with latent attention, whose layers have none",
     sentence="user buffers: the layers of latent attention have none, and the first one switches all off",
-    about="overlap.tp_comm",
     pins=("user_buffers=off",),
     source="megatron/core/extensions/transformer_engine.py, TELinear, where core_v0.12 asserts the buffer's name",
     example=BUFFERS | {"latent": True},
 )
-FLEX_RELEASE = Constraint(
+_OF_FLEX = partial(
+    Constraint, about="moe_dispatcher", got="{p.moe_dispatcher}", pins=("dispatcher=alltoall",), unsaid=True
+)
+FLEX_RELEASE = _OF_FLEX(
     name="flex dispatcher of an old release",
     predicate=lambda f, p: p.moe_dispatcher == "flex",
     rule="DeepEP and HybridEP need core_v0.12 or later",
     sentence="it has no dispatcher with kernels of its own",
-    about="moe_dispatcher",
-    got="{p.moe_dispatcher}",
-    pins=("dispatcher=alltoall",),
     until="core_v0.11.0",
-    unsaid=True,
     source="megatron/training/arguments.py, --moe-token-dispatcher-type",
     example=DEEPEP,
 )
-FLEX_EXPERTS = Constraint(
+FLEX_EXPERTS = _OF_FLEX(
     name="flex dispatcher without experts",
     predicate=lambda f, p: (p.moe_dispatcher == "flex") & (f.num_experts == 0),
     rule="DeepEP and HybridEP carry tokens to experts, which the model has not",
     sentence="the model has no experts to carry tokens to",
-    about="moe_dispatcher",
-    got="{p.moe_dispatcher}",
-    pins=("dispatcher=alltoall",),
-    unsaid=True,
     source="megatron/core/transformer/moe/moe_layer.py",
     example={"moe_dispatcher": "flex", "flex_backend": "deepep"},
 )
@@ -124,72 +117,64 @@ HYBRIDEP_RELEASE = Constraint(
     source="megatron/training/arguments.py, --moe-flex-dispatcher-backend",
     example=HYBRIDEP,
 )
-DEEPEP_SIZES = Constraint(
+_OF_DEEPEP = partial(Constraint, about="moe_flex_backend", since="core_v0.12.1")
+DEEPEP_SIZES = _OF_DEEPEP(
     name="deepep ranks",
     predicate=lambda f, p: (p.flex_backend == "deepep") & no(among(p.ep * p.etp, DEEPEP_RANKS)),
     rule=f"DeepEP has settings for {', '.join(map(str, sorted(DEEPEP_RANKS)))} expert-parallel ranks",
     sentence="DeepEP has no settings for ep {p.ep} x etp {p.etp} ranks",
-    about="moe_flex_backend",
     got="ep {p.ep}, etp {p.etp}",
     pins=("dispatcher=alltoall", "dispatcher=hybridep", "ep", "etp"),
-    since="core_v0.12.1",
     source="deep_ep/buffers/legacy.py, get_dispatch_config; token_dispatcher.py: it requires TPxEP > 1",
     example=DEEPEP | {"ep": 1},
 )
-DEEPEP_NODES = Constraint(
+DEEPEP_NODES = _OF_DEEPEP(
     name="deepep nodes",
     predicate=lambda f, p: (p.flex_backend == "deepep") & (f.joined < DEEPEP_NODE) & (p.ep * p.etp > f.joined),
     rule=f"DeepEP takes {DEEPEP_NODE} GPUs to be joined by NVLink",
     sentence=f"DeepEP takes {DEEPEP_NODE} GPUs to be joined by NVLink, and {{f.joined}} are",
-    about="moe_flex_backend",
     got="ep {p.ep}, etp {p.etp}",
     pins=("dispatcher=alltoall", "dispatcher=hybridep", "ep", "etp"),
-    since="core_v0.12.1",
     source="csrc/kernels/legacy/compiled.cuh of DeepEP, LEGACY_NUM_MAX_NVL_PEERS",
     example=DEEPEP | {"joined": 4},
 )
-DEEPEP_GPU = Constraint(
+DEEPEP_GPU = _OF_DEEPEP(
     name="deepep of a GPU",
     predicate=lambda f, p: (p.flex_backend == "deepep") & among(f.architecture, NO_DEEPEP),
     rule="DeepEP runs on Ampere, Hopper and Blackwell",
     sentence="DeepEP does not run on {f.architecture} GPUs",
-    about="moe_flex_backend",
     got="{f.architecture}",
     pins=("dispatcher=alltoall", "dispatcher=hybridep"),
-    since="core_v0.12.1",
     source=BRIDGE,
     example=DEEPEP | {"architecture": "ada"},
 )
-HYBRIDEP_SIZES = Constraint(
+_OF_HYBRIDEP = partial(Constraint, about="moe_flex_backend", since="core_v0.16.1")
+HYBRIDEP_SIZES = _OF_HYBRIDEP(
     name="hybridep ranks",
     predicate=lambda f, p: (p.flex_backend == "hybridep") & (p.ep * p.etp == 1),
     rule="HybridEP needs expert-parallel ranks",
     sentence="HybridEP: on one rank there is nothing to send",
-    about="moe_flex_backend",
     got="ep {p.ep}, etp {p.etp}",
     pins=("dispatcher=alltoall", "dispatcher=deepep", "ep", "etp"),
-    since="core_v0.16.1",
     source="megatron/core/transformer/moe/token_dispatcher.py: core_v0.16 asserts it, later ones copy tokens",
     example=HYBRIDEP | {"ep": 1},
 )
-HYBRIDEP_GPU = Constraint(
+HYBRIDEP_GPU = _OF_HYBRIDEP(
     name="hybridep of a GPU",
     predicate=lambda f, p: (p.flex_backend == "hybridep") & among(f.architecture, NO_HYBRIDEP),
     rule="HybridEP runs on Ampere, Hopper and Blackwell",
     sentence="HybridEP does not run on {f.architecture} GPUs",
-    about="moe_flex_backend",
     got="{f.architecture}",
     pins=("dispatcher=alltoall", "dispatcher=deepep"),
-    since="core_v0.16.1",
     source=BRIDGE,
     example=HYBRIDEP | {"architecture": "ada"},
 )
-GRAPHS_RELEASE = Constraint(
+_OF_GRAPHS = partial(Constraint, about="cuda_graphs")
+GRAPHS_RELEASE = _OF_GRAPHS(
     name="graphs of an old release",
     predicate=lambda f, p: no(p.graphs == "none"),
     rule="Transformer Engine's CUDA graphs need core_v0.12 or later",
     sentence="it has no CUDA graphs that Transformer Engine captures",
-    about="cuda_graphs",
     got="{p.graphs}",
     pins=("cuda_graphs=none",),
     until="core_v0.11.0",
@@ -197,24 +182,22 @@ GRAPHS_RELEASE = Constraint(
     source="megatron/core/transformer/transformer_config.py, external_cuda_graph, which no option of it sets",
     example={"graphs": "all"},
 )
-GRAPHS_GPU = Constraint(
+GRAPHS_GPU = _OF_GRAPHS(
     name="graphs of a GPU",
     predicate=lambda f, p: no(p.graphs == "none") & among(f.architecture, NO_GRAPHS),
     rule="Transformer Engine's CUDA graphs are of NVIDIA's GPUs, from Ampere on",
     sentence="CUDA graphs: Transformer Engine captures none on {f.architecture} GPUs",
-    about="cuda_graphs",
     got="{f.architecture}",
     pins=("cuda_graphs=none",),
     unsaid=True,
     source='transformer_engine/pytorch/graph.py; README.rst, "System Requirements"',
     example={"graphs": "all", "architecture": "davinci"},
 )
-GRAPHED_MODULES = Constraint(
+GRAPHED_MODULES = _OF_GRAPHS(
     name="graphed modules of an old release",
     predicate=lambda f, p: among(p.graphs, OF_EXPERTS),
     rule="CUDA graphs of named modules need core_v0.16 or later",
     sentence="its CUDA graphs replay attention or whole layers, and no modules by name",
-    about="cuda_graphs",
     got="{p.graphs}",
     pins=("cuda_graphs=none", "cuda_graphs=all"),
     until="core_v0.15.0",
@@ -222,64 +205,54 @@ GRAPHED_MODULES = Constraint(
     source="megatron/training/arguments.py, --cuda-graph-scope",
     example={"num_experts": 8, "graphs": "router"},
 )
-GRAPHS_RECOMPUTE_ALONE = Constraint(
+GRAPHS_RECOMPUTE_ALONE = _OF_GRAPHS(
     name="graphs beside recompute",
     predicate=lambda f, p: no(p.graphs == "none") & no(p.recompute == "none"),
     rule="CUDA graphs of whole layers go without recompute before core_v0.16",
     sentence="CUDA graphs of whole layers go without recompute",
-    about="cuda_graphs",
     got="recompute {p.recompute}",
     pins=("cuda_graphs=none", "recompute=none"),
     until="core_v0.15.0",
     source=CONFIG,
     example={"graphs": "all", "recompute": "full"},
 )
-GRAPHS_RECOMPUTE = Constraint(
+_OF_GRAPHED = partial(Constraint, about="cuda_graphs", since=GRAPHED_MODULES_SINCE, source=CONFIG)
+GRAPHS_RECOMPUTE = _OF_GRAPHED(
     name="graphs of recomputed layers",
     predicate=lambda f, p: no(p.graphs == "none") & (p.recompute == "full"),
     rule="CUDA graphs of layers go without full recompute",
-    about="cuda_graphs",
     got="recompute {p.recompute}",
     pins=("cuda_graphs=none", "recompute=none", "recompute=selective"),
-    since=GRAPHED_MODULES_SINCE,
-    source=CONFIG,
     example={"graphs": "all", "recompute": "full"},
 )
-GRAPHS_EXPERT_RECOMPUTE = Constraint(
+GRAPHS_EXPERT_RECOMPUTE = _OF_GRAPHED(
     name="graphs of recomputed experts",
     predicate=lambda f, p: among(p.graphs, OF_EXPERTS) & has(p.modules, "moe"),
     rule="CUDA graphs of the router recompute no experts, which hold it",
     sentence="CUDA graphs of the router: the experts' recompute would run it again, outside of its graph",
-    about="cuda_graphs",
     got="{p.graphs}",
-    since=GRAPHED_MODULES_SINCE,
-    source=CONFIG,
     example={"num_experts": 8, "graphs": "router", "recompute": "selective", "modules": ("moe",)},
 )
-GRAPHS_EXPERTS = Constraint(
+GRAPHS_EXPERTS = _OF_GRAPHS(
     name="graphs of experts",
     predicate=lambda f, p: (p.graphs == "all") & (f.num_experts > 0),
     rule="CUDA graphs of whole layers need a model without experts, whose tokens are counted on the host",
     sentence="CUDA graphs of whole layers: tokens of experts that drop none are counted on the host",
-    about="cuda_graphs",
     got="{p.graphs}",
     pins=("cuda_graphs=none", "cuda_graphs=router", "cuda_graphs=outside_experts"),
     source=CONFIG,
     example={"num_experts": 8, "graphs": "all"},
 )
-GRAPHS_DENSE = Constraint(
+GRAPHS_DENSE = _OF_GRAPHED(
     name="graphs of a router without experts",
     predicate=lambda f, p: among(p.graphs, OF_EXPERTS) & (f.num_experts == 0),
     rule="CUDA graphs of the router need experts",
     sentence="CUDA graphs of a router: a dense model has none",
-    about="cuda_graphs",
     got="{p.graphs}",
     pins=("cuda_graphs=none", "cuda_graphs=all"),
-    since=GRAPHED_MODULES_SINCE,
-    source=CONFIG,
     example={"graphs": "router"},
 )
-GRAPHS_DROPOUT = Constraint(
+GRAPHS_DROPOUT = _OF_GRAPHED(
     name="graphs of recomputed dropout",
     predicate=lambda f, p: (
         (among(p.graphs, OF_ATTENTION) & has(p.modules, "core_attn") & (f.attention_dropout > 0))
@@ -287,38 +260,33 @@ GRAPHS_DROPOUT = Constraint(
     ),
     rule="CUDA graphs recompute no dropout",
     sentence="CUDA graphs: a module with dropout is not recomputed inside of one",
-    about="cuda_graphs",
     got="{p.graphs}",
-    since=GRAPHED_MODULES_SINCE,
-    source=CONFIG,
     example={"graphs": "all", "attention_dropout": 0.1} | CORE,
 )
-GATHER_FORMAT = Constraint(
+_OF_GATHERED = partial(Constraint, about="fp8_param_gather")
+GATHER_FORMAT = _OF_GATHERED(
     name="gathered weights without fp8",
     predicate=lambda f, p: p.fp8_param_gather & no(among(p.precision, GATHERED_FORMATS)),
     rule="weights are gathered in 8 bits where products are",
     sentence="weights are gathered in 8 bits where products are in fp8 or mxfp8",
-    about="fp8_param_gather",
     got="{p.precision}",
     pins=("fp8_param_gather=off", "precision=fp8", "precision=mxfp8"),
     source=CONFIG,
     example=GATHER | {"precision": "bf16"},
 )
-GATHER_SHARDING = Constraint(
+GATHER_SHARDING = _OF_GATHERED(
     name="gathered weights without a sharded optimizer",
     predicate=lambda f, p: p.fp8_param_gather & (p.zero == 0),
     rule="weights are gathered in 8 bits beside a sharded optimizer",
-    about="fp8_param_gather",
     got="zero_stage {p.zero}",
     pins=("fp8_param_gather=off", "zero"),
     source=ARGUMENTS,
     example=GATHER | {"zero": 0, "tp": 8},
 )
-GATHER_OFFLOAD = Constraint(
+GATHER_OFFLOAD = _OF_GATHERED(
     name="gathered weights of an offloaded optimizer",
     predicate=lambda f, p: p.fp8_param_gather & (p.optimizer_offload > 0) & no(p.precision == "fp8"),
     rule="an offloaded optimizer writes weights in fp8 with delayed scaling only",
-    about="fp8_param_gather",
     got="{p.precision}",
     pins=("fp8_param_gather=off", "optimizer_offload=0", "precision=fp8"),
     since="core_v0.14.0",
@@ -327,12 +295,11 @@ GATHER_OFFLOAD = Constraint(
 )
 # mxfp8 weights have two copies that no buffer can hold (transformer_engine/pytorch/tensor/utils.py, replace_raw_data).
 # core_v0.13 gathers them through the gradients' buffer, and not beside computation, as plans do.
-GATHER_BLOCKS = Constraint(
+GATHER_BLOCKS = _OF_GATHERED(
     name="gathered mxfp8 weights of an old release",
     predicate=lambda f, p: p.fp8_param_gather & (p.precision == "mxfp8"),
     rule="weights are gathered in mxfp8 from core_v0.14 on",
     sentence="it gathers no weights in mxfp8 beside computation",
-    about="fp8_param_gather",
     got="{p.precision}",
     pins=("fp8_param_gather=off", *(f"precision={word}" for word in ("bf16", "fp16", "fp8", "nvfp4"))),
     until="core_v0.13.0",
@@ -340,25 +307,22 @@ GATHER_BLOCKS = Constraint(
     source="megatron/core/distributed/distributed_data_parallel.py, start_param_sync",
     example=GATHER | {"precision": "mxfp8"},
 )
-LOSS_RELEASE = Constraint(
+_OF_LOSS = partial(Constraint, about="fused_loss", pins=("fused_loss=off",))
+LOSS_RELEASE = _OF_LOSS(
     name="fused loss of an old release",
     predicate=lambda f, p: p.fused_loss,
     rule="Transformer Engine's fused loss needs core_v0.12 or later",
     sentence="it does not know Transformer Engine's fused loss",
-    about="fused_loss",
-    pins=("fused_loss=off",),
     until="core_v0.11.0",
     unsaid=True,
     source="megatron/training/arguments.py, --cross-entropy-fusion-impl",
     example={"fused_loss": True},
 )
-LOSS_REFUSED = Constraint(
+LOSS_REFUSED = _OF_LOSS(
     name="fused loss",
     predicate=lambda f, p: p.fused_loss,
     rule="Transformer Engine's fused loss is refused from core_v0.18 on",
     sentence="it refuses Transformer Engine's fused loss, which was not stable",
-    about="fused_loss",
-    pins=("fused_loss=off",),
     since=FUSED_LOSS_REFUSED,
     source=f"{ARGUMENTS}, of core_v0.18.2",
     example={"fused_loss": True},

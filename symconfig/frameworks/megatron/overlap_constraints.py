@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from symconfig.frameworks.constraint import Constraint, of_module
 from symconfig.frameworks.shared import MIXERS
 from symconfig.plans.unknown import has
@@ -20,71 +22,54 @@ OVERLAP_RELEASE = Constraint(
     source=OVERLAP_SOURCE,
     example=OVERLAP,
 )
-OVERLAP_STAGES = Constraint(
+_HIDING = partial(Constraint, about="overlap.moe_a2a", since=OVERLAP_SINCE, source=OVERLAP_SOURCE)
+OVERLAP_STAGES = _HIDING(
     name="expert overlap without virtual stages",
     predicate=lambda f, p: p.moe_overlap & (p.pp > 1) & (p.vpp == 1),
     rule="hiding the experts' all-to-all needs virtual pipeline stages",
     sentence="hiding the experts' all-to-all: with pipeline stages it needs virtual ones",
-    about="overlap.moe_a2a",
     got="vpp of the plan",
-    since=OVERLAP_SINCE,
-    source=OVERLAP_SOURCE,
     example=OVERLAP | {"pp": 2, "vpp": 1},
 )
-OVERLAP_EXPERTS = Constraint(
+OVERLAP_EXPERTS = _HIDING(
     name="expert overlap",
     predicate=lambda f, p: p.moe_overlap & ((p.ep == 1) | (f.num_experts == 0)),
     rule="hiding the experts' all-to-all needs expert parallelism",
     sentence="hiding the experts' all-to-all: without expert parallelism there is nothing to hide",
-    about="overlap.moe_a2a",
     got="ep of the plan",
-    since=OVERLAP_SINCE,
-    source=OVERLAP_SOURCE,
     example=OVERLAP | {"ep": 1},
 )
-OVERLAP_RECOMPUTE = Constraint(
+OVERLAP_RECOMPUTE = _HIDING(
     name="expert overlap with recomputed experts",
     predicate=lambda f, p: p.moe_overlap & ((p.recompute == "full") | has(p.modules, "moe")),
     rule="hiding the experts' all-to-all recomputes no experts",
     sentence="hiding the experts' all-to-all: experts are not recomputed",
-    about="overlap.moe_a2a",
     got="recompute of the plan",
-    since=OVERLAP_SINCE,
-    source=OVERLAP_SOURCE,
     example=OVERLAP | {"recompute": "full"},
 )
-OVERLAP_MTP = Constraint(
+OVERLAP_MTP = _HIDING(
     name="expert overlap with predictions",
     predicate=lambda f, p: p.moe_overlap & (f.num_nextn_predict_layers > 1),
     rule="hiding the experts' all-to-all goes with one multi-token-prediction layer at most",
     sentence="hiding the experts' all-to-all: it goes with one multi-token-prediction layer at most",
-    about="overlap.moe_a2a",
     got="stages of the plan",
-    since=OVERLAP_SINCE,
-    source=OVERLAP_SOURCE,
     example=OVERLAP | {"num_nextn_predict_layers": 2, "pp": 2, "vpp": 2},
 )
-OVERLAP_MTP_ALONE = Constraint(
+OVERLAP_MTP_ALONE = _HIDING(
     name="expert overlap with a prediction on one stage",
     predicate=lambda f, p: p.moe_overlap & (f.num_nextn_predict_layers > 0) & (p.pp == 1),
     rule="hiding the experts' all-to-all with multi-token prediction needs pipeline stages before core_v0.18",
     sentence="hiding the experts' all-to-all: with multi-token prediction it needs pipeline stages",
-    about="overlap.moe_a2a",
     got="pp of the plan",
-    since=OVERLAP_SINCE,
     until="core_v0.17.1",  # core_v0.14 and core_v0.15 do not say so yet
-    source=OVERLAP_SOURCE,
     example=OVERLAP | {"num_nextn_predict_layers": 1, "pp": 1},
 )
-OVERLAP_DISPATCHER = Constraint(
+OVERLAP_DISPATCHER = _HIDING(
     name="expert overlap with gathered tokens",
     predicate=lambda f, p: p.moe_overlap & (p.moe_dispatcher == "allgather"),
     rule="hiding the experts' all-to-all needs an all-to-all",
     sentence="hiding the experts' all-to-all: the allgather dispatcher has no all-to-all",
-    about="overlap.moe_a2a",
     got="moe_dispatcher of the plan",
-    since=OVERLAP_SINCE,
-    source=OVERLAP_SOURCE,
     example=OVERLAP | {"moe_dispatcher": "allgather"},
 )
 HYBRID_OVERLAP = Constraint(
