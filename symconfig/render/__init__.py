@@ -106,7 +106,7 @@ def render(plan: Plan, target: str, launch: Sequence[str] | None = None, templat
     own = first.files(plan, starts=[source.start for source in others])
     startable(target, own, others)
     made = together([(first, own), *((source, source.files(plan, Files(tuple(own)))) for source in others)])
-    return Files((File("plan.json", plan.to_json()), *sorted(made, key=_is_report)))
+    return Files((File("plan.json", plan.to_json()), *sorted(made, key=lambda item: item.path == "REPORT.md")))
 
 
 def usual_launchers(plan: Plan, target: str, templates: Path | None) -> tuple[str, ...]:
@@ -162,7 +162,3 @@ def _launcher(word: str) -> Source:
 
 def _unknown(known: Mapping[str, Source], name: str, field: str) -> Problem:
     return Problem(f"is not a {field}", field=field, got=repr(name), need=" or ".join(known))
-
-
-def _is_report(item: File) -> bool:
-    return item.path == "REPORT.md"

@@ -217,7 +217,7 @@ def _norm(out: Arguments, model: ModelDescriptor) -> None:
 
 
 def _activation(out: Arguments, model: ModelDescriptor) -> None:
-    act, gated, biased = model.hidden_act, model.gated_mlp, _biased(model)
+    act, gated, biased = model.hidden_act, model.gated_mlp, all(_bias_fields(model).values())
     if act == "silu" and gated:
         out.put("--swiglu")
     elif act == "clamped_swiglu":
@@ -255,10 +255,6 @@ def _bias_fields(model: ModelDescriptor) -> dict[str, bool]:
         if model.experts.latent_size is not None:
             fields["experts.latent_bias"] = model.experts.latent_bias
     return fields
-
-
-def _biased(model: ModelDescriptor) -> bool:
-    return all(_bias_fields(model).values())
 
 
 def _biases(out: Arguments, model: ModelDescriptor) -> None:

@@ -43,10 +43,6 @@ def _table(lines: Sequence[str], width: int) -> Iterator[str]:
     if len(lines) < 2 or not _RULE.fullmatch(lines[1]) or max(map(len, lines)) <= width:
         yield from lines
         return
-    headers, rule, *rows = ([cell.strip().replace("\\|", "|") for cell in _cells(line)] for line in lines)
+    headers, rule, *rows = ([cell.strip().replace("\\|", "|") for cell in _CELLS.split(line)[1:-1]] for line in lines)
     left = tuple(index for index, dashes in enumerate(rule) if not dashes.endswith(":"))
     yield from (_FENCE, *to_text(Grid(tuple(headers), tuple(map(tuple, rows)), left), width).split("\n"), _FENCE)
-
-
-def _cells(line: str) -> list[str]:
-    return _CELLS.split(line)[1:-1]

@@ -30,10 +30,6 @@ def _zamba_layers(values: Values, layers: int) -> list[str]:
     return [_CALLS if i == 2 or (i > 2 and (i - 3) % period == offset) else LINEAR for i in range(layers)]
 
 
-def _zamba2_layers(values: Values, layers: int) -> list[str]:
-    return [_CALLS if i in _DEFAULT else LINEAR for i in range(layers)]
-
-
 def _listed(reader: Reading, rule: Any) -> list[bool]:
     """Return which layers call the shared block."""
     number = reader.fields["num_hidden_layers"]
@@ -73,7 +69,7 @@ def _zamba(reader: Reading) -> None:
 
 def _zamba2(reader: Reading) -> None:
     values, fields = reader.values, reader.fields
-    calls = _listed(reader, _zamba2_layers)
+    calls = _listed(reader, lambda values, layers: [_CALLS if i in _DEFAULT else LINEAR for i in range(layers)])
     width = 2 * fields["hidden_size"] // fields["num_attention_heads"]
     if values["head_dim"] not in (None, width):
         return reader.problem("out of range", "head_dim", got=values["head_dim"], need=str(width))

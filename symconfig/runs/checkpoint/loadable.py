@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 
 from symconfig.frameworks.checkpoint import Kind
 from symconfig.plans.plan import Plan
@@ -38,7 +38,7 @@ def loadable(old: Plan, new: Plan, kind: str | None = None) -> Loadable:
         otherwise=otherwise,
         how=steps(verdict),
         otherwise_how=steps(otherwise) if verdict is Verdict.CONVERTED else (),
-        lost=_lost(telling),
+        lost=tuple(dict.fromkeys(table().lost[name] for rule in telling for name in rule.lost)),
         reasons=tuple(Reason(rule.says.format(changed=_changed(rule, changed)), rule.source) for rule in telling),
     )
 
@@ -85,10 +85,6 @@ def _tells(rule: Rule, verdict: Verdict) -> bool:
 
 def _changed(rule: Rule, changed: Mapping[str, str]) -> str:
     return ", ".join(dict.fromkeys(changed[name] for name in (*rule.any_of, *rule.all_of) if name in changed))
-
-
-def _lost(rules: Sequence[Rule]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(table().lost[name] for rule in rules for name in rule.lost))
 
 
 ONE_BUCKET = 2**40  # elements: more than any buffer has

@@ -217,11 +217,7 @@ def lattice(cluster: ClusterDescriptor, least: float, most: int) -> tuple[int, .
 
 def ladder(sizes: Sequence[int]) -> tuple[int, ...]:
     """Return the smallest, the largest, and those between that have no factor but twos and one three."""
-    return tuple(size for size in sizes if _odd_part(size) <= 3 or size in (sizes[0], sizes[-1]))
-
-
-def _odd_part(number: int) -> int:
-    return number // (number & -number)
+    return tuple(size for size in sizes if (size // (size & -size)) <= 3 or size in (sizes[0], sizes[-1]))
 
 
 def following(sizes: Sequence[int], rates: Rates, needed: float) -> tuple[int, ...]:
