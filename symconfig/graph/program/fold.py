@@ -24,7 +24,7 @@ class Folding:
     """program: the one that was folded; its operators may stand in another order than they were given in.
 
     of: for each of its operators the class; parameters: for each of its parameters, likewise. operators: for each class
-    the first operator of it.
+    the first operator of it. groups: for each operator a number that those share which are written alike.
     """
 
     program: Program
@@ -32,6 +32,7 @@ class Folding:
     parameters: tuple[int, ...]
     operators: tuple[int, ...]
     runs: tuple[Run, ...]
+    groups: tuple[int, ...]
 
     @property
     def folded(self) -> int:
@@ -52,7 +53,8 @@ def fold(program: Program) -> Folding:
 
 def _folded(program: Program) -> Folding:
     signatures = Signatures(program)
-    repeats = runs(Chain.of(program, [signatures.number(op) for op in program.operators]))
+    groups = tuple([signatures.group(op) for op in program.operators])
+    repeats = runs(Chain.of(program, [signatures.of_group[group] for group in groups]))
     first = list(range(len(program.operators)))
     for run in repeats:
         for index in range(run.start + run.period, run.end):
@@ -60,7 +62,7 @@ def _folded(program: Program) -> Folding:
     operators = tuple(dict.fromkeys(first))
     number = {index: position for position, index in enumerate(operators)}
     of = tuple(number[index] for index in first)
-    return Folding(program, of, _parameters(program, of), operators, repeats)
+    return Folding(program, of, _parameters(program, of), operators, repeats, groups)
 
 
 def _parameters(program: Program, of: Sequence[int]) -> tuple[int, ...]:

@@ -85,6 +85,7 @@ class _Maker:
     classes: list[int]
     runs: Sequence[tuple[int, int, int]]
     nodes: list[Node] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)  # how often each node is there
     keys: dict[object, int] = field(default_factory=dict)
     links: dict[tuple[int, int, int, int, bool, bool, bool, bool], int] = field(default_factory=dict)
 
@@ -112,7 +113,8 @@ class _Maker:
         links = [Link(*key[:4], times, *key[4:]) for key, times in self.links.items()]
         parameters = tuple(used[parameter.tensor.name] for parameter in self.program.parameters)
         instances = tuple(times for _, _, times in self.runs)
-        return Net(self.program, tuple(self.nodes), tuple(links), tuple(node_of), parameters, instances)
+        nodes = tuple([replace(node, times=times) for node, times in zip(self.nodes, self.times, strict=True)])
+        return Net(self.program, nodes, tuple(links), tuple(node_of), parameters, instances)
 
     def _instances(self) -> list[tuple[int, int]]:
         """Return each operator's repeat and which instance of it, or (-1, 0)."""
@@ -126,12 +128,13 @@ class _Maker:
         """Make a new node."""
         self.keys[key] = len(self.nodes)
         self.nodes.append(make)
+        self.times.append(make.times)
         return len(self.nodes) - 1
 
     def _known(self, key: object) -> int | None:
         index = self.keys.get(key)
         if index is not None:
-            self.nodes[index] = replace(self.nodes[index], times=self.nodes[index].times + 1)
+            self.times[index] += 1
         return index
 
     def _operator(self, index: int, run: int) -> int:

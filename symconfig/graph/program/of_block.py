@@ -49,8 +49,13 @@ class Template:
         the program.
         """
 
+        made: dict[int, Use] = {}  # what is read and kept is one
+
         def uses(some: Sequence[Use]) -> tuple[Use, ...]:
-            return tuple([Use(tensors[names[use.tensor.name]], use.loops) for use in some])
+            for use in some:
+                if id(use) not in made:
+                    made[id(use)] = Use(tensors[names[use.tensor.name]], use.loops)
+            return tuple([made[id(use)] for use in some])
 
         own = next((names[use.tensor.name] for use in op.inputs if use.tensor.name in self.weights), "")
         return replace(

@@ -41,7 +41,8 @@ class Signatures:
 
     program: Program
     origins: dict[str, Origin] = field(init=False)
-    known: dict[Hashable, int] = field(default_factory=dict)
+    groups: dict[Hashable, int] = field(default_factory=dict)  # by how an operator is written
+    of_group: list[int] = field(default_factory=list)
     numbers: dict[Hashable, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -49,12 +50,15 @@ class Signatures:
 
     def number(self, op: Operator) -> int:
         """Return a number that only operators of equal structure share."""
-        key = self.written(op)
-        number = self.known.get(key)
-        if number is None:
+        return self.of_group[self.group(op)]
+
+    def group(self, op: Operator) -> int:
+        """Return a number that only operators share that are written alike."""
+        group = self.groups.setdefault(self.written(op), len(self.groups))
+        if group == len(self.of_group):
             exact = structure(self.program, op, self.origins)
-            number = self.known[key] = self.numbers.setdefault(exact, len(self.numbers))
-        return number
+            self.of_group.append(self.numbers.setdefault(exact, len(self.numbers)))
+        return group
 
     def written(self, op: Operator) -> Hashable:
         """Return the parts of an operator: equal ones have one structure. The program keeps `splits` alive."""

@@ -50,8 +50,7 @@ class _Folded:
 
     def __init__(self, folding: Folding, made: Net) -> None:
         self.folding, self.net, program = folding, made, folding.program
-        signatures, numbers = Signatures(program), dict[Hashable, int]()
-        self.groups = [numbers.setdefault(signatures.written(op), len(numbers)) for op in program.operators]
+        self.groups = folding.groups
         self.firsts = list({group: index for index, group in reversed(list(enumerate(self.groups)))}.values())[::-1]
         self.kinds = self._kinds(program)
         self.crossing = Crossing(program)
