@@ -184,7 +184,8 @@ class Job(Strict):
         preferring = None if self.preference is None else self.preference.means.task
         for section, of, tasks in (("rl", self.rl and "rl", ("rl",)), ("preference", preferring, PREFERRING)):
             if of is None and self.task in tasks:
-                raise ValueError(f"task: {self.task} needs a section {section} in the job's file, see docs/rl.md (got none)")
+                what = f"needs a section {section} in the job's file, see docs/rl.md"
+                raise ValueError(f"task: {self.task} {what} (got none)")
             if of is not None and self.task != of:
                 raise ValueError(f"task: this section {section} is of task {of} alone (got {self.task})")
         lengths = self.sequences
