@@ -113,19 +113,12 @@ class Limits(Strict):
     memory_margin: Annotated[float, Field(ge=0.0, lt=0.9)] = Field(
         default=0.04, description="share of the GPU's memory that a plan must leave free"
     )
-    expert_imbalance: Annotated[float, Field(ge=1.0, le=64.0)] | None = Field(
-        default=None,
-        description="tokens on the busiest expert-parallel rank over the mean, in every layer; absent: 1, and the risk "
-        "of running out counts what an untrained router does; 1: the router is forced to balance",
+    expert_imbalance: Annotated[float, Field(ge=1.0, le=64.0)] = Field(
+        default=1.0, description="tokens on the busiest expert-parallel rank over the mean"
     )
     memory_risk: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
         default=0.05, description="probability of running out of memory that a plan may have"
     )
-
-    @property
-    def load(self) -> float:
-        """Return the tokens on the busiest expert-parallel rank over the mean that steps are priced with."""
-        return self.expert_imbalance or 1.0
 
     def usable_bytes(self, memory_bytes: float) -> float:
         """Return what a plan may take of a GPU with this much memory."""
@@ -191,9 +184,8 @@ class Job(Strict):
         preferring = None if self.preference is None else self.preference.means.task
         for section, of, tasks in (("rl", self.rl and "rl", ("rl",)), ("preference", preferring, PREFERRING)):
             if of is None and self.task in tasks:
-                raise ValueError(
-                    f"task: {self.task} needs a section {section} in the job's file, see docs/rl.md (got none)"
-                )
+                what = f"needs a section {section} in the job's file, see docs/rl.md"
+                raise ValueError(f"task: {self.task} {what} (got none)")
             if of is not None and self.task != of:
                 raise ValueError(f"task: this section {section} is of task {of} alone (got {self.task})")
         lengths = self.sequences
