@@ -152,7 +152,7 @@ def test_stages_of_the_same_layers_in_another_order_recompute_other_first_layers
     )
     model = model.model_copy(update={"vocab_size": 2048})
     asked = job(4, 8, 2**14, pins={**STATES, "tp": "1", "dp": "1", "pp": "4", "vpp": "1"})
-    monkeypatch.setattr(weighing, "policies", lambda limits, precision: (frozenset(), WHOLE.modules))
+    monkeypatch.setattr(weighing, "policies", lambda *_: (frozenset(), WHOLE.modules))
     for gib in (2.05, 2.15):
         cluster = tight(model, gib)
         best = weigh_all(model, cluster, resolved(model, cluster, asked), 9, exhaustive=True).best
