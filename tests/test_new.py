@@ -11,6 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import yaml
 
 from tests.docs_script import docs_script
 
@@ -159,9 +160,9 @@ def test_a_model_is_filled_in_from_its_config(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", new.files_of_rules())
 def test_a_rule_can_be_put_into_every_file_of_rules(name: str) -> None:
-    text = (ROOT / "symconfig" / "existing" / "rules" / f"{name}.py").read_text(encoding="utf-8")
-    assert all(re.search(rf"import .*\b{word}\b", text) for word in ("Iterator", "Problem", "MegatronFacts"))
-    assert re.search(r"^MEGATRON: ", text, re.MULTILINE)
+    text = (ROOT / "symconfig" / "existing" / "rules" / "rows" / f"{name}.yaml").read_text(encoding="utf-8")
+    part = new.spelled((new.PARTS / "rule/symconfig/existing/rules/rows/NEW_FILE.yaml.insert").read_text("utf-8"), {})
+    assert [*yaml.safe_load(text), "NEW_NAME"] == [*yaml.safe_load(new.inserted(text, part, name))]
 
 
 def test_a_refusal_is_a_sentence_and_two(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
