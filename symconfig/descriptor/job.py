@@ -113,12 +113,19 @@ class Limits(Strict):
     memory_margin: Annotated[float, Field(ge=0.0, lt=0.9)] = Field(
         default=0.04, description="share of the GPU's memory that a plan must leave free"
     )
-    expert_imbalance: Annotated[float, Field(ge=1.0, le=64.0)] = Field(
-        default=1.0, description="tokens on the busiest expert-parallel rank over the mean"
+    expert_imbalance: Annotated[float, Field(ge=1.0, le=64.0)] | None = Field(
+        default=None,
+        description="tokens on the busiest expert-parallel rank over the mean, in every layer; absent: 1, and the risk "
+        "of running out counts what an untrained router does; 1: the router is forced to balance",
     )
     memory_risk: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
         default=0.05, description="probability of running out of memory that a plan may have"
     )
+
+    @property
+    def load(self) -> float:
+        """Return the tokens on the busiest expert-parallel rank over the mean that steps are priced with."""
+        return self.expert_imbalance or 1.0
 
     def usable_bytes(self, memory_bytes: float) -> float:
         """Return what a plan may take of a GPU with this much memory."""
