@@ -45,8 +45,12 @@ class Arguments:
     program: str = GPT_SCRIPT
 
     def put(self, flag: str, *values: object) -> None:
-        """Add an option to the current group. A text value with a leading dash is joined by `=`, as argparse needs."""
-        words = [word(value) for value in values]
+        """Add an option to the current group. True: a switch that is on; None and False: nothing is added. A text
+        value with a leading dash is joined by `=`, as argparse needs.
+        """
+        if any(value is None or value is False for value in values):
+            return
+        words = [word(value) for value in values if value is not True]
         dashed = [text for text in words if text.startswith("-")]
         if dashed and len(words) == 1:
             self.filled[self.group].append((f"{flag}={words[0]}",))

@@ -59,8 +59,7 @@ def gathered_args(out: Arguments, options: Options) -> None:
     out.put("--fp8-param-gather")
     # Weights in mxfp8 have two copies, of other layouts: they are gathered through the gradients' buffer, but by
     # Megatron-FSDP, which has a way of its own (distributed_data_parallel.py, mcore_fsdp_adapter.py).
-    if options.precision == "mxfp8" and options.zero_stage == 1:
-        out.put("--reuse-grad-buf-for-mxfp8-param-ag")
+    out.put("--reuse-grad-buf-for-mxfp8-param-ag", options.precision == "mxfp8" and options.zero_stage == 1)
 
 
 def dispatcher_args(out: Arguments, options: Options) -> None:

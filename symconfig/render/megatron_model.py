@@ -66,16 +66,15 @@ def _attention(out: Arguments, model: ModelDescriptor) -> None:
     out.put("--num-attention-heads", model.num_attention_heads)
     if model.latent is not None:
         out.put("--multi-latent-attention")
-        if model.latent.q_lora_rank is not None:
-            out.put("--q-lora-rank", model.latent.q_lora_rank)
+        out.put("--q-lora-rank", model.latent.q_lora_rank)
         out.put("--kv-lora-rank", model.latent.kv_lora_rank)
         out.put("--qk-head-dim", model.latent.qk_nope_head_dim)
         out.put("--qk-pos-emb-head-dim", model.latent.qk_rope_head_dim)
         out.put("--v-head-dim", model.latent.v_head_dim)
         out.put("--kv-channels", model.latent.v_head_dim)
         out.put("--qk-layernorm")  # for MLA: the norms of the low-rank queries and keys
-        if not out.at_least("core_v0.13.0"):
-            out.put("--no-rope-fusion")  # TransformerConfig of core_v0.12 refuses the fusion with MLA
+        # TransformerConfig of core_v0.12 refuses the fusion with MLA
+        out.put("--no-rope-fusion", not out.at_least("core_v0.13.0"))
         return
     out.put("--kv-channels", model.head_dim)
     if model.num_key_value_heads != model.num_attention_heads:
@@ -152,8 +151,7 @@ def _yarn(out: Arguments, scaling: RopeScaling) -> None:
     out.put("--yarn-beta-slow", scaling.beta_slow or 1.0)
     out.put("--mscale", scaling.mscale or 1.0)
     out.put("--mscale-all-dim", scaling.mscale_all_dim or 0.0)
-    if scaling.truncate is False:
-        out.put("--no-yarn-correction-range-round-to-int")
+    out.put("--no-yarn-correction-range-round-to-int", scaling.truncate is False)
 
 
 def _latent_rope(out: Arguments, model: ModelDescriptor, seq_length: int, longest: int) -> int:
@@ -210,8 +208,7 @@ def _latent_rope(out: Arguments, model: ModelDescriptor, seq_length: int, longes
 def _norm(out: Arguments, model: ModelDescriptor) -> None:
     out.put("--normalization", "RMSNorm" if model.norm is Norm.RMSNORM else "LayerNorm")
     out.put("--norm-epsilon", model.norm_eps)
-    if model.norm_zero_centered:
-        out.put("--apply-layernorm-1p")
+    out.put("--apply-layernorm-1p", model.norm_zero_centered)
     if model.qk_norm and model.qk_norm_of != "unit" and model.norm is not Norm.RMSNORM:
         out.refuse("qk_norm", "its norms of queries and keys are of the kind of all other norms", model.norm)
 
@@ -228,15 +225,12 @@ def _activation(out: Arguments, model: ModelDescriptor) -> None:
     elif act == "gelu_sigmoid" and gated:
         if out.needs("hidden_act", "--quick-geglu", "it has no gated quick GELU", act):
             out.put("--quick-geglu")
-            if biased:
-                out.put("--no-bias-gelu-fusion")  # a dense MLP refuses the fusion with a bias
+            out.put("--no-bias-gelu-fusion", biased)  # a dense MLP refuses the fusion with a bias
     elif act == "relu2" and not gated:
         out.put("--squared-relu")
-        if biased:
-            out.put("--no-bias-gelu-fusion")  # the kernel fused with a bias is GELU's
+        out.put("--no-bias-gelu-fusion", biased)  # the kernel fused with a bias is GELU's
     elif act == "gelu" and not gated:
-        if biased:
-            out.put("--no-bias-gelu-fusion")  # the fused kernel is the tanh form, the plain one the exact
+        out.put("--no-bias-gelu-fusion", biased)  # the fused kernel is the tanh form, the plain one the exact
     elif act == "gelu_tanh" and not gated and biased:
         pass  # Megatron's default with biases: the fused tanh kernel
     else:
@@ -302,8 +296,7 @@ def _vocabulary(out: Arguments, model: ModelDescriptor, tp: int) -> None:
     out.put("--make-vocab-size-divisible-by", MEGATRON_VOCAB_MULTIPLE)
     if out.known("--padded-vocab-size"):
         out.put("--padded-vocab-size", MEGATRON.padded_vocab(model.vocab_size, tp))
-    if not model.tie_word_embeddings:
-        out.put("--untie-embeddings-and-output-weights")
+    out.put("--untie-embeddings-and-output-weights", not model.tie_word_embeddings)
 
 
 def _mtp(out: Arguments, model: ModelDescriptor) -> None:

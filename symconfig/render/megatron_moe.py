@@ -37,11 +37,10 @@ def moe_args(out: Arguments, model: ModelDescriptor, best: Candidate, grouped_ge
     _router(out, experts)
     _balance(out, experts)
     dispatcher_args(out, best.options)
-    if best.options.overlap.moe_a2a and out.known("--overlap-moe-expert-parallel-comm"):
-        out.put("--overlap-moe-expert-parallel-comm")
+    overlapped = "--overlap-moe-expert-parallel-comm"
+    out.put(overlapped, best.options.overlap.moe_a2a and out.known(overlapped))
     # Before core_v0.16 the grouped kernels are for bf16 only.
-    if grouped_gemm and best.options.precision != "fp16":
-        out.put("--moe-grouped-gemm")
+    out.put("--moe-grouped-gemm", grouped_gemm and best.options.precision != "fp16")
     if (model.hidden_act, model.gated_mlp) not in ACTIVATIONS:
         out.refuse("hidden_act", "its grouped experts have no such activation", model.hidden_act)
 

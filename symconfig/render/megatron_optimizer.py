@@ -25,8 +25,7 @@ def optimizer_args(out: Arguments, plan: Plan) -> None:
         out.put("--sgd-momentum", optimizer.speed)
     if optimizer.name == "muon":
         out.put("--muon-momentum", optimizer.speed)
-        if optimizer.nesterov:
-            out.put("--muon-nesterov")
+        out.put("--muon-nesterov", optimizer.nesterov)
         out.put("--muon-num-ns-steps", optimizer.ns_steps)
         out.put("--muon-scale-mode", optimizer.scale_mode)
         out.put("--muon-extra-scale-factor", optimizer.extra_scale_factor)

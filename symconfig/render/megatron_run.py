@@ -34,8 +34,7 @@ def training_args(out: Arguments, plan: Plan) -> None:
     out.put("--weight-decay", training.weight_decay)
     out.put("--clip-grad", training.clip_grad)
     out.put("--seed", training.seed)
-    if training.distributed_timeout_minutes is not None:
-        out.put("--distributed-timeout-minutes", training.distributed_timeout_minutes)
+    out.put("--distributed-timeout-minutes", training.distributed_timeout_minutes)
     _schedule(out, training)
     switched_args(out, plan)
 
@@ -115,8 +114,7 @@ def parallel_args(out: Arguments, plan: Plan) -> None:
         out.put("--expert-tensor-parallel-size", parallel.etp)  # the default would be tp, not 1
     if options.sequence_parallel and parallel.tp > 1:
         out.put("--sequence-parallel")
-        if options.overlap.tp_comm:
-            out.put("--tp-comm-overlap")
+        out.put("--tp-comm-overlap", options.overlap.tp_comm)
     _pipeline(out, plan)
 
 
@@ -133,19 +131,15 @@ def _pipeline(out: Arguments, plan: Plan) -> None:
     else:
         if parallel.vpp > 1:
             out.put("--num-virtual-stages-per-pipeline-rank", parallel.vpp)
-        if options.first_stage_layers is not None:
-            out.put("--decoder-first-pipeline-num-layers", options.first_stage_layers)
-        if options.last_stage_layers is not None:
-            out.put("--decoder-last-pipeline-num-layers", options.last_stage_layers)
-        if options.account_for_embedding:
-            out.put("--account-for-embedding-in-pipeline-split")
-        if options.account_for_loss:
-            out.put("--account-for-loss-in-pipeline-split")
+        out.put("--decoder-first-pipeline-num-layers", options.first_stage_layers)
+        out.put("--decoder-last-pipeline-num-layers", options.last_stage_layers)
+        out.put("--account-for-embedding-in-pipeline-split", options.account_for_embedding)
+        out.put("--account-for-loss-in-pipeline-split", options.account_for_loss)
     if parallel.vpp > 1:
         if options.microbatch_group_size not in (None, parallel.pp):
             out.put("--microbatch-group-size-per-virtual-pipeline-stage", options.microbatch_group_size)
-        if not options.overlap.pp_p2p and parallel.pp > 2:  # with two stages Megatron insists on the overlap
-            out.put("--no-overlap-p2p-communication")
+        # With two stages Megatron insists on the overlap.
+        out.put("--no-overlap-p2p-communication", not options.overlap.pp_p2p and parallel.pp > 2)
 
 
 def _layout(out: Arguments, layout: str) -> None:
@@ -164,8 +158,7 @@ def data_parallel_args(out: Arguments, best: Candidate) -> None:
     out.group = "DATA_PARALLEL_ARGS"
     replicated = parallel.dp * parallel.cp > 1
     grad_reduce, param_gather = options.overlap.grad_reduce, options.overlap.param_gather
-    if options.zero_stage >= 1:
-        out.put("--use-distributed-optimizer")
+    out.put("--use-distributed-optimizer", options.zero_stage >= 1)
     if options.zero_stage >= 2:
         grad_reduce = True  # Megatron-FSDP switches these on by itself
         param_gather = param_gather or options.zero_stage == 3
@@ -174,8 +167,7 @@ def data_parallel_args(out: Arguments, best: Candidate) -> None:
             out.put(FSDP_GRADIENTS, "fp32")
     if replicated and grad_reduce:
         out.put("--overlap-grad-reduce")
-        if param_gather and options.zero_stage >= 1:
-            out.put("--overlap-param-gather")
+        out.put("--overlap-param-gather", param_gather and options.zero_stage >= 1)
     if options.optimizer_offload > 0 and out.needs(
         "optimizer_offload", "--optimizer-cpu-offload", "its optimizer stays on the GPU"
     ):
@@ -191,8 +183,7 @@ def _fsdp(out: Arguments, stage: int) -> None:
     out.put(flag)
     out.put("--data-parallel-sharding-strategy", "optim_grads" if stage == 2 else "optim_grads_params")
     out.put("--no-gradient-accumulation-fusion")  # an error until core_v0.13, later a warning
-    if stage == 3:
-        out.put("--init-model-with-meta-device")  # else every rank first builds the whole model
+    out.put("--init-model-with-meta-device", stage == 3)  # else every rank first builds the whole model
 
 
 def offloaded_modules(model: ModelDescriptor, recomputed: tuple[str, ...]) -> tuple[str, ...]:
@@ -255,8 +246,7 @@ def data_args(out: Arguments, plan: Plan) -> None:
                 field="training.tokenizer_model",
                 hint="the tokenizer's folder or Hugging Face name",
             )
-        if tokenizer is not None:
-            out.put("--tokenizer-model", tokenizer)
+        out.put("--tokenizer-model", tokenizer)
     else:
         out.put("--mock-data")
         out.put("--tokenizer-type", "NullTokenizer")
@@ -278,8 +268,7 @@ def logging_args(out: Arguments, plan: Plan) -> None:
     if training.save is not None:
         out.put("--save", training.save)
         out.put("--save-interval", training.save_interval)
-    if training.load is not None:
-        out.put("--load", training.load)
+    out.put("--load", training.load)
 
 
 def _monitored(out: Arguments, plan: Plan) -> None:

@@ -84,8 +84,7 @@ def multipliers(out: Arguments, model: ModelDescriptor) -> None:
         if model.position is Position.LEARNED:
             out.refuse(_of_embeddings(model), "it scales learned positions with the embeddings", factor)
         out.put("--mup-embedding-mult", factor)
-    if model.logits_multiplier is not None:
-        out.put("--mup-output-mult", model.logits_multiplier)
+    out.put("--mup-output-mult", model.logits_multiplier)
     out.put("--mup-attn-scale-power", ROOT_POWER)
     if _scalar(model) is None:
         return
