@@ -30,6 +30,7 @@ TOLD_APART = 0.015
 # 1.89 and 2.46 %: further off than this, what is plainer is as slow as it is predicted to be.
 PLAINER = 0.025
 WITHIN = 0.03  # of the fastest: the simplest plan in there is shown beside the pick
+RIVALS = 4  # families near the best whose plans, with less in them, are held against the first one
 LEADERS = 3  # families of which plainer variants are tried
 TRIED = 1.04  # of the fastest: up to here
 
@@ -71,8 +72,12 @@ def choose(ranked: Sequence[Prospect], cluster: ClusterDescriptor, top: int) -> 
     others = [pick(mine) for name, mine in families.items() if name != family(first.prospect)]
     others.sort(key=lambda each: (loss(each, best_s).mean(), each.prospect.order))
     least = min(float(loss(each, best_s).mean()) for each in as_fast)
-    shown = [judge.less(each, best_s, least) for each in (first, *others)[:top]]
-    picks, first = [*shown, *others[top - 1 :]], shown[0]
+    near = sum(float(loss(each, best_s).mean()) <= least + PLAINER for each in others)  # the first of them
+    tried = max(top, 1 + min(near, RIVALS))
+    shown = [judge.less(each, best_s, least) for each in (first, *others)[:tried]]
+    # With less in it, another family's plan may be plainer than the first.
+    first = plainest(shown[: 1 + min(near, RIVALS)], best_s)
+    picks = [first, *(each for each in shown if each is not first), *others[tried - 1 :]]
     close = [each for each in (*shown, *drawn) if each.prospect.step_s <= (1 + WITHIN) * fastest.step_s]
     simplest = min(close, key=lambda each: (each.simplicity, each is not first, each.prospect.order))
     wins = _wins([each for each in picks if each.prospect.step_s <= near_s])
@@ -138,7 +143,11 @@ def judged(drawn: Drawn, best_s: Array, wins: float, cluster: ClusterDescriptor)
 
 def pick(drawn: Sequence[Drawn]) -> Drawn:
     """Return the plainest of the plans that are near the one with the least expected loss."""
-    best_s = np.min([each.steps for each in drawn], axis=0)
+    return plainest(drawn, np.min([each.steps for each in drawn], axis=0))
+
+
+def plainest(drawn: Sequence[Drawn], best_s: Array) -> Drawn:
+    """Return the plainest of the plans whose expected loss against the best of each draw is near the least of them."""
     expected = [float(loss(each, best_s).mean()) for each in drawn]
     alike = [place for place, lost in enumerate(expected) if lost <= min(expected) + PLAINER]
     return drawn[min(alike, key=lambda at: (drawn[at].simplicity, expected[at], drawn[at].prospect.order))]

@@ -16,6 +16,7 @@ from symconfig.solve.budget import peak_budget
 from symconfig.solve.choice.choose import PLAINER, WITHIN, Drawn, pick
 from symconfig.solve.choice.draws import DEGREE, DRAWS, ITSELF, MICRO, Draws, deviates, imbalance, own_error, priced_s
 from symconfig.solve.choice.family import Family, family
+from symconfig.solve.choice.published import splits
 from symconfig.solve.choice.simplicity import simplicity
 from symconfig.solve.choice.variants import variants
 from symconfig.solve.costed import costed
@@ -65,6 +66,15 @@ def test_the_shares_of_draws_that_families_win_add_up_to_one(name: str) -> None:
 def test_the_pick_does_not_depend_on_how_many_are_shown(name: str) -> None:
     assert planned(name, 1).best == planned(name).best
     assert planned(name, 3).alternatives == planned(name).alternatives[:2]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_first_plan_is_the_plainest_shown_of_those_that_lose_no_more(name: str) -> None:
+    (model, gib, _), plan = CASES[name], planned(name)
+    cluster = tight(model, gib)
+    lost = [each.judged.expected_loss for each in (plan.best, *plan.alternatives) if each.judged]
+    plain = [simplicity(each, cluster.joined_gpus, splits(model, cluster)) for each in founds(plan)]
+    assert plain[0] == min(one for one, loss in zip(plain, lost, strict=True) if loss <= lost[0])
 
 
 @pytest.mark.parametrize("name", NAMES)
