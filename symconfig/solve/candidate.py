@@ -54,8 +54,8 @@ def _while_untrained(prospect: Prospect, parts: Costed, what: Predicted, cluster
     edges = [parts.allocated[worst] * factor for factor in (factors.low, factors.high)]
     of_runs = np.array([1 - NINE_IN_TEN, NINE_IN_TEN])
     loads = uneven(model, np.full(2, float(prospect.degrees.ep)), of_runs)
-    if not loads:
-        return what
+    if not loads or prospect.degrees.ep == 1:
+        return what  # one rank has all experts
     excess, (least, most) = np.sqrt(prospect.degrees.pp) * loads[OF_STAGE], np.quantile(drawn, of_runs)
     return replace(
         what,

@@ -35,7 +35,7 @@ class Case:
 
 CASES = {
     "DeepSeek-V3 on 2,048 GPUs": Case(
-        "deepseek-v3", 61, 2048, 8192, {"pp": "16", "vpp": "1", "tp": "1", "ep": "64", "cp": "1"}, "mL"
+        "deepseek-v3", 61, 2048, 8192, {"pp": "16", "vpp": "1", "tp": "1", "ep": "64", "cp": "1"}, "1 layer on the last"
     ),
     "DeepSeek-V3 with an empty chunk": Case(
         "deepseek-v3",

@@ -29,6 +29,7 @@ import yaml
 from symconfig.errors import Problem
 from symconfig.existing.rules.facts import NotKnown
 from symconfig.existing.rules.rule import Check, Facts, Rule
+from symconfig.resources import opened
 
 Row = Mapping[str, Any]
 OF_RULE = ("severity", "title", "why", "example", "gpus", "since", "until", "environment", "architecture", "joined")
@@ -140,7 +141,8 @@ class _Case(Generic[Facts]):
 
 def rules_of(name: str, language: Language[Facts], checks: Mapping[str, Any]) -> tuple[Rule[Facts], ...]:
     """Return the rules of a file of rows. checks: functions by their names, of rules that no row can say."""
-    rows: Mapping[str, Row] = yaml.load((ROWS / f"{name}.yaml").read_text(encoding="utf-8"), Loader=_LOADER)
+    with opened(ROWS / f"{name}.yaml") as file:
+        rows: Mapping[str, Row] = yaml.load(file, Loader=_LOADER)
     return tuple(_rule(name, row, language, checks) for name, row in rows.items())
 
 

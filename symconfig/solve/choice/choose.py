@@ -72,11 +72,12 @@ def choose(ranked: Sequence[Prospect], cluster: ClusterDescriptor, top: int) -> 
     others = [pick(mine) for name, mine in families.items() if name != family(first.prospect)]
     others.sort(key=lambda each: (loss(each, best_s).mean(), each.prospect.order))
     least = min(float(loss(each, best_s).mean()) for each in as_fast)
-    near = sum(float(loss(each, best_s).mean()) <= least + PLAINER for each in others)  # the first of them
-    tried = max(top, 1 + min(near, RIVALS))
+    alike = sum(float(loss(each, best_s).mean()) <= least + PLAINER for each in others)  # the first of them
+    rivals = 1 + min(alike, RIVALS)
+    tried = max(top, rivals)
     shown = [judge.less(each, best_s, least) for each in (first, *others)[:tried]]
     # With less in it, another family's plan may be plainer than the first.
-    first = plainest(shown[: 1 + min(near, RIVALS)], best_s)
+    first = plainest(shown[:rivals], best_s)
     picks = [first, *(each for each in shown if each is not first), *others[tried - 1 :]]
     close = [each for each in (*shown, *drawn) if each.prospect.step_s <= (1 + WITHIN) * fastest.step_s]
     simplest = min(close, key=lambda each: (each.simplicity, each is not first, each.prospect.order))
