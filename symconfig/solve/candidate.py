@@ -19,7 +19,7 @@ from symconfig.plans.plan import Batch, Candidate, Options, Overlap, Predicted, 
 from symconfig.solve.budget import device_budget
 from symconfig.solve.choice.draws import peaks
 from symconfig.solve.costed import Costed, costed
-from symconfig.solve.interval import interval, spread_over
+from symconfig.solve.interval import NINE_IN_TEN, interval, spread_over
 from symconfig.solve.loads import uneven
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import constants
@@ -28,7 +28,6 @@ from symconfig.solve.weighed import Weighed
 from symconfig.units import GIB, significant
 
 FULL = 0.85  # of the usable memory: above it, memory is what keeps a faster plan away
-NINE_IN_TEN = 0.95  # below which, and above the rest of one
 IMBALANCES = (1.0, 1.5)  # tokens on the busiest expert rank over the mean
 
 
@@ -44,18 +43,18 @@ def described(prospect: Prospect, cluster: ClusterDescriptor, job: Job, best: bo
 
 def _while_untrained(prospect: Prospect, parts: Costed, what: Predicted, cluster: ClusterDescriptor) -> Predicted:
     """Return the prediction with the memory of the busiest rank while routers are untrained."""
-    model, worst = prospect.request.model, int(np.argmax(parts.peaks))
-    held, drawn = parts.peaks[worst] - parts.allocated[worst], peaks(prospect)
+    model, of_runs = prospect.request.model, np.array(NINE_IN_TEN)
+    loads = uneven(model, np.full(2, float(prospect.degrees.ep)), of_runs)
+    if not loads or prospect.degrees.ep == 1:
+        return what  # one rank has all experts
+    worst, drawn = int(np.argmax(parts.peaks)), peaks(prospect)
+    held = parts.peaks[worst] - parts.allocated[worst]
     factors = spread_over(drawn / parts.peaks[worst], cluster, model)
 
     def device(needed: float) -> float:
         return tidy(device_bytes(needed, prospect.machine, prospect.request.framework))
 
     edges = [parts.allocated[worst] * factor for factor in (factors.low, factors.high)]
-    of_runs = np.array([1 - NINE_IN_TEN, NINE_IN_TEN])
-    loads = uneven(model, np.full(2, float(prospect.degrees.ep)), of_runs)
-    if not loads or prospect.degrees.ep == 1:
-        return what  # one rank has all experts
     excess, (least, most) = np.sqrt(prospect.degrees.pp) * loads[OF_STAGE], np.quantile(drawn, of_runs)
     return replace(
         what,

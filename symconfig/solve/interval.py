@@ -37,7 +37,8 @@ SMALL = 1e9  # parameters, below which what frameworks hold beside the model dec
 # a GPU architecture share, and that each source has by itself. Of several splits the one with the narrowest intervals.
 SHARES = (0.1, 0.2, 0.7)
 _QUANTILES = 100  # of a distribution that is joined with another one
-_NINE_IN_TEN = NormalDist().inv_cdf(0.95)  # deviations on each side of a normal distribution's middle that hold them
+NINE_IN_TEN = (0.05, 0.95)  # shares between which they lie
+_DEVIATIONS = NormalDist().inv_cdf(NINE_IN_TEN[1])  # on each side of a normal distribution's middle that hold them
 # Standard deviation of the log time of a step, in addition, where blocks stand in attention's place: their kernels'
 # times are off by a fifth on the GPUs where they were measured (cost/work.py), and are half of a layer's or less; no
 # whole step of such a model was measured.
@@ -129,7 +130,7 @@ def _deviates(quantity: Quantity, gpu: str, kind_of_model: str, own_blocks: bool
     seen, spread = recorded(quantity)
     mean, deviation = expected(seen, spread.run, spread.source, gpu, kind_of_model)
     more = UNMEASURED_BLOCKS if own_blocks and quantity == "time" else 0.0
-    return NormalDist(mean, math.hypot(deviation * spread.reach / _NINE_IN_TEN, more))
+    return NormalDist(mean, math.hypot(deviation * spread.reach / _DEVIATIONS, more))
 
 
 def chance(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor, factor: float) -> float:
@@ -145,7 +146,7 @@ def quantile(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescrip
 @cache
 def _factors(quantity: Quantity, gpu: str, kind_of_model: str, own_blocks: bool) -> Interval:
     deviates = _deviates(quantity, gpu, kind_of_model, own_blocks)
-    low, high = (math.exp(deviates.mean + side * _NINE_IN_TEN * deviates.stdev) for side in (-1.0, 1.0))
+    low, high = (math.exp(deviates.mean + side * _DEVIATIONS * deviates.stdev) for side in (-1.0, 1.0))
     # The prediction itself always lies inside: a bias that the runs show widens the interval on one side only.
     basis = _basis(recorded(quantity)[0], gpu, kind_of_model)
     if own_blocks and quantity == "time":
@@ -178,5 +179,5 @@ def spread_over(ratios: Array, cluster: ClusterDescriptor, model: ModelDescripto
         return plain
     shares = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
     errors = [quantile("memory", cluster, model, share) for share in shares]
-    low, high = np.quantile(np.outer(errors, ratios), (0.05, 0.95))
+    low, high = np.quantile(np.outer(errors, ratios), NINE_IN_TEN)
     return replace(plain, low=min(float(low), 1.0), high=max(float(high), 1.0))

@@ -150,10 +150,9 @@ def _around(question: Question, job: Job, fill: float, on: Division) -> list[tup
                 continue
             every = list(layouts(question, actor, critic, on))
             fitting = sorted((each for each in every if _fits(question, each)), key=question.rank)
-            sure = [each for each in fitting if question.is_sure(each) == question.is_sure(fitting[0])]
             if fitting:
-                fitting = preferred(sure)
-                result.append((plan, actor, fitting))
+                sure = question.is_sure(fitting[0])
+                result.append((plan, actor, preferred([each for each in fitting if question.is_sure(each) == sure])))
             elif every:
                 fullest = min((*every, *filter(None, (fullest,))), key=lambda each: each.trained_bytes)
         if any(question.is_sure(fitting[0]) for *_, fitting in result):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -69,11 +69,10 @@ def _sure_of(layouts: Iterable[Layout]) -> Iterator[Layout]:
     yield from (each for each in every if each.replica.engine.dp == 1 or each.generation.seconds < most)
 
 
-def preferred(layouts: Iterable[Layout]) -> list[Layout]:
+def preferred(every: Sequence[Layout]) -> list[Layout]:
     """Return layouts around an actor with the one to take first, of those that are in the order of their steps: its
     replicas have the fewest GPUs that generate nearly as fast, and of steps that are alike it has the most room for
     sequences that are all as long as they may be."""
-    every = list(layouts)
     if not every:
         return []
     shortest, longest = every[0], float(every[0].rl.longest)

@@ -73,13 +73,14 @@ def choose(ranked: Sequence[Prospect], cluster: ClusterDescriptor, top: int) -> 
     others.sort(key=lambda each: (loss(each, best_s).mean(), each.prospect.order))
     least = min(float(loss(each, best_s).mean()) for each in as_fast)
     alike = sum(float(loss(each, best_s).mean()) <= least + PLAINER for each in others)  # the first of them
-    rivals = 1 + min(alike, RIVALS)
-    tried = max(top, rivals)
-    shown = [judge.less(each, best_s, least) for each in (first, *others)[:tried]]
+    less = {id(each): judge.less(each, best_s, least) for each in (first, *others[: min(alike, RIVALS)])}
     # With less in it, another family's plan may be plainer than the first.
-    first = plainest(shown[:rivals], best_s)
-    picks = [first, *(each for each in shown if each is not first), *others[tried - 1 :]]
-    close = [each for each in (*shown, *drawn) if each.prospect.step_s <= (1 + WITHIN) * fastest.step_s]
+    taken = plainest(list(less.values()), best_s)
+    rest = [each for each in (first, *others) if less.get(id(each)) is not taken]
+    rest.sort(key=lambda each: (loss(each, best_s).mean(), each.prospect.order))
+    less |= {id(each): judge.less(each, best_s, least) for each in rest[: top - 1] if id(each) not in less}
+    picks, first = [taken, *(less.get(id(each), each) for each in rest)], taken
+    close = [each for each in (*less.values(), *drawn) if each.prospect.step_s <= (1 + WITHIN) * fastest.step_s]
     simplest = min(close, key=lambda each: (each.simplicity, each is not first, each.prospect.order))
     wins = _wins([each for each in picks if each.prospect.step_s <= near_s])
     return Choice(
