@@ -7,7 +7,13 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.training import WholeTraining
 from symconfig.errors import InputError
 from symconfig.frameworks.megatron.hybrid import DELTA, hybrid, parts_of_layer
-from symconfig.frameworks.megatron.releases import LAYOUT_MTP_ALONE_SINCE, LAYOUT_MTP_SINCE, RECOMPUTE_SINCE
+from symconfig.frameworks.megatron.releases import (
+    KEPT_INPUTS,
+    KEPT_INPUTS_SINCE,
+    LAYOUT_MTP_ALONE_SINCE,
+    LAYOUT_MTP_SINCE,
+    RECOMPUTE_SINCE,
+)
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.render.megatron_args import Arguments
 from symconfig.render.megatron_extras import gathered_args, switched_args
@@ -19,8 +25,6 @@ from symconfig.render.megatron_optimizer import optimizer_args
 OFFLOAD_ATTENTION = ("qkv_linear", "core_attn", "attn_proj")
 OFFLOAD_EXPERTS = ("expert_fc1", "moe_act")
 FSDP_GRADIENTS = "--megatron-fsdp-main-grads-dtype"  # by default bf16, whatever --grad-reduce-in-bf16 says
-
-_OF_KEPT_INPUTS, _KEPT_INPUTS_SINCE = frozenset({"moe_act", "layernorm"}), "core_v0.14.0"
 
 
 def training_args(out: Arguments, plan: Plan) -> None:
@@ -74,7 +78,7 @@ def precision_args(out: Arguments, best: Candidate) -> None:
         out.put("--fp8-recipe", "mxfp8" if precision == "mxfp8" else "delayed" if delayed else "tensorwise")
         if precision == "fp8" and not delayed and best.options.fp8_param_gather and best.options.optimizer_offload:
             what = "an offloaded optimizer writes 8-bit weights with delayed scaling only, which has no such recompute"
-            modules = sorted(_OF_KEPT_INPUTS & {*best.options.recompute.modules})
+            modules = sorted(KEPT_INPUTS & {*best.options.recompute.modules})
             out.refuse("recompute.modules", what, ", ".join(modules))
         if delayed:  # scales from a history, as in Megatron-LM's train_llama3_8b_h100_fp8.sh
             out.put("--fp8-amax-history-len", 1024)
@@ -92,11 +96,11 @@ def precision_args(out: Arguments, best: Candidate) -> None:
 def _of_kept_inputs(out: Arguments, best: Candidate) -> bool:
     """Tell whether modules run again whose readers must then keep their input as it came, which Megatron-LM has from
     core_v0.14 on, and not with fp8's delayed scaling."""
-    return out.at_least(_KEPT_INPUTS_SINCE) and not _OF_KEPT_INPUTS.isdisjoint(best.options.recompute.modules)
+    return out.at_least(KEPT_INPUTS_SINCE) and not KEPT_INPUTS.isdisjoint(best.options.recompute.modules)
 
 
 def _refuses_kept_inputs(out: Arguments) -> bool:
-    return out.at_least("core_v0.13.0") and not out.at_least(_KEPT_INPUTS_SINCE)
+    return out.at_least("core_v0.13.0") and not out.at_least(KEPT_INPUTS_SINCE)
 
 
 def parallel_args(out: Arguments, plan: Plan) -> None:
@@ -211,9 +215,9 @@ def recompute_args(out: Arguments, plan: Plan) -> None:
                 out.refuse("recompute.modules", "there is no such module", module, since=since)
             elif not _has_module(out, plan, module):
                 out.refuse("recompute.modules", "the model has no such module, and it refuses the name", module)
-            elif module in _OF_KEPT_INPUTS and "fp8" in options.precision and _refuses_kept_inputs(out):
+            elif module in KEPT_INPUTS and "fp8" in options.precision and _refuses_kept_inputs(out):
                 what = "this module is not recomputed with fp8"
-                out.refuse("recompute.modules", what, module, since=_KEPT_INPUTS_SINCE)
+                out.refuse("recompute.modules", what, module, since=KEPT_INPUTS_SINCE)
         if recompute.modules:
             out.put("--recompute-modules", *recompute.modules)
     if options.activation_offload:

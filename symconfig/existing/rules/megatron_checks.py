@@ -12,7 +12,7 @@ from symconfig.existing.recover.layer_pattern import layer_pattern
 from symconfig.existing.recover.moe import moe_layers
 from symconfig.existing.rules.facts import MegatronFacts, NotKnown
 from symconfig.existing.rules.megatron_words import granularity, undivided
-from symconfig.frameworks.megatron.releases import RECOMPUTE_SINCE
+from symconfig.frameworks.megatron.releases import KEPT_INPUTS, RECOMPUTE_SINCE
 
 TP, PP, CP = "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"
 SPLITS = ("train_data_path", "valid_data_path", "test_data_path")
@@ -131,7 +131,7 @@ def recompute_modules_refused(facts: MegatronFacts) -> Iterator[Problem]:
             else "--multi-latent-attention"
             if name == "mla_up_proj" and not facts.on("multi_latent_attention")
             else "another --fp8-recipe than delayed"
-            if name in ("moe_act", "layernorm") and quantised
+            if name in KEPT_INPUTS and quantised
             else "no --moe-shared-expert-overlap"
             if name == "shared_experts" and facts.on("moe_shared_expert_overlap")
             else None

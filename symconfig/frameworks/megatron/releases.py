@@ -16,6 +16,9 @@ RECOMPUTE_SINCE = {
     "shared_experts": "core_v0.14.0",
     "gdn_norm_out": "core_v0.19.0",
 }
+# Modules whose readers must keep their input as it came where products are in fp8, and since when layers can: not with
+# delayed scaling (transformer_config.py, __post_init__).
+KEPT_INPUTS, KEPT_INPUTS_SINCE = frozenset({"layernorm", "moe_act"}), "core_v0.14.0"
 # --pipeline-model-parallel-layout, and what it may say: multi-token prediction; that in another chunk than the loss
 # (pipeline_parallel_layer_layout.py, validate_layer_layout).
 LAYOUT_SINCE = "core_v0.13.0"
