@@ -5,6 +5,7 @@ Stood in for: Ray, which is imported and not used here.
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +26,7 @@ sys.modules["verl.workers.rollout.vllm_rollout.utils"].get_vllm_max_lora_rank = 
 
 from verl.utils.config import omega_conf_to_dataclass, validate_config  # noqa: E402
 from verl.workers.config.optimizer import build_optimizer  # noqa: E402
+from verl.workers.engine.fsdp import utils as meshes  # noqa: E402
 
 MODULE = "verl.trainer.main_ppo"
 
@@ -143,7 +145,6 @@ def _fsdp(config: Any, actor: Any, world: int) -> Values:
     """Return what workers of FSDP 2 are told, and the optimizer that verl makes of it."""
     engine = actor.engine
     assert engine.strategy == "fsdp2", engine.strategy
-    size = engine.fsdp_size
     optimizer = build_optimizer([torch.nn.Parameter(torch.zeros(1))], actor.optim)
     (group,) = optimizer.param_groups
     return {
@@ -151,7 +152,8 @@ def _fsdp(config: Any, actor: Any, world: int) -> Values:
         "pp": 1,
         "cp": engine.ulysses_sequence_parallel_size,
         "dp": world // engine.ulysses_sequence_parallel_size,
-        "zero_stage": (3 if engine.reshard_after_forward else 2) if size < 0 or size >= world else 0,
+        "zero_stage": 3 if engine.reshard_after_forward else 2,
+        "instances": _instances(world, engine.fsdp_size),
         "param_offload": engine.offload_policy,
         "precision": {"bfloat16": "bf16", "float16": "fp16"}[engine.dtype],
         "recompute": "full" if config.actor_rollout_ref.model.enable_gradient_checkpointing else "none",
@@ -163,6 +165,12 @@ def _fsdp(config: Any, actor: Any, world: int) -> Values:
         "lr_decay_style": actor.optim.lr_scheduler_type,
         "min_lr": actor.optim.min_lr_ratio * actor.optim.lr,
     }
+
+
+def _instances(world: int, size: int) -> int:
+    """Return how many groups of ranks hold all weights each, by the mesh that verl makes of the world."""
+    with mock.patch.object(meshes, "init_device_mesh", side_effect=lambda *_, mesh_shape, **__: mesh_shape):
+        return math.prod(meshes.create_device_mesh(world_size=world, fsdp_size=size)[:-1])
 
 
 def _adapters(told: Any) -> Values:
