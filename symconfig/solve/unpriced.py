@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
 from symconfig.frameworks import around_transformers
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.deepspeed import constraints as deepspeed
 from symconfig.frameworks.megatron import constraints as megatron
-from symconfig.plans.unknown import no
+from symconfig.frameworks.megatron.behaviour import MANY_QUEUES
+from symconfig.plans.unknown import among, no
 
 HEADS_OVER_RANKS = Constraint(
     name="ulysses heads",
@@ -47,14 +49,33 @@ DROPPED_WINDOWS = Constraint(
     source="graph/blocks/attention.py",
     example={"cp": 2, "sliding_window": 1024},
 )
-ZERO_ALONE = Constraint(
-    name="sharded gradients alone",
-    predicate=lambda f, p: (p.zero >= 2) & (p.tp * p.cp * p.ep * p.etp * p.pp != 1),
-    rule="ZeRO 2 and 3 go alone",
-    sentence="ZeRO {p.zero} beside other parallelism than of data is not priced",
-    about="zero",
-    source="cost/collectives.py: Megatron-FSDP's gathers beside others' are not known",
-    example={"zero": 2, "tp": 2},
+_SHARDED = partial(Constraint, about="zero")
+SHARDED_STAGES = _SHARDED(
+    name="sharded gradients in a pipeline",
+    predicate=lambda f, p: (p.zero >= 2) & (p.pp > 1),
+    rule="ZeRO 2 and 3 go without a pipeline",
+    sentence="ZeRO {p.zero} beside a pipeline is not priced",
+    source="no published layout of Megatron-FSDP has stages: what shows of their gathers is not known",
+    example={"zero": 2, "pp": 2},
+)
+SHARDED_QUEUES = _SHARDED(
+    name="sharded gradients beside tensor parallelism",
+    predicate=lambda f, p: (p.zero >= 2) & ((p.tp > 1) | (p.cp > 1)) & no(among(f.architecture, MANY_QUEUES)),
+    rule="before Blackwell ZeRO 2 and 3 go without tensor and context parallelism",
+    sentence=(
+        "ZeRO {p.zero} beside tensor or context parallelism is not priced on {f.architecture} GPUs: one wants many "
+        "hardware queues, the other a single one"
+    ),
+    source="megatron/training/arguments.py, validate_args: it warns of CUDA_DEVICE_MAX_CONNECTIONS",
+    example={"zero": 2, "tp": 2, "architecture": "hopper"},
+)
+SHARDED_OVERLAP = _SHARDED(
+    name="sharded gradients beside hidden all-to-all",
+    predicate=lambda f, p: (p.zero >= 2) & p.moe_overlap,
+    rule="ZeRO 2 and 3 go without hiding the experts' all-to-all",
+    sentence="ZeRO {p.zero} beside a hidden all-to-all of the experts is not priced",
+    source="core/distributed/fsdp/mcore_fsdp_adapter.py: each of a layer's modules is then gathered by itself",
+    example={"zero": 3, "num_experts": 8, "ep": 2, "moe_overlap": True},
 )
 ACTIVATIONS_OF_ADAPTERS = Constraint(
     name="activation offload with adapters",
@@ -77,7 +98,7 @@ KERNELS_OF_ADAPTERS = Constraint(
 )
 
 # Of a framework beside its own.
-ADDED: Mapping[str, tuple[Constraint, ...]] = {"megatron": (ZERO_ALONE,), "deepspeed": (), "fsdp": ()}
+ADDED: Mapping[str, tuple[Constraint, ...]] = {"megatron": (SHARDED_STAGES, SHARDED_QUEUES, SHARDED_OVERLAP), "deepspeed": (), "fsdp": ()}
 # In the place of a framework's own, which each of these includes or stands beside.
 NARROWER: Mapping[Constraint, tuple[Constraint, ...]] = {
     megatron.WINDOWS_OVER_RING: (WINDOWS, SINKS),

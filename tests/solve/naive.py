@@ -316,10 +316,10 @@ def _runs_deepspeed(
 def _policies(
     wanted: Request, gpu: Machine, scheme: Scheme, split: Split, degrees: Degrees, micro: int
 ) -> Iterator[Prospect]:
-    alone = degrees.tp * degrees.cp * degrees.ep * degrees.etp * degrees.pp == 1
-    for zero in wanted.limits.zero:
-        if zero >= 2 and wanted.job.backend == "megatron" and not alone:
-            continue  # FSDP goes with data parallelism only
+    sharded = degrees.tp * degrees.cp * degrees.pp == 1 and not wanted.framework.hide.experts
+    for zero in filter(partial(wanted.pins.allows, "zero"), wanted.limits.zero):
+        if zero >= 2 and wanted.job.backend == "megatron" and not sharded:
+            continue  # beside Megatron-FSDP only experts are split, on Hopper
         for away in wanted.limits.offloads[zero]:
             if wanted.pins.fraction not in (None, away.optimizer):
                 continue

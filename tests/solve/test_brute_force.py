@@ -52,6 +52,11 @@ CASES: dict[str, tuple[ModelDescriptor, float, Job]] = {
         0.62,
         job(4, 8, 4096, pins={**STATES, "etp": "1", "cp": "1", "tp": "1", "moe_overlap": "on"}),
     ),
+    "experts and sharded weights": (
+        MIXTURE,
+        0.6,
+        job(4, 8, 4096, pins={**STATES, "zero": "2..3", "recompute": "none", "tp": "1", "pp": "1"}),
+    ),
     "tied embedding": (TIED, 0.4, job(8, 8, pins={**STATES, "cp": "1"})),
     "uneven stages": (UNEVEN, 1.5, job(4, 8, 4096, pins={**STATES, "tp": "1..2", "dp": "1"})),
     "latent attention and prediction layer": (

@@ -42,6 +42,10 @@ TransformerImpl = Literal["transformer_engine", "local"]  # --transformer-impl
 # transformer_engine/pytorch/module/base.py, initialize_ub): the last one's collective, or the first one's, shows.
 USER_BUFFERS: dict[str, float] = {"tp_forward": 0.75, "tp_backward": 0.75, "tp_pieces": 4}
 
+# Architectures on which what many hardware queues hold starts in the order in which it was launched (Megatron-LM,
+# arguments.py, validate_args: CUDA_DEVICE_MAX_CONNECTIONS need not be 1 since Blackwell).
+MANY_QUEUES = frozenset(("blackwell",))
+
 # Of the computation beside it, what the experts' all-to-all hides behind; assumed.
 EXPERTS_HIDE = 0.9
 
@@ -50,10 +54,10 @@ def beside_another(framework: Framework, architecture: str) -> Framework:
     """Return Megatron-LM with --overlap-moe-expert-parallel-comm: the experts' all-to-all beside another microbatch.
 
     It wants many hardware queues, and tensor and context parallelism before Blackwell a single one, so that what they
-    send starts ahead of the product that hides it: that then shows (Megatron-LM, arguments.py, validate_args).
+    send starts ahead of the product that hides it: that then shows.
     """
     hide = framework.hide
-    if architecture != "blackwell":
+    if architecture not in MANY_QUEUES:
         hide = replace(hide, tp_backward=0.0, cp_forward=0.0, cp_backward=0.0)
     return replace(framework, hide=replace(hide, experts=EXPERTS_HIDE))
 
