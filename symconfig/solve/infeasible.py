@@ -134,9 +134,10 @@ def _divisors_left(request: Request, name: str, whole: int) -> list[int]:
 
 
 def _stages_refused(request: Request) -> list[str]:
-    """Return why the target runs none of the ZeRO stages that the pins leave."""
-    limits = request.limits
-    refused = [limits.lacking(zero=stage) for stage in limits.zero if request.pins.allows("zero", stage)]
+    """Return why the target runs none of the ZeRO stages that the pins leave, at the degrees that they fix."""
+    limits, ranges = request.limits, request.pins.ranges
+    fixed = {name: ranges[name][0] for name in _MESH if name in ranges and len(set(ranges[name])) == 1}
+    refused = [limits.lacking(zero=stage, **fixed) for stage in limits.zero if request.pins.allows("zero", stage)]
     return list(dict.fromkeys(one.rule for each in refused for one in each)) if all(refused) else []
 
 

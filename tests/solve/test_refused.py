@@ -43,6 +43,10 @@ CASES = [
     (PREDICTING, "deepspeed", None, {}, "Transformers trains no multi-token-prediction layers"),
     (MLA, "deepspeed", None, {"cp": "2"}, "Ulysses takes one head size"),
     (MLA, "deepspeed", None, {}, None),
+    (MIXTURE, "megatron", None, {"zero": "3", "ep": "2"}, None),
+    (MIXTURE, "megatron", None, {"zero": "3", "ep": "2", "moe_overlap": "on"}, "3 go without hiding the experts'"),
+    (DENSE, "megatron", None, {"zero": "3", "pp": "2"}, "ZeRO 2 and 3 go without a pipeline"),
+    (DENSE, "megatron", None, {"zero": "2", "tp": "2"}, "before Blackwell ZeRO 2 and 3 go without tensor"),
 ]
 
 

@@ -141,31 +141,32 @@ def _fully_sharded(plan: Plan, rank: int, here: Mapping[str, int], transformer_i
         chunk_parameters(plan, here["pp"], transformer_impl) if by_name else tuple(chunk.parameters for chunk in chunks)
     )
     ranks, place = parallel.dp * parallel.cp, here["cp"] + parallel.cp * here["dp"]
+    whole_rows, edp = release >= WHOLE_ROWS, parallel.edp
     numbered = [
         (index, group)
         for index, parameters in enumerate(held)
-        for group in groups(parameters, bucket_size(ranks), ranks, weights, release >= WHOLE_ROWS)
+        for group in groups(parameters, bucket_size(ranks), ranks, weights, whole_rows, expert_ranks=edp)
     ]
     buffers = tuple(
         Buffer(
             chunk=index,
             expert=group.expert,
             element_bytes=plan.best.options.grad_bytes,
-            elements=group.elements // ranks,
+            elements=group.shard,
             unpadded=sum(parameter.elements for parameter in group.parameters),
             buckets=1,
-            owned=group.owned(ranks, place),
+            owned=group.owned(here["edp"] if group.expert else place),
         )
         for index, group in numbered
     )
-    shards = sum(group.elements for _, group in numbered) // ranks
+    shards = sum(group.shard for _, group in numbered)
     optimizer = MAIN_BYTES * shards + MOMENTS_BYTES * sum(buffer.owned for buffer in buffers)
     return RankStates(
         rank=rank,
         coordinates=here,
         chunks=chunks,
         buffers=buffers,
-        weight_bytes=WEIGHT_BYTES * (shards if weights else shards * ranks),
+        weight_bytes=WEIGHT_BYTES * (shards if weights else sum(group.elements for _, group in numbered)),
         optimizer_shard_bytes=optimizer,
         optimizer_host_bytes=0,
     )

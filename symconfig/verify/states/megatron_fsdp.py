@@ -18,7 +18,8 @@ from symconfig.verify.states.inventory import Parameter
 class Group:
     """Parameters that one buffer of each sort holds; a shard holds a multiple of `chunk` elements.
 
-    places: where each parameter begins in the buffer. elements: of the whole buffer, with padding.
+    places: where each parameter begins in the buffer. elements: of the whole buffer, with padding. ranks: among which
+    it is sharded.
     """
 
     parameters: tuple[Parameter, ...]
@@ -26,23 +27,34 @@ class Group:
     chunk: int
     places: tuple[int, ...]
     elements: int
+    ranks: int
 
-    def owned(self, ranks: int, rank: int) -> int:
+    @property
+    def shard(self) -> int:
+        """Count the elements of one rank's shard, with padding."""
+        return self.elements // self.ranks
+
+    def owned(self, rank: int) -> int:
         """Count the elements of parameters in one rank's shard."""
-        share = self.elements // ranks
-        low = rank * share
+        low = rank * self.shard
         return sum(
-            max(0, min(start + parameter.elements, low + share) - max(start, low))
+            max(0, min(start + parameter.elements, low + self.shard) - max(start, low))
             for start, parameter in zip(self.places, self.parameters, strict=True)
         )
 
 
 def groups(
-    parameters: Iterable[Parameter], bucket: int, ranks: int, units: bool, whole_rows: bool = True
+    parameters: Iterable[Parameter],
+    bucket: int,
+    ranks: int,
+    units: bool,
+    whole_rows: bool = True,
+    *,
+    expert_ranks: int | None = None,
 ) -> tuple[Group, ...]:
     """Group the parameters; units: each transformer layer is gathered as one.
 
-    It then has groups of its own, however large.
+    It then has groups of its own, however large. expert_ranks: that share an expert's, if not as many as all others'.
     """
     alike: dict[tuple[bool, bool, int | None], list[Parameter]] = {}
     for parameter in parameters:
@@ -50,7 +62,7 @@ def groups(
             parameter
         )
     return tuple(
-        _group(part, expert, ranks, whole_rows)
+        _group(part, expert, (expert_ranks or ranks) if expert else ranks, whole_rows)
         for (expert, _, unit), members in alike.items()
         for part in ([members] if unit is not None else _full(members, bucket))
     )
@@ -60,7 +72,7 @@ def _group(members: Sequence[Parameter], expert: bool, ranks: int, whole_rows: b
     chunk, ordered = _chunk(members) if whole_rows else (1, tuple(members))
     places, end = layout([parameter.elements for parameter in ordered], chunk)
     multiple = ranks * chunk if whole_rows else lcm(ranks, BUCKET_ENDS)
-    return Group(ordered, expert, chunk, places, -(-end // multiple) * multiple)
+    return Group(ordered, expert, chunk, places, -(-end // multiple) * multiple, ranks)
 
 
 def _full(members: Sequence[Parameter], bucket: int) -> list[list[Parameter]]:

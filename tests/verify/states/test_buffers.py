@@ -95,4 +95,4 @@ def test_megatron_fsdp_groups_and_places_parameters_alike(
     ] == theirs
     for group in ours:
         held = sum(parameter.elements for parameter in group.parameters)
-        assert sum(group.owned(over, rank) for rank in range(over)) == held <= group.elements
+        assert sum(group.owned(rank) for rank in range(over)) == held <= group.elements

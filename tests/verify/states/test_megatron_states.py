@@ -63,6 +63,8 @@ CASES = {
     "Megatron-FSDP, ZeRO 2": Case("gpt3-175b", 1, {**_ALONE, "dp": 24, "zero_stage": 2}, _FEW),
     "Megatron-FSDP, ZeRO 3": Case("llama3.1-70b", -1, {**_ALONE, "dp": 24, "zero_stage": 3}, _FEW),
     "Megatron-FSDP, experts": Case("mixtral-8x7b", 5, {**_ALONE, "dp": 48, "zero_stage": 3}, _FEW),
+    "Megatron-FSDP, experts over ranks": Case("mixtral-8x7b", 5, {**_ALONE, "dp": 48, "ep": 8, "zero_stage": 3}, _FEW),
+    "Megatron-FSDP, tp and cp": Case("llama3.1-70b", 9, {**_ALONE, "tp": 2, "cp": 2, "dp": 6, "zero_stage": 3}, _FEW),
     "Megatron-FSDP, prediction of further tokens": Case(
         "deepseek-v3", 3, {**_ALONE, "dp": 8, "zero_stage": 3}, _few_experts("deepseek-v3")
     ),

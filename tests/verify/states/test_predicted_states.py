@@ -27,6 +27,7 @@ _PLANS = {
     "replicated": {"tp": 2, "pp": 1, "dp": 2, "zero_stage": 0, "overlap_param_gather": False},
     "ZeRO 2": {"tp": 1, "pp": 1, "dp": 6, "zero_stage": 2},
     "ZeRO 3": {"tp": 1, "pp": 1, "dp": 5, "zero_stage": 3},
+    "ZeRO 3 beside others": {"tp": 2, "pp": 1, "dp": 4, "cp": 2, "ep": 8, "zero_stage": 3},
 }
 _EVERY_MODEL = ("stages", "ZeRO 3")
 _SOME = {"deepseek-v3", "gpt-oss-120b", "gpt3-175b", "llama2-7b", "llama3.1-8b", "mixtral-8x7b"}
