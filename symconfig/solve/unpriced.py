@@ -98,7 +98,11 @@ KERNELS_OF_ADAPTERS = Constraint(
 )
 
 # Of a framework beside its own.
-ADDED: Mapping[str, tuple[Constraint, ...]] = {"megatron": (SHARDED_STAGES, SHARDED_QUEUES, SHARDED_OVERLAP), "deepspeed": (), "fsdp": ()}
+ADDED: Mapping[str, tuple[Constraint, ...]] = {
+    "megatron": (SHARDED_STAGES, SHARDED_QUEUES, SHARDED_OVERLAP),
+    "deepspeed": (),
+    "fsdp": (),
+}
 # In the place of a framework's own, which each of these includes or stands beside.
 NARROWER: Mapping[Constraint, tuple[Constraint, ...]] = {
     megatron.WINDOWS_OVER_RING: (WINDOWS, SINKS),
