@@ -5,10 +5,14 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.warm import warm
 
 # How long an example takes by the clock says how busy the machine is.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -61,6 +65,19 @@ LONGEST = (
     "solve/partition/test_cheapest.py",
     "verify/test_deepspeed.py",
 )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def _warm_symconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    path = {"PYTHONPATH": str(HERE.parent), "OPENBLAS_NUM_THREADS": "1"}
+    with warm(tmp_path_factory.mktemp("warm"), "tests.warm_commands", environment=path) as python:
+        yield python
+
+
+@pytest.fixture
+def warm_symconfig(_warm_symconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork processes of this Python from one that has run symconfig: for tests of what commands say, not of a start."""
+    monkeypatch.setattr(sys, "executable", str(_warm_symconfig))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import io
 import json
 import os
 import runpy
@@ -44,7 +45,7 @@ def warm(folder: Path, *modules: str, environment: Mapping[str, str] | None = No
     """Give the stand-in for Python, as long as the process that it forks lives."""
     with (folder / "log").open("wb") as log:
         server = subprocess.Popen(
-            [sys.executable, __file__, str(folder), *modules],
+            [sys.executable, "-P", __file__, str(folder), *modules],
             env={**os.environ, "PYTHONUTF8": "1", **(environment or {})},
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -115,15 +116,20 @@ def _become(request: dict[str, Any], streams: Sequence[int]) -> None:
         for place, stream in enumerate(streams):
             os.dup2(stream, place)
             os.close(stream)
+        sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0)), encoding="utf-8")
+        sys.stdout = _written(1)
+        sys.stderr = _written(2, line_buffering=True, errors="backslashreplace")
         os.environ.clear()
         os.environ.update(request["environment"])
         os.chdir(request["folder"])
         words = request["words"]
         if words[0] == "-m":
-            sys.path[0], sys.argv = request["folder"], words[1:]
+            sys.argv = words[1:]
+            sys.path.insert(0, request["folder"])
             runpy.run_module(words[1], run_name="__main__", alter_sys=True)
         else:
-            sys.path[0], sys.argv = str(Path(words[0]).parent), words
+            sys.argv = words
+            sys.path.insert(0, str(Path(words[0]).parent))
             runpy.run_path(words[0], run_name="__main__")
         status = 0
     except SystemExit as error:
@@ -137,6 +143,10 @@ def _become(request: dict[str, Any], streams: Sequence[int]) -> None:
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(status)
+
+
+def _written(stream: int, **more: Any) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BufferedWriter(io.FileIO(stream, "w")), encoding="utf-8", **more)
 
 
 if __name__ == "__main__":
