@@ -5,10 +5,14 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.warm import warm
 
 # How long an example takes by the clock says how busy the machine is.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -19,6 +23,9 @@ settings.register_profile("thorough", settings.get_profile("any machine"), max_e
 os.environ.pop("COLUMNS", None)
 # A shell has what it starts in the background ignore interrupts, and programs that tests interrupt would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# As symconfig's commands do (cli/main.py): looking for garbage took a third of the time in which tests are collected.
+gc.set_threshold(100_000)
 
 HERE = Path(__file__).parent
 # Those that take most, longest first: begun last, each would be waited for. All others follow as they are collected.
@@ -47,7 +54,7 @@ LONGEST = (
     "existing/rules/test_megatron_refuses.py",
     "measured/test_calibrate.py",
     "solve/test_infeasible.py",
-    "render/test_told.py",
+    "render/test_target_pins.py",
     "verify/states/test_megatron_states.py",
     "runs/checkpoint/test_real_megatron.py",
     "solve/stages/test_brute_force.py",
@@ -63,8 +70,23 @@ LONGEST = (
 )  # fmt: skip
 
 
+@pytest.fixture(scope="session")
+def _warm_symconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    path = {"PYTHONPATH": str(HERE.parent), "OPENBLAS_NUM_THREADS": "1"}
+    with warm(tmp_path_factory.mktemp("warm"), "tests.warm_commands", environment=path) as python:
+        yield python
+
+
+@pytest.fixture
+def warm_symconfig(_warm_symconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork processes of this Python from one that has run symconfig: for tests of what commands say, not of a start."""
+    monkeypatch.setattr(sys, "executable", str(_warm_symconfig))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files of LONGEST first. Tests of a file stay together and in order: sorting keeps what is equal as it was."""
+    if gone := [name for name in LONGEST if not (HERE / name).is_file()]:
+        raise pytest.UsageError(f"tests/conftest.py: LONGEST names what is no file: {', '.join(gone)}")
     place = {HERE / name: index for index, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path, len(place)))
 

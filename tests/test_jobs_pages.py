@@ -20,6 +20,7 @@ def _steady(text: str) -> str:
     return CHECKED_S.sub(r"\1#.###", text)
 
 
+@pytest.mark.usefixtures("warm_symconfig")
 @pytest.mark.parametrize("path", jobs.pages(), ids=lambda path: path.stem)
 def test_a_page_prints_what_it_says(path: Path) -> None:
     page = jobs.run(path)

@@ -31,6 +31,7 @@ def test_the_readme_is_short() -> None:
 jobs = docs_script("jobs")
 
 
+@pytest.mark.usefixtures("warm_symconfig")
 @pytest.mark.parametrize("page", jobs.shown(), ids=lambda page: page.stem)
 def test_a_page_shows_what_its_commands_print(page: Path) -> None:
     if page.stem in SEARCHED_LONG:

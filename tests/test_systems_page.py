@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from symconfig.cli.main import GROUPS
 from tests.test_jobs_pages import jobs
 
@@ -52,5 +54,6 @@ def test_every_system_has_a_row_with_commands_that_there_are() -> None:
         assert set(used) <= commands
 
 
+@pytest.mark.usefixtures("warm_symconfig")
 def test_the_page_prints_what_its_commands_print() -> None:
     assert jobs.run(PAGE).text == PAGE.read_text(encoding="utf-8")

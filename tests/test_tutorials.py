@@ -13,6 +13,7 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 PAGES = sorted(jobs.TUTORIALS.glob("*.md"))
 
 
+@pytest.mark.usefixtures("warm_symconfig")
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_a_tutorial_prints_what_it_says(path: Path) -> None:
     assert jobs.run(path).text == path.read_text(encoding="utf-8"), "make tutorials"

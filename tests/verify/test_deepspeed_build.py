@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,12 @@ from symconfig.errors import InputError
 from symconfig.plans.file import load_plan
 from symconfig.render import render
 from symconfig.render.files import write
-from symconfig.verify import deepspeed_rank
+from symconfig.verify import deepspeed_build, deepspeed_rank
 from symconfig.verify.checks import Check, Options, verify
 from symconfig.verify.shell import dry_run
 from tests.render.deepspeed_support import tiny
 from tests.sample_plans import sample_model, sample_plan
+from tests.warm import warm
 
 pytest.importorskip("deepspeed")
 pytest.importorskip("transformers")
@@ -35,6 +38,20 @@ CASES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Import the frameworks once for all processes that are started with this Python."""
+    offline = {"DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    with warm(tmp_path_factory.mktemp("warm"), *deepspeed_build.IMPORTED_ONCE, environment=offline) as python:
+        yield python
+
+
+@pytest.fixture
+def quick(imported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask DeepSpeed in a process that need not import it."""
+    monkeypatch.setattr(sys, "executable", str(imported))
+
+
 def _folder(folder: Path, **fields: Any) -> Path:
     plan = sample_plan(fields.pop("model"), backend="deepspeed", sequence_parallel=False, **fields)
     write(render(plan, "deepspeed"), folder)
@@ -48,6 +65,7 @@ def _ranks(folder: Path) -> list[Check]:
     return list(deepspeed_rank.checks(folder, load_plan(folder), config, words[start:], Options()))
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("case", CASES)
 def test_first_and_last_rank_hold_what_the_plan_says(case: str, tmp_path: Path) -> None:
     found = _ranks(_folder(tmp_path, **CASES[case]))
@@ -57,6 +75,7 @@ def test_first_and_last_rank_hold_what_the_plan_says(case: str, tmp_path: Path) 
     assert found[0].compared[0].ours > 1e9
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_lost_layer_is_named_with_its_numbers(tmp_path: Path) -> None:
     folder = _folder(tmp_path, model=tiny("qwen lora"), dp=1, zero_stage=1)
     path = folder / "model" / "config.json"
@@ -69,6 +88,7 @@ def test_a_lost_layer_is_named_with_its_numbers(tmp_path: Path) -> None:
     assert whole.ours > whole.real > 0
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("old", ["train.py without its function", "no states.py"])
 def test_scripts_of_another_version_are_named(old: str, tmp_path: Path) -> None:
     folder = _folder(tmp_path, model=tiny("llama"), dp=1, zero_stage=1)
@@ -99,6 +119,11 @@ def test_what_the_frameworks_refuse_comes_through_in_their_words(tmp_path: Path)
     (found,) = (check for check in verify(folder, build=True) if "rank" in check.name)
     assert found.status == "failed"
     assert "not a multiple of the number of attention heads" in found.detail
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_rank_that_hangs_or_crashes_is_said(tmp_path: Path) -> None:
+    folder = _folder(tmp_path, model=tiny("llama"), dp=1, zero_stage=1)
     (hangs,) = deepspeed_rank.build(folder, [], 1, (0,), 0.2)
     assert hangs["error"] == "DeepSpeed gave no answer within 0.2 s"
     (folder / "train.py").write_text("import os\nos.abort()\n")
