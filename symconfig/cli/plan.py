@@ -90,6 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
             raise
     if result.instead is not None:
         note(f"note: {result.instead}")
+    for sentence in result.plan.model.left_out:
+        note(f"note: {result.plan.model.name}: {sentence}")
     for warning in result.warnings:
         note(f"warning: {warning}")
     if job.unsaid:

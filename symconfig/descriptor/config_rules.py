@@ -62,9 +62,9 @@ def rope(reader: Reading) -> None:
         reader.problem(what, key, "partial_rotary_factor", got=got, need="1.0")
     scaling = _rope_scaling(raw, fields["max_position_embeddings"], reader.values)
     if scaling is not None:
-        for name in _of_other_types(scaling):  # Transformers' function for this type does not read them
-            reader.note(f"{name} of {key} has no meaning for rope_type {scaling['rope_type']}, and is left out")
-            del scaling[name]
+        if idle := _of_other_types(scaling):  # Transformers' function for this type does not read them
+            reader.note(f"what {key} has for other types than {scaling['rope_type']} is left out: {', '.join(idle)}")
+            scaling = {name: value for name, value in scaling.items() if name not in idle}
         fields["rope_scaling"] = scaling
         reader.key_of["rope_scaling"] = key
 
