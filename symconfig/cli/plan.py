@@ -55,6 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.descriptor.mixed import mixed_of
     from symconfig.report.rl import blocks as of_step
     from symconfig.report.table import blocks
+    from symconfig.solve.near_batch import near_batch
 
     problems = api.Problems()
     out = file_of(arguments.out)
@@ -90,8 +91,12 @@ def run(arguments: argparse.Namespace) -> int:
             raise
     if result.instead is not None:
         note(f"note: {result.instead}")
+    for sentence in result.plan.model.left_out:
+        note(f"note: {result.plan.model.name}: {sentence}")
     for warning in result.warnings:
         note(f"warning: {warning}")
+    if not result.plan.rl and (batch := near_batch(result.plan)) is not None:
+        note(f"note: {batch}")
     if job.unsaid:
         note(f"note: of {arguments.like} no pin can say: {'; '.join(job.unsaid)}")
     shown = (of_step if result.plan.rl else blocks)(result.plan)

@@ -19,7 +19,7 @@ from symconfig.descriptor.architectures.keys import (
     words,
 )
 from symconfig.descriptor.document import Document, KeyPath, shorten
-from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.model import NOT_SET, ModelDescriptor
 from symconfig.descriptor.reuse import Streams
 from symconfig.descriptor.sections import Experts, Indexer, LatentAttention
 from symconfig.descriptor.strict import MAX_LAYERS, Strict
@@ -119,7 +119,7 @@ class ConfigReader:
             elif key in known:
                 continue
             elif value is None or value is False:
-                self.notes.append(f"{shorten(key)} is not known, and is not set in config.json: left out")
+                self.notes.append(f"{shorten(key)} {NOT_SET}")
             else:
                 what = "this key is not known and may change the architecture"
                 hint = "remove it if it has no effect on the model"

@@ -16,7 +16,7 @@ from symconfig.descriptor.architectures.architecture import (
     Reading,
 )
 from symconfig.descriptor.meaning import leading_and_every
-from symconfig.descriptor.sections import RopeScaling
+from symconfig.descriptor.sections import ROPE_FIELDS, RopeScaling
 
 _ROPE_KEYS = {*RopeScaling.model_fields, "type", "rope_theta", "partial_rotary_factor"}
 # Beside sections of compressed keys (DeepSeek-V4), and of layers with a window (ZAYA).
@@ -26,6 +26,7 @@ _ROPE_IDLE = {
     "max_position_embeddings": None,  # of the file again
     "mrope_section": None,  # which channels turn by an image's rows and columns: no cost
     "mrope_interleaved": None,
+    "alpha": "alpha of rope_scaling stretches rope's base, which changes no shape and no cost, and is left out",
     "llama_4_scaling_beta": "llama_4_scaling_beta scales queries by their position, which changes no shape and no cost",
 }
 # Rope on part of a head with the angles of a whole one, which changes no shape and no cost (modeling_rope_utils.py).
@@ -61,6 +62,9 @@ def rope(reader: Reading) -> None:
         reader.problem(what, key, "partial_rotary_factor", got=got, need="1.0")
     scaling = _rope_scaling(raw, fields["max_position_embeddings"], reader.values)
     if scaling is not None:
+        if idle := _of_other_types(scaling):  # Transformers' function for this type does not read them
+            reader.note(f"what {key} has for other types than {scaling['rope_type']} is left out: {', '.join(idle)}")
+            scaling = {name: value for name, value in scaling.items() if name not in idle}
         fields["rope_scaling"] = scaling
         reader.key_of["rope_scaling"] = key
 
@@ -89,6 +93,12 @@ def _is_usual_factor(raw: Mapping[str, Any]) -> bool:
     if raw.get("rope_type", raw.get("type")) != "yarn" or not numbers or raw.get("mscale"):
         return False
     return math.isclose(written, 0.1 * math.log(max(float(factor or 1), 1.0)) + 1.0, rel_tol=1e-6)
+
+
+def _of_other_types(scaling: Mapping[str, Any]) -> list[str]:
+    """List the keys that rope of this type does not have."""
+    needed, optional = ROPE_FIELDS.get(str(scaling["rope_type"]), ((), tuple(scaling)))
+    return [name for name in scaling if name not in ("rope_type", "factor", *needed, *optional)]
 
 
 def _rope_scaling(raw: Mapping[str, Any], longest: int, values: Mapping[str, Any]) -> dict[str, Any] | None:

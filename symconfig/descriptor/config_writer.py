@@ -25,7 +25,7 @@ from symconfig.errors import InfeasibleError, InputError, Problem
 Json = dict[str, Any]
 # Qwen-7B's code is not part of transformers: Qwen2 is the same network. GPT-3 is GPT-2 with other sizes, and Kimi-K2
 # DeepSeek-V3.
-SAME_NETWORK = {"qwen": "qwen2", "gpt3": "gpt2", "kimi_k2": "deepseek_v3"}
+SAME_NETWORK = {"qwen": "qwen2", "gpt3": "gpt2", "kimi_k2": "deepseek_v3", "mimo": "qwen2"}
 
 
 def config_json(model: ModelDescriptor) -> Json:

@@ -135,11 +135,14 @@ def _architecture(data: Mapping[str, Any], document: Document) -> Architecture:
 
 
 def _meant(kind: object) -> str | None:
-    """Return the family whose name was misspelt; another release of a family, as llama4 of llama, is no misspelling."""
+    """Return the family whose name was misspelt; another release or kind of a family is no misspelling, as llama4 or
+    llama-nas of llama."""
     if not isinstance(kind, str) or kind in families():
         return None
     hint = nearest(kind, architectures(), alike=0.8)
-    numbers = [re.findall(r"\d+", name) for name in (kind, hint or "")]
+    if hint is None or re.match(rf"{re.escape(hint)}[-_]", kind):
+        return None
+    numbers = [re.findall(r"\d+", name) for name in (kind, hint)]
     return hint if numbers[0] == numbers[1] else None
 
 

@@ -197,13 +197,14 @@ def neighbours(habit: Habit, parameters: float) -> tuple[Published, Published]:
     return (below or above)[-1 if below else 0], (above or below)[0 if above else -1]
 
 
-def why(training: Training, task: Task | AdapterTask, parameters: float) -> tuple[str, ...]:
-    """Say which values were derived, from what, as sentences; none where the job says them all."""
+def why(training: Training, task: Task | AdapterTask, parameters: float, of: str = "parameters") -> tuple[str, ...]:
+    """Say which values were derived, from what, as sentences; none where the job says them all. of: the parameters'
+    kind."""
     names = [name for name in DERIVED if name in training.derived]
     if not names:
         return ()
     habit, words = USUAL[task], ", ".join(f"{name} {getattr(training, name):g}" for name in names)
-    by = f"{habit.name} of {_size(parameters)} parameters"
+    by = f"{habit.name} of {_size(parameters)} {of}"
     sources = ""
     if "lr" in names:
         published = neighbours(habit, parameters)
@@ -213,13 +214,13 @@ def why(training: Training, task: Task | AdapterTask, parameters: float) -> tupl
     return (f"Chosen for {by}, since the job does not say them: {words}.{sources} The rest is as in {habit.source}.",)
 
 
-def short(training: Training, task: Task | AdapterTask, parameters: float) -> str:
-    """Summarise the derived fields in a line, for a terminal; nothing where the job says them all."""
+def short(training: Training, task: Task | AdapterTask, parameters: float, of: str = "parameters") -> str:
+    """Summarise the derived fields in a line, for a terminal; nothing where the job says them all. of: as in `why`."""
     names = [name for name in DERIVED if name in training.derived]
     if not names:
         return ""
     words = ", ".join(f"{name} {getattr(training, name):g}" for name in names)
-    return f"{words}: chosen for {USUAL[task].name} of {_size(parameters)} parameters (REPORT.md says from what)"
+    return f"{words}: chosen for {USUAL[task].name} of {_size(parameters)} {of} (REPORT.md says from what)"
 
 
 def _warmup(habit: Habit, decay: int) -> int:

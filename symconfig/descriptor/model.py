@@ -11,6 +11,8 @@ from symconfig.descriptor.layers import Keys, LayerKind, Mixer, Mlp, Pairs, Turn
 from symconfig.descriptor.model_fields import ModelFields
 from symconfig.descriptor.sections import FUSED_TARGETS, QWEN_TARGETS, AdapterTarget, Attention, Position
 
+NOT_SET = "is not known, and is not set in config.json: left out"  # the end of notes that say nothing of the model
+
 
 class ModelDescriptor(ModelFields):
     """One architecture, with what follows from its fields."""
@@ -53,6 +55,11 @@ class ModelDescriptor(ModelFields):
         if problems:
             raise ValueError("; ".join(problems))
         return self
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Return the notes of what the model is planned without: layers, a tower, a factor."""
+        return tuple(note for note in self.notes if not note.endswith(NOT_SET))
 
     @property
     def scoring(self) -> ModelDescriptor:

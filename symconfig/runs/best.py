@@ -36,6 +36,7 @@ def best_plan(
     Raises InputError for what can never run, InfeasibleError where nothing fits or can be refined; what no plan can be
     refined before the search.
     """
+    wanted = job
     model, job = prepared(model, cluster, job)
     target = sayable.check(model, cluster, job, writes=writes)
 
@@ -56,7 +57,8 @@ def best_plan(
         from symconfig.runs.rl.tuned import answer as tuned
 
         return tuned(target, lambda update, most: solve(model, update, most), target_of(model, target), top)
-    plan = solve(model, target, top, alone)
+    with sayable.naming(model, cluster, wanted, job):
+        plan = solve(model, target, top, alone)
     plan = replace(plan, job=plan.job.model_copy(update={"edited": job.edited}))
     if alone or plan.job.backend != "megatron":
         return plan

@@ -12,7 +12,7 @@ from symconfig.descriptor.vision import Vision
 from symconfig.errors import InputError, Problem
 from symconfig.solve.whole import USUAL_LENGTH
 
-_TEXT_ALONE = "trained on text alone: its vision tower is not loaded"
+_TEXT_ALONE = "trained on text alone: its vision tower is not loaded (images.per_sequence, --images-per-sequence)"
 
 
 def imaged(model: ModelDescriptor, job: Job) -> ModelDescriptor:

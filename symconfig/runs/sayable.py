@@ -4,6 +4,7 @@ avoids."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
@@ -85,11 +86,27 @@ def opened(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
 
 def instead(job: Job, plan: Plan) -> str | None:
     """Return why a plan is for another target than its job's framework's own, in a sentence; None: it is not."""
-    own = target_of(plan.model, job).name
-    if job.target is not None or plan.job.target in (None, own):
+    return _moved(plan.model, plan.cluster, job, plan.job.target)
+
+
+@contextmanager
+def naming(model: ModelDescriptor, cluster: ClusterDescriptor, wanted: Job, job: Job) -> Iterator[None]:
+    """Add to a refusal of a job that it is for another target than that of the job that was wanted, and why."""
+    try:
+        yield
+    except InfeasibleError as error:
+        if (why := _moved(model, cluster, wanted, job.target)) is None:
+            raise
+        raise InfeasibleError([*error.problems, Problem(why, field="target")]) from None
+
+
+def _moved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, target: str | None) -> str | None:
+    """Return why a job is planned for another target than its framework's own, in a sentence; None: it is not."""
+    own = target_of(model, job).name
+    if job.target is not None or target in (None, own):
         return None
-    fields = dict.fromkeys(problem.field or "" for problem in unsayable(plan.model, plan.cluster, job))
-    return f"{own} cannot be told this model's {', '.join(fields)}: planned for {plan.job.target}, which can"
+    fields = dict.fromkeys(problem.field or "" for problem in unsayable(model, cluster, job))
+    return f"{own} cannot be told this model's {', '.join(fields)}: planned for {target}, which can"
 
 
 def by_hand(plan: Plan) -> tuple[Problem, ...]:

@@ -94,9 +94,20 @@ def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, w
         f"no division of {job.gpus} GPUs and a batch of {job.global_batch_size} can run"
         + (f" with the pins {pinned}: " if pinned else ": ")
         + ("; ".join(reasons) or "no choice of degrees has that product"),
-        hint=("fewer pins, " if pinned else "")
+        hint=_nearest_batch(model, cluster, job)
+        or ("fewer pins, " if pinned else "")
         + "another number of GPUs, a batch that divides by more, or the other backend",
     )
+
+
+def _nearest_batch(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> str | None:
+    """Return the batches next below and above that all GPUs share evenly, where one of them runs and fits: at most
+    twice as large."""
+    gpus, batch = int(job.gpus), job.global_batch_size
+    lower = batch // gpus * gpus
+    tried = [size for size in (lower, lower + gpus) if size not in (0, batch) and size <= 2 * batch]
+    able = [size for size in tried if fits(model, cluster, job.model_copy(update={"global_batch_size": size}))]
+    return " or ".join(f"--global-batch-size {size}" for size in able) or None
 
 
 def _unreachable(request: Request) -> Problem | None:

@@ -26,6 +26,7 @@ from symconfig.solve.pins import parse
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.refine import THOROUGH, Effort, Proof
 from symconfig.solve.run import Outcome, Progress, facts_of, fits, run, space, too_large, weigh_all
+from symconfig.solve.space import divisors
 from symconfig.solve.stage_gap import stage_gap
 from symconfig.solve.whole import filled
 
@@ -102,6 +103,14 @@ def _opened(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job
     return opened.allowing(job, *opened.needed(job, facts_of(model, cluster, job), parse(job.pins), any_fits))
 
 
+def _whole_nodes(gpus: int, each: int) -> str:
+    """Return the nearest numbers of GPUs that fill nodes, and the nodes that these GPUs would fill."""
+    lower = gpus // each * each
+    fewer = max(size for size in divisors(gpus) if size < each)
+    other = f", or --set gpus_per_node={fewer} where a node has so many" if fewer > 1 else ""
+    return f"{lower} or {lower + each}{other}"
+
+
 def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
     """Return the job with its defaults written out. Raises InputError with everything that contradicts."""
     problems = []
@@ -116,6 +125,7 @@ def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Jo
                 field="gpus",
                 got=str(job.gpus),
                 need=f"a multiple of {cluster.gpus_per_node}",
+                hint=_whole_nodes(job.gpus, cluster.gpus_per_node),
             )
         )
     task = job.task or ("lora" if model.adapter else "pretrain")

@@ -32,12 +32,12 @@ def filled(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
 
 def why(plan: Plan) -> tuple[str, ...]:
     """Say what of a plan's training was derived, and from what, as sentences."""
-    return learning_rate.why(plan.training, _manner(plan.task, plan.model), _size(plan.model))
+    return learning_rate.why(plan.training, _manner(plan.task, plan.model), _size(plan.model), _kind(plan.model))
 
 
 def short(plan: Plan) -> str:
     """Say the same in a line; nothing where the job says all of it."""
-    return learning_rate.short(plan.training, _manner(plan.task, plan.model), _size(plan.model))
+    return learning_rate.short(plan.training, _manner(plan.task, plan.model), _size(plan.model), _kind(plan.model))
 
 
 def _manner(task: Task, model: ModelDescriptor) -> Task | AdapterTask:
@@ -48,3 +48,8 @@ def _manner(task: Task, model: ModelDescriptor) -> Task | AdapterTask:
 def _size(model: ModelDescriptor) -> float:
     """Count the parameters that work on a token, without adapters: those beside which these are trained."""
     return parameters(model.model_copy(update={"adapter": None})).active
+
+
+def _kind(model: ModelDescriptor) -> str:
+    """Return the word for the parameters that `_size` counts: of experts only those that are chosen."""
+    return "parameters" if model.experts is None else "active parameters"

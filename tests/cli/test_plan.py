@@ -13,6 +13,7 @@ import pytest
 import symconfig
 from symconfig.errors import InfeasibleError, InputError
 from tests.cli.support import JOB, Run, run
+from tests.descriptor.small_configs import small_config
 
 __all__ = ["run"]
 
@@ -52,6 +53,14 @@ def test_alternatives_are_ranked_one_of_each_family_and_none_is_faster_than_the_
     assert losses == sorted(losses)
     fastest = data["beside"]["fastest"] or data["best"]
     assert all(one["predicted"]["step_s"] >= fastest["predicted"]["step_s"] for one in plans)
+
+
+def test_what_of_a_config_json_the_model_is_planned_without_is_named(run: Run, tmp_path: Path) -> None:
+    config = small_config("nemotron_h") | {"num_nextn_predict_layers": 1, "use_mrope": False}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    outcome = run("plan", "--model", tmp_path, "--cluster", "h100", "--gpus", "8", "--global-batch-size", "8", "--json")
+    notes = [line for line in outcome.err.splitlines() if line.startswith(f"note: {tmp_path.name}:")]
+    assert notes == [f"note: {tmp_path.name}: layers of multi-token prediction are left out, as its class does"]
 
 
 def test_the_same_job_gives_the_same_bytes_in_two_processes(tmp_path: Path) -> None:

@@ -168,7 +168,8 @@ def test_code_of_its_own_is_never_run_and_the_file_may_be_read_as_one_of_a_famil
 
 
 @pytest.mark.parametrize(
-    ("kind", "hint"), [("Llama", "llama"), ("mistal", "mistral"), ("llama9", None), ("qwen9", None)]
+    ("kind", "hint"),
+    [("Llama", "llama"), ("mistal", "mistral"), ("llama9", None), ("qwen9", None), ("nemotron-nas", None)],
 )
 def test_another_release_of_a_family_is_not_taken_for_a_misspelling(kind: str, hint: str | None) -> None:
     with pytest.raises(InputError) as caught:

@@ -93,6 +93,7 @@ def test_what_was_derived_is_said_with_its_source_and_nothing_of_a_job_that_says
     assert "Tülu 2 7B" in said
     assert "Tülu 2 13B" in said
     assert short(found, "sft", 8.03e9).startswith("lr 2e-05, min_lr 0, lr_warmup_iters 30, weight_decay 0: chosen for")
+    assert "of 8.03B active parameters" in short(found, "sft", 8.03e9, "active parameters")
     given_all = of("sft", 8.03e9, lr=1e-4, min_lr=0.0, lr_warmup_iters=1, weight_decay=0.0)
     assert (why(given_all, "sft", 8.03e9), short(given_all, "sft", 8.03e9)) == ((), "")
 

@@ -97,6 +97,19 @@ def test_a_job_that_names_no_target_is_planned_for_the_next_that_can_be_told_it(
     assert (plain.plan.job.target, plain.instead) == (None, None)
 
 
+def test_a_refusal_names_the_target_that_nobody_asked_for() -> None:
+    model = _changed("llama3.1-8b", rope_scaling={"rope_type": "dynamic", "factor": 2.0})
+    job = _job(gpus=32, global_batch_size=25)
+    with pytest.raises(InfeasibleError) as caught:
+        best.best_plan(model, H100, job, top=1)
+    problem, why = caught.value.problems
+    assert problem.hint == "--global-batch-size 32"
+    assert (why.field, why.what.partition(": ")[2]) == ("target", "planned for deepspeed, which can")
+    with pytest.raises(InfeasibleError) as caught:
+        best.best_plan(model, H100, job.model_copy(update={"target": "deepspeed", "backend": "deepspeed"}), top=1)
+    assert [each.field for each in caught.value.problems] == [None]
+
+
 @pytest.mark.usefixtures("no_search")
 def test_another_framework_is_not_named_where_the_job_says_which() -> None:
     model = _changed("llama3.1-8b", rope_scaling={"rope_type": "dynamic", "factor": 2.0})

@@ -66,6 +66,17 @@ def test_pins_that_leave_nothing_are_named() -> None:
     assert (problem.hint or "").startswith("fewer pins")
 
 
+def test_a_batch_that_no_replicas_share_is_named_with_the_next_ones_that_run() -> None:
+    """DeepSpeed's ZeRO has a replica on every GPU."""
+    asked = job(8, 30, backend="deepspeed", pins={"tp": "1", "cp": "1"})
+    assert refusal(MODEL, sample_cluster(), asked).hint == "--global-batch-size 24 or --global-batch-size 32"
+    for size in (24, 32):
+        assert (
+            search(MODEL, sample_cluster(), asked.model_copy(update={"global_batch_size": size})).best.parallel.dp == 8
+        )
+    assert "--global-batch-size" not in str(refusal(MODEL, sample_cluster(), job(10**9, 8)).hint)
+
+
 def test_without_pins_none_are_spoken_of() -> None:
     problem = refusal(MODEL, sample_cluster(), job(10**9, 8))
     assert "pins" not in str(problem)
@@ -124,8 +135,11 @@ def test_nothing_blocks_all_where_some_plan_runs() -> None:
 
 
 def test_more_than_the_cluster_has_and_half_a_node_are_wrong_input() -> None:
-    with pytest.raises(InputError, match="multiple of 8"):
+    whole = r"need a multiple of 8\)\. Try: 8 or 16, or --set gpus_per_node=6 where a node has so many\."
+    with pytest.raises(InputError, match=whole):
         search(MODEL, sample_cluster(), job(12, 12))
+    with pytest.raises(InputError, match=r"Try: 8 or 16\."):
+        search(MODEL, sample_cluster(), job(13, 13))
     small = sample_cluster().model_copy(update={"max_gpus": 8})
     with pytest.raises(InputError, match="at most 8"):
         search(MODEL, small, job(16, 16))

@@ -15,7 +15,8 @@ Values = Mapping[str, Any]  # config.json's values by key, with the class's defa
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 INDEXED = "indexed_attention"
 LINEAR = "linear_attention"  # any block in attention's place
-OLDER_TYPES = {"attention": FULL, "mamba": LINEAR}  # spellings of before transformers 5 (remap_legacy_layer_types)
+# Spellings of before transformers 5 (remap_legacy_layer_types), and in files that others wrote.
+OLDER_TYPES = {"attention": FULL, "mamba": LINEAR, "deepseek_sparse_attention": INDEXED}
 
 
 class Derived(Enum):

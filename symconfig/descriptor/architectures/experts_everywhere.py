@@ -12,6 +12,7 @@ from symconfig.descriptor.architectures.keys import COMMON_IGNORED, words
 from symconfig.descriptor.architectures.mixer_keys import Block
 from symconfig.descriptor.architectures.rules import (
     NO_DENSE,
+    OWN_PREDICTION,
     SIGMOID,
     all_sliding,
     always,
@@ -49,7 +50,10 @@ def _hunyuan_keys(model: ModelDescriptor) -> Mapping[str, Any]:
 
 
 def _hunyuan(reader: Reading) -> None:
-    """Read moe_topk and num_experts, which may be lists with an entry for each layer; then all must be alike."""
+    """Read numbers that may be lists with an entry for each layer; then all must be alike.
+
+    Published files also say what the class takes for granted: experts and a shared one, each as wide as the MLP.
+    """
     for key, field in (("moe_topk", "experts.num_experts_per_tok"), ("num_experts", "experts.num_experts")):
         value = reader.values[key]
         alike = set(map(str, value)) if isinstance(value, list) else {value}
@@ -58,6 +62,10 @@ def _hunyuan(reader: Reading) -> None:
             continue
         reader.fields[field] = value[0] if isinstance(value, list) else value
         reader.key_of[field] = key
+    for key, built in (("moe_intermediate_size", reader.values["intermediate_size"]), ("num_shared_expert", 1)):
+        value = reader.data.get(key)
+        if any(one not in (None, built) for one in (value if isinstance(value, list) else [value])):
+            reader.problem("is not what Transformers' class builds", key, got=value, need=str(built))
 
 
 _DBRX_HEADS = {"kv_n_heads": 1, "clip_qkv": None, "attn_pdrop": 0.0, "rope_theta": None}
@@ -154,7 +162,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             "shared_intermediate_size": (0,),
             "shared_moe_mode": ("sigmoid",),
         },
-        noted={"num_mtp_modules": "MiniMax's own modules of multi-token prediction (num_mtp_modules) are left out"},
+        noted=OWN_PREDICTION,
         ignored=words("""use_mtp mtp_transformer_layers mlp_intermediate_size layernorm_full_attention_beta
             layernorm_linear_attention_beta layernorm_mlp_beta"""),
         rules=(Rule(_minimax, ("attn_type_list",)), turned_channels),
@@ -170,14 +178,27 @@ ARCHITECTURES: dict[str, Architecture] = {
     "phimoe": Architecture(
         constants={**NO_DENSE, "norm": "layernorm", "experts.norm_topk_prob": False},
         names={**WIDTH, "rms_norm_eps": ("norm_eps",)},
+        only={"hidden_dropout": (0.0,)},
         noted={"input_jitter_noise": "input_jitter_noise is not modelled: it changes no shape and no cost"},
+        ignored=("original_max_position_embeddings",),  # rope_scaling says it, too
         layers=all_sliding,
         rules=(particulars({}, {"router": lambda values: "sparsemixer"}),),
     ),
     "hunyuan_v1_moe": Architecture(
         constants={**NO_DENSE, "qk_norm": True, "experts.norm_topk_prob": True},
         names={"intermediate_size": (*_EXPERTS, _SHARED_WIDTH)},
-        ignored=("eod_token_id",),
+        only={
+            "moe_layer_num_skipped": (0,),
+            "norm_type": ("rms", "hf_rms"),
+            **dict.fromkeys(("use_qk_norm", "use_rotary_pos_emb", "use_mixed_mlp_moe"), (True,)),
+        },
+        same_as={"attention_head_dim": "head_dim"},
+        # The first two are what the rule checks; the others are of keys that layers would share (use_cla), of tokens, a
+        # classifier and images.
+        ignored=words("""moe_intermediate_size num_shared_expert cla_share_factor eod_token_id org_vocab_size class_num
+            pool_type dense_list im_start_id im_end_id im_newline_id mask_init_id num_media_embeds text_start_id
+            text_end_id image_token_id video_start_id video_end_id vit_input_resolution vit_mapping_type vit_norm_type
+            vit_patch vit_token"""),
         rules=(Rule(_hunyuan, ("moe_topk", "num_experts"), _hunyuan_keys),),
     ),
     "aria_text": Architecture(
@@ -216,7 +237,12 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "ernie4_5_moe": Architecture(
         constants={"experts.e_score_correction_bias": True, "experts.norm_topk_prob": True},
-        only={"use_bias": (False,), "moe_gate_act": (None, "softmax"), "moe_use_aux_free": (True,)},
+        only={
+            "use_bias": (False,),
+            "moe_gate": ("topk",),
+            "moe_gate_act": (None, "softmax"),
+            "moe_use_aux_free": (True,),
+        },
         names={
             "moe_num_experts": ("experts.num_experts",),
             "moe_k": ("experts.num_experts_per_tok",),
@@ -224,7 +250,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         noted={
             "num_nextn_predict_layers": "layers of multi-token prediction are left out: their place is not described"
         },
-        ignored=("moe_norm_min",),
+        ignored=("moe_norm_min", "moe_capacity"),  # Transformers' class drops no token
         rules=(
             shared_experts("moe_num_shared_experts"),
             replace(

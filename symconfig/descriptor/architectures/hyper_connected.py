@@ -139,7 +139,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             "moe_intermediate_size": ("experts.moe_intermediate_size",),
         },
         only={"hc_eps": (1e-6,), "attention_bias": (False,), "mlp_bias": (False,), "scoring_func": ("sqrtsoftplus",),
-              "n_shared_experts": (1,)},
+              "topk_method": ("noaux_tc",), "n_shared_experts": (1,)},
         ignored=("num_nextn_predict_layers", "expert_dtype"),  # layers that Transformers' class has not
         same_as={"intermediate_size": "moe_intermediate_size"},
         layers=_deepseek_layers,

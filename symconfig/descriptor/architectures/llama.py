@@ -108,7 +108,10 @@ ARCHITECTURES: dict[str, Architecture] = {
         rules=(rope_by_layer,),
     ),
     "arcee": Architecture(constants={"gated_mlp": False}),
-    "apertus": Architecture(constants={"gated_mlp": False, "qk_norm": True}),
+    "apertus": Architecture(
+        constants={"gated_mlp": False, "qk_norm": True},
+        only={"qk_norm": (True,), "post_norm": (False,), "hidden_dropout": (0.0,)},
+    ),
     # Its head may have rows for the first output_vocab_size tokens only, which no descriptor says.
     "apertus1p5_text": Architecture(
         constants={"gated_mlp": False, "qk_norm": True}, only={"output_vocab_size": (None,)}

@@ -1,14 +1,14 @@
-"""Xiaomi's MiMo-V2-Flash: layers with a window have twice the key/value heads of the others, and sinks."""
+"""Xiaomi's MiMo-V2-Flash, whose layers with a window have twice the key/value heads of the others, and MiMo-7B."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule, Values
+from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Kind, Reading, Rule, Values
 from symconfig.descriptor.architectures.deepseek import ROUTED_AS_V3
 from symconfig.descriptor.architectures.mixer_keys import Block, Size
-from symconfig.descriptor.architectures.rules import SIGMOID, particulars
+from symconfig.descriptor.architectures.rules import SIGMOID, particulars, qwen2
 from symconfig.descriptor.model import ModelDescriptor
 
 _TIMES = 2  # as many key/value heads have layers with a window
@@ -20,6 +20,13 @@ def _layers(values: Values, layers: int) -> list[str]:
 
 
 _BOTH = ("head_dim", "v_head_dim")  # of all layers, too
+_PUBLISHED = {
+    **dict.fromkeys(("hybrid_layer_pattern", "moe_layer_freq"), Kind.LAYERS),
+    **dict.fromkeys(
+        ("swa_num_attention_heads", "swa_num_key_value_heads", "swa_head_dim", "swa_v_head_dim"), Kind.COUNT
+    ),
+    "sliding_window_size": Kind.COUNT,
+}
 _WIDE = Block(
     "wide_attention",
     {
@@ -31,6 +38,28 @@ _WIDE = Block(
         ),
     },
 )
+
+
+def _published(reader: Reading) -> None:
+    """Check what the published file says of layers with a window and of experts, which the class takes for granted.
+
+    Its window does not count the query itself.
+    """
+    values, number = reader.values, reader.fields["num_hidden_layers"]
+    heads, keys = values["num_attention_heads"], values["num_key_value_heads"]
+    granted = {
+        "hybrid_layer_pattern": [int(kind == SLIDING) for kind in _layers(values, number)],
+        "moe_layer_freq": [int(index > 0) for index in range(number)],
+        "swa_num_attention_heads": heads,
+        "swa_num_key_value_heads": _TIMES * keys,
+        "swa_head_dim": values["head_dim"],
+        "swa_v_head_dim": values["v_head_dim"],
+    }
+    for key, built in granted.items():
+        if values[key] not in (None, built):
+            reader.problem("is not what Transformers' class builds", key, got=values[key], need=str(built))
+    if values["sliding_window_size"] is not None and "sliding_window" in reader.fields:
+        reader.fields["sliding_window"] = values["sliding_window_size"] + 1
 
 
 def _mimo(reader: Reading) -> None:
@@ -69,9 +98,31 @@ ARCHITECTURES: dict[str, Architecture] = {
             "num_key_value_heads": (),
             "v_head_dim": ("v_head_dim",),
         },
-        only={**ROUTED_AS_V3, "n_shared_experts": (None, 0)},
+        defaults=dict.fromkeys(_PUBLISHED),
+        only={
+            "scoring_func": ROUTED_AS_V3["scoring_func"],
+            "topk_method": ROUTED_AS_V3["topk_method"],
+            "n_shared_experts": (None, 0),
+            "layernorm_epsilon": (1e-5,),
+            "swa_rope_theta": (1e4,),
+            "add_swa_attention_sink_bias": (True,),
+        },
+        ignored=("attention_chunk_size",),  # its window again
         layers=_layers,
         blocks={FULL: _WIDE},
-        rules=(Rule(_mimo, (), _keys), particulars({"attention_value_scale": 1.0})),
+        kinds={**_PUBLISHED, "routed_scaling_factor": Kind.NUMBER},
+        rules=(
+            Rule(_published, tuple(_PUBLISHED)),
+            Rule(_mimo, (), _keys),
+            particulars({"attention_value_scale": 1.0}),
+        ),
+    ),
+    # MiMo-7B: Qwen 2 with a layer of multi-token prediction, and a name for the bias that Qwen 2 has without saying it.
+    "mimo": Architecture(
+        constants={"qkv_bias": True},
+        defaults={"num_nextn_predict_layers": 0},
+        only={"attention_bias": (True,)},
+        layers=qwen2,
+        of_class="qwen2",
     ),
 }

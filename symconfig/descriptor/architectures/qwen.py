@@ -12,6 +12,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "qwen3": Architecture(constants={"qk_norm": True}, layers=rules.qwen2),
     "qwen3_moe": Architecture(
         constants={"qk_norm": True},
+        only={"use_qk_norm": (True,), "shared_expert_intermediate_size": (0,)},
         ignored=("max_window_layers",),
         same_as={"num_local_experts": "num_experts"},
         layers=rules.qwen3_moe,

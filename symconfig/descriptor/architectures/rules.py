@@ -144,6 +144,9 @@ heads_fill_hidden = Rule(_heads_fill_hidden)
 # DeepSeek-V3's router, which many have taken over: sigmoid scores, and a bias for the choice only.
 SIGMOID = {"experts.scoring_func": "sigmoid", "experts.e_score_correction_bias": True}
 NO_DENSE = {"intermediate_size": 0}
+OWN_PREDICTION = {
+    "num_mtp_modules": "MiniMax's own modules of multi-token prediction (num_mtp_modules) are left out",
+}
 
 
 def particulars(

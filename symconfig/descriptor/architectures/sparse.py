@@ -8,10 +8,11 @@ from symconfig.descriptor.architectures.architecture import FULL, INDEXED, Archi
 from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, ROUTED_AS_V3, V3
 from symconfig.descriptor.architectures.hybrid_blocks import POOLED_ATTENTION
 from symconfig.descriptor.architectures.mixer_keys import Block, Size
-from symconfig.descriptor.architectures.rules import SIGMOID, indexer_types
+from symconfig.descriptor.architectures.rules import OWN_PREDICTION, SIGMOID, indexer_types
 from symconfig.descriptor.config_rules import with_experts
 
-_IDLE = (*LATENT_IGNORED, "indexer_rope_interleave")  # which channels are pairs: the class fixes it
+# Which channels are pairs, the class fixes; which layer's choice those of multi-token prediction take, no cost has.
+_IDLE = (*LATENT_IGNORED, "rope_interleave", "indexer_rope_interleave", "index_share_for_mtp_iteration")
 _LETTERS = {"F": "full", "S": "shared"}
 
 
@@ -94,7 +95,16 @@ ARCHITECTURES: dict[str, Architecture] = {
             "intermediate_size": ("experts.moe_intermediate_size",),
             "shared_intermediate_size": ("experts.shared_expert_intermediate_size",),
         },
-        only={"hidden_act": ("silu", "swigluoai"), "swiglu_limit": (7.0,), "swiglu_alpha": (1.702,)},
+        only={
+            "hidden_act": ("silu", "swigluoai"),
+            "swiglu_limit": (7.0,),
+            "swiglu_alpha": (1.702,),
+            "n_shared_experts": (1,),
+            "scoring_func": ("sigmoid",),
+            "qk_norm_type": ("per_head",),
+            **dict.fromkeys(("use_gemma_norm", "use_qk_norm", "use_routing_bias"), (True,)),
+        },
+        noted=OWN_PREDICTION,
         # Its angles follow from partial_rotary_factor, and its own block is read whatever its score.
         ignored=("rotary_dim", "index_local_blocks"),
         layers=_minimax_m3_layers,
@@ -120,7 +130,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             "index_skip_topk_offset": 2,
             "index_topk_pattern": None,
         },
-        only=ROUTED_AS_V3,
+        only={**ROUTED_AS_V3, "moe_router_dtype": ("float32",)},
         ignored=_IDLE,
         same_as={"num_experts": "n_routed_experts"},
         known_layers=(INDEXED,),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from symconfig.errors import Problem
+from symconfig.existing.launch.dialects import verl
 from symconfig.existing.launch.reading import Reading
-from symconfig.existing.recover.rl.trainers import OPENRLHF, SLIME, VERL, Trainer
+from symconfig.existing.recover.rl.trainers import OPENRLHF, SLIME, VERL, Trainer, Workers, of_verl
 from symconfig.existing.recover.rl.values import Values
 from symconfig.existing.rules.rule import Finding, Rules
 
@@ -54,6 +56,27 @@ class RlFacts:
         """Return a Problem about a key, where it stands."""
         shown = [None if each is None else str(each) for each in (got, need)]
         return self.values.problem(key, what, self.reading.file, got=shown[0], need=shown[1], hint=hint)
+
+    @property
+    def replicas(self) -> int | None:
+        """Return the ranks among which verl shares the samples of an update; None: not known."""
+        workers, gpus = self.workers, self.trained
+        split = [f"{_ACTOR}.{workers.section}.{workers.split}"]
+        if workers.options:
+            split += [f"{_ACTOR}.{workers.section}.{name}_model_parallel_size" for name in ("tensor", "pipeline")]
+        ranks = math.prod(self.values.whole(name) or 1 for name in split)
+        return gpus // ranks if workers.predicted and gpus is not None and gpus % ranks == 0 else None
+
+    @property
+    def workers(self) -> Workers:
+        """Return what trains in verl."""
+        return of_verl(verl.workers(self.reading.settings))
+
+    @property
+    def trained(self) -> int | None:
+        """Return the GPUs of verl's trainer; None: not known."""
+        nodes, each = (self.values.whole(f"trainer.{name}") for name in ("nnodes", "n_gpus_per_node"))
+        return None if nodes is None or each is None else nodes * each
 
     @property
     def longest(self) -> int | None:
@@ -175,6 +198,83 @@ def _more_than_a_step(facts: RlFacts) -> Iterator[Problem]:
     if step and update is not None and step < update:
         key = f"{_ACTOR}.ppo_mini_batch_size"
         yield facts.problem(key, "is more than a step's prompts", update, f"up to data.train_batch_size, {step:g}")
+
+
+@OF_VERL.rule(
+    "samples-over-gpus",
+    "error",
+    "A step's samples do not divide over the GPUs",
+    "verl asserts where batches are not dynamic that the samples of a step, train_batch_size x rollout.n, are a "
+    "multiple of the GPUs, with Megatron's workers of the replicas times a micro-batch (verl/utils/config.py, "
+    'validate_config: "must be divisible by minimal possible batch size").',
+    _VERL + "data.train_batch_size=100 actor_rollout_ref.actor.ppo_mini_batch_size=50 "
+    "actor_rollout_ref.actor.ulysses_sequence_parallel_size=4 "
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1 "
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1",
+)
+def _uneven_step(facts: RlFacts) -> Iterator[Problem]:
+    values, micro = facts.values, f"{_ACTOR}.ppo_micro_batch_size_per_gpu"
+    samples, replicas = _samples(facts, "data.train_batch_size"), facts.replicas
+    if samples is None or replicas is None or facts.trained is None or values.switch(f"{_ACTOR}.use_dynamic_bsz"):
+        return
+    least = replicas * (values.whole(micro) or 1) if facts.workers.options else facts.trained
+    if samples % least:
+        got = f"{samples} samples with rollout.n"
+        yield facts.problem("data.train_batch_size", "does not divide over the GPUs", got, f"a multiple of {least}")
+
+
+@OF_VERL.rule(
+    "mini-batch-over-replicas",
+    "error",
+    "An update's samples do not divide over its replicas",
+    "verl's workers assert that the samples of an update, ppo_mini_batch_size x rollout.n, are a multiple of their "
+    "data-parallel ranks: the GPUs over those that share a sequence or a model (verl/workers/engine_workers.py, "
+    "train_mini_batch).",
+    DYNAMIC + "data.train_batch_size=120 actor_rollout_ref.actor.ppo_mini_batch_size=60",
+)
+def _uneven_update(facts: RlFacts) -> Iterator[Problem]:
+    key, replicas = f"{_ACTOR}.ppo_mini_batch_size", facts.replicas
+    samples = _samples(facts, key)
+    if samples is not None and replicas is not None and samples % replicas:
+        got = f"{samples} samples with rollout.n"
+        yield facts.problem(key, "does not divide over the replicas", got, f"a multiple of {replicas}")
+
+
+@OF_VERL.rule(
+    "mini-batches-left-over",
+    "error",
+    "A step's samples do not divide into its updates",
+    "verl's workers assert that their part of a step is a whole number of updates "
+    "(verl/utils/tensordict_utils.py, make_iterator).",
+    DYNAMIC + "data.train_batch_size=256 actor_rollout_ref.actor.ppo_mini_batch_size=96",
+)
+def _uneven_updates(facts: RlFacts) -> Iterator[Problem]:
+    key = f"{_ACTOR}.ppo_mini_batch_size"
+    step, update = facts.values.whole("data.train_batch_size"), facts.values.whole(key)
+    if step is not None and update is not None and step > update and step % update:
+        yield facts.problem(key, "does not divide a step's prompts", update, f"a divisor of {step}")
+
+
+def _samples(facts: RlFacts, key: str) -> int | None:
+    """Return the samples of so many prompts; None: not known."""
+    prompts, each = facts.values.whole(key), facts.values.whole(f"{_ROLLOUT}.n")
+    return None if prompts is None or each is None else prompts * each
+
+
+@OF_VERL.rule(
+    "padded-sequences-split",
+    "error",
+    "Ranks share sequences that are padded",
+    'verl stops with "When using sequence parallelism for actor/ref policy, you must enable use_remove_padding" '
+    "(verl/workers/config/actor.py, validate; verl/workers/engine/fsdp/transformer_impl.py).",
+    DYNAMIC + "actor_rollout_ref.actor.ulysses_sequence_parallel_size=2 "
+    "actor_rollout_ref.model.use_remove_padding=False",
+)
+def _padded(facts: RlFacts) -> Iterator[Problem]:
+    key, packs = f"{_ACTOR}.fsdp_config.ulysses_sequence_parallel_size", "actor_rollout_ref.model.use_remove_padding"
+    ranks = facts.values.whole(key) or 1
+    if ranks > 1 and not facts.values.switch(packs):
+        yield facts.problem(packs, f"is off, and {ranks} ranks share a sequence", need="True")
 
 
 @OF_SLIME.rule(

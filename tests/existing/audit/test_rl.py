@@ -69,6 +69,33 @@ def phases(found: Audit) -> dict[str, Any]:
     return {phase.name: phase for phase in found.judged.plan.rl[0].phases}
 
 
+FIXED = " ".join(
+    [
+        "actor_rollout_ref.actor.use_dynamic_bsz=False actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=3",
+        *(f"actor_rollout_ref.{name}.log_prob_micro_batch_size_per_gpu=3" for name in ("rollout", "ref")),
+    ]
+)
+ULYSSES = "actor_rollout_ref.actor.ulysses_sequence_parallel_size=4"
+
+
+@pytest.mark.parametrize(
+    ("more", "config", "wanted"),
+    [
+        (FIXED, "ppo_trainer", []),  # 2,048 samples on 16 GPUs
+        (FIXED, "ppo_megatron_trainer", ["samples-over-gpus"]),  # 16 replicas of micro-batches of 3
+        (f"{FIXED} {MEGATRON}.tensor_model_parallel_size=4 {MEGATRON}.context_parallel_size=4", "ppo_megatron_trainer",
+         ["samples-over-gpus"]),
+        (f"{ULYSSES} data.train_batch_size=255 actor_rollout_ref.actor.ppo_mini_batch_size=51", "ppo_trainer", []),
+        ("data.train_batch_size=255 actor_rollout_ref.actor.ppo_mini_batch_size=51", "ppo_trainer",
+         ["mini-batch-over-replicas"]),
+        ("actor_rollout_ref.actor.ppo_mini_batch_size=60", "ppo_trainer", ["mini-batches-left-over"]),
+        (f"{ULYSSES} actor_rollout_ref.model.use_remove_padding=False", "ppo_trainer", ["padded-sequences-split"]),
+    ],
+)  # fmt: skip
+def test_batches_that_verl_cannot_share_are_errors(more: str, config: str, wanted: list[str]) -> None:
+    assert [finding.rule for finding in existing.audit(of_verl(more, config=config)).findings] == wanted
+
+
 WRITTEN = {"verl": {"tp": "2", "recompute": "none"}, "verl-fsdp": {"instances": "2", "mbs": "2"}}
 
 

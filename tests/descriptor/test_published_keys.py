@@ -1,0 +1,92 @@
+"""Keys of published files that transformers' class does not read: each is understood, and only as the class has it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from symconfig.descriptor.huggingface import import_config
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InputError
+from symconfig.graph.count import parameters
+from tests.descriptor.small_configs import LAYERS, small_config
+from tests.descriptor.test_families import _real
+
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+WIDTH = 40  # intermediate_size of small configurations
+# What stands in the files of Apertus-8B, Phi-3.5-MoE, ERNIE-4.5-21B-A3B, Hunyuan-A13B, Falcon-H1, Qwen3-Coder-480B,
+# DeepSeek-V4, GLM-5.2, MiniMax-M3, MiMo-V2-Flash, Qwen3.6 and Nemotron 3, beside what the class reads.
+KEYS: dict[str, dict[str, Any]] = {
+    "apertus": {"qk_norm": True, "post_norm": False, "hidden_dropout": 0.0},
+    "phimoe": {"hidden_dropout": 0.0, "original_max_position_embeddings": 4096},
+    "ernie4_5_moe": {"moe_capacity": [64, 64, 64], "moe_gate": "topk"},
+    "hunyuan_v1_moe": {
+        "attention_head_dim": 12, "moe_intermediate_size": [WIDTH] * LAYERS, "num_shared_expert": [1] * LAYERS,
+        "moe_layer_num_skipped": 0, "norm_type": "rms", "use_qk_norm": True, "use_rotary_pos_emb": True,
+        "use_mixed_mlp_moe": True, "cla_share_factor": 2, "use_cla": False, "pool_type": "last",
+        "rope_scaling": {"type": "dynamic", "factor": 1.0, "alpha": 1000.0, "beta_fast": 32, "mscale": 1.0},
+    },
+    "falcon_h1": {"mlp_expansion_factor": 8, "expansion_factor": 2},
+    "qwen3_moe": {"use_qk_norm": True, "shared_expert_intermediate_size": 0, "qkv_bias": False},
+    "deepseek_v4": {"topk_method": "noaux_tc"},
+    "glm_moe_dsa": {
+        "rope_interleave": True, "index_share_for_mtp_iteration": True, "moe_router_dtype": "float32",
+        "layer_types": ["deepseek_sparse_attention"] * LAYERS,
+    },
+    "minimax_m3_vl_text": {
+        "use_gemma_norm": True, "use_qk_norm": True, "qk_norm_type": "per_head", "n_shared_experts": 1,
+        "scoring_func": "sigmoid", "use_routing_bias": True, "num_mtp_modules": 7,
+    },
+    "mimo_v2_flash": {
+        "hybrid_layer_pattern": [0, 1, 1, 1, 1, 0, 1, 1], "moe_layer_freq": [0, *[1] * (LAYERS - 1)],
+        "swa_num_attention_heads": 4, "swa_num_key_value_heads": 4, "swa_head_dim": 12, "swa_v_head_dim": 10,
+        "swa_rope_theta": 10000, "layernorm_epsilon": 1e-5, "add_swa_attention_sink_bias": True,
+        "add_full_attention_sink_bias": False, "routed_scaling_factor": None,
+    },
+    "qwen3_5_text": {"output_gate_type": "swish"},
+    "nemotron_h": {"num_nextn_predict_layers": 1, "mtp_hybrid_override_pattern": "*E"},
+}  # fmt: skip
+# A value of each that would be another model.
+OTHERS: list[tuple[str, str, Any]] = [
+    ("apertus", "qk_norm", False), ("apertus", "post_norm", True), ("phimoe", "hidden_dropout", 0.1),
+    ("ernie4_5_moe", "moe_gate", "hash"), ("hunyuan_v1_moe", "use_cla", True),
+    ("hunyuan_v1_moe", "moe_intermediate_size", [WIDTH] * (LAYERS - 1) + [WIDTH + 8]),
+    ("hunyuan_v1_moe", "moe_intermediate_size", WIDTH + 8), ("hunyuan_v1_moe", "num_shared_expert", [2] * LAYERS),
+    ("hunyuan_v1_moe", "moe_layer_num_skipped", 1), ("qwen3_moe", "shared_expert_intermediate_size", 36),
+    ("deepseek_v4", "topk_method", "greedy"), ("glm_moe_dsa", "moe_router_dtype", "bfloat16"),
+    ("minimax_m3_vl_text", "qk_norm_type", "per_layer"), ("mimo_v2_flash", "swa_num_key_value_heads", 2),
+    ("mimo_v2_flash", "hybrid_layer_pattern", [1] * LAYERS), ("mimo_v2_flash", "moe_layer_freq", [1] * LAYERS),
+    ("mimo_v2_flash", "swa_rope_theta", 5000), ("qwen3_5_text", "output_gate_type", "gelu"),
+]  # fmt: skip
+
+
+def read(config: dict[str, Any]) -> ModelDescriptor:
+    return import_config(config, "config.json", "small")
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_a_key_that_the_class_does_not_read_changes_nothing(kind: str) -> None:
+    config = small_config(kind) | KEYS[kind]
+    plain, published = (read(one).model_copy(update={"notes": ()}) for one in (small_config(kind), config))
+    assert published.model_copy(update={"rope_scaling": plain.rope_scaling}) == plain
+    assert parameters(published, with_mtp=False).total == _real(config)
+
+
+@pytest.mark.parametrize(("kind", "key", "value"), OTHERS)
+def test_another_value_of_it_is_refused_by_its_name(kind: str, key: str, value: Any) -> None:
+    with pytest.raises(InputError) as caught:
+        read(small_config(kind) | KEYS[kind] | {key: value})
+    assert [problem.field for problem in caught.value.problems] == [key]
+
+
+def test_mimo_7b_is_qwen_2_with_a_layer_that_predicts_a_further_token() -> None:
+    config = small_config("qwen2") | {"head_dim": 12}
+    published = {"model_type": "mimo", "attention_bias": True, "num_nextn_predict_layers": 1, "use_mrope": False}
+    model, plain = read(config | published), read(config)
+    assert model.num_nextn_predict_layers == 1
+    assert parameters(model, with_mtp=False).total == parameters(plain).total == _real(config)
+    assert parameters(model).total > parameters(plain).total
+    with pytest.raises(InputError, match="attention_bias: not supported for mimo"):
+        read(config | published | {"attention_bias": False})

@@ -1,0 +1,33 @@
+"""A batch that few replicas can share is told apart from one that a plan would not share among more anyway."""
+
+from __future__ import annotations
+
+import pytest
+
+from symconfig.solve.near_batch import near_batch
+from symconfig.solve.search import search
+from tests.sample_models import sample_cluster
+from tests.solve.naive import job, tiny
+
+MODEL = tiny()
+
+
+@pytest.mark.parametrize(
+    ("gpus", "batch", "dp", "better"),
+    [
+        (16, 100, 4, 96),  # 16 replicas, and 104 would have 8
+        (16, 98, 2, 96),
+        (16, 96, 16, None),  # as many as can be
+        (16, 100, 2, None),  # the plan has fewer than it may
+        (16, 12, 4, None),  # 16 is no batch close by
+        (8, 63, 1, 64),
+    ],
+)
+def test_a_batch_close_by_that_more_replicas_share_is_named(gpus: int, batch: int, dp: int, better: int | None) -> None:
+    sentence = near_batch(search(MODEL, sample_cluster(), job(gpus, batch, pins={"dp": str(dp)})))
+    if better is None:
+        assert sentence is None
+    else:
+        assert sentence is not None
+        assert sentence.endswith(f"Try: --global-batch-size {better}")
+        assert f"at most {dp} replicas of {gpus} GPUs, {better} by up to {gpus}. " in sentence
