@@ -227,6 +227,14 @@ class Job(Strict):
         """Tell whether it trains adapters, also over a model that has none of its own."""
         return self.task == "lora" or self.lora is not None
 
+    def beyond(self, model: ModelDescriptor) -> int:
+        """Return the tokens of its longest sequence, or packed document, where the model says that it takes fewer; else
+        0. A table of learned positions ends there, and rope does not."""
+        longest = self.seq_length or 0
+        if self.packing is not None:
+            longest = min(longest, max(self.packing.lengths))
+        return longest if longest > model.max_position_embeddings else 0
+
     def task_of(self, model: ModelDescriptor) -> Task:
         """Return what is done with this model: adapters are trained whatever the job calls it, but for pairs."""
         if model.adapter is None or self.task in WITH_OR_WITHOUT:

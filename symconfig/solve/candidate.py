@@ -229,7 +229,7 @@ def tidy(value: float) -> float:
     return significant(value, 12)
 
 
-def filled(used_bytes: float, budget_bytes: float, limits: Limits, memory_bytes: float) -> str:
+def fullness(used_bytes: float, budget_bytes: float, limits: Limits, memory_bytes: float) -> str:
     """Say whether memory binds. budget_bytes: that may be predicted, no more than is usable of a GPU's memory."""
     what = "memory," if used_bytes > FULL * budget_bytes else "time, not memory;"
     if budget_bytes < limits.usable_bytes(memory_bytes) * (1 - ROUNDING):
@@ -261,7 +261,7 @@ def binding(best: Candidate, prospect: Prospect, weighed: Weighed) -> str:
         if gamma
         else ""
     )
-    memory = filled(used, limit, prospect.request.job.limits, prospect.machine.memory_bytes)
+    memory = fullness(used, limit, prospect.request.job.limits, prospect.machine.memory_bytes)
     return (
         f"{relative}{memory}; {refused}. After computation, {name.replace('_', ' ')} costs most "
         f"({100 * parts[name] / best.predicted.step_s:.1f} % of the step)"

@@ -23,7 +23,7 @@ from symconfig.runs.rl.phases import Phase
 from symconfig.runs.rl.trained import EXCHANGE, GRADIENTS, STATES, WEIGHTS, Trained
 from symconfig.solve.answer import refused
 from symconfig.solve.budget import device_budget, surprise
-from symconfig.solve.candidate import filled
+from symconfig.solve.candidate import fullness
 from symconfig.solve.lengths import documents, longest_of
 from symconfig.solve.restore import restore
 
@@ -65,7 +65,7 @@ def answer(job: Job, solve: Solve, target: Source, top: int) -> Plan:
     return replace(
         plan,
         best=best,
-        binding=f"{filled(fullest.bytes, most, plan.job.limits, memory)}, in the phase {fullest.name}",
+        binding=f"{fullness(fullest.bytes, most, plan.job.limits, memory)}, in the phase {fullest.name}",
         alternatives=tuple(candidate for _, candidate, _ in fitting[1:]),
         search=replace(plan.search, optimal=False),
         tuned=tuple(step for _, _, step in fitting),
