@@ -78,6 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
         problems.add(Problem("this plan has one replica, which none waits for", field="--slow", got="replica"))
     if problems.all or plan is None or candidate is None:
         raise InputError(problems.all)
+    backend = candidate.target.backend
     with retraced(arguments.plan):
         chart = seen.seen(plan, candidate, other, slow.stages)
         schedules = seen.compared(plan, candidate, slow.stages) if arguments.compare else None
@@ -92,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
             chart.title,
             *chart.notes,
             terminal.drawing(chart, width or PLAIN_WIDTH, ascii_only),
-            *(compared.blocks(schedules, plan, candidate, every=arguments.all) if schedules is not None else ()),
+            *(compared.blocks(schedules, backend, every=arguments.all) if schedules is not None else ()),
             *([ideal.replica_table(candidate.parallel.dp, slow.replica)] if slow.replica is not None else ()),
         ],
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, cast, get_args
 
 from pydantic import (
     BeforeValidator,
@@ -17,9 +17,9 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import ADAM, Optimizer
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.strict import PositiveInt, Rate, Strict
-from symconfig.descriptor.task import PREFERRING, WITH_OR_WITHOUT, Task
+from symconfig.descriptor.task import PREFERRING, TASKS, WITH_OR_WITHOUT, Task
 from symconfig.descriptor.training import Training
-from symconfig.descriptor.tuning import Preference, Sequences
+from symconfig.descriptor.tuning import LOSSES, LossName, Preference, Sequences
 
 Backend = Literal["megatron", "deepspeed", "fsdp"]
 PIN_NAMES = (
@@ -132,6 +132,19 @@ class Limits(Strict):
         return memory_bytes * (1 - self.memory_margin)
 
 
+def _task(value: Any) -> Any:
+    """Return the task. Raises ValueError for what is a choice within one, and names the section that has it."""
+    if not isinstance(value, str) or value in TASKS:
+        return value
+    if value in get_args(Rl.model_fields["algorithm"].annotation):
+        kind, section = "an algorithm of task rl", "rl"
+    elif value in LOSSES:
+        kind, section = f"a loss of task {LOSSES[cast(LossName, value)].task}", "preference"
+    else:
+        return value
+    raise ValueError(f"is {kind}: a section {section} of the job's file has it, see docs/rl.md (got {value})")
+
+
 class Job(Strict):
     """JOB.yaml. `model` and `cluster` are zoo names or paths (relative to the job's file)."""
 
@@ -148,7 +161,9 @@ class Job(Strict):
     target: str | None = Field(
         default=None, description="a format that the plan must be told in; absent: any that its framework can"
     )
-    task: Task | None = Field(default=None, description="absent: lora for adapters, else pretrain")
+    task: Annotated[Task | None, BeforeValidator(_task)] = Field(
+        default=None, description="absent: lora for adapters, else pretrain"
+    )
     precision: Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "auto"] | None = Field(
         default=None, description="absent: bf16, or fp16 where the GPU has no bf16; auto: the fastest that the GPU has"
     )
@@ -226,6 +241,14 @@ class Job(Strict):
     def wants_adapters(self) -> bool:
         """Tell whether it trains adapters, also over a model that has none of its own."""
         return self.task == "lora" or self.lora is not None
+
+    def beyond(self, model: ModelDescriptor) -> int:
+        """Return the tokens of its longest sequence, or packed document, where the model says that it takes fewer; else
+        0. A table of learned positions ends there, and rope does not."""
+        longest = self.seq_length or 0
+        if self.packing is not None:
+            longest = min(longest, max(self.packing.lengths))
+        return longest if longest > model.max_position_embeddings else 0
 
     def task_of(self, model: ModelDescriptor) -> Task:
         """Return what is done with this model: adapters are trained whatever the job calls it, but for pairs."""

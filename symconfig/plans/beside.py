@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from symconfig.format import percent
+from symconfig.descriptor.sections import Position
+from symconfig.format import count, percent
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.recipe import Difference, NearRecipe
 
@@ -33,6 +34,19 @@ def opened(plan: Plan) -> Iterator[str]:
     for one in plan.search.opened:
         reason = "A pin asks for it." if one.pinned else "Nothing fits without it."
         yield f"Not stable: {one.label} ({one.maturity}: {one.why}). {reason}"
+
+
+def beyond(plan: Plan) -> Iterator[str]:
+    """Yield what is to know where sequences are longer than the model says that it takes."""
+    model, longest = plan.model, plan.job.beyond(plan.model)
+    if not longest:
+        return
+    how = " Its rope is written as it is: give the model a larger rope_theta, or a rope_scaling, for a longer reach."
+    yield (
+        f"Sequences of {count(longest)} tokens are longer than the model's max_position_embeddings of "
+        f"{count(model.max_position_embeddings)}: what was trained up to that has seen no later position."
+        f"{how if model.position is Position.ROPE else ''}"
+    )
 
 
 def comparisons(plan: Plan, *, brief: bool = False) -> Iterator[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 from symconfig.plans.alike import Alike, stages_alike
-from symconfig.plans.beside import comparisons, opened
+from symconfig.plans.beside import beyond, comparisons, opened
 from symconfig.plans.plan import Candidate, Overlap, Plan, Recompute
 from symconfig.plans.searched import searched
 from symconfig.render.preflight import Want
@@ -242,5 +242,6 @@ FUNCTIONS = SimpleNamespace(
     alternatives=alternatives,
     searched=searched,
     opened=opened,
+    beyond=beyond,
     beside=comparisons,
 )

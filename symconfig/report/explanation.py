@@ -115,7 +115,7 @@ def blocks(plan: Plan, explanation: Explanation, schedules: Compared, *, every: 
         arithmetic(plan),
         parts(plan),
         stages(plan),
-        *(compared.blocks(schedules, plan, plan.best, every=every) if schedules.able else ()),
+        *(compared.blocks(schedules, plan.best.target.backend, every=every) if schedules.able else ()),
         losses(plan) if plan.alternatives else "",
         "\n".join(comparisons(plan)),
         formula_text(explanation),

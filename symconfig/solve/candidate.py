@@ -12,7 +12,8 @@ from symconfig.cost.flops import flops_per_token
 from symconfig.cost.step import host_bytes
 from symconfig.cost.uneven import OF_LAYER, OF_STAGE
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.job import Job
+from symconfig.descriptor.job import Job, Limits
+from symconfig.format import gib
 from symconfig.graph.block import LAYER
 from symconfig.graph.model import sequence
 from symconfig.plans.plan import Batch, Candidate, Options, Overlap, Predicted, Recompute, Stage, Target
@@ -20,14 +21,15 @@ from symconfig.solve.budget import device_budget
 from symconfig.solve.choice.draws import peaks
 from symconfig.solve.costed import Costed, costed
 from symconfig.solve.interval import NINE_IN_TEN, interval, spread_over
+from symconfig.solve.kinds import ROUNDING
 from symconfig.solve.loads import uneven
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import constants
 from symconfig.solve.timeline import refined_time
 from symconfig.solve.weighed import Weighed
-from symconfig.units import GIB, significant
+from symconfig.units import significant
 
-FULL = 0.85  # of the usable memory: above it, memory is what keeps a faster plan away
+FULL = 0.85  # of the budget: above it, memory is what keeps a faster plan away
 IMBALANCES = (1.0, 1.5)  # tokens on the busiest expert rank over the mean
 
 
@@ -227,6 +229,15 @@ def tidy(value: float) -> float:
     return significant(value, 12)
 
 
+def fullness(used_bytes: float, budget_bytes: float, limits: Limits, memory_bytes: float) -> str:
+    """Say whether memory binds. budget_bytes: that may be predicted, no more than is usable of a GPU's memory."""
+    what = "memory," if used_bytes > FULL * budget_bytes else "time, not memory;"
+    if budget_bytes < limits.usable_bytes(memory_bytes) * (1 - ROUNDING):
+        risk = f"{100 * limits.memory_risk:g} % risk of running out"
+        return f"{what} {gib(used_bytes)} of a budget of {gib(budget_bytes)} GiB ({risk})"
+    return f"{what} {gib(used_bytes)} of {gib(budget_bytes)} GiB usable"
+
+
 def degrees(candidate: Candidate) -> str:
     """Write the degrees above one, and the micro-batch: tp 4, pp 2, dp 8, micro-batch 1."""
     p = candidate.parallel
@@ -235,17 +246,13 @@ def degrees(candidate: Candidate) -> str:
     return ", ".join([*words, f"micro-batch {candidate.batch.micro}"])
 
 
-def binding(best: Candidate, prospect: Prospect, weighed: Weighed, job: Job) -> str:
+def binding(best: Candidate, prospect: Prospect, weighed: Weighed) -> str:
     """Say what keeps the plan from being faster, as a sentence. prospect: the same plan."""
     limit, used = device_budget(prospect.request, prospect.machine), best.predicted.device_bytes
     uneven_bytes = max(costed(prospect).peaks) - max(costed(prospect.even).peaks)
     limit -= reserved_bytes(uneven_bytes, prospect.request.framework)
     left = weighed.candidates - weighed.feasible
     refused = f"{left:,} of {weighed.candidates:,} candidates do not fit" if left else "every candidate fits"
-    margin, risk = job.limits.memory_margin, prospect.request.job.limits.memory_risk
-    by_risk = limit < job.limits.usable_bytes(prospect.machine.memory_bytes) * (1 - 1e-9)
-    why = f"{100 * risk:g} % risk of running out" if by_risk else f"{100 * margin:.0f} % margin"
-    memory = f"{used / GIB:.1f} of {limit / GIB:.1f} GiB usable ({why}); {refused}"
     parts = {name: value for name, value in best.predicted.time.items() if name != "compute"}
     name = max(parts, key=lambda part: parts[part])
     gamma = weighed.gammas.chosen() if weighed.gammas else None
@@ -254,8 +261,8 @@ def binding(best: Candidate, prospect: Prospect, weighed: Weighed, job: Job) -> 
         if gamma
         else ""
     )
-    what = "memory," if used > FULL * limit else "time, not memory;"
+    memory = fullness(used, limit, prospect.request.job.limits, prospect.machine.memory_bytes)
     return (
-        f"{relative}{what} {memory}. After computation, {name.replace('_', ' ')} costs most "
+        f"{relative}{memory}; {refused}. After computation, {name.replace('_', ' ')} costs most "
         f"({100 * parts[name] / best.predicted.step_s:.1f} % of the step)"
     )

@@ -27,7 +27,7 @@ def stage_memory(prospect: Prospect, parts: Costed, line: Timeline) -> tuple[tup
         for name, part in parts.cost.memory.items()
     }
     working, loss = bytes_of[_WORKING], _at_loss(prospect, bytes_of[_LOSS])
-    states = parts.cost.stage_bytes[:, 0, 0, 0] - working - bytes_of[_LOSS] - bytes_of[_ACTIVATIONS]
+    states = np.array(parts.allocated) - working - bytes_of[_LOSS] - bytes_of[_ACTIVATIONS]
     kept, at_rest, weights = _kept(prospect, parts), _spread(prospect, states), _spread(prospect, bytes_of[_WEIGHTS])
     result = []
     for stage, chunks in enumerate(map(list, line.placed)):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from symconfig.errors import InputError, Problem
 from symconfig.frameworks.known import alone
 from symconfig.graph.model import sequence
@@ -12,7 +14,9 @@ from symconfig.schedule.schedule import Schedule
 from symconfig.schedule.schedules import SCHEDULES
 from symconfig.schedule.timeline import Timeline
 from symconfig.schedule.times import Array
+from symconfig.solve.budget import peak_budget
 from symconfig.solve.costed import Costed, costed
+from symconfig.solve.kinds import ROUNDING
 from symconfig.solve.memory import stage_memory
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.split import splits
@@ -25,8 +29,8 @@ _CHUNKS = (1, 2)  # of a stage, where a schedule cannot have as many as the cand
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """A candidate under a schedule. own: as it is planned. idle: mean share of the pipeline's time. staleness: of the
-    stage where it is most, in optimizer steps."""
+    """A candidate under a schedule. own: as it is planned. idle: mean share of the pipeline's time. fits: within the
+    job's margin and risk. staleness: of the stage where it is most, in optimizer steps."""
 
     schedule: Schedule
     own: bool
@@ -34,6 +38,7 @@ class Scheduled:
     step_s: float
     idle: float
     peak_bytes: float
+    fits: bool
     staleness: int
 
 
@@ -82,7 +87,8 @@ def compare(prospect: Prospect, parts: Costed, slow: Array | float = 1.0) -> Com
 def _scheduled(cut: Prospect, parts: Costed, line: Timeline, own: bool, rest_s: float) -> Scheduled:
     """Return a schedule's result. rest_s: of the step, outside of the pipeline."""
     schedule = line.schedule
-    peak = max(float(held.max()) for _, held in stage_memory(cut, parts, line))
+    peaks = np.array([held.max() for _, held in stage_memory(cut, parts, line)])
+    needed = max(parts.peaks) if own else float((peaks + parts.sums.registered[:, 0]).max())
     stale = max(schedule.staleness(line.shape, stage) for stage in range(line.pp))
     return Scheduled(
         schedule=schedule,
@@ -90,7 +96,8 @@ def _scheduled(cut: Prospect, parts: Costed, line: Timeline, own: bool, rest_s: 
         vpp=cut.split.vpp,
         step_s=line.step_s + rest_s,
         idle=idle(line),
-        peak_bytes=peak,
+        peak_bytes=float(peaks.max()),
+        fits=needed <= peak_budget(cut.request, cut.machine) * (1 + ROUNDING),
         staleness=stale,
     )
 

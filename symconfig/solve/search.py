@@ -200,7 +200,7 @@ def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome:
         best=chosen[0],
         alternatives=tuple(chosen[1:]),
         search=search,
-        binding=candidate.binding(chosen[0], best, weighed, job),
+        binding=candidate.binding(chosen[0], best, weighed),
         symconfig_version=VERSION,
         beside=others,
     )

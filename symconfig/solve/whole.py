@@ -7,7 +7,9 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.learning_rate import AdapterTask
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Position
 from symconfig.descriptor.task import Task
+from symconfig.errors import InputError, Problem
 from symconfig.graph.count import parameters
 from symconfig.plans.plan import Plan
 
@@ -23,11 +25,16 @@ def whole(model: ModelDescriptor, job: Job) -> Job:
 
 
 def filled(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
-    """Write out a job's defaults: task, precision, sequence length and training. Raises InputError as `whole` does."""
+    """Write out a job's defaults: task, precision, sequence length and training. Raises InputError as `whole` does, and
+    for tokens without a learned position."""
     precision = job.precision or ("bf16" if cluster.gpu.peak_flops.bf16 is not None else "fp16")
     seq_length = job.seq_length or min(model.max_position_embeddings, USUAL_LENGTH)
     fields = {"task": job.task_of(model), "precision": precision, "seq_length": seq_length}
-    return whole(model, job.model_copy(update=fields))
+    job = whole(model, job.model_copy(update=fields))
+    if model.position is Position.LEARNED and (beyond := job.beyond(model)):
+        what, need = "the model has a learned position for fewer tokens", f"at most {model.max_position_embeddings}"
+        raise InputError(Problem(what, field="seq_length", got=str(beyond), need=need))
+    return job
 
 
 def why(plan: Plan) -> tuple[str, ...]:

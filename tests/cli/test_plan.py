@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import symconfig
+from symconfig.descriptor.job import Job, Packing
+from symconfig.descriptor.load import load_model
 from symconfig.errors import InfeasibleError, InputError
 from tests.cli.support import JOB, Run, run
 from tests.descriptor.small_configs import small_config
@@ -235,3 +237,32 @@ def test_fields_that_a_target_cannot_be_told_are_named_for_programs_too(run: Run
     assert outcome.code == 0
     assert "training.eval_iters 5 is not passed on: train.py does not evaluate" in outcome.err
     assert outcome.json()["inputs"]["job"]["training"]["eval_iters"] == 5
+
+
+@pytest.mark.parametrize(("length", "longer"), [(4096, False), (8192, True)])
+def test_sequences_beyond_the_positions_of_a_model_are_said_to_be(
+        run: Run, tmp_path: Path, length: int, longer: bool) -> None:  # fmt: skip
+    out = tmp_path / "out"
+    job = ("plan", "--model", "llama2-7b", "--cluster", "h100", "--gpus", 8, "--global-batch-size", 64)
+    outcome = run(*job, "--seq-length", length, "--pin", "tp=2", "--out", out)
+    assert outcome.code == 0
+    for text in (outcome.out, " ".join((out / "REPORT.md").read_text(encoding="utf-8").split())):
+        assert (f"longer than the model's max_position_embeddings of {4096:,}" in text) is longer
+        assert ("rope_theta" in text) is longer
+    assert f"--max-position-embeddings {length} " in (out / "megatron_args.txt").read_text(encoding="utf-8")
+
+
+def test_packed_documents_and_not_the_sequence_that_they_fill_are_held_against_positions() -> None:
+    job = Job(model="m", cluster="c", gpus=1, global_batch_size=1, seq_length=8192)
+    model = load_model("gpt3-175b")
+    assert job.beyond(model) == 8192
+    assert job.model_copy(update={"packing": Packing(lengths=(512, 2048))}).beyond(model) == 0
+    assert job.model_copy(update={"packing": Packing(lengths=(512, 3000))}).beyond(model) == 3000
+
+
+@pytest.mark.parametrize("backend", ["megatron", "deepspeed"])
+def test_a_table_of_positions_has_an_end(run: Run, backend: str) -> None:
+    job = ("plan", "--model", "gpt3-175b", "--cluster", "h100", "--gpus", 256, "--global-batch-size", 256)
+    outcome = run(*job, "--seq-length", 4096, "--backend", backend)
+    assert outcome.code == 2
+    assert "the model has a learned position for fewer tokens (got 4096, need at most 2048)" in outcome.err

@@ -7,7 +7,6 @@ from typing import Any
 
 from symconfig.format import gib, percent, picked, seconds, several
 from symconfig.frameworks.known import BACKENDS
-from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.grid import Block, Grid
 from symconfig.report.timeline.chart import Chart
 from symconfig.schedule.schedule import Schedule
@@ -21,9 +20,9 @@ def runs_in(schedule: Schedule) -> str:
     return " and ".join(BACKENDS[name].label for name in schedule.runs_in) or NOWHERE
 
 
-def table(scheduled: Sequence[Scheduled], most_bytes: float) -> Grid:
-    """Return a row for each, the plan's own marked. most_bytes: that a GPU has for it. stale: by how many optimizer
-    steps the weights of a gradient are older than those that it is applied to."""
+def table(scheduled: Sequence[Scheduled]) -> Grid:
+    """Return a row for each, the plan's own marked. stale: by how many optimizer steps the weights of a gradient are
+    older than those that it is applied to."""
     rows = (
         {
             "schedule": row.schedule.title + (" (planned)" if row.own else ""),
@@ -31,7 +30,7 @@ def table(scheduled: Sequence[Scheduled], most_bytes: float) -> Grid:
             "step s": seconds(row.step_s),
             "idle": percent(row.idle),
             "peak GiB": gib(row.peak_bytes),
-            "fits": "yes" if row.peak_bytes <= most_bytes else "no",
+            "fits": "yes" if row.fits else "no",
             "stale": str(row.staleness),
             "runs in": runs_in(row.schedule),
         }
@@ -55,21 +54,15 @@ def refusals(refused: Iterable[tuple[Schedule, str]]) -> list[str]:
     return [f"{schedule.title} cannot run it: {why}." for schedule, why in refused]
 
 
-def blocks(compared: Compared, plan: Plan, candidate: Candidate, *, every: bool = False) -> list[Block]:
-    """Return the table, and below it what is not in it. every: also schedules that its framework does not run."""
+def blocks(compared: Compared, backend: str, *, every: bool = False) -> list[Block]:
+    """Return the table, and below it what is not in it. every: also schedules that the framework does not run."""
     if not compared.able:
         return ["A single stage has no schedule to choose."]
-    backend = candidate.target.backend
     shown = compared if every else runnable(compared, backend)
     reasons = refusals((each.schedule, each.why) for each in shown.refused)
     if left := len(compared.able) + len(compared.refused) - len(shown.able) - len(shown.refused):
         reasons.append(f"{several(left, 'schedule')} that {BACKENDS[backend].label} does not run: --all.")
-    return [table(shown.able, most_bytes(plan, candidate)), *(["\n".join(reasons)] if reasons else [])]
-
-
-def most_bytes(plan: Plan, candidate: Candidate) -> float:
-    """Return what may be allocated at the peak: the usable memory without what is in use outside of allocations."""
-    return plan.usable_bytes - (candidate.predicted.device_bytes - candidate.predicted.peak_bytes)
+    return [table(shown.able), *(["\n".join(reasons)] if reasons else [])]
 
 
 def to_dict(compared: Compared) -> list[dict[str, Any]]:

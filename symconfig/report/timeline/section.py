@@ -6,7 +6,7 @@ from symconfig.errors import InputError
 from symconfig.plans.plan import Plan
 from symconfig.report.grid import LEAST_WIDTH, markdown_rows
 from symconfig.report.timeline.chart import Chart
-from symconfig.report.timeline.compared import most_bytes, refusals, runnable, table
+from symconfig.report.timeline.compared import refusals, runnable, table
 from symconfig.report.timeline.seen import compared, seen
 from symconfig.report.timeline.terminal import drawing
 from symconfig.report.timeline.trace import trace
@@ -24,16 +24,16 @@ def written(plan: Plan) -> tuple[str, str | None]:
     except InputError as error:
         return "\n\n".join(("## Schedule", "It could not be simulated:", *map(str, error.problems))) + "\n", None
     shown = runnable(others, plan.best.target.backend)
-    return section(chart, shown, most_bytes(plan, plan.best)), trace(chart)
+    return section(chart, shown), trace(chart)
 
 
-def section(chart: Chart, compared: Compared, budget_bytes: float) -> str:
+def section(chart: Chart, compared: Compared) -> str:
     """Write the section in Markdown. compared: the schedules that are shown beside the plan's."""
     drawn = f"```\n{drawing(chart, LEAST_WIDTH)}\n```"
     where = "`trace.json` holds it for https://ui.perfetto.dev, and `symconfig timeline` draws it as a picture."
     parts = ["## Schedule", *chart.notes, drawn, where]
     if compared.able:
-        grid = table(compared.able, budget_bytes)
+        grid = table(compared.able)
         parts += [
             f"{grid.title}:",
             "\n".join(markdown_rows(grid)),

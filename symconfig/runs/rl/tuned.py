@@ -23,6 +23,7 @@ from symconfig.runs.rl.phases import Phase
 from symconfig.runs.rl.trained import EXCHANGE, GRADIENTS, STATES, WEIGHTS, Trained
 from symconfig.solve.answer import refused
 from symconfig.solve.budget import device_budget, surprise
+from symconfig.solve.candidate import fullness
 from symconfig.solve.lengths import documents, longest_of
 from symconfig.solve.restore import restore
 
@@ -58,10 +59,13 @@ def answer(job: Job, solve: Solve, target: Source, top: int) -> Plan:
     fitting = (sure or [each for each in shortest if _peak(each[2]) <= usable])[:top]
     if not fitting:
         raise InfeasibleError(_too_full(min((step for _, _, step in shortest), key=_peak), usable))
-    plan, best, _ = fitting[0]
+    plan, best, step = fitting[0]
+    fullest = max(step.phases, key=lambda phase: phase.bytes)
+    most, memory = min(usable, _budget(plan)), plan.cluster.gpu.memory_bytes.value
     return replace(
         plan,
         best=best,
+        binding=f"{fullness(fullest.bytes, most, plan.job.limits, memory)}, in the phase {fullest.name}",
         alternatives=tuple(candidate for _, candidate, _ in fitting[1:]),
         search=replace(plan.search, optimal=False),
         tuned=tuple(step for _, _, step in fitting),

@@ -22,7 +22,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.validate import validate
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, reworded
 from symconfig.runs.sweep.file import WHOLE, Series, SweepFile, swept
 from symconfig.solve.pins import parse
 
@@ -101,7 +101,21 @@ def with_defaults(job: Mapping[str, Any]) -> Fields:
 
 def sweep_job(document: Document, base: Path | None) -> SweepJob:
     """Read the sweep in the document; paths in it start at `base`. Raises InputError with all that is wrong."""
-    return _Reading(document, base, validate(document, SweepFile)).sweep_job()
+    with reworded(lambda problem: _of_a_job(problem, document)):
+        file = validate(document, SweepFile)
+    return _Reading(document, base, file).sweep_job()
+
+
+def _of_a_job(problem: Problem, document: Document) -> Problem:
+    """Say of a file of one job what a sweep has beside it."""
+    data = document.data if isinstance(document.data, dict) else {}
+    if problem.what == "this field is missing" and data.get("job") and data.keys() <= SweepFile.model_fields.keys():
+        what = "no field of the job has several values"
+        return replace(problem, what=what, field=None, hint="`gpus: [8, 16]`, or `symconfig plan` for one job")
+    if problem.what == "unknown field" and problem.field in swept():
+        need = "under `job:`, or with a list of values under `sweep:`"
+        return replace(problem, what="is no field of the sweep itself", need=need, hint=None)
+    return problem
 
 
 @dataclass(slots=True)

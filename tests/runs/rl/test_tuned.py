@@ -146,6 +146,8 @@ def test_a_step_that_may_run_out_of_memory_is_taken_by_who_takes_the_risk() -> N
     fullest = [max(each.bytes for each in plan.tuned[0].phases) for plan in (careful, bold)]
     assert fullest[0] <= _budget(careful) < fullest[1] <= bold.usable_bytes
     assert bold.tuned[0].step_s < careful.tuned[0].step_s
+    assert f"{gib(fullest[0])} of a budget of {gib(_budget(careful))} GiB (5 % risk" in careful.binding
+    assert f"{gib(fullest[1])} of {gib(bold.usable_bytes)} GiB usable, in the phase" in bold.binding
 
 
 def test_packed_sequences_fill_all_and_are_attended_within() -> None:

@@ -162,6 +162,27 @@ def test_a_file_that_is_wrong_is_told_where(change: tuple[str, str], said: str) 
     assert said in str(error.value)
 
 
+ONE = "model: llama2-7b\ncluster: h100\ngpus: 8\nglobal_batch_size: 64\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (ONE, "SWEEP.yaml:1:1: no field of the job has several values. Try: `gpus: [8, 16]`, or `symconfig plan`"),
+        ("job: {model: llama2-7b, gpus: 8}\n", "no field of the job has several values"),
+        (
+            ONE.replace("gpus: 8\n", "") + "sweep: {gpus: [8, 16]}\n",
+            "SWEEP.yaml:2:1: cluster: is no field of the sweep itself (need under `job:`, or with a list of",
+        ),
+    ],
+)
+def test_a_file_of_one_job_says_what_a_sweep_has_beside_it(text: str, said: str) -> None:
+    with pytest.raises(InputError) as error:
+        sweep_job(sectioned(parse_yaml_strict(text, "SWEEP.yaml")), None)
+    assert said in str(error.value)
+    assert "missing" not in str(error.value)
+
+
 def test_all_problems_come_at_once() -> None:
     text = "job: {cluster: h10}\nsweep: {model: [no, llama2-7b], gpus: [x], global_batch_size: [0]}\nprices: {z: 1.0}\n"
     with pytest.raises(InputError) as error:

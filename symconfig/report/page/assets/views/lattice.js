@@ -23,7 +23,7 @@ page.pointLines = (row) => [
   "micro-batch " + row.micro + ", ZeRO " + row.zero + ", recompute " + row.recompute,
   ...(row.options ? [row.options] : []),
   row.step_s >= 0 ? page.seconds(row.step_s) + " a step" : "does not fit, however much runs again",
-  row.gib.toFixed(1) + " GiB" + (row.fits ? "" : ", more than is usable"),
+  row.gib.toFixed(1) + " GiB" + (row.fits ? "" : ", over the budget"),
 ];
 page.pointTitle = (row) => page.degrees({ tp: row.tp, pp: row.pp, vpp: row.vpp, cp: row.cp, ep: row.ep, etp: row.etp,
   dp: row.dp });
@@ -51,7 +51,7 @@ page.needs = function needs(parent, rows, limit) {
     yAxis: { type: "log", name: "GiB at the least", nameLocation: "middle", nameGap: 45 },
     series: [{ name: "needs at least", type: "scatter", symbolSize: 5, data: sorted.map((row, place) =>
       ({ value: [place + 1, row.gib], row })), markLine: { symbol: "none", silent: true,
-      lineStyle: { color: page.ink("bad") }, label: { formatter: "usable", position: "insideEndTop", color: page.ink("ink") },
+      lineStyle: { color: page.ink("bad") }, label: { formatter: "budget", position: "insideEndTop", color: page.ink("ink") },
       data: [{ yAxis: limit }] } }],
   }), { label: "Scatter: the least memory that each choice of degrees needs",
     on: { click: (hit) => hit.data && hit.data.row && page.ask(hit.data.row) } });
@@ -119,7 +119,7 @@ page.view("weighed", "All that was weighed", ["lattice"],
           { name: "frontier", type: "line", symbol: "none", step: "end", lineStyle: { color: page.ink("ink"), width: 1.5 },
             itemStyle: { color: page.ink("ink") }, data: least.map((row) => [row.step_s, row.gib]),
             markLine: { symbol: "none", silent: true, lineStyle: { color: page.ink("bad") },
-              label: { formatter: "usable", position: "insideEndTop", color: page.ink("ink") }, data: [{ yAxis: limit }] } },
+              label: { formatter: "budget", position: "insideEndTop", color: page.ink("ink") }, data: [{ yAxis: limit }] } },
           ...(best ? [{ name: "chosen plan", type: "scatter", symbol: "diamond", symbolSize: 16,
             itemStyle: { color: page.ink("bad") }, data: [{ value: [best.step_s, best.device_bytes / 2 ** 30],
               row: page.asRow(best) }] }] : []),

@@ -19,9 +19,9 @@ page.whyNot = function whyNot(asked) {
       ", recompute " + one.recompute + (one.options ? ", " + one.options : "") + "." };
   }
   if (mine.length) {
-    const least = Math.min(...mine.map((row) => row.gib)), usable = lattice.budget_bytes / 2 ** 30;
+    const least = Math.min(...mine.map((row) => row.gib)), most = lattice.budget_bytes / 2 ** 30;
     return { verdict: "memory", text: "It does not fit: it needs at least " + least.toFixed(1) + " GiB, whatever runs again, " +
-      "and " + usable.toFixed(1) + " GiB are usable at a risk of " + page.percent(limits.risk) + " of running out. " +
+      "and the budget is " + most.toFixed(1) + " GiB at a risk of " + page.percent(limits.risk) + " of running out. " +
       "Pinned, it may be planned with more risk or with options that are not stable, as --pin then says." };
   }
   const first = [];
