@@ -33,7 +33,7 @@ import yaml
 from symconfig.descriptor.task import PLAIN
 from symconfig.errors import InfeasibleError
 from symconfig.plans.plan import Plan
-from symconfig.render import every_launcher, render, targets
+from symconfig.render import every_launcher, render, target_of, targets
 from symconfig.render.files import write
 from tests.formats.page import page
 from tests.formats.results import DOCS, Outcome, Result, keep, reasons
@@ -92,7 +92,7 @@ def rendered(form: Format, plans: Plans, root: Path) -> tuple[dict[str, Path], d
             refused[name] = reasons(plan)
             continue
         try:
-            files = render(plan, form.target or plan.best.target.backend, form.launchers)
+            files = render(plan, form.target or target_of(plan.model, plan.job).name, form.launchers)
         except InfeasibleError as error:
             refused[name] = reasons(error)
             continue

@@ -24,7 +24,7 @@ from symconfig.plans.plan import Candidate, Plan
 from symconfig.render import summary
 from symconfig.render.fallback import folder as subfolder
 from symconfig.render.files import sh
-from symconfig.render.manifest import NAME
+from symconfig.render.manifest import NAME, Manifest, read_manifest
 from symconfig.render.summary import duration, short
 from symconfig.runs.adapted import adapted
 from symconfig.runs.best import best_plan
@@ -32,13 +32,11 @@ from symconfig.runs.imaged import imaged
 from symconfig.runs.replan.check import (
     Checked,
     Finding,
-    Manifest,
     Texts,
     left_over,
     of_files,
     of_input,
     of_templates,
-    read_manifest,
 )
 from symconfig.runs.replan.fallback import Fallback, Smaller, loaded
 

@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated, Literal
 
+from pydantic import Field
+
+from symconfig.descriptor.json_strict import load_json_strict
+from symconfig.descriptor.strict import Strict
+from symconfig.descriptor.validate import validate
+from symconfig.errors import InputError, Problem
 from symconfig.format import json_text
 from symconfig.render.files import File, Files
 from symconfig.render.overlay import digest
 
 NAME = "manifest.json"
 SCHEMA = "symconfig.files/1"
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class Manifest(Strict):
+    """manifest.json, as `manifest` writes it."""
+
+    schema_: Literal["symconfig.files/1"] = Field(alias="schema")
+    target: str = Field(min_length=1)
+    launchers: tuple[str, ...]
+    templates: Sha256 | None
+    files: dict[str, Sha256]
 
 
 def manifest(files: Files, target: str, launchers: Sequence[str], templates: Path | None) -> File:
@@ -24,3 +43,20 @@ def manifest(files: Files, target: str, launchers: Sequence[str], templates: Pat
         "files": {item.path: hashlib.sha256(item.text.encode()).hexdigest() for item in files},
     }
     return File(NAME, json_text(data))
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """Read the folder's manifest; None where it has none. Raises InputError for one that is wrong."""
+    path = folder / NAME
+    if not path.is_file():
+        return None
+    manifest = validate(load_json_strict(path), Manifest)
+    wrong = [name for name in manifest.files if os.path.isabs(name) or ".." in Path(name).parts or "\0" in name]
+    if wrong:
+        raise InputError(
+            [
+                Problem("is not a path inside the folder", file=str(path), field="files", got=repr(name))
+                for name in wrong
+            ]
+        )
+    return manifest

@@ -1,4 +1,4 @@
-"""launch.sh and sbatch.sh: through shellcheck, and run with DRY_RUN=1 in a clean environment."""
+"""Scripts of a folder: through shellcheck, and run with DRY_RUN=1 in a clean environment."""
 
 from __future__ import annotations
 
@@ -16,9 +16,13 @@ from symconfig import install
 from symconfig.errors import InputError
 from symconfig.frameworks.megatron.hybrid import GPT_SCRIPT, SCRIPT
 from symconfig.plans.plan import Plan
+from symconfig.render.manifest import read_manifest
 from symconfig.verify.checks import Check, Options, Stopwatch
 
-SCRIPTS = ("launch.sh", "sbatch.sh")
+SCRIPTS = ("launch.sh", "sbatch.sh")  # of a folder without a manifest
+# A line that ends a script without some variables, and one of these.
+_NEEDS = re.compile(r"^\[\[ .*\]\] \|\| fail ", flags=re.MULTILINE)
+_NEEDED = re.compile(r'-n "\$\{([A-Z][A-Z0-9_]*):-\}"')
 MEGATRON_SCRIPTS = (GPT_SCRIPT, SCRIPT)
 _ANSI_C = re.compile(rb"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|(.))", flags=re.DOTALL)
 _LETTERS = {
@@ -54,8 +58,10 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
         yield watch.check("scripts", "skipped", "there is no bash here")
         return
     options.progress("shellcheck and dry runs")
-    present = [name for name in SCRIPTS if (folder / name).is_file()]
-    for name in SCRIPTS:
+    manifest = read_manifest(folder)
+    scripts = SCRIPTS if manifest is None else [name for name in manifest.files if name.endswith(".sh")]
+    present = [name for name in scripts if (folder / name).is_file()]
+    for name in scripts:
         if name not in present:
             yield watch.check(f"{name} is there", "failed", f"{folder / name} is missing")
     yield shellcheck(folder, present, options.timeout_s)
@@ -90,13 +96,15 @@ def shellcheck(folder: Path, names: Sequence[str], timeout_s: float) -> Check:
 
 
 def dry_run(folder: Path, name: str, timeout_s: float) -> DryRun:
-    """Run `name` with DRY_RUN=1 and nothing else of this process's environment but PATH."""
+    """Run `name` with DRY_RUN=1, a word for each variable that it needs, and of this environment PATH alone."""
     bash = shutil.which("bash") or "bash"
+    ends = " ".join(_NEEDS.findall((folder / name).read_text(encoding="utf-8")))
+    needed = {variable: variable.lower() for variable in _NEEDED.findall(ends)}
     with tempfile.TemporaryDirectory() as scratch:
         hook, exported = Path(scratch, "hook.sh"), Path(scratch, "exported")
         hook.write_text("trap 'env -0 > \"$SYMCONFIG_EXPORTED\"' EXIT\n", encoding="utf-8")
         path = os.pathsep.join(dict.fromkeys((str(Path(bash).parent), "/usr/local/bin", "/usr/bin", "/bin")))
-        given = {"PATH": path, "DRY_RUN": "1", "BASH_ENV": str(hook), "SYMCONFIG_EXPORTED": str(exported)}
+        given = {**needed, "PATH": path, "DRY_RUN": "1", "BASH_ENV": str(hook), "SYMCONFIG_EXPORTED": str(exported)}
         try:
             ended = subprocess.run(
                 [bash, name],

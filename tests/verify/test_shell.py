@@ -9,10 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from symconfig.render import render
+from symconfig.render import render, targets
+from symconfig.render.files import Files, write
+from symconfig.render.manifest import manifest
 from symconfig.verify import shell
 from symconfig.verify.checks import Options
-from tests.sample_plans import sample_plan
+from tests.formats.zoo import LEARNING
+from tests.sample_plans import learning_plan, sample_plan
 
 
 def script(folder: Path, text: str, name: str = "launch.sh") -> Path:
@@ -26,6 +29,22 @@ def test_what_is_rendered_passes(tmp_path: Path) -> None:
         (tmp_path / file.path).write_text(file.text, encoding="utf-8")
     found = list(shell.checks(tmp_path, plan, Options()))
     assert [check.status for check in found] == ["passed"] * 3, found
+
+
+@pytest.mark.parametrize("target", LEARNING)
+def test_scripts_of_trainers_run_dry_with_a_word_for_each_variable_that_they_need(target: str, tmp_path: Path) -> None:
+    learns = targets()[target].learns
+    assert learns is not None
+    plan = learning_plan({}, targets()[target].assumes["backend"], learns.away[0])
+    files = render(plan, target)
+    write(Files((*files, manifest(files, target, (), None))), tmp_path)
+    found = list(shell.checks(tmp_path, plan, Options()))
+    assert [check.status for check in found] == ["passed"] * len(found), found
+    scripts = [path.name for path in tmp_path.glob("*.sh")]
+    assert {check.name for check in found} == {"shellcheck", *(f"{name} with DRY_RUN=1" for name in scripts)}
+    (tmp_path / scripts[0]).unlink()
+    failed = [check.name for check in shell.checks(tmp_path, plan, Options()) if check.status == "failed"]
+    assert failed == [f"{scripts[0]} is there"]
 
 
 def test_a_missing_script_and_a_finding_of_shellcheck_fail(tmp_path: Path) -> None:

@@ -8,20 +8,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile, zip_longest
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from symconfig.descriptor.document import shorten
-from symconfig.descriptor.json_strict import load_json_strict
-from symconfig.descriptor.strict import Strict
-from symconfig.descriptor.validate import validate
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.plans.file import MAX_BYTES
 from symconfig.plans.plan import Plan
 from symconfig.render import every_launcher, targets
 from symconfig.render.files import File, Files, line
-from symconfig.render.manifest import NAME
+from symconfig.render.manifest import NAME, Manifest, read_manifest
 from symconfig.render.overlay import digest
 from symconfig.resources import content
 from symconfig.runs.replan.differences import differences
@@ -32,17 +29,6 @@ Kind = Literal["edited", "missing", "stale", "templates", "input", "answer", "le
 NOTES: tuple[Kind, ...] = ("left over",)
 _SHOWN = 3  # fields of an input that are named
 _WIDE, _BEFORE = 100, 30  # letters of a line that are shown, and of those the ones before what differs
-Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-
-
-class Manifest(Strict):
-    """manifest.json, as `render.manifest` writes it."""
-
-    schema_: Literal["symconfig.files/1"] = Field(alias="schema")
-    target: str = Field(min_length=1)
-    launchers: tuple[str, ...]
-    templates: Sha256 | None
-    files: dict[str, Sha256]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,23 +77,6 @@ class Texts:
     @classmethod
     def of(cls, files: Files) -> Texts:
         return cls({item.path: item for item in files if item.path != NAME})
-
-
-def read_manifest(folder: Path) -> Manifest | None:
-    """Read the folder's manifest; None where it has none. Raises InputError for one that is wrong."""
-    path = folder / NAME
-    if not path.is_file():
-        return None
-    manifest = validate(load_json_strict(path), Manifest)
-    wrong = [name for name in manifest.files if os.path.isabs(name) or ".." in Path(name).parts or "\0" in name]
-    if wrong:
-        raise InputError(
-            [
-                Problem("is not a path inside the folder", file=str(path), field="files", got=repr(name))
-                for name in wrong
-            ]
-        )
-    return manifest
 
 
 def replaced(folder: Path, files: Files) -> list[str]:
