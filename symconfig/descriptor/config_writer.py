@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from symconfig.descriptor.architectures import architectures
@@ -49,8 +50,14 @@ def config_json(model: ModelDescriptor) -> Json:
     return {other.get(key, key): value for key, value in config.items()}
 
 
-def unsaid(model: ModelDescriptor) -> Iterator[Problem]:
-    """Yield what is lost of a model in the `config.json` of its class: read back, it is another model."""
+@lru_cache(maxsize=128)
+def unsaid(model: ModelDescriptor) -> tuple[Problem, ...]:
+    """Return what is lost of a model in the `config.json` of its class: read back, it is another model."""
+    return tuple(_lost(model))
+
+
+def _lost(model: ModelDescriptor) -> Iterator[Problem]:
+    """Yield what is lost, for `unsaid`."""
     try:
         config = config_json(model)
     except InfeasibleError as error:

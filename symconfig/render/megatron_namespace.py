@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 
 from symconfig.frameworks.megatron.flags import Flag, FlagTable
@@ -28,11 +29,17 @@ def namespace(table: FlagTable, groups: Iterable[Group]) -> dict[str, Any]:
 
 def _default(flag: Flag) -> Any:
     """Return a default as the table has it printed."""
+    value = _literal(flag.default)
+    return list(value) if isinstance(value, tuple | list) else value
+
+
+@cache
+def _literal(text: str) -> Any:
+    """Read a literal of Python; a text that is none is the name of an enumeration's member, or itself."""
     try:
-        value = ast.literal_eval(flag.default)
+        return ast.literal_eval(text)
     except (ValueError, SyntaxError):
-        return flag.default.removeprefix("AttnBackend.")
-    return list(value) if isinstance(value, tuple) else value
+        return text.removeprefix("AttnBackend.")
 
 
 def _given(flag: Flag, values: Sequence[str]) -> Any:

@@ -104,17 +104,18 @@ def _family(name: str) -> Family:
         model = default_model(name)
     except InputError as error:
         return Family(name=name, class_name=called, model=None, refused=error.problems, cannot={}, flavors=own)
-    reasons_of = {target: reasons for target in targets() if (reasons := tuple(_reasons(model, target)))}
+    # Where it is downloaded from does not count. One copy for all targets: each would work out its layers.
+    named = model.model_copy(update={"huggingface_id": f"publisher/{model.name}"})
+    reasons_of = {target: reasons for target in targets() if (reasons := tuple(_reasons(named, target)))}
     return Family(name=name, class_name=called, model=model, cannot=reasons_of, flavors=own)
 
 
 def _reasons(model: ModelDescriptor, target: str) -> Iterator[Problem]:
-    """Yield why a target can be told no plan of a model. Where it is downloaded from does not count."""
-    named = model.model_copy(update={"huggingface_id": f"publisher/{model.name}"})
+    """Yield why a target can be told no plan of a model."""
     own = targets()[target]
     job = Job(model=model.name, cluster=_CLUSTER, gpus=_GPUS, global_batch_size=_GPUS, seq_length=_SEQ_LENGTH)
     try:
-        yield from unsayable(named, _cluster(), job.model_copy(update={**own.assumes, "target": target}), own)
+        yield from unsayable(model, _cluster(), job.model_copy(update={**own.assumes, "target": target}), own)
     except (InputError, InfeasibleError) as error:
         yield from error.problems
 

@@ -54,7 +54,8 @@ def _manner(task: Task, model: ModelDescriptor) -> Task | AdapterTask:
 
 def _size(model: ModelDescriptor) -> float:
     """Count the parameters that work on a token, without adapters: those beside which these are trained."""
-    return parameters(model.model_copy(update={"adapter": None})).active
+    bare = model if model.adapter is None else model.model_copy(update={"adapter": None})
+    return parameters(bare).active
 
 
 def _kind(model: ModelDescriptor) -> str:

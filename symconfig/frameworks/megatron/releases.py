@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from symconfig.frameworks.backend import NEWEST
 from symconfig.plans.choices import ZeroStage
 
@@ -39,6 +41,7 @@ FUSED_LOSS_REFUSED = "core_v0.18.2"
 NO_GROUPED_GEMM = ("volta",)
 
 
+@cache
 def megatron_release(version: str) -> tuple[int, int]:
     """Return the release as numbers: core_v0.13.0 -> (0, 13); dev is newer than any."""
     if not version.startswith("core_v"):
