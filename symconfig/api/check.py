@@ -26,9 +26,8 @@ from symconfig.render.fallback import folder as subfolder
 from symconfig.render.files import sh
 from symconfig.render.manifest import NAME, Manifest, read_manifest
 from symconfig.render.summary import duration, short
-from symconfig.runs.adapted import adapted
 from symconfig.runs.best import best_plan
-from symconfig.runs.imaged import imaged
+from symconfig.runs.imaged import as_trained
 from symconfig.runs.replan.check import (
     Checked,
     Finding,
@@ -219,7 +218,7 @@ def _inputs(plan: Plan, notes: list[str]) -> dict[Input, Finding]:
             continue
         now = load(name)
         if isinstance(now, ModelDescriptor):
-            now = imaged(adapted(now, plan.job)[0], plan.job)
+            now, _ = as_trained(now, plan.job)
         for each in of_input(plan, kind, now):
             findings[kind] = each
     return findings

@@ -26,10 +26,10 @@ from symconfig.errors import InputError, Problem
 from symconfig.plans.digests import ANSWER
 from symconfig.plans.file import edited, loaded
 from symconfig.plans.plan import Plan
-from symconfig.runs.adapted import adapted, bare
+from symconfig.runs.adapted import bare
 from symconfig.runs.best import best_plan
 from symconfig.runs.checkpoint import read
-from symconfig.runs.imaged import imaged
+from symconfig.runs.imaged import as_trained
 from symconfig.runs.replan import keep as kept_pins
 from symconfig.runs.replan.diff import Diff
 from symconfig.runs.replan.diff import diff as compared
@@ -182,8 +182,7 @@ def replan_again(
                 gathered.add(Problem("is pinned and kept", field="keep", got=name, need="one of both"))
     if gathered.all or job is None or model is None or cluster is None:
         raise InputError(gathered.all)
-    laid, laid_job = adapted(model, job)
-    laid = imaged(laid, laid_job)
+    laid, laid_job = as_trained(model, job)
     before = old
     if set(changed) & set(ANSWER):  # then nothing but the inputs says what the run was
         solved = best_plan(old.model, old.cluster, old.job, top=1, progress=progress)

@@ -81,12 +81,13 @@ ULYSSES_ATTENTION = _WITHOUT_CP(
     sentence="Transformers' {f.model_type} has attention in code of its own, which Ulysses cannot replace",
     example=ULYSSES | {"model_type": "bloom"},
 )
+WITHOUT_PREDICTION = "num_nextn_predict_layers: 0 in a copy of the descriptor"  # what is done where nothing trains it
 MULTI_TOKEN = Constraint(
     name="multi-token prediction",
     predicate=lambda f, p: (p.tp > 0) & (f.num_nextn_predict_layers > 0),
     rule="Transformers trains no multi-token-prediction layers",
     about="num_nextn_predict_layers",
-    hint="num_nextn_predict_layers: 0 in a copy of the descriptor",
+    hint=WITHOUT_PREDICTION,
     source="transformers, models/deepseek_v3/modeling_deepseek_v3.py",
     example={"num_nextn_predict_layers": 1},
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.frameworks.around_transformers import WITHOUT_PREDICTION
 from symconfig.frameworks.megatron import hybrid, sparse
 from symconfig.render.megatron_args import Arguments
 
@@ -49,7 +50,7 @@ def _refuse(out: Arguments, model: ModelDescriptor) -> None:
         out.refuse("qkv_bias", "sparse attention has no biases", True)
     if model.num_nextn_predict_layers:
         why = "layers of multi-token prediction have no sparse attention"
-        out.refuse("num_nextn_predict_layers", why, model.num_nextn_predict_layers)
+        out.refuse("num_nextn_predict_layers", why, model.num_nextn_predict_layers, hint=WITHOUT_PREDICTION)
     if model.indexer.loss_coef == 0:
         why = "without a loss an indexer has no gradients, for which their reduction beside the backward waits"
         out.refuse("indexer.loss_coef", why, model.indexer.loss_coef)

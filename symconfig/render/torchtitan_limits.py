@@ -17,6 +17,7 @@ from typing import Any
 from symconfig.descriptor.config_writer import unsaid
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
+from symconfig.frameworks.around_transformers import WITHOUT_PREDICTION
 from symconfig.frameworks.constraint import other
 from symconfig.plans.plan import Plan
 from symconfig.render.refused import of_fsdp
@@ -93,7 +94,7 @@ def _model(plan: Plan) -> Iterator[Problem]:
             "torchtitan's multi-token prediction goes with a loss of its own and with no pipeline",
             field="num_nextn_predict_layers",
             got=str(model.num_nextn_predict_layers),
-            hint="num_nextn_predict_layers: 0 in a copy of the descriptor",
+            hint=WITHOUT_PREDICTION,
         )
     if model.adapter is not None:
         yield Problem("torchtitan's adapters are on its own fused layers, which are other matrices", field="adapter")

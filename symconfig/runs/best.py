@@ -13,8 +13,7 @@ from symconfig.descriptor.rl import Rl
 from symconfig.plans.plan import Plan
 from symconfig.render import target_of
 from symconfig.runs import sayable
-from symconfig.runs.adapted import adapted
-from symconfig.runs.imaged import imaged
+from symconfig.runs.imaged import as_trained
 from symconfig.runs.recipes.near import near_recipe
 from symconfig.solve.answer import answer
 
@@ -67,8 +66,7 @@ def best_plan(
 
 def prepared(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> tuple[ModelDescriptor, Job]:
     """Return the model with the job's adapters, images and head, and the job with the target that it goes to."""
-    model, job = adapted(model, job)
-    model = imaged(model, job)
+    model, job = as_trained(model, job)
     job = sayable.opened(model, cluster, job)
     compares = target_of(model, job).compares
     return model if compares is None else compares.scoring(model, job), job

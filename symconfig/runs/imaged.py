@@ -10,9 +10,19 @@ from symconfig.descriptor.job import Images, Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.vision import Vision
 from symconfig.errors import InputError, Problem
+from symconfig.runs.adapted import adapted
 from symconfig.solve.whole import USUAL_LENGTH
 
 _TEXT_ALONE = "trained on text alone: its vision tower is not loaded (images.per_sequence, --images-per-sequence)"
+
+
+def as_trained(model: ModelDescriptor, job: Job) -> tuple[ModelDescriptor, Job]:
+    """Return the model with the job's images and adapters over it, and the job with what it left open about these.
+
+    Without its tower a model goes to another target, whose names its adapters have; beside adapters a tower is frozen.
+    """
+    model, job = adapted(imaged(model, job), job)
+    return imaged(model, job), job
 
 
 def imaged(model: ModelDescriptor, job: Job) -> ModelDescriptor:

@@ -39,6 +39,14 @@ def test_without_images_the_language_model_is_trained_alone() -> None:
     assert "trained on text alone" in model.notes[-1]
 
 
+def test_adapters_of_a_language_model_alone_have_the_names_of_the_target_that_it_then_has() -> None:
+    """With its tower it would be ms-swift's, whose layers are fused."""
+    plan = _planned(GEMMA3_4B, task="lora", top=1).plan
+    assert (plan.best.target.backend, plan.model.vision) == ("deepspeed", None)
+    assert plan.model.adapter is not None
+    assert {"q_proj", "k_proj", "gate_proj"} <= set(plan.model.adapter.target_modules)
+
+
 def test_images_are_laid_over_the_tower() -> None:
     vision = imaged(_model(QWEN3_VL_8B), _job(images={"per_sequence": 1.5, "size": 896, "frozen": "tower"})).vision
     assert vision is not None

@@ -97,6 +97,13 @@ def test_a_job_that_names_no_target_is_planned_for_the_next_that_can_be_told_it(
     assert (plain.plan.job.target, plain.instead) == (None, None)
 
 
+@pytest.mark.usefixtures("no_search")
+def test_layers_that_no_target_trains_are_refused_with_how_to_leave_them_out() -> None:
+    model = _changed("deepseek-v3.2", num_nextn_predict_layers=1)
+    with pytest.raises(InfeasibleError, match="num_nextn_predict_layers: 0 in a copy of the descriptor"):
+        best.best_plan(model, H100, _job(target="megatron"), top=1)
+
+
 def test_a_refusal_names_the_target_that_nobody_asked_for() -> None:
     model = _changed("llama3.1-8b", rope_scaling={"rope_type": "dynamic", "factor": 2.0})
     job = _job(gpus=32, global_batch_size=25)

@@ -18,7 +18,7 @@ MODEL = tiny()
         (16, 100, 4, 96),  # 16 replicas, and 104 would have 8
         (16, 98, 2, 96),
         (16, 96, 16, None),  # as many as can be
-        (16, 100, 2, None),  # the plan has fewer than it may
+        (16, 100, 1, None),  # the plan has far fewer than it may
         (16, 12, 4, None),  # 16 is no batch close by
         (8, 63, 1, 64),
     ],

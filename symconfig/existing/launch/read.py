@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -10,7 +11,16 @@ from types import MappingProxyType
 from symconfig.errors import InputError
 from symconfig.existing.launch.assumed import assuming
 from symconfig.existing.launch.bash.read import read_bash
-from symconfig.existing.launch.detect import folder_refused, is_arguments, is_deepspeed, parse, refused, syntax_of
+from symconfig.existing.launch.detect import (
+    folder_refused,
+    instead_of_code,
+    is_arguments,
+    is_deepspeed,
+    parse,
+    refused,
+    syntax_of,
+    unreadable,
+)
 from symconfig.existing.launch.dialects.documents import read_document
 from symconfig.existing.launch.files import open_text
 from symconfig.existing.launch.follow import followed
@@ -54,6 +64,8 @@ def _read(source: str, variables: Mapping[str, str], extra: Sequence[str], harml
     if exists and path.is_dir():
         raise folder_refused(path)
     text = open_text(path, root=path.parent)
+    if (error := unreadable(text)) is not None:
+        raise error
     syntax = syntax_of(text)
     if syntax == "bash":
         return _bash(text, path.parent, variables, extra, harmless)
@@ -90,7 +102,7 @@ def _bash(
     around = Around(bash.folder, variables, written, bash.origins)
     reading = followed(bash.reading, around)
     if _says_nothing(reading):
-        raise _silent(reading)
+        raise _silent(reading, bash.folder)
     return replace(reading, runs=tuple(followed(run, around) for run in bash.runs))
 
 
@@ -100,14 +112,18 @@ def _says_nothing(reading: Reading) -> bool:
     return reading.program is not None and not anything and reading.complete
 
 
-def _silent(reading: Reading) -> InputError:
+def _silent(reading: Reading, folder: Path | None) -> InputError:
     program = reading.program
     assert program is not None, "is asked of what starts one"
+    hint = "name the script that holds the training command, or give its arguments as one line"
+    with suppress(InputError):
+        code = None if folder is None else open_text(folder / program.text, root=folder)
+        hint = (instead_of_code(code) if code is not None else None) or hint
     return InputError(
         program.place.problem(
             "starts no training program whose options say what is trained",
             got=program.text,
             need="a command such as torchrun ... pretrain_gpt.py --num-layers 32 ...",
-            hint="name the script that holds the training command, or give its arguments as one line",
+            hint=hint,
         )
     )

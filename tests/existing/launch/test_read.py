@@ -54,6 +54,22 @@ def test_a_program_whose_options_say_nothing_is_refused(tmp_path: Path, script: 
     assert "starts no training program whose options say what is trained" in refusal(write(tmp_path, "a.sh", script))
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("train.py", "import os", "is a Python program, whose code is not read"),
+        ("train.py", "args(deepspeed='conf/ds.json')", "Try: symconfig audit conf/ds.json --gpus N --model M"),
+        ("job.toml", "[training]\nsteps = 1", "is TOML, as torchtitan has it, which is not read"),
+        ("run.sh", "deepspeed --num_gpus 8 code.py", "Try: symconfig audit ds.json --gpus N --model M"),
+    ],
+)
+def test_what_is_no_script_is_refused_with_what_to_give_instead(
+    tmp_path: Path, name: str, text: str, sentence: str
+) -> None:
+    write(tmp_path, "code.py", 'Trainer(TrainingArguments(deepspeed="ds.json"))')
+    assert sentence in refusal(write(tmp_path, name, text))
+
+
 def test_options_that_are_not_known_are_no_reason_to_refuse(tmp_path: Path) -> None:
     reading = read(write(tmp_path, "a.sh", "python pretrain_gpt.py $OPTIONS"))
     assert not reading.complete
