@@ -71,7 +71,7 @@ def _row(number: str, candidate: Candidate, step: PlannedRl) -> dict[str, str]:
 def phases(plan: Plan, title: str = "The phases of plan 1") -> Grid:
     """Return the table of the best plan's phases: seconds, and what is on the fullest GPU."""
     rows = tuple((row.name, *row.cells) for row in learning.phases(plan))
-    return Grid(("phase", "s", "share", "GPU GiB", "of these"), rows, left=(0, 4), title=title)
+    return Grid(("phase", "s", "share", "tokens/GPU", "GPU GiB", "of these"), rows, left=(0, 5), title=title)
 
 
 def whole_step(plan: Plan) -> list[Block]:
@@ -114,7 +114,7 @@ def _sentences(plan: Plan, *, asks: bool = True) -> list[str]:
             f"Generation: {count(step.generated_per_s_per_gpu)} tokens/s on each GPU, up to {count(step.at_once)} "
             f"sequences at once in each of {step.rollout_gpus // step.replica_gpus} replicas."
             + ("" if stated or not asks else " Try: rl.rollout.tokens_per_s_per_gpu of a log of yours."),
-            *(learning.engine_share(plan) if asks else ()),
+            *((*learning.engine_share(plan), *learning.read_at_once(plan)) if asks else ()),
             *rewarding.sentences(plan),
         ]
         if step.sleep_level == 1 and rl.placement == "colocated":

@@ -111,7 +111,10 @@ def counted(plan: Plan, trained: Trained, how: Compares | None, *, resident: boo
         host_bytes=candidate.predicted.host_bytes,
         step_s=step_s,
         interval=(low, high),
-        phases=tuple(PlannedPhase(each.name, each.seconds, each.bytes, dict(each.holds)) for each in phases),
+        phases=tuple(
+            PlannedPhase(each.name, each.seconds, each.bytes, dict(each.holds), trained.tokens_per_gpu)
+            for each in phases
+        ),
     )
 
 
