@@ -14,6 +14,7 @@ from symconfig.plans.options import Options
 # the place of the actor's weights.
 ReferencePlace = Literal["resident", "offloaded", "streamed", "swapped"]
 READING = "log-probabilities"  # a phase
+BUSIEST = "experts beyond the mean"  # what the GPU whose experts have most tokens has more than others
 AWAKE, ASLEEP, LIBRARIES = "engine: weights, keys and values", "engine's process", "libraries"
 REWARDING, REWARDED = "engine of rewards: weights, keys and values", "process of rewards"
 _STATED = (AWAKE, ASLEEP, LIBRARIES, REWARDING, REWARDED)  # parts of a phase whose size is set, and not predicted

@@ -18,7 +18,7 @@ from symconfig.cost.collectives import ring
 from symconfig.descriptor.rl import Rl
 from symconfig.existing.recover.rl.read import Read
 from symconfig.graph.count import parameters
-from symconfig.plans.rl import ASLEEP, AWAKE, LIBRARIES, READING, ReferencePlace, surprised
+from symconfig.plans.rl import ASLEEP, AWAKE, BUSIEST, LIBRARIES, READING, ReferencePlace, surprised
 from symconfig.runs.rl.engine import ASLEEP_BYTES, KEEPING, Generation, Replica
 from symconfig.runs.rl.reward import Rewards, shared
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
@@ -208,8 +208,8 @@ class Layout:
         actor, read = self.actor, self.read
         reader = actor.reading(read.room)
         # verl reports the entropy, whatever the loss is.
-        passing = self._gaps(reader.forward_bytes(entropy=True))
-        held = self._resting({f"actor's {WEIGHTS}": actor.memory[WEIGHTS], "forward": passing}, but=(WEIGHTS,))
+        passing = self._passing(reader, entropy=True)
+        held = self._resting({f"actor's {WEIGHTS}": actor.memory[WEIGHTS]} | passing, but=(WEIGHTS,))
         return Phase(READING, reader.passes_s(read.passes, read.fill), held, tokens=reader.tokens_per_gpu)
 
     def _of_reference(self) -> Phase:
@@ -218,7 +218,7 @@ class Layout:
         apart = self._copied and self.reference != "swapped"
         name = "reference" if self._copied else f"actor's {WEIGHTS}"
         rests = not self._copied or self.reference != "streamed"
-        frozen = {name: actor.memory[WEIGHTS] * rests, "forward": self._gaps(reader.forward_bytes())}
+        frozen = {name: actor.memory[WEIGHTS] * rests} | self._passing(reader)
         away = self._copied and self.reference != "resident"
         loaded = actor.memory[WEIGHTS] / actor.host_bytes_per_s * away
         held = self._resting(frozen, but=() if apart else (WEIGHTS,), pool=pool)
@@ -230,7 +230,7 @@ class Layout:
         if self.read_alike:
             reader = critic.reading(read.room)
             seconds = reader.passes_s(read.passes, read.fill)
-        values = {f"critic's {WEIGHTS}": critic.memory[WEIGHTS], "forward": self._gaps(reader.forward_bytes())}
+        values = {f"critic's {WEIGHTS}": critic.memory[WEIGHTS]} | self._passing(reader)
         return Phase("values", seconds, self._resting(values, pool=pool), pool, reader.tokens_per_gpu)
 
     def _rewarding(self) -> Iterator[Phase]:
@@ -252,6 +252,11 @@ class Layout:
     def _pool(self, role: str) -> str:
         """Return whose GPUs a role takes; the actor's are nobody else's."""
         return role if role in self.apart else ""
+
+    def _passing(self, reader: Trained, entropy: bool = False) -> dict[str, float]:
+        """Return what a forward alone has beside weights."""
+        even, most = (self._gaps(each.forward_bytes(entropy=entropy)) for each in (reader, reader.busiest))
+        return {"forward": even, BUSIEST: most - even}
 
     def _gaps(self, passing: float) -> float:
         """Return the bytes of what comes and goes, with the gaps that it leaves."""
@@ -279,12 +284,17 @@ class Layout:
         """Yield the phases of a model's updates: their passes, and the optimizer's step where that has memory of its
         own. other: a model that rests on the same GPUs."""
         held = {f"{name} {part}": each.memory[part] for part in (WEIGHTS, GRADIENTS, STATES)}
-        states, peak = sum(held.values()), each.passing_bytes(entropy=self.rl.entropy and each is self.actor)
-        passing = max(each.reserved(peak) - states, self._gaps(peak - states))
+        states, entropy = sum(held.values()), self.rl.entropy and each is self.actor
+
+        def passing(model: Trained) -> float:
+            peak = model.passing_bytes(entropy=entropy)
+            return max(each.reserved(peak) - states, self._gaps(peak - states))
+
+        even = passing(each)
         of, seconds = " of the critic" * (each is self.critic), each.update_s(steps)
         apart = each.stepped_s(steps) if (roots := each.stepping_bytes) else 0.0
         resting = self._beside_update(each, other)
-        passes = held | {"activations, logits and loss": passing} | resting
+        passes = held | {"activations, logits and loss": even, BUSIEST: passing(each.busiest) - even} | resting
         yield Phase(f"update{of}", seconds - apart, self._with_processes(passes), pool, each.tokens_per_gpu)
         if roots:
             stepped = held | {"roots of second moments": self._gaps(roots)} | resting

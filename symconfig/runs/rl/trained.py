@@ -13,13 +13,16 @@ from symconfig.cost.device import reserved_bytes
 from symconfig.cost.framework import Stepping
 from symconfig.cost.lattice import Array
 from symconfig.cost.table import Choice
+from symconfig.cost.uneven import OF_LAYER
 from symconfig.graph.count import largest_trained, parameters
 from symconfig.graph.parts import is_layer
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.runs.rl.logits import LogitBytes
 from symconfig.solve.costed import Costed, costed
+from symconfig.solve.loads import uneven
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
+from symconfig.solve.run import weighs_loads
 from symconfig.solve.timeline import times
 
 STATES, WEIGHTS, GRADIENTS = "optimizer state", "weights", "gradients"
@@ -180,9 +183,30 @@ class Trained:
         """Bound the bytes of the fullest layer from above: all that it would keep for a backward, and what that works
         with.
         """
-        whole = costed(replace(self.prospect, choice=Choice(), block_layers=0, uniform_layers=1)).table
+        point = self._at_busiest_layer if self.prospect.request.uneven else self.prospect
+        whole = costed(replace(point, choice=Choice(), block_layers=0, uniform_layers=1)).table
         made = (whole.passes[KEPT] + whole.passes[TRANSIENT])[0, :, 0]
         return max(float(made[index]) for index, kind in enumerate(whole.kinds) if is_layer(kind))
+
+    @property
+    def _at_busiest_layer(self) -> Prospect:
+        """Return the point with all layers as busy as that of the rank and layer that have most."""
+        request, ep = (point := self.prospect).request, np.array([float(self.prospect.degrees.ep)])
+        load = float(uneven(request.model, ep, request.job.task_of(request.model))[OF_LAYER][0])
+        limits = request.job.limits.model_copy(update={"expert_imbalance": load})
+        job = request.job.model_copy(update={"limits": limits})
+        return replace(point, request=replace(request, job=job, uneven=False))
+
+    @cached_property
+    def busiest(self) -> Trained:
+        """Return the model on the rank whose experts have most, as a search counts it; itself where loads are even, or
+        stated."""
+        request = self.prospect.request
+        spread = request.model.experts is not None and self.prospect.degrees.ep > 1
+        if not spread or request.uneven or not weighs_loads(request.job):
+            return self
+        point = replace(self.prospect, request=replace(request, uneven=True))
+        return Stated(self.plan, self.candidate, self.fill, self.logits, point=point)
 
     @property
     def tokens_per_gpu(self) -> int:

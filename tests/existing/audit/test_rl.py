@@ -22,6 +22,7 @@ from symconfig.existing.launch.read import read
 from symconfig.graph.count import parameters
 from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Plan
+from symconfig.plans.rl import BUSIEST
 from symconfig.render import targets, verl
 from symconfig.report.audit import verdict
 from symconfig.solve.lengths import quantiles
@@ -104,13 +105,21 @@ def test_a_critic_computes_again_what_its_plan_has(pins: dict[str, str]) -> None
     assert parse_plan(plan.to_json()).rl == plan.rl
 
 
+def test_uneven_loads_of_experts_come_back() -> None:
+    pins = {"tp": "1", "pp": "2", "vpp": "1", "cp": "1", "ep": "8", "recompute": "none", "layout": "equal"}
+    plan = comes_back("verl", pins, {"gpus": 32, "model": "qwen3-30b-a3b", "tokens_per_gpu": 1280})
+    assert BUSIEST in next(each for each in plan.rl[0].phases if each.name == "update").holds
+
+
 def comes_back(target: str, pins: dict[str, str], changed: dict[str, Any]) -> Plan:
     """Return a plan whose phases are those of the script that it becomes."""
     plan = planned(response_length={"mean": 300.0, "max": 1024}, pins=pins, target=target, **changed)
     arrays: Any = targets()[target].variables(plan)["arrays"]
     words = [word for lines in arrays.values() for (word,) in lines]
-    line = " ".join(("python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=meta-llama/Llama-3.1-8B",
-                     *map(shlex.quote, words), "trainer.nnodes=1 trainer.n_gpus_per_node=8"))  # fmt: skip
+    named = plan.model.huggingface_id
+    line = " ".join((f"python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path={named}",
+                     *map(shlex.quote, words),
+                     f"trainer.nnodes={changed.get('gpus', 8) // 8} trainer.n_gpus_per_node=8"))  # fmt: skip
     line += " reward.reward_model.model_path=meta-llama/Llama-3.1-8B" * ("reward_model" in changed)
     found = existing.audit(line, "h100", prompt_length=100.0, response_length=300.0, plan=False)
     assert not found.findings
