@@ -116,7 +116,7 @@ class Limits(Strict):
     expert_imbalance: Annotated[float, Field(ge=1.0, le=64.0)] | None = Field(
         default=None,
         description="tokens on the busiest expert-parallel rank over the mean, in every layer; absent: 1, and the risk "
-        "of running out counts what an untrained router does; 1: the router is forced to balance",
+        "of running out counts how uneven routers load ranks; 1: the router is forced to balance",
     )
     memory_risk: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
         default=0.05, description="probability of running out of memory that a plan may have"

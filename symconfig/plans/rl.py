@@ -13,6 +13,8 @@ from symconfig.plans.options import Options
 # Where the reference is while it is not read: on the GPU; on the host, from which it comes whole, layer by layer, or in
 # the place of the actor's weights.
 ReferencePlace = Literal["resident", "offloaded", "streamed", "swapped"]
+READING = "log-probabilities"  # a phase
+BUSIEST = "experts beyond the mean"  # what the GPU whose experts have most tokens has more than others
 AWAKE, ASLEEP, LIBRARIES = "engine: weights, keys and values", "engine's process", "libraries"
 REWARDING, REWARDED = "engine of rewards: weights, keys and values", "process of rewards"
 _STATED = (AWAKE, ASLEEP, LIBRARIES, REWARDING, REWARDED)  # parts of a phase whose size is set, and not predicted
@@ -26,13 +28,15 @@ def surprised(holds: Mapping[str, float], ratio: float | None) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PlannedPhase:
-    """seconds: of a step. bytes: on the fullest GPU. holds: what of it each part takes."""
+    """seconds: of a step. bytes: on the fullest GPU. holds: what of it each part takes. tokens: of a micro-batch, on
+    each GPU; 0: there are none."""
 
     __pydantic_config__ = _CONFIG
     name: str
     seconds: float
     bytes: float
     holds: dict[str, float]
+    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,3 +93,9 @@ class PlannedRl(PlannedStep):
     def replica_gpus(self) -> int:
         """Count the GPUs of a replica of the engine."""
         return self.rollout_tp * self.rollout_dp
+
+    @property
+    def read_per_gpu(self) -> int:
+        """Return the tokens of a micro-batch whose log-probabilities are computed, on each GPU; of plans that do not
+        say them, those of an update's."""
+        return next((each.tokens for each in self.phases if each.name == READING), 0) or self.tokens_per_gpu

@@ -14,10 +14,10 @@ from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.task import PLAIN, PREFERRING, TASKS, Task
 from symconfig.descriptor.tuning import LOSSES, Loss, LossName, Preference
 from symconfig.errors import InfeasibleError, Problem
-from symconfig.format import gib, percent, seconds, several
+from symconfig.format import count, gib, percent, seconds, several
 from symconfig.frameworks.facts import Fixed
 from symconfig.plans.plan import Plan
-from symconfig.plans.rl import AWAKE, ReferencePlace
+from symconfig.plans.rl import AWAKE, READING, ReferencePlace
 from symconfig.render import rewarding
 from symconfig.render.megatron_args import word
 from symconfig.render.rewarding import Rewarding
@@ -25,6 +25,7 @@ from symconfig.render.summary import Row
 
 Sequences = Literal["packed", "padded", "alone"]
 STATES, WEIGHTS = "optimizer state", "weights"
+WORTH_READING = 0.01  # assumed: of the time in which samples are read, that twice the tokens at once must save
 ANY_WAY = ((), (STATES,), (WEIGHTS, STATES))
 # What every program of reinforcement learning has of the planner's choices: stages that it can be told, a loss of its
 # own, and none of Megatron-LM's options that need sequences of one size or that it does not pass on.
@@ -49,7 +50,8 @@ class Learns:
     read, on the host or on the GPU; swapped: its weights come from the host into the actor's place. rewards: a network
     that gives them, by its placement. sleep_levels: of an engine beside what is trained, the usual one first.
     ranks_of_data: engines of which a replica may have several. critic: it may have a layout of its own, has that of
-    the actor, or that and perhaps GPUs of its own.
+    the actor, or that and perhaps GPUs of its own, and reads what the actor reads at once. reads_apart: micro-batches
+    whose log-probabilities are computed may have other sizes than an update's.
     """
 
     algorithms: tuple[str, ...]
@@ -64,6 +66,7 @@ class Learns:
     sleep_levels: tuple[int, ...] = (2,)
     ranks_of_data: tuple[str, ...] = ()
     critic: Literal["own", "alike", "apart"] = "own"
+    reads_apart: bool = False
 
     def sleep_level(self, rl: Rl, adapts: bool) -> int:
         """Return the level at which an engine sleeps. adapts: beside adapters it keeps its weights, which no update
@@ -332,7 +335,8 @@ def _unknown(choices: Mapping[str, tuple[str, tuple[str, ...]]], name: str) -> I
 
 
 def phases(plan: Plan) -> tuple[Row, ...]:
-    """Return a row for each phase of the step: its seconds, their share, the fullest GPU, and what is on it."""
+    """Return a row for each phase of the step: its seconds, their share, the tokens of a micro-batch on each GPU, the
+    fullest GPU, and what is on it."""
     if not plan.steps:
         return ()
     step = plan.steps[0]
@@ -343,6 +347,7 @@ def phases(plan: Plan) -> tuple[Row, ...]:
             (
                 seconds(phase.seconds),
                 percent(phase.seconds / total),
+                count(phase.tokens) if phase.tokens else "",
                 gib(phase.bytes),
                 ", ".join(
                     f"{name} {gib(size)}" for name, size in sorted(phase.holds.items(), key=lambda part: -part[1])
@@ -367,6 +372,20 @@ def engine_share(plan: Plan) -> Iterator[str]:
     )
 
 
+def read_at_once(plan: Plan) -> Iterator[str]:
+    """Yield why log-probabilities are computed of so many tokens at once, where these are not an update's."""
+    tokens = {phase.name: phase.tokens for step in plan.rl[:1] for phase in step.phases}
+    if (read := tokens.get(READING, 0)) == (trained := tokens.get("update", 0)):
+        return
+    if read < trained:
+        yield f"Log-probabilities are computed of {read:,} tokens a GPU at once: those of an update's do not fit."
+        return
+    yield (
+        f"Log-probabilities keep nothing for a backward, and are computed of {read:,} tokens a GPU at once: twice as "
+        f"many would not fit, or would save less than {percent(WORTH_READING, 0)} of their time."
+    )
+
+
 def notes(plan: Plan, moved: str = "") -> Iterator[str]:
     """Yield what a person should know of the step before the first start. moved: how the reference of a loss would
     be taken off the GPU."""
@@ -376,7 +395,10 @@ def notes(plan: Plan, moved: str = "") -> Iterator[str]:
         return
     if not rl.reference:
         yield "There is no KL term, and so no reference model"
-    yield from (sentence.removesuffix(".") for sentence in (*engine_share(plan), *rewarding.sentences(plan)))
+    yield from (
+        sentence.removesuffix(".")
+        for sentence in (*engine_share(plan), *read_at_once(plan), *rewarding.sentences(plan))
+    )
     if plan.rl and plan.rl[0].generated_per_s_per_gpu and rl.rollout.tokens_per_s_per_gpu is None:
         yield (
             f"Generation is predicted by a model, at {plan.rl[0].generated_per_s_per_gpu:,.0f} tokens/s on each GPU; "

@@ -52,6 +52,7 @@ LEARNS = Learns(
     rewards={"apart": Rewarding(by="shards")},  # environments/reward_model_environment.py, once all is generated
     sleep_levels=(1,),
     ranks_of_data=("vllm",),
+    reads_apart=True,
 )
 # Those of which the Megatron-Bridge beside it makes a model (src/megatron/bridge/models, register_bridge, July 2026).
 MODEL_TYPES = (
@@ -214,7 +215,9 @@ def policy(plan: Plan) -> Section:
     step, p = plan.rl[0] if plan.rl else None, best.parallel
     # Megatron-Core splits each packed sequence over tp and both halves of cp (models/megatron/data.py).
     multiple = (p.tp if best.options.sequence_parallel else 1) * (2 * p.cp if p.cp > 1 else 1)
-    room = -(-best.batch.micro * best.batch.seq_length // multiple) * multiple
+    room = best.batch.micro * best.batch.seq_length
+    read = step.read_per_gpu * p.cp if step is not None else room
+    room, read = (-(-each // multiple) * multiple for each in (room, read))
     engine: Section = {"max_model_len": rl.longest, "async_engine": False}
     if step is not None:
         engine |= {"tensor_parallel_size": step.rollout_tp, "gpu_memory_utilization": step.memory_share}
@@ -230,7 +233,7 @@ def policy(plan: Plan) -> Section:
         "precision": learning.dtype(plan),
         "max_grad_norm": training.clip_grad,
         "dynamic_batching": {"enabled": False},
-        "sequence_packing": {"enabled": True, "train_mb_tokens": room, "logprob_mb_tokens": room},
+        "sequence_packing": {"enabled": True, "train_mb_tokens": room, "logprob_mb_tokens": read},
         "generation": {
             "backend": "vllm",
             "max_new_tokens": rl.response_length.max,

@@ -60,6 +60,7 @@ LEARNS = Learns(
     },
     sleep_levels=(1,),
     critic="apart",
+    reads_apart=True,
 )
 COMPARES = Compares(losses=("sigmoid", "ipo"), batching=("padded", "padding_free"), copies=True)
 _SCHEDULES = {"cosine": "cosine_with_min_lr", "constant": "constant_with_warmup"}
@@ -184,8 +185,8 @@ def _sections(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def _step(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield what a step of reinforcement learning is told."""
     rl = learning.section(plan)
-    room = plan.rl[0].tokens_per_gpu if plan.rl else rl.longest
-    room = -(-room // plan.best.parallel.tp)  # it counts AutoTP's ranks, too
+    room, read = (plan.rl[0].tokens_per_gpu, plan.rl[0].read_per_gpu) if plan.rl else (rl.longest, rl.longest)
+    room, read = (-(-each // plan.best.parallel.tp) for each in (room, read))  # it counts AutoTP's ranks, too
     yield "ALGORITHM", {**_ALGORITHMS[rl.algorithm], **_losses(plan)}
     yield (
         "ROLLOUT",
@@ -203,7 +204,7 @@ def _step(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
             "train.max_epochs": rl.epochs,
             "train.dynamic_batch_enable": True,
             "train.max_tokens_per_gpu": room,
-            "rollout.max_tokens_per_gpu": room,
+            "rollout.max_tokens_per_gpu": read,
             **_trained(plan, "actor.", "actor."),
         },
     )

@@ -171,7 +171,7 @@ def _sections(plan: Plan, step: PlannedRl | None) -> Iterator[tuple[str, list[tu
     yield "ALGORITHM_ARGS", [*_ALGORITHMS[rl.algorithm], *learning.options(_losses(plan))]
     yield "OPTIMIZER_ARGS", [*groups.pop("TRAINING_ARGS"), *groups.pop("PRECISION_ARGS")]
     room = step.tokens_per_gpu if step else rl.longest
-    batch = {"use-dynamic-batch-size": True, "max-tokens-per-gpu": room, "log-probs-max-tokens-per-gpu": room}
+    batch = {"use-dynamic-batch-size": True, "max-tokens-per-gpu": room}
     yield "PERF_ARGS", [*(line for lines in groups.values() for line in lines), *learning.options(batch)]
     yield "SGLANG_ARGS", learning.options(_engine(plan, step))
     yield (

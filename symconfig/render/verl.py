@@ -61,6 +61,7 @@ LEARNS = Learns(
     adapters=True,
     rewards={"colocated": Rewarding(by="engine"), "apart": Rewarding(by="engine", overlaps="generation")},
     ranks_of_data=("vllm",),
+    reads_apart=True,
 )
 _REWARD = "reward.reward_model"
 _ACTOR, _ROLLOUT, _REF = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "ref"))
@@ -281,7 +282,8 @@ def _rollout(rl: Rl, step: PlannedRl | None) -> dict[str, object]:
             f"{_ROLLOUT}.gpu_memory_utilization": step.memory_share,
             f"{_ROLLOUT}.max_num_seqs": rl.rollout.max_num_seqs,
             f"{_ROLLOUT}.free_cache_engine": True,
-            f"{_ROLLOUT}.log_prob_max_token_len_per_gpu": step.tokens_per_gpu,
+            f"{_ROLLOUT}.log_prob_max_token_len_per_gpu": step.read_per_gpu,
+            **({f"{_REF}.log_prob_max_token_len_per_gpu": step.read_per_gpu} if rl.reference else {}),
         }
         if step.rollout_dp > 1:
             fields |= {

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from symconfig.format import count, gib, seconds, several
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.plans.rl import PlannedRl
+from symconfig.plans.rl import BUSIEST, PlannedRl
 from symconfig.render import learning, own_target, rewarding
 from symconfig.report.grid import Block, Grid
+from symconfig.report.loads import uneven_loads
 
 _WORDS = ("recompute", "on the host")  # columns that are not numbers
 
@@ -71,7 +72,7 @@ def _row(number: str, candidate: Candidate, step: PlannedRl) -> dict[str, str]:
 def phases(plan: Plan, title: str = "The phases of plan 1") -> Grid:
     """Return the table of the best plan's phases: seconds, and what is on the fullest GPU."""
     rows = tuple((row.name, *row.cells) for row in learning.phases(plan))
-    return Grid(("phase", "s", "share", "GPU GiB", "of these"), rows, left=(0, 4), title=title)
+    return Grid(("phase", "s", "share", "tokens/GPU", "GPU GiB", "of these"), rows, left=(0, 5), title=title)
 
 
 def whole_step(plan: Plan) -> list[Block]:
@@ -102,6 +103,7 @@ def _sentences(plan: Plan, *, asks: bool = True) -> list[str]:
     step, rl = plan.steps[0], plan.job.rl
     usable, fullest = plan.usable_bytes, max(step.phases, key=lambda phase: phase.bytes)
     low, high = step.interval
+    experts: list[str] = []
     head, generation = f"A step takes {seconds(step.step_s)} s, likely between {seconds(low)} and {seconds(high)} s", []
     if rl is not None and isinstance(step, PlannedRl):
         stated = rl.rollout.tokens_per_s_per_gpu is not None
@@ -110,11 +112,14 @@ def _sentences(plan: Plan, *, asks: bool = True) -> list[str]:
             if stated
             else ": generation is by a model, and least certain"
         )
+        most = max(phase.holds.get(BUSIEST, 0.0) for phase in step.phases)
+        if most and (loads := plan.best.predicted.untrained) is not None:
+            experts = [f"{uneven_loads(loads, plan.task)}: {gib(most)} GiB in the phases, which its risk counts."]
         generation = [
             f"Generation: {count(step.generated_per_s_per_gpu)} tokens/s on each GPU, up to {count(step.at_once)} "
             f"sequences at once in each of {step.rollout_gpus // step.replica_gpus} replicas."
             + ("" if stated or not asks else " Try: rl.rollout.tokens_per_s_per_gpu of a log of yours."),
-            *(learning.engine_share(plan) if asks else ()),
+            *((*learning.engine_share(plan), *learning.read_at_once(plan)) if asks else ()),
             *rewarding.sentences(plan),
         ]
         if step.sleep_level == 1 and rl.placement == "colocated":
@@ -122,6 +127,7 @@ def _sentences(plan: Plan, *, asks: bool = True) -> list[str]:
     return [
         f"{head}.",
         *generation,
+        *experts,
         f"Memory is fullest in the phase {fullest.name}: {gib(fullest.bytes)} of {gib(usable)} GiB usable.",
         f"Host memory: {gib(step.host_bytes)} GiB for each GPU.",
     ]

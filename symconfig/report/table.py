@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 
+from symconfig.descriptor.task import Task
 from symconfig.format import count, gib, percent, seconds, signed, words
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.known import BACKENDS
@@ -14,6 +15,7 @@ from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.searched import searched
 from symconfig.report.grid import Block, Grid, present
+from symconfig.report.loads import uneven_loads
 from symconfig.report.rl import whole_step
 from symconfig.units import GIB
 
@@ -225,13 +227,11 @@ def _sorted(values: dict[str, float]) -> list[tuple[str, float]]:
     return sorted(((name, value) for name, value in values.items() if value), key=lambda item: (-item[1], item[0]))
 
 
-def _untrained(of: Mapping[str, tuple[float, float]]) -> str:
-    """Say what the fullest GPU holds while routers are untrained."""
-    load, layer, held = of["load"], of["layer_load"], of["device_bytes"]
+def _busiest(of: Mapping[str, tuple[float, float]], task: Task) -> str:
+    """Say what the fullest GPU holds with uneven loads of experts."""
+    held = of["device_bytes"]
     return (
-        f"While the router is untrained, the fullest GPU's experts get {load[0]:.2f} to {load[1]:.2f} times the mean "
-        f"over its layers, in one of them up to {layer[0]:.1f} to {layer[1]:.1f} times: {gib(held[0])} to "
-        f"{gib(held[1])} GiB, which the memory's interval and risk count."
+        f"{uneven_loads(of, task)}: {gib(held[0])} to {gib(held[1])} GiB, which the memory's interval and risk count."
     )
 
 
@@ -276,7 +276,7 @@ def footer(plan: Plan, *, brief: bool = False) -> str:
         )
         lines.append("Expert imbalance (tokens on the busiest rank over the mean): " + "; ".join(shown) + ".")
     if predicted.untrained:
-        lines.append(_untrained(predicted.untrained))
+        lines.append(_busiest(predicted.untrained, plan.task))
     if predicted.host_bytes:
         lines.append(f"Host memory: {gib(predicted.host_bytes)} GiB for each GPU, pinned.")
     lines.append(f"What binds: {plan.binding.rstrip('.')}.")

@@ -39,14 +39,15 @@ def described(prospect: Prospect, cluster: ClusterDescriptor, job: Job, best: bo
     parts = costed(prospect)
     what = replace(predicted(prospect, parts, cluster), imbalance=_imbalance(prospect, cluster) if best else None)
     if prospect.request.model.experts is not None and job.limits.expert_imbalance is None:
-        what = _while_untrained(prospect, parts, what, cluster)
+        what = _of_busiest(prospect, parts, what, cluster)
     return made(prospect, job, parts.allocated, what)
 
 
-def _while_untrained(prospect: Prospect, parts: Costed, what: Predicted, cluster: ClusterDescriptor) -> Predicted:
-    """Return the prediction with the memory of the busiest rank while routers are untrained."""
+def _of_busiest(prospect: Prospect, parts: Costed, what: Predicted, cluster: ClusterDescriptor) -> Predicted:
+    """Return the prediction with the memory of the busiest rank."""
     model, of_runs = prospect.request.model, np.array(NINE_IN_TEN)
-    loads = uneven(model, np.full(2, float(prospect.degrees.ep)), of_runs)
+    task = prospect.request.job.task_of(model)
+    loads = uneven(model, np.full(2, float(prospect.degrees.ep)), task, of_runs)
     if not loads or prospect.degrees.ep == 1:
         return what  # one rank has all experts
     worst, drawn = int(np.argmax(parts.peaks)), peaks(prospect)

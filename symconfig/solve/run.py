@@ -134,14 +134,18 @@ def weigh_all(
         except InputError as error:  # a pin that goes with another precision
             refused.append(error)
             continue
-        untrained = job.limits.memory_risk < NO_LIMIT and job.limits.expert_imbalance is None
-        ways = tuple(replace(each, eager=eager, uneven=untrained) for each in wanted)
+        ways = tuple(replace(each, eager=eager, uneven=weighs_loads(job)) for each in wanted)
         # The relative cost knows partitions, which all have.
         gpu = machine(cluster, precision, gpus=ways[0].gpus)
         weigh(ways[:1] if relative else ways, gpu, weighed, progress)
     if refused and len(refused) == len(every):
         raise refused[0]
     return weighed
+
+
+def weighs_loads(job: Job) -> bool:
+    """Tell whether plans must fit with uneven loads of experts: a job may state others, or any risk."""
+    return job.limits.memory_risk < NO_LIMIT and job.limits.expert_imbalance is None
 
 
 def requests(

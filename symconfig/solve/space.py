@@ -23,7 +23,7 @@ from symconfig.graph.scheme import Scheme
 from symconfig.plans.choices import Precision
 from symconfig.plans.columns import Columns, Values
 from symconfig.solve.limits import Limits
-from symconfig.solve.loads import PLANNED, uneven
+from symconfig.solve.loads import uneven
 from symconfig.solve.pins import Pins
 from symconfig.solve.tally import Tally
 
@@ -35,7 +35,7 @@ class Request:
     limits: of the target where all points have on what the framework has, which is `extras`; whole: whatever is on.
     eager: no point is weighed without user buffers or a dispatcher's own kernels where those run.
     surprise: a measured peak over its prediction that no more runs exceed than the job lets run out; None: any may.
-    uneven: memory is that of the busiest rank while routers are untrained, as of `loads`; else loads are even.
+    uneven: memory is that of the busiest rank, as of `loads`; else loads are even.
     """
 
     model: ModelDescriptor
@@ -233,7 +233,7 @@ def lattice(request: Request, candidates: Columns) -> Lattice:
         "padded_vocab_size": request.framework.padded_vocab(request.model.vocab_size, points.tp),
     }
     if request.uneven:
-        numbers |= uneven(request.model, points.ep, PLANNED)
+        numbers |= uneven(request.model, points.ep, request.job.task_of(request.model))
     return Lattice(numbers, points.size)
 
 

@@ -39,6 +39,7 @@ _KEYS = (
     f"{ROLLOUT}.tensor_model_parallel_size",
     f"{ROLLOUT}.gpu_memory_utilization",
     f"{ROLLOUT}.log_prob_max_token_len_per_gpu",
+    f"{REFERENCE}.log_prob_max_token_len_per_gpu",
 )
 _KEYS_OFF = (
     f"{_MEGATRON}.virtual_pipeline_model_parallel_size",
@@ -66,7 +67,6 @@ _OPTIONS = (
     "--recompute-modules",
     "--use-dynamic-batch-size",
     "--max-tokens-per-gpu",
-    "--log-probs-max-tokens-per-gpu",
     "--rollout-num-gpus",
     "--rollout-num-gpus-per-engine",
     "--sglang-mem-fraction-static",

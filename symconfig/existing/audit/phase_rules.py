@@ -39,7 +39,8 @@ def _share(judged: Judged) -> Iterator[Problem]:
     "Logits of every token and word of the vocabulary are made, and copies of them for the entropy, which is reported "
     "whether or not the loss has it (verl#1007, verl#1100). Their micro-batch is said apart from the update's: "
     "log_prob_micro_batch_size_per_gpu or log_prob_max_token_len_per_gpu of verl's rollout and ref, "
-    "--log-probs-max-tokens-per-gpu of slime's. It is predicted, as memory is by the planner.",
+    "--rollout.max_tokens_per_gpu of OpenRLHF's, logprob_mb_tokens of NeMo-RL's; slime has the update's. It is "
+    "predicted, as memory is by the planner.",
     DYNAMIC + "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=196608",
 )
 def _read(judged: Judged) -> Iterator[Problem]:

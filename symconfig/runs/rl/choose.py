@@ -13,7 +13,7 @@ from math import ceil
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.existing.recover.rl.sequences import Packed
+from symconfig.existing.recover.rl.sequences import Packed, in_a_row
 from symconfig.format import gib
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Candidate, Plan
@@ -193,20 +193,20 @@ class _Critics:
 
 
 def _trained(question: Question, plan: Plan, candidate: Candidate, fill: float, logits: LogitBytes) -> Trained:
-    """Return a plan's candidate as a model that is trained: its micro-batches have no more tokens than a replica's
-    share of an update, however many they have room for."""
+    """Return a plan's candidate as a model that is trained, in as many micro-batches as its program makes of an update:
+    these have no more tokens than a replica's share of it, however many they have room for."""
     rl, batch, dp = question.rl, candidate.batch, candidate.parallel.dp
-    limit = Packed(room=batch.micro * batch.seq_length, length=rl.mean_tokens)
-    packed = limit.within(rl, dp)
-    if question.learns.sequences != "packed" or packed.room == limit.room:
+    room = batch.micro * batch.seq_length
+    packed = Packed(room=room, length=rl.mean_tokens).within(rl, dp)
+    whole = packed.spread(rl, dp, in_a_row(candidate.parallel))
+    if question.learns.sequences != "packed" or (packed.room == room and whole * batch.micro == batch.global_):
         return Trained(plan, candidate, fill, logits)
-    job = plan.job.model_copy(update={"global_batch_size": dp, "seq_length": packed.room})
+    job = plan.job.model_copy(update={"global_batch_size": whole, "seq_length": packed.room})
     point = restore(plan, candidate)
-    request = replace(point.request, job=job, global_batch=dp, seq_length=packed.room)
+    request = replace(point.request, job=job, global_batch=whole, seq_length=packed.room)
     filled = described(replace(point, request=request, micro=1), plan.cluster, job, best=True)
     filled = replace(filled, target=candidate.target, options=candidate.options)
-    read = packed.read(rl, dp, limit.room)
-    return Trained(replace(plan, job=job), filled, packed.fill(rl, dp), logits, candidate, read)
+    return Trained(replace(plan, job=job), filled, packed.fill(rl, whole), logits, candidate)
 
 
 def _fits(question: Question, layout: Layout) -> bool:
@@ -262,7 +262,8 @@ def planned(question: Question, layout: Layout) -> PlannedRl:
         interval=(ends[0], ends[1]),
         generated_per_s_per_gpu=rl.sequences * rl.response_length.mean / generation.seconds / served,
         phases=tuple(
-            PlannedPhase(phase.name, phase.seconds, phase.bytes, dict(phase.holds)) for phase in layout.phases
+            PlannedPhase(phase.name, phase.seconds, phase.bytes, dict(phase.holds), phase.tokens)
+            for phase in layout.phases
         ),
         critic=_degrees(layout.critic.candidate) if layout.critic else {},
         critic_options=layout.critic.candidate.options if layout.critic else None,

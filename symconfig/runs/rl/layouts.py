@@ -13,6 +13,7 @@ from symconfig.runs.rl.division import Division
 from symconfig.runs.rl.engine import Engine, Replica
 from symconfig.runs.rl.phases import AWAY, Away, Layout
 from symconfig.runs.rl.question import Question
+from symconfig.runs.rl.reads import as_trained, with_reads
 from symconfig.runs.rl.reward import rewards
 from symconfig.runs.rl.trained import Trained
 
@@ -51,13 +52,22 @@ def layouts(question: Question, actor: Trained, critic: Trained | None, on: Divi
         rewards=rewarding,
         sleep_level=learns.sleep_level(rl, question.model.adapter is not None),
         apart=frozenset({"critic"} if on.critic else ()),
-        read=actor.read,
-        reference_read=actor.read,
+        read=(read := as_trained(question, actor)),
+        reference_read=read,
+        read_alike=learns.critic == "apart",
     )
     ways = (Away.NOTHING,) if alone else tuple(way for way in _WEIGHED_AWAY if AWAY[way] in learns.away)
     engines = [Engine(question.model, gpu, tp, dp) for tp, dp in _engines(question, served)]
-    made = ((each, partial(own, away=way, replicas=served // each.gpus)) for way in ways for each in engines)
+    every = [_read(question, partial(own, away=way), engines) for way in ways if engines]
+    made = ((each, partial(way, replicas=served // each.gpus)) for way in every for each in engines)
     yield from _sure_of(filter(None, (_shared(question, *each) for each in made)))
+
+
+def _read(question: Question, own: partial[Layout], engines: Sequence[Engine]) -> partial[Layout]:
+    """Return the layouts of a way to move what is not needed with what is read at once, which is the same with every
+    engine: it sleeps meanwhile, or is elsewhere."""
+    chosen = with_reads(question, own(replica=Replica(engines[0], 0.0), replicas=1))
+    return partial(own, read=chosen.read, reference_read=chosen.reference_read)
 
 
 def _sure_of(layouts: Iterable[Layout]) -> Iterator[Layout]:

@@ -16,8 +16,9 @@ import numpy as np
 
 from symconfig.cost.collectives import ring
 from symconfig.descriptor.rl import Rl
+from symconfig.existing.recover.rl.read import Read
 from symconfig.graph.count import parameters
-from symconfig.plans.rl import ASLEEP, AWAKE, LIBRARIES, ReferencePlace, surprised
+from symconfig.plans.rl import ASLEEP, AWAKE, BUSIEST, LIBRARIES, READING, ReferencePlace, surprised
 from symconfig.runs.rl.engine import ASLEEP_BYTES, KEEPING, Generation, Replica
 from symconfig.runs.rl.reward import Rewards, shared
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
@@ -50,12 +51,14 @@ AWAY: Mapping[Away, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """seconds: of a step. holds: bytes on the fullest GPU, by what they are. pool: whose GPUs it takes."""
+    """seconds: of a step. holds: bytes on the fullest GPU, by what they are. pool: whose GPUs it takes. tokens: of a
+    micro-batch, on each GPU; 0: there are none."""
 
     name: str
     seconds: float
     holds: Mapping[str, float]
     pool: str = ""
+    tokens: int = 0
 
     @property
     def bytes(self) -> float:
@@ -89,11 +92,11 @@ NOTHING_GENERATED = Generation(0.0, 0.0, 0, 0.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """One way to run a step. alone: the engine has GPUs of its own. read, reference_read: tokens of a micro-batch whose
-    log-probabilities are computed, of the actor and the reference, over those of one that is trained on.
-    reference: where it is while it is not read. apart: roles with GPUs of their own, "critic" and "reference", beside
-    the actor's. sleeps: an engine on the same GPUs gives its memory back while others train. waits: an engine of its
-    own does not generate meanwhile. rewards: a network that gives them. sleep_level: of an engine that sleeps."""
+    """One way to run a step. alone: the engine has GPUs of its own. read, reference_read: micro-batches whose
+    log-probabilities are computed, of the actor and the reference; read_alike: a critic reads the same. reference:
+    where it is while it is not read. apart: roles with GPUs of their own, "critic" and "reference", beside the actor's.
+    sleeps: an engine on the same GPUs gives its memory back while others train. waits: an engine of its own does not
+    generate meanwhile. rewards: a network that gives them. sleep_level: of an engine that sleeps."""
 
     rl: Rl
     actor: Trained
@@ -102,9 +105,10 @@ class Layout:
     replicas: int
     away: Away
     alone: bool
+    read: Read
+    reference_read: Read
     generation: Generation = NOTHING_GENERATED
-    read: float = 1.0
-    reference_read: float = 1.0
+    read_alike: bool = False
     reference: ReferencePlace = "offloaded"
     apart: frozenset[str] = frozenset()
     sleeps: bool = True
@@ -177,29 +181,57 @@ class Layout:
         yield Phase("weights to the engine", to_engine_s(actor), self._resting(moving, but=(WEIGHTS,)))
         yield from self._rewarding()
         # verl reports the entropy, whatever the loss is.
-        read = self._gaps(actor.forward_bytes(entropy=True, share=self.read))
-        forward = {f"actor's {WEIGHTS}": actor.memory[WEIGHTS], "forward": read}
-        yield Phase("log-probabilities", actor.forward_s(rl.updates), self._resting(forward, but=(WEIGHTS,)))
+        yield self._log_probabilities()
         if rl.reference:
-            apart = self._copied and self.reference != "swapped"
-            name = "reference" if self._copied else f"actor's {WEIGHTS}"
-            passing = self._gaps(actor.forward_bytes(share=self.reference_read))
-            rests = not self._copied or self.reference != "streamed"
-            frozen = {name: actor.memory[WEIGHTS] * rests, "forward": passing}
-            away = self._copied and self.reference != "resident"
-            loaded = actor.memory[WEIGHTS] / actor.host_bytes_per_s * away
-            held = self._resting(frozen, but=() if apart else (WEIGHTS,), pool=self._pool("reference"))
-            yield Phase("reference", actor.forward_s(rl.updates) + loaded, held, self._pool("reference"))
+            yield self._of_reference()
         if critic is not None:
             pool = self._pool("critic")
-            values = {f"critic's {WEIGHTS}": critic.memory[WEIGHTS], "forward": self._gaps(critic.forward_bytes())}
-            yield Phase("values", critic.forward_s(rl.updates), self._resting(values, pool=pool), pool)
+            yield self._of_values(critic, pool)
             yield from self._updates(critic, steps, "critic's", None if pool else actor, pool)
         yield from self._updates(actor, steps, "actor's", None if self._pool("critic") else critic)
         trained = (actor, *filter(None, (critic,)))
         slept = 2 * self._kept_bytes / actor.host_bytes_per_s
         if moved := sum(moved_s(each, self.away) for each in trained) + slept:
             yield Phase("to the host and back", moved, self._resting({}))
+
+    @property
+    def reads(self) -> tuple[Phase, ...]:
+        """Return the phases in which samples are read in micro-batches of their own."""
+        every = [self._log_probabilities()]
+        if self.rl.reference:
+            every.append(self._of_reference())
+        if self.critic is not None and self.read_alike:
+            every.append(self._of_values(self.critic, self._pool("critic")))
+        return tuple(every)
+
+    def _log_probabilities(self) -> Phase:
+        actor, read = self.actor, self.read
+        reader = actor.reading(read.room)
+        # verl reports the entropy, whatever the loss is.
+        passing = self._passing(reader, entropy=True)
+        held = self._resting({f"actor's {WEIGHTS}": actor.memory[WEIGHTS]} | passing, but=(WEIGHTS,))
+        return Phase(READING, reader.passes_s(read.passes, read.fill), held, tokens=reader.tokens_per_gpu)
+
+    def _of_reference(self) -> Phase:
+        actor, read, pool = self.actor, self.reference_read, self._pool("reference")
+        reader = actor.reading(read.room)
+        apart = self._copied and self.reference != "swapped"
+        name = "reference" if self._copied else f"actor's {WEIGHTS}"
+        rests = not self._copied or self.reference != "streamed"
+        frozen = {name: actor.memory[WEIGHTS] * rests} | self._passing(reader)
+        away = self._copied and self.reference != "resident"
+        loaded = actor.memory[WEIGHTS] / actor.host_bytes_per_s * away
+        held = self._resting(frozen, but=() if apart else (WEIGHTS,), pool=pool)
+        seconds = reader.passes_s(read.passes, read.fill) + loaded
+        return Phase("reference", seconds, held, pool, reader.tokens_per_gpu)
+
+    def _of_values(self, critic: Trained, pool: str) -> Phase:
+        read, reader, seconds = self.read, critic, critic.forward_s(self.rl.updates)
+        if self.read_alike:
+            reader = critic.reading(read.room)
+            seconds = reader.passes_s(read.passes, read.fill)
+        values = {f"critic's {WEIGHTS}": critic.memory[WEIGHTS]} | self._passing(reader)
+        return Phase("values", seconds, self._resting(values, pool=pool), pool, reader.tokens_per_gpu)
 
     def _rewarding(self) -> Iterator[Phase]:
         """Yield the phase in which a network rewards."""
@@ -220,6 +252,11 @@ class Layout:
     def _pool(self, role: str) -> str:
         """Return whose GPUs a role takes; the actor's are nobody else's."""
         return role if role in self.apart else ""
+
+    def _passing(self, reader: Trained, entropy: bool = False) -> dict[str, float]:
+        """Return what a forward alone has beside weights."""
+        even, most = (self._gaps(each.forward_bytes(entropy=entropy)) for each in (reader, reader.busiest))
+        return {"forward": even, BUSIEST: most - even}
 
     def _gaps(self, passing: float) -> float:
         """Return the bytes of what comes and goes, with the gaps that it leaves."""
@@ -247,13 +284,18 @@ class Layout:
         """Yield the phases of a model's updates: their passes, and the optimizer's step where that has memory of its
         own. other: a model that rests on the same GPUs."""
         held = {f"{name} {part}": each.memory[part] for part in (WEIGHTS, GRADIENTS, STATES)}
-        states, peak = sum(held.values()), each.passing_bytes(entropy=self.rl.entropy and each is self.actor)
-        passing = max(each.reserved(peak) - states, self._gaps(peak - states))
+        states, entropy = sum(held.values()), self.rl.entropy and each is self.actor
+
+        def passing(model: Trained) -> float:
+            peak = model.passing_bytes(entropy=entropy)
+            return max(each.reserved(peak) - states, self._gaps(peak - states))
+
+        even = passing(each)
         of, seconds = " of the critic" * (each is self.critic), each.update_s(steps)
         apart = each.stepped_s(steps) if (roots := each.stepping_bytes) else 0.0
         resting = self._beside_update(each, other)
-        passes = held | {"activations, logits and loss": passing} | resting
-        yield Phase(f"update{of}", seconds - apart, self._with_processes(passes), pool)
+        passes = held | {"activations, logits and loss": even, BUSIEST: passing(each.busiest) - even} | resting
+        yield Phase(f"update{of}", seconds - apart, self._with_processes(passes), pool, each.tokens_per_gpu)
         if roots:
             stepped = held | {"roots of second moments": self._gaps(roots)} | resting
             yield Phase(f"optimizer's step{of}", apart, self._with_processes(stepped), pool)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,7 +15,7 @@ from symconfig.plans.rl import surprised
 from symconfig.render.learning import Learns
 from symconfig.render.rewarding import Rewarding
 from symconfig.runs.rl.engine import Generation, Replica, generate
-from symconfig.runs.rl.phases import GAPS, Layout
+from symconfig.runs.rl.phases import GAPS, Layout, Phase
 from symconfig.solve.budget import surprise
 
 ANY = Learns(algorithms=(), engines=())  # whose trainer is not known
@@ -47,6 +47,13 @@ class Question:
     def is_sure(self, layout: Layout) -> bool:
         """Tell whether a layout meets the job's risk of running out of memory."""
         return layout.is_sure(self._ratio, self.cluster.gpu.memory_bytes.value)
+
+    def has_room(self, phases: Iterable[Phase]) -> bool:
+        """Tell whether phases fit, and meet the job's risk of running out of memory."""
+        memory = self.cluster.gpu.memory_bytes.value
+        return all(
+            phase.bytes <= self.usable_bytes and surprised(phase.holds, self._ratio) <= memory for phase in phases
+        )
 
     def room_bytes(self, layout: Layout) -> float:
         """Return the bytes that what rests on a GPU leaves to an engine: beside the job's margin with what the

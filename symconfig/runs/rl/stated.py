@@ -142,6 +142,7 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
         generation=generation,
         read=step.read,
         reference_read=step.reference_read,
+        read_alike=learns.critic == "apart",
         reference=step.reference,
         apart=step.apart,
         sleeps=step.sleeps,

@@ -13,13 +13,16 @@ from symconfig.cost.device import reserved_bytes
 from symconfig.cost.framework import Stepping
 from symconfig.cost.lattice import Array
 from symconfig.cost.table import Choice
+from symconfig.cost.uneven import OF_LAYER
 from symconfig.graph.count import largest_trained, parameters
 from symconfig.graph.parts import is_layer
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.runs.rl.logits import LogitBytes
 from symconfig.solve.costed import Costed, costed
+from symconfig.solve.loads import uneven
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
+from symconfig.solve.run import weighs_loads
 from symconfig.solve.timeline import times
 
 STATES, WEIGHTS, GRADIENTS = "optimizer state", "weights", "gradients"
@@ -35,8 +38,7 @@ class Trained:
     """A plan's candidate as a model that a step trains.
 
     fill: tokens of its micro-batches over those that they have room for. logits: what its loss makes of them. written:
-    with the room of micro-batches that its files have, where an update has fewer tokens; read: tokens of one whose
-    log-probabilities are computed, over those of one that is trained on.
+    with the micro-batches that its files have, where an update has fewer, or of fewer tokens.
     """
 
     plan: Plan
@@ -44,7 +46,6 @@ class Trained:
     fill: float
     logits: LogitBytes
     written: Candidate | None = None
-    read: float = 1.0
 
     @property
     def as_written(self) -> Candidate:
@@ -130,14 +131,32 @@ class Trained:
 
     def forward_s(self, steps: float) -> float:
         """Return the seconds of forwards of the micro-batches of so many optimizer steps, without a backward."""
+        return self.passes_s(self.candidate.batch.num_microbatches * steps, self.fill)
+
+    def passes_s(self, passes: float, fill: float) -> float:
+        """Return the seconds of forwards of so many micro-batches on each replica, without a backward. fill: the share
+        of their room that has tokens."""
         made = times(self.prospect, self.parts)
         longest = float((made.forward.sum(axis=1) * np.asarray(made.slow)).max()) + made.busy_s
-        passes = self.candidate.batch.num_microbatches * steps + self.candidate.parallel.pp - 1
-        return passes * longest * self.fill
+        return (passes + self.candidate.parallel.pp - 1) * longest * fill
+
+    def reading(self, room: int) -> Trained:
+        """Return the model in micro-batches of so many tokens, of which forwards alone are run."""
+        if room not in self._readings:
+            point = self.prospect
+            job = point.request.job.model_copy(update={"seq_length": room})
+            point = replace(point, micro=1, request=replace(point.request, job=job, seq_length=room))
+            self._readings[room] = Stated(self.plan, self.candidate, self.fill, self.logits, point=point)
+        return self._readings[room]
+
+    @cached_property
+    def _readings(self) -> dict[int, Trained]:
+        prospect = self.prospect
+        return {prospect.micro * prospect.request.seq_length: self}
 
     def forward_bytes(self, entropy: bool = False, share: float = 1.0) -> float:
         """Return the bytes of a forward alone at its peak: what one layer makes, or what log-probabilities are made
-        with, whichever is more. share: tokens of a micro-batch over those of one that is trained on."""
+        with, whichever is more. share: tokens of what is read at once over those of a micro-batch."""
         each = (self.logits.entropy if entropy else self.logits.forward) * self.logit_count
         at_head = share * each + self._in_tiles(share)
         return max(share * self._layer_bytes + self._gathered, at_head + self._gathered_at_head)
@@ -164,9 +183,35 @@ class Trained:
         """Bound the bytes of the fullest layer from above: all that it would keep for a backward, and what that works
         with.
         """
-        whole = costed(replace(self.prospect, choice=Choice(), block_layers=0, uniform_layers=1)).table
+        point = self._at_busiest_layer if self.prospect.request.uneven else self.prospect
+        whole = costed(replace(point, choice=Choice(), block_layers=0, uniform_layers=1)).table
         made = (whole.passes[KEPT] + whole.passes[TRANSIENT])[0, :, 0]
         return max(float(made[index]) for index, kind in enumerate(whole.kinds) if is_layer(kind))
+
+    @property
+    def _at_busiest_layer(self) -> Prospect:
+        """Return the point with all layers as busy as that of the rank and layer that have most."""
+        request, ep = (point := self.prospect).request, np.array([float(self.prospect.degrees.ep)])
+        load = float(uneven(request.model, ep, request.job.task_of(request.model))[OF_LAYER][0])
+        limits = request.job.limits.model_copy(update={"expert_imbalance": load})
+        job = request.job.model_copy(update={"limits": limits})
+        return replace(point, request=replace(request, job=job, uneven=False))
+
+    @cached_property
+    def busiest(self) -> Trained:
+        """Return the model on the rank whose experts have most, as a search counts it; itself where loads are even, or
+        stated."""
+        request = self.prospect.request
+        spread = request.model.experts is not None and self.prospect.degrees.ep > 1
+        if not spread or request.uneven or not weighs_loads(request.job):
+            return self
+        point = replace(self.prospect, request=replace(request, uneven=True))
+        return Stated(self.plan, self.candidate, self.fill, self.logits, point=point)
+
+    @property
+    def tokens_per_gpu(self) -> int:
+        """Return the tokens of a micro-batch that each GPU has."""
+        return -(-self.prospect.micro * self.prospect.request.seq_length // self.prospect.degrees.cp)
 
     @property
     def logit_count(self) -> float:

@@ -15,7 +15,7 @@ from symconfig.descriptor.tuning import Loss
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.format import gib
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.plans.rl import PlannedPhase, PlannedStep
+from symconfig.plans.rl import BUSIEST, PlannedPhase, PlannedStep
 from symconfig.render.learning import Compares
 from symconfig.render.target import Source
 from symconfig.runs.rl.logits import PLAIN, of_loss
@@ -115,7 +115,10 @@ def counted(plan: Plan, trained: Trained, how: Compares | None, *, resident: boo
         host_bytes=candidate.predicted.host_bytes,
         step_s=step_s,
         interval=(low, high),
-        phases=tuple(PlannedPhase(each.name, each.seconds, each.bytes, dict(each.holds)) for each in phases),
+        phases=tuple(
+            PlannedPhase(each.name, each.seconds, each.bytes, dict(each.holds), trained.tokens_per_gpu)
+            for each in phases
+        ),
     )
 
 
@@ -132,11 +135,15 @@ def _phases(plan: Plan, trained: Trained, how: Compares, resident: bool) -> Iter
         held["reference"] = trained.memory[WEIGHTS]
     gathered = _GATHERED * trained.candidate.predicted.time[EXCHANGE] * (trained.prospect.zero == 3)
     for name, reader, forwards in (("KL term", "model", means.read), ("reference", "reference", means.reference)):
-        kept = 0.0 if reader in how.first and trained.candidate.parallel.pp == 1 else trained.kept_bytes
+        alone, most = reader in how.first and trained.candidate.parallel.pp == 1, trained.busiest
+        kept = 0.0 if alone else trained.kept_bytes
         read = {"policy's activations and logits": kept, "forward": trained.forward_bytes()}
+        read[BUSIEST] = most.forward_bytes() + (0.0 if alone else most.kept_bytes) - sum(read.values())
         if forwards:
             yield Phase(name, forwards * (trained.forward_s(1) + gathered), _whole(trained, held | read))
-    passing = {"activations, logits and loss": trained.peak_bytes() - sum(trained.memory[part] for part in _STATES)}
+    peak = trained.peak_bytes()
+    passing = {"activations, logits and loss": peak - sum(trained.memory[part] for part in _STATES)}
+    passing[BUSIEST] = trained.busiest.peak_bytes() - peak
     yield Phase("update", trained.update_s(1), _whole(trained, held | passing))
 
 

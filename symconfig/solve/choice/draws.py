@@ -121,10 +121,11 @@ def imbalance(prospect: Prospect, draws: Draws) -> Array:
 
 
 def peaks(prospect: Prospect) -> Array:
-    """Return the bytes that the fullest stage needs while routers are untrained, under every draw: [DRAWS]."""
+    """Return the bytes that the fullest stage needs with uneven loads of experts, under every draw: [DRAWS]."""
     even = prospect.even
     plain = sizes(even, DRAWS)
-    numbers = uneven(even.request.model, np.asarray(plain.numbers["ep"]), shares())
+    model = even.request.model
+    numbers = uneven(model, np.asarray(plain.numbers["ep"]), even.request.job.task_of(model), shares())
     if not numbers or even.request.job.limits.expert_imbalance is not None:
         return np.full(DRAWS, max(costed(even).peaks))
     where = Lattice({**plain.numbers, **numbers}, plain.points)

@@ -123,7 +123,6 @@ def accept(folder: Path) -> Values:
             args = arguments.parse_args()
     assert args.colocate == (arguments_path.name == "train.py")
     assert (args.use_distributed_optimizer, args.use_dynamic_batch_size, args.variable_seq_lengths) == (True,) * 3
-    assert args.log_probs_max_tokens_per_gpu == args.max_tokens_per_gpu
     said = {word: getattr(args, name) for word, name in _SAME.items()}
     world = args.actor_num_nodes * args.actor_num_gpus_per_node
     said |= {

@@ -10,11 +10,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import symconfig
 from symconfig.api.planning import read_job
 from symconfig.cli.main import main
+from symconfig.cost.uneven import OF_LAYER
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.rl import Rl
@@ -24,8 +26,10 @@ from symconfig.format import seconds
 from symconfig.graph.count import parameters
 from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Plan
+from symconfig.plans.rl import BUSIEST
 from symconfig.render import learning, verl
 from symconfig.report.page.data import plan_data
+from symconfig.report.rl import blocks
 from symconfig.resources import data_dir
 from symconfig.runs.rl.choose import answer
 from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN
@@ -35,6 +39,8 @@ from symconfig.runs.rl.phases import AWAY, GAPS
 from symconfig.runs.rl.question import Question
 from symconfig.runs.rl.trained import Trained
 from symconfig.schedule.simulate import simulate
+from symconfig.solve.costed import costed
+from symconfig.solve.loads import uneven
 from symconfig.solve.timeline import own_schedule, times
 from tests.runs.rl.support import section
 
@@ -120,6 +126,34 @@ def test_what_comes_and_goes_beside_an_engine_leaves_gaps() -> None:
     passing = sum(memory[name] for name in ("activations", "logits and loss", "working set"))
     assert holds["activations, logits and loss"] >= (1 + GAPS) * passing * (1 - 1e-9)
     assert holds["engine's process"] == ASLEEP_BYTES
+
+
+def test_phases_hold_what_the_busiest_gpus_experts_have_beyond_the_mean() -> None:
+    """As of the loads that a search lets plans fit with: an update's activations are those of such a point, and a
+    forward without logits that of its layer of the busiest rank. Loads that a job states are taken as they are."""
+    pins = {"tp": "1", "pp": "1", "cp": "1", "ep": "8", "recompute": "none"}
+    plan = planned("qwen3-30b-a3b", 32, pins=pins, tokens_per_gpu=2560, prompts=512)
+    update, read = phase(plan, "update").holds, phase(plan, "log-probabilities").holds
+    actor = Trained(plan, plan.best, 1.0, VERL)
+    point = replace(actor.prospect, request=replace(actor.prospect.request, uneven=True))
+    kept = [float(costed(each).cost.memory["activations"].max()) for each in (actor.prospect, point)]
+    assert update[BUSIEST] == pytest.approx((1 + GAPS) * (kept[1] - kept[0]), rel=1e-6)
+    assert update[BUSIEST] > 0.01 * GIB
+    assert BUSIEST not in read  # logits are more than a layer
+    load = float(uneven(plan.model, np.array([8.0]), "rl")[OF_LAYER][0])
+    logits = replace(VERL, forward=0.0, entropy=0.0)
+    layers = Trained(plan, plan.best, 1.0, logits)
+    assert 1.0 < layers.busiest.forward_bytes() / layers.forward_bytes() <= load
+    assert any("On data of one kind" in line for line in str(blocks(plan)[-1]).split(". "))
+    stated = symconfig.plan(
+        "qwen3-30b-a3b",
+        "h100",
+        32,
+        pins=pins,
+        rl=section(tokens_per_gpu=2560, prompts=512),
+        limits={"expert_imbalance": 1.0},
+    ).plan
+    assert BUSIEST not in phase(stated, "update").holds
 
 
 def test_no_other_engine_or_share_makes_the_step_shorter() -> None:

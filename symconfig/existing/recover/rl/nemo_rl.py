@@ -109,9 +109,10 @@ class Reader(NemoWorkers):
         packed = Packed.of(rl, micro, tokens=tokens, packs=False)
         limit, packed = packed.room, packed.within(rl, self._dp)
         run = self._trained(model, packed.spread(rl, self._dp), packed.room)
-        room, degrees = run.configuration.seq_length, run.configuration.degrees
-        reads = max(rl.longest, self._room("logprob", values.whole(f"{POLICY}.logprob_batch_size") or micro))
-        read = replace(packed, room=room).read(rl, degrees.dp, reads)
+        degrees = run.configuration.degrees
+        sequences = values.whole(f"{POLICY}.logprob_batch_size") or micro
+        tokens = self._room("logprob", sequences) if self._packs else None
+        read = Packed.of(rl, sequences, tokens=tokens, packs=False).read(rl, degrees.dp)
         waits = not values.switch("grpo.async_grpo.enabled")
         many = self._packs and run.configuration.global_batch >= MANY * degrees.dp
         step = Step(

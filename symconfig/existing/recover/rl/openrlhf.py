@@ -222,7 +222,7 @@ class Reader(Script):
     def _step(self, rl: Rl, actor: Run, packed: Packed) -> Step:
         """Return the step around the actor's run."""
         values, degrees, room = self.values, actor.configuration.degrees, actor.configuration.seq_length
-        read = replace(packed, room=room).read(rl, degrees.dp, self._room("rollout", rl).room)
+        read = self._room("rollout", rl).read(rl, degrees.dp)
         sleeps = values.switch("ds.enable_sleep") and not values.switch("ds.adam_offload")
         fill = packed.fill(rl, actor.configuration.global_batch)
         streams = self._streams and actor.described.model.adapter is None

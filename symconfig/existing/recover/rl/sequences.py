@@ -10,7 +10,9 @@ from pydantic import ValidationError
 
 from symconfig.descriptor.rl import Lengths, Rl
 from symconfig.errors import InputError, Problem
+from symconfig.existing.recover.rl.read import Read
 from symconfig.existing.recover.run import Assumed
+from symconfig.plans.degrees import Degrees
 from symconfig.solve.lengths import longest_of
 
 _RARE = 3.0  # standard deviations
@@ -48,6 +50,13 @@ def together(rl: Rl, sequences: int) -> int:
     return max(rl.longest, min(sequences * rl.longest, ceil(usual)))
 
 
+def in_a_row(degrees: Degrees) -> int:
+    """Return of how many micro-batches a replica has a multiple: stages of several chunks take them in groups (verl
+    0.9.1, workers/engine/megatron/transformer_impl.py; slime 0.3.1, utils/dp_schedule.py: of
+    microbatch_group_size_per_vp_stage, which is the number of stages)."""
+    return degrees.pp if degrees.vpp > 1 else 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
     """Micro-batches of a trained model.
@@ -75,16 +84,27 @@ class Packed:
         share = max(1, ceil(rl.batch / dp))
         return replace(self, room=min(self.room, max(rl.longest, ceil(share * self.length))))
 
-    def spread(self, rl: Rl, dp: int) -> int:
-        """Return how many micro-batches an update has on all replicas."""
-        share = rl.batch / dp
-        each = share * self.length / self.room if self.sequences is None else share / self.sequences
-        return dp * max(1, ceil(each))
+    def spread(self, rl: Rl, dp: int, group: int = 1) -> int:
+        """Return how many micro-batches an update has on all replicas. group: as of `in_a_row`."""
+        return dp * self._passes(rl.batch / dp, group)
 
-    def read(self, rl: Rl, dp: int, tokens: int) -> float:
-        """Return the tokens of a micro-batch that is read over those of one that is trained on. tokens: that it may
-        have; all that a replica reads may be fewer."""
-        return min(max(rl.longest, ceil(rl.sequences / dp * self.length)), tokens) / self.room
+    def read(self, rl: Rl, dp: int, group: int = 1) -> Read:
+        """Return the micro-batches in which each replica reads its share of a step's samples, which may be fewer than
+        one has room for."""
+        share = rl.sequences / dp
+        packed = replace(self, room=min(self.room, max(rl.longest, ceil(share * self.length))))
+        passes = packed._passes(share, group)
+        return Read(room=packed.room, passes=passes, fill=share * self.length / (passes * packed.room))
+
+    def as_trained(self, rl: Rl, dp: int, group: int = 1) -> Read:
+        """Return the micro-batches of a program that reads samples in those of its updates."""
+        passes = rl.updates * self._passes(rl.batch / dp, group)
+        return Read(room=self.room, passes=passes, fill=rl.sequences / dp * self.length / (passes * self.room))
+
+    def _passes(self, share: float, group: int) -> int:
+        """Count the micro-batches of so many sequences."""
+        each = share * self.length / self.room if self.sequences is None else share / self.sequences
+        return max(1, ceil(each / group)) * group
 
     def fill(self, rl: Rl, microbatches: int) -> float:
         """Return the share of the room of an update's micro-batches that has tokens."""

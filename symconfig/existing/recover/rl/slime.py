@@ -19,7 +19,7 @@ from symconfig.existing.recover.known import weight_bytes
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl.model import described
 from symconfig.existing.recover.rl.script import MANY, Script
-from symconfig.existing.recover.rl.sequences import Packed
+from symconfig.existing.recover.rl.sequences import Packed, in_a_row
 from symconfig.existing.recover.rl.step import Alone, Step
 from symconfig.existing.recover.rl.trainers import MEGATRON, SLIME, Trainer, Workers
 from symconfig.existing.recover.run import Assumed, Run
@@ -182,11 +182,15 @@ class Reader(Script):
     def _run(self, rl: Rl, gpus: int) -> Run:
         values, names = self.values, self._names()
         cp, dp = _split(names, gpus)
-        packed = self._packed(cp, rl, "max_tokens_per_gpu")
+        packed = self._packed(cp, rl)
         limit, packed = packed.room, packed.within(rl, dp)
         room, batch = packed.room, packed.spread(rl, dp)
         run = self._trained(names, gpus, batch, room)
-        read = packed.read(rl, dp, self._packed(cp, rl, "log_probs_max_tokens_per_gpu").room)
+        if (group := in_a_row(run.configuration.degrees)) > 1:
+            batch = packed.spread(rl, dp, group)
+            run = replace(run, configuration=replace(run.configuration, global_batch=batch))
+        # Those of an update: no part of slime has read --log-probs-max-tokens-per-gpu since 0.2.4, nor does 0.3.1.
+        read = packed.as_trained(rl, dp, group)
         away = ("weights", "optimizer state") if values.switch("colocate") or values.switch("offload_train") else ()
         step = Step(
             trainer=SLIME,
@@ -207,10 +211,10 @@ class Reader(Script):
         step = replace(step, critic_fill=step.fill)
         return replace(run, step=step, critic=critic, assumed=(*run.assumed, *self.assumed))
 
-    def _packed(self, cp: int, rl: Rl, most: str) -> Packed:
-        """Return micro-batches on all ranks of a sequence. most: the option of the tokens that each rank has."""
+    def _packed(self, cp: int, rl: Rl) -> Packed:
+        """Return micro-batches on all ranks of a sequence."""
         values = self.values
-        tokens = values.whole(most) if values.switch("use_dynamic_batch_size") else None
+        tokens = values.whole("max_tokens_per_gpu") if values.switch("use_dynamic_batch_size") else None
         return Packed.of(rl, values.whole("micro_batch_size") or 1, tokens=None if tokens is None else tokens * cp)
 
 

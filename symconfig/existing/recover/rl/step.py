@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.tuning import Preference
+from symconfig.existing.recover.rl.read import Read
 from symconfig.existing.recover.rl.trainers import Trainer, Workers
 from symconfig.plans.rl import PlannedReward, ReferencePlace
 
@@ -36,12 +37,12 @@ class Step:
     """A step around the run of its actor.
 
     rl: in a job's terms, each number as the script says it. fill, critic_fill: of the micro-batches of each. read,
-    reference_read: tokens of a micro-batch whose log-probabilities are computed, of the actor and the reference, over
-    those of one that is trained on. away: parts of the trained models that are in host memory while they are not
-    needed; reference: where it is meanwhile. weight_bytes: of a weight in the engine. fused_logits: the loss is made
-    with no logits in memory; chunked_logits: log-probabilities are made chunk by chunk; scaled_logits: of logits over a
-    temperature that is not one. assumed_lengths: nobody says how long sequences are in the mean, and what a phase
-    holds depends on it. apart: roles with GPUs of their own.
+    reference_read: micro-batches whose log-probabilities are computed, of the actor and the reference. away: parts of
+    the trained models that are in host memory while they are not needed; reference: where it is meanwhile.
+    weight_bytes: of a weight in the engine. fused_logits: the loss is made with no logits in memory; chunked_logits:
+    log-probabilities are made chunk by chunk; scaled_logits: of logits over a temperature that is not one.
+    assumed_lengths: nobody says how long sequences are in the mean, and what a phase holds depends on it. apart: roles
+    with GPUs of their own.
     sleeps: an engine on the same GPUs gives its memory back while others train. waits: an engine of its own does not
     generate meanwhile. reward_model: of a network that rewards, which stands as reward says.
     """
@@ -50,11 +51,11 @@ class Step:
     workers: Workers
     rl: Rl
     fill: float
+    read: Read
+    reference_read: Read
     reward_model: ModelDescriptor | None = None
     reward: PlannedReward | None = None
     critic_fill: float = 1.0
-    read: float = 1.0
-    reference_read: float = 1.0
     away: tuple[str, ...] = ()
     reference: ReferencePlace = "offloaded"
     weight_bytes: float = 2.0

@@ -150,7 +150,7 @@ class Reader(TunerWorkers):
         run = self._trained(model, packed.spread(rl, self._dp), packed.room)
         away = (("offload_model", "weights"), ("offload_optimizer", "optimizer state"))
         room = run.configuration.seq_length
-        read = replace(packed, room=room).read(rl, self._dp, room)
+        read = replace(packed, room=room).read(rl, self._dp)
         step = Step(
             trainer=self.TRAINER,
             workers=self.workers,

@@ -13,7 +13,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import Problem
 from symconfig.existing.recover.rl.script import MANY
-from symconfig.existing.recover.rl.sequences import Packed
+from symconfig.existing.recover.rl.sequences import Packed, in_a_row
 from symconfig.existing.recover.rl.step import Step
 from symconfig.existing.recover.rl.verl_workers import ACTOR, CRITIC, MODEL, Workers
 from symconfig.existing.recover.run import Described, Run
@@ -154,8 +154,11 @@ class Reader(Workers):
     def _step(self, rl: Rl, actor: Run, packed: Packed, fill: float) -> Step:
         """Return the step around the actor's run."""
         values, degrees, room = self.values, actor.configuration.degrees, actor.configuration.seq_length
-        limit, packed = packed.room, replace(packed, room=room)
-        read = {at: packed.read(rl, degrees.dp, self._read(at, degrees.cp, rl) or room) for at in (ROLLOUT, REFERENCE)}
+        limit, own = packed.room, replace(packed, room=room)
+        read = {
+            at: (self._read(at, degrees.cp, rl) or own).read(rl, degrees.dp, in_a_row(degrees))
+            for at in (ROLLOUT, REFERENCE)
+        }
         parts = {"weights": "param_offload", "optimizer state": "optimizer_offload"}
         return Step(
             trainer=self.TRAINER,
@@ -188,9 +191,8 @@ class Reader(Workers):
         few = actor.configuration.global_batch < MANY * actor.configuration.degrees.dp
         return few or not all(map(self.values.switch, dynamic))
 
-    def _read(self, at: str, cp: int, rl: Rl) -> int | None:
-        """Return the tokens of a micro-batch whose log-probabilities are computed."""
+    def _read(self, at: str, cp: int, rl: Rl) -> Packed | None:
+        """Return the micro-batches whose log-probabilities are computed."""
         own = f"{at}.log_prob"
         dynamic, most = f"{own}_use_dynamic_bsz", f"{own}_max_token_len_per_gpu"
-        packed = self._filled(f"{own}_micro_batch_size", dynamic, most, cp, rl)
-        return None if packed is None else packed.room
+        return self._filled(f"{own}_micro_batch_size", dynamic, most, cp, rl)

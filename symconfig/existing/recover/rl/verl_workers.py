@@ -21,7 +21,7 @@ from symconfig.existing.recover.deepspeed_model import named_targets
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl import bridged, fsdp
 from symconfig.existing.recover.rl.script import Script
-from symconfig.existing.recover.rl.sequences import Packed
+from symconfig.existing.recover.rl.sequences import Packed, in_a_row
 from symconfig.existing.recover.rl.trainers import MEGATRON, VERL, Trainer, of_verl
 from symconfig.existing.recover.rl.trainers import Workers as Kind
 from symconfig.existing.recover.run import Described, Run
@@ -105,7 +105,9 @@ class Workers(Script):
         )
         key = f"{MODEL}.lora.rank"
         wrong = partial(self.problem, key)
-        return bridged.run(whole, self._trained_gpus, self.known_cluster, self.supplied, model, wrong)
+        run = bridged.run(whole, self._trained_gpus, self.known_cluster, self.supplied, model, wrong)
+        batch = packed.spread(rl, dp, in_a_row(run.configuration.degrees))
+        return replace(run, configuration=replace(run.configuration, global_batch=batch))
 
     def version(self, at: str = ACTOR) -> str:
         """Return the Megatron-LM release that its workers are read as."""

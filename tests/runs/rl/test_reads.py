@@ -1,0 +1,142 @@
+"""What is read at once of a step's samples: against every other size, and as each program is told it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from symconfig.api import existing
+from symconfig.existing.recover.rl.sequences import Packed
+from symconfig.plans.file import parse_plan
+from symconfig.plans.plan import Plan
+from symconfig.plans.rl import READING
+from symconfig.render import learning, nemo_rl, openrlhf, slime, verl
+from symconfig.runs.rl.logits import VERL
+from symconfig.runs.rl.phases import GAPS
+from symconfig.runs.rl.trained import Trained
+from tests.existing.audit.test_rl import audited, of_verl, phases
+from tests.existing.audit.test_slime import script
+from tests.runs.rl.support import step
+from tests.runs.rl.test_step import phase, planned
+
+GIB = 2.0**30
+LONG: dict[str, Any] = {"prompts": 512, "samples": 8, "updates": 4}
+
+
+def read_at(plan: Plan, tokens: int) -> tuple[float, float]:
+    """The seconds of log-probabilities in micro-batches of so many tokens of a replica, and the bytes of the phase."""
+    rl, dp = plan.job.rl, plan.best.parallel.dp
+    assert rl is not None
+    reader = Trained(plan, plan.best, 1.0, VERL).reading(tokens)
+    passes = -(-rl.sequences * rl.mean_tokens // (dp * tokens))
+    held = phase(plan, READING).holds
+    rest = sum(size for name, size in held.items() if name != "forward")
+    seconds = reader.passes_s(passes, rl.sequences * rl.mean_tokens / (dp * tokens * passes))
+    return seconds, rest + (1 + GAPS) * reader.forward_bytes(entropy=True)
+
+
+def test_samples_are_read_in_the_largest_micro_batches_that_fit_and_save_time() -> None:
+    """Of a model whose update takes one longest sequence at a time; twice and twice again is faster by 2 %, and what
+    comes after by less than 1 %."""
+    plan = planned("qwen3-8b", pins={"tp": "2", "pp": "1", "cp": "1"}, tokens_per_gpu=1280, **LONG)
+    found, update = phase(plan, READING), phase(plan, "update")
+    assert (update.tokens, plan.rl[0].tokens_per_gpu) == (1280, 1280)
+    assert found.tokens == phase(plan, "reference").tokens == plan.rl[0].read_per_gpu > 1280
+    sizes = [1280 * 2**power for power in range(12)]
+    seconds = {size: read_at(plan, size)[0] for size in sizes}
+    assert found.seconds == pytest.approx(seconds[found.tokens])
+    assert found.bytes == pytest.approx(read_at(plan, found.tokens)[1])
+    for size in sizes:
+        saves = 1 - seconds[2 * size] / seconds[size] if 2 * size in seconds else 0.0
+        room = read_at(plan, 2 * size)[1] <= plan.usable_bytes
+        if size < found.tokens:
+            assert saves >= learning.WORTH_READING
+        if size == found.tokens:
+            assert saves < learning.WORTH_READING or not room
+    (why,) = learning.read_at_once(plan)
+    assert f"{found.tokens:,} tokens a GPU at once" in why
+
+
+def test_logits_that_do_not_fit_are_read_in_smaller_micro_batches() -> None:
+    """12 bytes of each of 128,256 logits, where the update has 8: 45,056 tokens have room in one of both."""
+    pins = {"tp": "1", "pp": "1", "cp": "1", "recompute": "full"}
+    plan = planned("llama3.2-1b", pins=pins, tokens_per_gpu=45056, **LONG)
+    found = phase(plan, READING)
+    assert phase(plan, "update").tokens == 45056
+    assert found.tokens == 22528
+    assert found.bytes <= plan.usable_bytes < read_at(plan, 45056)[1]
+    (why,) = learning.read_at_once(plan)
+    assert "do not fit" in why
+
+
+def test_programs_are_told_what_is_read_at_once() -> None:
+    plan = planned("qwen3-8b", pins={"tp": "2", "pp": "1", "cp": "1"}, tokens_per_gpu=1280, **LONG)
+    read = plan.rl[0].read_per_gpu
+    words = verl.words(plan)
+    assert "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=1280" in words
+    for role in ("rollout", "ref"):
+        assert f"actor_rollout_ref.{role}.log_prob_max_token_len_per_gpu={read}" in words
+    assert parse_plan(plan.to_json()).rl == plan.rl
+    old = replace(plan.rl[0], phases=tuple(replace(each, tokens=0) for each in plan.rl[0].phases))
+    assert old.read_per_gpu == old.tokens_per_gpu == 1280  # of a plan that an earlier release wrote
+    nemo = planned("qwen3-8b", target="nemo-rl", pins={"tp": "2", "pp": "1", "cp": "1"}, tokens_per_gpu=1280, **LONG)
+    packing = nemo_rl.policy(nemo)["sequence_packing"]
+    assert (packing["train_mb_tokens"], packing["logprob_mb_tokens"]) == (1280, nemo.rl[0].read_per_gpu)
+    assert nemo.rl[0].read_per_gpu > 1280
+    ray = planned("qwen3-8b", target="openrlhf", tokens_per_gpu=1280, **LONG)
+    options = dict(zip(words := openrlhf.words(ray), words[1:], strict=False))
+    assert options["--train.max_tokens_per_gpu"] == "1280"
+    assert options["--rollout.max_tokens_per_gpu"] == str(ray.rl[0].read_per_gpu)
+    assert ray.rl[0].read_per_gpu > 1280
+
+
+def test_slime_reads_samples_in_the_micro_batches_of_its_updates(tmp_path: Any) -> None:
+    """It has an option for others, which no part of it reads (slime 0.3.1, utils/arguments.py alone names it)."""
+    plan = planned("qwen3-8b", target="slime", tokens_per_gpu=1280, **LONG)
+    assert phase(plan, READING).tokens == phase(plan, "update").tokens == 1280
+    assert not list(learning.read_at_once(plan))
+    path = script(tmp_path)
+    plain = phases(audited(str(path)))
+    text = path.read_text()
+    path.write_text(
+        text.replace("--max-tokens-per-gpu 9216", "--max-tokens-per-gpu 9216 --log-probs-max-tokens-per-gpu 65536")
+    )
+    assert "65536" in path.read_text()
+    assert phases(audited(str(path)))[READING] == plain[READING]
+    assert not re.search("log-probs-max-tokens", str(slime.variables(plan)["arrays"]))
+
+
+def test_a_script_that_reads_more_at_once_is_faster_and_fuller() -> None:
+    """Twice as many tokens take twice the memory, and their layers' kernels are no slower."""
+    more = "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu"
+    small, large = (phases(audited(of_verl(f"{more}={room}", config="ppo_megatron_trainer"))) for room in (6144, 12288))
+    assert (small[READING].tokens, large[READING].tokens) == (6144, 12288)
+    assert large[READING].holds["forward"] == pytest.approx(2 * small[READING].holds["forward"], rel=0.01)
+    assert 0.9 < large[READING].seconds / small[READING].seconds < 1.0
+    assert small["update"] == large["update"]
+    assert small["reference"].tokens == large["reference"].tokens == 6144
+
+
+def test_stages_of_several_chunks_take_micro_batches_in_groups() -> None:
+    """Of 64 x 4 samples of 400 tokens each of two replicas has 51,200; in an update half of them, 25,600."""
+    rl = step()
+    packed = Packed(room=5120, length=rl.mean_tokens)
+    assert [packed.spread(rl, 2, group) for group in (1, 2, 4)] == [10, 12, 16]
+    read = [packed.read(rl, 2, group) for group in (1, 4)]
+    assert [(each.passes, each.room) for each in read] == [(10, 5120), (12, 5120)]
+    assert [each.fill for each in read] == pytest.approx([1.0, 10 / 12])
+    assert packed.as_trained(rl, 2, 4).passes == 2 * 8
+    whole = Packed(room=10**6, length=rl.mean_tokens).read(rl, 2)
+    assert (whole.room, whole.passes, whole.fill) == (51200, 1, 1.0)
+
+
+def test_existing_scripts_are_given_what_is_read_at_once(tmp_path: Any) -> None:
+    key = "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu"
+    plan = planned("qwen3-8b", pins={"tp": "2", "pp": "1", "cp": "1"}, tokens_per_gpu=4096, **LONG)
+    path = tmp_path / "run.sh"
+    path.write_text(of_verl(f"{key}=8192", config="ppo_megatron_trainer"))
+    done = existing.adapt(path, plan)
+    assert {change.option: change.now for change in done.changes}[key] == str(plan.rl[0].read_per_gpu)
