@@ -20,7 +20,12 @@ def test_a_tutorial_prints_what_it_says(path: Path) -> None:
 
 
 def test_there_is_one_for_each_use_and_they_run_every_example() -> None:
-    assert [path.stem for path in PAGES] == ["before-training", "existing-pipeline", "post-training", "when-something-changes"]
+    assert [path.stem for path in PAGES] == [
+        "before-training",
+        "existing-pipeline",
+        "post-training",
+        "when-something-changes",
+    ]
     lines = [line for path in PAGES for line in path.read_text(encoding="utf-8").splitlines()]
     commands = "\n".join(line for line in lines if line.startswith("$ "))
     run = set(re.findall(r"(?:python|plan) (\S+\.(?:py|yaml))", commands))
