@@ -93,6 +93,7 @@ def _learning(plan: Plan) -> dict[str, Any]:
         "updates": rl.updates,
         "longest": rl.longest,
         "tokens_per_gpu": step.tokens_per_gpu,
+        "read_per_gpu": step.read_per_gpu,
         "rollout_tp": step.rollout_tp,
         "memory_share": step.memory_share,
         "away": list(step.away),

@@ -93,8 +93,8 @@ def accept(folder: Path) -> Values:
     assert engine["vllm_cfg"]["max_model_len"] == policy["max_total_sequence_length"]
     updates, rest = divmod(master.grpo["num_prompts_per_step"] * samples, policy["train_global_batch_size"])
     assert rest == 0
-    room = policy["sequence_packing"]["train_mb_tokens"]
-    assert room == policy["sequence_packing"]["logprob_mb_tokens"] >= policy["max_total_sequence_length"]
+    room, read = (policy["sequence_packing"][f"{kind}_mb_tokens"] for kind in ("train", "logprob"))
+    assert min(room, read) >= policy["max_total_sequence_length"]
     parallel = kind(policy)
     return {
         **parallel,
@@ -103,6 +103,7 @@ def accept(folder: Path) -> Values:
         "nodes": cluster["num_nodes"],
         "gpus_per_node": cluster["gpus_per_node"],
         "tokens_per_gpu": room // parallel["cp"],
+        "read_per_gpu": read // parallel["cp"],
         "precision": {"bfloat16": "bf16", "float16": "fp16"}[policy["precision"]],
         "clip_grad": policy["max_grad_norm"],
         "prompts": master.grpo["num_prompts_per_step"],

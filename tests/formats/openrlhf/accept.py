@@ -85,6 +85,7 @@ def _step(args: Any) -> Values:
     return {
         "recompute": "full" if args.actor.gradient_checkpointing_enable else "none",
         "tokens_per_gpu": args.train.max_tokens_per_gpu * args.ds.tensor_parallel_size,
+        "read_per_gpu": args.rollout.max_tokens_per_gpu * args.ds.tensor_parallel_size,
         "prompts": args.rollout.batch_size,
         "samples": args.rollout.n_samples_per_prompt,
         "updates": args.rollout.batch_size * args.rollout.n_samples_per_prompt // args.train.batch_size,

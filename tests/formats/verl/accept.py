@@ -47,7 +47,9 @@ def accept(folder: Path) -> Values:
     actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
     rollout = omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
     engine, world = actor.engine, config.trainer.nnodes * config.trainer.n_gpus_per_node
-    assert config.actor_rollout_ref.ref.strategy == actor.strategy
+    reference = config.actor_rollout_ref.ref
+    assert reference.strategy == actor.strategy
+    assert reference.log_prob_max_token_len_per_gpu == rollout.log_prob_max_token_len_per_gpu or not actor.use_kl_loss
     if with_critic:
         with mock.patch("verl.workers.config.model.HFModelConfig.__post_init__"):
             critic = omega_conf_to_dataclass(config.critic)
@@ -61,6 +63,7 @@ def accept(folder: Path) -> Values:
         "nodes": config.trainer.nnodes,
         "gpus_per_node": config.trainer.n_gpus_per_node,
         "tokens_per_gpu": actor.ppo_max_token_len_per_gpu,
+        "read_per_gpu": rollout.log_prob_max_token_len_per_gpu,
         "lr": actor.optim.lr,
         "weight_decay": actor.optim.weight_decay,
         "lr_warmup_iters": actor.optim.lr_warmup_steps,
