@@ -6,7 +6,7 @@ The graph's monomials become arrays [points]; the formulas run once per kind of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +18,7 @@ from symconfig.cost.framework import Framework
 from symconfig.cost.host import graphed, host_seconds, inside_experts, is_dispatch
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine, Number
+from symconfig.cost.policies import Policies
 from symconfig.cost.registered import GRAPH_BYTES, registered_bytes
 from symconfig.cost.uneven import Uneven, at_busiest
 from symconfig.cost.work import work_seconds
@@ -25,7 +26,6 @@ from symconfig.graph.derived import DerivedBlock, Phase, WeightShard, Workspace
 from symconfig.graph.implementation import ExpertKernels
 from symconfig.graph.monomial import ONE, Monomial
 from symconfig.graph.operator import ELEMENT_BYTES, Element
-from symconfig.graph.recompute import Policy
 
 PASSES = ("forward", "backward", "forward_comm", "backward_comm", "rerun", "away", "kept", "transient")
 SECONDS = slice(PASSES.index("rerun"))  # what runs again is part of the backward
@@ -100,22 +100,21 @@ class BlockCost:
             uneven=self.uneven and self.uneven.at(chosen),
         )
 
-    def lean_bytes(self, policies: Sequence[Policy], held: Array) -> Array:
+    def lean_bytes(self, policies: Policies, held: Array) -> Array:
         """Return [points]: what every policy keeps of tensors, [held, points]; no policy keeps less."""
-        always = (_staying(policies) > 0).all(axis=0).astype(np.float64)
-        result: Array = always @ held
+        result: Array = policies.always @ held
         return result
 
-    def uneven_bytes(self, policies: Sequence[Policy], *, least: bool) -> Array:
+    def uneven_bytes(self, policies: Policies, *, least: bool) -> Array:
         """Return [policies, points]: what a rank keeps for each microbatch in flight beyond the mean of all ranks, were
         the model one stage. least: what every policy keeps, as of the only one."""
         if self.uneven is None:
             return np.zeros((1 if least else len(policies), self.boundary_bytes.size))
         beyond = self.uneven.beyond(np.array(self.held_bytes))
-        result: Array = self.lean_bytes(policies, beyond)[None] if least else _staying(policies) @ beyond
+        result: Array = self.lean_bytes(policies, beyond)[None] if least else policies.staying @ beyond
         return result
 
-    def passes(self, policies: Sequence[Policy], host_bytes_per_s: Number, framework: Framework) -> Array:
+    def passes(self, policies: Policies, host_bytes_per_s: Number, framework: Framework) -> Array:
         """Return [PASSES, policies, points]: each policy is a 0/1 vector over the rows.
 
         Seconds of one microbatch; the forward that is run again counts as backward. Offloaded tensors leave beside the
@@ -131,25 +130,22 @@ class BlockCost:
         ahead = [(c, t) for c, t in zip(self.derived.collectives, self.comm_s, strict=True) if c.phase is Phase.FORWARD]
         forward_comm = sum((t for _, t in ahead), np.zeros_like(self.boundary_bytes))
         backward_comm = sum(self.comm_s, np.zeros_like(self.boundary_bytes)) - forward_comm
-        rerun = _rows([[op in policy.rerun for op in ops] for policy in policies])
+        rerun = policies.rerun(ops)
         repeated = rerun @ works
         again_comm = np.zeros_like(repeated)
         if ahead:
-            again_comm = _rows([[c.owner in policy.rerun for c, _ in ahead] for policy in policies]) @ np.array(
-                [t for _, t in ahead]
-            )
+            again_comm = policies.rerun(tuple(c.owner for c, _ in ahead)) @ np.array([t for _, t in ahead])
         held = np.array(self.held_bytes)
-        moved = _rows([policy.offloaded for policy in policies])
+        moved, staying = policies.offloaded, policies.staying
         away = moved @ held
         copied, copies_s = away / host_bytes_per_s, moved.sum(axis=1)[:, None] * framework.host_kernel_s
-        staying = _staying(policies)
         kept = staying @ held
         working, returned, other = held, away, kept
         if self.uneven is not None:
             working = self.uneven.busiest(held)
             returned, other = moved @ working, staying @ working
         # What waits in host memory is back on the GPU while its block runs backward.
-        transient = self.workspace_bytes + _revived(policies, working) + returned + other * self.paired
+        transient = self.workspace_bytes + policies.revived(working) + returned + other * self.paired
         total_forward = works.sum(axis=0)
         host = np.array([self.host_s[op, Phase.FORWARD] for op in ops])
         lead = either.maximum(total_forward + forward_comm - host.sum(axis=0), 0.0)
@@ -205,22 +201,6 @@ class BlockCost:
             most = either.maximum(most, behind) if among else behind
         result: Array = either.maximum(most, 0.0)
         return result
-
-
-def _rows(bits: Sequence[Sequence[bool]]) -> Array:
-    return np.array(bits, dtype=np.float64)
-
-
-def _staying(policies: Sequence[Policy]) -> Array:
-    """Return [policies, held]: 1 for what each policy keeps on the GPU, else 0."""
-    return _rows([policy.kept for policy in policies]) - _rows([policy.offloaded for policy in policies])
-
-
-def _revived(policies: Sequence[Policy], held: Array) -> Array:
-    """Return [policies, points]: bytes of the recomputed module that brings back most."""
-    sums = {unit: held[list(unit)].sum(axis=0) for unit in {unit for policy in policies for unit in policy.units}}
-    zero = np.zeros(held.shape[1])
-    return np.array([either.largest(np.array([zero, *(sums[unit] for unit in policy.units)])) for policy in policies])
 
 
 def evaluate(

@@ -7,7 +7,7 @@ pipeline degree fixed also dp and the number of microbatches).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -188,12 +188,11 @@ def bound_s(sums: Stages, points: Columns, setting: Setting) -> Array:
 
 
 def bound_bytes(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """Return bytes below which no policy or offload comes at this ZeRO stage: [n]. sums: as of `bound_s`."""
-    # Offloads are in rising order: the last one leaves least on the GPU.
-    lean = replace(setting, offload=setting.offload[-1:])
-    state = sum(part.min(axis=1) for part in states(sums, points, lean).values())
+    """Return bytes below which no policy comes at this ZeRO stage under each offload, [o, n]: rising offloads leave
+    less and less on the GPU. sums: as of `bound_s`."""
+    state: Array = sum(states(sums, points, setting).values(), np.zeros(()))
     live = at_peak(sums.kept, sums.ends, points, setting)[:, 0] + sums.ends[:, 0] + sums.transient[:, 0]
-    return np.asarray((live + state).max(axis=0))
+    return np.asarray((live[:, None] + state).max(axis=0))
 
 
 def host_bytes(sums: Stages, points: Columns, setting: Setting) -> Array:

@@ -12,9 +12,10 @@ from symconfig.cost.blocks import KEPT, PASSES, SECONDS, TRANSIENT, BlockCost, W
 from symconfig.cost.framework import Framework
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
+from symconfig.cost.policies import Policies
 from symconfig.graph.block import Place
 from symconfig.graph.derived import DerivedBlock
-from symconfig.graph.recompute import Policy, apply
+from symconfig.graph.recompute import apply
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +102,14 @@ class Table:
         return result
 
 
-Policies = Mapping[str, Sequence[Policy]]  # by kind of block, one for each choice
+OfKinds = Mapping[str, Policies]  # by kind of block, one policy for each choice
 
 
-def resolve(derived: Mapping[str, DerivedBlock], choices: Sequence[Choice]) -> Policies:
+def resolve(derived: Mapping[str, DerivedBlock], choices: Sequence[Choice]) -> OfKinds:
     """Return what each choice means for each block."""
     return {
-        kind: [apply(block, choice.modules, choice.offload) for choice in choices] for kind, block in derived.items()
+        kind: Policies([apply(block, choice.modules, choice.offload) for choice in choices])
+        for kind, block in derived.items()
     }
 
 
@@ -120,14 +122,14 @@ def block_costs(
 
 
 def table(
-    blocks: Sequence[BlockCost], choices: Sequence[Choice], policies: Policies, machine: Machine, framework: Framework
+    blocks: Sequence[BlockCost], choices: Sequence[Choice], policies: OfKinds, machine: Machine, framework: Framework
 ) -> Table:
     """Make the table: every policy is a 0/1 vector over the rows of every block."""
     passes = [block.passes(policies[block.derived.name], machine.host_bytes_per_s, framework) for block in blocks]
     return _table(blocks, choices, np.stack(passes, axis=2), policies, least=False)
 
 
-def bound_table(blocks: Sequence[BlockCost], policies: Policies) -> Table:
+def bound_table(blocks: Sequence[BlockCost], policies: OfKinds) -> Table:
     """Make the table of one policy that none can beat: as fast as without recompute, and keeping only what every policy
     keeps.
     """
@@ -149,7 +151,7 @@ def _bytes_of(block: BlockCost, name: str) -> Array:
 
 
 def _table(
-    blocks: Sequence[BlockCost], choices: Sequence[Choice], passes: Array, policies: Policies, *, least: bool
+    blocks: Sequence[BlockCost], choices: Sequence[Choice], passes: Array, policies: OfKinds, *, least: bool
 ) -> Table:
     kinds = tuple(block.derived.name for block in blocks)
     weights = np.array([[_bytes_of(block, name) for block in blocks] for name in WEIGHTS])

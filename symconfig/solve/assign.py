@@ -6,7 +6,7 @@ Axes of the arrays: r recompute choice, o offload, n point; pp, vpp: chunk k of 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Self
 
@@ -21,12 +21,12 @@ from symconfig.cost.flight import that_matter
 from symconfig.cost.lattice import Array
 from symconfig.cost.shapes import StageShape
 from symconfig.cost.stages import stages
-from symconfig.cost.table import Choice, Table
+from symconfig.cost.table import Table
 from symconfig.graph.parts import is_layer
 from symconfig.schedule.bounds import Exchanged, exchanged_bound_s, layout_bound_s
 from symconfig.solve.floor import Floors
 from symconfig.solve.kinds import ROUNDING
-from symconfig.solve.pieces import WHOLE
+from symconfig.solve.pieces import PLAIN, WHOLE
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.question import held_by_stages, question
 from symconfig.solve.split import Split
@@ -57,8 +57,8 @@ class Open:
     @property
     def rows(self) -> list[int]:
         """Return the places of its recompute choices in the piece's table."""
-        choices = self.floors.choices
-        return [choices.index(Choice()), choices.index(WHOLE)] if self.by_block else [self.r]
+        rows = self.floors.piece.rows
+        return [rows[PLAIN], rows[WHOLE]] if self.by_block else [self.r]
 
     @property
     def table(self) -> Table:
@@ -140,7 +140,9 @@ def problem(candidate: Open) -> StageProblem:
 class Layout:
     """A layout under recompute choices r at points n of some floors, [q] each. o: every offload.
 
-    first: of every chunk so many layers run again, over no recompute, whatever r says; or 0.
+    first: of every chunk so many layers run again, over no recompute, whatever r says; or 0. known: where some do, of
+    what is summed up over blocks, by its name in `Kinds`, the sum without recompute, [vpp, pp, q], and what running
+    again changes of each kind, [kinds, q].
     """
 
     floors: Floors
@@ -148,44 +150,41 @@ class Layout:
     r: Places
     n: Places
     first: int = 0
+    known: dict[str, tuple[Array, Array]] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def counts(self) -> Array:
         """Count the blocks: [vpp, pp, kinds]."""
         return counted(self.floors, self.split.chunks)
 
-    @cached_property
-    def _repeated(self) -> Array:
-        """Count the layers that run again: [vpp, pp, kinds]."""
-        heads = {
-            chunk: tuple([kind for kind in chunk if is_layer(kind)][: self.first]) for chunk in set(self.split.chunks)
-        }
-        return counted(self.floors, tuple(heads[chunk] for chunk in self.split.chunks))
-
-    def _each(self, of_choice: Array) -> Array:
-        """Sum over chunks what their blocks have, [kinds, r, n]: [vpp, pp, q]."""
+    def _each(self, name: str) -> Array:
+        """Sum over chunks what their blocks have, by its name in `Kinds`: [vpp, pp, q]."""
+        of_kinds: Array = getattr(self.floors.kinds, name)
         if not self.first:
-            result: Array = self.counts @ of_choice[:, self.r, self.n]
+            result: Array = self.counts @ of_kinds[:, self.r, self.n]
             return result
-        keep, whole = (of_choice[:, row][:, self.n] for row in self._rows)
-        result = self.counts @ keep + self._repeated @ (whole - keep)
+        if name not in self.known:
+            keep, whole = (of_kinds[:, row][:, self.n] for row in self._rows)
+            self.known[name] = self.counts @ keep, whole - keep
+        plain, change = self.known[name]
+        result = plain + repeated(self.floors, self.split.chunks, self.first) @ change
         return result
 
     @property
     def _rows(self) -> list[int]:
         """Return the rows of no recompute and of full recompute."""
-        return [self.floors.choices.index(choice) for choice in (Choice(), WHOLE)]
+        return [self.floors.piece.rows[choice] for choice in (PLAIN, WHOLE)]
 
     @cached_property
     def passes(self) -> tuple[Array, Array]:
         """Return the seconds of every chunk's forward and backward, and of the messages that they wait for: [pp, vpp,
         q] each.
         """
-        kinds, floors = self.floors.kinds, self.floors
+        floors = self.floors
         wait, handover = floors.message_s[self.n], floors.setting.framework.handover_s
         places = np.arange(len(self.split.chunks)).reshape(self.counts.shape[:2])[..., None]
-        forward = self._each(kinds.forward) + handover + wait * (places > 0)
-        backward = self._each(kinds.backward) + handover + wait * (places < places.max())
+        forward = self._each("forward") + handover + wait * (places > 0)
+        backward = self._each("backward") + handover + wait * (places < places.max())
         return forward.transpose(1, 0, 2), backward.transpose(1, 0, 2)
 
     @cached_property
@@ -202,16 +201,25 @@ class Layout:
 
     def at(self, q: Places) -> Layout:
         """Return the layout at some of the places, with the passes and paths that are known of them."""
-        part, (forward, backward) = replace(self, r=self.r[q], n=self.n[q]), self.passes
+        known = {name: (plain[..., q], change[..., q]) for name, (plain, change) in self.known.items()}
+        part, (forward, backward) = replace(self, r=self.r[q], n=self.n[q], known=known), self.passes
         vars(part).update(counts=self.counts, passes=(forward[..., q], backward[..., q]), _path_s=self._path_s[q])
+        if "_still_bytes" in vars(self):
+            vars(part).update(_still_bytes=self._still_bytes[..., q])
         return part
+
+    def longer(self) -> Layout:
+        """Return the layout with one more of every chunk's first layers run again."""
+        more = replace(self, first=self.first + 1)
+        vars(more).update({name: value for name, value in vars(self).items() if name in ("counts", "_still_bytes")})
+        return more
 
     @cached_property
     def peak_bytes(self) -> Array:
         """Return the peak of the fullest stage: [o, q]."""
-        kinds, n = self.floors.kinds, self.n
-        kept = self._each(kinds.kept).transpose(1, 0, 2)  # [pp, vpp, q]
-        ends = self._each(kinds.once).sum(axis=0)  # [pp, q]
+        n = self.n
+        kept = self._each("kept").transpose(1, 0, 2)  # [pp, vpp, q]
+        ends = self._each("once").sum(axis=0)  # [pp, q]
         live = np.empty((len(kept), len(n)))
         microbatches = that_matter(self.floors.points.num_microbatches[n], self.floors.setting)
         for m in set(microbatches.tolist()):
@@ -219,6 +227,13 @@ class Layout:
             for stage, moments in enumerate(held_by_stages(self.floors.setting, int(m))):
                 each = moments @ kept[stage][:, mine]
                 live[stage, mine] = np.maximum(each[0] + ends[stage, mine], each[1:].max(axis=0, initial=0.0))
+        result: Array = (live[:, None] + self._still_bytes).max(axis=0)
+        return result
+
+    @cached_property
+    def _still_bytes(self) -> Array:
+        """Return what each stage holds beside its activations, however many layers run again: [pp, o, q]."""
+        kinds, n = self.floors.kinds, self.n
         transient = kinds.transient[:, self._rows][..., n].max(axis=1) if self.first else kinds.transient[:, self.r, n]
         buffers, workspaces = kinds.buffers[:, n], kinds.workspaces[:, n]
         stage_counts = self.counts.sum(axis=0)  # [pp, kinds]
@@ -229,7 +244,7 @@ class Layout:
         }
         working = np.array([of_kinds[row] for row in has])
         states = np.tensordot(stage_counts, kinds.states[..., n], axes=1)  # [pp, o, q]
-        result: Array = ((live + working)[:, None] + states).max(axis=0)
+        result: Array = working[:, None] + states
         return result
 
     @cached_property
@@ -271,6 +286,17 @@ def _counted(names: tuple[str, ...], chunks: Chunks, vpp: int, pp: int) -> Array
     return rows.reshape(vpp, pp, len(names))
 
 
+def repeated(floors: Floors, chunks: Chunks, first: int) -> Array:
+    """Count the layers of each kind that run again, so many first ones of each chunk: [vpp, pp, kinds]."""
+    return counted(floors, _heads(chunks, first))
+
+
+@lru_cache(maxsize=4096)
+def _heads(chunks: Chunks, first: int) -> Chunks:
+    heads = {chunk: tuple([kind for kind in chunk if is_layer(kind)][:first]) for chunk in set(chunks)}
+    return tuple(heads[chunk] for chunk in chunks)
+
+
 def slowest_s(floors: Floors, split: Split) -> Array:
     """Return the seconds of a microbatch on the layout's slowest stage: [r, n]."""
     kinds, setting = floors.kinds, floors.setting
@@ -308,14 +334,15 @@ def by_block(
     Some that are no faster than a step time are left out.
     """
     left = np.isfinite(floors.step_s[-1][:, n])
-    for first in range(1, split.longest_chunk):
-        layout = Layout(floors, split, np.zeros_like(n), n, first)
+    layout = Layout(floors, split, np.zeros_like(n), n, first=1)
+    while layout.first < split.longest_chunk:
         # With more layers run again it is slower yet.
         places = np.flatnonzero((left & (layout.path_s < below_s * (1 + ROUNDING))).any(axis=0))
         if not places.size:
             return
-        layout, left, n = layout.at(places), left[:, places], n[places]
+        layout, left = layout.at(places), left[:, places]
         fits = left & (layout.peak_bytes <= floors.piece.budget)
         left = left & ~fits
         if fits.any():
             yield layout, fits
+        layout = layout.longer()

@@ -20,7 +20,7 @@ from symconfig.graph.derived import DerivedBlock
 from symconfig.graph.model import derived, structure
 from symconfig.graph.parts import is_layer
 from symconfig.plans.columns import Columns
-from symconfig.solve.pieces import WHOLE
+from symconfig.solve.pieces import PLAIN, WHOLE
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import lattice, priced
 from symconfig.solve.weigh import first
@@ -115,7 +115,7 @@ def same_blocks(prospect: Prospect, where: Lattice) -> tuple[object, ...]:
 
 def choices_of(prospect: Prospect) -> tuple[Choice, ...]:
     """Return the recompute choices whose costs a candidate is made from."""
-    return (Choice(), WHOLE) if prospect.block_layers else (prospect.choice,)
+    return (PLAIN, WHOLE) if prospect.block_layers else (prospect.choice,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from symconfig.cost.table import Choice
 from symconfig.plans.columns import Columns, Values
 from symconfig.schedule.bounds import Sums, even_bound_s, even_exchanged_s
 from symconfig.solve.kinds import Bools, Kinds, kinds_alone
-from symconfig.solve.pieces import WHOLE, Piece, settings, ways
+from symconfig.solve.pieces import PLAIN, WHOLE, Piece, settings, ways
 from symconfig.solve.room import can_pin, has_room, held_at_least, may_fit, states_fit, totals, whole_model
 from symconfig.solve.slowest import least_slowest_s
 from symconfig.solve.space import Refused, priced
@@ -37,10 +37,10 @@ class Floors:
 
     step_s [r, o, n]: no layout is faster; infinite where none fits in memory. The last row is full recompute of the
     first layers of every chunk. places [n]: of the points in the piece. message_s [n]: for which a stage waits for a
-    message. rest_s [o, n]: of the step, what no layout changes. slowest_s [r, n]: no layout's slowest stage takes less
-    for a microbatch. even_s [r, o, n]: the step by the formula if one took no more; what is worth trying first.
-    exchanged: seconds of gathering a chunk's weights, of reducing its gradients, and that another microbatch hides of
-    its passes, [3, n], of chunks met so far.
+    message. rest_s [o, n]: of the step, what no layout changes; infinite where no policy fits. slowest_s [r, n]: no
+    layout's slowest stage takes less for a microbatch. even_s [r, o, n]: the step by the formula if one took no more;
+    what is worth trying first. exchanged: seconds of gathering a chunk's weights, of reducing its gradients, and that
+    another microbatch hides of its passes, [3, n], of chunks met so far.
     """
 
     piece: Piece
@@ -138,7 +138,8 @@ def _with_room(every: Waiting) -> Bools:
             kinds = kinds_alone(piece.low, totals(piece), some.places, where, setting)
             held = held_at_least(piece, where, setting)
             pinned = can_pin(piece, even, where, setting)
-            fits[start + order] |= runs & has_room(kinds.leanest(), piece, setting, *held, pinned=pinned)
+            room = has_room(kinds.leanest(), piece, setting, *held, pinned=pinned)
+            fits[start + order] |= runs & room.any(axis=0)
     return fits
 
 
@@ -182,22 +183,23 @@ def _worked_out(some: Waiting, below_s: float) -> Iterator[Floors]:
             chosen = chosen[np.argsort(-some.pp[hopeful[chosen]], kind="stable")]
             laid = replace(setting, pipelines=whole_model(piece, some.pp[hopeful[chosen]], some.vpp[hopeful[chosen]]))
             fewest, forced = held_at_least(piece, where.at(mine[back[chosen]]), laid)
-            pinned = np.isfinite(rest[:, mine[back[chosen]]])
-            room = has_room(lean.at(back[chosen]), piece, laid, fewest, forced, pinned)
-            if not room.any():
+            apart = rest[:, mine[back[chosen]]]
+            room = has_room(lean.at(back[chosen]), piece, laid, fewest, forced, np.isfinite(apart))
+            alive = np.flatnonzero(room.any(axis=0))
+            if not alive.size:
                 continue
-            t, n = hopeful[chosen[room]], back[chosen[room]]
+            t, n = hopeful[chosen[alive]], back[chosen[alive]]
             yield from _floors(
                 piece,
-                laid.at(room),
+                laid.at(alive),
                 places=some.places[t],
                 points=where.at(mine[n]),
                 kinds=kinds,
                 of=n,
                 even=even.at(mine[n]),
                 moved=None if moved is None else moved[:, mine[n]],
-                rest=rest[:, mine[n]],
-                held=(fewest[:, room], forced[:, room]),
+                rest=np.where(room, apart, np.inf)[:, alive],
+                held=(fewest[:, alive], forced[:, alive]),
                 below_s=below_s,
             )
 
@@ -220,31 +222,31 @@ def _floors(
     of: [n], places in the kinds; even: a stage's equal share of the model; moved: as of `_exchanged`; rest: [o, n];
     held: as of `held_at_least`.
     """
-    policies, layouts = piece.choices, piece.request.limits.layouts
+    rows, layouts = piece.rows, piece.request.limits.layouts
     pp, vpp, m = setting.pipelines.pp, setting.pipelines.vpp, points.num_microbatches
     # What all stages do for a microbatch, and wait for.
     between = messages(even, points, setting)
     chunks = np.ones_like(pp) if layouts.empty else pp * vpp
-    seconds = _whole_model_s(kinds, policies, of, chunks) + pp * between.received_s[0]
+    seconds = _whole_model_s(kinds, rows, of, chunks) + pp * between.received_s[0]
     least, most_s = even_bound_s(m, pp, vpp, seconds), below_s - rest.min(axis=0)
     if moved is not None:
         sums = Sums(moved[0], moved[1], *starts(setting.framework, bool(vpp[0] > 1)))
         least = np.maximum(least, even_exchanged_s(m, pp, vpp, seconds, sums, setting.groups, UNITS_TAKEN))
-    keep = policies.index(Choice()) if Choice() in policies else 0
-    slowest = np.full((len(policies), pp.size), np.inf)
+    keep = rows.get(PLAIN, 0)
+    slowest = np.full((len(rows), pp.size), np.inf)
     n, r = _below(least < most_s, keep)
     if n.size:
         slowest[r, n] = least_slowest_s(kinds.under(r, of[n]), setting.at(n), between.busy_s[n], layouts)[0]
     each = np.concatenate((slowest, slowest[keep : keep + 1]))
     least = np.maximum(least, m * each)
-    n, r = _below(least < most_s, policies.index(WHOLE) if WHOLE in policies else keep)
+    n, r = _below(least < most_s, rows.get(WHOLE, keep))
     if not n.size:
         return
     fewest, forced = held
     fits = np.zeros((len(least), *rest.shape), dtype=bool)
     fits[r, :, n] = may_fit(kinds.under(r, of[n]), fewest[:, n], forced[:, n], pp[n], piece.budget)[0].T
-    if WHOLE in policies:  # recomputing the first layers of every chunk frees no more than recomputing all
-        fits[-1] = fits[policies.index(WHOLE)]
+    if WHOLE in rows:  # recomputing the first layers of every chunk frees no more than recomputing all
+        fits[-1] = fits[rows[WHOLE]]
     step = np.where(fits, least[:, None] + rest, np.inf)
     hope = np.full_like(least, np.inf)
     known = np.isfinite(least)
@@ -286,17 +288,16 @@ def _below(below: Bools, other: int) -> tuple[NDArray[np.intp], NDArray[np.intp]
     return points, policies
 
 
-def _whole_model_s(kinds: Kinds, choices: Sequence[Choice], of: NDArray[np.intp], chunks: Array) -> Array:
+def _whole_model_s(kinds: Kinds, rows: Mapping[Choice, int], of: NDArray[np.intp], chunks: Array) -> Array:
     """Return the seconds of a microbatch through the whole model under each policy: [r, n]. of, chunks: [n].
 
     The last row: only the first layers of each chunk are recomputed, at least one where a chunk has any; all but two
     must have one.
     """
     seconds = kinds.seconds
-    rows: Array = np.tensordot(kinds.counts, seconds, axes=1)[:, of]
-    repeated = np.full_like(rows[0], np.inf)
-    if Choice() in choices and WHOLE in choices:
-        keep, whole = choices.index(Choice()), choices.index(WHOLE)
-        each = (seconds[:, whole] - seconds[:, keep])[kinds.layers].min(axis=0)[of]
-        repeated = rows[keep] + each * np.minimum(np.maximum(chunks - 2, 1), kinds.counts[kinds.layers].sum())
-    return np.concatenate((rows, repeated[None]))
+    whole: Array = np.tensordot(kinds.counts, seconds, axes=1)[:, of]
+    repeated = np.full_like(whole[0], np.inf)
+    if PLAIN in rows and WHOLE in rows:
+        each = (seconds[:, rows[WHOLE]] - seconds[:, rows[PLAIN]])[kinds.layers].min(axis=0)[of]
+        repeated = whole[rows[PLAIN]] + each * np.minimum(np.maximum(chunks - 2, 1), kinds.counts[kinds.layers].sum())
+    return np.concatenate((whole, repeated[None]))

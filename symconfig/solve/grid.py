@@ -16,7 +16,7 @@ from symconfig.cost.flops import block_flops
 from symconfig.cost.framework import Framework
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
-from symconfig.cost.table import Choice, Policies, block_costs, bound_table, resolve
+from symconfig.cost.table import Choice, OfKinds, block_costs, bound_table, resolve
 from symconfig.cost.work import work_seconds
 from symconfig.frameworks.extras import Extras
 from symconfig.graph.block import Place
@@ -136,7 +136,7 @@ class _Evaluated:
 
 def _shared(requests: Sequence[Request], machine: Machine, scheme: Scheme) -> list[_Shared]:
     """Return what the pieces of each request share; what two of them have alike is made once."""
-    known: dict[tuple[object, ...], tuple[Mapping[str, DerivedBlock], Policies]] = {}
+    known: dict[tuple[object, ...], tuple[Mapping[str, DerivedBlock], OfKinds]] = {}
     result = []
     for each in requests:
         if choices := recompute_choices(each):
@@ -198,7 +198,7 @@ class _Shared:
     machine: Machine
     scheme: Scheme
     of_kind: Mapping[str, DerivedBlock]
-    policies: Policies
+    policies: OfKinds
     choices: list[Choice]
 
     @property
@@ -219,6 +219,7 @@ class _Shared:
         where = where[least[where] <= below_s]
         order = where[np.argsort(least[where], kind="stable")]
         balance = block_flops(self.of_kind, constants(request))
+        rows = {choice: row for row, choice in enumerate(self.choices)}
         for first in range(0, order.size, PIECE):
             mine = order[first : first + PIECE]
             yield Piece(
@@ -233,6 +234,7 @@ class _Shared:
                 whole_s=whole[mine],
                 least_s=least[mine],
                 choices=self.choices,
+                rows=rows,
                 policies=self.policies,
             )
 

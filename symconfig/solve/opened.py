@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import count
+from itertools import count, takewhile
 
 import numpy as np
 
@@ -56,20 +56,26 @@ def needed(job: Job, fixed: Fixed, pins: Pins, fits: Callable[[Job], bool]) -> t
     release = BACKENDS[job.backend].releases.of(job)
     names = {constraint.name for constraint in shut(job, fixed, pins)} - set(job.without)
     better: tuple[str, ...] = ()
+    grades: list[tuple[tuple[str, ...], tuple[str, ...]]] = []  # the options of each maturity behind all better ones
     for maturity in _OPENED_IN_TURN:
         mine = tuple(
             option.name
             for option in options(job.backend)
             if option.name in names and (known := option.standing(release)) and known.maturity is maturity
         )
-        before, better = better, (*better, *mine)
-        if not mine or not fits(allowing(job, *better)):
-            continue
-        for others in dict.fromkeys(((), before)):
-            if enough := tuple(name for name in mine if fits(allowing(job, *others, name))):
-                return (*others, *enough)
-        break
-    return better
+        if mine:
+            grades.append((better, mine))
+            better = (*better, *mine)
+    # With more options there are more plans. The first plan that fits shows it, and only a whole search that none does:
+    # from all options down only one search is whole.
+    enough = list(takewhile(lambda grade: fits(allowing(job, *grade[0], *grade[1])), reversed(grades)))
+    if not enough:
+        return better
+    before, mine = enough[-1]
+    for others in dict.fromkeys(((), before)):
+        if alone := tuple(name for name in mine if fits(allowing(job, *others, name))):
+            return (*others, *alone)
+    return (*before, *mine)
 
 
 def allowing(job: Job, *names: str) -> Job:

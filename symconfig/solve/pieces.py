@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from symconfig.cost.machine import Machine
 from symconfig.cost.shapes import Pipelines
 from symconfig.cost.stages import Offload, Setting
 from symconfig.cost.symtensor import Relative, relative
-from symconfig.cost.table import Choice, Policies, Table, table
+from symconfig.cost.table import Choice, OfKinds, Table, table
 from symconfig.graph.block import LAYER
 from symconfig.graph.model import blocks
 from symconfig.graph.scheme import Scheme
@@ -31,7 +31,7 @@ from symconfig.solve.space import (
 )
 from symconfig.solve.split import most_chunks
 
-WHOLE = Choice(frozenset({LAYER}))  # full recompute
+PLAIN, WHOLE = Choice(), Choice(frozenset({LAYER}))  # no recompute, full recompute
 CELLS = 2**13  # points of a piece times policies that are worked out at once, however few are asked for
 
 Way = tuple[int, int, NDArray[np.intp]]
@@ -52,7 +52,8 @@ class Piece:
     whole_s: Array  # of a microbatch through the whole model at every point, under `low`
     least_s: Array  # lower bound of the step at every point, rising
     choices: list[Choice]
-    policies: Policies
+    rows: Mapping[Choice, int]  # of each in the table
+    policies: OfKinds
     made: Table | None = None  # at some of the points:
     known: NDArray[np.bool_] | None = None  # which
     laid: list[Way] | None = None  # its pipelines

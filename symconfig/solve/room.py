@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -17,8 +18,8 @@ from symconfig.graph.model import sequence
 from symconfig.graph.parts import place_of
 from symconfig.plans.columns import Columns
 from symconfig.solve.kinds import ROUNDING, Bools, Kinds
-from symconfig.solve.pieces import Piece, settings
-from symconfig.solve.space import priced
+from symconfig.solve.pieces import Piece, Way, settings, ways
+from symconfig.solve.space import Refused, priced
 
 
 def totals(piece: Piece) -> Array:
@@ -53,6 +54,17 @@ def states_fit(piece: Piece, pp: NDArray[np.intp], places: NDArray[np.intp]) -> 
     return np.asarray(may[which])
 
 
+def roomy(piece: Piece, refused: Refused) -> Sequence[Way]:
+    """Return the piece's ways at the points where `states_fit`, and let it have no others."""
+    every = ways(piece, refused)
+    if every:
+        sizes = [chosen.size for _, _, chosen in every]
+        pp, places = np.repeat([way[0] for way in every], sizes), np.concatenate([way[2] for way in every])
+        fits = np.split(states_fit(piece, pp, places), np.cumsum(sizes)[:-1])
+        piece.laid = [(*way[:2], way[2][fit]) for way, fit in zip(every, fits, strict=True) if fit.any()]
+    return ways(piece, refused)
+
+
 def held_at_least(piece: Piece, where: Columns, setting: Setting) -> tuple[Array, Array]:
     """Count the microbatches that a stage holds at least, [pp, n] each: of the chunk of which it holds fewest, and of
     its other chunks with one layer each how many more in all, where none may be empty. Of stages that a pipeline does
@@ -62,12 +74,11 @@ def held_at_least(piece: Piece, where: Columns, setting: Setting) -> tuple[Array
 
 
 def has_room(lean: Kinds, piece: Piece, setting: Setting, fewest: Array, forced: Array, pinned: Bools) -> Bools:
-    """Tell whether blocks of one policy may fit under any offload, [n]. Those of most stages come first.
+    """Tell under which offloads blocks of one policy may fit, [o, n]. Those of most stages come first.
 
     pinned: [o, n], whether the host may hold what an offload moves there.
     """
-    fits = may_fit(lean, fewest, forced, setting.pipelines.pp, piece.budget)[0] & pinned
-    return np.asarray(fits.any(axis=0))
+    return np.asarray(may_fit(lean, fewest, forced, setting.pipelines.pp, piece.budget)[0] & pinned)
 
 
 def can_pin(piece: Piece, even: Stages, where: Columns, setting: Setting) -> Bools:

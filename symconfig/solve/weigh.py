@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import groupby
+from itertools import compress, groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,9 @@ from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
 from symconfig.cost.shapes import Pipeline, Pipelines, distinct
 from symconfig.cost.stages import Setting, Stages, stages
-from symconfig.cost.step import HOST_SHARE, bound_bytes, bound_s, evaluate, host_bytes
+from symconfig.cost.step import HOST_SHARE, apart_s, bound_bytes, bound_s, evaluate, host_bytes
 from symconfig.cost.symtensor import costs
-from symconfig.cost.table import Choice, Table
+from symconfig.cost.table import Table
 from symconfig.graph.model import sequence
 from symconfig.graph.parts import is_layer
 from symconfig.plans.columns import Columns
@@ -31,9 +31,9 @@ from symconfig.solve.gamma import Gammas
 from symconfig.solve.grid import Grid, pieces
 from symconfig.solve.keeping import keep_floors, keep_points
 from symconfig.solve.kinds import ROUNDING
-from symconfig.solve.pieces import WHOLE, Piece, Way, settings, ways
+from symconfig.solve.pieces import PLAIN, WHOLE, Piece, Way, settings, ways
 from symconfig.solve.prospect import Prospect
-from symconfig.solve.room import states_fit
+from symconfig.solve.room import roomy
 from symconfig.solve.space import Request, priced, schemes
 from symconfig.solve.split import Split, splits
 from symconfig.solve.weighed import Weighed
@@ -130,11 +130,12 @@ def _laid(piece: Piece, weighed: Weighed) -> Iterator[_Laid]:
     """Lay out the piece's points over pipelines in every split that is weighed."""
     request = piece.request
     kinds = sequence(request.model)
-    for _, alike in groupby(sorted(ways(piece, weighed.refused), key=_kind), key=_kind):
+    every = ways(piece, weighed.refused) if weighed.counted else roomy(piece, weighed.refused)
+    for _, alike in groupby(sorted(every, key=_kind), key=_kind):
         laid: list[tuple[Split, NDArray[np.intp]]] = []
         for pp, vpp, chosen in alike:
-            every = splits(kinds, pp, vpp, piece.balance, request.limits.layouts, request.pins.layout)
-            laid += [(split, chosen) for split in every]
+            some = splits(kinds, pp, vpp, piece.balance, request.limits.layouts, request.pins.layout)
+            laid += [(split, chosen) for split in some]
         if not laid:
             continue
         which = np.repeat(np.arange(len(laid)), [chosen.size for _, chosen in laid])
@@ -144,8 +145,6 @@ def _laid(piece: Piece, weighed: Weighed) -> Iterator[_Laid]:
         order = np.argsort(least, kind="stable")
         if not weighed.exhaustive:
             order = order[least[order] <= weighed.worst_s]
-        if weighed.any_will_do:  # and nobody asks by how much nothing fits
-            order = order[states_fit(piece, stages_of[which], chosen)[order]]
         if order.size:
             yield _Laid([split for split, _ in laid], which[order], chosen[order], least[order])
 
@@ -191,29 +190,26 @@ def _slices(
     if weighed.families and not weighed.exhaustive and not bound[order[0]] <= weighed.worst_s:
         return
     for setting, runs in runnable:
-        floor = bound_bytes(low, where, setting)
-        fits = runs & (floor <= space.budget)
-        if fits.any():
-            fits &= _may_be_pinned(space, low, where, setting)
+        may, floor = _may_fit(space, low, where, setting, runs)
+        fits = np.asarray(may.any(axis=0))
         weighed.refused.add("memory", "even full recompute and offload leave too little memory", where, ~fits & runs)
         if weighed.tally is not None:
             keep_floors(weighed.tally, space, setting, where, ~fits & runs, floor)
         alive = order[fits[order]]
-        if runs.any() and not fits.any() and not weighed.families:
+        if weighed.counted and runs.any() and not fits.any() and not weighed.families:
             # the leanest of all that the target can run, so that a refusal can say how much is missing
             lean = int(np.where(runs, floor, np.inf).argmin())
             least = device_bytes(float(floor[lean]), space.machine, request.framework)
             alive = np.array([lean] if weighed.leanest is None or least < weighed.leanest.device_bytes else [], int)
         if not alive.size:
             continue
+        least_s = None if weighed.counted else np.where(may, bound + apart_s(low, where, setting), np.inf)
         width = max(1, BATCH // (len(space.choices) * len(setting.offload)))
         for start in range(0, alive.size, width):
-            part = alive[start : start + width]
-            if not weighed.exhaustive:
-                part = part[(bound[part] <= weighed.worst_s) | (not weighed.families)]
+            part, mine = _hopeful(alive[start : start + width], setting, bound, least_s, weighed)
             if not part.size:
-                break
-            mine, (table, rows) = setting.at(part), space.table(chosen[part])
+                continue
+            table, rows = space.table(chosen[part])
             yield _Batch(
                 piece=space,
                 splits=every,
@@ -226,20 +222,34 @@ def _slices(
             )
 
 
-def _may_be_pinned(space: Piece, low: Stages, where: Columns, setting: Setting) -> NDArray[np.bool_]:
-    """Tell where under any offload what stays on the GPU may fit there, and what leaves it in the host's
-    memory: [n].
+def _may_fit(
+    space: Piece, low: Stages, where: Columns, setting: Setting, runs: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], Array]:
+    """Tell under which offloads points that the target can run may fit on the GPU and in the host's memory, [o, n], and
+    return the bytes that no offload brings them below, [n].
     """
-    room = space.machine.host_memory_bytes_per_gpu * HOST_SHARE
-    pinned = host_bytes(low, where, setting)[0] <= room
-    result: NDArray[np.bool_] = np.broadcast_to(pinned, (len(setting.offload), low.boundary.size))[-1]
-    for offload, may in zip(setting.offload[:-1], pinned, strict=False):
-        if result.all():
-            break
-        # Of those before the last one more stays on the GPU.
-        lean = bound_bytes(low, where, replace(setting, offload=(offload,)))
-        result = result | (may & (lean <= space.budget))
-    return result
+    floor = bound_bytes(low, where, setting)
+    may: NDArray[np.bool_] = runs & (floor <= space.budget)
+    if may.any():
+        may &= host_bytes(low, where, setting)[0] <= space.machine.host_memory_bytes_per_gpu * HOST_SHARE
+    return may, floor[-1]
+
+
+def _hopeful(
+    part: NDArray[np.intp], setting: Setting, bound: Array, least_s: Array | None, weighed: Weighed
+) -> tuple[NDArray[np.intp], Setting]:
+    """Return those of some points that may be shown, and their setting. bound: [n]; least_s: [o, n], under each offload
+    where it may fit; None: candidates are counted, all that may be shown by their bound are.
+    """
+    if least_s is None:
+        if not weighed.exhaustive:
+            part = part[(bound[part] <= weighed.worst_s) | (not weighed.families)]
+        return part, setting.at(part)
+    least = least_s[:, part]
+    hopeful: NDArray[np.bool_] = np.isfinite(least) & (least * (1 - ROUNDING) <= weighed.worst_s)
+    some = tuple(compress(setting.offload, np.asarray(hopeful.any(axis=1))))
+    part = part[hopeful.any(axis=0)]
+    return part, replace(setting.at(part), offload=some)
 
 
 def _prefixes(batch: _Batch) -> Array:
@@ -322,9 +332,8 @@ def _one(batch: _Batch, weighed: Weighed) -> None:
     none = np.zeros(shape, dtype=np.intp)
     step, peak = (np.broadcast_to(each, shape) for each in (cost.step_s, cost.peak_bytes))
     results = [_Result.of(batch, batch.sums, step, peak, none)]
-    rows = {choice: row for row, choice in enumerate(batch.table.policies)}
-    keep, repeated = rows.get(Choice()), rows.get(WHOLE)
     piece = batch.piece
+    keep, repeated = piece.rows.get(PLAIN), piece.rows.get(WHOLE)
     if (
         keep is not None
         and repeated is not None
@@ -354,7 +363,7 @@ def _by_time(result: _Result, weighed: Weighed) -> None:
         if not seconds[n] <= weighed.worst_s or seconds[n] == np.inf:
             break
         weighed.add(result.prospect(int(rows[n]), int(n), float(seconds[n])))
-    if not weighed.families:
+    if weighed.counted and not weighed.families:
         lean = np.where(np.isfinite(result.step_s), result.peak_bytes, np.inf).reshape(-1, result.step_s.shape[-1])
         row, column = np.unravel_index(int(lean.argmin()), lean.shape)
         if np.isfinite(lean[row, column]):

@@ -48,6 +48,12 @@ class Weighed:
         self.refused.tally = self.tally
         self.worst_s = self.best_s = self.below_s
 
+    @property
+    def counted(self) -> bool:
+        """Tell whether it is shown how many candidates there are, and by how much nothing fits: what cannot be shown is
+        weighed, too, where the bound of a point's step leaves it."""
+        return self.exhaustive or (self.below_s == float("inf") and not self.any_will_do)
+
     def add(self, prospect: Prospect) -> None:
         """Keep the best candidate of each choice of degrees, of those the best few of a family, and the best families
         of those."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from symconfig.cost.policies import Policies
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.block import Place
@@ -71,7 +72,7 @@ def work(model: ModelDescriptor, cluster: ClusterDescriptor, configuration: Conf
     for block in table.blocks:
         often = times * counts[block.derived.name]
         # Nothing is offloaded here, so the host's link does not matter.
-        passes = block.passes([apply(block.derived, frozenset())], 1.0, c.framework)[:, 0, 0]
+        passes = block.passes(Policies([apply(block.derived, frozenset())]), 1.0, c.framework)[:, 0, 0]
         for phase, whole in zip((Phase.FORWARD, Phase.INPUT), passes, strict=False):
             busy = sum(
                 float(value[0])

@@ -12,6 +12,7 @@ from symconfig.cost.blocks import BlockCost, evaluate
 from symconfig.cost.framework import Framework
 from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import machine
+from symconfig.cost.policies import Policies
 from symconfig.descriptor.load import load_cluster
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON
 from symconfig.graph.blocks.experts import DISPATCH_LAUNCHES, ROUTE_LAUNCHES
@@ -77,7 +78,7 @@ def layer(framework: Framework, tokens: int = 64, ep: int = 8, precision: str = 
 
 def passes(cost: BlockCost) -> tuple[float, float]:
     """Forward and backward, communication apart."""
-    result = cost.passes([apply(cost.derived, frozenset())], 1e10, MEGATRON)
+    result = cost.passes(Policies([apply(cost.derived, frozenset())]), 1e10, MEGATRON)
     return float(result[0, 0, 0]), float(result[1, 0, 0])
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from symconfig.cost.blocks import KEPT, PASSES, TRANSIENT
+from symconfig.cost.policies import Policies
 from symconfig.cost.stages import Setting, Stages
 from symconfig.cost.step import host_bytes
 from symconfig.frameworks.kernels import changed
@@ -90,7 +91,7 @@ def test_each_offloaded_tensor_takes_the_host_as_long_as_an_operator() -> None:
         block = next(block for block in parts.table.blocks if block.derived.name == layer)
         host = {key: np.full_like(t, 0.01) for key, t in block.host_s.items()}
         policy = apply(block.derived, frozenset(), offload)
-        result = replace(block, host_s=host).passes([policy], far, slow)
+        result = replace(block, host_s=host).passes(Policies([policy]), far, slow)
         return float(result[PASSES.index("forward"), 0, 0])
 
     held = cost(tiny()).table.blocks[cost(tiny()).table.kinds.index(layer)].derived

@@ -146,6 +146,20 @@ def test_bounds_leave_out_nothing_that_is_better(name: str) -> None:
     assert bounded.search.candidates <= whole.search.candidates
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_bounds_leave_out_nothing_that_is_below_a_step(name: str) -> None:
+    """Where candidates are not counted, an offload's bound leaves out what its point's bound does not."""
+    model, gib, asked = CASES[name]
+    cluster = tight(model, gib)
+    asked = resolved(model, cluster, asked)
+    below_s = 1.2 * weigh_all(model, cluster, asked, 1).best_s
+    whole, bounded = (
+        weigh_all(model, cluster, asked, 3, exhaustive=exhaustive, below_s=below_s) for exhaustive in (True, False)
+    )
+    assert [each.order for each in whole.ranked()] == [each.order for each in bounded.ranked()] != []
+    assert bounded.candidates <= whole.candidates
+
+
 def test_stages_of_the_same_layers_in_another_order_recompute_other_first_layers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

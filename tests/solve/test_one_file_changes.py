@@ -13,6 +13,7 @@ import pytest
 from symconfig.cost.blocks import KEPT, evaluate
 from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import machine
+from symconfig.cost.policies import Policies
 from symconfig.descriptor import load
 from symconfig.descriptor.load import load_cluster, load_model, zoo_clusters, zoo_models
 from symconfig.errors import InputError
@@ -150,7 +151,7 @@ def test_costs_of_a_building_block_follow_from_its_operators() -> None:
     priced = evaluate(block, Lattice(values, 1), machine(sample_cluster(), "bf16"), MEGATRON)
     assert {work.op for work in products} | core.rerun <= {op for op, _ in priced.work_s}
     assert all(float(seconds.sum()) > 0 for seconds in priced.work_s.values())
-    before, after = (float(priced.passes([policy], 1.0, MEGATRON)[KEPT].sum()) for policy in (plain, core))
+    before, after = (float(priced.passes(Policies([policy]), 1.0, MEGATRON)[KEPT].sum()) for policy in (plain, core))
     assert before - after == 2 * 2 * tokens * HIDDEN / 2  # two tensors in 16 bits, split over tp
 
 

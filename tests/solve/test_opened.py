@@ -138,6 +138,22 @@ def test_one_option_that_is_enough_is_opened_before_two_and_before_a_younger_one
     assert "activation_offload" not in both
 
 
+def test_of_options_by_maturity_one_search_at_most_finds_nothing() -> None:
+    """Such a search weighs everything; one that finds a plan ends there."""
+    asked, searched = job(8, 16, **PLAIN), list[bool]()
+
+    def fits(trial: Job) -> bool:
+        searched.append("empty_chunks" in trial.allow)
+        return searched[-1]
+
+    assert needed(asked, Fixed(), parse({}), fits) == ("empty_chunks",)
+    assert searched.count(False) == 1
+    searched.clear()
+    every = needed(asked, Fixed(), parse({}), lambda trial: bool(searched.append(False)))
+    assert {"expert_tensor", "optimizer_offload"} <= set(every)
+    assert len(searched) == 1
+
+
 def test_what_a_site_lacks_is_never_opened() -> None:
     asked = job(8, 16, **PLAIN, without=("optimizer_offload",))
     names = needed(asked, Fixed(), parse({}), lambda trial: False)

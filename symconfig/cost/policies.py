@@ -1,0 +1,60 @@
+"""Recompute policies of a block as 0/1 vectors over its rows: they are the same at all points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from symconfig.cost import either
+from symconfig.cost.lattice import Array
+from symconfig.graph.recompute import Policy
+
+
+@dataclass(frozen=True)
+class Policies:
+    """What a block does under each of some policies. repeats: of operators met so far, as of `rerun`."""
+
+    each: Sequence[Policy]
+    repeats: dict[tuple[str, ...], Array] = field(default_factory=dict, repr=False, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.each)
+
+    def rerun(self, operators: tuple[str, ...]) -> Array:
+        """Return [policies, operators]: 1 for what each policy runs again, else 0."""
+        if operators not in self.repeats:
+            self.repeats[operators] = _rows([[op in policy.rerun for op in operators] for policy in self.each])
+        return self.repeats[operators]
+
+    @cached_property
+    def offloaded(self) -> Array:
+        """Return [policies, held]: 1 for what waits in host memory, else 0."""
+        return _rows([policy.offloaded for policy in self.each])
+
+    @cached_property
+    def staying(self) -> Array:
+        """Return [policies, held]: 1 for what each policy keeps on the GPU, else 0."""
+        kept: Array = _rows([policy.kept for policy in self.each])
+        return kept - self.offloaded
+
+    @cached_property
+    def always(self) -> Array:
+        """Return [held]: 1 for what every policy keeps on the GPU, else 0."""
+        return np.asarray((self.staying > 0).all(axis=0), dtype=np.float64)
+
+    def revived(self, held: Array) -> Array:
+        """Return [policies, points]: bytes of the recomputed module that brings back most. held: [held, points]."""
+        sums = {unit: held[list(unit)].sum(axis=0) for unit in {unit for policy in self.each for unit in policy.units}}
+        zero = np.zeros(held.shape[1])
+        most = {
+            units: either.largest(np.array([zero, *(sums[unit] for unit in units)]))
+            for units in dict.fromkeys(policy.units for policy in self.each)
+        }
+        return np.array([most[policy.units] for policy in self.each])
+
+
+def _rows(bits: Sequence[Sequence[bool]]) -> Array:
+    return np.array(bits, dtype=np.float64)
