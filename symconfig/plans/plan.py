@@ -110,7 +110,8 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An option that is not stable and that the plan may use since nothing fits without it, or a pin asks for it."""
+    """An option that is not stable and that the plan may use since nothing fits without it, or what does is surely
+    slower, or a pin asks for it."""
 
     __pydantic_config__ = _CONFIG
     name: str
@@ -185,7 +186,8 @@ class Search:
     tried, at most. stage_gap: by what share the slowest stage of another layout of the best plan's pipeline could be
     faster than its own; None: no pipeline, or nothing is known. fewest: the number of GPUs was asked of it, too (auto).
     narrowed: pins that the job's target imposes beside the job's own, since it cannot be told all that the framework
-    can; free_step_s: the step without them. opened: options that are not stable and were let in.
+    can; free_step_s: the step without them. opened: options that are not stable and were let in; better_step_s: what
+    the best plan with options of a better maturity takes, which is surely more; None: none fits.
     """
 
     __pydantic_config__ = _CONFIG
@@ -202,6 +204,7 @@ class Search:
     narrowed: dict[str, str] = field(default_factory=dict)
     free_step_s: float | None = None
     opened: tuple[Opened, ...] = ()
+    better_step_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

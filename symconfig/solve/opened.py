@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import count, takewhile
 
 import numpy as np
@@ -47,16 +48,17 @@ def problems(job: Job) -> Iterator[Problem]:
                 yield Problem("is no option of this framework", field=field, got=name, need=need, hint=hint)
 
 
-def needed(job: Job, fixed: Fixed, pins: Pins, fits: Callable[[Job], bool]) -> tuple[str, ...]:
-    """Return the options without which nothing fits, of the best maturity that there is: those of which each is enough
-    alone, else beside all better ones, else all.
+def needed(job: Job, fixed: Fixed, pins: Pins, fits: Callable[[Job], bool]) -> Iterator[tuple[str, ...]]:
+    """Yield the options without which nothing fits, of the best maturity that there is: those of which each is enough
+    alone, else beside all better ones, else all. Then those of each maturity behind it that are as good as enough, but
+    for known defects.
 
     fits: whether there is any plan of a job.
     """
     release = BACKENDS[job.backend].releases.of(job)
     names = {constraint.name for constraint in shut(job, fixed, pins)} - set(job.without)
     better: tuple[str, ...] = ()
-    grades: list[tuple[tuple[str, ...], tuple[str, ...]]] = []  # the options of each maturity behind all better ones
+    grades: list[_Grade] = []
     for maturity in _OPENED_IN_TURN:
         mine = tuple(
             option.name
@@ -64,18 +66,34 @@ def needed(job: Job, fixed: Fixed, pins: Pins, fits: Callable[[Job], bool]) -> t
             if option.name in names and (known := option.standing(release)) and known.maturity is maturity
         )
         if mine:
-            grades.append((better, mine))
+            grades.append(_Grade(maturity, better, mine))
             better = (*better, *mine)
     # With more options there are more plans. The first plan that fits shows it, and only a whole search that none does:
     # from all options down only one search is whole.
-    enough = list(takewhile(lambda grade: fits(allowing(job, *grade[0], *grade[1])), reversed(grades)))
+    enough = list(takewhile(lambda grade: fits(allowing(job, *grade.better, *grade.mine)), reversed(grades)))[::-1]
     if not enough:
-        return better
-    before, mine = enough[-1]
-    for others in dict.fromkeys(((), before)):
-        if alone := tuple(name for name in mine if fits(allowing(job, *others, name))):
-            return (*others, *alone)
-    return (*before, *mine)
+        yield better
+    for place, grade in enumerate(enough):
+        if place == 0:
+            yield grade.enough(job, fits) or (*grade.better, *grade.mine)
+        elif grade.maturity is not Maturity.DEFECT and (more := grade.enough(job, fits)):
+            yield more
+
+
+@dataclass(frozen=True, slots=True)
+class _Grade:
+    """The options of one maturity, and those of all better ones."""
+
+    maturity: Maturity
+    better: tuple[str, ...]
+    mine: tuple[str, ...]
+
+    def enough(self, job: Job, fits: Callable[[Job], bool]) -> tuple[str, ...]:
+        """Return those of which each makes something fit alone, else with all better ones beside it; else none."""
+        for others in dict.fromkeys(((), self.better)):
+            if alone := tuple(name for name in self.mine if fits(allowing(job, *others, name))):
+                return (*others, *alone)
+        return ()
 
 
 def allowing(job: Job, *names: str) -> Job:

@@ -70,37 +70,51 @@ def search(
         )
 
     weighed = None
-    for eased in _eased(model, cluster, job):
-        weighed = None
-        if too_large(model, cluster, eased, framework):
-            continue
-        outcome = outcome_of(eased)
-        if outcome.weighed.families:
-            return _plan(model, cluster, job, outcome, top)
-        weighed = outcome.weighed
+    for alike in _eased(model, cluster, job):
+        best = slower = None
+        for eased in alike:
+            weighed = None
+            if too_large(model, cluster, eased, framework):
+                continue
+            outcome = outcome_of(eased)
+            weighed = outcome.weighed
+            if weighed.families and (best is None or _surely_faster(outcome, best, cluster, job)):
+                best, slower = outcome, best
+        if best is not None:
+            return _plan(model, cluster, job, best, top, slower)
     raise infeasible(
         model, cluster, eased, weighed or weigh_all(model, cluster, eased, 1, progress, framework=framework)
     )
 
 
-def _eased(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Iterator[Job]:
+def _eased(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Iterator[Iterator[Job]]:
     """Yield the job, then with less and less of what keeps a plan from being made: that it runs out of memory shows at
-    once, and what an option that is not stable does may not.
+    once, and what an option that is not stable does may not. Of jobs that are yielded together the first goes, unless
+    a later one is surely faster.
     """
     limits = job.limits.model_copy(update={MEMORY_RISK: NO_LIMIT})
     every = (job,) if job.limits.memory_risk >= NO_LIMIT else (job, job.model_copy(update={"limits": limits}))
-    yield from every
-    for one in every:
-        yield _opened(model, cluster, one)
+    yield from (iter((one,)) for one in every)
+    yield from (_opened(model, cluster, one) for one in every)
 
 
-def _opened(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
-    """Return the job with the options without which nothing fits."""
+def _opened(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Iterator[Job]:
+    """Yield the job with the options without which nothing fits."""
 
     def any_fits(trial: Job) -> bool:
         return fits(model, cluster, trial)
 
-    return opened.allowing(job, *opened.needed(job, facts_of(model, cluster, job), parse(job.pins), any_fits))
+    for names in opened.needed(job, facts_of(model, cluster, job), parse(job.pins), any_fits):
+        yield opened.allowing(job, *names)
+
+
+def _surely_faster(outcome: Outcome, than: Outcome, cluster: ClusterDescriptor, job: Job) -> bool:
+    """Tell whether the slowest step that is likely of an outcome is faster than the fastest one of another."""
+    (_, most_s), (least_s, _) = (
+        candidate.described(each.weighed.ranked()[0], cluster, job).predicted.interval["step_s"]
+        for each in (outcome, than)
+    )
+    return most_s < least_s
 
 
 def _whole_nodes(gpus: int, each: int) -> str:
@@ -153,7 +167,15 @@ def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Jo
     return filled(model, cluster, job)
 
 
-def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome: Outcome, top: int) -> Plan:
+def _plan(
+    model: ModelDescriptor,
+    cluster: ClusterDescriptor,
+    job: Job,
+    outcome: Outcome,
+    top: int,
+    slower: Outcome | None,
+) -> Plan:
+    """Return the plan of an outcome. slower: the one of options of a better maturity, if it has others."""
     weighed = outcome.weighed
     ranked = weighed.ranked()
     choice = None if weighed.gammas is not None else choose(ranked, cluster, top)
@@ -192,6 +214,7 @@ def _plan(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, outcome:
             *_at_risk(best, cluster, job),
             *opened.used(job, facts_of(model, cluster, job), parse(job.pins), chosen[0]),
         ),
+        better_step_s=None if slower is None else tidy(slower.weighed.ranked()[0].step_s),
     )
     return Plan(
         model=model,

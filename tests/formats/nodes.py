@@ -24,8 +24,8 @@ os.rename(name + ".part", name)
 
 @dataclass(frozen=True)
 class Stage:
-    """A place to run things in. `variables`: the environment with the stand-ins first on the PATH, and a MEGATRON_PATH
-    with the script that launch.sh looks for."""
+    """A place to run things in. `variables`: the environment with the stand-ins first on the PATH, a MEGATRON_PATH with
+    the script that launch.sh looks for, and a checkpoint to start from that is complete."""
 
     folder: Path
     variables: dict[str, str]
@@ -51,8 +51,9 @@ def stage(*programs: str) -> Iterator[Stage]:
     """With stand-ins for these programs. The environment has no variables by which a launcher tells nodes."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        for name in ("bin", "notes", "megatron"):
+        for name in ("bin", "notes", "megatron", "pretrained"):
             (folder / name).mkdir()
+        (folder / "pretrained" / "latest_checkpointed_iteration.txt").touch()
         for program in ("pretrain_gpt.py", "pretrain_hybrid.py"):
             (folder / "megatron" / program).touch()
         for program in programs:
@@ -62,7 +63,8 @@ def stage(*programs: str) -> Iterator[Stage]:
         path = f"{folder / 'bin'}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "PET_", "RAY_"))}
         # The stand-ins have no packages that a plan needs, and a look for these would be noted as a start.
-        variables = {"PATH": path, "MEGATRON_PATH": str(folder / "megatron"), "SKIP_PREFLIGHT": "1"}
+        places = {"MEGATRON_PATH": str(folder / "megatron"), "PRETRAINED_CHECKPOINT": str(folder / "pretrained")}
+        variables = {"PATH": path, "SKIP_PREFLIGHT": "1", **places}
         yield Stage(folder, {**kept, **variables})
 
 
