@@ -69,8 +69,8 @@ def stage(*programs: str) -> Iterator[Stage]:
 
 
 def by_node(notes: Sequence[tuple[list[str], Mapping[str, str]]], ranks: Sequence[int]) -> Values:
-    """From what torchrun was given on each of these nodes."""
-    options = [dict(zip(words[0:10:2], words[1:10:2], strict=True)) for words, _ in notes]
+    """From what torchrun, or `accelerate launch`, was given on each of these nodes."""
+    options = [_of_torchrun(words) for words, _ in notes]
     assert sorted(int(each["--node-rank"]) for each in options) == sorted(ranks), options
     masters = {
         (each["--master-addr"], each["--master-port"], each["--nnodes"], each["--nproc-per-node"]) for each in options
@@ -78,6 +78,21 @@ def by_node(notes: Sequence[tuple[list[str], Mapping[str, str]]], ranks: Sequenc
     assert len(masters) == 1, masters  # they meet in one place
     ((_, _, nodes, gpus),) = masters
     return {"nodes": int(nodes), "gpus_per_node": int(gpus), "world": int(nodes) * int(gpus)}
+
+
+def _of_torchrun(words: Sequence[str]) -> dict[str, str]:
+    """Options as torchrun names them."""
+    if words[0] != "launch":
+        return dict(zip(words[0:10:2], words[1:10:2], strict=True))
+    given = dict(zip(words[1:13:2], words[2:13:2], strict=True))
+    nodes = int(given["--num_machines"])
+    return {
+        "--nnodes": str(nodes),
+        "--nproc-per-node": str(int(given["--num_processes"]) // nodes),
+        "--node-rank": given["--machine_rank"],
+        "--master-addr": given["--main_process_ip"],
+        "--master-port": given["--main_process_port"],
+    }
 
 
 def by_rank(notes: Sequence[tuple[list[str], Mapping[str, str]]], node: int, gpus: int) -> Values:

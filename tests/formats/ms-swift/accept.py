@@ -129,7 +129,8 @@ def accept(folder: Path) -> Values:
         model.mkdir()
         (model / "config.json").write_text(json.dumps(config_json(load_plan(folder).model)))
         data.write_text('{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n')
-        words, environment = started(folder, "megatron", DATASET=str(data), MODEL=str(model), MASTER_ADDR="10.0.0.1")
+        given = {"DATASET": str(data), "MODEL": str(model), "MASTER_ADDR": "10.0.0.1", "SKIP_PREFLIGHT": "1"}
+        words, environment = started(folder, "megatron", **given)
         name, *argv = words
         parse_yaml_args(argv)  # as swift.cli.main does, before torchrun
         elsewhere = ["--output_dir", str(Path(scratch, "out")), "--add_version", "false"]

@@ -85,5 +85,5 @@ def lacks(folder: Path) -> None:
     assert "no 3 nodes with 8 free GPU and a CPU each in 2.0 s" in done.stdout + done.stderr, done.stdout
 
 
-with stage("torchrun") as RUNNING, cluster(RUNNING):
+with stage("torchrun", "accelerate") as RUNNING, cluster(RUNNING):
     answer(accept)

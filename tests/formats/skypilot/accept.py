@@ -45,7 +45,7 @@ def accept(folder: Path) -> Values:
     assert Path(task.workdir).resolve() == folder.resolve()
     ranks = sorted({0, 1, task.num_nodes - 1} & set(range(task.num_nodes)))
     addresses = "\n".join(f"10.0.0.{index}" for index in range(task.num_nodes))
-    with stage("torchrun") as running:
+    with stage("torchrun", "accelerate") as running:
         for rank in ranks:
             running.run(
                 ["bash", "-c", task.run],

@@ -45,9 +45,11 @@ def accept(folder: Path) -> Values:
     assert asked["OverSubscribe"] == "NO", asked  # --exclusive
     values = {"nodes": nodes, "gpus_per_node": gpus, "world": nodes * gpus}
     if nodes <= MOST_NODES:
-        with stage("torchrun") as running:
+        with stage("torchrun", "accelerate") as running:
             path = os.pathsep.join([running.variables["PATH"].split(os.pathsep)[0], SLURM.variables["PATH"]])
-            given = {name: running.variables[name] for name in ("MEGATRON_PATH", "SKIP_PREFLIGHT")}
+            given = {
+                name: running.variables[name] for name in ("MEGATRON_PATH", "SKIP_PREFLIGHT", "PRETRAINED_CHECKPOINT")
+            }
             number = _submitted(SLURM, folder, PATH=path, **given)
             _ended(SLURM, number)
             notes = running.notes()

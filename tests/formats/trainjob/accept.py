@@ -58,7 +58,7 @@ def accept(folder: Path) -> Values:
         }
         for rank in ranks
     ]
-    with stage("torchrun") as running:
+    with stage("torchrun", "accelerate") as running:
         runs(running, container, pod, found["ConfigMap"]["data"], operator)
         values = by_node(running.notes(), ranks)
     assert values["nodes"] == runtime["spec"]["mlPolicy"]["numNodes"] == nodes
