@@ -98,7 +98,8 @@ def shellcheck(folder: Path, names: Sequence[str], timeout_s: float) -> Check:
 def dry_run(folder: Path, name: str, timeout_s: float) -> DryRun:
     """Run `name` with DRY_RUN=1, a word for each variable that it needs, and of this environment PATH alone."""
     bash = shutil.which("bash") or "bash"
-    ends = " ".join(_NEEDS.findall((folder / name).read_text(encoding="utf-8")))
+    script = folder / name
+    ends = " ".join(_NEEDS.findall(script.read_text(encoding="utf-8")) if script.is_file() else ())
     needed = {variable: variable.lower() for variable in _NEEDED.findall(ends)}
     with tempfile.TemporaryDirectory() as scratch:
         hook, exported = Path(scratch, "hook.sh"), Path(scratch, "exported")

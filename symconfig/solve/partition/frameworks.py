@@ -113,6 +113,7 @@ def _rules(
     from symconfig.solve.unpriced import narrowed
 
     if model is None:
-        return tuple(narrowed(framework.value, constraints(framework.value, version))), Fixed()
+        fixed = Fixed(architecture=architecture) if architecture else Fixed()
+        return tuple(narrowed(framework.value, constraints(framework.value, version))), fixed
     space = limits(framework.value, version, model, facts(framework.value, model, architecture, attention))
     return space.refusals, space.fixed
