@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -60,9 +58,7 @@ class Asked:
 
 def replace_search(monkeypatch: pytest.MonkeyPatch, answer: Callable[..., Plan]) -> None:
     """Put `answer` where the search is, until the test ends."""
-    module = ModuleType("symconfig.solve.search")
-    module.search = answer  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "symconfig.solve.search", module)
+    monkeypatch.setattr("symconfig.solve.search.search", answer)
 
 
 @pytest.fixture
