@@ -28,8 +28,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 gc.set_threshold(100_000)
 
 HERE = Path(__file__).parent
-# Those that take most, longest first by seconds of a processor: begun last, each would be waited for. All others follow
-# as they are collected.
+# Those that take most, longest first by the seconds of a whole run: begun last, each would be waited for. All others
+# follow as they are collected.
 LONGEST = (
     "test_spread.py",
     "graph/test_families.py",
