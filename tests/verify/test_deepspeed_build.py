@@ -124,6 +124,7 @@ def test_what_the_frameworks_refuse_comes_through_in_their_words(tmp_path: Path)
 @pytest.mark.usefixtures("quick")
 def test_a_rank_that_hangs_or_crashes_is_said(tmp_path: Path) -> None:
     folder = _folder(tmp_path, model=tiny("llama"), dp=1, zero_stage=1)
+    (folder / "train.py").write_text("import time\ntime.sleep(600)\n")
     (hangs,) = deepspeed_rank.build(folder, [], 1, (0,), 0.2)
     assert hangs["error"] == "DeepSpeed gave no answer within 0.2 s"
     (folder / "train.py").write_text("import os\nos.abort()\n")
