@@ -20,7 +20,7 @@ from tests.report.page.browser import browser, opened
 
 HERE = Path(__file__).parent
 JOB = {"model": "mixtral-8x7b", "cluster": "h100", "gpus": 64, "global_batch_size": 256, "seq_length": 4096}
-WIDTH = 1000
+WIDTH = 1240
 VIEWS = ("plans", "time", "memory", "sensitivity", "weighed", "why", "ranks", "schedule", "roofline", "files")
 
 

@@ -1,13 +1,26 @@
 "use strict";
-// The ranked plans: their table, the parts of their steps and of their memory, each stage's peak.
+// The ranked plans: their table and what is said of them, the parts of their steps and of their memory, each stage's peak.
 page.view("plans", "The answer", ["blocks"], "", (parent, data) => {
+  let groups = null;
   for (const block of data.blocks) {
     if (block.headers) {
+      groups = null;
       parent.append(page.table(block.title || "Ranked by what can be expected of each", block.headers, block.rows, block.left,
         block.marked));
-    } else for (const line of block.text.split("\n")) parent.append(page.element("p", { class: "note", text: line }));
+      continue;
+    }
+    if (!groups) parent.append(groups = page.element("div", { class: "groups" }));
+    groups.append(page.element("div", {}, ...block.text.split("\n").map(page.sentence)));
   }
 });
+
+// A sentence, of which what it is about stands out: "Memory: 61 of 76 GiB".
+page.sentence = function sentence(line) {
+  const kept = line.replaceAll(" %", "\u00a0%"); // a sign stays with its number
+  const [, about, rest] = /^([A-Z][^.:;,()]{2,40}:)( .*)$/.exec(kept) || [null, "", kept];
+  return page.element("p", { class: "note" }, about ? page.element("b", { text: about }) : null,
+    page.element("span", { text: rest }));
+};
 
 page.parts = function parts(parent, data, field, label, unit, limit) {
   const names = [...new Set(data.plans.flatMap((one) => Object.keys(one[field])))];
