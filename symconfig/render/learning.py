@@ -16,6 +16,7 @@ from symconfig.descriptor.tuning import LOSSES, Loss, LossName, Preference
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.format import count, gib, percent, seconds, several
 from symconfig.frameworks.facts import Fixed
+from symconfig.frameworks.megatron.hybrid import hybrid
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import AWAKE, READING, ReferencePlace
 from symconfig.render import rewarding
@@ -27,10 +28,11 @@ Sequences = Literal["packed", "padded", "alone"]
 STATES, WEIGHTS = "optimizer state", "weights"
 WORTH_READING = 0.01  # assumed: of the time in which samples are read, that twice the tokens at once must save
 ANY_WAY = ((), (STATES,), (WEIGHTS, STATES))
-# What every program of reinforcement learning has of the planner's choices: stages that it can be told, a loss of its
-# own, and none of Megatron-LM's options that need sequences of one size or that it does not pass on.
+# What every program of reinforcement learning has of the planner's choices: stages that it can be told, of which the
+# first and the last may be others (so verl's and NeMo-RL's examples of Qwen3-235B and DeepSeek-V3), a loss of its own,
+# and none of Megatron-LM's options that need sequences of one size or that it does not pass on.
 ALWAYS: Final[Mapping[str, str]] = {
-    "layout": "equal",
+    "layout": "ends",
     "fused_loss": "off",
     "user_buffers": "off",
     "cuda_graphs": "none",
@@ -256,6 +258,17 @@ def of_fsdp(plan: Plan, name: str) -> Iterator[Problem]:
     if options.recompute.method == "block":
         what = f"{name}'s FSDP workers run all layers again, or none"
         yield Problem(what, field="recompute", got="some layers", pins=("recompute=none",))
+
+
+def of_stages(plan: Plan, name: str) -> Iterator[Problem]:
+    """Yield the refusal of stages that a program cannot be told: by a layout string, or in a pattern of layers."""
+    options = plan.best.options
+    if options.pipeline_layout:
+        what = f"{name} is told the layers of the first and of the last stage alone"
+        yield Problem(what, field="layout", got=options.pipeline_layout, pins=("layout=ends", "pp=1"))
+    elif options.stage_layout and hybrid(plan.model):
+        what = f"{name} is told the same number of layers for every stage of this model"
+        yield Problem(what, field="layout", got=options.stage_layout, pins=("layout=equal", "pp=1"))
 
 
 def of_megatron(plan: Plan, name: str) -> Iterator[Problem]:

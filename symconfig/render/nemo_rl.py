@@ -130,9 +130,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     if p.vpp > 1:
         what = "NeMo-RL's stages are of one chunk"
         yield Problem(what, field="vpp", got=str(p.vpp), pins=("vpp=1",))
-    if options.stage_layout:
-        what = "NeMo-RL is told the same number of layers for every stage"
-        yield Problem(what, field="layout", got=options.stage_layout, pins=("layout=equal", "pp=1"))
+    yield from learning.of_stages(plan, "NeMo-RL")
     recompute = options.recompute
     if recompute.method == "block" or (recompute.granularity == "full" and (recompute.num_layers or 1) > 1):
         what = "NeMo-RL runs every layer again, one by one, or parts of all"
@@ -244,6 +242,17 @@ def policy(plan: Plan) -> Section:
     }
 
 
+def _ends(plan: Plan) -> Section:
+    """Return the layers of the first and of the last stage, where they differ from the others'."""
+    p, options = plan.best.parallel, plan.best.options
+    first, last = options.first_stage_layers, options.last_stage_layers
+    if options.account_for_embedding or options.account_for_loss:
+        each = plan.model.num_hidden_layers + options.account_for_embedding + options.account_for_loss
+        first, last = (each // p.pp - end for end in (options.account_for_embedding, options.account_for_loss))
+    ends = {"num_layers_in_first_pipeline_stage": first, "num_layers_in_last_pipeline_stage": last}
+    return {name: layers for name, layers in ends.items() if layers is not None}
+
+
 def megatron(plan: Plan) -> Section:
     """Return what Megatron-Core is told of the policy."""
     p, options, training, model = plan.best.parallel, plan.best.options, plan.training, plan.model
@@ -262,6 +271,7 @@ def megatron(plan: Plan) -> Section:
         **({"recompute_granularity": recompute.granularity} if recompute.granularity != "none" else {}),
         **({"recompute_modules": list(recompute.modules)} if recompute.granularity == "selective" else {}),
         **dispatcher,
+        **_ends(plan),
         **({"mtp_num_layers": heads, "mtp_loss_scaling_factor": 0.1} if heads else {}),
         "optimizer": {
             "lr": training.lr,

@@ -65,6 +65,12 @@ LEARNS = Learns(
 )
 _REWARD = "reward.reward_model"
 _ACTOR, _ROLLOUT, _REF = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "ref"))
+ENDS = {
+    "first_stage_layers": "num_layers_in_first_pipeline_stage",
+    "last_stage_layers": "num_layers_in_last_pipeline_stage",
+    "account_for_embedding": "account_for_embedding_in_pipeline_split",
+    "account_for_loss": "account_for_loss_in_pipeline_split",
+}
 _ENGINE_DEGREES = {
     "tp": "tensor_model_parallel_size",
     "pp": "pipeline_model_parallel_size",
@@ -124,10 +130,8 @@ def _value(value: object) -> str:
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    p, options, rl = plan.best.parallel, plan.best.options, learning.section(plan)
-    if p.pp > 1 and options.stage_layout:
-        what = "verl's Megatron workers are told the same number of layers for every stage"
-        yield Problem(what, field="layout", got=options.stage_layout, pins=("layout=equal", "pp=1"))
+    options, rl = plan.best.options, learning.section(plan)
+    yield from learning.of_stages(plan, "verl")
     yield from of_updates(rl)
     if options.optimizer_offload:
         what = "an optimizer that steps on the host is not written for verl"
@@ -227,6 +231,7 @@ def _engine(
     fields: dict[str, object] = {f"{at}.{word}": degrees[name] for name, word in _ENGINE_DEGREES.items()}
     if degrees["vpp"] > 1:
         fields[f"{at}.virtual_pipeline_model_parallel_size"] = degrees["vpp"]
+    fields |= {f"+{own}.{word}": getattr(options, name) for name, word in ENDS.items() if getattr(options, name)}
     if options.moe_dispatcher is not None:
         fields[f"{at}.expert_tensor_parallel_size"] = degrees["etp"]
     if options.moe_dispatcher == "flex":

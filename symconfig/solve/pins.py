@@ -42,7 +42,8 @@ WORDS: Mapping[str, tuple[str, ...]] = {
 }
 MOST_ZERO = 3
 RECOMPUTE = ("none", "selective", "full")
-EQUAL = "equal"  # for layout: every chunk has as many layers
+# For layout, instead of a string: every chunk has as many layers; or all but the first and the last stage's.
+EQUAL, ENDS = "equal", "ends"
 _NO_END = 2**31
 _RANGE = re.compile(r"(\d{0,9})\.\.(\d{0,9})")
 
@@ -55,7 +56,7 @@ class Pins:
     words: Mapping[str, str]
     fraction: float | None = None  # optimizer_offload
     layout: str | None = None  # of the pipeline's chunks, as Megatron spells it
-    equal: bool = False  # every chunk has as many layers
+    dealt: str | None = None  # EQUAL or ENDS
     schedule: str | None = None  # `ranges` bounds the degrees to its own already
 
     def allows(self, name: str, value: int) -> bool:
@@ -80,8 +81,7 @@ def parse(pins: Mapping[str, str]) -> Pins:
     problems: list[Problem] = []
     ranges: dict[str, tuple[int, int]] = {}
     words: dict[str, str] = {}
-    fraction = layout = schedule = None
-    equal = False
+    fraction = layout = dealt = schedule = None
     for name, raw in pins.items():
         value = raw.strip()
         if name in DEGREES:
@@ -100,8 +100,8 @@ def parse(pins: Mapping[str, str]) -> Pins:
             fraction = _fraction(value)
             if fraction is None:
                 problems.append(_problem(name, raw, "a share from 0 to 1"))
-        elif name == "layout" and value == EQUAL:
-            equal = True
+        elif name == "layout" and value in (EQUAL, ENDS):
+            dealt = value
         elif name == "layout":
             layout = value  # held against the model and the target where they are known
         elif name == "schedule":
@@ -121,7 +121,7 @@ def parse(pins: Mapping[str, str]) -> Pins:
         problems += _narrow(ranges, pins, schedule)
     if problems:
         raise InputError(problems)
-    return Pins(ranges, words, fraction, layout, equal, schedule)
+    return Pins(ranges, words, fraction, layout, dealt, schedule)
 
 
 def _schedule(raw: str, value: str) -> Iterator[Problem]:
@@ -173,6 +173,8 @@ def _both(name: str, one: str, another: str) -> str | None:
         return one
     if name == "optimizer_offload" and _fraction(one) == _fraction(another):
         return one
+    if {one, another} == {EQUAL, ENDS}:
+        return EQUAL
     narrow, wide = (one, another) if len(one) > len(another) else (another, one)
     return narrow if narrow == wide or (name == "recompute" and narrow.startswith(f"{wide}:")) else None
 

@@ -28,10 +28,9 @@ from symconfig.solve.budget import NO_LIMIT, surprise
 from symconfig.solve.gamma import Gammas
 from symconfig.solve.limits import Limits, limits, pinnable
 from symconfig.solve.opened import NOTHING_KNOWN, shut
-from symconfig.solve.pins import Pins, parse
+from symconfig.solve.pins import ENDS, Pins, parse
 from symconfig.solve.refine import THOROUGH, Effort, Proof, refine
 from symconfig.solve.space import Request
-from symconfig.solve.stages.problem import Layouts
 from symconfig.solve.tally import Tally
 from symconfig.solve.weigh import weigh
 from symconfig.solve.weighed import Weighed
@@ -199,8 +198,8 @@ def space(
     version, fixed = BACKENDS[job.backend].releases.of(job), facts_of(model, cluster, job)
     has = NOTHING_KNOWN if framework is None else Columns(**Extras.of(framework).columns, precision=job.precision)
     able = limits(job.backend, version, model, fixed, shut(job, fixed, pins, has))
-    if pins.equal:
-        return replace(able, layouts=Layouts(any_cut=False))
+    if pins.dealt is not None:
+        return replace(able, layouts=able.layouts.dealt(ends=pins.dealt == ENDS))
     return able if pins.layout is None else pinnable(able, version)
 
 

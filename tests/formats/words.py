@@ -9,12 +9,16 @@ from typing import Any
 
 from symconfig.frameworks.deepspeed.adapters import modules
 from symconfig.graph.count import parameters
-from symconfig.plans.plan import Plan
+from symconfig.plans.plan import Plan, Stage
 from symconfig.render.summary import nodes
 from symconfig.verify.states.megatron import rank_states
 
 # Kinds of a stage's parts that are no transformer layers.
 _NO_LAYERS = ("embedding", "head", "mtp")
+
+
+def _layers(stage: Stage) -> int:
+    return sum(kind not in _NO_LAYERS for chunk in stage.chunks for kind in chunk)
 
 
 def words(plan: Plan) -> dict[str, Any]:
@@ -54,10 +58,9 @@ def words(plan: Plan) -> dict[str, Any]:
         "account_for_loss": options.account_for_loss,
         "first_stage_layers": options.first_stage_layers,
         "last_stage_layers": options.last_stage_layers,
-        "layers_by_stage": [
-            sum(kind not in _NO_LAYERS for chunk in stage.chunks for kind in chunk) for stage in best.stages
-        ],
-        "layers_of_last_stage": sum(kind not in _NO_LAYERS for chunk in best.stages[-1].chunks for kind in chunk),
+        "layers_by_stage": [_layers(stage) for stage in best.stages],
+        "layers_of_first_stage": _layers(best.stages[0]),
+        "layers_of_last_stage": _layers(best.stages[-1]),
         **{f"overlap_{name}": value for name, value in asdict(options.overlap).items()},
         "preference_loss": plan.job.preference.loss if plan.job.preference else None,
         "preference_beta": plan.job.preference.beta if plan.job.preference else None,

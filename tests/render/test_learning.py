@@ -11,7 +11,7 @@ from symconfig.descriptor.load import load_model
 from symconfig.descriptor.task import TASKS
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.plans.plan import Plan, Recompute
-from symconfig.render import learning, openrlhf, render, slime, targets, trl, verl
+from symconfig.render import learning, nemo_rl, openrlhf, render, slime, targets, trl, verl
 from tests.docs_script import docs_script
 from tests.formats.zoo import LEARNING
 from tests.sample_plans import learning_plan
@@ -171,13 +171,32 @@ def test_nemo_rl_is_told_megatron_or_fsdp_and_the_other_is_off() -> None:
     ("target", "options", "field", "pin"),
     [
         ("nemo-rl", {"recompute": Recompute("full", method="block", num_layers=2)}, "recompute", "recompute=none"),
-        ("nemo-rl", {"pipeline_layout": "Et|tL"}, "layout", "layout=equal"),
+        ("nemo-rl", {"pipeline_layout": "Et|tL"}, "layout", "layout=ends"),
         ("nemo-rl", {"optimizer_offload": 0.5}, "optimizer_offload", "optimizer_offload=0"),
         ("nemo-rl-dtensor", {"zero_stage": 2}, "zero", "zero=3"),
     ],
 )
 def test_what_nemo_rl_does_not_run_names_its_pin(target: str, options: dict[str, Any], field: str, pin: str) -> None:
     assert pin in problems(target, with_options(plan_for(target), **options))[field].pins
+
+
+@pytest.mark.parametrize(
+    ("ends", "first", "last"),
+    [
+        ({"first_stage_layers": 20}, 20, None),
+        ({"account_for_embedding": True, "account_for_loss": True}, 16, 16),
+        ({"account_for_loss": True}, 16, 15),
+    ],
+)
+def test_nemo_rl_is_told_the_layers_of_the_first_and_last_stage(
+    ends: dict[str, Any], first: int | None, last: int | None
+) -> None:
+    plan = with_options(plan_for("nemo-rl"), **ends)
+    layers = 32 - (ends == {"account_for_loss": True})  # two stages share them and the ends out
+    plan = replace(plan, model=plan.model.model_copy(update={"num_hidden_layers": layers}))
+    plan = replace(plan, best=replace(plan.best, parallel=replace(plan.best.parallel, pp=2)))
+    told = nemo_rl.megatron(plan)["megatron_cfg"]
+    assert [told.get(f"num_layers_in_{end}_pipeline_stage") for end in ("first", "last")] == [first, last]
 
 
 def test_nemo_rl_has_no_critic_no_entropy_and_bridges_of_its_own() -> None:

@@ -141,6 +141,7 @@ def test_every_other_value_has_one_of_the_pins(name: str, value: int, another: i
         ("recompute=full", "recompute=none", None),
         ("precision=fp8", "precision=bf16", None),
         ("layout=Et|tL", "layout=equal", None),
+        ("layout=ends", "layout=equal", "equal"),
         ("sp=0", "sp=1", None),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,7 @@ from symconfig.plans.plan import Plan
 from symconfig.render import learning, nemo_rl, nemo_rl_dtensor, openrlhf, slime, verl, verl_fsdp
 
 _MEGATRON = f"{ACTOR}.megatron"
-_OFF = ("null",)  # of an override
+_OFF, _NO = ("null",), ("False",)  # of an override
 # Keys that a plan decides, beside all of the actor's workers; what it leaves out of these is off.
 _KEYS = (
     "data.train_batch_size",
@@ -45,6 +45,11 @@ _KEYS_OFF = (
     f"{_MEGATRON}.virtual_pipeline_model_parallel_size",
     *(f"{_MEGATRON}.override_transformer_config.recompute_{name}" for name in ("granularity", "method", "num_layers")),
 )
+# The same, where the script says them.
+_ENDS_OFF = {
+    f"{_MEGATRON}.override_transformer_config.{word}": _NO if name.startswith("account") else _OFF
+    for name, word in verl.ENDS.items()
+}
 # slime's options that a plan decides; of those that it leaves out the script is to have none.
 _BATCH, _UPDATES = "--global-batch-size", "--num-steps-per-rollout"  # of which a script says one
 _OPTIONS = (
@@ -58,6 +63,9 @@ _OPTIONS = (
     "--num-layers-per-virtual-pipeline-stage",
     "--decoder-first-pipeline-num-layers",
     "--decoder-last-pipeline-num-layers",
+    "--account-for-embedding-in-pipeline-split",
+    "--account-for-loss-in-pipeline-split",
+    "--pipeline-model-parallel-layout",
     "--context-parallel-size",
     "--expert-model-parallel-size",
     "--expert-tensor-parallel-size",
@@ -76,32 +84,37 @@ _OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class _Workers:
-    """How verl's workers are told a plan. section: of their keys; off: those that are off where a plan has none."""
+    """How verl's workers are told a plan. section: of their keys; off: those that are off where a plan has none; ends:
+    those that are so where the script says them, and their values then."""
 
     words: Callable[[Plan], list[str]]
     section: str
     off: tuple[str, ...] = ()
+    ends: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 _WORKERS = {
-    MEGATRON.planned: _Workers(verl.words, _MEGATRON, _KEYS_OFF),
+    MEGATRON.planned: _Workers(verl.words, _MEGATRON, _KEYS_OFF, _ENDS_OFF),
     FSDP.planned: _Workers(verl_fsdp.words, f"{ACTOR}.{FSDP.section}"),
 }
 
 
-def _keys_wanted(plan: Plan) -> Wanted:
+def _keys_wanted(plan: Plan, script: Script) -> Wanted:
     kind = _WORKERS[plan.best.target.backend]
-    every = dict(word.split("=", 1) for word in kind.words(plan))
+    every = dict(word.lstrip("+").split("=", 1) for word in kind.words(plan))
     mine = {
         key: tuple(value.strip("[]").split(","))
         for key, value in every.items()
         if key in _KEYS or key.startswith(f"{kind.section}.")
     }
-    return {**mine, **{key: _OFF for key in kind.off if key not in mine}}
+    said = {key: value for key, value in kind.ends.items() if of(script.reading, key) is not None}
+    return {**dict.fromkeys(kind.off, _OFF), **said, **mine}
 
 
-def _key_added(_reading: Reading, key: str, values: tuple[str, ...]) -> tuple[str, ...]:
+def _key_added(reading: Reading, key: str, values: tuple[str, ...]) -> tuple[str, ...]:
     listed = len(values) > 1 or key.endswith(LISTED)
+    if ".override_" in key and of(reading, key) is None:
+        key = f"++{key}"  # verl's own file may have it, and may not
     return (f"{key}=[{','.join(values)}]" if listed else f"{key}={values[0]}",)
 
 
@@ -165,7 +178,7 @@ def _beside_option(names: Sequence[str], reading: Reading, name: str) -> Iterato
 
 VERL = Learned(
     of_verl.Reader,
-    lambda plan, _script: _keys_wanted(plan),
+    _keys_wanted,
     ("trainer.nnodes", "trainer.n_gpus_per_node"),
     _key_added,
     _beside_key,
@@ -243,7 +256,7 @@ def _nemo_wanted(plan: Plan, script: Script) -> Wanted:
     else:
         sections, names = {"policy": _nemo_batch(plan, script) | workers}, _OF_NEMO
     values = dict(_flat(sections))
-    wanted = {name: _spoken(values[name]) for name in (*names, *_NEMO_RECOMPUTE) if name in values}
+    wanted = {name: _spoken(values[name]) for name in (*names, *_NEMO_RECOMPUTE, *_NEMO_OFF) if name in values}
     if of(script.reading, experts := f"{_NEMO_DTENSOR}.expert_parallel_size") is not None:
         wanted[experts] = (str(plan.best.parallel.ep),)
     off = _NEMO_OFF if script.workers.options else (f"{_NEMO_DTENSOR}.dp_replicate_size",)

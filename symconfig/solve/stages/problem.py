@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -39,6 +39,10 @@ class Layouts:
     first_last: bool = False  # the number of layers on the first and/or last stage, the rest evenly over the others
     account: bool = False  # an even split in which the embedding and/or the loss takes the place of a layer
     uneven: bool = True  # with several chunks a stage: also cuts that are uneven (`plans.pipeline_layout.is_uneven`)
+
+    def dealt(self, ends: bool) -> Layouts:
+        """Return those of the same number of layers on every chunk; ends: but for the first and the last stage's."""
+        return replace(self, any_cut=False, empty=False) if ends else Layouts(any_cut=False)
 
     def free(self, vpp: int) -> bool:
         """Return whether there are too many cuts to look at each one."""

@@ -132,8 +132,30 @@ def test_a_critic_computes_again_what_its_plan_has(pins: dict[str, str]) -> None
     assert parse_plan(plan.to_json()).rl == plan.rl
 
 
+ENDS = f"{MEGATRON}.override_transformer_config.num_layers_in_{{}}_pipeline_stage"
+
+
+def test_stages_whose_ends_differ_come_back_and_are_put_into_overrides(tmp_path: Path) -> None:
+    pins = {"tp": "1", "pp": "8", "vpp": "1", "cp": "1", "recompute": "full"}
+    plan = comes_back("verl", pins, {"model": "qwen3-8b"})  # of 36 layers
+    words = dict(word.split("=", 1) for word in verl.words(plan))
+    options = plan.best.options
+    assert [words.get("+" + ENDS.format(end)) for end in ("first", "last")] == [
+        None if layers is None else str(layers) for layers in (options.first_stage_layers, options.last_stage_layers)
+    ]
+    assert options.first_stage_layers is not None
+    path = tmp_path / "run.sh"
+    path.write_text(of_verl(f"{MEGATRON}.pipeline_model_parallel_size=4", config="ppo_megatron_trainer"))
+    done = existing.adapt(path, plan)
+    assert f"++{ENDS.format('first')}={options.first_stage_layers}" in done.diff
+    path.write_bytes(done.files[str(path)])
+    equal = planned("qwen3-8b", pins={**pins, "pp": "4", "layout": "equal"})
+    now = {change.option.lstrip("+"): change.now for change in existing.adapt(path, equal).changes}
+    assert now[ENDS.format("first")] == "null"
+
+
 def test_uneven_loads_of_experts_come_back() -> None:
-    pins = {"tp": "1", "pp": "2", "vpp": "1", "cp": "1", "ep": "8", "recompute": "none", "layout": "equal"}
+    pins = {"tp": "1", "pp": "2", "vpp": "1", "cp": "1", "ep": "8", "recompute": "none"}
     plan = comes_back("verl", pins, {"gpus": 32, "model": "qwen3-30b-a3b", "tokens_per_gpu": 1280})
     assert BUSIEST in next(each for each in plan.rl[0].phases if each.name == "update").holds
 

@@ -180,6 +180,9 @@ def _megatron(policy: Any) -> Values:
     optimizer, beside = config["optimizer"], config["distributed_data_parallel_config"]
     assert model.recompute_granularity != "full" or model.recompute_method == "uniform"
     values = {word: getattr(model, name) for word, name in _SAME.items()}
+    for end in ("first", "last"):
+        if (layers := getattr(model, f"num_layers_in_{end}_pipeline_stage", None)) is not None:
+            values[f"layers_of_{end}_stage"] = layers
     if model.recompute_granularity == "selective":
         values["recompute_modules"] = model.recompute_modules
     return {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -116,11 +117,26 @@ def _megatron(config: Any, actor: Any, world: int) -> Values:
         "ep": engine.expert_model_parallel_size,
         "dp": world // model_parallel,
         "sequence_parallel": engine.sequence_parallel,
+        **_ends(engine.override_transformer_config),
         "recompute": engine.override_transformer_config["recompute_granularity"] or "none",
         "overlap_grad_reduce": engine.override_ddp_config["overlap_grad_reduce"],
         "lr_decay_style": actor.optim.lr_decay_style,
         "min_lr": actor.optim.min_lr,
         **{name: optimizer[name] for name in ("adam_beta1", "adam_beta2", "adam_eps")},
+    }
+
+
+def _ends(told: Any) -> Values:
+    """Return what Megatron-Core's configuration is told of the first and of the last stage."""
+    from megatron.core.transformer import TransformerConfig
+
+    known = {each.name for each in fields(TransformerConfig)} | {"attention_backend"}
+    assert set(told) <= known, set(told) - known
+    return {
+        "first_stage_layers": told.get("num_layers_in_first_pipeline_stage"),
+        "last_stage_layers": told.get("num_layers_in_last_pipeline_stage"),
+        "account_for_embedding": told.get("account_for_embedding_in_pipeline_split", False),
+        "account_for_loss": told.get("account_for_loss_in_pipeline_split", False),
     }
 
 
