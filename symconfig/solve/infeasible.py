@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -13,13 +14,15 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
+from symconfig.graph.model import sequence
 from symconfig.solve import candidate
 from symconfig.solve.costed import costed
 from symconfig.solve.pieces import recompute_choices
-from symconfig.solve.pins import parse
+from symconfig.solve.pins import EQUAL, parse
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.run import fits, precisions, requests
 from symconfig.solve.space import Request, blockers, divisors
+from symconfig.solve.split import splits
 from symconfig.solve.stage_gap import whole_question
 from symconfig.solve.stages.chain import leanest_peaks
 from symconfig.solve.weighed import Weighed
@@ -83,7 +86,7 @@ def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, w
             got=job.pins.get("recompute"),
             need="none, full, or selective of " + (", ".join(wanted.limits.modules) or "nothing"),
         )
-    if (unreachable := _unreachable(wanted)) is not None:
+    if (unreachable := _unreachable(wanted) or _uncut(wanted)) is not None:
         return unreachable
     reasons = blockers(wanted) or _stages_refused(wanted)
     if not reasons:
@@ -138,6 +141,32 @@ def _unreachable(request: Request) -> Problem | None:
         need=f"a divisor of {gpus}",
         hint="fewer pins",
     )
+
+
+def _uncut(request: Request) -> Problem | None:
+    """Return that no stages which the pins leave can have the model's layers, as these may be dealt."""
+    pins, layers = request.pins, request.model.num_hidden_layers
+    left = [pp for pp in divisors(request.gpus) if pins.allows("pp", pp)]
+    if pins.dealt is None or any(map(partial(_cuts, request), left)):
+        return None
+    able = [pp for pp in divisors(request.gpus) if pp <= layers and _cuts(request, pp)]
+    near = sorted(sorted(able, key=lambda pp: min(abs(pp - one) for one in left))[:2])
+    ways = [f"--pin pp={pp}" for pp in near]
+    if pins.dealt == EQUAL:
+        ways.append("--pin layout=ends")
+    what = f"no such stages have as many of {layers} layers each" + (
+        "" if pins.dealt == EQUAL else ", but for the ends"
+    )
+    name = "pp" if "pp" in request.job.pins else "vpp"
+    return Problem(what, field=f"pins.{name}", got=request.job.pins.get(name), hint=" or ".join(ways))
+
+
+def _cuts(request: Request, pp: int) -> bool:
+    """Tell whether so many stages can have the model's layers, in any number of chunks that pins leave."""
+    blocks, layouts = sequence(request.model), request.limits.layouts
+    equally = dict.fromkeys(blocks, 1.0)
+    chunks = (vpp for vpp in range(1, request.model.num_hidden_layers // pp + 2) if request.pins.allows("vpp", vpp))
+    return any(splits(blocks, pp, vpp, equally, layouts, request.pins.layout) for vpp in chunks)
 
 
 def _divisors_left(request: Request, name: str, whole: int) -> list[int]:

@@ -60,6 +60,13 @@ def test_pins_that_no_division_has_are_named_with_the_next_ones(pins: dict[str, 
     assert str(refusal(MODEL, sample_cluster(), job(8, 8, pins=pins))) == sentence
 
 
+def test_stages_that_cannot_have_the_layers_are_named() -> None:
+    odd, pins = MODEL.model_copy(update={"num_hidden_layers": 7}), {"pp": "2..4", "layout": "equal"}
+    said = "pins.pp: no such stages have as many of 7 layers each (got 2..4). Try: --pin pp=1 or --pin layout=ends."
+    assert str(refusal(odd, sample_cluster(), job(8, 8, pins=pins))) == said
+    assert search(odd, sample_cluster(), job(8, 8, pins={**pins, "layout": "ends"})).best.options.stage_layout
+
+
 def test_pins_that_leave_nothing_are_named() -> None:
     problem = refusal(MODEL, sample_cluster(), job(8, 8, pins={"tp": "2", "ep": "1", "mbs": "8", "dp": "4"}))
     assert "with the pins tp=2, ep=1, mbs=8, dp=4" in problem.what
