@@ -12,9 +12,10 @@ import gc
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib import import_module
+from itertools import zip_longest
 from typing import NoReturn, Protocol, cast
 
 from symconfig.cli.shared import INTERRUPTED, note, print_json
@@ -164,16 +165,29 @@ def _run(words: list[str]) -> int:
             unknown.append("--")
         arguments.extra = words[end + 1 :]
     if unknown:
-        raise InputError([_unknown(word, arguments.command_parser) for word in unknown])
+        raise InputError(list(_unknown(unknown, arguments.command_parser)))
     command: Callable[[argparse.Namespace], int] = arguments.command
     return command(arguments)
 
 
-def _unknown(word: str, parser: argparse.ArgumentParser) -> Problem:
-    """Report an option that no command has, with the nearest one that exists."""
+def _unknown(words: list[str], parser: argparse.ArgumentParser) -> Iterator[Problem]:
+    """Yield the options that no command has, with the nearest one that exists; a choice of the planner's is pinned."""
+    from symconfig.descriptor.job import PIN_NAMES
+
     known = [option for action in parser._actions for option in action.option_strings]
-    similar = difflib.get_close_matches(word.partition("=")[0], known, n=1)
-    return Problem(f"unknown argument {word!r}", hint=similar[0] if similar else f"{parser.prog} --help")
+    of_option = False
+    for word, following in zip_longest(words, words[1:], fillvalue=""):
+        if of_option:
+            of_option = False
+            continue
+        name, _, value = word.partition("=")
+        similar = difflib.get_close_matches(name, known, n=1)
+        hint = similar[0] if similar else f"{parser.prog} --help"
+        pin = name.lstrip("-").replace("-", "_")
+        if "--pin" in known and pin in PIN_NAMES and name.startswith("--"):
+            of_option = not value and following[:1] not in ("", "-")
+            hint = f"--pin {pin}={value or (following if of_option else 'VALUE')}"
+        yield Problem(f"unknown argument {word!r}", hint=hint)
 
 
 def _fail(problems: Sequence[Problem], code: int, as_json: bool) -> int:

@@ -116,6 +116,9 @@ def test_all_problems_of_a_command_come_together(run: Run, asked: Asked, tmp_pat
         (("--pin", "precision=int8"), "need one of bf16"),
         (("--pin", "optimizer_offload=2"), "a share from 0 to 1"),
         (("--gpsu", "8"), "unknown argument '--gpsu'. Try: --gpus"),
+        (("--tp", "8"), "unknown argument '--tp'. Try: --pin tp="),
+        (("--cp-comm=a2a",), "unknown argument '--cp-comm=a2a'. Try: --pin cp_comm=a2a"),
+        (("--pp",), "unknown argument '--pp'. Try: --pin pp=VALUE"),
     ],
 )
 def test_an_option_that_is_wrong_is_named(run: Run, asked: Asked, words: tuple[str, ...], said: str) -> None:
