@@ -32,6 +32,8 @@ def _narrowed(plan: Plan) -> Iterator[str]:
 def _proved(plan: Plan) -> str:
     """Say how good the plan is under the model, and how far that is proved. For a plan that is not the fastest, at what
     cost."""
+    if plan.steps:
+        return "Whole steps were counted around the best plans of an update alone, so a better one may exist."
     fastest = plan.beside.fastest
     if fastest is None:
         proof = _how_good(plan, "this plan is")
