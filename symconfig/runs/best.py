@@ -39,8 +39,10 @@ def best_plan(
     model, job = prepared(model, cluster, job)
     target = sayable.check(model, cluster, job, writes=writes)
 
-    def solve(of: ModelDescriptor, job: Job, most: int, alone: bool = True) -> Plan:
-        return answer(of, cluster, job, target_of(of, job), top=most, progress=progress, alone=alone)
+    def solve(of: ModelDescriptor, job: Job, most: int) -> Plan:
+        from symconfig.solve.refine import OF_STEP
+
+        return answer(of, cluster, job, target_of(of, job), top=most, progress=progress, alone=True, effort=OF_STEP)
 
     if target.rl is not None:
         from symconfig.runs.rl.choose import answer as step
@@ -57,7 +59,7 @@ def best_plan(
 
         return tuned(target, lambda update, most: solve(model, update, most), target_of(model, target), top)
     with sayable.naming(model, cluster, wanted, job):
-        plan = solve(model, target, top, alone)
+        plan = answer(model, cluster, target, target_of(model, target), top=top, progress=progress, alone=alone)
     plan = replace(plan, job=plan.job.model_copy(update={"edited": job.edited}))
     if alone or plan.job.backend != "megatron":
         return plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
@@ -13,6 +13,9 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem, SymconfigError
 from symconfig.plans.plan import Plan
 from symconfig.solve.pins import narrowed
+
+if TYPE_CHECKING:
+    from symconfig.solve.refine import Effort
 
 TOP = 5  # candidates that are ranked where nobody says how many
 MOST = 100  # searches for one answer
@@ -43,21 +46,24 @@ def answer(
     top: int,
     progress: Callable[[str, float], None] | None = None,
     alone: bool = False,
+    effort: Effort | None = None,
 ) -> Plan:
     """Return the plan for this job. Where the job names no target, it is the framework's own; what a target assumes of
     the framework and its release is so unless the job says otherwise.
 
-    alone: nothing is looked for that other options would give. Raises InputError for what can never run,
-    InfeasibleError when nothing fits or the target cannot express it.
+    alone: nothing is looked for that other options would give. effort: as for `search`; None: the usual. Raises
+    InputError for what can never run, InfeasibleError when nothing fits or the target cannot express it.
     """
     from symconfig.solve.faster import faster
+    from symconfig.solve.refine import THOROUGH
     from symconfig.solve.search import search
 
     assumed = {name: value for name, value in target.assumes.items() if name not in job.model_fields_set}
     job = job.model_copy(update=assumed)
 
     def solved(pins: Pins) -> Plan:
-        plan = search(model, cluster, job.model_copy(update={"pins": dict(pins)}), top=top, progress=progress)
+        pinned = job.model_copy(update={"pins": dict(pins)})
+        plan = search(model, cluster, pinned, top=top, progress=progress, effort=effort or THOROUGH)
         return replace(plan, job=plan.job.model_copy(update={"pins": job.pins}))
 
     plan = _Telling(target, job, solved).best()

@@ -47,7 +47,7 @@ class Effort:
     """Work that one search may put into it, so that a plan takes seconds; work and not time, so that the answer is
     always the same. fronts: other degrees around whose best one is looked; rounds: around the best one; families: other
     ones whose best one is looked for as if they were pinned. eager: of carriers of collectives only the most that run
-    (`space.Request`)."""
+    (`space.Request`). stages: the plan's own are held against all layouts, for its record."""
 
     simulated: int = 1000
     expanded: int = 2**31
@@ -55,9 +55,11 @@ class Effort:
     fronts: int = 4
     families: int = 3
     eager: bool = False
+    stages: bool = True
 
 
 THOROUGH, QUICK = Effort(), Effort(simulated=16, expanded=600, rounds=0, fronts=0, families=0, eager=True)
+OF_STEP = Effort(stages=False)  # which has phases of its own, that decide
 OF_FAMILY = Effort(simulated=4, expanded=32, rounds=0, fronts=0, families=0)
 
 

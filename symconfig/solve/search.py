@@ -81,7 +81,7 @@ def search(
             if weighed.families and (best is None or _surely_faster(outcome, best, cluster, job)):
                 best, slower = outcome, best
         if best is not None:
-            return _plan(model, cluster, job, best, top, slower)
+            return _plan(model, cluster, job, best, top, slower, effort.stages)
     raise infeasible(
         model, cluster, eased, weighed or weigh_all(model, cluster, eased, 1, progress, framework=framework)
     )
@@ -174,8 +174,10 @@ def _plan(
     outcome: Outcome,
     top: int,
     slower: Outcome | None,
+    of_stages: bool,
 ) -> Plan:
-    """Return the plan of an outcome. slower: the one of options of a better maturity, if it has others."""
+    """Return the plan of an outcome. slower: the one of options of a better maturity, if it has others. of_stages: say
+    what is proved of its stages."""
     weighed = outcome.weighed
     ranked = weighed.ranked()
     choice = None if weighed.gammas is not None else choose(ranked, cluster, top)
@@ -199,7 +201,7 @@ def _plan(
     fastest = best if choice is None else choice.fastest
     proof = outcome.proof or Proof(0, 0, float("inf"), float("inf"))
     gap, untried = (Proof.gap(floor, fastest.step_s) for floor in (proof.floor_s, proof.untried_s))
-    stages = stage_gap(best)
+    stages = stage_gap(best) if of_stages else None
     search = Search(
         candidates=weighed.candidates,
         feasible=weighed.feasible,

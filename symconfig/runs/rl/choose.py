@@ -52,7 +52,8 @@ def answer(question: Question, top: int) -> Plan:
     if not tried:
         raise refused[0]
     plan, _, _ = best = min(tried, key=lambda each: question.rank(each[2][0]))
-    alike = [each for each in tried if each[0] is plan and each is not best]
+    sure = question.is_sure(best[2][0])
+    alike = [each for each in tried if each[0] is plan and each is not best and question.is_sure(each[2][0]) == sure]
     ranked = [best, *sorted(alike, key=lambda each: question.rank(each[2][0]))][:top]
     candidates = [trained.as_written for _, trained, _ in ranked]
     steps = tuple(planned(question, layouts[0]) for _, _, layouts in ranked)
