@@ -7,6 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypedDict, Unpack
 
+# What is wrong with a field, where those who read a file for a purpose of their own say more of it.
+MISSING_FIELD = "this field is missing"
+UNKNOWN_FIELD = "unknown field"
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:

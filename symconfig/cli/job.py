@@ -13,7 +13,7 @@ from symconfig.api.clusters import named
 from symconfig.cli.options import FIELDS, changes
 from symconfig.cli.shared import as_changes
 from symconfig.descriptor.document import Document
-from symconfig.errors import InputError, Problem, reworded
+from symconfig.errors import MISSING_FIELD, InputError, Problem, reworded
 
 _WHOLE = re.compile(r"[-+]?[0-9]{1,100}")
 
@@ -121,7 +121,7 @@ def as_options(problem: Problem, request: Request) -> Problem:
     option = next((option.flag for option in FIELDS if option.field == name), None)
     if option is None or (request.from_file and option not in request.given):
         return problem
-    what = "this option is missing" if problem.what == "this field is missing" else problem.what
+    what = "this option is missing" if problem.what == MISSING_FIELD else problem.what
     return replace(nowhere, what=what, field=option)
 
 

@@ -20,7 +20,7 @@ from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine, Number
 from symconfig.cost.policies import Policies
 from symconfig.cost.registered import GRAPH_BYTES, registered_bytes
-from symconfig.cost.uneven import Uneven, at_busiest
+from symconfig.cost.uneven import Uneven, at_busiest, exchanged, worked
 from symconfig.cost.work import work_seconds
 from symconfig.graph.derived import DerivedBlock, Phase, WeightShard, Workspace
 from symconfig.graph.implementation import ExpertKernels
@@ -220,6 +220,7 @@ def evaluate(
     spaces = [_space(space, busiest, framework) for space in block.workspaces]
     buffers = registered_bytes(block, lattice, machine, framework)
     work, host = (each(block, lattice, machine, framework) for each in (work_seconds, host_seconds))
+    work, full = worked(work, block, lattice), exchanged(full, block, lattice)
     if framework.blocking_launches:
         work = {key: t + host[key] for key, t in work.items()}
         full = tuple(t + framework.host_kernel_s * (t > 0) for t in full)

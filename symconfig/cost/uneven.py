@@ -1,20 +1,23 @@
-"""Experts' loads that differ between ranks: what the rank that holds most of a stage keeps beyond the mean."""
+"""Experts' loads that differ between ranks: what a step waits for, and what the rank that holds most keeps."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost.lattice import Array, Lattice
-from symconfig.graph.derived import DerivedBlock
+from symconfig.cost.work import symbols
+from symconfig.graph.derived import DerivedBlock, Phase
 
 LOAD = "expert_imbalance"  # of a rank's slots
 # Numbers of a lattice: the load of the rank and layer that have most, over the mean; and what the rank that holds most
 # has beyond it in the mean of a stage's layers, were the model one stage. Layers differ in which rank is busy, so that
-# it grows with the root of the number of stages.
-OF_LAYER, OF_STAGE = "busiest_layer_load", "busiest_stage_excess"
+# it grows with the root of the number of stages. And what all ranks wait for: the load of the rank that has most of a
+# layer, in the mean of the layers.
+OF_LAYER, OF_STAGE, OF_STEP = "busiest_layer_load", "busiest_stage_excess", "busiest_rank_load"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +58,29 @@ def at_busiest(lattice: Lattice) -> Lattice:
     if OF_LAYER not in lattice.numbers:
         return lattice
     return Lattice({**lattice.numbers, LOAD: lattice.numbers[LOAD] * lattice.numbers[OF_LAYER]}, lattice.points)
+
+
+Seconds = Mapping[tuple[str, Phase], Array]  # of operators
+
+
+def worked(seconds: Seconds, block: DerivedBlock, lattice: Lattice) -> dict[tuple[str, Phase], Array]:
+    """Return the seconds of a block's operators on the rank that all wait for, of those on one with the mean load.
+
+    They grow with its tokens: its experts have unlike numbers of them, so that their last tiles are half full on
+    average.
+    """
+    if OF_STEP not in lattice.numbers:
+        return dict(seconds)
+    load, grow = lattice.numbers[OF_STEP], {work.op for work in block.work if LOAD in symbols(work)}
+    return {key: t * load if key[0] in grow else t for key, t in seconds.items()}
+
+
+def exchanged(seconds: Sequence[Array], block: DerivedBlock, lattice: Lattice) -> tuple[Array, ...]:
+    """Return the seconds of a block's collectives with what that rank has to send or to receive."""
+    if OF_STEP not in lattice.numbers:
+        return tuple(seconds)
+    load = lattice.numbers[OF_STEP]
+    return tuple(
+        t * load if any(name == LOAD for name, _ in c.elements.powers) else t
+        for c, t in zip(block.collectives, seconds, strict=True)
+    )

@@ -41,7 +41,7 @@ def work_seconds(
     result: dict[tuple[str, Phase], Array] = {}
     alike: dict[int, tuple[Lattice, NDArray[np.intp] | slice, list[Task]]] = {}
     for work in block.work:
-        part, which = lattice.part(_symbols(work)) if lattice.repeats else (lattice, slice(None))
+        part, which = lattice.part(symbols(work)) if lattice.repeats else (lattice, slice(None))
         alike.setdefault(id(part), (part, which, []))[2].append(work)
     for part, which, some in alike.values():
         for (op, phase), seconds in _each(some, block, part, machine, framework):
@@ -49,7 +49,7 @@ def work_seconds(
     return result
 
 
-def _symbols(work: Task) -> Iterator[str]:
+def symbols(work: Task) -> Iterator[str]:
     """Yield what a kernel's seconds depend on."""
     if isinstance(work, Matmul):
         sizes = [work.batch, work.m, work.n, work.k]

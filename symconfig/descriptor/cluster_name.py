@@ -13,7 +13,7 @@ from typing import Any
 
 from symconfig.descriptor.document import Document, KeyPath, dotted, shorten
 from symconfig.descriptor.yaml_strict import plain
-from symconfig.errors import InputError, Problem
+from symconfig.errors import MISSING_FIELD, InputError, Problem
 
 _FIELD = r"[A-Za-z_][A-Za-z_0-9.]*"
 _WITH = re.compile(rf"(?P<base>.+?) with (?P<changes>{_FIELD}\s*=.*)", re.DOTALL)
@@ -88,7 +88,7 @@ def spelled(fields: Mapping[str, Any], base: str | None = None) -> str:
     named = fields.get("base", base)
     if not isinstance(named, str) or not named:
         need = "the name of the cluster that they differ from"
-        raise InputError("this field is missing", field=f"{CLUSTER}.base", need=need)
+        raise InputError(MISSING_FIELD, field=f"{CLUSTER}.base", need=need)
     return joined(named, changes_of(fields))
 
 

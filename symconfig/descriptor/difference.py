@@ -22,7 +22,7 @@ from symconfig.descriptor.network import (
     with_network,
 )
 from symconfig.descriptor.validate import validate
-from symconfig.errors import InputError, Problem
+from symconfig.errors import UNKNOWN_FIELD, InputError, Problem
 
 SCHEMA = "symconfig.cluster/1"
 # What people call a field, and where the descriptor has it.
@@ -99,7 +99,7 @@ def _unknown_names(changes: _Changes) -> None:
     for name in [name for name in changes.fields if name not in FIELDS]:
         hint = nearest(name, FIELDS)
         need = None if hint else f"one of {', '.join(sorted(FIELDS - {'schema', 'base'}))}"
-        changes.wrong("unknown field", (name,), of_key=True, need=need, hint=hint)
+        changes.wrong(UNKNOWN_FIELD, (name,), of_key=True, need=need, hint=hint)
         del changes.fields[name]
 
 

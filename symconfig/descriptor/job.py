@@ -115,8 +115,8 @@ class Limits(Strict):
     )
     expert_imbalance: Annotated[float, Field(ge=1.0, le=64.0)] | None = Field(
         default=None,
-        description="tokens on the busiest expert-parallel rank over the mean, in every layer; absent: 1, and the risk "
-        "of running out counts how uneven routers load ranks; 1: the router is forced to balance",
+        description="tokens on the busiest expert-parallel rank over the mean, in every layer; absent: steps and the "
+        "risk of running out count how uneven routers load ranks; 1: the router is forced to balance",
     )
     memory_risk: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
         default=0.05, description="probability of running out of memory that a plan may have"

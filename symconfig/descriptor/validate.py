@@ -11,7 +11,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath, nearest, shorten
-from symconfig.errors import InputError, Problem
+from symconfig.errors import MISSING_FIELD, UNKNOWN_FIELD, InputError, Problem
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -120,9 +120,9 @@ def _problem(
         known = field_names(model, path[:-1])
         hint = nearest(str(path[-1]), known)
         need = None if hint else "one of " + ", ".join(sorted(known))
-        return [document.problem("unknown field", path, of_key=True, need=need, hint=hint)]
+        return [document.problem(UNKNOWN_FIELD, path, of_key=True, need=need, hint=hint)]
     if kind == "missing":
-        return [document.problem("this field is missing", path, of_key=True)]
+        return [document.problem(MISSING_FIELD, path, of_key=True)]
     if kind == "value_error":
         text = str(items[0]["ctx"]["error"])
         return [_from_sentence(sentence, path, document) for sentence in text.split("; ")]

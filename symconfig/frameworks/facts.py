@@ -36,7 +36,7 @@ class Fixed:
     modules of the family compute attention in code of their own. hybrid: whether Megatron-LM's HybridModel is built;
     parts_of_layer: of how many of its layers one of the model's is, 0 where that differs. architecture: of the GPU
     (`descriptor.cluster.Gpu`). optimizer: its name. narrow_states: whether it keeps something narrower than fp32 by a
-    setting of its own.
+    setting of its own. pretrained: whether the run begins with weights of others, without their optimizer's state.
     """
 
     model_type: Any = UNKNOWN
@@ -72,6 +72,7 @@ class Fixed:
     architecture: Any = UNKNOWN
     optimizer: Any = UNKNOWN
     narrow_states: Any = UNKNOWN
+    pretrained: Any = UNKNOWN
 
     def __eq__(self, other: object) -> bool:
         """Compare facts. UNKNOWN equals itself alone: asked for `==`, as a dataclass would do, it decides nothing."""
@@ -90,6 +91,7 @@ class Fixed:
         architecture: Any = UNKNOWN,
         *,
         optimizer: Any = UNKNOWN,
+        pretrained: Any = UNKNOWN,
     ) -> Self:
         """Return a model's facts, on GPUs of an architecture of which so many are `joined`."""
         experts, put = model.experts, adapters.targets(model)
@@ -127,6 +129,7 @@ class Fixed:
             architecture=architecture,
             optimizer=optimizer.name if isinstance(optimizer, Optimizer) else optimizer,
             narrow_states=optimizer.narrow if isinstance(optimizer, Optimizer) else optimizer,
+            pretrained=pretrained,
         )
 
 

@@ -32,10 +32,11 @@ def facts(
     attention: str | None = None,
     joined: Any = UNKNOWN,
     optimizer: Any = UNKNOWN,
+    pretrained: Any = UNKNOWN,
 ) -> Fixed:
     """Return what constraints ask of a model on a kind of GPU, of which so many are `joined`."""
     runs_flash = flash(architecture, attention, FRAMEWORKS[backend].engine)
-    return Fixed.of(model, runs_flash, joined, architecture, optimizer=optimizer)
+    return Fixed.of(model, runs_flash, joined, architecture, optimizer=optimizer, pretrained=pretrained)
 
 
 def usual_backend(adapted: bool) -> Backend:

@@ -25,7 +25,7 @@ from symconfig.descriptor.json_strict import parse_json_strict
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.training import WholeTraining
 from symconfig.descriptor.validate import problems as descriptor_problems
-from symconfig.errors import InputError, Problem
+from symconfig.errors import MISSING_FIELD, UNKNOWN_FIELD, InputError, Problem
 from symconfig.plans import shape
 from symconfig.plans.digests import ANSWER, HISTORY, INPUTS, RL, SOMETIMES, TUNED, VERSION, digest, signed
 from symconfig.plans.history import History
@@ -166,18 +166,18 @@ class _Reader:
         data = self._data
         for name in data:
             if name not in (*_PARTS, *SOMETIMES, WARNINGS):
-                self._add((str(name),), "unknown field")
+                self._add((str(name),), UNKNOWN_FIELD)
         given = data.get("inputs")
         for name in given if isinstance(given, dict) else ():
             if name not in INPUTS:
-                self._add(("inputs", str(name)), "unknown field")
+                self._add(("inputs", str(name)), UNKNOWN_FIELD)
         for name in _PARTS:
             if name not in data:
-                self._add((name,), "this field is missing")
+                self._add((name,), MISSING_FIELD)
         model, cluster = self._input("model", ModelDescriptor), self._input("cluster", ClusterDescriptor)
         job = self._input("job", Job)
         for name in job.training.left_open if job is not None else ():
-            self._add(("inputs", "job", "training", name), "this field is missing")
+            self._add(("inputs", "job", "training", name), MISSING_FIELD)
         if job is not None and not self.problems:
             job = job.model_copy(update={"training": WholeTraining.of(job.training)})
         parts = {name: self._part(name, kind) for name, kind in _KINDS.items() if name in data}
@@ -202,7 +202,7 @@ class _Reader:
             return None
         if name not in inputs:
             if "inputs" in self._data:
-                self._add(("inputs", name), "this field is missing")
+                self._add(("inputs", name), MISSING_FIELD)
             return None
         try:
             return kind.model_validate_json(json.dumps(inputs[name]))

@@ -83,7 +83,8 @@ class Predicted:
     # With experts: step_s and device_bytes when the busiest expert rank has this many times the mean's tokens.
     imbalance: dict[str, dict[str, float]] | None = None
     # With experts, as uneven as routers load them, of nine in ten runs: load (tokens of the rank that holds most over
-    # the mean, in the mean of its layers), layer_load (of the layer and rank that have most), device_bytes.
+    # the mean, in the mean of its layers), layer_load (of the layer and rank that have most), device_bytes; waited_load
+    # (of the rank that has most of a layer, in the mean of the layers, for which all others wait), step_s.
     untrained: dict[str, tuple[float, float]] | None = None
     # The measured runs behind the intervals of `time` and of `memory`, in words.
     interval_from: dict[str, str] = field(default_factory=dict)

@@ -283,7 +283,8 @@ def megatron(plan: Plan) -> Section:
             "bf16": bf16,
             "fp16": not bf16,
             "use_distributed_optimizer": True,
-            "use_precision_aware_optimizer": False,
+            # Without it what is offloaded does not see which weights are loaded (NeMo-RL/issues/2371).
+            "use_precision_aware_optimizer": options.optimizer_offload > 0,
             "optimizer_cpu_offload": options.optimizer_offload > 0,
             "optimizer_offload_fraction": options.optimizer_offload,
         },

@@ -9,7 +9,7 @@ from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.rl import BUSIEST, PlannedRl
 from symconfig.render import learning, own_target, rewarding
 from symconfig.report.grid import Block, Grid
-from symconfig.report.loads import uneven_loads
+from symconfig.report.loads import uneven_loads, waits
 
 _WORDS = ("recompute", "on the host")  # columns that are not numbers
 
@@ -115,6 +115,7 @@ def _sentences(plan: Plan, *, asks: bool = True) -> list[str]:
         most = max(phase.holds.get(BUSIEST, 0.0) for phase in step.phases)
         if most and (loads := plan.best.predicted.untrained) is not None:
             experts = [f"{uneven_loads(loads, plan.task)}: {gib(most)} GiB in the phases, which its risk counts."]
+            experts += [f"{waits(loads, plan.task)}, which the step's interval counts."] * ("step_s" in loads)
         generation = [
             f"Generation: {count(step.generated_per_s_per_gpu)} tokens/s on each GPU, up to {count(step.at_once)} "
             f"sequences at once in each of {step.rollout_gpus // step.replica_gpus} replicas."

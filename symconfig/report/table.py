@@ -15,7 +15,7 @@ from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.searched import searched
 from symconfig.report.grid import Block, Grid, present
-from symconfig.report.loads import uneven_loads
+from symconfig.report.loads import uneven_loads, waits
 from symconfig.report.rl import whole_step
 from symconfig.units import GIB
 
@@ -227,12 +227,16 @@ def _sorted(values: dict[str, float]) -> list[tuple[str, float]]:
     return sorted(((name, value) for name, value in values.items() if value), key=lambda item: (-item[1], item[0]))
 
 
-def _busiest(of: Mapping[str, tuple[float, float]], task: Task) -> str:
-    """Say what the fullest GPU holds with uneven loads of experts."""
-    held = of["device_bytes"]
-    return (
+def _busiest(of: Mapping[str, tuple[float, float]], task: Task) -> list[str]:
+    """Say what the fullest GPU holds with uneven loads of experts, and how long a step then takes."""
+    held, lines = of["device_bytes"], list[str]()
+    lines.append(
         f"{uneven_loads(of, task)}: {gib(held[0])} to {gib(held[1])} GiB, which the memory's interval and risk count."
     )
+    if "step_s" in of:  # plans of older versions do not have it
+        least, most = (seconds(step) for step in of["step_s"])
+        lines.append(f"{waits(of, task)}: {least} to {most} s, which the step's interval counts.")
+    return lines
 
 
 def footer(plan: Plan, *, brief: bool = False) -> str:
@@ -276,7 +280,7 @@ def footer(plan: Plan, *, brief: bool = False) -> str:
         )
         lines.append("Expert imbalance (tokens on the busiest rank over the mean): " + "; ".join(shown) + ".")
     if predicted.untrained:
-        lines.append(_busiest(predicted.untrained, plan.task))
+        lines += _busiest(predicted.untrained, plan.task)
     if predicted.host_bytes:
         lines.append(f"Host memory: {gib(predicted.host_bytes)} GiB for each GPU, pinned.")
     lines.append(f"What binds: {plan.binding.rstrip('.')}.")

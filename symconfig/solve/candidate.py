@@ -9,8 +9,9 @@ import numpy as np
 
 from symconfig.cost.device import device_bytes, reserved_bytes
 from symconfig.cost.flops import flops_per_token
+from symconfig.cost.lattice import Array
 from symconfig.cost.step import host_bytes
-from symconfig.cost.uneven import OF_LAYER, OF_STAGE
+from symconfig.cost.uneven import OF_LAYER, OF_STAGE, OF_STEP
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job, Limits
 from symconfig.format import gib
@@ -18,11 +19,11 @@ from symconfig.graph.block import LAYER
 from symconfig.graph.model import sequence
 from symconfig.plans.plan import Batch, Candidate, Options, Overlap, Predicted, Recompute, Stage, Target
 from symconfig.solve.budget import device_budget
-from symconfig.solve.choice.draws import peaks
+from symconfig.solve.choice.draws import under_loads
 from symconfig.solve.costed import Costed, costed
 from symconfig.solve.interval import NINE_IN_TEN, interval, spread_over
 from symconfig.solve.kinds import ROUNDING
-from symconfig.solve.loads import uneven
+from symconfig.solve.loads import uneven, waited
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import constants
 from symconfig.solve.timeline import refined_time
@@ -38,38 +39,44 @@ def described(prospect: Prospect, cluster: ClusterDescriptor, job: Job, best: bo
     prospect = prospect.even
     parts = costed(prospect)
     what = replace(predicted(prospect, parts, cluster), imbalance=_imbalance(prospect, cluster) if best else None)
-    if prospect.request.model.experts is not None and job.limits.expert_imbalance is None:
-        what = _of_busiest(prospect, parts, what, cluster)
+    what = _of_loads(prospect, parts, what, cluster)
     return made(prospect, job, parts.allocated, what)
 
 
-def _of_busiest(prospect: Prospect, parts: Costed, what: Predicted, cluster: ClusterDescriptor) -> Predicted:
-    """Return the prediction with the memory of the busiest rank."""
-    model, of_runs = prospect.request.model, np.array(NINE_IN_TEN)
-    task = prospect.request.job.task_of(model)
-    loads = uneven(model, np.full(2, float(prospect.degrees.ep)), task, of_runs)
-    if not loads or prospect.degrees.ep == 1:
-        return what  # one rank has all experts
-    worst, drawn = int(np.argmax(parts.peaks)), peaks(prospect)
-    held = parts.peaks[worst] - parts.allocated[worst]
-    factors = spread_over(drawn / parts.peaks[worst], cluster, model)
+def _of_loads(prospect: Prospect, parts: Costed, what: Predicted, cluster: ClusterDescriptor) -> Predicted:
+    """Return the prediction with what uneven loads of experts do to memory and to the step."""
+    request, p, of_runs = prospect.request, prospect.degrees, np.array(NINE_IN_TEN)
+    if (drawn := under_loads(prospect)) is None:
+        return what
+    worst, (needed, steps) = int(np.argmax(parts.peaks)), drawn
+    held, slower = parts.peaks[worst] - parts.allocated[worst], steps / parts.cost.step_s[0, 0, 0]
+    of_memory = spread_over(needed / parts.peaks[worst], "memory", cluster, request.model)
+    of_time = spread_over(slower, "time", cluster, request.model)
 
     def device(needed: float) -> float:
-        return tidy(device_bytes(needed, prospect.machine, prospect.request.framework))
+        return tidy(device_bytes(needed, prospect.machine, request.framework))
 
-    edges = [parts.allocated[worst] * factor for factor in (factors.low, factors.high)]
-    excess, (least, most) = np.sqrt(prospect.degrees.pp) * loads[OF_STAGE], np.quantile(drawn, of_runs)
+    def pair(values: Array) -> tuple[float, float]:
+        return tidy(float(values[0])), tidy(float(values[1]))
+
+    task, ranks = request.job.task_of(request.model), np.full(2, float(p.ep))
+    of = uneven(request.model, ranks, task, of_runs) | waited(request.model, ranks, task, of_runs)
+    edges = [parts.allocated[worst] * factor for factor in (of_memory.low, of_memory.high)]
+    least, most = np.quantile(needed, of_runs)
     return replace(
         what,
         interval=what.interval
         | {
+            "step_s": (tidy(what.step_s * of_time.low), tidy(what.step_s * of_time.high)),
             "peak_bytes": (tidy(edges[0]), tidy(edges[1])),
             "device_bytes": (device(edges[0] + held), device(edges[1] + held)),
         },
         untrained={
-            "load": (tidy(1 + float(excess[0])), tidy(1 + float(excess[1]))),
-            "layer_load": (tidy(float(loads[OF_LAYER][0])), tidy(float(loads[OF_LAYER][1]))),
+            "load": pair(1 + np.sqrt(p.pp) * of[OF_STAGE]),
+            "layer_load": pair(of[OF_LAYER]),
             "device_bytes": (device(float(least)), device(float(most))),
+            "waited_load": pair(of[OF_STEP]),
+            "step_s": pair(what.step_s * np.quantile(slower, of_runs)),
         },
     )
 
@@ -91,8 +98,9 @@ def made(prospect: Prospect, job: Job, allocated: Sequence[float], what: Predict
 
 
 def _imbalance(prospect: Prospect, cluster: ClusterDescriptor) -> dict[str, dict[str, float]] | None:
-    """Return the plan's time and dropless memory with balanced and with unbalanced experts, of the busiest rank."""
-    if prospect.request.model.experts is None:
+    """Return the plan's time and dropless memory with balanced and with unbalanced experts, of the busiest rank; none
+    where one rank has all experts."""
+    if prospect.request.model.experts is None or prospect.degrees.ep == 1:
         return None
     result = {}
     for factor in IMBALANCES:

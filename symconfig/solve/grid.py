@@ -17,6 +17,7 @@ from symconfig.cost.framework import Framework
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
 from symconfig.cost.table import Choice, OfKinds, block_costs, bound_table, resolve
+from symconfig.cost.uneven import worked
 from symconfig.cost.work import work_seconds
 from symconfig.frameworks.extras import Extras
 from symconfig.graph.block import Place
@@ -69,7 +70,7 @@ class Grid:
         kinds = sequence(request.model)
         for kind, block in derived(request.model, framework.implementation, self.scheme).items():
             moving = block.on(Leg.OUT, Leg.BACK)
-            work = work_seconds(block, where, machine, framework)
+            work = worked(work_seconds(block, where, machine, framework), block, where)
             seconds += kinds.count(kind) * sum(t for (op, _), t in work.items() if op not in moving)
         return seconds * spread(request, self.points) * (1 - ROUNDING)
 

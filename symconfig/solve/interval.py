@@ -171,13 +171,12 @@ def interval(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescrip
     return _factors(quantity, cluster.gpu.architecture, kind(model), own_blocks(model))
 
 
-def spread_over(ratios: Array, cluster: ClusterDescriptor, model: ModelDescriptor) -> Interval:
-    """Return the interval of memory where what is predicted is itself drawn: ratios over the prediction, [n], all as
-    probable."""
-    plain = interval("memory", cluster, model)
+def spread_over(ratios: Array, quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor) -> Interval:
+    """Return the interval where what is predicted is itself drawn: ratios over the prediction, [n], all as probable."""
+    plain = interval(quantity, cluster, model)
     if np.ptp(ratios) == 0.0:
         return plain
     shares = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
-    errors = [quantile("memory", cluster, model, share) for share in shares]
+    errors = [quantile(quantity, cluster, model, share) for share in shares]
     low, high = np.quantile(np.outer(errors, ratios), NINE_IN_TEN)
     return replace(plain, low=min(float(low), 1.0), high=max(float(high), 1.0))

@@ -1,60 +1,86 @@
-"""How unevenly routers load ranks, when memory must be enough, too.
+"""How unevenly routers load ranks: how long steps wait for the busiest, and with how much memory they must do.
 
 A router that has learned nothing sends every occurrence of a token to the same experts: over those of a layer loads
 then spread as the root of how probable it is that two tokens of a batch are alike, times the experts for each one
 chosen but one. One that was trained sends tokens of one kind to the same experts, where it was balanced over all kinds:
 the same law with more tokens alike. Layers differ in which of their experts are popular, so that a rank's excess
-averages out over the layers of its stage, and a single layer's does not.
+averages out over the layers of its stage, and a single layer's does not. In every layer all ranks wait for the one that
+has most: what they wait does not average out, it is the excess of the busiest rank in the mean of the layers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import largest_deviate
-from symconfig.cost.uneven import OF_LAYER, OF_STAGE
+from symconfig.cost.uneven import LOAD, OF_LAYER, OF_STAGE, OF_STEP
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Experts
 from symconfig.descriptor.task import Task
+
+Law = Callable[[ModelDescriptor, Array, Task, Array], dict[str, Array]]  # of loads, in `shares` of runs
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """How probable it is that two tokens of a batch are alike to routers: at least and at most, and every order of
+    magnitude between as probable."""
+
+    least: float
+    most: float
+
+    def below(self, shares: Array | float) -> Array:
+        """Return the probability that two tokens are alike which so large shares of runs stay below."""
+        result: Array = np.asarray(self.least * (self.most / self.least) ** shares)
+        return result
 
 
 @dataclass(frozen=True, slots=True)
 class Routers:
-    """Routers as a run has them. least, most: the probability that two tokens of a batch are alike to them, every order
-    of magnitude as probable. planned: the share of runs whose loads are no more uneven than those with which a search
-    lets plans fit."""
+    """Routers as a run has them: where memory must be enough, whatever they do, and in the step that is priced.
 
-    least: float
-    most: float
+    planned: the share of runs whose loads are no more uneven than those with which a search lets plans fit.
+    """
+
+    memory: Alike
+    step: Alike
     planned: float
-
-    def alike(self, shares: Array | float) -> Array:
-        """Return the probability that two tokens are alike which so large shares of runs stay below."""
-        result: Array = np.asarray(self.least * (self.most / self.least) ** shares)
-        return result
 
 
 # Words as frequent as their rank has them (Zipf-Mandelbrot, 100,000 words) are alike with 0.003; 0.009 is what
 # loss-balanced routers still show after training, MaxVio of 0.72 over 64 experts of which 6 are chosen (arXiv
 # 2408.15664, table 2). Recorded peaks of small models' first iterations show no more: most are as of 1.0 to 1.3 times
 # the mean in all layers, none as of 1.5, and one rank that has all experts as of 1.3 (tests/measured/test_loads.py).
-# Where a prediction's error has a risk of 5 % left with the planned share, of all draws of both 4.5 to 4.7 % run out
-# (DeepSeek-V3 on 64 ranks, Qwen3, others).
-UNTRAINED = Routers(least=0.0025, most=0.01, planned=0.65)
+UNTRAINED = Alike(least=0.0025, most=0.01)
+# Once it is balanced: by biases MaxVio is 0.04, by a loss 0.72 (the same table).
+BALANCED = Alike(least=0.00003, most=0.009)
 # Weights of a checkpoint on data of one kind, for which programs of reinforcement learning have no balancing loss
 # (verl's models/mcore/config_converter.py, NeMo-RL's grpo_math_1B.yaml, slime's scripts/models): at least what the loss
 # left over all kinds, 0.009. At most 0.15: of LFM2.5-8B-A1B, which chooses 4 of 32 experts, and Qwen3.6-35B-A3B, 8 of
 # 256, loads over prompts had Gini coefficients of 0.44 and 0.65 (github.com/oRKLLM/ork-driver/wiki, Exp 2026 06 26).
-# Lognormal loads with these have a spread of 0.99 and 2.2 of the mean, as of 0.14 and 0.15. With the planned share, 3.6
-# to 5.5 % of draws run out where uneven loads take up to a fifth of the memory.
-TRAINED = Routers(least=0.009, most=0.15, planned=0.75)
+# Lognormal loads with these have a spread of 0.99 and 2.2 of the mean, as of 0.14 and 0.15.
+TRAINED = Alike(least=0.009, most=0.15)
+# In a step that is not to be the worst they may be fewer: over plain text five such models' loads had Gini coefficients
+# of 0.105, 0.15 and 0.24 or more (arXiv 2605.20982), as of 0.0036 to 0.02. What others saw of steps lies between: ranks
+# with 1.3 to 4 times the mean where experts are on many (arXiv 2606.04101; here 1.4 to 3.6 of DeepSeek-V3 on 64), and
+# 18.6 % of a layer's time lost on 8, as of 1.23 (arXiv 2604.19654, 128 experts without a balancing loss; here 1.08 to
+# 1.53).
+TUNED = Alike(least=0.0036, most=0.15)
+# Where a prediction's error has a risk of 5 % left with the planned share, of all draws of both 4.5 to 4.7 % run out
+# (DeepSeek-V3 on 64 ranks, Qwen3, others), and of tuned models 3.6 to 5.5 % where uneven loads take up to a fifth of
+# the memory.
+PRETRAINING = Routers(memory=UNTRAINED, step=BALANCED, planned=0.65)
+TUNING = Routers(memory=TRAINED, step=TUNED, planned=0.75)
+MIDDLE = 0.5  # of runs, whose loads are no more uneven than those that a step is priced with
 
 
 def routers(task: Task) -> Routers:
-    """Return the routers that a task begins with: all but pre-training begin with a checkpoint's."""
-    return UNTRAINED if task == "pretrain" else TRAINED
+    """Return the routers of a task: all but pre-training begin with a checkpoint's."""
+    return PRETRAINING if task == "pretrain" else TUNING
 
 
 def uneven(model: ModelDescriptor, ep: Array, task: Task, shares: Array | float | None = None) -> dict[str, Array]:
@@ -63,13 +89,41 @@ def uneven(model: ModelDescriptor, ep: Array, task: Task, shares: Array | float 
     experts, layers, of_task = model.experts, sum(model.moe_layers), routers(task)
     if experts is None or not layers:
         return {}
-    chosen = experts.num_experts / experts.computing_per_tok
-    alike = of_task.alike(of_task.planned if shares is None else shares)
-    # A rank's experts add up their loads, and those of all ranks are what there is.
-    spread = np.sqrt(alike * max(chosen - 1, 0.0) * ep / experts.num_experts * (1 - 1 / ep))
-    most = np.minimum(ep, chosen)  # every token's slot, or one slot of every token for each expert
+    alike = of_task.memory.below(of_task.planned if shares is None else shares)
+    spread, most = _spread(experts, ep, alike) * np.sqrt(1 - 1 / ep), _most(experts, ep)  # all ranks' are what there is
     layer = np.minimum(1 + spread * _largest(ep * layers), most)
     return {OF_LAYER: layer, OF_STAGE: np.minimum(spread * _largest(ep) / np.sqrt(layers), most - 1)}
+
+
+def waited(model: ModelDescriptor, ep: Array, task: Task, shares: Array | float = MIDDLE) -> dict[str, Array]:
+    """Return the number of a lattice that says which load a step waits for; none for other models. ep, shares: as of
+    `uneven`.
+
+    Of ranks whose loads add up to what there is, the largest is above the mean as far as of as many independent ones.
+    """
+    experts = model.experts
+    if experts is None or not any(model.moe_layers):
+        return {}
+    spread = _spread(experts, ep, routers(task).step.below(shares))
+    return {OF_STEP: np.minimum(1 + spread * _largest(ep), _most(experts, ep))}
+
+
+def stated(model: ModelDescriptor, ep: Array, load: float) -> dict[str, Array | float]:
+    """Return the number of a lattice for a load that a job states: no rank has more than all tokens. ep [n]."""
+    return {LOAD: load if model.experts is None or load == 1.0 else np.minimum(load, _most(model.experts, ep))}
+
+
+def _spread(experts: Experts, ep: Array, alike: Array) -> Array:
+    """Return how far ranks' loads spread around the mean, were they independent: a rank's experts add up theirs."""
+    others = max(experts.num_experts / experts.computing_per_tok - 1, 0.0)
+    result: Array = np.sqrt(alike * others * ep / experts.num_experts)
+    return result
+
+
+def _most(experts: Experts, ep: Array) -> Array:
+    """Return the load of a rank that has every token's slots, or one slot of every token for each of its experts."""
+    result: Array = np.minimum(ep, experts.num_experts / experts.computing_per_tok)
+    return result
 
 
 def _largest(count: Array) -> Array:

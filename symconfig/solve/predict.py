@@ -12,7 +12,7 @@ from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Constants, machine
 from symconfig.cost.table import Choice
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.job import Job
+from symconfig.descriptor.job import Job, Limits
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
 from symconfig.frameworks.known import BACKENDS, facts
@@ -95,8 +95,9 @@ class Timer:
         return np.broadcast_to(costed(prospect, self._sizes).cost.step_s[0, 0] * self._simulated, n)
 
 
-def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuration) -> Prospect:
-    """Return the configuration as the search would have found it."""
+def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuration, of: Job | None = None) -> Prospect:
+    """Return the configuration as the search would have found it. of: the job whose routers it has; None: all ranks get
+    as many tokens, as nearly all who measure make sure that they do."""
     job = Job(
         model=model.name,
         cluster=cluster.name,
@@ -105,12 +106,13 @@ def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuratio
         seq_length=c.seq_length,
         packing=c.packing,
         backend=c.backend,
+        limits=Limits(expert_imbalance=1.0),
     )
     version = c.version or BACKENDS[c.backend].releases.of(job)
     space = limits(job.backend, version, model, facts(job.backend, model, cluster.gpu.architecture))
     request = Request(
         model=model,
-        job=job,
+        job=of or job,
         framework=c.framework,
         version=version,
         limits=space,

@@ -205,7 +205,8 @@ def space(
 
 def facts_of(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Fixed:
     """Return what constraints ask of a job's model and cluster."""
-    return facts(job.backend, model, cluster.gpu.architecture, job.attention, cluster.joined_gpus, job.optimizer)
+    architecture, joined, begun = cluster.gpu.architecture, cluster.joined_gpus, job.task_of(model) != "pretrain"
+    return facts(job.backend, model, architecture, job.attention, joined, job.optimizer, pretrained=begun)
 
 
 def usual_of(cluster: ClusterDescriptor, job: Job, precision: str | None = None) -> Framework:

@@ -34,8 +34,7 @@ def sensitivities(prospect: Prospect, cluster: ClusterDescriptor) -> tuple[Sensi
     constants = {name: np.full(count, quantity.value) for name, quantity in known.items()}
     for place, (name, quantity) in enumerate(known.items()):
         constants[name][2 * place : 2 * place + 2] *= np.exp(np.array([-1, 1]) * quantity.uncertainty)
-    busiest = np.full(count, prospect.request.job.limits.load)
-    steps = priced_s(prospect, cluster, constants, busiest)
+    steps = priced_s(prospect, cluster, constants)
     changes = steps[:-1] / steps[-1] - 1
     made = [
         Sensitivity(

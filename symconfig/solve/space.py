@@ -23,9 +23,11 @@ from symconfig.graph.scheme import Scheme
 from symconfig.plans.choices import Precision
 from symconfig.plans.columns import Columns, Values
 from symconfig.solve.limits import Limits
-from symconfig.solve.loads import uneven
+from symconfig.solve.loads import stated, uneven, waited
 from symconfig.solve.pins import Pins
 from symconfig.solve.tally import Tally
+
+Numbers = dict[str, float | NDArray[np.float64]]  # of a lattice
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,10 +220,10 @@ def constants(request: Request) -> dict[str, float]:
     }
 
 
-def lattice(request: Request, candidates: Columns) -> Lattice:
-    """Return the numbers of every symbol at every point."""
+def lattice(request: Request, candidates: Columns, of_loads: Numbers | None = None) -> Lattice:
+    """Return the numbers of every symbol at every point. of_loads: as of `loads`; None: over the points' ranks."""
     points = candidates.as_floats()
-    numbers: dict[str, float | NDArray[np.float64]] = dict(constants(request))
+    numbers: Numbers = dict(constants(request))
     numbers |= {
         "tp": points.tp,
         "cp": points.cp,
@@ -229,12 +231,20 @@ def lattice(request: Request, candidates: Columns) -> Lattice:
         "etp": points.etp,
         "micro_batch": points.micro,
         "dp": np.ones_like(points.tp),
-        "expert_imbalance": request.job.limits.load,
         "padded_vocab_size": request.framework.padded_vocab(request.model.vocab_size, points.tp),
     }
+    return Lattice(numbers | (loads(request, points.ep) if of_loads is None else of_loads), points.size)
+
+
+def loads(request: Request, ep: Values) -> Numbers:
+    """Return the numbers of a lattice that say how uneven experts' loads are over so many ranks, [n] or of all."""
+    job, model = request.job, request.model
+    numbers: Numbers = dict(stated(model, ep, job.limits.load))
+    if job.limits.expert_imbalance is None:
+        numbers |= waited(model, ep, job.task_of(model))
     if request.uneven:
-        numbers |= uneven(request.model, points.ep, request.job.task_of(request.model))
-    return Lattice(numbers, points.size)
+        numbers |= uneven(model, ep, job.task_of(model))
+    return numbers
 
 
 def priced(

@@ -19,7 +19,7 @@ from symconfig.graph.model import derived
 from symconfig.plans.columns import Columns
 from symconfig.solve.costed import choices_of, costed, detailed
 from symconfig.solve.prospect import Prospect
-from symconfig.solve.space import lattice, priced
+from symconfig.solve.space import lattice, loads, priced
 from symconfig.solve.timeline import BUBBLE, EXCHANGE, STAGES, refined_time
 
 # Constants of a framework that formulas name; its other ones are choices or shares, and stay numbers.
@@ -147,7 +147,9 @@ def _columns(prospect: Prospect, known: Prospect, tape: Tape) -> Columns:
 
 def _table(known: Prospect, prospect: Prospect, where: Columns, tape: Tape) -> Table:
     request, choices = known.request, choices_of(prospect)
-    numbers: dict[str, Any] = dict(lattice(request, where).numbers)
+    uneven = loads(prospect.request, prospect.columns().ep)  # of the plan's ranks, however many there are
+    uneven = {name: float(np.ravel(number)[0]) for name, number in uneven.items()}
+    numbers: dict[str, Any] = dict(lattice(request, where, uneven).numbers)
     for name, number in numbers.items():
         if isinstance(number, int | float):
             numbers[name] = tape.symbol(name, number)

@@ -8,6 +8,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from symconfig.cost.machine import Machine
+from symconfig.cost.uneven import LOAD, OF_STEP
 from symconfig.solve.symbolic import FRAMEWORK
 
 
@@ -24,7 +25,7 @@ class From(StrEnum):
 
 _LEVELS = tuple(f"level{level}_{what}" for level in range(4) for what in ("size", "bytes_per_s", "latency_s", "mesh"))
 _DEGREES = ("tp", "pp", "cp", "ep", "etp", "micro_batch")
-_JOB = ("gpus", "global_batch_size", "seq_length", "expert_imbalance")
+_JOB = ("gpus", "global_batch_size", "seq_length", LOAD, OF_STEP)
 _SIMULATION = ("simulated_pipeline", "simulated_exchange", "simulated_exchange_s")
 _CLUSTER = frozenset((*(one.name for one in fields(Machine)), *_LEVELS))
 _UNITS = ("bytes_per_s", "flops", "bytes", "s")
@@ -55,6 +56,7 @@ _MEANINGS: Mapping[str, str] = MappingProxyType(
         "global_batch_size": "sequences of a step",
         "seq_length": "tokens of a sequence",
         "gpus": "GPUs of the run",
+        OF_STEP: "tokens of the rank that each layer waits for over the mean, at the plan's ep",
         "peak_flops": "dense peak of most matrix products, of the slowest GPU",
         "high_peak_flops": "dense peak in 16 bits, of the slowest GPU",
         "efficiency": "of the peak, one full wave of tiles",

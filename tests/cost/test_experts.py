@@ -10,9 +10,11 @@ import pytest
 from symconfig.cost import compiled
 from symconfig.cost.blocks import BlockCost, evaluate
 from symconfig.cost.framework import Framework
+from symconfig.cost.host import is_dispatch
 from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import machine
 from symconfig.cost.policies import Policies
+from symconfig.cost.uneven import LOAD, OF_STEP
 from symconfig.descriptor.load import load_cluster
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON
 from symconfig.graph.blocks.experts import DISPATCH_LAUNCHES, ROUTE_LAUNCHES
@@ -66,11 +68,11 @@ def test_a_router_that_chooses_groups_first_keeps_tokens_on_fewer_nodes() -> Non
     assert travel(8e9, 8.0, 8.0, 1.0, 4.0, 1.0) == pytest.approx(2 / 8 * travel(8e9, 8.0, 8.0, 0.0))
 
 
-def layer(framework: Framework, tokens: int = 64, ep: int = 8, precision: str = "bf16") -> BlockCost:
+def layer(framework: Framework, tokens: int = 64, ep: int = 8, precision: str = "bf16", **loads: float) -> BlockCost:
     """One MoE layer with few tokens, so that the host is the slower one."""
     model = sample_model("qwen3-30b-a3b")
     values = numbers(model, seq_length=tokens, ep=ep, dp=ep)
-    lattice = Lattice({**values, "keys_full": tokens / 2, "keys_window": tokens / 2}, 1)
+    lattice = Lattice({**values, "keys_full": tokens / 2, "keys_window": tokens / 2, **loads}, 1)
     block = derive(blocks(model, framework.implementation)["moe"], Scheme(False))
     cluster = sample_cluster() if precision == "bf16" else load_cluster("gb200-nvl72")
     return evaluate(block, lattice, machine(cluster, precision), framework)
@@ -98,6 +100,23 @@ def test_a_large_layer_waits_for_the_first_launches_behind_the_count_of_tokens()
     ahead, behind = passes(quick)[0], passes(slow)[0]
     assert sum(t.max() for (_, phase), t in slow.host_s.items() if phase is Phase.FORWARD) < ahead
     assert behind - ahead == pytest.approx(DISPATCH_LAUNCHES[0] * each - slow.work_s["dispatch", Phase.FORWARD].max())
+
+
+def test_a_layer_waits_for_the_rank_whose_experts_have_most() -> None:
+    """Its experts, what brings tokens to them and back, and both all-to-alls take as long as with twice the load in all
+    layers, but for what does not grow with it; nothing else changes, and no rank of the mean load keeps more."""
+    even, waiting, stated = (layer(MEGATRON, 2**13, **load) for load in ({}, {OF_STEP: 2.0}, {LOAD: 2.0}))
+    longer = {key[0] for key, t in waiting.work_s.items() if t > even.work_s[key]}
+    assert longer == {key[0] for key, t in stated.work_s.items() if t > even.work_s[key]}
+    products = {"expert_gate_up_proj", "expert_activation", "expert_down_proj"}
+    assert longer == {"dispatch", "combine", *products}
+    for key, t in stated.work_s.items():
+        assert float(waiting.work_s[key][0]) == pytest.approx(float(t[0]), rel=0.15 if key[0] in longer else 0.0)
+    assert sum(waiting.work_s.values()) == pytest.approx(sum(stated.work_s.values()), rel=0.02)
+    for collective, t, of in zip(even.derived.collectives, even.full_comm_s, waiting.full_comm_s, strict=True):
+        assert float(of[0]) == pytest.approx(float(t[0]) * (2.0 if is_dispatch(collective) else 1.0))
+    assert any(is_dispatch(collective) for collective in even.derived.collectives)
+    np.testing.assert_array_equal(waiting.held_bytes, even.held_bytes)
 
 
 def test_a_grace_launches_more_slowly_than_an_x86_server() -> None:

@@ -21,7 +21,8 @@ def mixture(block: Block, model: Model, run: Run) -> None:
     modules = {"layer", "moe"}
     stream, logits = n * h * ACTIVATION, n * model.experts * FP32
     weights, places = n * chosen * FP32, n * chosen * INDEX
-    slots = run.tokens / run.tp * chosen * run.imbalance  # of a rank as many as its own tokens have
+    load = min(run.imbalance, run.ep, model.experts / chosen)  # of all tokens a rank has no more than all
+    slots = run.tokens / run.tp * chosen * load  # of a rank as many as its own tokens have
     sent = slots * h * ACTIVATION
     block.multiply("router", n, model.experts, h, modules, stream + logits)
     block.keep("mlp_norm", stream, "mlp_norm", "router")

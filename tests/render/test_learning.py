@@ -167,6 +167,14 @@ def test_nemo_rl_is_told_megatron_or_fsdp_and_the_other_is_off() -> None:
     assert other["policy"]["dtensor_cfg"]["enabled"] is True
 
 
+def test_nemo_rl_offloads_an_optimizer_that_sees_which_weights_are_loaded() -> None:
+    for share in (0.0, 1.0):
+        plan = with_options(plan_for("nemo-rl"), optimizer_offload=share)
+        found: Any = targets()["nemo-rl"].variables(plan)["sections"]
+        optimizer = found["policy"]["megatron_cfg"]["optimizer"]
+        assert optimizer["optimizer_cpu_offload"] is optimizer["use_precision_aware_optimizer"] is (share == 1.0)
+
+
 @pytest.mark.parametrize(
     ("target", "options", "field", "pin"),
     [

@@ -20,8 +20,9 @@ from symconfig.plans.columns import Columns
 from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.solve.faster import faster
-from symconfig.solve.opened import needed
+from symconfig.solve.opened import needed, unstable
 from symconfig.solve.pins import parse
+from symconfig.solve.run import facts_of
 from symconfig.solve.search import search
 from tests.sample_models import sample_cluster
 from tests.solve.naive import job, tight, tiny
@@ -136,8 +137,21 @@ def test_options_of_each_maturity_follow_but_for_known_defects() -> None:
     steps = list(needed(asked, Fixed(), parse({}), lambda trial: bool(trial.allow)))
     graded = [{doubt.maturity for name in names if (doubt := known[name])} for names in steps]
     assert graded == [{Maturity.UNUSUAL}, {Maturity.YOUNG}]
-    only_a_defect = list(needed(asked, Fixed(), parse({}), lambda trial: "optimizer_offload" in trial.allow))
-    assert only_a_defect == [("optimizer_offload",)]
+    only_a_defect = list(needed(asked, Fixed(), parse({}), lambda trial: "activation_offload" in trial.allow))
+    assert only_a_defect == [("activation_offload",)]
+
+
+@pytest.mark.parametrize(
+    ("release", "task", "stale"),
+    [("core_v0.12.1", "sft", True), ("core_v0.12.1", "pretrain", False), ("core_v0.13.0", "sft", False)],
+)
+def test_an_offloaded_optimizer_is_a_defect_where_it_does_not_see_loaded_weights(
+    release: str, task: str, stale: bool
+) -> None:
+    asked = job(8, 16, **PLAIN).model_copy(update={"megatron_version": release, "task": task, "allow": ()})
+    fixed = facts_of(load_model("llama3.1-8b"), load_cluster("h100"), asked)
+    found = [option.name for option, _ in unstable(asked, fixed, Columns(optimizer_offload=1.0, zero=1))]
+    assert found == ["optimizer_offload", *["stale_offload"] * stale]
 
 
 def test_what_is_surely_faster_goes_before_what_is_more_mature() -> None:
@@ -145,6 +159,7 @@ def test_what_is_surely_faster_goes_before_what_is_more_mature() -> None:
     wide = {"hidden_size": 12288, "num_hidden_layers": 88, "num_attention_heads": 96, "vocab_size": 32768}
     model, cluster = load_model("llama3.1-70b").model_copy(update=wide), load_cluster("h100")
     asked = Job(model="wide", cluster="h100", gpus=32, global_batch_size=64, seq_length=32768, task="sft")
+    asked = asked.model_copy(update={"without": ("optimizer_offload",)})
     plan = search(model, cluster, asked)
     assert {one.name for one in plan.search.opened} == {"bf16_gradients"}
     mature = search(model, cluster, asked.model_copy(update={"allow": ("tensor_over_nodes",)}))

@@ -51,10 +51,10 @@ class Judged:
 def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     """Judge a run. Raises InputError where the degrees do not fit the model."""
     model = run.described.model
-    job, prospect = whole(model, job_of(run, cluster, limits)), as_found(model, cluster, run.configuration)
+    job = whole(model, job_of(run, cluster, limits))
+    prospect = as_found(model, cluster, run.configuration, job)
     if wrong := list(_undivided(prospect)):
         raise InputError(wrong)
-    prospect = replace(prospect, request=replace(prospect.request, job=job))
     best = replace(candidate.described(prospect, cluster, job, best=True), target=run.target, options=run.options)
     fits = best.predicted.device_bytes <= limits.usable_bytes(cluster.gpu.memory_bytes.value)
     plan = Plan(

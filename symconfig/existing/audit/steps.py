@@ -110,7 +110,7 @@ class _Walk:
         if c.degrees.world_size != self.judged.plan.best.parallel.world_size:
             return None
         try:
-            return as_found(self.judged.plan.model, self.better.cluster, c)
+            return as_found(self.judged.plan.model, self.better.cluster, c, self.judged.plan.job)
         except InputError:
             return None
 

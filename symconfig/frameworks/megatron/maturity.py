@@ -42,10 +42,22 @@ OPTIMIZER_OFFLOAD = Option(
     uses=lambda f, p: p.optimizer_offload > 0,
     about="optimizer_offload",
     example={"optimizer_offload": 0.5, "zero": 1},
+    doubt=_unusual("6 of 291 layouts have it, all of DeepSeek-V3 on H100"),
+)
+# From core_v0.13.0 on, weights that are loaded are copied to the host, too, where the optimizer keeps none of its own
+# on the GPU: with --use-precision-aware-optimizer, which Megatron-LM's parser asks for. In a program that runs without
+# it they are not (github.com/NVIDIA/Megatron-LM/pull/5071, open; Megatron-Bridge/pull/4082, in 0.6.0, does it itself).
+STALE_OFFLOAD = Option(
+    name="stale_offload",
+    label="an offloaded optimizer that does not see which weights are loaded",
+    uses=lambda f, p: (p.optimizer_offload > 0) & f.pretrained,
+    about="optimizer_offload",
+    example={"optimizer_offload": 0.5, "zero": 1, "pretrained": True},
     doubt=Standing(
         maturity=Maturity.DEFECT,
         why="after loading weights without their optimizer state, the first step writes those from before back",
-        source="github.com/NVIDIA/Megatron-LM/pull/5071 (open); Megatron-Bridge/pull/4082 works around it",
+        source="core/optimizer/distrib_optimizer.py, _copy_model_params_to_main_params; mended in core_v0.13.0",
+        until="core_v0.12.1",
     ),
 )
 EMPTY_CHUNKS = Option(

@@ -168,8 +168,7 @@ def _alone(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
         logits = of_loss(alone.preference.means, name)
     else:
         logits = PLAIN if alone.classifies else BY_TARGET.get(name, PLAIN)
-    point = as_found(run.described.model, cluster, run.configuration)
-    point = replace(point, request=replace(point.request, job=judged.plan.job))
+    point = as_found(run.described.model, cluster, run.configuration, judged.plan.job)
     trained = Stated(judged.plan, judged.plan.best, alone.fill, logits, point=point)
     step = counted(judged.plan, trained, how, resident=alone.reference == "resident")
     return Judged(run, replace(judged.plan, tuned=(step,)))
@@ -201,6 +200,5 @@ def _trained(
     """Return the actor, or the critic of a step, as it is trained on the layout that is there."""
     packed = replace(run.configuration, packing=packing(step.rl))
     judged = judge(replace(run, configuration=packed, step=step), cluster, limits)
-    point = as_found(run.described.model, cluster, packed)
-    point = replace(point, request=replace(point.request, job=judged.plan.job))
+    point = as_found(run.described.model, cluster, packed, judged.plan.job)
     return Stated(judged.plan, judged.plan.best, fill, logits, point=point)

@@ -22,7 +22,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.validate import validate
-from symconfig.errors import InputError, Problem, reworded
+from symconfig.errors import MISSING_FIELD, UNKNOWN_FIELD, InputError, Problem, reworded
 from symconfig.runs.sweep.file import WHOLE, Series, SweepFile, swept
 from symconfig.solve.pins import parse
 
@@ -109,10 +109,10 @@ def sweep_job(document: Document, base: Path | None) -> SweepJob:
 def _of_a_job(problem: Problem, document: Document) -> Problem:
     """Say of a file of one job what a sweep has beside it."""
     data = document.data if isinstance(document.data, dict) else {}
-    if problem.what == "this field is missing" and data.get("job") and data.keys() <= SweepFile.model_fields.keys():
+    if problem.what == MISSING_FIELD and data.get("job") and data.keys() <= SweepFile.model_fields.keys():
         what = "no field of the job has several values"
         return replace(problem, what=what, field=None, hint="`gpus: [8, 16]`, or `symconfig plan` for one job")
-    if problem.what == "unknown field" and problem.field in swept():
+    if problem.what == UNKNOWN_FIELD and problem.field in swept():
         need = "under `job:`, or with a list of values under `sweep:`"
         return replace(problem, what="is no field of the sweep itself", need=need, hint=None)
     return problem
@@ -235,8 +235,8 @@ class _Reading:
         for name in self.file.sweep:
             if about == name or about.startswith((f"{name}.", f"{name}[")):
                 return self._at(("sweep", name, entry if name == axis.name else 0), problem)
-        if problem.line is None or problem.what == "this field is missing":
-            need = "in `job` or, as a list, in `sweep`" if problem.what == "this field is missing" else problem.need
+        if problem.line is None or problem.what == MISSING_FIELD:
+            need = "in `job` or, as a list, in `sweep`" if problem.what == MISSING_FIELD else problem.need
             return replace(self._at(("job",), problem), field=about or None, need=need)
         return replace(problem, field=f"job.{about}")
 

@@ -6,23 +6,24 @@ an order that its name decides: so plans that share a factor share its draws, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from random import Random
 from statistics import NormalDist
+from types import MappingProxyType
 
 import numpy as np
 
 from symconfig.cost.lattice import Array, Lattice
-from symconfig.cost.machine import Constants, largest_deviate, machine
+from symconfig.cost.machine import machine
 from symconfig.cost.step import total
 from symconfig.cost.table import Table
 from symconfig.descriptor.cluster import ClusterDescriptor, Kernels
 from symconfig.solve.choice.family import family
 from symconfig.solve.costed import costed, detailed, same_blocks, sizes, table_of
 from symconfig.solve.interval import recorded
-from symconfig.solve.loads import uneven
+from symconfig.solve.loads import Law, uneven, waited
 from symconfig.solve.prospect import Prospect
 
 DRAWS = 64
@@ -33,10 +34,6 @@ MOST_TABLES = 64  # of one cluster that are kept
 # where two do (medians and means over the nine sweeps of published runs; plans of other degrees also differ in
 # micro-batch).
 ITSELF, MICRO, DEGREE = 0.25, 0.15, 0.3
-# Standard deviation of experts' loads over their mean: between what bias-balanced and what loss-balanced routers reach,
-# MaxVio of 0.04 and 0.72 over 64 experts (arXiv 2408.15664, table 2) over the expected maximum of 64 deviates, 2.37;
-# every order of magnitude as probable.
-LOADS = (0.017, 0.30)
 
 Tables = dict[tuple[object, ...], Table]
 
@@ -55,14 +52,13 @@ def deviates(name: str) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """Draws of a cluster's constants, [DRAWS] each, and of the spread of experts' loads [DRAWS].
+    """Draws of a cluster's constants, [DRAWS] each.
 
     tables: of blocks under every draw; plans of one point share them, whatever their stages and their batch are. A
     process keeps them for its next plan on the cluster, until there are too many.
     """
 
-    constants: Constants
-    loads: Array
+    constants: Mapping[str, Array]
     tables: Tables = field(default_factory=dict, compare=False, repr=False)
 
     @staticmethod
@@ -74,63 +70,68 @@ class Draws:
             for name, quantity in stated.items()
             if quantity is not None
         }
-        low, high = LOADS
-        return Draws(drawn, low * (high / low) ** shares())
+        return Draws(drawn)
 
 
 def step_seconds(prospect: Prospect, cluster: ClusterDescriptor, draws: Draws) -> Array:
     """Return the step under every draw, [DRAWS], with the plan's own error. prospect: simulated."""
-    steps = priced_s(prospect, cluster, draws.constants, imbalance(prospect, draws), draws.tables)
+    steps = priced_s(prospect, cluster, draws.constants, loads(prospect, waited), draws.tables)
     result: Array = steps * np.exp(own_error(prospect))
     return result
 
 
 def priced_s(
-    prospect: Prospect, cluster: ClusterDescriptor, constants: Constants, busiest: Array, tables: Tables | None = None
+    prospect: Prospect,
+    cluster: ClusterDescriptor,
+    constants: Mapping[str, Array],
+    of_loads: Mapping[str, Array] = MappingProxyType({}),
+    tables: Tables | None = None,
 ) -> Array:
-    """Return the step under other constants, of some of `stated`, and imbalances of experts (busiest), [n] each.
+    """Return the step under other constants, of some of `stated`, and other loads of experts, [n] each.
 
     By the formula, scaled as the simulated step is with the cluster's own. tables: those made before under the same."""
     request, tables = prospect.request, {} if tables is None else tables
     other = replace(prospect, machine=machine(cluster, request.precision, constants, request.gpus))
+    count = next(iter(constants.values())).size
     key = (*same_blocks(prospect, sizes(prospect, 1)), request.precision, request.gpus)
     if key not in tables:
-        plain = sizes(prospect, busiest.size)
-        where = Lattice({**plain.numbers, "expert_imbalance": busiest}, plain.points)
+        plain = sizes(prospect, count)
+        where = Lattice({**plain.numbers, **of_loads}, plain.points)
         if len(tables) >= MOST_TABLES:
             tables.clear()
         tables[key] = table_of(other, where)
     formula = float(np.ravel(costed(prospect).cost.step_s)[0])
     steps = detailed(other, tables[key]).cost.step_s
-    result: Array = np.broadcast_to(np.ravel(steps), busiest.shape) * (prospect.step_s / formula)
+    result: Array = np.broadcast_to(np.ravel(steps), (count,)) * (prospect.step_s / formula)
     return result
 
 
-def imbalance(prospect: Prospect, draws: Draws) -> Array:
-    """Return the tokens on the busiest expert rank over the mean, [DRAWS]: a rank's experts add up their loads, and the
-    busiest of ep ranks is waited for."""
-    base, experts, ep = (
-        prospect.request.job.limits.load,
-        prospect.request.model.experts,
-        prospect.degrees.ep,
-    )
-    if experts is None:
-        return np.full(DRAWS, base)
-    result: Array = base * (1 + draws.loads * largest_deviate(ep) * (ep / experts.num_experts) ** 0.5)
-    return result
+def loads(prospect: Prospect, law: Law) -> dict[str, Array]:
+    """Return the numbers of a lattice that a law gives of experts' loads under every draw, [DRAWS]; none where they are
+    even, or stated."""
+    request, ep = prospect.request, prospect.degrees.ep
+    if ep == 1 or request.job.limits.expert_imbalance is not None:
+        return {}
+    return law(request.model, np.full(DRAWS, float(ep)), request.job.task_of(request.model), shares())
+
+
+def under_loads(prospect: Prospect) -> tuple[Array, Array] | None:
+    """Return the bytes that the fullest stage needs and the step by the formula, with uneven loads of experts under
+    every draw, [DRAWS] each; None where they are even, or stated."""
+    even = prospect.even
+    if not (numbers := loads(even, uneven) | loads(even, waited)):
+        return None
+    plain = sizes(even, DRAWS)
+    cost = detailed(even, table_of(even, Lattice({**plain.numbers, **numbers}, plain.points))).cost
+    drawn = (total(cost.memory).max(axis=0)[0, 0], cost.step_s[0, 0])
+    needed, steps = (np.broadcast_to(each, DRAWS) for each in drawn)
+    return needed, steps
 
 
 def peaks(prospect: Prospect) -> Array:
     """Return the bytes that the fullest stage needs with uneven loads of experts, under every draw: [DRAWS]."""
-    even = prospect.even
-    plain = sizes(even, DRAWS)
-    model = even.request.model
-    numbers = uneven(model, np.asarray(plain.numbers["ep"]), even.request.job.task_of(model), shares())
-    if not numbers or even.request.job.limits.expert_imbalance is not None:
-        return np.full(DRAWS, max(costed(even).peaks))
-    where = Lattice({**plain.numbers, **numbers}, plain.points)
-    memory = detailed(even, table_of(even, where)).cost.memory
-    return np.broadcast_to(total(memory).max(axis=0)[0, 0], DRAWS)
+    drawn = under_loads(prospect)
+    return np.full(DRAWS, max(costed(prospect.even).peaks)) if drawn is None else drawn[0]
 
 
 def shares() -> Array:

@@ -10,17 +10,19 @@ import numpy as np
 import pytest
 
 from benchmarks.robust import robustness
+from symconfig.cost.uneven import OF_STEP
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.plans.plan import Plan
 from symconfig.solve.budget import peak_budget
 from symconfig.solve.choice.choose import PLAINER, WITHIN, Drawn, pick
-from symconfig.solve.choice.draws import DEGREE, DRAWS, ITSELF, MICRO, Draws, deviates, imbalance, own_error, priced_s
+from symconfig.solve.choice.draws import DEGREE, DRAWS, ITSELF, MICRO, Draws, deviates, loads, own_error, priced_s
 from symconfig.solve.choice.family import Family, family
 from symconfig.solve.choice.published import splits
 from symconfig.solve.choice.simplicity import simplicity
 from symconfig.solve.choice.variants import variants
 from symconfig.solve.costed import costed
 from symconfig.solve.interval import recorded
+from symconfig.solve.loads import waited
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
 from symconfig.solve.run import run
@@ -121,9 +123,8 @@ def test_plans_share_the_error_of_what_they_share() -> None:
 def test_the_formula_under_the_clusters_own_constants_is_the_prediction(name: str) -> None:
     plan = planned(name)
     for found in founds(plan):
-        base = found.request.job.limits.load
         stated = {each: np.full(3, found_value) for each, found_value in _constants(plan).items()}
-        assert priced_s(found, plan.cluster, stated, np.full(3, base)) == pytest.approx(np.full(3, found.step_s))
+        assert priced_s(found, plan.cluster, stated) == pytest.approx(np.full(3, found.step_s))
 
 
 def _constants(plan: Plan) -> dict[str, float]:
@@ -136,12 +137,12 @@ def test_unbalanced_experts_cost_wide_expert_parallelism_more() -> None:
     plan = search(model, cluster, job(8, 64, 4096).model_copy(update={"allow": ()}))
     found = next(each for each in founds(plan) if each.degrees.ep > 1)
     draws = Draws.of(plan.cluster)
-    ratios = [imbalance(replace(found, degrees=replace(found.degrees, ep=ep)), draws) for ep in (1, 2, 4)]
-    assert (ratios[0] == 1.0).all()
-    assert (ratios[1] > 1.0).all()
-    assert (ratios[2] > ratios[1]).all()
-    balanced, busy = (priced_s(found, plan.cluster, draws.constants, each) for each in (ratios[0], ratios[2]))
-    assert (busy > balanced).all()
+    one, two, four = (loads(replace(found, degrees=replace(found.degrees, ep=ep)), waited) for ep in (1, 2, 4))
+    assert one == {}
+    assert (two[OF_STEP] > 1.0).all()
+    assert (four[OF_STEP] > two[OF_STEP]).all()
+    less, more = (priced_s(found, plan.cluster, draws.constants, each) for each in (two, four))
+    assert (more > less).all()
 
 
 def _drawn(found: Prospect, loss: float, plain: float) -> Drawn:
