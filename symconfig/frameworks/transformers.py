@@ -82,8 +82,8 @@ _ROUTERS = {
 }
 _WIDE_WEIGHTS = words(
     """afmoe axk1 axk2 bailing_hybrid deepseek_v2 deepseek_v3 deepseek_v32 dots1 dots3_note_text exaone_moe flint
-    glm4_moe glm4_moe_lite glm_moe_dsa hunyuan_v1_moe hy_v3 hy_v4 kimi_linear kolibri1 longcat_flash minimax minimax_m2
-    minimax_m3_vl_text mixtral nemotron_h sarvam_mla sarvam_moe solar_open"""
+    gemma4_text glm4_moe glm4_moe_lite glm_moe_dsa hunyuan_v1_moe hy_v3 hy_v4 kimi_linear kolibri1 longcat_flash
+    minimax minimax_m2 minimax_m3_vl_text mixtral nemotron_h sarvam_mla sarvam_moe solar_open"""
 )
 
 _LONE_SCANS = words("zamba")
