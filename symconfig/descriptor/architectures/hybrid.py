@@ -10,7 +10,14 @@ from typing import Any
 from symconfig.descriptor.architectures import hybrid_blocks as blocks
 from symconfig.descriptor.architectures import hybrid_rules as rules
 from symconfig.descriptor.architectures.architecture import FULL, INDEXED, LINEAR, Architecture, Derived, Kind, Rule
-from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, V3
+from symconfig.descriptor.architectures.deepseek import (
+    BAILING,
+    BAILING_IGNORED,
+    LATENT_IGNORED,
+    ROUTED_AS_V3,
+    V3,
+    shared_as_routed,
+)
 from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.architectures.rules import rope_with_window, scale
 
@@ -52,6 +59,10 @@ LFM2_IGNORED = (
     "block_use_xavier_init", "conv_dim", "conv_dim_out", "conv_use_xavier_init", "num_heads", "theta", "use_pos_enc",
 )  # fmt: skip
 
+# Of Kimi K3, whose layers read what blocks before them gave, whose experts stand behind a projection and a norm, and
+# whose activation and gates are others.
+KIMI_K3 = words("""attn_res_block_size routed_expert_hidden_size latent_moe_use_norm mla_use_output_gate
+    activation_situ_beta activation_situ_linear_beta""")  # fmt: skip
 KDA = ("linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim")
 TYPES_ALIKE = {"layers_block_type": "layer_types"}
 
@@ -99,8 +110,9 @@ ARCHITECTURES: dict[str, Architecture] = {
         noted={name: f"{name} {SCALES}" for name in (
             "attention_in_multiplier", "attention_out_multiplier", "key_multiplier", "mlp_multipliers",
             "ssm_in_multiplier", "ssm_multipliers", "ssm_out_multiplier")},
-        # The last two are how its own code derives mamba_d_ssm and intermediate_size.
-        ignored=(*STARTS, "mamba_norm_before_gate", "mamba_use_mlp", "expansion_factor", "mlp_expansion_factor"),
+        # expansion_factor and mlp_expansion_factor are how its own code derives mamba_d_ssm and intermediate_size.
+        ignored=(*STARTS, "mamba_norm_before_gate", "mamba_use_mlp", "expansion_factor", "mlp_expansion_factor",
+                 "time_step_rank"),
         same_as=TYPES_ALIKE,
         layers=rules.all_linear,
         blocks={LINEAR: blocks.falcon_h1},
@@ -162,23 +174,30 @@ ARCHITECTURES: dict[str, Architecture] = {
     "kimi_linear": Architecture(
         constants={**V3, "position": "none"},
         defaults={"linear_attn_config": None, "first_k_dense_replace": 1},
-        only={"mla_use_nope": (True,)},
-        ignored=LATENT_IGNORED,
+        only={"mla_use_nope": (True,), **ROUTED_AS_V3, "moe_router_activation_func": ("sigmoid",),
+              "use_grouped_topk": (True,), "num_nextn_predict_layers": (0,), **dict.fromkeys(KIMI_K3, (None,))},
+        ignored=(*LATENT_IGNORED, "rope_theta"),
         layers=rules.kimi_layers,
         blocks={LINEAR: blocks.kimi},
         kinds={"linear_attn_config": Kind.SECTION},
     ),
+    "kimi_k3": Architecture(text_of=("text_config", "kimi_linear")),
     "bailing_hybrid": Architecture(
         constants={**V3, "attention_gate": "head"},
         defaults={"head_dim": 128, **dict.fromkeys(KDA)},
-        only={"rope_interleave": (True,)},
-        ignored=("qk_head_dim", "mtp_loss_scaling_factor"),
+        # Ling 2.5 and 2.6, of the same model_type, have lightning attention: linear_silu and group_norm_size say so.
+        # A fraction of rope is one of head_dim, which heads of latent attention have a part for.
+        only={"rope_interleave": (True,), **ROUTED_AS_V3, **BAILING, "linear_silu": (True,), "no_kda_lora": (True,),
+              "group_norm_size": (1,), "gated_attention_proj_granularity_type": ("head_wise",), "use_qk_norm": (True,),
+              "score_function": ("sigmoid",), "moe_router_enable_expert_bias": (True,),
+              "partial_rotary_factor": (1.0, 0.5), "num_kv_heads_for_linear_attn": (0,)},
+        ignored=("qk_head_dim", *BAILING_IGNORED),
         same_as={"num_mtp_layers": "num_nextn_predict_layers"},
         layers=rules.by(lambda values, i, layers: (i + 1) % values["layer_group_size"] == 0),
         blocks={LINEAR: blocks.bailing},
         kinds={**dict.fromkeys(KDA, Kind.COUNT), "kda_lower_bound": Kind.NUMBER},
         reads=("layer_group_size",),
-        rules=(rules.bailing,),
+        rules=(rules.bailing, shared_as_routed),
     ),
     "lfm2": Architecture(
         constants={"qk_norm": True},
