@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from symconfig.descriptor.architectures.class_defaults import plain_attention
+from symconfig.descriptor.architectures.class_defaults import SAME_NETWORK, plain_attention
 from symconfig.descriptor.architectures.keys import words
 from symconfig.graph.implementation import (
     ActivationKernel,
@@ -93,7 +93,7 @@ _CHOICE_WEIGHTS = words("afmoe ernie4_5_moe laguna")  # the bias of a choice is 
 
 def written(how: Implementation, kind: str) -> Implementation:
     """Return an implementation with what a family's class has in another way, unless it is compiled or replaced."""
-    kernels = how
+    kernels, kind = how, SAME_NETWORK.get(kind, kind)
     if how.scan is ScanKernel.WHOLE and kind in _LONE_SCANS:
         kernels = replace(kernels, scan=ScanKernel.ALONE)
     if how.norm is NormKernel.EAGER:

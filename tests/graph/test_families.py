@@ -10,7 +10,7 @@ import pytest
 
 from symconfig.cost.flops import block_flops
 from symconfig.descriptor.architectures import architectures
-from symconfig.descriptor.architectures.class_defaults import families
+from symconfig.descriptor.architectures.class_defaults import SAME_NETWORK, families
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
@@ -183,6 +183,16 @@ def test_a_layer_that_is_not_its_class_s_default_saves_what_is_derived(
 ) -> None:
     for name, (ours, real) in compared(kind, monkeypatch, **FURTHER[kind]).items():
         assert ours == real, name
+
+
+@pytest.mark.parametrize("kind", ["bailing_moe", "kimi_k2", "mimo", "minicpm"])
+def test_a_family_without_a_class_keeps_what_the_class_of_its_network_does(kind: str) -> None:
+    model = import_config(config(SAME_NETWORK[kind]), "config.json", "small")
+    each = []
+    for one in (model, model.model_copy(update={"model_type": kind})):
+        blocks, sizes = derived(one, DEEPSPEED.implementation, Scheme(False)), numbers(one, seq_length=S)
+        each.append({name: held_bytes(block, apply(block, frozenset()), sizes) for name, block in blocks.items()})
+    assert each[0] == each[1]
 
 
 @pytest.mark.parametrize("kind", OTHERWISE)

@@ -68,12 +68,12 @@ def class_of(kind: str) -> str | None:
 
 def own_attention(kind: str) -> bool:
     """Tell whether a family's modules compute attention in code of their own, not by transformers' table of kernels."""
-    return bool(families().get(kind, {}).get("own_attention"))
+    return bool(families().get(SAME_NETWORK.get(kind, kind), {}).get("own_attention"))
 
 
 def plain_attention(kind: str) -> bool:
     """Tell whether a family's class refuses torch's fused attention and multiplies queries, keys and values itself."""
-    return bool(families().get(kind, {}).get("plain_attention"))
+    return bool(families().get(SAME_NETWORK.get(kind, kind), {}).get("plain_attention"))
 
 
 def around() -> dict[str, tuple[str, str]]:
