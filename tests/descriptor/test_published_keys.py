@@ -78,7 +78,7 @@ OTHERS: list[tuple[str, str, Any]] = [
     ("minimax_m3_vl_text", "qk_norm_type", "per_layer"), ("mimo_v2_flash", "swa_num_key_value_heads", 2),
     ("mimo_v2_flash", "hybrid_layer_pattern", [1] * LAYERS), ("mimo_v2_flash", "moe_layer_freq", [1] * LAYERS),
     ("bailing_hybrid", "moe_shared_expert_intermediate_size", 36), ("bailing_hybrid", "linear_silu", False),
-    ("kimi_linear", "attn_res_block_size", 12), ("hunyuan_v1_dense", "use_qk_norm", False),
+    ("kimi_linear", "use_grouped_topk", False), ("hunyuan_v1_dense", "use_qk_norm", False),
     ("hunyuan_v1_moe", "norm_topk_prob", False), ("dots1", "scoring_func", "softmax"),
     ("ernie4_5_moe", "moe_layer_end_index", -2), ("mimo_v2_flash", "swa_rope_theta", 5000),
     ("qwen3_5_text", "output_gate_type", "gelu"),
@@ -150,11 +150,6 @@ def test_minicpm_is_granite_with_factors_of_depth_and_width() -> None:
     assert list(unsaid(model)) == []
     with pytest.raises(InputError, match="sparse_config: not supported for minicpm"):
         read(small | published | {"sparse_config": {"kernel_size": 32}})
-
-
-def test_kimi_k3_is_refused_by_what_kimi_linear_has_not() -> None:
-    with pytest.raises(InputError, match="attn_res_block_size: not supported for kimi_linear"):
-        read({"model_type": "kimi_k3", "text_config": small_config("kimi_linear") | {"attn_res_block_size": 12}})
 
 
 def test_a_class_that_ties_what_the_file_does_not_say_is_told() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule, Values
+from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Derived, Reading, Rule, Values
 from symconfig.descriptor.architectures.rules import NO_DENSE, SIGMOID, experts_at, particulars, scale, short
 from symconfig.descriptor.model import ModelDescriptor
 
@@ -224,7 +224,7 @@ ARCHITECTURES["bailing_moe"] = replace(
         "score_function": "softmax",
         "moe_router_enable_expert_bias": False,
         "use_qk_norm": False,
-        "head_dim": None,
+        "head_dim": Derived.HEAD_DIM,
         "first_k_dense_replace": 0,
         "n_shared_experts": 0,
         "n_group": None,

@@ -59,10 +59,6 @@ LFM2_IGNORED = (
     "block_use_xavier_init", "conv_dim", "conv_dim_out", "conv_use_xavier_init", "num_heads", "theta", "use_pos_enc",
 )  # fmt: skip
 
-# Of Kimi K3, whose layers read what blocks before them gave, whose experts stand behind a projection and a norm, and
-# whose activation and gates are others.
-KIMI_K3 = words("""attn_res_block_size routed_expert_hidden_size latent_moe_use_norm mla_use_output_gate
-    activation_situ_beta activation_situ_linear_beta""")  # fmt: skip
 KDA = ("linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim")
 TYPES_ALIKE = {"layers_block_type": "layer_types"}
 
@@ -175,13 +171,12 @@ ARCHITECTURES: dict[str, Architecture] = {
         constants={**V3, "position": "none"},
         defaults={"linear_attn_config": None, "first_k_dense_replace": 1},
         only={"mla_use_nope": (True,), **ROUTED_AS_V3, "moe_router_activation_func": ("sigmoid",),
-              "use_grouped_topk": (True,), "num_nextn_predict_layers": (0,), **dict.fromkeys(KIMI_K3, (None,))},
+              "use_grouped_topk": (True,), "num_nextn_predict_layers": (0,)},
         ignored=(*LATENT_IGNORED, "rope_theta"),
         layers=rules.kimi_layers,
         blocks={LINEAR: blocks.kimi},
         kinds={"linear_attn_config": Kind.SECTION},
     ),
-    "kimi_k3": Architecture(text_of=("text_config", "kimi_linear")),
     "bailing_hybrid": Architecture(
         constants={**V3, "attention_gate": "head"},
         defaults={"head_dim": 128, **dict.fromkeys(KDA)},
