@@ -1,6 +1,4 @@
-"""Families that no descriptor can say, of transformers and of code beside published weights, each with the reason: what of
-it has no field and no block.
-"""
+"""Families that no descriptor can say, of transformers and of code beside weights: what of each has no field and no block."""
 
 from __future__ import annotations
 
