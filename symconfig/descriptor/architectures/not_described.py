@@ -1,4 +1,4 @@
-"""Families that no descriptor can say, of transformers and of code beside weights: what of each has no field and no block."""
+"""Families that no descriptor can say, of transformers and of code beside weights: what has no field and no block."""
 
 from __future__ import annotations
 
