@@ -15,6 +15,7 @@ REFUSED: Mapping[str, str] = {
     "inkling_text": _INKLING,
     "kimi_k3": "each layer reads what blocks before it gave, and its experts stand behind a projection and a norm",
     "nemotron-nas": "a search has given each layer its own width and heads, or no attention at all",
+    **dict.fromkeys(("step3p5", "step3p7"), "its layers with a window have more heads than the others"),
     "gemma4_assistant": _DRAFTS,
     "gemma4_unified_assistant": _DRAFTS,
 }
