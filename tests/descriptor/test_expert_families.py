@@ -153,6 +153,12 @@ def test_longcat_has_what_its_report_counts() -> None:
     assert round(counted.active / 1e9) in (27, 28)
 
 
+def test_hy3_has_what_its_weights_hold() -> None:
+    """298,786,140,416 numbers in bf16, with the layer of multi-token prediction (tencent/Hy3, model.safetensors)."""
+    counted = parameters(import_config({"model_type": "hy_v3", "num_nextn_predict_layers": 1}, "config.json", "hy3"))
+    assert counted.total == 298_786_140_416
+
+
 def test_minimax_m2_has_what_its_weights_hold() -> None:
     """228,703,644,928 numbers: parameters, a bias of the choice for each expert, and scales of 128 x 128 weights."""
     model = load_model("minimax-m2")

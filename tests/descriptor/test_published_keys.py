@@ -18,13 +18,18 @@ from tests.descriptor.test_families import _real
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 WIDTH = 40  # intermediate_size of small configurations
 # What stands in the files of Apertus-8B, Phi-3.5-MoE, ERNIE-4.5-21B-A3B, Hunyuan-A13B, Falcon-H1, Qwen3-Coder-480B,
-# DeepSeek-V4, GLM-5.2, MiniMax-M3, MiMo-V2-Flash, Qwen3.6, Nemotron 3, dots.llm1, Hunyuan-7B, Kimi-Linear-48B and Ling
-# 3.0, beside what the class reads.
+# DeepSeek-V4, GLM-5.2, MiniMax-M3, MiMo-V2-Flash, Qwen3.6, Nemotron 3, dots.llm1, Hunyuan-7B, Hy3, Kimi-Linear-48B and
+# Ling 3.0, beside what the class reads.
 KEYS: dict[str, dict[str, Any]] = {
     "apertus": {"qk_norm": True, "post_norm": False, "hidden_dropout": 0.0},
     "phimoe": {"hidden_dropout": 0.0, "original_max_position_embeddings": 4096},
     "ernie4_5_moe": {"moe_capacity": [64, 64, 64], "moe_gate": "topk", "moe_layer_end_index": -1},
     "dots1": {"scoring_func": "noaux_tc"},
+    "hy_v3": {
+        "expert_hidden_dim": 28, "first_k_dense_replace": 1, "qk_norm": True, "route_norm": True,
+        "moe_router_use_sigmoid": True, "moe_router_enable_expert_bias": True, "enable_lm_head_fp32": True,
+        "enable_attention_fp32_softmax": False, "use_grouped_mm": False, "num_nextn_predict_layers": 0,
+    },
     "hunyuan_v1_dense": {
         "attention_head_dim": 12, "norm_type": "rms", "use_qk_norm": True, "use_rotary_pos_emb": True, "use_cla": False,
         "cla_share_factor": 2, "class_num": 0, "dense_list": [4096, 0], "pad_id": 7, "pool_type": "last",
@@ -78,6 +83,7 @@ OTHERS: list[tuple[str, str, Any]] = [
     ("minimax_m3_vl_text", "qk_norm_type", "per_layer"), ("mimo_v2_flash", "swa_num_key_value_heads", 2),
     ("mimo_v2_flash", "hybrid_layer_pattern", [1] * LAYERS), ("mimo_v2_flash", "moe_layer_freq", [1] * LAYERS),
     ("bailing_hybrid", "moe_shared_expert_intermediate_size", 36), ("bailing_hybrid", "linear_silu", False),
+    ("hy_v3", "first_k_dense_replace", 2), ("hy_v3", "expert_hidden_dim", 36),
     ("kimi_linear", "use_grouped_topk", False), ("hunyuan_v1_dense", "use_qk_norm", False),
     ("hunyuan_v1_moe", "norm_topk_prob", False), ("dots1", "scoring_func", "softmax"),
     ("ernie4_5_moe", "moe_layer_end_index", -2), ("mimo_v2_flash", "swa_rope_theta", 5000),

@@ -83,9 +83,20 @@ def test_the_defaults_of_inner_language_models_are_those_of_the_config_classes(k
     made = transformers.CONFIG_MAPPING[kind]()
     for key, default in architectures()[kind].defaults.items():
         in_rope = key in ("rope_theta", "partial_rotary_factor")
-        actual = made.rope_parameters[key] if in_rope else getattr(made, key, None)
+        actual = made.rope_parameters.get(key, 1.0) if in_rope else getattr(made, key, None)
         if isinstance(default, int | float | str) and key not in ("use_sliding_window", "sliding_window"):
             assert (actual or False) == default, key
+
+
+def test_a_flat_file_of_glm_4_1v_is_read() -> None:
+    """As it was published: biases of queries, keys and values, and rope on half of a head, beside the tower."""
+    nested = plain(config("glm4v"))
+    flat = {**nested.pop("text_config"), **nested, "model_type": "glm4v", "attention_bias": True}
+    flat |= {"rope_scaling": {"type": "default", "mrope_section": [2, 3, 3]}, "partial_rotary_factor": 0.5}
+    del flat["rope_parameters"]
+    model = import_config(flat, "config.json", "m")
+    assert (model.qkv_bias, model.partial_rotary_factor, model.rope_scaling) == (True, 0.5, None)
+    assert parameters(model).total == parameters_of("glm4v")[1]
 
 
 def test_mistral_4_has_as_many_parameters_as_transformers_class() -> None:

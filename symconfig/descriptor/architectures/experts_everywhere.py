@@ -278,7 +278,16 @@ ARCHITECTURES: dict[str, Architecture] = {
     "hy_v3": Architecture(
         constants={**SIGMOID, "qk_norm": True, "experts.norm_topk_prob": True, "experts.first_k_dense_replace": 1},
         names={"router_scaling_factor": ("experts.routed_scaling_factor",), "mlp_bias": ()},
-        ignored=("enable_moe_fp32_combine",),
+        defaults={"num_nextn_predict_layers": 0},
+        only={
+            "first_k_dense_replace": (1,),
+            **dict.fromkeys(
+                ("qk_norm", "route_norm", "moe_router_use_sigmoid", "moe_router_enable_expert_bias"), (True,)
+            ),
+        },
+        same_as={"expert_hidden_dim": "moe_intermediate_size"},
+        # In which precision some of it is computed.
+        ignored=words("""enable_moe_fp32_combine enable_lm_head_fp32 enable_attention_fp32_softmax use_grouped_mm"""),
         rules=(shared_experts("num_shared_experts"),),
     ),
 }

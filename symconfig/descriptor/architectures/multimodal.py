@@ -178,7 +178,11 @@ ARCHITECTURES: dict[str, Architecture] = {
     "qwen3_vl_moe_text": Architecture(
         constants={"qk_norm": True, "experts.norm_topk_prob": True}, ignored=(*_UNUSED, "norm_topk_prob")
     ),
-    "glm4v_text": Architecture(constants={"qkv_bias": True, "norm_after_sublayer": True}, defaults=_UNTIED),
+    "glm4v_text": Architecture(
+        constants={"qkv_bias": True, "norm_after_sublayer": True},
+        defaults=_UNTIED | {"partial_rotary_factor": 1.0},
+        only={"attention_bias": (True,)},
+    ),
     "glm4v_moe_text": Architecture(constants=rules.SIGMOID, names=QKV_BIAS, only=_GLM_ROUTED),
     "mistral4": Architecture(constants=MLA, only={"rope_interleave": (True,)}, ignored=LATENT_IGNORED),
 }
@@ -207,7 +211,9 @@ MULTIMODAL: Mapping[str, Multimodal] = {
     ),
     "qwen3_5": Multimodal(_QWEN35, ("qwen3_5_vision", "qwen3_5"), projector=projectors.qwen3),
     "qwen3_5_moe": Multimodal(_QWEN35, ("qwen3_5_moe_vision", "qwen3_5_moe"), projector=projectors.qwen3),
-    "glm4v": Multimodal(_GLM, ("glm4v_vision", "glm4v"), projector=projectors.glm, text="glm4v_text", ties=True),
+    "glm4v": Multimodal(
+        _GLM, ("glm4v_vision", "glm4v"), projector=projectors.glm, text="glm4v_text", ties=True, flat=True
+    ),
     "glm4v_moe": Multimodal(
         _GLM, ("glm4v_moe_vision", "glm4v_moe"), projector=projectors.glm, text="glm4v_moe_text", ties=True
     ),
