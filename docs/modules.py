@@ -34,7 +34,7 @@ from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.deepspeed.modules import FILE
 from symconfig.graph import dims as d
 from symconfig.graph.model import blocks, dim_sizes
-from tests.descriptor.small_configs import small_config
+from tests.descriptor.small_configs import FURTHER, small_config
 from tests.descriptor.tiny_configs import tiny_config
 
 Rows = dict[str, list[str]]
@@ -53,9 +53,10 @@ def rows(kind: str) -> dict[str, Any]:
     Further small models may have further layers: of other kinds, or with modules that an option adds.
     """
     found = _rows_of(small_config(kind), kind)
-    for seed in range(_MORE):
+    drawn = [tiny_config(kind, seed) for seed in range(_MORE)]
+    for data in [small_config(kind) | FURTHER[kind], *drawn] if kind in FURTHER else drawn:
         try:
-            more = _rows_of(tiny_config(kind, seed), kind)
+            more = _rows_of(data, kind)
         except _NO_MODEL:
             continue
         found["layers"] += [rows for rows in more["layers"] if not any(_same(rows, one) for one in found["layers"])]

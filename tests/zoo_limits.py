@@ -16,13 +16,16 @@ NOT_IN_MEGATRON: Mapping[str, str] = {
     "llama4-scout": "chunked_attention",
     "minimax-m2": "qk_norm_of",
     "olmo2-32b": "qk_norm_of",
+    "gemma4-26b-a4b": "mixers",
 }
 # In Megatron-LM from a release on, each with the field by which the releases before refuse it.
 SINCE: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(("deepseek-v3", "glm-4.5", "glm-4.5-air"), ("core_v0.12.1", "experts")),
     "deepseek-v3.2": ("core_v0.19.0", "indexer"),
     "gpt-oss-120b": ("core_v0.19.0", "rope_scaling"),
-    **dict.fromkeys(("nemotron-h-56b", "nemotron-3-nano-30b-a3b"), ("core_v0.18.2", "mixers")),
-    **dict.fromkeys(("qwen3-next-80b-a3b", "qwen3.5-27b"), ("core_v0.16.1", "mixers")),
+    **dict.fromkeys(
+        ("nemotron-h-56b", "nemotron-3-nano-30b-a3b", "nemotron-3-super-120b-a12b"), ("core_v0.18.2", "mixers")
+    ),
+    **dict.fromkeys(("qwen3-next-80b-a3b", "qwen3.5-27b", "qwen3.5-35b-a3b"), ("core_v0.16.1", "mixers")),
     "smollm3-3b": ("core_v0.13.0", "rope_layers"),
 }

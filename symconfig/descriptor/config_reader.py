@@ -151,7 +151,7 @@ class ConfigReader:
         if not isinstance(value, int | float):
             return value
         positive = key in _POSITIVE and key not in self.architecture.may_be_zero
-        if value is not False and (value < 0 or (value == 0 and positive)):
+        if value is not False and value != default and (value < 0 or (value == 0 and positive)):
             self.problem("out of range", key, got=repr(value), need="> 0" if positive else ">= 0")
         elif key in _LAYERS and value > MAX_LAYERS:
             self.problem("out of range", key, got=repr(value), need=f"<= {MAX_LAYERS:,}")

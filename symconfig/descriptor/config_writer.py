@@ -13,7 +13,7 @@ from typing import Any
 
 from symconfig.descriptor.architectures import architectures
 from symconfig.descriptor.architectures.architecture import CHUNKED, FULL, INDEXED, SLIDING, Architecture
-from symconfig.descriptor.architectures.class_defaults import class_of, defaults, families
+from symconfig.descriptor.architectures.class_defaults import SAME_NETWORK, class_of, defaults, families, row_of
 from symconfig.descriptor.architectures.fields import goes_to
 from symconfig.descriptor.architectures.keys import ACTIVATIONS, NULL_IS_NONE
 from symconfig.descriptor.document import nearest, shorten
@@ -24,9 +24,6 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem
 
 Json = dict[str, Any]
-# Qwen-7B's code is not part of transformers: Qwen2 is the same network. GPT-3 is GPT-2 with other sizes, and Kimi-K2
-# DeepSeek-V3.
-SAME_NETWORK = {"qwen": "qwen2", "gpt3": "gpt2", "kimi_k2": "deepseek_v3", "mimo": "qwen2"}
 
 
 def config_json(model: ModelDescriptor) -> Json:
@@ -93,6 +90,9 @@ def class_of_network(model: ModelDescriptor) -> str:
 def _family(model: ModelDescriptor) -> tuple[str, Architecture]:
     """Return a model's family in Transformers; of a multimodal one that of its text model."""
     known, kind = architectures(), class_of_network(model)
+    if kind in known and kind not in families() and row_of(kind) is not None:
+        what = f"Transformers has {kind} inside a multimodal model only: AutoModelForCausalLM builds none of it alone"
+        raise InfeasibleError(what, field="model_type")
     if kind not in known or class_of(kind) is None:
         similar = nearest(kind, (name for name in known if class_of(name) is not None))
         hint = f"{similar}, or symconfig models --families for a list" if similar else "symconfig models --families"

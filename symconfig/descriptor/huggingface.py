@@ -27,6 +27,11 @@ from symconfig.errors import InputError, Problem
 _TIED = "tie_word_embeddings"
 # What of a multimodal file is said of its text model, too.
 _INHERITED = (*DTYPE_KEYS, _TIED, "quantization_config")
+_TIES = (
+    "the file does not say tie_word_embeddings, and the class around the text model ties head and embedding: they are "
+    "counted once, as where training starts from nothing; a checkpoint that holds two is loaded as two, which "
+    "tie_word_embeddings: false counts"
+)
 _LIST = "a model_type that `symconfig models --families` lists"
 
 __all__ = ["descriptor_yaml", "import_config"]
@@ -68,7 +73,10 @@ def imported(
         outside = tuple(key for key in data if key not in read)
         data, prefix = _text_section(data, architecture.text_of, document)
         outside = outside if prefix else ()
+        ties = prefix and data.get(_TIED) and _TIED not in document.data
         architecture = _architecture(data, document)
+        if ties and not architecture.defaults.get(_TIED):
+            notes.append(_TIES)
     reader = ConfigReader(data, architecture, document, prefix)
     fields = reader.read()
     if tower.data is not data and "hidden_size" in fields:

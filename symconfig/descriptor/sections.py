@@ -73,7 +73,7 @@ class Experts(Sparse):
 
     rare: ClassVar[tuple[str, ...]] = (
         "layers", "zero_experts", "latent_size", "latent_bias", "input_scaled", "shortcut", "result_norm",
-        "router_hidden_size", "result_bias",
+        "router_hidden_size", "result_bias", "norms_apart",
     )  # fmt: skip
 
     num_experts: PositiveInt
@@ -116,6 +116,11 @@ class Experts(Sparse):
     )
     result_norm: bool = Field(default=False, description="a norm of what all experts give together (A.X K1)")
     result_bias: bool = Field(default=False, description="a bias on what all experts give together (JetMoE)")
+    norms_apart: bool = Field(
+        default=False,
+        description="router, routed experts and the shared one each read a norm of the stream, and what either gives "
+        "is normed; learned scales stand on the router's channels and on each expert's weight (Gemma 4)",
+    )
 
     @property
     def computing_per_tok(self) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from symconfig.descriptor.architectures.class_defaults import plain_attention
+from symconfig.descriptor.architectures.class_defaults import SAME_NETWORK, plain_attention
 from symconfig.descriptor.architectures.keys import words
 from symconfig.graph.implementation import (
     ActivationKernel,
@@ -82,8 +82,8 @@ _ROUTERS = {
 }
 _WIDE_WEIGHTS = words(
     """afmoe axk1 axk2 bailing_hybrid deepseek_v2 deepseek_v3 deepseek_v32 dots1 dots3_note_text exaone_moe flint
-    glm4_moe glm4_moe_lite glm_moe_dsa hunyuan_v1_moe hy_v3 hy_v4 kimi_linear kolibri1 longcat_flash minimax minimax_m2
-    minimax_m3_vl_text mixtral nemotron_h sarvam_mla sarvam_moe solar_open"""
+    gemma4_text glm4_moe glm4_moe_lite glm_moe_dsa hunyuan_v1_moe hy_v3 hy_v4 kimi_linear kolibri1 longcat_flash
+    minimax minimax_m2 minimax_m3_vl_text mixtral nemotron_h sarvam_mla sarvam_moe solar_open"""
 )
 
 _LONE_SCANS = words("zamba")
@@ -93,7 +93,7 @@ _CHOICE_WEIGHTS = words("afmoe ernie4_5_moe laguna")  # the bias of a choice is 
 
 def written(how: Implementation, kind: str) -> Implementation:
     """Return an implementation with what a family's class has in another way, unless it is compiled or replaced."""
-    kernels = how
+    kernels, kind = how, SAME_NETWORK.get(kind, kind)
     if how.scan is ScanKernel.WHOLE and kind in _LONE_SCANS:
         kernels = replace(kernels, scan=ScanKernel.ALONE)
     if how.norm is NormKernel.EAGER:

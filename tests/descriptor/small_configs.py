@@ -128,6 +128,18 @@ OWN: dict[str, dict[str, Any]] = {
 }
 
 
+# What published files of a family have and its class's defaults have not: layers of further modules.
+FURTHER: dict[str, dict[str, Any]] = {
+    "gemma4_text": {
+        "enable_moe_block": True,
+        "use_double_wide_mlp": False,
+        "num_kv_shared_layers": 0,
+        "hidden_size_per_layer_input": 0,
+    },
+    "nemotron_h": {"moe_latent_size": 24, "layers_block_type": ["moe", "mamba"] * (LAYERS // 2)},
+}
+
+
 # Filled in by a class from other sizes, where it has no default.
 _FOLLOWS = ("head_dim", "v_head_dim", "n_inner", "kv_channels", "attention_head_dim", "ffn_hidden_size")
 

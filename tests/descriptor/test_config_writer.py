@@ -85,3 +85,8 @@ def test_an_unknown_family_names_the_nearest_and_the_list() -> None:
     with pytest.raises(InfeasibleError, match=r"Try: llama, or symconfig models --families") as caught:
         config_json(model)
     assert len(str(caught.value)) < 200
+
+
+def test_text_that_only_a_multimodal_class_has_is_not_said_to_be_unknown() -> None:
+    with pytest.raises(InfeasibleError, match="qwen3_vl_text inside a multimodal model only"):
+        config_json(default_model("qwen3_vl"))

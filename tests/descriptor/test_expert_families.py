@@ -13,7 +13,7 @@ from symconfig.descriptor.load import load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
 from symconfig.graph.count import parameters
-from tests.descriptor.small_configs import small_config
+from tests.descriptor.small_configs import FURTHER, small_config
 from tests.descriptor.transformers_classes import to_transformers_config
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -67,6 +67,8 @@ def trained(module: Any) -> int:
         ("cohere2_moe", {"expert_selection_fn": "sigmoid", "num_shared_experts": 2}),
         ("ernie4_5_moe", {"moe_layer_start_index": 2, "moe_layer_end_index": 5, "moe_num_shared_experts": 0}),
         ("exaone_moe", {"sliding_window_pattern": 3, "num_shared_experts": 2}),
+        *FURTHER.items(),
+        ("gemma4_text", {**FURTHER["gemma4_text"], "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 8}),
         ("laguna", {"gating": "per-channel", "layer_types": ["sliding_attention", "full_attention"] * 4}),
         ("minimax_m2", {"rotary_dim": 6}),
         ("minimax_m3_vl_text", {"layer_types": None, "sparse_attention_config": SPARSE, "mlp_layer_types": None,
@@ -112,6 +114,8 @@ def test_keys_that_change_no_shape_are_particulars() -> None:
 @pytest.mark.parametrize(
     ("kind", "changed", "field"),
     [
+        ("gemma4_text", {"enable_moe_block": True}, "use_double_wide_mlp"),
+        ("gemma4_text", {**FURTHER["gemma4_text"], "top_k_experts": None}, "top_k_experts"),
         ("laguna", {"num_attention_heads_per_layer": [4, 8] * 4}, "num_attention_heads_per_layer"),
         ("minimax_m2", {"attn_type_list": [1, 0] * 4}, "attn_type_list"),
         ("minimax_m2", {"rotary_dim": 99}, "rotary_dim"),
@@ -147,6 +151,12 @@ def test_longcat_has_what_its_report_counts() -> None:
     counted = parameters(import_config({"model_type": "longcat_flash", **LONGCAT}, "config.json", "longcat"))
     assert round(counted.total / 1e9, -1) == 560
     assert round(counted.active / 1e9) in (27, 28)
+
+
+def test_hy3_has_what_its_weights_hold() -> None:
+    """298,786,140,416 numbers in bf16, with the layer of multi-token prediction (tencent/Hy3, model.safetensors)."""
+    counted = parameters(import_config({"model_type": "hy_v3", "num_nextn_predict_layers": 1}, "config.json", "hy3"))
+    assert counted.total == 298_786_140_416
 
 
 def test_minimax_m2_has_what_its_weights_hold() -> None:

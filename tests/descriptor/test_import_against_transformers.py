@@ -49,6 +49,7 @@ NOT_IN_CLASS = {
     ("dots3_note_text", "first_k_dense_replace"),
     ("axk2", "first_k_dense_replace"),
     ("axk2", "num_nextn_predict_layers"),
+    ("hy_v3", "num_nextn_predict_layers"),
     ("mellum", "num_nextn_predict_layers"),  # null there, which means none
     ("minimax_m2", "partial_rotary_factor"),
     ("minimax_m3_vl_text", "partial_rotary_factor"),

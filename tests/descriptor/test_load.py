@@ -26,6 +26,7 @@ SPELLINGS = [
     *("llama3.2-1b", "llama3.2-3b", "qwen3-4b", "qwen3-8b", "mistral-7b", "mistral-small-24b", "phi-4"),
     *("gemma2-9b", "gemma3-27b", "qwen3-next-80b-a3b", "qwen3.5-27b", "nemotron-h-56b", "nemotron-3-nano-30b-a3b"),
     *("granite-4.0-h-small", "olmo2-32b", "smollm3-3b", "seed-oss-36b"),
+    *("qwen3.5-35b-a3b", "gemma4-26b-a4b", "nemotron-3-super-120b-a12b"),
 ]
 MODEL = """schema: symconfig.model/1
 name: mine

@@ -22,7 +22,8 @@ from tests.towers import SMALL, TEXT, config, plain, tower
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-WHOLE = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "gemma3", "mistral3", "internvl", "llava")
+WHOLE = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "glm4v", "glm4v_moe", "gemma3", "mistral3", "internvl",
+         "llava")  # fmt: skip
 
 
 def parameters_of(kind: str) -> tuple[int, int]:
@@ -81,9 +82,33 @@ def test_the_defaults_of_towers_are_those_of_the_config_classes(kind: str) -> No
 def test_the_defaults_of_inner_language_models_are_those_of_the_config_classes(kind: str) -> None:
     made = transformers.CONFIG_MAPPING[kind]()
     for key, default in architectures()[kind].defaults.items():
-        actual = made.rope_parameters["rope_theta"] if key == "rope_theta" else getattr(made, key, None)
+        in_rope = key in ("rope_theta", "partial_rotary_factor")
+        actual = made.rope_parameters.get(key, 1.0) if in_rope else getattr(made, key, None)
         if isinstance(default, int | float | str) and key not in ("use_sliding_window", "sliding_window"):
             assert (actual or False) == default, key
+
+
+def test_a_flat_file_of_glm_4_1v_is_read() -> None:
+    """As it was published: biases of queries, keys and values, and rope on half of a head, beside the tower."""
+    nested = plain(config("glm4v"))
+    flat = {**nested.pop("text_config"), **nested, "model_type": "glm4v", "attention_bias": True}
+    flat |= {"rope_scaling": {"type": "default", "mrope_section": [2, 3, 3]}, "partial_rotary_factor": 0.5}
+    del flat["rope_parameters"]
+    model = import_config(flat, "config.json", "m")
+    assert (model.qkv_bias, model.partial_rotary_factor, model.rope_scaling) == (True, 0.5, None)
+    assert parameters(model).total == parameters_of("glm4v")[1]
+
+
+def test_mistral_4_has_as_many_parameters_as_transformers_class() -> None:
+    """Mistral Small 4: 119B, the text model of a mistral3 file."""
+    text = {"model_type": "mistral4", "vocab_size": 160, "num_hidden_layers": 2, "first_k_dense_replace": 1}
+    model = import_config({"model_type": "mistral3", "text_config": text, "tie_word_embeddings": False}, "f", "m")
+    with torch.device("meta"):
+        built = transformers.Mistral4ForCausalLM(transformers.CONFIG_MAPPING["mistral4"](**text, pad_token_id=None))
+    assert parameters(model).total == sum(one.numel() for one in built.parameters())
+    data = {"model_type": "mistral3", "text_config": {"model_type": "mistral4"}, "tie_word_embeddings": False}
+    whole = import_config(data, "f", "m")
+    assert round(parameters(whole).total / 1e9) == 119
 
 
 def test_a_file_whose_language_model_has_no_section_is_the_same_model() -> None:

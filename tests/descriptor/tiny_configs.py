@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 from symconfig.descriptor.architectures import architectures
+from symconfig.descriptor.architectures.class_defaults import SAME_NETWORK
 from symconfig.descriptor.architectures.hybrid import ARCHITECTURES as HYBRID
 from symconfig.descriptor.architectures.multimodal import ARCHITECTURES as INNER
 
@@ -13,7 +14,7 @@ from symconfig.descriptor.architectures.multimodal import ARCHITECTURES as INNER
 # nothing reads (test_expert_families.py), and test_hybrid.py has its own; multimodal models, and language models that
 # are only part of one, have no causal model of their own (test_vision.py). Cohere Compass has no default to be built,
 # and Phi-4 multimodal has its towers within (test_families.py).
-_OF_ANOTHER = {"qwen", "kimi_k2", "mimo"}
+_OF_ANOTHER = {*SAME_NETWORK}
 _ELSEWHERE = {*_OF_ANOTHER, "dbrx", "longcat_flash", "cohere_compass_text", "phi4_multimodal", *INNER, *HYBRID}
 KINDS = tuple(kind for kind, table in architectures().items() if table.text_of is None and kind not in _ELSEWHERE)
 _MLA = ("deepseek_v2", "deepseek_v3")

@@ -10,7 +10,7 @@ import pytest
 
 from symconfig.cost.flops import block_flops
 from symconfig.descriptor.architectures import architectures
-from symconfig.descriptor.architectures.class_defaults import families
+from symconfig.descriptor.architectures.class_defaults import SAME_NETWORK, families
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
@@ -19,7 +19,7 @@ from symconfig.graph.derived import Phase
 from symconfig.graph.model import derived
 from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme
-from tests.descriptor.small_configs import small_config
+from tests.descriptor.small_configs import FURTHER, small_config
 from tests.graph.saved import Kept, keeping, stand_in
 from tests.graph.support import held_bytes, numbers
 
@@ -133,9 +133,9 @@ def kept(given: dict[str, Any], model: ModelDescriptor, patch: pytest.MonkeyPatc
     return found
 
 
-def compared(kind: str, patch: pytest.MonkeyPatch) -> dict[str, tuple[float, int]]:
+def compared(kind: str, patch: pytest.MonkeyPatch, **changed: Any) -> dict[str, tuple[float, int]]:
     """Return for each kind of layer the bytes that are derived, and those that the last one of this kind keeps."""
-    given = config(kind)
+    given = config(kind) | changed
     model = import_config(given, "config.json", "small")
     blocks, sizes = derived(model, DEEPSPEED.implementation, Scheme(False)), numbers(model, seq_length=S)
     each = {name: held_bytes(block, apply(block, frozenset()), sizes) for name, block in blocks.items()}
@@ -175,6 +175,24 @@ def test_a_layer_saves_what_is_derived(kind: str, monkeypatch: pytest.MonkeyPatc
     beyond = EXPLAINED.get(kind, (0, ""))[0]
     for name, (ours, real) in compared(kind, monkeypatch).items():
         assert ours + (beyond if isinstance(beyond, int) else beyond.get(name, 0)) == real, name
+
+
+@pytest.mark.parametrize("kind", FURTHER)
+def test_a_layer_that_is_not_its_class_s_default_saves_what_is_derived(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, (ours, real) in compared(kind, monkeypatch, **FURTHER[kind]).items():
+        assert ours == real, name
+
+
+@pytest.mark.parametrize("kind", ["bailing_moe", "kimi_k2", "mimo", "minicpm"])
+def test_a_family_without_a_class_keeps_what_the_class_of_its_network_does(kind: str) -> None:
+    model = import_config(config(SAME_NETWORK[kind]), "config.json", "small")
+    each = []
+    for one in (model, model.model_copy(update={"model_type": kind})):
+        blocks, sizes = derived(one, DEEPSPEED.implementation, Scheme(False)), numbers(one, seq_length=S)
+        each.append({name: held_bytes(block, apply(block, frozenset()), sizes) for name, block in blocks.items()})
+    assert each[0] == each[1]
 
 
 @pytest.mark.parametrize("kind", OTHERWISE)

@@ -37,6 +37,7 @@ def _module(config: dict[str, Any], attention: str = "sdpa") -> Any:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     made = transformers.AutoConfig.for_model(**config, pad_token_id=0, bos_token_id=1, eos_token_id=2)
     made._attn_implementation = attention
+    made._experts_implementation = "eager"  # torch counts no grouped product
     return transformers.AutoModelForCausalLM.from_config(made, dtype=torch.bfloat16)
 
 
@@ -48,13 +49,17 @@ def _layers_flops(model: ModelDescriptor) -> float:
     return sum(each[kind] for kind in model.layer_kinds)
 
 
-@pytest.mark.parametrize("alike", [True, False], ids=["keys are values", "values of their own"])
-def test_gemma_4s_layers_take_what_torch_counts(alike: bool) -> None:
+@pytest.mark.parametrize(
+    "changed",
+    [{}, {"attention_k_eq_v": False}, {"enable_moe_block": True, "use_double_wide_mlp": False}],
+    ids=["keys are values", "values of their own", "experts beside the MLP"],
+)
+def test_gemma_4s_layers_take_what_torch_counts(changed: dict[str, Any]) -> None:
     """Layers without a window have wider heads, and fewer of keys."""
     torch = pytest.importorskip("torch")
     from torch.utils.flop_counter import FlopCounterMode
 
-    config = GEMMA4 | {"attention_k_eq_v": alike, "sliding_window": 4096}
+    config = GEMMA4 | {"sliding_window": 4096, **changed}
     module = _module(config, "eager").get_decoder()  # whose products it counts all
     with FlopCounterMode(display=False, depth=None) as counter, torch.no_grad():
         module(torch.zeros((1, S), dtype=torch.long), use_cache=False)

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from symconfig.descriptor.config_writer import SAME_NETWORK, config_json
+from symconfig.descriptor.architectures.class_defaults import SAME_NETWORK
+from symconfig.descriptor.config_writer import config_json
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError

@@ -223,6 +223,7 @@ CASES: dict[str, Case] = {
     "experts.input_scaled": (SPARSE, _experts(input_scaled=True), "experts.input_scaled"),
     "experts.shortcut": (SPARSE, _experts(shortcut=True), "experts.shortcut"),
     "experts.result_bias": (SPARSE, _experts(result_bias=True), "experts.result_bias"),
+    "experts.norms_apart": (SPARSE, _experts(norms_apart=True), "experts.norms_apart"),
     "experts.result_norm": (SPARSE, _experts(result_norm=True), "experts.result_norm"),
     "particulars": (DENSE, {"particulars": ({"name": "clip_qkv", "value": 8.0},)}, "particulars"),
     "experts.zero_experts": (SPARSE, _experts(zero_experts=4), "experts.zero_experts"),

@@ -42,7 +42,7 @@ class Kind(Enum):
         if self is Kind.COUNT:
             return type(value) is int and 0 < value < 2**63
         if self is Kind.NUMBER:
-            return isinstance(value, int | float) and not isinstance(value, bool)
+            return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63
         if self is Kind.LAYERS:
             return isinstance(value, list) and all(type(item) is int for item in value)
         if self is Kind.WORDS:

@@ -17,6 +17,16 @@ DERIVED: Mapping[str, Derived] = {
     "head_dim": Derived.HEAD_DIM,
     "n_inner": Derived.FOUR_TIMES_HIDDEN,
 }
+# Families of which transformers has no class, with one that is the same network: Qwen-7B's code is Qwen2's, GPT-3 is
+# GPT-2 with other sizes, Kimi-K2 DeepSeek-V3, Ling 2.0 Sarvam's, and MiniCPM Granite with other names of its factors.
+SAME_NETWORK = {
+    "qwen": "qwen2",
+    "gpt3": "gpt2",
+    "kimi_k2": "deepseek_v3",
+    "mimo": "qwen2",
+    "bailing_moe": "sarvam_moe",
+    "minicpm": "granite",
+}
 
 
 @cache
@@ -58,12 +68,12 @@ def class_of(kind: str) -> str | None:
 
 def own_attention(kind: str) -> bool:
     """Tell whether a family's modules compute attention in code of their own, not by transformers' table of kernels."""
-    return bool(families().get(kind, {}).get("own_attention"))
+    return bool(families().get(SAME_NETWORK.get(kind, kind), {}).get("own_attention"))
 
 
 def plain_attention(kind: str) -> bool:
     """Tell whether a family's class refuses torch's fused attention and multiplies queries, keys and values itself."""
-    return bool(families().get(kind, {}).get("plain_attention"))
+    return bool(families().get(SAME_NETWORK.get(kind, kind), {}).get("plain_attention"))
 
 
 def around() -> dict[str, tuple[str, str]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule, Values
+from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Derived, Reading, Rule, Values
 from symconfig.descriptor.architectures.rules import NO_DENSE, SIGMOID, experts_at, particulars, scale, short
 from symconfig.descriptor.model import ModelDescriptor
 
@@ -33,26 +33,60 @@ def lengthened(rank: str) -> Callable[[Values], float]:
     return lambda values: (values["hidden_size"] / (values[rank] or 1)) ** 0.5
 
 
-def _minicpm3(reader: Reading) -> None:
-    """Read scales by depth and width; a value's width follows from the hidden size where it is not given."""
+def _minicpm(reader: Reading) -> None:
+    """Read scales by depth and width."""
     values, fields = reader.values, reader.fields
-    layers, hidden = fields["num_hidden_layers"], fields["hidden_size"]
-    width = values["v_head_dim"]
-    fields["latent.v_head_dim"] = hidden // fields["num_attention_heads"] if width is None else width
     depth, base = values["scale_depth"], values["dim_model_base"]
     if depth is not None:
-        fields["residual_multiplier"] = depth / layers**0.5
+        fields["residual_multiplier"] = short(depth / fields["num_hidden_layers"] ** 0.5)
     if base is not None:
-        fields["logits_multiplier"] = base / hidden
+        fields["logits_multiplier"] = base / fields["hidden_size"]
 
 
-def _minicpm3_keys(model: ModelDescriptor) -> dict[str, Any]:
-    keys: dict[str, Any] = {} if model.latent is None else {"v_head_dim": model.latent.v_head_dim}
+def _minicpm_keys(model: ModelDescriptor) -> dict[str, Any]:
+    keys: dict[str, Any] = {}
     if model.residual_multiplier is not None:
         keys["scale_depth"] = short(model.residual_multiplier * model.num_hidden_layers**0.5)
     if model.logits_multiplier is not None:
         keys["dim_model_base"] = round(model.logits_multiplier * model.hidden_size)
     return keys
+
+
+def _minicpm3(reader: Reading) -> None:
+    """Read the width of a value, which follows from the hidden size where it is not given."""
+    width, fields = reader.values["v_head_dim"], reader.fields
+    fields["latent.v_head_dim"] = fields["hidden_size"] // fields["num_attention_heads"] if width is None else width
+
+
+def _minicpm3_keys(model: ModelDescriptor) -> dict[str, Any]:
+    return {} if model.latent is None else {"v_head_dim": model.latent.v_head_dim}
+
+
+# Its factors: of the embedding, by depth of what a sublayer adds, by width of logits.
+MINICPM = (scale("embedding_multiplier", "scale_emb"), Rule(_minicpm, ("scale_depth", "dim_model_base"), _minicpm_keys))
+
+
+# What the files of Ling say beside what their classes read. Angles follow from partial_rotary_factor, and windows are
+# off.
+BAILING: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("use_bias", "norm_head", "norm_softmax", "use_sliding_window"), (False,)),
+    **dict.fromkeys(("embedding_dropout", "output_dropout"), (0.0,)),
+    **dict.fromkeys(("use_rmsnorm", "moe_router_enable_routed_scaling", "moe_router_enable_shared_expert"), (True,)),
+}
+_SHARED = "moe_shared_expert_intermediate_size"
+BAILING_IGNORED = (
+    "rotary_dim", "max_window_layers", "mtp_loss_scaling_factor", "router_dtype", "sliding_window", _SHARED,
+)  # fmt: skip
+
+
+def _shared_as_routed(reader: Reading) -> None:
+    """Check the width of shared experts, which the code beside the weights does not read."""
+    given, routed = reader.data.get(_SHARED), reader.values["moe_intermediate_size"]
+    if given not in (None, routed):
+        reader.problem("shared experts are as wide as the others", _SHARED, got=given, need=str(routed))
+
+
+shared_as_routed = Rule(_shared_as_routed)
 
 
 def _youtu(reader: Reading) -> None:
@@ -145,10 +179,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "minicpm3": Architecture(
         constants=MLA,
         ignored=LATENT_IGNORED,
-        rules=(
-            scale("embedding_multiplier", "scale_emb"),
-            Rule(_minicpm3, ("scale_depth", "dim_model_base", "v_head_dim"), _minicpm3_keys),
-        ),
+        rules=(*MINICPM, Rule(_minicpm3, ("v_head_dim",), _minicpm3_keys)),
     ),
     "youtu": Architecture(
         constants=MLA,
@@ -175,9 +206,36 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "dots1": Architecture(
         constants={**SIGMOID, "qk_norm": True},
-        only=ROUTED_AS_V3,
+        # Its published file gives the name of the choice where others have that of the scores.
+        only={**ROUTED_AS_V3, "scoring_func": ("sigmoid", "noaux_tc")},
         layers=_from_max_window_layers,
     ),
 }
+ARCHITECTURES["bailing_moe"] = replace(
+    ARCHITECTURES["sarvam_moe"],
+    constants={},
+    names={
+        **ARCHITECTURES["sarvam_moe"].names,
+        "score_function": ("experts.scoring_func",),
+        "moe_router_enable_expert_bias": ("experts.e_score_correction_bias",),
+    },
+    # What its first release had, and its files do not say; those of Ling 2.0 say what they have instead.
+    defaults={
+        "score_function": "softmax",
+        "moe_router_enable_expert_bias": False,
+        "use_qk_norm": False,
+        "head_dim": Derived.HEAD_DIM,
+        "first_k_dense_replace": 0,
+        "n_shared_experts": 0,
+        "n_group": None,
+        "topk_group": None,
+        "rope_theta": 10000.0,
+        "routed_scaling_factor": 1.0,
+    },
+    only=BAILING,
+    ignored=BAILING_IGNORED,
+    rules=(shared_as_routed,),
+    of_class="sarvam_moe",
+)
 # Kimi-K2's files name a class of their own, whose code is DeepSeek's (its deploy_guidance.md says so).
 ARCHITECTURES["kimi_k2"] = replace(ARCHITECTURES["deepseek_v3"], of_class="deepseek_v3")

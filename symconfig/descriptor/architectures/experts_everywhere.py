@@ -9,6 +9,7 @@ from typing import Any
 from symconfig.descriptor.architectures.architecture import FULL, Architecture, Reading, Rule, Values
 from symconfig.descriptor.architectures.granite import granite, rope_bases
 from symconfig.descriptor.architectures.keys import COMMON_IGNORED, words
+from symconfig.descriptor.architectures.llama import HUNYUAN, HUNYUAN_IGNORED
 from symconfig.descriptor.architectures.mixer_keys import Block
 from symconfig.descriptor.architectures.rules import (
     NO_DENSE,
@@ -188,17 +189,17 @@ ARCHITECTURES: dict[str, Architecture] = {
         constants={**NO_DENSE, "qk_norm": True, "experts.norm_topk_prob": True},
         names={"intermediate_size": (*_EXPERTS, _SHARED_WIDTH)},
         only={
+            **HUNYUAN,
             "moe_layer_num_skipped": (0,),
-            "norm_type": ("rms", "hf_rms"),
-            **dict.fromkeys(("use_qk_norm", "use_rotary_pos_emb", "use_mixed_mlp_moe"), (True,)),
+            "routed_scaling_factor": (1.0,),
+            **dict.fromkeys(("use_mixed_mlp_moe", "norm_topk_prob"), (True,)),
         },
         same_as={"attention_head_dim": "head_dim"},
-        # The first two are what the rule checks; the others are of keys that layers would share (use_cla), of tokens, a
-        # classifier and images.
-        ignored=words("""moe_intermediate_size num_shared_expert cla_share_factor eod_token_id org_vocab_size class_num
-            pool_type dense_list im_start_id im_end_id im_newline_id mask_init_id num_media_embeds text_start_id
-            text_end_id image_token_id video_start_id video_end_id vit_input_resolution vit_mapping_type vit_norm_type
-            vit_patch vit_token"""),
+        # The first two are what the rule checks, the others of images.
+        ignored=HUNYUAN_IGNORED
+        | words("""moe_intermediate_size num_shared_expert im_start_id im_end_id im_newline_id
+            mask_init_id num_media_embeds text_start_id text_end_id image_token_id video_start_id video_end_id
+            vit_input_resolution vit_mapping_type vit_norm_type vit_patch vit_token"""),
         rules=(Rule(_hunyuan, ("moe_topk", "num_experts"), _hunyuan_keys),),
     ),
     "aria_text": Architecture(
@@ -277,7 +278,16 @@ ARCHITECTURES: dict[str, Architecture] = {
     "hy_v3": Architecture(
         constants={**SIGMOID, "qk_norm": True, "experts.norm_topk_prob": True, "experts.first_k_dense_replace": 1},
         names={"router_scaling_factor": ("experts.routed_scaling_factor",), "mlp_bias": ()},
-        ignored=("enable_moe_fp32_combine",),
+        defaults={"num_nextn_predict_layers": 0},
+        only={
+            "first_k_dense_replace": (1,),
+            **dict.fromkeys(
+                ("qk_norm", "route_norm", "moe_router_use_sigmoid", "moe_router_enable_expert_bias"), (True,)
+            ),
+        },
+        same_as={"expert_hidden_dim": "moe_intermediate_size"},
+        # In which precision some of it is computed.
+        ignored=words("""enable_moe_fp32_combine enable_lm_head_fp32 enable_attention_fp32_softmax use_grouped_mm"""),
         rules=(shared_experts("num_shared_experts"),),
     ),
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule, Values
+from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Kind, Reading, Rule, Values
 from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.architectures.mixer_keys import Block, Size
 from symconfig.descriptor.architectures.rules import alternate, every, sizes_by_layer
@@ -63,9 +63,27 @@ def _gemma4(reader: Reading) -> None:
     values, fields = reader.values, reader.fields
     fields["partial_rotary_factor"] = 1.0
     layer_inputs(reader)
-    if values.get("use_double_wide_mlp") and fields.get("num_kv_shared_layers"):
+    wider = values.get("use_double_wide_mlp") and fields.get("num_kv_shared_layers")
+    if values.get("enable_moe_block"):
+        if wider:
+            reader.problem("MLPs beside experts are all as wide", "use_double_wide_mlp", got="true", need="false")
+        _beside_experts(reader)
+    elif wider:
         fields["wide_intermediate_size"] = 2 * fields["intermediate_size"]
     _per_layer(reader)
+
+
+def _beside_experts(reader: Reading) -> None:
+    """Read experts on all layers, beside the MLP, which is their shared expert."""
+    values, fields = reader.values, reader.fields
+    for key, field in _EXPERTS.items():
+        if values[key] is None:
+            return reader.problem("missing", key, need="a whole number > 0, with enable_moe_block")
+        fields[field] = values[key]
+        reader.key_of[field] = key
+    fields["experts.shared_expert_intermediate_size"] = fields["intermediate_size"]
+    fields |= {"intermediate_size": 0, "experts.norm_topk_prob": True, "experts.norms_apart": True}
+    return None
 
 
 def layer_inputs(reader: Reading) -> None:
@@ -96,7 +114,8 @@ def _per_layer(reader: Reading) -> None:
 
 
 def _small_keys(model: ModelDescriptor) -> dict[str, Any]:
-    return {**layer_inputs_keys(model), "use_double_wide_mlp": model.wide_intermediate_size is not None}
+    own = {"use_double_wide_mlp": model.wide_intermediate_size is not None}
+    return {**layer_inputs_keys(model), **_expert_keys(model), **own}
 
 
 def _gemma3n(reader: Reading) -> None:
@@ -131,6 +150,21 @@ def _keys_3n(model: ModelDescriptor) -> dict[str, Any]:
     return {**layer_inputs_keys(model), **own}
 
 
+_EXPERTS = {
+    "num_experts": "experts.num_experts",
+    "top_k_experts": "experts.num_experts_per_tok",
+    "moe_intermediate_size": "experts.moe_intermediate_size",
+}
+
+
+def _expert_keys(model: ModelDescriptor) -> dict[str, Any]:
+    sparse = model.experts
+    if sparse is None:
+        return {"enable_moe_block": False}
+    keys = {key: getattr(sparse, field.removeprefix("experts.")) for key, field in _EXPERTS.items()}
+    return {**keys, "enable_moe_block": True, "intermediate_size": sparse.shared_expert_intermediate_size}
+
+
 _KEYS = words("per_layer_config hidden_size_per_layer_input vocab_size_per_layer_input use_double_wide_mlp")
 _GEMMA4 = Architecture(
     constants={
@@ -142,7 +176,7 @@ _GEMMA4 = Architecture(
     },
     defaults={"global_head_dim": 512, "num_global_key_value_heads": None, "per_layer_config": None},
     only={"use_bidirectional_attention": (None, "vision")},  # which text alone does not notice
-    ignored=("num_experts", "top_k_experts", "moe_intermediate_size", "hidden_act"),
+    ignored=("hidden_act",),
     layers=layers,
     blocks={FULL: _WIDE},
     may_be_zero=("hidden_size_per_layer_input",),
@@ -187,6 +221,11 @@ ARCHITECTURES: dict[str, Architecture] = {
             ),
         ),
     ),
-    "gemma4_text": replace(_GEMMA4, rules=(Rule(_gemma4, _KEYS, _small_keys),)),
+    "gemma4_text": replace(
+        _GEMMA4,
+        names=dict.fromkeys(_EXPERTS, ()),
+        kinds=dict.fromkeys(_EXPERTS, Kind.COUNT),
+        rules=(Rule(_gemma4, (*_KEYS, *_EXPERTS, "enable_moe_block"), _small_keys),),
+    ),
     "gemma4_unified_text": _GEMMA4,
 }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import Architecture, Reading, Rule
+from symconfig.descriptor.architectures.architecture import Architecture, Kind, Reading, Rule
+from symconfig.descriptor.architectures.deepseek import MINICPM
 from symconfig.descriptor.architectures.rules import attention_scale, but_first_of, scale
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Position
@@ -55,8 +56,19 @@ def _bases(model: ModelDescriptor) -> dict[str, Any]:
 rope_bases = Rule(_rope_bases, ("layer_rope_theta",), _bases)
 
 
+_MINICPM = ("scale_emb", "scale_depth", "dim_model_base")
+
 ARCHITECTURES: dict[str, Architecture] = {
     "granite": Architecture(rules=granite),
+    # MiniCPM and MiniCPM 4, whose code lies beside the weights: attention is sparse only where a file says so.
+    "minicpm": Architecture(
+        defaults={**dict.fromkeys(_MINICPM, 1), "sparse_config": None, "tie_word_embeddings": True},
+        only={"sparse_config": (None,)},
+        ignored=("mup_denominator",),  # of heads that draft tokens
+        kinds=dict.fromkeys(_MINICPM, Kind.NUMBER),
+        rules=MINICPM,
+        of_class="granite",
+    ),
     "granite_swa": Architecture(
         constants={"attention_sinks": True},
         layers=but_first_of(4),

@@ -10,7 +10,14 @@ from typing import Any
 from symconfig.descriptor.architectures import hybrid_blocks as blocks
 from symconfig.descriptor.architectures import hybrid_rules as rules
 from symconfig.descriptor.architectures.architecture import FULL, INDEXED, LINEAR, Architecture, Derived, Kind, Rule
-from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, V3
+from symconfig.descriptor.architectures.deepseek import (
+    BAILING,
+    BAILING_IGNORED,
+    LATENT_IGNORED,
+    ROUTED_AS_V3,
+    V3,
+    shared_as_routed,
+)
 from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.architectures.rules import rope_with_window, scale
 
@@ -99,8 +106,9 @@ ARCHITECTURES: dict[str, Architecture] = {
         noted={name: f"{name} {SCALES}" for name in (
             "attention_in_multiplier", "attention_out_multiplier", "key_multiplier", "mlp_multipliers",
             "ssm_in_multiplier", "ssm_multipliers", "ssm_out_multiplier")},
-        # The last two are how its own code derives mamba_d_ssm and intermediate_size.
-        ignored=(*STARTS, "mamba_norm_before_gate", "mamba_use_mlp", "expansion_factor", "mlp_expansion_factor"),
+        # expansion_factor and mlp_expansion_factor are how its own code derives mamba_d_ssm and intermediate_size.
+        ignored=(*STARTS, "mamba_norm_before_gate", "mamba_use_mlp", "expansion_factor", "mlp_expansion_factor",
+                 "time_step_rank"),
         same_as=TYPES_ALIKE,
         layers=rules.all_linear,
         blocks={LINEAR: blocks.falcon_h1},
@@ -112,9 +120,10 @@ ARCHITECTURES: dict[str, Architecture] = {
         constants={"position": "none", "gated_mlp": False, "experts.scoring_func": "sigmoid",
                    "experts.e_score_correction_bias": True},
         defaults={"num_hidden_layers": Derived.LAYERS, "hybrid_override_pattern": "ME*-", "rms_norm_eps": 1e-5},
-        names={"mlp_hidden_act": ("hidden_act",), "rms_norm_eps": (), "num_nextn_predict_layers": ()},
+        names={"mlp_hidden_act": ("hidden_act",), "rms_norm_eps": (), "num_nextn_predict_layers": (),
+               "moe_latent_size": ("experts.latent_size",)},
         only={"attention_bias": (False,), "mamba_hidden_act": ("silu",),
-              "mamba_proj_bias": (False,), "moe_latent_size": (None,)},
+              "mamba_proj_bias": (False,)},
         noted={"num_nextn_predict_layers": "layers of multi-token prediction are left out, as its class does"},
         ignored=(*STARTS, "expand", "mamba_ssm_cache_dtype", "moe_shared_expert_overlap", "mtp_layers_block_type",
                  "mtp_hybrid_override_pattern", "rms_norm_eps", "sliding_window", "rope_theta", "time_step_rank"),
@@ -161,8 +170,9 @@ ARCHITECTURES: dict[str, Architecture] = {
     "kimi_linear": Architecture(
         constants={**V3, "position": "none"},
         defaults={"linear_attn_config": None, "first_k_dense_replace": 1},
-        only={"mla_use_nope": (True,)},
-        ignored=LATENT_IGNORED,
+        only={"mla_use_nope": (True,), **ROUTED_AS_V3, "moe_router_activation_func": ("sigmoid",),
+              "use_grouped_topk": (True,), "num_nextn_predict_layers": (0,)},
+        ignored=(*LATENT_IGNORED, "rope_theta"),
         layers=rules.kimi_layers,
         blocks={LINEAR: blocks.kimi},
         kinds={"linear_attn_config": Kind.SECTION},
@@ -170,14 +180,19 @@ ARCHITECTURES: dict[str, Architecture] = {
     "bailing_hybrid": Architecture(
         constants={**V3, "attention_gate": "head"},
         defaults={"head_dim": 128, **dict.fromkeys(KDA)},
-        only={"rope_interleave": (True,)},
-        ignored=("qk_head_dim", "mtp_loss_scaling_factor"),
+        # Ling 2.5 and 2.6, of the same model_type, have lightning attention: linear_silu and group_norm_size say so.
+        # A fraction of rope is one of head_dim, which heads of latent attention have a part for.
+        only={"rope_interleave": (True,), **ROUTED_AS_V3, **BAILING, "linear_silu": (True,), "no_kda_lora": (True,),
+              "group_norm_size": (1,), "gated_attention_proj_granularity_type": ("head_wise",), "use_qk_norm": (True,),
+              "score_function": ("sigmoid",), "moe_router_enable_expert_bias": (True,),
+              "partial_rotary_factor": (1.0, 0.5), "num_kv_heads_for_linear_attn": (0,)},
+        ignored=("qk_head_dim", *BAILING_IGNORED),
         same_as={"num_mtp_layers": "num_nextn_predict_layers"},
         layers=rules.by(lambda values, i, layers: (i + 1) % values["layer_group_size"] == 0),
         blocks={LINEAR: blocks.bailing},
         kinds={**dict.fromkeys(KDA, Kind.COUNT), "kda_lower_bound": Kind.NUMBER},
         reads=("layer_group_size",),
-        rules=(rules.bailing,),
+        rules=(rules.bailing, shared_as_routed),
     ),
     "lfm2": Architecture(
         constants={"qk_norm": True},

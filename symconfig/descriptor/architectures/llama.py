@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule, Values
+from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.architectures.mixer_keys import Block
 from symconfig.descriptor.architectures.rules import (
     all_sliding,
@@ -88,6 +90,14 @@ _OLMO2 = {
     "norm_after_sublayer": True,
 }
 
+# What the files of Hunyuan say beside what its classes read: of keys that layers would share (use_cla), of tokens and a
+# classifier.
+HUNYUAN: dict[str, tuple[Any, ...]] = {
+    "norm_type": ("rms", "hf_rms"),
+    **dict.fromkeys(("use_qk_norm", "use_rotary_pos_emb"), (True,)),
+}
+HUNYUAN_IGNORED = words("cla_share_factor eod_token_id pad_id org_vocab_size class_num pool_type dense_list")
+
 ARCHITECTURES: dict[str, Architecture] = {
     "llama": Architecture(),
     "mistral": Architecture(layers=all_sliding),
@@ -125,7 +135,9 @@ ARCHITECTURES: dict[str, Architecture] = {
     "cwm": Architecture(layers=but_first_of(4)),
     "seed_oss": Architecture(names={**_QKV, "residual_dropout": ("hidden_dropout",)}),
     "ernie4_5": Architecture(names={"use_bias": _ALL_BIASES}),
-    "hunyuan_v1_dense": Architecture(constants={"qk_norm": True}, ignored=("eod_token_id",)),
+    "hunyuan_v1_dense": Architecture(
+        constants={"qk_norm": True}, only=HUNYUAN, same_as={"attention_head_dim": "head_dim"}, ignored=HUNYUAN_IGNORED
+    ),
     "doge": Architecture(
         constants={"qk_norm": True, "stream_scale": True},
         only={"is_moe": (False,)},

@@ -13,6 +13,7 @@ from typing import Any
 
 from symconfig.descriptor.architectures import projectors, rules
 from symconfig.descriptor.architectures.architecture import Architecture
+from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, MLA, QKV_BIAS, ROUTED_AS_V3
 from symconfig.descriptor.architectures.keys import COMMON_IGNORED, words
 from symconfig.descriptor.architectures.projectors import Values
 
@@ -166,6 +167,7 @@ _INTERNVL = Tower(
 
 
 _WHOLE_STRATEGY = {"vision_feature_select_strategy": ("default",)}
+_GLM_ROUTED = {**ROUTED_AS_V3, "use_qk_norm": (False,)}
 _UNTIED = {"tie_word_embeddings": False}
 _UNUSED = ("sliding_window", "use_sliding_window", "max_window_layers", "layer_types")
 
@@ -176,6 +178,13 @@ ARCHITECTURES: dict[str, Architecture] = {
     "qwen3_vl_moe_text": Architecture(
         constants={"qk_norm": True, "experts.norm_topk_prob": True}, ignored=(*_UNUSED, "norm_topk_prob")
     ),
+    "glm4v_text": Architecture(
+        constants={"qkv_bias": True, "norm_after_sublayer": True},
+        defaults=_UNTIED | {"partial_rotary_factor": 1.0},
+        only={"attention_bias": (True,)},
+    ),
+    "glm4v_moe_text": Architecture(constants=rules.SIGMOID, names=QKV_BIAS, only=_GLM_ROUTED),
+    "mistral4": Architecture(constants=MLA, only={"rope_interleave": (True,)}, ignored=LATENT_IGNORED),
 }
 
 
@@ -202,7 +211,9 @@ MULTIMODAL: Mapping[str, Multimodal] = {
     ),
     "qwen3_5": Multimodal(_QWEN35, ("qwen3_5_vision", "qwen3_5"), projector=projectors.qwen3),
     "qwen3_5_moe": Multimodal(_QWEN35, ("qwen3_5_moe_vision", "qwen3_5_moe"), projector=projectors.qwen3),
-    "glm4v": Multimodal(_GLM, ("glm4v_vision", "glm4v"), projector=projectors.glm, text="glm4v_text", ties=True),
+    "glm4v": Multimodal(
+        _GLM, ("glm4v_vision", "glm4v"), projector=projectors.glm, text="glm4v_text", ties=True, flat=True
+    ),
     "glm4v_moe": Multimodal(
         _GLM, ("glm4v_moe_vision", "glm4v_moe"), projector=projectors.glm, text="glm4v_moe_text", ties=True
     ),

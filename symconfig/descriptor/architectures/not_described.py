@@ -1,4 +1,4 @@
-"""Families of transformers that no descriptor can say, each with the reason: what of it has no field and no block."""
+"""Families that no descriptor can say, of transformers and of code beside weights: what has no field and no block."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ REFUSED: Mapping[str, str] = {
     "inkling2_loop_text": f"{_INKLING}, and layers that run several times read what all blocks before them gave",
     "inkling2_text": f"{_INKLING}, and each layer reads what all blocks before it gave",
     "inkling_text": _INKLING,
+    "kimi_k3": "each layer reads what blocks before it gave, and its experts stand behind a projection and a norm",
+    "nemotron-nas": "a search has given each layer its own width and heads, or no attention at all",
+    **dict.fromkeys(("step3p5", "step3p7"), "its layers with a window have more heads than the others"),
     "gemma4_assistant": _DRAFTS,
     "gemma4_unified_assistant": _DRAFTS,
 }

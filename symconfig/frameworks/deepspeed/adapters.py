@@ -28,7 +28,7 @@ def _names(kind: str) -> Mapping[str, tuple[str, ...]]:
     """Return what a family's class calls the layers that adapters know, where it is not what they know."""
     if kind == "qwen":
         return _QWEN
-    from symconfig.descriptor.config_writer import SAME_NETWORK
+    from symconfig.descriptor.architectures.class_defaults import SAME_NETWORK
 
     known = modules_of(SAME_NETWORK.get(kind, kind))
     rows = {} if known is None else {module: stems for layer in known.layers for module, stems in layer.items()}

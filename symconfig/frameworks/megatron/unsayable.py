@@ -37,6 +37,7 @@ NEVER: Mapping[str, str] = MappingProxyType(
         "experts.shortcut": "what experts give joins the stream in their own layer",
         "experts.result_norm": "it has no norm of what experts give",
         "experts.result_bias": "it has no bias of what experts give together",
+        "experts.norms_apart": "router and experts read one norm",
         "qk_convolutions": "nothing mixes the queries and keys of several tokens",
         "residual_scales": "what joins the stream is added as it is",
         "stream_scale": "the stream is added to as it is",

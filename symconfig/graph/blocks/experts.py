@@ -35,13 +35,17 @@ ROUTER_WIDTH, ROUTER_MADE, ROUTER_STATES = "router_hidden_size", "made_router_si
 ONE_LOGIT = "shared_gate_width"
 
 
-def experts(ctx: Context, x: Tensor) -> Tensor:
-    """Return y[B, S, D]: the weighted sum of the chosen experts, plus the shared expert."""
+def experts(ctx: Context, x: Tensor, stream: Tensor) -> Tensor:
+    """Return y[B, S, D]: the weighted sum of the chosen experts, plus the shared expert. stream: what x is the norm
+    of.
+    """
     moe = ctx.model.experts
     assert moe is not None
     with ctx.build.leg(Leg.CHOICE):
-        probabilities, indices = router(ctx, x)
-        tokens = x if moe.latent_size is None else _projected(ctx, x, "latent_down_proj", d.EXPERT_LATENT)
+        probabilities, indices = router(ctx, _scaled_norm(ctx, stream) if moe.norms_apart else x)
+        tokens = norm(ctx, "experts_input_norm", stream) if moe.norms_apart else x
+        if moe.latent_size is not None:
+            tokens = _projected(ctx, tokens, "latent_down_proj", d.EXPERT_LATENT)
     with ctx.build.leg(Leg.OUT):
         routed = _slots(ctx, tokens, indices)
         if moe.input_scaled:
@@ -56,6 +60,8 @@ def experts(ctx: Context, x: Tensor) -> Tensor:
         combined = _combined(ctx, tokens, done, probabilities, indices)
     if moe.latent_size is not None:
         combined = _projected(ctx, combined, "latent_up_proj", d.HIDDEN)
+    if moe.norms_apart:
+        combined = norm(ctx, "routed_norm", combined)
     if moe.shared_expert_intermediate_size:
         combined = _shared(ctx, x, combined, moe.shared_expert_gate)
     if moe.result_bias:
@@ -92,7 +98,19 @@ def router(ctx: Context, x: Tensor, prefix: str = "") -> tuple[Tensor, Tensor]:
         launches=ROUTE_LAUNCHES,
         whole=whole,
     )
+    if moe.norms_apart:
+        scale, given = ctx.weight(f"{prefix}choice_scale", ROUTES), probabilities
+        probabilities = Tensor(f"{name}_weights", given.dims, Element.FP32)
+        read = [given, Tensor(f"{name}_scales", given.dims)]
+        ctx.build.elementwise(f"{prefix}scale_choice", [given], probabilities, saves=read, weights=[scale])
     return probabilities, indices
+
+
+def _scaled_norm(ctx: Context, stream: Tensor) -> Tensor:
+    """Return what the router reads that has a norm of its own: it has no weight, a scale of each channel follows."""
+    normed, out = norm(ctx, "router_norm", stream, weight=()), Tensor("router_scaled", stream.dims)
+    scale = ctx.weight("router_scale", d.HIDDEN)
+    return ctx.build.elementwise("router_scale", [normed], out, saves=[normed], weights=[scale])
 
 
 def _scores(ctx: Context) -> Element:
@@ -230,6 +248,8 @@ def _biased(ctx: Context, done: Tensor) -> Tensor:
 def _shared(ctx: Context, x: Tensor, combined: Tensor, gated: bool) -> Tensor:
     with ctx.build.module("shared_experts"), ctx.build.part("shared_experts"):
         shared = mlp(ctx, x, d.SHARED_FFN, "shared_", False, "shared_act")
+        if ctx.model.experts is not None and ctx.model.experts.norms_apart:
+            shared = norm(ctx, "shared_norm", shared)
         if gated:
             gate = Tensor("shared_gate_logit", (*x.dims[:-1], ONE_LOGIT))
             weight = Weight("shared_gate.weight", (d.HIDDEN, ONE_LOGIT), gradient=not ctx.frozen)

@@ -122,7 +122,7 @@ def _experts(ctx: Context, stream: Tensor, normed: Tensor | None) -> Tensor:
         with ctx.build.leg(Leg.CHOICE):
             normed = gated_stream_norm(ctx, "mlp_norm", stream, "layernorm")
     with ctx.build.module("moe"), ctx.build.part("mlp"):
-        return experts(ctx, normed)
+        return experts(ctx, normed, stream)
 
 
 def _mlp(ctx: Context, stream: Tensor, normed: Tensor | None, kind: LayerKind) -> Tensor:

@@ -34,8 +34,10 @@ def widths(program: Program, experts: frozenset[str], never: frozenset[str]) -> 
     apart = [(op, weight) for op, weight in weighted if not experts & set(weight.loops)]
     joined = [(op, weight) for op, weight in weighted if experts & set(weight.loops)]
     outside = _made_and_summed(apart, stream, together) | _ends(program, apart, stream)
-    inside = _made_and_summed(joined, stream, together)
-    barred = {together[dim] for dim in (*never, *experts, stream)}
+    # Experts behind a projection read a stream of their own.
+    narrow = next((loop for op, weight in joined for loop in weight.loops if loop in op.contracted), stream)
+    inside = _made_and_summed(joined, narrow, together)
+    barred = {together[dim] for dim in (*never, *experts, stream, narrow)}
 
     def allowed(dims: Iterable[str]) -> frozenset[str]:
         roots = {together[dim] for dim in dims} - barred

@@ -145,6 +145,9 @@ RUNS = {
     "granite-4.0-h-small": (1, 210),  # four of ten
     "nemotron-h-56b": (2, 100),  # ten of eleven parts of layers, and what is behind the last attention
     "nemotron-3-nano-30b-a3b": (4, 150),  # attention after four, three and five pairs, by turns
+    "nemotron-3-super-120b-a12b": (6, 260),  # and after three, four and five
+    "gemma4-26b-a4b": (1, 200),  # five of six, with experts beside an MLP
+    "qwen3.5-35b-a3b": (1, 120),  # ten of four, with experts
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import gcd
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph import dims as d
-from symconfig.graph.model import blocks
+from symconfig.graph.model import blocks, mixer_pieces
 from symconfig.graph.operator import Operator
 from symconfig.graph.program.fold import fold
 from symconfig.graph.program.net import Net, net
@@ -53,8 +54,10 @@ def split(scheme: Scheme, op: Operator, asked: Way) -> list[set[str]]:
 def test_every_operator_is_split_as_the_graphs_rule_says(model: str) -> None:
     of = folded(model)
     known: dict[str, Operator] = {}
-    for block in blocks(load_model(model)).values():
+    loaded = load_model(model)
+    for kind, block in blocks(loaded).items():
         known |= {op.name: op for op in block.operators}
+        known |= {f"{kind}.{op.name}": op for op in block.operators}
     dense = d.EXPERTS not in of.program.sizes
     schemes = {degrees.with_experts(way()) if dense else degrees: scheme for degrees, scheme in SCHEMES.items()}
     for degrees, scheme in schemes.items():
@@ -64,12 +67,14 @@ def test_every_operator_is_split_as_the_graphs_rule_says(model: str) -> None:
         found = baseline(of, AXES, "megatron-tp", degrees)
         if found.rows is None:  # heads over both, of which there are too few
             assert scheme.cp_comm == "a2a"
-            assert load_model(model).num_key_value_heads % (tp * cp), found.why
+            heads = gcd(loaded.num_key_value_heads, mixer_pieces(loaded))
+            assert heads % (tp * cp), found.why
             continue
         for node, row in zip(of.nodes, found.rows, strict=True):
             if node.operator is None:
                 continue
-            wanted = split(scheme, known[re.sub(r"^\w+\.\d+\.", "", node.name)], degrees)
+            name = re.sub(r"^layers\.(\d+)", lambda found: loaded.layer_kinds[int(found[1])], node.name)
+            wanted = split(scheme, known.get(name) or known[re.sub(r"^\w+\.\d+\.", "", name)], degrees)
             for option, loops in zip(row, wanted, strict=True):
                 what = node.options[option].split
                 mine = set(what.loops) if what else set()

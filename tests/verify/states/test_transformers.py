@@ -15,6 +15,7 @@ from symconfig.errors import InputError
 from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.runs.adapted import adapted
 from symconfig.verify.states.transformers import registered
+from tests.descriptor.small_configs import FURTHER, small_config
 from tests.descriptor.tiny_configs import KINDS, tiny_config
 from tests.sample_plans import sample_model
 
@@ -65,6 +66,12 @@ def test_parameters_are_those_of_the_class_in_its_order(kind: str, tmp_path: Pat
         assert _ours(model) == _real(model, tmp_path)
         compared += 1
     assert compared
+
+
+@pytest.mark.parametrize("kind", FURTHER)
+def test_parameters_of_layers_that_are_not_the_class_s_default_are_its_own(kind: str, tmp_path: Path) -> None:
+    model = import_config(small_config(kind) | FURTHER[kind], "config.json", "small")
+    assert _ours(model) == _real(model, tmp_path)
 
 
 @pytest.mark.parametrize(
