@@ -147,15 +147,21 @@ def _beside_microbatches(sums: Stages, points: Columns, setting: Setting) -> Arr
     moved, framework, hide = exchange(sums, points, setting), setting.framework, setting.framework.hide
     forward, backward = sums.ahead, sums.back
     weights, gradients = moved.weights.sum[:, None], moved.gradients.sum[:, None]
+    each = hide.data
     rerun: Array | float = 0.0  # seconds of gathers for layers that run again
     if setting.sharding.weight:
-        far = sums.largest[:, None] > framework.reuse_elements
+        each, far = hide.sharded_weights, sums.largest[:, None] > framework.reuse_elements
         repeated = either.minimum(sums.rerun, forward) / np.where(forward > 0, forward, 1.0)
         rerun = np.where(far, repeated, 0.0) * moved.gather[:, None]
-    each = _hidden_each(setting)
 
     def shown(phases: Mapping[Phase, Array], work: Array, share: float, seconds: Array | float = 0.0) -> Array | float:
-        return _shown(moved, phases, work, share, setting, seconds)
+        """Return the seconds of what is exchanged beside the same work. phases: with their bytes."""
+        mine = {phase: amount for phase, amount in phases.items() if phase in moved.seconds}
+        if not mine:
+            return 0.0
+        seconds, amount = sum((moved.seconds[phase][:, None] for phase in mine), seconds), sum(mine.values())
+        result: Array = shown_s(seconds, work, share, taken(amount, seconds, setting.machine.hbm_bytes_per_s))
+        return result
 
     passes = shown({Phase.FORWARD: weights}, forward, each)
     passes = passes + shown({Phase.KEPT: weights, Phase.BACKWARD: gradients}, backward, each, rerun)
@@ -166,33 +172,18 @@ def _beside_microbatches(sums: Stages, points: Columns, setting: Setting) -> Arr
 
 
 def gathered_s(sums: Stages, points: Columns, setting: Setting, work: Array, before_s: float = 0.0) -> Array | float:
-    """Return what gathering weights adds to a microbatch's forward alone, where they rest in shards: [s, r, n]. work:
-    the forward's own seconds. before_s: of this rank's shards on their way to where they are gathered from."""
+    """Return what gathering weights adds to a microbatch's forward alone, where they rest in shards: [s, r, n].
+
+    work: the forward's own seconds. before_s: in which a rank's shards come from the host to where they are gathered;
+    that takes no compute units.
+    """
     moved = exchange(sums, points, setting)
-    return _shown(moved, {Phase.FORWARD: moved.weights.sum[:, None]}, work, _hidden_each(setting), setting, before_s)
-
-
-def _hidden_each(setting: Setting) -> float:
-    """Return the share of a microbatch's passes beside which it exchanges."""
-    hide = setting.framework.hide
-    return hide.sharded_weights if setting.sharding.weight else hide.data
-
-
-def _shown(
-    moved: Exchange,
-    phases: Mapping[Phase, Array],
-    work: Array,
-    share: float,
-    setting: Setting,
-    seconds: Array | float = 0.0,
-) -> Array | float:
-    """Return the seconds that show of what is exchanged beside the same work. phases: with their bytes. seconds: what
-    comes before them."""
-    mine = {phase: amount for phase, amount in phases.items() if phase in moved.seconds}
-    if not mine:
+    if Phase.FORWARD not in moved.seconds:
         return 0.0
-    seconds, amount = sum((moved.seconds[phase][:, None] for phase in mine), seconds), sum(mine.values())
-    result: Array = shown_s(seconds, work, share, taken(amount, seconds, setting.machine.hbm_bytes_per_s))
+    gather, amount = moved.seconds[Phase.FORWARD][:, None], moved.weights.sum[:, None]
+    whole = gather + before_s
+    lost = taken(amount, gather, setting.machine.hbm_bytes_per_s) * gather / np.where(whole > 0, whole, 1.0)
+    result: Array = shown_s(whole, work, setting.framework.hide.sharded_weights, lost)
     return result
 
 
