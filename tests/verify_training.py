@@ -24,11 +24,10 @@ from symconfig.plans.plan import Plan
 from symconfig.render.files import write
 from tests import verify_formats
 from tests.processor import lacking
-from tests.training import material
+from tests.training import held, material
 from tests.training.cases import CASES, ON_DEEPSPEED, Case, learning_rate
 from tests.training.results import Outcome, Step, apart, read, record
 from tests.training.starts import STARTS, Start, files
-from tests.verify_formats import Format
 
 # Of one plan in several formats: the order in which bf16 numbers are added differs, and nothing else may.
 TOLERANCE = 2e-3
@@ -44,14 +43,15 @@ WITHOUT_GPU = re.compile(r"^without a GPU: (.*)$", re.MULTILINE)
 
 def wrong(plan: Plan, steps: Sequence[Step], ahead: int = 0) -> Iterator[str]:
     """Where a run is not that of the plan. ahead: steps that its warm-up is before the plan's."""
-    training, sequences = plan.training, plan.best.batch.global_
+    training, rl = plan.training, plan.job.rl
+    sequences = plan.best.batch.global_ if rl is None else rl.batch
     if len(steps) != training.train_iters:
         yield f"{len(steps)} steps, the plan has {training.train_iters}."
         return
     losses = [step.loss for step in steps]
     if not all(map(math.isfinite, losses)):
         yield f"the losses are not finite: {losses}."
-    elif losses[0] - losses[-1] < LEAST_FALL:
+    elif losses[0] - losses[-1] < LEAST_FALL and (rl is None or plan.model.adapter is None):
         yield f"the loss does not fall: {losses}."
     if not all(math.isfinite(step.gradient) and step.gradient for step in steps if step.gradient is not None):
         yield f"a gradient is 0 or not finite: {[step.gradient for step in steps]}."
@@ -106,11 +106,14 @@ def run(plan: Plan, name: str, folder: Path, made: material.Material | None, pyt
     status, log = launched(start, folder, python)
     steps, states = tuple(start.read(log)), tuple(map(int, KEPT.findall(log)))
     said = (*wrong(plan, steps, start.ahead), *(unshared(plan, states) if start.counted else ()))
+    every = held.ranks(log) if start.held else []
+    figures = tuple(held.held(plan, every)) if every else ()
+    said = (*said, *(held.wrong(plan, figures, every) if start.held else ()))
     if status:
         said = (f"ended with {status}: {log.strip().splitlines()[-1][:200] if log.strip() else ''}", *said)
     changed = tuple(text for line in WITHOUT_GPU.findall(log) for text in line.split(", "))
     world = plan.best.parallel.world_size
-    return Outcome(name, world, steps, said, (*start.overrides, *changed), states=states)
+    return Outcome(name, world, steps, said, (*start.overrides, *changed), states=states, held=figures)
 
 
 def judged(item: Outcome, first: Outcome, tolerance: float = TOLERANCE) -> Outcome:
@@ -140,7 +143,7 @@ def outcomes(case: Case, formats: Sequence[str], root: Path, torch: str) -> list
     found: list[Outcome] = list(read().get(case.name, ())[:1]) if case.formats[0] not in formats else []
     for name in formats:
         began = time.perf_counter()
-        python = verify_formats.python_of(Format(name, name, ()), torch)
+        python = verify_formats.python_of(verify_formats.read_format(name), torch)
         if name in ON_DEEPSPEED and (why := lacking(plan.best.options.precision, python)):
             print(f"{case.name}: {name}: left out: {why}", flush=True)
             continue

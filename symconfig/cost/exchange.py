@@ -171,6 +171,22 @@ def _beside_microbatches(sums: Stages, points: Columns, setting: Setting) -> Arr
     return result
 
 
+def gathered_s(sums: Stages, points: Columns, setting: Setting, work: Array, before_s: float = 0.0) -> Array | float:
+    """Return what gathering weights adds to a microbatch's forward alone, where they rest in shards: [s, r, n].
+
+    work: the forward's own seconds. before_s: in which a rank's shards come from the host to where they are gathered;
+    that takes no compute units.
+    """
+    moved = exchange(sums, points, setting)
+    if Phase.FORWARD not in moved.seconds:
+        return 0.0
+    gather, amount = moved.seconds[Phase.FORWARD][:, None], moved.weights.sum[:, None]
+    whole = gather + before_s
+    lost = taken(amount, gather, setting.machine.hbm_bytes_per_s) * gather / np.where(whole > 0, whole, 1.0)
+    result: Array = shown_s(whole, work, setting.framework.hide.sharded_weights, lost)
+    return result
+
+
 def _in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Array:
     """Return nearly what the simulator says of the exchange where stages are alike (`chunks.overlap` says what runs
     when): [r, n].

@@ -59,6 +59,7 @@ def _actor(plan: Plan, step: PlannedRl | None) -> dict[str, object]:
     return {
         **_engine(_ACTOR, f"{_ACTOR}.fsdp_config", "actor_rollout_ref.model", plan, step),
         **_adapters(plan),
+        **_reference(plan),
         f"{_ACTOR}.optim.betas": [training.adam_beta1, training.adam_beta2],
         f"{_ACTOR}.optim.lr_scheduler_type": training.lr_decay_style,
         f"{_ACTOR}.optim.min_lr_ratio": training.min_lr / training.lr,
@@ -77,6 +78,14 @@ def _adapters(plan: Plan) -> dict[str, object]:
         "actor_rollout_ref.model.target_modules": list(adapters.modules(plan.model)),
         "actor_rollout_ref.rollout.load_format": "safetensors",
     }
+
+
+def _reference(plan: Plan) -> dict[str, object]:
+    """Return the groups of a second copy of the actor. It has the actor's sequences by itself; its shards it would have
+    on all GPUs."""
+    if plan.best.shard_ranks is None or plan.model.adapter is not None or not learning.section(plan).reference:
+        return {}
+    return {"actor_rollout_ref.ref.fsdp_config.fsdp_size": plan.best.shard_ranks}
 
 
 def _critic(plan: Plan, step: PlannedRl | None) -> dict[str, object]:

@@ -253,7 +253,8 @@ def test_trl_generates_a_batch_for_all_updates() -> None:
 
 
 def test_verl_is_told_of_the_shards_of_fsdp() -> None:
-    plan = with_options(changed(plan_for("verl-fsdp"), away=(learning.STATES,)), cp_comm="a2a", instances=2)
+    stepped = changed(plan_for("verl-fsdp"), rl={"reference": True}, away=(learning.STATES,))
+    plan = with_options(stepped, cp_comm="a2a", instances=2)
     plan = replace(plan, best=replace(plan.best, parallel=replace(plan.best.parallel, dp=4, cp=2)))
     arrays: Any = targets()["verl-fsdp"].variables(plan)["arrays"]
     actor = "actor_rollout_ref.actor"
@@ -263,6 +264,7 @@ def test_verl_is_told_of_the_shards_of_fsdp() -> None:
         f"{actor}.fsdp_config.param_offload=False",
         f"{actor}.fsdp_config.optimizer_offload=True",
         f"{actor}.ulysses_sequence_parallel_size=2",
+        "actor_rollout_ref.ref.fsdp_config.fsdp_size=4",
         f"{actor}.ppo_max_token_len_per_gpu=1024",
         "actor_rollout_ref.model.enable_gradient_checkpointing=False",
     } <= {word for line in arrays["ACTOR"] for word in line}

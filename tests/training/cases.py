@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import symconfig
@@ -82,7 +82,8 @@ class Case:
     formats: targets, or launchers that start the generated script. pins: what is decided beforehand, so that the plan
     is of the kind that is to be tried; the rest is solved. nodes: of the cluster; ranks on one machine in any case.
     job: what else it says. With it each program is planned for by itself, makes its own sequences of the data that its
-    files name, and is held against itself on one rank, not against the first format.
+    files name, and is held against itself on one rank, not against the first format. away: what of a trained model goes
+    to the host between phases, whatever a plan of so small a model needs.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Case:
     pins: dict[str, int | str] = field(default_factory=dict)
     nodes: int = 1
     job: dict[str, Any] = field(default_factory=dict)
+    away: tuple[str, ...] = ()
 
     @property
     def trains_on_files(self) -> bool:
@@ -115,7 +117,7 @@ class Case:
         slow = "LoRA" not in self.family and "rl" not in self.job
         batch: dict[str, Any] = {"global_batch_size": SEQUENCES, "seq_length": LENGTH} if "rl" not in self.job else {}
         training = {**TRAINING, **({} if slow else {"lr": 2e-2, "min_lr": 2e-3})}
-        return symconfig.plan(
+        plan = symconfig.plan(
             tiny(self.family),
             cluster(self.nodes),
             ranks,
@@ -126,6 +128,7 @@ class Case:
             top=1,
             **batch | self.job,
         ).plan
+        return replace(plan, rl=tuple(replace(step, away=self.away) for step in plan.rl)) if self.away else plan
 
 
 def tiny(family: str) -> ModelDescriptor:
@@ -234,6 +237,31 @@ CASES = (
     Case("llama, GRPO, ZeRO-3", "llama", "deepspeed", ("trl",), {"zero": 3, "mbs": 8}, job={"rl": GRPO}),
     Case("llama, GRPO, FSDP 2", "llama", "fsdp", ("trl",), {"mbs": 8}, job={"rl": GRPO}),
 )
+# Responses of many lengths, so that samples are packed into micro-batches, of a vocabulary that outweighs the layers.
+WIDE: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 256, "head_dim": 32, "vocab_size": 4096}
+FAMILIES |= {"llama, wide": ("llama2-13b", WIDE), "llama, wide, with LoRA": ("llama2-13b", WIDE | {"adapter": ADAPTER})}
+STEPPED: dict[str, Any] = {
+    "prompts": 16,
+    "samples": 8,
+    "updates": 2,
+    "prompt_length": {"mean": 8, "max": 8},
+    "response_length": {"mean": 16, "p95": 48, "max": 100},
+    "tokens_per_gpu": 320,
+}
+WORKERS = ("verl-fsdp",)
+CASES = (
+    *CASES,
+    Case("llama, steps of GRPO, FSDP 2", "llama, wide", "fsdp", WORKERS, job={"rl": STEPPED}),
+    Case(
+        "llama, steps of GRPO, FSDP 2, kept on the host",
+        "llama, wide",
+        "fsdp",
+        WORKERS,
+        job={"rl": STEPPED},
+        away=("weights", "optimizer state"),
+    ),
+    Case("llama with LoRA, steps of GRPO, FSDP 2", "llama, wide, with LoRA", "fsdp", WORKERS, job={"rl": STEPPED}),
+)
 
 # What is not started here, and why.
 _PODS = "starts launch.sh in pods, and needs a Kubernetes with GPUs"
@@ -241,7 +269,7 @@ LEFT_OUT = {
     "ms-swift": "has not been tried without a GPU",
     "pytorchjob": _PODS,
     "trainjob": _PODS,
-    **dict.fromkeys((name for name in LEARNING if name not in PAIRED), "its engine needs a GPU"),
+    **dict.fromkeys((name for name in LEARNING if name not in (*PAIRED, *WORKERS)), "its engine needs a GPU"),
     "openrlhf": "imports flash-attn, whose kernels are for GPUs, for pairs, too",
     "skypilot": "rents machines of a cloud",
 }

@@ -104,7 +104,12 @@ def _of_ms_swift(prompt: str, answers: list[str]) -> dict[str, Any]:
     return {**chat, "rejected_response": answers[1]} if answers[1:] else chat
 
 
+def _of_verl(prompt: str, answers: list[str]) -> dict[str, Any]:
+    return {"prompt": [_said("user", prompt)]}
+
+
 ROWS: dict[str, Row] = {
+    "verl-fsdp": _of_verl,
     "trl": _of_trl,
     "llamafactory": _of_llamafactory,
     "ms-swift-deepspeed": _of_ms_swift,

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from tests.training.cases import CASES, LEFT_OUT
+from tests.training.held import Held
 
 OF_THEIR_OWN = {case.name for case in CASES if case.job}  # plans that each format has one of, with data of its own
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -19,17 +20,28 @@ HEAD = """# Every format, started for real
 
 Written by `make verify-training`. A tiny model is planned, written in a format and started on two ranks of this machine
 as a person would: by the launch script of its folder, with the framework's own trainer. No GPU is there, so ranks talk
-over gloo, and what only a GPU has is stood in for; the second table says what that was. A run has passed when its
+over gloo, and what only a GPU has is stood in for; the last table says what that was. A run has passed when its
 losses are finite and fall, no step's gradient is 0 where the log has its norm, and steps, sequences of a step and every
 step's learning rate are those of the plan. Formats of one plan train on the same data, on the same weights or on those
 of the same seed: `apart` is the largest relative difference of a step's loss from that of the format that stands first.
 Programs that make sequences of chats or answers in ways of their own are held against themselves, on one rank, but for
 those whose losses are others there: KTO's, whose KL term is of a micro-batch on all ranks, and some of models of
-rewards. What GRPO lowers is minus the mean reward, of samples that each start draws. `states` are the numbers whose
-optimizer state each rank keeps, counted in the optimizer that steps; they are those whose bytes the plan predicts.
+rewards. What GRPO lowers is minus the mean reward, of samples that each start draws; adapters of random weights move it
+by less than draws do, so theirs need not fall. `states` are the numbers whose optimizer state each rank keeps, counted
+in the optimizer that steps; they are those whose bytes the plan predicts.
 
 | plan | format | ranks | states | steps | sequences a step | first loss | last loss | apart | |
 |---|---|---|---|---|---|---|---|---|---|
+"""
+HELD = """
+## What workers hold and read
+
+Counted on each rank in the second step, of the fullest one: bytes of its shards, micro-batches of each optimizer step
+or read, and the allocator's peak, but for what gloo asks for. Predicted peaks are of the tokens that the fullest
+micro-batch had, without cuBLAS's workspace; an update's, on both sides, without the buffers of all-gathers.
+
+| plan | format | phase | what | predicted | counted |
+|---|---|---|---|---|---|
 """
 
 
@@ -46,7 +58,8 @@ class Step:
 @dataclass(frozen=True)
 class Outcome:
     """One format of one plan. said: what went wrong; overrides: what had to be other than in the folder; alone: its
-    steps on one rank; states: numbers of which each rank keeps the optimizer's state, where that was counted."""
+    steps on one rank; states: numbers of which each rank keeps the optimizer's state, where that was counted; held:
+    what its workers held and read."""
 
     format: str
     ranks: int
@@ -55,6 +68,7 @@ class Outcome:
     overrides: tuple[str, ...] = ()
     alone: tuple[Step, ...] = ()
     states: tuple[int, ...] = ()
+    held: tuple[Held, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -75,9 +89,20 @@ def apart(one: Sequence[Step], other: Sequence[Step]) -> float | None:
 def page(results: Mapping[str, tuple[Outcome, ...]]) -> str:
     """docs/training.md."""
     text = HEAD + "".join(_row(plan, item, outcomes[0]) for plan, outcomes in results.items() for item in outcomes)
+    text += HELD + "".join(_held(results))
     text += "\n## What was other than in the folder\n\n| format | without a GPU |\n|---|---|\n"
     text += "".join(_overrides(results)) + "\n## What is not started here\n\n"
     return text + "".join(f"- {name}: {why}.\n" for name, why in LEFT_OUT.items())
+
+
+def _held(results: Mapping[str, tuple[Outcome, ...]]) -> Iterator[str]:
+    for plan, outcomes in results.items():
+        for item in outcomes:
+            for each in item.held:
+                yield (
+                    f"| {plan} | {item.format} | {each.phase} | {each.what} | {each.predicted:,.0f} | "
+                    f"{each.counted:,.0f} |\n"
+                )
 
 
 def _row(plan: str, item: Outcome, first: Outcome) -> str:

@@ -27,7 +27,7 @@ BF16 = "TrainingArguments told that there is bf16"
 class Start:
     """command: what is run in the folder, with `environment`; read: the steps of its log; overrides: what had to be
     other than at a person's start; ahead: steps that the framework's warm-up is before the plan's; counted: its ranks
-    say of how many numbers they keep the optimizer's state."""
+    say of how many numbers they keep the optimizer's state; held: and what they hold and read in each phase."""
 
     command: tuple[str, ...]
     environment: dict[str, str]
@@ -35,6 +35,7 @@ class Start:
     overrides: tuple[str, ...] = ()
     ahead: int = 0
     counted: bool = False
+    held: bool = False
 
 
 def files(plan: Plan, name: str) -> Files:
@@ -215,6 +216,25 @@ def torchtitan(plan: Plan, folder: Path, material: Material | None) -> Start:
     )
 
 
+def verl(plan: Plan, folder: Path, material: Material | None) -> Start:
+    """Its trained workers alone, in the steps that its trainer makes: that needs Ray, and the engine a GPU."""
+    ranks, steps = plan.best.parallel.world_size, plan.training.train_iters
+    return Start(
+        ("python3", str(HERE / "verl_on_cpu" / "workers.py"), str(ranks), str(steps)),
+        {**CPU, "PYTHONPATH": str(HERE / "flash_on_cpu")},
+        logs.of_scripts,
+        (
+            "the CPU as verl's device, so that nothing moves to the host",
+            GLOO,
+            "its workers in ranks of torchrun, called as its trainer calls them through Ray",
+            "Transformers generates in vLLM's place, from the weights that the workers hand over",
+            "flash attention, its cross-entropy and the entropy's compiled kernel in plain torch",
+        ),
+        counted=True,
+        held=True,
+    )
+
+
 STARTS: dict[str, Starter] = {
     "deepspeed": deepspeed,
     "transformers": transformers,
@@ -222,6 +242,7 @@ STARTS: dict[str, Starter] = {
     "llamafactory": llamafactory,
     "ms-swift-deepspeed": ms_swift,
     "trl": trl,
+    "verl-fsdp": verl,
     "megatron": megatron,
     "megatron-yaml": megatron,
     "model-args": megatron,

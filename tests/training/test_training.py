@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from symconfig.plans.plan import Plan
 from symconfig.render import every_launcher, targets
-from tests.training import logs, material, results
+from tests.training import held, logs, material, results
 from tests.training.cases import CASES, LEFT_OUT, SEQUENCES, TINY, learning_rate
 from tests.training.results import Outcome, Step
 from tests.training.starts import STARTS
@@ -108,6 +109,34 @@ def test_words_that_a_family_s_own_tokenizer_does_not_read_are_said(tmp_path: Pa
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
     with pytest.raises(ValueError, match=r"Qwen2Tokenizer reads w2 w3 as \[\]"):
         material.check_words(tmp_path)
+
+
+def test_workers_that_hold_or_read_something_else_are_named() -> None:
+    case = next(case for case in CASES if case.away)
+    plan, actor = case.plan("verl-fsdp"), held.actor(case.plan("verl-fsdp"))
+    away = sorted(case.away)
+    whole = {held.WEIGHTS: 1, "reference": 1, "gradients afterwards": 0, "on the host afterwards": away}
+    rank = {
+        phase: whole | {"tokens": tokens, "peak": int(held.peak_bytes(actor, phase, max(map(max, tokens))))}
+        for phase, tokens in {"log-probabilities": [[1400]], "reference": [[1400]], "update": [[250] * 3] * 2}.items()
+    }
+    rank["log-probabilities"]["on the host"], rank["reference"]["on the host"] = [held.STATES], away
+    rank["reference"]["reference"] = int(actor.memory[held.WEIGHTS])
+    rank["update"] |= {part: int(actor.memory[part]) for part in (held.WEIGHTS, held.GRADIENTS, held.STATES)}
+    rank["update"]["on the host"] = []
+
+    def problems(**changed: object) -> str:
+        ranks = held.ranks("counted " + json.dumps(rank | {"update": rank["update"] | changed}) + "\n") * 2
+        return " ".join(held.wrong(plan, list(held.held(plan, ranks)), ranks))
+
+    assert problems() == ""
+    assert "bytes of gradients: 0, the plan has" in problems(gradients=0)
+    assert "micro-batches: 5, the plan has 3" in problems(tokens=[[150] * 5] * 2)
+    assert "400 tokens in a micro-batch that has room for 320" in problems(tokens=[[400, 250]])
+    assert "peak beside what rests" in problems(peak=2 * rank["update"]["peak"])
+    assert "on the host: ['weights'], the plan has []" in problems(**{"on the host": ["weights"]})
+    assert "gradients are there afterwards" in problems(**{"gradients afterwards": 1})
+    assert "1 of 2 ranks say what they hold" in " ".join(held.wrong(plan, [], [rank]))
 
 
 def test_torchtitan_s_log() -> None:

@@ -28,6 +28,7 @@ from symconfig.runs.rl.question import Question
 from symconfig.runs.rl.trained import Trained
 from symconfig.solve.candidate import described
 from symconfig.solve.lengths import packing
+from symconfig.solve.pins import parse
 from symconfig.solve.restore import restore
 
 WEIGHED = 12  # plans of the actor, around each of which engines are weighed
@@ -67,10 +68,10 @@ def _check(question: Question) -> None:
         problems.append(Problem("of a step of reinforcement learning must be a number", field="gpus", got="auto"))
     elif not any(divisions(question.rl, question.cluster, question.job.gpus, question.reward is not None)):
         problems.append(undivided(question.rl, question.job.gpus, question.cluster.gpus_per_node))
-    room = question.rl.tokens_per_gpu
-    if room is not None and room * _CONTEXT[-1] < question.rl.longest:
+    room, most = question.rl.tokens_per_gpu, max(_contexts(question), default=1)
+    if room is not None and room * most < question.rl.longest:
         what = f"a micro-batch has no room for the longest sequence, of {question.rl.longest} tokens"
-        need = f"{ceil(question.rl.longest / _CONTEXT[-1])} tokens or more, with cp {_CONTEXT[-1]}"
+        need = f"{ceil(question.rl.longest / most)} tokens or more, with cp {most}"
         problems.append(Problem(what, field="rl.tokens_per_gpu", got=str(room), need=need))
     if question.rl.longest > question.model.max_position_embeddings:
         what, need = (
@@ -116,9 +117,16 @@ def _rooms(question: Question) -> Iterator[tuple[int, dict[str, str]]]:
     if rl.tokens_per_gpu is None:
         yield from ((times * rl.longest, {}) for times in _TIMES if times == 1 or times * rl.longest <= _needed(rl))
         return
-    for cp in _CONTEXT:
+    for cp in _contexts(question):
         if cp * rl.tokens_per_gpu >= rl.longest:
             yield cp * rl.tokens_per_gpu, {"cp": str(cp), "mbs": "1"}
+
+
+def _contexts(question: Question) -> tuple[int, ...]:
+    """Return the ranks of context parallelism that the job's pins leave; those of a pin alone where it names others."""
+    pins = parse(question.job.pins)
+    left = tuple(cp for cp in _CONTEXT if pins.allows("cp", cp))
+    return left or pins.ranges["cp"][:1]
 
 
 def _needed(rl: Rl) -> float:

@@ -219,10 +219,10 @@ class Layout:
         name = "reference" if self._copied else f"actor's {WEIGHTS}"
         rests = not self._copied or self.reference != "streamed"
         frozen = {name: actor.memory[WEIGHTS] * rests} | self._passing(reader)
-        away = self._copied and self.reference != "resident"
-        loaded = actor.memory[WEIGHTS] / actor.host_bytes_per_s * away
+        copied_s = actor.memory[WEIGHTS] / actor.host_bytes_per_s * (self._copied and self.reference != "resident")
+        streamed_s = copied_s if self.reference == "streamed" else 0.0
         held = self._resting(frozen, but=() if apart else (WEIGHTS,), pool=pool)
-        seconds = reader.passes_s(read.passes, read.fill) + loaded
+        seconds = reader.passes_s(read.passes, read.fill, streamed_s) + copied_s - streamed_s
         return Phase("reference", seconds, held, pool, reader.tokens_per_gpu)
 
     def _of_values(self, critic: Trained, pool: str) -> Phase:

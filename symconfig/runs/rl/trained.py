@@ -10,6 +10,7 @@ import numpy as np
 
 from symconfig.cost.blocks import KEPT, TRANSIENT
 from symconfig.cost.device import reserved_bytes
+from symconfig.cost.exchange import gathered_s
 from symconfig.cost.framework import Stepping
 from symconfig.cost.lattice import Array
 from symconfig.cost.table import Choice
@@ -106,12 +107,20 @@ class Trained:
         return self._own[WEIGHTS] - self._shards(framework.bytes.weight)
 
     @property
-    def _gathered_at_head(self) -> float:
-        """Return the bytes of weights that rest in shards and are whole where the loss is made: the head's."""
+    def _gathered_at_loss(self) -> float:
+        """Return the bytes of weights that rest in shards and are whole where the loss is made: the head's, which no
+        program but verl gives up before."""
         framework, model = self.prospect.request.framework, self.plan.model
         if framework.shard_bytes is None:
             return 0.0
         return min(framework.bytes.weight * model.vocab_size * model.hidden_size, self._gathered)
+
+    @property
+    def _gathered_at_head(self) -> float:
+        """Return the same bytes while the head makes logits: those of a head alone are in the buffer of their
+        all-gather, too; a table of both was gathered first, and others were after it."""
+        copies = 1 if self.plan.model.tie_word_embeddings else 2
+        return min(copies * self._gathered_at_loss, self._gathered)
 
     @property
     def libraries(self) -> float:
@@ -133,12 +142,14 @@ class Trained:
         """Return the seconds of forwards of the micro-batches of so many optimizer steps, without a backward."""
         return self.passes_s(self.candidate.batch.num_microbatches * steps, self.fill)
 
-    def passes_s(self, passes: float, fill: float) -> float:
-        """Return the seconds of forwards of so many micro-batches on each replica, without a backward. fill: the share
-        of their room that has tokens."""
-        made = times(self.prospect, self.parts)
-        longest = float((made.forward.sum(axis=1) * np.asarray(made.slow)).max()) + made.busy_s
-        return (passes + self.candidate.parallel.pp - 1) * longest * fill
+    def passes_s(self, passes: float, fill: float, streamed_s: float = 0.0) -> float:
+        """Return the seconds of forwards of so many micro-batches on each replica, without a backward; each gathers
+        the weights that rest in shards. fill: the share of their room that has tokens. streamed_s: of this GPU's shards
+        on their way from the host, before each is gathered."""
+        made, parts = times(self.prospect, self.parts), self.parts
+        longest = fill * (float((made.forward.sum(axis=1) * np.asarray(made.slow)).max()) + made.busy_s)
+        gathered = gathered_s(parts.sums, parts.points, parts.setting, fill * parts.sums.ahead, streamed_s)
+        return (passes + self.candidate.parallel.pp - 1) * (longest + float(np.max(gathered)))
 
     def reading(self, room: int) -> Trained:
         """Return the model in micro-batches of so many tokens, of which forwards alone are run."""
@@ -155,11 +166,14 @@ class Trained:
         return {prospect.micro * prospect.request.seq_length: self}
 
     def forward_bytes(self, entropy: bool = False, share: float = 1.0) -> float:
-        """Return the bytes of a forward alone at its peak: what one layer makes, or what log-probabilities are made
-        with, whichever is more. share: tokens of what is read at once over those of a micro-batch."""
-        each = (self.logits.entropy if entropy else self.logits.forward) * self.logit_count
-        at_head = share * each + self._in_tiles(share)
-        return max(share * self._layer_bytes + self._gathered, at_head + self._gathered_at_head)
+        """Return the bytes of a forward alone at its peak: what one layer makes, the logits as the head makes them, or
+        what log-probabilities are made with, whichever is more. share: tokens of what is read at once over those of a
+        micro-batch."""
+        each = self.logits.entropy if entropy else self.logits.forward
+        logits, tiles = share * self.logit_count, self._in_tiles(share)
+        at_head = min(each, _SHORT) * logits + _SHORT * share * self._channels + tiles + self._gathered_at_head
+        at_loss = each * logits + tiles + self._gathered_at_loss
+        return max(share * self._layer_bytes + self._gathered, at_head, at_loss)
 
     @property
     def kept_bytes(self) -> float:
@@ -252,7 +266,7 @@ class Trained:
         if not logits.added:
             parts.pop(_LOSS)
         each = (logits.entropy_update if entropy else logits.update) * self.logit_count
-        later = self._gathered - self._gathered_at_head
+        later = self._gathered - self._gathered_at_loss
         working[-1] = max(working[-1], each + self._in_tiles() + self._at_head - later)
         wider = sum(self.memory.values()) - sum(self._own.values())
         return float((working + sum(parts.values())).max()) + wider + self._gathered

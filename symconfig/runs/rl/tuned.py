@@ -20,7 +20,7 @@ from symconfig.render.learning import Compares
 from symconfig.render.target import Source
 from symconfig.runs.rl.logits import PLAIN, of_loss
 from symconfig.runs.rl.phases import Phase
-from symconfig.runs.rl.trained import EXCHANGE, GRADIENTS, STATES, WEIGHTS, Trained
+from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
 from symconfig.solve.answer import refused
 from symconfig.solve.budget import device_budget, surprise
 from symconfig.solve.candidate import fullness
@@ -30,7 +30,6 @@ from symconfig.solve.restore import restore
 WEIGHED = 12  # plans of an update, around each of which the step is counted
 _LEFT = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)  # shares of a GPU that an update leaves to what a loss has besides, all tried
 _WIDEST = 0.89  # margin that a job may have
-_GATHERED = 1 / 3  # of what ZeRO-3 exchanges for an update: weights are gathered twice, gradients reduced once
 _STATES = (WEIGHTS, GRADIENTS, STATES)
 Solve = Callable[[Job, int], Plan]
 
@@ -133,14 +132,13 @@ def _phases(plan: Plan, trained: Trained, how: Compares, resident: bool) -> Iter
     held = {part: trained.memory[part] for part in _STATES}
     if means.reference and resident and (plan.model.adapter is None or how.copies):
         held["reference"] = trained.memory[WEIGHTS]
-    gathered = _GATHERED * trained.candidate.predicted.time[EXCHANGE] * (trained.prospect.zero == 3)
     for name, reader, forwards in (("KL term", "model", means.read), ("reference", "reference", means.reference)):
         alone, most = reader in how.first and trained.candidate.parallel.pp == 1, trained.busiest
         kept = 0.0 if alone else trained.kept_bytes
         read = {"policy's activations and logits": kept, "forward": trained.forward_bytes()}
         read[BUSIEST] = most.forward_bytes() + (0.0 if alone else most.kept_bytes) - sum(read.values())
         if forwards:
-            yield Phase(name, forwards * (trained.forward_s(1) + gathered), _whole(trained, held | read))
+            yield Phase(name, forwards * trained.forward_s(1), _whole(trained, held | read))
     peak = trained.peak_bytes()
     passing = {"activations, logits and loss": peak - sum(trained.memory[part] for part in _STATES)}
     passing[BUSIEST] = trained.busiest.peak_bytes() - peak

@@ -166,6 +166,10 @@ def _fsdp(config: Any, actor: Any, world: int) -> Values:
     assert engine.strategy == "fsdp2", engine.strategy
     optimizer = build_optimizer([torch.nn.Parameter(torch.zeros(1))], actor.optim)
     (group,) = optimizer.param_groups
+    reference = config.actor_rollout_ref.ref
+    if actor.use_kl_loss and not config.actor_rollout_ref.model.lora_rank:  # else the actor without its adapters is it
+        assert reference.fsdp_config.fsdp_size == engine.fsdp_size, reference.fsdp_config.fsdp_size
+        assert reference.ulysses_sequence_parallel_size == engine.ulysses_sequence_parallel_size
     return {
         "tp": 1,
         "pp": 1,

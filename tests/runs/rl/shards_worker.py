@@ -2,8 +2,9 @@
 
 Usage: shards_worker.py RANK RANKS FILE, where all ranks meet in FILE; the request comes on standard input: `config`
 (fields of LlamaConfig), `tokens`, `sizes` (ranks that shard: `fsdp_size`). Rank 0 prints what it has with each of them:
-`weights`, `gradients` and `optimizer state` at rest, `gathered`, the most that is whole of weights at once, and what
-AdamW has beside all of these while it steps, with all ranks in one group: `fused`, `foreach` or `for-loop`.
+`weights`, `gradients` and `optimizer state` at rest, `gathered`, the most that is whole of weights at once, in copies
+and in buffers of all-gathers, and what AdamW has beside all of these while it steps, with all ranks in one group:
+`fused`, `foreach` or `for-loop`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def local(tensors: Any) -> int:
 
 
 def sharded(request: dict[str, Any], ranks: int, size: int) -> Any:
-    """Shard every layer, the embedding and the rest, as verl 0.9.1 does (utils/fsdp_utils.py, apply_fsdp2)."""
+    """Shard each layer, the embedding, the head and the rest, as verl 0.9.1 does (utils/fsdp_utils.py, apply_fsdp2)."""
     model = transformers.AutoModelForCausalLM.from_config(
         transformers.LlamaConfig(**request["config"]), dtype=torch.float32
     )
@@ -39,20 +40,26 @@ def sharded(request: dict[str, Any], ranks: int, size: int) -> Any:
         "mp_policy": MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=True),
         "reshard_after_forward": True,
     }
-    for part in (*model.model.layers, model.model.embed_tokens):
+    for part in (*model.model.layers, model.model.embed_tokens, model.lm_head):
         fully_shard(part, **how)
     return fully_shard(model, **how)
 
 
 def counted(request: dict[str, Any], ranks: int, size: int) -> dict[str, int]:
     model = sharded(request, ranks, size)
-    parts = (model, model.model.embed_tokens, *model.model.layers)
-    held = [each for part in parts for each in part._get_fsdp_state()._fsdp_param_group.fsdp_params]
+    parts = (model, model.model.embed_tokens, *model.model.layers, model.lm_head)
+    groups = [part._get_fsdp_state()._fsdp_param_group for part in parts]
+    held = [each for group in groups for each in group.fsdp_params]
     most = 0
 
     def look(*of: Any) -> None:
+        """Count what was copied out of all-gathers, and their buffers."""
         nonlocal most
-        most = max(most, sum(out.untyped_storage().nbytes() for each in held for out in each.all_gather_outputs))
+        last = groups[0].comm_ctx.all_gather_state
+        results = [group._all_gather_result for group in groups] + [last.all_gather_result if last else None]
+        buffers = {id(each): each.all_gather_output.nbytes for each in results if each is not None}
+        whole = sum(out.untyped_storage().nbytes() for each in held for out in each.all_gather_outputs)
+        most = max(most, whole + sum(buffers.values()))
 
     for part in model.modules():
         part.register_forward_pre_hook(look)

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+import symconfig
 from symconfig.api import existing
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.existing.recover.rl.sequences import Packed
 from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Plan
@@ -16,11 +19,12 @@ from symconfig.plans.rl import READING
 from symconfig.render import learning, nemo_rl, openrlhf, slime, verl
 from symconfig.runs.rl.logits import VERL
 from symconfig.runs.rl.phases import GAPS
-from symconfig.runs.rl.trained import Trained
+from symconfig.runs.rl.trained import WEIGHTS, Frozen, Trained
 from tests.existing.audit.test_rl import audited, of_verl, phases
 from tests.existing.audit.test_slime import script
-from tests.runs.rl.support import step
+from tests.runs.rl.support import section, step
 from tests.runs.rl.test_step import phase, planned
+from tests.sample_plans import sample_plan
 
 GIB = 2.0**30
 LONG: dict[str, Any] = {"prompts": 512, "samples": 8, "updates": 4}
@@ -70,6 +74,61 @@ def test_logits_that_do_not_fit_are_read_in_smaller_micro_batches() -> None:
     assert found.bytes <= plan.usable_bytes < read_at(plan, 45056)[1]
     (why,) = learning.read_at_once(plan)
     assert "do not fit" in why
+
+
+def slowed(times: float, link: str) -> ClusterDescriptor:
+    """Nodes of eight H100 whose GPUs, or whose hosts, are so many times further apart."""
+    cluster = load_cluster("h100")
+    if link == "host":
+        rate = cluster.host.link_bytes_per_s
+        slow = cluster.host.model_copy(
+            update={"link_bytes_per_s": rate.model_copy(update={"value": rate.value / times})}
+        )
+        return cluster.model_copy(update={"host": slow})
+    inner, *outer = cluster.levels
+    rate = inner.bandwidth_bytes_per_s
+    slower = inner.model_copy(update={"bandwidth_bytes_per_s": rate.model_copy(update={"value": rate.value / times})})
+    return cluster.model_copy(update={"levels": (slower, *outer)})
+
+
+@pytest.mark.parametrize("backend", ["deepspeed", "fsdp"])
+def test_every_read_gathers_the_weights_that_rest_in_shards(backend: str) -> None:
+    """On links so slow that the forward hides nothing: 16-bit weights of seven other GPUs arrive at each."""
+
+    def seconds(times: float, zero: int) -> float:
+        shape: dict[str, Any] = {"tp": 1, "pp": 1, "dp": 8, "zero_stage": zero, "seq_length": 4096}
+        plan = sample_plan(load_model("llama3.2-1b"), slowed(times, "nvlink"), backend, **shape)
+        prospect = Trained(plan, plan.best, 1.0, VERL).prospect
+        return Frozen(plan, plan.best, 1.0, VERL, point=prospect).passes_s(10, 1.0)
+
+    fast, slow, slower = (seconds(times, 3) for times in (1.0, 1e4, 2e4))
+    link = load_cluster("h100").levels[0].bandwidth_bytes_per_s.value
+    wire_s = 10 * 1e4 * 2 * 1.2358e9 * 7 / 8 / link
+    assert wire_s < slow < 1.4 * wire_s
+    assert slower - slow == pytest.approx(slow, rel=0.01)
+    assert seconds(1.0, 2) == seconds(1e4, 2) < fast  # whole weights
+
+
+def test_a_reference_in_shards_on_the_host_is_copied_for_every_micro_batch() -> None:
+    """Of FSDP 2's CPUOffloadPolicy, fp32 shards; of Megatron's workers all weights come once, in 16 bits."""
+    copies = {}
+    for target, backend in (("verl-fsdp", "fsdp"), ("verl", "megatron")):
+        own: dict[str, Any] = {
+            "target": target,
+            "backend": backend,
+            "rl": section(tokens_per_gpu=2560, **LONG),
+            "top": 1,
+        }
+        plans = [symconfig.plan("llama3.2-1b", slowed(times, "host"), 8, **own).plan for times in (1e4, 2e4)]
+        one, two = (phase(plan, "reference") for plan in plans)
+        rl, plan = plans[0].job.rl, plans[0]
+        assert rl is not None
+        assert one.tokens == two.tokens
+        passes = -(-rl.sequences * rl.mean_tokens // (plan.best.parallel.dp * one.tokens))
+        actor = Trained(plan, plan.best, 1.0, VERL)
+        copies[target] = (two.seconds - one.seconds) * actor.host_bytes_per_s / actor.memory[WEIGHTS] / passes
+    assert copies["verl-fsdp"] == pytest.approx(1.0, rel=0.01)
+    assert copies["verl"] < 0.2
 
 
 def test_programs_are_told_what_is_read_at_once() -> None:

@@ -290,6 +290,12 @@ def test_what_leaves_nothing_to_plan_is_said(gpus: int, changed: dict[str, Any],
         answer(Question(model, cluster, asked, asked.rl, None, lambda of, job, most: usual()), 1)
 
 
+def test_pins_bound_the_ranks_that_share_a_micro_batch_of_stated_tokens() -> None:
+    assert planned(pins={"cp": "2"}, tokens_per_gpu=1280).best.parallel.cp == 2
+    with pytest.raises(InputError, match="got 640, need 1280 tokens or more, with cp 1"):
+        planned(pins={"cp": "1"}, tokens_per_gpu=640)
+
+
 def test_a_job_that_names_no_target_goes_to_one_that_can_be_told_it() -> None:
     assert planned(gpus=16, placement="split").job.target == "slime"
 
