@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from symconfig.format import count, gib, seconds, several
+from symconfig.format import count, gib, percent, seconds, several
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.rl import BUSIEST, PlannedRl
 from symconfig.render import learning, own_target, rewarding
@@ -95,7 +95,9 @@ def _footer(plan: Plan) -> str:
         "The layouts of the actor are the planner's best for an update. Around each, every engine and every way to "
         "move what is not needed was weighed; other layouts were not, so a better one may exist."
     )
-    return "\n".join([*_sentences(plan), weighed])
+    longer = plan.rl[0].step_s / min(step.step_s for step in plan.rl) - 1
+    plain = f"Plan 1 takes {percent(longer)} longer than the shortest step that is shown; it is plainer."
+    return "\n".join([*_sentences(plan), weighed, *([plain] if longer else [])])
 
 
 def _sentences(plan: Plan, *, asks: bool = True) -> list[str]:

@@ -6,7 +6,7 @@ engine and every way to move what is not needed is weighed, and the shortest ste
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from math import ceil
 
@@ -27,6 +27,9 @@ from symconfig.runs.rl.phases import AWAY, Layout
 from symconfig.runs.rl.question import Question
 from symconfig.runs.rl.trained import Trained
 from symconfig.solve.candidate import described
+from symconfig.solve.choice.choose import PLAINER
+from symconfig.solve.choice.published import Split, splits
+from symconfig.solve.choice.simplicity import Simplicity, simplicity
 from symconfig.solve.lengths import packing
 from symconfig.solve.pins import parse
 from symconfig.solve.restore import restore
@@ -38,7 +41,8 @@ _LEFT = (0.0, 0.05, 0.1, 0.2)  # shares of a GPU that an update leaves beside, t
 
 
 def answer(question: Question, top: int) -> Plan:
-    """Return the actor's plan with the step around it and around each alternative, the shortest step first.
+    """Return the actor's plan with the step around it and around each alternative: the plainest of those that cannot be
+    told from the shortest, then the shortest first.
 
     Raises InputError for a job that cannot be run so, InfeasibleError where nothing fits.
     """
@@ -52,14 +56,21 @@ def answer(question: Question, top: int) -> Plan:
             refused.append(error)
     if not tried:
         raise refused[0]
-    plan, _, _ = best = min(tried, key=lambda each: question.rank(each[2][0]))
-    sure = question.is_sure(best[2][0])
+    shortest = min((layouts[0] for *_, layouts in tried), key=question.rank)
+    sure, enough_s = question.is_sure(shortest), (1 + PLAINER) * shortest.step_s
+    near = [each for each in tried if question.is_sure(each[2][0]) == sure and each[2][0].step_s <= enough_s]
+    published = splits(question.model, question.cluster)
+    plan, _, _ = best = min(near, key=lambda each: (_plainness(question, each[1], published), each[2][0].step_s))
     alike = [each for each in tried if each[0] is plan and each is not best and question.is_sure(each[2][0]) == sure]
     ranked = [best, *sorted(alike, key=lambda each: question.rank(each[2][0]))][:top]
     candidates = [trained.as_written for _, trained, _ in ranked]
     steps = tuple(planned(question, layouts[0]) for _, _, layouts in ranked)
     search = replace(plan.search, optimal=False)
     return replace(plan, best=candidates[0], alternatives=tuple(candidates[1:]), rl=steps, search=search)
+
+
+def _plainness(question: Question, actor: Trained, published: Collection[Split]) -> Simplicity:
+    return simplicity(actor.prospect, question.cluster.joined_gpus, published)
 
 
 def _check(question: Question) -> None:
