@@ -1,7 +1,7 @@
 """README.md as a package index shows it, where a link to a file beside it would lead nowhere.
 
 With the address of the source (`Source` of [project.urls]) such links become absolute, of this version's tag; without
-one they become their text, with the file's name, which is in the source distribution.
+one they become their text, with the file's name, which is in the source distribution, and pictures are left out.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 LINK = re.compile(r"\[([^\]]+)\]\((?!https?://|mailto:|#)([^)\s]+)\)")
+PICTURE = re.compile(r"\[!\[([^\]]*)\]\(([^)\s]+)\)\]\(([^)\s]+)\)\n*")  # which is a link
 COMMENT = re.compile(r"<!--.*?-->\n*", re.DOTALL)
 
 
@@ -25,7 +26,13 @@ def of_index(text: str, source: str | None, version: str) -> str:
             return f"[{words}]({source.rstrip('/')}/blob/v{version}/{file})"
         return f"`{file}`" if words == file else f"{words} (`{file}`)"
 
-    return LINK.sub(link, COMMENT.sub("", text))
+    def picture(match: re.Match[str]) -> str:
+        if source is None:
+            return ""
+        at = source.rstrip("/")
+        return f"[![{match[1]}]({at}/raw/v{version}/{match[2]})]({at}/blob/v{version}/{match[3]})\n\n"
+
+    return LINK.sub(link, PICTURE.sub(picture, COMMENT.sub("", text)))
 
 
 class IndexReadme(MetadataHookInterface):

@@ -150,8 +150,8 @@ def _uncut(request: Request) -> Problem | None:
     if pins.dealt is None or any(map(partial(_cuts, request), left)):
         return None
     able = [pp for pp in divisors(request.gpus) if pp <= layers and _cuts(request, pp)]
-    near = sorted(sorted(able, key=lambda pp: min(abs(pp - one) for one in left))[:2])
-    ways = [f"--pin pp={pp}" for pp in near]
+    closest = sorted(sorted(able, key=lambda pp: min(abs(pp - one) for one in left))[:2])
+    ways = [f"--pin pp={pp}" for pp in closest]
     if pins.dealt == EQUAL:
         ways.append("--pin layout=ends")
     what = f"no such stages have as many of {layers} layers each" + (

@@ -67,7 +67,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     seen = Asked()
 
     def search(
-        model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, *, top: int = 5, progress: object = None
+        model: ModelDescriptor,
+        cluster: ClusterDescriptor,
+        job: Job,
+        *,
+        top: int = 5,
+        progress: object = None,
+        effort: object = None,
     ) -> Plan:
         seen.model, seen.cluster, seen.job, seen.top = model, cluster, job, top
         seen.calls += 1

@@ -107,8 +107,8 @@ def _keys_wanted(plan: Plan, script: Script) -> Wanted:
         for key, value in every.items()
         if key in _KEYS or key.startswith(f"{kind.section}.")
     }
-    said = {key: value for key, value in kind.ends.items() if of(script.reading, key) is not None}
-    return {**dict.fromkeys(kind.off, _OFF), **said, **mine}
+    there = {key: value for key, value in kind.ends.items() if of(script.reading, key) is not None}
+    return {**dict.fromkeys(kind.off, _OFF), **there, **mine}
 
 
 def _key_added(reading: Reading, key: str, values: tuple[str, ...]) -> tuple[str, ...]:

@@ -57,7 +57,7 @@ GPU = Selection(
     (Point(1, 8, 1, 4096), Point(2, 4, 2, 4096), Point(4, 16, 1, 8192), Point(8, 16, 4, 2048)),
     {"bf16": (48, 12), "fp16": (6, 0), "fp8": (18, 0)},
     attentions=12,
-    streams=8,
+    streams=12,
     most_flops=inf,
     copies=(64 * _MIB, 256 * _MIB, 1024 * _MIB),
     host_bytes=(16 * _MIB, 256 * _MIB),

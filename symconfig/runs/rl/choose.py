@@ -58,9 +58,9 @@ def answer(question: Question, top: int) -> Plan:
         raise refused[0]
     shortest = min((layouts[0] for *_, layouts in tried), key=question.rank)
     sure, enough_s = question.is_sure(shortest), (1 + PLAINER) * shortest.step_s
-    near = [each for each in tried if question.is_sure(each[2][0]) == sure and each[2][0].step_s <= enough_s]
+    close = [each for each in tried if question.is_sure(each[2][0]) == sure and each[2][0].step_s <= enough_s]
     published = splits(question.model, question.cluster)
-    plan, _, _ = best = min(near, key=lambda each: (_plainness(question, each[1], published), each[2][0].step_s))
+    plan, _, _ = best = min(close, key=lambda each: (_plainness(question, each[1], published), each[2][0].step_s))
     alike = [each for each in tried if each[0] is plan and each is not best and question.is_sure(each[2][0]) == sure]
     ranked = [best, *sorted(alike, key=lambda each: question.rank(each[2][0]))][:top]
     candidates = [trained.as_written for _, trained, _ in ranked]

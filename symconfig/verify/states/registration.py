@@ -55,7 +55,8 @@ def _order(attention: tuple[str, ...], experts: Order) -> Order:
     return (
         *each(*_BEFORE),
         *each(*attention),
-        *each("mlp_norm", "up_proj", "gate_up_proj", "gate_proj", "down_proj", "router"),
+        *each("mlp_norm", "up_proj", "gate_up_proj", "gate_proj", "down_proj"),
+        *each("router", "latent_down_proj", "latent_up_proj"),
         *experts,
         *each("shared_gate", "shared_up_proj", "shared_gate_up_proj", "shared_down_proj"),
         *each(*_BEHIND),

@@ -196,7 +196,7 @@ def solved(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The search answers with a sample of as many ranks as its job asks for; the jobs that it was given."""
     jobs: list[Any] = []
 
-    def search(model: Any, cluster: Any, job: Any, *, top: int, progress: object = None) -> Plan:
+    def search(model: Any, cluster: Any, job: Any, *, top: int, progress: object = None, effort: object = None) -> Plan:
         jobs.append(job)
         batch, release = job.global_batch_size, job.megatron_version
         found = sample_plan(model, cluster, dp=job.gpus // 8, global_batch=batch, version=release)
