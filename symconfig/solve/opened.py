@@ -50,8 +50,8 @@ def problems(job: Job) -> Iterator[Problem]:
 
 def needed(job: Job, fixed: Fixed, pins: Pins, fits: Callable[[Job], bool]) -> Iterator[tuple[str, ...]]:
     """Yield the options without which nothing fits, of the best maturity that there is: those of which each is enough
-    alone, else beside all better ones, else all. Then those of each maturity behind it that are as good as enough, but
-    for known defects.
+    alone, else beside all better ones, else all. Then those of each maturity behind it of which each is enough alone,
+    but for known defects.
 
     fits: whether there is any plan of a job.
     """
@@ -75,8 +75,9 @@ def needed(job: Job, fixed: Fixed, pins: Pins, fits: Callable[[Job], bool]) -> I
         yield better
     for place, grade in enumerate(enough):
         if place == 0:
-            yield grade.enough(job, fits) or (*grade.better, *grade.mine)
-        elif grade.maturity is not Maturity.DEFECT and (more := grade.enough(job, fits)):
+            beside = grade.alone(job, fits) or (grade.better and grade.alone(job, fits, grade.better))
+            yield beside or (*grade.better, *grade.mine)
+        elif grade.maturity is not Maturity.DEFECT and (more := grade.alone(job, fits)):
             yield more
 
 
@@ -88,12 +89,10 @@ class _Grade:
     better: tuple[str, ...]
     mine: tuple[str, ...]
 
-    def enough(self, job: Job, fits: Callable[[Job], bool]) -> tuple[str, ...]:
-        """Return those of which each makes something fit alone, else with all better ones beside it; else none."""
-        for others in dict.fromkeys(((), self.better)):
-            if alone := tuple(name for name in self.mine if fits(allowing(job, *others, name))):
-                return (*others, *alone)
-        return ()
+    def alone(self, job: Job, fits: Callable[[Job], bool], others: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """Return those of which each makes something fit alone, or beside others, with these; none where none does."""
+        enough = tuple(name for name in self.mine if fits(allowing(job, *others, name)))
+        return (*others, *enough) if enough else ()
 
 
 def allowing(job: Job, *names: str) -> Job:
