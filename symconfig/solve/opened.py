@@ -75,8 +75,8 @@ def needed(job: Job, fixed: Fixed, pins: Pins, fits: Callable[[Job], bool]) -> I
         yield better
     for place, grade in enumerate(enough):
         if place == 0:
-            beside = grade.alone(job, fits) or (grade.better and grade.alone(job, fits, grade.better))
-            yield beside or (*grade.better, *grade.mine)
+            enough_alone = grade.alone(job, fits) or (grade.better and grade.alone(job, fits, grade.better))
+            yield enough_alone or (*grade.better, *grade.mine)
         elif grade.maturity is not Maturity.DEFECT and (more := grade.alone(job, fits)):
             yield more
 
