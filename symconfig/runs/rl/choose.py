@@ -1,7 +1,8 @@
 """The layout of a step of reinforcement learning: the actor's, the engine's and what is moved between them, together.
 
 The planner solves the actor's update for each size of a micro-batch of packed sequences; around its best plans every
-engine and every way to move what is not needed is weighed, and the shortest step that fits in every phase wins.
+engine and every way to move what is not needed is weighed. Of the shortest steps that fit in every phase the plainest
+wins.
 """
 
 from __future__ import annotations
