@@ -171,7 +171,7 @@ verify-engines: $(ENGINES)/.ready
 	$(ENGINES)/bin/python -m pytest tests/engines
 
 house: $(VENV)/.base
-	$(BIN)/python benchmarks/house.py
+	$(BIN)/python -m benchmarks.house
 
 TRUTH ?= ../shared/truth ../shared/truth_more
 KERNELS ?= ../shared/kernels

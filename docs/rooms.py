@@ -18,7 +18,7 @@ from written import fill, table
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from benchmarks import house  # noqa: E402
+from benchmarks import house, syntax  # noqa: E402
 
 PAGE, PICTURE = ROOT / "docs" / "contributing.md", ROOT / "docs" / "rooms.svg"
 START = "__main__"  # starts the command line, and is no room
@@ -52,7 +52,7 @@ def read() -> Rooms:
     modules = house.sources()
     imported: dict[str, set[str]] = defaultdict(set)
     for name, path in modules.items():
-        others = house.imports(ast.parse(path.read_text(encoding="utf-8")), modules)
+        others = syntax.imports(ast.parse(path.read_text(encoding="utf-8")), modules)
         imported[room(name)] |= {room(other) for other in others} - {room(name), ""}
     folders = {name for name in imported if (house.PACKAGE / name).is_dir()}
     shared = {name for name, others in imported.items() if name not in folders and not others & folders}

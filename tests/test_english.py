@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from benchmarks import house
+from benchmarks import house, syntax
 
 SHARE = 0.95
 ROOMS = sorted({house.room(name) for name in house.sources()})
@@ -28,9 +28,9 @@ def trees(room: str) -> dict[str, ast.Module]:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_functions_docstring_begins_with_a_verb(room: str) -> None:
-    functions = [(path, one) for path, tree in trees(room).items() for one in house.functions(tree)]
+    functions = [(path, one) for path, tree in trees(room).items() for one in syntax.functions(tree)]
     wordless = [
-        f"{path}:{one.lineno}: {one.name}" for path, one in functions if house.first_word(one) not in house.VERBS
+        f"{path}:{one.lineno}: {one.name}" for path, one in functions if syntax.first_word(one) not in house.VERBS
     ]
     assert functions
     assert len(wordless) <= (1 - SHARE) * len(functions), wordless
@@ -38,14 +38,14 @@ def test_a_functions_docstring_begins_with_a_verb(room: str) -> None:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_name_says_what_it_holds(room: str) -> None:
-    bound = [(path, *each) for path, tree in trees(room).items() for each in house.bindings(tree)]
+    bound = [(path, *each) for path, tree in trees(room).items() for each in syntax.bindings(tree)]
     assert bound
     assert [each for each in bound if house.empty(each[2], each[0])] == []
 
 
 @pytest.mark.parametrize("path", house.KEPT)
 def test_a_name_that_stays_is_there(path: str) -> None:
-    names = {name for _, name in house.bindings(parsed()[path][1])}
+    names = {name for _, name in syntax.bindings(parsed()[path][1])}
     assert names >= house.KEPT[path]
 
 
@@ -66,7 +66,7 @@ def f(beside, /, **detail):
         case [near_, *again_]: pass
     return lambda asked: asked
 """
-    names = [name for _, name in house.bindings(ast.parse(text))]
+    names = [name for _, name in syntax.bindings(ast.parse(text))]
     assert sum(house.empty(name, "api/x.py") for name in names) == 18
     assert "Told.found" in names
     assert house.empty("Plan.beside", "api/x.py")
@@ -77,5 +77,5 @@ def f(beside, /, **detail):
     ("docstring", "word"), [("Return x.", "Return"), ("Megatron's way", "Megatron's"), ("x[B]", "x")]
 )
 def test_the_first_word_of_a_docstring(docstring: str, word: str) -> None:
-    (function,) = house.functions(ast.parse(f'def f():\n    """{docstring}"""'))
-    assert house.first_word(function) == word
+    (function,) = syntax.functions(ast.parse(f'def f():\n    """{docstring}"""'))
+    assert syntax.first_word(function) == word

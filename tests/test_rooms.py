@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import house
+from benchmarks import house, syntax
 
 # From the top down: a room may import those after it, and what all share.
 ROOMS = (
@@ -39,7 +39,7 @@ MODULES = house.sources()
 
 def imported(path: Path) -> set[str]:
     """Return the modules of this package that a file imports, also inside functions and for types alone."""
-    return set(house.imports(ast.parse(path.read_text(encoding="utf-8")), MODULES))
+    return set(syntax.imports(ast.parse(path.read_text(encoding="utf-8")), MODULES))
 
 
 def room(module: str) -> str:
@@ -67,4 +67,4 @@ def test_a_room_imports_only_what_lies_below_it(name: str) -> None:
 def test_no_modules_import_each_other_in_a_circle() -> None:
     graph = {name: imported(path) - {name} for name, path in MODULES.items()}
     left = {("symconfig.graph.blocks.adapter", "symconfig.graph.blocks.common")}
-    assert {tuple(circle) for circle in house.circles(graph)} <= left
+    assert {tuple(circle) for circle in syntax.circles(graph)} <= left

@@ -14,7 +14,7 @@ from symconfig.existing.audit.audit import Audit
 from symconfig.graph.count import parameters
 from symconfig.plans.rl import surprised
 from symconfig.render import openrlhf
-from tests.existing.audit.test_rl import audited, phases
+from tests.existing.audit.verl_scripts import audited, phases
 from tests.runs.rl.test_step import planned
 
 COUNT = parameters(load_model("qwen3-8b")).total

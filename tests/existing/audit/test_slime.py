@@ -8,7 +8,7 @@ import pytest
 
 from symconfig.api import existing
 from symconfig.errors import InputError
-from tests.existing.audit.test_rl import audited, of_verl
+from tests.existing.audit.verl_scripts import audited, of_verl
 from tests.runs.rl.test_step import planned
 
 SLIME = """#!/bin/bash

@@ -17,7 +17,7 @@ from symconfig.existing.launch.read import read
 from symconfig.graph.count import parameters
 from symconfig.plans.plan import Plan
 from symconfig.render import render
-from tests.existing.audit.test_rl import phases
+from tests.existing.audit.verl_scripts import phases
 from tests.runs.rl.support import section
 from tests.runs.rl.test_step import planned
 

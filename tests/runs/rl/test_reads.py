@@ -20,8 +20,8 @@ from symconfig.render import learning, nemo_rl, openrlhf, slime, verl
 from symconfig.runs.rl.logits import VERL
 from symconfig.runs.rl.phases import GAPS
 from symconfig.runs.rl.trained import WEIGHTS, Frozen, Trained
-from tests.existing.audit.test_rl import audited, of_verl, phases
 from tests.existing.audit.test_slime import script
+from tests.existing.audit.verl_scripts import audited, of_verl, phases
 from tests.runs.rl.support import section, step
 from tests.runs.rl.test_step import phase, planned
 from tests.sample_plans import sample_plan

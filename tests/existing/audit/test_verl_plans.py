@@ -1,0 +1,139 @@
+"""Plans of steps in verl's options: what is written comes back, and what is put into a script is the plan."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from symconfig.api import existing
+from symconfig.existing.launch.read import read
+from symconfig.plans.file import parse_plan
+from symconfig.plans.plan import Plan
+from symconfig.plans.rl import BUSIEST
+from symconfig.render import targets, verl
+from tests.existing.audit.verl_scripts import MEGATRON, audited, of_verl, phases
+from tests.runs.rl.test_step import planned
+
+WRITTEN = {"verl": {"tp": "2", "recompute": "none"}, "verl-fsdp": {"instances": "2", "mbs": "2"}}
+
+
+@pytest.mark.parametrize(
+    "changed", [{}, {"reference": False}, {"updates": 1, "epochs": 2}, {"lora": {"r": 8}}, {"reward_model": {}},
+                {"algorithm": "ppo", "critic": "llama3.2-3b"}],
+)  # fmt: skip
+@pytest.mark.parametrize("target", WRITTEN)
+def test_what_is_planned_and_written_for_verl_comes_back(target: str, changed: dict[str, Any]) -> None:
+    """The phases of a plan are those of the script that it becomes."""
+    comes_back(target, {"pp": "1", "cp": "1", "mbs": "1..2"} | WRITTEN[target], changed)
+
+
+@pytest.mark.parametrize(
+    "pins", [{"tp": "2", "vpp": "1", "layout": "equal"}, {"tp": "2", "vpp": "4"}, {"tp": "1", "vpp": "2"}]
+)
+@pytest.mark.parametrize("updates", [2, 8])
+def test_stages_of_a_pipeline_take_as_many_micro_batches_as_the_script_makes(
+    pins: dict[str, str], updates: int
+) -> None:
+    """A search has batches that every number of replicas divides; a program makes as few micro-batches as it can."""
+    comes_back("verl", {"pp": "2", "cp": "1", **pins}, {"updates": updates})
+
+
+@pytest.mark.parametrize(
+    "pins", [{"recompute": "full", "pp": "1"}, {"recompute": "selective:core_attn", "tp": "2", "pp": "1"}]
+)
+def test_a_critic_computes_again_what_its_plan_has(pins: dict[str, str]) -> None:
+    plan = comes_back("verl", pins, {"algorithm": "ppo", "critic": "llama3.2-3b"})
+    step, at = plan.rl[0], "critic.megatron.override_transformer_config.recompute_granularity"
+    assert step.critic_options is not None
+    assert f"{at}={step.critic_options.recompute.granularity}" in verl.words(plan)
+    assert parse_plan(plan.to_json()).rl == plan.rl
+
+
+ENDS = f"{MEGATRON}.override_transformer_config.num_layers_in_{{}}_pipeline_stage"
+
+
+def test_stages_whose_ends_differ_come_back_and_are_put_into_overrides(tmp_path: Path) -> None:
+    pins = {"tp": "1", "pp": "8", "vpp": "1", "cp": "1", "recompute": "full"}
+    plan = comes_back("verl", pins, {"model": "qwen3-8b"})  # of 36 layers
+    words = dict(word.split("=", 1) for word in verl.words(plan))
+    options = plan.best.options
+    assert [words.get("+" + ENDS.format(end)) for end in ("first", "last")] == [
+        None if layers is None else str(layers) for layers in (options.first_stage_layers, options.last_stage_layers)
+    ]
+    assert options.first_stage_layers is not None
+    path = tmp_path / "run.sh"
+    path.write_text(of_verl(f"{MEGATRON}.pipeline_model_parallel_size=4", config="ppo_megatron_trainer"))
+    done = existing.adapt(path, plan)
+    assert f"++{ENDS.format('first')}={options.first_stage_layers}" in done.diff
+    path.write_bytes(done.files[str(path)])
+    equal = planned("qwen3-8b", pins={**pins, "pp": "4", "layout": "equal"})
+    now = {change.option.lstrip("+"): change.now for change in existing.adapt(path, equal).changes}
+    assert now[ENDS.format("first")] == "null"
+
+
+def test_uneven_loads_of_experts_come_back() -> None:
+    pins = {"tp": "1", "pp": "2", "vpp": "1", "cp": "1", "ep": "8", "recompute": "none"}
+    plan = comes_back("verl", pins, {"gpus": 32, "model": "qwen3-30b-a3b", "tokens_per_gpu": 1280})
+    assert BUSIEST in next(each for each in plan.rl[0].phases if each.name == "update").holds
+
+
+def comes_back(target: str, pins: dict[str, str], changed: dict[str, Any]) -> Plan:
+    """Return a plan whose phases are those of the script that it becomes."""
+    plan = planned(response_length={"mean": 300.0, "max": 1024}, pins=pins, target=target, **changed)
+    arrays: Any = targets()[target].variables(plan)["arrays"]
+    words = [word for lines in arrays.values() for (word,) in lines]
+    named = plan.model.huggingface_id
+    line = " ".join((f"python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path={named}",
+                     *map(shlex.quote, words),
+                     f"trainer.nnodes={changed.get('gpus', 8) // 8} trainer.n_gpus_per_node=8"))  # fmt: skip
+    line += " reward.reward_model.model_path=meta-llama/Llama-3.1-8B" * ("reward_model" in changed)
+    found = existing.audit(line, "h100", prompt_length=100.0, response_length=300.0, plan=False)
+    assert not found.findings
+    assert found.judged is not None
+    for mine, theirs in zip(plan.rl[0].phases, found.judged.plan.rl[0].phases, strict=True):
+        assert (mine.name, mine.bytes) == (theirs.name, pytest.approx(theirs.bytes))
+        assert theirs.seconds == pytest.approx(mine.seconds, rel=1e-6)
+    mine_, theirs_ = plan.rl[0], found.judged.plan.rl[0]
+    assert (mine_.rollout_tp, mine_.memory_share, mine_.tokens_per_gpu, mine_.away) == (
+        theirs_.rollout_tp, theirs_.memory_share, theirs_.tokens_per_gpu, theirs_.away)  # fmt: skip
+    return plan
+
+
+def test_a_plan_of_a_step_is_put_into_verls_overrides(tmp_path: Path) -> None:
+    """Read again, the script says what the plan's own overrides say; defaults are left out."""
+    plan = planned("qwen3-8b", response_length={"mean": 300.0, "max": 1024}, tokens_per_gpu=5120,
+                   pins={"tp": "2", "pp": "2", "vpp": "1", "cp": "1", "recompute": "full"})  # fmt: skip
+    path = tmp_path / "run.sh"
+    path.write_text(of_verl(f"{MEGATRON}.tensor_model_parallel_size=8", f"{MEGATRON}.sequence_parallel=True",
+                            config="ppo_megatron_trainer"))  # fmt: skip
+    done = existing.adapt(path, plan)
+    assert done.done
+    assert {change.option: change.was for change in done.changes}[f"{MEGATRON}.tensor_model_parallel_size"] == "8"
+    assert "expert_model_parallel_size" not in done.diff
+    path.write_bytes(done.files[str(path)])
+    said = {item.name: [word.text for word in item.values] for item in read(str(path)).settings}
+    for word in verl.words(plan):
+        key, value = word.split("=", 1)
+        if key in said and key.startswith((MEGATRON, "actor_rollout_ref.rollout.tensor")):
+            assert said[key] == value.strip("[]").split(",")
+    assert not existing.adapt(path, plan).changes
+
+
+def test_a_plan_for_fsdp_workers_is_put_into_overrides_and_comes_back(tmp_path: Path) -> None:
+    """The phases of the script are the plan's, to the byte: what FSDP holds and what verl makes of logits are one."""
+    plan = planned(
+        "qwen3-8b", 16, target="verl-fsdp", tokens_per_gpu=8192, updates=2,
+        response_length={"mean": 900.0, "max": 3072}, prompt_length={"mean": 300.0, "max": 1024},
+    )  # fmt: skip
+    path = tmp_path / "run.sh"
+    path.write_text(of_verl("data.train_batch_size=64", "actor_rollout_ref.actor.ppo_mini_batch_size=32"))
+    done = existing.adapt(path, plan)
+    assert done.done, [str(item) for item in done.unplaced]
+    path.write_bytes(done.files[str(path)])
+    found = audited(str(path))
+    for mine, theirs in zip(plan.rl[0].phases, phases(found).values(), strict=True):
+        assert (mine.name, mine.bytes) == (theirs.name, pytest.approx(theirs.bytes, rel=1e-6))
+        assert theirs.seconds == pytest.approx(mine.seconds, rel=1e-6)
