@@ -46,18 +46,18 @@ MOST_DEGREES = 4
 # The docstring of a function begins with one of these.
 _VERBS = """
 Account Adapt Add Advise Allocate Answer Append Apply Ask Assemble Assign Attach Audit Become Begin Bound Break Bring
-Build Calibrate Call Cap Change Check Choose Clip Close Collect Combine Compare Compile Compose Compute Connect
-Convert Convolve Copy Count Create Cut Deal Demand Derive Descend Describe Digest Distil Divide Double Draw Drop End
-Enter Estimate Evaluate Exit Expand Explain Express Extend Feed Fill Filter Find Fit Flatten Fold Follow Forbid Forget
-Format Gate Gather Generate Give Go Group Guess Hand Handle Hide Hold Import Improve Include Insert Join Judge Keep
-Kill Lay Learn Leave Let Limit Link List Load Locate Lock Look Lower Make Map Mark Match Measure Mend Merge Mock Move
-Multiply Name Narrow Negate Norm Normalise Note Number Offer Open Order Pad Pair Parse Pass Permute Pick Place Plan
-Pool Predict Prepare Price Print Project Propagate Prove Put Queue Quote Raise Rank Read Rebuild Receive Recompute
-Record Recover Reduce Refine Refuse Remember Remove Render Reorder Repeat Replace Report Require Reshape Resolve
-Restore Return Reverse Rewrite Round Run Sample Save Say Scale Scan Schedule Score Search Select Send Serve Set Settle Shard
-Share Shift Shorten Show Simulate Skip Slice Solve Sort Spell Spend Split Spread Stack Stand Start State Stop Store
-Strip Subtract Sum Summarise Suppose Swap Sweep Tabulate Take Tell Thin Time Trace Transpose Trim Try Turn Unite
-Unpack Unroll Use Validate Verify View Visit Wait Walk Warn Weigh Work Wrap Write Yield
+Build Calibrate Call Cap Change Check Choose Clip Close Collect Combine Compare Compile Compose Compute Connect Convert
+Convolve Copy Count Create Cut Deal Demand Derive Descend Describe Digest Distil Divide Double Draw Drop End Enter
+Estimate Evaluate Exit Expand Explain Express Extend Feed Fill Filter Find Fit Flatten Fold Follow Forbid Forget Format
+Gate Gather Generate Give Go Group Guess Hand Handle Hide Hold Import Improve Include Insert Join Judge Keep Kill Lay
+Learn Leave Let Limit Link List Load Locate Lock Look Lower Make Map Mark Match Measure Mend Merge Mock Move Multiply
+Name Narrow Negate Norm Normalise Note Number Offer Open Order Pad Pair Parse Pass Permute Pick Place Plan Pool Predict
+Prepare Price Print Project Propagate Prove Put Queue Quote Raise Rank Read Rebuild Receive Recompute Record Recover
+Reduce Refine Refuse Remember Remove Render Reorder Repeat Replace Report Require Reshape Resolve Restore Return Reverse
+Rewrite Round Run Sample Save Say Scale Scan Schedule Score Search Select Send Serve Set Settle Shard Share Shift
+Shorten Show Simulate Skip Slice Solve Sort Spell Spend Split Spread Stack Stand Start State Stop Store Strip Subtract
+Sum Summarise Suppose Swap Sweep Tabulate Take Tell Thin Time Trace Transpose Trim Try Turn Unite Unpack Unroll Use
+Validate Verify View Visit Wait Walk Warn Weigh Work Wrap Write Yield
 """
 VERBS = frozenset(_VERBS.split())
 # Names that do not say what they hold, and where one has to stay: it is a key of JSON or of a file, an attribute of a
