@@ -39,7 +39,7 @@ from tests.formats.page import page
 from tests.formats.results import DOCS, Outcome, Result, keep, reasons
 from tests.formats.spread import SPREAD
 from tests.formats.words import differences
-from tests.formats.zoo import zoo_plans
+from tests.formats.zoo import named, zoo_plans
 
 ROOT = Path(__file__).resolve().parent.parent
 FORMATS = ROOT / "tests" / "formats"
@@ -189,17 +189,19 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("formats", nargs="*", metavar="FORMAT", help=f"of {', '.join(names())} (default: all)")
     parser.add_argument("--torch", default="torch==2.13.0", help="what is installed where a format needs torch")
-    parser.add_argument("--plan", action="append", metavar="TEXT", help="only plans whose name holds this; no record")
+    parser.add_argument(
+        "--plan", action="append", default=[], metavar="TEXT", help="only plans whose name holds this; no record"
+    )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="render into DIR, and leave it there")
     arguments = parser.parse_args(given)
     if unknown := set(arguments.formats) - set(names()):
         parser.error(f"no such format: {', '.join(sorted(unknown))}")
-    spread = {item.name: item.plan() for item in SPREAD if _chosen(item.name, arguments.plan)}
+    spread = {item.name: item.plan() for item in SPREAD if named(item.name, arguments.plan)}
     results = {}
     with tempfile.TemporaryDirectory() as scratch:
         for name in arguments.formats or names():
             form, started = read_format(name), time.perf_counter()
-            zoo = {model: plan for model, plan in zoo_plans(form.target).items() if _chosen(model, arguments.plan)}
+            zoo = zoo_plans(form.target, tuple(arguments.plan))
             planned = time.perf_counter() - started
             python = python_of(form, arguments.torch)
             able = targets()[form.target].tasks if form.target else PLAIN
@@ -214,10 +216,6 @@ def main(given: Sequence[str] | None = None) -> int:
             if not arguments.plan:  # what is done is kept where a later format fails
                 (DOCS / "formats.md").write_text(page(keep({name: result}, names())), encoding="utf-8")
     return 0 if all(result.passed for result in results.values()) else 1
-
-
-def _chosen(name: str, texts: Sequence[str] | None) -> bool:
-    return not texts or any(text in name for text in texts)
 
 
 def _print_wrong(outcomes: Iterable[Outcome]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -29,13 +29,18 @@ _TOO_FEW = (None, "target")
 
 
 @cache  # launchers have no target, and all of them the same plans
-def zoo_plans(target: str | None) -> dict[str, Plan | InfeasibleError]:
+def zoo_plans(target: str | None, texts: tuple[str, ...] = ()) -> dict[str, Plan | InfeasibleError]:
     """By model, and by model and task where a target is for pairs, too; target None: for the model's own framework. An
-    error is why no number of GPUs has a plan."""
-    usual = {model: _plan(model, target, _usual(model, target)) for model in zoo_models()}
-    if target is None or targets()[target].compares is None:
-        return usual
-    return usual | {f"{model} dpo": _plan(model, target, lambda gpus: PAIRS) for model in zoo_models()}
+    error is why no number of GPUs has a plan. texts: only of names that hold one of them."""
+    jobs = {model: (model, _usual(model, target)) for model in zoo_models()}
+    if target is not None and targets()[target].compares is not None:
+        jobs |= {f"{model} dpo": (model, lambda gpus: PAIRS) for model in zoo_models()}
+    return {name: _plan(model, target, job) for name, (model, job) in jobs.items() if named(name, texts)}
+
+
+def named(name: str, texts: Sequence[str]) -> bool:
+    """Tell whether a name holds one of the texts, or there is none."""
+    return not texts or any(text in name for text in texts)
 
 
 def _usual(model: str, target: str | None) -> Callable[[int], dict[str, Any]]:
