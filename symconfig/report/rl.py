@@ -123,6 +123,7 @@ def _sentences(plan: Plan, *, asks: bool = True) -> list[str]:
             f"sequences at once in each of {step.rollout_gpus // step.replica_gpus} replicas."
             + ("" if stated or not asks else " Try: rl.rollout.tokens_per_s_per_gpu of a log of yours."),
             *((*learning.engine_share(plan), *learning.read_at_once(plan)) if asks else ()),
+            *([_critic(plan.best, step)] if step.critic else ()),
             *rewarding.sentences(plan),
         ]
         if step.sleep_level == 1 and rl.placement == "colocated":
@@ -134,3 +135,14 @@ def _sentences(plan: Plan, *, asks: bool = True) -> list[str]:
         f"Memory is fullest in the phase {fullest.name}: {gib(fullest.bytes)} of {gib(usable)} GiB usable.",
         f"Host memory: {gib(step.host_bytes)} GiB for each GPU.",
     ]
+
+
+def _critic(actor: Candidate, step: PlannedRl) -> str:
+    """Say which degrees and recompute a critic has."""
+    pairs = [(name, value, getattr(actor.parallel, name)) for name, value in step.critic.items()]
+    if step.critic_options is not None:
+        pairs.append(("recompute", step.critic_options.recompute.text, actor.options.recompute.text))
+    if not (own := [pair for pair in pairs if pair[1] != pair[2]]):
+        return "The critic has the actor's degrees."
+    mine, theirs = (", ".join(f"{pair[0]} {pair[place]}" for pair in own) for place in (1, 2))
+    return f"The critic has {mine}, where the actor has {theirs}; what else it has is the actor's."

@@ -164,18 +164,22 @@ def _around(question: Question, job: Job, fill: float, on: Division) -> list[tup
         for candidate in (plan.best, *plan.alternatives):
             logits = BY_TARGET.get(question.job.target or "", VERL)
             actor = _trained(question, plan, candidate, fill, logits)
-            try:
-                critic = critics.around(candidate)
-            except InfeasibleError as error:
-                refused = error
-                continue
-            every = list(layouts(question, actor, critic, on))
-            fitting = sorted((each for each in every if _fits(question, each)), key=question.rank)
+            weighed: list[Layout] = []
+            fitting: list[Layout] = []
+            for critic in critics.around(candidate):
+                if isinstance(critic, InfeasibleError):
+                    refused = critic
+                    continue
+                every = list(layouts(question, actor, critic, on))
+                weighed += every
+                fits = sorted((each for each in every if _fits(question, each)), key=question.rank)
+                if fits and (not fitting or _gains(question, fits[0], fitting[0])):
+                    fitting = fits
             if fitting:
                 sure = question.is_sure(fitting[0])
                 result.append((plan, actor, preferred([each for each in fitting if question.is_sure(each) == sure])))
-            elif every:
-                fullest = min((*every, *filter(None, (fullest,))), key=lambda each: each.trained_bytes)
+            elif weighed:
+                fullest = min((*weighed, *filter(None, (fullest,))), key=lambda each: each.trained_bytes)
         if any(question.is_sure(fitting[0]) for *_, fitting in result):
             return result
         unsure = unsure or result
@@ -192,24 +196,35 @@ class _Critics:
     job: Job
     fill: float
     gpus: int
-    solved: dict[tuple[object, ...], Trained] = field(default_factory=dict)
+    solved: dict[tuple[object, ...], Trained | InfeasibleError] = field(default_factory=dict)
 
-    def around(self, actor: Candidate) -> Trained | None:
-        """Return the critic, with degrees of its own, or as the actor's program has both alike."""
+    def around(self, actor: Candidate) -> Iterator[Trained | InfeasibleError | None]:
+        """Yield the critic with the actor's degrees, the plainer one, and the fastest; where the actor's program has
+        both alike, that alone. An error is why there is none."""
         if self.question.critic is None:
-            return None
+            yield None
+            return
         o, p = actor.options, actor.parallel
         alike: dict[str, object] = {"mbs": actor.batch.micro, "cp": p.cp}  # one number of tokens a GPU is told of both
-        if self.question.learns.critic != "own":
+        if self.question.learns.critic == "own":
+            yield self._solved({**alike, "tp": p.tp, "pp": p.pp})
+        else:
             alike |= {"zero": o.zero_stage, "tp": p.tp, "recompute": o.recompute.granularity}
             alike |= {"optimizer_offload": f"{o.optimizer_offload:g}"}
             if "instances" in BACKENDS[actor.target.backend].extras:
                 alike["instances"] = o.instances
+        yield self._solved(alike)
+
+    def _solved(self, alike: dict[str, object]) -> Trained | InfeasibleError:
         pins = {name: str(value) for name, value in alike.items()}
         if (key := tuple(pins.values())) not in self.solved:
+            assert self.question.critic is not None
             job = self.job.model_copy(update={"gpus": self.gpus or self.job.gpus, "pins": {**self.job.pins, **pins}})
-            plan = self.question.solve(self.question.critic, job, 1)
-            self.solved[key] = _trained(self.question, plan, plan.best, self.fill, PLAIN)
+            try:
+                plan = self.question.solve(self.question.critic, job, 1)
+                self.solved[key] = _trained(self.question, plan, plan.best, self.fill, PLAIN)
+            except InfeasibleError as error:
+                self.solved[key] = error
         return self.solved[key]
 
 
@@ -233,6 +248,12 @@ def _trained(question: Question, plan: Plan, candidate: Candidate, fill: float, 
 def _fits(question: Question, layout: Layout) -> bool:
     host = question.cluster.host.memory_bytes.value / question.cluster.gpus_per_node
     return layout.trained_bytes <= question.usable_bytes and layout.host_bytes <= host
+
+
+def _gains(question: Question, layout: Layout, plainer: Layout) -> bool:
+    """Tell whether a layout is ahead of a plainer one by more than what plans are told apart by."""
+    unsure, step_s = question.rank(plainer)
+    return question.rank(layout) < (unsure, step_s / (1 + PLAINER))
 
 
 def _none_fits(question: Question, layout: Layout | None) -> InfeasibleError:

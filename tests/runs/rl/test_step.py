@@ -225,8 +225,19 @@ def test_a_critic_is_trained_beside() -> None:
     plan = planned(gpus=16, algorithm="ppo")
     names = [each.name for each in plan.rl[0].phases]
     assert {"values", "update of the critic"} < set(names)
-    assert plan.rl[0].critic["tp"] >= 1
     assert plan.rl[0].step_s > planned(gpus=16).rl[0].step_s
+
+
+def test_a_critic_has_the_actors_degrees_unless_its_own_make_a_shorter_step() -> None:
+    """Those of its own are the fastest of its updates alone, which may leave no room beside the plainest actor."""
+    lengths = {"prompt_length": {"mean": 200, "max": 1024}, "response_length": {"mean": 1500, "p95": 4000, "max": 8192}}
+    plan = planned("qwen3-8b", algorithm="ppo", prompts=512, samples=4, updates=4, **lengths)
+    degrees, step = plan.best.parallel, plan.rl[0]
+    assert (degrees.tp, degrees.pp, degrees.cp) == (2, 1, 1)
+    assert {name: getattr(degrees, name) for name in step.critic} == step.critic
+    assert "The critic has the actor's degrees.\n" in str(blocks(plan)[-1])
+    other = replace(plan, rl=(replace(step, critic={**step.critic, "tp": 4}), *plan.rl[1:]))
+    assert "The critic has tp 4, where the actor has tp 2" in str(blocks(other)[-1])
 
 
 def test_an_engine_of_its_own_generates_beside_the_update() -> None:
