@@ -18,11 +18,13 @@ from typing import Any
 from unittest import mock
 
 import symconfig
+from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model, zoo_clusters, zoo_models
 from symconfig.errors import InfeasibleError
 from symconfig.graph.count import parameters
 from symconfig.plans.plan import Plan
 from symconfig.render import own_target
+from symconfig.runs.best import best_plan
 from symconfig.verify import deepspeed, megatron, megatron_arguments, megatron_source, shell
 from symconfig.verify.checks import Check, Options
 
@@ -91,14 +93,9 @@ def plan(pair: Pair) -> Plan | str:
     reason = f"over {MAX_GPUS} GPUs"
     for gpus in sizes(pair):
         try:
-            return symconfig.plan(
-                model=pair.model,
-                cluster=pair.cluster,
-                gpus=gpus,
-                global_batch_size=max(BATCH, gpus),
-                backend=pair.backend,
-                top=1,
-            ).plan
+            job = Job(model=pair.model, cluster=pair.cluster, gpus=gpus, global_batch_size=max(BATCH, gpus),
+                      backend=pair.backend)  # fmt: skip
+            return best_plan(load_model(pair.model), load_cluster(pair.cluster), job, top=1, alone=True)
         except InfeasibleError as error:
             reason = str(error.problems[0])
             if error.problems[0].field is not None:  # a field that the target cannot express: more GPUs do not help
