@@ -139,7 +139,7 @@ def _sentences(plan: Plan, *, asks: bool = True) -> list[str]:
 
 def _critic(actor: Candidate, step: PlannedRl) -> str:
     """Say which degrees and recompute a critic has."""
-    pairs = [(name, value, getattr(actor.parallel, name)) for name, value in step.critic.items()]
+    pairs = [(name, str(value), str(getattr(actor.parallel, name))) for name, value in step.critic.items()]
     if step.critic_options is not None:
         pairs.append(("recompute", step.critic_options.recompute.text, actor.options.recompute.text))
     if not (own := [pair for pair in pairs if pair[1] != pair[2]]):
