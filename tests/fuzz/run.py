@@ -14,6 +14,8 @@ import io
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
+from typing import IO
 
 from tests.fuzz import KEPT, ROOT
 
@@ -22,8 +24,21 @@ MISSING = "note: atheris cannot be had for this Python; only the inputs that wer
 MEMORY_MIB = 4096
 
 
-def search(name: str, seconds: int, length: int) -> bool:
-    """Run one target in a fork, which has the counted branches already, and tell whether it held."""
+def search(names: Sequence[str], seconds: int, length: int) -> bool:
+    """Run targets, as many at once as there are processors, and tell whether all held."""
+    waiting, running, held = list(reversed(names)), dict[int, tuple[str, IO[str]]](), True
+    with contextlib.ExitStack() as logs:
+        while waiting or running:
+            while waiting and len(running) < (os.cpu_count() or 1):
+                name, log = waiting.pop(), logs.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
+                running[_forked(name, log, seconds, length)] = name, log
+            child, status = os.wait()
+            held &= _reported(*running.pop(child), status == 0)
+    return held
+
+
+def _forked(name: str, log: IO[str], seconds: int, length: int) -> int:
+    """Start a target in a fork, which has the counted branches already, and return the process."""
     corpus, crashes = WORK / name, KEPT / name
     corpus.mkdir(parents=True, exist_ok=True)
     crashes.mkdir(parents=True, exist_ok=True)
@@ -31,20 +46,22 @@ def search(name: str, seconds: int, length: int) -> bool:
         *(f"-max_total_time={seconds}", f"-max_len={length}", "-timeout=60", f"-rss_limit_mb={MEMORY_MIB}"),
         *(f"-artifact_prefix={crashes}/", "-print_final_stats=1", "-verbosity=0"),
     )
-    with tempfile.TemporaryFile("w+", errors="replace") as log:
-        if (child := os.fork()) == 0:
-            os.dup2(log.fileno(), sys.stdout.fileno())
-            os.dup2(log.fileno(), sys.stderr.fileno())
-            _fuzz(name, str(corpus), str(crashes), *options)
-        held = os.waitpid(child, 0)[1] == 0
-        log.seek(0)
-        text = log.read()
+    if (child := os.fork()) == 0:
+        os.dup2(log.fileno(), sys.stdout.fileno())
+        os.dup2(log.fileno(), sys.stderr.fileno())
+        _fuzz(name, str(corpus), str(crashes), *options)
+    return child
+
+
+def _reported(name: str, log: IO[str], held: bool) -> bool:
+    log.seek(0)
+    text = log.read()
     runs = next((line.split()[-1] for line in text.splitlines() if "number_of_executed_units" in line), "0")
     print(f"{name}: {runs} inputs, {'held' if held else 'BROKEN'}", flush=True)
     if not held:
         print(text[-3000:], flush=True)
-    if not any(crashes.iterdir()):
-        crashes.rmdir()
+    if not any((KEPT / name).iterdir()):
+        (KEPT / name).rmdir()
     return held
 
 
@@ -61,7 +78,7 @@ def _fuzz(name: str, corpus: str, *words: str) -> None:
 
 
 def main() -> int:
-    """Search the targets one after the other. Exit 0: all held, or atheris is not here; 1: one broke."""
+    """Search the targets. Exit 0: all held, or atheris is not here; 1: one broke."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="TARGET", help="some of the targets (default: all)")
     parser.add_argument("--seconds", type=int, default=60, help="of each target (default 60)")
@@ -79,8 +96,7 @@ def main() -> int:
     unknown = [name for name in arguments.names if name not in TARGETS]
     if unknown:
         parser.error(f"no such target: {', '.join(unknown)}; there are {', '.join(TARGETS)}")
-    held = [search(name, arguments.seconds, arguments.length) for name in arguments.names or TARGETS]
-    return 0 if all(held) else 1
+    return 0 if search(arguments.names or list(TARGETS), arguments.seconds, arguments.length) else 1
 
 
 if __name__ == "__main__":
