@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 
+from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
+from symconfig.descriptor.sections import Position
 from symconfig.errors import Problem
 from symconfig.frameworks import counting
 from symconfig.frameworks.megatron import adapters, environment
@@ -136,6 +138,11 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     if options.optimizer_offload:
         what = "an optimizer that steps on the host is not written for verl"
         yield Problem(what, field="optimizer_offload", pins=("optimizer_offload=0",))
+    tp, words = plan.best.parallel.tp, plan.model.vocab_size
+    if words % tp:  # GPTModelProvider.should_pad_vocab of Megatron-Bridge is off, and verl leaves it so
+        pins = tuple(f"tp={ranks}" for ranks in range(1, tp) if words % ranks == 0)
+        what = f"verl's workers do not pad the vocabulary, and {words:,} words cannot be split over tp {tp}"
+        yield Problem(what, field="tp", got=str(tp), need=f"a divisor of {words:,}", pins=pins)
     yield from (Problem(reason, field="adapter") for _, reason in adapters.refusals(plan.model))
     yield from learning.of_megatron(plan, "verl")
 
@@ -232,6 +239,7 @@ def _engine(
     if degrees["vpp"] > 1:
         fields[f"{at}.virtual_pipeline_model_parallel_size"] = degrees["vpp"]
     fields |= {f"+{own}.{word}": getattr(options, name) for name, word in ENDS.items() if getattr(options, name)}
+    fields |= {f"+{own}.{word}": True for word in _fused(plan.model)}
     if options.moe_dispatcher is not None:
         fields[f"{at}.expert_tensor_parallel_size"] = degrees["etp"]
     if options.moe_dispatcher == "flex":
@@ -256,6 +264,15 @@ def _engine(
             f"{own}.recompute_modules": list(recompute.modules),
         }
     return fields
+
+
+def _fused(model: ModelDescriptor) -> Iterator[str]:
+    """Yield the fused kernels that a plan counts with and that Megatron-Bridge leaves off for some families (0.3.1 to
+    0.6.0, models/qwen)."""
+    if model.gated_mlp and model.hidden_act == "silu":
+        yield "bias_activation_fusion"
+    if model.position is Position.ROPE and model.latent is None:
+        yield "apply_rope_fusion"
 
 
 def _critic(plan: Plan, rl: Rl, step: PlannedRl | None) -> dict[str, object]:

@@ -128,6 +128,13 @@ def test_slime_loads_published_weights_of_its_own_list_of_models() -> None:
     assert "qwen3_moe" in str(problems("slime", plan)["model_type"])
 
 
+def test_verl_pads_no_vocabulary_which_tensor_parallelism_must_divide() -> None:
+    plan = plan_for("verl")
+    model = plan.model.model_copy(update={"vocab_size": 151_669})  # Qwen3-Reranker-4B
+    problem = problems("verl", replace(plan, model=model))["tp"]
+    assert (problem.got, problem.need, problem.pins) == ("2", "a divisor of 151,669", ("tp=1",))
+
+
 @pytest.mark.parametrize("target", ["slime", "verl"])
 @pytest.mark.parametrize(
     ("options", "field", "pin"),

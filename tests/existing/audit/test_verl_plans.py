@@ -14,6 +14,7 @@ from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import BUSIEST
 from symconfig.render import targets, verl
+from symconfig.runs.rl.phases import GAPS
 from tests.existing.audit.verl_scripts import MEGATRON, audited, of_verl, phases
 from tests.runs.rl.test_step import planned
 
@@ -72,6 +73,26 @@ def test_stages_whose_ends_differ_come_back_and_are_put_into_overrides(tmp_path:
     equal = planned("qwen3-8b", pins={**pins, "pp": "4", "layout": "equal"})
     now = {change.option.lstrip("+"): change.now for change in existing.adapt(path, equal).changes}
     assert now[ENDS.format("first")] == "null"
+
+
+@pytest.mark.parametrize(("named", "fused"), [("Qwen/Qwen3-8B", False), ("meta-llama/Llama-3.1-8B", True)])
+def test_kernels_that_neither_the_script_nor_megatron_bridge_fuses_are_counted(
+    named: str, fused: bool, tmp_path: Path
+) -> None:
+    """Megatron-Bridge switches them on for Llama and not for Qwen; apart, an activation is kept beside the gate."""
+    words = (f"{MEGATRON}.tensor_model_parallel_size=2", f"actor_rollout_ref.model.path={named}")
+    at = f"+{MEGATRON}.override_transformer_config"
+    path = tmp_path / "run.sh"
+
+    def update(*more: str) -> Any:
+        path.write_text(of_verl(*words, *more, config="ppo_megatron_trainer"))
+        return phases(audited(str(path)))["update"]
+
+    plain, told = update(), update(f"{at}.bias_activation_fusion=True", f"{at}.apply_rope_fusion=True")
+    layers, intermediate, tokens = 36, 12288, 6144
+    kept = 0.0 if fused else layers * tokens * 2 * intermediate / 2 * (1 + GAPS)
+    assert plain.bytes - told.bytes == pytest.approx(kept)
+    assert (plain.seconds > told.seconds) is not fused
 
 
 def test_uneven_loads_of_experts_come_back() -> None:

@@ -26,6 +26,7 @@ from symconfig.existing.recover.rl.trainers import MEGATRON, VERL, Trainer, of_v
 from symconfig.existing.recover.rl.trainers import Workers as Kind
 from symconfig.existing.recover.run import Described, Run
 from symconfig.existing.recover.words import settings
+from symconfig.frameworks.megatron.bridge import FUSES_ACTIVATION, FUSES_ROPE
 from symconfig.frameworks.megatron.flags import flags, resolve
 from symconfig.frameworks.programs import PROGRAMS
 
@@ -95,10 +96,11 @@ class Workers(Script):
         return run, replace(packed, room=c.seq_length).fill(rl, c.global_batch)
 
     def _of_megatron(self, at: str, model: Described, rl: Rl, packed: Packed) -> Run:
-        names = Namespace(self.megatron(at, packed.room), flags(self.version(at)))
+        unfused = self._unfused(at, model.model)
+        names = Namespace((*self.megatron(at, packed.room), *unfused), flags(self.version(at)))
         dp = max(1, self._trained_gpus // bridged.split(names))
         packed = packed.within(rl, dp)
-        names = Namespace(self.megatron(at, packed.room), names.table)
+        names = Namespace((*self.megatron(at, packed.room), *unfused), names.table)
         batch = packed.spread(rl, dp)
         whole = Namespace(
             (*names.settings, *settings(["--global-batch-size", str(batch)], self.reading.file)), names.table
@@ -108,6 +110,17 @@ class Workers(Script):
         run = bridged.run(whole, self._trained_gpus, self.known_cluster, self.supplied, model, wrong)
         batch = packed.spread(rl, dp, in_a_row(run.configuration.degrees))
         return replace(run, configuration=replace(run.configuration, global_batch=batch))
+
+    def _unfused(self, at: str, model: ModelDescriptor) -> tuple[Setting, ...]:
+        """Return options that switch off what neither the script nor Megatron-Bridge has in one kernel."""
+
+        def fused(word: str, families: frozenset[str]) -> bool:
+            key = f"{at}.megatron.override_transformer_config.{word}"
+            return self.values.switch(key) if self.values.given(key) else model.model_type in families
+
+        words = ["--no-bias-swiglu-fusion"] * (not fused("bias_activation_fusion", FUSES_ACTIVATION))
+        words += ["--no-rope-fusion"] * (not fused("apply_rope_fusion", FUSES_ROPE))
+        return settings(words, self.reading.file)
 
     def version(self, at: str = ACTOR) -> str:
         """Return the Megatron-LM release that its workers are read as."""
