@@ -239,7 +239,11 @@ CASES = (
 )
 # Responses of many lengths, so that samples are packed into micro-batches, of a vocabulary that outweighs the layers.
 WIDE: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 256, "head_dim": 32, "vocab_size": 4096}
-FAMILIES |= {"llama, wide": ("llama2-13b", WIDE), "llama, wide, with LoRA": ("llama2-13b", WIDE | {"adapter": ADAPTER})}
+FAMILIES |= {
+    "llama, wide": ("llama2-13b", WIDE),
+    "llama, wide, with LoRA": ("llama2-13b", WIDE | {"adapter": ADAPTER}),
+    "qwen3_moe, wide": ("qwen3-30b-a3b", WIDE | {"experts": EXPERTS, "rope_theta": 10000.0}),
+}
 STEPPED: dict[str, Any] = {
     "prompts": 16,
     "samples": 8,
@@ -248,7 +252,7 @@ STEPPED: dict[str, Any] = {
     "response_length": {"mean": 16, "p95": 48, "max": 100},
     "tokens_per_gpu": 320,
 }
-WORKERS = ("verl-fsdp",)
+WORKERS, MEGATRON_WORKERS = ("verl-fsdp",), ("verl",)
 CASES = (
     *CASES,
     Case("llama, steps of GRPO, FSDP 2", "llama, wide", "fsdp", WORKERS, job={"rl": STEPPED}),
@@ -261,6 +265,47 @@ CASES = (
         away=("weights", "optimizer state"),
     ),
     Case("llama with LoRA, steps of GRPO, FSDP 2", "llama, wide, with LoRA", "fsdp", WORKERS, job={"rl": STEPPED}),
+    Case(
+        "llama, steps of GRPO, distributed optimizer",
+        "llama, wide",
+        "megatron",
+        MEGATRON_WORKERS,
+        {"tp": 1, "pp": 1},
+        job={"rl": STEPPED},
+    ),
+    Case(
+        "llama, steps of GRPO, distributed optimizer, kept on the host",
+        "llama, wide",
+        "megatron",
+        MEGATRON_WORKERS,
+        {"tp": 1, "pp": 1},
+        job={"rl": STEPPED},
+        away=("weights", "optimizer state"),
+    ),
+    Case(
+        "llama, steps of GRPO, tp 2",
+        "llama, wide",
+        "megatron",
+        MEGATRON_WORKERS,
+        {"tp": 2, "sp": 1},
+        job={"rl": STEPPED},
+    ),
+    Case(
+        "llama, steps of GRPO, pp 2",
+        "llama, wide",
+        "megatron",
+        MEGATRON_WORKERS,
+        {"pp": 2, "vpp": 1},
+        job={"rl": STEPPED},
+    ),
+    Case(
+        "qwen3_moe, steps of GRPO, ep 2",
+        "qwen3_moe, wide",
+        "megatron",
+        MEGATRON_WORKERS,
+        {"ep": 2, "tp": 1, "pp": 1},
+        job={"rl": STEPPED},
+    ),
 )
 
 # What is not started here, and why.
@@ -269,7 +314,9 @@ LEFT_OUT = {
     "ms-swift": "has not been tried without a GPU",
     "pytorchjob": _PODS,
     "trainjob": _PODS,
-    **dict.fromkeys((name for name in LEARNING if name not in (*PAIRED, *WORKERS)), "its engine needs a GPU"),
+    **dict.fromkeys(
+        (name for name in LEARNING if name not in (*PAIRED, *WORKERS, *MEGATRON_WORKERS)), "its engine needs a GPU"
+    ),
     "openrlhf": "imports flash-attn, whose kernels are for GPUs, for pairs, too",
     "skypilot": "rents machines of a cloud",
 }

@@ -11,14 +11,18 @@ from typing import Any
 from pydantic.dataclasses import dataclass
 
 from symconfig.existing.recover.rl.sequences import Packed
+from symconfig.graph.implementation import Attention
 from symconfig.plans.plan import Plan
-from symconfig.runs.rl.logits import VERL_FSDP
+from symconfig.runs.rl.logits import VERL, VERL_FSDP
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Stated, Trained
+from symconfig.solve.prospect import Prospect
+from symconfig.verify.states.activations import as_run
 
 COUNTED = re.compile(r"^counted (\{.*\})$", re.MULTILINE)
 READS = ("log-probabilities", "reference")
 BYTES, PEAK, PASSES = "bytes of {}", "peak beside what rests", "micro-batches"
 ROUGHLY = 0.06  # of a peak: index tensors and the hidden states before the head are not predicted
+FILLED = 1e-3  # of a buffer of Megatron's, which fills each tensor up to 64 numbers
 Rank = Mapping[str, Any]
 
 
@@ -37,26 +41,42 @@ def ranks(log: str) -> list[Rank]:
     return [json.loads(line) for line in COUNTED.findall(log)]
 
 
+def in_shards(plan: Plan) -> bool:
+    """Tell whether workers are those of FSDP; else they are Megatron's."""
+    return plan.best.target.backend == "fsdp"
+
+
 def actor(plan: Plan) -> Trained:
-    """Return the trained model as verl's FSDP workers have it."""
-    return Trained(plan, plan.best, 1.0, VERL_FSDP)
+    """Return the trained model as verl's workers have it."""
+    return Trained(plan, plan.best, 1.0, VERL_FSDP if in_shards(plan) else VERL)
 
 
 def held(plan: Plan, every: Sequence[Rank]) -> Iterator[Held]:
-    """Yield the figures of a step of verl's FSDP workers."""
+    """Yield the figures of a step of verl's workers."""
     own = actor(plan)
 
     def most(phase: str, what: str) -> float:
         return float(max(rank[phase][what] for rank in every))
 
     for part in (WEIGHTS, GRADIENTS, STATES):
-        yield Held("update", BYTES.format(part), own.memory[part], most("update", part))
+        yield Held("update", BYTES.format(part), resting(own, part), most("update", part))
     if copied(plan):
-        yield Held("reference", BYTES.format("the reference"), own.memory[WEIGHTS], most("reference", "reference"))
+        yield Held("reference", BYTES.format("the reference"), resting(own, WEIGHTS), most("reference", "reference"))
     for phase in (name for name in (*READS, "update") if name in every[0]):
-        tokens = [batch for rank in every for batch in rank[phase]["tokens"]]
-        yield Held(phase, PASSES, planned_passes(plan, phase), max(map(len, tokens)))
-        yield Held(phase, PEAK, peak_bytes(own, phase, max(map(max, tokens))), most(phase, "peak"))
+        batches = [batch for rank in every for batch in rank[phase]["tokens"]]
+        tokens = max(max(batch) for rank in every for batch in rank[phase]["read"])
+        yield Held(phase, PASSES, planned_passes(plan, phase), max(map(len, batches)))
+        yield Held(phase, PEAK, peak_bytes(own, phase, tokens), most(phase, "peak"))
+
+
+def resting(own: Trained, part: str) -> float:
+    """Return the bytes of a part on the GPU that has most of it."""
+    return own.memory[part] if in_shards(own.plan) else max(by_stage(own, part))
+
+
+def by_stage(own: Trained, *parts: str) -> list[float]:
+    """Return the bytes of some parts on a GPU of each stage of Megatron's."""
+    return [float(size) for size in sum(own._by_stage(own.parts.cost.memory[part]) for part in parts)]
 
 
 def copied(plan: Plan) -> bool:
@@ -76,15 +96,31 @@ def planned_passes(plan: Plan, phase: str) -> float:
 
 
 def peak_bytes(own: Trained, phase: str, tokens: int) -> float:
-    """Return what is predicted beside what rests, without cuBLAS's workspace; of an update without the buffer of an
-    all-gather, too: half of what is whole of weights is a copy out of it."""
-    point = own.reading(tokens).prospect
-    framework = replace(point.request.framework, torch_workspace=0.0)
-    point = replace(point, request=replace(point.request, framework=framework))
-    reader = Stated(own.plan, own.candidate, 1.0, own.logits, point=point)
+    """Return what is predicted beside what rests, without cuBLAS's workspace. Of FSDP's update without the buffer of an
+    all-gather, too: half of what is whole of weights is a copy out of it. Megatron's weights and gradients that are
+    away come in the phase."""
+    ran = Stated(own.plan, own.candidate, 1.0, own.logits, point=as_counted(own))
+    reader = ran.reading(tokens)
+    if in_shards(own.plan):
+        if phase in READS:
+            return reader.forward_bytes(entropy=phase == READS[0])
+        return reader.passing_bytes() - reader._gathered / 2 - own.memory[WEIGHTS] - own.memory[STATES]
+    come = WEIGHTS in own.plan.rl[0].away
     if phase in READS:
-        return reader.forward_bytes(entropy=phase == READS[0])
-    return reader.passing_bytes() - reader._gathered / 2 - own.memory[WEIGHTS] - own.memory[STATES]
+        return reader.forward_bytes(entropy=phase == READS[0]) + resting(own, WEIGHTS) * (come and phase == READS[0])
+    there = by_stage(reader, STATES, *(() if come else (WEIGHTS, GRADIENTS)))
+    return max(whole - rests for whole, rests in zip(reader.passing_by_stage(), there, strict=True))
+
+
+def as_counted(own: Trained) -> Prospect:
+    """Return the actor's point as a CPU runs it: Megatron-Core's own layers in the place of Transformer Engine's, but
+    with flash attention."""
+    point = own.prospect if in_shards(own.plan) else as_run(own.plan, "local")
+    framework = replace(point.request.framework, torch_workspace=0.0)
+    if not in_shards(own.plan):
+        how = replace(framework.implementation, attention=Attention())
+        framework = replace(framework, implementation=how)
+    return replace(point, request=replace(point.request, framework=framework))
 
 
 def wrong(plan: Plan, figures: Sequence[Held], every: Sequence[Rank]) -> Iterator[str]:
@@ -93,7 +129,8 @@ def wrong(plan: Plan, figures: Sequence[Held], every: Sequence[Rank]) -> Iterato
         yield f"{len(every)} of {plan.best.parallel.world_size} ranks say what they hold."
     for each in figures:
         apart = abs(each.counted - each.predicted)
-        allowed = {PEAK: ROUGHLY * each.predicted, PASSES: 1.0}.get(each.what, 0.0)
+        rest = 0.0 if in_shards(plan) else FILLED * each.predicted
+        allowed = {PEAK: ROUGHLY * each.predicted, PASSES: 1.0}.get(each.what, rest)
         if apart > allowed:
             yield f"{each.phase}: {each.what}: {each.counted:,.0f}, the plan has {each.predicted:,.0f}."
     rooms = dict.fromkeys(READS, plan.rl[0].read_per_gpu) | {"update": plan.rl[0].tokens_per_gpu}
@@ -111,5 +148,7 @@ def wrong(plan: Plan, figures: Sequence[Held], every: Sequence[Rank]) -> Iterato
             for name, parts in expected.items():
                 if rank[phase][name] != parts:
                     yield f"{phase}: {name}: {rank[phase][name]}, the plan has {parts}."
-            if rank[phase]["gradients afterwards"]:
-                yield f"{phase}: gradients are there afterwards."
+            keeps = not in_shards(plan) and WEIGHTS not in away  # verl gives gradients up with the weights
+            for name in ("gradients afterwards", *(("gradients",) if phase in READS else ())):
+                if bool(rank[phase][name]) != keeps:
+                    yield f"{phase}: {name}: {rank[phase][name]:,} bytes are there."

@@ -36,9 +36,11 @@ in the optimizer that steps; they are those whose bytes the plan predicts.
 HELD = """
 ## What workers hold and read
 
-Counted on each rank in the second step, of the fullest one: bytes of its shards, micro-batches of each optimizer step
-or read, and the allocator's peak, but for what gloo asks for. Predicted peaks are of the tokens that the fullest
-micro-batch had, without cuBLAS's workspace; an update's, on both sides, without the buffers of all-gathers.
+Counted on each rank in the second step, of the fullest one: bytes of its shards or buffers, micro-batches of each
+optimizer step or read, and the allocator's peak, but for what gloo asks for. Predicted peaks are of the tokens that the
+fullest micro-batch had, without cuBLAS's workspace; an update's of FSDP, on both sides, without the buffers of
+all-gathers. Those of Megatron's workers (`verl`) are of Megatron-Core's own layers with flash attention, which ran here
+in the place of Transformer Engine's, and have the weights and gradients that come back in the phase.
 
 | plan | format | phase | what | predicted | counted |
 |---|---|---|---|---|---|

@@ -216,7 +216,7 @@ def torchtitan(plan: Plan, folder: Path, material: Material | None) -> Start:
     )
 
 
-def verl(plan: Plan, folder: Path, material: Material | None) -> Start:
+def verl_fsdp(plan: Plan, folder: Path, material: Material | None) -> Start:
     """Its trained workers alone, in the steps that its trainer makes: that needs Ray, and the engine a GPU."""
     ranks, steps = plan.best.parallel.world_size, plan.training.train_iters
     return Start(
@@ -235,6 +235,24 @@ def verl(plan: Plan, folder: Path, material: Material | None) -> Start:
     )
 
 
+def verl(plan: Plan, folder: Path, material: Material | None) -> Start:
+    """The same of its Megatron workers, with Megatron-Bridge, whose GPU bridge_on_cpu stands in for."""
+    start, cpu = verl_fsdp(plan, folder, material), bridge(plan, folder, material)
+    path = os.pathsep.join([cpu.environment["PYTHONPATH"], start.environment["PYTHONPATH"]])
+    return replace(
+        start,
+        environment={**cpu.environment, "PYTHONPATH": path},
+        overrides=(
+            "the CPU as verl's device: weights go to the host and come back as copies, optimizer states and the "
+            "reference stay",
+            *start.overrides[1:-1],
+            "flash attention, RMSNorm's kernel and the entropy's compiled one in plain torch",
+            *cpu.overrides[1:],
+        ),
+        counted=False,
+    )
+
+
 STARTS: dict[str, Starter] = {
     "deepspeed": deepspeed,
     "transformers": transformers,
@@ -242,7 +260,8 @@ STARTS: dict[str, Starter] = {
     "llamafactory": llamafactory,
     "ms-swift-deepspeed": ms_swift,
     "trl": trl,
-    "verl-fsdp": verl,
+    "verl-fsdp": verl_fsdp,
+    "verl": verl,
     "megatron": megatron,
     "megatron-yaml": megatron,
     "model-args": megatron,

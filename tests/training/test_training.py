@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,19 +112,28 @@ def test_words_that_a_family_s_own_tokenizer_does_not_read_are_said(tmp_path: Pa
         material.check_words(tmp_path)
 
 
-def test_workers_that_hold_or_read_something_else_are_named() -> None:
-    case = next(case for case in CASES if case.away)
-    plan, actor = case.plan("verl-fsdp"), held.actor(case.plan("verl-fsdp"))
-    away = sorted(case.away)
-    whole = {held.WEIGHTS: 1, "reference": 1, "gradients afterwards": 0, "on the host afterwards": away}
+def counted(plan: Plan) -> dict[str, Any]:
+    """Return what a rank counts that holds and reads what the plan has."""
+    actor, away = held.actor(plan), sorted(plan.rl[0].away)
+    rest = int(held.resting(actor, held.GRADIENTS)) if not held.in_shards(plan) and not away else 0
+    whole = {"gradients": rest, "gradients afterwards": rest, "on the host afterwards": away}
     rank = {
-        phase: whole | {"tokens": tokens, "peak": int(held.peak_bytes(actor, phase, max(map(max, tokens))))}
+        phase: whole | {"tokens": tokens, "read": tokens, "peak": int(held.peak_bytes(actor, phase, tokens[0][0]))}
         for phase, tokens in {"log-probabilities": [[1400]], "reference": [[1400]], "update": [[250] * 3] * 2}.items()
     }
-    rank["log-probabilities"]["on the host"], rank["reference"]["on the host"] = [held.STATES], away
-    rank["reference"]["reference"] = int(actor.memory[held.WEIGHTS])
-    rank["update"] |= {part: int(actor.memory[part]) for part in (held.WEIGHTS, held.GRADIENTS, held.STATES)}
+    on_host = [part for part in away if part != held.WEIGHTS]
+    rank["log-probabilities"]["on the host"], rank["reference"]["on the host"] = on_host, away
+    rank["reference"]["reference"] = int(held.resting(actor, held.WEIGHTS))
+    rank["update"] |= {part: int(held.resting(actor, part)) for part in (held.WEIGHTS, held.GRADIENTS, held.STATES)}
     rank["update"]["on the host"] = []
+    return rank
+
+
+@pytest.mark.parametrize("target", ["verl-fsdp", "verl"])
+def test_workers_that_hold_or_read_something_else_are_named(target: str) -> None:
+    case = next(case for case in CASES if case.away and target in case.formats)
+    plan = case.plan(target)
+    rank = counted(plan)
 
     def problems(**changed: object) -> str:
         ranks = held.ranks("counted " + json.dumps(rank | {"update": rank["update"] | changed}) + "\n") * 2
@@ -135,8 +145,17 @@ def test_workers_that_hold_or_read_something_else_are_named() -> None:
     assert "400 tokens in a micro-batch that has room for 320" in problems(tokens=[[400, 250]])
     assert "peak beside what rests" in problems(peak=2 * rank["update"]["peak"])
     assert "on the host: ['weights'], the plan has []" in problems(**{"on the host": ["weights"]})
-    assert "gradients are there afterwards" in problems(**{"gradients afterwards": 1})
+    assert "gradients afterwards: 1 bytes are there" in problems(**{"gradients afterwards": 1})
     assert "1 of 2 ranks say what they hold" in " ".join(held.wrong(plan, [], [rank]))
+
+
+def test_megatron_s_gradients_stay_where_its_weights_do() -> None:
+    case = next(case for case in CASES if case.formats == ("verl",) and not case.away)
+    plan = case.plan("verl")
+    rank = counted(plan)
+    assert list(held.wrong(plan, list(held.held(plan, [rank] * 2)), [rank] * 2)) == []
+    rank["log-probabilities"]["gradients"] = 0
+    assert "log-probabilities: gradients: 0 bytes are there" in " ".join(held.wrong(plan, [], [rank] * 2))
 
 
 def test_torchtitan_s_log() -> None:

@@ -256,7 +256,11 @@ class Trained:
         return updates * self.candidate.predicted.time.get("optimizer", 0.0)
 
     def passing_bytes(self, entropy: bool = False) -> float:
-        """Return the bytes of an update's passes at their peak on the fullest GPU.
+        """Return the bytes of an update's passes at their peak on the fullest GPU."""
+        return float(self.passing_by_stage(entropy).max())
+
+    def passing_by_stage(self, entropy: bool = False) -> Array:
+        """Return [pp] bytes of an update's passes at their peak.
 
         The backward begins at the loss: what that takes is there beside all activations, and what the layers work with
         is there later. Weights of the head are whole all that time.
@@ -269,7 +273,8 @@ class Trained:
         later = self._gathered - self._gathered_at_loss
         working[-1] = max(working[-1], each + self._in_tiles() + self._at_head - later)
         wider = sum(self.memory.values()) - sum(self._own.values())
-        return float((working + sum(parts.values())).max()) + wider + self._gathered
+        whole: Array = working + sum(parts.values()) + wider + self._gathered
+        return whole
 
     @property
     def _at_head(self) -> float:

@@ -84,19 +84,24 @@ def without_kernels(module: Any, instead: dict[str, Any]) -> None:
     update = module.runtime_config_update
 
     def updated(config: Any) -> None:
-        changed = sorted(
-            f"{name}={value} (not {getattr(config.model, name)})"
-            for name, value in instead.items()
-            if getattr(config.model, name, value) != value
-        )
-        for name, value in instead.items():
-            if hasattr(config.model, name):
-                setattr(config.model, name, value)
-        if os.environ["RANK"] == "0":
-            print("without a GPU:", ", ".join(changed), flush=True)
+        switch(config.model, instead)
         update(config)
 
     module.runtime_config_update = updated
+
+
+def switch(model: Any, instead: dict[str, Any]) -> None:
+    """Put values in the place of a model's own, and let the first rank say which."""
+    changed = sorted(
+        f"{name}={value} (not {getattr(model, name)})"
+        for name, value in instead.items()
+        if getattr(model, name, value) != value
+    )
+    for name, value in instead.items():
+        if hasattr(model, name):
+            setattr(model, name, value)
+    if os.environ["RANK"] == "0" and changed:
+        print("without a GPU:", ", ".join(changed), flush=True)
 
 
 if "LOCAL_RANK" in os.environ:
