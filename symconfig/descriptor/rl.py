@@ -14,6 +14,9 @@ from symconfig.errors import InputError
 
 Share = Annotated[float, Field(gt=0.0, lt=1.0)]
 WITH_CRITIC = ("ppo",)  # algorithms whose advantage a trained critic gives
+# Without a KL term: DAPO takes it out (arXiv:2503.14476, section 2.3), and GSPO's authors train with none
+# (github.com/volcengine/verl/pull/2775).
+_WITHOUT_KL = ("dapo", "gspo")
 # Engines whose share of a GPU is for weights, keys and values alone, of the memory that is free before they are there
 # (SGLang, model_runner.py: pre_model_load_memory); that of others is of the whole GPU, and for activations, too.
 STATIC_SHARE = ("sglang",)
@@ -104,7 +107,9 @@ class Rl(Strict):
     response_length: Lengths
     updates: PositiveInt = Field(default=1, description="optimizer steps that a step's samples are divided into")
     epochs: PositiveInt = Field(default=1, description="times that they are trained on")
-    reference: bool = Field(default=True, description="a frozen copy of the actor gives the KL term")
+    reference: bool = Field(
+        default=True, description="a frozen copy of the actor gives the KL term; absent: but for dapo and gspo"
+    )
     critic: str | None = Field(default=None, description="for ppo: a zoo name or a path; absent: the actor's model")
     critic_gpus: PositiveInt | None = Field(
         default=None, description="of a critic that has GPUs of its own, of the job's; absent: it is on the actor's"
@@ -121,6 +126,14 @@ class Rl(Strict):
     )
     rollout_gpus: PositiveInt | None = Field(default=None, description="of placement split; absent: chosen")
     rollout: Rollout = Rollout()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_published(cls, data: object) -> object:
+        """Fill in whether there is a KL term, by the algorithm."""
+        if not isinstance(data, dict):
+            return data
+        return {"reference": data.get("algorithm") not in _WITHOUT_KL, **data}
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:

@@ -25,7 +25,7 @@ COUNTS = counting.CHECKPOINTS_OWN
 UNSAID = ms_swift.UNSAID
 _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "grpo": {},
-    "dapo": {"epsilon_high": 0.28, "loss_type": "dapo"},
+    "dapo": {"loss_type": "dapo"},
     "gspo": {"importance_sampling_level": "sequence"},
     "rloo": {"advantage_estimator": "rloo"},
     "reinforce_plus_plus": {"advantage_estimator": "reinforce_plus_plus"},
@@ -87,6 +87,7 @@ def _step(plan: Plan, groups: dict[str, dict[str, Any]]) -> dict[str, dict[str, 
     groups["GRPO"] = {
         "rlhf_type": "grpo",
         **_ALGORITHMS[rl.algorithm],
+        **learning.clipped(rl, "epsilon", "epsilon_high"),
         "beta": 0.001 if rl.reference else 0.0,
         "num_iterations": rl.epochs,
         "num_generations": rl.samples,

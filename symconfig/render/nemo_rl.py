@@ -38,7 +38,7 @@ UNSAID = {
 # What makes each algorithm, as sections of the file (docs/guides/grpo.md and examples of NeMo-RL).
 _ALGORITHMS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "grpo": {},
-    "dapo": {"loss_fn": {"ratio_clip_max": 0.28}},
+    "dapo": {},
     "gspo": {"loss_fn": {"sequence_level_importance_ratios": True, "token_level_loss": False}},
     "rloo": {"grpo": {"normalize_rewards": False}, "loss_fn": {"disable_ppo_ratio": True}},
     "reinforce_plus_plus": {"grpo": {"adv_estimator": {"name": "reinforce_plus_plus"}}},
@@ -151,9 +151,14 @@ def sections(plan: Plan, workers: Section) -> dict[str, Section]:
             "num_generations_per_prompt": rl.samples,
             "max_num_steps": training.train_iters,
             "seed": training.seed,
+            **({} if rl.reference else {"skip_reference_policy_logprobs_calculation": True}),
             **own.get("grpo", {}),
         },
-        "loss_fn": {"reference_policy_kl_penalty": 0.001 if rl.reference else 0.0, **own.get("loss_fn", {})},
+        "loss_fn": {
+            "reference_policy_kl_penalty": 0.001 if rl.reference else 0.0,
+            **learning.clipped(rl, "ratio_clip_min", "ratio_clip_max"),
+            **own.get("loss_fn", {}),
+        },
         "checkpointing": _saving(plan),
         "policy": policy(plan) | workers,
         "data": {

@@ -40,7 +40,7 @@ UNSAID = {
 _GROUPS = {"algo.advantage.estimator": "group_norm"}
 _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "grpo": _GROUPS,
-    "dapo": {**_GROUPS, "actor.eps_clip_low_high": (0.2, 0.28)},
+    "dapo": _GROUPS,
     "gspo": {**_GROUPS, "actor.policy_loss_type": "gspo"},
     "rloo": {"algo.advantage.estimator": "rloo"},
     "reinforce_plus_plus": {"algo.advantage.estimator": "reinforce"},
@@ -245,7 +245,9 @@ def _losses(plan: Plan) -> dict[str, Any]:
     # Beside a critic the KL term is part of the reward.
     of_loss = {"algo.kl.use_loss": True, "algo.kl.estimator": "k3"}
     kl = {"algo.kl.init_coef": 0.001, **({} if rl.has_critic else of_loss)}
+    clipped = tuple(learning.clipped(rl, "low", "high").values())
     return {
+        "actor.eps_clip_low_high": clipped or None,
         **(kl if rl.reference else {"algo.kl.init_coef": 0}),
         "actor.entropy_coef": 0.001 if rl.entropy else None,
     }
