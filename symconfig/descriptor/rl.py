@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import ceil
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from symconfig.descriptor.document import Document
 from symconfig.descriptor.strict import PositiveInt, Strict
-from symconfig.errors import InputError
 
 Share = Annotated[float, Field(gt=0.0, lt=1.0)]
 WITH_CRITIC = ("ppo",)  # algorithms whose advantage a trained critic gives
@@ -183,18 +180,12 @@ class Rl(Strict):
         return ceil(self.sequences / self.updates)
 
 
-def with_batch(document: Document) -> Document:
-    """Return a job's document with the batch and the sequence that its section `rl` says. Raises InputError where the
-    job says another batch beside it."""
-    data = document.data
-    if not isinstance(data, dict) or not isinstance(data.get("rl"), dict):
-        return document
+def derived(section: object) -> dict[str, Any]:
+    """Return the fields of a job that its section `rl` says; nothing of a job without one."""
+    if not isinstance(section, dict):
+        return {}
     try:
-        batch, longest = (rl := Rl.model_validate(data["rl"], strict=False)).batch, rl.longest
+        rl = Rl.model_validate(section, strict=False)
     except ValidationError:  # it is said of the section
-        batch, longest = 1, 1
-    given = data.get("global_batch_size", batch)
-    if batch > 1 and given != batch:
-        what, need = "follows from the section rl: prompts x samples / updates", f"{batch}, or nothing"
-        raise InputError(document.problem(what, ("global_batch_size",), got=str(given), need=need))
-    return replace(document, data={"task": "rl", "global_batch_size": batch, "seq_length": longest, **data})
+        return {"task": "rl", "global_batch_size": 1, "seq_length": 1}
+    return {"task": "rl", "global_batch_size": rl.batch, "seq_length": rl.longest}

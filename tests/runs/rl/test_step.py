@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import symconfig
-from symconfig.api.planning import read_job
+from symconfig.api.planning import PlanResult, read_job
 from symconfig.cli.main import main
 from symconfig.cost.uneven import OF_LAYER
 from symconfig.descriptor.job import Job
@@ -47,6 +47,7 @@ from symconfig.solve.loads import uneven
 from symconfig.solve.restore import restore
 from symconfig.solve.timeline import own_schedule, times
 from tests.runs.rl.support import section
+from tests.sample_plans import learning_plan
 
 GIB = 2.0**30
 
@@ -373,10 +374,18 @@ def test_verl_divides_prompts_over_updates() -> None:
 
 
 def test_a_job_of_another_task_has_no_section() -> None:
-    with pytest.raises(InputError, match="section rl is of task rl alone"):
-        symconfig.plan("llama3.1-8b", "h100", 8, 64, task="sft", rl=section())
+    with pytest.raises(InputError) as caught:
+        symconfig.plan("llama3.1-8b", "h100", 8, 48, 4096, task="sft", rl=section())
+    assert {problem.field for problem in caught.value.problems} == {"task", "global_batch_size", "seq_length"}
+    with pytest.raises(InputError, match=r"^preference: is of another task than the section rl"):
+        symconfig.plan("llama3.1-8b", "h100", 8, preference={"pairs": 64}, rl=section())
     with pytest.raises(InputError, match="task: rl needs a section rl"):
         symconfig.plan("llama3.1-8b", "h100", 8, 64, task="rl")
+
+
+def test_a_plan_is_not_made_again_for_another_batch_than_its_section_says() -> None:
+    with pytest.raises(InputError, match=r"global_batch_size: follows from the section rl.*got 64, need 256"):
+        symconfig.replan(PlanResult(learning_plan()), global_batch_size=64)
 
 
 def test_a_critic_is_looked_for_beside_the_job(tmp_path: Path) -> None:
