@@ -11,6 +11,7 @@ from symconfig.descriptor.strict import PositiveInt, Strict
 
 Share = Annotated[float, Field(gt=0.0, lt=1.0)]
 WITH_CRITIC = ("ppo",)  # algorithms whose advantage a trained critic gives
+OF_GROUPS = ("grpo", "dapo", "gspo", "rloo")  # whose advantage is over the responses to a prompt
 # Without a KL term: DAPO takes it out (arXiv:2503.14476, section 2.3), and GSPO's authors train with none
 # (github.com/volcengine/verl/pull/2775).
 _WITHOUT_KL = ("dapo", "gspo")

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.rl import Rl
+from symconfig.descriptor.rl import OF_GROUPS, Rl
 from symconfig.descriptor.task import PLAIN, PREFERRING, TASKS, Task
 from symconfig.descriptor.tuning import LOSSES, Loss, LossName, Preference
 from symconfig.errors import InfeasibleError, Problem
@@ -87,6 +87,9 @@ class Learns:
             "rl.placement": (rl.placement, self.placements),
         }
         yield from _unknown(choices, name)
+        if rl.samples == 1 and rl.algorithm in OF_GROUPS:
+            what, hint = f"the advantage of {rl.algorithm} is over the responses to a prompt", "reinforce_plus_plus"
+            yield Problem(what, field="rl.samples", got="1", need="2 or more", hint=f"algorithm: {hint}")
         yield from self._of_rewards(rl, name)
         yield from self._of_engine(plan, name)
         if rl.epochs > 1 and not self.epochs:

@@ -111,9 +111,6 @@ def problems(plan: Plan) -> Iterator[Problem]:
     yield from learning.of_samples(plan, "NeMo-RL divides the samples of an update over data-parallel ranks")
     if rl.entropy:
         yield Problem("NeMo-RL's loss has no entropy", field="rl.entropy", got="true", need="false")
-    if rl.samples == 1 and rl.algorithm != "reinforce_plus_plus":
-        what = f"the advantage of {rl.algorithm} is over the responses to a prompt"
-        yield Problem(what, field="rl.samples", got="1", need="2 or more")
     if len(training.data_path) > 1:
         got = " ".join(training.data_path)
         yield Problem("NeMo-RL's file is for one data set", field="training.data_path", got=got)

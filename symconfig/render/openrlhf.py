@@ -46,7 +46,6 @@ _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "reinforce_plus_plus": {"algo.advantage.estimator": "reinforce"},
     "ppo": {"algo.advantage.estimator": "gae"},
 }
-_OF_GROUPS = ("grpo", "dapo", "gspo", "rloo")  # whose advantage is nothing where a prompt has one response
 LEARNS = Learns(
     algorithms=tuple(_ALGORITHMS),
     engines=("vllm",),
@@ -131,9 +130,6 @@ def _problems(plan: Plan) -> Iterator[Problem]:
             what, need = "OpenRLHF's models are all on the engine's GPUs, or none", "placement: split beside it"
             yield Problem(what, field="rl.reward_model.placement", got="apart", need=need)
         yield from _of_critic(rl)
-        if rl.samples == 1 and rl.algorithm in _OF_GROUPS:
-            what = f"the advantage of {rl.algorithm} is over the responses to a prompt"
-            yield Problem(what, field="rl.samples", got="1", need="2 or more")
     if training.lr_decay_style not in _SCHEDULES:
         what, need = "OpenRLHF is told one of these alone", " or ".join(_SCHEDULES)
         yield Problem(what, field="training.lr_decay_style", got=training.lr_decay_style, need=need)

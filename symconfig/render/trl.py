@@ -215,9 +215,7 @@ def _of_shards(plan: Plan) -> Iterator[Problem]:
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    rl, training = plan.job.rl, plan.training
-    if rl is not None and rl.samples == 1:
-        yield Problem("the advantage is over the responses to a prompt", field="rl.samples", got="1", need="2 or more")
+    training = plan.training
     if len(training.data_path) > 1:
         got = " ".join(training.data_path)
         yield Problem("TRL's script takes one data set", field="training.data_path", got=got)

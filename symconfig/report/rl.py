@@ -100,6 +100,11 @@ def _footer(plan: Plan) -> str:
     return "\n".join([*_sentences(plan), weighed, *([plain] if longer else [])])
 
 
+def _replicas(step: PlannedRl) -> str:
+    number = step.rollout_gpus // step.replica_gpus
+    return f"each of {number} replicas" if number > 1 else "one replica"
+
+
 def _sentences(plan: Plan, *, asks: bool = True) -> list[str]:
     """Return what a step comes to. asks: a job may state what is predicted of generation."""
     step, rl = plan.steps[0], plan.job.rl
@@ -119,8 +124,8 @@ def _sentences(plan: Plan, *, asks: bool = True) -> list[str]:
             experts = [f"{uneven_loads(loads, plan.task)}: {gib(most)} GiB in the phases, which its risk counts."]
             experts += [f"{waits(loads, plan.task)}, which the step's interval counts."] * ("step_s" in loads)
         generation = [
-            f"Generation: {count(step.generated_per_s_per_gpu)} tokens/s on each GPU, up to {count(step.at_once)} "
-            f"sequences at once in each of {step.rollout_gpus // step.replica_gpus} replicas."
+            f"Generation: {count(step.generated_per_s_per_gpu)} tokens/s on each GPU, up to "
+            f"{several(step.at_once, 'sequence')} at once in {_replicas(step)}."
             + ("" if stated or not asks else " Try: rl.rollout.tokens_per_s_per_gpu of a log of yours."),
             *((*learning.engine_share(plan), *learning.read_at_once(plan)) if asks else ()),
             *rewarding.sentences(plan),

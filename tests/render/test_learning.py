@@ -97,6 +97,18 @@ def test_an_algorithm_an_engine_or_a_place_that_it_has_not_is_refused(target: st
     assert {f"rl.{name}" + ".engine" * (name == "rollout") for name in wrong} == set(found)
 
 
+@pytest.mark.parametrize("target", LEARNING)
+def test_an_advantage_over_responses_to_a_prompt_needs_several(target: str) -> None:
+    plan, learns = plan_for(target), targets()[target].learns
+    assert learns is not None
+    for algorithm in learns.algorithms:
+        one = changed(plan, rl={"algorithm": algorithm, "samples": 1, "prompts": 256})
+        if algorithm in ("grpo", "dapo", "gspo", "rloo"):
+            assert problems(target, one)["rl.samples"].need == "2 or more"
+        else:
+            assert targets()[target].variables(one)
+
+
 def test_slime_is_told_the_step_in_samples_and_megatron_the_model() -> None:
     words = slime.words(changed(plan_for("slime", train_iters=40, save="/s"), rl={"reference": True}))
     told = {

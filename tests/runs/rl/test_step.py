@@ -289,7 +289,10 @@ def test_nothing_fits_names_the_phase_or_the_update() -> None:
 @pytest.mark.parametrize(
     ("gpus", "changed", "said"),
     [
-        (8, {"tokens_per_gpu": 50}, r"rl.tokens_per_gpu: a micro-batch has no room .*got 50, need 80 tokens or more"),
+        (8, {"tokens_per_gpu": 50}, r"rl.tokens_per_gpu: a micro-batch has no room .*got 50, need 160 tokens or more"),
+        (8, {"rollout": {"tp": 3}}, r"rl.rollout.tp: an engine divides attention heads .*got 3, need a divisor of 32"),
+        (8, {"rollout": {"tp": 16}}, r"rl.rollout.tp: does not divide the GPUs .*got tp 16, need a divisor of 8"),
+        (8, {"rollout": {"tp": 8, "dp": 2}}, r"rl.rollout.dp: does not divide .*got tp 8 x dp 2, need a divisor of 8"),
         (8, {"placement": "split", "rollout_gpus": 8}, r"rl.rollout_gpus: leaves no GPU to train on"),
         (1, {"placement": "split"}, r"rl.rollout_gpus: leaves no GPU to train on"),
     ],
