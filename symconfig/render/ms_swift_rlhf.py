@@ -60,13 +60,13 @@ def variables(plan: Plan) -> dict[str, object]:
 def sections(plan: Plan, trained: Any) -> dict[str, dict[str, Any]]:
     """Return the arguments by groups. trained: those of the update alone."""
     groups = {name: dict(values) for name, values in trained.items()}
-    compares, lengths = plan.job.preference is not None, plan.job.sequences
+    compares = plan.job.preference is not None
     for values in groups.values():
         for name in ("micro_batch_size", "global_batch_size") if compares else ():
             if name in values:
                 values[name] //= learning.per_example(plan)
         if values.pop("packing", None):
-            values["padding_free"] = not compares or (lengths is not None and lengths.batching == "padding_free")
+            values["padding_free"] = not compares
     return groups | _preference(plan) if compares else _step(plan, groups)
 
 
