@@ -63,10 +63,16 @@ def _row(number: str, candidate: Candidate, step: PlannedRl) -> dict[str, str]:
         "recompute": candidate.options.recompute.text,
         "rollout tp": str(step.rollout_tp) + (f" x {step.rollout_dp} dp" if step.rollout_dp > 1 else ""),
         "memory share": f"{step.memory_share:g}",
-        "on the host": " and ".join(step.away) or "nothing",
+        "on the host": _away(candidate, step),
         "step s": seconds(step.step_s),
         "GPU GiB": gib(max(phase.bytes for phase in step.phases)),
     }
+
+
+def _away(candidate: Candidate, step: PlannedRl) -> str:
+    """Name what goes to the host between phases, and the share of the optimizer that stays there and steps there."""
+    moved, stays = " and ".join(step.away) or "nothing", candidate.options.optimizer_offload
+    return moved + (f"; {percent(stays, 0)} of the optimizer always" if stays else "")
 
 
 def phases(plan: Plan, title: str = "The phases of plan 1") -> Grid:

@@ -29,7 +29,7 @@ from symconfig.plans.plan import Plan
 from symconfig.plans.rl import BUSIEST
 from symconfig.render import learning, verl
 from symconfig.report.page.data import plan_data
-from symconfig.report.rl import blocks
+from symconfig.report.rl import blocks, compared
 from symconfig.resources import data_dir
 from symconfig.runs.rl.choose import answer
 from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN
@@ -321,6 +321,16 @@ def test_a_program_that_keeps_all_or_nothing_on_the_host_is_planned_so() -> None
     assert {step.away for step in plan.rl} <= {(), ("weights", "optimizer state")}
     assert plan.job.rl is not None
     assert plan.job.rl.rollout.engine == "sglang"
+
+
+@pytest.mark.parametrize(
+    ("stays", "said"), [(0.0, "optimizer state"), (0.25, "optimizer state; 25 % of the optimizer always")]
+)
+def test_an_optimizer_that_steps_on_the_host_is_in_the_table(stays: float, said: str) -> None:
+    plan = learning_plan(away=("optimizer state",))
+    best = replace(plan.best, options=replace(plan.best.options, optimizer_offload=stays))
+    (row,) = compared([("1", replace(plan, best=best))]).rows
+    assert said in row
 
 
 def test_an_actor_of_deepspeed_is_an_ordinary_plan_in_the_same_phases() -> None:
