@@ -23,7 +23,7 @@ from symconfig.descriptor.optimizer import Optimizer
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.task import Task
 from symconfig.descriptor.training import Training
-from symconfig.descriptor.tuning import Preference, Sequences, with_batch
+from symconfig.descriptor.tuning import Preference, Sequences, check_batch, with_batch
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem, reworded
 from symconfig.format import json_text
@@ -248,7 +248,8 @@ def read_job(
 ) -> LoadedJob:
     """Read the job in `document` with its model and cluster. Raises InputError with everything that is wrong."""
     gathered = Problems(problems)
-    given = document = gathered.collect(lambda: with_batch(document)) or document
+    gathered.collect(lambda: check_batch(document))
+    given = document = with_batch(document)
     with_name = gathered.collect(lambda: in_job(given), given)
     document = with_name or replace(given, data={**given.data, "cluster": "unread"})
     job = gathered.collect(lambda: validate(document, Job))

@@ -20,7 +20,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.task import Task
 from symconfig.descriptor.training import Training
-from symconfig.descriptor.tuning import Preference, Sequences, with_batch
+from symconfig.descriptor.tuning import Preference, Sequences, check_batch, with_batch
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem
 from symconfig.plans.digests import ANSWER
@@ -170,8 +170,10 @@ def replan_again(
                 gathered.add(Problem("is not pinned in the old plan", field="release", got=name, need=need))
     if old is None or kept is None or released is None:
         raise InputError(gathered.all)
-    wishes = gathered.collect(lambda: with_batch(Document(_wished(old, wanted), file="")))
-    document = Document(revised(old, wishes.data if wishes else {}, released), file="")
+    wishes = _wished(old, wanted)
+    document = Document(revised(old, with_batch(Document(wishes, file="")).data, released), file="")
+    asked = {**wishes, "rl": document.data.get("rl")}  # the old section, where no other is wished for
+    gathered.collect(lambda: check_batch(Document(asked, file="")))
     job = gathered.collect(lambda: validate(document, Job))
     model = gathered.collect(lambda: _model(old, wanted))
     cluster = gathered.collect(lambda: _cluster(old, wanted))

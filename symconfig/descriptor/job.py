@@ -203,20 +203,22 @@ class Job(Strict):
 
     @model_validator(mode="after")
     def _of_a_task(self) -> Self:
+        if self.rl is not None and self.preference is not None:
+            raise ValueError("preference is of another task than the section rl (got both, need one)")
         preferring = None if self.preference is None else self.preference.means.task
         for section, of, tasks in (("rl", self.rl and "rl", ("rl",)), ("preference", preferring, PREFERRING)):
             if of is None and self.task in tasks:
                 what = f"needs a section {section} in the job's file, see docs/rl.md"
-                raise ValueError(f"task: {self.task} {what} (got none)")
+                raise ValueError(f"task {self.task} {what} (got none)")
             if of is not None and self.task != of:
-                raise ValueError(f"task: this section {section} is of task {of} alone (got {self.task})")
+                raise ValueError(f"task is not that of the section {section} (got {self.task}, need {of}, or nothing)")
         lengths = self.sequences
         if lengths is None:
             return self
         if self.rl is not None:
-            raise ValueError("the section rl has lengths of its own (got sequences, too)")
+            raise ValueError("sequences are not said beside the section rl, which has lengths of its own")
         if lengths.batching == "packed" and self.preference is not None:
-            raise ValueError("answers are not packed (got sequences.batching packed, need padded or padding_free)")
+            raise ValueError("sequences.batching is not for answers (got packed, need padded or padding_free)")
         if self.seq_length is not None and lengths.max > self.seq_length:
             raise ValueError(f"sequences.max is above seq_length (got {lengths.max}, need at most {self.seq_length})")
         return self

@@ -18,11 +18,11 @@ from symconfig.descriptor.training import DERIVED, Training, WholeTraining
 from symconfig.errors import InputError, Problem
 
 AdapterTask = Literal[
-    "dpo of adapters", "kto of adapters", "reward of adapters"
+    "dpo of adapters", "kto of adapters", "reward of adapters", "rl of adapters"
 ]  # that has rates of its own where adapters are trained
 # Tasks that are trained as others are: TRL 1.16 (scripts/kto.py) has KTO as DPO.
 _AS: Mapping[Task, Task] = {"kto": "dpo"}
-_OF_ADAPTERS: Mapping[Task, Task | AdapterTask] = {"dpo": "dpo of adapters", "reward": "lora"}
+_OF_ADAPTERS: Mapping[Task, Task | AdapterTask] = {"dpo": "dpo of adapters", "reward": "lora", "rl": "rl of adapters"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,10 @@ _TULU2 = "arXiv:2311.10702, hyperparameters of instruction tuning"
 _ZEPHYR = "arXiv:2310.16944; huggingface/alignment-handbook"
 _AS_ZEPHYR = f"Zephyr ({_ZEPHYR}): 10 % of warm-up, decay to 0, no weight decay"
 _LLAMA2_REWARD = "arXiv:2307.09288, section 3.2.2"
+_VERL_LORA = "github.com/volcengine/verl, examples/tuning"
+_AS_DAPO = (
+    "DAPO (arXiv:2503.14476, section 4.1; verl's recipe): a constant rate after 20 steps of warm-up, weight decay 0.1"
+)
 _TULU2_DPO = "arXiv:2311.10702, hyperparameters of DPO"
 USUAL: dict[Task | AdapterTask, Habit] = {
     "pretrain": Habit(
@@ -132,8 +136,20 @@ USUAL: dict[Task | AdapterTask, Habit] = {
         warmup=0.1,
         most_warmup=20,
         weight_decay=0.1,
-        source="DAPO (arXiv:2503.14476, section 4.1; verl's recipe): a constant rate after 20 steps of warm-up, weight "
-        "decay 0.1",
+        source=_AS_DAPO,
+    ),
+    "rl of adapters": Habit(
+        name="reinforcement learning of adapters",
+        rates=(
+            Published(0.5e9, 3e-5, f"Qwen2.5 0.5B with LoRA ({_VERL_LORA})"),
+            Published(7e9, 3e-5, f"Qwen2.5 7B with LoRA ({_VERL_LORA})"),
+            Published(72e9, 3e-5, f"Qwen2.5 72B with LoRA ({_VERL_LORA})"),
+        ),
+        floor=1.0,
+        warmup=0.1,
+        most_warmup=20,
+        weight_decay=0.1,
+        source=_AS_DAPO,
     ),
 }
 _DIGITS = 2  # of a derived rate: a published one has no more

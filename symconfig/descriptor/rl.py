@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import ceil
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from symconfig.descriptor.document import Document
 from symconfig.descriptor.strict import PositiveInt, Strict
-from symconfig.errors import InputError
 
 Share = Annotated[float, Field(gt=0.0, lt=1.0)]
 WITH_CRITIC = ("ppo",)  # algorithms whose advantage a trained critic gives
+OF_GROUPS = ("grpo", "dapo", "gspo", "rloo")  # whose advantage is over the responses to a prompt
+# Without a KL term: DAPO takes it out (arXiv:2503.14476, section 2.3), and GSPO's authors train with none
+# (github.com/volcengine/verl/pull/2775).
+_WITHOUT_KL = ("dapo", "gspo")
 # Engines whose share of a GPU is for weights, keys and values alone, of the memory that is free before they are there
 # (SGLang, model_runner.py: pre_model_load_memory); that of others is of the whole GPU, and for activations, too.
 STATIC_SHARE = ("sglang",)
@@ -104,7 +105,9 @@ class Rl(Strict):
     response_length: Lengths
     updates: PositiveInt = Field(default=1, description="optimizer steps that a step's samples are divided into")
     epochs: PositiveInt = Field(default=1, description="times that they are trained on")
-    reference: bool = Field(default=True, description="a frozen copy of the actor gives the KL term")
+    reference: bool = Field(
+        default=True, description="a frozen copy of the actor gives the KL term; absent: but for dapo and gspo"
+    )
     critic: str | None = Field(default=None, description="for ppo: a zoo name or a path; absent: the actor's model")
     critic_gpus: PositiveInt | None = Field(
         default=None, description="of a critic that has GPUs of its own, of the job's; absent: it is on the actor's"
@@ -121,6 +124,14 @@ class Rl(Strict):
     )
     rollout_gpus: PositiveInt | None = Field(default=None, description="of placement split; absent: chosen")
     rollout: Rollout = Rollout()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_published(cls, data: object) -> object:
+        """Fill in whether there is a KL term, by the algorithm."""
+        if not isinstance(data, dict):
+            return data
+        return {"reference": data.get("algorithm") not in _WITHOUT_KL, **data}
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:
@@ -170,18 +181,12 @@ class Rl(Strict):
         return ceil(self.sequences / self.updates)
 
 
-def with_batch(document: Document) -> Document:
-    """Return a job's document with the batch and the sequence that its section `rl` says. Raises InputError where the
-    job says another batch beside it."""
-    data = document.data
-    if not isinstance(data, dict) or not isinstance(data.get("rl"), dict):
-        return document
+def derived(section: object) -> dict[str, Any]:
+    """Return the fields of a job that its section `rl` says; nothing of a job without one."""
+    if not isinstance(section, dict):
+        return {}
     try:
-        batch, longest = (rl := Rl.model_validate(data["rl"], strict=False)).batch, rl.longest
+        rl = Rl.model_validate(section, strict=False)
     except ValidationError:  # it is said of the section
-        batch, longest = 1, 1
-    given = data.get("global_batch_size", batch)
-    if batch > 1 and given != batch:
-        what, need = "follows from the section rl: prompts x samples / updates", f"{batch}, or nothing"
-        raise InputError(document.problem(what, ("global_batch_size",), got=str(given), need=need))
-    return replace(document, data={"task": "rl", "global_batch_size": batch, "seq_length": longest, **data})
+        return {"task": "rl", "global_batch_size": 1, "seq_length": 1}
+    return {"task": "rl", "global_batch_size": rl.batch, "seq_length": rl.longest}

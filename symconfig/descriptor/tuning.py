@@ -10,7 +10,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, mode
 
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.rl import Lengths
-from symconfig.descriptor.rl import with_batch as of_rl
+from symconfig.descriptor.rl import derived as of_rl
 from symconfig.descriptor.strict import PositiveInt, Strict
 from symconfig.descriptor.task import Task
 from symconfig.errors import InputError
@@ -110,12 +110,34 @@ class Preference(Strict):
 
 
 def with_batch(document: Document) -> Document:
-    """Return a job's document with the task, batch and sequence that its sections say. Raises InputError where the job
-    says another batch beside one."""
-    document = of_rl(document)
+    """Return a job's document with the task, batch and sequence that its sections say, where it says none."""
     data = document.data
     if not isinstance(data, dict):
         return document
+    return replace(document, data={**of_rl(data.get("rl")), **_derived(data), **data})
+
+
+def check_batch(document: Document) -> None:
+    """Refuse a job that says another batch than one of its sections does, or other lengths than `rl`: raise
+    InputError."""
+    data = document.data if isinstance(document.data, dict) else {}
+    rl = of_rl(data.get("rl"))
+    said = (
+        ("global_batch_size", rl, "rl: prompts x samples / updates"),
+        ("seq_length", rl, "rl: its longest prompt and response"),
+        ("global_batch_size", _derived(data), "preference: its sequences"),
+    )
+    problems = [
+        document.problem(f"follows from the section {how}", (name,), got=str(data[name]), need=f"{size}, or nothing")
+        for name, section, how in said
+        if (size := section.get(name, 0)) > 1 and data.get(name, size) != size
+    ]
+    if problems:
+        raise InputError(problems)
+
+
+def _derived(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a job that its sections `sequences` and `preference` say."""
     derived: dict[str, Any] = {}
     sequences, preference = data.get("sequences"), data.get("preference")
     try:
@@ -126,8 +148,4 @@ def with_batch(document: Document) -> Document:
             derived |= {"task": section.means.task, "global_batch_size": section.sequences}
     except ValidationError:  # it is said of the section
         derived |= {"global_batch_size": 1, "seq_length": 1}
-    batch = derived.get("global_batch_size", 0)
-    if batch > 1 and (given := data.get("global_batch_size", batch)) != batch:
-        what, need = "follows from the section preference: its sequences", f"{batch}, or nothing"
-        raise InputError(document.problem(what, ("global_batch_size",), got=str(given), need=need))
-    return replace(document, data={**derived, **data})
+    return derived

@@ -135,7 +135,8 @@ def default_model(plan: Plan) -> str:
 def environment_variables(plan: Plan) -> tuple[Variable, ...]:
     """Return the variables of launch.sh with their reasons."""
     named = [Variable("TOKENIZERS_PARALLELISM", "false", "tokenizers' threads and forked workers dead-lock")]
-    if plan.cluster.gpu.vendor == "nvidia":
+    # vLLM's pool of memory that sleeps forbids it (device_allocator/cumem.py, until April 2026).
+    if plan.cluster.gpu.vendor == "nvidia" and plan.job.rl is None:
         named.append(
             Variable(
                 "PYTORCH_CUDA_ALLOC_CONF",

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.rl import Rl
+from symconfig.descriptor.rl import OF_GROUPS, Rl
 from symconfig.descriptor.task import PLAIN, PREFERRING, TASKS, Task
 from symconfig.descriptor.tuning import LOSSES, Loss, LossName, Preference
 from symconfig.errors import InfeasibleError, Problem
@@ -39,6 +39,9 @@ ALWAYS: Final[Mapping[str, str]] = {
     "moe_overlap": "off",
     "activation_offload": "0",
 }
+# By how much a loss lets the ratio of probabilities fall and rise: DAPO's (arXiv:2503.14476, section 4.1), and GSPO's,
+# whose ratio is a sequence's (arXiv:2507.18071v2, section 5.1). The other algorithms have each program's own.
+_CLIPPED: Final[Mapping[str, tuple[float, float]]] = {"dapo": (0.2, 0.28), "gspo": (3e-4, 4e-4)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +87,9 @@ class Learns:
             "rl.placement": (rl.placement, self.placements),
         }
         yield from _unknown(choices, name)
+        if rl.samples == 1 and rl.algorithm in OF_GROUPS:
+            what, hint = f"the advantage of {rl.algorithm} is over the responses to a prompt", "reinforce_plus_plus"
+            yield Problem(what, field="rl.samples", got="1", need="2 or more", hint=f"algorithm: {hint}")
         yield from self._of_rewards(rl, name)
         yield from self._of_engine(plan, name)
         if rl.epochs > 1 and not self.epochs:
@@ -314,6 +320,12 @@ def section(plan: Plan) -> Rl:
     """Return the section `rl` of a plan's job, which `guarded` has seen there."""
     assert plan.job.rl is not None, "`tasks` refuses other plans"
     return plan.job.rl
+
+
+def clipped(rl: Rl, low: str, high: str) -> dict[str, float]:
+    """Return by how much the ratio of probabilities may fall and rise, as options of these names; none where the
+    algorithm leaves it to the program."""
+    return dict(zip((low, high), _CLIPPED.get(rl.algorithm, ()), strict=False))
 
 
 def critic(plan: Plan) -> str | None:

@@ -234,8 +234,11 @@ def _parts(lora: Adapter) -> set[str]:
 
 def _as_megatron_has_it(plan: Plan, fields: dict[str, Values]) -> None:
     """Set what ms-swift has defaults of its own for and the plan counts on Megatron-LM's."""
-    best = plan.best
-    fields["TRAINING"] |= {"packing": True, "attention_backend": "auto"}
+    best, lengths = plan.best, plan.job.sequences
+    packs = lengths is None or lengths.batching == "packed"
+    fields["TRAINING"] |= {"packing": packs, "attention_backend": "auto"}
+    if not packs:  # else they stand in one row in any case
+        fields["TRAINING"]["padding_free"] = lengths is not None and lengths.batching == "padding_free"
     fields["TRAINING"].setdefault("cross_entropy_loss_fusion", False)
     half = best.options.precision == "fp16"  # what is not said is taken from config.json, of many models fp16
     fields["PRECISION"] = {

@@ -25,7 +25,7 @@ COUNTS = counting.CHECKPOINTS_OWN
 UNSAID = ms_swift.UNSAID
 _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "grpo": {},
-    "dapo": {"epsilon_high": 0.28, "loss_type": "dapo"},
+    "dapo": {"loss_type": "dapo"},
     "gspo": {"importance_sampling_level": "sequence"},
     "rloo": {"advantage_estimator": "rloo"},
     "reinforce_plus_plus": {"advantage_estimator": "reinforce_plus_plus"},
@@ -60,13 +60,13 @@ def variables(plan: Plan) -> dict[str, object]:
 def sections(plan: Plan, trained: Any) -> dict[str, dict[str, Any]]:
     """Return the arguments by groups. trained: those of the update alone."""
     groups = {name: dict(values) for name, values in trained.items()}
-    compares, lengths = plan.job.preference is not None, plan.job.sequences
+    compares = plan.job.preference is not None
     for values in groups.values():
         for name in ("micro_batch_size", "global_batch_size") if compares else ():
             if name in values:
                 values[name] //= learning.per_example(plan)
         if values.pop("packing", None):
-            values["padding_free"] = not compares or (lengths is not None and lengths.batching == "padding_free")
+            values["padding_free"] = not compares
     return groups | _preference(plan) if compares else _step(plan, groups)
 
 
@@ -87,6 +87,7 @@ def _step(plan: Plan, groups: dict[str, dict[str, Any]]) -> dict[str, dict[str, 
     groups["GRPO"] = {
         "rlhf_type": "grpo",
         **_ALGORITHMS[rl.algorithm],
+        **learning.clipped(rl, "epsilon", "epsilon_high"),
         "beta": 0.001 if rl.reference else 0.0,
         "num_iterations": rl.epochs,
         "num_generations": rl.samples,

@@ -38,7 +38,7 @@ UNSAID = {
 # What makes each algorithm, as sections of the file (docs/guides/grpo.md and examples of NeMo-RL).
 _ALGORITHMS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "grpo": {},
-    "dapo": {"loss_fn": {"ratio_clip_max": 0.28}},
+    "dapo": {},
     "gspo": {"loss_fn": {"sequence_level_importance_ratios": True, "token_level_loss": False}},
     "rloo": {"grpo": {"normalize_rewards": False}, "loss_fn": {"disable_ppo_ratio": True}},
     "reinforce_plus_plus": {"grpo": {"adv_estimator": {"name": "reinforce_plus_plus"}}},
@@ -111,9 +111,6 @@ def problems(plan: Plan) -> Iterator[Problem]:
     yield from learning.of_samples(plan, "NeMo-RL divides the samples of an update over data-parallel ranks")
     if rl.entropy:
         yield Problem("NeMo-RL's loss has no entropy", field="rl.entropy", got="true", need="false")
-    if rl.samples == 1 and rl.algorithm != "reinforce_plus_plus":
-        what = f"the advantage of {rl.algorithm} is over the responses to a prompt"
-        yield Problem(what, field="rl.samples", got="1", need="2 or more")
     if len(training.data_path) > 1:
         got = " ".join(training.data_path)
         yield Problem("NeMo-RL's file is for one data set", field="training.data_path", got=got)
@@ -151,9 +148,14 @@ def sections(plan: Plan, workers: Section) -> dict[str, Section]:
             "num_generations_per_prompt": rl.samples,
             "max_num_steps": training.train_iters,
             "seed": training.seed,
+            **({} if rl.reference else {"skip_reference_policy_logprobs_calculation": True}),
             **own.get("grpo", {}),
         },
-        "loss_fn": {"reference_policy_kl_penalty": 0.001 if rl.reference else 0.0, **own.get("loss_fn", {})},
+        "loss_fn": {
+            "reference_policy_kl_penalty": 0.001 if rl.reference else 0.0,
+            **learning.clipped(rl, "ratio_clip_min", "ratio_clip_max"),
+            **own.get("loss_fn", {}),
+        },
         "checkpointing": _saving(plan),
         "policy": policy(plan) | workers,
         "data": {

@@ -40,13 +40,12 @@ UNSAID = {
 _GROUPS = {"algo.advantage.estimator": "group_norm"}
 _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "grpo": _GROUPS,
-    "dapo": {**_GROUPS, "actor.eps_clip_low_high": (0.2, 0.28)},
+    "dapo": _GROUPS,
     "gspo": {**_GROUPS, "actor.policy_loss_type": "gspo"},
     "rloo": {"algo.advantage.estimator": "rloo"},
     "reinforce_plus_plus": {"algo.advantage.estimator": "reinforce"},
     "ppo": {"algo.advantage.estimator": "gae"},
 }
-_OF_GROUPS = ("grpo", "dapo", "gspo", "rloo")  # whose advantage is nothing where a prompt has one response
 LEARNS = Learns(
     algorithms=tuple(_ALGORITHMS),
     engines=("vllm",),
@@ -131,9 +130,6 @@ def _problems(plan: Plan) -> Iterator[Problem]:
             what, need = "OpenRLHF's models are all on the engine's GPUs, or none", "placement: split beside it"
             yield Problem(what, field="rl.reward_model.placement", got="apart", need=need)
         yield from _of_critic(rl)
-        if rl.samples == 1 and rl.algorithm in _OF_GROUPS:
-            what = f"the advantage of {rl.algorithm} is over the responses to a prompt"
-            yield Problem(what, field="rl.samples", got="1", need="2 or more")
     if training.lr_decay_style not in _SCHEDULES:
         what, need = "OpenRLHF is told one of these alone", " or ".join(_SCHEDULES)
         yield Problem(what, field="training.lr_decay_style", got=training.lr_decay_style, need=need)
@@ -245,7 +241,9 @@ def _losses(plan: Plan) -> dict[str, Any]:
     # Beside a critic the KL term is part of the reward.
     of_loss = {"algo.kl.use_loss": True, "algo.kl.estimator": "k3"}
     kl = {"algo.kl.init_coef": 0.001, **({} if rl.has_critic else of_loss)}
+    clipped = tuple(learning.clipped(rl, "low", "high").values())
     return {
+        "actor.eps_clip_low_high": clipped or None,
         **(kl if rl.reference else {"algo.kl.init_coef": 0}),
         "actor.entropy_coef": 0.001 if rl.entropy else None,
     }

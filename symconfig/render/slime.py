@@ -35,12 +35,7 @@ UNSAID = {
 # What makes each algorithm (scripts/ and docs of slime).
 _ALGORITHMS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "grpo": (("--advantage-estimator", "grpo"),),
-    "dapo": (
-        ("--advantage-estimator", "grpo"),
-        ("--eps-clip", "0.2"),
-        ("--eps-clip-high", "0.28"),
-        ("--calculate-per-token-loss",),
-    ),
+    "dapo": (("--advantage-estimator", "grpo"), ("--calculate-per-token-loss",)),
     "gspo": (("--advantage-estimator", "gspo"),),
     "reinforce_plus_plus": (("--advantage-estimator", "reinforce_plus_plus"), ("--normalize-advantages",)),
 }
@@ -195,7 +190,8 @@ def _mtp(plan: Plan) -> list[tuple[str, ...]]:
 def _losses(plan: Plan) -> dict[str, object]:
     rl = learning.section(plan)
     kl = {"use-kl-loss": True, "kl-loss-coef": 0.001, "kl-loss-type": "low_var_kl"} if rl.reference else {}
-    return {**kl, "entropy-coef": 0.001 if rl.entropy else 0.0}
+    clipped = learning.clipped(rl, "eps-clip", "eps-clip-high")
+    return {**clipped, **kl, "entropy-coef": 0.001 if rl.entropy else 0.0}
 
 
 def _engine(plan: Plan, step: PlannedRl | None) -> dict[str, object]:

@@ -50,7 +50,7 @@ UNSAID = {
 DEEPSPEED = "ds_config_hf.json"
 _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "grpo": {"loss_type": "grpo"},
-    "dapo": {"loss_type": "dapo", "epsilon_high": 0.28, "mask_truncated_completions": True},
+    "dapo": {"loss_type": "dapo", "mask_truncated_completions": True},
     "gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence"},
 }
 LEARNS = Learns(
@@ -147,6 +147,7 @@ def _step(plan: Plan) -> dict[str, dict[str, Any]]:
     return {
         "algorithm": {
             **_ALGORITHMS[rl.algorithm],
+            **learning.clipped(rl, "epsilon", "epsilon_high"),
             "beta": 0.001 if rl.reference else 0.0,
             "num_iterations": rl.epochs,
             **({"entropy_coef": 0.001} if rl.entropy else {}),
@@ -214,9 +215,7 @@ def _of_shards(plan: Plan) -> Iterator[Problem]:
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    rl, training = plan.job.rl, plan.training
-    if rl is not None and rl.samples == 1:
-        yield Problem("the advantage is over the responses to a prompt", field="rl.samples", got="1", need="2 or more")
+    training = plan.training
     if len(training.data_path) > 1:
         got = " ".join(training.data_path)
         yield Problem("TRL's script takes one data set", field="training.data_path", got=got)

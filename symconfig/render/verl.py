@@ -41,8 +41,6 @@ _ADVANTAGE: Mapping[str, Mapping[str, object]] = {
     "grpo": {"algorithm.adv_estimator": "grpo"},
     "dapo": {
         "algorithm.adv_estimator": "grpo",
-        "actor_rollout_ref.actor.clip_ratio_low": 0.2,
-        "actor_rollout_ref.actor.clip_ratio_high": 0.28,
         "actor_rollout_ref.actor.loss_agg_mode": "token-mean",
     },
     "gspo": {
@@ -171,6 +169,7 @@ def sections(plan: Plan, workers: Workers) -> Iterator[tuple[str, Mapping[str, o
 def _algorithm(rl: Rl) -> dict[str, object]:
     return {
         **_ADVANTAGE[rl.algorithm],
+        **learning.clipped(rl, f"{_ACTOR}.clip_ratio_low", f"{_ACTOR}.clip_ratio_high"),
         f"{_ACTOR}.use_kl_loss": rl.reference,
         f"{_ACTOR}.entropy_coeff": 0.001 if rl.entropy else 0,
     }

@@ -63,10 +63,16 @@ def _row(number: str, candidate: Candidate, step: PlannedRl) -> dict[str, str]:
         "recompute": candidate.options.recompute.text,
         "rollout tp": str(step.rollout_tp) + (f" x {step.rollout_dp} dp" if step.rollout_dp > 1 else ""),
         "memory share": f"{step.memory_share:g}",
-        "on the host": " and ".join(step.away) or "nothing",
+        "on the host": _away(candidate, step),
         "step s": seconds(step.step_s),
         "GPU GiB": gib(max(phase.bytes for phase in step.phases)),
     }
+
+
+def _away(candidate: Candidate, step: PlannedRl) -> str:
+    """Name what goes to the host between phases, and the share of the optimizer that stays there and steps there."""
+    moved, stays = " and ".join(step.away) or "nothing", candidate.options.optimizer_offload
+    return moved + (f"; {percent(stays, 0)} of the optimizer always" if stays else "")
 
 
 def phases(plan: Plan, title: str = "The phases of plan 1") -> Grid:
@@ -100,6 +106,11 @@ def _footer(plan: Plan) -> str:
     return "\n".join([*_sentences(plan), weighed, *([plain] if longer else [])])
 
 
+def _replicas(step: PlannedRl) -> str:
+    number = step.rollout_gpus // step.replica_gpus
+    return f"each of {number} replicas" if number > 1 else "one replica"
+
+
 def _sentences(plan: Plan, *, asks: bool = True) -> list[str]:
     """Return what a step comes to. asks: a job may state what is predicted of generation."""
     step, rl = plan.steps[0], plan.job.rl
@@ -119,8 +130,8 @@ def _sentences(plan: Plan, *, asks: bool = True) -> list[str]:
             experts = [f"{uneven_loads(loads, plan.task)}: {gib(most)} GiB in the phases, which its risk counts."]
             experts += [f"{waits(loads, plan.task)}, which the step's interval counts."] * ("step_s" in loads)
         generation = [
-            f"Generation: {count(step.generated_per_s_per_gpu)} tokens/s on each GPU, up to {count(step.at_once)} "
-            f"sequences at once in each of {step.rollout_gpus // step.replica_gpus} replicas."
+            f"Generation: {count(step.generated_per_s_per_gpu)} tokens/s on each GPU, up to "
+            f"{several(step.at_once, 'sequence')} at once in {_replicas(step)}."
             + ("" if stated or not asks else " Try: rl.rollout.tokens_per_s_per_gpu of a log of yours."),
             *((*learning.engine_share(plan), *learning.read_at_once(plan)) if asks else ()),
             *([_critic(plan.best, step)] if step.critic else ()),

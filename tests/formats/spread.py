@@ -65,7 +65,7 @@ FEW = REWARDED | {"prompts": 64, "algorithm": "dapo"}  # TRL reads all responses
 RANKS = RL | {"rollout": {"tp": 1, "dp": 8}}
 FACTORY = {"target": "llamafactory"}
 GROUPS = {"backend": "fsdp", "pins": {"instances": 8}}
-ALONE, GSPO = RL | {"algorithm": "dapo"}, RL | {"algorithm": "gspo"}
+ALONE, GSPO = RL | {"algorithm": "dapo", "reference": True}, RL | {"algorithm": "gspo"}
 FREE = ALONE | {"reference": False}  # TRL gathers a whole reference at once in FSDP 2
 SPREAD = (
     # Megatron-LM: dense models, with tensor, sequence, context and pipeline parallelism.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from symconfig.descriptor.load import load_model
+from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.task import TASKS
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.plans.plan import Plan, Recompute
@@ -95,6 +97,18 @@ def test_an_algorithm_an_engine_or_a_place_that_it_has_not_is_refused(target: st
     assert {f"rl.{name}" + ".engine" * (name == "rollout") for name in wrong} == set(found)
 
 
+@pytest.mark.parametrize("target", LEARNING)
+def test_an_advantage_over_responses_to_a_prompt_needs_several(target: str) -> None:
+    plan, learns = plan_for(target), targets()[target].learns
+    assert learns is not None
+    for algorithm in learns.algorithms:
+        one = changed(plan, rl={"algorithm": algorithm, "samples": 1, "prompts": 256})
+        if algorithm in ("grpo", "dapo", "gspo", "rloo"):
+            assert problems(target, one)["rl.samples"].need == "2 or more"
+        else:
+            assert targets()[target].variables(one)
+
+
 def test_slime_is_told_the_step_in_samples_and_megatron_the_model() -> None:
     words = slime.words(changed(plan_for("slime", train_iters=40, save="/s"), rl={"reference": True}))
     told = {
@@ -162,16 +176,47 @@ def test_nemo_rl_is_told_megatron_or_fsdp_and_the_other_is_off() -> None:
         "num_prompts_per_step": 64,
         "num_generations_per_prompt": 4,
         "max_num_steps": 40,
+        "skip_reference_policy_logprobs_calculation": True,
         "seed": 0,
     }
     assert found["loss_fn"] == {
         "reference_policy_kl_penalty": 0.0,
+        "ratio_clip_min": 3e-4,
+        "ratio_clip_max": 4e-4,
         "sequence_level_importance_ratios": True,
         "token_level_loss": False,
     }
     other: Any = targets()["nemo-rl-dtensor"].variables(plan_for("nemo-rl-dtensor"))["sections"]
     assert other["policy"]["megatron_cfg"] == {"enabled": False}
     assert other["policy"]["dtensor_cfg"]["enabled"] is True
+
+
+@pytest.mark.parametrize(
+    ("target", "file", "low", "high"),
+    [
+        ("verl", "train.sh", "clip_ratio_low=", "actor_rollout_ref.actor.clip_ratio_high="),
+        ("verl-fsdp", "train.sh", "clip_ratio_low=", "actor_rollout_ref.actor.clip_ratio_high="),
+        ("slime", "train.sh", "--eps-clip ", "--eps-clip-high "),
+        ("openrlhf", "train.sh", "--actor.eps_clip_low_high ", " "),
+        ("nemo-rl", "grpo.yaml", "ratio_clip_min: ", "ratio_clip_max: "),
+        ("trl", "config.yaml", "epsilon: ", "epsilon_high: "),
+        ("ms-swift-rlhf", "config.yaml", "epsilon: ", "epsilon_high: "),
+    ],
+)
+@pytest.mark.parametrize(("algorithm", "ends"), [("dapo", (0.2, 0.28)), ("gspo", (3e-4, 4e-4)), ("grpo", None)])
+def test_a_ratio_is_clipped_as_the_algorithms_papers_have_it(
+    target: str, file: str, low: str, high: str, algorithm: str, ends: tuple[float, float] | None
+) -> None:
+    files = render(changed(plan_for(target), rl={"algorithm": algorithm}), target)
+    found = re.search(rf"{re.escape(low)}(\S+)\s*{re.escape(high)}(\S+)", files[file])
+    assert (found and tuple(map(float, found.groups()))) == ends
+
+
+@pytest.mark.parametrize(("algorithm", "reference"), [("grpo", True), ("ppo", True), ("dapo", False), ("gspo", False)])
+def test_a_job_that_does_not_say_has_a_kl_term_where_the_algorithm_has_one(algorithm: str, reference: bool) -> None:
+    own = learning.section(plan_for("verl")).model_dump(exclude={"reference"}) | {"algorithm": algorithm}
+    assert Rl.model_validate(own).reference is reference
+    assert Rl.model_validate(own | {"reference": not reference}).reference is not reference
 
 
 def test_nemo_rl_offloads_an_optimizer_that_sees_which_weights_are_loaded() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import yaml
 
 from symconfig.descriptor.load import load_model, zoo_models
+from symconfig.descriptor.tuning import Sequences
 from symconfig.errors import InfeasibleError, SymconfigError
 from symconfig.frameworks.megatron import flags
 from symconfig.plans.plan import Plan, Recompute
@@ -88,6 +90,17 @@ def test_where_the_defaults_differ_the_plan_is_said() -> None:
     moe = said(sample_plan("qwen3-30b-a3b"))
     assert moe["moe_router_dtype"] == "none"
     assert moe["moe_grouped_gemm"] is True
+
+
+@pytest.mark.parametrize(
+    ("batching", "packing", "padding_free"),
+    [("padded", False, False), ("padding_free", False, True), ("packed", True, None)],
+)
+def test_sequences_make_micro_batches_as_the_job_says(batching: Any, packing: bool, padding_free: bool | None) -> None:
+    plan = sample_plan("llama2-13b")
+    lengths = Sequences(mean=700.0, max=4096, batching=batching)
+    found = said(replace(plan, job=plan.job.model_copy(update={"task": "sft", "sequences": lengths})))
+    assert (found["packing"], found.get("padding_free")) == (packing, padding_free)
 
 
 def test_choices_of_the_plan_arrive() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from symconfig.errors import Problem
 from symconfig.existing.launch.dialects import verl
 from symconfig.existing.launch.reading import Reading
-from symconfig.existing.recover.rl.trainers import OPENRLHF, SLIME, VERL, Trainer, Workers, of_verl
+from symconfig.existing.recover.rl.trainers import OPENRLHF, SLIME, TRL, VERL, Trainer, Workers, of_verl
 from symconfig.existing.recover.rl.values import Values
 from symconfig.existing.rules.rule import Finding, Rules
 
@@ -99,6 +99,13 @@ _PACKED = {
     OPENRLHF: ("train.dynamic_batch_enable", "ds.tensor_parallel_size", "train.max_tokens_per_gpu"),
 }
 BEYOND = of(*_PACKED)
+# What is on where a vLLM on the GPUs that train sleeps meanwhile.
+_SLEEPS = {
+    VERL: (f"{_ROLLOUT}.free_cache_engine",),
+    OPENRLHF: ("train.colocate_all", "vllm.enable_sleep"),
+    TRL: ("use_vllm", "vllm_enable_sleep_mode"),
+}
+BESIDE = of(*_SLEEPS)
 _VERL = (
     "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.max_prompt_length=1024 "
     "data.max_response_length=3072 actor_rollout_ref.model.path=Qwen/Qwen3-8B actor_rollout_ref.rollout.name=vllm "
@@ -315,7 +322,7 @@ def _engines(facts: RlFacts) -> Iterator[Problem]:
         yield facts.problem(key, "does not divide the GPUs that generate", tp, f"a divisor of {facts.gpus}")
 
 
-@OF_VERL.rule(
+@BESIDE.rule(
     "expandable-beside-engine",
     "warning",
     "Expandable segments beside an engine that sleeps",
@@ -328,6 +335,7 @@ def _expandable(facts: RlFacts) -> Iterator[Problem]:
     word = facts.reading.environment.get("PYTORCH_CUDA_ALLOC_CONF")
     if word is None or word.unknown or "expandable_segments:true" not in word.text.lower():
         return
-    if facts.values.text(f"{_ROLLOUT}.name") == "vllm" and facts.values.switch(f"{_ROLLOUT}.free_cache_engine"):
+    values, engine = facts.values, facts.values.text(f"{_ROLLOUT}.name") if facts.trainer is VERL else "vllm"
+    if engine == "vllm" and all(map(values.switch, _SLEEPS[facts.trainer])):
         what, need = "ends a vLLM before April 2026, which sleeps beside the actor", "expandable_segments:False"
         yield word.place.problem(what, field="PYTORCH_CUDA_ALLOC_CONF", got=word.text, need=need)

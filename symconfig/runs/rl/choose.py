@@ -22,7 +22,7 @@ from symconfig.plans.rl import PlannedPhase, PlannedRl
 from symconfig.render.learning import ALWAYS
 from symconfig.runs.rl.division import Division, divisions, undivided
 from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN
-from symconfig.runs.rl.layouts import layouts, preferred
+from symconfig.runs.rl.layouts import layouts, preferred, unserved
 from symconfig.runs.rl.logits import BY_TARGET, PLAIN, VERL, LogitBytes
 from symconfig.runs.rl.phases import AWAY, Layout
 from symconfig.runs.rl.question import Question
@@ -78,8 +78,10 @@ def _check(question: Question) -> None:
     problems = []
     if question.job.gpus == "auto":
         problems.append(Problem("of a step of reinforcement learning must be a number", field="gpus", got="auto"))
-    elif not any(divisions(question.rl, question.cluster, question.job.gpus, question.reward is not None)):
+    elif not (ways := _divided(question)):
         problems.append(undivided(question.rl, question.job.gpus, question.cluster.gpus_per_node))
+    elif problem := unserved(question, {on.rollout or on.trained for on in ways}):
+        problems.append(problem)
     room, most = question.rl.tokens_per_gpu, max(_contexts(question), default=1)
     if room is not None and room * most < question.rl.longest:
         what = f"a micro-batch has no room for the longest sequence, of {question.rl.longest} tokens"
@@ -95,12 +97,17 @@ def _check(question: Question) -> None:
         raise InputError(problems)
 
 
+def _divided(question: Question) -> list[Division]:
+    """Return the ways to divide the job's GPUs; none where it states no number of them."""
+    gpus = question.job.gpus
+    return [] if gpus == "auto" else [*divisions(question.rl, question.cluster, gpus, question.reward is not None)]
+
+
 def _jobs(question: Question) -> Iterator[tuple[Division, Job, float]]:
     """Yield who has which GPUs, the job of an update on those that train, and the share of its tokens that are there:
     for each size of a micro-batch."""
     rl, sequences = question.rl, question.learns.sequences
-    assert question.job.gpus != "auto"
-    for on in divisions(rl, question.cluster, question.job.gpus, question.reward is not None):
+    for on in _divided(question):
         gpus = on.trained
         if sequences != "packed":
             plain = {"gpus": gpus, "global_batch_size": rl.batch, "seq_length": rl.longest, "packing": None}
@@ -135,9 +142,10 @@ def _rooms(question: Question) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def _contexts(question: Question) -> tuple[int, ...]:
-    """Return the ranks of context parallelism that the job's pins leave; those of a pin alone where it names others."""
-    pins = parse(question.job.pins)
-    left = tuple(cp for cp in _CONTEXT if pins.allows("cp", cp))
+    """Return the ranks of context parallelism that the job's GPUs and pins leave; those of a pin alone where it names
+    others."""
+    pins, most = parse(question.job.pins), max((on.trained for on in _divided(question)), default=max(_CONTEXT))
+    left = tuple(cp for cp in _CONTEXT if cp <= most and pins.allows("cp", cp))
     return left or pins.ranges["cp"][:1]
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
 
 from symconfig.cost.machine import machine
+from symconfig.errors import Problem
 from symconfig.plans.rl import PlannedReward
 from symconfig.runs.rl.division import Division
 from symconfig.runs.rl.engine import Engine, Replica
@@ -61,6 +62,23 @@ def layouts(question: Question, actor: Trained, critic: Trained | None, on: Divi
     every = [_read(question, partial(own, away=way), engines) for way in ways if engines]
     made = ((each, partial(way, replicas=served // each.gpus)) for way in every for each in engines)
     yield from _sure_of(filter(None, (_shared(question, *each) for each in made)))
+
+
+def unserved(question: Question, served: Collection[int]) -> Problem | None:
+    """Return why replicas of the degrees that the job states cannot generate; None where they can. served: GPUs that
+    generate, of each way to divide the job's."""
+    rollout, model = question.rl.rollout, question.model
+    if rollout.tp is not None and model.num_attention_heads % rollout.tp:
+        what, need = "an engine divides attention heads over it", f"a divisor of {model.num_attention_heads}"
+        return Problem(what, field="rl.rollout.tp", got=str(rollout.tp), need=need)
+    if any(True for gpus in served for _ in _engines(question, gpus)):
+        return None
+    stated = {name: value for name, value in (("tp", rollout.tp), ("dp", rollout.dp)) if value is not None}
+    need = f"a divisor of {' or '.join(map(str, sorted(set(served))))}"
+    if rollout.dp is not None and model.experts is not None:
+        need += f" and of {model.experts.num_experts} experts"
+    got = " x ".join(f"{name} {value}" for name, value in stated.items())
+    return Problem("does not divide the GPUs that generate", field=f"rl.rollout.{list(stated)[-1]}", got=got, need=need)
 
 
 def _read(question: Question, own: partial[Layout], engines: Sequence[Engine]) -> partial[Layout]:

@@ -10,6 +10,7 @@ from itertools import pairwise
 from types import MappingProxyType
 
 from symconfig.descriptor.cluster import ClusterDescriptor, Quantity
+from symconfig.descriptor.job import Job
 from symconfig.descriptor.mesh import NETWORK
 from symconfig.errors import InputError, Problem
 from symconfig.plans.plan import Plan
@@ -126,7 +127,7 @@ def varied(plan: Plan, words: Sequence[str]) -> tuple[Vary, ...]:
 def _one(plan: Plan, word: str) -> Vary:
     name, _, text = (part.strip() for part in word.partition("="))
     match = _RANGE.fullmatch(text)
-    problems = list(_wrong_name(name))
+    problems = list(_wrong_name(plan.job, name))
     if match is None:
         raise InputError([*problems, Problem("is no range", field=FIELD, got=word, need=_NEED)])
     ends = [_number(match[end], f"{FIELD} {name}", problems) for end in ("low", "high")]
@@ -142,9 +143,19 @@ def _one(plan: Plan, word: str) -> Vary:
     return _of(plan, name, low, high)
 
 
-def _wrong_name(name: str) -> Iterator[Problem]:
-    if name not in (*SIZES, *RATES):
-        yield Problem("cannot be varied", field=FIELD, got=name, need="one of " + ", ".join((*SIZES, *RATES)))
+def _wrong_name(job: Job, name: str) -> Iterator[Problem]:
+    derived = _derived(job)
+    able = [each for each in (*SIZES, *RATES) if each not in derived]
+    if name not in able:
+        what = f"follows from the section {derived[name]}" if name in derived else "cannot be varied"
+        yield Problem(what, field=FIELD, got=name, need=f"one of {', '.join(able)}")
+
+
+def _derived(job: Job) -> dict[str, str]:
+    """Return the sizes that a section of the job says, with its name."""
+    if job.rl is not None:
+        return dict.fromkeys(SIZES, "rl")
+    return {} if job.sequences is None else {"seq_length": "sequences"}
 
 
 def _number(text: str, field: str, problems: list[Problem]) -> float | None:

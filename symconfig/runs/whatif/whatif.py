@@ -18,7 +18,8 @@ NOTHING = "no plan fits"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The best plan at some values. name: how it splits the work, by which two plans are the same."""
+    """The best plan at some values. name: how it splits the work, by which two plans are the same. step_s: of a whole
+    step, where it has several phases."""
 
     name: str
     step_s: float | None
@@ -149,7 +150,8 @@ class _Planner:
             plan = best_plan(self.plan.model, cluster, job, top=1, alone=True)
         except (InfeasibleError, InputError):
             return Answer(NOTHING, None, 0)
-        return Answer(named(plan.best), plan.best.predicted.step_s, plan.search.candidates)
+        step_s = plan.steps[0].step_s if plan.steps else plan.best.predicted.step_s
+        return Answer(named(plan.best), step_s, plan.search.candidates)
 
 
 def whatif(plan: Plan, varies: tuple[Vary, ...], mapped: bool, progress: Callable[[int], None]) -> WhatIf:

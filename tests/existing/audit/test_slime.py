@@ -155,3 +155,17 @@ def test_what_a_plan_leaves_out_is_taken_from_slimes_options(tmp_path: Path) -> 
     text = done.files[str(path)].decode()
     assert "recompute" not in text
     assert "--sequence-parallel" not in text
+
+
+@pytest.mark.parametrize(("launcher", "read"), [("ray job submit -- ", True), ("", False)])
+def test_a_shell_reads_the_words_of_ray_s_job_again(tmp_path: Path, launcher: str, read: bool) -> None:
+    """So slime's own scripts have a list of layers in single quotes within double ones."""
+    words = (
+        "--actor-num-gpus-per-node 8 --colocate --hf-checkpoint /root/Qwen3-30B-A3B --rollout-batch-size 32 "
+        "--n-samples-per-prompt 8 --num-layers 48 --rollout-max-response-len 8192 --global-batch-size 256 "
+        """--moe-layer-freq "'([1]*48)'" --num-experts 128"""
+    )
+    path = tmp_path / "run.sh"
+    path.write_text(f"{launcher}python3 train.py {words}\n")
+    refused = [problem.field for problem in audited(str(path)).unpredicted]
+    assert ("--moe-layer-freq" not in refused) is read

@@ -130,6 +130,15 @@ def test_a_plan_of_a_step_comes_back(target: str, pins: dict[str, str], tmp_path
         assert (one.name, one.bytes) == (other.name, pytest.approx(other.bytes, rel=1e-3))
 
 
+@pytest.mark.parametrize(("sleeps", "warned"), [("true", True), ("false", False)])
+def test_segments_that_expand_end_an_engine_that_sleeps(sleeps: str, warned: bool, tmp_path: Path) -> None:
+    words = f"--use_vllm --vllm_mode colocate --vllm_enable_sleep_mode {sleeps}"
+    command = f"accelerate launch -m trl.scripts.grpo --model_name_or_path Qwen/Qwen3-8B {words}"
+    text = f"export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n{command}\n"
+    found = audited(written(tmp_path, "run.sh", text), gpus=8)
+    assert ("expandable-beside-engine" in {finding.rule for finding in found.findings}) is warned
+
+
 @pytest.mark.parametrize("groups", ["1", "2"])
 def test_a_plan_of_a_step_in_the_shards_of_fsdp_comes_back(groups: str, tmp_path: Path) -> None:
     """Through Accelerate's own file, which TRL's script is started with in DeepSpeed's place."""

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import symconfig
-from symconfig.api.planning import read_job
+from symconfig.api.planning import PlanResult, read_job
 from symconfig.cli.main import main
 from symconfig.cost.uneven import OF_LAYER
 from symconfig.descriptor.job import Job
@@ -29,7 +29,7 @@ from symconfig.plans.plan import Plan
 from symconfig.plans.rl import BUSIEST
 from symconfig.render import learning, verl
 from symconfig.report.page.data import plan_data
-from symconfig.report.rl import blocks
+from symconfig.report.rl import blocks, compared
 from symconfig.resources import data_dir
 from symconfig.runs.rl.choose import answer
 from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN
@@ -47,6 +47,7 @@ from symconfig.solve.loads import uneven
 from symconfig.solve.restore import restore
 from symconfig.solve.timeline import own_schedule, times
 from tests.runs.rl.support import section
+from tests.sample_plans import learning_plan
 
 GIB = 2.0**30
 
@@ -299,7 +300,10 @@ def test_nothing_fits_names_the_phase_or_the_update() -> None:
 @pytest.mark.parametrize(
     ("gpus", "changed", "said"),
     [
-        (8, {"tokens_per_gpu": 50}, r"rl.tokens_per_gpu: a micro-batch has no room .*got 50, need 80 tokens or more"),
+        (8, {"tokens_per_gpu": 50}, r"rl.tokens_per_gpu: a micro-batch has no room .*got 50, need 160 tokens or more"),
+        (8, {"rollout": {"tp": 3}}, r"rl.rollout.tp: an engine divides attention heads .*got 3, need a divisor of 32"),
+        (8, {"rollout": {"tp": 16}}, r"rl.rollout.tp: does not divide the GPUs .*got tp 16, need a divisor of 8"),
+        (8, {"rollout": {"tp": 8, "dp": 2}}, r"rl.rollout.dp: does not divide .*got tp 8 x dp 2, need a divisor of 8"),
         (8, {"placement": "split", "rollout_gpus": 8}, r"rl.rollout_gpus: leaves no GPU to train on"),
         (1, {"placement": "split"}, r"rl.rollout_gpus: leaves no GPU to train on"),
     ],
@@ -328,6 +332,16 @@ def test_a_program_that_keeps_all_or_nothing_on_the_host_is_planned_so() -> None
     assert {step.away for step in plan.rl} <= {(), ("weights", "optimizer state")}
     assert plan.job.rl is not None
     assert plan.job.rl.rollout.engine == "sglang"
+
+
+@pytest.mark.parametrize(
+    ("stays", "said"), [(0.0, "optimizer state"), (0.25, "optimizer state; 25 % of the optimizer always")]
+)
+def test_an_optimizer_that_steps_on_the_host_is_in_the_table(stays: float, said: str) -> None:
+    plan = learning_plan(away=("optimizer state",))
+    best = replace(plan.best, options=replace(plan.best.options, optimizer_offload=stays))
+    (row,) = compared([("1", replace(plan, best=best))]).rows
+    assert said in row
 
 
 def test_an_actor_of_deepspeed_is_an_ordinary_plan_in_the_same_phases() -> None:
@@ -384,10 +398,18 @@ def test_verl_divides_prompts_over_updates() -> None:
 
 
 def test_a_job_of_another_task_has_no_section() -> None:
-    with pytest.raises(InputError, match="section rl is of task rl alone"):
-        symconfig.plan("llama3.1-8b", "h100", 8, 64, task="sft", rl=section())
+    with pytest.raises(InputError) as caught:
+        symconfig.plan("llama3.1-8b", "h100", 8, 48, 4096, task="sft", rl=section())
+    assert {problem.field for problem in caught.value.problems} == {"task", "global_batch_size", "seq_length"}
+    with pytest.raises(InputError, match=r"^preference: is of another task than the section rl"):
+        symconfig.plan("llama3.1-8b", "h100", 8, preference={"pairs": 64}, rl=section())
     with pytest.raises(InputError, match="task: rl needs a section rl"):
         symconfig.plan("llama3.1-8b", "h100", 8, 64, task="rl")
+
+
+def test_a_plan_is_not_made_again_for_another_batch_than_its_section_says() -> None:
+    with pytest.raises(InputError, match=r"global_batch_size: follows from the section rl.*got 64, need 256"):
+        symconfig.replan(PlanResult(learning_plan()), global_batch_size=64)
 
 
 def test_a_critic_is_looked_for_beside_the_job(tmp_path: Path) -> None:

@@ -201,14 +201,14 @@ def test_llamafactory_is_told_to_pack() -> None:
     [
         ({"preference": None, "task": "dpo", "global_batch_size": 64}, "task: dpo needs a section preference"),
         ({"global_batch_size": 64}, r"global_batch_size: follows from the section preference.*got 64, need 128"),
-        ({"sequences": LENGTHS | {"batching": "packed"}}, "answers are not packed"),
+        ({"sequences": LENGTHS | {"batching": "packed"}}, r"sequences.batching: is not for answers \(got packed"),
         ({"preference": {"pairs": 64, "loss": "kto"}}, r"preference.loss: kto needs a number of answers \(got pairs\)"),
         (
             {"preference": {"answers": 64, "pairs": 64}},
             r"loss sigmoid needs a number of pairs \(got pairs and answers\)",
         ),
         ({"preference": REWARD | {"beta": 0.2}}, "preference.loss: reward has no beta"),
-        ({"preference": KTO, "task": "dpo"}, "this section preference is of task kto alone"),
+        ({"preference": KTO, "task": "dpo"}, r"task: is not that of the section preference \(got dpo, need kto"),
         ({"seq_length": 1024}, r"sequences.max: is above seq_length .*got 2048, need at most 1024"),
         ({"sequences": {"mean": 700.0, "max": 512}}, r"sequences.mean: is above max"),
     ],

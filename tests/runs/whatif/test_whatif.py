@@ -17,6 +17,7 @@ from symconfig.report.whatif import blocks
 from symconfig.runs.whatif.vary import varied
 from symconfig.runs.whatif.whatif import NOTHING, Answer, Line, Span, WhatIf, borders, named
 from symconfig.solve.plan_symbols import break_even
+from tests.sample_plans import learning_plan
 
 JOB: dict[str, Any] = {
     "model": "llama3.1-8b",
@@ -147,3 +148,18 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
 def test_each_of_them_is_a_sentence(words: list[str], part: str) -> None:
     with pytest.raises(InputError, match=part):
         varied(planned().plan, words)
+
+
+@pytest.mark.parametrize("word", ["global_batch_size=64..512", "seq_length=512..4096"])
+def test_sizes_that_a_section_says_are_not_varied(word: str) -> None:
+    """A step of reinforcement learning is counted from its own section, so that nothing would follow from them."""
+    with pytest.raises(InputError, match=r"follows from the section rl .*need one of network, links"):
+        varied(learning_plan(), [word])
+
+
+def test_a_step_of_several_phases_is_varied_as_a_whole() -> None:
+    lengths = {"mean": 500.0, "max": 1024}
+    job: dict[str, Any] = {"model": "llama3.2-1b", "cluster": "h100", "gpus": 8, "target": "trl"}
+    paired = symconfig.plan(**job, preference={"pairs": 64}, sequences=lengths)
+    found = symconfig.whatif(paired, ["links=0.9..1x"])
+    assert found.now.step_s == pytest.approx(paired.plan.tuned[0].step_s)

@@ -39,7 +39,8 @@ def applies(reading: Reading) -> bool:
 
 
 def started(reading: Reading, _around: object = None) -> Reading:
-    """Return the reading with what Ray is told: GPUs, and the environment of the workers.
+    """Return the reading with what Ray is told: GPUs, and the environment of the workers; with words as its job has
+    them.
 
     A group of options that the script does not set is taken to be empty: bash exports no arrays. That of the model, in
     a file that is not there, is taken to say the model that the checkpoint's name says.
@@ -52,13 +53,25 @@ def started(reading: Reading, _around: object = None) -> Reading:
         for item in reading.unread
         if _grouped(item)
     )
+    settings = reading.settings
+    if any(basename(word.text) == "ray" for word in reading.launcher):
+        settings = tuple(replace(each, values=tuple(map(_of_job, each.values))) for each in settings)
     return replace(
         reading,
-        world=_world(reading.settings),
+        settings=settings,
+        world=_world(settings),
         environment={**reading.environment, **_environment(reading.launcher)},
         unread=unread,
         assumptions=(*reading.assumptions, *taken),
     )
+
+
+def _of_job(word: Word) -> Word:
+    """Return a word as Ray's job has it: a shell reads the command again, in which `ray job submit` has put double
+    quotes around words with spaces alone (dashboard/modules/job/cli.py, list2cmdline), so that single ones go."""
+    if word.unknown or word.text.count("'") % 2 or any(letter.isspace() for letter in word.text):
+        return word
+    return replace(word, pieces=tuple(replace(piece, text=piece.text.replace("'", "")) for piece in word.pieces))
 
 
 def model_hidden(reading: Reading) -> bool:
