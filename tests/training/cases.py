@@ -299,6 +299,22 @@ CASES = (
         job={"rl": STEPPED},
     ),
     Case(
+        "llama, steps of GRPO, pp 2, interleaved",
+        "llama, wide",
+        "megatron",
+        MEGATRON_WORKERS,
+        {"pp": 2, "vpp": 2},
+        job={"rl": STEPPED},
+    ),
+    Case(
+        "llama, steps of GRPO with an entropy term, layers computed again",
+        "llama, wide",
+        "megatron",
+        MEGATRON_WORKERS,
+        {"tp": 1, "pp": 1, "recompute": "full"},
+        job={"rl": STEPPED | {"entropy": True}},
+    ),
+    Case(
         "qwen3_moe, steps of GRPO, ep 2",
         "qwen3_moe, wide",
         "megatron",

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic.dataclasses import dataclass
 
-from symconfig.existing.recover.rl.sequences import Packed
+from symconfig.existing.recover.rl.sequences import Packed, in_a_row
 from symconfig.graph.implementation import Attention
 from symconfig.plans.plan import Plan
 from symconfig.runs.rl.logits import VERL, VERL_FSDP
@@ -92,24 +92,25 @@ def planned_passes(plan: Plan, phase: str) -> float:
     if phase == "update":
         return float(best.batch.num_microbatches)
     room = plan.rl[0].read_per_gpu * best.parallel.cp
-    return float(Packed(room=room, length=rl.mean_tokens).read(rl, best.parallel.dp).passes)
+    return float(Packed(room=room, length=rl.mean_tokens).read(rl, best.parallel.dp, in_a_row(best.parallel)).passes)
 
 
 def peak_bytes(own: Trained, phase: str, tokens: int) -> float:
     """Return what is predicted beside what rests, without cuBLAS's workspace. Of FSDP's update without the buffer of an
     all-gather, too: half of what is whole of weights is a copy out of it. Megatron's weights and gradients that are
     away come in the phase."""
-    ran = Stated(own.plan, own.candidate, 1.0, own.logits, point=as_counted(own))
+    ran, rl = Stated(own.plan, own.candidate, 1.0, own.logits, point=as_counted(own)), own.plan.job.rl
     reader = ran.reading(tokens)
+    assert rl is not None
     if in_shards(own.plan):
         if phase in READS:
             return reader.forward_bytes(entropy=phase == READS[0])
-        return reader.passing_bytes() - reader._gathered / 2 - own.memory[WEIGHTS] - own.memory[STATES]
+        return reader.passing_bytes(rl.entropy) - reader._gathered / 2 - own.memory[WEIGHTS] - own.memory[STATES]
     come = WEIGHTS in own.plan.rl[0].away
     if phase in READS:
         return reader.forward_bytes(entropy=phase == READS[0]) + resting(own, WEIGHTS) * (come and phase == READS[0])
     there = by_stage(reader, STATES, *(() if come else (WEIGHTS, GRADIENTS)))
-    return max(whole - rests for whole, rests in zip(reader.passing_by_stage(), there, strict=True))
+    return max(whole - rests for whole, rests in zip(reader.passing_by_stage(rl.entropy), there, strict=True))
 
 
 def as_counted(own: Trained) -> Prospect:

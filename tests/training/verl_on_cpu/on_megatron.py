@@ -123,6 +123,7 @@ class Megatron:
         routing: Any = importlib.import_module("megatron.core.transformer.moe.moe_utils")
         routing.te_general_gemm = None  # a name that 0.16.1 has with Transformer Engine alone, and asks for without
         torch.nn.functional.rms_norm = lambda x, shape, weight=None, eps=None: Norm.apply(x, weight, eps)
+        torch.Tensor.record_stream = lambda self, stream: None
         torch.compile = _compile  # type: ignore[assignment]
         gpt: Any = importlib.import_module("megatron.bridge.models.gpt_provider")
         cpu: Any = sys.modules["sitecustomize"]
