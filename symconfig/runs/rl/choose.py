@@ -14,7 +14,7 @@ from math import ceil
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.existing.recover.rl.sequences import Packed, in_a_row
+from symconfig.existing.recover.rl.sequences import Packed, in_a_row, padded
 from symconfig.format import gib
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Candidate, Plan
@@ -111,8 +111,9 @@ def _jobs(question: Question) -> Iterator[tuple[Division, Job, float]]:
         gpus = on.trained
         if sequences != "packed":
             plain = {"gpus": gpus, "global_batch_size": rl.batch, "seq_length": rl.longest, "packing": None}
-            fill = 1.0 if sequences == "padded" else rl.mean_tokens / rl.longest
-            yield on, question.job.model_copy(update=plain), fill
+            # All that a rank generates is padded together.
+            length = padded(rl, max(1, rl.sequences // gpus)) if sequences == "padded" else rl.mean_tokens
+            yield on, question.job.model_copy(update=plain), length / rl.longest
             continue
         for room, pins in _rooms(question):
             needed = rl.batch * rl.mean_tokens / room

@@ -130,6 +130,21 @@ def test_a_plan_of_a_step_comes_back(target: str, pins: dict[str, str], tmp_path
         assert (one.name, one.bytes) == (other.name, pytest.approx(other.bytes, rel=1e-3))
 
 
+def test_responses_of_trl_are_padded_to_the_longest_that_a_rank_generates(tmp_path: Path) -> None:
+    """In a plan and in what is read of its files; an engine beside it decodes all of them at once."""
+    plan = planned("qwen3-8b", target="trl", response_length={"mean": 300.0, "max": 1024})
+    rl = plan.job.rl
+    assert rl is not None
+    means = {"prompt_length": rl.prompt_length.mean, "response_length": rl.response_length.mean}
+    found = audited(files(plan, tmp_path), gpus=8, **means)
+    assert found.judged is not None
+    read = found.judged.plan
+    assert read.job.rl is not None
+    assert read.job.rl.rollout.max_num_seqs == rl.sequences // 8 * plan.rl[0].rollout_tp
+    for one, other in zip(plan.rl[0].phases, read.rl[0].phases, strict=True):
+        assert (one.name, one.seconds) == (other.name, pytest.approx(other.seconds, rel=0.03))
+
+
 @pytest.mark.parametrize(("sleeps", "warned"), [("true", True), ("false", False)])
 def test_segments_that_expand_end_an_engine_that_sleeps(sleeps: str, warned: bool, tmp_path: Path) -> None:
     words = f"--use_vllm --vllm_mode colocate --vllm_enable_sleep_mode {sleeps}"

@@ -389,7 +389,8 @@ def test_sequences_that_are_not_packed_are_planned_as_so_many() -> None:
     assert plan.job.packing is None
     assert (batch.seq_length, batch.global_) == (rl.longest, rl.batch)
     assert all("reference" in each.holds for each in plan.rl[0].phases)  # TRL keeps it on the GPU
-    assert phase(plan, "update").seconds == pytest.approx(rl.updates * plan.best.predicted.step_s)
+    whole, took = rl.updates * plan.best.predicted.step_s, phase(plan, "update").seconds
+    assert 1.5 * rl.mean_tokens / rl.longest * whole < took < whole  # padded to the longest that a rank generates
 
 
 def test_verl_divides_prompts_over_updates() -> None:

@@ -70,14 +70,17 @@ class Packed:
     sequences: int | None = None
 
     @classmethod
-    def of(cls, rl: Rl, sequences: int, *, tokens: int | None = None, packs: bool = True) -> Packed:
+    def of(
+        cls, rl: Rl, sequences: int, *, tokens: int | None = None, packs: bool = True, widest_of: int | None = None
+    ) -> Packed:
         """Return micro-batches of so many tokens, of which a longer sequence has one by itself; where no number of them
-        is stated, of so many sequences. packs: these have no padding."""
+        is stated, of so many sequences. packs: these have no padding. widest_of: sequences to the longest of which
+        they are padded; None: those of the micro-batch."""
         if tokens is not None:
             return cls(room=max(tokens, rl.longest), length=rl.mean_tokens)
         if packs:
             return cls(room=together(rl, sequences), length=rl.mean_tokens, sequences=sequences)
-        return cls(room=sequences * rl.longest, length=padded(rl, sequences), sequences=sequences)
+        return cls(room=sequences * rl.longest, length=padded(rl, widest_of or sequences), sequences=sequences)
 
     def within(self, rl: Rl, dp: int) -> Packed:
         """Return the same with no more room than a replica's share of an update needs."""

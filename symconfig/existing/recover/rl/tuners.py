@@ -49,6 +49,7 @@ _UNPREDICTED = {
 }
 _ALGORITHMS = {"rloo": "rloo", "reinforce_plus_plus": "reinforce_plus_plus"}
 _TASKS = ("causal_lm", "generative_reranker")  # of ms-swift, whose models have a head over the vocabulary
+_AT_ONCE = 256  # sequences that vLLM decodes at once by itself
 _PROMPT = 1024  # tokens of the longest prompt, where no option says it
 _SERVERS = ("rollout", "vllm-serve")  # what starts an engine of its own
 
@@ -146,7 +147,8 @@ class Reader(TunerWorkers):
         if self.problems or rl is None or model is None:
             return None
         values, micro = self.values, self._micro
-        packed = Packed.of(rl, micro, packs=values.switch("padding_free")).within(rl, self._dp)
+        packed = Packed.of(rl, micro, packs=values.switch("padding_free"), widest_of=self._widest_of(rl))
+        packed = packed.within(rl, self._dp)
         run = self._trained(model, packed.spread(rl, self._dp), packed.room)
         away = (("offload_model", "weights"), ("offload_optimizer", "optimizer state"))
         room = run.configuration.seq_length
@@ -207,9 +209,17 @@ class Reader(TunerWorkers):
                 "engine": "vllm",
                 "tp": self._engine_tp(model),
                 "memory_share": values.number("vllm_gpu_memory_utilization"),
-                "max_num_seqs": values.whole("vllm_max_num_seqs") or 256,
+                "max_num_seqs": values.whole("vllm_max_num_seqs") or self._at_once(generated),
             },
         )
+
+    def _widest_of(self, rl: Rl) -> int:
+        """Count the sequences to the longest of which those of a micro-batch are padded."""
+        return self._micro
+
+    def _at_once(self, generated: int) -> int:
+        """Count the sequences that a replica decodes at once, where no option says it."""
+        return _AT_ONCE
 
     def _engine_tp(self, model: Described) -> int:
         """Return the GPUs of a replica of the engine: as it is told, or the fewest that hold its weights in half of
@@ -275,6 +285,16 @@ class Trl(Reader):
     """A script of TRL's."""
 
     TRAINER: ClassVar[Trainer] = TRL
+
+    def _widest_of(self, rl: Rl) -> int:
+        """Count the responses of a rank: all are padded together, before they are split (trainer/grpo_trainer.py)."""
+        return max(self._micro, rl.sequences // self._dp)
+
+    def _at_once(self, generated: int) -> int:
+        """Count the sequences that TRL tells an engine beside it (trainer/grpo_trainer.py): all that it generates."""
+        if self._apart:
+            return _AT_ONCE
+        return max(1, generated // self._dp) * (self.values.whole("vllm_tensor_parallel_size") or 1)
 
 
 class LlamaFactory(Reader):
