@@ -7,7 +7,7 @@ wins.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 
@@ -30,7 +30,7 @@ from symconfig.runs.rl.trained import Trained
 from symconfig.solve.candidate import described
 from symconfig.solve.choice.choose import PLAINER
 from symconfig.solve.choice.published import Split, splits
-from symconfig.solve.choice.simplicity import Simplicity, simplicity
+from symconfig.solve.choice.simplicity import FEW_CHUNKS, Simplicity, simplicity
 from symconfig.solve.lengths import packing
 from symconfig.solve.pins import parse
 from symconfig.solve.restore import restore
@@ -41,6 +41,9 @@ _CONTEXT = (1, 2, 4, 8, 16)  # ranks of context parallelism
 _LEFT = (0.0, 0.05, 0.1, 0.2)  # shares of a GPU that an update leaves beside, the first that leads to a plan that fits
 
 
+Tried = tuple[Plan, Trained, list[Layout]]
+
+
 def answer(question: Question, top: int) -> Plan:
     """Return the actor's plan with the step around it and around each alternative: the plainest of those that cannot be
     told from the shortest, then the shortest first.
@@ -48,7 +51,7 @@ def answer(question: Question, top: int) -> Plan:
     Raises InputError for a job that cannot be run so, InfeasibleError where nothing fits.
     """
     _check(question)
-    tried: list[tuple[Plan, Trained, list[Layout]]] = []
+    tried: list[Tried] = []
     refused: list[InfeasibleError] = []
     for on, job, fill in _jobs(question):
         try:
@@ -57,17 +60,42 @@ def answer(question: Question, top: int) -> Plan:
             refused.append(error)
     if not tried:
         raise refused[0]
-    shortest = min((layouts[0] for *_, layouts in tried), key=question.rank)
-    sure, enough_s = question.is_sure(shortest), (1 + PLAINER) * shortest.step_s
-    close = [each for each in tried if question.is_sure(each[2][0]) == sure and each[2][0].step_s <= enough_s]
-    published = splits(question.model, question.cluster)
-    plan, _, _ = best = min(close, key=lambda each: (_plainness(question, each[1], published), each[2][0].step_s))
-    alike = [each for each in tried if each[0] is plan and each is not best and question.is_sure(each[2][0]) == sure]
+    plan, actor, _ = best = _plainest(question, tried)
+    if actor.as_written.parallel.vpp > FEW_CHUNKS and "vpp" not in question.job.pins:
+        tried += _of_few_chunks(question, best)
+        plan, _, _ = best = _plainest(question, tried)
+    sure = question.is_sure(best[2][0])
+    alike = [each for each in tried if each[0].job == plan.job and each is not best]
+    alike = [each for each in alike if question.is_sure(each[2][0]) == sure]
     ranked = [best, *sorted(alike, key=lambda each: question.rank(each[2][0]))][:top]
     candidates = [trained.as_written for _, trained, _ in ranked]
     steps = tuple(planned(question, layouts[0]) for _, _, layouts in ranked)
     search = replace(plan.search, optimal=False)
     return replace(plan, best=candidates[0], alternatives=tuple(candidates[1:]), rl=steps, search=search)
+
+
+def _plainest(question: Question, tried: Sequence[Tried]) -> Tried:
+    """Return the plainest of those that cannot be told from the shortest."""
+    shortest = min((layouts[0] for *_, layouts in tried), key=question.rank)
+    sure, enough_s = question.is_sure(shortest), (1 + PLAINER) * shortest.step_s
+    close = [each for each in tried if question.is_sure(each[2][0]) == sure and each[2][0].step_s <= enough_s]
+    published = splits(question.model, question.cluster)
+    return min(close, key=lambda each: (_plainness(question, each[1], published), each[2][0].step_s))
+
+
+def _of_few_chunks(question: Question, best: Tried) -> list[Tried]:
+    """Return what has the degrees of the best and fewer chunks: an update's own choice leaves them out, of whose time
+    they may take more than a whole step can tell."""
+    plan, actor, _ = best
+    p = actor.as_written.parallel
+    pins = {name: str(getattr(p, name)) for name in ("tp", "pp", "cp", "ep")} | {"vpp": f"..{FEW_CHUNKS}"}
+    for on, job, fill in _jobs(question):
+        if (on.trained, job.seq_length) == (p.world_size, plan.job.seq_length):
+            try:
+                return _around(question, job.model_copy(update={"pins": {**job.pins, **pins}}), fill, on)
+            except InfeasibleError:
+                return []
+    return []
 
 
 def _plainness(question: Question, actor: Trained, published: Collection[Split]) -> Simplicity:
