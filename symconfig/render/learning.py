@@ -360,18 +360,17 @@ def _unknown(choices: Mapping[str, tuple[str, tuple[str, ...]]], name: str) -> I
 
 
 def phases(plan: Plan) -> tuple[Row, ...]:
-    """Return a row for each phase of the step: its seconds, their share, the tokens of a micro-batch on each GPU, the
-    fullest GPU, and what is on it."""
+    """Return a row for each phase of the step: its seconds, their share of the step (of phases beside each other more
+    than all of it), the tokens of a micro-batch on each GPU, the fullest GPU, and what is on it."""
     if not plan.steps:
         return ()
     step = plan.steps[0]
-    total = sum(phase.seconds for phase in step.phases)
     return tuple(
         Row(
             phase.name,
             (
                 seconds(phase.seconds),
-                percent(phase.seconds / total),
+                percent(phase.seconds / step.step_s),
                 count(phase.tokens) if phase.tokens else "",
                 gib(phase.bytes),
                 ", ".join(

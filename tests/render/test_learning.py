@@ -97,6 +97,11 @@ def test_an_algorithm_an_engine_or_a_place_that_it_has_not_is_refused(target: st
     assert {f"rl.{name}" + ".engine" * (name == "rollout") for name in wrong} == set(found)
 
 
+def test_shares_are_of_the_step_where_an_engine_generates_beside_the_update() -> None:
+    rows = learning.phases(changed(plan_for("slime"), rl={"placement": "split"}, step_s=10.0))
+    assert [row.cells[1] for row in rows] == ["100.0 %", "50.0 %"]
+
+
 @pytest.mark.parametrize("target", LEARNING)
 def test_an_advantage_over_responses_to_a_prompt_needs_several(target: str) -> None:
     plan, learns = plan_for(target), targets()[target].learns
