@@ -19,7 +19,16 @@ from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed, deepspeed_launch, deepspeed_limits, learning, monitors, ms_swift, trainer
+from symconfig.render import (
+    deepspeed,
+    deepspeed_launch,
+    deepspeed_limits,
+    learning,
+    monitors,
+    ms_swift,
+    step_words,
+    trainer,
+)
 from symconfig.render.files import File
 from symconfig.render.learning import Compares
 from symconfig.render.summary import predicted_for
@@ -57,7 +66,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "sections": sections(plan),
         "last_checkpoint": None,
         "variables": (*deepspeed_launch.environment_variables(plan), *monitors.trainer_variables(plan)),
-        "notes": (*learning.notes(plan), *deepspeed_launch.notes(plan), *_notes(plan)),
+        "notes": (*step_words.notes(plan), *deepspeed_launch.notes(plan), *_notes(plan)),
         "predicted_for": predicted_for(plan, "deepspeed"),
     }
 

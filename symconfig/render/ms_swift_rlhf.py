@@ -15,7 +15,7 @@ from typing import Any
 from symconfig.errors import Problem
 from symconfig.frameworks import counting
 from symconfig.plans.plan import Plan
-from symconfig.render import learning, ms_swift
+from symconfig.render import learning, ms_swift, step_words
 from symconfig.render.learning import Compares, Learns
 
 NAME = "ms-swift-rlhf"
@@ -52,8 +52,8 @@ def variables(plan: Plan) -> dict[str, object]:
         **trained,
         "command_name": "rlhf",
         "sections": sections(plan, trained["sections"]),
-        "phases": learning.phases(plan),
-        "notes": tuple(learning.notes(plan)),
+        "phases": step_words.phases(plan),
+        "notes": tuple(step_words.notes(plan)),
     }
 
 

@@ -14,7 +14,7 @@ from symconfig.descriptor.rl import Rl
 from symconfig.errors import Problem
 from symconfig.frameworks import counting
 from symconfig.plans.plan import Plan
-from symconfig.render import learning, rewarding
+from symconfig.render import learning, rewarding, step_words
 from symconfig.render.learning import Learns
 from symconfig.render.rewarding import Rewarding
 from symconfig.render.summary import nodes
@@ -95,9 +95,9 @@ def shown(plan: Plan, workers: Section) -> dict[str, object]:
         "release": RELEASE,
         "sections": sections(plan, workers),
         "arrays": {},
-        "phases": learning.phases(plan),
+        "phases": step_words.phases(plan),
         "variables": (),
-        "notes": tuple(learning.notes(plan)),
+        "notes": tuple(step_words.notes(plan)),
         "predicted_for": "",
         "data_path": plan.training.data_path[0] if plan.training.data_path else "",
         "reward_model": rewarding.published(plan),

@@ -17,7 +17,7 @@ from symconfig.errors import Problem
 from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed_launch, deepspeed_limits, learning, rewarding, trainer
+from symconfig.render import deepspeed_launch, deepspeed_limits, learning, rewarding, step_words, trainer
 from symconfig.render.learning import Compares, Learns
 from symconfig.render.rewarding import Rewarding
 from symconfig.render.summary import predicted_for
@@ -73,10 +73,10 @@ def variables(plan: Plan) -> dict[str, object]:
         "framework": f"OpenRLHF {RELEASE} with DeepSpeed",
         "release": RELEASE,
         "arrays": arrays,
-        "phases": learning.phases(plan),
+        "phases": step_words.phases(plan),
         "variables": () if plan.job.rl else deepspeed_launch.environment_variables(plan),
         "notes": (
-            *learning.notes(plan, _AWAY),
+            *step_words.notes(plan, _AWAY),
             *deepspeed_launch.notes(plan),
             *(() if plan.job.rl else trainer.padded(plan, "--data.max_len")),
         ),

@@ -14,7 +14,7 @@ from symconfig.frameworks import counting
 from symconfig.frameworks.megatron import environment
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import PlannedRl
-from symconfig.render import learning, megatron, rewarding
+from symconfig.render import learning, megatron, rewarding, step_words
 from symconfig.render.learning import Learns
 from symconfig.render.megatron_args import Group
 from symconfig.render.rewarding import Rewarding
@@ -101,10 +101,10 @@ def variables(plan: Plan) -> dict[str, object]:
         "release": RELEASE,
         "arrays": arrays,
         "program": "train.py" if learning.section(plan).placement == "colocated" else "train_async.py",
-        "phases": learning.phases(plan),
+        "phases": step_words.phases(plan),
         "variables": exported,
         "passed": tuple(each.name for each in exported),
-        "notes": tuple(learning.notes(plan)),
+        "notes": tuple(step_words.notes(plan)),
         "predicted_for": "",
         "reward_url": rewarding.address(plan),
         "prompt_data": " ".join(training.data_path),

@@ -28,7 +28,7 @@ from symconfig.descriptor.task import PLAIN, Task
 from symconfig.frameworks import counting
 from symconfig.frameworks.counting import Counting
 from symconfig.plans.plan import Plan
-from symconfig.render import learning, summary, towers
+from symconfig.render import learning, step_words, summary, towers
 from symconfig.render.files import ENDING, File, Files
 from symconfig.render.going_on import GoesOn
 from symconfig.render.learning import Compares, Learns
@@ -132,7 +132,7 @@ def common(plan: Plan, starts: Sequence[str] = (), source: Source | None = None)
         "starts": tuple(starts),
         "passed_on": (*whole.why(plan), *(source.remarks(plan) if source else ())),
         "saving": source.saving if source else None,
-        "phases": learning.phases(plan),
+        "phases": step_words.phases(plan),
     }
 
 

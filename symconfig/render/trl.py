@@ -27,6 +27,7 @@ from symconfig.render import (
     learning,
     monitors,
     rewarding,
+    step_words,
     trainer,
 )
 from symconfig.render.files import File
@@ -101,9 +102,9 @@ def variables(plan: Plan) -> dict[str, object]:
         "experimental": _experimental(plan),
         "data": _DATA[learning.per_example(plan) if plan.job.rl is None else 0],
         "sections": sections(plan),
-        "phases": learning.phases(plan),
+        "phases": step_words.phases(plan),
         "variables": (*on_gpu, *monitors.trainer_variables(plan)),
-        "notes": (*learning.notes(plan, _BEFORE), *deepspeed_launch.notes(plan), *_notes(plan)),
+        "notes": (*step_words.notes(plan, _BEFORE), *deepspeed_launch.notes(plan), *_notes(plan)),
         "predicted_for": "" if sharded else predicted_for(plan, "deepspeed"),
         "reward_model": rewarding.published(plan),
     }

@@ -17,7 +17,7 @@ from symconfig.frameworks.megatron import adapters, environment
 from symconfig.plans.options import Options
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import PlannedRl
-from symconfig.render import learning, rewarding
+from symconfig.render import learning, rewarding, step_words
 from symconfig.render.learning import Learns
 from symconfig.render.rewarding import Rewarding
 from symconfig.render.unsaid import Saving
@@ -86,7 +86,7 @@ def variables(plan: Plan) -> dict[str, object]:
     return {
         **shown(plan, MEGATRON),
         "variables": [each for each in exported if each.name == "CUDA_DEVICE_MAX_CONNECTIONS"],
-        "notes": tuple(learning.notes(plan)),
+        "notes": tuple(step_words.notes(plan)),
     }
 
 
@@ -97,7 +97,7 @@ def shown(plan: Plan, workers: Workers) -> dict[str, object]:
         "release": RELEASE,
         "config_name": workers.config,
         "arrays": {name: [[word] for word in _overrides(values)] for name, values in sections(plan, workers)},
-        "phases": learning.phases(plan),
+        "phases": step_words.phases(plan),
         "reward_model": rewarding.published(plan),
         "predicted_for": "",
         "train_files": _value(list(plan.training.data_path)) if plan.training.data_path else "",

@@ -14,7 +14,7 @@ from symconfig.frameworks.deepspeed import adapters
 from symconfig.frameworks.fsdp.backend import TORCH_RELEASE
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import PlannedRl
-from symconfig.render import learning, verl
+from symconfig.render import learning, step_words, verl
 from symconfig.render.refused import refused
 
 NAME = "verl-fsdp"
@@ -29,7 +29,7 @@ _SCHEDULES = ("constant", "cosine")
 def variables(plan: Plan) -> dict[str, object]:
     """Return what its templates see. Raises InfeasibleError for what verl cannot be told."""
     learning.refuse(plan, LEARNS, NAME, _problems(plan))
-    return {**verl.shown(plan, FSDP), "variables": (), "notes": tuple(learning.notes(plan))}
+    return {**verl.shown(plan, FSDP), "variables": (), "notes": tuple(step_words.notes(plan))}
 
 
 def words(plan: Plan) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from symconfig.format import count, gib, percent, seconds, several
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.rl import BUSIEST, PlannedRl
-from symconfig.render import learning, own_target, rewarding
+from symconfig.render import own_target, rewarding, step_words
 from symconfig.report.grid import Block, Grid
 from symconfig.report.loads import uneven_loads, waits
 
@@ -77,7 +77,7 @@ def _away(candidate: Candidate, step: PlannedRl) -> str:
 
 def phases(plan: Plan, title: str = "The phases of plan 1") -> Grid:
     """Return the table of the best plan's phases: seconds, and what is on the fullest GPU."""
-    rows = tuple((row.name, *row.cells) for row in learning.phases(plan))
+    rows = tuple((row.name, *row.cells) for row in step_words.phases(plan))
     return Grid(("phase", "s", "share", "tokens/GPU", "GPU GiB", "of these"), rows, left=(0, 5), title=title)
 
 
@@ -133,7 +133,7 @@ def _sentences(plan: Plan, *, asks: bool = True) -> list[str]:
             f"Generation: {count(step.generated_per_s_per_gpu)} tokens/s on each GPU, up to "
             f"{several(step.at_once, 'sequence')} at once in {_replicas(step)}."
             + ("" if stated or not asks else " Try: rl.rollout.tokens_per_s_per_gpu of a log of yours."),
-            *((*learning.engine_share(plan), *learning.read_at_once(plan)) if asks else ()),
+            *((*step_words.engine_share(plan), *step_words.read_at_once(plan)) if asks else ()),
             *([_critic(plan.best, step)] if step.critic else ()),
             *rewarding.sentences(plan),
         ]

@@ -13,7 +13,7 @@ from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.task import TASKS
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.plans.plan import Plan, Recompute
-from symconfig.render import learning, nemo_rl, openrlhf, render, slime, targets, trl, verl
+from symconfig.render import learning, nemo_rl, openrlhf, render, slime, step_words, targets, trl, verl
 from tests.docs_script import docs_script
 from tests.formats.zoo import LEARNING
 from tests.sample_plans import learning_plan
@@ -98,7 +98,7 @@ def test_an_algorithm_an_engine_or_a_place_that_it_has_not_is_refused(target: st
 
 
 def test_shares_are_of_the_step_where_an_engine_generates_beside_the_update() -> None:
-    rows = learning.phases(changed(plan_for("slime"), rl={"placement": "split"}, step_s=10.0))
+    rows = step_words.phases(changed(plan_for("slime"), rl={"placement": "split"}, step_s=10.0))
     assert [row.cells[1] for row in rows] == ["100.0 %", "50.0 %"]
 
 

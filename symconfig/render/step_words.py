@@ -1,0 +1,82 @@
+"""What files and answers say of a step: its phases, and why its engine and its reads are as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from symconfig.format import count, gib, percent, seconds, several
+from symconfig.plans.plan import Plan
+from symconfig.plans.rl import AWAKE, READING
+from symconfig.render import learning, rewarding
+from symconfig.render.summary import Row
+
+
+def phases(plan: Plan) -> tuple[Row, ...]:
+    """Return a row for each phase of the step: its seconds, their share of the step (of phases beside each other more
+    than all of it), the tokens of a micro-batch on each GPU, the fullest GPU, and what is on it."""
+    if not plan.steps:
+        return ()
+    step = plan.steps[0]
+    return tuple(
+        Row(
+            phase.name,
+            (
+                seconds(phase.seconds),
+                percent(phase.seconds / step.step_s),
+                count(phase.tokens) if phase.tokens else "",
+                gib(phase.bytes),
+                ", ".join(
+                    f"{name} {gib(size)}" for name, size in sorted(phase.holds.items(), key=lambda part: -part[1])
+                ),
+            ),
+        )
+        for phase in step.phases
+    )
+
+
+def engine_share(plan: Plan) -> Iterator[str]:
+    """Yield why the engine has its share of the memory, where a plan chose it."""
+    rl = learning.section(plan)
+    if not plan.rl or rl.rollout.memory_share is not None or AWAKE not in (held := plan.rl[0].phases[0].holds):
+        return
+    step, resting = plan.rl[0], sum(held.values()) - held[AWAKE]
+    meant = "weights, keys and values, of what is free" if rl.rollout.static_share else "all that the engine takes"
+    yield (
+        f"Memory share {step.memory_share:g} ({meant}) is the largest of those that generate as fast: it leaves room "
+        f"for the {gib(resting)} GiB beside it, their gaps and the margin, and has itself room for "
+        f"{several(step.at_longest, 'sequence')} at once where all are as long as they may be."
+    )
+
+
+def read_at_once(plan: Plan) -> Iterator[str]:
+    """Yield why log-probabilities are computed of so many tokens at once, where these are not an update's."""
+    tokens = {phase.name: phase.tokens for step in plan.rl[:1] for phase in step.phases}
+    if (read := tokens.get(READING, 0)) == (trained := tokens.get("update", 0)):
+        return
+    if read < trained:
+        yield f"Log-probabilities are computed of {read:,} tokens a GPU at once: those of an update's do not fit."
+        return
+    yield (
+        f"Log-probabilities keep nothing for a backward, and are computed of {read:,} tokens a GPU at once: twice as "
+        f"many would not fit, or would save less than {percent(learning.WORTH_READING, 0)} of their time."
+    )
+
+
+def notes(plan: Plan, moved: str = "") -> Iterator[str]:
+    """Yield what a person should know of the step before the first start. moved: how the reference of a loss would
+    be taken off the GPU."""
+    if (rl := plan.job.rl) is None:
+        if plan.tuned and (copy := plan.tuned[0].phases[-1].holds.get("reference")):
+            yield f"The reference is on the GPU in every phase, {gib(copy)} GiB" + (f"; {moved}" if moved else "")
+        return
+    if not rl.reference:
+        yield "There is no KL term, and so no reference model"
+    yield from (
+        sentence.removesuffix(".")
+        for sentence in (*engine_share(plan), *read_at_once(plan), *rewarding.sentences(plan))
+    )
+    if plan.rl and plan.rl[0].generated_per_s_per_gpu and rl.rollout.tokens_per_s_per_gpu is None:
+        yield (
+            f"Generation is predicted by a model, at {plan.rl[0].generated_per_s_per_gpu:,.0f} tokens/s on each GPU; "
+            "plan again with rl.rollout.tokens_per_s_per_gpu of your first steps' log"
+        )
