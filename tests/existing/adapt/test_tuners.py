@@ -17,8 +17,7 @@ from symconfig.errors import InputError
 from symconfig.plans.plan import Plan
 from symconfig.runs.adapting.adaptation import Adaptation
 from tests.existing.audit.test_tuners import BASE, CHILD, DPO, FACTORY, GRPO, ZERO3, audited, written
-from tests.runs.rl.support import section
-from tests.runs.rl.test_step import planned
+from tests.runs.rl.support import planned, section
 
 LENGTHS = {"prompt_length": {"mean": 300.0, "max": 1024}, "response_length": {"mean": 900.0, "max": 2048}}
 PAIRS: dict[str, Any] = {"preference": {"pairs": 64}, "sequences": {"mean": 600.0, "max": 2048}, "target": "trl"}

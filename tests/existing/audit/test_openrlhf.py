@@ -15,7 +15,7 @@ from symconfig.graph.count import parameters
 from symconfig.plans.rl import surprised
 from symconfig.render import openrlhf
 from tests.existing.audit.verl_scripts import audited, phases
-from tests.runs.rl.test_step import planned
+from tests.runs.rl.support import planned
 
 COUNT = parameters(load_model("qwen3-8b")).total
 RAY = """#!/bin/bash

@@ -9,7 +9,7 @@ import pytest
 from symconfig.api import existing
 from symconfig.errors import InputError
 from tests.existing.audit.verl_scripts import audited, of_verl
-from tests.runs.rl.test_step import planned
+from tests.runs.rl.support import planned
 
 SLIME = """#!/bin/bash
 source "$(dirname "$0")/models/qwen3-8B.sh"

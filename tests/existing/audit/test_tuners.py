@@ -10,7 +10,6 @@ import pytest
 import symconfig
 from symconfig.api import existing
 from symconfig.descriptor.load import load_model
-from symconfig.errors import InputError
 from symconfig.existing.audit.audit import Audit
 from symconfig.existing.launch.dialects import tuners
 from symconfig.existing.launch.read import read
@@ -18,15 +17,18 @@ from symconfig.graph.count import parameters
 from symconfig.plans.plan import Plan
 from symconfig.render import render
 from tests.existing.audit.verl_scripts import phases
-from tests.runs.rl.support import section
-from tests.runs.rl.test_step import planned
+from tests.runs.rl.support import planned
 
 COUNT = parameters(load_model("qwen3-8b")).total
+
+
 DPO = """#!/bin/bash
 MORE accelerate launch --config_file acc.yaml trl/scripts/dpo.py --model_name_or_path Qwen/Qwen3-8B \\
     --dataset_name trl-lib/ultrafeedback_binarized --per_device_train_batch_size 2 --gradient_accumulation_steps 4 \\
     --max_length 2048
 """
+
+
 ZERO3 = """distributed_type: DEEPSPEED
 deepspeed_config:
   zero_stage: 3
@@ -35,6 +37,8 @@ mixed_precision: bf16
 num_machines: 1
 num_processes: 8
 """
+
+
 GRPO = """#!/bin/bash
 CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 NPROC_PER_NODE=8 swift rlhf --rlhf_type grpo --model Qwen/Qwen3-8B \\
     --external_plugins plugin.py --use_vllm true --vllm_mode colocate --vllm_gpu_memory_utilization 0.4 \\
@@ -42,7 +46,11 @@ CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 NPROC_PER_NODE=8 swift rlhf --rlhf_type grp
     --torch_dtype bfloat16 --per_device_train_batch_size 4 --gradient_accumulation_steps 2 --num_generations 8 \\
     --deepspeed zero3 MORE
 """
+
+
 PAIRED = ["reference", "update"]
+
+
 FACTORY = """model_name_or_path: Qwen/Qwen3-8B
 stage: STAGE
 do_train: true
@@ -54,6 +62,8 @@ per_device_train_batch_size: 1
 gradient_accumulation_steps: 8
 bf16: true
 """
+
+
 BASE = """grpo: {num_prompts_per_step: 32, num_generations_per_prompt: 8}
 loss_fn: {reference_policy_kl_penalty: 0.01}
 policy:
@@ -74,6 +84,8 @@ policy:
 data: {max_input_seq_length: 1024}
 cluster: {num_nodes: 1, gpus_per_node: 8}
 """
+
+
 CHILD = """defaults: base.yaml
 policy:
   dtensor_cfg: {_override_: true, enabled: false}
@@ -113,23 +125,6 @@ def files(plan: Plan, tmp_path: Path) -> str:
     return str(tmp_path / ("launch.sh" if "launch.sh" in made.paths() else "train.sh"))
 
 
-@pytest.mark.parametrize(
-    ("target", "pins"),
-    [("trl", {}), ("nemo-rl", {}), ("nemo-rl-dtensor", {}), ("nemo-rl-dtensor", {"instances": "2"})],
-)
-def test_a_plan_of_a_step_comes_back(target: str, pins: dict[str, str], tmp_path: Path) -> None:
-    room = {} if target == "trl" else {"tokens_per_gpu": 4096, "response_length": {"mean": 300.0, "max": 1024}}
-    plan = planned("qwen3-8b", target=target, pins=pins, **room)
-    found = audited(files(plan, tmp_path), gpus=8, prompt_length=100.0)
-    assert not [finding.rule for finding in found.findings if finding.severity != "note"]
-    again = found.judged
-    assert again is not None, found.unpredicted
-    assert again.plan.best.parallel == plan.best.parallel
-    assert again.plan.best.options.instances == plan.best.options.instances == int(pins.get("instances", 1))
-    for one, other in zip(plan.rl[0].phases, again.plan.rl[0].phases, strict=True):
-        assert (one.name, one.bytes) == (other.name, pytest.approx(other.bytes, rel=1e-3))
-
-
 def test_responses_of_trl_are_padded_to_the_longest_that_a_rank_generates(tmp_path: Path) -> None:
     """In a plan and in what is read of its files; an engine beside it decodes all of them at once."""
     plan = planned("qwen3-8b", target="trl", response_length={"mean": 300.0, "max": 1024})
@@ -154,18 +149,6 @@ def test_segments_that_expand_end_an_engine_that_sleeps(sleeps: str, warned: boo
     assert ("expandable-beside-engine" in {finding.rule for finding in found.findings}) is warned
 
 
-@pytest.mark.parametrize("groups", ["1", "2"])
-def test_a_plan_of_a_step_in_the_shards_of_fsdp_comes_back(groups: str, tmp_path: Path) -> None:
-    """Through Accelerate's own file, which TRL's script is started with in DeepSpeed's place."""
-    step, pins = section(reference=False), {"instances": groups}
-    plan = symconfig.plan("qwen3-8b", "h100", 8, target="trl", backend="fsdp", pins=pins, rl=step).plan
-    again = audited(files(plan, tmp_path), gpus=8, prompt_length=100.0).judged
-    assert again is not None
-    assert again.plan.best.options.instances == plan.best.options.instances == int(groups)
-    for one, other in zip(plan.rl[0].phases, again.plan.rl[0].phases, strict=True):
-        assert (one.name, one.bytes) == (other.name, pytest.approx(other.bytes, rel=1e-6))
-
-
 @pytest.mark.parametrize(("target", "width"), [("trl", 2), ("llamafactory", 4)])
 def test_frozen_weights_in_the_shards_of_fsdp_are_as_wide_as_its_accelerate_has_them(
     target: str, width: int, tmp_path: Path
@@ -180,58 +163,6 @@ def test_frozen_weights_in_the_shards_of_fsdp_are_as_wide_as_its_accelerate_has_
     assert again is not None
     for one, other in zip(plan.tuned[0].phases, again.plan.tuned[0].phases, strict=True):
         assert (one.name, one.holds) == (other.name, pytest.approx(other.holds, rel=1e-3))
-
-
-@pytest.mark.parametrize(
-    ("pins", "job"),
-    [
-        ({"recompute": "full"}, {"task": "sft"}),
-        ({"recompute": "none", "instances": "2"}, {"task": "sft"}),
-        ({}, {"task": "lora", "lora": {"r": 16}}),
-        ({}, {"preference": {"pairs": 32}, "sequences": {"mean": 600.0, "max": 2048}}),
-        ({}, {"preference": {"pairs": 32, "loss": "simpo"}, "sequences": {"mean": 600.0, "max": 2048}}),
-    ],
-)
-def test_a_plan_of_llamafactory_in_shards_of_fsdp_comes_back(
-    pins: dict[str, str], job: dict[str, Any], tmp_path: Path
-) -> None:
-    """All weights in the shards are fp32 (accelerate, fsdp2_prepare_model), those of a reference, too."""
-    given = {"backend": "fsdp", "target": "llamafactory", "global_batch_size": 64, "seq_length": 2048} | job
-    plan = symconfig.plan("qwen3-8b", "h100", 8, pins=pins, **given).plan
-    again = audited(files(plan, tmp_path), gpus=8).judged
-    assert again is not None
-    assert (again.plan.best.parallel, again.plan.best.batch) == (plan.best.parallel, plan.best.batch)
-    assert again.plan.best.options.instances == plan.best.options.instances
-    assert again.plan.best.options.recompute.granularity == plan.best.options.recompute.granularity
-    if not plan.tuned:
-        assert again.plan.best.predicted.peak_bytes == pytest.approx(plan.best.predicted.peak_bytes, rel=1e-3)
-        return
-    for one, other in zip(plan.tuned[0].phases, again.plan.tuned[0].phases, strict=True):
-        assert (one.name, one.holds) == (other.name, pytest.approx(other.holds, rel=1e-3))
-
-
-@pytest.mark.parametrize(
-    ("target", "preference"),
-    [
-        *((target, {"pairs": 64}) for target in ("trl", "llamafactory", "ms-swift-deepspeed", "ms-swift-rlhf")),
-        *((target, {"answers": 64, "loss": "kto"}) for target in ("trl", "ms-swift-rlhf")),
-        ("trl", {"pairs": 64, "loss": "simpo"}),
-        *((target, {"pairs": 64, "loss": "reward"}) for target in ("llamafactory", "ms-swift-deepspeed")),
-    ],
-)
-def test_a_plan_of_preferences_comes_back(target: str, preference: dict[str, Any], tmp_path: Path) -> None:
-    pins = {"tp": "2", "pp": "1", "cp": "1"} if target == "ms-swift-rlhf" else {"zero": "3", "mbs": "..4"}
-    sequences = {"mean": 600.0, "max": 2048}
-    done = symconfig.plan(
-        "qwen3-8b", "h100", 8, target=target, pins=pins, preference=preference, sequences=sequences, top=1
-    )
-    found = audited(files(done.plan, tmp_path), gpus=8)
-    again = found.judged
-    assert again is not None, found.unpredicted
-    assert (again.plan.best.parallel, again.plan.best.batch) == (done.plan.best.parallel, done.plan.best.batch)
-    assert (again.plan.job.preference, again.plan.task) == (done.plan.job.preference, done.plan.task)
-    for one, other in zip(done.plan.tuned[0].phases, again.plan.tuned[0].phases, strict=True):
-        assert (one.name, one.bytes) == (other.name, pytest.approx(other.bytes, rel=1e-3))
 
 
 def test_accelerates_own_file_says_how_weights_are_kept(tmp_path: Path) -> None:
@@ -308,17 +239,6 @@ def test_stages_of_a_yaml_of_arguments(stage: str, kind: str, examples: int, tmp
     assert (adapter is not None) == (kind == "lora")
     if adapter is not None:
         assert (adapter.r, adapter.lora_alpha, len(adapter.target_modules)) == (8, 16.0, 7)
-
-
-def test_pairs_have_a_better_plan_for_their_own_trainer(tmp_path: Path) -> None:
-    text = FACTORY.replace("STAGE", "dpo").replace("KIND", "lora")
-    found = audited(written(tmp_path, "job.yaml", text), gpus=8, plan=True)
-    assert found.better is not None, found.infeasible
-    assert (found.better.job.target, found.better.job.task) == ("llamafactory", "dpo")
-    assert found.gain is not None
-    assert found.gain > 0.0
-    assert found.judged is not None
-    assert found.gain == pytest.approx(1 - found.better.tuned[0].step_s / found.judged.plan.tuned[0].step_s)
 
 
 # Bytes of roots on each of 8 GPUs: of all parameters, of the embedding and its quotient, or of none.
@@ -429,19 +349,3 @@ def test_accelerates_file_stands_for_deepspeeds_of_any_trainer(tmp_path: Path) -
     assert beside.judged is not None, beside.unpredicted
     assert beside.reading.deepspeed is not None
     assert beside.judged.plan.device_bytes == own.judged.plan.device_bytes
-
-
-def test_a_plan_of_preferences_goes_into_a_script_of_its_task_alone(tmp_path: Path) -> None:
-    text = "NPROC_PER_NODE=8 swift rlhf --rlhf_type kto --model Qwen/Qwen3-8B --max_length 1024 --deepspeed zero3 "
-    text += "--per_device_train_batch_size 2 --tuner_type full --torch_dtype bfloat16\n"
-    script = written(tmp_path, "kto.sh", text)
-    pins = {"zero": "3", "mbs": "4"}
-    asked: dict[str, Any] = {"target": "ms-swift-deepspeed", "seq_length": 1024, "pins": pins, "top": 1}
-    labelled, pairs = (
-        symconfig.plan("qwen3-8b", "h100", 8, preference=preference, **asked).plan
-        for preference in ({"answers": 64, "loss": "kto"}, {"pairs": 32})
-    )
-    assert "+NPROC_PER_NODE=8" in (diff := symconfig.adapt(script, labelled).diff)
-    assert "--per_device_train_batch_size 4" in diff
-    with pytest.raises(InputError, match="trains on labelled answers, and the plan is of no such step"):
-        symconfig.adapt(script, pairs)

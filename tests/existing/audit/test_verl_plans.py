@@ -16,7 +16,7 @@ from symconfig.plans.rl import BUSIEST
 from symconfig.render import targets, verl
 from symconfig.runs.rl.phases import GAPS
 from tests.existing.audit.verl_scripts import MEGATRON, audited, of_verl, phases
-from tests.runs.rl.test_step import planned
+from tests.runs.rl.support import planned
 
 WRITTEN = {"verl": {"tp": "2", "recompute": "none"}, "verl-fsdp": {"instances": "2", "mbs": "2"}}
 

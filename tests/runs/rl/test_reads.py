@@ -22,8 +22,7 @@ from symconfig.runs.rl.phases import GAPS
 from symconfig.runs.rl.trained import WEIGHTS, Frozen, Trained
 from tests.existing.audit.test_slime import script
 from tests.existing.audit.verl_scripts import audited, of_verl, phases
-from tests.runs.rl.support import section, step
-from tests.runs.rl.test_step import phase, planned
+from tests.runs.rl.support import phase, planned, section, step
 from tests.sample_plans import sample_plan
 
 GIB = 2.0**30
