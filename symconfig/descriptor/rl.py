@@ -162,8 +162,14 @@ class Rl(Strict):
 
     @property
     def sequences(self) -> int:
-        """Count the sequences that are generated in a step."""
+        """Count the sequences that a step trains on."""
         return self.prompts * self.samples
+
+    @property
+    def generated(self) -> int:
+        """Count the sequences that are generated in a step: ReMax has a greedy one of each prompt, too
+        (arXiv:2310.10505, algorithm 1)."""
+        return self.prompts * (self.samples + (self.algorithm == "remax"))
 
     @property
     def longest(self) -> int:

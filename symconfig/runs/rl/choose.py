@@ -339,7 +339,7 @@ def planned(question: Question, layout: Layout) -> PlannedRl:
         host_bytes=layout.host_bytes,
         step_s=layout.step_s,
         interval=(ends[0], ends[1]),
-        generated_per_s_per_gpu=rl.sequences * rl.response_length.mean / generation.seconds / served,
+        generated_per_s_per_gpu=rl.generated * rl.response_length.mean / generation.seconds / served,
         phases=tuple(
             PlannedPhase(phase.name, phase.seconds, phase.bytes, dict(phase.holds), phase.tokens)
             for phase in layout.phases

@@ -228,9 +228,9 @@ def generate(replica: Replica, rl: Rl, replicas: int) -> Generation | None:
     at_once, engine = replica.at_once(rl), replica.engine
     if replica.context_bytes <= 0 or not at_once:
         return None
-    own = max(1, round(rl.sequences / replicas))
+    own = max(1, round(rl.generated / replicas))
     if rl.rollout.tokens_per_s_per_gpu is not None:
-        generated = rl.sequences * rl.response_length.mean
+        generated = rl.generated * rl.response_length.mean
         stated = generated / (rl.rollout.tokens_per_s_per_gpu * engine.gpus * replicas)
         return Generation(stated, 0.0, at_once, 0.0)
     prefill = engine.prefill_s(max(1.0, rl.prompts / replicas) * rl.prompt_length.mean, rl.prompt_length.mean)

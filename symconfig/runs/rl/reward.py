@@ -78,7 +78,7 @@ def rewards(
     candidate = frozen.candidate
     room = candidate.batch.micro * candidate.batch.seq_length
     replicas = candidate.parallel.dp
-    share = ceil(rl.sequences / replicas) * rl.longest / room if how.together else 1.0
+    share = ceil(rl.generated / replicas) * rl.longest / room if how.together else 1.0
     weights = {_MODEL: frozen.memory[WEIGHTS]}
     return Rewards(
         how=how,
@@ -96,7 +96,7 @@ def _served(how: Rewarding, able: Sequence[tuple[Engine, float]], rl: Rl, own: i
         return None
     engine, share = next((each for each in able if each[1] <= _USUAL_SHARE), able[-1])
     gpu = engine.machine
-    seconds = engine.prefill_s(max(1.0, rl.sequences / (gpus // engine.gpus)) * rl.mean_tokens, rl.mean_tokens)
+    seconds = engine.prefill_s(max(1.0, rl.generated / (gpus // engine.gpus)) * rl.mean_tokens, rl.mean_tokens)
     moved = 0.0 if own else engine.weights_bytes
     return Rewards(
         how=how,

@@ -84,13 +84,14 @@ def test_a_prompt_attends_to_half_of_itself() -> None:
     assert long - short == pytest.approx(scored - 8 * words[0], rel=1e-3)
 
 
+@pytest.mark.parametrize(("algorithm", "greedy"), [("grpo", 0), ("remax", 1)])
 @pytest.mark.parametrize("at_most", [1, 7, 64, 1024])
-def test_generation_takes_what_a_count_of_every_token_takes(at_most: int) -> None:
-    rl = step(rollout={"max_num_seqs": at_most})
+def test_generation_takes_what_a_count_of_every_token_takes(at_most: int, algorithm: str, greedy: int) -> None:
+    rl = step(algorithm=algorithm, rollout={"max_num_seqs": at_most})
     one, replicas = engine(), 4
     found = generate(Replica(one, 0.6), rl, replicas)
     assert found is not None
-    own = rl.sequences // replicas
+    own = rl.prompts * (rl.samples + greedy) // replicas
     drawn = np.rint(quantiles(rl.response_length, min(own, 16 * GROUPS)))
     waiting = [int(drawn[index]) for index in _mixed(drawn.size, own)]
     running: list[list[float]] = []
