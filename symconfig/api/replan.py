@@ -172,8 +172,8 @@ def replan_again(
         raise InputError(gathered.all)
     wishes = _wished(old, wanted)
     document = Document(revised(old, with_batch(Document(wishes, file="")).data, released), file="")
-    asked = {**wishes, "rl": document.data.get("rl")}  # the old section, where no other is wished for
-    gathered.collect(lambda: check_batch(Document(asked, file="")))
+    with_section = {**wishes, "rl": document.data.get("rl")}  # the old section, where no other is wished for
+    gathered.collect(lambda: check_batch(Document(with_section, file="")))
     job = gathered.collect(lambda: validate(document, Job))
     model = gathered.collect(lambda: _model(old, wanted))
     cluster = gathered.collect(lambda: _cluster(old, wanted))

@@ -122,14 +122,14 @@ def check_batch(document: Document) -> None:
     InputError."""
     data = document.data if isinstance(document.data, dict) else {}
     rl = of_rl(data.get("rl"))
-    said = (
+    follows = (
         ("global_batch_size", rl, "rl: prompts x samples / updates"),
         ("seq_length", rl, "rl: its longest prompt and response"),
         ("global_batch_size", _derived(data), "preference: its sequences"),
     )
     problems = [
         document.problem(f"follows from the section {how}", (name,), got=str(data[name]), need=f"{size}, or nothing")
-        for name, section, how in said
+        for name, section, how in follows
         if (size := section.get(name, 0)) > 1 and data.get(name, size) != size
     ]
     if problems:

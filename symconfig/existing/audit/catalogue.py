@@ -19,7 +19,7 @@ PREDICTION = Group("What is predicted", tuple(MEMORY.entered))
 OF_RL = (
     rl.OF_VERL,
     rl.BEYOND,
-    rl.BESIDE,
+    rl.OF_SLEEPERS,
     rl.OF_SLIME,
     OF_OPENRLHF,
     rl_tuners.OF_GROUPS,

@@ -105,7 +105,7 @@ _SLEEPS = {
     OPENRLHF: ("train.colocate_all", "vllm.enable_sleep"),
     TRL: ("use_vllm", "vllm_enable_sleep_mode"),
 }
-BESIDE = of(*_SLEEPS)
+OF_SLEEPERS = of(*_SLEEPS)
 _VERL = (
     "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.max_prompt_length=1024 "
     "data.max_response_length=3072 actor_rollout_ref.model.path=Qwen/Qwen3-8B actor_rollout_ref.rollout.name=vllm "
@@ -322,7 +322,7 @@ def _engines(facts: RlFacts) -> Iterator[Problem]:
         yield facts.problem(key, "does not divide the GPUs that generate", tp, f"a divisor of {facts.gpus}")
 
 
-@BESIDE.rule(
+@OF_SLEEPERS.rule(
     "expandable-beside-engine",
     "warning",
     "Expandable segments beside an engine that sleeps",
