@@ -267,10 +267,15 @@ def _engine(
 
 def _fused(model: ModelDescriptor) -> Iterator[str]:
     """Yield the fused kernels that a plan counts with and that Megatron-Bridge leaves off for some families (0.3.1 to
-    0.6.0, models/qwen)."""
+    0.6.0, models/qwen).
+
+    Rotations of packed sequences in one kernel lack YaRN's factor, and know no rows and columns of images
+    (megatron-core 0.16.1, rope_utils.py, apply_rotary_pos_emb).
+    """
     if model.gated_mlp and model.hidden_act == "silu":
         yield "bias_activation_fusion"
-    if model.position is Position.ROPE and model.latent is None:
+    scaled = model.rope_scaling is not None and model.rope_scaling.rope_type == "yarn"
+    if model.position is Position.ROPE and model.latent is None and not scaled and model.vision is None:
         yield "apply_rope_fusion"
 
 
