@@ -12,7 +12,7 @@ from symconfig.descriptor.sections import Position
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks.megatron import adapters, flags
 from symconfig.frameworks.megatron.behaviour import MEGATRON
-from symconfig.frameworks.megatron.bridge import BRIDGE_MEGATRON
+from symconfig.frameworks.megatron.bridge import BRIDGE_MEGATRON, fuses_rotations
 from symconfig.frameworks.megatron.hybrid import DELTA
 from symconfig.plans.plan import Plan
 from symconfig.render import bridge_gemma, bridge_rope, megatron
@@ -128,7 +128,7 @@ def _defaults(plan: Plan) -> dict[str, Any]:
     """Return what Megatron-LM's parser assumes and Bridge's classes do not; an option overrides it."""
     best = plan.best
     return {
-        "model.apply_rope_fusion": plan.model.position is Position.ROPE,
+        "model.apply_rope_fusion": fuses_rotations(plan.model),
         "model.bias_dropout_fusion": True,
         "model.persist_layer_norm": True,
         "model.cross_entropy_loss_fusion": False,

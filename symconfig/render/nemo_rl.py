@@ -13,6 +13,7 @@ from typing import Any
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import Problem
 from symconfig.frameworks import counting
+from symconfig.frameworks.megatron.bridge import fuses_rotations
 from symconfig.plans.plan import Plan
 from symconfig.render import learning, rewarding, step_words
 from symconfig.render.learning import Learns
@@ -274,6 +275,7 @@ def megatron(plan: Plan) -> Section:
         **({"recompute_modules": list(recompute.modules)} if recompute.granularity == "selective" else {}),
         **dispatcher,
         **_ends(plan),
+        **({} if fuses_rotations(model) else {"apply_rope_fusion": False}),
         **({"mtp_num_layers": heads, "mtp_loss_scaling_factor": 0.1} if heads else {}),
         "optimizer": {
             "lr": training.lr,

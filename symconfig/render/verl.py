@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
-from symconfig.descriptor.sections import Position
 from symconfig.errors import Problem
 from symconfig.frameworks import counting
 from symconfig.frameworks.megatron import adapters, environment
+from symconfig.frameworks.megatron.bridge import fuses_rotations
 from symconfig.plans.options import Options
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import PlannedRl
@@ -267,15 +267,10 @@ def _engine(
 
 def _fused(model: ModelDescriptor) -> Iterator[str]:
     """Yield the fused kernels that a plan counts with and that Megatron-Bridge leaves off for some families (0.3.1 to
-    0.6.0, models/qwen).
-
-    Rotations of packed sequences in one kernel lack YaRN's factor, and know no rows and columns of images
-    (megatron-core 0.16.1, rope_utils.py, apply_rotary_pos_emb).
-    """
+    0.6.0, models/qwen)."""
     if model.gated_mlp and model.hidden_act == "silu":
         yield "bias_activation_fusion"
-    scaled = model.rope_scaling is not None and model.rope_scaling.rope_type == "yarn"
-    if model.position is Position.ROPE and model.latent is None and not scaled and model.vision is None:
+    if fuses_rotations(model) and model.latent is None:
         yield "apply_rope_fusion"
 
 

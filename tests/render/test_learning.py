@@ -154,13 +154,15 @@ def test_verl_pads_no_vocabulary_which_tensor_parallelism_must_divide() -> None:
     assert (problem.got, problem.need, problem.pins) == ("2", "a divisor of 151,669", ("tp=1",))
 
 
-def test_verl_fuses_no_rotation_whose_kernel_computes_another_one() -> None:
-    """That of packed sequences leaves YaRN's factor out."""
-    plan = plan_for("verl")
-    scaled = plan.model.model_copy(update={"rope_scaling": load_model("gpt-oss-120b").rope_scaling})
-    fused = [word.endswith("apply_rope_fusion=True") for word in verl.words(plan)]
-    assert sum(fused) == 1
-    assert not any("apply_rope_fusion" in word for word in verl.words(replace(plan, model=scaled)))
+def test_no_kernel_turns_what_it_would_turn_otherwise() -> None:
+    """That of packed sequences leaves YaRN's factor out; NeMo-RL has it on by itself."""
+    plans = [plan_for("verl"), plan_for("nemo-rl")]
+    scaled = plans[0].model.model_copy(update={"rope_scaling": load_model("gpt-oss-120b").rope_scaling})
+    of_verl, of_nemo = (replace(plan, model=scaled) for plan in plans)
+    assert sum(word.endswith("apply_rope_fusion=True") for word in verl.words(plans[0])) == 1
+    assert not any("apply_rope_fusion" in word for word in verl.words(of_verl))
+    assert "apply_rope_fusion" not in nemo_rl.megatron(plans[1])["megatron_cfg"]
+    assert nemo_rl.megatron(of_nemo)["megatron_cfg"]["apply_rope_fusion"] is False
 
 
 @pytest.mark.parametrize("target", ["slime", "verl"])
