@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import exp, log
 from typing import Literal
 
@@ -56,8 +57,14 @@ _ZEPHYR = "arXiv:2310.16944; huggingface/alignment-handbook"
 _AS_ZEPHYR = f"Zephyr ({_ZEPHYR}): 10 % of warm-up, decay to 0, no weight decay"
 _LLAMA2_REWARD = "arXiv:2307.09288, section 3.2.2"
 _VERL_LORA = "github.com/volcengine/verl, examples/tuning"
-_AS_DAPO = (
-    "DAPO (arXiv:2503.14476, section 4.1; verl's recipe): a constant rate after 20 steps of warm-up, weight decay 0.1"
+_OF_DAPO = partial(
+    Habit,
+    floor=1.0,
+    warmup=0.1,
+    most_warmup=20,
+    weight_decay=0.1,
+    source="DAPO (arXiv:2503.14476, section 4.1; verl's recipe): a constant rate after 20 steps of warm-up, weight "
+    "decay 0.1",
 )
 _TULU2_DPO = "arXiv:2311.10702, hyperparameters of DPO"
 USUAL: dict[Task | AdapterTask, Habit] = {
@@ -126,30 +133,20 @@ USUAL: dict[Task | AdapterTask, Habit] = {
         warmup=0.03,
         source=f"Llama 2 ({_LLAMA2_REWARD}): 3 % of warm-up, cosine to a tenth",
     ),
-    "rl": Habit(
+    "rl": _OF_DAPO(
         name="reinforcement learning",
         rates=(
             Published(7e9, 1e-6, "DeepSeekMath 7B (arXiv:2402.03300, section 4.2)"),
             Published(32e9, 1e-6, "DAPO 32B (arXiv:2503.14476, section 4.1)"),
         ),
-        floor=1.0,
-        warmup=0.1,
-        most_warmup=20,
-        weight_decay=0.1,
-        source=_AS_DAPO,
     ),
-    "rl of adapters": Habit(
+    "rl of adapters": _OF_DAPO(
         name="reinforcement learning of adapters",
         rates=(
             Published(0.5e9, 3e-5, f"Qwen2.5 0.5B with LoRA ({_VERL_LORA})"),
             Published(7e9, 3e-5, f"Qwen2.5 7B with LoRA ({_VERL_LORA})"),
             Published(72e9, 3e-5, f"Qwen2.5 72B with LoRA ({_VERL_LORA})"),
         ),
-        floor=1.0,
-        warmup=0.1,
-        most_warmup=20,
-        weight_decay=0.1,
-        source=_AS_DAPO,
     ),
 }
 _DIGITS = 2  # of a derived rate: a published one has no more

@@ -156,4 +156,4 @@ def _critic(actor: Candidate, step: PlannedRl) -> str:
     if not (own := [pair for pair in pairs if pair[1] != pair[2]]):
         return "The critic has the actor's degrees."
     mine, theirs = (", ".join(f"{pair[0]} {pair[place]}" for pair in own) for place in (1, 2))
-    return f"The critic has {mine}, where the actor has {theirs}; what else it has is the actor's."
+    return f"The critic has {mine}, where the actor has {theirs}; its other degrees are the actor's."

@@ -39,8 +39,7 @@ WEIGHED = 12  # plans of the actor, around each of which engines are weighed
 _TIMES = (1, 2, 4)  # the longest sequence, that a micro-batch has room for
 _CONTEXT = (1, 2, 4, 8, 16)  # ranks of context parallelism
 _LEFT = (0.0, 0.05, 0.1, 0.2)  # shares of a GPU that an update leaves beside, the first that leads to a plan that fits
-
-
+# A plan of updates, one of its candidates as the actor, and the layouts around that which fit, the shortest step first.
 Tried = tuple[Plan, Trained, list[Layout]]
 
 
@@ -182,13 +181,13 @@ def _needed(rl: Rl) -> float:
     return rl.batch * rl.mean_tokens
 
 
-def _around(question: Question, job: Job, fill: float, on: Division) -> list[tuple[Plan, Trained, list[Layout]]]:
+def _around(question: Question, job: Job, fill: float, on: Division) -> list[Tried]:
     """Return the actor's best plans with the layouts around each that fit, the shortest step first."""
     colocated = question.rl.placement == "colocated"
     memory = question.cluster.gpu.memory_bytes.value
     fullest: Layout | None = None
     refused: InfeasibleError | None = None
-    unsure: list[tuple[Plan, Trained, list[Layout]]] = []
+    unsure: list[Tried] = []
     for left in _LEFT if colocated else _LEFT[:1]:
         margin = job.limits.memory_margin + (ASLEEP_BYTES / memory + left if colocated else 0.0)
         if margin >= 0.9:
