@@ -1,12 +1,13 @@
-"""Record what symconfig answers to some 700 commands, and say which answers differ after a change of the code.
+"""Record what symconfig answers to some 500 commands, and say which answers differ after a change of the code.
 
     python -m tests.unchanged record FOLDER [--every N]   # before the change; N: only each N-th case
     python -m tests.unchanged compare FOLDER              # after it: exit 1 where an answer differs
+    python -m tests.unchanged moved FOLDER                # after it: which first plans moved, and what that gains
 
-A case is one command line. Recorded are its exit code, what it prints and every byte that it writes: plans of every zoo
-model on every cluster for every target, precision, pin, release and objective; audits of the corpus and of the written
-launch scripts; the scores of `validate` on the runs in TRUTH. This file imports nothing of symconfig but its command
-line, so that it runs on any commit: PYTHONPATH chooses which.
+A case is one command line. Recorded are its exit code, its JSON answer and every byte that it writes, but no text for a
+terminal: plans of every zoo model and cluster over backends, targets, precisions, pins, tasks and releases; audits of
+the corpus and of written launch scripts; the scores of `validate` on the runs in TRUTH. This file imports nothing of
+symconfig but its command line, so that it runs on any commit: PYTHONPATH chooses which.
 """
 
 from __future__ import annotations
@@ -28,28 +29,43 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-TRUTH = ROOT.parent / "shared" / "truth"
+SHARED = ROOT.parent / "shared"
+TRUTH = (SHARED / "truth", SHARED / "truth_more")
 CORPUS = next((ROOT / "tests").rglob("audit/corpus"))
-BACKENDS = ("megatron", "deepspeed")
+BACKENDS = ("megatron", "deepspeed", "fsdp")
 TARGETS = (
     "accelerate",
     "bridge",
     "deepspeed",
     "llamafactory",
     "megatron",
-    "megatron-yaml",
     "model-args",
     "ms-swift",
-    "torchtitan",
     "transformers",
+    "trl",
 )
 RELEASES = ("core_v0.12", "core_v0.13", "core_v0.14", "core_v0.15", "core_v0.16", "core_v0.17", "core_v0.18", "dev")
 # Billions of parameters, where the name does not say: only the number of GPUs to plan for depends on it.
-BILLIONS = {"deepseek-v3": 671, "mixtral-8x7b": 47, "mixtral-8x22b": 141, "gpt-oss-120b": 117}
+BILLIONS = {
+    "deepseek-v3": 671,
+    "deepseek-v3.2": 671,
+    "glm-4.5": 355,
+    "glm-4.5-air": 106,
+    "gpt-oss-120b": 117,
+    "granite-4.0-h-small": 32,
+    "kimi-k2": 1026,
+    "llama4-maverick": 400,
+    "llama4-scout": 109,
+    "minimax-m2": 229,
+    "mixtral-8x7b": 47,
+    "mixtral-8x22b": 141,
+    "phi-4": 14.7,
+}
 PINS = (
     ("tp=2",),
     ("pp=2..4",),
@@ -59,6 +75,17 @@ PINS = (
     ("micro_batch=1", "vpp=..2"),
     ("tp=1", "pp=1"),
 )
+# Jobs of reinforcement learning: model, GPUs, algorithm, target.
+RL = (
+    ("qwen3-8b", 8, "grpo", "verl"),
+    ("qwen3-4b", 8, "ppo", "verl"),
+    ("qwen3-30b-a3b", 32, "gspo", "slime"),
+    ("llama3.1-8b", 16, "rloo", "openrlhf"),
+    ("qwen3-32b", 32, "dapo", "nemo-rl"),
+    ("llama3.2-3b", 8, "grpo", "trl"),
+)
+# Recorded answers, without what the clock or the release decides and what only tells how the search went.
+UNSTABLE = ("seconds", "symconfig", "search")
 SHOWN_LINES = 12
 
 
@@ -69,6 +96,7 @@ class Case:
     name: str
     words: tuple[str, ...]
     out: bool = False
+    job: str = ""  # the text of a job's file, which stands in the place of JOB in `words`
 
 
 def models() -> list[str]:
@@ -111,50 +139,53 @@ def _plan(name: str, model: str, cluster: str, *more: str, gpus: str = "", batch
 
 
 def plans() -> Iterator[Case]:
-    """Several hundred, each zoo model and cluster in every role."""
+    """Some 330, each zoo model and cluster in every role."""
     names, machines = models(), list(clusters())
     ordinary = [name for name in names if "lora" not in name]
     for index, model in enumerate(names):
-        for step in range(6):
+        for step in range(3):
             cluster = machines[(2 * index + 5 * step + step // 3) % len(machines)]
-            for backend in BACKENDS if model in ordinary else ("deepspeed",):
-                yield _plan(f"{backend}-{step}", model, cluster, "--backend", backend)
+            backend = BACKENDS[step] if model in ordinary else "deepspeed"
+            yield _plan(f"{backend}-{step}", model, cluster, "--backend", backend)
     for index, model in enumerate(ordinary):
-        yield _plan("fp8", model, ("h100", "h200", "b200")[index % 3], "--precision", "fp8")
-        yield _plan(
-            "blackwell",
-            model,
-            ("b200", "gb200-nvl72", "gb300-nvl72")[index % 3],
-            "--precision",
-            ("mxfp8", "nvfp4", "auto")[index // 2 % 3],
-        )
+        if index % 2:
+            yield _plan("fp8", model, ("h100", "h200", "b200")[index // 2 % 3], "--precision", "fp8")
+        else:
+            blackwell = ("b200", "gb200-nvl72", "gb300-nvl72")[index // 2 % 3]
+            precision = ("mxfp8", "nvfp4", "auto")[index // 2 % 3]
+            yield _plan("blackwell", model, blackwell, "--precision", precision)
         cluster = machines[(index + 3) % len(machines)]
-        for number in (0, 3):
-            pins = PINS[(index + number) % len(PINS)]
-            yield _plan(
-                f"pins-{pins[0]}",
-                model,
-                cluster,
-                "--backend",
-                BACKENDS[(index + number) % 2],
-                *itertools.chain.from_iterable(("--pin", pin) for pin in pins),
-            )
-        yield _plan(
-            "release", model, ("a100-80gb", "h100")[index % 2], "--megatron-version", RELEASES[index % len(RELEASES)]
-        )
+        pins = PINS[index % len(PINS)]
+        words = itertools.chain.from_iterable(("--pin", pin) for pin in pins)
+        yield _plan(f"pins-{pins[0]}", model, cluster, "--backend", BACKENDS[index % 2], *words)
+        release = RELEASES[index // 2 % len(RELEASES)]
+        if index % 2:
+            yield _plan("release", model, ("a100-80gb", "h100")[index // 2 % 2], "--megatron-version", release)
     for index, target in enumerate(TARGETS):
-        for number in range(6):
+        for number in range(3):
             model = names[(5 * index + 4 * number + number // 5) % len(names)]
             yield _plan(f"target-{target}", model, machines[(3 * index + number) % len(machines)], "--target", target)
-    for index, model in enumerate(names[::3]):
+    for index, model in enumerate(ordinary[::4]):
         cluster = machines[(4 * index) % len(machines)]
         yield _plan("symtensor", model, cluster, "--objective", "symtensor")
         yield _plan("unfused", model, cluster, "--attention", "unfused", "--seq-length", "2048")
-        yield _plan("sft", model, cluster, "--task", "sft", "--top", "2")
+        yield _plan("sft", model, ("h100", "a100-80gb")[index % 2], "--task", "sft")
+        yield _plan("lora", model, ("h100", "a100-80gb")[index % 2], "--task", "lora")
     for model, cluster in (("llama3.1-8b", "h100"), ("mixtral-8x7b", "a100-80gb"), ("qwen2.5-7b", "b200")):
         yield _plan("auto", model, cluster, gpus="auto", batch=64)
         yield _plan("tight", model, cluster, gpus="8", batch=7)
         yield _plan("imbalance", model, cluster, "--expert-imbalance", "1.3", "--memory-margin", "0.1")
+    for model, gpus, algorithm, target in RL:
+        section = {
+            "algorithm": algorithm,
+            "prompts": 256,
+            "samples": 8,
+            "updates": 2,
+            "prompt_length": {"mean": 200, "max": 1024},
+            "response_length": {"mean": 1500, "p95": 4000, "max": 8192},
+        }
+        job = {"model": model, "cluster": "h100", "gpus": gpus, "target": target, "rl": section}
+        yield Case(f"plan-rl-{target}-{algorithm}-{model}-h100", ("plan", "JOB", "--json"), True, yaml.safe_dump(job))
 
 
 def audits(record: Path) -> Iterator[Case]:
@@ -178,7 +209,7 @@ def audits(record: Path) -> Iterator[Case]:
     for number, folder in enumerate(sorted(record.glob("plan-*/out"))):
         cluster = next(name for name in sorted(clusters(), key=len, reverse=True) if folder.parent.name.endswith(name))
         for file in ("launch.sh", "ds_config.json"):
-            if number % 5 == 0 and (folder / file).is_file():
+            if number % 3 == 0 and (folder / file).is_file():
                 model = next((name for name in models() if f"-{name}-{cluster}" in folder.parent.name), None)
                 asked = ("--model", str(model), "--gpus", "64", "--seq-length", "4096") if file != "launch.sh" else ()
                 yield Case(
@@ -188,33 +219,39 @@ def audits(record: Path) -> Iterator[Case]:
 
 
 def scores() -> Iterator[Case]:
-    for path in sorted(TRUTH.glob("*.yaml")):
-        yield Case(f"validate-{path.stem}", ("validate", str(path), "--json"))
+    for folder in TRUTH:
+        for path in sorted(folder.glob("*.yaml")):
+            yield Case(f"validate-{folder.name}-{path.stem}", ("validate", str(path), "--json"))
+
+
+def _stable(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _stable(each) for name, each in value.items() if name not in UNSTABLE}
+    return [_stable(each) for each in value] if isinstance(value, list) else value
 
 
 def _answer(case: Case, folder: Path, source: Path) -> None:
-    """Run it below `folder`: out/ is what it writes, answer.txt what it prints and how it ends."""
-    try:
-        from symconfig.cli.main import main
-    except ImportError:  # a commit before commands had a folder
-        from symconfig.cli import main  # type: ignore[attr-defined, no-redef]
+    """Run it below `folder`: out/ is what it writes, answer.json its JSON and how it ends."""
+    from symconfig.cli.main import main
 
     folder.mkdir(parents=True)
     words = [*case.words]
+    if case.job:
+        (folder / "job.yaml").write_text(case.job, encoding="utf-8")
+        words[words.index("JOB")] = str(folder / "job.yaml")
     if case.out:
         words += ["--out", str(folder / "out")]
-    told, said = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(said):
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(io.StringIO()):
         code = main(words)
-    text = f"exit {code}\n--- stderr\n{said.getvalue()}--- stdout\n{told.getvalue()}"
-    text = re.sub(r'"seconds": [\d.e-]+', '"seconds": 0', text)
-    text = re.sub(r"\b[\d.]+ s(?= for| of search|\))", "0 s", text)
-    # Progress is written by the clock.
-    text = re.sub(r"^[\d,]+ candidates weighed: \d+ %\n", "", text, flags=re.MULTILINE)
+    answer = {"exit": code}
+    with contextlib.suppress(ValueError):
+        answer["answer"] = _stable(json.loads(told.getvalue()))
+    text = json.dumps(answer, indent=1)
     places = ((folder, "FOLDER"), (folder.parent, "RECORD"), (source, "RECORD"), (CORPUS, "CORPUS"), (ROOT, "ROOT"))
-    for path, name in (*places, (TRUTH, "TRUTH")):
+    for path, name in (*places, *((each, "TRUTH") for each in TRUTH)):
         text = text.replace(str(path), name)
-    (folder / "answer.txt").write_text(text, encoding="utf-8")
+    (folder / "answer.json").write_text(text, encoding="utf-8")
 
 
 def _work(given: tuple[Case, Path, Path]) -> str:
@@ -254,9 +291,56 @@ def differences(old: Path, new: Path) -> list[str]:
     return found
 
 
+def _run(words: tuple[str, ...]) -> dict[str, object] | None:
+    from symconfig.cli.main import main
+
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(io.StringIO()):
+        return json.loads(told.getvalue()) if main([*words, "--json"]) == 0 else None
+
+
+def layout(best: dict[str, Any]) -> dict[str, object]:
+    """Return what a first plan is told by: degrees, micro-batch, recompute."""
+    parallel, recompute = best["parallel"], best["options"]["recompute"]
+    degrees = {name: parallel[name] for name in ("tp", "pp", "cp", "ep")}
+    return {**degrees, "mbs": best["batch"]["micro"], "recompute": recompute["granularity"]}
+
+
+def _moved(given: tuple[Case, Path]) -> str:
+    """Return how the first plan of a case moved; nothing where it did not."""
+    case, record = given
+    recorded = json.loads((record / case.name / "answer.json").read_text(encoding="utf-8"))
+    before = (recorded.get("answer") or {}).get("best")
+    words = case.words
+    if case.job:
+        words = tuple(str(record / case.name / "job.yaml") if word == "JOB" else word for word in words)
+    words = tuple(word for word in words if word != "--json")
+    answer = _run(words)
+    if before is None or answer is None or "parallel" not in before:
+        return "" if (before is None) == (answer is None) or case.job else f"{case.name}: feasible and not"
+    after: Any = answer["best"]
+    old, new = layout(before), layout(after)
+    if old == new:
+        return ""
+    pins = [f"{name}={value}" for name, value in old.items()]
+    again: Any = _run((*words, *itertools.chain.from_iterable(("--pin", pin) for pin in pins)))
+    step = again["best"]["predicted"]["step_s"] if again else before["predicted"]["step_s"]
+    change = step / after["predicted"]["step_s"] - 1
+    return f"{case.name}: {old} -> {new}: the old one is {100 * change:+.2f} % slower" + (
+        "" if again else " (as recorded)"
+    )
+
+
+def moved(folder: Path, every: int) -> list[str]:
+    chosen = [(case, folder) for case in itertools.islice(plans(), None, None, every)]
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        found = [text for text in pool.imap_unordered(_moved, chosen) if text]
+    return [*sorted(found), f"{len(chosen)} plans, {len(found)} moved"]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("does", choices=("record", "compare"))
+    parser.add_argument("does", choices=("record", "compare", "moved"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--every", type=int, default=1)
     asked = parser.parse_args()
@@ -266,10 +350,13 @@ def main() -> int:
         (folder / "every.json").write_text(json.dumps(asked.every), encoding="utf-8")
         print(f"{len(list(folder.glob('*/answer.txt')))} answers in {folder}")
         return 0
+    if asked.does == "moved":
+        print("\n".join(moved(folder, asked.every)))
+        return 0
     every = max(asked.every, json.loads((folder / "every.json").read_text(encoding="utf-8")))
     new = Path(tempfile.mkdtemp(prefix="unchanged-"))
     record(new, every, source=folder)
-    done = {path.parent.name for path in new.glob("*/answer.txt")}
+    done = {path.parent.name for path in new.glob("*/answer.json")}
     old = Path(tempfile.mkdtemp(prefix="unchanged-old-"))
     for name in done & {path.name for path in folder.iterdir()}:
         (old / name).symlink_to(folder / name)
