@@ -295,8 +295,10 @@ def _run(words: tuple[str, ...]) -> dict[str, object] | None:
     from symconfig.cli.main import main
 
     told = io.StringIO()
-    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(io.StringIO()):
-        return json.loads(told.getvalue()) if main([*words, "--json"]) == 0 else None
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(told):
+        with contextlib.redirect_stderr(io.StringIO()):
+            code = main([*words, "--json", "--out", f"{folder}/out"])
+    return json.loads(told.getvalue()) if code == 0 else None
 
 
 def layout(best: dict[str, Any]) -> dict[str, object]:
