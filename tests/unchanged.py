@@ -295,9 +295,9 @@ def _run(words: tuple[str, ...]) -> dict[str, object] | None:
     from symconfig.cli.main import main
 
     told = io.StringIO()
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(told):
-        with contextlib.redirect_stderr(io.StringIO()):
-            code = main([*words, "--json", "--out", f"{folder}/out"])
+    quiet = contextlib.redirect_stderr(io.StringIO())
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(told), quiet:
+        code = main([*words, "--json", "--out", f"{folder}/out"])
     return json.loads(told.getvalue()) if code == 0 else None
 
 
