@@ -348,7 +348,7 @@ def main() -> int:
     if asked.does == "record":
         record(folder, asked.every)
         (folder / "every.json").write_text(json.dumps(asked.every), encoding="utf-8")
-        print(f"{len(list(folder.glob('*/answer.txt')))} answers in {folder}")
+        print(f"{len(list(folder.glob('*/answer.json')))} answers in {folder}")
         return 0
     if asked.does == "moved":
         print("\n".join(moved(folder, asked.every)))
