@@ -25,10 +25,10 @@ from symconfig.graph.model import sequence
 from symconfig.plans.pipeline_layout import LETTERS, written
 from symconfig.solve.costed import Costed, costed
 from symconfig.solve.prospect import Prospect
+from symconfig.solve.question import whole_question
 from symconfig.solve.run import run
 from symconfig.solve.search import resolved
 from symconfig.solve.split import Split, equal, plainest, uneven
-from symconfig.solve.stage_gap import whole_question
 from symconfig.solve.stages.problem import StageSolution
 from symconfig.solve.stages.solve import solve
 from symconfig.solve.timeline import refined_s, stage_seconds, times
@@ -114,8 +114,8 @@ def row(job: dict[str, Any]) -> Row:
     cuts = (plainest(found.split.pp, each.chunks, layouts) for each in (answer.best, *answer.alternatives))
     solved = fastest(found, [found.split, *filter(None, cuts)], budget)
     assert solved is not None
-    assert outcome.proof is not None
-    left = outcome.proof.gap(outcome.proof.floor_s, found.step_s)
+    assert outcome.bound is not None
+    left = outcome.bound.gap(found.step_s)
     return Row(complete, uniform(found, budget), solved, answer, found.step_s, left)
 
 

@@ -95,7 +95,7 @@ def plan(pair: Pair) -> Plan | str:
         try:
             job = Job(model=pair.model, cluster=pair.cluster, gpus=gpus, global_batch_size=max(BATCH, gpus),
                       backend=pair.backend)  # fmt: skip
-            return best_plan(load_model(pair.model), load_cluster(pair.cluster), job, top=1, alone=True)
+            return best_plan(load_model(pair.model), load_cluster(pair.cluster), job, top=1)
         except InfeasibleError as error:
             reason = str(error.problems[0])
             if error.problems[0].field is not None:  # a field that the target cannot express: more GPUs do not help

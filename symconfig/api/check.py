@@ -231,7 +231,7 @@ def _names(plan: Plan, others: Iterable[Input]) -> dict[str, str]:
 def _solved(plan: Plan) -> list[Finding]:
     """Solve again, and list where the search's answer or its prediction differs from the plan."""
     try:
-        best = best_plan(plan.model, plan.cluster, plan.job, top=1, alone=True).best
+        best = best_plan(plan.model, plan.cluster, plan.job, top=1).best
     except SymconfigError as error:
         return [Finding("answer", "best", f"there is no answer any more: {problem}") for problem in error.problems]
     if _choice(best) != _choice(plan.best):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from symconfig.api.planning import LoadedJob, Wanted, page_files
 from symconfig.errors import SymconfigError
@@ -12,11 +13,17 @@ from symconfig.report.page.data import plan_data, refused_data, report_data
 from symconfig.report.page.page import drawn
 from symconfig.report.page.pictures import Picture
 from symconfig.runs.best import prepared
+from symconfig.runs.compared import with_comparisons
 
 
 def plan_page(plan: Plan, wanted: Wanted | None = None, before: Sequence[Block] = ()) -> str:
     """Return the page of a plan, with the files that `plan --out` writes. before: what is said first."""
-    return drawn(plan_data(plan, page_files(plan, wanted or Wanted()), before))
+    return drawn(page_data(plan, page_files(plan, wanted or Wanted()), before))
+
+
+def page_data(plan: Plan, files: Mapping[str, str], before: Sequence[Block] = ()) -> dict[str, Any]:
+    """Return what a plan's page shows, with the comparisons that take searches of their own. files: name -> text."""
+    return plan_data(with_comparisons(plan), files, before)
 
 
 def refused_page(wanted: LoadedJob, error: SymconfigError) -> str:

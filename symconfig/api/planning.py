@@ -126,10 +126,9 @@ class PlanResult:
 
     def html(self) -> str:
         """Return the page of `symconfig plan --html`."""
-        from symconfig.report.page.data import plan_data
-        from symconfig.report.page.page import drawn
+        from symconfig.api.page import plan_page
 
-        return drawn(plan_data(self.plan, page_files(self.plan, Wanted())))
+        return plan_page(self.plan)
 
     def __repr__(self) -> str:
         """Name the job and the first plan: all fields of a plan are some 20 kB."""

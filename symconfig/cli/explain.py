@@ -29,11 +29,12 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.report import symbols
     from symconfig.report.explanation import blocks, to_dict
     from symconfig.report.timeline.seen import compared
+    from symconfig.runs.compared import with_comparisons
     from symconfig.solve.explain import explain as formulas
     from symconfig.solve.plan_symbols import symbolic
     from symconfig.solve.restore import retraced
 
-    loaded = load_plan(Path(arguments.plan))
+    loaded = with_comparisons(load_plan(Path(arguments.plan)))
     with retraced(arguments.plan):
         explained, schedules = formulas(loaded), compared(loaded, loaded.best)
         costs = symbolic(loaded, loaded.best)

@@ -179,13 +179,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The record of the search. `optimal`: no candidate of the space is better under the model, in any layout of its
-    stages.
+    """The record of the search. layouts: of stages that were tried; simulated: candidates whose schedule was.
 
-    Of pipelines that could be: how many layouts of their stages were tried, and how many candidates simulated. gap: by
-    what share of the step a candidate that was left out could be faster; layout_gap: or any in a layout that was not
-    tried, at most. stage_gap: by what share the slowest stage of another layout of the best plan's pipeline could be
-    faster than its own; None: no pipeline, or nothing is known. fewest: the number of GPUs was asked of it, too (auto).
+    gap: the share of a step by which a candidate that was not simulated could be faster under the model, in these
+    layouts, at most; optimal: it is 0. fewest: the number of GPUs was asked of it, too (auto).
     narrowed: pins that the job's target imposes beside the job's own, since it cannot be told all that the framework
     can; free_step_s: the step without them. opened: options that are not stable and were let in; better_step_s: what
     the best plan with options of a better maturity takes, which is surely more; None: none fits.
@@ -199,8 +196,6 @@ class Search:
     layouts: int = 0
     simulated: int = 0
     gap: float = 0.0
-    stage_gap: float | None = None
-    layout_gap: float = 0.0
     fewest: bool = False
     narrowed: dict[str, str] = field(default_factory=dict)
     free_step_s: float | None = None

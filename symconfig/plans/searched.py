@@ -16,7 +16,7 @@ def searched(plan: Plan) -> tuple[str, ...]:
     if search.layouts:
         layouts, simulated = several(search.layouts, "layout"), several(search.simulated, "candidate")
         weighed += f"; {layouts} of stages tried, {simulated} simulated"
-    return (f"{weighed}.", _proved(plan), *_stages(search.stage_gap), *_narrowed(plan))
+    return (f"{weighed}.", _proved(plan), *_narrowed(plan))
 
 
 def _narrowed(plan: Plan) -> Iterator[str]:
@@ -47,30 +47,11 @@ def _proved(plan: Plan) -> str:
 
 def _how_good(plan: Plan, subject: str) -> str:
     search = plan.search
-    if search.gap > 0:
-        return f"the search stopped early, and what it left out could be faster by at most {_at_most(search.gap)}"
     if plan.job.objective == "symtensor":
         return f"{subject} optimal, no other one that fits has a lower relative cost"
-    if search.layout_gap > 0:
-        return (
-            f"{subject} optimal under the model within {_at_most(search.layout_gap)}, as layouts that were not tried "
-            "could gain at most that"
-        )
-    if not search.optimal:
-        return "the search stopped early, so a better one may exist"
+    if search.gap > 0:
+        return f"{subject} optimal under the model within {_at_most(search.gap)}"
     return f"{subject} optimal under the model, no other one is faster"
-
-
-def _stages(gap: float | None) -> tuple[str, ...]:
-    """Say what was proved about the stages; nothing where there is no pipeline, or nothing was proved."""
-    if gap is None:
-        return ()
-    if gap == 0:
-        return ("Stages: no other layout has a faster slowest stage (proved).",)
-    return (
-        f"Stages: no other layout makes the slowest stage faster by more than {_at_most(gap)} (proved); the simulated "
-        "step decides, not the slowest stage alone.",
-    )
 
 
 def _at_most(share: float) -> str:

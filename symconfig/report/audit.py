@@ -277,7 +277,7 @@ def _proof(better: Plan) -> Iterator[str]:
     proof = (
         "no better one exists under the model"
         if search.optimal
-        else f"another could be {percent(max(search.gap, search.layout_gap))} faster at most"
+        else f"another could be {percent(search.gap)} faster at most"
     )
     yield f"{count(search.candidates)} candidates were weighed; {proof}."
 

@@ -100,7 +100,7 @@ def adaptability(setting: Setting, changes: Sequence[Change], progress: Progress
             problems += error.problems
     if problems:
         raise InputError(problems)
-    before = best_plan(setting.model, setting.cluster, setting.job, top=1, alone=True, progress=progress)
+    before = best_plan(setting.model, setting.cluster, setting.job, top=1, progress=progress)
     return tuple(_case(before, change, new, progress) for change, new in zip(changes, after, strict=True))
 
 
@@ -125,7 +125,7 @@ def _kept(before: Plan, after: Setting) -> Iterator[tuple[str, str]]:
 
 def _outcome(setting: Setting, progress: Progress | None) -> Outcome:
     try:
-        return Outcome(best_plan(setting.model, setting.cluster, setting.job, top=1, alone=True, progress=progress))
+        return Outcome(best_plan(setting.model, setting.cluster, setting.job, top=1, progress=progress))
     except SymconfigError as error:
         return Outcome(None, error.problems[0].what)
 

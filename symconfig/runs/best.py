@@ -14,7 +14,6 @@ from symconfig.plans.plan import Plan
 from symconfig.render import target_of
 from symconfig.runs import sayable
 from symconfig.runs.imaged import as_trained
-from symconfig.runs.recipes.near import near_recipe
 from symconfig.solve.answer import answer
 
 
@@ -25,12 +24,11 @@ def best_plan(
     *,
     top: int,
     writes: bool = False,
-    alone: bool = False,
     progress: Callable[[str, float], None] | None = None,
 ) -> Plan:
-    """Solve a job. writes: its files are wanted, so that nothing may be left to change by hand. alone: without what
-    other options would give, and without the nearest recipe. One that names no target is solved for the next that can
-    be told its model, where its framework's own cannot (`sayable.opened`).
+    """Solve a job. writes: its files are wanted, so that nothing may be left to change by hand. One that
+    names no target is solved for the next that can be told its model, where its framework's own cannot
+    (`sayable.opened`).
 
     Raises InputError for what can never run, InfeasibleError where nothing fits or can be refined; what no plan can be
     refined before the search.
@@ -40,9 +38,7 @@ def best_plan(
     target = sayable.check(model, cluster, job, writes=writes)
 
     def solve(of: ModelDescriptor, job: Job, most: int) -> Plan:
-        from symconfig.solve.refine import OF_STEP
-
-        return answer(of, cluster, job, target_of(of, job), top=most, progress=progress, alone=True, effort=OF_STEP)
+        return answer(of, cluster, job, target_of(of, job), top=most, progress=progress)
 
     if target.rl is not None:
         from symconfig.runs.rl.choose import answer as step
@@ -59,11 +55,8 @@ def best_plan(
 
         return tuned(target, lambda update, most: solve(model, update, most), target_of(model, target), top)
     with sayable.naming(model, cluster, wanted, job):
-        plan = answer(model, cluster, target, target_of(model, target), top=top, progress=progress, alone=alone)
-    plan = replace(plan, job=plan.job.model_copy(update={"edited": job.edited}))
-    if alone or plan.job.backend != "megatron":
-        return plan
-    return replace(plan, beside=replace(plan.beside, recipe=near_recipe(plan)))
+        plan = answer(model, cluster, target, target_of(model, target), top=top, progress=progress)
+    return replace(plan, job=plan.job.model_copy(update={"edited": job.edited}))
 
 
 def prepared(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> tuple[ModelDescriptor, Job]:

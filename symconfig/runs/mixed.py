@@ -82,7 +82,7 @@ def _alone(model: ModelDescriptor, share: Share, job: Job, progress: Progress | 
     pins = {name: value for name, value in job.pins.items() if name not in _OF_BOTH}
     own = job.model_copy(update={"gpus": share.gpus, "cluster": share.cluster.name, "pins": pins})
     try:
-        plan = answer(model, share.cluster, own, target_of(model, own), top=1, progress=progress, alone=True)
+        plan = answer(model, share.cluster, own, target_of(model, own), top=1, progress=progress)
     except SymconfigError as error:
         return Alone(share, why=error.problems[0].what)
     return Alone(share, plan.fastest)

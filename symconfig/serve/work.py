@@ -33,9 +33,10 @@ def answer(kind: str, data: Mapping[str, Any], say: Say) -> dict[str, Any]:
 
 
 def _plan(data: Mapping[str, Any], say: Say) -> dict[str, Any]:
+    from symconfig.api.page import page_data
     from symconfig.api.planning import Wanted, page_files, read_job, solve
     from symconfig.descriptor.document import Document
-    from symconfig.report.page.data import plan_data, refused_data
+    from symconfig.report.page.data import refused_data
     from symconfig.runs.best import prepared
 
     document, model = _job(data)
@@ -50,7 +51,7 @@ def _plan(data: Mapping[str, Any], say: Say) -> dict[str, Any]:
         return {"page": page, "plan": None, "files": {}, "exit_code": error.exit_code, "problems": problems}
     made = page_files(result.plan, Wanted())
     return {
-        "page": plan_data(result.plan, made),
+        "page": page_data(result.plan, made),
         "plan": result.to_dict(),
         "files": made,
         "exit_code": 0,

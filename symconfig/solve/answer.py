@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
@@ -13,9 +13,6 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem, SymconfigError
 from symconfig.plans.plan import Plan
 from symconfig.solve.pins import narrowed
-
-if TYPE_CHECKING:
-    from symconfig.solve.refine import Effort
 
 TOP = 5  # candidates that are ranked where nobody says how many
 MOST = 100  # searches for one answer
@@ -45,17 +42,12 @@ def answer(
     *,
     top: int,
     progress: Callable[[str, float], None] | None = None,
-    alone: bool = False,
-    effort: Effort | None = None,
 ) -> Plan:
     """Return the plan for this job. Where the job names no target, it is the framework's own; what a target assumes of
     the framework and its release is so unless the job says otherwise.
 
-    alone: nothing is looked for that other options would give. effort: as for `search`; None: the usual. Raises
-    InputError for what can never run, InfeasibleError when nothing fits or the target cannot express it.
+    Raises InputError for what can never run, InfeasibleError when nothing fits or the target cannot express it.
     """
-    from symconfig.solve.faster import faster
-    from symconfig.solve.refine import THOROUGH
     from symconfig.solve.search import search
 
     assumed = {name: value for name, value in target.assumes.items() if name not in job.model_fields_set}
@@ -63,16 +55,10 @@ def answer(
 
     def solved(pins: Pins) -> Plan:
         pinned = job.model_copy(update={"pins": dict(pins)})
-        plan = search(model, cluster, pinned, top=top, progress=progress, effort=effort or THOROUGH)
+        plan = search(model, cluster, pinned, top=top, progress=progress)
         return replace(plan, job=plan.job.model_copy(update={"pins": job.pins}))
 
-    plan = _Telling(target, job, solved).best()
-    if alone:
-        return plan
-    job_of_target = plan.job.model_copy(
-        update={"gpus": plan.best.parallel.world_size, "pins": {**plan.job.pins, **plan.search.narrowed}}
-    )
-    return replace(plan, beside=faster(model, cluster, job_of_target, plan, progress))
+    return _Telling(target, job, solved).best()
 
 
 def refused(target: Target, plan: Plan) -> tuple[Problem, ...]:

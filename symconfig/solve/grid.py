@@ -152,8 +152,7 @@ def _shared(requests: Sequence[Request], machine: Machine, scheme: Scheme) -> li
 def _taken(requests: Sequence[Request], grid: Columns, refused: Refused) -> list[NDArray[np.bool_]]:
     """Tell, of each request, whether it takes a point: [n].
 
-    Of dispatchers with kernels of their own, which have one price, a point is left to the first one that runs there;
-    and where a request is `eager`, to one that has on what it has and more carriers.
+    Of dispatchers with kernels of their own, which have one price, a point is left to the first one that runs there.
     """
     every = np.zeros((len(requests), grid.size), dtype=bool)
     bare: dict[Extras, list[int]] = {}
@@ -164,18 +163,16 @@ def _taken(requests: Sequence[Request], grid: Columns, refused: Refused) -> list
     for alike in bare.values():
         for place, number in permutations(alike, 2):
             request, other = requests[place], requests[number]
-            if _before(other.extras, request.extras, number < place, request.eager):
+            if number < place and _same_price(other.extras, request.extras):
                 result[place] &= ~every[number]
     return list(result)
 
 
-def _before(one: Extras, other: Extras, earlier: bool, eager: bool) -> bool:
-    """Tell whether a point is left to the one where both run, which differ in their carriers only."""
+def _same_price(one: Extras, other: Extras) -> bool:
+    """Return whether two choices of options, which differ in their carriers only, differ in nothing but the name of the
+    dispatcher with kernels of its own."""
     both = bool(one.flex_backend) and bool(other.flex_backend)
-    if both and one.flex_backend != other.flex_backend:
-        return earlier and one.tp_comm == other.tp_comm
-    more = bool(one.flex_backend) + one.tp_comm > bool(other.flex_backend) + other.tp_comm
-    return eager and more and one.tp_comm >= other.tp_comm and bool(one.flex_backend) >= bool(other.flex_backend)
+    return both and one.flex_backend != other.flex_backend and one.tp_comm == other.tp_comm
 
 
 def _waits(costs: Sequence[BlockCost], framework: Framework) -> NDArray[np.bool_]:

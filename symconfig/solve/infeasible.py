@@ -20,10 +20,10 @@ from symconfig.solve.costed import costed
 from symconfig.solve.pieces import recompute_choices
 from symconfig.solve.pins import EQUAL, parse
 from symconfig.solve.prospect import Prospect
+from symconfig.solve.question import whole_question
 from symconfig.solve.run import fits, precisions, requests
 from symconfig.solve.space import Request, blockers, divisors
 from symconfig.solve.split import splits
-from symconfig.solve.stage_gap import whole_question
 from symconfig.solve.stages.chain import leanest_peaks
 from symconfig.solve.weighed import Weighed
 from symconfig.units import GIB

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from symconfig.cost.flight import held
 from symconfig.cost.lattice import Array
+from symconfig.cost.pipeline import messages
 from symconfig.cost.stages import Setting
 from symconfig.graph.model import sequence
 from symconfig.graph.parts import place_of
-from symconfig.solve.kinds import Kinds
+from symconfig.solve.budget import peak_budget
+from symconfig.solve.costed import Costed
+from symconfig.solve.kinds import Kinds, kinds_alone
+from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import Request
 from symconfig.solve.stages.problem import Scope, StageProblem
 
@@ -63,3 +69,23 @@ def held_by_stages(setting: Setting, m: int) -> tuple[Array, ...]:
     """
     group = int(setting.microbatch_group)
     return tuple(held(stage, setting.pp, setting.vpp, group, m) for stage in range(setting.pp))
+
+
+def whole_question(prospect: Prospect, parts: Costed) -> StageProblem:
+    """Return the question whose answers fit: as if every block had the largest buffers of the model's."""
+    request, setting, points = prospect.request, parts.setting, parts.points
+    every = sequence(request.model)
+    totals = np.array([every.count(kind) for kind in parts.table.kinds], dtype=np.float64)
+    kinds = kinds_alone(parts.table, totals, np.arange(1), points, setting)
+    working = kinds.transient[..., 0] + float(kinds.buffers.max() + kinds.workspaces.max())
+    return question(
+        kinds,
+        range(working.shape[1]),
+        offload=0,
+        working=working,
+        message_s=float(messages(parts.sums, points, setting).busy_s[0]),
+        num_microbatches=int(points.num_microbatches[0]),
+        setting=setting,
+        request=request,
+        limit_bytes=peak_budget(request, prospect.machine),
+    )

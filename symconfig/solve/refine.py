@@ -1,9 +1,9 @@
-"""Refinement: layouts solved, schedules simulated, until no candidate that is left can be faster.
+"""Refinement: layers laid out over stages and schedules simulated, the most promising candidates first.
 
 The degrees were weighed under a few layouts and a formula for the schedule. Here every candidate with a pipeline whose
-floor (`solve.floor`) is below the best step found is tried in all layouts known for its pipeline, the stage solver's
-among them, and simulated if the layout's own bound is below it, too; what is most hopeful comes first. No candidate is
-then faster in any layout tried. By how much one could be in a layout that was not tried, its floor says.
+lower bound (`solve.floor`) is below the best step found is tried in all layouts known for its pipeline, the stage
+solver's among them, and simulated if the layout's own lower bound is below it, too. The search ends when no bound that
+is left is below the best step, or after `SIMULATIONS`; the least bound that is left is its gap.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from symconfig.solve.assign import Layout, Open, Places, by_block, opened, probl
 from symconfig.solve.costed import Costed, costed, detailed
 from symconfig.solve.floor import Floors, Waiting, waiting
 from symconfig.solve.kinds import ROUNDING
-from symconfig.solve.moves import moved
 from symconfig.solve.pieces import Piece
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.queue import Queue
@@ -33,9 +32,7 @@ from symconfig.solve.stages.solve import solve
 from symconfig.solve.timeline import refined_s
 from symconfig.solve.weighed import Weighed
 
-CLOSE = 1.03  # how near the best step other degrees' best is, around which is looked, too
-MORE_ASKED, MORE_MOVED, MORE_SIMULATED = 6, 12, 16  # around the best one, each round
-KEPT_WITHIN = 1.05  # how near the best step a family is that is refined by itself
+SIMULATIONS = 16  # of one search: 0 of 12 first plans changed with more
 NEARLY = 1.1  # of the memory: a layout that takes so much may be turned into one that fits
 MOST_ASKED, MOST_FAILED = 2, 2  # answers of the stage solver, and questions in vain, for each pipeline
 
@@ -43,43 +40,17 @@ Pipeline = tuple[int, int]  # pp, vpp
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
-    """Work that one search may put into it, so that a plan takes seconds; work and not time, so that the answer is
-    always the same. fronts: other degrees around whose best one is looked; rounds: around the best one; families: other
-    ones whose best one is looked for as if they were pinned. eager: of carriers of collectives only the most that run
-    (`space.Request`). stages: the plan's own are held against all layouts, for its record."""
-
-    simulated: int = 1000
-    expanded: int = 2**31
-    rounds: int = 4
-    fronts: int = 4
-    families: int = 3
-    eager: bool = False
-    stages: bool = True
-
-
-THOROUGH, QUICK = Effort(), Effort(simulated=16, expanded=600, rounds=0, fronts=0, families=0, eager=True)
-OF_STEP = Effort(stages=False)  # which has phases of its own, that decide
-OF_FAMILY = Effort(simulated=4, expanded=32, rounds=0, fronts=0, families=0)
-
-
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """How far the refined cost is settled: the fastest of the layouts tried, of every candidate.
-
-    layouts: how many were tried, of all pipelines; simulated: how many candidates. floor_s: no candidate that was not
-    laid out is faster. untried_s: nor is any layout that was not tried.
-    """
+class Bound:
+    """How far the search went. layouts: tried, of all pipelines; simulated: candidates; least_s: no candidate that was
+    not simulated is faster, in the layouts that were tried."""
 
     layouts: int
     simulated: int
-    floor_s: float
-    untried_s: float
+    least_s: float
 
-    @staticmethod
-    def gap(floor_s: float, step_s: float) -> float:
-        """Return by what share of a step something that is no faster than a floor may be faster; 0: by nothing."""
-        return max(0.0, 1.0 - floor_s / step_s)
+    def gap(self, step_s: float) -> float:
+        """Return the share of a step by which a candidate that was not simulated may be faster; 0: none is."""
+        return max(0.0, 1.0 - self.least_s / step_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,49 +78,25 @@ class _Laid:
 Node = Waiting | Floors | Open | _Laid  # what is left, from the widest to one layout of one candidate
 
 
-def refine(weighed: Weighed, effort: Effort = THOROUGH) -> Proof:
-    """Put the refined cost in the place of what is known of the best candidates, and close the search over it."""
+def refine(weighed: Weighed, simulations: int = SIMULATIONS) -> Bound:
+    """Simulate the best candidates, put the simulated steps in the place of the formula's, and return the bound on the
+    others."""
     for prospect in weighed.forget():
         weighed.add(_simulated(prospect, costed(prospect)))
-    proof = _Refinement(weighed, effort).run()
-    for front in weighed.ranked()[1 : 1 + effort.families]:
-        if front.step_s < KEPT_WITHIN * weighed.best_s:
-            _refine_family(weighed, front)
-    return proof
-
-
-def _refine_family(weighed: Weighed, front: Prospect) -> None:
-    """Refine a family's best candidate at its point, with all that it may have there but other degrees."""
-    request, p = front.request, front.degrees
-    pins = replace(request.pins, ranges={**request.pins.ranges, "pp": (p.pp, p.pp), "zero": (front.zero, front.zero)})
-    for piece in weighed.pieces if p.pp > 1 else ():
-        if piece.request is not request or piece.scheme != front.scheme:
-            continue
-        grid, wanted = piece.candidates, {"tp": p.tp, "cp": p.cp, "ep": p.ep, "etp": p.etp, "micro": front.micro}
-        places = np.flatnonzero(np.all([getattr(grid, name) == value for name, value in wanted.items()], axis=0))
-        if places.size:
-            own = Weighed(1, 1, pieces=[piece.only(replace(request, pins=pins), places)])
-            own.add(front)
-            _Refinement(own, OF_FAMILY).run()
-            for prospect in own.best:
-                weighed.add(replace(prospect, request=request))
+    return _Refinement(weighed).run(simulations)
 
 
 class _Refinement:
-    """One search's best-first walk over what may be faster than the best step found.
+    """One best-first walk over what may be faster than the best step found.
 
     known: layouts of a pipeline: all, of those that are `whole`, else those that were weighed and those that the stage
     solver has proposed; each is tried for all policies at all points reached. served [r, o, n]: candidates of floors
     that have a layout with the fastest slowest stage that there is. asked, failed: how often the solver had a layout
-    for a pipeline, or none. simulated: candidates of a point and layout. untried_s: no layout that was not tried is
-    faster, of the candidates that were laid out. winner: the best one that this walk has found. fronts: of each choice
-    of degrees and micro-batch, whatever the chunks, the best one simulated with its step.
+    for a pipeline, or none. simulated: candidates of a point and layout.
     """
 
-    def __init__(self, weighed: Weighed, effort: Effort) -> None:
+    def __init__(self, weighed: Weighed) -> None:
         self.weighed = weighed
-        self.effort = effort
-        self.expanded = 0
         self.queue: Queue[Node] = Queue()
         self.known: dict[Pipeline, list[Split]] = {}
         self.whole: set[Pipeline] = set()
@@ -159,63 +106,14 @@ class _Refinement:
         self.failed: Counter[Pipeline] = Counter()
         self.simulated: dict[tuple[int, int, Split], list[_Laid]] = {}
         self.runs = 0
-        self.untried_s = float("inf")
-        self.winner: _Laid | None = None
-        self.fronts: dict[tuple[int, ...], tuple[float, _Laid]] = {}
 
-    def run(self) -> Proof:
+    def run(self, simulations: int) -> Bound:
         for piece in self.weighed.pieces:
             if piece.least_s[0] < self.below_s:
                 self._wait(waiting(piece, self.below_s))
-        self._drain(self.effort.simulated)
-        left_s = self.queue.least_s
-        self._rounds()
-        before = self.winner
-        # Near other degrees' best one there may be better yet than near this one: a search that is pinned would look.
-        for step_s, front in sorted(self.fronts.values(), key=lambda each: each[0])[: self.effort.fronts]:
-            mine = before is not None and front.candidate.degrees == before.candidate.degrees
-            if not mine and step_s < CLOSE * self.below_s and not front.candidate.by_block:
-                self._around(front)
-        if self.winner is not before:
-            self._rounds()
-        layouts = sum(map(len, self.known.values()))
-        return Proof(layouts, self.runs, left_s, min(self.untried_s, left_s, self.queue.least_s))
-
-    def _rounds(self) -> None:
-        """Look around the best candidate, until there is none better there."""
-        for _ in range(self.effort.rounds):
-            before = self.winner
-            if before is not None and not before.candidate.by_block:
-                self._around(before)
-            if self.winner is before:
-                break
-
-    def _drain(self, most: int) -> None:
-        """Simulate until nothing is left that may be faster, or so many have been simulated."""
-        while self.runs < most and self.expanded < self.effort.expanded:
-            if (node := self.queue.get(self.below_s)) is None:
-                break
-            self.expanded += 1
+        while self.runs < simulations and (node := self.queue.get(self.below_s)) is not None:
             self._expand(node)
-
-    def _around(self, winner: _Laid) -> None:
-        """Look near the best one: put its point's other policies to the stage solver, and try its layout's
-        neighbours.
-        """
-        floors, n, pipeline = winner.layout.floors, winner.candidate.n, winner.candidate.pipeline
-        if pipeline in self.whole:
-            return
-        every = (Open.of(floors, *place) for place in zip(*opened(floors, self.below_s), strict=True) if place[2] == n)
-        mine = [candidate for candidate in every if not candidate.by_block]
-        for candidate in sorted(mine, key=lambda one: one.hope_s)[:MORE_ASKED]:
-            if not self.served[id(floors)][candidate.place] and self._nearly_fits(candidate):
-                self._ask(pipeline, problem(candidate))
-        neighbours = moved(floors, winner.layout.split, winner.candidate.r, n, MORE_MOVED)
-        for split in neighbours:
-            if split not in self.known[pipeline]:
-                self.known[pipeline].append(split)
-                self._try(floors, split)
-        self._drain(min(self.runs + MORE_SIMULATED, 2 * self.effort.simulated))
+        return Bound(sum(map(len, self.known.values())), self.runs, self.queue.least_s)
 
     @property
     def below_s(self) -> float:
@@ -257,7 +155,6 @@ class _Refinement:
     def _lay_out(self, candidate: Open) -> None:
         """Ask for more layouts if nothing known is best, as often as is worth it."""
         floors, pipeline = candidate.floors, candidate.pipeline
-        self.untried_s = min(self.untried_s, candidate.step_s)
         if candidate.by_block:
             return
         for limit_bytes in (np.inf, floors.piece.budget):
@@ -349,13 +246,7 @@ class _Refinement:
         if max(parts.peaks) <= candidate.floors.piece.budget and _fits_host(prospect, parts):
             self.runs += 1
             others.append(node)
-            refined, best_s = _simulated(prospect, parts), self.weighed.best_s
-            degrees = candidate.degrees
-            if degrees not in self.fronts or refined.score < self.fronts[degrees][0]:
-                self.fronts[degrees] = refined.score, node
-            self.weighed.add(refined)
-            if refined.score < best_s or (self.winner is None and refined.score <= best_s * (1 + ROUNDING)):
-                self.winner = node
+            self.weighed.add(_simulated(prospect, parts))
 
 
 def _open(floors: Floors, places: tuple[Places, Places, Places], k: int) -> Open:

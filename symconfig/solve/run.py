@@ -29,7 +29,7 @@ from symconfig.solve.gamma import Gammas
 from symconfig.solve.limits import Limits, limits, pinnable
 from symconfig.solve.opened import NOTHING_KNOWN, shut
 from symconfig.solve.pins import ENDS, Pins, parse
-from symconfig.solve.refine import THOROUGH, Effort, Proof, refine
+from symconfig.solve.refine import SIMULATIONS, Bound, refine
 from symconfig.solve.space import Request
 from symconfig.solve.tally import Tally
 from symconfig.solve.weigh import weigh
@@ -41,11 +41,11 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """proof: how far the refined cost is settled; None where nothing was refined."""
+    """bound: on what was not simulated; None where nothing was refined."""
 
     weighed: Weighed
     seconds: float
-    proof: Proof | None
+    bound: Bound | None
 
 
 def precisions(cluster: ClusterDescriptor, job: Job, pins: Pins) -> list[Precision]:
@@ -69,14 +69,14 @@ def run(
     any_will_do: bool = False,
     framework: Framework | None = None,
     below_s: float = float("inf"),
-    effort: Effort = THOROUGH,
+    simulations: int = SIMULATIONS,
     fronts: int = 0,
 ) -> Outcome:
     """Weigh everything that the job leaves open, and refine what may be best.
 
     any_will_do: stop at the first plan that fits. The relative cost knows neither layouts nor schedules.
     framework: as somebody runs it; None: with its usual habits on this GPU. below_s: only what is faster counts.
-    effort: what may be put into the refinement. fronts: families near the best one that are kept, where top is fewer.
+    simulations: of the refinement, at most. fronts: families near the best one that are kept, where top is fewer.
     """
     weighed = weigh_all(
         model,
@@ -89,11 +89,10 @@ def run(
         framework=framework,
         below_s=below_s,
         fronts=fronts,
-        eager=effort.eager,
     )
     enough = weighed.gammas is not None or (any_will_do and weighed.families)
-    proof = None if enough else refine(weighed, effort)
-    return Outcome(weighed, time.perf_counter() - start, proof)
+    bound = None if enough else refine(weighed, simulations)
+    return Outcome(weighed, time.perf_counter() - start, bound)
 
 
 def weigh_all(
@@ -107,11 +106,10 @@ def weigh_all(
     framework: Framework | None = None,
     below_s: float = float("inf"),
     fronts: int = 0,
-    eager: bool = False,
     tally: Tally | None = None,
 ) -> Weighed:
-    """Weigh all precisions and ways to run, by the formula for the schedule. eager: as of `Effort`. tally: keeps all
-    points that are weighed.
+    """Weigh all precisions and ways to run, by the formula for the schedule. tally: keeps all points
+    that are weighed.
     """
     pins = parse(job.pins)
     relative = job.objective == "symtensor"
@@ -133,7 +131,7 @@ def weigh_all(
         except InputError as error:  # a pin that goes with another precision
             refused.append(error)
             continue
-        ways = tuple(replace(each, eager=eager, uneven=weighs_loads(job)) for each in wanted)
+        ways = tuple(replace(each, uneven=weighs_loads(job)) for each in wanted)
         # The relative cost knows partitions, which all have.
         gpu = machine(cluster, precision, gpus=ways[0].gpus)
         weigh(ways[:1] if relative else ways, gpu, weighed, progress)

@@ -24,10 +24,9 @@ from symconfig.solve.choice.draws import peaks
 from symconfig.solve.infeasible import infeasible
 from symconfig.solve.pins import parse
 from symconfig.solve.prospect import Prospect
-from symconfig.solve.refine import THOROUGH, Effort, Proof
+from symconfig.solve.refine import Bound
 from symconfig.solve.run import Outcome, Progress, facts_of, fits, run, space, too_large, weigh_all
 from symconfig.solve.space import divisors
-from symconfig.solve.stage_gap import stage_gap
 from symconfig.solve.whole import filled
 
 FRONTS = 8  # families near the best one that are judged
@@ -42,12 +41,11 @@ def search(
     progress: Progress | None = None,
     exhaustive: bool = False,
     framework: Framework | None = None,
-    effort: Effort = THOROUGH,
 ) -> Plan:
     """Search the fastest plan that fits and up to `top` - 1 others with different degrees.
 
     exhaustive: weigh also what lower bounds rule out; the answer is the same, the count is that of the whole space.
-    framework: as somebody runs it; None: with its usual habits on this GPU. effort: what may be put into refining.
+    framework: as somebody runs it; None: with its usual habits on this GPU.
     Raises InputError for what can never run and InfeasibleError when nothing fits, naming what binds.
     """
     start = time.perf_counter()
@@ -65,7 +63,6 @@ def search(
             start=start,
             exhaustive=exhaustive,
             framework=framework,
-            effort=effort,
             fronts=FRONTS,
         )
 
@@ -81,7 +78,7 @@ def search(
             if weighed.families and (best is None or _surely_faster(outcome, best, cluster, job)):
                 best, slower = outcome, best
         if best is not None:
-            return _plan(model, cluster, job, best, top, slower, effort.stages)
+            return _plan(model, cluster, job, best, top, slower)
     raise infeasible(
         model, cluster, eased, weighed or weigh_all(model, cluster, eased, 1, progress, framework=framework)
     )
@@ -174,10 +171,8 @@ def _plan(
     outcome: Outcome,
     top: int,
     slower: Outcome | None,
-    of_stages: bool,
 ) -> Plan:
-    """Return the plan of an outcome. slower: the one of options of a better maturity, if it has others. of_stages: say
-    what is proved of its stages."""
+    """Return the plan of an outcome. slower: the one of options of a better maturity, if it has others."""
     weighed = outcome.weighed
     ranked = weighed.ranked()
     choice = None if weighed.gammas is not None else choose(ranked, cluster, top)
@@ -199,19 +194,16 @@ def _plan(
             fastest=None if choice.fastest is best else shown(choice.fastest, None),
         )
     fastest = best if choice is None else choice.fastest
-    proof = outcome.proof or Proof(0, 0, float("inf"), float("inf"))
-    gap, untried = (Proof.gap(floor, fastest.step_s) for floor in (proof.floor_s, proof.untried_s))
-    stages = stage_gap(best) if of_stages else None
+    bound = outcome.bound or Bound(0, 0, float("inf"))
+    gap = bound.gap(fastest.step_s)
     search = Search(
         candidates=weighed.candidates,
         feasible=weighed.feasible,
         seconds=outcome.seconds,
-        optimal=gap == untried == 0.0,
-        layouts=proof.layouts,
-        simulated=proof.simulated,
+        optimal=gap == 0.0,
+        layouts=bound.layouts,
+        simulated=bound.simulated,
         gap=tidy(gap),
-        stage_gap=None if stages is None else tidy(stages),
-        layout_gap=tidy(untried),
         opened=(
             *_at_risk(best, cluster, job),
             *opened.used(job, facts_of(model, cluster, job), parse(job.pins), chosen[0]),

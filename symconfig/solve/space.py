@@ -35,7 +35,6 @@ class Request:
     """A job with everything resolved that the search needs.
 
     limits: of the target where all points have on what the framework has, which is `extras`; whole: whatever is on.
-    eager: no point is weighed without user buffers or a dispatcher's own kernels where those run.
     surprise: a measured peak over its prediction that no more runs exceed than the job lets run out; None: any may.
     uneven: memory is that of the busiest rank, as of `loads`; else loads are even.
     """
@@ -53,7 +52,6 @@ class Request:
     surprise: float | None = None
     whole: Limits | None = None
     extras: Extras = NOTHING_ON
-    eager: bool = False
     uneven: bool = False
 
 

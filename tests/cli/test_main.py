@@ -48,8 +48,6 @@ def test_plan_json_is_the_contract_and_nothing_else(run: Run, asked: Asked, tmp_
         "layouts",
         "simulated",
         "gap",
-        "stage_gap",
-        "layout_gap",
         "fewest",
         "narrowed",
         "free_step_s",

@@ -207,12 +207,12 @@ def test_the_fastest_of_all_options_stands_beside() -> None:
     model, asked = tiny("llama2-13b"), job(4, 8, **PLAIN)
     cluster = tight(model, 0.5)
     plan, free = search(model, cluster, asked), search(model, cluster, job(4, 8))
-    beside = faster(model, cluster, plan.job, plan)
+    beside = faster(plan)
     if free.best.predicted.step_s < 0.99 * plan.best.predicted.step_s:
         assert beside.free is not None
         assert free.best.predicted.step_s <= beside.free.predicted.step_s < plan.best.predicted.step_s
         assert set(beside.free_uses) == used(plan, beside.free)
-    assert faster(model, cluster, free.job, plan) == plan.beside
+    assert faster(replace(plan, job=free.job)) == plan.beside
 
 
 def test_an_unknown_option_is_named_with_those_that_there_are() -> None:

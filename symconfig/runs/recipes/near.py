@@ -17,7 +17,6 @@ from symconfig.solve.choice.published import alike, doublings
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.opened import unstable
 from symconfig.solve.prospect import Prospect
-from symconfig.solve.refine import OF_FAMILY
 from symconfig.solve.run import facts_of, run
 from symconfig.solve.search import resolved
 
@@ -153,7 +152,7 @@ def _fastest(plan: Plan, degrees: Mapping[str, int]) -> Prospect | str:
     job = plan.job.model_copy(update={"pins": pins, "gpus": plan.best.parallel.world_size})
     try:
         resolved(plan.model, plan.cluster, job)
-        outcome = run(plan.model, plan.cluster, job, top=1, progress=None, start=0.0, effort=OF_FAMILY)
+        outcome = run(plan.model, plan.cluster, job, top=1, progress=None, start=0.0)
     except SymconfigError as error:
         return f"cannot run: {error.problems[0]}".rstrip(".")
     ranked = outcome.weighed.ranked()

@@ -147,7 +147,7 @@ class _Planner:
             else:
                 job = job.model_copy(update={name: round(value)})
         try:
-            plan = best_plan(self.plan.model, cluster, job, top=1, alone=True)
+            plan = best_plan(self.plan.model, cluster, job, top=1)
         except (InfeasibleError, InputError):
             return Answer(NOTHING, None, 0)
         step_s = plan.steps[0].step_s if plan.steps else plan.best.predicted.step_s

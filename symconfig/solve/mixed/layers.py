@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate, pairwise, permutations
 
 import numpy as np
 
 from symconfig.graph.model import sequence
 from symconfig.graph.parts import is_layer
 from symconfig.solve.mixed.across import Across, shared_s
-from symconfig.solve.moves import moves
-from symconfig.solve.split import even, every_split, plainest
-from symconfig.solve.stage_gap import whole_question
+from symconfig.solve.question import whole_question
+from symconfig.solve.split import Split, even, every_split, plainest
 from symconfig.solve.stages.chain import fastest_chain
 from symconfig.solve.stages.content import Mode, Scale, layers, modes
 from symconfig.solve.stages.cuts import cut, longest_chunk
@@ -26,6 +26,7 @@ from symconfig.solve.stages.problem import Assignment, Chunks, StageProblem
 TRIES = 4  # questions for a policy, each with the memory that the last answer lacked taken off
 HALVINGS = 40  # of the interval in which a bound lies
 ROUNDS = 20  # moves of a layer around the best one, at most
+MOST_CHUNKS = 32  # of which every pair is tried; with more, only neighbours
 
 
 def best_layers(across: Across, below_s: float) -> Across | None:
@@ -168,3 +169,24 @@ def _dealt(blocks: tuple[str, ...], stages: Chunks, vpp: int) -> Chunks | None:
     each = [divmod(layers(stage), vpp) for stage in stages]
     sizes = [whole + (chunk < rest) for chunk in range(vpp) for whole, rest in each]
     return None if min(sizes) < 1 else cut(blocks, sizes)
+
+
+def moves(split: Split) -> Iterator[Chunks]:
+    """Yield the chunks with one layer moved from one of them to another."""
+    blocks = tuple(kind for chunk in split.chunks for kind in chunk)
+    sizes, count = [len(chunk) for chunk in split.chunks], len(split.chunks)
+    pairs = permutations(range(count), 2) if count <= MOST_CHUNKS else _neighbours(count)
+    for giver, taker in pairs:
+        if not any(is_layer(kind) for kind in split.chunks[giver]):
+            continue
+        after = list(sizes)
+        after[giver] -= 1
+        after[taker] += 1
+        ends = list(accumulate(after, initial=0))
+        yield tuple(blocks[start:end] for start, end in pairwise(ends))
+
+
+def _neighbours(count: int) -> Iterator[tuple[int, int]]:
+    for place in range(count - 1):
+        yield place, place + 1
+        yield place + 1, place

@@ -24,7 +24,7 @@ from symconfig.solve.mixed.machines import border, mean
 from symconfig.solve.pieces import WHOLE, recompute_choices
 from symconfig.solve.pins import Pins, parse
 from symconfig.solve.prospect import Prospect
-from symconfig.solve.refine import QUICK, Effort, refine
+from symconfig.solve.refine import refine
 from symconfig.solve.run import Progress, precisions, requests
 from symconfig.solve.search import resolved
 from symconfig.solve.space import Request, divisors
@@ -72,10 +72,9 @@ def search(
     job: Job,
     *,
     top: int = 5,
-    effort: Effort = QUICK,
     progress: Progress | None = None,
 ) -> Mix:
-    """Find the fastest plans over both kinds. effort: what may be put into the refinement on the mean machine.
+    """Find the fastest plans over both kinds.
 
     Raises InputError for what can never run, InfeasibleError where nothing fits.
     """
@@ -84,7 +83,7 @@ def search(
     solving = _Solving(model, mixed, jobs, parse(job.pins))
     for precision in solving.precisions:
         for pp in pipelines(mixed):
-            solving.weigh(precision, pp, effort, progress)
+            solving.weigh(precision, pp, progress)
     solving.lay_out(progress)
     if not solving.best:
         raise _nothing(mixed, solving)
@@ -139,7 +138,7 @@ class _Solving:
         same = {request.extras: request for request in other}
         return [(request, same[request.extras]) for request in one if request.extras in same]
 
-    def weigh(self, precision: Precision, pp: int, effort: Effort, progress: Progress | None) -> None:
+    def weigh(self, precision: Precision, pp: int, progress: Progress | None) -> None:
         """Weigh and refine the candidates with so many stages on the mean machine, and keep its best ones."""
         each = [machine(share.cluster, precision, gpus=self.mixed.gpus) for share in self.mixed.shares]
         gpu = mean(each, [share.gpus for share in self.mixed.shares])
@@ -150,7 +149,7 @@ class _Solving:
                 continue
             weighed = Weighed(FAMILIES, FAMILIES)
             weigh([pair[0] for pair in pairs], gpu, weighed, progress)
-            refine(weighed, effort)
+            refine(weighed)
             self.candidates += weighed.candidates
             self.feasible += weighed.feasible
             of = {pair[0].extras: pair for pair in pairs}

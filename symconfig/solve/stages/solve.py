@@ -42,20 +42,6 @@ def solve(problem: StageProblem) -> StageSolution | Unsatisfied:
     return solving.answer(started_s)
 
 
-def proved_s(problem: StageProblem, known_s: float) -> float:
-    """Return seconds that the slowest stage of no assignment is below. known_s: those of one that is known; slower ones
-    are not looked for.
-    """
-    check(problem)
-    solving = _Solving(cornered(problem), best_s=known_s, slacks=())
-    if solving.few:
-        solving.enumerate()
-    else:
-        solving.bounded()
-        solving.proved()
-    return min([solving.best_s, *solving.left_s])
-
-
 @dataclass(frozen=True, slots=True)
 class _Question:
     """A problem, equal to every other one of which the same is `bounded`."""
@@ -99,7 +85,7 @@ def _begun(question: _Question) -> _Begun:
 class _Solving:
     """kept: all of them; best_s: the fastest slowest stage. open: modes that may hold a faster one, with their bounds.
 
-    left_s: bounds of the modes that are not proved. slacks: as of `SLACKS`.
+    left_s: bounds of the modes that are not proved.
     """
 
     problem: StageProblem
@@ -107,7 +93,6 @@ class _Solving:
     frames: list[Frame] = field(default_factory=list)
     kept: list[Assignment] = field(default_factory=list)
     best_s: float = float("inf")
-    slacks: tuple[float, ...] = SLACKS
     open: list[tuple[float, Mode]] = field(default_factory=list)
     left_s: list[float] = field(default_factory=list)
     used: str = "bound met"
@@ -205,7 +190,7 @@ class _Solving:
             built = construct(self.scale, tried, mode, least_s, policy)
             self.keep(built)
             tried = tried if built else few
-        for slack in self.slacks:
+        for slack in SLACKS:
             if not self.better(least_s * slack):
                 break
             if self.frames:

@@ -152,7 +152,7 @@ def _planned(model: str, case: Case) -> Plan:
         pins=case.pins,
         **backend,
     )
-    return best_plan(load_model(model), load_cluster(case.cluster), job, top=1, alone=True)
+    return best_plan(load_model(model), load_cluster(case.cluster), job, top=1)
 
 
 def _same_model(found: Plan, plan: Plan) -> None:

@@ -12,6 +12,7 @@ from symconfig.descriptor.recipe import Recipe, RecipeFile, find_recipe
 from symconfig.plans.beside import comparisons
 from symconfig.plans.plan import Plan
 from symconfig.plans.recipe import NearRecipe
+from symconfig.runs.compared import with_comparisons
 from symconfig.runs.recipes.near import compared, near_recipe
 
 TUNED = "mb-0.4.0-perf-llama3-70b-pretrain-h100-64gpu-bf16-v1"  # tp 4, pp 4, vpp 5, cp 2
@@ -32,7 +33,8 @@ def test_of_its_own_job_the_recipe_is_the_nearest() -> None:
     found = near(plan)
     assert found.id == TUNED
     assert found.job == "llama3.1-70b on 64 x h100, batch 128, 8,192 tokens, bf16"
-    assert plan.beside.recipe == found
+    assert plan.beside.recipe is None  # a plan is made without it
+    assert with_comparisons(plan).beside.recipe == found
     told = {one.field: (one.ours, one.theirs) for one in found.differences}
     assert told["tp"] == ("8", "4")
     assert "pp" not in told
@@ -117,7 +119,7 @@ def test_a_model_that_the_recipes_do_not_have_gets_one_of_its_kind() -> None:
 
 def test_other_frameworks_have_none() -> None:
     plan = solved("llama2-7b", "a100-80gb", 8, 64, 4096, backend="deepspeed", top=1).plan
-    assert plan.beside.recipe is None
+    assert with_comparisons(plan).beside.recipe is None
 
 
 def test_the_plan_itself_loses_nothing() -> None:

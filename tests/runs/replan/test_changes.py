@@ -83,7 +83,7 @@ def test_experts_are_divided_only_where_there_are_some() -> None:
 def test_a_decision_that_stays_is_faster_only_in_a_layout_that_was_not_tried() -> None:
     for old, new in ((plan(), plan(gpus=16)), (plan(tp=2, pp=1), plan()), (plan(), plan(batch=128))):
         for each in changed(old, new).decisions:
-            assert not each.kept.fits or each.kept.slower >= -new.search.layout_gap - 1e-9, each
+            assert not each.kept.fits or each.kept.slower >= -new.search.gap - 1e-9, each
             assert each.decision == "stages" or not each.kept.fits or each.kept.slower >= -1e-9, each
 
 

@@ -67,7 +67,7 @@ def _searched_s(
     if plan.search.opened:  # what only a risk or an option makes fit is another question
         return float("inf"), float("inf")
     step = plan.fastest.predicted.step_s
-    return step, step * (1 - max(plan.search.gap, plan.search.layout_gap) if allow else 1.0)
+    return step, step * (1 - plan.search.gap if allow else 1.0)
 
 
 @EXAMPLES

@@ -20,7 +20,6 @@ from symconfig.solve.costed import costed
 from symconfig.solve.mixed.across import Across
 from symconfig.solve.mixed.machines import mean
 from symconfig.solve.mixed.search import Placed, pipelines, search
-from symconfig.solve.refine import THOROUGH
 from symconfig.solve.split import plainest
 from symconfig.solve.stages.cuts import cut
 
@@ -50,7 +49,7 @@ def test_stages_that_are_whole_on_either_kind() -> None:
 
 def test_two_names_of_one_gpu_give_the_plan_of_one_cluster() -> None:
     cluster, pins = mixed("h100*16 + h100*16"), {"pp": "4", "tp": "2", "recompute": "none"}
-    found = search(LLAMA, cluster, job(cluster, **pins), effort=THOROUGH).ranked[0].across
+    found = search(LLAMA, cluster, job(cluster, **pins)).ranked[0].across
     alone = Job(model=LLAMA.name, cluster="h100", gpus=32, global_batch_size=128, pins=pins)
     best = one_kind.search(LLAMA, cluster.shares[0].cluster, alone, top=1).fastest
     assert found.candidates[0].degrees == best.parallel
