@@ -47,7 +47,6 @@ ALLOWED = {
         (
             "cli/main.py",
             "existing/adapt/write.py",
-            "measured/gpu/worker.py",
             "render/publish.py",
             "runs/embed/solved_here.py",
             "runs/sweep/worker.py",
