@@ -59,7 +59,6 @@ ALLOWED = {
         (
             "measured/gpu/kernels.py",
             "measured/kernel_rows.py",
-            "render/bounded.py",
             "solve/partition/program.py",
             "verify/deepspeed.py",
             "verify/deepspeed_build.py",
