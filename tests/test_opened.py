@@ -58,7 +58,6 @@ ALLOWED = {
     **dict.fromkeys(
         (
             "measured/gpu/kernels.py",
-            "measured/kernel_rows.py",
             "solve/partition/program.py",
             "verify/deepspeed.py",
             "verify/deepspeed_build.py",
