@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-
-from symconfig.measured.distil import distil
+from priors_distil import distil
 
 COMMAND = "make priors"
 PRIORS = Path(__file__).resolve().parent.parent / "model_zoo" / "kernel_priors.yaml"

@@ -59,7 +59,6 @@ LONGEST = (
     "solve/choice/test_monotone.py",
     "test_tutorials.py",
     "existing/audit/test_round_trip.py",
-    "measured/gpu/test_run.py",
     "solve/test_counters.py",
     "render/test_target_pins.py",
     "existing/audit/test_openrlhf.py",

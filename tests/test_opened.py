@@ -47,7 +47,6 @@ ALLOWED = {
         (
             "cli/main.py",
             "existing/adapt/write.py",
-            "measured/gpu/worker.py",
             "render/publish.py",
             "runs/embed/solved_here.py",
             "runs/sweep/worker.py",
@@ -59,8 +58,6 @@ ALLOWED = {
     **dict.fromkeys(
         (
             "measured/gpu/kernels.py",
-            "measured/kernel_rows.py",
-            "render/bounded.py",
             "solve/partition/program.py",
             "verify/deepspeed.py",
             "verify/deepspeed_build.py",

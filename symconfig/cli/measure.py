@@ -1,11 +1,10 @@
-"""`symconfig measure`: one rank of a plan, the kernels of a GPU, or an engine's steps, measured here."""
+"""`symconfig measure`: the rates of the GPU at hand, and a profile from them."""
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from symconfig.cli.shared import (
     YAML,
@@ -15,138 +14,118 @@ from symconfig.cli.shared import (
     output,
     refuse,
     show,
-    timeout,
+    span_s,
     working,
     write_text,
 )
-from symconfig.errors import FailedError, InputError, Problem
+from symconfig.errors import InputError
 
 if TYPE_CHECKING:
-    from symconfig.measured.gpu.rank import Run
-    from symconfig.plans.plan import Plan
+    from symconfig.descriptor.cluster import ClusterDescriptor
+    from symconfig.measured.gpu.kernel_fit import KernelFit
+    from symconfig.measured.gpu.kernel_times import KernelTimes
 
 NAME = "measure"
-DOES = "run one rank of a plan, or a GPU's kernels, on one GPU and time it"
-EXAMPLES = ("symconfig measure out --out runs.yaml",)
+DOES = "time this GPU's kernels and fit the constants of a cluster's profile"
+EXAMPLES = ("symconfig measure --out kernels.yaml",)
 
-OF_KERNELS = ("budget", "raw", "times", "layers")
+DEFAULT_BUDGET_S = 60.0
+LEAST_BUDGET_S, MOST_BUDGET_S = 1.0, 3600.0
+_OF_MEASURING = ("budget", "device")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("folder", nargs="?", metavar="DIR", help="what `plan --out` wrote for Megatron-LM")
-    add("--out", metavar="FILE.yaml", help="write the measurements there (with --kernels: the cluster profile)")
+    add("--out", metavar="FILE.yaml", help="write the cluster profile there")
     add("--force", action="store_true", help="replace FILE.yaml if it exists")
-    add("--device", metavar="D", help="cuda or cpu (default: cuda); on cpu nothing is said of memory")
-    add(
-        "--cluster",
-        metavar="C",
-        help="zoo name, or path of a descriptor, with this GPU (default: DIR's; with --kernels by the GPU's name)",
-    )
-    rank = parser.add_argument_group("a rank of DIR's plan: the real module, with a network that only pretends")
-    rank.add_argument("--rank", metavar="R", help="default: 0; heaviest: a rank of the stage that needs most memory")
-    rank.add_argument("--steps", metavar="N", help="optimizer steps, of which the first is a warm-up (default 3)")
-    rank.add_argument(
-        "--transformer-impl",
-        metavar="T",
-        help="transformer_engine or local (default: the former where it is installed)",
-    )
-    rank.add_argument("--megatron", metavar="PATH", help="a Megatron-LM checkout, instead of the fetched source")
-    rank.add_argument("--timeout", metavar="S", help="seconds that a step may take (default 600, on cpu 120)")
-    kernels = parser.add_argument_group("the GPU's kernels")
-    kernels.add_argument(
-        "--kernels",
-        action="store_true",
-        help="measure the rates of this GPU's kernels as constants of a cluster's profile; no DIR",
-    )
-    kernels.add_argument(
-        "--generation",
-        action="append",
-        metavar="MODEL",
-        help="time decoding and prompts of a model as an inference engine runs them, against the model of RL plans; "
-        "again for more models; no DIR",
-    )
-    kernels.add_argument("--layers", metavar="N", help="with --generation: the first N layers of each model alone")
-    kernels.add_argument("--budget", metavar="S", help="seconds to measure for (default 60)")
-    kernels.add_argument("--raw", metavar="FILE.yaml", help="write each kernel's time there (symconfig.kernel_times/1)")
-    kernels.add_argument("--times", metavar="FILE.yaml", help="fit to such a file's times instead of measuring")
+    add("--device", metavar="D", help="cuda or cpu (default: cuda); cpu shows how it goes in seconds")
+    add("--cluster", metavar="C", help="zoo name, or path of a descriptor, with this GPU (default: by the GPU's name)")
+    add("--budget", metavar="S", help="seconds to measure for (default 60)")
+    add("--raw", metavar="FILE.yaml", help="write each kernel's time there (symconfig.kernel_times/1)")
+    add("--times", metavar="FILE.yaml", help="fit to such a file's times instead of measuring")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure a folder's rank, with --kernels the rates of this GPU, or with --generation an engine's steps. Exit 1 as
-    `_rank` says."""
-    from symconfig.cli.measure_generation import run as generation
-    from symconfig.cli.measure_kernels import run as kernels
+    """Exit 0; bad input is exit 2, as for every command."""
+    from symconfig.measured.gpu.kernel_fit import fit_kernels
+    from symconfig.measured.gpu.kernel_times import as_yaml
+    from symconfig.report.kernels import blocks, to_dict
 
-    if arguments.generation:
-        return generation(arguments)
-    return kernels(arguments) if arguments.kernels else _rank(arguments)
-
-
-def _rank(arguments: argparse.Namespace) -> int:
-    """Exit 1: no GPU here (it says what would run), not enough memory, or Megatron failed."""
-    from symconfig.descriptor.write import measurements_yaml
-    from symconfig.measured.gpu.measure import measure as run_rank
-    from symconfig.measured.gpu.measure import ready
-    from symconfig.measured.gpu.rows import document
-    from symconfig.report.measure import blocks, to_dict, would_run
-    from symconfig.verify.megatron import not_rendered
-    from symconfig.verify.megatron_arguments import FILE, read
-
-    plan, run, timeout_s = _choices(arguments)
-    folder, out = Path(arguments.folder), file_of(arguments.out)
-    source = ready(plan, file_of(arguments.megatron or None))
-    with working() as progress:
-        measurement = run_rank(folder, plan, run, source, progress.say, timeout_s)
-    if measurement.taken.no_gpu is not None:
-        show(arguments, lambda: to_dict(measurement), lambda: would_run(measurement))
-        note(
-            f"error: nothing is measured: {measurement.taken.no_gpu}. Try: a machine with a GPU, or --device cpu, "
-            "which runs a small plan to show that it runs."
-        )
-        return FailedError.exit_code
-    if (failed := measurement.failed) is not None:
-        changed = not_rendered(_folders(folder), read(folder))
-        what = ". ".join(filter(None, (f"Megatron {source.version} {failed}", changed)))
-        raise FailedError(what, file=str(folder / FILE))
-    show(arguments, lambda: to_dict(measurement), lambda: blocks(measurement))
-    if out is not None:
-        write_text(out, measurements_yaml(document(measurement)), arguments.force)
+    out, raw = file_of(arguments.out), file_of(arguments.raw)
+    times, cluster = _times(arguments, out)
+    if raw is not None:
+        write_text(raw, as_yaml(times), arguments.force)
+        note(f"wrote {raw}")
+    fit = fit_kernels(times, cluster) if cluster is not None else None
+    if out is not None and fit is not None:
+        write_text(out, _profile(times, fit), arguments.force)
         note(f"wrote {out}")
-    return 0 if measurement.fits else 1
+    show(arguments, lambda: to_dict(times, fit), lambda: blocks(times, fit))
+    return 0
 
 
-def _folders(folder: Path) -> Plan:
-    """Read the folder's plan, with the framework of its files."""
-    from symconfig.plans.file import load_plan
-    from symconfig.verify.checks import as_rendered
+def _times(arguments: argparse.Namespace, out: Path | None) -> tuple[KernelTimes, ClusterDescriptor | None]:
+    """Return the times of a file or of this machine, and the cluster whose peaks they are compared with. All that can
+    be known to be wrong is said before anything is measured."""
+    from symconfig.api.planning import Problems
+    from symconfig.measured.gpu.kernel_times import read
 
-    return as_rendered(load_plan(folder), folder)
-
-
-def _choices(arguments: argparse.Namespace) -> tuple[Plan, Run, float | None]:
-    """Return the plan, the rank and the longest silence, or raise every option that is wrong."""
-    from symconfig.api import planning as api
-    from symconfig.measured.gpu.rank import STEPS, choose
-
-    problems = api.Problems()
-    if arguments.folder is None:
-        problems.add(Problem("needs the folder of a plan", field="DIR", hint="symconfig plan ... --out DIR"))
+    problems = Problems()
     output(problems, "--out", arguments.out, arguments.force, YAML)
-    device = arguments.device or "cuda"
-    if arguments.out is not None and device == "cpu":
-        problems.add(Problem("the seconds of a CPU are no measurement of a plan's GPU", field="--out", hint="--json"))
-    cluster = problems.read(named_cluster, arguments.cluster)
-    what = "says something of kernels, and of a rank it says nothing"
-    refuse(problems, arguments, OF_KERNELS, what, hint="--kernels, without DIR")
-    timeout_s = problems.collect(lambda: timeout(arguments.timeout))
-    loaded = problems.read(_folders, file_of(arguments.folder))
-    if loaded is None:
+    output(problems, "--raw", arguments.raw, arguments.force, YAML)
+    if arguments.times is not None:
+        refuse(problems, arguments, _OF_MEASURING, "says how to measure, and --times takes what a file holds")
+    budget = f"{DEFAULT_BUDGET_S:g}" if arguments.budget is None else arguments.budget
+    budget_s = problems.collect(lambda: span_s("--budget", budget, LEAST_BUDGET_S, MOST_BUDGET_S))
+    named = problems.read(named_cluster, arguments.cluster)
+    times = problems.collect(lambda: read(_existing(arguments.times))) if arguments.times is not None else None
+    if problems.all or budget_s is None:
         raise InputError(problems.all)
-    plan = replace(loaded, cluster=cluster) if cluster is not None else loaded
-    run = problems.collect(
-        lambda: choose(plan, arguments.rank or "0", arguments.steps or str(STEPS), arguments.transformer_impl, device)
-    )
-    if problems.all or run is None:
-        raise InputError(problems.all)
-    return plan, run, timeout_s
+    if times is not None:
+        return times, named or _cluster(times.cluster, times.rig.product, out)
+    return _measured(arguments.device, budget_s, named, out)
+
+
+def _measured(
+    wanted: str | None, budget_s: float, named: ClusterDescriptor | None, out: Path | None
+) -> tuple[KernelTimes, ClusterDescriptor | None]:
+    from symconfig.measured.gpu.kernels import choose_device, import_torch, measure_kernels, zoo_name
+
+    torch: Any = import_torch()
+    device = choose_device(torch, wanted)
+    product = torch.cuda.get_device_name() if device == "cuda" else None
+    cluster = named or _cluster(zoo_name(product) if product else None, product, out)
+    with working() as progress:
+        return measure_kernels(torch, device, budget_s, progress), cluster
+
+
+def _cluster(name: str | None, product: str | None, out: Path | None) -> ClusterDescriptor | None:
+    """Return the zoo's cluster with this GPU. A CPU has none, and does without where nothing is written."""
+    from symconfig.descriptor.load import load_cluster, zoo_clusters
+
+    if name in zoo_clusters():
+        return load_cluster(name)
+    if product is not None and not product.startswith("CPU"):
+        what = "no cluster of the zoo has this GPU, and constants are shares of its peaks"
+        need = "a descriptor with them (docs/clusters.md)"
+        raise InputError(what, field="--cluster", got=product, need=need)
+    if out is not None:
+        what = "constants are shares of a GPU's peaks, and a CPU has none"
+        raise InputError(what, field="--out", hint="--cluster C, whose peaks it is compared with")
+    return None
+
+
+def _existing(name: str) -> Path:
+    path = Path(name)
+    if not path.is_file():
+        raise InputError("there is no such file", file=name)
+    return path
+
+
+def _profile(times: KernelTimes, fit: KernelFit) -> str:
+    """Return a file that clusters can name under `kernels:`."""
+    from symconfig.descriptor.write import kernels_yaml
+
+    head = f"# Constants of {fit.cluster.name}'s GPU, fitted to {len(fit.rows)} kernels measured on {times.rig}.\n"
+    use = "# A cluster descriptor uses them with `kernels: ./` and this file's name, relative to its own folder.\n"
+    return head + use + kernels_yaml(fit.kernels)

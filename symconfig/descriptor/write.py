@@ -12,7 +12,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor, Kernels
 from symconfig.descriptor.model import ModelDescriptor
 
 if TYPE_CHECKING:
-    from symconfig.descriptor.measurements import Measurements
+    pass
 
 _WIDTH = 116
 
@@ -42,11 +42,6 @@ def cluster_yaml(cluster: ClusterDescriptor) -> str:
 def kernels_yaml(kernels: Kernels) -> str:
     """Write the constants of a GPU type as a file that clusters can name."""
     return _dump({"schema": "symconfig.kernels/1", **kernels.model_dump(mode="json", exclude_none=True)})
-
-
-def measurements_yaml(file: Measurements) -> str:
-    """Write what is stated, row by row."""
-    return _dump(file.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True))
 
 
 def _dump(fields: dict[str, Any]) -> str:

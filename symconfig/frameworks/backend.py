@@ -86,7 +86,6 @@ class Backend:
     generators_by_replica: whether each replica of a release saves its own random generators' states where ep > 1.
     writes: the kind of checkpoint that the files' run writes at a ZeRO stage, of a release.
     names_release: its checkpoints say the release that wrote them; else only their format bounds it.
-    lone_ranks: `measure` can run one rank of a plan by itself, with stand-ins for the others.
     """
 
     name: Name
@@ -106,4 +105,3 @@ class Backend:
     generators_by_replica: Callable[[str], bool]
     writes: Callable[[ZeroStage, str], Kind]
     names_release: bool
-    lone_ranks: bool

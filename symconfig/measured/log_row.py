@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.measurements import Degree, MeasuredBatch, MeasuredModel, MeasuredOptions, Row
+from symconfig.descriptor.measurements import MeasuredBatch, MeasuredModel, MeasuredOptions, Row
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.existing.recover.model import described
@@ -31,14 +30,13 @@ def as_row(
     model: ModelDescriptor | None = None,
     *,
     gpus: int | None = None,
-    parallel: Mapping[Degree, int] | None = None,
     batch: MeasuredBatch | None = None,
     options: MeasuredOptions | None = None,
 ) -> Row:
     """Return the run as a row for `judge(source_of(log), row, model, cluster)`: give it the same `model` and `cluster`.
 
     model: needed unless the log has Megatron's arguments; where it has them, it must be the model of the log.
-    gpus, parallel, batch, options: what the log does not say; what they state goes before what it says.
+    gpus, batch, options: what the log does not say; what they state goes before what it says.
     Raises InputError: a field that neither says, a model that is not the log's, or nothing that was measured.
     """
     names = log.arguments
@@ -48,7 +46,7 @@ def as_row(
         "model": _model(log, model),
         "cluster": {"gpu": cluster.name, "gpus": _gpus(log, gpus)},
         "software": {"name": log.framework},
-        "parallel": parallel_fields(names, log) | _config_degrees(log) | dict(parallel or {}),
+        "parallel": parallel_fields(names, log) | _config_degrees(log),
         "batch": _batch(log) | _stated(batch),
         "options": (option_fields(names) if names else {}) | _config_options(log) | _stated(options),
         "measured": _measured(log),

@@ -43,24 +43,12 @@ _RATE_ON = {  # where it is another than Hopper's
     "blackwell": {"flash-2024": 1.0, "deterministic": 0.5},  # which came with kernels of its own
 }
 _IMPLEMENTATION = tuple(name for name in options(MEGATRON.implementation) if name != "attention")
-_SCOPES = {legs: scope for scope, legs in GRAPHED.items()}
 
 
 def attention_of(name: str, architecture: str) -> tuple[str, float]:
     """Return a kernel's implementation by its spelling, and its rate on this GPU over the newest flash kernel's."""
     kernel, rate = _ATTENTION[name]
     return kernel, _RATE_ON.get(architecture, {}).get(name, rate)
-
-
-def as_options(framework: Framework) -> dict[str, Any]:
-    """Return a framework's deviations from Megatron's usual habits as options of a row; its attention goes by name."""
-    mine, usual = options(framework.implementation), options(MEGATRON.implementation)
-    differing = {name: mine[name] for name in _IMPLEMENTATION if mine[name] != usual[name]}
-    for name in OF_FRAMEWORK:
-        value = getattr(framework, name)
-        if name != "attention_rate" and value != getattr(MEGATRON, name):
-            differing[name] = _SCOPES[value] if name == "graphed" else value
-    return differing
 
 
 def framework_of(options: RowOptions, model: ModelDescriptor, degrees: tuple[int, int, int]) -> Framework:

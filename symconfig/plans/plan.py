@@ -265,9 +265,11 @@ class Plan:
 
     @property
     def safe_margin(self) -> float:
-        """Return the margin, in hundredths, under which a plan that uses all the rest has its interval in the GPU."""
+        """Return the margin, in hundredths, under which a plan that uses all the rest has its interval in the GPU; 0
+        where no interval is known."""
         predicted = self.best.predicted
-        return math.ceil(100 * (1 - predicted.device_bytes / predicted.interval["device_bytes"][1])) / 100
+        _, high = predicted.interval.get("device_bytes", (0.0, predicted.device_bytes))
+        return math.ceil(100 * (1 - predicted.device_bytes / high)) / 100
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data. Leaves out the wall time of the search, so that equal inputs give equal bytes."""

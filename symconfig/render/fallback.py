@@ -8,7 +8,7 @@ from dataclasses import replace
 from symconfig.plans.plan import Plan
 from symconfig.render import sources, summary
 from symconfig.render.files import File, Files
-from symconfig.render.fill import environment
+from symconfig.render.fill import filled
 from symconfig.render.settings import split
 from symconfig.render.target import Source
 from symconfig.resources import data_dir
@@ -24,11 +24,8 @@ def above(plans: Sequence[tuple[int, Plan]], launchers: Sequence[str], advice: S
     advice: sentences on how the run on most nodes has to save, for those who read launch.sh.
     """
     plan, counts = plans[0][1], [count for count, _ in plans]
-    template = environment(data_dir("templates") / "fallback")
-    launch = template.filled(
-        "launch.sh.j2", {"plan": plan, "nodes": summary.nodes(plan), "counts": counts, "advice": advice}
-    )
-    made = [File("launch.sh", launch, True)]
+    values = {"plan": plan, "nodes": summary.nodes(plan), "counts": counts, "advice": advice}
+    made = filled((data_dir("templates") / "fallback",), ("launch.sh.j2",), values)
     for launcher in launchers:
         if split(launcher)[0] == "slurm":
             (source,) = sources(None, [launcher], None)

@@ -8,8 +8,8 @@ from symconfig.format import count, json_text, seconds
 from symconfig.install import VERSION
 from symconfig.plans.mixed import Alone, Host, MixedPlan
 from symconfig.render import named, summary
-from symconfig.render.files import File, Files
-from symconfig.render.fill import environment
+from symconfig.render.files import ENDING, File, Files
+from symconfig.render.fill import filled
 from symconfig.render.manifest import manifest
 from symconfig.render.megatron import NAME
 from symconfig.render.summary import Row
@@ -28,7 +28,7 @@ def files(plan: MixedPlan) -> Files:
         made += [
             File(f"{folder(host)}/{item.path}", item.text, item.executable) for item in own if item.path in _OF_KIND
         ]
-    templates = environment(data_dir("templates") / "mixed", data_dir("templates") / "shared")
+    folders = (data_dir("templates") / "mixed", data_dir("templates") / "shared")
     values = {
         "plan": plan,
         "best": plan.best.candidate,
@@ -36,11 +36,10 @@ def files(plan: MixedPlan) -> Files:
         "folders": [(host, folder(host)) for host in plan.best.hosts],
         "kinds": [_row(host) for host in plan.best.hosts],
         "sentences": tuple(verdict(plan)),
-        "summary": summary.FUNCTIONS,
-        "plan_of_kind": plan.of(plan.best.hosts[0]),
+        "summary": {**summary.tables(plan.best.candidate), "time": summary.time(plan.of(plan.best.hosts[0]))},
         "version": VERSION,
     }
-    above = [File(name, templates.filled(f"{name}.j2", values), name.endswith(".sh")) for name in (LAUNCH, "REPORT.md")]
+    above = filled(folders, (f"{LAUNCH}{ENDING}", f"REPORT.md{ENDING}"), values)
     done = Files((File(PLAN, json_text(plan.to_dict())), *above, *made))
     return Files((*done, manifest(done, NAME, (), None)))
 

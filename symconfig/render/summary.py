@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 from symconfig.plans.alike import Alike, stages_alike
 from symconfig.plans.beside import beyond, comparisons, opened
@@ -102,7 +101,7 @@ def predicted_for(plan: Plan, backend: str) -> str:
     )
 
 
-def share(part: float, whole: float) -> str:
+def share(part: float, whole: float = 1.0) -> str:
     return f"{100 * part / whole:.1f} %" if whole else ""
 
 
@@ -156,7 +155,7 @@ def options(best: Candidate) -> tuple[Row, ...]:
     if value.stage_layout:
         rows.append(("stage layout", value.stage_layout))
     if value.optimizer_offload:
-        rows.append(("optimizer state on the host", share(value.optimizer_offload, 1.0)))
+        rows.append(("optimizer state on the host", share(value.optimizer_offload)))
     for name, on in (
         ("activations on the host", value.activation_offload),
         ("weights on the host", value.param_offload),
@@ -227,21 +226,22 @@ def alternatives(plan: Plan) -> tuple[Row, ...]:
     )
 
 
-# For templates, which may be a user's: these functions, and nothing else of the module.
-FUNCTIONS = SimpleNamespace(
-    number=number,
-    duration=duration,
-    intervals=intervals,
-    share=share,
-    degrees=degrees,
-    options=options,
-    wants=wants,
-    stages=stages,
-    memory=memory,
-    time=time,
-    alternatives=alternatives,
-    searched=searched,
-    opened=opened,
-    beyond=beyond,
-    beside=comparisons,
-)
+def words(plan: Plan, wanted: Iterable[Want] = ()) -> dict[str, Sequence[Row | str]]:
+    """Return the tables and sentences of REPORT.md. wanted: modules that options of the plan want."""
+    return {
+        **tables(plan.best),
+        "wants": wants(wanted),
+        "memory": memory(plan),
+        "time": time(plan),
+        "alternatives": alternatives(plan),
+        "intervals": intervals(plan),
+        "searched": searched(plan),
+        "opened": tuple(opened(plan)),
+        "beyond": tuple(beyond(plan)),
+        "beside": tuple(comparisons(plan)),
+    }
+
+
+def tables(best: Candidate) -> dict[str, tuple[Row, ...]]:
+    """Return the tables of a candidate, whatever its plan."""
+    return {"degrees": degrees(best), "options": options(best), "stages": stages(best)}

@@ -32,6 +32,7 @@ from symconfig.render import learning, step_words, summary, towers
 from symconfig.render.files import ENDING, File, Files
 from symconfig.render.going_on import GoesOn
 from symconfig.render.learning import Compares, Learns
+from symconfig.render.preflight import Want
 from symconfig.render.settings import Setting, choose
 from symconfig.render.unsaid import Saving, unsaid, unsaved
 from symconfig.resources import data_dir
@@ -51,7 +52,7 @@ class Source:
 
     name: str
     does: str
-    variables: Callable[..., Mapping[str, object]]
+    variables: Callable[..., Mapping[str, Any]]
     texts: Callable[[Plan], Iterable[File]]
     folders: tuple[Path, ...]
     shared: tuple[Path, ...]
@@ -86,23 +87,13 @@ class Source:
 
         Raises InfeasibleError for what cannot be expressed, InputError for a template that is wrong.
         """
-        values = {**common(plan, starts, self), **self.variables(plan, *of)}
-        if self.foreign:
-            from symconfig.render.bounded import bounded
+        from symconfig.render.fill import filled  # whoever asks what an option means renders nothing
 
-            files = bounded(lambda: self._filled(values), str(self.folders[0]))
-        else:
-            files = self._filled(values)
+        given = self.variables(plan, *of)
+        values = {**common(plan, starts, self, given.get("wants", ())), **given}
+        files = filled((*self.folders, *self.shared), self.templates(), values)
         made = {item.path for item in files}
         return [*files, *(item for item in self.texts(plan) if item.path not in made)]
-
-    def _filled(self, values: dict[str, object]) -> list[File]:
-        """Return what its templates make of the values."""
-        from symconfig.render.fill import environment  # whoever asks what an option means renders nothing
-
-        env = environment(*self.folders, *self.shared)
-        made = ((name, env.filled(name, values)) for name in self.templates())
-        return [File(name.removesuffix(ENDING), text, text.startswith("#!")) for name, text in made if text.strip()]
 
     def remarks(self, plan: Plan) -> tuple[str, ...]:
         """Say what of the job's training the files do not pass on, and where no checkpoint is written."""
@@ -119,8 +110,10 @@ class Source:
         return tuple(sorted(names))
 
 
-def common(plan: Plan, starts: Sequence[str] = (), source: Source | None = None) -> dict[str, object]:
-    """Return what every template may use. source: whose templates they are."""
+def common(
+    plan: Plan, starts: Sequence[str] = (), source: Source | None = None, wants: Iterable[Want] = ()
+) -> dict[str, object]:
+    """Return what every template may use. source: whose templates they are; wants: modules that options want."""
     return {
         "plan": plan,
         "best": plan.best,
@@ -128,7 +121,7 @@ def common(plan: Plan, starts: Sequence[str] = (), source: Source | None = None)
         "cluster": plan.cluster,
         "training": plan.training,
         "nodes": summary.nodes(plan),
-        "summary": summary.FUNCTIONS,
+        "summary": summary.words(plan, wants),
         "starts": tuple(starts),
         "passed_on": (*whole.why(plan), *(source.remarks(plan) if source else ())),
         "saving": source.saving if source else None,

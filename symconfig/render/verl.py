@@ -99,6 +99,7 @@ def shown(plan: Plan, workers: Workers) -> dict[str, object]:
         "arrays": {name: [[word] for word in _overrides(values)] for name, values in sections(plan, workers)},
         "phases": step_words.phases(plan),
         "reward_model": rewarding.published(plan),
+        "critic": learning.critic(plan),
         "predicted_for": "",
         "train_files": _value(list(plan.training.data_path)) if plan.training.data_path else "",
         "tensorboard_dir": plan.training.tensorboard_dir or "",

@@ -143,8 +143,7 @@ def _abilities(packages: dict[str, str | None]) -> tuple[Ability, ...]:
         ("Megatron arguments through megatron-core's config classes", has("torch", "megatron-core"), install.EXTRA),
         ("Megatron arguments through Megatron-LM's own parser", megatron, fetch),
         ("ranks that Megatron-LM builds, and what they keep: verify --build, --trace", megatron, fetch),
-        ("a rank of Megatron-LM run for real: measure", megatron, fetch),
-        ("this machine's kernels: measure --kernels", has("torch"), install.EXTRA),
+        ("this machine's kernels: measure", has("torch"), install.EXTRA),
         ("DeepSpeed JSON through DeepSpeedConfig", has("torch", "deepspeed", "transformers"), install.EXTRA),
         (
             "ranks that DeepSpeed builds: verify --build",

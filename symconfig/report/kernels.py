@@ -1,4 +1,4 @@
-"""What `symconfig measure --kernels` found: rates, constants, and how well those explain each family of kernels."""
+"""What `symconfig measure` found: rates, constants, and how well those explain each family of kernels."""
 
 from __future__ import annotations
 

@@ -49,11 +49,8 @@ class Inert(types.ModuleType):
         return (object,)
 
 
-def install(source: Path, compilers: bool = False) -> None:
-    """Put `source` (the folder that holds `megatron/`) first on the path, with the shims around it.
-
-    compilers: leave torch's as they are, for who runs what they compile.
-    """
+def install(source: Path) -> None:
+    """Put `source` (the folder that holds `megatron/`) first on the path, with the shims around it."""
     warnings.simplefilter("ignore")
     if sys.version_info < (3, 12):  # of which Megatron takes names that 3.11 has not, or has in an older form
         import typing_extensions
@@ -62,10 +59,9 @@ def install(source: Path, compilers: bool = False) -> None:
             setattr(typing, name, getattr(typing_extensions, name))
     sys.path.insert(0, str(source))
     _stand_in_for_absent_modules()
-    if not compilers:
-        _skip_compilers()
-        # The parser is made from dataclasses, whose sources it reads for its help texts: most of its time, each time.
-        inspect.getsource = functools.cache(inspect.getsource)  # type: ignore[assignment]
+    _skip_compilers()
+    # The parser is made from dataclasses, whose sources it reads for its help texts: most of its time, each time.
+    inspect.getsource = functools.cache(inspect.getsource)  # type: ignore[assignment]
     package = types.ModuleType("megatron.training")
     package.__path__ = [str(source / "megatron" / "training")]
     package.__getattr__ = _inert_function  # type: ignore[method-assign]

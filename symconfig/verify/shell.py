@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from symconfig import install
-from symconfig.errors import InputError
 from symconfig.frameworks.megatron.hybrid import GPT_SCRIPT, SCRIPT
 from symconfig.plans.plan import Plan
 from symconfig.render.manifest import read_manifest
@@ -127,18 +126,6 @@ def dry_run(folder: Path, name: str, timeout_s: float) -> DryRun:
         {key: value for key, _, value in pairs if key not in shells_own},
         ended.stderr.decode(errors="replace").strip()[-500:],
     )
-
-
-def exported(folder: Path, name: str, timeout_s: float) -> Mapping[str, str]:
-    """Return the script's exports. Raises InputError where it does not get so far as to say so."""
-    ran = dry_run(folder, name, timeout_s)
-    if ran.status:
-        raise InputError(
-            f"ends with status {ran.status} under DRY_RUN=1, so that what it exports is not known",
-            file=str(folder / name),
-            got=ran.last_words or None,
-        )
-    return ran.exported
 
 
 def unquote(line: bytes) -> str:

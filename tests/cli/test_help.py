@@ -19,7 +19,7 @@ __all__ = ["run"]
 
 EXAMPLES = [(module, text) for module in main.COMMANDS for text in main.commands([main.name_of(module)])[0].EXAMPLES]
 NOT_RUN = {
-    "measure": "needs a GPU, or Megatron-LM",
+    "measure": "needs a GPU",
     "calibrate": "needs measured runs",
     "validate": "needs measured runs",
     "size": "makes plans for a quarter of a minute; tests/cli/test_set.py runs a smaller one",

@@ -10,13 +10,9 @@ from pathlib import Path
 import pytest
 
 from symconfig.cli.main import COMMANDS
-from symconfig.measured.gpu import measure as measuring
-from symconfig.measured.gpu.session import Taken
 from symconfig.verify import checks
-from symconfig.verify.megatron_source import MegatronSource
 from tests.cli.terminal import Seen, on_terminal
 from tests.existing.adapt.scripts import array, options
-from tests.measured.gpu.support import small_folder
 from tests.measured.support import file_of as runs_of
 from tests.measured.support import run_text
 from tests.runs.checkpoint.folders import torch_dist
@@ -59,7 +55,6 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
     (place / "train.sh").write_text(array(own, options(own)))
     (place / "bad.yaml").write_text("schema: symconfig.job/1\nmodel: llama2-14b\ngpus: many\nglobal_batch: 12\n")
     (place / "config.json").write_text(json.dumps({"model_type": "blt", "architectures": ["BltForCausalLM"]}))
-    small_folder(place / "small", tp=1, pp=2, dp=2)
     torch_dist(place / "saved", inside=True)
     sweep_of(place)
     runs_of(
@@ -89,7 +84,7 @@ ANSWERS = {
     "replan": "replan {dense} --gpus 56 --out {again}",
     "adaptability": "adaptability --model llama2-7b --cluster h100 --gpus 16 --global-batch-size 64 "
     "--change seq_length=8192 --change experts=8,gpus=32",
-    "whatif": "whatif {small} --vary network=0.9..1.1x",
+    "whatif": "whatif {own.json} --vary network=0.9..1.1x",
     "replan near": "replan {plan.json} --gpus 32 --keep tp,pp",
     "fallback": "fallback {plan.json} --lose-nodes 1",
     "check": "check {dense}",
@@ -104,8 +99,7 @@ ANSWERS = {
     "partition explained": "partition --model llama2-7b --cluster h100 --gpus 8 --solver adaptive "
     "--global-batch-size 8 --num-microbatches 1 --explain layers.*.gate_up_proj",
     "verify": "verify {dense}",
-    "measure": "measure {small} --rank 3",
-    "measure kernels": f"measure --kernels --times {KERNEL_TIMES} --cluster a100-80gb --out {{profile.yaml}}",
+    "measure": f"measure --times {KERNEL_TIMES} --cluster a100-80gb --out {{profile.yaml}}",
     "calibrate": "calibrate {korthikanti2022.yaml}",
     "validate": "validate {korthikanti2022.yaml}",
     "validate a row": "validate {korthikanti2022.yaml} --explain kor-a",
@@ -129,7 +123,7 @@ ERRORS = {
     "serve": "serve --port 1x --workers 0",
     "timeline schedule": "timeline {dense} --schedule faster",
     "replan": "replan {dense} --gpus 3 --keep tp,pp,cp,micro",
-    "checkpoint nothing": "checkpoint {small} --plan {plan.json}",
+    "checkpoint nothing": "checkpoint {dense} --plan {plan.json}",
     "formats nothing": "formats {nothing}",
     "render unknown": "render {dense} --target megatronn --out {x}",
     "validate nothing": "validate {nothing.yaml}",
@@ -140,7 +134,7 @@ DATA = ("args", "import", "adapt", "completion")  # what they print is read by a
 
 @pytest.fixture
 def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For what takes long, or a GPU."""
+    """For what takes long."""
     replace_engine(monkeypatch, planned, "local")
     long = "differs from what the framework's own parser makes of it, in three places that are listed below " * 3
     found = [
@@ -149,11 +143,6 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
         checks.Check("parser", "skipped", "no torch", 0.0),
     ]
     monkeypatch.setattr(checks, "verify", lambda folder, **options: found)
-    source = MegatronSource(Path("/opt/megatron"), "0.19.2", "a checkout", chosen=True)
-    monkeypatch.setattr(measuring, "ready", lambda plan, named: source)
-    monkeypatch.setattr(
-        measuring, "take", lambda *args: Taken(no_gpu="PyTorch 2.13.0, built for CUDA 13.0, finds no GPU")
-    )
 
 
 def too_long(text: str, columns: int) -> Iterator[str]:

@@ -63,9 +63,8 @@ def test_capabilities_that_only_one_has() -> None:
             bool(of.low_precisions),
             of.gradient_buckets,
             of.pads_vocabulary,
-            of.lone_ranks,
         )
 
-    assert facts("megatron") == (True,) * 4
-    assert facts("deepspeed") == facts("fsdp") == (False,) * 4
+    assert facts("megatron") == (True,) * 3
+    assert facts("deepspeed") == facts("fsdp") == (False,) * 3
     assert (MEGATRON.names_release, DEEPSPEED.names_release) == (False, True)  # ds_version in its states

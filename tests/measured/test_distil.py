@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from symconfig.descriptor.load import load_cluster
-from symconfig.measured.distil import LAUNCH_S, distil, fitted, seconds, spread
 from symconfig.measured.gpu.kernel_fit import model_seconds
 from symconfig.measured.gpu.kernel_times import Attention, CastProduct, Product, Stream
-from symconfig.measured.kernel_rows import Measured, Message
 from symconfig.measured.priors import kernel_priors
 from symconfig.units import GIB
+from tests.docs_script import docs_script
+
+PRIORS = docs_script("priors_distil")
+fitted, seconds, spread, LAUNCH_S = PRIORS.fitted, PRIORS.seconds, PRIORS.spread, PRIORS.LAUNCH_S
 
 KERNELS = Path(__file__).parents[3] / "shared" / "kernels"
 STALE = "what is believed of GPUs is stale: make priors"
@@ -31,7 +34,7 @@ TRUE = {
 }
 
 
-def made(source: str, slower: float = 1.0) -> list[Measured]:
+def made(source: str, slower: float = 1.0) -> list[Any]:
     """What a source would have measured of an H100 with the true constants, so much slower."""
     cluster = load_cluster("h100")
     sizes = [(m, n, k) for m in (2048, 4096) for n in (4096, 8192) for k in (1024, 2048, 8192)]
@@ -41,9 +44,9 @@ def made(source: str, slower: float = 1.0) -> list[Measured]:
         *(CastProduct(dtype="fp8", layout="forward", m=m, n=n, k=k) for m, n, k in sizes),
         *(attention.model_copy(update={"backward": backward}) for backward in (False, True)),
         *(Stream(what="copy", rows=2**15, columns=2**columns) for columns in (13, 14)),
-        *(Message(op, ranks, float(GIB)) for op in ("all_gather", "all_to_all") for ranks in (8, 64)),
+        *(PRIORS.Message(op, ranks, float(GIB)) for op in ("all_gather", "all_to_all") for ranks in (8, 64)),
     ]
-    blank = [Measured(f"{source}-{index}", source, cluster, (item,), 1.0) for index, item in enumerate(work)]
+    blank = [PRIORS.Measured(f"{source}-{index}", source, cluster, (item,), 1.0) for index, item in enumerate(work)]
     values = {name: np.array([value]) for name, value in TRUE.items()}
     true = seconds(blank, values, 1)[:, 0]
     return [replace(row, seconds=slower * float(value)) for row, value in zip(blank, true, strict=True)]
@@ -101,7 +104,7 @@ def test_the_zoo_has_what_the_published_rows_give() -> None:
     if not KERNELS.is_dir():
         pytest.skip(f"published measurements of kernels are not beside this checkout ({KERNELS})")
     written = kernel_priors().model_dump(by_alias=True, mode="json")
-    now = distil(KERNELS)
+    now = PRIORS.distil(KERNELS)
     assert [gpu["cluster"] for gpu in now["gpus"]] == [gpu["cluster"] for gpu in written["gpus"]], STALE
     assert now["sources"] == written["sources"], STALE
     assert now["spread"] == pytest.approx(written["spread"], rel=0.02), STALE

@@ -9,8 +9,10 @@ import pytest
 import yaml
 
 from symconfig.measured.gpu.kernel_times import Attention, CastProduct, Product, Stream
-from symconfig.measured.kernel_rows import Measured, Message, read
 from symconfig.units import GIB
+from tests.docs_script import docs_script
+
+SCRIPT = docs_script("priors_rows")
 
 PRODUCT = {"kind": "gemm", "dtype": "bf16", "m": 4096, "n": 8192, "k": 4096, "tflops": 600.0}
 ATTENTION = {"kind": "attention", "dtype": "bf16", "pass": "fwd", "impl": "cudnn", "causal": True, "batch": 1}
@@ -19,11 +21,11 @@ GATHER = {"kind": "collective", "op": "all_gather", "ranks": 8, "bytes": GIB, "n
 GATHER |= {"busbw_gb_per_s": 360.0}
 
 
-def rows(folder: Path, *stated: dict[str, Any]) -> list[Measured]:
+def rows(folder: Path, *stated: dict[str, Any]) -> list[Any]:
     numbered = [{"id": f"r{index}", "gpu": "h100-sxm5-80gb", "source": "s", **row} for index, row in enumerate(stated)]
     data = {"sources": [{"id": "s", "title": "A table", "repo": "someone/something"}], "rows": numbered}
     (folder / "rows.yaml").write_text(yaml.safe_dump(data), encoding="utf-8")
-    return read(folder)[1]
+    return SCRIPT.read(folder)[1]
 
 
 def test_a_rate_is_the_seconds_of_the_work_that_the_cost_model_knows(tmp_path: Path) -> None:
@@ -32,7 +34,7 @@ def test_a_rate_is_the_seconds_of_the_work_that_the_cost_model_knows(tmp_path: P
     assert product.work == (CastProduct(dtype="bf16", layout="forward", m=4096, n=8192, k=4096),)
     assert isinstance(attention.work[0], Attention)
     assert attention.seconds == pytest.approx(4 * 32 * 8192 * 4096 * 128 / 500e12)  # causal FLOPs, halved
-    assert gather.work == (Message("all_gather", 8, GIB),)
+    assert gather.work == (SCRIPT.Message("all_gather", 8, GIB),)
     assert gather.seconds == pytest.approx(7 / 8 * GIB / 360e9)
 
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import re
-import signal
 from pathlib import Path
 
 import pytest
 
 from symconfig.errors import InfeasibleError, InputError
-from symconfig.render import bounded, every_launcher, fill, render
-from symconfig.render.files import File
+from symconfig.render import every_launcher, fill, render
 from symconfig.render.overlay import digest
 from tests.sample_plans import sample_plan
 
@@ -131,11 +127,6 @@ def test_a_target_without_launch_sh_has_no_launcher(tmp_path: Path) -> None:
             render(sample_plan(), "ours", (launcher,), mine)
 
 
-def test_a_defect_of_the_child_is_not_told_as_a_templates(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="ValueError: not a path inside the output folder"):
-        bounded.bounded(lambda: [File("../a", "")], "mine")
-
-
 def test_a_template_that_is_imported_alone_is_told_how_it_sees_the_plan(tmp_path: Path) -> None:
     text = "{% import 'megatron/launch.sh.j2' as theirs WITH %}"
     mine = put(tmp_path, {"megatron/own.txt.j2": text.replace("WITH", "")})
@@ -151,18 +142,16 @@ def test_a_template_that_is_imported_alone_is_told_how_it_sees_the_plan(tmp_path
         ("a\n{{ grous }}", 2, "cannot be filled: 'grous' is undefined. Try: groups."),
         ("{{ best.parallell.tp }}", 1, "has no attribute 'parallell'; there is 'parallel'."),
         ("\n\n{{ model.hiden_size }}", 3, "has no attribute 'hiden_size'; there is 'hidden_size'."),
-        ("{{ summary.gb(1) }}", 1, "has no attribute 'gb'"),
+        ("{{ summary.stage }}", 1, "has no attribute 'stage'; there is 'stages'."),
         ("{% if %}", 1, "is no template: Expected an expression"),
         ("x\n{% for a in b %}", 2, "is no template: Unexpected end of template"),
         ("{{ 1 | nosuch }}", 1, "is no template: No filter named 'nosuch'"),
         ("{{ [1, 2] | random }}", 1, "is no template: No filter named 'random'"),
         ("{{ lipsum() }}", 1, "cannot be filled: 'lipsum' is undefined"),
-        ("{% include 'megatron/variables.yaml' %}", 1, "a template that is not there: 'megatron/variables.yaml'"),
         ("{{ ''.__class__.__mro__ }}", 1, "access to attribute '__class__' of 'str' object is unsafe"),
-        ("{{ plan.to_json() }}", 1, "cannot be filled: Plan.to_json may not be called by a template."),
-        ("{{ model.model_dump_json() }}", 1, "BaseModel.model_dump_json may not be called"),
-        ("{{ best.to_dict() }}", 1, "Candidate.to_dict may not be called"),
-        ("{% set _ = training.data_path.append(1) %}", 1, "has no attribute 'append'"),
+        ("{{ plan.to_json() }}", 1, "'dict object' has no attribute 'to_json'"),
+        ("{% set _ = training.data_path.append(1) %}", 1, "cannot be filled: access to attribute 'append'"),
+        ("{{ model.items | yaml }}", 1, "cannot be filled: "),
         ("{% include '../../../etc/passwd' %}", 1, "asks for a template that is not there: '../../../etc/passwd'"),
         ("{% include '/etc/passwd' %}", 1, "asks for a template that is not there: '/etc/passwd'"),
         ("{% extends 'none.j2' %}", 1, "asks for a template that is not there: 'none.j2'"),
@@ -189,36 +178,12 @@ def test_a_template_that_it_includes_is_the_place_where_that_is_wrong(tmp_path: 
     assert (caught.value.problems[0].file, caught.value.problems[0].line) == (str(mine / "megatron/parts/b.j2"), 2)
 
 
-LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (f"\n{LOOP}", "takes longer than 1 s; a loop within loops?"),
-        (LOOP.replace("{% endfor %}", "{{ a }}{% endfor %}"), "gives a file that is too large"),
-        (
-            "{% set n = namespace(x='x') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
-            "it uses more memory than it may",
-        ),
-        ("{{ 'x' * 10**11 }}", "it uses more memory than it may"),
-    ],
-)
-def test_a_template_without_an_end_is_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
-) -> None:
-    for module in (bounded, fill):
-        monkeypatch.setattr(module, "MOST_SECONDS", 1)
-    monkeypatch.setattr(bounded, "MOST_BYTES", 2**28)
+def test_a_template_without_an_end_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fill, "MOST_LETTERS", 10**5)
+    text = "{% for a in range(99999) %}{% for b in range(99999) %}{{ a }}{% endfor %}{% endfor %}"
     mine = put(tmp_path, {"megatron/bad.txt.j2": text})
-    with pytest.raises(InputError, match=re.escape(said)):
+    with pytest.raises(InputError, match="gives a file that is too large"):
         render(sample_plan(), "megatron", templates=mine)
-
-
-def test_a_child_that_is_ended_from_outside_is_an_error_and_not_an_empty_folder() -> None:
-    with pytest.raises(InputError, match="its templates could not be filled in 10 s of computing"):
-        bounded.bounded(lambda: [os.kill(os.getpid(), signal.SIGKILL) or File("a", "")], "mine")
 
 
 def test_a_block_of_a_targets_own_template_is_replaced_by_its_path(tmp_path: Path) -> None:

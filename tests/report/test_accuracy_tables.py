@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from symconfig.measured.accuracy import about
 from symconfig.measured.read import read
 from symconfig.measured.score import source
-from symconfig.report.accuracy import markdown
 from symconfig.report.validation import to_dict
+from tests.docs_script import docs_script
 from tests.measured.support import file_of, run_text
+
+about, markdown = docs_script("accuracy_record").about, docs_script("accuracy_tables").markdown
 
 
 def tables(path: Path) -> str:

@@ -26,5 +26,4 @@ DEEPSPEED = Backend(
     generators_by_replica=lambda release: False,
     writes=lambda zero, release: Kind("deepspeed"),
     names_release=True,  # ds_version in every file of states (runtime/engine.py, _save_checkpoint)
-    lone_ranks=False,
 )

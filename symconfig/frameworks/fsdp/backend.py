@@ -27,5 +27,4 @@ FSDP = Backend(
     generators_by_replica=lambda release: False,
     writes=lambda zero, release: Kind("fsdp"),
     names_release=False,
-    lone_ranks=False,
 )

@@ -55,5 +55,4 @@ MEGATRON = Backend(
     generators_by_replica=_generators_by_replica,
     writes=writes,
     names_release=False,
-    lone_ranks=True,
 )

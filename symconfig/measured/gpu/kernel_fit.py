@@ -24,7 +24,6 @@ from symconfig.measured.fit import Fit, Parameter, fit
 from symconfig.measured.gpu.kernel_times import (
     Attention,
     CastProduct,
-    Generate,
     HostCopy,
     Kernel,
     KernelTimes,
@@ -84,7 +83,7 @@ def fit_kernels(times: KernelTimes, cluster: ClusterDescriptor) -> KernelFit:
     families = [row.what.family for row in rows]
     fitted = fit(evaluate, measured, parameters, families, [[row.model or row.what.family for row in rows]])
     before = np.log(model_seconds([row.what for row in rows], cluster, {}, 1)[:, 0])
-    kernels = with_fitted(cluster.kernels, parameters, fitted, f"measured: {times.rig}; symconfig measure --kernels")
+    kernels = with_fitted(cluster.kernels, parameters, fitted, f"measured: {times.rig}; symconfig measure")
     errors = tuple(_errors(name, rows, measured, before, fitted) for name in dict.fromkeys(families))
     return KernelFit(
         cluster=cluster,
@@ -139,7 +138,7 @@ def _cast_s(kernel: Kernel, rates: Machine) -> Number:
 
 def _explained(kernel: Kernel, cluster: ClusterDescriptor) -> bool:
     """Tell whether the cost model has a formula for the kernel, and the cluster a peak."""
-    if isinstance(kernel, HostCopy | Generate) or (isinstance(kernel, Launch) and kernel.where == "host"):
+    if isinstance(kernel, HostCopy) or (isinstance(kernel, Launch) and kernel.where == "host"):
         return False
     return not isinstance(kernel, Product) or getattr(cluster.gpu.peak_flops, kernel.dtype) is not None
 

@@ -119,27 +119,7 @@ class HostCopy(Strict):
         return "host to device" if self.to_device else "device to host"
 
 
-class Generate(Strict):
-    """A part of an engine's work on the first `layers` of a model: one more word of each of so many sequences of
-    `context` tokens with its sampling (decode); prompts of `context` tokens (prefill); or that sampling alone."""
-
-    kernel: Literal["generate"] = "generate"
-    part: Literal["decode", "prefill", "sample"]
-    sequences: PositiveInt
-    context: PositiveInt = 1
-    layers: PositiveInt
-
-    @property
-    def family(self) -> str:
-        return self.part
-
-    @property
-    def tokens(self) -> int:
-        """Count the tokens whose keys and values are held."""
-        return self.sequences * self.context
-
-
-Kernel = Annotated[Product | Attention | Stream | Launch | HostCopy | Generate, Field(discriminator="kernel")]
+Kernel = Annotated[Product | Attention | Stream | Launch | HostCopy, Field(discriminator="kernel")]
 
 
 class Row(Strict):

@@ -19,7 +19,7 @@ from symconfig.errors import InputError, SymconfigError
 from symconfig.measured.gpu.kernel_clock import Clock, DeviceClock, HostClock, Timing, timed
 from symconfig.measured.gpu.kernel_run import Bench, Make, Way, bench, unsupported, ways
 from symconfig.measured.gpu.kernel_shapes import CPU, GPU, WantedKernel, wanted_kernels
-from symconfig.measured.gpu.kernel_times import Kernel, KernelTimes, Launch, Rig, Row, Skipped
+from symconfig.measured.gpu.kernel_times import KernelTimes, Launch, Rig, Row, Skipped
 from symconfig.units import significant
 
 Progress = Callable[[str, float], None]
@@ -37,12 +37,11 @@ def import_torch() -> Any:
     try:
         import torch
     except ImportError as error:
-        raise InputError(f"torch cannot be imported: {error}", field="--kernels", hint=INSTALL) from None
+        raise InputError(f"torch cannot be imported: {error}", hint=INSTALL) from None
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < LEAST_TORCH:
         need = ".".join(map(str, LEAST_TORCH))
         raise InputError(
             "this torch is too old",
-            field="--kernels",
             got=str(torch.__version__),
             need=f"{need} or newer",
             hint=f"{INSTALL} --upgrade",
@@ -77,12 +76,12 @@ def measure_kernels(
     torch: Any, device: str, budget_s: float, progress: Progress, kernels: Sequence[WantedKernel] | None = None
 ) -> KernelTimes:
     """Measure every kernel that fits and that this device can run; the others get the reason why not."""
-    with alone(torch, device) as on:
+    with _alone(torch, device) as on:
         return _measured(on, budget_s, progress, zoo_kernels(on) if kernels is None else kernels)
 
 
 @contextmanager
-def alone(torch: Any, device: str) -> Iterator[Bench]:
+def _alone(torch: Any, device: str) -> Iterator[Bench]:
     """Yield the device; a CPU with one thread, since where others compute all that is measured would be waiting."""
     threads = torch.get_num_threads()
     if device == "cpu":
@@ -95,13 +94,13 @@ def alone(torch: Any, device: str) -> Iterator[Bench]:
 
 def _measured(on: Bench, budget_s: float, progress: Progress, kernels: Sequence[WantedKernel]) -> KernelTimes:
     wanted = _in_turns(kernels)
-    rig = rig_of(on)
+    rig = _rig(on)
     notes = tuple(_notes(on))
     started = time.perf_counter()
     clock: Clock = DeviceClock(on.torch) if on.cuda else HostClock()
     host = HostClock(on.torch.cuda.synchronize if on.cuda else lambda: None)
     if on.cuda:
-        warm_up(on, min(_WARM_UP_S, budget_s / 10))
+        _warm_up(on, min(_WARM_UP_S, budget_s / 10))
     rows: list[Row] = []
     skipped: list[Skipped] = []
     for index, item in enumerate(wanted):
@@ -135,25 +134,19 @@ def _one(on: Bench, clock: Clock, item: WantedKernel, share_s: float) -> Row | S
     reason = unsupported(on, item.what)
     if reason is not None:
         return Skipped(what=item.what, reason=reason)
-    return fastest(on, clock, item.what, ways(on, item.what), share_s, item.model)
-
-
-def fastest(
-    on: Bench, clock: Clock, what: Kernel, makes: Sequence[Make], share_s: float, model: str | None = None
-) -> Row | Skipped:
-    """Measure several implementations and keep the fastest, or say why there is none."""
+    makes = ways(on, item.what)
     tried = [_tried(on, clock, make, share_s / len(makes)) for make in makes]
     done = [timing for timing in tried if not isinstance(timing, str)]
     if not done:
         reasons = dict.fromkeys(timing for timing in tried if isinstance(timing, str))
-        return Skipped(what=what, reason="; ".join(reasons), model=model)
+        return Skipped(what=item.what, reason="; ".join(reasons), model=item.model)
     timing, how = min(done, key=lambda pair: pair[0].seconds)
     return Row(
-        what=what,
+        what=item.what,
         seconds=significant(timing.seconds, DIGITS),
         spread=significant(timing.spread, DIGITS),
         samples=timing.samples,
-        model=model,
+        model=item.model,
         how=how,
     )
 
@@ -185,7 +178,7 @@ def _check_alive(on: Bench, reason: str) -> None:
         raise SymconfigError(f"the GPU stopped working in the middle of the measurement: {reason}") from None
 
 
-def warm_up(on: Bench, seconds: float = _WARM_UP_S) -> None:
+def _warm_up(on: Bench, seconds: float) -> None:
     """Run large products until the clocks have risen and the libraries are loaded."""
     x = on.normal(_WARM_UP_SIZE, _WARM_UP_SIZE)
     until = time.perf_counter() + seconds
@@ -207,7 +200,7 @@ def _notes(on: Bench) -> Iterator[str]:
         )
 
 
-def rig_of(on: Bench) -> Rig:
+def _rig(on: Bench) -> Rig:
     """Name the device and its software."""
     torch = on.torch
     known = {"torch": str(torch.__version__), "date": datetime.now(UTC).date().isoformat()}

@@ -31,11 +31,6 @@ def coordinates(parallel: Degrees, framework: Framework, rank: int) -> dict[str,
     return {axis: dense[axis] for axis in DENSE} | {axis: expert[axis] for axis in EXPERT}
 
 
-def first_rank(parallel: Degrees, stage: int) -> int:
-    """Return the lowest rank of a pipeline stage. Both grids have the stages outermost."""
-    return stage * (parallel.world_size // parallel.pp)
-
-
 def stage_of(parallel: Degrees, rank: int) -> int:
     """Return the pipeline stage of a rank."""
     return rank // (parallel.world_size // parallel.pp)

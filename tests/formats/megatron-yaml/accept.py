@@ -7,13 +7,15 @@ from pathlib import Path
 from accepting import dry_run
 from megatron_checks import Run, answer_each, world_size
 
-from symconfig.verify.shell import exported
+from symconfig.verify import shell
 
 
 def run(folder: Path) -> Run:
     command = dry_run(folder)
     own = command.index(str(folder / "pretrain_yaml.py"))
-    return Run(command[own + 2 :], world_size(command), exported(folder, "launch.sh", 60.0), program=command[own])
+    return Run(
+        command[own + 2 :], world_size(command), shell.dry_run(folder, "launch.sh", 60.0).exported, program=command[own]
+    )
 
 
 answer_each(run)

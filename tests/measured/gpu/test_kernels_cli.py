@@ -1,4 +1,4 @@
-"""`symconfig measure --kernels` as a person runs it: tables, files, and what is wrong with the input."""
+"""`symconfig measure` as a person runs it: tables, files, and what is wrong with the input."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TIMES, CPU = PUBLISHED / "cpu.yaml", PUBLISHED / "clusters" / "cpu.yaml"
 @pytest.fixture
 def kernels(run: Run) -> Run:  # noqa: F811
     def call(*words: object) -> Outcome:
-        return run("measure", "--kernels", *words)
+        return run("measure", *words)
 
     return call
 
@@ -101,8 +101,6 @@ def test_times_of_another_gpu_than_the_clusters_are_said_to_be(kernels: Run) -> 
             "--budget: says how to measure, and --times takes what a file holds",
         ),
         (("--times", "absent.yaml"), "absent.yaml: there is no such file"),
-        (("--rank", "3"), "--rank: says something of a plan's rank, and none is measured here"),
-        (("folder",), "DIR: kernels are measured without a plan (got folder)"),
     ],
 )
 def test_bad_input_is_said_in_a_sentence(kernels: Run, words: tuple[str, ...], said: str) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from statistics import mean
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from symconfig.runs.rl import engine
 from symconfig.runs.rl.engine import LAYER_S, STEP_S, TOGETHER, UNCERTAIN
-from symconfig.runs.rl.observed import Observed
 from tests.docs_script import docs_script, is_as_written
 
 
@@ -19,24 +19,23 @@ def script() -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def parts(script: ModuleType) -> list[list[Observed]]:
+def parts(script: ModuleType) -> list[list[Any]]:
     """The parts of the page: fitted, decoding and prompts of the rest, decoding and prompts with experts, sampling."""
     return list(script.parted(script.points()).values())
 
 
-def test_steps_that_the_fit_did_not_see_are_predicted(script: ModuleType, parts: list[list[Observed]]) -> None:
-    decoded, prompts = ([script.off(point) for point in part] for part in parts[1:3])
+def test_steps_that_the_fit_did_not_see_are_predicted(script: ModuleType, parts: list[list[Any]]) -> None:
+    decoded, prompts = ([point.off for point in part] for part in parts[1:3])
     assert (len(decoded), len(prompts)) == (13, 4)
     assert mean(map(abs, decoded)) < 0.03
     assert all(-0.06 < each < 0.065 for each in decoded)
     assert all(-0.06 < each < 0.03 for each in prompts)
 
 
-def test_words_are_drawn_in_the_time_of_their_logits(parts: list[list[Observed]]) -> None:
+def test_words_are_drawn_in_the_time_of_their_logits(parts: list[list[Any]]) -> None:
     """Of few words the softmax alone takes 40 us, whatever the GPU does beside it: no more is claimed of them."""
     for point in parts[5]:
-        assert point.predicted_s is not None
-        assert point.predicted_s == pytest.approx(point.row.seconds, rel=0.08, abs=4e-5)
+        assert point.predicted_s == pytest.approx(point.seconds, rel=0.08, abs=4e-5)
 
 
 def test_kernels_of_a_step_with_experts_take_what_is_predicted(script: ModuleType) -> None:
@@ -58,16 +57,16 @@ def test_the_two_fitted_constants_are_the_best_of_those_around_them(
             monkeypatch.setattr(engine, "LAYER_S", layer_s)
             monkeypatch.setattr(engine, "TOGETHER", together)
             fitted, *_ = script.parted(script.points()).values()
-            found[layer_s, together] = mean(abs(script.off(point)) for point in fitted)
+            found[layer_s, together] = mean(abs(point.off) for point in fitted)
     assert min(found, key=lambda at: found[at]) == (LAYER_S, TOGETHER)
 
 
 def test_the_interval_has_the_errors_and_other_seconds_between_steps(
-    script: ModuleType, parts: list[list[Observed]]
+    script: ModuleType, parts: list[list[Any]]
 ) -> None:
     """Beside 10 ms of work on the GPU: dense steps with 0.5 ms between them, and with experts by PyTorch with 6 ms."""
-    dense = [1 / (1 + script.off(point)) for part in parts[1:3] for point in part]
-    experts = [1 / (1 + script.off(point)) for point in parts[3] if point.what.tokens > 2**14]
+    dense = [1 / (1 + point.off) for part in parts[1:3] for point in part]
+    experts = [1 / (1 + point.off) for point in parts[3] if point.sequences * point.context > 2**14]
     low, high = 10 * min(dense) + 0.5, 10 * sorted(experts)[len(experts) // 2] + 6
     work = 10 + 1e3 * STEP_S
     assert UNCERTAIN[0] <= low / work < UNCERTAIN[0] + 0.025

@@ -10,7 +10,6 @@ from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.plans.plan import Plan
 from symconfig.solve.costed import costed
 from symconfig.solve.restore import restore
-from symconfig.verify.states.grid import first_rank
 from symconfig.verify.states.megatron import MAIN_BYTES, MOMENTS_BYTES, WEIGHT_BYTES, rank_states
 from tests.sample_plans import sample_plan
 from tests.zoo_limits import NOT_IN_MEGATRON
@@ -48,7 +47,7 @@ def shares(plan: Plan) -> Iterator[tuple[str, int, float, float]]:
     p, options = plan.best.parallel, plan.best.options
     ranks = p.world_size // p.pp
     for stage in range(p.pp):
-        first = first_rank(p, stage)
+        first = stage * ranks
         held = [rank_states(plan, rank) for rank in range(first, first + ranks)]
         owned = sum(buffer.owned for states in held for buffer in states.buffers) / ranks
         whole = sum(states.parameters for states in held) / ranks

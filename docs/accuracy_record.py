@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from accuracy_unseen import DIGITS, ratios, spread
+
 from symconfig.descriptor.measurements import Measurements
 from symconfig.graph.count import parameters
 from symconfig.measured.calibrate import Calibration, SourceErrors
 from symconfig.measured.priors import priors
 from symconfig.measured.runs import Timed
 from symconfig.measured.score import Source
-from symconfig.measured.unseen import DIGITS, ratios, spread
 from symconfig.units import significant
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from priors_rows import Measured, Message, read
 
 from symconfig.cost import compiled
 from symconfig.cost.machine import Constants, machine
@@ -17,7 +18,6 @@ from symconfig.measured.calibrate import BOUNDS
 from symconfig.measured.fit import DEVIATION, ODD, Array, Parameter, fit
 from symconfig.measured.gpu.kernel_fit import model_seconds
 from symconfig.measured.gpu_type import gpu_type
-from symconfig.measured.kernel_rows import Measured, Message, read
 from symconfig.measured.priors import ANY_GPU
 from symconfig.units import significant
 
