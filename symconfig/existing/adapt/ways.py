@@ -78,17 +78,17 @@ def _changed(draft: Draft, names: Namespace, setting: Setting, wish: Wish) -> Dr
     elif len(values) == len(setting.values) == 1:
         ways = together([one_value(draft, each, values[0]) for each in alike(draft.reading, setting)])
     else:
-        ways = together([all_values(draft, each, values) for each in alike(draft.reading, setting)])
+        ways = together([_all_values(draft, each, values) for each in alike(draft.reading, setting)])
     return draft.tried(ways, lambda meaning: meaning == goal)
 
 
 def one_value(draft: Draft, setting: Setting, value: str) -> Iterator[tuple[Edit, ...]]:
     yield from words.changed(setting.values[0], value, draft.texts)
     if setting.joined or not setting.spelled.startswith("-"):
-        yield from behind_equals(setting, sh(value), draft)
+        yield from _behind_equals(setting, sh(value), draft)
 
 
-def all_values(draft: Draft, setting: Setting, values: Sequence[str]) -> Iterator[tuple[Edit, ...]]:
+def _all_values(draft: Draft, setting: Setting, values: Sequence[str]) -> Iterator[tuple[Edit, ...]]:
     """Yield all values anew, where they stand one after the other."""
     first, last = setting.values[0].place, setting.values[-1].place
     if first.file == last.file and first.file in draft.texts and first.start <= last.end:
@@ -119,13 +119,13 @@ def _off(draft: Draft, names: Namespace, setting: Setting, wish: Wish) -> Draft 
         ways = trees.changed(tree, path, value) if path else iter(())
     else:
         spelled = trees.spelled(value, "yaml")
-        ways = together([behind_equals(each, spelled, draft) for each in alike(draft.reading, setting)])
+        ways = together([_behind_equals(each, spelled, draft) for each in alike(draft.reading, setting)])
     mine = {plain(name) for name, flag in names.table.flags.items() if flag.dest == wish.dest}
     goal = draft.meaning.less(mine)
     return draft.tried(ways, lambda meaning: meaning != draft.meaning and meaning.less(mine) == goal)
 
 
-def behind_equals(setting: Setting, spelled: str, draft: Draft) -> Iterator[tuple[Edit, ...]]:
+def _behind_equals(setting: Setting, spelled: str, draft: Draft) -> Iterator[tuple[Edit, ...]]:
     """Yield `key=true` -> `key=false`, `key=$TP` -> `key=4`."""
     text = draft.texts.get(setting.place.file)
     source = text.at(setting.place) if text is not None else ""
