@@ -19,16 +19,11 @@ from symconfig.existing.recover.namespace import Namespace
 from symconfig.frameworks.megatron.flags import Value, parsed
 from symconfig.render.files import sh
 
-# Destinations by the names of Megatron-Bridge and NeMo, where a new key has to have them; NeMo 1.x has its own.
+# Destinations by the names of Megatron-Bridge and NeMo 2, where a new key has to have them.
 BRIDGE = {
     "num_virtual_stages_per_pipeline_rank": "virtual_pipeline_model_parallel_size",
     "decoder_first_pipeline_num_layers": "num_layers_in_first_pipeline_stage",
     "decoder_last_pipeline_num_layers": "num_layers_in_last_pipeline_stage",
-}
-NEMO = {
-    **{f"recompute_{name}": f"activations_checkpoint_{name}" for name in ("granularity", "method", "num_layers")},
-    "overlap_grad_reduce": "overlap_grad_sync",
-    "overlap_param_gather": "overlap_param_sync",
 }
 AT_TOP = (
     "account_for_embedding_in_pipeline_split",
@@ -184,15 +179,7 @@ def _belongs(draft: Draft, path: KeyPath, wish: Wish) -> bool:
 
 def _key(draft: Draft, dest: str) -> str:
     """Return what a file with keys calls a destination. Of Megatron-LM's own YAML, as the parser does."""
-    reading = draft.reading
-    if reading.format != "overrides":
-        return dest
-    older = any(
-        part in NEMO.values() or part == "trainer"
-        for path in (reading.tree.spans if reading.tree else ())
-        for part in path
-    ) or any(setting.spelled.rpartition(".")[2] in NEMO.values() for setting in reading.settings)
-    return NEMO.get(dest, BRIDGE.get(dest, dest)) if older else BRIDGE.get(dest, dest)
+    return BRIDGE.get(dest, dest) if draft.reading.format == "overrides" else dest
 
 
 def _data(names: Namespace, wish: Wish) -> bool | int | float | str | list[Value] | None:
