@@ -12,7 +12,7 @@ from symconfig.errors import InputError
 from symconfig.existing.launch.dialects.tuners import plain
 from symconfig.existing.launch.reading import Reading, Setting, Tree
 
-_INSTEAD = "symconfig plan --model M --cluster C --gpus N"
+_INSTEAD = "symconfig plan --model M --cluster C --gpus N --global-batch-size B"
 _JSON = "deepspeed"  # stands among the options for those that name a DeepSpeed JSON
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from symconfig.api.existing import audit
+from symconfig.cli.main import main
 from symconfig.errors import InputError
 from symconfig.existing.launch.read import read
 from symconfig.existing.launch.unsupported import PROGRAMS
@@ -58,6 +59,16 @@ def test_so_is_a_file_by_itself(name: str, tmp_path: Path) -> None:
     path.write_text(FILES[name])
     with pytest.raises(InputError, match="which symconfig does not read"):
         audit(path, "h100", 8)
+
+
+def test_what_is_proposed_works(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        read(f"deepspeed pretrain_gpt.py {MODEL} --deepspeed")
+    hint = caught.value.problems[0].hint
+    assert hint is not None
+    filled = {"M": "llama2-7b", "C": "h100", "N": "8", "B": "32"}
+    assert main([filled.get(word, word) for word in hint.split()[1:]]) == 0
+    assert "tokens" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
