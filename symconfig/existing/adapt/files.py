@@ -62,14 +62,16 @@ def placed(draft: Draft, plan: Plan) -> Progress:
     side = _side(plan, draft.reading)
     if side is megatron:
         _check_megatron(draft.reading)
-    return side.adapt(draft, plan)
+    progress: Progress = side.adapt(draft, plan)
+    return progress
 
 
 def was(reading: Reading, plan: Plan) -> Run:
     """Return a configuration as it was, in the planner's terms; what it hides is taken to be as in the plan. Raises
     InputError for one that means nothing.
     """
-    return _side(plan, reading).original(reading, plan)
+    run: Run = _side(plan, reading).original(reading, plan)
+    return run
 
 
 def _side(plan: Plan, reading: Reading) -> ModuleType:

@@ -78,7 +78,7 @@ def given(progress: Progress, name: str, value: str) -> Progress:
     ways = (
         way
         for anchor in anchors
-        for way in together([_beside(draft, each, name, value) for each in alike(draft.reading, anchor)])
+        for way in together([_added(draft, each, name, value) for each in alike(draft.reading, anchor)])
     )
     after = draft.tried(ways, lambda meaning: _right(draft.meaning, name, value, meaning))
     if after is None:
@@ -95,9 +95,9 @@ def _find(reading: Reading, name: str) -> Setting | None:
 def _right(before: Meaning, name: str, value: str | None, after: Meaning) -> bool:
     """Tell whether every run says this value of the argument now, and all else as before."""
     wanted = None if value is None else (value.lower(),)
-    said = (run.says(name) for run in (after, *after.runs))
+    values = (run.says(name) for run in (after, *after.runs))
     return after.less({name}) == before.less({name}) and all(
-        (None if each is None else tuple(map(str.lower, each))) == wanted for each in said
+        (None if each is None else tuple(map(str.lower, each))) == wanted for each in values
     )
 
 
@@ -121,7 +121,7 @@ def _in_words(draft: Draft, setting: Setting, value: str | None) -> Iterator[tup
         yield from one_value(draft, setting, value)
 
 
-def _beside(draft: Draft, anchor: Setting, name: str, value: str) -> Iterator[tuple[Edit, ...]]:
+def _added(draft: Draft, anchor: Setting, name: str, value: str) -> Iterator[tuple[Edit, ...]]:
     tree = draft.reading.tree_at(anchor.place)
     if tree is None:
         yield from words.added(anchor, (f"--{name}", value), draft.texts)

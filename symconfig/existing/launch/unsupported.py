@@ -61,13 +61,13 @@ def refuse_file(tree: Tree) -> None:
             raise InputError(_what(each), file=tree.text.file, hint=_INSTEAD)
 
 
-def refuse_command(reading: Reading, said: Sequence[Setting]) -> None:
+def refuse_command(reading: Reading, before: Sequence[Setting]) -> None:
     """Raise InputError for a command that starts one of these programs, or gives another one its file.
 
-    said: the words of the command as they stand there, before its files are followed.
+    before: the settings as they stand there, before the files that they name are followed.
     """
     path = reading.program.text if reading.program is not None else ""
-    given = {word.text.partition("=")[0].lstrip("+~") for setting in said for word in setting.values}
+    given = {word.text.partition("=")[0].lstrip("+~") for setting in before for word in setting.values}
     keys = {prefix for key in given for prefix in (key, ".".join(key.split(".")[:2]))}
     options = {plain(setting) for setting in reading.options}
     if reading.deepspeed is not None or any(name.startswith(_JSON) for name in options):
