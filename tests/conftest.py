@@ -52,7 +52,6 @@ LONGEST = (
     "existing/audit/test_rl.py",
     "existing/audit/test_tuners.py",
     "existing/audit/test_tuners_plans.py",
-    "existing/adapt/test_tuners.py",
     "verify/test_deepspeed_build.py",
     "serve/test_browser.py",
     "existing/audit/test_steps.py",

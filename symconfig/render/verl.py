@@ -65,7 +65,7 @@ LEARNS = Learns(
 )
 _REWARD = "reward.reward_model"
 _ACTOR, _ROLLOUT, _REF = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "ref"))
-ENDS = {
+_ENDS = {
     "first_stage_layers": "num_layers_in_first_pipeline_stage",
     "last_stage_layers": "num_layers_in_last_pipeline_stage",
     "account_for_embedding": "account_for_embedding_in_pipeline_split",
@@ -238,7 +238,7 @@ def _engine(
     fields: dict[str, object] = {f"{at}.{word}": degrees[name] for name, word in _ENGINE_DEGREES.items()}
     if degrees["vpp"] > 1:
         fields[f"{at}.virtual_pipeline_model_parallel_size"] = degrees["vpp"]
-    fields |= {f"+{own}.{word}": getattr(options, name) for name, word in ENDS.items() if getattr(options, name)}
+    fields |= {f"+{own}.{word}": getattr(options, name) for name, word in _ENDS.items() if getattr(options, name)}
     fields |= {f"+{own}.{word}": True for word in _fused(plan.model)}
     if options.moe_dispatcher is not None:
         fields[f"{at}.expert_tensor_parallel_size"] = degrees["etp"]

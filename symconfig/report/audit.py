@@ -21,7 +21,7 @@ from symconfig.report.grid import Block, Grid, present, titled
 FORMATS = {
     "bash": "bash",
     "megatron yaml": "a Megatron-LM YAML config",
-    "overrides": "overrides of Megatron-Bridge or NeMo",
+    "overrides": "overrides of Megatron-Bridge or NeMo 2",
     "model args yaml": "YAML of ENV_VARS and MODEL_ARGS",
     "deepspeed": "a DeepSpeed JSON",
     "verl": "overrides of verl",

@@ -1,4 +1,4 @@
-"""The numbers of nodes and processes that a script gives its launchers and its scheduler, in its environment or in
+"""The numbers of nodes and processes that a script gives its launchers and its scheduler, in its environment and in
 Accelerate's file."""
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ from symconfig.render.summary import Nodes
 
 _TASKS = ("n", "np", "ntasks", "ntasks_per_node", "num_proc", "npernode")
 _OUTER = ("srun", "sbatch", "mpirun", "mpiexec", "horovodrun")
-# What programs that start their own processes read of their environment, and Accelerate's file, by what they count.
-_VARIABLES = {"NNODES": "nodes", "NPROC_PER_NODE": "per_node"}
 _SEEN = "CUDA_VISIBLE_DEVICES"  # GPUs by their numbers
-_OF_ACCELERATE = {"num_machines": "nodes", "num_processes": "gpus"}
+_OF_ACCELERATE = {"num_machines": "nodes", "num_processes": "gpus"}  # what Accelerate's file counts
 _FOLLOWS = "SLURM_"  # variables that the scheduler sets from its own options, which are compared themselves
 
 
@@ -70,14 +68,9 @@ def counts(reading: Reading, nodes: Nodes) -> Iterator[Count]:
 
 
 def _of_environment(reading: Reading, nodes: Nodes) -> Iterator[Count]:
-    """Yield what variables count, where they are what says how many GPUs there are, and GPUs that are seen beside."""
-    known = reading.world.words
-    for name, each in reading.environment.items():
-        word = replace(each, place=written(each))
-        if (number := _number(_VARIABLES, name, nodes, False)) is not None and each in known:
-            yield from (replace(count, of="environment") for count in _count(name, name, word, word, number))
+    """Yield the GPUs that the program sees, where a launcher says how many there are."""
     seen = reading.environment.get(_SEEN)
-    if seen is not None and not seen.unknown and known and re.fullmatch(r"\d+(,\d+)*", seen.text):
+    if seen is not None and not seen.unknown and reading.world.words and re.fullmatch(r"\d+(,\d+)*", seen.text):
         yield Count(_SEEN, _SEEN, replace(seen, place=written(seen)), "", nodes.gpus, "environment")
 
 

@@ -23,15 +23,15 @@ from symconfig.existing.recover.deepspeed import run
 from symconfig.existing.recover.run import Run
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.rules.rule import Finding
+from symconfig.frameworks.deepspeed.keys import AUTO
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed
 
-AUTO = "auto"
 _ROUNDS = 4  # what one key means may depend on another that was changed
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class _Keys:
     """Keys that say one thing together. fields: of a Run. needed: those that must be there to say it."""
 
     fields: tuple[str, ...]
@@ -39,21 +39,21 @@ class Keys:
     needed: tuple[KeyPath, ...] = ()
 
 
-BF16, FP16 = ("bf16", "enabled"), ("fp16", "enabled")
+_BF16, _FP16 = ("bf16", "enabled"), ("fp16", "enabled")
 _MICRO, _STEPS, _BATCH = (("train_micro_batch_size_per_gpu",), ("gradient_accumulation_steps",), ("train_batch_size",))
-RECOMPUTE = Keys(("options.recompute",), ())
-KEYS = (
-    Keys(("configuration.micro", "configuration.global_batch"), (_BATCH, _MICRO, _STEPS), (_MICRO, _BATCH)),
-    Keys(("options.precision",), (BF16, FP16)),
-    Keys(("options.zero_stage",), (("zero_optimization", "stage"),)),
-    Keys(("options.overlap.grad_reduce",), (("zero_optimization", "overlap_comm"),)),
-    Keys(("options.optimizer_offload",), (("zero_optimization", "offload_optimizer"),)),
-    Keys(("options.param_offload",), (("zero_optimization", "offload_param"),)),
-    Keys(("options.grad_bytes",), (("data_types", "grad_accum_dtype"),)),
-    Keys(("configuration.degrees.tp",), (("tensor_parallel", "autotp_size"),)),
-    Keys(("configuration.degrees.cp",), (("sequence_parallel_size",),)),
-    Keys(("configuration.degrees.ep",), (("expert_parallel",),)),
-    RECOMPUTE,
+_RECOMPUTE = _Keys(("options.recompute",), ())
+_KEYS = (
+    _Keys(("configuration.micro", "configuration.global_batch"), (_BATCH, _MICRO, _STEPS), (_MICRO, _BATCH)),
+    _Keys(("options.precision",), (_BF16, _FP16)),
+    _Keys(("options.zero_stage",), (("zero_optimization", "stage"),)),
+    _Keys(("options.overlap.grad_reduce",), (("zero_optimization", "overlap_comm"),)),
+    _Keys(("options.optimizer_offload",), (("zero_optimization", "offload_optimizer"),)),
+    _Keys(("options.param_offload",), (("zero_optimization", "offload_param"),)),
+    _Keys(("options.grad_bytes",), (("data_types", "grad_accum_dtype"),)),
+    _Keys(("configuration.degrees.tp",), (("tensor_parallel", "autotp_size"),)),
+    _Keys(("configuration.degrees.cp",), (("sequence_parallel_size",),)),
+    _Keys(("configuration.degrees.ep",), (("expert_parallel",),)),
+    _RECOMPUTE,
 )
 
 
@@ -74,7 +74,7 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
             break
         before = differing
         for keys in differing:
-            progress = _recompute(progress, plan) if keys is RECOMPUTE else progress
+            progress = _recompute(progress, plan) if keys is _RECOMPUTE else progress
             for wish in _wishes(progress.draft.reading, config, keys):
                 progress = _granted(progress, wish)
     return launcher.numbers(progress, plan)
@@ -145,19 +145,14 @@ def _recompute(progress: Progress, plan: Plan) -> Progress:
     return progress.lacking(Unplaced("the recomputed layers", None if now == "0" else words, why))
 
 
-def _differing(reading: Reading, plan: Plan) -> Sequence[Keys]:
+def _differing(reading: Reading, plan: Plan) -> Sequence[_Keys]:
     """Return the keys that mean something else than the plan; all of them where the configuration means nothing as it
     is.
     """
     try:
         have = run(reading, plan.cluster, _supplied(plan))
     except InputError:
-        return KEYS[:-1]  # the last one has no keys to compare
-    return differing(have, plan, KEYS)
-
-
-def differing(have: Run, plan: Plan, keys: Sequence[Keys]) -> list[Keys]:
-    """Return the keys by which a run is another one than the plan's."""
+        return _KEYS[:-1]  # the last one has no keys to compare
     best = plan.best
     wanted = {
         "micro": best.batch.micro,
@@ -172,10 +167,10 @@ def differing(have: Run, plan: Plan, keys: Sequence[Keys]) -> list[Keys]:
         want = wanted[name] if where == "configuration" else attrgetter(name)(best.options)
         return bool(attrgetter(field)(have) != want)
 
-    return [each for each in keys if any(map(differs, each.fields))]
+    return [each for each in _KEYS if any(map(differs, each.fields))]
 
 
-def _wishes(reading: Reading, config: dict[str, Any], keys: Keys) -> Iterator[KeyWish]:
+def _wishes(reading: Reading, config: dict[str, Any], keys: _Keys) -> Iterator[KeyWish]:
     for path in keys.paths:
         have, want = reading.deepspeed.get(*path) if reading.deepspeed else None, at(config, path)
         derived = have is None and keys.needed and path not in keys.needed and not _by_argument(reading, path)
@@ -193,12 +188,12 @@ def _granted(progress: Progress, wish: KeyWish) -> Progress:
     have = tree.get(*wish.path)
     if have == AUTO or (have is None and _by_argument(progress.draft.reading, wish.path)):
         return _argument(progress, wish)
-    progress = keyed(progress, "deepspeed", wish)
+    progress = keyed(progress, wish)
     if progress.draft.meaning.deepspeed == tree.data:
         return progress
     # The Trainer stops where its argument and the JSON say different numbers.
     name = trainer.name_of(progress.draft.reading, wish.path)
-    return trainer.valued(progress, name, trainer.spelled(wish.value)) if name and wish.now is not None else progress
+    return trainer.valued(progress, name, str(wish.value)) if name and wish.now is not None else progress
 
 
 def _argument(progress: Progress, wish: KeyWish) -> Progress:
@@ -208,12 +203,12 @@ def _argument(progress: Progress, wish: KeyWish) -> Progress:
         return progress
     name = trainer.name_of(reading, wish.path)
     if name is not None:
-        return trainer.valued(progress, name, trainer.spelled(wish.value))
+        return trainer.valued(progress, name, str(wish.value))
     name = trainer.ARGUMENTS[wish.path][0]
     if wish.value is False:
         return progress  # as it is without the argument
     if trainer.used(reading):
-        return trainer.given(progress, name, trainer.spelled(wish.value))
+        return trainer.given(progress, name, str(wish.value))
     why = f'it is "auto" here, and --{name}, which Transformers takes for it, is not given'
     place = where(reading.deepspeed, wish.path) if reading.deepspeed is not None else None
     return progress.lacking(Unplaced(wish.name, wish.now, why, place))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from symconfig.errors import SymconfigError
 from symconfig.existing.adapt.outcome import Change, Unplaced
@@ -12,8 +12,6 @@ from symconfig.existing.launch.reading import Reading, Setting, Word
 from symconfig.existing.launch.text import Edit, Text, edited
 from symconfig.existing.recover.arguments import plain
 
-# A file beside a script, by the name of what a Reading and its meaning have of it.
-Document = Literal["deepspeed", "accelerate"]
 # Reads the same configuration with these files' bytes instead of what the disk has.
 Reader = Callable[[Mapping[str, bytes]], Reading]
 
@@ -80,12 +78,10 @@ class Meaning:
         environment = tuple(item for item in self.environment if item[0] != name)
         return replace(self, environment=environment, runs=tuple(run.without(name) for run in self.runs))
 
-    def configured(self, document: Document, data: Any) -> Self:
-        """Return the configuration with these data in a file beside it, for all runs that had the same."""
-        mine = getattr(self, document)
-        runs = (run.configured(document, data) if getattr(run, document) == mine else run for run in self.runs)
-        same: Self = replace(self, **{document: data, "runs": tuple(runs)})
-        return same
+    def configured(self, data: Any) -> Self:
+        """Return the configuration with these data in DeepSpeed's JSON, for all runs that had the same."""
+        runs = (run.configured(data) if run.deepspeed == self.deepspeed else run for run in self.runs)
+        return replace(self, deepspeed=data, runs=tuple(runs))
 
     def less(self, names: Collection[str]) -> Self:
         """Return the configuration without the options of these names, in all runs."""

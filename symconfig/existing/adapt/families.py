@@ -15,8 +15,8 @@ from symconfig.existing.recover.run import Run
 class Family:
     """fields: of a Run, what the options mean. dests: of Megatron's parser, the options that can say it.
 
-    section: where options of one file with sections stand together, as Megatron-Bridge and NeMo have them; None: there
-    they are said in another way, as precision is by one name. exclusive: switches of which the parser takes one.
+    section: where options of one file with sections stand together, as Megatron-Bridge and NeMo 2 have them; None:
+    there they are said in another way, as precision is by one name. exclusive: switches of which the parser takes one.
     """
 
     fields: tuple[str, ...]

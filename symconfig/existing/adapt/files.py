@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from types import ModuleType
 
 from symconfig.errors import InputError
-from symconfig.existing.adapt import deepspeed, megatron, trainers
-from symconfig.existing.adapt import tuners as of_tuners
+from symconfig.existing.adapt import deepspeed, megatron
 from symconfig.existing.adapt.draft import Draft, Progress
 from symconfig.existing.adapt.names import numbers, numbers_of, stale
-from symconfig.existing.adapt.outcome import Adapted, Flaw, Stale
+from symconfig.existing.adapt.outcome import Adapted, Stale
 from symconfig.existing.adapt.runs import noted
-from symconfig.existing.launch.dialects import nemo_rl, openrlhf, slime, tuners
-from symconfig.existing.launch.dialects.verl import FORMAT, tunes
+from symconfig.existing.audit.configuration import RlConfiguration, configuration_of
 from symconfig.existing.launch.files import instead
 from symconfig.existing.launch.read import ARGUMENTS, read
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.recover.run import Run
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.frameworks.backend import Medium
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Plan
+from symconfig.render import targets
 
 
 def adapted(
@@ -62,50 +62,33 @@ def placed(draft: Draft, plan: Plan) -> Progress:
     side = _side(plan, draft.reading)
     if side is megatron:
         _check_megatron(draft.reading)
-    return side.adapt(draft, plan)
+    progress: Progress = side.adapt(draft, plan)
+    return progress
 
 
 def was(reading: Reading, plan: Plan) -> Run:
     """Return a configuration as it was, in the planner's terms; what it hides is taken to be as in the plan. Raises
     InputError for one that means nothing.
     """
-    return _side(plan, reading).original(reading, plan)
+    run: Run = _side(plan, reading).original(reading, plan)
+    return run
 
 
-class _Side(Protocol):
-    """A framework's way to adapt configurations: a module, or a trainer's facts."""
-
-    def adapt(self, draft: Draft, plan: Plan) -> Progress: ...
-    def audited(self, progress: Progress, original: Reading, plan: Plan) -> tuple[Progress, tuple[Flaw, ...]]: ...
-    def original(self, reading: Reading, plan: Plan) -> Run: ...
-
-
-def _side(plan: Plan, reading: Reading) -> _Side:
-    if reading.format == FORMAT and not tunes(reading):
-        return trainers.VERL
-    if slime.applies(reading):
-        return trainers.SLIME
-    if openrlhf.program(reading) == openrlhf.RAY:
-        return trainers.OPENRLHF
-    if reading.format == nemo_rl.FORMAT:
-        return trainers.NEMO
-    if (of_openrlhf := openrlhf.applies(reading)) or tunes(reading):
-        whose = "OpenRLHF" if of_openrlhf else "verl that fine-tunes"
-        what = f"starts a program of {whose}, whose options are not adapted"
-        raise InputError(what, file=reading.file, hint="the degrees of the plan, by hand")
-    if (program := tuners.program(reading)) is not None and _apart(program, reading, plan):
-        return of_tuners.LEARNED[program.trainer]
+def _side(plan: Plan, reading: Reading) -> ModuleType:
+    """Return the module that adapts the plan's framework. Raises InputError for a script or a plan of a trainer."""
+    configuration = configuration_of(reading, Supplied(model=plan.model))
+    if isinstance(configuration, RlConfiguration):
+        name = configuration.reader.TRAINER.name
+        what = f"starts a program of {name}, and only scripts of Megatron-LM and DeepSpeed are adapted"
+        hint = f"symconfig plan JOB.yaml --target {name} --out DIR, which writes new files"
+        if name not in targets():
+            hint = "the degrees of the plan, by hand"
+        raise InputError(what, file=reading.file, hint=hint)
     told_by = BACKENDS[plan.best.target.backend].told_by
-    if told_by is Medium.CODE:
-        what = "is not of verl, and others' programs around PyTorch's FSDP are not adapted"
-        raise InputError(what, file=reading.file, hint="symconfig render PLAN.json --target T")
+    if plan.job.rl is not None or plan.job.preference is not None or told_by is Medium.CODE:
+        what = "the plan is for a trainer, and only scripts of Megatron-LM and DeepSpeed are adapted"
+        raise InputError(what, file=reading.file, hint="symconfig render PLAN.json --out DIR, which writes new files")
     return deepspeed if told_by is Medium.JSON else megatron
-
-
-def _apart(program: tuners.Program, reading: Reading, plan: Plan) -> bool:
-    """Tell whether a program around Transformers is told more than its Trainer and DeepSpeed's JSON are."""
-    more = plan.job.rl is not None or plan.job.preference is not None
-    return program.megatron or more or reading.deepspeed is None
 
 
 def _stale(before: Reading, progress: Progress, plan: Plan) -> tuple[Stale, ...]:

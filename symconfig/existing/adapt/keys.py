@@ -1,4 +1,4 @@
-"""Keys of a file beside a script, DeepSpeed's JSON or Accelerate's YAML: another value, one more, one less."""
+"""Keys of DeepSpeed's JSON: another value, one more, one less."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from symconfig.descriptor.document import KeyPath, dotted
 from symconfig.existing.adapt import trees
-from symconfig.existing.adapt.draft import Document, Progress
+from symconfig.existing.adapt.draft import Progress
 from symconfig.existing.adapt.outcome import Change, Unplaced
 from symconfig.existing.launch.reading import Tree
 from symconfig.existing.launch.text import Edit, Place
@@ -31,25 +31,19 @@ class KeyWish:
         return None if self.value is None else trees.spelled(self.value, "json")
 
 
-def keyed(progress: Progress, document: Document, wish: KeyWish) -> Progress:
-    """Write one key into a file that is there, or say that it cannot be."""
-    tree = tree_of(progress, document)
+def keyed(progress: Progress, wish: KeyWish) -> Progress:
+    """Write one key into the JSON, or say that it cannot be."""
+    tree = progress.draft.reading.deepspeed
     assert tree is not None, "is asked for where there is one"
     have = tree.get(*wish.path)
-    goal = progress.draft.meaning.configured(document, _with(tree.data, wish))
+    goal = progress.draft.meaning.configured(_with(tree.data, wish))
     after = progress.draft.tried(_ways(tree, wish), goal.__eq__)
     if after is None:
         why = "it cannot be written there so that nothing else changes"
         return progress.lacking(Unplaced(wish.name, wish.now, why, where(tree, wish.path)))
     was = None if have is None else trees.spelled(have, "json")
-    now = tree_of(Progress(after), document) if have is None else tree
+    now = after.reading.deepspeed if have is None else tree
     return progress.went(after, Change(wish.name, was, wish.now, where(now or tree, wish.path)))
-
-
-def tree_of(progress: Progress, document: Document) -> Tree | None:
-    """Return the file as it is now."""
-    reading = progress.draft.reading
-    return reading.deepspeed if document == "deepspeed" else reading.accelerate
 
 
 def at(config: Any, path: KeyPath) -> Any:
@@ -74,10 +68,10 @@ def _ways(tree: Tree, wish: KeyWish) -> Iterator[tuple[Edit, ...]]:
     elif path in tree.spans:
         yield from trees.changed(tree, path, wish.value)
     else:
-        yield from inserted(tree, path, wish.value)
+        yield from _inserted(tree, path, wish.value)
 
 
-def inserted(tree: Tree, path: KeyPath, value: Any) -> Iterator[tuple[Edit, ...]]:
+def _inserted(tree: Tree, path: KeyPath, value: Any) -> Iterator[tuple[Edit, ...]]:
     """Yield edits that put in a key that is not there, with the sections above it that are not there either."""
     size = next(size for size in range(len(path) - 1, -1, -1) if path[:size] in tree.spans)
     for key in reversed(path[size + 1 :]):

@@ -31,8 +31,6 @@ def numbers(progress: Progress, plan: Plan) -> Progress:
         return progress
     stops = guard.checks(progress.draft)
     progress = counted(progress, nodes)
-    for word, number in zip(_sections(progress), (nodes.count, nodes.gpus), strict=False):
-        progress = _section(progress, word, number)
     progress = guard.moved(progress, stops, str(world.gpus), str(wanted))
     gpus = progress.draft.reading.world.gpus
     if gpus is None:
@@ -42,23 +40,6 @@ def numbers(progress: Progress, plan: Plan) -> Progress:
         why = f"the launcher's words for {gpus} GPUs could not be changed without changing something else"
         return progress.lacking(Unplaced("the number of GPUs", str(wanted), why, place))
     return progress
-
-
-def _sections(progress: Progress) -> tuple[Word, ...]:
-    """Return the words of a trainer's section of YAML or of overrides, which say nodes, then GPUs of each."""
-    reading = progress.draft.reading
-    return reading.world.words if not reading.launcher and len(reading.world.words) == 2 else ()
-
-
-def _section(progress: Progress, word: Word, number: int) -> Progress:
-    if word.text == str(number):
-        return progress
-    before = progress.draft
-    after = before.tried(words.changed(word, str(number), before.texts), before.meaning.__eq__)
-    if after is None:
-        return progress
-    name = "nodes" if word is before.reading.world.words[0] else "GPUs of each node"
-    return progress.went(after, Change(name, word.text, str(number), word.place))
 
 
 def variables(progress: Progress, plan: Plan) -> Progress:

@@ -12,14 +12,12 @@ from symconfig.existing.recover.deepspeed import SEQUENCE
 from symconfig.existing.recover.deepspeed_model import described as named
 from symconfig.existing.recover.model import described
 from symconfig.existing.recover.namespace import Namespace
-from symconfig.existing.recover.run import Run
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.recover.zoo import differing
 from symconfig.plans.plan import Plan
 
 # A plan may not depend on these, or hardly: dropout keeps masks, and a script has some by default.
 _OPEN = frozenset({"norm_eps", "attention_dropout", "hidden_dropout", "adapter.lora_alpha", "adapter.lora_dropout"})
-_ASIDE = ("vision", "num_labels", "num_nextn_predict_layers")  # of which a step, or pairs, may do without
 WHAT, HINT = "is not the sequence length of the plan", "a plan for this length"
 
 
@@ -51,13 +49,6 @@ def check_program(reading: Reading, plan: Plan) -> None:
         problems += _other_model(meaning(described.model), plan, reading.file)
     if problems:
         raise InputError(problems)
-
-
-def check_run(run: Run, plan: Plan, file: str) -> None:
-    """Raise InputError for a run of another model, as far as a trainer trains it."""
-    problems = _other_model(meaning(run.described.model), plan, file)
-    if other := [each for each in problems if not (each.field or "").startswith(_ASIDE)]:
-        raise InputError(other)
 
 
 def _other_model(mine: Mapping[str, object], plan: Plan, file: str | None) -> Iterator[Problem]:

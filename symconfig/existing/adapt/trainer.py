@@ -3,16 +3,20 @@ more in the style of what stands there."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from symconfig.descriptor.document import KeyPath
-from symconfig.existing.adapt.draft import Progress
-from symconfig.existing.adapt.options import Option, of, put
-from symconfig.existing.launch.reading import Reading
+from symconfig.existing.adapt import trees, words
+from symconfig.existing.adapt.draft import Draft, Meaning, Progress
+from symconfig.existing.adapt.outcome import NO_PLACE, Change, Unplaced
+from symconfig.existing.adapt.runs import alike, together
+from symconfig.existing.adapt.ways import one_value
+from symconfig.existing.launch.reading import Reading, Setting
+from symconfig.existing.launch.text import Edit
 from symconfig.existing.recover.arguments import TRUE, Arguments, plain
-from symconfig.existing.recover.deepspeed import LLAMAFACTORY, RECOMPUTE, RECOMPUTE_OFF
+from symconfig.existing.recover.deepspeed import RECOMPUTE, RECOMPUTE_OFF
 from symconfig.existing.recover.deepspeed_auto import SAID_BY, uses_trainer
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, MICRO
 
@@ -22,14 +26,14 @@ ARGUMENTS: Mapping[KeyPath, tuple[str, ...]] = {
 }
 NAMES = tuple(name for names in ARGUMENTS.values() for name in names) + RECOMPUTE
 # Arguments that show whose they are, in transformers/training_args.py under these names.
-MARKS = ("per_device_train_batch_size", ACCUMULATION, "num_train_epochs", "max_steps", "output_dir", "learning_rate")
+_MARKS = ("per_device_train_batch_size", ACCUMULATION, "num_train_epochs", "max_steps", "output_dir", "learning_rate")
 _ENOUGH = 2  # of them: a program of one's own may have one
 
 
 def used(reading: Reading) -> bool:
     """Tell whether the program's arguments are those of the Trainer."""
     arguments = Arguments(reading.settings)
-    return uses_trainer(arguments) and sum(map(arguments.given, MARKS)) >= _ENOUGH
+    return uses_trainer(arguments) and sum(map(arguments.given, _MARKS)) >= _ENOUGH
 
 
 def name_of(reading: Reading, path: KeyPath) -> str | None:
@@ -41,41 +45,90 @@ def name_of(reading: Reading, path: KeyPath) -> str | None:
     return None if setting is None else plain(setting.name)
 
 
-def spelled(value: Any) -> str:
-    """Spell a value as an argument."""
-    return str(value)
-
-
 def recomputed(progress: Progress, on: bool) -> Progress:
     """Recompute every layer, or none, by the argument that says it here."""
     arguments = Arguments(progress.draft.reading.settings)
     setting = arguments.find(*RECOMPUTE)
     if setting is not None:
-        return valued(progress, plain(setting.name), spelled(on))
+        return valued(progress, plain(setting.name), str(on))
     if arguments.given(RECOMPUTE_OFF):
-        return valued(progress, RECOMPUTE_OFF, spelled(not on))
-    if arguments.given(*LLAMAFACTORY):
-        return progress if on else given(progress, RECOMPUTE_OFF, spelled(True))
-    return given(progress, RECOMPUTE[0], spelled(True)) if on else progress
+        return valued(progress, RECOMPUTE_OFF, str(not on))
+    return given(progress, RECOMPUTE[0], str(True)) if on else progress
 
 
 def valued(progress: Progress, name: str, now: str) -> Progress:
     """Put another value for an argument, named with underscores; a switch without one goes where it is to be off."""
-    setting = of(progress.draft.reading, name)
+    draft = progress.draft
+    setting = _find(draft.reading, name)
     assert setting is not None, "it has been asked for"
-    words = setting.texts
-    if words == (now,) or (now == "True" and (words[0].lower() if words else "") in TRUE):
+    if setting.texts == (now,) or (now == "True" and (not setting.texts or setting.texts[0].lower() in TRUE)):
         return progress
-    return put(progress, Option(name, None if not words and now == "False" else (now,), partial(spoken, name)))
+    value = None if not setting.values and now == "False" else _like(setting.text, now)
+    after = draft.tried(_ways(draft, setting, value), lambda meaning: _right(draft.meaning, name, value, meaning))
+    if after is None:
+        why = "to write it there would change something else as well"
+        return progress.lacking(Unplaced(setting.spelled, value, why, setting.place))
+    return progress.went(after, Change(setting.spelled, setting.text, value, setting.place))
 
 
 def given(progress: Progress, name: str, value: str) -> Progress:
     """Add an argument beside another of the Trainer's."""
-    anchors = (of(progress.draft.reading, mark) for mark in (*NAMES, *MARKS))
-    known = tuple(each for each in anchors if each is not None)
-    return put(progress, Option(name, (value,), partial(spoken, name), known))
+    draft = progress.draft
+    anchors = filter(None, (_find(draft.reading, each) for each in (*NAMES, *_MARKS)))
+    ways = (
+        way
+        for anchor in anchors
+        for way in together([_added(draft, each, name, value) for each in alike(draft.reading, anchor)])
+    )
+    after = draft.tried(ways, lambda meaning: _right(draft.meaning, name, value, meaning))
+    if after is None:
+        return progress.lacking(Unplaced(name, value, NO_PLACE))
+    there = _find(after.reading, name)
+    assert there is not None, "is what was tried"
+    return progress.went(after, Change(there.spelled, None, value, there.place))
 
 
-def spoken(name: str, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Return an argument as words of a command line."""
-    return (f"--{name}", *values)
+def _find(reading: Reading, name: str) -> Setting | None:
+    return Arguments(reading.settings).find(name)
+
+
+def _right(before: Meaning, name: str, value: str | None, after: Meaning) -> bool:
+    """Tell whether every run says this value of the argument now, and all else as before."""
+    wanted = None if value is None else (value.lower(),)
+    values = (run.says(name) for run in (after, *after.runs))
+    return after.less({name}) == before.less({name}) and all(
+        (None if each is None else tuple(map(str.lower, each))) == wanted for each in values
+    )
+
+
+def _like(old: str, new: str) -> str:
+    """Return a switch in the letters of the one that stands there."""
+    return new.lower() if new in ("True", "False") and old[:1].islower() else new
+
+
+def _ways(draft: Draft, setting: Setting, value: str | None) -> Iterator[tuple[Edit, ...]]:
+    tree = draft.reading.tree_at(setting.place)
+    if tree is None:
+        yield from together([_in_words(draft, each, value) for each in alike(draft.reading, setting)])
+    elif value is not None and (path := trees.path_at(tree, setting.place)):
+        yield from trees.changed(tree, path, _data(value))
+
+
+def _in_words(draft: Draft, setting: Setting, value: str | None) -> Iterator[tuple[Edit, ...]]:
+    if value is None:
+        yield from words.removed(setting, draft.texts)
+    elif len(setting.values) == 1:
+        yield from one_value(draft, setting, value)
+
+
+def _added(draft: Draft, anchor: Setting, name: str, value: str) -> Iterator[tuple[Edit, ...]]:
+    tree = draft.reading.tree_at(anchor.place)
+    if tree is None:
+        yield from words.added(anchor, (f"--{name}", value), draft.texts)
+    elif path := trees.path_at(tree, anchor.place):
+        yield from trees.inserted(tree, path[:-1], name, _data(value), str(path[-1]))
+
+
+def _data(value: str) -> Any:
+    """Return a switch or a number as YAML has it."""
+    return json.loads(value.lower())

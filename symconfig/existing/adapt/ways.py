@@ -19,16 +19,11 @@ from symconfig.existing.recover.namespace import Namespace
 from symconfig.frameworks.megatron.flags import Value, parsed
 from symconfig.render.files import sh
 
-# Destinations by the names of Megatron-Bridge and NeMo, where a new key has to have them; NeMo 1.x has its own.
+# Destinations by the names of Megatron-Bridge and NeMo 2, where a new key has to have them.
 BRIDGE = {
     "num_virtual_stages_per_pipeline_rank": "virtual_pipeline_model_parallel_size",
     "decoder_first_pipeline_num_layers": "num_layers_in_first_pipeline_stage",
     "decoder_last_pipeline_num_layers": "num_layers_in_last_pipeline_stage",
-}
-NEMO = {
-    **{f"recompute_{name}": f"activations_checkpoint_{name}" for name in ("granularity", "method", "num_layers")},
-    "overlap_grad_reduce": "overlap_grad_sync",
-    "overlap_param_gather": "overlap_param_sync",
 }
 AT_TOP = (
     "account_for_embedding_in_pipeline_split",
@@ -78,17 +73,17 @@ def _changed(draft: Draft, names: Namespace, setting: Setting, wish: Wish) -> Dr
     elif len(values) == len(setting.values) == 1:
         ways = together([one_value(draft, each, values[0]) for each in alike(draft.reading, setting)])
     else:
-        ways = together([all_values(draft, each, values) for each in alike(draft.reading, setting)])
+        ways = together([_all_values(draft, each, values) for each in alike(draft.reading, setting)])
     return draft.tried(ways, lambda meaning: meaning == goal)
 
 
 def one_value(draft: Draft, setting: Setting, value: str) -> Iterator[tuple[Edit, ...]]:
     yield from words.changed(setting.values[0], value, draft.texts)
     if setting.joined or not setting.spelled.startswith("-"):
-        yield from behind_equals(setting, sh(value), draft)
+        yield from _behind_equals(setting, sh(value), draft)
 
 
-def all_values(draft: Draft, setting: Setting, values: Sequence[str]) -> Iterator[tuple[Edit, ...]]:
+def _all_values(draft: Draft, setting: Setting, values: Sequence[str]) -> Iterator[tuple[Edit, ...]]:
     """Yield all values anew, where they stand one after the other."""
     first, last = setting.values[0].place, setting.values[-1].place
     if first.file == last.file and first.file in draft.texts and first.start <= last.end:
@@ -119,13 +114,13 @@ def _off(draft: Draft, names: Namespace, setting: Setting, wish: Wish) -> Draft 
         ways = trees.changed(tree, path, value) if path else iter(())
     else:
         spelled = trees.spelled(value, "yaml")
-        ways = together([behind_equals(each, spelled, draft) for each in alike(draft.reading, setting)])
+        ways = together([_behind_equals(each, spelled, draft) for each in alike(draft.reading, setting)])
     mine = {plain(name) for name, flag in names.table.flags.items() if flag.dest == wish.dest}
     goal = draft.meaning.less(mine)
     return draft.tried(ways, lambda meaning: meaning != draft.meaning and meaning.less(mine) == goal)
 
 
-def behind_equals(setting: Setting, spelled: str, draft: Draft) -> Iterator[tuple[Edit, ...]]:
+def _behind_equals(setting: Setting, spelled: str, draft: Draft) -> Iterator[tuple[Edit, ...]]:
     """Yield `key=true` -> `key=false`, `key=$TP` -> `key=4`."""
     text = draft.texts.get(setting.place.file)
     source = text.at(setting.place) if text is not None else ""
@@ -184,15 +179,7 @@ def _belongs(draft: Draft, path: KeyPath, wish: Wish) -> bool:
 
 def _key(draft: Draft, dest: str) -> str:
     """Return what a file with keys calls a destination. Of Megatron-LM's own YAML, as the parser does."""
-    reading = draft.reading
-    if reading.format != "overrides":
-        return dest
-    older = any(
-        part in NEMO.values() or part == "trainer"
-        for path in (reading.tree.spans if reading.tree else ())
-        for part in path
-    ) or any(setting.spelled.rpartition(".")[2] in NEMO.values() for setting in reading.settings)
-    return NEMO.get(dest, BRIDGE.get(dest, dest)) if older else BRIDGE.get(dest, dest)
+    return BRIDGE.get(dest, dest) if draft.reading.format == "overrides" else dest
 
 
 def _data(names: Namespace, wish: Wish) -> bool | int | float | str | list[Value] | None:

@@ -12,7 +12,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.audit.catalogue import OF_RL
 from symconfig.existing.launch.dialects import nemo_rl, openrlhf, slime, tuners, verl
 from symconfig.existing.launch.reading import Reading, Setting
-from symconfig.existing.recover import deepspeed, megatron, megatron_deepspeed
+from symconfig.existing.recover import deepspeed, megatron
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed_model import described
 from symconfig.existing.recover.namespace import Namespace, version_of
@@ -36,7 +36,7 @@ from symconfig.existing.rules.rule import Finding
 from symconfig.frameworks.deepspeed.backend import DEEPSPEED
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.frameworks.megatron.backend import MEGATRON
-from symconfig.frameworks.megatron.flags import first_with, flags, resolve, versions
+from symconfig.frameworks.megatron.flags import first_with, flags, resolve
 
 # What a recipe decides, and changes memory or time: any of the destinations says it. The model may be named instead.
 _MODEL = ("num_layers", "hidden_size", "num_attention_heads")
@@ -85,8 +85,6 @@ class Configuration(Protocol):
 
 def configuration_of(reading: Reading, supplied: Supplied) -> Configuration:
     """Return a reading as its framework takes it. Raises InputError for a Megatron-LM version that is not known."""
-    if megatron_deepspeed.applies(reading):
-        return ForkConfiguration(reading, supplied)
     if reading.format == verl.FORMAT:
         reader = VerlTuning if verl.tunes(reading) else VerlReader
         return RlConfiguration(reading, supplied, reader(reading, supplied))
@@ -192,33 +190,6 @@ class MegatronConfiguration:
         assert word is not None, "is asked for of a recipe"
         what = f"decides what its overrides leave open, and symconfig does not read it: {what}"
         return word.place.problem(what, field=f"the recipe {word.text}", hint=hint)
-
-
-class ForkConfiguration(MegatronConfiguration):
-    """Megatron-DeepSpeed: options of an old Megatron-LM and the fork's own, beside a DeepSpeed JSON."""
-
-    def __init__(self, reading: Reading, supplied: Supplied) -> None:
-        super().__init__(
-            reading, Supplied(supplied.model, supplied.gpus, supplied.seq_length, supplied.vocab_size, versions()[0])
-        )
-        self.version_given = False
-        tree = reading.deepspeed
-        assert tree is not None, "is what makes it the fork"
-        translated = megatron_deepspeed.settings(reading, tree)
-        self.settings = [item for item in translated if first_with(item.name)]
-
-    @property
-    def parsed(self) -> bool:
-        return False
-
-    def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
-        facts = DeepSpeedFacts.of_reading(self.reading, self.gpus, self.supplied.model)
-        return deepspeed_rules.findings(facts, (*deepspeed_rules.RULES, *plugged("DEEPSPEED"))) + [
-            finding for finding in super().findings(cluster) if finding.rule not in deepspeed_rules.IN_PLACE_OF
-        ]
-
-    def run(self, cluster: ClusterDescriptor) -> Run:
-        return deepspeed.run(self.reading, cluster, self.supplied)
 
 
 class DeepSpeedConfiguration:

@@ -28,6 +28,7 @@ from symconfig.existing.launch.harmless import Harmless
 from symconfig.existing.launch.named import Around
 from symconfig.existing.launch.reading import JSON_ALONE, Hides, Reading, Unread
 from symconfig.existing.launch.text import Text
+from symconfig.existing.launch.unsupported import refuse_command, refuse_file
 from symconfig.format import learn
 
 ARGUMENTS = "<arguments>"  # the name of a line of arguments in messages
@@ -46,7 +47,7 @@ def read(
 
     variables: the environment in which it is started. extra: the arguments that its script gets. harmless: files that
     are taken to change nothing, or "all". Raises InputError: what is no launch configuration, cannot be opened safely,
-    or starts no training; a harmless file that is none that could not be read.
+    starts no training, or is of a program that is not read; a harmless file that is none that could not be read.
     """
     return assuming(lambda taken: _read(source, variables, extra, taken), harmless)
 
@@ -72,6 +73,7 @@ def _read(source: str, variables: Mapping[str, str], extra: Sequence[str], harml
     if extra:
         raise InputError("takes no arguments", file=source, got=" ".join(extra), need="a script for them")
     tree = parse(text, syntax)
+    refuse_file(tree)
     if is_deepspeed(tree.data):
         reading: Reading | None = Reading(JSON_ALONE, (text,), (), deepspeed=tree)
     elif (reading := read_document(tree, variables)) is not None:
@@ -101,6 +103,7 @@ def _bash(
     written = {name: Text(f"{name} (written by {text.file})", one.data) for name, one in bash.virtual.items()}
     around = Around(bash.folder, variables, written, bash.origins)
     reading = followed(bash.reading, around)
+    refuse_command(reading, bash.reading.settings)
     if _says_nothing(reading):
         raise _silent(reading, bash.folder)
     return replace(reading, runs=tuple(followed(run, around) for run in bash.runs))

@@ -12,8 +12,8 @@ from symconfig.errors import Problem
 from symconfig.existing.launch.text import Place, Text, problem_at
 
 # bash: a script, or a line of arguments; megatron yaml: Megatron-LM's --yaml-cfg; overrides: model.x=1 of
-# Megatron-Bridge and NeMo, on a command line or as YAML; model args yaml: ENV_VARS and MODEL_ARGS; deepspeed: its JSON
-# by itself; verl: overrides of its trainer, nemo-rl: its YAML, each under their own keys.
+# Megatron-Bridge and NeMo 2, on a command line or as YAML; model args yaml: ENV_VARS and MODEL_ARGS; deepspeed: its
+# JSON by itself; verl: overrides of its trainer, nemo-rl: its YAML, each under their own keys.
 Format = Literal["bash", "megatron yaml", "overrides", "model args yaml", "deepspeed", "verl", "nemo-rl"]
 JSON_ALONE: Final = "deepspeed"  # the format of a DeepSpeed JSON
 
@@ -253,7 +253,7 @@ class Reading:
     same program, started by this script with other words. others: words of all else that it starts. stops: conditions
     under which it would end in an error. possible: options that the program gets under a condition that is not known,
     their values not known either. hidden: values that unread places may set. assumptions: what a person says of unread
-    places. recipe: of Megatron-Bridge or NeMo, "llama3_8b_pretrain_config".
+    places. recipe: of Megatron-Bridge or NeMo 2, "llama3_8b_pretrain_config".
     """
 
     format: Format

@@ -1,4 +1,4 @@
-"""Files and overrides of hydra's kind: those of Megatron-Bridge, NeMo, verl and NeMo-RL, with what they inherit."""
+"""Files and overrides of hydra's kind: those of Megatron-Bridge, NeMo 2, verl and NeMo-RL, with what they inherit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from symconfig.existing.launch.dialects import nemo_rl, verl
 from symconfig.existing.launch.dialects.documents import read_sections
 from symconfig.existing.launch.dialects.entry import entries
 from symconfig.existing.launch.dialects.interpolation import interpolated
-from symconfig.existing.launch.dialects.override import RECIPE, entries_of, group, is_key, short
+from symconfig.existing.launch.dialects.override import RECIPE, entries_of, is_key, short
 from symconfig.existing.launch.dialects.translate import by_path
 from symconfig.existing.launch.named import Around, dark, given, joined, tree_of, with_texts, with_unread
 from symconfig.existing.launch.reading import Reading, Setting, Tree, Unread, Word
@@ -25,15 +25,13 @@ _NAMED_RECIPE = re.compile(r"(?:pretrain|finetune|sft)_(\w+)\.py")
 
 
 def recipe(reading: Reading, around: Around) -> Reading:
-    """Return the recipe that Megatron-Bridge or NeMo starts from: named by an option, or by the script that is
+    """Return the recipe that Megatron-Bridge or NeMo 2 starts from: named by an option, or by the script that is
     started.
     """
     setting = given(reading, RECIPE)
     program = Path(reading.program.text).name if reading.program is not None else ""
     if setting is None and _RECIPE_RUNNERS.fullmatch(program):
         setting = given(reading, ("--model",))
-    if setting is None:  # NeMo-Framework-Launcher's: training=llama/llama3_8b
-        setting = next((one for one in reading.settings if group(one)), None)
     return reading if setting is None else replace(reading, recipe=setting.values[0])
 
 
@@ -137,21 +135,6 @@ def _sections_file(reading: Reading, around: Around, program: str) -> tuple[Tree
     elif name is not None:
         return None, (dark(name, "its folder or its name is not known"),)
     if file is None:
-        return _group_file(reading, around, program), ()
+        return None, ()
     tree = tree_of(file, around, reading.texts, program)
     return (None, (tree,)) if isinstance(tree, Unread) else (tree, ())
-
-
-def _group_file(reading: Reading, around: Around, program: str) -> Tree | None:
-    """Return conf/training/llama/llama3_8b.yaml beside the program; where it is not at hand, the recipe's name
-    is all.
-    """
-    setting = next((one for one in reading.settings if group(one)), None)
-    if setting is None or setting.values[0].unknown:
-        return None
-    below = Path("conf", setting.name, setting.values[0].text + ".yaml")
-    for name in (str(Path(program, below)), str(Path(Path(program).name, below))):
-        tree = tree_of(replace(setting, values=(Word.of(name, setting.place),)), around, reading.texts)
-        if isinstance(tree, Tree):
-            return tree
-    return None

@@ -14,7 +14,6 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.detect import parse
 from symconfig.existing.launch.reading import Reading, Tree
 from symconfig.existing.launch.text import Text
-from symconfig.existing.recover import megatron_deepspeed
 from symconfig.existing.recover.accelerate import launched
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed_auto import filled, uses_trainer
@@ -77,7 +76,7 @@ def made(
 
 
 def run(reading: Reading, cluster: ClusterDescriptor, supplied: Supplied) -> Run:
-    """Recover what the JSON and the program's arguments run: a Transformers model, or Megatron-DeepSpeed's.
+    """Recover what the JSON and the program's arguments run.
 
     Raises InputError with everything that is missing or wrong.
     """
@@ -88,8 +87,6 @@ def run(reading: Reading, cluster: ClusterDescriptor, supplied: Supplied) -> Run
         raise InputError("names no DeepSpeed JSON that could be read", file=reading.file)
     if not isinstance(tree.data, dict):
         raise InputError(tree.problem((), "is not a JSON object"))
-    if megatron_deepspeed.applies(reading):
-        return megatron_deepspeed.run(reading, tree, cluster, supplied)
     return _Reader(reading, tree, cluster, supplied, Arguments(reading.options)).run()
 
 

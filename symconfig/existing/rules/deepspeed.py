@@ -17,20 +17,6 @@ KEYS, *_OTHERS = (
 MEANING = tuple(rule for rules in _OTHERS for rule in rules)
 RULES = (*KEYS, *MEANING)
 GRID = "deepspeed-grid"  # the rule of degrees that do not divide
-# Rules of Megatron-LM on what under Megatron-DeepSpeed is DeepSpeed's: batch and precision are also in its JSON, and
-# it sums, shards and overlaps gradients.
-IN_PLACE_OF: frozenset[str] = frozenset(
-    {
-        "batch-not-said",
-        "single-precision",
-        "optimizer-not-sharded",
-        "gradients-not-overlapped",
-        "weights-not-overlapped",
-        "gather-overlap-without-sharding",
-        "gradients-not-accumulated-in-place",
-        "offloaded-optimizer-alone",
-    }
-)
 
 
 def findings(facts: DeepSpeedFacts, rules: Sequence[Rule[DeepSpeedFacts]] = RULES) -> list[Finding]:

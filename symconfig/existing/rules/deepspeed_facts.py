@@ -17,8 +17,6 @@ from symconfig.frameworks.deepspeed.keys import AUTO, ZERO
 from symconfig.frameworks.deepspeed.zero import stage_of
 
 Json = dict[str, Any]
-# Degrees among the arguments of Megatron-DeepSpeed.
-GRID = (("tensor_model_parallel_size",), ("pipeline_model_parallel_size",), ("ds_sequence_parallel_size",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,13 +107,10 @@ class DeepSpeedFacts:
 
     @property
     def data_ranks(self) -> int | None:
-        """Return the ranks that DeepSpeed multiplies a micro-batch by: AutoTP's count, Ulysses' do not, and where the
-        program is Megatron-DeepSpeed, which tells its own grid, its tensor and pipeline ranks do not either. None: not
+        """Return the ranks that DeepSpeed multiplies a micro-batch by: AutoTP's count, Ulysses' do not. None: not
         known, or no whole number.
         """
         shared = self.sequence_parallel
-        for names in GRID:
-            shared *= self.arguments.whole(*names) or 1
         return None if self.gpus is None or self.gpus % shared else self.gpus // shared
 
     @property

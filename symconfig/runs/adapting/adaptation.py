@@ -16,18 +16,18 @@ from symconfig.runs.adapting.closest import Pick, picks
 from symconfig.runs.adapting.fate import Fate, fates
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Adaptation(Adapted):
     """pick: the plan whose values are in the files. fates: what becomes of each checkpoint that the files name."""
 
-    pick: Pick | None = None
-    fates: tuple[Fate, ...] = ()
+    pick: Pick
+    fates: tuple[Fate, ...]
 
     def to_dict(self, written: bool) -> dict[str, Any]:
         """Return the contract of --json."""
         return {
             **Adapted.to_dict(self, written),
-            "plan": None if self.pick is None else self.pick.to_dict(),
+            "plan": self.pick.to_dict(),
             "checkpoints": [fate.to_dict() for fate in self.fates],
         }
 
@@ -48,9 +48,6 @@ def adaptation(
     """
     if best not in BESTS:
         raise InputError("wrong value", field="best", got=repr(best), need=f"one of {', '.join(BESTS)}")
-    if plan.rl:  # a step's layouts are compared as whole steps
-        outcome = adapted(source, plan, variables, extra, harmless)
-        return Adaptation(**{field.name: getattr(outcome, field.name) for field in fields(Adapted)})
     draft = opened(source, variables, extra, harmless)
     old = ran(draft.reading, plan)
     tried: list[tuple[Pick, Adapted]] = []

@@ -33,15 +33,15 @@ SCRIPT = """torchrun --nnodes 2 --nproc_per_node 8 train.py \\
 """
 BATCH = "--per_device_train_batch_size 1 --gradient_accumulation_steps 8 "
 YAML = """model_name_or_path: somewhere
-finetuning_type: full
 deepspeed: ds.json  # zero
-cutoff_len: 4096
+max_seq_length: 4096
+gradient_checkpointing: true
 output_dir: saves
 per_device_train_batch_size: 1
 gradient_accumulation_steps: 8
 learning_rate: 1.0e-5
 bf16: true
-{more}"""
+"""
 
 
 def plan(**fields: Any) -> Plan:
@@ -64,13 +64,6 @@ def plan(**fields: Any) -> Plan:
 def adapt(folder: Path, more: str, goal: Plan, config: str = JSON) -> Adapted:
     (folder / "ds.json").write_text(config)
     (folder / "train.sh").write_text(SCRIPT.format(more=more))
-    return adapted(str(folder / "train.sh"), goal, {})
-
-
-def adapt_yaml(folder: Path, more: str, goal: Plan) -> Adapted:
-    (folder / "ds.json").write_text(JSON)
-    (folder / "job.yaml").write_text(YAML.format(more=more))
-    (folder / "train.sh").write_text("FORCE_TORCHRUN=1 llamafactory-cli train job.yaml\n")
     return adapted(str(folder / "train.sh"), goal, {})
 
 
@@ -136,32 +129,15 @@ def test_a_program_of_one_s_own_is_asked_by_hand(tmp_path: Path) -> None:
     assert "the recomputed layers" in [item.option for item in outcome.unplaced]
 
 
-@pytest.mark.parametrize(
-    ("more", "recompute", "change"),
-    [
-        ("", FULL, {}),
-        ("", Recompute("none"), {"disable_gradient_checkpointing": (None, "True")}),
-        (
-            "disable_gradient_checkpointing: true\n",
-            FULL,
-            {"disable_gradient_checkpointing": ("true", "false")},
-        ),
-        ("disable_gradient_checkpointing: true  # fits\n", Recompute("none"), {}),
-    ],
-)
-def test_llama_factory_recomputes_unless_it_is_told_otherwise(
-    tmp_path: Path, more: str, recompute: Recompute, change: dict[str, tuple[str | None, str | None]]
-) -> None:
-    outcome = adapt_yaml(tmp_path, more, plan(recompute=recompute))
-    assert changes(outcome) == change
-    for file, data in outcome.files.items():
-        Path(file).write_bytes(data)
-    assert adapted(str(tmp_path / "train.sh"), plan(recompute=recompute), {}).files == {}
-
-
 def test_values_of_yaml_change_where_they_stand(tmp_path: Path) -> None:
-    outcome = adapt_yaml(tmp_path, "", plan(micro=2))
+    (tmp_path / "ds.json").write_text(JSON)
+    (tmp_path / "job.yaml").write_text(YAML)
+    (tmp_path / "train.sh").write_text("torchrun --nnodes 2 --nproc_per_node 8 train.py job.yaml\n")
+    outcome = adapted(str(tmp_path / "train.sh"), plan(micro=2, recompute=Recompute("none")), {})
+    assert not outcome.unplaced
     assert lines(outcome) == [
+        "-gradient_checkpointing: true",
+        "+gradient_checkpointing: false",
         "-per_device_train_batch_size: 1",
         "-gradient_accumulation_steps: 8",
         "+per_device_train_batch_size: 2",

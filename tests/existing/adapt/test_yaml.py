@@ -1,4 +1,4 @@
-"""YAML of the functional tests, of Megatron-LM itself and of NeMo with a plan's values in it."""
+"""YAML of the functional tests, and of Megatron-LM itself with a plan's values in it."""
 
 from __future__ import annotations
 
@@ -126,58 +126,6 @@ def test_what_is_off_is_said_where_nothing_else_would_say_it(tmp_path: Path) -> 
         "recompute_method: null",
     }
     assert len(lines(outcome)) == 2 * len(new)
-
-
-NEMO = """trainer:
-  devices: 8  # of a node
-  num_nodes: 2
-  precision: bf16
-model:
-  micro_batch_size: 1
-  global_batch_size: 32
-  tensor_model_parallel_size: 4
-  pipeline_model_parallel_size: 2
-  sequence_parallel: true
-  encoder_seq_length: 4096
-  max_position_embeddings: 4096
-  num_layers: 40
-  hidden_size: 5120
-  ffn_hidden_size: 13824
-  num_attention_heads: 40
-  hidden_dropout: 0.0
-  attention_dropout: 0.0
-  init_method_std: 0.02
-  normalization: rmsnorm
-  layernorm_epsilon: 1e-5
-  bias: false
-  activation: fast-swiglu
-  position_embedding_type: rope
-  share_embeddings_and_output_weights: false
-  activations_checkpoint_granularity: null  # full to save memory
-  activations_checkpoint_method: null
-  optim:
-    name: distributed_fused_adam
-    overlap_grad_sync: true
-    overlap_param_sync: true
-"""
-
-
-def test_nemo_s_own_names_and_numbers_of_nodes_are_used(tmp_path: Path) -> None:
-    assert adapt(tmp_path, NEMO, plan()).files == {}
-    outcome = adapt(tmp_path, NEMO, plan(pp=4, vpp=5, recompute=FULL))
-    assert not outcome.unplaced
-    assert lines(outcome) == [
-        "-  num_nodes: 2",
-        "+  num_nodes: 4",
-        "-  pipeline_model_parallel_size: 2",
-        "+  pipeline_model_parallel_size: 4",
-        "+  virtual_pipeline_model_parallel_size: 5",
-        "-  activations_checkpoint_granularity: null  # full to save memory",
-        "-  activations_checkpoint_method: null",
-        "+  activations_checkpoint_granularity: full  # full to save memory",
-        "+  activations_checkpoint_method: uniform",
-        "+  activations_checkpoint_num_layers: 1",
-    ]
 
 
 def test_overrides_of_a_recipe_are_put_in_the_section_that_has_them(tmp_path: Path) -> None:

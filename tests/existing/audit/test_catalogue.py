@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 
-from symconfig.api import existing as api_audit
 from symconfig.descriptor.job import Limits
 from symconfig.descriptor.load import load_cluster
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.audit.catalogue import GROUPS, LAUNCHER, PHASES, PREDICTION, RL, rules
-from symconfig.existing.audit.configuration import ForkConfiguration
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.rules.rule import Rule
 from symconfig.runs.rl.stated import completed
@@ -39,20 +37,6 @@ def test_an_example_of_reinforcement_learning_breaks_no_other_rule(rule: Rule[An
     supplied, cluster = Supplied(gpus=rule.gpus), load_cluster("h100")
     found = completed(audit(examples.reading(rule), supplied, cluster, Limits()), cluster, Limits())
     assert {finding.rule for finding in found.findings} == {rule.name}
-
-
-def test_what_megatron_deepspeed_has_is_no_error_there() -> None:
-    """Its parser has these values and options, and Megatron-LM's has not."""
-    script = """cat > ds.json <<EOF
-{"train_micro_batch_size_per_gpu": 1, "fp16": {"enabled": true}, "zero_optimization": {"stage": 1}}
-EOF
-deepspeed --num_gpus 8 pretrain_gpt.py --num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 \\
-  --max-position-embeddings 2048 --micro-batch-size 1 --fp16 --tokenizer-type PretrainedFromHF \\
-  --position-embedding-type alibi --checkpoint-activations --deepspeed --deepspeed_config ds.json --zero-stage 1
-"""
-    found = api_audit.audit(script, "h100", plan=False)
-    assert isinstance(found.reader, ForkConfiguration)
-    assert [str(finding.problem) for finding in found.findings if finding.severity == "error"] == []
 
 
 def test_names_titles_and_severities_are_of_one_form() -> None:

@@ -30,7 +30,6 @@ DESTS = {
 }
 # Why bash itself starts no training from these here.
 NOT_STARTED = {
-    "slurm/bloom_like.slurm": "stops at the file that it sources",
     "sites/kubernetes_elastic.sh": "stops where it enters a folder of its container",
     "unreadable/placeholders.sh": "is no bash until it is filled in",
 }

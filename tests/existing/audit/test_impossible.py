@@ -92,10 +92,6 @@ MODEL = (
     "--vocab-size 32000 --micro-batch-size 1"
 )
 TORCHRUN = f"torchrun --nproc_per_node 8 pretrain_gpt.py {MODEL} --global-batch-size 64 "
-FORK = (
-    f"deepspeed --num_gpus 8 pretrain_gpt.py {MODEL} --global-batch-size 64 --deepspeed --deepspeed_config ds.json "
-    "--no-pipeline-parallel "
-)
 TRAINER = (
     "torchrun --nproc_per_node 8 train.py --model_name_or_path meta-llama/Llama-2-7b-hf --max_seq_length 2048 "
     "--bf16 True --deepspeed ds.json "
@@ -126,8 +122,6 @@ GRIDS = {
         f". gone.sh\n{TORCHRUN}--pipeline-model-parallel-size $PP --tensor-model-parallel-size 16",
         r"got 8, need a multiple of tp x cp = 16",
     ),
-    "fork": (FORK + "--tensor-model-parallel-size 16", r"got 8, need a multiple of tp x pp x cp = 16"),
-    "fork's batch": (FORK + "--global-batch-size 63", r"dp 8 x micro-batch 1 does not divide the batch of 63"),
     "recipe": (RECIPE + "model.tensor_model_parallel_size=16", r"got 8, need a multiple of tp = 16"),
     "yaml": (
         "torchrun --nproc_per_node 8 pretrain_gpt.py --yaml-cfg job.yaml",

@@ -9,7 +9,6 @@ import pytest
 
 from symconfig.api import existing
 from symconfig.descriptor.load import load_model
-from symconfig.errors import InputError
 from symconfig.existing.audit.audit import Audit
 from symconfig.graph.count import parameters
 from symconfig.plans.rl import surprised
@@ -108,33 +107,6 @@ def test_a_plan_written_for_it_comes_back(rewards: dict[str, Any], said: str) ->
     assert (theirs.rollout_tp, theirs.memory_share, theirs.away) == (mine.rollout_tp, mine.memory_share, mine.away)
     for one, other in zip(mine.phases, theirs.phases, strict=True):
         assert (one.name, one.bytes) == (other.name, pytest.approx(other.bytes, rel=1e-3))
-
-
-@pytest.mark.parametrize("text", [RAY.replace("MORE", ""), OLD])
-def test_a_plan_of_a_step_is_put_into_its_options_in_either_spelling(text: str, tmp_path: Path) -> None:
-    """Read again, the script says what the plan has, and its phases are the plan's."""
-    plan = planned(
-        "qwen3-8b", target="openrlhf", prompts=128, samples=8, updates=4,
-        prompt_length={"mean": 300.0, "max": 1024}, response_length={"mean": 900.0, "max": 3072},
-    )  # fmt: skip
-    path = tmp_path / "train.sh"
-    path.write_text(text)
-    done = existing.adapt(path, plan)
-    assert done.done, [str(item) for item in done.unplaced]
-    path.write_bytes(done.files[str(path)])
-    new = "--" + ("train.max_tokens_per_gpu" if "train.batch_size" in text else "train_max_tokens_per_gpu")
-    assert f"{new} {plan.rl[0].tokens_per_gpu}" in path.read_text()
-    assert not existing.adapt(path, plan).changes
-    found = audited(str(path))
-    for one, other in zip(plan.rl[0].phases, phases(found).values(), strict=True):
-        assert (one.name, one.bytes) == (other.name, pytest.approx(other.bytes, rel=1e-6))
-
-
-def test_programs_that_train_alone_are_not_adapted(tmp_path: Path) -> None:
-    path = tmp_path / "train.sh"
-    path.write_text(TUNED.replace("PROGRAM", "train_dpo").replace("MORE", ""))
-    with pytest.raises(InputError, match="of OpenRLHF, whose options are not adapted"):
-        existing.adapt(path, planned("qwen3-8b", target="openrlhf"))
 
 
 def test_roles_with_gpus_of_their_own_work_beside_each_other() -> None:

@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from symconfig.api import existing
-from symconfig.errors import InputError
-from tests.existing.audit.verl_scripts import audited, of_verl
-from tests.runs.rl.support import planned
+from tests.existing.audit.verl_scripts import audited
 
 SLIME = """#!/bin/bash
 source "$(dirname "$0")/models/qwen3-8B.sh"
@@ -99,62 +97,6 @@ def test_training_alone_is_an_update_without_generation(tmp_path: Path) -> None:
     assert longer.judged is not None
     assert longer.judged.plan.best.batch.global_ == 128
     assert "9,216 tokens each" in {item.value for item in longer.judged.run.assumed}
-
-
-def test_other_workers_are_not_adapted(tmp_path: Path) -> None:
-    path = tmp_path / "run.sh"
-    path.write_text(of_verl())
-    with pytest.raises(InputError, match=r"has workers of another kind than the plan's .got fsdp, need megatron"):
-        existing.adapt(path, planned(pins={"tp": "2", "pp": "1", "cp": "1", "recompute": "none"}))
-    with pytest.raises(InputError, match="slime knows no such"):
-        existing.adapt(script(tmp_path), planned(pins={"tp": "2", "pp": "1", "cp": "1", "recompute": "none"}))
-
-
-def test_a_plan_of_a_step_is_put_into_slimes_options(tmp_path: Path) -> None:
-    """Read again, the script says the plan's degrees, recompute, lengths and engine, with the phases of the plan."""
-    pins = {"tp": "2", "pp": "2", "vpp": "1", "cp": "2", "recompute": "full"}
-    plan = planned(
-        "qwen3-8b", 16, target="slime", pins=pins, prompts=32, samples=8, updates=2,
-        prompt_length={"mean": 300.0, "max": 1024}, response_length={"mean": 900.0, "max": 8192},
-    )  # fmt: skip
-    path = script(tmp_path)
-    done = existing.adapt(path, plan)
-    assert done.done, [str(item) for item in done.unplaced]
-    path.write_bytes(done.files[str(path)])
-    text, p = path.read_text(), plan.best.parallel
-    assert f"--pipeline-model-parallel-size {p.pp}" in text
-    assert "--recompute-granularity full" in text
-    assert "--actor-num-nodes 2" in text
-    assert f"--max-tokens-per-gpu {plan.rl[0].tokens_per_gpu}" in text
-    assert not existing.adapt(path, plan).changes
-    found = existing.audit(str(path), "h100", plan=False, prompt_length=300.0, response_length=900.0)
-    assert found.judged is not None, found.unpredicted
-    again = found.judged.plan
-    assert (again.best.parallel.tp, again.best.parallel.pp, again.best.parallel.cp) == (p.tp, p.pp, p.cp)
-    assert again.best.options.recompute.granularity == "full"
-    rl, planned_ = again.job.rl, plan.job.rl
-    assert rl is not None
-    assert planned_ is not None
-    assert (rl.prompts, rl.samples, rl.updates) == (planned_.prompts, planned_.samples, planned_.updates) == (32, 8, 2)
-    mine, theirs = ({phase.name: phase for phase in each.rl[0].phases} for each in (plan, again))
-    assert theirs["update"].bytes == pytest.approx(mine["update"].bytes, rel=0.02)
-    assert (again.rl[0].rollout_tp, again.rl[0].memory_share) == (plan.rl[0].rollout_tp, plan.rl[0].memory_share)
-
-
-def test_what_a_plan_leaves_out_is_taken_from_slimes_options(tmp_path: Path) -> None:
-    path = script(tmp_path)
-    more = "--sequence-parallel\n   --recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
-    path.write_text(path.read_text().replace("--sequence-parallel", more))
-    pins = {"tp": "1", "pp": "1", "cp": "1", "recompute": "none"}
-    plan = planned(
-        "qwen3-8b", 8, target="slime", pins=pins, prompts=32, samples=8, tokens_per_gpu=2048,
-        response_length={"mean": 300.0, "max": 1024},
-    )  # fmt: skip
-    done = existing.adapt(path, plan)
-    assert done.done, [str(item) for item in done.unplaced]
-    text = done.files[str(path)].decode()
-    assert "recompute" not in text
-    assert "--sequence-parallel" not in text
 
 
 @pytest.mark.parametrize(("launcher", "read"), [("ray job submit -- ", True), ("", False)])

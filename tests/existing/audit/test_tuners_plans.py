@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import symconfig
-from symconfig.errors import InputError
 from tests.existing.audit.test_tuners import (
     FACTORY,
     audited,
@@ -108,19 +107,3 @@ def test_pairs_have_a_better_plan_for_their_own_trainer(tmp_path: Path) -> None:
     assert found.gain > 0.0
     assert found.judged is not None
     assert found.gain == pytest.approx(1 - found.better.tuned[0].step_s / found.judged.plan.tuned[0].step_s)
-
-
-def test_a_plan_of_preferences_goes_into_a_script_of_its_task_alone(tmp_path: Path) -> None:
-    text = "NPROC_PER_NODE=8 swift rlhf --rlhf_type kto --model Qwen/Qwen3-8B --max_length 1024 --deepspeed zero3 "
-    text += "--per_device_train_batch_size 2 --tuner_type full --torch_dtype bfloat16\n"
-    script = written(tmp_path, "kto.sh", text)
-    pins = {"zero": "3", "mbs": "4"}
-    asked: dict[str, Any] = {"target": "ms-swift-deepspeed", "seq_length": 1024, "pins": pins, "top": 1}
-    labelled, pairs = (
-        symconfig.plan("qwen3-8b", "h100", 8, preference=preference, **asked).plan
-        for preference in ({"answers": 64, "loss": "kto"}, {"pairs": 32})
-    )
-    assert "+NPROC_PER_NODE=8" in (diff := symconfig.adapt(script, labelled).diff)
-    assert "--per_device_train_batch_size 4" in diff
-    with pytest.raises(InputError, match="trains on labelled answers, and the plan is of no such step"):
-        symconfig.adapt(script, pairs)

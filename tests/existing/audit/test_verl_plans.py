@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from symconfig.api import existing
-from symconfig.existing.launch.read import read
 from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import BUSIEST
@@ -56,7 +55,7 @@ def test_a_critic_computes_again_what_its_plan_has(pins: dict[str, str]) -> None
 ENDS = f"{MEGATRON}.override_transformer_config.num_layers_in_{{}}_pipeline_stage"
 
 
-def test_stages_whose_ends_differ_come_back_and_are_put_into_overrides(tmp_path: Path) -> None:
+def test_stages_whose_ends_differ_come_back() -> None:
     pins = {"tp": "1", "pp": "8", "vpp": "1", "cp": "1", "recompute": "full"}
     plan = comes_back("verl", pins, {"model": "qwen3-8b"})  # of 36 layers
     words = dict(word.split("=", 1) for word in verl.words(plan))
@@ -65,14 +64,6 @@ def test_stages_whose_ends_differ_come_back_and_are_put_into_overrides(tmp_path:
         None if layers is None else str(layers) for layers in (options.first_stage_layers, options.last_stage_layers)
     ]
     assert options.first_stage_layers is not None
-    path = tmp_path / "run.sh"
-    path.write_text(of_verl(f"{MEGATRON}.pipeline_model_parallel_size=4", config="ppo_megatron_trainer"))
-    done = existing.adapt(path, plan)
-    assert f"++{ENDS.format('first')}={options.first_stage_layers}" in done.diff
-    path.write_bytes(done.files[str(path)])
-    equal = planned("qwen3-8b", pins={**pins, "pp": "4", "layout": "equal"})
-    now = {change.option.lstrip("+"): change.now for change in existing.adapt(path, equal).changes}
-    assert now[ENDS.format("first")] == "null"
 
 
 @pytest.mark.parametrize(("named", "fused"), [("Qwen/Qwen3-8B", False), ("meta-llama/Llama-3.1-8B", True)])
@@ -121,40 +112,3 @@ def comes_back(target: str, pins: dict[str, str], changed: dict[str, Any]) -> Pl
     assert (mine_.rollout_tp, mine_.memory_share, mine_.tokens_per_gpu, mine_.away) == (
         theirs_.rollout_tp, theirs_.memory_share, theirs_.tokens_per_gpu, theirs_.away)  # fmt: skip
     return plan
-
-
-def test_a_plan_of_a_step_is_put_into_verls_overrides(tmp_path: Path) -> None:
-    """Read again, the script says what the plan's own overrides say; defaults are left out."""
-    plan = planned("qwen3-8b", response_length={"mean": 300.0, "max": 1024}, tokens_per_gpu=5120,
-                   pins={"tp": "2", "pp": "2", "vpp": "1", "cp": "1", "recompute": "full"})  # fmt: skip
-    path = tmp_path / "run.sh"
-    path.write_text(of_verl(f"{MEGATRON}.tensor_model_parallel_size=8", f"{MEGATRON}.sequence_parallel=True",
-                            config="ppo_megatron_trainer"))  # fmt: skip
-    done = existing.adapt(path, plan)
-    assert done.done
-    assert {change.option: change.was for change in done.changes}[f"{MEGATRON}.tensor_model_parallel_size"] == "8"
-    assert "expert_model_parallel_size" not in done.diff
-    path.write_bytes(done.files[str(path)])
-    said = {item.name: [word.text for word in item.values] for item in read(str(path)).settings}
-    for word in verl.words(plan):
-        key, value = word.split("=", 1)
-        if key in said and key.startswith((MEGATRON, "actor_rollout_ref.rollout.tensor")):
-            assert said[key] == value.strip("[]").split(",")
-    assert not existing.adapt(path, plan).changes
-
-
-def test_a_plan_for_fsdp_workers_is_put_into_overrides_and_comes_back(tmp_path: Path) -> None:
-    """The phases of the script are the plan's, to the byte: what FSDP holds and what verl makes of logits are one."""
-    plan = planned(
-        "qwen3-8b", 16, target="verl-fsdp", tokens_per_gpu=8192, updates=2,
-        response_length={"mean": 900.0, "max": 3072}, prompt_length={"mean": 300.0, "max": 1024},
-    )  # fmt: skip
-    path = tmp_path / "run.sh"
-    path.write_text(of_verl("data.train_batch_size=64", "actor_rollout_ref.actor.ppo_mini_batch_size=32"))
-    done = existing.adapt(path, plan)
-    assert done.done, [str(item) for item in done.unplaced]
-    path.write_bytes(done.files[str(path)])
-    found = audited(str(path))
-    for mine, theirs in zip(plan.rl[0].phases, phases(found).values(), strict=True):
-        assert (mine.name, mine.bytes) == (theirs.name, pytest.approx(theirs.bytes, rel=1e-6))
-        assert theirs.seconds == pytest.approx(mine.seconds, rel=1e-6)

@@ -160,7 +160,6 @@ def test_variables_that_are_given_are_put_in() -> None:
         ({"language_model": {}}, "megatron yaml"),
         ({"num_layers": 1, "hidden_size": 2, "lr": 3}, "megatron yaml"),
         ({"model": {}}, "overrides"),
-        ({"training": {"model": {}}}, "overrides"),
         ({"model_name_or_path": "x", "per_device_train_batch_size": 1}, "trainer"),
         ({"services": {}}, None),
         ({"model": "x"}, None),

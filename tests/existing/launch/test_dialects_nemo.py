@@ -1,4 +1,4 @@
-"""Megatron-Bridge and NeMo: sections of YAML, and overrides, in Megatron-LM's options."""
+"""Megatron-Bridge and NeMo 2: sections of YAML, and overrides, in Megatron-LM's options."""
 
 from __future__ import annotations
 
@@ -13,127 +13,50 @@ from symconfig.existing.launch.reading import Setting, Word
 from symconfig.existing.launch.text import Text
 from tests.existing.launch.summary import options, places_hold, read_yaml, unread
 
-NEMO_1 = """\
-run:
-  name: otter
+NEMO_2 = """\
 trainer:
   num_nodes: 6
   devices: 8
-  precision: bf16-mixed
   max_steps: 900
-exp_manager:
-  name: ${run.name}
-  log_step_timing: true
+  strategy:
+    tensor_model_parallel_size: 4
+    virtual_pipeline_model_parallel_size: 2
 model:
-  mcore_gpt: true
+  config:
+    seq_length: 4096
+    max_position_embeddings: ${.seq_length}
+    num_layers: 24
+    share_embeddings_and_output_weights: false
+data:
   micro_batch_size: 2
-  global_batch_size: 96
-  tensor_model_parallel_size: 4
-  pipeline_model_parallel_size: 3
-  virtual_pipeline_model_parallel_size: 2
-  encoder_seq_length: 4096
-  max_position_embeddings: ${.encoder_seq_length}
-  num_layers: 24
-  hidden_size: 2048
-  ffn_hidden_size: 5632
-  num_attention_heads: 16
-  num_query_groups: 4
-  kv_channels: null
-  normalization: rmsnorm
-  layernorm_epsilon: 1e-5
-  bias: false
-  activation: fast-swiglu
-  position_embedding_type: rope
-  rotary_percentage: 1.0
-  share_embeddings_and_output_weights: false
-  sequence_parallel: true
-  activations_checkpoint_granularity: full
-  activations_checkpoint_method: block
-  activations_checkpoint_num_layers: 2
-  gradient_accumulation_fusion: false
-  cpu_offloading: false
-  cpu_offloading_num_layers: ${sum:${.num_layers},-1}
-  fp8: true
-  fp8_hybrid: true
-  fsdp: false
-  tokenizer:
-    library: huggingface
-    type: some/otter
-  data:
-    seq_length: ${model.encoder_seq_length}
-    data_prefix: [0.5, ${oc.env:CORPUS}, 0.5, b]
-  optim:
-    name: mcore_distributed_optim
-    lr: 3e-4
-    betas: [0.9, 0.95]
-    overlap_grad_sync: true
-    sched:
-      name: CosineAnnealing
-      warmup_steps: 40
-""".replace("${oc.env:CORPUS}", "'${oc.env:CORPUS}'")
+  seq_length: ${model.config.seq_length}
+"""
 
 
-def test_nemo_1() -> None:
-    reading = read_yaml(NEMO_1)
+def test_nemo_2() -> None:
+    reading = read_yaml(NEMO_2)
     assert options(reading) == [
-        "--bf16",
         "--train-iters 900",
-        "--micro-batch-size 2",
-        "--global-batch-size 96",
         "--tensor-model-parallel-size 4",
-        "--pipeline-model-parallel-size 3",
         "--num-virtual-stages-per-pipeline-rank 2",
         "--seq-length 4096",
         "--max-position-embeddings 4096",
         "--num-layers 24",
-        "--hidden-size 2048",
-        "--ffn-hidden-size 5632",
-        "--num-attention-heads 16",
-        "--group-query-attention",
-        "--num-query-groups 4",
-        "--normalization RMSNorm",
-        "--norm-epsilon 1e-5",
-        "--disable-bias-linear",
-        "--swiglu",
-        "--position-embedding-type rope",
-        "--rotary-percent 1.0",
         "--untie-embeddings-and-output-weights",
-        "--sequence-parallel",
-        "--recompute-granularity full",
-        "--recompute-method block",
-        "--recompute-num-layers 2",
-        "--no-gradient-accumulation-fusion",
-        "--fp8-format hybrid",
-        "--tokenizer-type HuggingFaceTokenizer",
-        "--tokenizer-model some/otter",
-        "--optimizer adam",
-        "--use-distributed-optimizer",
-        "--lr 3e-4",
-        "--adam-beta1 0.9",
-        "--adam-beta2 0.95",
-        "--overlap-grad-reduce",
-        "--lr-decay-style cosine",
-        "--lr-warmup-iters 40",
+        "--micro-batch-size 2",
     ]
     assert (reading.world.gpus, reading.world.nodes, reading.world.gpus_per_node) == (48, 6, 8)
-    assert unread(reading, matters=True) == []
-    assert [line.split(":")[0] for line in unread(reading, matters=False)] == ["48 model.data.data_prefix"]
-    assert reading.complete
+    assert reading.unread == ()
     assert places_hold(reading)
 
 
 def test_a_reference_keeps_the_bytes_that_it_leads_to_and_its_own_place() -> None:
-    reading = read_yaml(NEMO_1)
+    reading = read_yaml(NEMO_2)
     found = next(setting for setting in reading.settings if setting.name == "--max-position-embeddings")
     word = found.values[0]
     assert word.pieces[0].place is not None
-    assert (word.pieces[0].place.line, word.place.line) == (18, 19)
-    assert word.pieces[0].variables == ("${.encoder_seq_length}",)
-
-
-def test_a_method_without_a_granularity_recomputes_nothing() -> None:
-    source = "model:\n  num_layers: 8\n  activations_checkpoint_method: block\n  activations_checkpoint_num_layers: 0\n"
-    assert options(read_yaml(source)) == ["--num-layers 8"]
+    assert (word.pieces[0].place.line, word.place.line) == (10, 11)
+    assert word.pieces[0].variables == ("${.seq_length}",)
 
 
 BRIDGE = """\
@@ -200,7 +123,6 @@ def test_megatron_bridge() -> None:
         ("model: {fsdp: true}", "model.fsdp: True"),
         ("model: {pipeline_model_parallel_layout: [[head]]}", "is no layout"),
         ("model: {normalization: weird}", "is none of rmsnorm"),
-        ("optim: {betas: 0.9}", "has not two values"),
     ],
 )
 def test_what_changes_the_model_and_has_no_option_matters(line: str, says: str) -> None:
@@ -281,13 +203,6 @@ def test_overrides_replace_take_away_and_are_referred_to() -> None:
         "--max-position-embeddings 256",
         "--seed 1",
         "--hidden-size 64",
-    ]
-
-
-def test_the_level_of_the_nemo_launcher_is_passed_over() -> None:
-    assert overridden("", "training.model.micro_batch_size=2 training.trainer.max_steps=9") == [
-        "--micro-batch-size 2",
-        "--train-iters 9",
     ]
 
 

@@ -191,14 +191,16 @@ def test_yaml_cfg_goes_before_all_that_stands_beside_it(tmp_path: Path) -> None:
 
 
 def test_hydra_s_file_under_its_overrides(tmp_path: Path) -> None:
-    write(tmp_path, "nemo/conf/gpt.yaml", "model:\n  num_layers: 6\n  micro_batch_size: 2\ntrainer: {devices: 8}\n")
+    write(
+        tmp_path, "own/conf/gpt.yaml", "model:\n  num_layers: 6\ndata: {micro_batch_size: 2}\ntrainer: {devices: 8}\n"
+    )
     reading = read(
         write(
             tmp_path,
             "run.sh",
             """\
-python nemo/megatron_gpt_pretraining.py --config-path=conf --config-name gpt \\
-    trainer.num_nodes=4 ++model.micro_batch_size=1
+python own/pretrain.py --config-path=conf --config-name gpt \\
+    trainer.num_nodes=4 ++data.micro_batch_size=1
 """,
         )
     )
@@ -219,7 +221,6 @@ python nemo/megatron_gpt_pretraining.py --config-path=conf --config-name gpt \\
         ("run_recipe.py --recipe otter_3b_pretrain_config train.train_iters=5", "otter_3b_pretrain_config"),
         ("scripts/run_recipe.py --model otter_3b -tp 2 model.num_layers=5", "otter_3b"),
         ("recipes/pretrain_otter_3b.py model.num_layers=5", "recipes/pretrain_otter_3b.py"),
-        ("main.py training=otter/3b training.model.num_layers=5", "otter/3b"),
     ],
 )
 def test_a_recipe_is_named(tmp_path: Path, line: str, recipe: str) -> None:
@@ -227,17 +228,6 @@ def test_a_recipe_is_named(tmp_path: Path, line: str, recipe: str) -> None:
     assert reading.format == "overrides"
     assert reading.recipe is not None
     assert reading.recipe.text == recipe
-
-
-def test_the_file_that_a_recipe_s_name_leads_to(tmp_path: Path) -> None:
-    write(tmp_path, "launcher/conf/training/otter/3b.yaml", "model:\n  num_layers: 6\n  hidden_size: 64\n")
-    line = "python3 /opt/x/launcher/main.py training=otter/3b +training.model.num_layers=5 env_vars.NCCL_X=1 stages=[a]"
-    reading = read(write(tmp_path, "examples/h100/run.sh", line))
-    assert options(reading) == ["--num-layers 5", "--hidden-size 64"]
-    assert reading.recipe is not None
-    assert reading.recipe.text == "otter/3b"
-    assert {name: word.text for name, word in reading.environment.items()} == {"NCCL_X": "1"}
-    assert unread(reading, matters=True) == []
 
 
 def test_short_options_are_those_of_a_recipe_runner_only(tmp_path: Path) -> None:

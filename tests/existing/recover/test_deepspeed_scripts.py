@@ -145,34 +145,6 @@ def test_nodes_that_are_not_known_are_not_taken_for_one(launcher: str, gpus: int
     assert "--gpus" in str(caught.value)
 
 
-def test_megatron_deepspeed_in_the_style_of_its_examples(tmp_path: Path) -> None:
-    found = script(
-        tmp_path,
-        """
-TP=8
-PP=4
-cat <<EOT > conf.json
-{"train_batch_size": 128, "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1},
- "bf16": {"enabled": true}, "data_types": {"grad_accum_dtype": "fp32"}}
-EOT
-ds_args=" --deepspeed"
-ds_args=" --deepspeed_config=conf.json $ds_args"
-ds_args=" --zero-stage=1 ${ds_args}"
-torchrun --nproc_per_node 8 --nnodes 8 pretrain_gpt.py \\
-    --tensor-model-parallel-size $TP --pipeline-model-parallel-size $PP \\
-    --num-layers 80 --hidden-size 8192 --ffn-hidden-size 28672 --num-attention-heads 64 --num-key-value-heads 8 \\
-    --micro-batch-size 1 --global-batch-size 128 --seq-length 4096 --max-position-embeddings 4096 \\
-    --normalization rmsnorm --swiglu --disable-bias-linear --use-rotary-position-embeddings \\
-    --untie-embeddings-and-output-weights --attention-dropout 0 --hidden-dropout 0 --vocab-size 32000 --bf16 $ds_args
-""",
-    )
-    made = run(found, H100, Supplied())
-    c = made.configuration
-    assert made.described.zoo == "llama2-70b"
-    assert (c.degrees.tp, c.degrees.pp, c.degrees.dp, c.global_batch, c.zero) == (8, 4, 2, 128, 1)
-    assert told(found, 64) == {"deepspeed-no-overlap"}
-
-
 def test_a_bare_json_says_all_that_it_needs_at_once(tmp_path: Path) -> None:
     path = tmp_path / "ds.json"
     path.write_text(json.dumps(AUTO), encoding="utf-8")

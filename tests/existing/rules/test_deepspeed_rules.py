@@ -14,7 +14,6 @@ from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.words import settings
 from symconfig.existing.rules import deepspeed as rules
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
-from symconfig.existing.rules.megatron import RULES as MEGATRON
 from symconfig.existing.rules.rule import Finding, Rule
 from symconfig.verify import deepspeed as real
 from tests.existing.rules.examples import deepspeed_facts
@@ -42,10 +41,6 @@ def test_a_finding_says_where_it_is(name: str) -> None:
         assert finding.problem.line == 1
         assert finding.problem.column is not None
         assert finding.problem.what[-1] not in ".!"
-
-
-def test_what_deepspeed_answers_for_are_rules_of_megatron() -> None:
-    assert {rule.name for rule in MEGATRON} >= rules.IN_PLACE_OF
 
 
 def test_names_are_unique_and_of_one_form() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import symconfig
-from symconfig.api import existing
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.existing.recover.rl.sequences import Packed
@@ -189,12 +188,3 @@ def test_stages_of_several_chunks_take_micro_batches_in_groups() -> None:
     assert packed.as_trained(rl, 2, 4).passes == 2 * 8
     whole = Packed(room=10**6, length=rl.mean_tokens).read(rl, 2)
     assert (whole.room, whole.passes, whole.fill) == (51200, 1, 1.0)
-
-
-def test_existing_scripts_are_given_what_is_read_at_once(tmp_path: Any) -> None:
-    key = "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu"
-    plan = planned("qwen3-8b", pins={"tp": "2", "pp": "1", "cp": "1"}, tokens_per_gpu=4096, **LONG)
-    path = tmp_path / "run.sh"
-    path.write_text(of_verl(f"{key}=8192", config="ppo_megatron_trainer"))
-    done = existing.adapt(path, plan)
-    assert {change.option: change.now for change in done.changes}[key] == str(plan.rl[0].read_per_gpu)

@@ -1,9 +1,8 @@
-"""YAML files of Megatron-LM, Megatron-Bridge and NeMo: which dialect one speaks, and what it says."""
+"""YAML files of Megatron-LM, Megatron-Bridge and NeMo 2: which dialect one speaks, and what it says."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 from symconfig.descriptor.architectures.keys import words
@@ -40,7 +39,7 @@ def dialect_of(data: Any) -> Dialect | None:
         return "trainer"
     if sections & {"language_model", "model_parallel"}:
         return "megatron yaml"
-    if sections & {"model", "train", "trainer", "ddp", "mixed_precision", "training"}:
+    if sections & {"model", "train", "trainer", "ddp", "mixed_precision"}:
         return "overrides"
     if sum(table_with(key) is not None for key, value in data.items() if not isinstance(value, dict)) >= _ENOUGH_KEYS:
         return "megatron yaml"
@@ -87,10 +86,9 @@ def _expanded(tree: Tree, variables: Mapping[str, str]) -> list[Entry]:
 
 
 def read_sections(tree: Tree | None, variables: Mapping[str, str], overrides: Sequence[Entry]) -> Reading:
-    """Read what Megatron-Bridge and NeMo are given: a file with sections, overrides, or both."""
+    """Read what Megatron-Bridge and NeMo 2 are given: a file with sections, overrides, or both."""
     filed = entries(tree) if tree is not None else ()
-    everything = [replace(entry, path=_below_training(entry.path)) for entry in (*filed, *overrides)]
-    by_key = interpolated(by_path(everything), variables)
+    by_key = interpolated(by_path((*filed, *overrides)), variables)
     environment = {path[-1]: entry.words[0] for path, entry in by_key.items() if path[0] == "env_vars" and entry.words}
     settings, unread = translated(by_key)
     texts = (tree.text,) if tree is not None else ()
@@ -103,12 +101,6 @@ def read_sections(tree: Tree | None, variables: Mapping[str, str], overrides: Se
         world=_world(by_key),
         unread=(*(tree.unread if tree is not None else ()), *unread),
     )
-
-
-def _below_training(path: Path) -> Path:
-    """Return the path below the level that NeMo-Framework-Launcher has around what it passes on."""
-    inner = path[:1] == ("training",) and path[1:2] in (("model",), ("trainer",), ("run",), ("exp_manager",))
-    return path[1:] if inner else path
 
 
 def _world(by_key: Mapping[Path, Entry]) -> World:

@@ -51,7 +51,7 @@ def _entries(tree: Tree, at: KeyPath, path: tuple[str, ...], value: Any) -> Iter
 
 
 def _is_name(value: dict[str, Any]) -> bool:
-    """Tell whether a value names a function, as Megatron-Bridge and NeMo do: `{_target_: torch.nn.functional.silu,
+    """Tell whether a value names a function, as Megatron-Bridge and NeMo 2 do: `{_target_: torch.nn.functional.silu,
     _call_: false}`.
     """
     return value.get("_call_") is False and isinstance(value.get("_target_"), str)

@@ -1,9 +1,9 @@
-"""What the keys of Megatron-LM's YAML, Megatron-Bridge and NeMo mean, as destinations of Megatron-LM's parser.
+"""What the keys of Megatron-LM's YAML, Megatron-Bridge and NeMo 2 mean, as destinations of Megatron-LM's parser.
 
 A key is looked up by the longest tail of its path that is here: "optim.name" before "name". A key that is nowhere here
 and is itself a destination means that one. Sources: Megatron-LM megatron/training/yaml_arguments.py and
 core_transformer_config_from_args in megatron/training/arguments.py; Megatron-Bridge training/{config,mixed_precision,
-comm_overlap}.py; NeMo 1.x examples/nlp/language_modeling/conf/megatron_gpt_config.yaml; NeMo 2 lightning/pytorch.
+comm_overlap}.py; NeMo 2 lightning/pytorch.
 """
 
 from __future__ import annotations
@@ -25,24 +25,13 @@ RENAMED = {
     "num_layers_in_first_pipeline_stage": "decoder_first_pipeline_num_layers",
     "num_layers_in_last_pipeline_stage": "decoder_last_pipeline_num_layers",
     "sequence_parallelism": "sequence_parallel",
-    "encoder_seq_length": "seq_length",
     "data.seq_length": "seq_length",
     "dataset.sequence_length": "seq_length",
     "dataset.seq_length": "seq_length",
-    "rotary_percentage": "rotary_percent",
     "seq_len_interpolation_factor": "rotary_seq_len_interpolation_factor",
     "rope_scaling": "use_rope_scaling",
-    "bias": "add_bias_linear",
-    "qkv_bias": "add_qkv_bias",
-    "bias_dropout_add_fusion": "bias_dropout_fusion",
-    "use_flash_attention": "use_flash_attn",
-    "ub_tp_comm_overlap": "tp_comm_overlap",
-    "optim.overlap_grad_sync": "overlap_grad_reduce",
-    "optim.overlap_param_sync": "overlap_param_gather",
-    "optim.bucket_cap_mb": "",
     "ddp.bucket_size": "ddp_bucket_size",
     "ddp.average_in_collective": "ddp_average_in_collective",
-    "sched.warmup_steps": "lr_warmup_iters",
     "lr_scheduler.warmup_steps": "lr_warmup_iters",
     "trainer.max_steps": "train_iters",
     "trainer.gradient_clip_val": "clip_grad",
@@ -50,16 +39,13 @@ RENAMED = {
     "trainer.limit_val_batches": "eval_iters",
     "trainer.log_every_n_steps": "log_interval",
     "data.splits_string": "split",
-    "train_ds.max_seq_length": "seq_length",
     "tokenizer.model": "tokenizer_model",
-    "tokenizer.library": "",  # said with tokenizer.type
     # Said by another key beside it, by World, or always so in Megatron-LM.
     **dict.fromkeys(
         words(
             """
-            trainer.devices trainer.num_nodes fp8_e4m3 fp8_hybrid megatron_amp_O2 mcore_gpt params_dtype pipeline_dtype
-            autocast_dtype enable_autocast autocast_enabled pre_process post_process gated_linear_unit
-            transformer_block_type _target_ use_scaled_init_method normalize_attention_scores cpu_offloading
+            trainer.devices trainer.num_nodes params_dtype pipeline_dtype autocast_dtype enable_autocast
+            autocast_enabled pre_process post_process gated_linear_unit _target_ cpu_offloading
             """
         ),
         "",
@@ -73,29 +59,18 @@ CHOICES: dict[str, dict[str, tuple[Meaning, ...]]] = {
     "normalization": {
         "rmsnorm": (("normalization", "RMSNorm"),),
         "layernorm": (("normalization", "LayerNorm"),),
-        "layernorm1p": (("normalization", "LayerNorm"), ("layernorm_zero_centered_gamma", True)),
     },
-    "optim.name": {
-        **dict.fromkeys(
-            ("distributed_fused_adam", "mcore_distributed_optim"),
-            (("optimizer", "adam"), ("use_distributed_optimizer", True)),
-        ),
-        **dict.fromkeys(("fused_adam", "adam", "adamw"), (("optimizer", "adam"),)),
-    },
-    "optim.grad_sync_dtype": {"bf16": (("grad_reduce_in_bf16", True),), "fp32": (), "32": ()},
     # Megatron-LM reduces in fp32 with bf16, unless it is told otherwise.
     "grad_reduce_in_fp32": {
         "true": (("accumulate_allreduce_grads_in_fp32", True),),
         "false": (("grad_reduce_in_bf16", True),),
     },
-    "transformer_engine": {"true": (("transformer_impl", "transformer_engine"),), "false": ()},
 }
 # Sections that say nothing of the computation.
 ASIDE = words(
     """
-    exp_manager logger run profiling nsys_profile s3_checkpointing wandb callbacks inprocess_restart ft straggler
-    nvrx_straggler tensor_inspect defaults hydra cluster container_mounts megatron_timer_kwargs validation_ds test_ds
-    env_vars source task_encoder
+    logger profiling wandb callbacks inprocess_restart ft straggler nvrx_straggler tensor_inspect defaults hydra
+    megatron_timer_kwargs env_vars source task_encoder
     """
 )
 # Keys and sections without an option of Megatron-LM that change what is trained, or where it lies in memory.
@@ -137,7 +112,7 @@ _ACTIVATIONS: dict[str, tuple[Meaning, ...]] = {
 
 
 def _precision(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-    """Read `bf16_mixed`, `bf16-mixed`, 16; Megatron-Bridge's names say the recipe of FP8 too."""
+    """Read `bf16_mixed`, `bf16-mixed`; Megatron-Bridge's names say the recipe of FP8 too."""
     name = str(entry.value).replace("-", "_").lower()
     if name in ("32", "32_true", "fp32", "none"):
         return
@@ -149,7 +124,7 @@ def _precision(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
 
 
 def _activation(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-    name = str(entry.value).rpartition(".")[2].replace("-", "_").removeprefix("fast_")
+    name = str(entry.value).rpartition(".")[2].replace("-", "_")
     if name in ("silu", "swish") and neighbours("gated_linear_unit"):
         name = "swiglu"
     if name not in _ACTIVATIONS or (name == "gelu" and neighbours("gated_linear_unit")):
@@ -163,43 +138,8 @@ def _query_groups(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
     yield "num_query_groups", AS_WRITTEN
 
 
-def _fp8(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-    """Read NeMo 1.x's three switches for what is one value."""
-    if isinstance(entry.value, bool):
-        if entry.value:
-            yield "fp8", "hybrid" if neighbours("fp8_hybrid") else "e4m3"
-    else:
-        yield "fp8", AS_WRITTEN
-
-
-def _schedule(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-    """Read a schedule; of what Megatron-LM has no name for, nothing is said: it changes neither time nor memory."""
-    style = {"cosineannealing": "cosine", "warmupannealing": "linear"}.get(str(entry.value).lower())
-    if style is not None:
-        yield "lr_decay_style", style
-
-
-def _betas(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-    if not isinstance(entry.value, list) or len(entry.value) != 2:
-        raise ValueError("has not two values")
-    yield "adam_beta1", entry.value[0]
-    yield "adam_beta2", entry.value[1]
-
-
-def _recompute(dest: str) -> Callable[[Entry, Neighbours], Iterator[Meaning]]:
-    """Read recompute. NeMo's shipped files name a method and no granularity, which recomputes nothing."""
-
-    def meaning(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-        if dest == "recompute_granularity" or neighbours("activations_checkpoint_granularity") == "full":
-            yield dest, AS_WRITTEN
-
-    return meaning
-
-
 def _fused_activation(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-    gated = neighbours("gated_linear_unit") or "swiglu" in str(
-        neighbours("activation") or neighbours("activation_func")
-    )
+    gated = neighbours("gated_linear_unit") or "swiglu" in str(neighbours("activation_func"))
     if neighbours("bias_swiglu_fusion") is None:
         yield "bias_swiglu_fusion" if gated else "bias_gelu_fusion", entry.value
 
@@ -207,18 +147,6 @@ def _fused_activation(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]
 def _offloaded_layers(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
     if neighbours("cpu_offloading"):
         yield "cpu_offloading_num_layers", AS_WRITTEN
-
-
-def _tokenizer(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-    """Read NeMo's `library`, which is Megatron-LM's type, but for `megatron`, whose `type` it is."""
-    library = neighbours("library")
-    if library == "huggingface":
-        yield "tokenizer_type", "HuggingFaceTokenizer"
-        yield "tokenizer_model", AS_WRITTEN
-    elif library == "sentencepiece":
-        yield "tokenizer_type", "GPTSentencePieceTokenizer"
-    else:
-        yield "tokenizer_type", AS_WRITTEN
 
 
 def _weight_shards(of: str) -> Callable[[Entry, Neighbours], Iterator[Meaning]]:
@@ -248,18 +176,10 @@ def _layout(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
 # They yield what the entry means; ValueError says why that is not known.
 SPECIAL: dict[str, Callable[[Entry, Neighbours], Iterator[Meaning]]] = {
     "precision": _precision,
-    "tokenizer.type": _tokenizer,
     "mixed_precision": _precision,
     "plugins": _precision,
-    "activation": _activation,
     "activation_func": _activation,
     "num_query_groups": _query_groups,
-    "fp8": _fp8,
-    "optim.betas": _betas,
-    "sched.name": _schedule,
-    "activations_checkpoint_granularity": _recompute("recompute_granularity"),
-    "activations_checkpoint_method": _recompute("recompute_method"),
-    "activations_checkpoint_num_layers": _recompute("recompute_num_layers"),
     "bias_activation_fusion": _fused_activation,
     "cpu_offloading_num_layers": _offloaded_layers,
     "pipeline_model_parallel_layout": _layout,

@@ -17,12 +17,8 @@ Path = tuple[str, ...]
 _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
 _SHELL_NAME = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 _MISSING = "???"  # OmegaConf's mark of a value that must be given
-# NeMo-Framework-Launcher, launcher_scripts/main.py, registers the first, NeMo-RL, nemo_rl/utils/config.py, the others.
+# NeMo-RL, nemo_rl/utils/config.py, registers these.
 _FUNCTIONS: dict[str, Callable[[list[int]], int]] = {
-    "multiply": math.prod,
-    "sum": sum,
-    "divide_ceil": lambda numbers: -(-numbers[0] // numbers[1]),
-    "divide_floor": lambda numbers: numbers[0] // numbers[1],
     "mul": math.prod,
     "add": sum,
     "max": max,
@@ -74,7 +70,7 @@ class _Resolver:
         if word.text == _MISSING:
             return Word((), word.place, "must be given on the command line and is not")
         pieces: tuple[Piece, ...] = (Piece(word.text),)
-        for _ in range(_MOST_STEPS):  # the innermost first: ${multiply:${a},${b}}
+        for _ in range(_MOST_STEPS):  # the innermost first: ${mul:${a},${b}}
             text = "".join(piece.text for piece in pieces)
             match = _REFERENCE.search(text)
             if match is None:
@@ -108,7 +104,6 @@ class _Resolver:
                 return Word.of(known, place)
             return Word((), place, f"depends on ${{{shorten(reference)}}}, which is not worked out")
         path = _absolute(reference.strip(), entry.path)
-        path = path if path in self.entries else path[1:]  # NeMo-Framework-Launcher puts the file under `training`
         if path not in self.entries:
             return Word((), place, f"depends on ${{{shorten(reference)}}}, which nothing in this file says")
         if path in self.under_way:
@@ -137,7 +132,7 @@ def _part(pieces: tuple[Piece, ...], start: int, end: int) -> Iterator[Piece]:
 
 
 def _computed(kind: str, rest: str) -> str | None:
-    """Return what the NeMo launcher's own functions make of whole numbers."""
+    """Return what NeMo-RL's own functions make of whole numbers."""
     try:
         numbers = [int(part) for part in rest.split(",")]
         return str(_FUNCTIONS[kind](numbers))

@@ -44,7 +44,7 @@ def read_model_args(tree: Tree, variables: Mapping[str, str]) -> Reading:
             overrides.append(expanded(entry, known))
     dotted = by_path(replace(entry, path=tuple(".".join(entry.path).split("."))) for entry in overrides)
     translation, unread = translated(dotted)
-    dialect: Format = "model args yaml" if settings or not translation else "overrides"  # of NeMo's own names
+    dialect: Format = "model args yaml" if settings or not translation else "overrides"  # of NeMo 2's own names
     return Reading(
         dialect,
         (tree.text,),

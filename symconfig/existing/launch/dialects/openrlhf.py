@@ -140,13 +140,6 @@ def first_values(settings: Sequence[Setting]) -> Mapping[str, str]:
     return {each.name.removeprefix("--"): each.values[0].text if each.values else "" for each in settings}
 
 
-def spelled(settings: Sequence[Setting], name: str) -> str:
-    """Return an option as a script with these settings spells it: of one level, or by section."""
-    before = {f"--{new}": f"--{old}" for old, new in _NEW.items()}
-    old = any(each.spelled != each.name and not each.spelled.startswith(f"--{_ALONE[0]}") for each in settings)
-    return before.get(name, name) if old else name
-
-
 def _named(name: str) -> str:
     """Return an option's name since 0.10; the model of programs that train alone is read as the actor."""
     plain = name.lstrip("-").replace("-", "_")

@@ -1,4 +1,4 @@
-"""`model.tensor_model_parallel_size=8` on a command line, as Megatron-Bridge, NeMo and hydra take it."""
+"""`model.tensor_model_parallel_size=8` on a command line, as Megatron-Bridge, NeMo 2 and hydra take it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from symconfig.existing.launch.yaml_tree import parse_yaml
 _OVERRIDE = re.compile(r"(?P<mark>\+\+|\+|~)?(?P<path>(?P<head>[A-Za-z_]\w*)(?P<below>(?:\.[\w\-/@]+)*))(?P<equals>=)?")
 _SECTIONS = words(
     """
-    model trainer train training optimizer optim ddp data dataset scheduler checkpoint mixed_precision comm_overlap
-    dist tokenizer rng logger peft fine_tuning env_vars exp_manager validation profiling resume log actor_rollout_ref
+    model trainer train optimizer optim ddp data dataset scheduler checkpoint mixed_precision comm_overlap
+    dist tokenizer rng logger peft env_vars validation profiling resume log actor_rollout_ref
     """
 )
-# Options of Megatron-Bridge's scripts/training/run_recipe.py and of its and NeMo's scripts/performance.
+# Options of Megatron-Bridge's scripts/training/run_recipe.py and of its and NeMo 2's scripts/performance.
 _SPELLINGS = {
     ("-tp", "--tensor_model_parallel_size"): "model.tensor_model_parallel_size",
     ("-pp", "--pipeline_model_parallel_size"): "model.pipeline_model_parallel_size",
@@ -48,8 +48,8 @@ def is_override(text: str) -> bool:
 
 
 def _match(text: str, *, whole_sections: bool, any_section: bool = False) -> re.Match[str] | None:
-    """Match an override. whole_sections: `training=llama/llama3_8b` counts too, which names a file. any_section: the
-    program takes nothing but overrides.
+    """Match an override. whole_sections: `mixed_precision=bf16_mixed` counts too, which sets a section at once.
+    any_section: the program takes nothing but overrides.
     """
     match = _OVERRIDE.match(text)
     if match is None or not (match["equals"] or match["mark"] == "~"):
@@ -63,13 +63,6 @@ def _match(text: str, *, whole_sections: bool, any_section: bool = False) -> re.
 def short(setting: Setting) -> str | None:
     """Return the key that an option of a recipe runner stands for."""
     return _SHORT.get(setting.name.replace("_", "-"))
-
-
-def group(setting: Setting) -> bool:
-    """Tell whether an override chooses a file and sets no key: `training=llama/llama3_8b` of
-    NeMo-Framework-Launcher.
-    """
-    return setting.joined and setting.name in ("training", "peft", "fine_tuning")
 
 
 def is_key(setting: Setting) -> bool:
@@ -113,7 +106,7 @@ def entries_of(settings: Sequence[Setting], runner: bool) -> Iterator[Entry]:
         if key is not None and setting.values:
             yield _entry(key, setting)
     for setting in settings:
-        if is_key(setting) and not group(setting):
+        if is_key(setting):
             yield _entry(setting.name.lstrip("~"), setting)
 
 

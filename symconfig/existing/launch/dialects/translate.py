@@ -51,7 +51,8 @@ def translated(entries: Mapping[Path, Entry]) -> tuple[tuple[Setting, ...], tupl
     unread: list[Unread] = []
     weighty: set[Path | None] = set()  # each section is said once
     for path, entry in entries.items():
-        if _aside(path, entries) or (_empty(entry.value) and not entry.unknown):
+        aside = any(part in ASIDE for part in path[:-1])  # a section that says nothing of the computation
+        if aside or (_empty(entry.value) and not entry.unknown):
             continue
         try:
             for setting in _settings(entry, entries):
@@ -66,14 +67,6 @@ def translated(entries: Mapping[Path, Entry]) -> tuple[tuple[Setting, ...], tupl
         except ValueError as error:
             unread.append(_unread(entry, str(error), True))
     return tuple(settings), tuple(unread)
-
-
-def _aside(path: Path, entries: Mapping[Path, Entry]) -> bool:
-    """Tell whether an entry is of a section that says nothing of the computation; of adapters that are not used."""
-    if "peft" in path:
-        scheme = entries.get((*path[: path.index("peft") + 1], "peft_scheme"))
-        return scheme is not None and scheme.value in (None, "none")
-    return any(part in ASIDE for part in path[:-1])
 
 
 def _words(setting: Setting) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from symconfig.descriptor.tuning import Preference
 from symconfig.errors import Problem
 from symconfig.existing.launch.dialects.nemo_rl import METHODS
 from symconfig.existing.recover.rl.nemo_workers import POLICY, NemoWorkers
-from symconfig.existing.recover.rl.script import MANY, Does
+from symconfig.existing.recover.rl.script import MANY
 from symconfig.existing.recover.rl.sequences import Packed
 from symconfig.existing.recover.rl.step import Alone, Step
 from symconfig.existing.recover.run import Assumed, Described, Run
@@ -37,12 +37,6 @@ class Reader(NemoWorkers):
         """Return what is done: grpo, dpo, sft."""
         heads = {each.name.partition(".")[0] for each in self.reading.settings}
         return next((name for name in METHODS if name in heads), "grpo")
-
-    @property
-    def does(self) -> Does:
-        """Return what it does with the model that it trains."""
-        named: dict[str, Does] = {"grpo": "rl", "dpo": "dpo", "rm": "reward"}
-        return named.get(self._method, "alone")
 
     def run(self) -> Run:
         """Return the policy's run with what is around it. Raises InputError with all that keeps it from being

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
@@ -22,8 +22,6 @@ from symconfig.existing.recover.supplied import Supplied
 from symconfig.frameworks.megatron.flags import resolve
 from symconfig.plans.rl import PlannedReward
 
-# What a model is trained by: steps, what is there, or preferences, by their task.
-Does = Literal["rl", "alone", "dpo", "kto", "reward"]
 MANY = 4  # micro-batches of an update on each replica, at least, that are full whatever lengths are
 
 
@@ -103,15 +101,6 @@ class Script:
     def whole(self) -> bool:
         """Tell whether Megatron-LM is told its model in the options, and by nothing else."""
         return False
-
-    @property
-    def does(self) -> Does:
-        """Return what it does with the model that it trains."""
-        return "rl"
-
-    def usual(self, option: str) -> str | None:
-        """Return the value of an option that is not given, by its plain name; None: there is none, or none is known."""
-        return self.values.text(option)
 
     @property
     def apart(self) -> int:

@@ -99,12 +99,6 @@ class TunerStated(Script):
         name = partial(tuners.called, started.trainer)
         self.values = Values(self.TRAINER, tuple(replace(each, name=name(each.name)) for each in self.reading.options))
 
-    def usual(self, option: str) -> str | None:
-        """Return the value of an option that is not given: of Megatron-Core's the program's own, else by `called`."""
-        if self.program.megatron and option in self.tuner.megatron:
-            return " ".join(self.tuner.megatron[option][1:]) or "true"
-        return self.values.text(tuners.called(self.program.trainer, option))
-
     @property
     def tuner(self) -> Tuner:
         """Return what is particular to whose program it is."""

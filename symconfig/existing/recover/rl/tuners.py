@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, log2
-from typing import ClassVar, cast
+from typing import ClassVar
 
 from symconfig.descriptor.rl import Rl
-from symconfig.descriptor.tuning import LOSSES, LossName, Preference
+from symconfig.descriptor.tuning import LossName, Preference
 from symconfig.errors import Problem
 from symconfig.existing.launch.dialects import tuners
-from symconfig.existing.recover.rl.script import Does, Script
+from symconfig.existing.recover.rl.script import Script
 from symconfig.existing.recover.rl.sequences import Packed
 from symconfig.existing.recover.rl.step import Alone, Step
 from symconfig.existing.recover.rl.trainers import LLAMAFACTORY, SWIFT, TRL, Trainer
@@ -71,13 +71,6 @@ class Reader(TunerWorkers):
         if self.problems or self.values.arguments.problems or around is None:
             raise self.refusal()
         return replace(around, assumed=(*around.assumed, *self.assumed))
-
-    @property
-    def does(self) -> Does:
-        """Return what it does with the model that it trains."""
-        method = self.program.method
-        of_loss = {name: LOSSES[losses[0]].task for name, losses in _LOSSES.items()}
-        return "rl" if method in _STEPS else cast(Does, of_loss.get(method, "alone"))
 
     def _refused(self) -> Iterator[Problem]:
         """Yield what no prediction is made of."""

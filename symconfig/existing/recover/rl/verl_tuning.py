@@ -14,7 +14,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import Problem
 from symconfig.existing.recover.deepspeed_model import named_targets
 from symconfig.existing.recover.rl import fsdp
-from symconfig.existing.recover.rl.script import Does, Script
+from symconfig.existing.recover.rl.script import Script
 from symconfig.existing.recover.rl.trainers import FSDP, VERL_TUNING, Trainer, Workers
 from symconfig.existing.recover.run import Assumed, Run
 from symconfig.frameworks.programs import PROGRAMS
@@ -25,10 +25,6 @@ class Reader(Script):
     """One script on so many GPUs; what is wrong is gathered."""
 
     TRAINER: ClassVar[Trainer] = VERL_TUNING
-
-    @property
-    def does(self) -> Does:
-        return "alone"
 
     @property
     def workers(self) -> Workers:
