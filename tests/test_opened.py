@@ -50,7 +50,6 @@ ALLOWED = {
             "measured/gpu/worker.py",
             "render/publish.py",
             "runs/embed/solved_here.py",
-            "runs/sweep/worker.py",
             "verify/forks.py",
             "verify/megatron_runner.py",
         ),
