@@ -224,7 +224,7 @@ new-block new-model new-cluster new-target new-rule: new-%: $(VENV)/.dev
 	@$(BIN)/python docs/new.py $* '$(NAME)' $(if $(IN),--in '$(IN)') $(if $(CONFIG),--config '$(CONFIG)')
 
 readme: $(VENV)/.base
-	$(BIN)/python docs/jobs.py $(addprefix ../../,$(or $(PAGES),$(shell grep -lE '^<!-- (output|picture)' README.md docs/*.md)))
+	$(BIN)/python docs/jobs.py $(addprefix ../../,$(or $(PAGES),$(shell grep -l '^<!-- output' README.md docs/*.md)))
 
 # The charts of pages: only what they use of Apache ECharts, in one file, with its licence. Needs npm; the version is in
 # docs/echarts/package.json.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -193,7 +192,7 @@ def test_a_batch_in_tokens(given: list[Task]) -> None:
         (("--seq-length", "-1"), "--seq-length: "),
         (("--precision", "int4"), "--precision: wrong value"),
         (("--pin", "ttp=8"), "--pin ttp: "),
-        (("--plot", "x.gif"), "--plot: no picture has this ending"),
+        (("--html", "x.gif"), "--html: this file is a page"),
         (("--jobs", "0"), "--jobs: wrong value"),
         (("--executor", "spark:x"), "--executor: wrong value (got spark:x, need dask:ADDRESS"),
     ],
@@ -205,13 +204,6 @@ def test_an_option_that_is_wrong_is_named_before_any_work(
     assert outcome.code == 2
     assert said in outcome.err
     assert given == []
-
-
-def test_a_picture(run: Run, given: list[Task], tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    for name in ("a.svg", "b.svg"):
-        assert run("size", *ASKED, "--deadline", "3d", "--plot", tmp_path / name).code == 0
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
 def test_real_plans_are_those_of_the_command_that_is_named() -> None:
