@@ -16,7 +16,7 @@ export PYTHONUTF8 := 1
 JOB := --model llama2-13b --cluster a100-80gb --gpus 64 --global-batch-size 1024 --seq-length 4096
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint mutants bench bench-check house accuracy priors pipelines partition adaptability trained generation symbols rules checkpoints rates tasks families jobs tutorials systems verify-all verify-real verify-formats verify-training verify-engines soak megatron-source templates launchers readme options keys flags recipes sessions sweep echarts pages docs rooms new-block new-model new-cluster new-target new-rule dist fuzz clean
+.PHONY: help demo test lint mutants bench bench-check house accuracy priors pipelines partition adaptability trained generation symbols rules checkpoints rates tasks families jobs tutorials systems verify-all verify-real verify-formats verify-training soak megatron-source templates launchers readme options keys flags recipes sessions sweep echarts pages docs rooms new-block new-model new-cluster new-target new-rule dist fuzz clean
 
 help:
 	@echo 'make demo        plan Llama-2-13B on 64 A100 for Megatron-LM and for DeepSpeed, into demo/'
@@ -30,7 +30,6 @@ help:
 	@echo 'make verify-formats  render a spread of plans in every format for its real parser, into docs/formats.md'
 	@echo 'make verify-training  start every format for real on CPU ranks, into docs/training.md (MEGATRON_PATH=FOLDER)'
 	@echo 'make soak        plan random jobs, 10,000 plans of them through the real parsers (COUNT= SEED=), into docs/soak.md'
-	@echo 'make verify-engines  run sweeps through the real Ray and Dask, and kill their workers'
 	@echo 'make megatron-source  fetch the Megatron-LM whose parser and modules the checks run, once'
 	@echo 'make house       measure the shape of the code: lines by room, circles, what stands in two places'
 	@echo 'make accuracy    score the model on measured runs (TRUTH=FOLDER), into docs/accuracy.md, README.md and the intervals'
@@ -56,7 +55,7 @@ help:
 	@echo "make flags       Megatron-LM's options by version (FLAGS=FOLDER of dumps of its parsers), into symconfig"
 	@echo 'make recipes     published layouts against the plans of their jobs, into docs/recipes.md (LIMIT=40 for some)'
 	@echo 'make sessions    plans made again, as sessions with their real output, into docs/replan.md'
-	@echo 'make sweep       the columns of a sweep and its recorded speed, into docs/sweep.md'
+	@echo 'make sweep       the columns of a sweep, into docs/sweep.md'
 	@echo 'make echarts     build the charts of pages anew from npm, into symconfig/report/page/assets'
 	@echo 'make pages       draw the page of a plan, into docs/pages (needs Chromium)'
 	@echo 'make docs        build the pages of docs/ as a site, strictly, into site/'
@@ -160,16 +159,6 @@ TRAINING ?=
 verify-training: $(VENV)/.megatron
 	$(BIN)/python -m tests.verify_training $(TRAINING) --torch '$(TORCH)'
 
-# Ray and Dask have an environment of their own, too: neither is needed to plan.
-ENGINES := .venv-engines
-$(ENGINES)/.ready: tests/engines/requirements.txt pyproject.toml $(VENV)/.python
-	$(PYTHON) -m venv $(ENGINES)
-	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check -r $< -e .
-	@touch $@
-
-verify-engines: $(ENGINES)/.ready
-	$(ENGINES)/bin/python -m pytest tests/engines
-
 house: $(VENV)/.base
 	$(BIN)/python -m benchmarks.house
 
@@ -235,7 +224,7 @@ new-block new-model new-cluster new-target new-rule: new-%: $(VENV)/.dev
 	@$(BIN)/python docs/new.py $* '$(NAME)' $(if $(IN),--in '$(IN)') $(if $(CONFIG),--config '$(CONFIG)')
 
 readme: $(VENV)/.base
-	$(BIN)/python docs/jobs.py $(addprefix ../../,$(or $(PAGES),$(shell grep -lE '^<!-- (output|picture)' README.md docs/*.md)))
+	$(BIN)/python docs/jobs.py $(addprefix ../../,$(or $(PAGES),$(shell grep -l '^<!-- output' README.md docs/*.md)))
 
 # The charts of pages: only what they use of Apache ECharts, in one file, with its licence. Needs npm; the version is in
 # docs/echarts/package.json.
@@ -269,4 +258,4 @@ fuzz: $(FUZZED)/.ready
 	$(FUZZED)/bin/python -m tests.fuzz.run --seconds $(SECONDS) $(FUZZ)
 
 clean:
-	rm -rf $(VENV) $(DIST) $(FUZZED) .fuzz .venv-formats $(ENGINES) $(MUTANTS) $(DOCS) site .mutants demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DIST) $(FUZZED) .fuzz .venv-formats $(MUTANTS) $(DOCS) site .mutants demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

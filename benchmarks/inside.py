@@ -145,12 +145,12 @@ def sweep(every: str) -> dict[str, float]:
     from collections import Counter
 
     from symconfig.api.sweep import read_sweep
-    from symconfig.runs.sweep import engines
+    from symconfig.runs.sweep import pool
     from symconfig.runs.sweep.task import Task
 
     points = read_sweep(Path(__file__).with_name("sweep.yaml")).points[:: int(every)]
     started = time.perf_counter()
-    counts = Counter(row.status.value for row in engines.run([Task.of(one) for one in points], engines.Wanted(jobs=2)))
+    counts = Counter(row.status.value for row in pool.run([Task.of(one) for one in points], jobs=2))
     wall_s = time.perf_counter() - started
     return {"plans": len(points), "plans_per_s": round(len(points) / wall_s, 2), **counts}
 

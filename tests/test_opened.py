@@ -49,7 +49,6 @@ ALLOWED = {
             "existing/adapt/write.py",
             "render/publish.py",
             "runs/embed/solved_here.py",
-            "runs/sweep/worker.py",
             "verify/forks.py",
             "verify/megatron_runner.py",
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InputError, Problem, reworded
 from symconfig.runs.sweep.amounts import time_s
 from symconfig.runs.sweep.amounts import tokens as count_of
-from symconfig.runs.sweep.engines import Wanted, check
 from symconfig.runs.sweep.file import sectioned
 from symconfig.runs.sweep.job import SweepJob, sweep_job
 from symconfig.runs.sweep.points import LIMIT, Points, points
@@ -39,8 +39,7 @@ def sweep(
     out: str | Path | None = None,
     *,
     jobs: int | None = None,
-    engine: str = "local",
-    address: str | None = None,
+    executor: Executor | None = None,
     fresh: bool = False,
     limit: int = LIMIT,
     progress: Callable[[Done], None] = lambda _: None,
@@ -48,11 +47,12 @@ def sweep(
     """Plan every combination that a SWEEP.yaml, or the same as a mapping, asks for; the table goes into `out`.
 
     out: .csv or .parquet; None: the source's name with .csv, here. What is done stays done in a journal beside it.
-    jobs: plans at once; None: as many as there are cores. fresh: forget the journal. limit: of combinations. Raises
-    InputError (all problems at once) on bad input.
+    jobs: plans at once; None: as many as there are cores. executor: runs the plans in place of processes of this
+    machine, as Dask's `Client.get_executor()`. fresh: forget the journal. limit: of combinations. Raises InputError
+    (all problems at once) on bad input.
     """
     read, table = read_sweep(source, limit), table_of(source, out)
-    return run(read.points, table, read.prices, Wanted(engine, jobs, address), fresh, progress)
+    return run(read.points, table, read.prices, fresh, progress, executor, jobs)
 
 
 def read_sweep(
@@ -91,8 +91,7 @@ def size(
     goodput: float = 1.0,
     prices: Mapping[str, float] | None = None,
     jobs: int | None = None,
-    engine: str = "local",
-    address: str | None = None,
+    executor: Executor | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
     **fields: Any,
 ) -> Size:
@@ -100,7 +99,7 @@ def size(
 
     clusters: names or paths; "all": every one of the zoo. global_batch_size: sequences; batch_tokens: the same in
     tokens, rounded to an even number of sequences; neither: 4 Mi tokens. goodput: share of the time in which steps run.
-    prices: of a GPU-hour. jobs, engine, address: as of `sweep`. fields: any other field of JOB.yaml (backend, pins and
+    prices: of a GPU-hour. jobs, executor: as of `sweep`. fields: any other field of JOB.yaml (backend, pins and
     so on). Raises InputError.
     """
     named = {"model": str(model), "seq_length": seq_length, "global_batch_size": global_batch_size}
@@ -115,9 +114,7 @@ def size(
         goodput=goodput,
         prices=prices or {},
     )
-    wanted = Wanted(engine, jobs, address)
-    check(wanted)
-    return run_size(question, wanted, progress)
+    return run_size(question, progress, executor, jobs)
 
 
 def read_size(

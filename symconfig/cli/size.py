@@ -7,8 +7,8 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import MODEL, add_changes, add_engine, add_page, add_some, engine
-from symconfig.cli.shared import PAGE, as_changes, as_option, file_of, note, output, show, whole, working, write_report
+from symconfig.cli.options import MODEL, add_changes, add_executor, add_page, add_some, connected, executor
+from symconfig.cli.shared import PAGE, as_changes, as_option, output, show, whole, working, write_report
 from symconfig.errors import FailedError, InputError, Problem
 
 if TYPE_CHECKING:
@@ -38,33 +38,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_some(job, "--seq-length", "--backend", "--megatron-version", "--precision")
     add("--pin", metavar="NAME=VALUE", action="append", default=[], help="as for plan: tp=8, pp=2..8; may be repeated")
     add_some(job, "--memory-margin")
-    add_engine(parser)
+    add_executor(parser)
     add_page(parser)
-    parser.add_argument("--plot", metavar="FILE.png", help="draw cost against time (png, svg or pdf); needs matplotlib")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit 1: no cluster is in time."""
     from symconfig.api.planning import Problems
-    from symconfig.report import plot
     from symconfig.report.page.pictures import of_size
     from symconfig.report.size import blocks, to_dict
     from symconfig.runs.sweep.size import size
 
     problems = Problems()
-    picture = file_of(arguments.plot)
-    problems.read(plot.check, picture)
     html = output(problems, "--html", arguments.html, True, PAGE)
-    wanted = engine(arguments, problems)
+    address, jobs = executor(arguments, problems)
     question = _question(arguments, problems)
-    with working() as progress:
-        answer = size(question, wanted, lambda done, asked_for: progress.say(f"planned {done:,} of {asked_for:,}"))
+    with connected(address) as elsewhere, working() as progress:
+        answer = size(question, lambda done, total: progress.say(f"planned {done:,} of {total:,}"), elsewhere, jobs)
     shown, title = blocks(answer), f"{answer.question.model.name}: GPUs for {answer.question.tokens:,} tokens"
     show(arguments, lambda: to_dict(answer), lambda: shown)
     write_report(html, title, shown, [of_size(answer)])
-    if picture is not None:
-        plot.plot(of_size(answer), picture)
-        note(f"wrote {picture}")
     return 0 if answer.met else FailedError.exit_code
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import add_changes, add_engine, add_page, changes, engine
+from symconfig.cli.options import add_changes, add_executor, add_page, changes, connected, executor
 from symconfig.cli.shared import (
     INTERRUPTED,
     PAGE,
@@ -24,7 +24,6 @@ from symconfig.cli.shared import (
 from symconfig.errors import FailedError, InputError, Problem
 
 if TYPE_CHECKING:
-    from symconfig.runs.sweep.engines import Wanted
     from symconfig.runs.sweep.points import Points
     from symconfig.runs.sweep.run import Done
 
@@ -43,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "in FILE.journal, and the same command goes on from there",
     )
     add_changes(parser)
-    add_engine(parser)
+    add_executor(parser)
     add("--limit", metavar="N", help="most combinations (default 10,000)")
     add_page(parser)
     add("--force", action="store_true", help="start again, and replace a table that exists")
@@ -56,9 +55,10 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.runs.sweep.run import sweep
     from symconfig.runs.sweep.task import Status
 
-    points, out, wanted = _points(arguments)
-    with working() as progress:
-        swept = sweep(points.points, out, points.prices, wanted, arguments.force, _telling(progress.say))
+    points, out, (address, jobs) = _points(arguments)
+    with connected(address) as elsewhere, working() as progress:
+        tell = _telling(progress.say)
+        swept = sweep(points.points, out, points.prices, arguments.force, tell, elsewhere, jobs)
     shown = blocks(swept, points, out)
     show(arguments, lambda: to_dict(swept, points, out), lambda: shown)
     write_report(file_of(arguments.html), f"Sweep of {Path(arguments.sweep).name}", shown, [of_sweep(swept)])
@@ -70,9 +70,9 @@ def run(arguments: argparse.Namespace) -> int:
     return FailedError.exit_code if failed or not counts[Status.PLANNED] else 0
 
 
-def _points(arguments: argparse.Namespace) -> tuple[Points, Path, Wanted]:
-    """Return the combinations, the table's file and the engine. Raises InputError with all that is wrong, before any
-    work."""
+def _points(arguments: argparse.Namespace) -> tuple[Points, Path, tuple[str | None, int | None]]:
+    """Return the combinations, the table's file, and where the plans are made. Raises InputError with all that is
+    wrong, before any work."""
     from symconfig.api import sweep as api_sweep
     from symconfig.api.planning import Problems
     from symconfig.runs.sweep import table
@@ -84,7 +84,7 @@ def _points(arguments: argparse.Namespace) -> tuple[Points, Path, Wanted]:
     problems.collect(lambda: table.check(out))
     output(problems, "--html", arguments.html, True, PAGE)
     limit = problems.collect(lambda: whole("--limit", arguments.limit)) or LIMIT
-    wanted = engine(arguments, problems)
+    where = executor(arguments, problems)
     changed = problems.collect(lambda: changes(arguments)) or {}
     points = problems.collect(lambda: api_sweep.read_sweep(arguments.sweep, limit, changed))
     if out.exists() and not path_of(out).exists() and not arguments.force:
@@ -92,7 +92,7 @@ def _points(arguments: argparse.Namespace) -> tuple[Points, Path, Wanted]:
         problems.add(Problem(what, file=str(out), hint="--force, or another --out"))
     if problems.all or points is None:
         raise InputError(list(dict.fromkeys(as_changes(problem, changed, "cluster") for problem in problems.all)))
-    return points, out, wanted
+    return points, out, where
 
 
 def _telling(say: Callable[[str], None]) -> Callable[[Done], None]:

@@ -1,30 +1,29 @@
-"""`symconfig timeline`: the schedule of a plan, drawn in the terminal and as a picture; schedules by themselves."""
+"""`symconfig timeline`: the schedule of a plan, drawn in the terminal; schedules by themselves."""
 
 from __future__ import annotations
 
 import argparse
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from symconfig.cli.options import PLAN
-from symconfig.cli.shared import PNG, SVG, note, output, ranged, refuse, show, write_bytes
+from symconfig.cli.shared import ranged, refuse, show
 from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
     from symconfig.api.planning import Problems
     from symconfig.plans.plan import Candidate, Plan
     from symconfig.report.grid import Block
-    from symconfig.report.timeline.chart import Chart
 
 NAME = "timeline"
 DOES = "draw the schedule of a plan, stage by stage, with its memory; compare schedules, also without a plan"
 EXAMPLES = (
-    "symconfig timeline out --svg step.svg --compare --slow 1=1.5",
+    "symconfig timeline out --compare --slow 1=1.5",
     "symconfig timeline --stages 8 --microbatches 32",
 )
 
@@ -51,9 +50,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--stages", metavar="N", help="in place of a plan: every schedule on so many equal stages")
     add("--microbatches", metavar="N", help="with --stages: microbatches of a step")
     add("--replicas", metavar="N", help="in place of a plan, with --slow replica=TIMES: data-parallel replicas")
-    add("--svg", metavar="FILE.svg", help="draw it as a picture")
-    add("--png", metavar="FILE.png", help="the same as PNG; needs matplotlib")
-    add("--force", action="store_true", help="replace pictures that exist")
     add("--width", metavar="N", help="letters in a line (default: the terminal's, or 120)")
 
 
@@ -69,7 +65,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.plan is None:
         return _without_plan(arguments, slow, problems)
     refuse(problems, arguments, ("stages", "microbatches", "replicas"), "this is of no plan")
-    pictures = _pictures(arguments, problems)
     width = problems.collect(lambda: _width(arguments.width))
     other = problems.read(seen.schedule, arguments.schedule)
     plan = problems.read(load_plan, Path(arguments.plan))
@@ -82,9 +77,6 @@ def run(arguments: argparse.Namespace) -> int:
     with retraced(arguments.plan):
         chart = seen.seen(plan, candidate, other, slow.stages)
         schedules = seen.compared(plan, candidate, slow.stages) if arguments.compare else None
-    for path, content in pictures:
-        write_bytes(path, content(chart), arguments.force)
-        note(f"wrote {path}")
     ascii_only = not (sys.stdout.encoding or "").lower().startswith("utf")
     show(
         arguments,
@@ -134,7 +126,7 @@ def _without_plan(arguments: argparse.Namespace, slow: Slow, problems: Problems)
     from symconfig.report.timeline.compared import refusals
     from symconfig.schedule.even import every
 
-    of_a_plan = ("candidate", "schedule", "compare", "all", "svg", "png", "width")
+    of_a_plan = ("candidate", "schedule", "compare", "all", "width")
     refuse(problems, arguments, of_a_plan, "this needs a plan")
     bounds = {"stages": (2, MOST_STAGES), "microbatches": (1, MOST_MICROBATCHES), "replicas": (2, MOST_REPLICAS)}
     stages, microbatches, replicas = (
@@ -170,21 +162,6 @@ def _replicas(count: int, slow: float | None) -> dict[str, Any]:
     from symconfig.report.timeline import ideal
 
     return {} if slow is None else {"replicas": ideal.replicas_to_dict(count, slow)}
-
-
-def _pictures(arguments: argparse.Namespace, problems: Problems) -> list[tuple[Path, Callable[[Chart], bytes]]]:
-    """Return the files to write, with the maker of each; known problems of their paths are reported before the work."""
-    from symconfig.report.timeline.picture import picture
-    from symconfig.report.timeline.scene import check, png, svg
-
-    vector = output(problems, "--svg", arguments.svg, arguments.force, SVG)
-    dots = output(problems, "--png", arguments.png, arguments.force, PNG)
-    problems.read(lambda _: check(), dots)
-    makers: tuple[tuple[Path | None, Callable[[Chart], bytes]], ...] = (
-        (vector, lambda chart: svg(picture(chart)).encode()),
-        (dots, lambda chart: png(picture(chart))),
-    )
-    return [(path, make) for path, make in makers if path is not None]
 
 
 def _width(text: str | None) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from symconfig.cli.options import add_page
-from symconfig.cli.shared import PAGE, file_of, note, output, show, working, write_report
-from symconfig.errors import InputError, Problem
+from symconfig.cli.shared import PAGE, file_of, output, show, working, write_report
+from symconfig.errors import InputError
 
 NAME = "validate"
 DOES = "predictions against measured runs"
@@ -16,7 +16,6 @@ EXAMPLES = ("symconfig validate runs.yaml",)
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("files", nargs="+", metavar="FILE", help="measured runs (symconfig.measurements/1), or folders of such files")
-    add("--plot", metavar="FILE.png", help="draw predicted against measured seconds (png, svg or pdf)")
     add_page(parser)
     add("--assume", metavar="FILE", help="what rows leave out, by source (symconfig.assumptions/1): stands before ours")
     add("--explain", metavar="ID", help="one row only: what it states, what was assumed, and where the error may be")
@@ -35,15 +34,10 @@ def _run(arguments: argparse.Namespace) -> int:
     from symconfig.measured.breakdown import breakdown
     from symconfig.measured.read import read
     from symconfig.measured.score import source
-    from symconfig.report import plot, validation, validation_row
+    from symconfig.report import validation, validation_row
     from symconfig.report.page.pictures import of_scores
 
     problems = Problems()
-    picture = file_of(arguments.plot)
-    if picture is not None and arguments.explain is not None:
-        problems.add(Problem("explains one row, of which there is no picture", field="--explain"))
-    else:
-        problems.read(plot.check, picture)
     html = output(problems, "--html", arguments.html, True, PAGE)
     files = problems.collect(lambda: read(arguments.files))
     if problems.all or files is None:
@@ -60,7 +54,4 @@ def _run(arguments: argparse.Namespace) -> int:
     shown = validation.blocks(scores)
     show(arguments, lambda: validation.to_dict(scores), lambda: shown)
     write_report(html, "Predictions against measured runs", shown, [of_scores(scores)])
-    if picture is not None:
-        plot.plot(of_scores(scores), picture)
-        note(f"wrote {picture}")
     return 0 if any(item.rows for item in scores) else 1

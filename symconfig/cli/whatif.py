@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from symconfig.cli.options import PLAN
-from symconfig.cli.shared import file_of, note, show, working
+from symconfig.cli.options import PLAN, add_page
+from symconfig.cli.shared import PAGE, output, show, working, write_report
 from symconfig.errors import InputError
 
 NAME = "whatif"
@@ -25,30 +25,27 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="again for each: global_batch_size=64..4096, seq_length=2048..16384, or a factor of the cluster's "
         "network, links (inside a node), compute, memory_bandwidth or memory: network=0.5..2x",
     )
-    add("--plot", metavar="FILE.png", help="draw it (png, svg or pdf): of two names a map of the first two")
+    add_page(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit 0; bad input is exit 2."""
     from symconfig.api.planning import Problems
     from symconfig.plans.file import load_plan
-    from symconfig.report import plot
     from symconfig.report.page.pictures import of_whatif
     from symconfig.report.whatif import blocks, to_dict
     from symconfig.runs.whatif.vary import varied
     from symconfig.runs.whatif.whatif import whatif
 
     problems = Problems()
-    picture = file_of(arguments.plot)
-    problems.read(plot.check, picture)
+    html = output(problems, "--html", arguments.html, True, PAGE)
     plan = problems.read(load_plan, Path(arguments.plan))
     varies = problems.read(lambda plan: varied(plan, arguments.vary), plan)
     if problems.all or plan is None or varies is None:
         raise InputError(problems.all)
     with working() as progress:
-        answer = whatif(plan, varies, picture is not None, lambda done: progress.say(f"{done} searches"))
-    show(arguments, lambda: to_dict(answer), lambda: blocks(answer))
-    if picture is not None:
-        plot.plot(of_whatif(answer), picture)
-        note(f"wrote {picture}")
+        answer = whatif(plan, varies, html is not None, lambda done: progress.say(f"{done} searches"))
+    shown = blocks(answer)
+    show(arguments, lambda: to_dict(answer), lambda: shown)
+    write_report(html, "Where a plan stays the best", shown, [of_whatif(answer)])
     return 0

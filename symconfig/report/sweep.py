@@ -49,9 +49,6 @@ def headline(swept: Swept, points: Points) -> str:
     lines += [f"rule {number} of `exclude` matches no combination" for number in points.idle]
     if swept.known:
         lines.append(f"{count(swept.known)} {_be(swept.known, 'was')} done before")
-    if swept.dropped:
-        wrong = "was not a whole row" if swept.dropped == 1 else "were not whole rows"
-        lines.append(f"{several(swept.dropped, 'line')} of the journal {wrong}, planned again if still asked for")
     return "\n".join(lines)
 
 
@@ -120,7 +117,7 @@ def to_dict(swept: Swept, points: Points, out: Path) -> dict[str, Any]:
         "idle_rules": list(points.idle),
         "points": len(swept.points),
         "done": len(swept.rows),
-        **picked(swept, "known", "dropped", "interrupted"),
+        **picked(swept, "known", "interrupted"),
         "counts": {str(status): swept.counts[status] for status in Status},
         "rows": [{name: record.get(name) for name in names} for record in swept.records],
     }

@@ -1,8 +1,7 @@
-"""`symconfig timeline`: drawings, pictures, numbers, and what it refuses."""
+"""`symconfig timeline`: drawings, numbers, and what it refuses."""
 
 from __future__ import annotations
 
-import builtins
 import json
 from pathlib import Path
 from typing import Any
@@ -56,22 +55,6 @@ def test_numbers_agree_with_themselves(run: Run, plan: Path) -> None:
     assert max(peaks[1:3]) < peaks[0]
 
 
-def test_pictures_are_written_and_only_replaced_with_force(run: Run, plan: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    svg, png = tmp_path / "a.svg", tmp_path / "a.png"
-    outcome = run("timeline", plan, "--svg", svg, "--png", png)
-    assert outcome.code == 0
-    assert svg.read_text().startswith("<svg")
-    assert png.read_bytes().startswith(b"\x89PNG")
-    assert f"wrote {svg}" in outcome.err
-    again = run("timeline", plan, "--svg", svg, "--png", png)
-    assert again.code == 2
-    assert again.err.count("this file exists already") == 2
-    before = svg.read_bytes()
-    assert run("timeline", plan, "--svg", svg, "--force").code == 0
-    assert svg.read_bytes() == before
-
-
 def test_another_schedule_says_where_it_runs(run: Run, plan: Path) -> None:
     outcome = run("timeline", plan, "--schedule", "gpipe")
     assert outcome.code == 0
@@ -91,8 +74,6 @@ def test_another_schedule_says_where_it_runs(run: Run, plan: Path) -> None:
         (("--candidate", "3"), "out of range (got 3, need a whole number from 1 to 2)"),
         (("--candidate", "best"), "--candidate"),
         (("--width", "10"), "need a whole number from 60 to 2000"),
-        (("--svg", "picture.pdf"), "this file is SVG (got picture.pdf, need a name that ends in .svg)"),
-        (("--png", "no/such/folder/a.png"), "there is no such folder"),
     ],
 )
 def test_bad_input_is_said_in_a_sentence(run: Run, plan: Path, words: tuple[str, ...], says: str) -> None:
@@ -103,9 +84,9 @@ def test_bad_input_is_said_in_a_sentence(run: Run, plan: Path, words: tuple[str,
 
 
 def test_all_that_is_wrong_is_said_at_once(run: Run, plan: Path) -> None:
-    outcome = run("timeline", plan.parent / "none.json", "--schedule", "x", "--width", "x", "--svg", "x.txt", "--json")
+    outcome = run("timeline", plan.parent / "none.json", "--schedule", "x", "--width", "x", "--json")
     assert outcome.code == 2
-    assert len(outcome.json()["problems"]) == 4
+    assert len(outcome.json()["problems"]) == 3
 
 
 def test_a_damaged_plan_is_refused(run: Run, plan: Path) -> None:
@@ -115,23 +96,6 @@ def test_a_damaged_plan_is_refused(run: Run, plan: Path) -> None:
     outcome = run("timeline", plan)
     assert outcome.code == 2
     assert "other stages than its degrees say" in outcome.err
-
-
-def test_a_png_without_matplotlib_names_what_to_install(
-    run: Run, plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *others: Any, **named: Any) -> Any:
-        if name.partition(".")[0] == "matplotlib":
-            raise ImportError(name)
-        return real(name, *others, **named)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    outcome = run("timeline", plan, "--png", tmp_path / "a.png")
-    assert outcome.code == 2
-    assert "pip install" in outcome.err
-    assert run("timeline", plan, "--svg", tmp_path / "a.svg").code == 0
 
 
 def test_a_schedule_that_needs_more_microbatches_is_refused(run: Run, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -90,62 +89,6 @@ def test_nothing_scored_is_a_failed_check(run: Run, tmp_path: Path) -> None:
     outcome = run("validate", file_of(tmp_path, run_text("a", "{step_s: 1.0}", gpu="abacus")))
     assert outcome.code == 1
     assert "0 of 1 rows scored" in outcome.out
-
-
-# --- the picture --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("ending", "start"), [(".png", b"\x89PNG\r\n"), (".svg", b"<?xml"), (".pdf", b"%PDF")])
-def test_the_picture_is_what_its_ending_says(run: Run, runs: Path, ending: str, start: bytes) -> None:
-    pytest.importorskip("matplotlib")
-    pictures = [runs.parent / f"{name}{ending}" for name in "ab"]
-    for picture in pictures:
-        outcome = run("validate", runs, "--plot", picture)
-        assert outcome.code == 0
-        assert outcome.err == f"wrote {picture}\n"
-    first, second = (picture.read_bytes() for picture in pictures)
-    assert first.startswith(start)
-    assert first == second
-
-
-def test_the_picture_shows_every_time_against_the_diagonal(run: Run, runs: Path) -> None:
-    pytest.importorskip("matplotlib")
-    picture = runs.parent / "a.svg"
-    run("validate", runs, "--plot", picture)
-    text = picture.read_text()
-    for said in ("±10 %", "korthikanti2022: 2 rows", "measured seconds of a step", "predicted seconds of a step"):
-        assert f"<!-- {said}" in text, said
-
-
-def test_a_picture_needs_matplotlib(run: Run, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    outcome = run("validate", runs, "--plot", runs.parent / "a.png")
-    assert outcome.code == 2
-    assert "pictures need matplotlib, which is not installed" in outcome.err
-    assert "pip install matplotlib" in outcome.err
-    assert outcome.out == ""
-
-
-@pytest.mark.parametrize(("name", "said"), [
-    ("a.gif", "no picture has this ending (got .gif, need a file that ends in .png or .svg or .pdf)"),
-    ("a", "no picture has this ending"),
-    ("nowhere/a.png", "there is no such folder"),
-    ("folder.png", "this is a folder, a file is needed"),
-])  # fmt: skip
-def test_a_picture_that_cannot_be_is_said_first(run: Run, runs: Path, name: str, said: str) -> None:
-    (runs.parent / "folder.png").mkdir()
-    outcome = run("validate", runs, "--plot", runs.parent / name)
-    assert outcome.code == 2
-    assert f"error: --plot: {said}" in outcome.err
-    assert outcome.out == ""
-
-
-def test_a_picture_of_no_time_is_refused(run: Run, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    outcome = run("validate", file_of(tmp_path, run_text("a", "{oom: true}")), "--plot", tmp_path / "a.png")
-    assert outcome.code == 2
-    assert "no row has a time" in outcome.err
-    assert not (tmp_path / "a.png").exists()
 
 
 # --- one row ------------------------------------------------------------------------------------------------------
@@ -288,7 +231,7 @@ def test_all_problems_come_at_once(run: Run, tmp_path: Path) -> None:
     empty.write_text(empty.read_text() + "  []\n", encoding="utf-8")
     twice = file_of(tmp_path, run_text("x", "{step_s: 1.0}"), run_text("x", "{step_s: 1.0}"), name="twice")
     (tmp_path / "folder").mkdir()
-    outcome = run("validate", tmp_path / "missing.yaml", bad, empty, twice, tmp_path / "folder", "--plot", "a.gif")
+    outcome = run("validate", tmp_path / "missing.yaml", bad, empty, twice, tmp_path / "folder", "--html", "a.gif")
     assert outcome.code == 2
     assert outcome.out == ""
     for said in (
@@ -297,7 +240,7 @@ def test_all_problems_come_at_once(run: Run, tmp_path: Path) -> None:
         "none.yaml:4:3: rows: holds no rows",
         "twice.yaml:15:7: rows[1].id: this id stands twice, first on line 4",
         "folder: this folder holds no measurements",
-        "--plot: no picture has this ending",
+        "--html: this file is a page",
     ):
         assert said in outcome.err, said
 
@@ -309,12 +252,6 @@ def test_two_files_with_the_same_ids_are_refused(run: Run, runs: Path) -> None:
     assert outcome.code == 2
     assert "5 ids stand in" in outcome.err
     assert len(outcome.err.splitlines()) == 1
-
-
-def test_a_picture_of_one_row_is_refused(run: Run, runs: Path) -> None:
-    outcome = run("validate", runs, "--explain", "kor-a", "--plot", runs.parent / "a.png")
-    assert outcome.code == 2
-    assert "error: --explain: explains one row, of which there is no picture" in outcome.err
 
 
 def test_json_of_an_error_is_json(run: Run, runs: Path) -> None:

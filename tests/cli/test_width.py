@@ -17,7 +17,7 @@ from tests.measured.support import file_of as runs_of
 from tests.measured.support import run_text
 from tests.runs.checkpoint.folders import torch_dist
 from tests.runs.sweep.support import file_of as sweep_of
-from tests.runs.sweep.support import planned, replace_engine
+from tests.runs.sweep.support import planned, replace_pool
 from tests.sample_plans import sample_plan
 
 ROOT = Path(__file__).parents[2]
@@ -135,7 +135,7 @@ DATA = ("args", "import", "adapt", "completion")  # what they print is read by a
 @pytest.fixture
 def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     """For what takes long."""
-    replace_engine(monkeypatch, planned, "local")
+    replace_pool(monkeypatch, planned)
     long = "differs from what the framework's own parser makes of it, in three places that are listed below " * 3
     found = [
         checks.Check("arguments", "passed", "all known", 0.1),

@@ -1,6 +1,6 @@
 """What pictures of several commands show: points over two axes, bars of parts, and who holds which part.
 
-Pages draw all of them (assets/views/pictures.js), `report/plot.py` writes points as a file.
+Pages draw them (assets/views/pictures.js).
 """
 
 from __future__ import annotations
@@ -20,17 +20,15 @@ if TYPE_CHECKING:
     from symconfig.runs.whatif.whatif import Line, Map, WhatIf
 
 DAY_S = 86400.0
-BAND = 0.1  # around the line on which two quantities are equal
 
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """says: what is shown of it where a person points at it, a line each. label: what a file has beside it."""
+    """says: what is shown of it where a person points at it, a line each."""
 
     x: float
     y: float
     says: tuple[str, ...] = ()
-    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,7 @@ class Series:
 @dataclass(frozen=True, slots=True)
 class Scatter:
     """title, x, y: what is drawn over which quantities. diagonal: a line where both are equal; upright: one at a value
-    of x, with its name; cells: every dot is one of a map. Both axes are logarithmic. none: why there may be no dot."""
+    of x, with its name. Both axes are logarithmic."""
 
     kind: ClassVar = "scatter"
     title: str
@@ -54,8 +52,6 @@ class Scatter:
     series: tuple[Series, ...]
     diagonal: bool = False
     upright: tuple[str, float] | None = None
-    cells: bool = False
-    none: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +111,6 @@ def of_scores(scores: Sequence[Source]) -> Scatter:
         "predicted seconds of a step",
         tuple(series),
         diagonal=True,
-        none="no row has a time",
     )
 
 
@@ -131,28 +126,18 @@ def of_size(size: Size) -> Scatter:
         "cost" if priced else "GPU-hours",
         tuple(_numbers(one, shown, priced) for one, shown in planned),
         upright=("deadline", question.deadline_s / DAY_S),
-        none="no number of GPUs has a plan",
     )
 
 
 def _numbers(one: OfCluster, shown: Sequence[Tried], priced: bool) -> Series:
-    """Draw one cluster: its numbers of GPUs, written beside its answers and the ends of what no other number beats."""
+    """Draw one cluster: its numbers of GPUs, and a line through those that no other number beats."""
     from symconfig.runs.sweep.size import frontier
 
     def cost(tried: Tried) -> float:
         return tried.cost if priced and tried.cost is not None else tried.gpu_hours
 
     best = frontier(shown, cost)
-    marked = {tried.gpus for tried in (one.smallest, one.surest, best[0], best[-1]) if tried is not None}
-    dots = (
-        Dot(
-            tried.run_s / DAY_S,
-            cost(tried),
-            (f"{tried.gpus:,} GPUs",),
-            f"{tried.gpus:,}" if tried.gpus in marked else "",
-        )
-        for tried in shown
-    )
+    dots = (Dot(tried.run_s / DAY_S, cost(tried), (f"{tried.gpus:,} GPUs",)) for tried in shown)
     return Series(one.name, tuple(dots), (tuple(shown.index(tried) for tried in best),))
 
 
@@ -168,7 +153,7 @@ def _map(one: Map) -> Scatter:
         for second, answer in zip(one.seconds, row, strict=True)
     )
     series = tuple(Series(name, tuple(mine)) for name, mine in dots.items())
-    return Scatter("The best plan", _axis(one.first), _axis(one.second), series, cells=True)
+    return Scatter("The best plan", _axis(one.first), _axis(one.second), series)
 
 
 def _ranges(one: Line) -> Scatter:
@@ -179,7 +164,7 @@ def _ranges(one: Line) -> Scatter:
             dots.setdefault(span.answer.name, []).extend(ends)
     pairs = {name: tuple((place, place + 1) for place in range(0, len(mine), 2)) for name, mine in dots.items()}
     series = tuple(Series(name, tuple(mine), pairs[name]) for name, mine in dots.items())
-    return Scatter("The best plan", _axis(one.vary), "seconds of a step", series, none="no plan fits")
+    return Scatter("The best plan", _axis(one.vary), "seconds of a step", series)
 
 
 def _axis(vary: Vary) -> str:

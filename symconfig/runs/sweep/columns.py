@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from sys import float_info
 from typing import Any, Literal
 
 from symconfig.descriptor.task import TASKS
@@ -17,37 +16,23 @@ Kind = Literal["text", "whole", "number", "yes/no"]
 Value = str | int | float | bool | None
 TOKENS = 1e9  # costs are given for so many
 HOUR_S = 3600.0
-WHOLE_END = 2**63  # a table keeps whole numbers in 64 bits
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """unit: empty where there is none. of: from a plan, or where its best candidate has it; None: known without one, or
-    made of the others. optional: not every plan has it."""
+    made of the others."""
 
     name: str
     kind: Kind
     unit: str
     says: str
     of: Callable[[Plan], Value] | str | None = None
-    optional: bool = False
 
     def value(self, plan: Plan) -> Value:
         """Return the value of a plan."""
         made: Value = attrgetter(self.of)(plan.best) if isinstance(self.of, str) else self.of(plan) if self.of else None
         return made
-
-    def holds(self, value: object) -> bool:
-        """Tell whether a plan can have the value here."""
-        if value is None:
-            return self.optional
-        if self.kind == "text":
-            return isinstance(value, str) and value.isprintable()
-        if self.kind == "yes/no" or isinstance(value, bool):
-            return self.kind == "yes/no" and isinstance(value, bool)
-        if self.kind == "whole":
-            return isinstance(value, int) and abs(value) < WHOLE_END
-        return isinstance(value, int | float) and abs(value) <= float_info.max
 
 
 def _interval(plan: Plan, name: str, end: int) -> float | None:
@@ -115,7 +100,6 @@ OPTIONS = (
         "layers",
         "first ones of every virtual stage, if not all",
         "options.recompute.num_layers",
-        optional=True,
     ),
     Column(
         "cp_comm",
@@ -123,9 +107,8 @@ OPTIONS = (
         "",
         "how context parallelism communicates",
         lambda p: p.best.options.cp_comm if p.best.parallel.cp > 1 else None,
-        optional=True,
     ),
-    Column("moe_dispatcher", "text", "", "how tokens reach their experts", "options.moe_dispatcher", optional=True),
+    Column("moe_dispatcher", "text", "", "how tokens reach their experts", "options.moe_dispatcher"),
     Column(
         "optimizer_offload",
         "number",
@@ -146,9 +129,8 @@ PREDICTED = (
         "s",
         "nine in ten runs by others lie between this",
         lambda p: _interval(p, "step_s", 0),
-        optional=True,
     ),
-    Column("step_high_s", "number", "s", "and this", lambda p: _interval(p, "step_s", 1), optional=True),
+    Column("step_high_s", "number", "s", "and this", lambda p: _interval(p, "step_s", 1)),
     Column(
         "tokens_per_s",
         "number",
@@ -180,7 +162,6 @@ PREDICTED = (
         "bytes",
         "upper end of its interval",
         lambda p: _interval(p, "device_bytes", 1),
-        optional=True,
     ),
     Column("gpu_bytes", "number", "bytes", "memory of the GPU", lambda p: p.cluster.gpu.memory_bytes.value),
     Column("host_bytes", "number", "bytes", "pinned host memory for each GPU", "predicted.host_bytes"),
@@ -220,17 +201,9 @@ def inputs(job: Mapping[str, Any]) -> dict[str, Value]:
     return {**known, "fields": json.dumps(others, sort_keys=True) if others else ""}
 
 
-_FILLED = {column.name: column for column in COLUMNS if column.of is not None or column.name == "gpus"}
-
-
 def planned(plan: Plan) -> dict[str, Value]:
     """Return the columns that a plan fills."""
     return {
         "gpus": plan.best.parallel.world_size,
         **{column.name: column.value(plan) for column in COLUMNS if column.of is not None},
     }
-
-
-def could_be_planned(values: Mapping[str, object]) -> bool:
-    """Tell whether they are the columns that a plan fills, each of its kind."""
-    return values.keys() == _FILLED.keys() and all(column.holds(values[name]) for name, column in _FILLED.items())

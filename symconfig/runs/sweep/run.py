@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from symconfig.runs.sweep import engines, table
+from symconfig.runs.sweep import journal, pool, table
 from symconfig.runs.sweep.columns import Value, inputs
-from symconfig.runs.sweep.engines import Wanted
-from symconfig.runs.sweep.journal import journal, path_of
 from symconfig.runs.sweep.planner import planner
 from symconfig.runs.sweep.points import Point
 from symconfig.runs.sweep.task import Row, Status, Task
@@ -32,14 +31,13 @@ Progress = Callable[[Done], None]
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """rows: of the points that have one, in their order. known: rows that were in the journal; dropped: its lines that
-    are no rows. interrupted: not every point has a row."""
+    """rows: of the points that have one, by id. known: rows that were in the journal. interrupted: not every point has
+    a row."""
 
     points: tuple[Point, ...]
     rows: Mapping[str, Row]
     prices: Mapping[str, float]
     known: int
-    dropped: int
     interrupted: bool
 
     @property
@@ -69,34 +67,36 @@ def sweep(
     points: Sequence[Point],
     out: Path,
     prices: Mapping[str, float],
-    wanted: Wanted,
     fresh: bool,
     progress: Progress,
+    executor: Executor | None = None,
+    jobs: int | None = None,
 ) -> Swept:
     """Plan every point that the journal beside `out` does not have, and write the table.
 
     Also of a part of them, when it is interrupted.
 
-    fresh: forget the journal. Raises InputError for an output that cannot be written or a journal of something else.
+    fresh: forget the journal. executor, jobs: as of `pool.run`. Raises InputError for an output that cannot be written.
     """
     table.check(out)
-    engines.check(wanted)
-    with journal(path_of(out), fresh) as kept:
-        known = {
-            point.id: row
-            for point in points
-            if (row := kept.rows.get((point.id, planner()))) is not None and row.status.answered
-        }
-        rows, interrupted = dict(known), False
+    path = journal.path_of(out)
+    kept = {} if fresh else journal.read(path)
+    known = {
+        point.id: row
+        for point in points
+        if (row := kept.get((point.id, planner()))) is not None and row.status.answered
+    }
+    rows, interrupted = dict(known), False
+    with journal.appending(path, fresh) as append:
         try:
-            for row in engines.run([Task.of(point) for point in points if point.id not in known], wanted):
-                kept.add(row)
+            for row in pool.run([Task.of(point) for point in points if point.id not in known], executor, jobs):
+                append(row)
                 rows[row.id] = row
                 progress(_done(points, rows, known))
         except KeyboardInterrupt:
             interrupted = True
-        swept = Swept(tuple(points), rows, prices, len(known), kept.dropped, interrupted)
-        table.write(out, swept.records)
+    swept = Swept(tuple(points), rows, prices, len(known), interrupted)
+    table.write(out, swept.records)
     return swept
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
@@ -11,7 +12,7 @@ from symconfig.cost.machine import LOW_PRECISION
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.measured.flops import COUNTING, flops_per_token
-from symconfig.runs.sweep import engines
+from symconfig.runs.sweep import pool
 from symconfig.runs.sweep.columns import HOUR_S, Value
 from symconfig.runs.sweep.job import with_defaults
 from symconfig.runs.sweep.points import Ids, Point
@@ -103,13 +104,16 @@ def even_batch(tokens: int, seq_length: int) -> int:
     return EVEN * round(sequences / EVEN) if sequences >= EVEN else 2 ** max(0, round(sequences).bit_length() - 1)
 
 
-def size(question: Question, wanted: engines.Wanted, progress: Progress) -> Size:
-    """Try numbers of GPUs of all clusters at once, round by round, until none that matters is left."""
+def size(question: Question, progress: Progress, executor: Executor | None = None, jobs: int | None = None) -> Size:
+    """Try numbers of GPUs of all clusters at once, round by round, until none that matters is left.
+
+    executor, jobs: as of `pool.run`.
+    """
     searches = [_Search(question, name, cluster) for name, cluster in question.clusters.items()]
     total = done = 0
     while work := {point.id: (search, point) for search in searches for point in search.next()}:
         total += len(work)
-        for row in engines.run([Task.of(point) for _, point in work.values()], wanted):
+        for row in pool.run([Task.of(point) for _, point in work.values()], executor, jobs):
             search, point = work[row.id]
             search.heard(int(point.job["gpus"]), row)
             done += 1

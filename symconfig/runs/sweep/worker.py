@@ -1,27 +1,29 @@
-"""The process that plans for the local engine: a task a line comes in, its row goes out. Ends when its input does.
-
-It takes no part in the interrupts of a terminal; whoever started it decides.
-"""
+"""How a worker process of a sweep begins. It imports nothing heavy: the number of threads is set before NumPy."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import sys
+import threading
+from contextlib import suppress
+from multiprocessing.connection import Connection
 
-from symconfig.runs.sweep.task import Task, done
+# Plans are weighed in small arrays: several threads a process only get in each other's way.
+ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
 
 
-def main() -> None:
+def begin(lifeline: Connection) -> None:
+    """Prepare the process: it leaves interrupts to its parent, prints to stderr only, and ends when the pipe closes.
+
+    The pipe closes when the parent stops, also when it was killed.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no answer
-    for line in sys.stdin:
-        row = done(Task(**json.loads(line)))
-        answers.write(json.dumps(row.to_dict(), ensure_ascii=False, allow_nan=False) + "\n")
-        answers.flush()
+    os.environ.update(ONE_THREAD)
+    os.dup2(2, 1)
+    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
 
 
-if __name__ == "__main__":
-    main()
+def _end_with(lifeline: Connection) -> None:
+    with suppress(EOFError, OSError):
+        lifeline.recv_bytes()
+    os._exit(1)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from symconfig.descriptor.yaml_strict import parse_yaml_strict
-from symconfig.runs.sweep import engines
+from symconfig.runs.sweep import pool
 from symconfig.runs.sweep.columns import COLUMNS
 from symconfig.runs.sweep.job import SweepJob, sweep_job
 from symconfig.runs.sweep.planner import planner
@@ -44,18 +43,16 @@ def planned(task: Task) -> Row:
     return Row(task.id, Status.PLANNED, planner(), "", PLANNED)
 
 
-def replace_engine(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Task], Row], name: str = "instant") -> list[Task]:
-    """`--engine NAME`, which then is the only one, answers at once; returns what it was given."""
+def replace_pool(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Task], Row]) -> list[Task]:
+    """Plans come at once, from `answer`; returns what was asked for."""
     given: list[Task] = []
 
-    def run(tasks: Sequence[Task], wanted: engines.Wanted) -> Iterator[Row]:
+    def run(tasks: Sequence[Task], executor: object, jobs: object) -> Iterator[Row]:
         for task in tasks:
             given.append(task)
             yield answer(task)
 
-    module = ModuleType(name)
-    module.__dict__.update(NAME=name, check=lambda wanted: None, run=run)
-    monkeypatch.setattr(engines, "engines", lambda: {name: module})
+    monkeypatch.setattr(pool, "run", run)
     return given
 
 

@@ -46,18 +46,18 @@ def test_a_sweep_that_is_stopped_goes_on_where_it_was(tmp_path: Path, number: si
     process = subprocess.Popen(words, cwd=tmp_path, env=there, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     journal = tmp_path / "SWEEP.csv.journal"
     until = time.monotonic() + 60
-    while lines(journal) < 3 and time.monotonic() < until:
+    while lines(journal) < 2 and time.monotonic() < until:
         time.sleep(0.01)
     workers = children(process.pid)
     process.send_signal(number)
     process.communicate(timeout=300)
-    done = lines(journal) - 1
+    done = lines(journal)
     assert 2 <= done < 8
     assert process.returncode == (130 if number is signal.SIGINT else -signal.SIGKILL)
     assert (tmp_path / "SWEEP.csv").exists() is (number is signal.SIGINT)
     while any(map(alive, workers)) and time.monotonic() < until:
         time.sleep(0.05)
-    assert len(workers) == 2
+    assert len(workers) >= 2
     assert not any(map(alive, workers))
     ended = subprocess.run(words, cwd=tmp_path, env=there, capture_output=True, timeout=300, check=True)
     data = json.loads(ended.stdout)

@@ -12,15 +12,12 @@ import pytest
 
 from symconfig.runs.sweep import task
 from symconfig.runs.sweep.columns import COLUMNS
-from symconfig.runs.sweep.engines import Wanted, engines
-from symconfig.runs.sweep.journal import path_of
 from symconfig.runs.sweep.planner import planner
 from symconfig.runs.sweep.task import Row, Status, Task
 from tests.cli.support import Run, run
-from tests.runs.sweep.support import SMALL, file_of, planned, replace_engine
+from tests.runs.sweep.support import SMALL, file_of, planned, replace_pool
 
 __all__ = ["run"]
-OPTIONS = ("--engine", "instant")
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -36,8 +33,8 @@ def failing(status: Status, which: str) -> object:
 
 
 def test_a_table_with_a_row_for_every_combination(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    replace_engine(monkeypatch, planned)
-    outcome = run("sweep", file_of(tmp_path), "--out", tmp_path / "t.csv", *OPTIONS)
+    replace_pool(monkeypatch, planned)
+    outcome = run("sweep", file_of(tmp_path), "--out", tmp_path / "t.csv")
     assert outcome.code == 0
     assert "16 plans of 16 combinations: 16 planned" in outcome.out
     assert "wrote 16 rows into" in outcome.out
@@ -49,55 +46,39 @@ def test_a_table_with_a_row_for_every_combination(run: Run, tmp_path: Path, monk
 
 
 def test_one_is_told_as_one(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    replace_engine(monkeypatch, planned)
+    replace_pool(monkeypatch, planned)
     text = "job: {cluster: h100, model: llama2-7b, global_batch_size: 64}\nsweep: {gpus: [8, 16]}\nexclude: [{gpus: 8}]"
     source, out = file_of(tmp_path, text), tmp_path / "t.csv"
-    first = run("sweep", source, "--out", out, *OPTIONS)
+    first = run("sweep", source, "--out", out)
     assert "1 plan of 2 combinations: 1 planned\n1 combination is excluded by rules" in first.out
     assert "wrote 1 row into" in first.out
-    journal = path_of(out)
-    journal.write_text(journal.read_text(encoding="utf-8") + "{}\n", encoding="utf-8")
-    again = run("sweep", source, "--out", out, *OPTIONS)
-    assert "1 was done before\n1 line of the journal was not a whole row" in again.out
-
-
-def test_a_row_that_was_edited_is_planned_again(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = replace_engine(monkeypatch, planned)
-    out = tmp_path / "t.csv"
-    assert run("sweep", file_of(tmp_path), "--out", out, *OPTIONS).code == 0
-    first, content, journal = len(given), out.read_bytes(), path_of(out)
-    lines = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
-    lines[1]["values"], lines[2]["values"]["step_s"] = {}, "abc"
-    journal.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    again = run("sweep", file_of(tmp_path), "--out", out, *OPTIONS)
-    assert again.code == 0
-    assert "14 were done before\n2 lines of the journal were not whole rows" in again.out
-    assert (len(given), out.read_bytes()) == (first + 2, content)
+    again = run("sweep", source, "--out", out)
+    assert "1 was done before" in again.out
 
 
 def test_what_is_done_stays_done(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = replace_engine(monkeypatch, planned)
+    given = replace_pool(monkeypatch, planned)
     out = tmp_path / "t.csv"
-    assert run("sweep", file_of(tmp_path), "--out", out, *OPTIONS).code == 0
+    assert run("sweep", file_of(tmp_path), "--out", out).code == 0
     first, content = len(given), out.read_bytes()
-    again = run("sweep", file_of(tmp_path), "--out", out, *OPTIONS, "--json").json()
+    again = run("sweep", file_of(tmp_path), "--out", out, "--json").json()
     assert (len(given), again["known"], again["counts"]["planned"]) == (first, 16, 16)
     assert out.read_bytes() == content
     more = file_of(tmp_path, SMALL.replace("[64, 128]", "[128, 256, 64]"))
-    assert run("sweep", more, "--out", out, *OPTIONS, "--json").json()["known"] == 16
+    assert run("sweep", more, "--out", out, "--json").json()["known"] == 16
     assert len(given) == first + 8
     assert [row["global_batch_size"] for row in rows(out)[:3]] == ["128", "256", "64"]
-    run("sweep", more, "--out", out, *OPTIONS, "--force")
+    run("sweep", more, "--out", out, "--force")
     assert len(given) == first + 8 + 24
 
 
 def test_another_planner_plans_again(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = replace_engine(monkeypatch, planned)
+    given = replace_pool(monkeypatch, planned)
     out = tmp_path / "t.csv"
-    run("sweep", file_of(tmp_path), "--out", out, *OPTIONS)
+    run("sweep", file_of(tmp_path), "--out", out)
     journal = tmp_path / "t.csv.journal"
     journal.write_text(journal.read_text(encoding="utf-8").replace(planner(), "0.0.1+old"), encoding="utf-8")
-    assert run("sweep", file_of(tmp_path), "--out", out, *OPTIONS, "--json").json()["known"] == 0
+    assert run("sweep", file_of(tmp_path), "--out", out, "--json").json()["known"] == 0
     assert len(given) == 32
 
 
@@ -109,13 +90,13 @@ def test_an_interrupt_writes_what_is_done_and_the_next_run_does_the_rest(
             raise KeyboardInterrupt
         return planned(one)
 
-    given = replace_engine(monkeypatch, answer)
+    given = replace_pool(monkeypatch, answer)
     out = tmp_path / "t.csv"
-    outcome = run("sweep", file_of(tmp_path), "--out", out, *OPTIONS)
+    outcome = run("sweep", file_of(tmp_path), "--out", out)
     assert outcome.code == 130
     assert "11 more are left" in outcome.out
     assert len(rows(out)) == 5
-    outcome = run("sweep", file_of(tmp_path), "--out", out, *OPTIONS)
+    outcome = run("sweep", file_of(tmp_path), "--out", out)
     assert outcome.code == 0
     assert "5 were done before" in outcome.out
     assert len(rows(out)) == 16
@@ -134,37 +115,30 @@ def test_an_interrupt_writes_what_is_done_and_the_next_run_does_the_rest(
 def test_a_combination_without_a_plan_is_a_row_with_its_reason(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: Status, code: int, again: int
 ) -> None:
-    given = replace_engine(monkeypatch, failing(status, "16"))  # type: ignore[arg-type]
+    given = replace_pool(monkeypatch, failing(status, "16"))  # type: ignore[arg-type]
     out = tmp_path / "t.csv"
-    outcome = run("sweep", file_of(tmp_path), "--out", out, *OPTIONS)
+    outcome = run("sweep", file_of(tmp_path), "--out", out)
     assert outcome.code == code
     assert re.search(rf"4\s+{status}\s+it is so", outcome.out)
     assert sum(row["status"] == status and row["reason"] == "it is so" for row in rows(out)) == 4
     assert {row["step_s"] for row in rows(out) if row["status"] == status} == {""}
-    run("sweep", file_of(tmp_path), "--out", out, *OPTIONS)
+    run("sweep", file_of(tmp_path), "--out", out)
     assert len(given) == 16 + again
 
 
 def test_no_plan_at_all_is_exit_1(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    replace_engine(monkeypatch, lambda one: Row(one.id, Status.INFEASIBLE, planner(), "nothing fits"))
-    assert run("sweep", file_of(tmp_path), "--out", tmp_path / "t.csv", *OPTIONS).code == 1
+    replace_pool(monkeypatch, lambda one: Row(one.id, Status.INFEASIBLE, planner(), "nothing fits"))
+    assert run("sweep", file_of(tmp_path), "--out", tmp_path / "t.csv").code == 1
 
 
 def test_prices_make_costs_and_change_no_plan(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = replace_engine(monkeypatch, planned)
+    given = replace_pool(monkeypatch, planned)
     out = tmp_path / "t.csv"
-    run("sweep", file_of(tmp_path), "--out", out, *OPTIONS)
+    run("sweep", file_of(tmp_path), "--out", out)
     assert {row["cost"] for row in rows(out)} == {""}
-    run("sweep", file_of(tmp_path, SMALL + "prices: {h100: 2.5}\n"), "--out", out, *OPTIONS)
+    run("sweep", file_of(tmp_path, SMALL + "prices: {h100: 2.5}\n"), "--out", out)
     assert {row["cost"] for row in rows(out)} == {"25.0"}
     assert len(given) == 16
-
-
-def test_another_symconfig_at_a_worker_is_no_answer(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    replace_engine(monkeypatch, lambda one: Row(one.id, Status.PLANNED, "9+z"))
-    outcome = run("sweep", file_of(tmp_path), "--out", tmp_path / "t.csv", *OPTIONS)
-    assert outcome.code == 1
-    assert "a worker has another symconfig (got 9+z" in outcome.err
 
 
 @pytest.mark.parametrize(
@@ -175,43 +149,40 @@ def test_another_symconfig_at_a_worker_is_no_answer(run: Run, tmp_path: Path, mo
         (("--jobs", "0"), "--jobs: wrong value"),
         (("--limit", "many"), "--limit: wrong value"),
         (("--limit", "15"), "too many combinations (got 2 model x 4 gpus x 2 global_batch_size = 16, need at most 15)"),
-        (("--engine", "spark"), "--engine: wrong value (got spark, need instant)"),
+        (("--executor", "dask"), "--executor: wrong value (got dask, need dask:ADDRESS"),
+        (("--executor", "dask:x", "--jobs", "2"), "--jobs: is for this machine's processes, not for --executor"),
         (("--out", "there.csv"), "there.csv: this file exists already, and no journal of a sweep beside it"),
     ],
 )
 def test_an_option_that_is_wrong_is_named_before_any_work(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
 ) -> None:
-    given = replace_engine(monkeypatch, planned)
+    given = replace_pool(monkeypatch, planned)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there.csv").write_text("x", encoding="utf-8")
-    outcome = run("sweep", file_of(tmp_path), *OPTIONS, *words)
+    outcome = run("sweep", file_of(tmp_path), *words)
     assert outcome.code == 2
     assert said in outcome.err
     assert given == []
 
 
-def test_engines_say_what_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dask_says_what_it_lacks(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from importlib import util
 
-    from symconfig.errors import InputError
-
-    monkeypatch.setattr(util, "find_spec", lambda name: None)
-    for name in ("ray", "dask"):
-        module = engines()[name]
-        monkeypatch.setattr(module, "find_spec", lambda package: None)
-        with pytest.raises(InputError, match=rf"the engine {name} needs .* Try: pip install 'symconfig\[{name}\]'"):
-            module.check(Wanted(name))
-    with pytest.raises(InputError, match="--address: is for a cluster"):
-        engines()["local"].check(Wanted("local", address="ray://x"))
+    given, real = replace_pool(monkeypatch, planned), util.find_spec
+    monkeypatch.setattr(util, "find_spec", lambda name: None if name == "distributed" else real(name))
+    outcome = run("sweep", file_of(tmp_path), "--out", tmp_path / "t.csv", "--executor", "dask:tcp://127.0.0.1:1")
+    assert outcome.code == 2
+    assert "--executor: Dask needs distributed, which is not installed" in outcome.err
+    assert given == []
 
 
 def test_parquet_says_what_it_lacks(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from symconfig.runs.sweep import table
 
-    given = replace_engine(monkeypatch, planned)
+    given = replace_pool(monkeypatch, planned)
     monkeypatch.setattr(table, "find_spec", lambda package: None)
-    outcome = run("sweep", file_of(tmp_path), "--out", tmp_path / "t.parquet", *OPTIONS)
+    outcome = run("sweep", file_of(tmp_path), "--out", tmp_path / "t.parquet")
     assert outcome.code == 2
     assert "--out: Parquet needs pyarrow, which is not installed. Try: pip install 'symconfig[parquet]'" in outcome.err
     assert given == []

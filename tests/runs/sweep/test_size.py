@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,7 @@ from symconfig.runs.sweep.planner import planner
 from symconfig.runs.sweep.size import Size, descending, frontier
 from symconfig.runs.sweep.task import Row, Status, Task
 from tests.cli.support import Run, run
-from tests.runs.sweep.support import replace_engine
+from tests.runs.sweep.support import replace_pool
 
 __all__ = ["run"]
 SPEED = {"h100": 10_000.0, "a100-80gb": 4_000.0}  # tokens/s of a GPU
@@ -46,7 +45,7 @@ def answer(task: Task) -> Row:
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> list[Task]:
-    return replace_engine(monkeypatch, answer, "local")
+    return replace_pool(monkeypatch, answer)
 
 
 def days(gpus: int, cluster: str = "h100") -> float:
@@ -129,12 +128,6 @@ def test_one_is_told_as_one(run: Run, given: list[Task]) -> None:
     assert "1 number of GPUs was planned." in outcome.out
 
 
-def test_another_engine_plans_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = replace_engine(monkeypatch, answer, "ray")
-    assert run("size", *ASKED, "--deadline", "3d", "--engine", "ray").code == 0
-    assert given
-
-
 def test_json_is_the_contract(run: Run, given: list[Task]) -> None:
     data = run("size", *ASKED, "--deadline", "3d", "--json").json()
     assert (data["schema"], data["met"], data["steps"]) == ("symconfig.size/1", True, 23842)
@@ -199,9 +192,9 @@ def test_a_batch_in_tokens(given: list[Task]) -> None:
         (("--seq-length", "-1"), "--seq-length: "),
         (("--precision", "int4"), "--precision: wrong value"),
         (("--pin", "ttp=8"), "--pin ttp: "),
-        (("--plot", "x.gif"), "--plot: no picture has this ending"),
+        (("--html", "x.gif"), "--html: this file is a page"),
         (("--jobs", "0"), "--jobs: wrong value"),
-        (("--engine", "spark"), "--engine: wrong value (got spark, need local)"),
+        (("--executor", "spark:x"), "--executor: wrong value (got spark:x, need dask:ADDRESS"),
     ],
 )
 def test_an_option_that_is_wrong_is_named_before_any_work(
@@ -211,13 +204,6 @@ def test_an_option_that_is_wrong_is_named_before_any_work(
     assert outcome.code == 2
     assert said in outcome.err
     assert given == []
-
-
-def test_a_picture(run: Run, given: list[Task], tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    for name in ("a.svg", "b.svg"):
-        assert run("size", *ASKED, "--deadline", "3d", "--plot", tmp_path / name).code == 0
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
 def test_real_plans_are_those_of_the_command_that_is_named() -> None:

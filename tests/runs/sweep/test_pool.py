@@ -1,0 +1,138 @@
+"""Where the tasks of a sweep run: real processes, also ones that die, and executors of the caller."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from multiprocessing import active_children
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import symconfig
+from symconfig.errors import FailedError
+from symconfig.runs.sweep import pool
+from symconfig.runs.sweep.planner import planner
+from symconfig.runs.sweep.points import Point, points
+from symconfig.runs.sweep.pool import TRIES, run
+from symconfig.runs.sweep.task import Row, Status, Task
+from tests.runs.sweep.support import read
+
+CHEAP = """\
+job: {cluster: h100, seq_length: 2048, global_batch_size: 16, pins: {pp: 1}}
+sweep:
+  model: [qwen2.5-7b-lora, llama2-7b]
+  gpus: [8, 12]
+"""
+
+
+def tasks() -> list[tuple[Point, Task]]:
+    return [(point, Task.of(point)) for point in points(read(CHEAP)).points]
+
+
+def simple(number: int) -> list[Task]:
+    return [Task(f"t{each}", "{}", "{}", "{}") for each in range(number)]
+
+
+# In the place of planning; a process of the pool finds them by their names.
+def dying(task: Task) -> Row:
+    """Die of t0 and t5 always, and of t1 and t7 the first time: a file in the working folder says that it was."""
+    once = Path(f"died-of-{task.id}")
+    if task.id in ("t0", "t5") or (task.id in ("t1", "t7") and not once.exists()):
+        once.touch()
+        os._exit(3)
+    return Row(task.id, Status.PLANNED, planner())
+
+
+def printing(task: Task) -> Row:
+    print("a library prints")
+    return Row(task.id, Status.PLANNED, planner())
+
+
+def test_plans_are_those_of_one_command_byte_for_byte() -> None:
+    asked = tasks()
+    rows = {row.id: row for row in run([task for _, task in asked], jobs=2)}
+    assert len(rows) == len(asked) == 4
+    statuses = {(point.job["gpus"], rows[point.id].status) for point, _ in asked}
+    assert statuses == {(8, Status.PLANNED), (12, Status.REFUSED)}
+    assert "gpus: does not fill whole nodes" in rows[asked[-1][0].id].reason
+    for point, _ in asked[::2]:
+        plan = symconfig.plan(**point.job)
+        values = rows[point.id].values
+        assert values["plan_sha256"] == hashlib.sha256(plan.plan.to_json().encode()).hexdigest()
+        assert values["step_s"] == plan.best.predicted.step_s
+
+
+def test_a_task_that_kills_its_worker_is_named_and_no_other_is_lost(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pool, "done", dying)
+    rows = list(run(simple(12), jobs=2))
+    assert sorted(row.id for row in rows) == sorted(task.id for task in simple(12))
+    lost = {row.id: row.reason for row in rows if row.status is Status.LOST}
+    assert lost == dict.fromkeys(("t0", "t5"), f"it killed its worker {TRIES} times, perhaps for want of memory")
+
+
+def test_what_a_worker_prints_is_no_answer(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(pool, "done", printing)
+    assert len(list(run(simple(2), jobs=1))) == 2
+    assert capfd.readouterr().out == ""
+
+
+def test_closing_it_ends_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "done", printing)
+    before = set(active_children())
+    rows = run(simple(9), jobs=2)
+    next(rows)
+    assert len(set(active_children()) - before) == 2
+    rows.close()  # type: ignore[attr-defined]
+    assert set(active_children()) <= before
+
+
+def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
+    text = 'import symconfig\nsymconfig.sweep({"job": {"model": "llama2-7b", "cluster": "h100", "gpus": 8}, '
+    (tmp_path / "mine.py").write_text(text + '"sweep": {"global_batch_size": [8]}}, "t.csv")\n', encoding="utf-8")
+    there = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    ended = subprocess.run(
+        [sys.executable, "mine.py"], cwd=tmp_path, env=there, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ended.returncode == 1
+    assert 'no worker process starts. Try: put the call under `if __name__ == "__main__":`' in ended.stderr
+
+
+def test_a_task_that_breaks_the_planner_is_a_row() -> None:
+    with ThreadPoolExecutor(1) as executor:
+        (row,) = run([Task("x", "no json", "{}", "{}")], executor)
+        assert executor.submit(int).result() == 0  # the caller's executor is not shut down
+    assert row.status is Status.DEFECT
+    assert "ValidationError" in row.reason
+
+
+def test_what_an_executor_says_of_a_dead_worker_is_the_reason() -> None:
+    class Broken(Executor):
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+            future = Future[Any]()
+            future.set_exception(RuntimeError("the node\nis gone"))
+            return future
+
+    (row,) = run(simple(1), Broken())
+    assert (row.status, row.reason) == (Status.LOST, "its worker failed: RuntimeError: the node is gone")
+
+
+def test_another_symconfig_at_a_worker_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "done", lambda task: Row(task.id, Status.PLANNED, "9+z"))
+    with ThreadPoolExecutor(1) as executor, pytest.raises(FailedError, match=r"another symconfig \(got 9\+z"):
+        list(run(simple(1), executor))
+
+
+def test_dask_makes_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    distributed = pytest.importorskip("distributed")
+    asked = [task for _, task in tasks()]
+    with distributed.Client(n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
+        there = {row.id: row for row in run(asked, client.get_executor(pure=False))}
+    assert there == {row.id: row for row in run(asked, jobs=1)}
