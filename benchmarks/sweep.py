@@ -1,6 +1,6 @@
-"""How fast many plans are made: benchmarks/sweep.yaml on one core and two, through Ray and Dask, and as commands.
+"""Measure how fast many plans are made: benchmarks/sweep.yaml on one core and two, by Ray and Dask, as commands.
 
-`python benchmarks/sweep.py [--every N] [--engines local,ray,dask] [--record FILE.json]`. Each figure is of all points,
+`python -m tools bench-sweep [--every N] [--engines local,ray,dask] [--record FILE.json]`. Each figure is of all points,
 or of every N-th; those of one core and of commands are of a tenth of them. CPU seconds count all processes of a run and
 vary less than the wall's with what else the machine does. An engine that is not installed is left out.
 """

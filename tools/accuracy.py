@@ -1,20 +1,20 @@
-"""Fits the zoo's constants to published runs, scores the model and records it: `python docs/accuracy.py FOLDER...`.
+"""Fit the zoo's constants to published runs and score the model: `python -m tools accuracy FOLDER…`.
 
-Writes model_zoo/kernels/*.yaml (each GPU type that clusters name and that has runs), docs/constants.md,
+Writes model_zoo/kernels/*.yaml (each GPU type that clusters name and that has runs), docs/evidence/constants.md,
 symconfig/solve/data/accuracy.json, from which predictions take their intervals, and the places for
-it in docs/accuracy.md and README.md.
+it in docs/evidence/accuracy.md and README.md.
 The fit starts from what kernels say of each GPU, so it does not depend on what it wrote before.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import yaml
-from written import ROOT, fill
 
 from symconfig.descriptor.load import load_cluster, zoo_clusters
 from symconfig.descriptor.write import kernels_yaml
@@ -28,12 +28,13 @@ from symconfig.measured.score import source
 from symconfig.report.accuracy import markdown, page, summary
 from symconfig.report.calibration import left_priors
 from symconfig.report.validation import to_dict
+from tools.pages import EVIDENCE, ROOT, fill
 
 COMMAND = "make accuracy"
 RECORD = ROOT / "symconfig" / "solve" / "data" / "accuracy.json"
-CONSTANTS = ROOT / "docs" / "constants.md"
+CONSTANTS = EVIDENCE / "constants.md"
 WIDTH = 400  # of a line of the record
-PAGE, README = ROOT / "docs" / "accuracy.md", ROOT / "README.md"
+PAGE, README = EVIDENCE / "accuracy.md", ROOT / "README.md"
 
 
 def as_text(data: Any, depth: int = 0) -> str:
@@ -69,10 +70,15 @@ def write_kernels(fitted: list[Calibration]) -> None:
         path.write_text(head + kernels_yaml(found.kernels), encoding="utf-8")
 
 
-def main(folders: list[Path]) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="of measured runs")
+    folders = parser.parse_args().folders
     paths = sorted((path for folder in folders for path in folder.glob("*.yaml")), key=lambda path: path.stem)
     if not paths:
-        sys.exit(f"{', '.join(map(str, folders))}: no measured runs; make accuracy TRUTH='FOLDER ...'")
+        sys.exit(
+            f"no measured runs in {', '.join(map(str, folders)) or 'no folder'}. Try: make accuracy TRUTH='FOLDER …'"
+        )
     timed = runs(paths)
     found = calibrations(timed, COMMAND, from_scratch=True)
     for sentence in (sentence for each in found for sentence in left_priors(each)):
@@ -91,7 +97,3 @@ def main(folders: list[Path]) -> None:
     CONSTANTS.write_text(page(data), encoding="utf-8")
     fill(PAGE, {"accuracy": markdown(data)})
     fill(README, {"accuracy": summary(data)})
-
-
-if __name__ == "__main__":
-    main([Path(word) for word in sys.argv[1:]])

@@ -1,14 +1,14 @@
-"""Writes Megatron-LM's options, by version, into symconfig: `make flags`, of JSON dumps of Megatron's
-own argument parser, one per version. From core_v0.16 on most options are generated from dataclasses, so the source text
-alone does not show them.
+"""Write Megatron-LM's options by version into symconfig: `python -m tools flags FOLDER`.
+
+The folder holds a JSON dump of Megatron's own argument parser for each version, VERSION.json. From core_v0.16 on most
+options are generated from dataclasses, so the source text alone does not show them.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
-import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -59,15 +59,12 @@ def _order(version: str) -> tuple[bool, tuple[int, ...]]:
     return version.startswith("dev"), tuple(map(int, re.findall(r"\d+", version)))
 
 
-def main(argv: Iterable[str]) -> int:
+def main() -> None:
     """Rebuild the data file from a folder of dumps named <version>.json."""
-    (source,) = argv
-    names = sorted((path.stem for path in Path(source).glob("*.json")), key=_order)
-    tables = {name: json.loads((Path(source) / f"{name}.json").read_text(encoding="utf-8")) for name in names}
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    source = parser.parse_args().folder
+    names = sorted((path.stem for path in source.glob("*.json")), key=_order)
+    tables = {name: json.loads((source / f"{name}.json").read_text(encoding="utf-8")) for name in names}
     DATA.write_text(build(tables), encoding="utf-8")
     print(f"{DATA.name}: {len(tables)} versions, {DATA.stat().st_size} bytes")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Search for inputs that break a reader, guided by the lines that they reach: `python -m tests.fuzz.run --seconds 60`.
+"""Search for inputs that break a reader, guided by the lines that they reach: `python -m tools fuzz`.
 
 Needs atheris. What breaks a target is written into tests/fuzz/corpora/TARGET/, where tests/fuzz/test_kept.py keeps
 failing by it until it is mended; what only reaches further stays in the work folder, for the next run.
@@ -97,7 +97,3 @@ def main() -> int:
     if unknown:
         parser.error(f"no such target: {', '.join(unknown)}; there are {', '.join(TARGETS)}")
     return 0 if search(arguments.names or list(TARGETS), arguments.seconds, arguments.length) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

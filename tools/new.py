@@ -1,9 +1,9 @@
-"""Writes the files of an addition, with what is to be filled in: `make new-block NAME=…`, `make new-rule NAME=… IN=…`.
+"""Write the files of an addition, with what is to be filled in: `python -m tools new KIND NAME`.
 
-What an addition consists of lies in docs/new/KIND, as the repository has it: `PATH.new` becomes the file PATH, and what
-`PATH.insert` holds behind a line `@@ START` is put into PATH behind the line that begins so (`@@ end`: at its end). In
-paths and texts NEW_NAME is the name, NEW_MODULE the same as a module has it, NEW_FILE the file of `IN=`. Everything is
-looked at before anything is written.
+What an addition consists of lies in tools/new_files/KIND, as the repository has it: `PATH.new` becomes the file PATH,
+and what `PATH.insert` holds behind a line `@@ START` is put into PATH behind the line that begins so (`@@ end`: at its
+end). In paths and texts NEW_NAME is the name, NEW_MODULE the same as a module has it, NEW_FILE the file of `--in`.
+Everything is looked at before anything is written.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-PARTS = Path(__file__).with_suffix("")
+from tools.pages import ROOT
+
+PARTS = ROOT / "tools" / "new_files"
 LONGEST = 32  # letters of a name: lines of the files stay below the limit
 WORDS, DOTTED, SNAKE = r"[a-z][a-z0-9]*(-[a-z0-9]+)*", r"[a-z0-9]+([.-][a-z0-9]+)*", r"[a-z][a-z0-9]*(_[a-z0-9]+)*"
 LEFT = re.compile(r"fill in(?: \S+)?(?:: |\b)([^\"\n]*).*")  # the first of a line, with the line's rest
@@ -30,7 +31,7 @@ class RefusedError(Exception):
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A kind of addition. form, example: of its names; taken: those that there are; tests: what is run, with NEW_NAME
-    and the like; inside: files of which `IN=` names one, the first where it names none; then: what follows."""
+    and the like; inside: files of which `--in` names one, the first where it names none; then: what follows."""
 
     form: str
     example: str
@@ -84,10 +85,14 @@ KINDS = {
         "llama3.1-8b",
         models,
         "tests/descriptor/test_load.py tests/descriptor/test_parameter_counts.py -k NEW_NAME",
-        then="make verify-real builds its ranks at the size in tests/verify_real.yaml",
+        then="python -m tools verify real builds its ranks at the size in tools/verify/real.yaml",
     ),
     "cluster": Kind(
-        DOTTED, "h100", clusters, "tests/descriptor/test_clusters.py", then="make priors, then make accuracy"
+        DOTTED,
+        "h100",
+        clusters,
+        "tests/descriptor/test_clusters.py",
+        then="python -m tools priors FOLDER, then make accuracy",
     ),
     "target": Kind(
         WORDS,
@@ -95,7 +100,7 @@ KINDS = {
         targets,
         "tests/render/test_NEW_MODULE.py tests/render/test_run_settings.py tests/render/test_target_pins.py "
         "tests/training/test_training.py tests/test_formats.py",
-        then="make templates, make verify-formats FORMATS=NEW_NAME and make verify-training",
+        then="python -m tools with generate templates, verify formats NEW_NAME, and verify training",
     ),
     "rule": Kind(
         WORDS,
@@ -103,7 +108,7 @@ KINDS = {
         rules,
         "tests/existing/rules",
         files_of_rules,
-        "make rules",
+        "python -m tools generate rules",
     ),
 }
 PAGE = "docs/contributing.md"
@@ -120,7 +125,7 @@ def named(kind: str, name: str, inside: str | None) -> dict[str, str]:
         raise RefusedError(f"there is a {kind} {name} already")
     files = known.inside()
     if inside and inside not in files:
-        raise RefusedError(f"IN={inside} is no file for a {kind} (need {', '.join(files) or 'none'})")
+        raise RefusedError(f"--in {inside} is no file for a {kind} (need {', '.join(files) or 'none'})")
     return {"NEW_NAME": name, "NEW_MODULE": module, "NEW_FILE": inside or (files[0] if files else "")}
 
 
@@ -213,7 +218,7 @@ def add(kind: str, name: str, inside: str | None = None, config: str | None = No
 
 def main() -> None:
     """Write an addition; exit 2 with a sentence where it cannot be."""
-    parser = argparse.ArgumentParser(prog="new.py", description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("name")
     parser.add_argument("--in", dest="inside", help="of a rule: the file, as megatron_training")
@@ -224,7 +229,3 @@ def main() -> None:
     except RefusedError as refused:
         print(f"error: {refused}", file=sys.stderr)
         raise SystemExit(2) from refused
-
-
-if __name__ == "__main__":
-    main()

@@ -1,32 +1,34 @@
-"""Runs the jobs of docs/jobs and puts what they print into their pages: `python docs/jobs.py [PAGE…]`.
+"""Run the commands that pages show and put in what they print: `python -m tools outputs [PAGE …]`.
 
 A page is what one person writes and types. A fenced block below `<!-- writes: FILE -->` is a file of theirs. A block
 marked `console` holds commands, each with what it printed; they run in a folder of the page's own, in which the files
 of docs/jobs/scripts, docs/examples and examples/ lie, too. docs/jobs/README.md lists all pages with the lines that a
-person writes and the seconds of the first command. docs/tutorials, docs/systems.md and docs/replan.md are run in the
-same way, and of README.md and other pages of docs/ what stands behind `<!-- output -->`, or `<!-- output, after:
-COMMAND then COMMAND -->`. `<!-- picture: FILE, by: COMMAND then COMMAND -->` announces a picture, which those commands
-draw; `<!-- columns: 100 -->` in a page says that its lines are longer.
+person writes and the seconds of the first command. docs/tutorials, docs/evidence/systems.md and docs/evidence/replan.md
+are run in the same way, and of README.md and other pages of docs/ what stands behind `<!-- output -->`, or `<!--
+output, after: COMMAND then COMMAND -->`. `<!-- picture: FILE, by: COMMAND then COMMAND -->` announces a picture, which
+those commands draw; `<!-- columns: 100 -->` in a page says that its lines are longer.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import copytree
 
-from written import ROOT, fill, table
+from tools.pages import DOCS, EVIDENCE, ROOT, fill, table
 
-JOBS = ROOT / "docs" / "jobs"
-FILES = (JOBS / "scripts", ROOT / "docs" / "examples", ROOT / "examples")  # that a person has already
-TUTORIALS = ROOT / "docs" / "tutorials"
+JOBS = DOCS / "jobs"
+FILES = (JOBS / "scripts", DOCS / "examples", ROOT / "examples")  # that a person has already
+TUTORIALS = DOCS / "tutorials"
+SESSIONS = (EVIDENCE / "systems.md", EVIDENCE / "replan.md")  # all of whose commands are run
 INDEX = JOBS / "README.md"
 WIDTH = 80
 WIDER = re.compile(r"<!-- columns: (\d+) -->")
@@ -63,7 +65,8 @@ def pages() -> list[Path]:
 
 def shown() -> list[Path]:
     """Return README.md and the pages of docs/ that show the output of some commands."""
-    every = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    folders = (DOCS, DOCS / "reference", EVIDENCE)
+    every = (ROOT / "README.md", *(path for folder in folders for path in sorted(folder.glob("*.md"))))
     return [path for path in every if SHOWN.search(path.read_text(encoding="utf-8"))]
 
 
@@ -159,20 +162,24 @@ def row(path: Path, page: Page) -> tuple[str, ...]:
     return f"[{title(path)}]({path.name})", str(page.lines or "none"), str(page.typed), f"{page.first_s:.1f}"
 
 
-def main(names: Sequence[str]) -> None:
-    """Run the pages that are named, or all, and write them; all of them make the list anew."""
-    rows = []
-    for path in [JOBS / name for name in names] or pages():
+def every_page() -> list[Path]:
+    """Return all pages whose commands are run, the jobs first."""
+    return list(dict.fromkeys([*pages(), *sorted(TUTORIALS.glob("*.md")), *SESSIONS, *shown()]))
+
+
+def main() -> None:
+    """Run the pages that are named, or all, and write them; all jobs make their list anew."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE", help="as docs/plan.md (default: all)")
+    paths, rows = [ROOT / path for path in parser.parse_args().pages] or every_page(), []
+    for path in paths:
         page = run(path)
         path.write_text(page.text, encoding="utf-8")
         for name, drawn in page.pictures.items():
             (path.parent / name).write_bytes(drawn)
-        rows.append(row(path, page))
-        print(*rows[-1], sep=", ")
-    if not names:
+        told = row(path, page)
+        rows += [told] if path in pages() else []
+        print(*told, sep=", ", flush=True)
+    if len(rows) == len(pages()):
         head = ("job", "lines of files", "lines of the first command", "seconds to its answer")
         fill(INDEX, {"jobs": table(head, rows)})
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -1,6 +1,6 @@
-"""Fills the places of pages that the code writes: all else of a page is a person's.
+"""Fill the places of pages that tools write; the rest of a page is a person's.
 
-A place lies between `<!-- NAME: written by `make TARGET` -->` and `<!-- end of NAME -->`. Within a line it is
+A place lies between `<!-- NAME: written by `python -m tools …` -->` and `<!-- end of NAME -->`. Within a line it is
 `<!-- NAME -->118<!-- end of NAME -->`, behind the first word of that line.
 """
 
@@ -13,8 +13,9 @@ from pathlib import Path
 
 from symconfig.report.grid import Grid, markdown_rows
 
-DOCS = Path(__file__).resolve().parent
-ROOT = DOCS.parent
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+EVIDENCE = DOCS / "evidence"
 
 
 def filled(text: str, parts: Mapping[str, str]) -> str:

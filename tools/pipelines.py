@@ -1,6 +1,6 @@
-"""Uniform stages against solved ones over the zoo, into docs/pipelines.md: `python docs/pipelines.py`.
+"""Plan the zoo with uniform and with solved stages, into docs/evidence/pipelines.md.
 
-Every Megatron model at its size of tests/verify_real.yaml is planned with four stages or more. The plan's degrees,
+Every Megatron model at its size of tools/verify/real.yaml is planned with four stages or more. The plan's degrees,
 policy and schedule are then kept, and its layers laid out once more: uniformly, and by the stage solver. Both are
 simulated as the search does it.
 """
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from written import ROOT, fill, table
 
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
@@ -33,9 +32,10 @@ from symconfig.solve.stages.problem import StageSolution
 from symconfig.solve.stages.solve import solve
 from symconfig.solve.timeline import refined_s, stage_seconds, times
 from symconfig.units import GIB
+from tools.pages import EVIDENCE, ROOT, fill, table
 
-JOBS = ROOT / "tests" / "verify_real.yaml"
-PAGE = Path(__file__).with_suffix(".md")
+JOBS = ROOT / "tools" / "verify" / "real.yaml"
+PAGE = EVIDENCE / "pipelines.md"
 LEAST_PP = 4
 CLOSE = 1e-9  # sums of the same seconds in another order
 ENDS = ((False, False), (True, True), (True, False), (False, True))  # counted as layers; the plainest first
@@ -226,7 +226,3 @@ def main() -> None:
         fill(PAGE, found)
     else:
         print("\n".join(found.values()))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Distils published measurements of kernels into the zoo's priors: `python docs/priors.py FOLDER`.
+"""Distil published measurements of kernels into the zoo's priors: `python -m tools priors FOLDER`.
 
 Reads files of the schema symconfig.kernel_measurements/1 and writes model_zoo/kernel_priors.yaml: for each GPU type the
 constants of the cost model's own formulas that explain its kernels at training sizes.
@@ -6,17 +6,18 @@ constants of the cost model's own formulas that explain its kernels at training 
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from symconfig.measured.distil import distil
+from tools.pages import ROOT
 
-COMMAND = "make priors"
-PRIORS = Path(__file__).resolve().parent.parent / "model_zoo" / "kernel_priors.yaml"
+COMMAND = "python -m tools priors"
+PRIORS = ROOT / "model_zoo" / "kernel_priors.yaml"
 
 
 def as_yaml(data: dict[str, Any]) -> str:
@@ -38,9 +39,7 @@ def as_yaml(data: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main(folder: Path) -> None:
-    PRIORS.write_text(as_yaml(distil(folder)), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    PRIORS.write_text(as_yaml(distil(parser.parse_args().folder)), encoding="utf-8")

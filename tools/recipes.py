@@ -1,4 +1,4 @@
-"""Every recipe against the plan of its job, into docs/recipes.md: `python docs/recipes.py`.
+"""Hold every recipe against the plan of its job, into docs/evidence/recipes.md.
 
 Some only: --limit 40 takes as many jobs, spread over all. Jobs run in parallel processes.
 """
@@ -12,10 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from math import log2
-from pathlib import Path
 from statistics import median
-
-from written import fill, table
 
 from benchmarks.robust import Shaken, robustness
 from symconfig.descriptor.job import Job
@@ -33,8 +30,9 @@ from symconfig.runs.recipes.near import compared
 from symconfig.solve.choice.published import MOST_TIMES_LARGER
 from symconfig.solve.run import facts_of
 from symconfig.solve.search import search
+from tools.pages import EVIDENCE, fill, table
 
-PAGE = Path(__file__).with_suffix(".md")
+PAGE = EVIDENCE / "recipes.md"
 TOP = 5
 SHAKEN = 4  # of so many jobs one is planned again where something is otherwise, which takes most of the time
 LITTLE = 0.02  # a pick that loses less stays
@@ -346,7 +344,3 @@ def main() -> None:
         fill(PAGE, parts(found))
     else:
         print("\n".join(parts(found).values()))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Turns a collection of published layouts into model_zoo/recipes: `python docs/recipes_import.py FOLDER`.
+"""Turn a collection of published layouts into model_zoo/recipes: `python -m tools recipes-import FOLDER`.
 
 The collection (schema symconfig.recipes/1) has one file a source, as its README says. Kept are rows of models and
 clusters of the zoo that state GPUs, batch and sequence and that can run; of those that are the same job with the same
@@ -23,8 +23,8 @@ from symconfig.descriptor.load import load_cluster, load_model, zoo_clusters
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.recipe import ENDS_AS_LAYERS
 from symconfig.plans.pipeline_layout import expanded
+from tools.pages import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 ZOO = ROOT / "model_zoo" / "recipes"
 # The newest and the tuned before the older and the shipped.
 SILENT = ("nemo_performance",)  # tables: what is on beside the degrees is in the scripts of their models
@@ -323,7 +323,3 @@ def main() -> None:
     print(f"{sum(len(file['recipes']) for file in files.values())} recipes; left out:", file=sys.stderr)
     for why, count in out.most_common():
         print(f"{count:5} {why}", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,15 +1,9 @@
-"""Draws the views of a plan's page, and writes docs/page.md: `python docs/pages.py`, with Chromium and playwright."""
+"""Draw the views of a plan's page into docs/pages, and fill docs/page.md; needs Chromium and playwright."""
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from pathlib import Path
-
-from sweep import columns
-from written import fill
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from symconfig import partition, plan
 from symconfig.api.page import report_page
@@ -17,8 +11,9 @@ from symconfig.report.page.partitioned import of_partition
 from symconfig.report.partition import blocks
 from symconfig.runs.candidates import COLUMNS
 from tests.report.page.browser import browser, opened
+from tools.generate.planned import columns
+from tools.pages import DOCS, fill
 
-HERE = Path(__file__).parent
 JOB = {"model": "mixtral-8x7b", "cluster": "h100", "gpus": 64, "global_batch_size": 256, "seq_length": 4096}
 WIDTH = 1240
 VIEWS = ("plans", "time", "memory", "sensitivity", "weighed", "why", "ranks", "schedule", "roofline", "files")
@@ -26,7 +21,7 @@ VIEWS = ("plans", "time", "memory", "sensitivity", "weighed", "why", "ranks", "s
 
 def main() -> None:
     """Write the pictures and the page."""
-    folder = HERE / "pages"
+    folder = DOCS / "pages"
     folder.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as work, browser() as started:
         file = Path(work) / "plan.html"
@@ -42,8 +37,4 @@ def main() -> None:
         with opened(started, file, viewport={"width": WIDTH, "height": 900}) as seen:
             seen.page.locator("#pictures").screenshot(path=folder / "partition.png")
     size = {"size": f"{size / 1e6:.2f} MB", "seconds": f"{seconds:.1f} s"}
-    fill(HERE / "page.md", {**size, "candidates": columns(COLUMNS)})
-
-
-if __name__ == "__main__":
-    main()
+    fill(DOCS / "page.md", {**size, "candidates": columns(COLUMNS)})

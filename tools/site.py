@@ -1,6 +1,7 @@
-"""Pages of the site that are written nowhere: the README as its first page, every command's help, the Python functions.
+"""Build the pages of docs/ as a site, strictly, into site/: `python -m tools docs`.
 
-A hook of mkdocs.yml; `make docs` builds the site.
+mkdocs.yml takes this file as a hook, too: it adds the pages that are written nowhere, which are the README as the first
+page, every command's help, and the Python functions.
 """
 
 from __future__ import annotations
@@ -8,12 +9,15 @@ from __future__ import annotations
 import argparse
 import inspect
 import os
+import subprocess
+import sys
 import types
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
 
 os.environ["COLUMNS"] = "100"  # of the help
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,7 +25,13 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages to those of docs/."""
-    for name, text in (("index.md", first()), ("reference/commands.md", commands()), ("reference/python.md", python())):
+    from mkdocs.structure.files import File
+
+    for name, text in (
+        ("index.md", first()),
+        ("reference/every-option.md", commands()),
+        ("reference/python.md", python()),
+    ):
         files.append(File.generated(config, name, content=text))
     return files
 
@@ -61,3 +71,9 @@ def python() -> str:
         elif isinstance(made, types.ModuleType):
             parts.append(f"::: {made.__name__}\n")
     return "\n".join(parts)
+
+
+def main() -> int:
+    """Build the site and return mkdocs' exit status."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet"]
+    return subprocess.run(command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, check=False).returncode

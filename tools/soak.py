@@ -1,6 +1,7 @@
-"""Random jobs, and every plan of each through the real parsers of Megatron-LM and DeepSpeed: none may be refused.
+"""Plan random jobs and hold every plan against the real parsers of Megatron-LM and DeepSpeed.
 
-`make soak` holds 10,000 plans against them and writes docs/soak.md; COUNT=200 SEED=3 runs fewer, of other jobs.
+`python -m tools soak` holds 10,000 plans against them; `--record` writes docs/evidence/soak.md, and
+`--count 200 --seed 3` runs fewer, of other jobs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import symconfig
@@ -35,8 +35,9 @@ from symconfig.solve.whole import filled
 from symconfig.verify import deepspeed, megatron, megatron_source
 from symconfig.verify.checks import Check, Stopwatch
 from tests.altered_models import altered
+from tools.pages import EVIDENCE
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "soak.md"
+PAGE = EVIDENCE / "soak.md"
 TOP = 12  # plans of a job that are held, those that it ranks
 RUNS = 5  # what is said of the run, which no plan depends on, is drawn anew so often for each
 LEAST_BYTES = 12  # of each parameter: with less memory no job needs to be asked
@@ -204,7 +205,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=10_000, help="plans to hold, at least")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--record", action="store_true", help="write docs/soak.md")
+    parser.add_argument("--record", action="store_true", help="write docs/evidence/soak.md")
     arguments = parser.parse_args()
     for told in soak(arguments.count, arguments.seed):  # a run that is stopped has its record, too
         if arguments.record:
@@ -213,7 +214,7 @@ def main() -> int:
 
 
 def page(told: Told, count: int, seed: int) -> str:
-    """Return docs/soak.md."""
+    """Return docs/evidence/soak.md."""
     return PAGE_TEXT.format(
         count=count,
         seed=seed,
@@ -228,12 +229,12 @@ def page(told: Told, count: int, seed: int) -> str:
 
 PAGE_TEXT = f"""# Random jobs through the real parsers
 
-`make soak COUNT={{count}} SEED={{seed}}` plans random jobs: models of the zoo, one of five with fields that no family
-has, on any of its clusters, with random pins, precisions, optimizers, options and limits. Every plan that an answer
-ranks, {TOP} at most, is rendered for {RUNS} random sections `training` and held against its framework's own parser.
-Megatron-LM parses and validates the arguments and makes its configuration of them at the claimed world size; DeepSpeed
-resolves its JSON, and Transformers the flavour with "auto". What they resolved is compared with the plan, and with its
-model field by field. Nothing may be refused, and nothing differ.
+`python -m tools soak --count {{count}} --seed {{seed}}` plans random jobs: models of the zoo, one of five with fields
+that no family has, on any of its clusters, with random pins, precisions, optimizers, options and limits. Every plan
+that an answer ranks, {TOP} at most, is rendered for {RUNS} random sections `training` and held against its framework's
+own parser. Megatron-LM parses and validates the arguments and makes its configuration of them at the claimed world
+size; DeepSpeed resolves its JSON, and Transformers the flavour with "auto". What they resolved is compared with the
+plan, and with its model field by field. Nothing may be refused, and nothing differ.
 
 {{jobs:,}} jobs: {{asked}}. {{held:,}} plans held, **{{refused:,}} refused**.
 
@@ -242,7 +243,3 @@ model field by field. Nothing may be refused, and nothing differ.
 {{rows}}
 {{what}}
 """
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

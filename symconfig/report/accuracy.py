@@ -1,4 +1,4 @@
-"""The tables of docs/accuracy.md, docs/constants.md, and README.md's sentences, from what `make accuracy` recorded."""
+"""The tables of docs/evidence (accuracy, constants) and README.md's sentences, from what `make accuracy` recorded."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def summary(record: Mapping[str, Any]) -> str:
         f"out of the fit; {percent(_mean(time, 'within_10'), 0)} of the runs are within 10 %. The peak memory of "
         f"{sum(one['n'] for one in memory):,} runs is off by {percent(_mean(memory, 'mape'))}. Of {ran_out:,} runs "
         f"that ran out of memory {exhausted:,} are found, and {false:,} of {ran:,} that did not are taken to. Each "
-        "source by itself, with what is weak: [docs/accuracy.md](docs/accuracy.md).\n"
+        "source by itself, with what is weak: [docs/evidence/accuracy.md](docs/evidence/accuracy.md).\n"
     )
 
 
@@ -148,11 +148,10 @@ def _growths(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
 
 _HEAD = """# Constants of GPUs
 
-Written by `make accuracy`. Kernels that people published (model_zoo/kernel_priors.yaml, by `make priors`) give each
-constant a prior; a GPU type without kernels borrows from its generation, a generation without them from the others.
-Whole runs then fit what is left. A constant more than two deviations from its prior stands below the table with the
-runs that pull it most, and the share of its way that each makes: what the model lacks shows there first.
-"""
+Written by `make accuracy`. Kernels that people published (model_zoo/kernel_priors.yaml, by `python -m tools priors`)
+give each constant a prior; a GPU type without kernels borrows from its generation, a generation without them from the
+others. Whole runs then fit what is left. A constant more than two deviations from its prior stands below the table with
+the runs that pull it most, and the share of its way that each makes: what the model lacks shows there first. """
 
 
 def page(record: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """Sweeps through the real Ray and Dask, on this machine: the same bytes as the local engine, and workers that die.
 
-`make verify-engines` runs them in an environment of its own; where the engines are not installed they are skipped.
+Their packages are in requirements.txt; where the engines are not installed they are skipped.
 """
 
 from __future__ import annotations

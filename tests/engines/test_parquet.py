@@ -1,4 +1,4 @@
-"""Tables as Parquet, where pyarrow is installed: by `make verify-engines`."""
+"""Tables as Parquet, where pyarrow is installed."""
 
 from __future__ import annotations
 

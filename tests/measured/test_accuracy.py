@@ -53,7 +53,7 @@ def figures(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
         yield path, value
 
 
-@pytest.mark.parametrize(("page", "made"), [("docs/accuracy.md", markdown), ("README.md", summary)])
+@pytest.mark.parametrize(("page", "made"), [("docs/evidence/accuracy.md", markdown), ("README.md", summary)])
 def test_pages_show_what_is_recorded(record: Any, page: str, made: Callable[[Any], str]) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     shown = text.split("<!-- accuracy: written by `make accuracy` -->\n")[1].split("<!-- end of accuracy -->")[0]

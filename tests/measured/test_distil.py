@@ -17,7 +17,7 @@ from symconfig.measured.priors import kernel_priors
 from symconfig.units import GIB
 
 KERNELS = Path(__file__).parents[3] / "shared" / "kernels"
-STALE = "what is believed of GPUs is stale: make priors"
+STALE = "what is believed of GPUs is stale: python -m tools priors FOLDER"
 TRUE = {
     "gemm_efficiency": 0.71,
     "gemm_efficiency_low": 0.58,

@@ -1,4 +1,4 @@
-"""Writes the defaults of transformers' config classes into symconfig: `python docs/families.py`, with transformers.
+"""Write the defaults of transformers' config classes into symconfig: `python -m tools generate families`.
 
 One line a family: the keys of its class with their defaults, the other spellings of a key, and the rope that an empty
 config.json means. A later release of transformers is read by running this again; `tests/descriptor/test_families.py`
@@ -11,7 +11,6 @@ import dataclasses
 import inspect
 import json
 import math
-import os
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -160,8 +159,3 @@ def main() -> None:
     text += "}\n"
     Path(FILE).write_text(text, encoding="utf-8")
     print(f"{len(sections['families'])} families of transformers {transformers.__version__}")
-
-
-if __name__ == "__main__":
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    main()

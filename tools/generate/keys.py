@@ -1,6 +1,6 @@
-"""Writes frameworks/deepspeed/keys.json: every key that the installed DeepSpeed release reads, with its type.
+"""Write frameworks/deepspeed/keys.json: every key that the installed DeepSpeed release reads, with its type.
 
-`make keys` runs it. Sections that are pydantic models are walked;
+`python -m tools generate keys` runs it. Sections that are pydantic models are walked;
 for the others, the source is read for the keys that it takes out of its dictionary: none is written down by hand.
 A section is {"keys": {name: ...}}, a value {"type": [...]} with `any` where the source does not tell. Where a section
 is "strict" DeepSpeed refuses other keys, elsewhere it passes over them; it refuses those that are "removed".
@@ -272,5 +272,6 @@ def _sorted(value: Any) -> Any:
     return {key: _sorted(value[key]) for key in sorted(value)} if isinstance(value, dict) else value
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Write the file that symconfig reads."""
     FILE.write_text(json.dumps(generate(), indent=1) + "\n", encoding="utf-8")

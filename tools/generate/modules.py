@@ -1,4 +1,4 @@
-"""Writes what modules Transformers' classes are made of into symconfig: `python docs/modules.py`, with transformers.
+"""Write what modules Transformers' classes are made of into symconfig: `python -m tools generate modules`.
 
 A small model of each family is built on the meta device, and each of its tensors is held against the weights that
 symconfig's graph declares for the same layer: a tensor is one of them, several that the class has in one, or an equal
@@ -9,20 +9,15 @@ from __future__ import annotations
 
 import difflib
 import json
-import os
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from symconfig.descriptor.architectures import architectures
 from symconfig.descriptor.architectures.class_defaults import class_of
@@ -237,8 +232,3 @@ def main() -> None:
             print(f"{kind}: {str(error)[:200]}")
     FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     print(f"{len(lines)} families of transformers {transformers.__version__}")
-
-
-if __name__ == "__main__":
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    main()

@@ -1,4 +1,4 @@
-"""Draws the rooms of the package and what they import, into docs/rooms.svg and docs/contributing.md: `make rooms`.
+"""Draw the rooms of the package and what they import, into docs/rooms.svg and docs/contributing.md.
 
 A room is a folder or a file at the root of the package, and says in its docstring what it is. It stands above all that
 it imports. An arrow leads to a room that is imported and that no other imported room leads to.
@@ -7,20 +7,15 @@ it imports. An arrow leads to a room that is imported and that no other imported
 from __future__ import annotations
 
 import ast
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 
-from written import fill, table
+from benchmarks import house, syntax
+from tools.pages import DOCS, table
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-from benchmarks import house, syntax  # noqa: E402
-
-PAGE, PICTURE = ROOT / "docs" / "contributing.md", ROOT / "docs" / "rooms.svg"
+PICTURE = DOCS / "rooms.svg"
 START = "__main__"  # starts the command line, and is no room
 # Pixels: of a row, of a box, before the box, of an arc for each row that it passes, of all.
 ROW, BOX, LEFT, ARC, WIDTH = 30, 120, 90, 14, 840
@@ -116,18 +111,14 @@ def as_table(rooms: Rooms) -> str:
     return table(("room", "is"), rows)
 
 
+def rooms() -> dict[str, str]:
+    """Draw the picture, and return the map."""
+    read_now = read()
+    PICTURE.write_text(svg(read_now), encoding="utf-8")
+    return parts(read_now)
+
+
 def parts(rooms: Rooms) -> dict[str, str]:
     """Return the map of today."""
     alone = "![The rooms from the top down, with an arrow to each that a room imports](rooms.svg)\n\n"
     return {"rooms": alone + as_table(rooms)}
-
-
-def main() -> None:
-    """Write both."""
-    rooms = read()
-    PICTURE.write_text(svg(rooms), encoding="utf-8")
-    fill(PAGE, parts(rooms))
-
-
-if __name__ == "__main__":
-    main()

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.mutants.changes import Mutant
+from tools.mutants.changes import Mutant
 
 OWN = ("symconfig", "tests")
 

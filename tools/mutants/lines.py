@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.mutants.changes import Mutant
-from tests.mutants.forks import in_fork, run_tests
+from tools.mutants.changes import Mutant
+from tools.mutants.forks import in_fork, run_tests
 
 # Seconds of a processor while coverage watches: a file that takes longer is run test by test; all tests of one mutant;
 # what a file may take at all.

@@ -1,31 +1,13 @@
-"""What the tensor solver finds, and what it is held against, into docs/partitions.md: `python docs/partition.py`."""
+"""Hold what the tensor solver finds against other solvers, into docs/evidence/partitions.md."""
 
 from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
-from partition_cases import (
-    Pair,
-    Question,
-    Weighed,
-    answer,
-    best,
-    first_case,
-    of_name,
-    question,
-    timed,
-    weighed,
-)
-from partition_changes import adaptability
-from partition_optima import known_optima
-from partition_order import order
-from partition_stages import stages
-from written import fill, table
 
 from benchmarks.alpa import alpa_spaces
 from symconfig.api import planning as api
@@ -43,8 +25,25 @@ from symconfig.solve.partition.problem import Solution
 from symconfig.solve.partition.rows import spaces
 from symconfig.solve.partition.run import Partition
 from symconfig.units import GIB
+from tools.pages import EVIDENCE, fill, table
+from tools.partitions.cases import (
+    Pair,
+    Question,
+    Weighed,
+    answer,
+    best,
+    first_case,
+    of_name,
+    question,
+    timed,
+    weighed,
+)
+from tools.partitions.changes import adaptability
+from tools.partitions.optima import known_optima
+from tools.partitions.order import order
+from tools.partitions.stages import stages
 
-PAGE = Path(__file__).with_name("partitions.md")
+PAGE = EVIDENCE / "partitions.md"
 MODELS = sorted(path.stem for path in (data_dir("model_zoo") / "models").glob("*.yaml"))
 EXACT_S = 2.0  # a model, for the exact solver
 WALK_STEPS = 3000
@@ -203,15 +202,13 @@ SECTIONS: dict[str, Callable[[], str]] = {
 }  # fmt: skip
 
 
-def main(names: Iterable[str] | None) -> None:
+def main() -> None:
+    """Write the page, or print the sections that are named."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, help="print these sections instead")
+    names = parser.parse_args().only
     parts = {name: SECTIONS[name]() for name in names or SECTIONS}
     if names:
         print("\n".join(parts.values()))
     else:
         fill(PAGE, parts)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=SECTIONS, help="print these sections instead")
-    main(parser.parse_args().only)

@@ -1,4 +1,4 @@
-"""Partitions for docs/partitions.md: what is asked, and strategies kept from before a change."""
+"""Partitions for docs/evidence/partitions.md: what is asked, and strategies kept from before a change."""
 
 from __future__ import annotations
 

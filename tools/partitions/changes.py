@@ -1,17 +1,16 @@
-"""A model or a batch that changes under a strategy, for docs/partitions.md."""
+"""A model or a batch that changes under a strategy, for docs/evidence/partitions.md."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from partition_cases import Question, Weighed, answer, customary, kept, question
-from written import table
-
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.mesh_source import of_cluster
 from symconfig.graph.implementation import Implementation
 from symconfig.units import GIB
+from tools.pages import table
+from tools.partitions.cases import Question, Weighed, answer, customary, kept, question
 
 
 def changes(cluster: str, gpus: int) -> Iterator[tuple[str, Question, Question]]:

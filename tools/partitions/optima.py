@@ -1,14 +1,10 @@
-"""Optima that papers know, found again, for docs/partitions.md; the tests that hold them have the same set-up."""
+"""Optima that papers know, found again, for docs/evidence/partitions.md; their tests have the same set-up."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from textwrap import fill
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parent.parent))  # for the tests' set-up
 
 from symconfig.cost.partition.costs import Objective
 from symconfig.descriptor.mesh_source import of_cluster

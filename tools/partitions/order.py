@@ -1,12 +1,10 @@
-"""Whether the relative cost puts strategies in the order of their seconds, for docs/partitions.md."""
+"""Whether the relative cost puts strategies in the order of their seconds, for docs/evidence/partitions.md."""
 
 from __future__ import annotations
 
 from statistics import median
 
 import numpy as np
-from partition_cases import Question, question
-from written import table
 
 from symconfig.cost.partition.costs import Keep, Objective, Training
 from symconfig.descriptor.mesh_source import of_cluster
@@ -15,6 +13,8 @@ from symconfig.resources import data_dir
 from symconfig.solve.partition.expressible import expressible
 from symconfig.solve.partition.priced import sums
 from symconfig.solve.partition.run import Ask, Case, costs_of, folded
+from tools.pages import table
+from tools.partitions.cases import Question, question
 
 MODELS = sorted(path.stem for path in (data_dir("model_zoo") / "models").glob("*.yaml"))
 CLUSTER, GPUS = "h100", 16  # two nodes: a fast level and a slow one

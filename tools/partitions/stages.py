@@ -1,14 +1,13 @@
-"""Stages and tensors solved together, for docs/partitions.md."""
+"""Stages and tensors solved together, for docs/evidence/partitions.md."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from written import table
-
 import symconfig
 from symconfig.errors import InfeasibleError
 from symconfig.solve.partition.pipeline.run import Pipeline
+from tools.pages import table
 
 JOBS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("llama2-7b", {"model": "llama2-7b", "cluster": "h100", "gpus": 8, "global_batch_size": 64}),

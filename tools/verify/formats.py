@@ -1,6 +1,7 @@
 """Every format against its real parser: a spread of plans, rendered, read by what a team runs, held against the plan.
 
-`make verify-formats` runs all formats and writes docs/formats.md; FORMATS='a b' runs some and renews their part of it.
+`python -m tools verify formats` runs all formats and writes docs/evidence/formats.md; names of formats behind it run
+some and renew their part of it.
 The plans: a spread of choices (spread.py), of which each format gets those of the tasks that it is for, and every zoo
 model, planned for the format (zoo.py).
 
@@ -36,12 +37,12 @@ from symconfig.plans.plan import Plan
 from symconfig.render import every_launcher, render, target_of, targets
 from symconfig.render.files import write
 from tests.formats.page import page
-from tests.formats.results import DOCS, Outcome, Result, keep, reasons
+from tests.formats.results import Outcome, Result, keep, reasons
 from tests.formats.spread import SPREAD
 from tests.formats.words import differences
 from tests.formats.zoo import named, zoo_plans
+from tools.pages import EVIDENCE, ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 FORMATS = ROOT / "tests" / "formats"
 ENVIRONMENTS = ROOT / ".venv-formats"
 REQUIREMENTS = ("requirements-build.txt", "requirements.txt", "requirements-no-deps.txt")
@@ -214,7 +215,7 @@ def main(given: Sequence[str] | None = None) -> int:
             _print_wrong((*result.outcomes, *result.zoo))
             results[name] = result
             if not arguments.plan:  # what is done is kept where a later format fails
-                (DOCS / "formats.md").write_text(page(keep({name: result}, names())), encoding="utf-8")
+                (EVIDENCE / "formats.md").write_text(page(keep({name: result}, names())), encoding="utf-8")
     return 0 if all(result.passed for result in results.values()) else 1
 
 
@@ -226,7 +227,3 @@ def _print_wrong(outcomes: Iterable[Outcome]) -> None:
             plans.setdefault(item.said, []).append(item.plan)
     for said, names in plans.items():
         print(f"  {', '.join(names)}: {' '.join(said)}", flush=True)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

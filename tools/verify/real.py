@@ -1,6 +1,6 @@
 """Every zoo model at a realistic size, planned, rendered and built for real: predicted against real, as a table.
 
-`make verify-real` runs all of them and writes the table of docs/built.md;
+`python -m tools verify real` runs all of them and writes the table of docs/evidence/built.md;
 --only TEXT some of them, which are only printed.
 """
 
@@ -25,11 +25,11 @@ from symconfig.plans.file import load_plan
 from symconfig.plans.plan import Plan
 from symconfig.units import GIB, MIB
 from symconfig.verify.checks import Compared
+from tools.pages import EVIDENCE, ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 JOBS = Path(__file__).with_suffix(".yaml")
-PAGE = ROOT / "docs" / "built.md"
-TABLE = re.compile(r"(<!-- real: written by `make verify-real` -->\n).*?(<!-- end of real -->)", re.DOTALL)
+PAGE = EVIDENCE / "built.md"
+TABLE = re.compile(r"(<!-- real: written by `python -m tools verify real` -->\n).*?(<!-- end of real -->)", re.DOTALL)
 # The columns, each with what the frameworks' checks call it.
 QUANTITIES = {
     "parameters": ("parameters", "parameters before ZeRO"),
@@ -147,7 +147,7 @@ def _differences(items: Sequence[Compared]) -> str:
 def in_page(text: str, table: str) -> str:
     """The page with this table."""
     if not TABLE.search(text):
-        sys.exit("docs/built.md has no place for the table of real ranks")
+        sys.exit("docs/evidence/built.md has no place for the table of real ranks")
     return TABLE.sub(lambda match: f"{match[1]}\n{table}\n\n{match[2]}", text)
 
 
@@ -168,7 +168,3 @@ def main() -> int:
     if not arguments.only:
         PAGE.write_text(in_page(PAGE.read_text(encoding="utf-8"), table), encoding="utf-8")
     return 0 if all(item.code == 0 for item in judged) else 1
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

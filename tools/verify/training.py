@@ -1,7 +1,7 @@
 """Every format started for real: tiny plans, written, launched on two ranks of this machine, and held against the plan.
 
-`make verify-training` runs all cases and writes docs/training.md; TRAINING='text …' runs those whose plan or format
-holds a text, and renews their part of it. Formats of Megatron-LM need its checkout: MEGATRON_PATH=FOLDER.
+`python -m tools verify training` runs all cases and writes docs/evidence/training.md; texts behind it run those whose
+plan or format holds one, and renew their part of it. Formats of Megatron-LM need its checkout: MEGATRON_PATH=FOLDER.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pathlib import Path
 
 from symconfig.plans.plan import Plan
 from symconfig.render.files import write
-from tests import verify_formats
 from tests.processor import lacking
 from tests.training import held, material
 from tests.training.cases import CASES, ON_DEEPSPEED, Case, learning_rate
 from tests.training.results import Outcome, Step, apart, read, record
 from tests.training.starts import STARTS, Start, files
+from tools.verify import formats as verify_formats
 
 # Of one plan in several formats: the order in which bf16 numbers are added differs, and nothing else may.
 TOLERANCE = 2e-3
@@ -179,7 +179,3 @@ def main(given: Sequence[str] | None = None) -> int:
                 results[case.name] = tuple(outcomes(case, formats, root, arguments.torch))
                 record(results, {each.name: each.formats for each in CASES})
     return 0 if all(item.passed for items in results.values() for item in items) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,7 @@
 """Every zoo model x every cluster that can hold it x every target, planned and held against the real frameworks.
 
-`make verify-all` runs all of them; tests/test_spread.py a spread. Frameworks are started once for many plans.
+`python -m tools verify zoo` runs all of them; tests/test_spread.py a spread. Frameworks are started once for many
+plans.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ def judge(rendered: Sequence[Rendered]) -> dict[Pair, list[Check]]:
 
 
 def _megatron(rendered: Sequence[Rendered]) -> Mapping[Pair, list[Check]]:
-    # A plan for another program on Megatron-Core has its format's own checks, in `make verify-formats`.
+    # A plan for another program on Megatron-Core has its format's own checks, in `python -m tools verify formats`.
     own = [item for item in rendered if item.pair.backend == "megatron" and own_target(item.plan) == "megatron"]
     items = {str(item.pair): item for item in own}
     jobs = {
@@ -194,7 +195,3 @@ def main() -> int:
         + ", ".join(f"{times} checks {status}" for status, times in sorted(statuses.items()))
     )
     return 0 if accepted == len(rendered) else 1
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,5 +1,5 @@
-"""The programs' own parsers read adapted files, where `make verify-formats` has made their environments: they say the
-plan that was asked for, word by word."""
+"""The programs' own parsers read adapted files, where `python -m tools verify formats` has made their environments:
+they say the plan that was asked for, word by word."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from symconfig.render import render
 from symconfig.render.files import write
 from tests.formats.words import differences
 from tests.runs.rl.support import section
-from tests.verify_formats import asked, python_of_made, read_format
+from tools.verify.formats import asked, python_of_made, read_format
 
 PAIRS: dict[str, Any] = {"preference": {"pairs": 64}, "sequences": {"mean": 600.0, "max": 2048}}
 STEP: dict[str, Any] = {"rl": section(updates=1, response_length={"mean": 300.0, "max": 1024})}
@@ -38,7 +38,7 @@ def test_the_programs_own_parser_reads_the_plan(target: str, tmp_path: Path) -> 
     form = read_format(target)
     python = python_of_made(form)
     if python is None:
-        pytest.skip(f"make verify-formats FORMATS={target} makes its environment")
+        pytest.skip(f"python -m tools verify formats {target} makes its environment")
     folders, plans = {}, dict[str, Plan]()
     for place, (job, before, after) in enumerate(CASES[target]):
         was, plan = (symconfig.plan("qwen3-8b", "h100", 8, target=target, pins=p, **job).plan for p in (before, after))

@@ -7,9 +7,7 @@ import pytest
 
 from symconfig.errors import InputError
 from symconfig.frameworks.megatron.flags import DATA, first_with, flags, resolve, versions
-from tests.docs_script import docs_script
-
-module = docs_script("flags")
+from tools import flags as module
 
 
 def test_the_table_is_small_and_covers_the_versions() -> None:

@@ -1,6 +1,6 @@
 """Change the code in one place at a time and see whether a test fails: `make mutants`.
 
-    python -m tests.mutants [--sample N] [--seed S] [--rooms ROOM …] [--record FILE] [--resume | --again RECORD]
+    python -m tools mutants [--sample N] [--seed S] [--rooms ROOM …] [--record FILE] [--resume | --again RECORD]
 
 Mutations are those of cosmic-ray's operators. A mutant is run against the test files that run the changed line (found
 out once by coverage), quickest first, until one fails; of files that take long, against those of their tests that run
@@ -29,9 +29,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.mutants.changes import Mutant, mutants
-from tests.mutants.forks import in_fork, patched, run_tests
-from tests.mutants.lines import Ran, Tests, digest
+from tools.mutants.changes import Mutant, mutants
+from tools.mutants.forks import in_fork, patched, run_tests
+from tools.mutants.lines import Ran, Tests, digest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 EQUIVALENT = Path(__file__).with_name("equivalent.json")
@@ -242,10 +242,3 @@ def report(given: argparse.Namespace, sample: Sequence[Mutant], outcomes: Sequen
         }
         given.record.write_text(json.dumps(entry, indent=1) + "\n", encoding="utf-8")
     return int(share < 0.9)
-
-
-if __name__ == "__main__":
-    # One thread each: the forks are what runs side by side.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    sys.exit(main())
