@@ -37,9 +37,9 @@ def findings(framework: str, rule: Rule[Any]) -> list[Finding]:
     if framework in (LAUNCHER.framework, PREDICTION.framework, RL.framework, PHASES.framework):
         return audited.findings(rule, completed)
     if framework == "DeepSpeed":
-        found = deepspeed.findings(examples.deepspeed_rule_facts(rule))
+        found = deepspeed.findings(examples.deepspeed_facts(rule))
     else:
-        found = megatron.findings(examples.megatron_rule_facts(rule))
+        found = megatron.findings(examples.megatron_facts(rule))
     return [finding for finding in found if finding.rule == rule.name]
 
 
