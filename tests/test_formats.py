@@ -125,5 +125,5 @@ def test_the_page_is_that_of_the_recorded_results() -> None:
     recorded = results.kept()
     if not recorded:
         pytest.skip("nothing is recorded")
-    assert (results.DOCS / "formats.md").read_text(encoding="utf-8") == page(recorded)
+    assert (results.EVIDENCE / "formats.md").read_text(encoding="utf-8") == page(recorded)
     assert set(recorded) <= set(names())

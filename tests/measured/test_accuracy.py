@@ -22,7 +22,7 @@ from symconfig.report.validation import to_dict
 from tests.measured.support import published
 
 ROOT = Path(__file__).parents[2]
-CONSTANTS = ROOT / "docs" / "constants.md"
+CONSTANTS = ROOT / "docs" / "evidence" / "constants.md"
 STALE = "the record of errors is stale: make accuracy"
 MOST_LEFT_OUT = 1.3  # times the fitted error, over all runs of a GPU type with at least this many models:
 MODELS = 10

@@ -179,5 +179,5 @@ def test_the_page_is_that_of_the_recorded_results() -> None:
     recorded = results.read()
     if not recorded:
         pytest.skip("nothing is recorded")
-    assert (results.DOCS / "training.md").read_text(encoding="utf-8") == results.page(recorded)
+    assert (results.EVIDENCE / "training.md").read_text(encoding="utf-8") == results.page(recorded)
     assert set(recorded) <= {case.name for case in CASES}
