@@ -15,7 +15,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOM = ROOT / ".venv-dist"
+ROOM = ROOT / ".venv"
 DIST = ROOT / "dist"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 JOB = "plan --model llama2-13b --cluster a100-80gb --gpus 64 --global-batch-size 1024 --seq-length 4096 --out"

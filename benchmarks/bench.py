@@ -1,4 +1,4 @@
-"""Speed and memory of the planner: `python -m benchmarks.bench`, as `make bench`, measures, prints and records.
+"""Measure the speed and memory of the planner: `python -m tools bench`, as `make bench`, prints and records.
 
 Most rows are medians of several new processes, as a ratio to `python -c "import numpy, sympy"` in CPU seconds
 (`benchmarks/process.py`). A limit that is not met is printed as MISSED and fails nothing: figures of one machine on one
@@ -27,9 +27,13 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", metavar="NAME,...", default="", help="these rows only; plan-* is all of a kind")
     parser.add_argument("--quick", action="store_true", help="one process a row, fewer jobs and points")
-    parser.add_argument("--record", action="store_true", help="into results.json, history.jsonl and docs/speed.md")
+    parser.add_argument(
+        "--record", action="store_true", help="into results.json, history.jsonl and docs/evidence/speed.md"
+    )
     parser.add_argument("--check", action="store_true", help="measure nothing, fail where the record is too old")
-    parser.add_argument("--page", action="store_true", help="measure nothing, put the record into docs/speed.md")
+    parser.add_argument(
+        "--page", action="store_true", help="measure nothing, put the record into docs/evidence/speed.md"
+    )
     arguments = parser.parse_args(words)
     if arguments.quick and arguments.record:
         parser.error("what is measured with --quick is not recorded")

@@ -1,4 +1,4 @@
-"""Measure the shape of the code: `python -m benchmarks.house [--json FILE] [--list NAME]` (`make house`).
+"""Measure the shape of the code: `python -m tools house [--json FILE] [--list NAME]`.
 
 Lines by room, files, circles of imports, docstrings that begin with a verb, bindings of names that say nothing, and
 places where something stands that should stand elsewhere: comparisons with a framework's or a model family's name,

@@ -1,4 +1,4 @@
-"""Keeps what was measured: the latest figures of each row, the history of runs, and the table of docs/speed.md."""
+"""Keep what was measured: the latest figures of each row, the history of runs, the table of docs/evidence/speed.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.process import ROOT
 from benchmarks.rows import PLANS, ROWS, Row, Target
 
 RESULTS, HISTORY = (Path(__file__).with_name(name) for name in ("results.json", "history.jsonl"))
-PAGE = ROOT / "docs" / "speed.md"
+PAGE = ROOT / "docs" / "evidence" / "speed.md"
 SOLVER = ("solve", "cost", "schedule", "graph")  # folders of symconfig that decide how fast it is
 LETTERS = 16  # of a fingerprint
 TABLE = re.compile(r"(<!-- speed: written by `make bench` -->\n).*?(<!-- end of speed -->)", re.DOTALL)

@@ -1,4 +1,4 @@
-"""The record of `make bench`: when it is too old, what it keeps, and its table in docs/speed.md. No timing."""
+"""The record of `make bench`: when it is too old, what it keeps, and its table in docs/evidence/speed.md. No timing."""
 
 from __future__ import annotations
 

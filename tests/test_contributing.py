@@ -5,30 +5,24 @@ from __future__ import annotations
 import re
 import subprocess
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from tests.docs_script import docs_script
+from tools.generate import rooms
+from tools.pages import filled
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "contributing.md"
 TOLD = re.compile(r'\*\*As it was done\*\*: ([0-9a-f]{8})\s"([^"]+)"')
 
 
-@pytest.fixture(scope="module")
-def rooms() -> ModuleType:
-    """Return docs/rooms.py: docs is no package."""
-    return docs_script("rooms")
-
-
-def test_the_map_is_that_of_the_code(rooms: ModuleType) -> None:
+def test_the_map_is_that_of_the_code() -> None:
     read, text = rooms.read(), PAGE.read_text(encoding="utf-8")
-    assert docs_script("written").filled(text, rooms.parts(read)) == text, "make rooms"
-    assert rooms.PICTURE.read_text(encoding="utf-8") == rooms.svg(read), "make rooms"
+    assert filled(text, rooms.parts(read)) == text, "python -m tools generate rooms"
+    assert rooms.PICTURE.read_text(encoding="utf-8") == rooms.svg(read), "python -m tools generate rooms"
 
 
-def test_an_arrow_stands_for_every_way_down(rooms: ModuleType) -> None:
+def test_an_arrow_stands_for_every_way_down() -> None:
     """Each room imports what its arrows reach and no more, and none leads to a room that another one leads to."""
     every = rooms.Rooms({"a": frozenset("bcd"), "b": frozenset("d"), "c": frozenset("d"), "d": frozenset()}, ())
     assert list(every.arrows()) == [("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")]

@@ -8,14 +8,14 @@ import pytest
 
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.render import every_launcher, targets
-from tests import verify_formats
 from tests.formats import results
 from tests.formats.page import page
 from tests.formats.results import Outcome, Result
 from tests.formats.spread import SPREAD
 from tests.formats.words import differences, words
 from tests.sample_plans import sample_plan
-from tests.verify_formats import Format, names, read_format, result_of
+from tools.verify import formats as verify_formats
+from tools.verify.formats import Format, names, read_format, result_of
 
 # Verified by `symconfig verify` with the frameworks themselves.
 OWN = {"megatron", "deepspeed"}
@@ -37,7 +37,7 @@ def format_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> For
     """A format whose accept.py has this body."""
     (tmp_path / "tried").mkdir()
     (tmp_path / "tried" / "accept.py").write_text(ACCEPT.format(body=body))
-    here = Path(verify_formats.__file__).parent / "formats" / "accepting.py"
+    here = Path(__file__).parent / "formats" / "accepting.py"
     (tmp_path / "accepting.py").write_text(here.read_text())
     monkeypatch.setattr(verify_formats, "FORMATS", tmp_path)
     return Format("tried", "megatron", ())
@@ -125,5 +125,5 @@ def test_the_page_is_that_of_the_recorded_results() -> None:
     recorded = results.kept()
     if not recorded:
         pytest.skip("nothing is recorded")
-    assert (results.DOCS / "formats.md").read_text(encoding="utf-8") == page(recorded)
+    assert (results.EVIDENCE / "formats.md").read_text(encoding="utf-8") == page(recorded)
     assert set(recorded) <= set(names())

@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs_script import docs_script
+from tools import outputs as jobs
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-jobs = docs_script("jobs")
 CHECKED_S = re.compile(r"^((?:passed|failed|skipped) .*?)\b\d+\.\d{3}\b", re.MULTILINE)  # differ from run to run
 
 

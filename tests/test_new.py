@@ -1,4 +1,4 @@
-"""`make new-block` and its kin: what they write imports, is clean, and fails with what is to be filled in."""
+"""`python -m tools new KIND`: what it writes imports, is clean, and fails with what is to be filled in."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
-from tests.docs_script import docs_script
+from tools import new
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = {
@@ -32,9 +32,6 @@ OTHERS = (
 )
 
 
-new = docs_script("new")
-
-
 def linked(source: str, copy: str) -> None:
     """Give a file a second name, or copy it to another file system."""
     try:
@@ -48,7 +45,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a copy of what additions are written into, with one of each kind."""
     copy = tmp_path_factory.mktemp("new") / "tree"
     left = shutil.ignore_patterns("__pycache__", "golden*", "corpus", "corpora")
-    for name in ("symconfig", "templates", "model_zoo", "tests"):
+    for name in ("symconfig", "templates", "model_zoo", "tests", "tools", "benchmarks"):
         shutil.copytree(ROOT / name, copy / name, ignore=left, copy_function=linked)
     shutil.copy(ROOT / "pyproject.toml", copy)
     for kind, name in NAMES.items():
@@ -111,8 +108,8 @@ def test_what_is_to_be_filled_in_is_listed_with_its_line(kind: str, tmp_path: Pa
         ("target", "megatron", None, "there is a target megatron already"),
         ("target", "files", None, "there is a file symconfig/render/files.py already"),
         ("rule", "heads-over-tp", None, "there is a rule heads-over-tp already"),
-        ("rule", "own-rule", "megatron_colours", "IN=megatron_colours is no file for a rule"),
-        ("model", "own", "megatron_sizes", "IN=megatron_sizes is no file for a model"),
+        ("rule", "own-rule", "megatron_colours", "--in megatron_colours is no file for a rule"),
+        ("model", "own", "megatron_sizes", "--in megatron_sizes is no file for a model"),
         ("block", "own-block", None, "'own-block' cannot name a block"),
         ("block", "class", None, "'class' cannot name a block"),
         ("model", "../own", None, r"'\.\./own' cannot name a model"),
@@ -146,7 +143,7 @@ def test_a_part_whose_place_is_gone_is_a_sentence() -> None:
 
 
 def test_a_model_is_filled_in_from_its_config(tmp_path: Path) -> None:
-    for path in ("tests/published/parameter_counts.yaml", "tests/verify_real.yaml"):
+    for path in ("tests/published/parameter_counts.yaml", "tools/verify/real.yaml"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, tmp_path / path)
     config = ROOT / "tests" / "descriptor" / "configs" / "llama2-13b.json"
@@ -166,7 +163,7 @@ def test_a_rule_can_be_put_into_every_file_of_rules(name: str) -> None:
 
 
 def test_a_refusal_is_a_sentence_and_two(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["new.py", "cluster", "h100"])
+    monkeypatch.setattr(sys, "argv", ["new", "cluster", "h100"])
     with pytest.raises(SystemExit, match="2"):
         new.main()
     assert capsys.readouterr().err == "error: there is a cluster h100 already\n"

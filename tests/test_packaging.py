@@ -238,9 +238,9 @@ def test_links_are_absolute_where_the_source_has_an_address() -> None:
     page = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(page)
     made = page.of_index(
-        "see [speed](docs/speed.md) <!-- no -->\nand [SPDX](https://spdx.org)", "https://e.org/s/", "1.2"
+        "see [speed](docs/evidence/speed.md) <!-- no -->\nand [SPDX](https://spdx.org)", "https://e.org/s/", "1.2"
     )
-    assert made == "see [speed](https://e.org/s/blob/v1.2/docs/speed.md) and [SPDX](https://spdx.org)"
+    assert made == "see [speed](https://e.org/s/blob/v1.2/docs/evidence/speed.md) and [SPDX](https://spdx.org)"
 
 
 def test_ci_installs_releases_that_the_extras_allow() -> None:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from symconfig.cli import main
-from tests.docs_script import docs_script
+from tools import outputs as jobs
 
 ROOT = Path(__file__).resolve().parent.parent
 README, DOCS = ROOT / "README.md", ROOT / "docs"
@@ -28,15 +28,12 @@ def test_the_readme_is_short() -> None:
     assert len(README.read_bytes()) <= LARGEST
 
 
-jobs = docs_script("jobs")
-
-
 @pytest.mark.usefixtures("warm_symconfig")
 @pytest.mark.parametrize("page", jobs.shown(), ids=lambda page: page.stem)
 def test_a_page_shows_what_its_commands_print(page: Path) -> None:
     if page.stem in SEARCHED_LONG:
-        pytest.skip(f"make readme PAGES={page.relative_to(ROOT)}")
-    assert jobs.run(page).text == page.read_text(encoding="utf-8"), "make readme"
+        pytest.skip(f"python -m tools outputs {page.relative_to(ROOT)}")
+    assert jobs.run(page).text == page.read_text(encoding="utf-8"), "python -m tools outputs"
 
 
 @pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: page.relative_to(ROOT).as_posix())

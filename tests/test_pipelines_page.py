@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.docs_script import docs_script
-
-pipelines = docs_script("pipelines")
+from tools import pipelines
 
 
 @cache

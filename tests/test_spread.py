@@ -12,7 +12,7 @@ from symconfig.descriptor.load import zoo_clusters, zoo_models
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.verify import megatron_source
 from symconfig.verify.checks import Check
-from tests.verify_all import BACKENDS, Pair, judge, render, spread
+from tools.verify.zoo import BACKENDS, Pair, judge, render, spread
 
 LEAST = 40
 

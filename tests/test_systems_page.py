@@ -1,4 +1,4 @@
-"""docs/systems.md: it names every system with a command that there is, and prints what its commands print."""
+"""docs/evidence/systems.md: it names every system with a command that there is, and prints what its commands print."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from symconfig.cli.main import GROUPS
-from tests.test_jobs_pages import jobs
+from tools import outputs as jobs
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "systems.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "evidence" / "systems.md"
 SYSTEMS = [
     "SymTensor",
     "symbolic analytical formulas",

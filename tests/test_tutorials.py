@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_jobs_pages import jobs
+from tools import outputs as jobs
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 PAGES = sorted(jobs.TUTORIALS.glob("*.md"))
@@ -16,7 +16,7 @@ PAGES = sorted(jobs.TUTORIALS.glob("*.md"))
 @pytest.mark.usefixtures("warm_symconfig")
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_a_tutorial_prints_what_it_says(path: Path) -> None:
-    assert jobs.run(path).text == path.read_text(encoding="utf-8"), "make tutorials"
+    assert jobs.run(path).text == path.read_text(encoding="utf-8"), "python -m tools outputs"
 
 
 def test_there_is_one_for_each_use_and_they_run_every_example() -> None:

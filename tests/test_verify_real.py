@@ -10,9 +10,9 @@ import pytest
 
 from symconfig.descriptor.load import zoo_clusters, zoo_models
 from symconfig.verify.checks import Compared
-from tests import verify_real
 from tests.sample_plans import sample_plan
-from tests.verify_real import Judged, in_page, jobs, markdown
+from tools.verify import real as verify_real
+from tools.verify.real import Judged, in_page, jobs, markdown
 
 PLAN = sample_plan("llama2-13b")
 
@@ -61,7 +61,7 @@ def test_what_was_not_compared_is_a_dash() -> None:
 
 
 def test_the_readmes_table_is_replaced_and_nothing_else() -> None:
-    text = "a\n<!-- real: written by `make verify-real` -->\nold\n<!-- end of real -->\nb\n"
+    text = "a\n<!-- real: written by `python -m tools verify real` -->\nold\n<!-- end of real -->\nb\n"
     assert in_page(text, "| new |") == text.replace("old\n", "\n| new |\n\n")
     with pytest.raises(SystemExit, match="no place"):
         in_page("nothing here", "| new |")

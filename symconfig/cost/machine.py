@@ -33,7 +33,7 @@ SPREAD = 0.025
 # (A100), NVLink-C2C 169 to 184 of 225 (GB300).
 HOST_LINK_SHARE = 0.8
 # Of the memory's bandwidth, for a kernel that only copies or reads: copies of 134 MB to 2.1 GB take 0.84 to 0.90 of it
-# on an H100, attention of one word reads keys at 0.84 to 0.89 (docs/generation.md). Other GPUs: assumed.
+# on an H100, attention of one word reads keys at 0.84 to 0.89 (docs/evidence/generation.md). Other GPUs: assumed.
 # `hbm_efficiency` is what the kernels of a training reach.
 COPY_SHARE = 0.89
 # Rate of flash attention in 8 bits over that in 16, forward and backward, with heads of up to 128 channels and of

@@ -20,7 +20,7 @@ from symconfig.install import VERSION
 
 SCHEMA = "symconfig.audit/1"
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-RULES_PAGE = "docs/rules.md"
+RULES_PAGE = "docs/reference/rules.md"
 
 
 def to_dict(audit: Audit) -> dict[str, Any]:

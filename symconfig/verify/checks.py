@@ -150,7 +150,7 @@ def verify(
                 Check(
                     f"{name}'s own checks",
                     "skipped",
-                    f"these are files for {other}, which its real parser reads in make verify-formats",
+                    f"these are files for {other}, which its real parser reads in python -m tools verify formats",
                     0.0,
                 )
             )

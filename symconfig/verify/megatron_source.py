@@ -2,7 +2,7 @@
 
 megatron-core 0.19.2 on PyPI holds `megatron/training/arguments.py`, but its wheels ask for Python 3.12 to 3.14;
 only its Python files are used here, and those run on 3.11 with megatron_shims. `verify` never downloads:
-`python -m symconfig.verify.megatron_source` (= `make megatron-source`) does, once.
+`python -m symconfig.verify.megatron_source` (= `python -m symconfig.verify.megatron_source`) does, once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WHEEL_PYTHON = "3.12"
 # Of the wheels of https://pypi.org/project/megatron-core/0.19.2/ for Python 3.12 on x86-64 Linux.
 WHEEL_PLATFORM = "manylinux_2_28_x86_64"
 WHEEL_SHA256 = "8e3e486f13f559450415b9b9dc0ff3331a0bb83dd154553f7f350a75ff9c42b5"
-COMMAND = f"make megatron-source (or: {install.MEGATRON})"
+COMMAND = f"python -m symconfig.verify.megatron_source (or: {install.MEGATRON})"
 _ARGUMENTS = Path("megatron", "training", "arguments.py")
 _PACKAGE_INFO = Path("megatron", "core", "package_info.py")
 

@@ -1,6 +1,7 @@
 """Every decoder family that transformers registers: a small model has the real one's parameters, or is refused and why.
 
-The list is transformers.json, which docs/families.py writes from the registry: a new release shows what is missing.
+The list is transformers.json, which tools/generate/families.py writes from the registry: a new release shows what
+is missing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from symconfig.descriptor.huggingface import import_config, imported
 from symconfig.errors import InputError
 from symconfig.graph.count import parameters
 from tests.descriptor.small_configs import small_config
-from tests.docs_script import docs_script
+from tools.generate import families as classes
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 REACHED = 0.95  # the share of families that is read; the rest has a reason
@@ -40,7 +41,7 @@ def _real(config: dict[str, Any]) -> int:
 
 def test_the_list_is_that_of_the_registry() -> None:
     pytest.importorskip("transformers")
-    assert docs_script("families").families() == sorted(families())
+    assert classes.families() == sorted(families())
 
 
 @pytest.mark.parametrize("kind", families())

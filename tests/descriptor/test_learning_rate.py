@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from symconfig.descriptor.learning_rate import USUAL, derived, neighbours, rate, short, why
 from symconfig.descriptor.task import Task
 from symconfig.descriptor.training import DERIVED, Training
-from tests.docs_script import docs_script, is_as_written
+from tools.generate import is_current
 
 TASKS = st.sampled_from(sorted(USUAL))
 
@@ -113,4 +113,4 @@ def test_a_name_that_a_log_cannot_have_is_refused(field: str) -> None:
 
 
 def test_the_page_of_rates_is_as_it_is_generated() -> None:
-    assert is_as_written(docs_script("rates")), "make rates"
+    assert is_current("rates"), "python -m tools generate rates"

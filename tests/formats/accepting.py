@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# What the parser understood, in the words of `tests/verify_formats.py`, `words`.
+# What the parser understood, in the words of `tests/formats/words.py`.
 Values = dict[str, Any]
 
 

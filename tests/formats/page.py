@@ -1,4 +1,4 @@
-"""docs/formats.md: the tables of what every format's real parser accepted, and of what is refused and why."""
+"""docs/evidence/formats.md: the tables of what every format's real parser accepted, and of what is refused and why."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from tests.formats.zoo import CLUSTER
 
 HEAD = """# Every format, held against its real parser
 
-Written by `make verify-formats`. Each format is rendered for plans of two kinds and read by the program that a team
-runs it with, and what that program understood is compared with the plan. What a format cannot say is refused with all
-reasons; nothing is left out in silence. The formats of Megatron-LM and DeepSpeed themselves: `make verify-all`.
+Written by `python -m tools verify formats`. Each format is rendered for plans of two kinds and read by the program that
+a team runs it with, and what that program understood is compared with the plan. What a format cannot say is refused
+with all reasons; nothing is left out in silence. The formats of Megatron-LM and DeepSpeed themselves: `python -m tools
+verify zoo`.
 
 | format | read with |
 |---|---|

@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from symconfig.errors import InfeasibleError
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+EVIDENCE = Path(__file__).resolve().parents[2] / "docs" / "evidence"
 
 
 @dataclass(frozen=True)
@@ -84,13 +84,13 @@ def reasons(error: InfeasibleError) -> tuple[str, ...]:
 _READ = TypeAdapter(dict[str, Result])
 
 
-def kept(docs: Path = DOCS) -> dict[str, Result]:
+def kept(docs: Path = EVIDENCE) -> dict[str, Result]:
     """What the last run of every format came to."""
     record = docs / "formats.json"
     return _READ.validate_json(record.read_bytes()) if record.exists() else {}
 
 
-def keep(results: Mapping[str, Result], known: Collection[str], docs: Path = DOCS) -> dict[str, Result]:
+def keep(results: Mapping[str, Result], known: Collection[str], docs: Path = EVIDENCE) -> dict[str, Result]:
     """Put these formats' results beside those of the other `known` ones; all of them."""
     every = {name: result for name, result in sorted((kept(docs) | dict(results)).items()) if name in known}
     data = {name: asdict(result) for name, result in every.items()}

@@ -11,7 +11,7 @@ from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.plans.plan import Plan
 from symconfig.render import targets
-from tests.verify_all import BATCH, Pair, sizes
+from tools.verify.zoo import BATCH, Pair, sizes
 
 CLUSTER = "h100"
 # Targets that learn by reinforcement, and the step that they are planned for: GRPO on math problems.

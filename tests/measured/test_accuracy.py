@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -18,12 +18,12 @@ import pytest
 from symconfig.descriptor.load import load_cluster, zoo_clusters
 from symconfig.measured.score import Source, source
 from symconfig.report.validation import to_dict
-from tests.docs_script import docs_script
 from tests.measured.support import published
+from tools.accuracy_tables import markdown, summary
+from tools.accuracy_tables import page as constants_page
 
 ROOT = Path(__file__).parents[2]
-TABLES = docs_script("accuracy_tables")
-CONSTANTS = ROOT / "docs" / "constants.md"
+CONSTANTS = ROOT / "docs" / "evidence" / "constants.md"
 STALE = "the record of errors is stale: make accuracy"
 MOST_LEFT_OUT = 1.3  # times the fitted error, over all runs of a GPU type with at least this many models:
 MODELS = 10
@@ -54,17 +54,17 @@ def figures(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
         yield path, value
 
 
-@pytest.mark.parametrize(("page", "made"), [("docs/accuracy.md", "markdown"), ("README.md", "summary")])
-def test_pages_show_what_is_recorded(record: Any, page: str, made: str) -> None:
+@pytest.mark.parametrize(("page", "made"), [("docs/evidence/accuracy.md", markdown), ("README.md", summary)])
+def test_pages_show_what_is_recorded(record: Any, page: str, made: Callable[[Any], str]) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     shown = text.split("<!-- accuracy: written by `make accuracy` -->\n")[1].split("<!-- end of accuracy -->")[0]
-    assert shown.strip() == getattr(TABLES, made)(record).strip(), STALE
+    assert shown.strip() == made(record).strip(), STALE
 
 
 def test_the_page_of_constants_shows_what_is_recorded(record: Any) -> None:
     assert CONSTANTS.exists() == ("constants" in record), STALE
     if CONSTANTS.exists():
-        assert CONSTANTS.read_text(encoding="utf-8") == TABLES.page(record), STALE
+        assert CONSTANTS.read_text(encoding="utf-8") == constants_page(record), STALE
 
 
 def test_what_is_recorded_is_what_the_model_does_now(record: Any) -> None:

@@ -14,13 +14,12 @@ from symconfig.measured.gpu.kernel_fit import model_seconds
 from symconfig.measured.gpu.kernel_times import Attention, CastProduct, Product, Stream
 from symconfig.measured.priors import kernel_priors
 from symconfig.units import GIB
-from tests.docs_script import docs_script
+from tools import priors_distil as PRIORS
 
-PRIORS = docs_script("priors_distil")
 fitted, seconds, spread, LAUNCH_S = PRIORS.fitted, PRIORS.seconds, PRIORS.spread, PRIORS.LAUNCH_S
 
 KERNELS = Path(__file__).parents[3] / "shared" / "kernels"
-STALE = "what is believed of GPUs is stale: make priors"
+STALE = "what is believed of GPUs is stale: python -m tools priors FOLDER"
 TRUE = {
     "gemm_efficiency": 0.71,
     "gemm_efficiency_low": 0.58,

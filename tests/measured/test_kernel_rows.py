@@ -10,9 +10,7 @@ import yaml
 
 from symconfig.measured.gpu.kernel_times import Attention, CastProduct, Product, Stream
 from symconfig.units import GIB
-from tests.docs_script import docs_script
-
-SCRIPT = docs_script("priors_rows")
+from tools import priors_rows as SCRIPT
 
 PRODUCT = {"kind": "gemm", "dtype": "bf16", "m": 4096, "n": 8192, "k": 4096, "tflops": 600.0}
 ATTENTION = {"kind": "attention", "dtype": "bf16", "pass": "fwd", "impl": "cudnn", "causal": True, "batch": 1}

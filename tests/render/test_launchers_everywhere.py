@@ -12,9 +12,9 @@ from symconfig.errors import InfeasibleError
 from symconfig.plans.plan import Plan
 from symconfig.render import every_launcher, render, targets
 from symconfig.render.files import Files
-from tests.docs_script import docs_script, is_as_written
 from tests.render.bash import bash, dry_run
 from tests.sample_plans import sample_plan
+from tools.generate import is_current, reference
 
 BY_RANK = ("torchrun", "deepspeed")
 
@@ -62,9 +62,8 @@ def test_every_launcher_starts_every_target(target: str, tmp_path: Path) -> None
 
 
 def test_the_page_says_every_launcher_and_setting() -> None:
-    launchers = docs_script("launchers")
-    assert set(launchers.parts()) == set(every_launcher())
-    assert is_as_written(launchers), "make launchers"
+    assert set(reference.launchers()) == set(every_launcher())
+    assert is_current("launchers"), "python -m tools generate launchers"
 
 
 def test_deepspeeds_own_launcher_takes_the_hostfile_and_the_words(tmp_path: Path) -> None:

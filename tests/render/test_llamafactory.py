@@ -1,4 +1,4 @@
-"""LLaMA-Factory's YAML: what it says of a plan, and what it cannot. Its real parser is `make verify-formats`."""
+"""LLaMA-Factory's YAML: what it says of a plan, and what it cannot. For real: `python -m tools verify formats`."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""docs/templates.md says every variable that templates are given, and no other; its example works."""
+"""docs/reference/templates.md says every variable that templates are given, and no other; its example works."""
 
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -21,8 +20,9 @@ from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron, megatron_args, preflight, render, summary, targets, unsaid
 from symconfig.render.target import common
-from tests.docs_script import docs_script, is_as_written
 from tests.sample_plans import learning_plan, sample_plan
+from tools.generate import is_current
+from tools.generate import targets as docs
 
 DOCS = Path(__file__).parents[2] / "docs"
 ELSEWHERE = {
@@ -42,11 +42,6 @@ ELSEWHERE = {
     "PlannedStep": plan_rl.PlannedStep,
     "PlannedPhase": plan_rl.PlannedPhase,
 }
-
-
-@pytest.fixture(scope="module")
-def docs() -> ModuleType:
-    return docs_script("templates")
 
 
 def plans() -> list[Plan]:
@@ -73,22 +68,22 @@ def given(target: str) -> set[str]:
     raise AssertionError(f"no sample plan can be written as {target}: add one to plans()")
 
 
-def test_the_page_is_as_it_is_generated(docs: ModuleType) -> None:
-    assert is_as_written(docs), "make templates"
+def test_the_page_is_as_it_is_generated() -> None:
+    assert is_current("templates"), "python -m tools generate templates"
 
 
 @pytest.mark.parametrize("target", targets())
-def test_what_is_documented_of_a_target_is_what_its_templates_are_given(docs: ModuleType, target: str) -> None:
-    documented = {*docs.tables()["often"], *docs.own(target)}
+def test_what_is_documented_of_a_target_is_what_its_templates_are_given(target: str) -> None:
+    documented = {*docs.variables()["often"], *docs.own(target)}
     assert documented == given(target), f"templates/{target}/variables.yaml: one line for each variable"
 
 
-def test_what_every_template_is_given_is_documented(docs: ModuleType) -> None:
-    assert set(docs.tables()["common"]) == set(common(sample_plan()))
+def test_what_every_template_is_given_is_documented() -> None:
+    assert set(docs.variables()["common"]) == set(common(sample_plan()))
 
 
-def test_every_part_of_a_plan_is_documented_whole(docs: ModuleType) -> None:
-    for name, documented in docs.tables()["objects"].items():
+def test_every_part_of_a_plan_is_documented_whole() -> None:
+    for name, documented in docs.variables()["objects"].items():
         if name == "Summary":
             assert set(documented) == set(summary.words(sample_plan()))
             continue
@@ -100,8 +95,8 @@ def test_every_part_of_a_plan_is_documented_whole(docs: ModuleType) -> None:
         assert named <= set(documented) <= named | derived, name
 
 
-def test_every_type_that_is_named_has_a_table(docs: ModuleType) -> None:
-    known = docs.tables()
+def test_every_type_that_is_named_has_a_table() -> None:
+    known = docs.variables()
     tables = {*known["objects"], *docs.DESCRIPTORS}
     rows = [
         *known["common"].values(),
@@ -113,7 +108,7 @@ def test_every_type_that_is_named_has_a_table(docs: ModuleType) -> None:
     assert named <= tables
 
 
-def test_the_example_is_a_target_of_its_own_and_a_block_of_megatrons(docs: ModuleType) -> None:
+def test_the_example_is_a_target_of_its_own_and_a_block_of_megatrons() -> None:
     files = render(sample_plan(), "ours", (), docs.EXAMPLE)
     data = yaml.safe_load(files["job.yaml"])
     assert data["nodes"] * data["gpus_per_node"] == 64

@@ -1,4 +1,4 @@
-"""torchtitan's values of a plan, and what it cannot be told. Its real configuration is `make verify-formats`."""
+"""torchtitan's values of a plan, and what it cannot be told. For real: `python -m tools verify formats`."""
 
 from __future__ import annotations
 

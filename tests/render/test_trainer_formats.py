@@ -14,7 +14,7 @@ from symconfig.render import render, trainer
 from symconfig.render.files import write
 from tests.render.bash import shellcheck
 from tests.sample_plans import sample_plan
-from tests.verify_formats import judge, read_format
+from tools.verify.formats import judge, read_format
 
 pytest.importorskip("accelerate")
 pytest.importorskip("deepspeed")

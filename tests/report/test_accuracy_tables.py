@@ -9,10 +9,9 @@ import pytest
 from symconfig.measured.read import read
 from symconfig.measured.score import source
 from symconfig.report.validation import to_dict
-from tests.docs_script import docs_script
 from tests.measured.support import file_of, run_text
-
-about, markdown = docs_script("accuracy_record").about, docs_script("accuracy_tables").markdown
+from tools.accuracy_record import about
+from tools.accuracy_tables import markdown
 
 
 def tables(path: Path) -> str:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from symconfig.measured.priors import kernel_priors
-from tests.docs_script import docs_script
-
-page = docs_script("accuracy_tables").page
+from tools.accuracy_tables import page
 
 NEAR: dict[str, Any] = {
     "prior": 0.8,

@@ -10,7 +10,7 @@ import pytest
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.solve import interval as module
 from symconfig.solve.interval import Ratios, Spread, expected, interval, recorded
-from tests.docs_script import docs_script
+from tools.accuracy_unseen import spread
 
 DENSE, EXPERTS, ADAPTER = load_model("llama2-13b"), load_model("mixtral-8x7b"), load_model("llama2-70b-lora")
 A100, H100 = load_cluster("a100-80gb"), load_cluster("h100")
@@ -75,7 +75,7 @@ def test_a_source_by_itself_says_little_of_another_one() -> None:
 @pytest.mark.parametrize("quantity", ["time", "memory"])
 def test_nine_in_ten_runs_of_every_source_lie_where_the_others_say(quantity: module.Quantity) -> None:
     seen, recorded_spread = recorded(quantity)
-    assert asdict(docs_script("accuracy_unseen").spread(seen)) == pytest.approx(asdict(recorded_spread))
+    assert asdict(spread(seen)) == pytest.approx(asdict(recorded_spread))
     inside = total = 0
     for each in seen:
         others = [other for other in seen if other.source != each.source]

@@ -15,20 +15,20 @@ from tests.training.cases import CASES, LEFT_OUT
 from tests.training.held import Held
 
 OF_THEIR_OWN = {case.name for case in CASES if case.job}  # plans that each format has one of, with data of its own
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+EVIDENCE = Path(__file__).resolve().parents[2] / "docs" / "evidence"
 HEAD = """# Every format, started for real
 
-Written by `make verify-training`. A tiny model is planned, written in a format and started on two ranks of this machine
-as a person would: by the launch script of its folder, with the framework's own trainer. No GPU is there, so ranks talk
-over gloo, and what only a GPU has is stood in for; the last table says what that was. A run has passed when its
-losses are finite and fall, no step's gradient is 0 where the log has its norm, and steps, sequences of a step and every
-step's learning rate are those of the plan. Formats of one plan train on the same data, on the same weights or on those
-of the same seed: `apart` is the largest relative difference of a step's loss from that of the format that stands first.
-Programs that make sequences of chats or answers in ways of their own are held against themselves, on one rank, but for
-those whose losses are others there: KTO's, whose KL term is of a micro-batch on all ranks, and some of models of
-rewards. What GRPO lowers is minus the mean reward, of samples that each start draws; adapters of random weights move it
-by less than draws do, so theirs need not fall. `states` are the numbers whose optimizer state each rank keeps, counted
-in the optimizer that steps; they are those whose bytes the plan predicts.
+Written by `python -m tools verify training`. A tiny model is planned, written in a format and started on two ranks of
+this machine as a person would: by the launch script of its folder, with the framework's own trainer. No GPU is there,
+so ranks talk over gloo, and what only a GPU has is stood in for; the last table says what that was. A run has passed
+when its losses are finite and fall, no step's gradient is 0 where the log has its norm, and steps, sequences of a step
+and every step's learning rate are those of the plan. Formats of one plan train on the same data, on the same weights or
+on those of the same seed: `apart` is the largest relative difference of a step's loss from that of the format that
+stands first. Programs that make sequences of chats or answers in ways of their own are held against themselves, on one
+rank, but for those whose losses are others there: KTO's, whose KL term is of a micro-batch on all ranks, and some of
+models of rewards. What GRPO lowers is minus the mean reward, of samples that each start draws; adapters of random
+weights move it by less than draws do, so theirs need not fall. `states` are the numbers whose optimizer state each rank
+keeps, counted in the optimizer that steps; they are those whose bytes the plan predicts.
 
 | plan | format | ranks | states | steps | sequences a step | first loss | last loss | apart | |
 |---|---|---|---|---|---|---|---|---|---|
@@ -89,7 +89,7 @@ def apart(one: Sequence[Step], other: Sequence[Step]) -> float | None:
 
 
 def page(results: Mapping[str, tuple[Outcome, ...]]) -> str:
-    """docs/training.md."""
+    """docs/evidence/training.md."""
     text = HEAD + "".join(_row(plan, item, outcomes[0]) for plan, outcomes in results.items() for item in outcomes)
     text += HELD + "".join(_held(results))
     text += "\n## What was other than in the folder\n\n| format | without a GPU |\n|---|---|\n"
@@ -133,12 +133,14 @@ def _known(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return {name: value for name, value in pairs if value is not None}
 
 
-def read(docs: Path = DOCS) -> Results:
+def read(docs: Path = EVIDENCE) -> Results:
     kept = docs / "training.json"
     return _READ.validate_json(kept.read_bytes()) if kept.exists() else {}
 
 
-def record(results: Mapping[str, tuple[Outcome, ...]], order: Mapping[str, tuple[str, ...]], docs: Path = DOCS) -> None:
+def record(
+    results: Mapping[str, tuple[Outcome, ...]], order: Mapping[str, tuple[str, ...]], docs: Path = EVIDENCE
+) -> None:
     """Put these runs beside those that are known, in the `order` of plans and formats, and write the page anew."""
     every = {
         (plan, item.format): item

@@ -15,7 +15,7 @@ from tests.training import held, logs, material, results
 from tests.training.cases import CASES, LEFT_OUT, SEQUENCES, TINY, learning_rate
 from tests.training.results import Outcome, Step
 from tests.training.starts import STARTS
-from tests.verify_training import judged, unshared, wrong
+from tools.verify.training import judged, unshared, wrong
 
 PLAN = CASES[0].plan()
 GOOD = [Step(5.5 - 0.1 * number, learning_rate(PLAN, number), SEQUENCES) for number in range(8)]
@@ -179,5 +179,5 @@ def test_the_page_is_that_of_the_recorded_results() -> None:
     recorded = results.read()
     if not recorded:
         pytest.skip("nothing is recorded")
-    assert (results.DOCS / "training.md").read_text(encoding="utf-8") == results.page(recorded)
+    assert (results.EVIDENCE / "training.md").read_text(encoding="utf-8") == results.page(recorded)
     assert set(recorded) <= {case.name for case in CASES}

@@ -17,8 +17,8 @@ from symconfig.render import render
 from symconfig.render.files import write
 from symconfig.verify import conversation, deepspeed
 from symconfig.verify.checks import Check, Options
-from tests.docs_script import docs_script
 from tests.sample_plans import sample_plan
+from tools.generate import keys as release_keys
 
 CASES: dict[str, dict[str, Any]] = {
     "zero1": {"model": "llama2-13b", "grad_bytes": 4},
@@ -218,7 +218,7 @@ def test_what_trainer_would_leave_open_is_told(answers: dict[str, list[dict[str,
 def test_the_checked_in_keys_are_those_of_the_installed_release(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("deepspeed")
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
-    made = docs_script("deepspeed_keys").generate()
+    made = release_keys.generate()
     written = json.loads(keys.FILE.read_text(encoding="utf-8"))
     if made["release"] != written["release"]:
         pytest.skip(f"the keys are of DeepSpeed {written['release']}, installed is {made['release']}")

@@ -262,4 +262,4 @@ def test_without_megatron_asking_for_a_build_is_bad_input_with_the_command(
     outcome = run("verify", folder, "--build")
     assert outcome.code == 2
     assert "--build" in outcome.err
-    assert "make megatron-source" in outcome.err
+    assert "python -m symconfig.verify.megatron_source" in outcome.err

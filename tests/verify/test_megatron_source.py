@@ -73,7 +73,7 @@ def test_another_release_judges_only_when_a_person_named_it(tmp_path: Path) -> N
     pytest.importorskip("torch")
     assert "checkout of core_v0.19.0" in str(megatron.unfit(cached, plan))
     assert megatron.unfit(named, plan) is None
-    assert "make megatron-source" in str(megatron.unfit(None, plan))
+    assert "python -m symconfig.verify.megatron_source" in str(megatron.unfit(None, plan))
 
 
 def test_a_wheel_with_another_digest_is_refused_and_leaves_nothing(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """What each architecture's `config.json` means: keys with the defaults of transformers' config classes, as data.
 
 Each file lists families that are kin, in a table `ARCHITECTURES`. Defaults are those of transformers' own classes
-(`transformers.json`, written by docs/families.py); `qwen` is the configuration_qwen.py beside the weights of
+(`transformers.json`, written by tools/generate/families.py); `qwen` is the configuration_qwen.py beside the weights of
 Qwen/Qwen-7B. A key that is in none of an architecture's tables is an error: it may change the model.
 """
 

@@ -1,6 +1,6 @@
 """A DeepSpeed JSON against all keys that DeepSpeed reads: it passes over some that it does not know, this does not.
 
-The known keys are in keys.json, made from the release's source by docs/deepspeed_keys.py.
+The known keys are in keys.json, made from the release's source by tools/generate/keys.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What modules Transformers' classes are made of, and which weights of the graph each holds: by docs/modules.py."""
+"""The modules of Transformers' classes and the weights of the graph that each holds, by tools/generate/modules.py."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Every option of Megatron-LM's pretrain_gpt.py, by version, and a check of an argument list against it.
 
-docs/flags.py writes the data file from dumps of Megatron's own argument parser.
+tools/flags.py writes the data file from dumps of Megatron's own argument parser.
 """
 
 from __future__ import annotations

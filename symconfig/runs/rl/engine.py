@@ -2,10 +2,10 @@
 
 A step reads the weights that its tokens touch or computes with them, whichever takes longer; attention reads the keys
 and values of all contexts; kernels between products read and write each token's activations; a word is drawn from every
-sequence's logits. docs/generation.md holds each of these against an H100. Sequences leave as they end, and those that
-wait take their place. A replica may have several ranks of data: each holds attention and the keys of its own sequences,
-and all of them together the experts. Left out are speculative decoding, the engine's preemptions, ranks of data that
-wait for each other, and tools that a response waits for.
+sequence's logits. docs/evidence/generation.md holds each of these against an H100. Sequences leave as they end, and
+those that wait take their place. A replica may have several ranks of data: each holds attention and the keys of its own
+sequences, and all of them together the experts. Left out are speculative decoding, the engine's preemptions, ranks of
+data that wait for each other, and tools that a response waits for.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from symconfig.units import GIB, MIB
 # Assumed: what an engine's host does between two steps of decoding while the GPU waits (schedule, prepare, detokenise).
 STEP_S = 3e-3
 # The kernels of a layer begin and end: some 14 of 2.7 us each, in a captured graph; as many are outside of layers.
-# Fitted, as is TOGETHER, to llama3.2-1b and every other row of qwen3-8b on an H100 (docs/generation.md).
+# Fitted, as is TOGETHER, to llama3.2-1b and every other row of qwen3-8b on an H100 (docs/evidence/generation.md).
 LAYER_S = 38e-6
 # Reading and computing overlap but for a product's first and last tiles: (r^4 + c^4)^(1/4) seconds, not max(r, c).
 TOGETHER = 4.0

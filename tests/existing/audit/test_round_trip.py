@@ -17,8 +17,8 @@ from symconfig.plans.plan import Plan
 from symconfig.render import own_target, render
 from symconfig.render.files import write
 from symconfig.runs.best import best_plan
-from tests.verify_real import jobs
 from tests.zoo_limits import NOT_IN_MEGATRON
+from tools.verify.real import jobs
 
 FOR_PEOPLE = {"name", "source", "notes", "huggingface_id", "model_type", "torch_dtype", "max_position_embeddings"}
 
@@ -99,7 +99,7 @@ CASES: dict[str, tuple[Case, ...]] = {
 }
 
 
-# A model that names no case has the job at which `make verify-real` builds it.
+# A model that names no case has the job at which `python -m tools verify real` builds it.
 BUILT = {
     job["model"]: (
         Case(job["cluster"], job["gpus"], job["global_batch_size"], job["seq_length"], backend=job.get("backend")),

@@ -6,18 +6,17 @@ import pytest
 
 from symconfig.existing.audit.catalogue import GROUPS
 from symconfig.existing.rules.catalogue import SEVERITIES, Group, named, rules
-from tests.docs_script import docs_script, is_as_written
+from tools.generate import is_current, reference
 
 
 def test_the_page_is_what_its_script_writes() -> None:
-    assert is_as_written(docs_script("rules")), "make rules"
+    assert is_current("rules"), "python -m tools generate rules"
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.framework)
 def test_every_example_is_told_what_is_wrong_with_it(group: Group) -> None:
-    page = docs_script("rules")
     for rule in group.rules:
-        assert page.findings(group.framework, rule), rule.name
+        assert reference.findings(group.framework, rule), rule.name
 
 
 def test_a_name_stands_for_one_rule_of_both_frameworks() -> None:

@@ -1,6 +1,6 @@
 """slime's own parse_args on the words of train.sh: its arguments, Megatron-LM's parser and checks, SGLang's server's.
 
-slime is on no index: SLIME_PATH names a checkout of v0.3.1. Megatron-LM's parser is the one of `make megatron-source`.
+slime is on no index: SLIME_PATH names a checkout of v0.3.1. Megatron-LM's parser is the one that tests use.
 Stood in for: what SGLang imports and a CPU has not; a helper of Megatron-LM's tokenizers, which 0.19 has moved; and the
 model's folder, whose config.json is written from the plan and held by slime against Megatron-LM's arguments.
 """

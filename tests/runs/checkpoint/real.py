@@ -1,7 +1,7 @@
 """Does every case with the real frameworks and keeps what came of them: `python -m tests.runs.checkpoint.real [NAME…]`.
 
 Megatron-LM's code is found as `symconfig verify` finds it; for other releases $MEGATRON_SOURCES is a folder with a
-checkout for each, under the release's name. What is kept, in seen.json, is what docs/checkpoints.md shows.
+checkout for each, under the release's name. What is kept, in seen.json, is what docs/evidence/checkpoints.md shows.
 """
 
 from __future__ import annotations

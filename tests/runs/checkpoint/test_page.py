@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.docs_script import docs_script, is_as_written
 from tests.runs.checkpoint import cases, cases_deepspeed
+from tools.generate import is_current
 
 
 def test_the_page_is_what_its_script_writes() -> None:
-    assert is_as_written(docs_script("checkpoints")), "make checkpoints"
+    assert is_current("checkpoints"), "python -m tools generate checkpoints"
 
 
 def test_every_case_was_done_and_was_as_said() -> None:

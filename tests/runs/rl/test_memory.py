@@ -252,10 +252,10 @@ def test_ms_swift_takes_what_is_predicted_of_each_logit() -> None:
 
 
 def by_worker(name: str, environment: str, asked: dict[str, Any], folder: Path) -> Any:
-    """Answer a request by a worker, where `make verify-formats` has made the environment of its program."""
+    """Answer a request by a worker, where `python -m tools verify formats` has made the environment of its program."""
     python = Path(__file__).parents[3] / ".venv-formats" / environment / "bin" / "python"
     if not python.exists():
-        pytest.skip(f"{environment} is not here; make verify-formats FORMATS={environment}")
+        pytest.skip(f"{environment} is not here; python -m tools verify formats {environment}")
     (request := folder / "request.json").write_text(json.dumps(asked))
     worker, answer = WORKER.with_name(name), folder / "answer.json"
     variables = os.environ | {"PYTHONPATH": str(WORKER.parent), "OMP_NUM_THREADS": "1"}

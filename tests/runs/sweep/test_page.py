@@ -8,18 +8,17 @@ from pathlib import Path
 from symconfig.runs import candidates
 from symconfig.runs.sweep.file import swept
 from symconfig.runs.sweep.points import points
-from tests.docs_script import docs_script, is_as_written
 from tests.runs.sweep.support import read
+from tools.generate import is_current, planned
 
 DOCS = Path(__file__).parents[3] / "docs"
 
 
 def test_the_columns_are_those_of_the_tables() -> None:
-    page = docs_script("sweep")
     text = (DOCS / "sweep.md").read_text(encoding="utf-8")
-    assert is_as_written(page), "make sweep"
+    assert is_current("sweep"), "python -m tools generate sweep"
     assert "| `step_s` | number | s |" in text
-    assert page.columns(candidates.COLUMNS) in (DOCS / "page.md").read_text(encoding="utf-8")
+    assert planned.columns(candidates.COLUMNS) in (DOCS / "page.md").read_text(encoding="utf-8")
 
 
 def test_its_example_is_a_sweep() -> None:

@@ -1,4 +1,4 @@
-"""Modules with their partitions, written as files and trained on CPU ranks: what tests and docs/trained.py look at."""
+"""Modules with their partitions, written as files and trained on CPU ranks, for tests and docs/evidence/trained.md."""
 
 from __future__ import annotations
 

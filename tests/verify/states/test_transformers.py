@@ -27,7 +27,7 @@ APART = {
     "stablelm": "each head's norm is a module, and one weight in the graph: as many elements, in more tensors",
     **dict.fromkeys(
         ("dory", "hrm_text", "rwkv", "zamba2"),
-        "as many elements, under names and in an order that docs/modules.py does not find yet",
+        "as many elements, under names and in an order that tools/generate/modules.py does not find yet",
     ),
 }
 # The graph calls the norms of queries and keys in wide layers otherwise once these are adapted: as many elements. What

@@ -1,0 +1,122 @@
+"""Tables of pages that show plans: adaptability, columns and speed of sweeps, formulas of a plan.
+
+A function returns the parts of its page.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import symconfig
+from symconfig.api.planning import PlanResult
+from symconfig.report.grid import Block, plain
+from symconfig.report.symbols import blocks as formulas
+from symconfig.report.symbols import symbols as symbol_table
+from symconfig.report.whatif import blocks as ranges
+from symconfig.runs.sweep.columns import COLUMNS, Column
+from tools.pages import table
+
+# --- adaptability -----------------------------------------------------------------------------------------------------
+
+
+# What SymTensor's authors report of each change: the new strategy over the kept one.
+CASES = (
+    (
+        "13B: unfused attention, then flash",
+        "1.446",
+        "--model llama2-13b --cluster {cluster} --gpus {gpus} --global-batch-size {gpus} --attention unfused "
+        "--change attention=flash",
+    ),
+    (
+        "dense 7B, then Mixtral",
+        "2.216",
+        "--model llama2-7b --cluster {cluster} --gpus {gpus} --global-batch-size {more} --change model=mixtral-8x7b",
+    ),
+    (
+        "LoRA: batch 8, then 32",
+        "out of memory, then runs",
+        "--model qwen-7b-lora --cluster {cluster} --gpus 8 --global-batch-size 8 --seq-length {length} "
+        "--change global_batch_size=32",
+    ),
+)
+WHERE = (("h100", 8), ("h100", 64), ("a100-80gb", 64), ("a100-40gb", 8))
+
+
+def adaptability() -> dict[str, str]:
+    """Return the commands of each case and cluster, and what a kept plan loses in each."""
+    head, rows = ("change", "published", "on", "kept", "replanned", "gain"), []
+    shown = []
+    for name, published, words in CASES:
+        for cluster, gpus in WHERE:
+            if "--gpus 8 " in words and gpus != 8:
+                continue
+            line = words.format(cluster=cluster, gpus=gpus, more=4 * gpus, length=4096)
+            answer = _run(line)
+            if answer is None:
+                rows.append((name, published, f"{gpus} x {cluster}", "nothing fits before the change", "", ""))
+                continue
+            (change,) = json.loads(answer)["changes"]
+            kept, replanned = _told(change["kept"]), _told(change["replanned"])
+            rows.append((name, published, f"{gpus} x {cluster}", kept, replanned, _gain(change)))
+            if (cluster, gpus) == WHERE[1]:
+                shown.append(line)
+    commands = "\n".join(f"symconfig adaptability {line}" for line in shown)
+    return {"commands": f"```bash\n{commands}\n```", "changes": table(head, rows, (1, 5))}
+
+
+def _run(line: str) -> str | None:
+    command = [sys.executable, "-m", "symconfig", "adaptability", *line.split(), "--json"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    return ended.stdout if '"changes"' in ended.stdout else None
+
+
+def _told(one: dict[str, object]) -> str:
+    speed, only = one["tokens_per_s"], one["only_with"]
+    with_it = f", only with {' and '.join(map(str, only))}" if isinstance(only, list) and only else ""
+    return f"{speed:,.0f} tokens/s{with_it}" if isinstance(speed, float) else "does not run"
+
+
+def _gain(change: dict[str, Any]) -> str:
+    gain = change["gain"]
+    if isinstance(gain, float):
+        return f"{gain:.3f}"
+    kept, anew = change["kept"], change["replanned"]
+    return "" if not anew["plan"] else "runs safely" if kept["plan"] else "runs again"
+
+
+# --- sweep ------------------------------------------------------------------------------------------------------------
+
+
+def columns(every: Sequence[Column] = COLUMNS) -> str:
+    """One row a column."""
+    rows = ((f"`{column.name}`", column.kind, column.unit, column.says) for column in every)
+    return table(("column", "kind", "unit", "what it is"), rows)
+
+
+def sweep() -> dict[str, str]:
+    """Return the columns of now."""
+    return {"columns": columns()}
+
+
+# --- symbols ----------------------------------------------------------------------------------------------------------
+
+
+JOB = {"model": "llama3.1-8b", "cluster": "h100", "gpus": 16, "global_batch_size": 256}
+WIDTH = 120
+VARY = ("global_batch_size=64..4096", "network=0.5..2x")
+
+
+def symbols() -> dict[str, str]:
+    """Return the plan's formulas and symbols, and where it stays the best."""
+    result = symconfig.plan(**JOB)
+    costs = result.symbolic()
+    shown = {"formulas": formulas(costs), "symbols": [symbol_table(costs)], "ranges": _ranges(result)}
+    return {name: f"```\n{plain(blocks, WIDTH).rstrip()}\n```\n" for name, blocks in shown.items()}
+
+
+def _ranges(result: PlanResult) -> list[Block]:
+    return ranges(symconfig.whatif(result, list(VARY)))

@@ -1,0 +1,230 @@
+"""Tables of docs/reference: rules, options, launchers, models and rates. A function returns the parts of its page."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from symconfig.descriptor.architectures.class_defaults import FILE as CLASS_DEFAULTS
+from symconfig.descriptor.learning_rate import USUAL
+from symconfig.descriptor.training import Training
+from symconfig.existing.audit.catalogue import GROUPS, LAUNCHER, PHASES, PREDICTION, RL
+from symconfig.existing.rules import deepspeed, megatron
+from symconfig.existing.rules.catalogue import SEVERITIES, Group
+from symconfig.existing.rules.rule import BASE, Finding, Rule
+from symconfig.frameworks import tables
+from symconfig.frameworks.backend import Backend
+from symconfig.frameworks.known import BACKENDS
+from symconfig.frameworks.maturity import Maturity, Option, Standing
+from symconfig.render import every_launcher, targets
+from symconfig.render.target import Source
+from symconfig.report.families import COLUMNS, READ_AS, cells, described, reason
+from symconfig.runs.families import TORCHTITAN, Family, every
+from symconfig.runs.rl.stated import completed
+from tests.existing.audit import examples as audited
+from tests.existing.rules import examples
+from tools.pages import table
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+
+
+def findings(framework: str, rule: Rule[Any]) -> list[Finding]:
+    """What is said on the rule's example."""
+    if framework in (LAUNCHER.framework, PREDICTION.framework, RL.framework, PHASES.framework):
+        return audited.findings(rule, completed)
+    if framework == "DeepSpeed":
+        found = deepspeed.findings(examples.deepspeed_facts(rule))
+    else:
+        found = megatron.findings(examples.megatron_facts(rule))
+    return [finding for finding in found if finding.rule == rule.name]
+
+
+def rules() -> dict[str, str]:
+    """Return the severities, the options before each example of Megatron-LM's, and the rules of each group."""
+    return {
+        "severities": "\n".join(f"- **{name}**: {meaning}" for name, meaning in SEVERITIES.items()),
+        "base": "```\n{}\n```".format(" \\\n".join(_wrapped(BASE, 100))),
+        **{group.framework: "\n".join(_rule_group(group)) for group in GROUPS},
+    }
+
+
+def _rule_group(group: Group) -> Iterator[str]:
+    rows = ((f"[{rule.name}](#{rule.name})", rule.severity, rule.title) for rule in group.rules)
+    yield table(("rule", "", "what is wrong"), rows)
+    for rule in group.rules:
+        yield from _rule_section(group.framework, rule)
+
+
+def _rule_section(framework: str, rule: Rule[Any]) -> Iterator[str]:
+    yield f"### {rule.name}"
+    yield ""
+    yield f"{rule.title} ({', '.join(_rule_facts(rule))})."
+    yield ""
+    yield rule.why
+    yield ""
+    yield "```"
+    yield from (f"{name}={value}" for name, value in (rule.environment or {}).items())
+    yield from (line for given in rule.example.splitlines() for line in _wrapped(given, 110))
+    yield "```"
+    yield ""
+    yield "\n>\n".join(f"> {finding.problem}" for finding in findings(framework, rule))
+    yield ""
+
+
+def _rule_facts(rule: Rule[Any]) -> Iterator[str]:
+    yield rule.severity
+    if rule.since or rule.until:
+        yield f"{rule.since or 'all releases'} to {rule.until or 'today'}"
+    if rule.gpus != 8 or rule.architecture:
+        yield " ".join(("on", str(rule.gpus), *([rule.architecture] if rule.architecture else []), "GPUs"))
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Options over lines, none cut from its values; a JSON stays as it is."""
+    if not text.startswith(("-", "python3 ")):
+        return [text]
+    lines: list[str] = []
+    for option in re.sub(r" (--|[a-z_.]+=)", r"\n\1", text).split("\n"):
+        if lines and len(lines[-1]) + len(option) < width:
+            lines[-1] += " " + option
+        else:
+            lines.append(option)
+    return lines
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+def options() -> dict[str, str]:
+    """Return the order in which options are opened, and the options of each framework."""
+    return {
+        "order": "\n".join(f"- **{kind}**" for kind in Maturity),
+        "options": "\n".join(line for backend in BACKENDS.values() for line in _options_of(backend)),
+    }
+
+
+def _options_of(backend: Backend) -> Iterator[str]:
+    yield f"# {backend.label}\n"
+    for option in tables.options(backend.name):
+        yield from _option(option)
+
+
+def _option(option: Option) -> Iterator[str]:
+    yield f"## {option.name}\n"
+    yield f"{option.label[0].upper()}{option.label[1:]}.\n"
+    if (standing := option.doubt) is not None:
+        yield f"- **{standing.maturity}**{_releases(standing)}: {standing.why} ({standing.source})"
+    for need in option.needs:
+        wants = [f"the Python module `{need.module}`"] if need.module else []
+        wants += [f"`{name}={value}`" for name, value in need.environment.items()]
+        yield f"- needs {', '.join(wants)}: {need.why}; {need.hint}"
+    if option.doubt or option.needs:
+        yield ""
+
+
+def _releases(standing: Standing) -> str:
+    if standing.since and standing.until:
+        return f", {standing.since} to {standing.until}"
+    if standing.since:
+        return f", since {standing.since}"
+    return f", up to {standing.until}" if standing.until else ""
+
+
+# --- launchers --------------------------------------------------------------------------------------------------------
+
+
+def launchers() -> dict[str, str]:
+    """Return what each launcher writes, with its settings."""
+    return {source.name: _launcher(source) for source in every_launcher().values()}
+
+
+def _launcher(source: Source) -> str:
+    rows = (
+        (f"`{one.name}`", one.does, f"`{one.default}`" if one.default is not None else "") for one in source.settings
+    )
+    settings = "\n" + table(("setting", "is", "default"), rows) if source.settings else ""
+    return f"Writes {source.does}.\n{settings}"
+
+
+# --- models -----------------------------------------------------------------------------------------------------------
+
+
+def models() -> dict[str, str]:
+    """Return the tables of families that are read, of what is in the way, and of those refused.
+
+    The import reads the default model of a family's class, and each target is asked what it supports of a plan of
+    that model, before any search.
+    """
+    families = every()
+    version = json.loads(CLASS_DEFAULTS.read_text(encoding="utf-8"))["version"]
+    read = [one for one in families if one.model is not None]
+    head = ("family", "its default model", *COLUMNS)
+    return {
+        "version": version,
+        "counts": f"{len(read)} of {len(families)}",
+        "cells": textwrap.fill(READ_AS[0].upper() + READ_AS[1:], 120),
+        "families": table(head, ((f"`{one.name}`", described(one), *cells(one)) for one in read)),
+        "ways": table(("what a target cannot be told", "target", "families"), _ways(read)),
+        "refused": table(("family", "why"), ((f"`{one.name}`", reason(one)) for one in families if one.model is None)),
+    }
+
+
+def _ways(families: Sequence[Family]) -> Iterator[tuple[str, str, str]]:
+    """Yield a line for each reason, with the kinds of target and the families that it is a reason for."""
+    ways: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for one in families:
+        for column, names in COLUMNS.items():
+            for problem in one.cannot.get(names[0], ()) if column != TORCHTITAN else ():
+                hand = " (by hand)" if problem.edit else ""
+                ways[f"{problem.field}: {problem.what}{hand}"][column].append(f"`{one.name}`")
+    for what, columns in sorted(ways.items(), key=lambda way: (-sum(map(len, way[1].values())), way[0])):
+        alike: dict[str, list[str]] = defaultdict(list)
+        for column, names in columns.items():
+            alike[", ".join(names)].append(column)
+        for names, among in alike.items():
+            yield what, ", ".join(among), names
+
+
+# --- rates ------------------------------------------------------------------------------------------------------------
+
+
+def rates() -> dict[str, str]:
+    """Return the fields of `training`, the published rates, and what targets are not told."""
+    return {
+        "fields": table(("field", "default", "is"), _training_fields()),
+        "rates": "\n".join(_usual_rates()),
+        "untold": table(("target", "fields", "why"), _unsaid()),
+    }
+
+
+def _training_fields() -> Iterator[tuple[str, ...]]:
+    for name, field in Training.model_fields.items():
+        if name != "derived":
+            shown = "" if field.default in (None, ()) else f"`{field.default}`"
+            yield f"`{name}`", shown, field.description or ""
+
+
+def _usual_rates() -> Iterator[str]:
+    for task, habit in USUAL.items():
+        rows = ((f"{row.parameters / 1e9:g}B", f"{row.lr:g}", row.source) for row in habit.rates)
+        most = "" if habit.most_warmup is None else f", at most {habit.most_warmup:,} iterations"
+        lowest = f"{habit.floor:g} x `lr`" if habit.floor else "0"
+        yield f"""### {task}: {habit.name}
+
+`min_lr` is {lowest}, the warm-up {100 * habit.warmup:g} % of the decay{most}, the weight decay {habit.weight_decay:g}.
+From {habit.source}.
+
+{table(("parameters", "lr", "source"), rows)}"""
+
+
+def _unsaid() -> Iterator[tuple[str, ...]]:
+    for name, target in targets().items():
+        why: dict[str, list[str]] = {}
+        for field, why_not in target.unsaid.items():
+            why.setdefault(why_not, []).append(f"`{field}`")
+        for why_not, fields in why.items():
+            yield name, ", ".join(fields), why_not

@@ -1,0 +1,346 @@
+"""Hold every recipe against the plan of its job, into docs/evidence/recipes.md.
+
+Some only: --limit 40 takes as many jobs, spread over all. Jobs run in parallel processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from math import log2
+from statistics import median
+
+from benchmarks.robust import Shaken, robustness
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.descriptor.recipe import Recipe, RecipeFile, RecipeJob, every_recipe, load_recipes
+from symconfig.errors import SymconfigError
+from symconfig.frameworks.known import BACKENDS
+from symconfig.frameworks.tables import options
+from symconfig.graph.count import parameters
+from symconfig.plans.columns import Columns
+from symconfig.plans.plan import Candidate, Plan
+from symconfig.plans.recipe import Difference, NearRecipe
+from symconfig.report.recipes import layout_words
+from symconfig.runs.recipes.near import compared
+from symconfig.solve.choice.published import MOST_TIMES_LARGER
+from symconfig.solve.run import facts_of
+from symconfig.solve.search import search
+from tools.pages import EVIDENCE, fill, table
+
+PAGE = EVIDENCE / "recipes.md"
+TOP = 5
+SHAKEN = 4  # of so many jobs one is planned again where something is otherwise, which takes most of the time
+LITTLE = 0.02  # a pick that loses less stays
+BACKEND = "megatron"
+Asked = tuple[str, RecipeJob]
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """The plan of a job. failed: why there is none; the rest is then empty. unseen: what it uses, by the source of
+    recipes of which none does."""
+
+    job: Asked
+    failed: str = ""
+    words: str = ""
+    unstable: tuple[str, ...] = ()
+    families: int = 0
+    memory: bool = False
+    shaken: tuple[Shaken, ...] = ()
+
+    @property
+    def worst(self) -> float:
+        """The most that it loses where something is otherwise; meaningless where that was not tried."""
+        return max((one.loss for one in self.shaken), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One recipe beside the pick of its job. seen: its layout and its split in the pick's plan; None: there is none.
+    allowed: the pick of the same job where it allows what the recipe has, and the recipe's split in that plan.
+    """
+
+    id: str
+    layout: str
+    pick: Pick
+    seen: NearRecipe | None = None
+    allowed: tuple[str, Difference] | None = None
+    unseen: tuple[str, ...] = ()
+    family: str = ""
+
+    @property
+    def priced(self) -> dict[str, NearRecipe | Difference]:
+        """Return by column what has been priced of it."""
+        if self.seen is None:
+            return {}
+        return {"pick/recipe": self.seen, "without": self.seen.allowed or self.seen, "pick/split": _split(self.seen)}
+
+    @property
+    def launchable(self) -> bool:
+        """Stable options only, a published family or one priced against it, and memory that fits."""
+        return not self.pick.failed and not self.pick.unstable and self.family != "no" and self.pick.memory
+
+
+def _split(seen: NearRecipe) -> Difference:
+    return seen.split or Difference("split", "", "", 0.0)
+
+
+def rows(task: tuple[Asked, bool]) -> list[Row]:
+    """Plan a job, and price the layout of each of its recipes in that plan. task: with whether it is shaken, too."""
+    asked, shaken = task
+    name, job = asked
+    file = load_recipes(name)
+    mine = [recipe for recipe in file.recipes if recipe.job == job]
+    heads = [{"id": recipe.id, "layout": layout_words(recipe.layout.model_dump())} for recipe in mine]
+    model, cluster = load_model(name), load_cluster(job.cluster)
+    whole = Job(model=name, backend=BACKEND, **job.model_dump())
+    try:
+        plan = search(model, cluster, whole, top=TOP)
+    except SymconfigError as error:
+        return [Row(**head, pick=Pick(asked, str(error.problems[0]))) for head in heads]
+    release, uses = BACKENDS[BACKEND].releases.of(plan.job), used(plan)
+    pick = Pick(
+        asked,
+        words=_pick(plan.best),
+        unstable=tuple(one.name for one in options(BACKEND) if one.name in uses and one.standing(release) is not None),
+        families=len({family(one) for one in (plan.best, *plan.alternatives)}),
+        memory=not plan.may_not_fit,
+        shaken=robustness(plan) if shaken else (),
+    )
+    found = []
+    freer: dict[tuple[str, ...], Plan] = {(): plan}
+    for head, recipe in zip(heads, mine, strict=True):
+        seen = compared(plan, file, recipe)
+        if seen.opens not in freer:
+            freer[seen.opens] = search(model, cluster, whole.model_copy(update={"allow": seen.opens}), top=1)
+        other = freer[seen.opens]
+        found.append(
+            Row(
+                **head,
+                pick=pick,
+                seen=seen,
+                allowed=(_pick(other.best), _split(compared(other, file, recipe))) if seen.opens else None,
+                unseen=tuple(sorted(uses - stated(recipe.source))),
+                family=_family(plan, file, seen.loss),
+            )
+        )
+    return found
+
+
+def used(plan: Plan) -> frozenset[str]:
+    """Name what a plan uses beside its degrees: options of the table, layouts of stages, recompute."""
+    fixed, point = facts_of(plan.model, plan.cluster, plan.job), Columns.of(plan.best)
+    return _named(fixed, point) | _more(plan.best.options.pipeline_layout, point.recompute, point.modules)
+
+
+def _named(fixed: object, point: Columns) -> frozenset[str]:
+    return frozenset(option.name for option in options(BACKEND) if option.used(fixed, point))
+
+
+def _more(layout: str | None, recompute: str, modules: Iterable[str]) -> frozenset[str]:
+    found = {"layout string": layout is not None, "full recompute": recompute == "full"}
+    return frozenset(name for name, on in found.items() if on) | {f"recompute {module}" for module in modules}
+
+
+@cache
+def stated(source: str) -> frozenset[str]:
+    """Name what the recipes of a source and release use, in the words of `used`."""
+    return frozenset().union(*(_stated(file, one) for file, one in every_recipe() if one.source == source))
+
+
+def _stated(file: RecipeFile, recipe: Recipe) -> frozenset[str]:
+    layout, said, job = recipe.layout, recipe.options, recipe.job
+    granularity, _, modules = (layout.recompute or "none").partition(":")
+    point = Columns(
+        **layout.degrees,
+        gpus=job.gpus,
+        seq_length=job.seq_length,
+        precision=job.precision,
+        zero=layout.zero or 1,
+        grad_bytes=2 if said.gradients == "bf16" else 4,
+        activation_offload=recipe.activation_offload,
+        optimizer_offload=recipe.optimizer_offload,
+        param_offload=False,
+        moe_overlap=bool(said.moe_overlap),
+        moe_dispatcher="flex" if said.dispatcher in ("deepep", "hybridep") else "alltoall",
+        flex_backend=said.dispatcher if said.dispatcher in ("deepep", "hybridep") else "",
+        tp_comm=bool(said.tp_comm),
+        graphs="none" if said.cuda_graphs in (None, "none") else "all",
+        fused_loss=bool(said.fused_loss),
+        fp8_param_gather=bool(said.fp8_param_gather),
+        empty_chunks=False,
+        uneven_chunks=False,
+    )
+    whole = Job(model=file.model, backend=BACKEND, **job.model_dump())
+    fixed = facts_of(load_model(file.model), load_cluster(job.cluster), whole)
+    again = modules.split(",") if granularity == "selective" and modules else ()
+    stages = layout.stages if layout.stages and "|" in layout.stages else None
+    return _named(fixed, point) | _more(stages, granularity, again)
+
+
+def family(candidate: Candidate) -> tuple[int, int, int, int]:
+    """Return how a plan splits the model."""
+    degrees = candidate.parallel
+    return degrees.tp, degrees.pp, degrees.cp, degrees.ep
+
+
+def _family(plan: Plan, file: RecipeFile, loss: float | None) -> str:
+    """Say whether the pick's family is published: yes, priced, or no."""
+    mine, gpu = parameters(plan.model).total, plan.cluster.gpu.architecture
+    for other, recipe in every_recipe():
+        layout, model = recipe.layout, load_model(other.model)
+        if family(plan.best) != (layout.tp, layout.pp, layout.cp, layout.ep):
+            continue
+        alike = other.model == file.model or (
+            (model.experts is None) == (plan.model.experts is None)
+            and abs(log2(parameters(model).total / mine)) <= log2(MOST_TIMES_LARGER)
+        )
+        if alike and load_cluster(recipe.job.cluster).gpu.architecture == gpu:
+            return "yes"
+    low, high = plan.best.predicted.interval.get("step_s", (0.0, 0.0))
+    step_s = None if loss is None else plan.best.predicted.step_s * (1 + loss)
+    return "priced" if step_s is not None and low <= step_s <= high else "no"
+
+
+def ratio(priced: NearRecipe | Difference) -> float | None:
+    """Return the pick's step over that of what was priced."""
+    return None if priced.loss is None else 1 / (1 + priced.loss)
+
+
+def _pick(candidate: Candidate) -> str:
+    degrees, again = candidate.parallel, candidate.options.recompute
+    said = {name: getattr(degrees, name) for name in ("tp", "pp", "vpp", "cp", "ep", "etp")}
+    words = layout_words({**said, "micro": candidate.batch.micro, "zero": candidate.options.zero_stage})
+    return f"{words} {','.join(again.modules) or again.granularity}" if again.granularity != "none" else words
+
+
+def summary(found: Sequence[Row], every: int) -> str:
+    """The counts that stand at the top: of recipes, and of the picks of their jobs."""
+    picks = list({one.pick.job: one.pick for one in found}.values())
+    planned, able = [one for one in picks if not one.failed], [one for one in found if not one.pick.failed]
+
+    def share(name: str, count: int, of: int) -> str:
+        return f"| {name} | {count} of {of} ({count / max(of, 1):.0%}) |"
+
+    tried = [one for one in planned if one.shaken]
+    ratios = {
+        name: [value for one in able if (value := ratio(one.priced[name])) is not None]
+        for name in ("pick/recipe", "without", "pick/split")
+    }
+    opens = Counter(name for one in able if one.seen and one.seen.loss is not None for name in one.seen.opens)
+    unstable = Counter(name for one in planned for name in one.unstable)
+    unseen = Counter(name for one in able for name in one.unseen)
+    families = sum(one.families for one in planned) / max(len(planned), 1)
+    lines = [
+        f"{len(found)} of {every} recipes with {len(picks)} jobs; {len(picks) - len(planned)} jobs have no plan.",
+        "",
+        "| of the recipes' jobs | |",
+        "|---|---|",
+        share(
+            "stable options, a published or priced family, and memory fits", sum(r.launchable for r in able), len(able)
+        ),
+        share("the pick's family is published", sum(r.family == "yes" for r in able), len(able)),
+        share("another one, with the recipe within its interval", sum(r.family == "priced" for r in able), len(able)),
+        share("the recipe's layout has a price", len(ratios["pick/recipe"]), len(able)),
+        share("so has its split, with all else free", len(ratios["pick/split"]), len(able)),
+        share("the pick has its split", sum(one.seen is not None and not one.seen.split for one in able), len(able)),
+        share(
+            "and with as much allowed as the recipe has",
+            sum(ratio(one.allowed[1] if one.allowed else one.priced["pick/split"]) == 1 for one in able),
+            len(able),
+        ),
+        *(f"| median of {name} | {median(values or [0]):.3f} |" for name, values in ratios.items()),
+        *(share(f"priced with {name}, which the pick may not have", n, len(able)) for name, n in opens.most_common()),
+        "",
+        "| of the picks | |",
+        "|---|---|",
+        share("stable options only", sum(not one.unstable for one in planned), len(planned)),
+        share("memory's interval fits", sum(one.memory for one in planned), len(planned)),
+        share(f"shaken, it loses less than {LITTLE:.0%}", sum(p.worst < LITTLE for p in tried), len(tried)),
+        f"| families among the first five, on average | {families:.1f} |",
+        *(share(f"with {name}", count, len(planned)) for name, count in unstable.most_common()),
+        "",
+        "Used by picks and by no recipe of the same source and release: "
+        + (", ".join(f"{name} ({count})" for name, count in unseen.most_common()) or "nothing")
+        + ".",
+    ]
+    return "\n".join(lines)
+
+
+def each(found: Iterable[Row]) -> str:
+    """One line a recipe."""
+    heads = (
+        *("recipe", "job", "layout", "pick", "pick/recipe", "without", "pick/split", "as much allowed"),
+        *("in no recipe", "family", "families", "memory", "shaken"),
+    )
+    lines = list[tuple[str, ...]]()
+    for one in found:
+        pick, (model, job) = one.pick, one.pick.job
+        task = "" if job.task == "pretrain" else f", {job.task}"
+        words = (
+            f"{model}, {job.gpus:,} x {job.cluster}, {job.global_batch_size:,} x {job.seq_length:,}, {job.precision}"
+        )
+        head = (one.id, words + task, one.layout)
+        if pick.failed:
+            cells = (*head, f"none: {pick.failed}", *[""] * 9)
+        else:
+            ratios = [one_of.why if one_of.loss is None else f"{ratio(one_of):.3f}" for one_of in one.priced.values()]
+            unseen = ", ".join((*one.unseen, *(f"not stable: {name}" for name in pick.unstable)))
+            fits = "fits" if pick.memory else "may not fit"
+            cells = (
+                *head,
+                pick.words,
+                *ratios,
+                _freer(one),
+                unseen,
+                one.family,
+                str(pick.families),
+                fits,
+                f"{pick.worst:.1%}" if pick.shaken else "",
+            )
+        lines.append(cells)
+    return table(heads, lines, (4, 5, 6, 10, 12))
+
+
+def _freer(row: Row) -> str:
+    """Return the pick that may have what the recipe has, and its step over that of the recipe's split."""
+    if row.allowed is None:
+        return ""
+    words, split = row.allowed
+    return f"{words}: {split.why if split.loss is None else f'{ratio(split):.3f}'}"
+
+
+def chosen(limit: int | None, only: str | None) -> list[Asked]:
+    """Jobs of recipes, evenly spread over all."""
+    named = [(file.model, recipe.job) for file, recipe in every_recipe() if only is None or only in recipe.id]
+    every = list(dict.fromkeys(named))
+    if limit is None or limit >= len(every):
+        return every
+    return [every[place * len(every) // limit] for place in range(limit)]
+
+
+def parts(found: Sequence[Row]) -> dict[str, str]:
+    """Return the counts of all, and a line for each recipe."""
+    every = sum(1 for _ in every_recipe())
+    return {"counts": summary(found, every), "recipes": each(found)}
+
+
+def main() -> None:
+    """Write the page, or print what was asked for alone."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--limit", type=int, metavar="N", help="so many jobs, spread over all")
+    parser.add_argument("--only", metavar="TEXT", help="with this in their name; the page is printed instead")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="processes (default 2)")
+    asked = parser.parse_args()
+    with ProcessPoolExecutor(asked.jobs) as pool:
+        tasks = [(one, place % SHAKEN == 0) for place, one in enumerate(chosen(asked.limit, asked.only))]
+        found = [row for some in pool.map(rows, tasks) for row in some]
+    if asked.only is None:
+        fill(PAGE, parts(found))
+    else:
+        print("\n".join(parts(found).values()))
