@@ -126,9 +126,11 @@ class PlanResult:
 
     def html(self) -> str:
         """Return the page of `symconfig plan --html`."""
-        from symconfig.api.page import plan_page
+        from symconfig.report.page.data import plan_data
+        from symconfig.report.page.page import drawn
+        from symconfig.runs.compared import with_comparisons
 
-        return plan_page(self.plan)
+        return drawn(plan_data(with_comparisons(self.plan), page_files(self.plan, Wanted())))
 
     def __repr__(self) -> str:
         """Name the job and the first plan: all fields of a plan are some 20 kB."""
