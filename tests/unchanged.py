@@ -41,10 +41,8 @@ TARGETS = (
     "deepspeed",
     "llamafactory",
     "megatron",
-    "megatron-yaml",
     "model-args",
     "ms-swift",
-    "torchtitan",
     "transformers",
 )
 RELEASES = ("core_v0.12", "core_v0.13", "core_v0.14", "core_v0.15", "core_v0.16", "core_v0.17", "core_v0.18", "dev")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from symconfig.errors import InputError
 from symconfig.existing.adapt.learned import Learned, Wanted
 from symconfig.existing.adapt.options import LISTED, of
 from symconfig.existing.launch.dialects.entry import spoken
@@ -18,11 +19,11 @@ from symconfig.existing.recover.rl import slime as of_slime
 from symconfig.existing.recover.rl import verl as of_verl
 from symconfig.existing.recover.rl.nemo_workers import POLICY
 from symconfig.existing.recover.rl.script import Script
-from symconfig.existing.recover.rl.trainers import DTENSOR, FSDP, MEGATRON
+from symconfig.existing.recover.rl.trainers import FSDP, MEGATRON
 from symconfig.existing.recover.rl.verl import REFERENCE, ROLLOUT
 from symconfig.existing.recover.rl.verl_workers import ACTOR, MODEL
 from symconfig.plans.plan import Plan
-from symconfig.render import learning, nemo_rl, nemo_rl_dtensor, openrlhf, slime, verl, verl_fsdp
+from symconfig.render import learning, nemo_rl, openrlhf, slime, verl, verl_fsdp
 
 _MEGATRON = f"{ACTOR}.megatron"
 _OFF, _NO = ("null",), ("False",)  # of an override
@@ -232,24 +233,16 @@ _OF_NEMO = (
         f"{_NEMO_MEGATRON}.distributed_data_parallel_config.{name}"
         for name in ("grad_reduce_in_fp32", "overlap_grad_reduce", "overlap_param_gather")
     ),
-    *(
-        f"{_NEMO_DTENSOR}.{name}"
-        for name in (
-            "tensor_parallel_size",
-            "context_parallel_size",
-            "dp_replicate_size",
-            "sequence_parallel",
-            "cpu_offload",
-            "activation_checkpointing",
-        )
-    ),
 )
 _NEMO_RECOMPUTE = tuple(f"{_NEMO_MEGATRON}.recompute_{name}" for name in ("granularity", "modules"))
 _NEMO_OFF = tuple(f"{_NEMO_MEGATRON}.num_layers_in_{name}_pipeline_stage" for name in ("first", "last"))
 
 
 def _nemo_wanted(plan: Plan, script: Script) -> Wanted:
-    workers = nemo_rl.megatron(plan) if script.workers.options else nemo_rl_dtensor.dtensor(plan)
+    if not script.workers.options:
+        what, hint = "a plan is not put into NeMo-RL's options for DTensor workers", f"{_NEMO_MEGATRON}.enabled=true"
+        raise InputError(what, file=script.reading.file, hint=hint)
+    workers = nemo_rl.megatron(plan)
     if script.does == "rl":
         learning.refuse(plan, nemo_rl.LEARNS, nemo_rl.NAME, nemo_rl.problems(plan))
         sections, names = nemo_rl.sections(plan, workers), (*_OF_NEMO, *_OF_STEP)
@@ -257,10 +250,8 @@ def _nemo_wanted(plan: Plan, script: Script) -> Wanted:
         sections, names = {"policy": _nemo_batch(plan, script) | workers}, _OF_NEMO
     values = dict(_flat(sections))
     wanted = {name: _spoken(values[name]) for name in (*names, *_NEMO_RECOMPUTE, *_NEMO_OFF) if name in values}
-    if of(script.reading, experts := f"{_NEMO_DTENSOR}.expert_parallel_size") is not None:
-        wanted[experts] = (str(plan.best.parallel.ep),)
-    off = _NEMO_OFF if script.workers.options else (f"{_NEMO_DTENSOR}.dp_replicate_size",)
-    return {**wanted, **{name: _OFF for name in off if name not in wanted and of(script.reading, name) is not None}}
+    off = (name for name in _NEMO_OFF if name not in wanted and of(script.reading, name) is not None)
+    return {**wanted, **dict.fromkeys(off, _OFF)}
 
 
 def _nemo_batch(plan: Plan, script: Script) -> dict[str, Any]:
@@ -309,7 +300,6 @@ NEMO = Learned(
     _beside_override,
     {
         MEGATRON.planned: f"{_NEMO_MEGATRON}.enabled=true and {_NEMO_DTENSOR}.enabled=false",
-        DTENSOR.planned: f"{_NEMO_DTENSOR}.enabled=true and {_NEMO_MEGATRON}.enabled=false",
     },
     sections=True,
 )

@@ -38,7 +38,6 @@ from symconfig.render import (
     llamafactory,
     ms_swift,
     ms_swift_deepspeed,
-    ms_swift_rlhf,
     trl,
 )
 from symconfig.render import ms_swift_options as options
@@ -131,18 +130,14 @@ def _of_megatron(plan: Plan, script: TunerStated) -> Wanted:
     if script.program.trainer != tuners.SWIFT:
         what = f"a plan is not put into {script.program.trainer}'s options for Megatron-Core"
         raise InputError(Problem(what, script.reading.file, hint="--target ms-swift, whose files are new ones"))
-    if script.does == "alone":
-        groups = ms_swift.sections(plan)
-    else:
-        kind = ms_swift_rlhf.LEARNS if script.does == "rl" else ms_swift_rlhf.COMPARES
-        learning.refuse(plan, kind, tuners.SWIFT, ())
-        groups = ms_swift_rlhf.sections(plan, ms_swift.sections(plan))
+    if script.does != "alone":
+        what = "a plan is not put into ms-swift's options for steps and preferences with Megatron-Core"
+        raise InputError(what, file=script.reading.file, hint="--target ms-swift-deepspeed or trl")
+    groups = ms_swift.sections(plan)
     values = {name: value for group in groups.values() for name, value in group.items()}
-    names = (*_MEGATRON, *(_GENERATED if script.does == "rl" else ()))
+    names = _MEGATRON
     if script.precision == plan.best.options.precision:
         names = tuple(name for name in names if name not in _PRECISION)
-    if script.values.given("generation_batch_size") and script.does == "rl":  # which goes with no other
-        values["generation_batch_size"] = values.pop("steps_per_generation") * values["global_batch_size"]
     wanted = {name: _texts(values.get(name)) for name in names}
     return {name: now for name, now in wanted.items() if now is not None or of(script.reading, name) is not None}
 

@@ -26,10 +26,6 @@ CASES: dict[str, tuple[tuple[dict[str, Any], dict[str, str], dict[str, str]], ..
     "trl": ((STEP, {"zero": "2"}, {"zero": "3"}), (PAIRS, {"zero": "2"}, {"zero": "3", "recompute": "full"})),
     "llamafactory": ((TUNED, {"zero": "1"}, {"zero": "3"}), (SHARDS, {"recompute": "full"}, {"recompute": "none"})),
     "ms-swift-deepspeed": ((TUNED, {"zero": "1"}, {"zero": "3"}),),
-    "ms-swift-rlhf": (
-        (STEP, {"tp": "4", "pp": "1", "cp": "1"}, {"tp": "2", "pp": "2", "cp": "1"}),
-        (PAIRS, {"tp": "2", "pp": "1", "cp": "1"}, {"tp": "1", "pp": "2", "cp": "2", "recompute": "full"}),
-    ),
 }
 
 

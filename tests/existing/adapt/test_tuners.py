@@ -4,7 +4,6 @@ stands as it did."""
 from __future__ import annotations
 
 import json
-import re
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -145,18 +144,6 @@ def test_presets_of_a_program_are_named_anew(tmp_path: Path) -> None:
     assert "--accelerate_config zero3" in Path(script).read_text()
 
 
-def test_ms_swift_with_megatron_counts_its_processes_by_the_environment(tmp_path: Path) -> None:
-    script = written(tmp_path, "dpo.sh", MEGATRON)
-    plan = pairs("ms-swift-rlhf", tp="2", pp="2", cp="1", vpp="1", recompute="selective")
-    done = adapted(script, plan)
-    assert done.done, done.unplaced
-    text = Path(script).read_text()
-    assert re.search(r"NPROC_PER_NODE=8 \\\nCUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 \\\nmegatron", text)
-    assert text.endswith("    --save out  # here\n")
-    assert "recompute_method" not in text
-    holds(script, plan)
-
-
 def test_a_value_in_two_files_changes_in_both(tmp_path: Path) -> None:
     batch = '"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": "auto"'
     config = f'{{{batch}, "zero_optimization": {{"stage": 3}}}}'
@@ -199,33 +186,16 @@ def test_a_yaml_of_llamafactory_on_pairs(tmp_path: Path) -> None:
     holds(job, plan, gpus=8)
 
 
-@pytest.mark.parametrize("kind", ["megatron", "dtensor"])
-def test_a_yaml_of_nemo_rl_keeps_what_it_inherits(kind: str, tmp_path: Path) -> None:
+def test_a_yaml_of_nemo_rl_keeps_what_it_inherits(tmp_path: Path) -> None:
     base = written(tmp_path, "base.yaml", BASE)
-    child = written(tmp_path, "child.yaml", CHILD if kind == "megatron" else "defaults: base.yaml\npolicy: {}\n")
-    pins = {"tp": "2", "pp": "2", "cp": "2", "recompute": "selective"} if kind == "megatron" else {"recompute": "none"}
-    target = {"megatron": "nemo-rl", "dtensor": "nemo-rl-dtensor"}[kind]
-    plan = planned("qwen3-8b", 16, pins, target=target, prompts=64, samples=8, **LONGER)
+    child = written(tmp_path, "child.yaml", CHILD)
+    pins = {"tp": "2", "pp": "2", "cp": "2", "recompute": "selective"}
+    plan = planned("qwen3-8b", 16, pins, target="nemo-rl", prompts=64, samples=8, **LONGER)
     done = adapted(child, plan)
     assert done.done, done.unplaced
     assert Path(base).read_text() == BASE
     assert "logprob_batch_size" not in done.diff  # which follows from another key
     holds(child, plan)
-
-
-def test_overrides_of_nemo_rl_are_put_on_its_command_line(tmp_path: Path) -> None:
-    """Hydra takes a key that its files have not behind ++ alone."""
-    written(tmp_path, "base.yaml", BASE)
-    text = "NODES=1\nuv run examples/run_grpo.py --config base.yaml cluster.num_nodes=$NODES logger.x=1\n"
-    script = written(tmp_path, "run.sh", text)
-    plan = planned("qwen3-8b", 16, {"recompute": "none"}, target="nemo-rl-dtensor", prompts=64, samples=8, **LONGER)
-    done = adapted(script, plan)
-    assert done.done, done.unplaced
-    assert list(done.files) == [script]
-    assert Path(script).read_text().startswith("NODES=2\n")
-    assert " policy.dtensor_cfg.activation_checkpointing=false" in Path(script).read_text()
-    assert " ++policy.sequence_packing.logprob_mb_tokens=" in Path(script).read_text()
-    holds(script, plan)
 
 
 def test_plans_of_other_workers_or_tasks_are_refused(tmp_path: Path) -> None:
@@ -247,6 +217,6 @@ def test_plans_of_other_workers_or_tasks_are_refused(tmp_path: Path) -> None:
 
 def test_a_yaml_of_llamafactory_for_megatron_core_is_refused(tmp_path: Path) -> None:
     text = FACTORY.replace("STAGE", "dpo").replace("KIND", "full") + "tensor_model_parallel_size: 2\n"
-    plan = symconfig.plan("qwen3-8b", "h100", 8, **(PAIRS | {"target": "ms-swift-rlhf"})).plan
+    plan = symconfig.plan("qwen3-8b", "h100", 8, 64, target="megatron").plan
     with pytest.raises(InputError, match=r"not put into llamafactory's options for Megatron-Core.*--target ms-swift"):
         existing.adapt(written(tmp_path, "job.yaml", text), plan)

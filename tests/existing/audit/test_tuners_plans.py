@@ -20,7 +20,7 @@ from tests.runs.rl.support import planned, section
 
 @pytest.mark.parametrize(
     ("target", "pins"),
-    [("trl", {}), ("nemo-rl", {}), ("nemo-rl-dtensor", {}), ("nemo-rl-dtensor", {"instances": "2"})],
+    [("trl", {}), ("nemo-rl", {})],
 )
 def test_a_plan_of_a_step_comes_back(target: str, pins: dict[str, str], tmp_path: Path) -> None:
     room = {} if target == "trl" else {"tokens_per_gpu": 4096, "response_length": {"mean": 300.0, "max": 1024}}
@@ -78,14 +78,14 @@ def test_a_plan_of_llamafactory_in_shards_of_fsdp_comes_back(
 @pytest.mark.parametrize(
     ("target", "preference"),
     [
-        *((target, {"pairs": 64}) for target in ("trl", "llamafactory", "ms-swift-deepspeed", "ms-swift-rlhf")),
-        *((target, {"answers": 64, "loss": "kto"}) for target in ("trl", "ms-swift-rlhf")),
+        *((target, {"pairs": 64}) for target in ("trl", "llamafactory", "ms-swift-deepspeed")),
+        ("trl", {"answers": 64, "loss": "kto"}),
         ("trl", {"pairs": 64, "loss": "simpo"}),
         *((target, {"pairs": 64, "loss": "reward"}) for target in ("llamafactory", "ms-swift-deepspeed")),
     ],
 )
 def test_a_plan_of_preferences_comes_back(target: str, preference: dict[str, Any], tmp_path: Path) -> None:
-    pins = {"tp": "2", "pp": "1", "cp": "1"} if target == "ms-swift-rlhf" else {"zero": "3", "mbs": "..4"}
+    pins = {"zero": "3", "mbs": "..4"}
     sequences = {"mean": 600.0, "max": 2048}
     done = symconfig.plan(
         "qwen3-8b", "h100", 8, target=target, pins=pins, preference=preference, sequences=sequences, top=1
