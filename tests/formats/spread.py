@@ -176,7 +176,6 @@ SPREAD = (
     Spread("qwen3-8b-split-openrlhf", "qwen3-8b", "h100", 16, None, {"rl": SPLIT, "target": "openrlhf"}),
     Spread("qwen2.5-7b-dapo-trl", "qwen2.5-7b", "h100", 8, None, {"rl": ALONE, "target": "trl"}),
     Spread("qwen2.5-7b-sft-llamafactory-fsdp", "qwen2.5-7b", "h100", 64, 512, GROUPS | {"task": "sft"} | FACTORY),
-    Spread("qwen3-8b-fsdp", "qwen3-8b", "h100", 64, 512, GROUPS),
     Spread("qwen2.5-7b-dapo-trl-fsdp", "qwen2.5-7b", "h100", 64, None, GROUPS | {"rl": FREE, "target": "trl"}),
     Spread("qwen3-8b-ulysses-verl", "qwen3-8b", "h100", 8, None, {"rl": RL, "target": "verl-fsdp", "pins": {"cp": 4}}),
     Spread("qwen3-30b-a3b-gspo-nemo", "qwen3-30b-a3b", "h100", 32, None, {"rl": GSPO, "target": "nemo-rl"}),

@@ -154,6 +154,7 @@ CASES = (
         {"cp": 2, "zero": 2},
     ),
     Case("mixtral, ZeRO-3", "mixtral", "deepspeed", ("deepspeed", "transformers", "accelerate"), {"zero": 3, "ep": 1}),
+    Case("llama, FSDP 2", "llama", "fsdp", ("transformers",)),
     Case("llama, distributed optimizer", "llama", "megatron", MEGATRON, {"tp": 1, "pp": 1}),
     Case("llama, tp 2", "llama", "megatron", MEGATRON, {"tp": 2, "sp": 0}),
     Case("qwen2, tp 2 with sequence parallelism", "qwen2", "megatron", MEGATRON, {"tp": 2, "sp": 1}),

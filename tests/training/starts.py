@@ -87,7 +87,7 @@ def transformers(plan: Plan, folder: Path, material: Material | None) -> Start:
         LAUNCH,
         _script("with_trainer.py", plan, folder, material),
         logs.of_scripts,
-        ("DS_ACCELERATOR=cpu", GLOO, BF16),
+        (*_told(plan), GLOO, BF16),
         counted=True,
     )
 
@@ -140,8 +140,11 @@ def tuned(plan: Plan, folder: Path, material: Material | None) -> Start:
     """A program that finds weights and data in its own files, as they are written."""
     environment = {**CPU, "PYTHONPATH": str(HERE / "trainer_on_cpu")}
     read = logs.of_answers if plan.job.rl is None else logs.of_rewards
-    told = (SHARDED,) if plan.best.target.backend == "fsdp" else ("DS_ACCELERATOR=cpu",)
-    return Start(LAUNCH, environment, read, (*told, GLOO, BF16), counted=True)
+    return Start(LAUNCH, environment, read, (*_told(plan), GLOO, BF16), counted=True)
+
+
+def _told(plan: Plan) -> tuple[str, ...]:
+    return (SHARDED,) if plan.best.target.backend == "fsdp" else ("DS_ACCELERATOR=cpu",)
 
 
 def ms_swift(plan: Plan, folder: Path, material: Material | None) -> Start:
