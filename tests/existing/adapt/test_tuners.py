@@ -38,19 +38,6 @@ vllm_max_model_length: 1280
 max_completion_length: 1024
 gradient_checkpointing: false
 """
-MEGATRON = """PYTORCH_CUDA_ALLOC_CONF='expandable_segments:True' \\
-NPROC_PER_NODE=4 \\
-CUDA_VISIBLE_DEVICES=0,1,2,3 \\
-megatron rlhf --rlhf_type dpo --model Qwen/Qwen3-8B --tuner_type full \\
-    --dataset pairs#100 --max_length 2048 \\
-    --tensor_model_parallel_size 4 --sequence_parallel true \\
-    --micro_batch_size 4 \\
-    --global_batch_size 16 \\
-    --recompute_granularity full \\
-    --recompute_method uniform \\
-    --recompute_num_layers 1 \\
-    --save out  # here
-"""
 
 
 @cache
@@ -216,7 +203,7 @@ def test_plans_of_other_workers_or_tasks_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_yaml_of_llamafactory_for_megatron_core_is_refused(tmp_path: Path) -> None:
-    text = FACTORY.replace("STAGE", "dpo").replace("KIND", "full") + "tensor_model_parallel_size: 2\n"
-    plan = symconfig.plan("qwen3-8b", "h100", 8, 64, target="megatron").plan
+    text = FACTORY.replace("STAGE", "sft").replace("KIND", "full") + "tensor_model_parallel_size: 2\n"
+    plan = symconfig.plan("qwen3-8b", "h100", 8, 64, target="megatron", task="sft").plan
     with pytest.raises(InputError, match=r"not put into llamafactory's options for Megatron-Core.*--target ms-swift"):
         existing.adapt(written(tmp_path, "job.yaml", text), plan)
