@@ -34,7 +34,7 @@ from benchmarks.syntax import (
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "symconfig"
-FRAMEWORK_NAMES = frozenset({"megatron", "deepspeed", "fsdp", "bridge", "transformers", "torchtitan"})
+FRAMEWORK_NAMES = frozenset({"megatron", "deepspeed", "fsdp", "bridge", "transformers"})
 NAMED_FREELY = frozenset({"frameworks", "render", "verify"})  # rooms where a framework's name may decide something
 MODEL_ROOMS = frozenset({"graph", "cost", "solve"})  # rooms where no model's family may
 MANY_ARGUMENTS = 7

@@ -36,5 +36,5 @@ CHECKPOINTS_OWN = Counting(own_schedule=True)
 # train.py of DeepSpeed's files.
 RENUMBERED = Counting(renumbers=True)
 # Transformers' Trainer (trainer.py, _inner_training_loop: global_step of trainer_state.json, and max_steps in all),
-# Accelerate's scripts, LLaMA-Factory, which is a Trainer, torchtitan (train.py, Trainer.state_dict).
+# Accelerate's scripts, LLaMA-Factory, which is a Trainer.
 STEPS = Counting(schedules_steps=True)

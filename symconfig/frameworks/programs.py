@@ -15,8 +15,6 @@ PROGRAMS: Mapping[tuple[str, str], Switches] = {
     # flash-attn's cross-entropy (verl/utils/torch_functional.py, logprobs_from_logits); torch.optim.AdamW with no word
     # of its kernels (workers/config/optimizer.py, build_optimizer).
     ("verl-fsdp", "fsdp"): Switches(implementation={"loss": "fused"}, framework=EAGER_ADAM),
-    # NeMo-RL 0.7.0's GRPO has the same (examples/configs/grpo_math_1B.yaml; models/automodel/setup.py).
-    ("nemo-rl-dtensor", "fsdp"): Switches(framework=EAGER_ADAM),
     # Accelerate reduces in the precision of its products (utils/dataclasses.py, set_mixed_precision). TRL 1.16 loads
     # weights in 16 bits and has 1.15; LLaMA-Factory 0.9.5 goes with 1.11, in which all that is sharded becomes fp32.
     ("trl", "fsdp"): Switches(framework=NARROW_REDUCTION, bytes=NARROW_FROZEN),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.plans.plan import Plan
 from symconfig.render.files import ENDING, File, Files
 from symconfig.render.settings import split
@@ -19,7 +19,7 @@ from symconfig.resources import data_dir
 
 # Whose files a plan of a framework is for that learns by reinforcement, and any other of one that has no program.
 _LEARNING = {"megatron": "verl", "deepspeed": "openrlhf", "fsdp": "verl-fsdp"}
-_PROGRAM = {"fsdp": "torchtitan"}
+_PROGRAM = {"fsdp": "transformers"}
 LAUNCHERS = ("slurm",)  # what is written where nobody says which, and there is something to start
 
 
@@ -69,15 +69,19 @@ def _alone(name: str) -> Source | None:
 def target_of(model: ModelDescriptor, job: Job) -> Source:
     """Return the target that the job names, or the framework's own. An adapter whose job names no framework runs with
     DeepSpeed; with Megatron, it is Megatron-Bridge's. Neither framework trains a vision tower, or learns by
-    reinforcement or from pairs, by itself.
+    reinforcement or from preferences, by itself.
 
-    Raises InputError.
+    Raises InputError, InfeasibleError for preferences with Megatron-LM, for which no target is.
     """
     if job.target is not None:
         return named(job.target)
     megatron = "backend" in job.model_fields_set and job.backend == "megatron"
     if job.preference is not None:
-        return named("ms-swift-rlhf" if megatron else "llamafactory")
+        if megatron:
+            able = (name for name, target in targets().items() if job.preference.means.task in target.tasks)
+            what, hint = "no target trains on preferences with Megatron-LM", f"--target {' or '.join(able)}"
+            raise InfeasibleError(what, field="backend", got="megatron", need="deepspeed or fsdp", hint=hint)
+        return named("llamafactory")
     if job.rl is not None:
         return named(_LEARNING[job.backend])
     if job.backend in _PROGRAM:

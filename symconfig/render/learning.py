@@ -21,7 +21,7 @@ from symconfig.plans.rl import ReferencePlace
 from symconfig.render.megatron_args import word
 from symconfig.render.rewarding import Rewarding
 
-Sequences = Literal["packed", "padded", "alone"]
+Sequences = Literal["packed", "padded"]
 STATES, WEIGHTS = "optimizer state", "weights"
 WORTH_READING = 0.01  # assumed: of the time in which samples are read, that twice the tokens at once must save
 ANY_WAY = ((), (STATES,), (WEIGHTS, STATES))
@@ -48,12 +48,12 @@ class Learns:
     engines: that generate for it, the usual one first. away: the parts of the trained models that it can keep on the
     host between phases, a tuple for each way, where the engine is on the same GPUs. epochs: it can train more than once
     on the same samples. adapters: it can train them. sequences: of a micro-batch, which is packed up to a number of
-    tokens, or so many of them that are padded to the longest or stand alone. reference: where it is while it is not
-    read, on the host or on the GPU; swapped: its weights come from the host into the actor's place. rewards: a network
-    that gives them, by its placement. sleep_levels: of an engine beside what is trained, the usual one first.
-    ranks_of_data: engines of which a replica may have several. critic: it may have a layout of its own, has that of
-    the actor, or that and perhaps GPUs of its own, and reads what the actor reads at once. reads_apart: micro-batches
-    whose log-probabilities are computed may have other sizes than an update's.
+    tokens, or so many of them that are padded to the longest. reference: where it is while it is not read, on the host
+    or on the GPU; swapped: its weights come from the host into the actor's place. rewards: a network that gives them,
+    by its placement. sleep_levels: of an engine beside what is trained, the usual one first. ranks_of_data: engines of
+    which a replica may have several. critic: it may have a layout of its own, has that of the actor, or that and
+    perhaps GPUs of its own, and reads what the actor reads at once. reads_apart: micro-batches whose log-probabilities
+    are computed may have other sizes than an update's.
     """
 
     algorithms: tuple[str, ...]

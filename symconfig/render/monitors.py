@@ -1,7 +1,7 @@
 """TensorBoard, Weights & Biases and the timeout of collectives, where they are said in variables of launch.sh.
 
 DeepSpeed 0.19.8: `monitor/config.py`, `constants.py`. Transformers 5.23: `integrations/integration_utils.py`.
-torchtitan 0.3: `components/metrics.py`. W&B itself reads WANDB_PROJECT and WANDB_NAME.
+W&B itself reads WANDB_PROJECT and WANDB_NAME.
 """
 
 from __future__ import annotations
@@ -21,16 +21,11 @@ def run_name(plan: Plan) -> str:
     return plan.training.wandb_name or plan.model.name
 
 
-def wandb_variables(plan: Plan, name: str = "WANDB_NAME") -> Iterator[Variable]:
-    """Say project and run to a program that asks the environment; `name`: where it looks for the run's."""
-    if plan.training.wandb_project is not None:
-        yield _variable("WANDB_PROJECT", plan.training.wandb_project, "the project in Weights & Biases")
-        yield _variable(name, run_name(plan), "the run's name in Weights & Biases")
-
-
 def deepspeed_variables(plan: Plan) -> Iterator[Variable]:
     """Say to DeepSpeed what its JSON cannot."""
-    yield from wandb_variables(plan)
+    if plan.training.wandb_project is not None:
+        yield _variable("WANDB_PROJECT", plan.training.wandb_project, "the project in Weights & Biases")
+        yield _variable("WANDB_NAME", run_name(plan), "the run's name in Weights & Biases")
     if plan.training.distributed_timeout_minutes is not None:
         minutes = str(plan.training.distributed_timeout_minutes)
         yield _variable("DEEPSPEED_TIMEOUT", minutes, "minutes that a collective may wait")

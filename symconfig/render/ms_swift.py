@@ -110,8 +110,7 @@ def sections(plan: Plan) -> dict[str, Values]:
     said.
     """
     # Its data start over where they end (trainers/base.py, cyclic_iter): no run is short of them.
-    own = {"adapter": None} | ({"num_labels": None} if plan.job.puts_head else {})  # what ms-swift puts itself
-    plain = replace(plan, model=plan.model.model_copy(update=own), history=History())
+    plain = replace(plan, model=plan.model.model_copy(update={"adapter": None}), history=History())
     groups = megatron.groups(plain)
     if problems := [*_problems(plan), *_refusals(groups)]:
         raise InfeasibleError(problems)

@@ -86,15 +86,10 @@ Section = dict[str, Any]
 def variables(plan: Plan) -> dict[str, object]:
     """Return what its templates see. Raises InfeasibleError for what NeMo-RL cannot be told."""
     learning.refuse(plan, LEARNS, NAME, _problems(plan))
-    return shown(plan, megatron(plan))
-
-
-def shown(plan: Plan, workers: Section) -> dict[str, object]:
-    """Return what the templates see. workers: their part of the section `policy`."""
     return {
         "framework": f"NeMo-RL {RELEASE}",
         "release": RELEASE,
-        "sections": sections(plan, workers),
+        "sections": sections(plan, megatron(plan)),
         "arrays": {},
         "phases": step_words.phases(plan),
         "variables": (),

@@ -1,6 +1,7 @@
 """Target transformers: TrainingArguments for any script with a Trainer, as JSON and as arguments.
 
 `HfArgumentParser` reads both (Transformers 5.23): `parse_json_file("training_args.json")`, or launch.sh's words.
+Trainer runs DeepSpeed, or PyTorch's FSDP 2, which Accelerate's launcher is told of.
 """
 
 from __future__ import annotations
@@ -10,15 +11,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from symconfig.descriptor.config_writer import config_json
+from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed, deepspeed_launch, monitors, trainer
+from symconfig.render import accelerate, deepspeed, deepspeed_launch, monitors, trainer
 from symconfig.render.files import File
+from symconfig.render.fill import as_yaml
+from symconfig.render.refused import of_fsdp
 from symconfig.render.summary import Row, predicted_for
 
 NAME = "transformers"
-DOES = 'TrainingArguments for a script with Transformers\' Trainer, the DeepSpeed JSON with "auto", launch.sh'
+DOES = "TrainingArguments for a script with Transformers' Trainer, the DeepSpeed JSON or Accelerate's file, launch.sh"
 ASSUMES = {"backend": "deepspeed"}
 COUNTS = counting.STEPS
 RELEASE = "5.23.0"
@@ -36,29 +40,52 @@ BUCKETS = (
     "Trainer sizes DeepSpeed's reduce bucket by its own rule, the square of the hidden size; the prediction is "
     "for the one of ds_config.json"
 )
+REDUCTION = "Accelerate reduces gradients in the precision of the products; the prediction is for fp32, an upper bound"
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return what its templates see. Raises InfeasibleError for what Trainer with DeepSpeed cannot run."""
-    trainer.refuse(plan, *trainer.schedule_problems(plan), *trainer.load_problems(plan))
+    """Return what its templates see. Raises InfeasibleError for what Trainer cannot run."""
+    sharded = of_fsdp(plan)
+    others = (*trainer.schedule_problems(plan, unwrapped=sharded), *trainer.load_problems(plan))
+    if sharded and (faults := (*_of_shards(plan), *trainer.problems(plan), *others)):
+        raise InfeasibleError(faults)
+    if not sharded:
+        trainer.refuse(plan, *others)
     own = deepspeed_launch.environment_variables(plan)
     return {
-        "framework": f"Transformers {RELEASE} and DeepSpeed {DEEPSPEED_RELEASE}",
+        "framework": f"Transformers {RELEASE} and "
+        + (accelerate.NAMED if sharded else f"DeepSpeed {DEEPSPEED_RELEASE}"),
+        "sharded": sharded,
         "arguments": words(plan),
         "deepspeed_config": DEEPSPEED,
         "variables": (*own, *monitors.trainer_variables(plan), *trainer.ulysses_variables(plan)),
-        "notes": (*deepspeed_launch.notes(plan), BUCKETS),
+        "notes": (*deepspeed_launch.notes(plan), REDUCTION if sharded else BUCKETS),
         "script": (*_resuming(plan), *trainer.script_rows(plan)),
-        "predicted_for": predicted_for(plan, "deepspeed"),
+        "predicted_for": "" if sharded else predicted_for(plan, "deepspeed"),
     }
 
 
 def texts(plan: Plan) -> Iterator[File]:
-    """Yield the arguments and the DeepSpeed JSON, the model's config.json for random weights, the adapter's files."""
-    yield trainer.json_file(ARGUMENTS, trainer.arguments(plan, DEEPSPEED))
-    yield trainer.json_file(DEEPSPEED, deepspeed.config_auto(plan))
+    """Yield the arguments, the DeepSpeed JSON or Accelerate's file of FSDP 2, the model's config.json for random
+    weights, the adapter's files."""
+    yield trainer.json_file(ARGUMENTS, _arguments(plan))
+    if of_fsdp(plan):
+        yield File(accelerate.CONFIG, as_yaml(accelerate.shards(plan)) + "\n")
+    else:
+        yield trainer.json_file(DEEPSPEED, deepspeed.config_auto(plan))
     yield trainer.json_file("model/config.json", config_json(plan.model))
     yield from trainer.adapter_files(plan)
+
+
+def _arguments(plan: Plan) -> dict[str, Any]:
+    return trainer.arguments(plan, None if of_fsdp(plan) else DEEPSPEED)
+
+
+def _of_shards(plan: Plan) -> Iterator[Problem]:
+    """Yield what does not run in the shards of FSDP 2 under Accelerate."""
+    yield from accelerate.of_shards(plan)
+    if (cp := plan.best.parallel.cp) > 1:
+        yield Problem("Accelerate runs Ulysses with DeepSpeed alone", field="cp", got=str(cp), pins=("cp=1",))
 
 
 def _resuming(plan: Plan) -> Iterator[Row]:
@@ -78,9 +105,7 @@ def _resuming(plan: Plan) -> Iterator[Row]:
 
 def words(plan: Plan) -> tuple[str, ...]:
     """Return the arguments as words of a command; launch.sh gives `deepspeed` itself, which is a path of its own."""
-    return tuple(
-        f"--{name}={_word(value)}" for name, value in trainer.arguments(plan, DEEPSPEED).items() if name != "deepspeed"
-    )
+    return tuple(f"--{name}={_word(value)}" for name, value in _arguments(plan).items() if name != "deepspeed")
 
 
 def _word(value: Any) -> str:

@@ -11,11 +11,9 @@ from symconfig.plans.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """How a run is told to save. word: what a command has that says so; None: no command does. command: the one that
-    does, or what to write where.
-    """
+    """How a run is told to save. word: what a command has that says so. command: the one that does."""
 
-    word: str | None
+    word: str
     command: str
 
 

@@ -8,21 +8,20 @@ from symconfig.descriptor.layers import NO_MIXER
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Attention, Norm, Position
 from symconfig.report.grid import Block, Grid
-from symconfig.runs.families import TORCHTITAN, Family
+from symconfig.runs.families import Family
 
 # Targets that say one model to the same framework stand in one column.
 COLUMNS = {
-    "Megatron-LM": ("megatron", "megatron-yaml", "model-args"),
+    "Megatron-LM": ("megatron", "model-args"),
     "Bridge": ("bridge",),
     "ms-swift": ("ms-swift",),
     "DeepSpeed": ("deepspeed", "transformers", "accelerate"),
     "LLaMA-Factory": ("llamafactory",),
-    TORCHTITAN: (TORCHTITAN,),
 }
 READ_AS = (
     "yes: the default model of the family's class can be planned and written for all targets of that column; a "
     "target's name: for that one alone; by hand: once something is changed in the framework's own code, which the "
-    "refusal names. torchtitan takes models by name: the number is how many of the family it has."
+    "refusal names."
 )
 
 
@@ -71,9 +70,6 @@ def cells(family: Family) -> tuple[str, ...]:
 
 
 def _cell(family: Family, names: Sequence[str]) -> Iterator[str]:
-    if names == (TORCHTITAN,):
-        yield str(len(family.flavors) or "")
-        return
     able = [name for name in names if family.can(name)]
     if able == list(names):
         yield "yes"

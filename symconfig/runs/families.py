@@ -17,7 +17,6 @@ from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.render import targets
-from symconfig.render.torchtitan_limits import flavors
 from symconfig.runs.sayable import unsayable
 
 # A small job on any cluster: what a target can be told of a model does not depend on either.
@@ -32,15 +31,13 @@ _NEEDED: Mapping[str, Mapping[str, Any]] = {
     "qwen4_exp_text": {"indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 256, "indexer_budget": 2048,
                        "indexer_compress_ratio": 16},
 }  # fmt: skip
-TORCHTITAN = "torchtitan"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """A model_type. model: its class's default one; None: it is refused. refused: why it, or its default model, is.
 
-    cannot: of a target, why it can be told no plan of that model. flavors: those that torchtitan has, which takes a
-    model by name.
+    cannot: of a target, why it can be told no plan of that model.
     """
 
     name: str
@@ -48,18 +45,15 @@ class Family:
     model: ModelDescriptor | None
     refused: tuple[Problem, ...] = ()
     cannot: Mapping[str, tuple[Problem, ...]]
-    flavors: tuple[str, ...] = ()
 
     def can(self, target: str) -> bool:
         """Tell whether a target takes a model of the family without a change by hand."""
-        if target == TORCHTITAN:
-            return bool(self.flavors)
         return self.model is not None and not self.cannot.get(target, ())
 
     def by_hand(self, target: str) -> bool:
         """Tell whether it can once something is changed in the framework's own code."""
         reasons = self.cannot.get(target, ())
-        return target != TORCHTITAN and bool(reasons) and all(problem.edit for problem in reasons)
+        return bool(reasons) and all(problem.edit for problem in reasons)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `symconfig models --families --json` says of it."""
@@ -70,7 +64,6 @@ class Family:
             "refused": [str(problem) for problem in self.refused],
             "targets": [name for name in targets() if self.can(name)],
             "by_hand": [name for name in targets() if self.by_hand(name)],
-            "torchtitan": list(self.flavors),
         }
 
 
@@ -98,16 +91,15 @@ def default_model(name: str) -> ModelDescriptor:
 
 
 def _family(name: str) -> Family:
-    own = tuple(flavor.name for flavor in flavors() if flavor.fields["model_type"] == name and flavor.name[0].isdigit())
     called = class_of(name) or ""
     try:
         model = default_model(name)
     except InputError as error:
-        return Family(name=name, class_name=called, model=None, refused=error.problems, cannot={}, flavors=own)
+        return Family(name=name, class_name=called, model=None, refused=error.problems, cannot={})
     # Where it is downloaded from does not count. One copy for all targets: each would work out its layers.
     named = model.model_copy(update={"huggingface_id": f"publisher/{model.name}"})
     reasons_of = {target: reasons for target in targets() if (reasons := tuple(_reasons(named, target)))}
-    return Family(name=name, class_name=called, model=model, cannot=reasons_of, flavors=own)
+    return Family(name=name, class_name=called, model=model, cannot=reasons_of)
 
 
 def _reasons(model: ModelDescriptor, target: str) -> Iterator[Problem]:

@@ -2,12 +2,11 @@
 
 Reads one JSON document from standard input: {"source": folder with megatron/, "timeout_s": per list,
 "jobs": [{"id", "args": [...], "env": {...}, "world_size", "capability": [major, minor], "memory_bytes",
-"compute_units", "transformer_engine", "rank", "task", "group", "program"}]}. Writes one JSON line first ({"ready":
+"compute_units", "transformer_engine", "rank", "task", "group"}]}. Writes one JSON line first ({"ready":
 seconds}) and one for every job as it ends; the jobs of a group end with the first that crashes or refuses the
-arguments. `program` is a Python file whose prepare() is run before the arguments are parsed. A task other than "check"
-is one phase more: `run` of megatron_<task>.py in this folder, on the resolved arguments; what it returns is the
-answer's "rank". Each job runs in a forked child of the process that has imported Megatron: fresh global state for every
-list, and neither a crash nor a hang reaches the next one.
+arguments. A task other than "check" is one phase more: `run` of megatron_<task>.py in this folder, on the resolved
+arguments; what it returns is the answer's "rank". Each job runs in a forked child of the process that has imported
+Megatron: fresh global state for every list, and neither a crash nor a hang reaches the next one.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ BUILT_ONCE = ("torch._dynamo",)  # half a second, of every model that is built o
 DEFAULT_TOKENIZER = "GPT2BPETokenizer"  # pretrain_gpt.py's args_defaults
 
 
-def load(name: str, folder: Path = Path(__file__).parent) -> Any:
-    """Load a module by its path, of this folder if no other is named: the folder itself stays off sys.path."""
-    path = folder / f"{name}.py"
+def load(name: str) -> Any:
+    """Load a module of this folder by its path: the folder itself stays off sys.path."""
+    path = Path(__file__).parent / f"{name}.py"
     module = types.ModuleType(name)
     module.__file__ = str(path)
     sys.modules[name] = module  # so that one of them can import another
@@ -113,39 +112,20 @@ def _check(job: dict[str, Any], phases: Phases, result: dict[str, Any]) -> None:
 def resolve(job: dict[str, Any], phases: Phases) -> tuple[Any, Any, int]:
     """Resolve a job's arguments as the trainer at its rank: they, the transformer config, microbatches of a step."""
     arguments = importlib.import_module("megatron.training.arguments")
-    if job["program"] is not None:
-        program = Path(job["program"])
-        load(program.stem, program.parent).prepare()
     sys.argv = ["pretrain_gpt.py", *job["args"]]
     args = phases.run("parse_args", arguments.parse_args)
     args = phases.run("validate_args", lambda: _validated(arguments, args))
     phases.run("tokenizer", lambda: _tokenizer(args))
     num_microbatches = phases.run("microbatches", lambda: _microbatches(args))
     phases.run("groups", lambda: _groups(args, job["world_size"], job["rank"]))
-    config = phases.run("transformer_config", lambda: _transformer_config(arguments, args))
+    config = phases.run("transformer_config", lambda: arguments.core_transformer_config_from_args(args))
     return args, config, num_microbatches
 
 
 def _validated(arguments: Any, args: Any) -> Any:
-    """Validate as initialize_megatron (until core_v0.17) and parse_and_validate_args do.
-
-    A YAML file has its own way.
-    """
-    defaults = {"tokenizer_type": DEFAULT_TOKENIZER}
-    if getattr(args, "yaml_cfg", None) is not None:
-        return _yaml_arguments().validate_yaml(args, defaults)
-    arguments.validate_args(args, defaults)
+    """Validate as initialize_megatron (until core_v0.17) and parse_and_validate_args do."""
+    arguments.validate_args(args, {"tokenizer_type": DEFAULT_TOKENIZER})
     return args
-
-
-def _transformer_config(arguments: Any, args: Any) -> Any:
-    if getattr(args, "yaml_cfg", None) is not None:  # pretrain_gpt.py's and gpt_builders.py's choice
-        return _yaml_arguments().core_transformer_config_from_yaml(args, "language_model")
-    return arguments.core_transformer_config_from_args(args)
-
-
-def _yaml_arguments() -> Any:
-    return importlib.import_module("megatron.training.yaml_arguments")
 
 
 def _tokenizer(args: Any) -> None:

@@ -50,7 +50,6 @@ class Job:
 
     `rank`: of `world_size`. `task`: "check", or what else to do with the resolved arguments: megatron_<task>.py.
     `group`: of jobs on one list, of which none is run after one that crashes or refuses the arguments; None: alone.
-    `program`: a Python file whose `prepare()` is run first, where the run starts pretrain_gpt.py by way of one.
     """
 
     id: str
@@ -64,7 +63,6 @@ class Job:
     rank: int = 0
     task: str = "check"
     group: str | None = None
-    program: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def test_a_plan_is_carried_or_every_reason_is_said(plan: Path, capsys: pytest.Ca
     assert found["megatron"]["carries"]
     assert not found["deepspeed"]["carries"]
     assert found["deepspeed"]["another"]
-    assert not found["torchtitan"]["another"]
+    assert not found["slime"]["another"]
     assert any("PipelineModule" in reason for reason in found["deepspeed"]["reasons"])
     assert main(["formats", str(plan)]) == 0
     said = capsys.readouterr().out
@@ -63,11 +63,11 @@ def test_a_plan_is_made_for_a_target_and_again_for_one_more(tmp_path: Path, caps
     assert main(["plan", *JOB, "--target", "llamafactory", "--out", str(first)]) == 0
     assert "for DeepSpeed 0.19.8 through llamafactory" in capsys.readouterr().out
     assert (first / "train.yaml").exists()
-    assert main(["replan", str(first), "--target", "megatron-yaml", "--out", str(second)]) == 0
+    assert main(["replan", str(first), "--target", "model-args", "--out", str(second)]) == 0
     said = capsys.readouterr().out
     assert "target" in said
     assert "backend" in said
-    assert (second / "megatron.yaml").exists()
+    assert (second / "model_config.yaml").exists()
     assert main(["check", str(second)]) == 0
 
 

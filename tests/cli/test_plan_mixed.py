@@ -119,7 +119,7 @@ def test_a_node_is_told_by_its_rank(folder: Path) -> None:
     [
         (("--gpus", "16"), "--gpus: must be the GPUs of both kinds together (got 16, need 32)"),
         (("--backend", "deepspeed"), "--backend: only Megatron-LM's pipelines go over two kinds of GPUs"),
-        (("--target", "torchtitan"), "--target: only Megatron-LM's pipelines go over two kinds of GPUs"),
+        (("--target", "transformers"), "--target: only Megatron-LM's pipelines go over two kinds of GPUs"),
         (("--model", "qwen2.5-7b-lora"), "--target: only Megatron-LM's pipelines go over two kinds of GPUs"),
         (("--objective", "symtensor"), "--objective: knows nothing of speed"),
         (("--candidates", "x.csv"), "--candidates: is not written for two kinds of GPUs"),

@@ -25,7 +25,7 @@ def launched(folder: Path, **given: str) -> tuple[list[str], dict[str, str], int
     (arguments,) = chosen  # it would start torchrun's agent, and no other
     address = {"MASTER_ADDR": arguments.main_process_ip, "MASTER_PORT": str(arguments.main_process_port)}
     environment = prepare_multi_gpu_env(arguments) | address  # as the agent gives them to its ranks
-    script = [*["-m"] * arguments.module, arguments.training_script, *arguments.training_script_args]
+    script = [*["-m"] * bool(arguments.module), arguments.training_script, *arguments.training_script_args]
     return script, environment, arguments.num_machines, arguments.num_processes // arguments.num_machines
 
 

@@ -132,12 +132,10 @@ SPREAD = (
     Spread("qwen2.5-7b-dpo", "qwen2.5-7b", "h100", 8, None, PAIRS),
     Spread("llama3.1-8b-simpo", "llama3.1-8b", "h100", 8, None, {"preference": {"pairs": 64, "loss": "simpo"}}),
     Spread("qwen2.5-7b-lora-dpo", "qwen2.5-7b-lora", "h100", 8, None, {"preference": {"pairs": 32}, "task": "dpo"}),
-    # The same in the other trainers of pairs: a copy beside adapters, no padding, a pipeline.
+    # The same in the other trainers of pairs: a copy beside adapters, no padding.
     Spread("qwen2.5-7b-dpo-trl", "qwen2.5-7b", "h100", 8, None, PAIRS | {"target": "trl"}),
     Spread("qwen2.5-7b-ipo-openrlhf", "qwen2.5-7b", "h100", 16, None, _pairs("openrlhf", loss="ipo")),
     Spread("qwen2.5-7b-lora-dpo-openrlhf", "qwen2.5-7b-lora", "h100", 8, None, PAIRS | {"target": "openrlhf"}),
-    Spread("llama3.1-70b-dpo-swift", "llama3.1-70b", "h100", 64, None, _pairs("ms-swift-rlhf", loss="hinge")),
-    Spread("qwen3-30b-a3b-dpo-swift", "qwen3-30b-a3b", "h100", 32, None, PAIRS | {"target": "ms-swift-rlhf"}),
     Spread("llama3.1-8b-ipo-swift", "llama3.1-8b", "h100", 8, None, _pairs("ms-swift-deepspeed", loss="ipo")),
     # Pairs of a loss without a reference, answers with a label, and models of rewards: whole ones, and adapters.
     Spread("qwen2.5-7b-cpo-swift", "qwen2.5-7b", "h100", 8, None, _told("ms-swift-deepspeed", pairs=64, loss="cpo")),
@@ -154,17 +152,11 @@ SPREAD = (
         _told("ms-swift-deepspeed", answers=64, loss="apo_zero_unpaired"),
     ),
     Spread(
-        "qwen3-30b-a3b-kto-swift", "qwen3-30b-a3b", "h100", 32, None, _told("ms-swift-rlhf", answers=64, loss="kto")
-    ),
-    Spread(
         "qwen2.5-7b-lora-reward", "qwen2.5-7b-lora", "h100", 8, None, _told("llamafactory", pairs=64, loss="reward")
     ),
     Spread("qwen2.5-7b-reward-trl", "qwen2.5-7b", "h100", 8, None, _told("trl", pairs=64, loss="reward")),
     Spread("qwen2.5-7b-lora-reward-trl", "qwen2.5-7b-lora", "h100", 8, None, _told("trl", pairs=64, loss="reward")),
     Spread("qwen3-8b-reward-swift", "qwen3-8b", "h100", 8, None, _told("ms-swift-deepspeed", pairs=64, loss="reward")),
-    Spread(
-        "llama3.1-70b-reward-swift", "llama3.1-70b", "h100", 64, None, _told("ms-swift-rlhf", pairs=64, loss="reward")
-    ),
     # Fine-tuning on sequences of many lengths, which fill those of seq_length.
     Spread(
         "qwen2.5-7b-packed",
@@ -186,9 +178,7 @@ SPREAD = (
     Spread("qwen2.5-7b-sft-llamafactory-fsdp", "qwen2.5-7b", "h100", 64, 512, GROUPS | {"task": "sft"} | FACTORY),
     Spread("qwen2.5-7b-dapo-trl-fsdp", "qwen2.5-7b", "h100", 64, None, GROUPS | {"rl": FREE, "target": "trl"}),
     Spread("qwen3-8b-ulysses-verl", "qwen3-8b", "h100", 8, None, {"rl": RL, "target": "verl-fsdp", "pins": {"cp": 4}}),
-    Spread("qwen3-8b-gspo-nemo-fsdp", "qwen3-8b", "h100", 8, None, {"rl": GSPO, "target": "nemo-rl-dtensor"}),
     Spread("qwen3-30b-a3b-gspo-nemo", "qwen3-30b-a3b", "h100", 32, None, {"rl": GSPO, "target": "nemo-rl"}),
-    Spread("qwen3-30b-a3b-dapo-swift", "qwen3-30b-a3b", "h100", 32, None, {"rl": ALONE, "target": "ms-swift-rlhf"}),
     # Rewards by a network: beside the actor, on GPUs of its own, and elsewhere. Engines with several ranks of data.
     Spread("qwen3-8b-rewards-verl", "qwen3-8b", "h100", 8, None, {"rl": REWARDED, "target": "verl"}),
     Spread("qwen3-8b-rewards-apart-verl", "qwen3-8b", "h100", 16, None, {"rl": APART, "target": "verl-fsdp"}),

@@ -21,12 +21,12 @@ def test_accelerate_reduces_gradients_in_the_precision_of_its_products() -> None
     plugin = plugins.FullyShardedDataParallelPlugin(fsdp_version=2)
     plugin.set_mixed_precision("bf16")
     assert framework("trl", "fsdp").reduced_bytes == plugin.mixed_precision_policy.reduce_dtype.itemsize
-    assert framework("torchtitan", "fsdp").reduced_bytes == 4.0
+    assert framework("transformers", "fsdp").reduced_bytes == 4.0
     assert framework("trl", "deepspeed") == framework("accelerate", "deepspeed")
 
 
 def test_adam_as_it_comes_moves_more_than_a_fused_kernel_and_other_optimizers_are_not_it() -> None:
-    verl, other = framework("verl-fsdp", "fsdp"), framework("torchtitan", "fsdp")
+    verl, other = framework("verl-fsdp", "fsdp"), framework("transformers", "fsdp")
     assert verl.adam_bytes > 2 * other.adam_bytes
     small = framework("verl-fsdp", "fsdp", optimizer={"name": "adam8bit"})
     assert small.stepping == other.stepping != verl.stepping

@@ -156,7 +156,7 @@ def test_json_shows_every_character_and_reads_back(value: object) -> None:
     assert json.loads(text) == {"a": value}
 
 
-@pytest.mark.parametrize("target", ["megatron", "deepspeed", "torchtitan", "transformers"])
+@pytest.mark.parametrize("target", ["megatron", "deepspeed", "transformers"])
 def test_no_file_of_any_target_hides_a_character(target: str) -> None:
     """Trojan Source (CVE-2021-42574): what a reviewer sees is what runs."""
     odd = {

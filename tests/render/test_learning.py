@@ -54,9 +54,7 @@ def test_every_target_for_a_step_takes_such_plans_and_no_others() -> None:
         "slime",
         "openrlhf",
         "trl",
-        "ms-swift-rlhf",
         "nemo-rl",
-        "nemo-rl-dtensor",
     }
     for target in LEARNING:
         plan = plan_for(target)
@@ -182,7 +180,7 @@ def test_what_workers_of_megatron_do_not_run_names_its_pin(
     assert pin in problems(target, with_options(plan_for(target), **options))[field].pins
 
 
-def test_nemo_rl_is_told_megatron_or_fsdp_and_the_other_is_off() -> None:
+def test_nemo_rl_is_told_megatron_and_fsdp_is_off() -> None:
     plan = changed(plan_for("nemo-rl", train_iters=40), rl={"algorithm": "gspo"})
     found: Any = targets()["nemo-rl"].variables(plan)["sections"]
     policy = found["policy"]
@@ -203,9 +201,6 @@ def test_nemo_rl_is_told_megatron_or_fsdp_and_the_other_is_off() -> None:
         "sequence_level_importance_ratios": True,
         "token_level_loss": False,
     }
-    other: Any = targets()["nemo-rl-dtensor"].variables(plan_for("nemo-rl-dtensor"))["sections"]
-    assert other["policy"]["megatron_cfg"] == {"enabled": False}
-    assert other["policy"]["dtensor_cfg"]["enabled"] is True
 
 
 @pytest.mark.parametrize(
@@ -217,7 +212,6 @@ def test_nemo_rl_is_told_megatron_or_fsdp_and_the_other_is_off() -> None:
         ("openrlhf", "train.sh", "--actor.eps_clip_low_high ", " "),
         ("nemo-rl", "grpo.yaml", "ratio_clip_min: ", "ratio_clip_max: "),
         ("trl", "config.yaml", "epsilon: ", "epsilon_high: "),
-        ("ms-swift-rlhf", "config.yaml", "epsilon: ", "epsilon_high: "),
     ],
 )
 @pytest.mark.parametrize(("algorithm", "ends"), [("dapo", (0.2, 0.28)), ("gspo", (3e-4, 4e-4)), ("grpo", None)])
@@ -250,7 +244,6 @@ def test_nemo_rl_offloads_an_optimizer_that_sees_which_weights_are_loaded() -> N
         ("nemo-rl", {"recompute": Recompute("full", method="block", num_layers=2)}, "recompute", "recompute=none"),
         ("nemo-rl", {"pipeline_layout": "Et|tL"}, "layout", "layout=ends"),
         ("nemo-rl", {"optimizer_offload": 0.5}, "optimizer_offload", "optimizer_offload=0"),
-        ("nemo-rl-dtensor", {"zero_stage": 2}, "zero", "zero=3"),
     ],
 )
 def test_what_nemo_rl_does_not_run_names_its_pin(target: str, options: dict[str, Any], field: str, pin: str) -> None:
@@ -387,12 +380,11 @@ def test_the_pages_tables_say_what_targets_answer() -> None:
         assert set(target.tasks) - able <= {"lora"}
 
 
-@pytest.mark.parametrize("target", ["trl", "ms-swift-rlhf"])
-def test_a_plan_of_packed_samples_is_refused_by_programs_that_pack_none(target: str) -> None:
+def test_a_plan_of_packed_samples_is_refused_by_a_program_that_packs_none() -> None:
     """A plan for verl has rows of many samples, whose number is no batch of samples."""
-    plan = plan_for(target)
+    plan = plan_for("trl")
     rows = replace(plan, best=replace(plan.best, batch=replace(plan.best.batch, global_=24, num_microbatches=3)))
-    problem = problems(target, rows)["rl"]
+    problem = problems("trl", rows)["rl"]
     assert (problem.got, problem.need) == ("24 rows of an update", "its 256 samples")
 
 

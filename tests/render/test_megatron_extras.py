@@ -9,7 +9,7 @@ import pytest
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks.megatron.flags import versions
 from symconfig.plans.plan import Plan
-from symconfig.render import bridge_config, megatron, megatron_yaml, ms_swift, own_target, render, targets
+from symconfig.render import bridge_config, megatron, ms_swift, own_target, render, targets
 from tests.sample_plans import sample_plan
 
 Case = tuple[str, str, dict[str, Any]]
@@ -181,21 +181,9 @@ def test_bridge_of_an_old_release_has_one_word_for_the_scope_and_8_bits_off_by_i
 # Per target, what is refused of the cases, each with the pin that leaves it out.
 REFUSED: dict[str, tuple[str, ...]] = {
     "megatron": ("fused loss",),
-    "megatron-yaml": ("fused loss", "bf16 gradients"),
     "model-args": ("fused loss",),
     "bridge": (),
     "ms-swift": ("router", "outside experts", "all", "mxfp8", "bf16 gradients", "user buffers", "fused loss"),
-    "torchtitan": (
-        "deepep",
-        "hybridep",
-        "router",
-        "outside experts",
-        "all",
-        "fp8",
-        "mxfp8",
-        "bf16 gradients",
-        "fused loss",
-    ),
 }
 
 
@@ -218,14 +206,6 @@ def test_ms_swift_says_the_rest_in_its_own_words() -> None:
     assert (experts["manual_gc"], experts["manual_gc_steps"]) == (True, 100)
     old = said(planned("fused loss", version="core_v0.17.1"))
     assert (old["cross_entropy_loss_fusion"], old["cross_entropy_fusion_impl"]) == (True, "te")
-
-
-def test_a_yaml_file_says_graphs_where_the_configuration_reads_them() -> None:
-    document = megatron_yaml.document(planned("router"))
-    assert document["language_model"]["cuda_graph_impl"] == "transformer_engine"
-    assert document["language_model"]["cuda_graph_modules"] == ["moe_router", "moe_preprocess"]
-    assert document["te_rng_tracker"] is True
-    assert document["manual_gc_interval"] == 100
 
 
 def test_a_report_lists_the_options_and_what_they_want() -> None:

@@ -23,23 +23,19 @@ OPTIMIZERS = {
     "muon": Optimizer(name="muon"), "narrow": NARROW, "sgd": Optimizer(name="sgd"),
     "adam8bit": Optimizer(name="adam8bit"), "adafactor": Optimizer(name="adafactor"),
 }  # fmt: skip
-OF_MEGATRON = {"megatron": {"muon", "narrow", "sgd"}, "megatron-yaml": {"muon", "narrow", "sgd"},
+OF_MEGATRON = {"megatron": {"muon", "narrow", "sgd"}, 
                "model-args": {"muon", "narrow", "sgd"}, "bridge": {"sgd"}, "ms-swift": {"narrow", "sgd"}}  # fmt: skip
 OF_DEEPSPEED: dict[str, set[str]] = {
     "deepspeed": set(), "accelerate": {"sgd", "adam8bit", "adafactor"},
     "transformers": {"sgd", "adam8bit", "adafactor"}, "llamafactory": {"sgd", "adam8bit", "adafactor"},
 }  # fmt: skip
-EVERY = {**OF_MEGATRON, **OF_DEEPSPEED, "torchtitan": {"narrow"}}
+EVERY = {**OF_MEGATRON, **OF_DEEPSPEED}
 
 
 def plan_of(target: str, name: str) -> Plan:
     optimizer = OPTIMIZERS[name]
     if target in OF_DEEPSPEED:
         return with_optimizer(sample_plan(load_model("qwen2.5-7b"), "h100", "deepspeed", zero_stage=2), optimizer)
-    if target == "torchtitan":
-        return with_optimizer(
-            sample_plan(load_model("llama3.1-8b"), "h100", tp=1, dp=8, sequence_parallel=False), optimizer
-        )
     return with_optimizer(sample_plan(load_model("qwen2.5-7b"), "h100"), optimizer)
 
 
@@ -78,17 +74,6 @@ def test_trainers_own_parser_takes_the_names() -> None:
         json.loads(files("transformers", name)["training_args.json"])["optim"] for name in ("adam8bit", "sgd")
     } < known
     assert "adafactor" in known
-
-
-def test_a_yaml_file_shares_muon_as_the_options_do() -> None:
-    """validate_args turns the distributed optimizer into a layer-wise one; the loader of --yaml-cfg does not."""
-    said = yaml.safe_load(files("megatron-yaml", "muon")["megatron.yaml"])
-    assert (said["optimizer"], said["muon_nesterov"]) == ("muon", True)
-    assert (said["use_layer_wise_distributed_optimizer"], said["use_distributed_optimizer"]) == (True, False)
-
-
-def test_torchtitan_is_told_of_narrow_moments_on_its_command_line() -> None:
-    assert "--optimizer.implementation fused_opt_states_bf16" in files("torchtitan", "narrow")["launch.sh"]
 
 
 def test_muon_needs_the_release_that_shares_it() -> None:

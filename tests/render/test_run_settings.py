@@ -132,26 +132,11 @@ def test_llamafactory_holds_out_the_share_of_the_split() -> None:
     assert (config["val_size"], config["eval_steps"], config["eval_strategy"]) == (0.1, 50, "steps")
 
 
-def test_torchtitan_is_told_in_its_sections() -> None:
-    plan = sample_plan(load_model("llama3.1-8b"), "h100", tp=1, pp=1, dp=8, training=ASKED)
-    files = render(plan, "torchtitan")
-    config = json.loads(files["torchtitan.json"])
-    assert config["metrics"] == {
-        "log_freq": 1,
-        "enable_tensorboard": True,
-        "save_tb_folder": "tb",
-        "enable_wandb": True,
-    }
-    assert config["comm"] == {"init_timeout_seconds": 1800, "train_timeout_seconds": 1800}
-    assert config["training"]["gc_freq"] == 20
-    assert " || export WANDB_RUN_NAME=first\n" in files["launch.sh"]
-
-
 @pytest.mark.parametrize("target", sorted(targets()))
 def test_each_field_is_passed_on_or_named_as_not_passed_on(target: str) -> None:
     """No target drops a field in silence: it is in its files, or in what the report says of them."""
     source = targets()[target]
-    model = "llama3.1-8b" if target in ("torchtitan", "llamafactory") else "qwen2.5-7b"
+    model = "llama3.1-8b" if target == "llamafactory" else "qwen2.5-7b"
     values = {
         "wandb_project": "marked-project",
         "tensorboard_dir": "marked-folder",
@@ -183,8 +168,6 @@ def test_each_field_is_passed_on_or_named_as_not_passed_on(target: str) -> None:
         "transformers",
         "llamafactory",
         "ms-swift",
-        "ms-swift-rlhf",
-        "torchtitan",
         "trl",
         "verl",
         "verl-fsdp",

@@ -135,7 +135,6 @@ def test_every_file_for_megatron_core_says_the_same_schedule(style: str) -> None
         "model-args": {
             name.lstrip("-").replace("-", "_"): yaml.safe_load(value) for name, value in words.items() if "lr" in name
         },
-        "megatron-yaml": yaml.safe_load(render(plan, "megatron-yaml")["megatron.yaml"]),
     }
     steps = range(RUN["train_iters"])
     expected = list(map(train_py(plan_of(style, min_lr=2e-4, lr_warmup_iters=6)), steps))

@@ -148,18 +148,6 @@ def test_what_is_pinned_and_what_the_target_needs_may_leave_nothing() -> None:
     assert not any("Try" in str(reason) for reason in reasons)
 
 
-def test_a_model_that_the_target_has_not_is_refused_for_that_alone() -> None:
-    with pytest.raises(InfeasibleError, match="torchtitan has no such model") as error:
-        symconfig.plan("llama2-13b", "h100", 16, 64, target="torchtitan")
-    assert [problem.field for problem in error.value.problems] == ["model", "target"]
-
-
-def test_a_precision_that_is_asked_for_is_not_given_up() -> None:
-    with pytest.raises(InfeasibleError, match="its low precisions scale in ways of their own"):
-        _planned(target="torchtitan", precision="fp8")
-    assert _planned(target="torchtitan", precision="auto").best.options.precision == "bf16"
-
-
 def test_a_target_that_there_is_none_of_is_bad_input() -> None:
     with pytest.raises(InputError, match=r"target: is not a target \(got 'nemo', need accelerate or bridge or"):
         _planned(target="nemo")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from symconfig.descriptor.load import load_model
 from symconfig.errors import InfeasibleError
 from symconfig.plans.plan import Plan, Recompute
-from symconfig.render import render, trainer
+from symconfig.render import render, target_of, trainer
 from symconfig.render.files import write
 from tests.render.bash import shellcheck
 from tests.sample_plans import sample_plan
@@ -43,6 +44,34 @@ def test_the_real_parser_understands_the_plan(name: str, tmp_path: Path) -> None
     outcomes = judge(read_format(name), sys.executable, plans(), tmp_path)
     assert [item for item in outcomes if not item.accepted] == []
     assert all(item.compared > 10 for item in outcomes)
+
+
+def of_fsdp(**fields: Any) -> Plan:
+    return sample_plan("llama2-13b", backend="fsdp", dp=16, zero_stage=3, **fields)
+
+
+def test_the_real_parser_understands_a_plan_for_fsdp(tmp_path: Path) -> None:
+    again = Recompute("full", method="uniform", num_layers=1)
+    wanted = {"whole": of_fsdp(training={"lr_decay_style": "linear"}), "groups": of_fsdp(instances=2, recompute=again)}
+    outcomes = judge(read_format("transformers"), sys.executable, wanted, tmp_path)
+    assert [item for item in outcomes if not item.accepted] == []
+    assert all(item.compared > 10 for item in outcomes)
+    write(render(wanted["groups"], "transformers"), tmp_path / "written")
+    assert shellcheck(tmp_path / "written" / "launch.sh") == ""
+
+
+def test_a_job_for_fsdp_is_transformers() -> None:
+    plan = of_fsdp()
+    assert target_of(plan.model, plan.job).name == "transformers"
+    files = render(plan, "transformers")
+    assert "ds_config_hf.json" not in files.paths()
+    assert "deepspeed" not in files["launch.sh"]
+
+
+def test_ulysses_of_a_plan_for_fsdp_is_refused() -> None:
+    with pytest.raises(InfeasibleError, match="Accelerate runs Ulysses with DeepSpeed alone") as caught:
+        render(of_fsdp(cp=2, cp_comm="a2a"), "transformers")
+    assert [problem.pins for problem in caught.value.problems] == [("cp=1",)]
 
 
 @pytest.mark.parametrize("name", ["accelerate", "transformers"])

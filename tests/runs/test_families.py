@@ -26,11 +26,10 @@ def test_every_family_is_read_or_refused_with_a_reason() -> None:
 
 def test_targets_are_those_that_can_be_told() -> None:
     llama, bloom = family("llama"), family("bloom")
-    assert all(llama.can(target) for target in ("megatron", "bridge", "deepspeed", "llamafactory", "torchtitan"))
+    assert all(llama.can(target) for target in ("megatron", "bridge", "deepspeed", "llamafactory"))
     assert bloom.can("deepspeed")
     assert not bloom.can("megatron")
     assert {problem.field for problem in bloom.cannot["megatron"]} >= {"position", "embedding_norm"}
-    assert family("qwen3").flavors[-1] == "32B"
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_a_frozen_tower_is_faster_and_smaller() -> None:
     assert frozen.peak_bytes < trained.peak_bytes - 2e9
 
 
-@pytest.mark.parametrize("target", ["megatron", "bridge", "torchtitan", "deepspeed", "transformers"])
+@pytest.mark.parametrize("target", ["megatron", "bridge", "deepspeed", "transformers"])
 def test_a_target_that_trains_no_tower_names_those_that_do(target: str) -> None:
     with pytest.raises(InfeasibleError) as error:
         _planned(target=target, task="sft", images={"per_sequence": 1})

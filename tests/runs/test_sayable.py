@@ -134,12 +134,6 @@ def test_a_schedule_that_cannot_be_is_bad_input_before_the_search(target: str) -
         best.best_plan(load_model("llama3.1-8b"), H100, job, top=1)
 
 
-@pytest.mark.usefixtures("no_search")
-def test_a_precision_that_the_target_lacks_is_refused_before_the_search() -> None:
-    with pytest.raises(InfeasibleError, match="torchtitan's training is in bf16"):
-        best.best_plan(load_model("llama3.1-8b"), H100, _job(target="torchtitan", precision="fp8"), top=1)
-
-
 @pytest.mark.parametrize(("name", "fields", "job"), BY_HAND)
 def test_a_change_by_hand_costs_nothing(name: str, fields: dict[str, Any], job: dict[str, Any]) -> None:
     asked = {"cluster": "h100", "gpus": 64, "global_batch_size": 256, **job}

@@ -94,7 +94,6 @@ def test_muon_never_runs_where_megatron_refuses_it() -> None:
         ({"pins": {"zero": 3}}, "Megatron-FSDP"),
         ({"megatron_version": "core_v0.17"}, "from core_v0.18"),
         ({"backend": "deepspeed"}, "DeepSpeed's Muon"),
-        ({"target": "torchtitan"}, "torchtitan's AdamW"),
     ):
         with pytest.raises(SymconfigError, match=words):
             symconfig.plan(**said, optimizer="muon", **more)

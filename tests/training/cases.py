@@ -39,26 +39,6 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("qwen2.5-7b", {}),
     "qwen2 with LoRA": ("qwen2.5-7b", {"adapter": ADAPTER}),
     "mixtral": ("mixtral-8x7b", {"experts": EXPERTS, "intermediate_size": 0}),
-    # torchtitan's own model for debugging, which is what it has of this size
-    "llama of torchtitan": (
-        "llama2-13b",
-        {
-            "hidden_size": 256,
-            "intermediate_size": 768,
-            "num_hidden_layers": 6,
-            "num_attention_heads": 16,
-            "num_key_value_heads": 16,
-            "vocab_size": 2048,
-            "rope_theta": 500000.0,
-            "rope_scaling": {
-                "rope_type": "llama3",
-                "factor": 8.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 8192,
-            },
-        },
-    ),
 }
 TRAINING: dict[str, Any] = {
     "lr": 2e-3,
@@ -71,7 +51,7 @@ TRAINING: dict[str, Any] = {
 ZERO = ("deepspeed", "transformers", "accelerate", "llamafactory")
 NODES = ("torchrun", "slurm", "ray")
 ON_DEEPSPEED = (*ZERO, *NODES)  # whose trainer is DeepSpeed
-MEGATRON = ("megatron", "megatron-yaml", "model-args")
+MEGATRON = ("megatron", "model-args")
 OWN_DATA = (*MEGATRON, "bridge")
 
 
@@ -174,6 +154,7 @@ CASES = (
         {"cp": 2, "zero": 2},
     ),
     Case("mixtral, ZeRO-3", "mixtral", "deepspeed", ("deepspeed", "transformers", "accelerate"), {"zero": 3, "ep": 1}),
+    Case("llama, FSDP 2", "llama", "fsdp", ("transformers",)),
     Case("llama, distributed optimizer", "llama", "megatron", MEGATRON, {"tp": 1, "pp": 1}),
     Case("llama, tp 2", "llama", "megatron", MEGATRON, {"tp": 2, "sp": 0}),
     Case("qwen2, tp 2 with sequence parallelism", "qwen2", "megatron", MEGATRON, {"tp": 2, "sp": 1}),
@@ -183,9 +164,6 @@ CASES = (
     Case("llama, distributed optimizer, with Bridge", "llama", "megatron", ("bridge",), {"tp": 1, "pp": 1}),
     Case("llama, tp 2 with sequence parallelism, with Bridge", "llama", "megatron", ("bridge",), {"tp": 2, "sp": 1}),
     Case("llama, pp 2, with Bridge", "llama", "megatron", ("bridge",), {"pp": 2, "vpp": 1}),
-    Case("torchtitan's llama, FSDP", "llama of torchtitan", "deepspeed", ("torchtitan",), {"zero": 3}),
-    Case("torchtitan's llama, tp 2", "llama of torchtitan", "megatron", ("torchtitan",), {"tp": 2, "sp": 1}),
-    Case("torchtitan's llama, pp 2", "llama of torchtitan", "megatron", ("torchtitan",), {"pp": 2, "vpp": 1}),
 )
 TUNED = ("llamafactory", "ms-swift-deepspeed")
 PAIRED = ("trl", *TUNED)

@@ -46,10 +46,6 @@ def of_scripts(log: str) -> list[Step]:
     return [_step(json.loads(line)) for line in LOGGED.findall(log)]
 
 
-def of_titan(log: str) -> list[Step]:
-    return [_step({**line, "sequences": line["tokens"] / LENGTH}) for line in map(json.loads, LOGGED.findall(log))]
-
-
 def of_trainer(log: str) -> list[Step]:
     """Of Trainer's own lines.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -88,7 +87,7 @@ def transformers(plan: Plan, folder: Path, material: Material | None) -> Start:
         LAUNCH,
         _script("with_trainer.py", plan, folder, material),
         logs.of_scripts,
-        ("DS_ACCELERATOR=cpu", GLOO, BF16),
+        (*_told(plan), GLOO, BF16),
         counted=True,
     )
 
@@ -141,8 +140,11 @@ def tuned(plan: Plan, folder: Path, material: Material | None) -> Start:
     """A program that finds weights and data in its own files, as they are written."""
     environment = {**CPU, "PYTHONPATH": str(HERE / "trainer_on_cpu")}
     read = logs.of_answers if plan.job.rl is None else logs.of_rewards
-    told = (SHARDED,) if plan.best.target.backend == "fsdp" else ("DS_ACCELERATOR=cpu",)
-    return Start(LAUNCH, environment, read, (*told, GLOO, BF16), counted=True)
+    return Start(LAUNCH, environment, read, (*_told(plan), GLOO, BF16), counted=True)
+
+
+def _told(plan: Plan) -> tuple[str, ...]:
+    return (SHARDED,) if plan.best.target.backend == "fsdp" else ("DS_ACCELERATOR=cpu",)
 
 
 def ms_swift(plan: Plan, folder: Path, material: Material | None) -> Start:
@@ -195,27 +197,6 @@ def bridge(plan: Plan, folder: Path, material: Material | None) -> Start:
     )
 
 
-def torchtitan(plan: Plan, folder: Path, material: Material | None) -> Start:
-    """Its data set for tests lies in the current folder."""
-    assert material is not None
-    shutil.copytree(material.texts, folder / "tests" / "assets" / "c4_test", ignore=shutil.ignore_patterns("*.json"))
-    options = (f"--hf_assets_path={material.weights}", "--dataloader.dataset=c4_test")
-    environment = {**CPU, "PYTHONPATH": str(HERE / "titan_on_cpu"), "TORCHDYNAMO_DISABLE": "1"}
-    return Start(
-        (*LAUNCH, *options),
-        environment,
-        logs.of_titan,
-        (
-            "the CPU as torchtitan's device",
-            "nothing compiled (TORCHDYNAMO_DISABLE=1)",
-            "torch's plain attention for FlexAttention, which has no backward on a CPU",
-            "set_timeout and a schedule's arg_mbs, which torch 2.13 has not yet",
-            "a tokenizer and a data set, by its options",
-        ),
-        ahead=1,
-    )
-
-
 def verl_fsdp(plan: Plan, folder: Path, material: Material | None) -> Start:
     """Its trained workers alone, in the steps that its trainer makes: that needs Ray, and the engine a GPU."""
     ranks, steps = plan.best.parallel.world_size, plan.training.train_iters
@@ -263,10 +244,8 @@ STARTS: dict[str, Starter] = {
     "verl-fsdp": verl_fsdp,
     "verl": verl,
     "megatron": megatron,
-    "megatron-yaml": megatron,
     "model-args": megatron,
     "bridge": bridge,
-    "torchtitan": torchtitan,
     "torchrun": torchrun,
     "slurm": slurm,
     "ray": ray,

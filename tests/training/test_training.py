@@ -158,10 +158,6 @@ def test_megatron_s_gradients_stay_where_its_weights_do() -> None:
     assert "log-probabilities: gradients: 0 bytes are there" in " ".join(held.wrong(plan, [], [rank] * 2))
 
 
-def test_torchtitan_s_log() -> None:
-    assert logs.of_titan('x\nlogged {"loss": 7.5, "learning_rate": 0.001, "tokens": 256}\n') == [Step(7.5, 0.001, 8)]
-
-
 def test_every_format_is_started_or_named() -> None:
     started = {name for case in CASES for name in case.formats}
     assert started == set(STARTS)

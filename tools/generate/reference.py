@@ -23,7 +23,7 @@ from symconfig.frameworks.maturity import Maturity, Option, Standing
 from symconfig.render import every_launcher, targets
 from symconfig.render.target import Source
 from symconfig.report.families import COLUMNS, READ_AS, cells, described, reason
-from symconfig.runs.families import TORCHTITAN, Family, every
+from symconfig.runs.families import Family, every
 from symconfig.runs.rl.stated import completed
 from tests.existing.audit import examples as audited
 from tests.existing.rules import examples
@@ -178,7 +178,7 @@ def _ways(families: Sequence[Family]) -> Iterator[tuple[str, str, str]]:
     ways: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for one in families:
         for column, names in COLUMNS.items():
-            for problem in one.cannot.get(names[0], ()) if column != TORCHTITAN else ():
+            for problem in one.cannot.get(names[0], ()):
                 hand = " (by hand)" if problem.edit else ""
                 ways[f"{problem.field}: {problem.what}{hand}"][column].append(f"`{one.name}`")
     for what, columns in sorted(ways.items(), key=lambda way: (-sum(map(len, way[1].values())), way[0])):

@@ -64,9 +64,7 @@ def unreadable(text: Text) -> InputError | None:
         return InputError(what, file=text.file, need=need, hint=instead_of_code(text))
     if suffix == ".toml":
         what, need = "is TOML, as torchtitan has it, which is not read", "a bash script, YAML or JSON"
-        return InputError(
-            what, file=text.file, need=need, hint="symconfig plan --backend fsdp, which writes such a file"
-        )
+        return InputError(what, file=text.file, need=need)
     return None
 
 

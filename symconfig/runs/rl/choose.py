@@ -133,13 +133,13 @@ def _divided(question: Question) -> list[Division]:
 def _jobs(question: Question) -> Iterator[tuple[Division, Job, float]]:
     """Yield who has which GPUs, the job of an update on those that train, and the share of its tokens that are there:
     for each size of a micro-batch."""
-    rl, sequences = question.rl, question.learns.sequences
+    rl = question.rl
     for on in _divided(question):
         gpus = on.trained
-        if sequences != "packed":
+        if question.learns.sequences != "packed":
             plain = {"gpus": gpus, "global_batch_size": rl.batch, "seq_length": rl.longest, "packing": None}
             # All that a rank generates is padded together.
-            length = padded(rl, max(1, rl.sequences // gpus)) if sequences == "padded" else rl.mean_tokens
+            length = padded(rl, max(1, rl.sequences // gpus))
             yield on, question.job.model_copy(update=plain), length / rl.longest
             continue
         for room, pins in _rooms(question):

@@ -96,12 +96,11 @@ BY_TARGET: Mapping[str, LogitBytes] = {
     "trl": TRL,
     "ms-swift-deepspeed": SWIFT_HF_PAIRS,
     "nemo-rl": NEMO,
-    "nemo-rl-dtensor": NEMO_DTENSOR,
 }
 _OF_LOSSES: Mapping[str, LogitBytes] = {
     "openrlhf": OPENRLHF_PAIRS,
     "trl": TRL,
-    "ms-swift-rlhf": SWIFT_PAIRS,
+    "ms-swift": SWIFT_PAIRS,
     "ms-swift-deepspeed": SWIFT_HF_PAIRS,
 }
 # TRL 1.16's trainers without a reference (experimental/{cpo,orpo}/) have whole logits, as in ms-swift, which runs them.

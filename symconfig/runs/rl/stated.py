@@ -13,16 +13,18 @@ from symconfig.existing.audit.audit import Audit, planned, unpredicted_for
 from symconfig.existing.audit.judge import Judged, judge
 from symconfig.existing.audit.phase_rules import PHASES
 from symconfig.existing.recover.rl.step import Alone, Step
-from symconfig.existing.recover.rl.trainers import FSDP
+from symconfig.existing.recover.rl.trainers import DTENSOR, FSDP, Workers
 from symconfig.existing.recover.run import Run
 from symconfig.plans.plan import Plan
-from symconfig.render import named, targets
+from symconfig.render import ms_swift, named, targets
+from symconfig.render.learning import Compares
 from symconfig.runs.best import best_plan
 from symconfig.runs.rl.choose import planned as recorded
 from symconfig.runs.rl.engine import Engine, Replica, generate
 from symconfig.runs.rl.logits import (
     BY_TARGET,
     FUSED,
+    NEMO_DTENSOR,
     PLAIN,
     SLIME_CHUNKED,
     VERL,
@@ -39,6 +41,9 @@ from symconfig.solve.lengths import packing
 from symconfig.solve.predict import as_found
 
 TOP = 3  # plans that are kept of a better layout
+# ms-swift on Megatron-Core reads both before each forward of the policy (megatron/trainers/{dpo,kto}_trainer.py). Its
+# scripts are read, and no plan is written for it.
+_SWIFT_COMPARES = Compares(losses=(), first=("model", "reference"))
 
 
 def completed(
@@ -89,7 +94,7 @@ def _of_alone(job: Job, alone: Alone | None) -> Job:
 
 def _job(job: Job, step: Step) -> Job:
     """Return the job that the run is an answer to, for its own trainer, with the engine, the room of a micro-batch and
-    the workers open."""
+    the workers open. NeMo-RL's plans are for its Megatron workers."""
     assert job.rl is not None
     open_ = {"tp": None, "memory_share": None}
     rl = job.rl.model_copy(
@@ -98,7 +103,7 @@ def _job(job: Job, step: Step) -> Job:
     update = {
         "target": step.workers.target or step.trainer.name,
         "rl": rl,
-        "backend": step.workers.planned,
+        "backend": "megatron" if step.workers is DTENSOR else step.workers.planned,
         "global_batch_size": rl.batch,
         "seq_length": rl.longest,
         "packing": None,
@@ -160,14 +165,14 @@ def _alone(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     alone = run.alone
     assert alone is not None, "is what makes it one to be completed"
     name = alone.workers.target or alone.trainer.name
-    how = named(name).compares
+    how = _SWIFT_COMPARES if name == ms_swift.NAME else named(name).compares
     if alone.scores and not (how is not None and how.both_heads):
         run = replace(run, described=replace(run.described, model=run.described.model.scoring))
     judged = judge(run, cluster, limits)
     if alone.preference is not None:
         logits = of_loss(alone.preference.means, name)
     else:
-        logits = PLAIN if alone.classifies else BY_TARGET.get(name, PLAIN)
+        logits = PLAIN if alone.classifies else _of_program(alone.workers, name, PLAIN)
     point = as_found(run.described.model, cluster, run.configuration, judged.plan.job)
     trained = Stated(judged.plan, judged.plan.best, alone.fill, logits, point=point)
     step = counted(judged.plan, trained, how, resident=alone.reference == "resident")
@@ -187,7 +192,11 @@ def _logits(step: Step) -> LogitBytes:
         return SLIME_CHUNKED
     if step.scaled_logits and step.workers is FSDP:
         return VERL_FSDP_SCALED
-    return BY_TARGET.get(step.workers.target or step.trainer.name, VERL)
+    return _of_program(step.workers, step.workers.target or step.trainer.name, VERL)
+
+
+def _of_program(workers: Workers, name: str, otherwise: LogitBytes) -> LogitBytes:
+    return NEMO_DTENSOR if workers is DTENSOR else BY_TARGET.get(name, otherwise)
 
 
 def _never(*_: object) -> Plan:

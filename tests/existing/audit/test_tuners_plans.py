@@ -9,6 +9,7 @@ import pytest
 
 import symconfig
 from tests.existing.audit.test_tuners import (
+    BASE,
     FACTORY,
     audited,
     files,
@@ -17,19 +18,16 @@ from tests.existing.audit.test_tuners import (
 from tests.runs.rl.support import planned, section
 
 
-@pytest.mark.parametrize(
-    ("target", "pins"),
-    [("trl", {}), ("nemo-rl", {}), ("nemo-rl-dtensor", {}), ("nemo-rl-dtensor", {"instances": "2"})],
-)
-def test_a_plan_of_a_step_comes_back(target: str, pins: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", ["trl", "nemo-rl"])
+def test_a_plan_of_a_step_comes_back(target: str, tmp_path: Path) -> None:
     room = {} if target == "trl" else {"tokens_per_gpu": 4096, "response_length": {"mean": 300.0, "max": 1024}}
-    plan = planned("qwen3-8b", target=target, pins=pins, **room)
+    plan = planned("qwen3-8b", target=target, **room)
     found = audited(files(plan, tmp_path), gpus=8, prompt_length=100.0)
     assert not [finding.rule for finding in found.findings if finding.severity != "note"]
     again = found.judged
     assert again is not None, found.unpredicted
     assert again.plan.best.parallel == plan.best.parallel
-    assert again.plan.best.options.instances == plan.best.options.instances == int(pins.get("instances", 1))
+    assert again.plan.best.options.instances == plan.best.options.instances == 1
     for one, other in zip(plan.rl[0].phases, again.plan.rl[0].phases, strict=True):
         assert (one.name, one.bytes) == (other.name, pytest.approx(other.bytes, rel=1e-3))
 
@@ -77,14 +75,14 @@ def test_a_plan_of_llamafactory_in_shards_of_fsdp_comes_back(
 @pytest.mark.parametrize(
     ("target", "preference"),
     [
-        *((target, {"pairs": 64}) for target in ("trl", "llamafactory", "ms-swift-deepspeed", "ms-swift-rlhf")),
-        *((target, {"answers": 64, "loss": "kto"}) for target in ("trl", "ms-swift-rlhf")),
+        *((target, {"pairs": 64}) for target in ("trl", "llamafactory", "ms-swift-deepspeed")),
+        ("trl", {"answers": 64, "loss": "kto"}),
         ("trl", {"pairs": 64, "loss": "simpo"}),
         *((target, {"pairs": 64, "loss": "reward"}) for target in ("llamafactory", "ms-swift-deepspeed")),
     ],
 )
 def test_a_plan_of_preferences_comes_back(target: str, preference: dict[str, Any], tmp_path: Path) -> None:
-    pins = {"tp": "2", "pp": "1", "cp": "1"} if target == "ms-swift-rlhf" else {"zero": "3", "mbs": "..4"}
+    pins = {"zero": "3", "mbs": "..4"}
     sequences = {"mean": 600.0, "max": 2048}
     done = symconfig.plan(
         "qwen3-8b", "h100", 8, target=target, pins=pins, preference=preference, sequences=sequences, top=1
@@ -107,3 +105,25 @@ def test_pairs_have_a_better_plan_for_their_own_trainer(tmp_path: Path) -> None:
     assert found.gain > 0.0
     assert found.judged is not None
     assert found.gain == pytest.approx(1 - found.better.tuned[0].step_s / found.judged.plan.tuned[0].step_s)
+
+
+def test_ms_swift_on_megatron_is_read_and_no_plan_is_for_it(tmp_path: Path) -> None:
+    """Its reference is read before the forward of the policy, whose activations are not there yet."""
+    text = (
+        "NPROC_PER_NODE=4 megatron rlhf --rlhf_type dpo --model Qwen/Qwen3-8B --tuner_type full --max_length 2048 "
+        "--dataset pairs --tensor_model_parallel_size 4 --sequence_parallel true --micro_batch_size 4 "
+        "--global_batch_size 16 --recompute_granularity full --recompute_method uniform --recompute_num_layers 1\n"
+    )
+    found = audited(written(tmp_path, "dpo.sh", text), plan=True)
+    assert found.judged is not None, found.unpredicted
+    phases = {phase.name: phase.holds for phase in found.judged.plan.tuned[0].phases}
+    assert "policy's activations and logits" not in phases["reference"]
+    assert found.better is None
+    assert "no target trains on preferences with Megatron-LM" in (found.infeasible or "")
+
+
+def test_a_better_plan_for_dtensor_workers_is_for_nemo_rls_megatron_workers(tmp_path: Path) -> None:
+    written(tmp_path, "base.yaml", BASE)
+    found = audited(written(tmp_path, "job.yaml", "defaults: base.yaml\npolicy: {}\n"), gpus=8, plan=True)
+    assert found.better is not None, found.infeasible
+    assert (found.better.job.target, found.better.job.backend) == ("nemo-rl", "megatron")

@@ -14,7 +14,6 @@ import os
 import sys
 import tempfile
 import types
-from collections.abc import Callable
 from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -137,10 +136,8 @@ def accept(folder: Path) -> Values:
         return parsed(_CLASSES[name], [*argv, *elsewhere], environment)
 
 
-def parsed(
-    kind: type, argv: list[str], environment: dict[str, str], more: Callable[[Any], Values] = lambda args: {}
-) -> Values:
-    """What the arguments resolve to on the first rank, and what `more` says of them."""
+def parsed(kind: type, argv: list[str], environment: dict[str, str]) -> Values:
+    """What the arguments resolve to on the first rank."""
     world = int(environment["NNODES"]) * int(environment["NPROC_PER_NODE"])
     ranks = {
         "RANK": "0",
@@ -164,7 +161,7 @@ def parsed(
             args, rest = parse_args(kind, argv)
             assert not rest, rest
             config = get_mcore_model_config(args, transformers.AutoConfig.from_pretrained(args.model_dir))
-            return {**values(args, config), **more(args)}
+            return values(args, config)
     finally:
         parallel_state.destroy_model_parallel()
         dist.destroy_process_group()

@@ -1,5 +1,5 @@
 """NeMo-RL's own reading of grpo.yaml and the words of train.sh: what it inherits, its MasterConfig, what its policy
-checks of a cluster, and what its workers hand to Megatron-Core or to PyTorch's optimizer.
+checks of a cluster, and what its workers hand to Megatron-Core.
 
 NeMo-RL is on no index: NEMO_RL_PATH names a checkout of v0.7.0. Stood in for: Ray, and what NeMo-RL imports and a CPU
 has not; nothing of these is used here.
@@ -16,7 +16,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-import torch
 import typing_extensions
 from absent import stand_in, stand_in_for
 from accepting import Values, answer, dry_run
@@ -25,11 +24,10 @@ _KNOWN = {
     "grpo": "nemo_rl.algorithms.grpo.GRPOConfig",
     "policy": "nemo_rl.models.policy.PolicyConfig",
     "policy.megatron_cfg": "nemo_rl.models.policy.MegatronConfig",
-    "policy.dtensor_cfg": "nemo_rl.models.policy.DTensorConfig",
     "policy.generation.vllm_cfg": "nemo_rl.models.generation.vllm.config.VllmSpecificArgs",
     "data.train": "nemo_rl.data.ResponseDatasetConfig",
 }
-_FREE = ("policy.generation.vllm_kwargs", "policy.optimizer.kwargs")  # of vLLM and PyTorch
+_FREE = ("policy.generation.vllm_kwargs",)  # of vLLM
 _SAME = {
     "tp": "tensor_model_parallel_size",
     "pp": "pipeline_model_parallel_size",
@@ -87,7 +85,8 @@ def accept(folder: Path) -> Values:
     world = cluster["num_nodes"] * cluster["gpus_per_node"]
     data_parallel = _policy(policy, world, cluster["gpus_per_node"])
     assert policy["train_global_batch_size"] % data_parallel == 0
-    kind = _megatron if policy["megatron_cfg"]["enabled"] else _dtensor
+    assert policy["megatron_cfg"]["enabled"]
+    assert not policy["dtensor_cfg"]["enabled"]
     engine, samples = policy["generation"], master.grpo["num_generations_per_prompt"]
     assert world % engine["vllm_cfg"]["tensor_parallel_size"] == 0
     assert engine["vllm_cfg"]["max_model_len"] == policy["max_total_sequence_length"]
@@ -95,7 +94,7 @@ def accept(folder: Path) -> Values:
     assert rest == 0
     room, read = (policy["sequence_packing"][f"{kind}_mb_tokens"] for kind in ("train", "logprob"))
     assert min(room, read) >= policy["max_total_sequence_length"]
-    parallel = kind(policy)
+    parallel = _megatron(policy)
     return {
         **parallel,
         "dp": data_parallel,
@@ -198,41 +197,6 @@ def _megatron(policy: Any) -> Values:
         **{name: optimizer[name] for name in ("lr", "min_lr", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps")},
         "lr_decay_style": config["scheduler"]["lr_decay_style"],
         "lr_warmup_iters": config["scheduler"]["lr_warmup_iters"],
-    }
-
-
-def _dtensor(policy: Any) -> Values:
-    """Return what FSDP's workers are told, and the optimizer and the schedule that they make of it."""
-    config = policy["dtensor_cfg"]
-    made = policy["optimizer"]
-    optimizer = getattr(torch.optim, made["name"].rpartition(".")[2])(
-        [torch.nn.Parameter(torch.zeros(1))], **made["kwargs"]
-    )
-    (group,) = optimizer.param_groups
-    lr, warm = group["lr"], 0
-    *named, last = policy["scheduler"]
-    steps = [
-        getattr(torch.optim.lr_scheduler, each["name"].rpartition(".")[2])(optimizer, **each["kwargs"])
-        for each in named
-    ]
-    schedule = torch.optim.lr_scheduler.SequentialLR(optimizer, steps, last["milestones"])
-    while group["lr"] < lr * (1 - 1e-9) and warm < 10_000:
-        warm += 1
-        optimizer.step()
-        schedule.step()
-    return {
-        "tp": config["tensor_parallel_size"],
-        "pp": 1,
-        "cp": config["context_parallel_size"],
-        "zero_stage": 3,
-        "param_offload": config["cpu_offload"],
-        "recompute": "full" if config["activation_checkpointing"] else "none",
-        "lr": lr,
-        "lr_warmup_iters": warm,
-        "weight_decay": group["weight_decay"],
-        "adam_beta1": group["betas"][0],
-        "adam_beta2": group["betas"][1],
-        "adam_eps": group["eps"],
     }
 
 

@@ -1,4 +1,6 @@
-"""HfArgumentParser with TrainingArguments, at the plan's world size, for which a process group stands in."""
+"""HfArgumentParser with TrainingArguments, at the plan's world size, for which a process group stands in, or
+Accelerate's launcher, with its plugin for FSDP.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +12,38 @@ from accelerate.parallelism_config import ParallelismConfig
 from accepting import Values, answer, started
 from deepspeed_words import of_adapter, of_config, of_trainer
 from ranks import as_rank_0
+from shards import launched, of_plugin
 from transformers import AutoConfig, HfArgumentParser, TrainingArguments
 
 
 def accept(folder: Path) -> Values:
-    words, environment = started(folder, "torchrun", NODE_RANK="0", MASTER_ADDR="10.0.0.1", MASTER_PORT="29517")
-    nodes, per_node = (int(words[words.index(name) + 1]) for name in ("--nnodes", "--nproc-per-node"))
-    given = words[words.index(environment["SCRIPT"]) + 1 :]
+    address = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29517"}
+    sharded = (folder / "accelerate_config.yaml").exists()
+    if sharded:
+        words, environment, nodes, per_node = launched(folder, **address)
+        given = words[1:]
+    else:
+        words, environment = started(folder, "torchrun", NODE_RANK="0", **address)
+        nodes, per_node = (int(words[words.index(name) + 1]) for name in ("--nnodes", "--nproc-per-node"))
+        given = words[words.index(environment["SCRIPT"]) + 1 :]
     with as_rank_0(nodes, per_node, environment):
         parser = HfArgumentParser(TrainingArguments)
         (arguments,) = parser.parse_args_into_dataclasses(given)
         used = environment.get("ACCELERATE_USE_PARALLELISM_CONFIG") == "true"
         parallel = ParallelismConfig() if used else None
-        values = _values(folder, arguments, parallel)
+        values = _of_shards(arguments) if sharded else _values(folder, arguments, parallel)
         os.chdir(folder)
         (read,) = parser.parse_json_file("training_args.json")
         assert read.world_size == nodes * per_node
         different = {name for name, value in arguments.to_dict().items() if read.to_dict()[name] != value}
         assert different <= {"deepspeed"}, different
     return {**values, **of_adapter(folder), "world": nodes * per_node, "nodes": nodes, "gpus_per_node": per_node}
+
+
+def _of_shards(arguments: TrainingArguments) -> Values:
+    micro, world = arguments.per_device_train_batch_size, arguments.world_size
+    of_step = {"micro": micro, "global": micro * arguments.gradient_accumulation_steps * world, "dp": world}
+    return {**of_trainer(arguments), **of_plugin(dict(os.environ)), **of_step}
 
 
 def _values(folder: Path, arguments: TrainingArguments, parallel: ParallelismConfig | None) -> Values:

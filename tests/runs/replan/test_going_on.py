@@ -34,9 +34,7 @@ def leaving_in(target: str | None, **fields: Any) -> Plan:
     ("model-args", "bash launch.sh --load CHECKPOINT --override-opt_param-scheduler"),
     ("bridge", "bash launch.sh checkpoint.load=CHECKPOINT scheduler.override_opt_param_scheduler=true"),
     ("ms-swift", "bash launch.sh --mcore_model CHECKPOINT --finetune false"),
-    ("megatron-yaml",
-     "bash launch.sh, with load: CHECKPOINT, override_opt_param_scheduler: true in megatron.yaml"),
-    ("torchtitan", None), ("transformers", None), ("accelerate", None), ("llamafactory", None),
+    ("transformers", None), ("accelerate", None), ("llamafactory", None),
 ])  # fmt: skip
 def test_each_target_has_words_of_its_own(target: str | None, said: str | None) -> None:
     assert going_on(leaving_in(target), WORDS) == said
@@ -53,11 +51,10 @@ def test_an_option_that_a_target_has_not_is_not_said_otherwise() -> None:
 
 
 def test_who_counts_what() -> None:
-    asked = ("transformers", "torchtitan", "ms-swift", "bridge", None)
+    asked = ("transformers", "ms-swift", "bridge", None)
     said = {name: target_of(plan.model, plan.job).counts for name in asked for plan in (leaving_in(name),)}
     assert said == {
         "transformers": counting.STEPS,
-        "torchtitan": counting.STEPS,
         "ms-swift": counting.CHECKPOINTS_OWN,
         "bridge": counting.MEGATRON,
         None: counting.MEGATRON,
@@ -65,7 +62,7 @@ def test_who_counts_what() -> None:
 
 
 def test_steps_that_count_on_lose_none() -> None:
-    """Trainer goes on at the checkpoint's own step, and torchtitan; their decay ends with the run."""
+    """Trainer goes on at the checkpoint's own step; its decay ends with the run."""
     found = scheduled(training(), OLD, 32, 4096, counting.STEPS, ran(400))
     assert (found.training.train_iters, found.training.lr_decay_iters) == (400 + 600 * 8 // 32, None)
     assert found.training.lr_warmup_iters == 100  # it is done

@@ -162,7 +162,6 @@ def test_what_contradicts_is_said(reward: dict[str, Any], said: str) -> None:
     ("target", "changed", "said"),
     [
         ("slime", {"reward_model": {}}, r"rl.reward_model.placement: slime runs no network of rewards there .*server"),
-        ("ms-swift-rlhf", {"reward_model": {}}, r"rl.reward_model: ms-swift-rlhf runs no network of rewards"),
         (
             "trl",
             {"reward_model": {"placement": "apart"}},
@@ -176,19 +175,6 @@ def test_what_contradicts_is_said(reward: dict[str, Any], said: str) -> None:
 def test_what_a_program_cannot_run_is_said(target: str, changed: dict[str, Any], said: str) -> None:
     with pytest.raises(InfeasibleError, match=said):
         symconfig.plan(MODEL, "h100", 8, target=target, rl=section(**changed))
-
-
-def test_an_engine_that_keeps_its_weights_has_them_on_the_host_and_waits_for_them() -> None:
-    kept, given_up = (
-        planned("ms-swift-rlhf", None, rl=f'{{"rollout": {{"sleep_level": {n}, "tp": 2}}}}') for n in (1, 2)
-    )
-    weights = 2 * parameters(kept.model).total / 2
-    assert (kept.rl[0].sleep_level, given_up.rl[0].sleep_level) == (1, 2)
-    away = [sum(plan.best.predicted.memory[name] for name in plan.rl[0].away) for plan in (kept, given_up)]
-    hosts = [plan.rl[0].host_bytes - gone for plan, gone in zip((kept, given_up), away, strict=True)]
-    assert hosts[0] - hosts[1] == pytest.approx(weights)
-    assert phase(kept, "to the host and back").seconds > 0
-    assert planned("ms-swift-rlhf", None).rl[0].sleep_level == 2
 
 
 def test_ranks_of_data_are_planned_and_told() -> None:

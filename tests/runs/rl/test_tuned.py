@@ -224,32 +224,27 @@ def test_other_targets_refuse_pairs(target: str) -> None:
         planned(target=target)
 
 
-def test_a_target_of_pairs_is_megatrons_where_the_job_asks_for_megatron() -> None:
+def test_no_target_of_pairs_is_megatrons() -> None:
     job = usual().job
     assert target_of(usual().model, job).name == "llamafactory"
     own = {name: getattr(job, name) for name in job.model_fields_set} | {"backend": "megatron"}
-    assert target_of(usual().model, Job(**own)).name == "ms-swift-rlhf"
+    with pytest.raises(InfeasibleError, match=r"no target trains on preferences with Megatron-LM .*llamafactory or"):
+        target_of(usual().model, Job(**own))
 
 
-@pytest.mark.parametrize("target", ["trl", "openrlhf", "ms-swift-rlhf"])
+@pytest.mark.parametrize("target", ["trl", "openrlhf"])
 def test_programs_count_pairs(target: str) -> None:
-    plan = planned_for(target)
+    plan = planned(target=target)
     said = yaml.safe_load(render(plan, target)["config.yaml"]) if target != "openrlhf" else options(plan)
     names = {
         "trl": ("per_device_train_batch_size", "max_length", "beta"),
         "openrlhf": ("--train.micro_batch_size", "--data.max_len", "--model.beta"),
-        "ms-swift-rlhf": ("micro_batch_size", "max_length", "beta"),
     }[target]
     assert tuple(float(said[name]) for name in names) == (plan.best.batch.micro / 2, LENGTHS["max"], 0.1)
     report = render(plan, target)["REPORT.md"]
     assert f"The reference is on the GPU in every phase, {gib(phase(plan, 'update').holds['reference'])} GiB" in report
     with pytest.raises(InfeasibleError, match="has whole pairs in a micro-batch"):
         render(replace(plan, best=replace(plan.best, batch=replace(plan.best.batch, micro=3))), target)
-
-
-@cache
-def planned_for(target: str) -> Plan:
-    return planned(target=target, pins={"pp": 2} if target == "ms-swift-rlhf" else {})
 
 
 def options(plan: Plan) -> dict[str, str]:
@@ -266,12 +261,6 @@ def test_openrlhf_has_a_copy_beside_adapters_too() -> None:
         render(shared, "openrlhf")
     assert '"${POLICY[@]}"' in render(copied, "openrlhf")["launch.sh"]
     assert "train.sh" not in render(copied, "openrlhf").paths()
-
-
-def test_a_reference_that_is_read_first_has_no_activations_beside_it() -> None:
-    whole, split = planned(target="ms-swift-rlhf", pins={"pp": 1, "tp": 2}), planned_for("ms-swift-rlhf")
-    assert "policy's activations and logits" not in phase(whole, "reference").holds
-    assert "policy's activations and logits" in phase(split, "reference").holds
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ FSDP = Workers(
 )
 DEEPSPEED = Workers("deepspeed", planned="deepspeed")
 SHARDS = Workers("fsdp", planned="deepspeed")  # of programs whose plans are for DeepSpeed
-DTENSOR = Workers("dtensor", planned="fsdp", target="nemo-rl-dtensor")
+DTENSOR = Workers("dtensor", planned="fsdp")
 REPLICAS = replace(SHARDS, name="ddp")
 _OF_VERL = {each.name: each for each in (MEGATRON, FSDP)}
 

@@ -74,7 +74,7 @@ _TUNERS: Mapping[str, Tuner] = {
     ),
     tuners.LLAMAFACTORY: Tuner((tuners.LLAMAFACTORY, tuners.LLAMAFACTORY), casts=True, widens=True),
     tuners.SWIFT: Tuner(
-        ("ms-swift-deepspeed", "ms-swift-rlhf"),
+        ("ms-swift-deepspeed", "ms-swift"),
         full=True,
         halves=True,
         spreads=True,
