@@ -25,6 +25,8 @@ import re
 import shutil
 import sys
 import tempfile
+import zlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -189,8 +191,10 @@ def plans() -> Iterator[Case]:
 
 
 def audits(record: Path) -> Iterator[Case]:
-    """The corpus, and launch scripts of each tenth recorded plan; some with a search for a better plan."""
-    for number, entry in enumerate(yaml.safe_load((CORPUS / "expected.yaml").read_text(encoding="utf-8"))):
+    """The corpus, and launch scripts of each third recorded plan; some with a search for a better plan."""
+    seen: Counter[str] = Counter()
+    for entry in yaml.safe_load((CORPUS / "expected.yaml").read_text(encoding="utf-8")):
+        seen[entry["file"]] += 1
         given = dict(entry.get("asked") or {})
         words = ["audit", str(CORPUS / entry["file"]), "--json", "--cluster", str(given.get("cluster", "h100"))]
         for name in ("gpus", "model", "seq_length", "vocab_size", "megatron_version"):
@@ -203,17 +207,18 @@ def audits(record: Path) -> Iterator[Case]:
                 ]
         for name, value in (entry.get("variables") or {}).items():
             words += ["--set", f"{name}={value}"]
-        if number % 8:
+        name = f"{entry['file'].replace('/', '-')}-{seen[entry['file']]}"
+        if zlib.crc32(name.encode()) % 8:
             words.append("--no-plan")
-        yield Case(f"audit-corpus-{number:03}", (*words, "--", *map(str, entry.get("extra") or ())))
-    for number, folder in enumerate(sorted(record.glob("plan-*/out"))):
+        yield Case(f"audit-corpus-{name}", (*words, "--", *map(str, entry.get("extra") or ())))
+    for folder in sorted(record.glob("plan-*/out")):
         cluster = next(name for name in sorted(clusters(), key=len, reverse=True) if folder.parent.name.endswith(name))
         for file in ("launch.sh", "ds_config.json"):
-            if number % 3 == 0 and (folder / file).is_file():
+            if zlib.crc32(folder.parent.name.encode()) % 3 == 0 and (folder / file).is_file():
                 model = next((name for name in models() if f"-{name}-{cluster}" in folder.parent.name), None)
                 asked = ("--model", str(model), "--gpus", "64", "--seq-length", "4096") if file != "launch.sh" else ()
                 yield Case(
-                    f"audit-own-{number:03}-{file}",
+                    f"audit-own-{folder.parent.name}-{file}",
                     ("audit", str(folder / file), "--json", "--no-plan", "--cluster", cluster, *asked),
                 )
 
