@@ -130,13 +130,13 @@ def timeout(text: str | None) -> float | None:
 
 
 # Kinds of files that are written: the name of each, and the endings that it may have.
-YAML, JSON, SARIF, PYTHON = (
+YAML, JSON, SARIF, PYTHON, PAGE = (
     ("YAML", ".yaml", ".yml"),
     ("JSON", ".json"),
     ("SARIF", ".sarif", ".json"),
     ("Python", ".py"),
+    ("a page", ".html", ".htm"),
 )
-SVG, PNG, PAGE = ("SVG", ".svg"), ("PNG", ".png"), ("a page", ".html", ".htm")
 
 
 def output(problems: Problems, option: str, text: str | None, force: bool, kind: tuple[str, ...]) -> Path | None:
@@ -155,14 +155,9 @@ def check_output(field: str, out: Path, force: bool, kind: tuple[str, ...]) -> N
 
 def write_text(path: Path, text: str, force: bool) -> None:
     """Write one file, whole or not at all."""
-    write_bytes(path, text.encode(), force)
-
-
-def write_bytes(path: Path, content: bytes, force: bool) -> None:
-    """Write one file, whole or not at all."""
     resources.check_free(path, force)
     with resources.whole(path) as part:
-        part.write_bytes(content)
+        part.write_bytes(text.encode())
 
 
 def write_page(path: Path, html: str, force: bool) -> None:
