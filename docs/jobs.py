@@ -5,8 +5,7 @@ marked `console` holds commands, each with what it printed; they run in a folder
 of docs/jobs/scripts, docs/examples and examples/ lie, too. docs/jobs/README.md lists all pages with the lines that a
 person writes and the seconds of the first command. docs/tutorials, docs/systems.md and docs/replan.md are run in the
 same way, and of README.md and other pages of docs/ what stands behind `<!-- output -->`, or `<!-- output, after:
-COMMAND then COMMAND -->`. `<!-- picture: FILE, by: COMMAND then COMMAND -->` announces a picture, which those commands
-draw; `<!-- columns: 100 -->` in a page says that its lines are longer.
+COMMAND then COMMAND -->`; `<!-- columns: 100 -->` in a page says that its lines are longer.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import copytree
@@ -30,8 +29,7 @@ TUTORIALS = ROOT / "docs" / "tutorials"
 INDEX = JOBS / "README.md"
 WIDTH = 80
 WIDER = re.compile(r"<!-- columns: (\d+) -->")
-SHOWN = re.compile(r"^<!-- (?:output|picture)\b", re.MULTILINE)
-PICTURE = re.compile(r"^<!-- picture: (?P<file>\S+), by: (?P<commands>.*?) -->$", re.MULTILINE)
+SHOWN = re.compile(r"^<!-- output\b", re.MULTILINE)
 BLOCK = re.compile(
     r"^(?:<!-- (?:writes: (?P<file>\S+)|(?P<output>output)(?:, after: (?P<before>[^\n]*?))?) -->\n)?"
     r"(?P<head>```(?P<kind>\w+)\n)(?P<text>.*?)^```$",
@@ -46,14 +44,12 @@ PROGRESS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page as it was run. lines: of files that a person writes. typed: of the first command, which took first_s.
-    pictures: files that are drawn."""
+    """A page as it was run. lines: of files that a person writes. typed: of the first command, which took first_s."""
 
     text: str
     lines: int
     typed: int
     first_s: float
-    pictures: Mapping[str, bytes]
 
 
 def pages() -> list[Path]:
@@ -99,13 +95,8 @@ def run(path: Path) -> Page:
         folder = Path(name) / "job"
         for files in FILES:
             copytree(files, folder, dirs_exist_ok=True)
-        pictures = {}
-        for picture in PICTURE.finditer(text):  # first: their commands write what the others read
-            for command in picture["commands"].split(" then "):
-                _printed(command, folder, width)
-            pictures[picture["file"]] = (folder / Path(picture["file"]).name).read_bytes()
         text = BLOCK.sub(block, text)
-    return Page(text, lines, typed, first, pictures)
+    return Page(text, lines, typed, first)
 
 
 def _commands(block: str) -> Iterator[str]:
@@ -165,8 +156,6 @@ def main(names: Sequence[str]) -> None:
     for path in [JOBS / name for name in names] or pages():
         page = run(path)
         path.write_text(page.text, encoding="utf-8")
-        for name, drawn in page.pictures.items():
-            (path.parent / name).write_bytes(drawn)
         rows.append(row(path, page))
         print(*rows[-1], sep=", ")
     if not names:
