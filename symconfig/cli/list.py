@@ -119,10 +119,10 @@ def _launchers(_: argparse.Namespace, name: str | None) -> Shown:
         {**picked(one, "name", "does"), "settings": [picked(each, "name", "does", "default") for each in one.settings]}
         for one in every
     ]
-    heads, rows = ("launcher", "writes"), [(one.name, one.does) for one in every]
+    shown = _table(("launcher", "writes"), ((one.name, one.does) for one in every))
     if name is not None:
-        heads, rows = ("setting", "is"), [(each.name, each.does) for each in every[0].settings]
-    return {"schema": "symconfig.launchers/1", "launchers": data}, _table(heads, rows)
+        shown = _table(("setting", "is"), ((each.name, each.does) for each in every[0].settings))
+    return {"schema": "symconfig.launchers/1", "launchers": data}, shown
 
 
 def _rules(_: argparse.Namespace, name: str | None) -> Shown:
@@ -130,10 +130,12 @@ def _rules(_: argparse.Namespace, name: str | None) -> Shown:
 
     names = ("name", "severity", "title", "why", "since", "until", "example")
     data = [picked(one, *names) for one in _chosen(rules(), name)]
-    heads, rows = ("rule", "severity", "what is wrong"), [(one["name"], one["severity"], one["title"]) for one in data]
+    shown = _table(
+        ("rule", "severity", "what is wrong"), ((one["name"], one["severity"], one["title"]) for one in data)
+    )
     if name is not None:
-        heads, rows = ("", name), [(key, str(value)) for key, value in data[0].items() if value]
-    return {"schema": "symconfig.rules/1", "rules": data}, _table(heads, rows)
+        shown = _table(("", name), ((key, str(value)) for key, value in data[0].items() if value))
+    return {"schema": "symconfig.rules/1", "rules": data}, shown
 
 
 def _options(_: argparse.Namespace, name: str | None) -> Shown:
@@ -150,13 +152,11 @@ def _options(_: argparse.Namespace, name: str | None) -> Shown:
         }
         for one in _chosen(known.values(), name)
     ]
-    heads, rows = ("option", "", "is"), [(one["name"], one["maturity"] or "", one["label"]) for one in data]
+    shown = _table(("option", "", "is"), ((one["name"], one["maturity"] or "", one["label"]) for one in data))
     if name is not None:
-        heads, rows = (
-            ("", name),
-            [(key, value if isinstance(value, str) else ", ".join(value)) for key, value in data[0].items() if value],
-        )
-    return {"schema": "symconfig.options/1", "options": data}, _table(heads, rows)
+        facts = {**data[0], "backends": ", ".join(data[0]["backends"])}
+        shown = _table(("", name), ((key, value) for key, value in facts.items() if value))
+    return {"schema": "symconfig.options/1", "options": data}, shown
 
 
 def _chosen(every: Iterable[Any], name: str | None) -> list[Any]:

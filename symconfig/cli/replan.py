@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -124,11 +125,11 @@ def _on_fewer_nodes(
     from symconfig.plans.file import load_plan
     from symconfig.runs.replan.fallback import fallback
 
-    if wanted.wishes or wanted.changes:
+    wishes = {name: value for name, value in wanted.wishes.items() if name != "target"}  # which is of the files here
+    whole = problems.collect(lambda: load_plan(Path(plan)))
+    if wishes or wanted.changes:
         note("note: the plan itself is made again first")
-        whole = api_replan.replan_again(plan, wanted, problems.all, progress).found.new
-    else:
-        whole = problems.collect(lambda: load_plan(Path(plan)))
+        whole = api_replan.replan_again(plan, replace(wanted, wishes=wishes), problems.all, progress).found.new
     if problems.all or whole is None or lost is None:
         raise InputError(problems.all)
     return fallback(whole, lost, top=wanted.top, progress=progress)

@@ -147,3 +147,16 @@ def test_what_does_not_match_is_said_in_the_words_of_the_command_line(tmp_path: 
     assert "--world-size: " in done.err
     assert "--replan, or" in done.err
     assert "on_mismatch" not in done.err
+
+
+def test_words_and_files_have_options_of_their_own(run: Run, tmp_path: Path) -> None:
+    path = written(tmp_path, sample_plan())
+    ended = run("render", path, "--null", "--replan")
+    assert ended.code == 2
+    assert "--null: is for words (need --print)" in ended.err
+    assert "--replan: is for words (need --print)" in ended.err
+    assert "--out: this argument is missing (need --out DIR, or --print)" in ended.err
+    ended = run("render", path, "--print", "--out", tmp_path / "out", "--launcher", "slurm")
+    assert ended.code == 2
+    assert "--out: is for files, and --print writes none" in ended.err
+    assert "--launcher: is for files, and --print writes none" in ended.err

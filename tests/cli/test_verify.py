@@ -302,3 +302,17 @@ def test_a_folder_without_a_manifest_or_a_plan_is_bad_input(run: Run, out: Path,
     (out / "nodes-4" / "manifest.json").touch()
     assert f"Try: one of {out}/nodes-4." in run("verify", "--frozen", out).err
     assert run("verify", "--frozen", tmp_path).code == 2
+
+
+def test_several_folders_are_frozen_and_one_is_run(run: Run, out: Path) -> None:
+    ended = run("verify", "--frozen", out, out / "plan.json")
+    assert ended.code == 0
+    assert ended.out.count("Nothing is edited or stale") == 2
+    ended = run("verify", out, out, "--solve")
+    assert ended.code == 2
+    assert "DIR: is for one folder at a time (got 2, need --frozen)" in ended.err
+    assert "--solve: is of another check (need --frozen)" in ended.err
+    ended = run("verify", "--frozen", out, "--build", "--megatron", "checkout")
+    assert ended.code == 2
+    assert "--build: runs a framework, and --frozen none" in ended.err
+    assert "--megatron: runs a framework, and --frozen none" in ended.err

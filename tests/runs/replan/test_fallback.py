@@ -227,6 +227,19 @@ def test_the_command_says_it_writes_it_and_fails_where_nothing_fits(
     assert all(sentence in told for sentence in said)
 
 
+def test_another_target_of_the_files_is_no_other_plan(
+    plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    words = ["replan", str(tmp_path), "--lose-nodes", "2", "--target", "bridge", "--out", str(tmp_path / "out")]
+    assert main(words) == 0
+    assert "made again" not in capsys.readouterr().err
+    assert (tmp_path / "out/nodes-4/plan.json").read_text() == plan.to_json()
+    assert main([*words[:4], "--keep", "tp", "--html", "page.html"]) == 2
+    told = capsys.readouterr().err
+    assert all(f"{option}: is not for --lose-nodes" in told for option in ("--keep", "--html"))
+
+
 def test_a_whole_folder_or_none(result: FallbackResult, folder: Path) -> None:
     before = {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
     with pytest.raises(InputError, match="exists already"):
