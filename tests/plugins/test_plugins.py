@@ -129,7 +129,7 @@ def test_a_broken_plug_in_is_named_with_its_reason(
         "targets": ("plan", "--model", "llama2-7b", *JOB, "--target", "x"),
         "launchers": ("plan", "--model", "llama2-7b", *JOB, "--launcher", "x", "--out", "out"),
         "rules": ("audit", "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seed 1"),
-        "models": ("models", "x"),
+        "models": ("list", "models", "x"),
     }[kind]
     assert main(command) == 2
     text = " ".join(capsys.readouterr().err.split())
