@@ -72,7 +72,7 @@ KEPT = {
     "descriptor/layers.py": {"LayerKind.again", "LayerKind.beside"},
     "measured/assumptions.py": {"Assumption.habits", "Recipe.habits"},
     "plans/plan.py": {"Plan.beside"},
-    "runs/replan/check.py": {"Checked.again", "Finding.found", "Finding.said"},
+    "runs/replan/frozen.py": {"Checked.again", "Finding.found", "Finding.said"},
     "verify/checks.py": {"Check.detail"},
 }
 

@@ -9,11 +9,11 @@ from symconfig.install import VERSION
 __version__ = VERSION
 
 if TYPE_CHECKING:
-    from symconfig.api.check import check as check
     from symconfig.api.existing import adapt as adapt
     from symconfig.api.existing import audit as audit
     from symconfig.api.fallback import FallbackResult as FallbackResult
-    from symconfig.api.fallback import fallback as fallback
+    from symconfig.api.fallback import replan_lost_nodes as replan_lost_nodes
+    from symconfig.api.frozen import verify_frozen as verify_frozen
     from symconfig.api.mixed import MixedResult as MixedResult
     from symconfig.api.mixed import plan_mixed as plan_mixed
     from symconfig.api.partition import PartitionResult as PartitionResult
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from symconfig.api.sweep import size as size
     from symconfig.api.sweep import sweep as sweep
     from symconfig.api.whatif import whatif as whatif
+    from symconfig.api.whatif import whatif_changes as whatif_changes
     from symconfig.api.zoo import clusters as clusters
     from symconfig.api.zoo import models as models
     from symconfig.runs import checkpoint as checkpoint
@@ -41,13 +42,13 @@ _HOMES = {
     "api.mixed": ("plan_mixed", "MixedResult"),
     "api.existing": ("audit", "adapt"),
     "api.sweep": ("sweep", "size"),
-    "api.check": ("check",),
+    "api.frozen": ("verify_frozen",),
     "api.partition": ("partition", "PartitionResult"),
     "api.pipeline": ("pipeline", "PipelineResult"),
     "api.recipes": ("recipes",),
     "api.replan": ("replan", "diff", "ReplanResult"),
-    "api.fallback": ("fallback", "FallbackResult"),
-    "api.whatif": ("whatif",),
+    "api.fallback": ("replan_lost_nodes", "FallbackResult"),
+    "api.whatif": ("whatif", "whatif_changes"),
     "api.zoo": ("models", "clusters"),
     "runs.embed.mismatch": ("MismatchError",),
 }

@@ -52,11 +52,11 @@ def test_the_audit_hook_names_every_script_that_cannot_run(tmp_path: Path, envir
 def test_the_check_hook_fails_where_a_rendered_file_was_edited(tmp_path: Path, environment: dict[str, str]) -> None:
     symconfig.plan(model="llama2-7b", cluster="h100", gpus=8, global_batch_size=64).write(tmp_path / "a")
     shutil.copytree(tmp_path / "a", tmp_path / "b")
-    assert HOOKS["symconfig-check"]["pass_filenames"] is False
-    assert run_hook("symconfig-check", ["a", "b"], tmp_path, environment).returncode == 0
+    assert HOOKS["symconfig-verify"]["pass_filenames"] is False
+    assert run_hook("symconfig-verify", ["a", "b"], tmp_path, environment).returncode == 0
     with (tmp_path / "b" / "launch.sh").open("a", encoding="utf-8") as file:
         file.write("echo mine\n")
-    ended = run_hook("symconfig-check", ["a", "b"], tmp_path, environment)
+    ended = run_hook("symconfig-verify", ["a", "b"], tmp_path, environment)
     assert ended.returncode == 1
     assert "launch.sh" in ended.stdout
 

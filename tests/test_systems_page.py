@@ -35,7 +35,6 @@ SYSTEMS = [
     "Metis",
     "ColocRL",
     "parameter server",
-    "SSP",
 ]
 
 

@@ -15,11 +15,10 @@ COMMANDS = (
     "plan --model llama2-7b --cluster a100-80gb --gpus 8 --global-batch-size 64 --backend deepspeed",
     "replan run --global-batch-size 128 --at-step 100",
     f"audit {EXAMPLE} --cluster h200 --no-plan",
-    "timeline run",
+    "explain run --timeline",
     "verify --help",
     "adapt --help",
     "partition --help",
-    "fallback --help",
 )
 
 

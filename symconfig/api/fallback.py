@@ -1,4 +1,4 @@
-"""Plans for a cluster that loses nodes, from Python: `symconfig.fallback(plan, lose_nodes=(1, 4))`."""
+"""Plans for a cluster that loses nodes, from Python: `symconfig.replan_lost_nodes(plan, (1, 4))`."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class FallbackResult:
         return put(lambda: fallback_files(self.fallback, wanted), Path(out), force, lambda _: None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON contract of `symconfig fallback --json`."""
+        """Return the JSON contract of `symconfig replan --lose-nodes --json`."""
         from symconfig.report.fallback import to_dict
 
         return to_dict(self.fallback)
 
 
 @typed
-def fallback(
+def replan_lost_nodes(
     plan: AnyPlan,
     lose_nodes: int | tuple[int, int] = (1, 4),
     *,

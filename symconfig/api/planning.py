@@ -102,7 +102,7 @@ class PlanResult:
     ) -> Chart:
         """Simulate the step of a candidate (1: the best) as its framework runs it, or under the schedule of a name.
 
-        Its events, idle shares and memory; `symconfig.report.timeline.picture` and `.trace` draw it. slow: stages that
+        Its events, idle shares and memory; `symconfig.report.timeline.trace` writes it for Perfetto. slow: stages that
         take longer than planned, and how many times. Raises InputError.
         """
         from symconfig.report.timeline import seen
@@ -392,7 +392,7 @@ def write(plan: Plan, out: Path, wanted: Wanted, *, force: bool, tell: Tell = la
 def put(make: Callable[[], Files], out: Path, force: bool, tell: Tell) -> list[Path]:
     """Write files into a folder, all or none. tell: is given the names of those that replace what somebody edited."""
     from symconfig.render.files import write as write_files
-    from symconfig.runs.replan.check import replaced
+    from symconfig.runs.replan.frozen import replaced
 
     check_free(out, force)
     made, names = make(), list[str]()

@@ -1,13 +1,15 @@
-"""Ranges over which a plan stays the best, from Python: `symconfig.whatif("out", ["global_batch_size=64..4096"])`."""
+"""Over which changes a plan stays good, from Python: `symconfig.whatif("out", ["global_batch_size=64..4096"])`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from symconfig.api.arguments import typed
-from symconfig.api.planning import PlanResult
-from symconfig.plans.file import load_plan
+from symconfig.api.planning import AnyPlan
+from symconfig.errors import InputError
+from symconfig.plans.file import loaded
+from symconfig.runs.whatif.change import Case, through_changes
 from symconfig.runs.whatif.vary import varied
 from symconfig.runs.whatif.whatif import WhatIf
 from symconfig.runs.whatif.whatif import whatif as run
@@ -15,7 +17,7 @@ from symconfig.runs.whatif.whatif import whatif as run
 
 @typed
 def whatif(
-    plan: str | Path | PlanResult,
+    plan: AnyPlan,
     vary: Sequence[str],
     *,
     mapped: bool = False,
@@ -26,5 +28,23 @@ def whatif(
     plan: a result of `plan`, a file, or the folder that holds it. vary: `NAME=LOW..HIGH` each. mapped: also a map of
     the first two names. progress: is told how many searches are done. Raises InputError with all that is wrong.
     """
-    loaded = plan.plan if isinstance(plan, PlanResult) else load_plan(Path(plan))
-    return run(loaded, varied(loaded, vary), mapped, progress)
+    one = loaded(plan)
+    return run(one, varied(one, vary), mapped, progress)
+
+
+@typed
+def whatif_changes(
+    plan: AnyPlan,
+    changes: Sequence[Mapping[str, Any]],
+    *,
+    progress: Callable[[str, float], None] | None = None,
+) -> tuple[Case, ...]:
+    """Keep a plan through each change of its job, and plan each changed job anew.
+
+    changes: by the names of the job's fields, `model`, `cluster`, `experts`, or fields of the model. Raises InputError
+    with everything that is wrong.
+    """
+    if not changes:
+        raise InputError("says no change", field="changes", hint="global_batch_size=32")
+    written = [{name: str(value) for name, value in change.items()} for change in changes]
+    return through_changes(loaded(plan), written, progress)

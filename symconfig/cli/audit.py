@@ -25,7 +25,7 @@ from symconfig.cli.shared import (
     write_text,
 )
 from symconfig.errors import InputError, Problem
-from symconfig.format import masked, picked
+from symconfig.format import masked
 
 if TYPE_CHECKING:
     from symconfig.api.planning import Problems
@@ -45,7 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "source",
         metavar="FILE|ARGS",
-        nargs="*",
+        nargs="+",
         help="launch script, YAML, DeepSpeed JSON, or a line of arguments, or several; nothing of it is executed",
     )
     add_script(parser)
@@ -66,31 +66,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_page(parser)
     add("--force", action="store_true", help="replace files that exist")
     add("--strict", action="store_true", help="exit 1 on warnings, notes, and where not all was understood, too")
-    add("--rules", action="store_true", help="list every rule, and do nothing else")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit 0: nothing is known that keeps it from running; 1: it cannot run; 2: bad input."""
-    if arguments.rules:
-        return _rules(arguments)
     from symconfig.api.planning import Problems
     from symconfig.report.audit import blocks
     from symconfig.report.audit_json import to_dict
 
     problems, failed = Problems(), Problems()
-    if not arguments.source:
-        problems.add(Problem("a launch script, a config or a line of arguments is missing", field="FILE"))
     one_at_a_time(problems, arguments, arguments.source, "json", "html", "best")
     outputs = _outputs(arguments, problems)
     html = output(problems, "--html", arguments.html, arguments.force, PAGE)
     audits = []
-    for source in arguments.source or (None,):
+    for source in arguments.source:
         done = failed.collect(partial(_audited, arguments, source, problems))
         if done is None:
             continue
         audits.append(done)
         if len(arguments.source) > 1:
-            say([str(source)])
+            say([source])
         show(arguments, partial(to_dict, done), partial(blocks, done))
         if html is not None:
             _page(done, html, source, arguments.force)
@@ -106,7 +101,7 @@ def _bad(done: Audit, strict: bool) -> bool:
     return not done.runs or (strict and bool(done.findings or done.reading.dark or done.unpredicted))
 
 
-def _audited(arguments: argparse.Namespace, source: str | None, outside: Problems) -> Audit:
+def _audited(arguments: argparse.Namespace, source: str, outside: Problems) -> Audit:
     """Audit one configuration. outside: what is wrong with options for all. Raises InputError with all of it."""
     from symconfig.api import existing as api_audit
     from symconfig.api.planning import Problems
@@ -121,8 +116,6 @@ def _audited(arguments: argparse.Namespace, source: str | None, outside: Problem
     given = problems.collect(
         lambda: variables(arguments.set, source, f"--cluster '{arguments.cluster or 'h100'} with {{}}'")
     )
-    if source is None:
-        raise InputError(problems.all)
     with working() as progress:
         return api_audit.audit(
             source,
@@ -141,7 +134,7 @@ def _audited(arguments: argparse.Namespace, source: str | None, outside: Problem
         )
 
 
-def _page(done: Audit, path: Path, source: str | None, force: bool) -> None:
+def _page(done: Audit, path: Path, source: str, force: bool) -> None:
     """Write an audit as a page, of the better plan where there is one."""
     from symconfig.api.page import plan_page, report_page
     from symconfig.report import audit as report
@@ -187,17 +180,3 @@ def _write(audits: Sequence[Audit], outputs: dict[str, Path], force: bool) -> No
             text = audits[0].better.to_json()
         write_text(path, text, force)
         note(f"wrote {path}")
-
-
-def _rules(arguments: argparse.Namespace) -> int:
-    from symconfig.existing.audit.catalogue import rules
-    from symconfig.report.grid import Grid
-
-    names = ("name", "severity", "title", "why", "since", "until", "example")
-    rows = tuple((rule.name, rule.severity, rule.title) for rule in rules())
-    show(
-        arguments,
-        lambda: {"schema": "symconfig.rules/1", "rules": [picked(rule, *names) for rule in rules()]},
-        lambda: [Grid(("rule", "severity", "what is wrong"), rows, left=(0, 1, 2))],
-    )
-    return 0

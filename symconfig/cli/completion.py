@@ -67,9 +67,11 @@ def _names() -> dict[str, tuple[str, ...]]:
     from symconfig.descriptor.load import plugged_models, zoo_clusters, zoo_models
     from symconfig.render import every_launcher, targets
 
+    models, clusters = (*zoo_models(), *plugged_models()), tuple(zoo_clusters())
     return {
-        "model": (*zoo_models(), *plugged_models()),
-        "cluster": tuple(zoo_clusters()),
+        "model": models,
+        "cluster": clusters,
+        "listed": (*models, *clusters),
         "target": tuple(targets()),
         "launcher": tuple(every_launcher()),
     }
@@ -77,8 +79,8 @@ def _names() -> dict[str, tuple[str, ...]]:
 
 def _kind(command: str, action: argparse.Action) -> str | None:
     """Say which names an option or a word of a command takes; None: none of them."""
-    if (command, action.dest) in (("models", "name"), ("clusters", "name")):
-        return command.removesuffix("s")
+    if (command, action.dest) == ("list", "name"):
+        return "listed"
     return action.dest if action.dest in ("model", "cluster", "target", "launcher") else None
 
 

@@ -1,16 +1,31 @@
-"""`symconfig explain`: the formulas of a plan with its numbers in them."""
+"""`symconfig explain`: the formulas of a plan with its numbers in them, or its schedule, stage by stage."""
 
 from __future__ import annotations
 
 import argparse
+import re
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from symconfig.cli.options import PLAN
-from symconfig.cli.shared import show
+from symconfig.cli.shared import JSON, note, output, ranged, refuse, show, write_text
+from symconfig.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from symconfig.api.planning import Problems
+    from symconfig.plans.plan import Plan
 
 NAME = "explain"
-DOES = "the formulas of a plan, what binds, the runner-up, how every tensor is split"
-EXAMPLES = ("symconfig explain out",)
+DOES = "the formulas of a plan, what binds, the runner-up, how every tensor is split; its schedule, drawn"
+EXAMPLES = (
+    "symconfig explain out",
+    "symconfig explain out --timeline --slow 1=1.5",
+)
+
+PLAIN_WIDTH = 120  # where no terminal says how wide it is
+MOST_SLOW = 100.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -21,27 +36,106 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="also schedules that the plan's framework does not run, each tensor of each block, each formula, each "
         "symbol",
     )
+    add = parser.add_argument_group("the schedule").add_argument
+    add("--timeline", action="store_true", help="draw what each stage does when, and its memory; compare schedules")
+    add("--candidate", metavar="N", help="which one of the plan's ranking (default 1, the best)")
+    add("--schedule", metavar="NAME", help="as another schedule would run it, also one that no framework has")
+    add(
+        "--slow",
+        action="append",
+        default=[],
+        metavar="STAGE=TIMES",
+        help="a straggler: a stage's number, and how many times longer it takes; may be given again",
+    )
+    add("--trace", metavar="FILE.json", help="write its events there, for ui.perfetto.dev or chrome://tracing")
+    add("--force", action="store_true", help="replace a file that exists")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the formulas with their numbers. Exit 0."""
+    """Exit 0; bad input, also a schedule that cannot run the plan's shape, is exit 2."""
+    from symconfig.api.planning import Problems
     from symconfig.plans.file import load_plan
+
+    problems = Problems()
+    if not arguments.timeline:
+        alone = ("candidate", "schedule", "slow", "trace", "force")
+        refuse(problems, arguments, alone, "is of the schedule", need="--timeline")
+    plan = problems.collect(lambda: load_plan(Path(arguments.plan)))
+    if arguments.timeline:
+        return _timeline(arguments, plan, problems)
+    if problems.all or plan is None:
+        raise InputError(problems.all)
+    return _formulas(arguments, plan)
+
+
+def _formulas(arguments: argparse.Namespace, plan: Plan) -> int:
     from symconfig.report import symbols
     from symconfig.report.explanation import blocks, to_dict
     from symconfig.report.timeline.seen import compared
     from symconfig.runs.compared import with_comparisons
-    from symconfig.solve.explain import explain as formulas
+    from symconfig.solve.explain import explain
     from symconfig.solve.plan_symbols import symbolic
     from symconfig.solve.restore import retraced
 
-    loaded = with_comparisons(load_plan(Path(arguments.plan)))
+    plan = with_comparisons(plan)
     with retraced(arguments.plan):
-        explained, schedules = formulas(loaded), compared(loaded, loaded.best)
-        costs = symbolic(loaded, loaded.best)
+        explained, schedules = explain(plan), compared(plan, plan.best)
+        costs = symbolic(plan, plan.best)
     every = arguments.all
     show(
         arguments,
-        lambda: {**to_dict(loaded, explained, schedules), "symbolic": symbols.to_dict(costs)},
-        lambda: [*blocks(loaded, explained, schedules, every=every), *symbols.blocks(costs, every=every)],
+        lambda: {**to_dict(plan, explained, schedules), "symbolic": symbols.to_dict(costs)},
+        lambda: [*blocks(plan, explained, schedules, every=every), *symbols.blocks(costs, every=every)],
     )
     return 0
+
+
+def _timeline(arguments: argparse.Namespace, plan: Plan | None, problems: Problems) -> int:
+    from symconfig.report.grid import page_width
+    from symconfig.report.timeline import compared, seen, terminal
+    from symconfig.report.timeline.trace import trace
+    from symconfig.solve.restore import retraced
+
+    slow = _slow(arguments.slow, problems)
+    path = output(problems, "--trace", arguments.trace, arguments.force, JSON)
+    other = problems.read(seen.schedule, arguments.schedule)
+    every = () if plan is None else (plan.best, *plan.alternatives)
+    number = problems.collect(lambda: ranged("--candidate", arguments.candidate or "1", 1, max(len(every), 1)))
+    if problems.all or plan is None or number is None:
+        raise InputError(problems.all)
+    candidate = every[number - 1]
+    with retraced(arguments.plan):
+        chart = seen.seen(plan, candidate, other, slow)
+        schedules = seen.compared(plan, candidate, slow)
+    if path is not None:
+        write_text(path, trace(chart), arguments.force)
+        note(f"wrote {path}")
+    ascii_only = not (sys.stdout.encoding or "").lower().startswith("utf")
+    show(
+        arguments,
+        lambda: compared.chart_data(chart, schedules),
+        lambda: [
+            chart.title,
+            *chart.notes,
+            terminal.drawing(chart, page_width(sys.stdout) or PLAIN_WIDTH, ascii_only),
+            *compared.blocks(schedules, candidate.target.backend, every=arguments.all),
+        ],
+    )
+    return 0
+
+
+def _slow(words: Sequence[str], problems: Problems) -> dict[int, float]:
+    """Read the stragglers that --slow names; what is wrong with them is gathered."""
+    stages: dict[int, float] = {}
+    for text in words:
+        where, _, times = text.partition("=")
+        try:
+            factor = float(times)
+        except ValueError:
+            factor = 0.0
+        if 1.0 <= factor <= MOST_SLOW and re.fullmatch("[0-9]{1,6}", where):
+            stages[int(where)] = factor
+        else:
+            need = f"a stage's number, =, and 1 to {MOST_SLOW:g}, as 2=1.5"
+            problems.add(Problem("this is no straggler", field="--slow", got=text, need=need))
+    return stages

@@ -47,15 +47,27 @@ class Command(Protocol):
 # Modules beside this one, by what a person is about to do, as `symconfig --help` shows them. A command has its module's
 # name, but for `import`.
 GROUPS = {
-    "before training": ("plan", "serve", "size", "sweep", "partition", "render", "formats"),
-    "in an existing pipeline": ("audit", "adapt", "args", "check"),
-    "when something changes": ("replan", "adaptability", "diff", "fallback", "checkpoint"),
-    "look closer": ("explain", "whatif", "timeline", "verify", "validate"),
-    "what there is to plan with": ("models", "clusters", "recipes", "importing"),
+    "before training": ("plan", "size", "sweep", "serve", "partition", "render"),
+    "in an existing pipeline": ("audit", "adapt", "verify"),
+    "when something changes": ("replan", "diff", "checkpoint"),
+    "look closer": ("explain", "whatif", "validate"),
+    "what there is to plan with": ("list", "importing"),
     "this machine": ("doctor", "measure", "calibrate", "completion"),
 }
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 _NAMES = {"importing": "import"}
+# Names that people guess, and the command that does it.
+_GUESSED = {
+    "check": "verify --frozen",
+    "fallback": "replan --lose-nodes",
+    "timeline": "explain --timeline",
+    "adaptability": "whatif",
+    "args": "render --print",
+    "models": "list models",
+    "clusters": "list clusters",
+    "recipes": "list recipes",
+    "formats": "list targets",
+}
 _NO_COMMAND = re.compile(r"argument COMMAND: invalid choice: '(.*?)'", re.DOTALL)
 _COLUMN = 14  # where the words beside a command's name start
 
@@ -100,8 +112,9 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if wrong := _NO_COMMAND.match(message):
-            similar = difflib.get_close_matches(wrong[1], map(name_of, COMMANDS), n=1)
-            hint = f"symconfig {similar[0]}" if similar else f"{self.prog} --help"
+            known = {name_of(module): name_of(module) for module in COMMANDS} | _GUESSED
+            similar = difflib.get_close_matches(wrong[1], known, n=1)
+            hint = f"symconfig {known[similar[0]]}" if similar else f"{self.prog} --help"
             raise InputError("there is no such command", field=wrong[1], hint=hint)
         _, absent, names = message.partition("the following arguments are required: ")
         if absent:

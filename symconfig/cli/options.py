@@ -42,7 +42,7 @@ MODEL = "zoo name, id of Hugging Face, or path of a descriptor or config.json"
 PLAN = "a plan, or the folder that holds it"
 _REPEATED = MappingProxyType({"action": "append", "default": []})
 _TARGET = Option(
-    "--target", "T", "the format (default: the plan's framework); `symconfig formats` lists them", "target"
+    "--target", "T", "the format (default: the plan's framework); `symconfig list targets` lists them", "target"
 )
 _CHANGES = Option(
     "--set",

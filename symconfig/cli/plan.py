@@ -42,7 +42,9 @@ EXAMPLES = (
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("job", nargs="?", metavar="JOB.yaml", help="the job as a file; options below override what it says")
-    add("--like", metavar="NAME", help="a published recipe: its job and its layout; `symconfig recipes` lists them")
+    add(
+        "--like", metavar="NAME", help="a published recipe: its job and its layout; `symconfig list recipes` lists them"
+    )
     add_job(parser)
     add_answer(parser)
     add("--candidates", metavar="FILE", help="all that was weighed, as .csv or .parquet")

@@ -1,42 +1,94 @@
-"""`symconfig render`: the files of a plan for a target."""
+"""`symconfig render`: the files of a plan for a target, or the words of its program for `$(…)` in bash."""
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from symconfig.cli.options import add_files, wanted
-from symconfig.cli.shared import print_json, replaced, wrote
-from symconfig.errors import InputError
+from symconfig.cli.options import PLAN, add_files, wanted
+from symconfig.cli.shared import as_option, file_of, print_json, refuse, replaced, whole, write_data, wrote
+from symconfig.errors import InputError, Problem, reworded
+
+if TYPE_CHECKING:
+    from symconfig.plans.plan import Plan
 
 NAME = "render"
-DOES = "write the files of a plan for a target"
-EXAMPLES = ("symconfig render out --target bridge --out bridge",)
+DOES = "write the files of a plan for a target, or print the words of its program"
+EXAMPLES = (
+    "symconfig render out --target bridge --out bridge",
+    "torchrun --nproc-per-node 8 pretrain_gpt.py $(symconfig render out --print)",
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("plan", metavar="PLAN.json", help="what `symconfig plan --out` or `--json` gave, or its folder")
+    parser.add_argument("plan", metavar="PLAN.json", help=PLAN)
     add_files(parser)
-    parser.add_argument("--out", metavar="DIR", required=True)
+    parser.add_argument("--out", metavar="DIR", help="where they are written")
     parser.add_argument("--force", action="store_true", help="write into a folder that exists")
+    add = parser.add_argument_group("the words of its program, for $(...) in a script of your own").add_argument
+    add("--print", action="store_true", help="print them, and write no files")
+    add("--null", action="store_true", help="end every word with a NUL, for mapfile -d '' and xargs -0")
+    add("--check", action="store_true", help="exit 1 where WORLD_SIZE or the installed release is not the plan's")
+    add("--world-size", metavar="N", help="the same, with the number of GPUs of this start (default: WORLD_SIZE)")
+    add("--replan", action="store_true", help="solve again for what is here, instead of failing")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the files, and name them. Exit 0."""
+    """Write the files and name them, or print the words. Exit 0; 1 where this machine is not what the plan is for."""
     from symconfig.api import planning as api
     from symconfig.plans.file import load_plan
 
-    out = Path(arguments.out)
     problems = api.Problems()
-    problems.collect(lambda: api.check_free(out, arguments.force))
-    loaded = problems.collect(lambda: load_plan(Path(arguments.plan)))
-    files = problems.collect(lambda: wanted(arguments))
-    if problems.all or loaded is None or files is None:
+    if arguments.print:
+        refuse(problems, arguments, ("launcher", "templates", "out", "force"), "is for files, and --print writes none")
+    else:
+        refuse(problems, arguments, ("null", "check", "world_size", "replan"), "is for words", need="--print")
+        if arguments.out is None:
+            problems.add(Problem("this argument is missing", field="--out", need="--out DIR, or --print"))
+    size = problems.collect(lambda: whole("--world-size", arguments.world_size))
+    out = file_of(arguments.out)
+    problems.read(lambda out: api.check_free(out, arguments.force), out)
+    plan = problems.collect(lambda: load_plan(Path(arguments.plan)))
+    files = None if arguments.print else problems.collect(lambda: wanted(arguments))
+    if problems.all or plan is None:
         raise InputError(problems.all)
-    written = api.write(loaded, out, files, force=arguments.force, tell=replaced)
+    if out is None or files is None:
+        return _print(arguments, plan, size)
+    written = api.write(plan, out, files, force=arguments.force, tell=replaced)
     if arguments.json:
-        data = {"schema": "symconfig.render/1", "target": files.of_plan(loaded), "folder": str(out)}
+        data = {"schema": "symconfig.render/1", "target": files.of_plan(plan), "folder": str(out)}
         print_json(data | {"files": [str(path.relative_to(out)) for path in written]})
     else:
-        wrote(out, written, False, api.remarks(loaded, files))
+        wrote(out, written, False, api.remarks(plan, files))
     return 0
+
+
+def _print(arguments: argparse.Namespace, plan: Plan, size: int | None) -> int:
+    from symconfig.frameworks.entries import entry_of
+    from symconfig.runs.embed.start import started
+    from symconfig.runs.embed.words import targets, unsafe, words
+
+    target = arguments.target or (plan.job.target if plan.job.target in targets() else plan.best.target.backend)
+    if arguments.check or arguments.replan or size is not None:
+        with reworded(partial(_as_options, arguments=arguments)):
+            plan = started(plan, entry_of(target, plan), size, "replan" if arguments.replan else "fail")
+    options = words(plan, target)
+    if arguments.json:
+        data = {"schema": "symconfig.args/1", "target": target, "world_size": plan.best.parallel.world_size}
+        print_json(data | {"words": options})
+    elif arguments.null:
+        write_data("".join(f"{word}\0" for word in options))
+    elif wrong := list(unsafe(options)):
+        raise InputError(wrong)
+    else:
+        write_data("".join(f"{word}\n" for word in options))
+    return 0
+
+
+def _as_options(problem: Problem, arguments: argparse.Namespace) -> Problem:
+    """Rewrite a problem in the words of the command line."""
+    hint = problem.hint and problem.hint.replace('on_mismatch="replan"', "--replan")
+    return replace(as_option(problem, arguments), hint=hint)

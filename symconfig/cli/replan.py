@@ -1,23 +1,49 @@
-"""`symconfig replan`: a plan's recorded inputs, with the options over them, solved again."""
+"""`symconfig replan`: a plan's recorded inputs, with the options over them, solved again; also on fewer nodes."""
 
 from __future__ import annotations
 
 import argparse
 import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from symconfig.cli.options import add_answer, add_job
 from symconfig.cli.options import wanted as files_wanted
-from symconfig.cli.shared import MOST_TOP, PAGE, Outputs, answer, as_option, file_of, output, ranged, working
+from symconfig.cli.shared import (
+    MOST_TOP,
+    PAGE,
+    Outputs,
+    answer,
+    as_option,
+    file_of,
+    note,
+    output,
+    ranged,
+    refuse,
+    replaced,
+    show,
+    working,
+)
 from symconfig.errors import InputError, reworded
+
+if TYPE_CHECKING:
+    from symconfig.api import replan as api_replan
+    from symconfig.api.planning import Wanted
+    from symconfig.api.problems import Problems
+    from symconfig.report.progress import Progress
+    from symconfig.runs.replan.fallback import Fallback
 
 NAME = "replan"
 DOES = "solve a plan's inputs again: what changes and why, and whether its checkpoint still loads"
 EXAMPLES = (
     "symconfig replan out --gpus 32",
-    "symconfig replan out --global-batch-size 2048 --keep tp,pp --out again",
+    "symconfig replan out --lose-nodes 1..2 --out smaller",
 )
 
 _STEP = re.compile(r"[0-9]{1,9}")
+# Options that say how one run goes on as another.
+_OF_A_RUN = ("accept_edits", "keep", "release", "checkpoint", "at_step", "schedule", "html")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +65,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="keep (default): the same tokens and learning rate of each; as-is: the same iterations",
     )
+    parser.add_argument(
+        "--lose-nodes",
+        metavar="N",
+        help="plan for a cluster that loses nodes, 2 or 1..4 of them, with a launch.sh that takes the plan that fits",
+    )
     add_job(parser)
     add_answer(parser)
 
@@ -52,6 +83,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     problems = api.Problems()
     job = request(arguments)
+    lost = problems.read(_range, arguments.lose_nodes)
+    if arguments.lose_nodes is not None:
+        refuse(problems, arguments, _OF_A_RUN, "is not for --lose-nodes")
     top = problems.collect(lambda: ranged("--top", arguments.top, 1, MOST_TOP))
     step = problems.collect(lambda: _step(arguments.at_step))
     files = problems.collect(lambda: files_wanted(arguments))
@@ -69,11 +103,61 @@ def run(arguments: argparse.Namespace) -> int:
         changes=job.changes,
         accept_edits=arguments.accept_edits,
     )
+    for problem in job.problems:
+        problems.add(problem)
     with reworded(lambda each: as_option(as_options(each, job), arguments)), working() as progress:
-        result = api_replan.replan_again(arguments.plan, wanted, (*problems.all, *job.problems), progress)
+        if arguments.lose_nodes is not None:
+            fallback = _on_fewer_nodes(arguments.plan, wanted, lost, problems, progress)
+        else:
+            result = api_replan.replan_again(arguments.plan, wanted, problems.all, progress)
+    if arguments.lose_nodes is not None:
+        return _answer(arguments, fallback, out, files)
     shown = blocks(result.found)
     answer(arguments, result.found.new, Outputs(out, files, html), result.to_dict, shown, before=shown)
     return 0
+
+
+def _on_fewer_nodes(
+    plan: str, wanted: api_replan.Wanted, lost: range | None, problems: Problems, progress: Progress
+) -> Fallback:
+    """Plan for fewer nodes; where options change the plan itself, that is made again first."""
+    from symconfig.api import replan as api_replan
+    from symconfig.plans.file import load_plan
+    from symconfig.runs.replan.fallback import fallback
+
+    wishes = {name: value for name, value in wanted.wishes.items() if name != "target"}  # which is of the files here
+    whole = problems.collect(lambda: load_plan(Path(plan)))
+    if wishes or wanted.changes:
+        note("note: the plan itself is made again first")
+        whole = api_replan.replan_again(plan, replace(wanted, wishes=wishes), problems.all, progress).found.new
+    if problems.all or whole is None or lost is None:
+        raise InputError(problems.all)
+    return fallback(whole, lost, top=wanted.top, progress=progress)
+
+
+def _answer(arguments: argparse.Namespace, fallback: Fallback, out: Path | None, files: Wanted | None) -> int:
+    """Write and show the plans for fewer nodes. Exit 1 where nothing fits on any of them."""
+    from symconfig.api.fallback import fallback_files
+    from symconfig.api.planning import put
+    from symconfig.render.together import LAUNCH
+    from symconfig.report.fallback import blocks, to_dict
+
+    written = put(lambda: fallback_files(fallback, files), out, arguments.force, replaced) if out and files else []
+    show(arguments, lambda: to_dict(fallback), lambda: blocks(fallback))
+    if out is not None:
+        folders = ", ".join(f"nodes-{count}" for count, _ in fallback.runs)
+        picks = "launch.sh takes the plan that fits, of " if out / LAUNCH in written else ""
+        note(f"wrote {len(written)} files into {out}: {picks}{folders}")
+    return 0 if any(each.plan for each in fallback.smaller) else 1
+
+
+def _range(text: str) -> range:
+    """Read the numbers that 1..4, or 2 alone, names."""
+    match = re.fullmatch(r"(\d{1,6})(?:\.\.(\d{1,6}))?", text, re.ASCII)
+    low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 1 <= low <= high:
+        raise InputError("wrong value", field="--lose-nodes", got=text, need="nodes as 2, or a range as 1..4")
+    return range(low, high + 1)
 
 
 def _names(text: str | None) -> tuple[str, ...]:

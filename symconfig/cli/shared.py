@@ -130,13 +130,13 @@ def timeout(text: str | None) -> float | None:
 
 
 # Kinds of files that are written: the name of each, and the endings that it may have.
-YAML, JSON, SARIF, PYTHON = (
+YAML, JSON, SARIF, PYTHON, PAGE = (
     ("YAML", ".yaml", ".yml"),
     ("JSON", ".json"),
     ("SARIF", ".sarif", ".json"),
     ("Python", ".py"),
+    ("a page", ".html", ".htm"),
 )
-PAGE = ("a page", ".html", ".htm")
 
 
 def output(problems: Problems, option: str, text: str | None, force: bool, kind: tuple[str, ...]) -> Path | None:

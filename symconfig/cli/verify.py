@@ -1,51 +1,88 @@
-"""`symconfig verify`: rendered files held against the real frameworks."""
+"""`symconfig verify`: rendered files held against the real frameworks, or against what was written."""
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from symconfig.cli.shared import file_of, show, timeout, working
-from symconfig.errors import InputError
+from symconfig.cli.shared import file_of, one_at_a_time, refuse, show, timeout, working
+from symconfig.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from symconfig.api.problems import Problems
 
 NAME = "verify"
-DOES = "hold rendered files against the real frameworks"
-EXAMPLES = ("symconfig verify out",)
+DOES = "hold rendered files against the real frameworks, or against what was written (--frozen)"
+EXAMPLES = (
+    "symconfig verify out",
+    "symconfig verify --frozen out --solve",
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="DIR", help="what `plan --out` wrote")
     parser.add_argument(
+        "place",
+        metavar="DIR",
+        nargs="+",
+        help="what `plan --out` or `render` wrote; with --frozen several, or a PLAN.json",
+    )
+    add = parser.add_argument_group("the real frameworks").add_argument
+    add(
         "--build",
         action="store_true",
         help="let the framework build ranks of the plan, and compare what they hold with the plan",
     )
-    parser.add_argument(
+    add(
         "--trace",
         action="store_true",
         help="also run the modules of those ranks without memory, and compare what they keep for the "
         "backward, tensor by tensor (with --build, which it implies)",
     )
-    parser.add_argument("--megatron", metavar="PATH", help="a Megatron-LM checkout, instead of the fetched source")
-    parser.add_argument("--timeout", metavar="S", help="seconds for each run of a framework (default 120)")
+    add("--megatron", metavar="PATH", help="a Megatron-LM checkout, instead of the fetched source")
+    add("--timeout", metavar="S", help="seconds for each run of a framework (default 120)")
+    add = parser.add_argument_group("what was written, for CI").add_argument
+    add("--frozen", action="store_true", help="start no framework; exit 1 where files were edited or are stale")
+    add("--templates", metavar="DIR", help="your own templates, where they were written with some")
+    add("--solve", action="store_true", help="also solve again, and say if another plan is best now")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit 1 when a check failed."""
+    """Exit 1 when a check failed, or anything is edited or stale."""
+    from symconfig.api.problems import Problems
+
+    problems = Problems()
+    if arguments.frozen:
+        one_at_a_time(problems, arguments, arguments.place, "json")
+        refuse(problems, arguments, ("build", "trace", "megatron", "timeout"), "runs a framework, and --frozen none")
+        return _frozen(arguments, problems)
+    refuse(problems, arguments, ("templates", "solve"), "is of another check", need="--frozen")
+    if len(arguments.place) > 1:
+        problems.add(
+            Problem("is for one folder at a time", field="DIR", got=f"{len(arguments.place)}", need="--frozen")
+        )
+    limit_s = problems.collect(lambda: timeout(arguments.timeout))
+    if problems.all:
+        raise InputError(problems.all)
+    return _real(arguments, limit_s)
+
+
+def _real(arguments: argparse.Namespace, limit_s: float | None) -> int:
     from symconfig.report.checks import blocks
     from symconfig.verify.checks import TIMEOUT_S, passed, verify
 
-    folder = Path(arguments.folder)
+    (place,) = arguments.place
+    folder = Path(place)
     if not folder.is_dir():
         what = "this is no folder" if folder.exists() else "there is no such folder"
-        raise InputError(what, file=arguments.folder, hint="symconfig plan ... --out DIR")
-    limit_s = timeout(arguments.timeout) or TIMEOUT_S
+        raise InputError(what, file=place, hint="symconfig plan ... --out DIR")
     with working() as progress:
         checks = verify(
             folder,
             megatron=file_of(arguments.megatron or None),
-            timeout_s=limit_s,
+            timeout_s=limit_s or TIMEOUT_S,
             progress=progress.say,
             build=arguments.build,
             trace=arguments.trace,
@@ -53,3 +90,20 @@ def run(arguments: argparse.Namespace) -> int:
     data = {"schema": "symconfig.verify/1", "folder": str(folder), "passed": passed(checks)}
     show(arguments, lambda: data | {"checks": [asdict(check) for check in checks]}, lambda: blocks(folder, checks))
     return 0 if passed(checks) else 1
+
+
+def _frozen(arguments: argparse.Namespace, problems: Problems) -> int:
+    from symconfig.api.frozen import verify_frozen
+    from symconfig.report.frozen import blocks, to_dict
+
+    passed = True
+    for place in () if problems.all else arguments.place:
+        checked = problems.collect(partial(verify_frozen, place, arguments.templates, arguments.solve))
+        if checked is None:
+            continue
+        passed &= checked.passed
+        shown = [*([place] if len(arguments.place) > 1 else []), *blocks(checked)]
+        show(arguments, partial(to_dict, checked), partial(list, shown))
+    if problems.all:
+        raise InputError(problems.all)
+    return 0 if passed else 1

@@ -1,51 +1,87 @@
-"""`symconfig whatif`: the ranges over which a plan stays the best one."""
+"""`symconfig whatif`: over which changes a plan stays the best one, and what it loses."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from symconfig.cli.options import PLAN, add_page
 from symconfig.cli.shared import PAGE, output, show, working, write_report
 from symconfig.errors import InputError
 
+if TYPE_CHECKING:
+    from symconfig.api.planning import Problems
+    from symconfig.plans.plan import Plan
+
 NAME = "whatif"
-DOES = "over which batches, sequences and rates a plan stays the best"
-EXAMPLES = ("symconfig whatif out --vary network=0.5..2x",)
+DOES = "over which batches, sequences and rates a plan stays the best; what it loses when the job changes"
+EXAMPLES = (
+    "symconfig whatif out --vary network=0.5..2x",
+    "symconfig whatif out --change seq_length=16384 --change experts=8",
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("plan", metavar="PLAN.json", help=PLAN)
+    parser.add_argument("plan", metavar="PLAN.json", help=PLAN)
+    add = parser.add_mutually_exclusive_group(required=True).add_argument
     add(
         "--vary",
         metavar="NAME=LOW..HIGH",
         action="append",
         default=[],
-        help="again for each: global_batch_size=64..4096, seq_length=2048..16384, or a factor of the cluster's "
-        "network, links (inside a node), compute, memory_bandwidth or memory: network=0.5..2x",
+        help="the best plan over a range, again for each: global_batch_size=64..4096, seq_length=2048..16384, or a "
+        "factor of the cluster's network, links (inside a node), compute, memory_bandwidth or memory: network=0.5..2x",
+    )
+    add(
+        "--change",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="what the plan loses that is kept: a field of the job or of the model, model=NAME, cluster=NAME or "
+        "experts=N; commas join what changes at once; may be repeated",
     )
     add_page(parser)
+    parser.add_argument("--force", action="store_true", help="replace a page that exists")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit 0; bad input is exit 2."""
+    """Exit 0; 1 where a changed job has no plan; bad input is exit 2."""
     from symconfig.api.planning import Problems
     from symconfig.plans.file import load_plan
+
+    problems = Problems()
+    html = output(problems, "--html", arguments.html, arguments.force, PAGE)
+    plan = problems.collect(lambda: load_plan(Path(arguments.plan)))
+    return (_changed if arguments.change else _varied)(arguments, plan, html, problems)
+
+
+def _varied(arguments: argparse.Namespace, plan: Plan | None, html: Path | None, problems: Problems) -> int:
     from symconfig.report.page.pictures import of_whatif
     from symconfig.report.whatif import blocks, to_dict
     from symconfig.runs.whatif.vary import varied
     from symconfig.runs.whatif.whatif import whatif
 
-    problems = Problems()
-    html = output(problems, "--html", arguments.html, True, PAGE)
-    plan = problems.read(load_plan, Path(arguments.plan))
     varies = problems.read(lambda plan: varied(plan, arguments.vary), plan)
     if problems.all or plan is None or varies is None:
         raise InputError(problems.all)
     with working() as progress:
         answer = whatif(plan, varies, html is not None, lambda done: progress.say(f"{done} searches"))
-    shown = blocks(answer)
-    show(arguments, lambda: to_dict(answer), lambda: shown)
-    write_report(html, "Where a plan stays the best", shown, [of_whatif(answer)])
+    show(arguments, lambda: to_dict(answer), lambda: blocks(answer))
+    write_report(html, "Where the plan stays the best", blocks(answer), [of_whatif(answer)], force=arguments.force)
     return 0
+
+
+def _changed(arguments: argparse.Namespace, plan: Plan | None, html: Path | None, problems: Problems) -> int:
+    from symconfig.report.changes import blocks, to_dict
+    from symconfig.report.page.pictures import of_changes
+    from symconfig.runs.whatif.change import parsed, through_changes
+
+    changes = problems.collect(lambda: parsed(arguments.change))
+    if problems.all or plan is None or changes is None:
+        raise InputError(problems.all)
+    with working() as progress:
+        cases = through_changes(plan, changes, progress)
+    show(arguments, lambda: to_dict(cases), lambda: blocks(cases))
+    write_report(html, "When the job changes", blocks(cases), [of_changes(cases)], force=arguments.force)
+    return 0 if all(case.replanned.plan is not None for case in cases) else 1

@@ -303,7 +303,7 @@ def find(name: str, kind: str, base: Path | None) -> Path:
             file=shorten(name, 200),
         )
     ways = "a path, an id of Hugging Face" if kind == "models" else "a path"
-    need = f"{ways}, or one of " + (f"those that symconfig {kind} lists" if kind in _LISTED else ", ".join(zoo))
+    need = f"{ways}, or one of " + (f"those of symconfig list {kind}" if kind in _LISTED else ", ".join(zoo))
     if not name:
         raise InputError(f"the {what} has no name", field=what, need=need)
     hint = " or ".join(close) or None

@@ -254,5 +254,5 @@ def find_recipe(name: str) -> tuple[RecipeFile, Recipe]:
     known = {recipe.id: (file, recipe) for file, recipe in every_recipe()}
     if name in known:
         return known[name]
-    need = "a name of `symconfig recipes`"
+    need = "a name of `symconfig list recipes`"
     raise InputError("unknown recipe", field="recipe", got=name, need=need, hint=nearest(name, known))

@@ -52,7 +52,7 @@ def arguments(plan: Plan) -> list[str]:
     return [word for group in groups(plan) for option in group.options for word in option]
 
 
-words = arguments  # what `symconfig args` says
+words = arguments  # what `symconfig render --print` says
 
 
 def groups(plan: Plan) -> tuple[Group, ...]:

@@ -1,4 +1,4 @@
-"""What `symconfig fallback` says: every smaller cluster with its plan, what is lost there, and how the run goes on."""
+"""The answer of `symconfig replan --lose-nodes`: every smaller cluster, what is lost, and how the run goes on."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _either(nodes: list[int]) -> str:
 
 
 def to_dict(fallback: Fallback) -> dict[str, Any]:
-    """Return the JSON contract of `symconfig fallback --json`, and fallback.json."""
+    """Return the JSON contract of `symconfig replan --lose-nodes --json`, and fallback.json."""
     best = fallback.plan.best
     return {
         "schema": SCHEMA,

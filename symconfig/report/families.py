@@ -1,4 +1,4 @@
-"""`symconfig models --families`: every family of transformers, how its models are made, and which targets take them."""
+"""`symconfig list families`: every family of transformers, how its models are made, and which targets take them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def family_list(families: Sequence[Family]) -> list[Block]:
     return [
         Grid(("family", "its default model", *COLUMNS), rows, left=tuple(range(2 + len(COLUMNS)))),
         f"{read} of {len(families)} families are imported. {READ_AS}",
-        "`symconfig models --families NAME` says of one what is in the way.",
+        "`symconfig list families NAME` says of one what is in the way.",
     ]
 
 

@@ -1,4 +1,4 @@
-"""`symconfig recipes`: the list, and one recipe."""
+"""`symconfig list recipes`: the list, and one recipe."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from symconfig.descriptor.recipe import spelled
 from symconfig.format import several
 from symconfig.report.grid import Block, Grid
 
-Stated = Mapping[str, Any]  # a recipe as `symconfig recipes --json` has it
+Stated = Mapping[str, Any]  # a recipe as `symconfig list recipes --json` has it
 
 
 def listed(recipes: Sequence[Stated]) -> list[Block]:
@@ -20,7 +20,7 @@ def listed(recipes: Sequence[Stated]) -> list[Block]:
     lines = (line for one in recipes for line in (one["id"], f"  {job_words(one)}: {layout_words(one['layout'])}"))
     return [
         "\n".join(lines),
-        f"{count}. `symconfig recipes NAME` shows one, `symconfig plan --like NAME` plans from it.",
+        f"{count}. `symconfig list recipes NAME` shows one, `symconfig plan --like NAME` plans from it.",
     ]
 
 

@@ -1,4 +1,4 @@
-"""The answer of `symconfig whatif`: a table of the ranges for each name, and the same as plain data."""
+"""The answer of `symconfig whatif --vary`: a table of the ranges for each name, and the same as plain data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`symconfig clusters` and `symconfig models`: the lists, and one as a whole with its sources."""
+"""`symconfig list clusters` and `symconfig list models`: the lists, and one as a whole with its sources."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def cluster_list(lines: Sequence[ClusterLine]) -> list[Block]:
         Grid.of(rows, words=("name", "GPU")),
         "TFLOP/s: dense, bf16 (fp16 where there is no bf16). a node: GPUs of it. link, network: GB/s of a GPU in one "
         "direction, of the fastest link in its node or rack, and between them.",
-        "`symconfig clusters NAME` shows one with its sources. A cluster of your own in a few lines: docs/clusters.md, "
-        "or `--set network=4x200Gb/s` beside `--cluster`.",
+        "`symconfig list clusters NAME` shows one with its sources. A cluster of your own in a few lines: "
+        "docs/clusters.md, or `--set network=4x200Gb/s` beside `--cluster`.",
     ]
 
 
@@ -60,7 +60,7 @@ def model_list(lines: Sequence[ModelLine]) -> list[Block]:
     return [
         Grid.of(rows, words=("name", "adapter")),
         "active: parameters that one token meets. tokens: the longest sequence.",
-        "`symconfig models NAME` shows one. A model of your own: `--model PATH` of its config.json, or of what "
+        "`symconfig list models NAME` shows one. A model of your own: `--model PATH` of its config.json, or of what "
         "`symconfig import` makes of it.",
     ]
 

@@ -56,7 +56,7 @@ class Family:
         return bool(reasons) and all(problem.edit for problem in reasons)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what `symconfig models --families --json` says of it."""
+        """Return what `symconfig list families --json` says of it."""
         return {
             "family": self.name,
             "class": self.class_name,

@@ -138,7 +138,7 @@ def _schedule(raw: str, value: str) -> Iterator[Problem]:
         field="pins.schedule",
         got=repr(raw),
         need="one of " + ", ".join(PLANNED_SCHEDULES),
-        hint=f"symconfig timeline PLAN.json --schedule {value} simulates it",
+        hint=f"symconfig explain PLAN.json --timeline --schedule {value} simulates it",
     )
 
 

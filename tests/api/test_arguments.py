@@ -11,9 +11,9 @@ import pytest
 
 import symconfig.deepspeed
 import symconfig.megatron
-from symconfig.api import check as api_check
 from symconfig.api import existing as api_audit
 from symconfig.api import fallback as api_fallback
+from symconfig.api import frozen as api_frozen
 from symconfig.api import mixed as api_mixed
 from symconfig.api import partition as api_partition
 from symconfig.api import pipeline as api_pipeline
@@ -40,8 +40,8 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], Mapping[str, Any]]] = {
     "timeline": (PlanResult(PLAN).timeline, {}),
     "replan": (api_replan.replan, {"plan": PLAN}),
     "diff": (api_replan.diff, {"before": PLAN, "after": PLAN}),
-    "fallback": (api_fallback.fallback, {"plan": PLAN}),
-    "check": (api_check.check, {"path": "args.txt"}),
+    "replan_lost_nodes": (api_fallback.replan_lost_nodes, {"plan": PLAN}),
+    "verify_frozen": (api_frozen.verify_frozen, {"path": "args.txt"}),
     "audit": (api_audit.audit, {**MODEL, "source": "args.txt", "seq_length": 4096}),
     "adapt": (api_audit.adapt, {"source": "args.txt", "plan": PLAN}),
     "sweep": (api_sweep.sweep, {"source": SWEEP, "out": "x.csv"}),
@@ -68,7 +68,7 @@ def unsolved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def search(*_: object, **__: object) -> None:
         raise SearchedError
 
-    for module in ("api.planning", "api.replan", "runs.replan.replanned", "runs.replan.fallback", "api.check"):
+    for module in ("api.planning", "api.replan", "runs.replan.replanned", "runs.replan.fallback", "api.frozen"):
         monkeypatch.setattr(f"symconfig.{module}.best_plan", search)
     for name in (
         "api.existing.judge",
@@ -98,7 +98,7 @@ def test_anything_in_the_place_of_an_argument_is_a_sentence_or_good(name: str) -
 
 def test_every_wrong_argument_is_named_with_what_it_may_be() -> None:
     with pytest.raises(InputError) as error:
-        symconfig.fallback(PLAN, lose_nodes="ab", top="5")  # type: ignore[arg-type]
+        symconfig.replan_lost_nodes(PLAN, lose_nodes="ab", top="5")  # type: ignore[arg-type]
     assert [str(problem) for problem in error.value.problems] == [
         "lose_nodes: wrong value (got 'ab', need int or tuple of int, int).",
         "top: wrong value (got '5', need int).",

@@ -155,14 +155,6 @@ def test_files_that_source_each_other_and_links_that_lead_out_are_named(run: Run
     assert "leads out" in led.out + led.err
 
 
-def test_rules_are_listed(run: Run) -> None:
-    listed = run("audit", "--rules", "--json").json()
-    assert listed["schema"] == "symconfig.rules/1"
-    names = [rule["name"] for rule in listed["rules"]]
-    assert len(names) == len(set(names))
-    assert {"layers-over-stages", "deepspeed-misspelt-key", "out-of-memory", "other-gpus"} <= set(names)
-
-
 def test_what_follows_two_dashes_is_for_a_script_only(run: Run) -> None:
     assert run("doctor", "--", "--x").code == 2
 

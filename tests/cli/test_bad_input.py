@@ -143,7 +143,7 @@ def test_one_name_pinned_to_two_values_is_an_error(run: Run, asked: Asked) -> No
         ("plann",),
         ("plan", "--model"),
         ("render",),
-        ("render", "x.json"),
+        ("render", "x.json", "--print"),
         ("verify",),
         ("explain",),
         ("import",),

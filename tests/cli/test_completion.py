@@ -18,7 +18,7 @@ CASES = {
     "symconfig plan --cluster h2": "h200",
     "symconfig plan --model llama2-1": "llama2-13b",
     "symconfig plan --target transf": "transformers",
-    "symconfig models qwen2.5-7": "qwen2.5-7b",
+    "symconfig list models qwen2.5-7": "qwen2.5-7b",
     "symconfig audit lau": "launch.sh",
     "symconfig completion fi": "fish",
 }

@@ -31,7 +31,6 @@ def _data(page: Path) -> dict[str, Any]:
     ("words", "pictures"),
     [
         (("partition", *SMALL, "--solver", "adaptive"), ["held", "bars", "bars"]),
-        (("adaptability", *SMALL, "--change", "seq_length=2048"), ["bars"]),
         (("size", *SIZE), ["scatter"]),
         (("sweep", "SWEEP.yaml", "--out", "table.csv", "--jobs", "1"), ["scatter"]),
         (("validate", "runs"), ["scatter"]),
@@ -58,6 +57,9 @@ def test_a_plan_and_what_it_becomes_are_pages(run: Run, tmp_path: Path) -> None:
     assert {"plans", "lattice", "schedule", "roofline", "sensitivity"} <= set(_data(tmp_path / "plan.html"))
     assert run("replan", tmp_path / "old", "--global-batch-size", "32", "--html", tmp_path / "new.html").code == 0
     assert _data(tmp_path / "new.html")["global_batch"] == 32
+    for words, kind in ((("--change", "seq_length=2048"), "bars"), (("--vary", "network=0.95..1.05x"), "scatter")):
+        assert run("whatif", tmp_path / "old", *words, "--html", tmp_path / f"{kind}.html").code == 0
+        assert [one["kind"] for one in _data(tmp_path / f"{kind}.html")["pictures"]] == [kind]
     done = run("plan", *SMALL, "--html", tmp_path / "plan.html")
     assert done.code == 2
     assert "exists already" in done.err

@@ -33,7 +33,7 @@ def answers(folder: Path, machine: dict[str, str]) -> dict[str, bytes]:
     """Return the words of a plan, their JSON, and every rendered file."""
     plan = sample_plan(dp=1, tp=1, training={"save": SAVED})
     (folder / "plan.json").write_text(plan.to_json(), encoding="utf-8")
-    found = {last: said(folder, machine, "args", "plan.json", last) for last in ("--null", "--json")}
+    found = {last: said(folder, machine, "render", "plan.json", "--print", last) for last in ("--null", "--json")}
     said(folder, machine, "render", "plan.json", "--target", "megatron", "--out", "out")
     files = (path for path in (folder / "out").rglob("*") if path.is_file())
     return found | {str(path.relative_to(folder)): path.read_bytes() for path in files}

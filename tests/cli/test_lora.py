@@ -134,7 +134,7 @@ def test_plans_are_made_again_with_other_adapters_or_over_another_model(run: Run
     fused = symconfig.replan(out, backend="megatron", top=1).new.plan
     assert fused.model.adapter is not None
     assert "qkv_proj" in fused.model.adapter.target_modules
-    assert "Nothing is edited or stale" in run("check", out).out
+    assert "Nothing is edited or stale" in run("verify", "--frozen", out).out
 
 
 def test_ranks_are_swept(run: Run, tmp_path: Path) -> None:

@@ -367,6 +367,16 @@ def test_every_file_that_names_a_command_is_in_the_list_of_commands() -> None:
     assert named == set(main.COMMANDS)
 
 
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [("plna", "symconfig plan"), ("check", "symconfig verify --frozen"), ("xyzzy", "symconfig --help")],
+)
+def test_a_word_that_is_no_command_has_the_nearest_as_a_hint(run: Run, word: str, hint: str) -> None:
+    ended = run(word, "out")
+    assert ended.code == 2
+    assert f"{word}: there is no such command. Try: {hint}." in ended.err
+
+
 def test_a_command_that_is_named_is_loaded_alone() -> None:
     every = main.commands([])
     assert [vars(command)["__name__"] for command in every] == [f"symconfig.cli.{name}" for name in main.COMMANDS]

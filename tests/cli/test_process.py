@@ -54,7 +54,9 @@ def test_a_reader_that_goes_away_is_no_error_message() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device here that is always full")
-@pytest.mark.parametrize("words", [("formats",), ("formats", "--json"), ("check", "none", "--json")])
+@pytest.mark.parametrize(
+    "words", [("list", "targets"), ("list", "targets", "--json"), ("verify", "--frozen", "none", "--json")]
+)
 def test_a_full_disk_is_a_sentence(words: tuple[str, ...]) -> None:
     with open("/dev/full", "w") as full:
         ended = subprocess.run(
@@ -108,7 +110,9 @@ def undisturbed(*words: str) -> subprocess.CompletedProcess[str]:
 SCRIPT = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 1 --bf16"
 
 
-@pytest.mark.parametrize("words", [["plan", "--model", "x"], ["models"], ["audit", SCRIPT], ["doctor", "--json"], []])
+@pytest.mark.parametrize(
+    "words", [["plan", "--model", "x"], ["list", "models"], ["audit", SCRIPT], ["doctor", "--json"], []]
+)
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
 def test_closed_streams_change_no_exit_code(words: list[str], closed: str) -> None:
     """And no file that is opened gets the number of one, into which somebody else would then write."""
@@ -127,7 +131,7 @@ def test_files_are_written_though_nobody_reads(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "symconfig", *words, str(tmp_path / "run")]
     ended = subprocess.run(["bash", "-c", '"$@" <&- >&- 2>&-', "bash", *command], timeout=300, check=False)
     assert ended.returncode == 0
-    assert python("-m", "symconfig", "check", str(tmp_path / "run")).returncode == 0
+    assert python("-m", "symconfig", "verify", "--frozen", str(tmp_path / "run")).returncode == 0
 
 
 def test_text_that_the_terminal_cannot_show_is_escaped() -> None:

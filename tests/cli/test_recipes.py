@@ -1,4 +1,4 @@
-"""`symconfig recipes` and `plan --like`."""
+"""`symconfig list recipes` and `plan --like`."""
 
 from __future__ import annotations
 
@@ -12,32 +12,34 @@ NAME = "mb-0.4.0-perf-llama3-70b-pretrain-h100-64gpu-bf16-v1"
 
 
 def test_the_list_is_filtered_and_says_how_many(run: Run) -> None:
-    every = run("recipes", "--json").json()["recipes"]
+    every = run("list", "recipes", "--json").json()["recipes"]
     assert len(every) >= 150
-    some = run("recipes", "--model", "llama3.1-70b", "--cluster", "h100", "--gpus", "64", "--json").json()["recipes"]
+    some = run("list", "recipes", "--model", "llama3.1-70b", "--cluster", "h100", "--gpus", "64", "--json").json()[
+        "recipes"
+    ]
     assert NAME in {one["id"] for one in some}
     assert {(one["model"], one["job"]["cluster"], one["job"]["gpus"]) for one in some} == {("llama3.1-70b", "h100", 64)}
-    told = run("recipes", "--model", "llama3.1-70b", "--cluster", "h100", "--gpus", "64")
+    told = run("list", "recipes", "--model", "llama3.1-70b", "--cluster", "h100", "--gpus", "64")
     assert f"{len(some)} recipes." in told.out
     assert NAME in told.out
-    assert run("recipes", "--source", "no such source").out.startswith("0 recipes.")
+    assert run("list", "recipes", "--source", "no such source").out.startswith("0 recipes.")
 
 
 def test_one_is_shown_with_its_source_and_its_pins(run: Run) -> None:
-    told = run("recipes", NAME)
+    told = run("list", "recipes", NAME)
     assert "Megatron-Bridge performance recipe, NVIDIA-NeMo/Megatron-Bridge, v0.4.0" in told.out
     assert "tp=4 pp=4 vpp=5 cp=2" in told.out
-    one = run("recipes", NAME, "--json").json()
+    one = run("list", "recipes", NAME, "--json").json()
     assert one["schema"] == "symconfig.recipe/1"
     assert one["pins"]["vpp"] == "5"
 
 
 def test_wrong_names_are_said_with_what_there_is(run: Run) -> None:
-    ended = run("recipes", "--model", "llama", "--task", "dance")
+    ended = run("list", "recipes", "--model", "llama", "--task", "dance")
     assert ended.code == 2
     assert "--model: no recipe has this model (got llama, need " in ended.err
     assert "--task: no recipe has this task (got dance, need " in ended.err
-    ended = run("recipes", NAME[:-1])
+    ended = run("list", "recipes", NAME[:-1])
     assert ended.code == 2
     assert f"Try: {NAME}" in ended.err
     ended = run("plan", "--like", NAME[:-1])

@@ -63,7 +63,7 @@ def call(*words: object) -> Ended:
         code = main([str(word) for word in words])
     assert code in (0, 1, 2), (words, err.getvalue())
     assert "Traceback" not in err.getvalue()
-    assert code == 0 or (code == 1 and words[0] in ("check", "adapt")) or "error: " in err.getvalue()
+    assert code == 0 or (code == 1 and words[0] in ("verify", "adapt")) or "error: " in err.getvalue()
     return Ended(code, out.getvalue(), err.getvalue())
 
 
@@ -241,7 +241,7 @@ class TwoActors(RuleBasedStateMachine):
 
     def _check(self, name: str) -> None:
         folder = self.root / name
-        ended = call("check", folder, "--json")
+        ended = call("verify", "--frozen", folder, "--json")
         was, now = self.written[name], entries(folder)
         found = {each["path"]: each["kind"] for each in json.loads(ended.out)["findings"]} if ended.code < 2 else {}
         failing = {path: kind for path, kind in found.items() if kind != "left over"}

@@ -86,7 +86,7 @@ def test_an_unknown_name_gets_the_nearest_ones_and_the_command_that_lists_all() 
         load_model("lama2-13b")
     message = str(caught.value)
     assert "llama2-13b" in message.split("Try: ")[1]
-    assert "symconfig models" in message
+    assert "symconfig list models" in message
     assert sum(name in message for name in zoo_models()) <= 3
 
 

@@ -153,7 +153,7 @@ TARGETS: Mapping[str, Target] = {
     "pickle": Target(_pickle, lambda: [pickle.dumps(common(), protocol) for protocol in range(6)]),
     "resigned": Target(_resigned),
     "script": Target(_command("audit", "{file}", "--no-plan", "--json", name="train.sh"), _SCRIPTS),
-    "cluster": Target(_command("clusters", "{file}", "--json", name="cluster.yaml"), _CLUSTERS),
+    "cluster": Target(_command("list", "clusters", "{file}", "--json", name="cluster.yaml"), _CLUSTERS),
     "config": Target(_command("import", "{file}", "--json", name="config.json")),
     "plan": Target(_command("explain", "{file}", name="plan.json"), lambda: [_plan().encode()]),
     "log": Target(

@@ -56,7 +56,7 @@ def test_a_plan_of_an_added_model_for_an_added_target(site: Path) -> None:
     assert plan["inputs"]["model"]["name"] == "example-7b"
     tp = str(plan["best"]["parallel"]["tp"])
     assert words[words.index("--tensor-model-parallel-size") + 1] == tp
-    checked = symconfig(site, "check", "out")
+    checked = symconfig(site, "verify", "--frozen", "out")
     assert checked.returncode == 0, checked.stdout + checked.stderr
     made = symconfig(site, "render", "out", "--target", "megatron", "--launcher", "ssh:user=me", "--out", "ssh")
     assert made.returncode == 0, made.stderr
@@ -67,16 +67,16 @@ def test_an_added_rule_is_asked_and_listed(site: Path) -> None:
     line = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seed 1"
     found = json.loads(symconfig(site, "audit", line, "--json").stdout)["findings"]
     assert [each["need"] for each in found if each["rule"] == "example-seed"] == ["17"]
-    assert '"example-seed"' in symconfig(site, "audit", "--rules", "--json").stdout
+    assert '"example-seed"' in symconfig(site, "list", "rules", "--json").stdout
     without = symconfig(site, "audit", line, "--json", SYMCONFIG_PLUGINS="none")
     assert "example-seed" not in without.stdout
 
 
 def test_what_is_added_is_listed(site: Path) -> None:
-    listed = symconfig(site, "formats")
+    listed = symconfig(site, "list", "targets")
     assert "argument-list" in listed.stdout
     assert "ssh.sh: launch.sh on every host of a list" in listed.stdout
-    assert "example-7b" in symconfig(site, "models").stdout
+    assert "example-7b" in symconfig(site, "list", "models").stdout
 
 
 def broken(site: Path, kind: str, name: str, code: str) -> Path:
@@ -129,7 +129,7 @@ def test_a_broken_plug_in_is_named_with_its_reason(
         "targets": ("plan", "--model", "llama2-7b", *JOB, "--target", "x"),
         "launchers": ("plan", "--model", "llama2-7b", *JOB, "--launcher", "x", "--out", "out"),
         "rules": ("audit", "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seed 1"),
-        "models": ("models", "x"),
+        "models": ("list", "models", "x"),
     }[kind]
     assert main(command) == 2
     text = " ".join(capsys.readouterr().err.split())

@@ -36,7 +36,7 @@ def test_no_word_becomes_a_sign_of_markdown() -> None:
 
 
 def test_code_to_be_copied_stays_on_one_line() -> None:
-    assert "`symconfig timeline PLAN.json`" in narrow(f"one two three `symconfig timeline PLAN.json` {WORDS}", 40)
+    assert "`symconfig explain PLAN.json`" in narrow(f"one two three `symconfig explain PLAN.json` {WORDS}", 40)
 
 
 def test_a_table_that_is_too_wide_becomes_plain_text_and_another_one_stays() -> None:

@@ -51,12 +51,12 @@ def test_a_name_that_is_none_has_a_hint() -> None:
 
 
 def test_the_command_lists_them_and_shows_one(run: Run) -> None:
-    told = run("models", "--families").out
+    told = run("list", "families").out
     assert "families are imported" in told
-    shown = run("models", "--families", "bloom").out
+    shown = run("list", "families", "bloom").out
     assert "it has no ALiBi" in shown
     assert "deepspeed" in shown
-    one = json.loads(run("models", "--families", "bloom", "--json").out)
+    one = json.loads(run("list", "families", "bloom", "--json").out)
     assert one["schema"] == "symconfig.families/1"
     assert one["families"][0]["class"] == "BloomForCausalLM"
     assert "deepspeed" in one["families"][0]["targets"]

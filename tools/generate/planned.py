@@ -9,6 +9,8 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import symconfig
@@ -28,19 +30,20 @@ CASES = (
     (
         "13B: unfused attention, then flash",
         "1.446",
-        "--model llama2-13b --cluster {cluster} --gpus {gpus} --global-batch-size {gpus} --attention unfused "
-        "--change attention=flash",
+        "--model llama2-13b --cluster {cluster} --gpus {gpus} --global-batch-size {gpus} --attention unfused",
+        "attention=flash",
     ),
     (
         "dense 7B, then Mixtral",
         "2.216",
-        "--model llama2-7b --cluster {cluster} --gpus {gpus} --global-batch-size {more} --change model=mixtral-8x7b",
+        "--model llama2-7b --cluster {cluster} --gpus {gpus} --global-batch-size {more}",
+        "model=mixtral-8x7b",
     ),
     (
         "LoRA: batch 8, then 32",
         "out of memory, then runs",
-        "--model qwen-7b-lora --cluster {cluster} --gpus 8 --global-batch-size 8 --seq-length {length} "
-        "--change global_batch_size=32",
+        "--model qwen-7b-lora --cluster {cluster} --gpus 8 --global-batch-size 8 --seq-length {length}",
+        "global_batch_size=32",
     ),
 )
 WHERE = (("h100", 8), ("h100", 64), ("a100-80gb", 64), ("a100-40gb", 8))
@@ -50,28 +53,34 @@ def adaptability() -> dict[str, str]:
     """Return the commands of each case and cluster, and what a kept plan loses in each."""
     head, rows = ("change", "published", "on", "kept", "replanned", "gain"), []
     shown = []
-    for name, published, words in CASES:
+    for name, published, words, change in CASES:
         for cluster, gpus in WHERE:
             if "--gpus 8 " in words and gpus != 8:
                 continue
             line = words.format(cluster=cluster, gpus=gpus, more=4 * gpus, length=4096)
-            answer = _run(line)
+            answer = _run(line, change)
             if answer is None:
                 rows.append((name, published, f"{gpus} x {cluster}", "nothing fits before the change", "", ""))
                 continue
-            (change,) = json.loads(answer)["changes"]
-            kept, replanned = _told(change["kept"]), _told(change["replanned"])
-            rows.append((name, published, f"{gpus} x {cluster}", kept, replanned, _gain(change)))
+            (case,) = json.loads(answer)["changes"]
+            kept, replanned = _told(case["kept"]), _told(case["replanned"])
+            rows.append((name, published, f"{gpus} x {cluster}", kept, replanned, _gain(case)))
             if (cluster, gpus) == WHERE[1]:
-                shown.append(line)
-    commands = "\n".join(f"symconfig adaptability {line}" for line in shown)
+                shown += [f"symconfig plan {line} --out run", f"symconfig whatif run --change {change}"]
+    commands = "\n".join(shown)
     return {"commands": f"```bash\n{commands}\n```", "changes": table(head, rows, (1, 5))}
 
 
-def _run(line: str) -> str | None:
-    command = [sys.executable, "-m", "symconfig", "adaptability", *line.split(), "--json"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    return ended.stdout if '"changes"' in ended.stdout else None
+def _run(line: str, change: str) -> str | None:
+    command = [sys.executable, "-m", "symconfig"]
+    with TemporaryDirectory() as folder:
+        plan = Path(folder) / "plan.json"
+        ended = subprocess.run([*command, "plan", *line.split(), "--json"], capture_output=True, text=True, check=False)
+        if ended.returncode:
+            return None
+        plan.write_text(ended.stdout, encoding="utf-8")
+        words = [*command, "whatif", str(plan), "--change", change, "--json"]
+        return subprocess.run(words, capture_output=True, text=True, check=False).stdout
 
 
 def _told(one: dict[str, object]) -> str:

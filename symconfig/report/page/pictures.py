@@ -13,9 +13,9 @@ from symconfig.format import grouped
 
 if TYPE_CHECKING:
     from symconfig.measured.score import Source
-    from symconfig.runs.adaptability import Case
     from symconfig.runs.sweep.run import Swept
     from symconfig.runs.sweep.size import OfCluster, Size, Tried
+    from symconfig.runs.whatif.change import Case
     from symconfig.runs.whatif.vary import Vary
     from symconfig.runs.whatif.whatif import Line, Map, WhatIf
 

@@ -68,20 +68,20 @@ def blocks(compared: Compared, backend: str, *, every: bool = False) -> list[Blo
 def to_dict(compared: Compared) -> list[dict[str, Any]]:
     """Return plain data: schedules that can run it, then those that cannot."""
     able = [
-        named(row.schedule) | {"planned": row.own, **picked(row, "vpp", "step_s", "idle", "peak_bytes", "staleness")}
+        _named(row.schedule) | {"planned": row.own, **picked(row, "vpp", "step_s", "idle", "peak_bytes", "staleness")}
         for row in compared.able
     ]
-    return able + [named(each.schedule) | {"refused": each.why} for each in compared.refused]
+    return able + [_named(each.schedule) | {"refused": each.why} for each in compared.refused]
 
 
-def named(schedule: Schedule) -> dict[str, Any]:
+def _named(schedule: Schedule) -> dict[str, Any]:
     """Return what a schedule is called, and where it is from and runs, as plain data."""
     return {"schedule": schedule.name, **picked(schedule, "title", "source", "runs_in")}
 
 
-def chart_data(chart: Chart, schedules: Compared | None) -> dict[str, Any]:
-    """Return the contents of `symconfig timeline --json`; seconds and bytes. trace.json has the single events.
-    schedules: where they are asked for."""
+def chart_data(chart: Chart, schedules: Compared) -> dict[str, Any]:
+    """Return the contents of `symconfig explain --timeline --json`; seconds and bytes. trace.json has the single
+    events."""
     line = chart.timeline
     return {
         "schema": "symconfig.timeline/1",
@@ -101,4 +101,5 @@ def chart_data(chart: Chart, schedules: Compared | None) -> dict[str, Any]:
             }
             for stage, memory in enumerate(chart.memory)
         ],
-    } | ({"schedules": to_dict(schedules)} if schedules is not None else {})
+        "schedules": to_dict(schedules),
+    }

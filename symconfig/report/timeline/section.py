@@ -30,7 +30,9 @@ def written(plan: Plan) -> tuple[str, str | None]:
 def section(chart: Chart, compared: Compared) -> str:
     """Write the section in Markdown. compared: the schedules that are shown beside the plan's."""
     drawn = f"```\n{drawing(chart, LEAST_WIDTH)}\n```"
-    where = "`trace.json` holds it for https://ui.perfetto.dev, and `symconfig timeline` draws it as a picture."
+    where = (
+        "`trace.json` holds it for https://ui.perfetto.dev, and `symconfig explain --timeline` draws other schedules."
+    )
     parts = ["## Schedule", *chart.notes, drawn, where]
     if compared.able:
         grid = table(compared.able)

@@ -13,7 +13,7 @@ from symconfig import render
 from symconfig.errors import InputError, Problem
 from symconfig.plans.plan import Plan
 
-MAPFILE = "mapfile -d '' ARGS < <(symconfig args --null PLAN.json), then \"${ARGS[@]}\""
+MAPFILE = "mapfile -d '' ARGS < <(symconfig render PLAN.json --print --null), then \"${ARGS[@]}\""
 # bash splits what `$(…)` gives at white space, and then takes words with these for patterns of file names; of the last
 # two, where extglob is on.
 _PATTERN = re.compile(r"[*?\[\\]|[+@!]\(")
@@ -50,7 +50,7 @@ def unsafe(words: Sequence[str]) -> Iterator[Problem]:
         if named := _OPTION.match(word):
             option = named[0]
         if what := _changed(word):
-            yield Problem(f"{what} in $(symconfig args ...)", field=option, got=repr(word), hint=MAPFILE)
+            yield Problem(f"{what} in $(symconfig render ... --print)", field=option, got=repr(word), hint=MAPFILE)
 
 
 def _changed(word: str) -> str:

@@ -149,7 +149,7 @@ def test_bash(text: str, here: Callable[[Plan], None], tmp_path: Path) -> None:
     ended = subprocess.run(
         ["bash", "-c", head + text], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False
     )
-    if "symconfig check" in text:
+    if "symconfig verify" in text:
         assert "Nothing is edited or stale" in ended.stdout
     else:
         words = json.loads(ended.stdout)

@@ -32,7 +32,7 @@ def plan() -> Plan:
 
 @pytest.fixture(scope="module")
 def result(plan: Plan) -> FallbackResult:
-    return symconfig.fallback(plan, (1, 3), top=1)
+    return symconfig.replan_lost_nodes(plan, (1, 3), top=1)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def folder(result: FallbackResult, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def test_what_the_run_did_before_stays_with_its_smaller_plans(plan: Plan) -> None:
     taken_over = replace(plan, history=History((Segment(10, 640, 4096),)))
-    smaller = symconfig.fallback(taken_over, 3, top=1).fallback.smaller[0].plan
+    smaller = symconfig.replan_lost_nodes(taken_over, 3, top=1).fallback.smaller[0].plan
     assert smaller is not None
     assert smaller.history == taken_over.history
 
@@ -90,18 +90,18 @@ def test_where_nothing_fits_the_reason_is_said(result: FallbackResult) -> None:
 @pytest.mark.parametrize(("lost", "said"), [((1, 4), "need 1 to 3"), ((0, 1), "need 1 to 3"), ((2, 1), "got none")])
 def test_more_nodes_than_there_are_cannot_be_lost(plan: Plan, lost: tuple[int, int], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        symconfig.fallback(plan, lost)
+        symconfig.replan_lost_nodes(plan, lost)
 
 
 def test_of_many_wrong_numbers_some_are_shown(plan: Plan) -> None:
     with pytest.raises(InputError) as caught:
-        symconfig.fallback(plan, (1, 99_999))
+        symconfig.replan_lost_nodes(plan, (1, 99_999))
     assert len(str(caught.value)) < 200
 
 
 def test_one_node_has_none_to_lose() -> None:
     with pytest.raises(InputError, match="a plan of one node has none to lose"):
-        symconfig.fallback(sample_plan(tp=1, pp=1, dp=8), 1)
+        symconfig.replan_lost_nodes(sample_plan(tp=1, pp=1, dp=8), 1)
 
 
 def test_every_folder_is_what_its_plan_alone_would_be_given(result: FallbackResult, folder: Path) -> None:
@@ -212,19 +212,32 @@ def test_the_command_says_it_writes_it_and_fails_where_nothing_fits(
 ) -> None:
     (tmp_path / "plan.json").write_text(plan.to_json())
     out = tmp_path / "out"
-    assert main(["fallback", str(tmp_path), "--lose-nodes", "2", "--out", str(out), "--json"]) == 0
+    assert main(["replan", str(tmp_path), "--lose-nodes", "2", "--out", str(out), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["schema"], [each["nodes"] for each in said["smaller"]]) == ("symconfig.fallback/1", [2])
     assert json.loads((out / "fallback.json").read_text()) == said
-    assert main(["fallback", str(tmp_path), "--lose-nodes", "1"]) == 1
+    assert main(["replan", str(tmp_path), "--lose-nodes", "1"]) == 1
     assert "No plan for 3 nodes" in capsys.readouterr().out
-    assert main(["fallback", str(tmp_path), "--lose-nodes", "4"]) == 2
+    assert main(["replan", str(tmp_path), "--lose-nodes", "4"]) == 2
     assert "--lose-nodes: cannot lose so many nodes" in capsys.readouterr().err
-    wrong = ["fallback", str(tmp_path / "none"), "--lose-nodes", "4..1", "--out", str(out), "--launcher", "slurmy"]
+    wrong = ["replan", str(tmp_path / "none"), "--lose-nodes", "4..1", "--out", str(out), "--launcher", "slurmy"]
     assert main(wrong) == 2
     told = capsys.readouterr().err
     said = ("--lose-nodes: wrong value", "exists already", "no such file", "is not a launcher")
     assert all(sentence in told for sentence in said)
+
+
+def test_another_target_of_the_files_is_no_other_plan(
+    plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    words = ["replan", str(tmp_path), "--lose-nodes", "2", "--target", "bridge", "--out", str(tmp_path / "out")]
+    assert main(words) == 0
+    assert "made again" not in capsys.readouterr().err
+    assert (tmp_path / "out/nodes-4/plan.json").read_text() == plan.to_json()
+    assert main([*words[:4], "--keep", "tp", "--html", "page.html"]) == 2
+    told = capsys.readouterr().err
+    assert all(f"{option}: is not for --lose-nodes" in told for option in ("--keep", "--html"))
 
 
 def test_a_whole_folder_or_none(result: FallbackResult, folder: Path) -> None:
@@ -237,14 +250,14 @@ def test_a_whole_folder_or_none(result: FallbackResult, folder: Path) -> None:
 
 def test_a_fallback_is_the_same_whoever_asks(plan: Plan, result: FallbackResult, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(plan.to_json())
-    assert symconfig.fallback(tmp_path, (1, 3), top=1).to_dict() == result.to_dict()
+    assert symconfig.replan_lost_nodes(tmp_path, (1, 3), top=1).to_dict() == result.to_dict()
 
 
 @pytest.fixture(scope="module")
 def grids() -> FallbackResult:
     """With two nodes the pipeline has another length, with one nothing is shared out among replicas."""
     plan = symconfig.plan("qwen2.5-7b", "h100", gpus=16, global_batch_size=64, pins={"tp": 4, "pp": 2}, top=1).plan
-    return symconfig.fallback(plan, 1, top=1)
+    return symconfig.replan_lost_nodes(plan, 1, top=1)
 
 
 def test_a_plan_as_fast_whose_checkpoint_loads_is_preferred(grids: FallbackResult) -> None:
@@ -322,11 +335,11 @@ def test_the_fewest_gpus_of_the_old_layout_have_its_memory() -> None:
 def test_check_covers_all_that_was_written(result: FallbackResult, tmp_path: Path) -> None:
     out = tmp_path / "out"
     result.write(out, launchers=["slurm:partition=big"])
-    assert symconfig.check(out).passed
-    assert main(["check", str(out)]) == 0
+    assert symconfig.verify_frozen(out).passed
+    assert main(["verify", "--frozen", str(out)]) == 0
 
     def findings() -> list[tuple[str, str]]:
-        return [(each.kind, each.path) for each in symconfig.check(out).findings]
+        return [(each.kind, each.path) for each in symconfig.verify_frozen(out).findings]
 
     for path in ("launch.sh", "sbatch.sh", "fallback.json", "nodes-2/launch.sh", "nodes-4/manifest.json"):
         before = (out / path).read_text()
@@ -344,7 +357,7 @@ def test_check_takes_no_numbers_of_nodes_from_an_edited_list(result: FallbackRes
     result.write(tmp_path / "out")
     path = tmp_path / "out" / "fallback.json"
     path.write_text(path.read_text().replace('"lost": 1', '"lost": 0'))
-    assert symconfig.check(path.parent).again == "fallback PLAN.json --lose-nodes N"
+    assert symconfig.verify_frozen(path.parent).again == "replan PLAN.json --lose-nodes N"
 
 
 def test_check_finds_an_edited_plan_below(result: FallbackResult, tmp_path: Path) -> None:
@@ -352,7 +365,7 @@ def test_check_finds_an_edited_plan_below(result: FallbackResult, tmp_path: Path
     result.write(out)
     path = out / "nodes-2" / "plan.json"
     path.write_text(path.read_text().replace('"global_batch_size": 32', '"global_batch_size": 64'))
-    assert ("edited", "nodes-2/plan.json") in [(each.kind, each.path) for each in symconfig.check(out).findings]
+    assert ("edited", "nodes-2/plan.json") in [(each.kind, each.path) for each in symconfig.verify_frozen(out).findings]
 
 
 def test_a_target_without_launch_sh_has_nothing_that_picks(result: FallbackResult, tmp_path: Path) -> None:
@@ -362,4 +375,4 @@ def test_a_target_without_launch_sh_has_nothing_that_picks(result: FallbackResul
     (templates / "ours" / "args.txt.j2").write_text("{{ best.parallel.tp }}\n")
     result.write(out, target="ours", templates=templates)
     assert sorted(path.name for path in out.iterdir() if path.is_file()) == ["fallback.json", "manifest.json"]
-    assert symconfig.check(out, templates=templates).passed
+    assert symconfig.verify_frozen(out, templates=templates).passed

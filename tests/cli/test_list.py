@@ -1,4 +1,4 @@
-"""`symconfig models` and `symconfig clusters`: the lists, and one as a whole."""
+"""`symconfig list`: the lists, and one as a whole."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import symconfig
+from symconfig.cli.list import KINDS
 from symconfig.descriptor.load import load_cluster, load_model, zoo_clusters, zoo_models
 from tests.cli.support import Run, run
 
@@ -15,12 +16,12 @@ __all__ = ["run"]
 
 
 def test_every_cluster_of_the_zoo_is_a_line_with_its_rates(run: Run) -> None:
-    told = run("clusters")
+    told = run("list", "clusters")
     lines = {line.split("  ")[0]: line.split() for line in told.out.splitlines() if line}
     assert set(zoo_clusters()) <= set(lines)
     assert lines["h100"] == ["h100", "NVIDIA", "H100", "80GB", "HBM3", "79.1", "989", "8", "450", "50"]
     assert lines["v100-16gb"][-5:] == ["15.8", "125", "8", "150", "0.391"]
-    found = run("clusters", "--json").json()
+    found = run("list", "clusters", "--json").json()
     assert found["schema"] == "symconfig.clusters/1"
     one = next(one for one in found["clusters"] if one["name"] == "gb200-nvl72")
     assert one == {
@@ -36,7 +37,7 @@ def test_every_cluster_of_the_zoo_is_a_line_with_its_rates(run: Run) -> None:
 
 
 def test_one_cluster_is_shown_with_its_sources_and_with_what_differs(run: Run) -> None:
-    told = run("clusters", "h100 with network=4x200Gb/s").out
+    told = run("list", "clusters", "h100 with network=4x200Gb/s").out
     assert told.startswith("h100 with network=4x200Gb/s\n")
     assert "12.5 GB/s" in told
     assert "given by the user: 4x200Gb/s" in told
@@ -49,19 +50,19 @@ def test_one_cluster_is_shown_with_its_sources_and_with_what_differs(run: Run) -
 def test_the_json_of_one_is_a_file_that_is_loaded_again(run: Run, tmp_path: Path) -> None:
     name = "h100 with network=4x200Gb/s and gpus_per_node=4"
     cluster, model = tmp_path / "cluster.json", tmp_path / "model.json"
-    cluster.write_text(run("clusters", name, "--json").out, encoding="utf-8")
+    cluster.write_text(run("list", "clusters", name, "--json").out, encoding="utf-8")
     assert load_cluster(str(cluster)) == load_cluster(name)
-    model.write_text(run("models", "qwen2.5-7b-lora", "--json").out, encoding="utf-8")
+    model.write_text(run("list", "models", "qwen2.5-7b-lora", "--json").out, encoding="utf-8")
     assert load_model(str(model)) == load_model("qwen2.5-7b-lora")
 
 
 def test_every_model_of_the_zoo_is_a_line_with_its_sizes(run: Run) -> None:
-    told = run("models")
+    told = run("list", "models")
     lines = {line.split("  ")[0]: line.split() for line in told.out.splitlines() if line}
     assert set(zoo_models()) <= set(lines)
     assert lines["mixtral-8x7b"] == ["mixtral-8x7b", "46.70", "B", "12.88", "B", "32", "4,096", "32,768", "8"]
     assert lines["llama2-70b-lora"][-1] == "lora"
-    found = run("models", "--json").json()
+    found = run("list", "models", "--json").json()
     assert found["schema"] == "symconfig.models/1"
     one = next(one for one in found["models"] if one["name"] == "llama2-70b-lora")
     assert (one["task"], one["trainable_parameters"], one["num_experts"]) == ("lora", 65_536_000, None)
@@ -69,18 +70,18 @@ def test_every_model_of_the_zoo_is_a_line_with_its_sizes(run: Run) -> None:
 
 
 def test_one_model_is_shown_with_its_parameters_and_its_source(run: Run) -> None:
-    told = run("models", "qwen3-30b-a3b").out
+    told = run("list", "models", "qwen3-30b-a3b").out
     assert re.search(r"^parameters +30,532,122,624 \(30.53 B\)$", told, re.MULTILINE)
     assert re.search(r"^active for a token +3,353,032,704$", told, re.MULTILINE)
     assert "experts: num experts" in told
     assert "source: https://huggingface.co/Qwen/Qwen3-30B-A3B/blob/main/config.json" in told
     assert "\ntrained " not in told
-    assert re.search(r"^trained +65,536,000$", run("models", "llama2-70b-lora").out, re.MULTILINE)
+    assert re.search(r"^trained +65,536,000$", run("list", "models", "llama2-70b-lora").out, re.MULTILINE)
 
 
 @pytest.mark.parametrize("kind", ["models", "clusters"])
 def test_a_name_that_is_none_is_refused_with_the_nearest(run: Run, kind: str) -> None:
-    ended = run(kind, {"models": "llama2-7", "clusters": "h10"}[kind])
+    ended = run("list", kind, {"models": "llama2-7", "clusters": "h10"}[kind])
     assert (ended.code, ended.out) == (2, "")
     assert {"models": "Try: llama2-7b", "clusters": "Try: h100"}[kind] in ended.err
 
@@ -88,10 +89,46 @@ def test_a_name_that_is_none_is_refused_with_the_nearest(run: Run, kind: str) ->
 @pytest.mark.parametrize("words", [("clusters",), ("clusters", "gb300-nvl72"), ("models",), ("models", "deepseek-v3")])
 def test_no_line_is_longer_than_the_page(run: Run, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    lines = run(*words).out.splitlines()
+    lines = run("list", *words).out.splitlines()
     assert [line for line in lines if len(line) > 80] == []
 
 
 def test_python_lists_both() -> None:
     assert [one.name for one in symconfig.clusters()] == zoo_clusters()
     assert [one.name for one in symconfig.models()] == zoo_models()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_has_a_list_in_text_and_as_data(run: Run, kind: str) -> None:
+    assert run("list", kind).out
+    assert run("list", kind, "--json").json()["schema"].startswith("symconfig.")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "said"),
+    [
+        ("launchers", "slurm", "partition"),
+        ("rules", "layers-over-stages", "severity"),
+        ("options", "deepep_on_rocm", "maturity"),
+    ],
+)
+def test_one_of_a_table_is_shown(run: Run, kind: str, name: str, said: str) -> None:
+    assert said in run("list", kind, name).out
+    ended = run("list", kind, name[:-1])
+    assert ended.code == 2
+    assert f"NAME: there is no such name (got {name[:-1]}). Try: {name}" in ended.err
+
+
+def test_rules_are_listed(run: Run) -> None:
+    listed = run("list", "rules", "--json").json()
+    assert listed["schema"] == "symconfig.rules/1"
+    names = [rule["name"] for rule in listed["rules"]]
+    assert len(names) == len(set(names))
+    assert {"layers-over-stages", "deepspeed-misspelt-key", "out-of-memory", "other-gpus"} <= set(names)
+
+
+def test_options_of_another_kind_are_refused(run: Run) -> None:
+    ended = run("list", "models", "--gpus", "8", "--templates", "mine")
+    assert ended.code == 2
+    assert "--gpus: is not for models" in ended.err
+    assert "--templates: is not for models" in ended.err

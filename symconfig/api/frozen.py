@@ -1,4 +1,4 @@
-"""Whether what was written from a plan is still what it says: `symconfig.check("out/")`."""
+"""Whether what was written from a plan is still what it says: `symconfig.verify_frozen("out/")`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from symconfig.render.manifest import NAME, Manifest, read_manifest
 from symconfig.render.summary import duration, short
 from symconfig.runs.best import best_plan
 from symconfig.runs.imaged import as_trained
-from symconfig.runs.replan.check import (
+from symconfig.runs.replan.fallback import Fallback, Smaller, loaded
+from symconfig.runs.replan.frozen import (
     Checked,
     Finding,
     Texts,
@@ -37,7 +38,6 @@ from symconfig.runs.replan.check import (
     of_input,
     of_templates,
 )
-from symconfig.runs.replan.fallback import Fallback, Smaller, loaded
 
 Input = Literal["model", "cluster"]
 _PLAN = re.compile(r"nodes-([0-9]{1,6})/plan\.json")
@@ -57,7 +57,7 @@ class _Recorded(BaseModel):
 
 
 @typed
-def check(path: str | Path, templates: str | Path | None = None, solve: bool = False) -> Checked:
+def verify_frozen(path: str | Path, templates: str | Path | None = None, solve: bool = False) -> Checked:
     """Hold a folder of rendered files, or a plan alone, against what symconfig would write now. Writes nothing.
 
     templates: those of the user's own with which it was written. solve: also solve again from the recorded inputs, and
@@ -67,7 +67,7 @@ def check(path: str | Path, templates: str | Path | None = None, solve: bool = F
     folder = place if place.is_dir() else place.parent
     manifest = read_manifest(folder) if place.is_dir() or place.name == "plan.json" else None
     if manifest is None and place.is_dir():
-        below = sorted(str(path.parent) for path in folder.glob(f"*/{NAME}"))  # as `fallback` writes them
+        below = sorted(str(path.parent) for path in folder.glob(f"*/{NAME}"))  # as `replan --lose-nodes` writes them
         what = f"there is no {NAME} in this folder, and without it nobody knows what was written"
         hint = f"one of {', '.join(below)}" if below else "symconfig render DIR/plan.json --out DIR --force"
         raise InputError(what, file=str(folder), hint=hint)
@@ -124,7 +124,7 @@ def _stale(error: SymconfigError, file: str) -> list[Finding]:
 
 
 def _several(folder: Path, manifest: Manifest, templates: Path | None, solve: bool) -> Checked:
-    """Check the folder that `fallback` wrote: the files above, and those of every plan."""
+    """Check the folder that `replan --lose-nodes` wrote: the files above, and those of every plan."""
     notes: list[str] = []
     plans, findings = _plans(folder, manifest)
     command = ""
@@ -134,7 +134,7 @@ def _several(folder: Path, manifest: Manifest, templates: Path | None, solve: bo
         try:
             rebuilt = _written(folder, plans)
             lost = [each.lost for each in rebuilt.smaller]
-            command = f"fallback {sh(folder / subfolder(rebuilt.nodes.count))} --lose-nodes {min(lost)}..{max(lost)}"
+            command = f"replan {sh(folder / subfolder(rebuilt.nodes.count))} --lose-nodes {min(lost)}..{max(lost)}"
             now = Texts.of(fallback_files(rebuilt, Wanted(manifest.target, manifest.launchers, templates)))
         except SymconfigError as error:
             findings += _stale(error, FALLBACK)
@@ -158,7 +158,7 @@ def _several(folder: Path, manifest: Manifest, templates: Path | None, solve: bo
         notes=tuple(notes),
         templates=templates,
         inputs=_names(whole, others) if whole else {},
-        again=command or "fallback PLAN.json --lose-nodes N",
+        again=command or "replan PLAN.json --lose-nodes N",
     )
 
 

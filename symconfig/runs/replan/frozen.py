@@ -50,9 +50,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """The findings of `symconfig check`. plan: the file to begin anew from. manifest: None where only a plan was there.
-    notes: what could not be looked at. templates: the user's own. inputs: the job's names for the model and the
-    cluster, of those that are others now. again: the command that writes all of it again, if that is not `render`'s."""
+    """The findings of `symconfig verify --frozen`. plan: the file to begin anew from. manifest: None where only a plan
+    was there. notes: what could not be looked at. templates: the user's own. inputs: the job's names for the model and
+    the cluster, of those that are others now. again: the command that writes all of it again, if not `render`."""
 
     place: Path
     plan: Path

@@ -1,4 +1,4 @@
-"""`symconfig formats` and the options that say which files are written."""
+"""`symconfig list targets` and the options that say which files are written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def plan(tmp_path: Path) -> Path:
 
 
 def test_every_target_and_launcher_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["formats", "--json"]) == 0
+    assert main(["list", "targets", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [item["name"] for item in found["targets"]] == list(targets())
     assert [item["name"] for item in found["launchers"]] == list(every_launcher())
@@ -30,14 +30,14 @@ def test_every_target_and_launcher_says_what_it_does(capsys: pytest.CaptureFixtu
 
 
 def test_a_plan_is_carried_or_every_reason_is_said(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["formats", str(plan), "--json"]) == 0
+    assert main(["list", "targets", str(plan), "--json"]) == 0
     found = {item["name"]: item for item in json.loads(capsys.readouterr().out)["targets"]}
     assert found["megatron"]["carries"]
     assert not found["deepspeed"]["carries"]
     assert found["deepspeed"]["another"]
     assert not found["slime"]["another"]
     assert any("PipelineModule" in reason for reason in found["deepspeed"]["reasons"])
-    assert main(["formats", str(plan)]) == 0
+    assert main(["list", "targets", str(plan)]) == 0
     said = capsys.readouterr().out
     assert "PipelineModule" in said
     assert "another: symconfig replan PLAN.json --target T finds" in said
@@ -68,7 +68,7 @@ def test_a_plan_is_made_for_a_target_and_again_for_one_more(tmp_path: Path, caps
     assert "target" in said
     assert "backend" in said
     assert (second / "model_config.yaml").exists()
-    assert main(["check", str(second)]) == 0
+    assert main(["verify", "--frozen", str(second)]) == 0
 
 
 def test_a_target_stands_in_a_job_and_of_ones_own_its_base(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

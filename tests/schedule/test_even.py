@@ -1,20 +1,41 @@
-"""Stragglers and asynchrony, against closed forms and published figures."""
+"""Schedules on equal stages, against closed forms and published figures."""
 
 from __future__ import annotations
 
-from fractions import Fraction
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from symconfig.errors import InputError
 from symconfig.schedule.ampnet import ampnet
-from symconfig.schedule.even import even, every
-from symconfig.schedule.schedule import FORWARD, Shape
+from symconfig.schedule.schedule import FORWARD, Schedule, Shape
 from symconfig.schedule.schedules import SCHEDULES
-from symconfig.schedule.stragglers import always, in_turn, step_s
+from symconfig.schedule.simulate import simulate
+from symconfig.schedule.times import Array, Times
+
+
+@dataclass(frozen=True)
+class Even:
+    """A schedule on equal stages: its speed-up over one stage that does it all, the microbatches on the fullest stage,
+    and the copies of a stage's weights."""
+
+    speedup: float
+    held: float
+    weights: float
+
+
+def even(schedule: Schedule, stages: int, microbatches: int, slow: Array | float = 1.0) -> Even:
+    """Simulate it in as few chunks as it takes, with backwards of twice a forward and free messages."""
+    problems = {vpp: schedule.problem(stages, vpp, microbatches) for vpp in (1, 2)}
+    vpp = next((vpp for vpp, problem in problems.items() if problem is None), None)
+    if vpp is None:
+        raise InputError("; ".join(map(str, problems.values())))
+    each = np.full((stages, vpp), 1.0 / vpp)
+    line = simulate(schedule, Times(each, 0.0 * each, each, each, slow=slow), microbatches)
+    held = max(float(line.held(stage)[1].sum(axis=1).max()) for stage in range(stages))
+    weights = max(len(placed) / vpp * schedule.versions(line.shape, stage) for stage, placed in enumerate(line.placed))
+    return Even(3.0 * stages * microbatches / line.step_s, held / vpp / schedule.slices, weights)
 
 
 @pytest.mark.parametrize(("stages", "published"), [(2, 1.8), (4, 3.4), (8, 6.3)])
@@ -63,47 +84,6 @@ def test_ampnet_is_as_fast_as_it_has_microbatches_in_flight(active: int) -> None
         even(ampnet(3), 8, 16)
 
 
-def test_replicas_of_random_speed_wait_as_the_theorem_says() -> None:
-    """Dutta et al., arXiv 1803.01113, section 3: the slowest of P exponential times takes 1 + 1/2 + … + 1/P of the
-    mean, which is what asynchronous replicas gain."""
-    seconds = np.random.default_rng(3).exponential(size=(8, 20_000))
-    harmonic = float(sum(Fraction(1, i) for i in range(1, 9)))
-    assert step_s(seconds, 0) == pytest.approx(harmonic, rel=0.02)
-    assert step_s(seconds, None) == pytest.approx(1.0, rel=0.02)
-    bounded = [step_s(seconds, bound) for bound in (0, 1, 2, 4, 8, 16, None)]
-    assert bounded == sorted(bounded, reverse=True)
-
-
-@settings(max_examples=20, deadline=None)
-@given(replicas=st.integers(2, 8), slow=st.integers(1, 5), bound=st.integers(0, 4))
-def test_bounded_staleness_is_what_its_rule_says(replicas: int, slow: int, bound: int) -> None:
-    """Ho et al., NIPS 2013, section 2, replayed clock by clock: a worker may be `bound` clocks ahead of the slowest."""
-    clocks = 12 * replicas
-    for seconds in (in_turn(replicas, slow, clocks), always(replicas, slow, clocks)):
-        done, left, ends = [0] * replicas, [0] * replicas, [[0] * (clocks + 1) for _ in range(replicas)]
-        now = 0
-        while min(done) < clocks:
-            for worker in range(replicas):
-                if not left[worker] and done[worker] < clocks and done[worker] - min(done) <= bound:
-                    left[worker] = int(seconds[worker, done[worker]])
-            now += 1
-            for worker in range(replicas):
-                if left[worker]:
-                    left[worker] -= 1
-                    if not left[worker]:
-                        done[worker] += 1
-                        ends[worker][done[worker]] = now
-        half = clocks // 2
-        rate = sum((clocks - half) / (each[clocks] - each[half]) for each in ends)
-        assert step_s(seconds, bound) == pytest.approx(replicas / rate)
-
-
-def test_a_transient_straggler_is_absorbed_and_a_lasting_one_is_not() -> None:
-    turns, same = in_turn(8, 3.0, 160), always(8, 3.0, 160)
-    assert step_s(turns, 0) == step_s(same, 0) == step_s(same, 8) == pytest.approx(3.0)
-    assert step_s(turns, 2) == pytest.approx(1 + 2 / 8)
-
-
 @pytest.mark.parametrize("name", ["1f1b", "zb-v", "chimera", "pipedream"])
 def test_a_slow_stage_slows_what_it_holds(name: str) -> None:
     """Whatever chunks it has: a pipeline is never faster than its slowest stage, nor slower than all as slow."""
@@ -113,11 +93,3 @@ def test_a_slow_stage_slows_what_it_holds(name: str) -> None:
     assert even_speed / 2 <= slowed + 1e-9
     assert slowed <= 2.0 + 1e-9
     assert even(SCHEDULES[name], 4, 16, 2.0).speedup == pytest.approx(even_speed / 2)
-
-
-def test_every_schedule_runs_or_says_why() -> None:
-    able, refused = every(4, 6)
-    assert {row.schedule.name for row in able} | {each.name for each, _ in refused} == set(SCHEDULES) - {
-        "interleaved-paired"
-    }
-    assert {each.name: why for each, why in refused}["chimera"].endswith("got vpp 2, need 1)")

@@ -1,4 +1,4 @@
-"""`symconfig formats`: what plans are written as, what starts them, and which of it can carry a certain plan."""
+"""`symconfig list targets`: what plans are written as, what starts them, and which of it can carry a certain plan."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 from symconfig.errors import Problem, SymconfigError
 from symconfig.format import grouped
 from symconfig.plans.plan import Plan
-from symconfig.render import every_launcher, render, targets
+from symconfig.render import every_launcher, render
+from symconfig.render import targets as every_target
 from symconfig.render.overlay import overlaid
 from symconfig.render.target import Source
 from symconfig.report.grid import Block, Grid
@@ -34,9 +35,9 @@ class Carried:
         return "yes" if not self.problems else "another" if self.another else "no"
 
 
-def formats(plan: Plan | None, templates: Path | None) -> tuple[Carried, ...]:
+def targets(plan: Plan | None, templates: Path | None) -> tuple[Carried, ...]:
     """Return every target. Raises InputError for a folder of templates that is wrong."""
-    known: Mapping[str, Source] = targets() if templates is None else overlaid(targets(), templates)
+    known: Mapping[str, Source] = every_target() if templates is None else overlaid(every_target(), templates)
     return tuple(
         Carried(name, source.does, None if plan is None else _problems(plan, name, templates))
         for name, source in known.items()
@@ -58,7 +59,7 @@ def blocks(carried: tuple[Carried, ...]) -> list[Block]:
     headers = ("target", *(["this plan"] if planned else []), "writes")
     starts = tuple((name, source.does) for name, source in every_launcher().items())
     grids: list[Block] = [
-        Grid(headers, rows, left=(0, 1, 2), title="Formats (--target)"),
+        Grid(headers, rows, left=(0, 1, 2), title="Targets (--target)"),
         Grid(("launcher", "writes"), starts, left=(0, 1), title="Launchers (--launcher)"),
     ]
     reasons = grouped((str(problem), item.name) for item in carried for problem in item.problems or ())
@@ -71,7 +72,7 @@ def blocks(carried: tuple[Carried, ...]) -> list[Block]:
 
 
 def to_dict(carried: tuple[Carried, ...]) -> dict[str, Any]:
-    """Return the JSON contract of `symconfig formats --json`."""
+    """Return the JSON contract of `symconfig list targets --json`."""
     return {
         "schema": "symconfig.formats/1",
         "targets": [

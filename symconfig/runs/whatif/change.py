@@ -21,6 +21,7 @@ from symconfig.descriptor.sections import Experts
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem, SymconfigError
 from symconfig.plans.plan import Plan
+from symconfig.runs.adapted import bare
 from symconfig.runs.best import best_plan
 from symconfig.runs.replan import keep
 
@@ -89,9 +90,9 @@ class Setting:
     job: Job
 
 
-def adaptability(setting: Setting, changes: Sequence[Change], progress: Progress | None = None) -> tuple[Case, ...]:
-    """Keep the plan of a job through each change, and plan anew. Raises InputError with every change that is none;
-    InfeasibleError where there is no plan before the changes."""
+def through_changes(plan: Plan, changes: Sequence[Change], progress: Progress | None = None) -> tuple[Case, ...]:
+    """Keep a plan through each change of its job, and plan anew. Raises InputError with every change that is none."""
+    setting = Setting(bare(plan.model, plan.job), plan.cluster, plan.job)
     after, problems = list[Setting](), list[Problem]()
     for change in changes:
         try:
@@ -100,8 +101,7 @@ def adaptability(setting: Setting, changes: Sequence[Change], progress: Progress
             problems += error.problems
     if problems:
         raise InputError(problems)
-    before = best_plan(setting.model, setting.cluster, setting.job, top=1, progress=progress)
-    return tuple(_case(before, change, new, progress) for change, new in zip(changes, after, strict=True))
+    return tuple(_case(plan, change, new, progress) for change, new in zip(changes, after, strict=True))
 
 
 def _case(before: Plan, change: Change, after: Setting, progress: Progress | None) -> Case:

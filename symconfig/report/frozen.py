@@ -1,4 +1,4 @@
-"""What `symconfig check` found, as a table and as JSON."""
+"""What `symconfig verify --frozen` found, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from symconfig.render.files import sh
 from symconfig.report.grid import Block, Grid, present
 
 if TYPE_CHECKING:
-    from symconfig.runs.replan.check import Checked, Finding
+    from symconfig.runs.replan.frozen import Checked, Finding
 
 
 def blocks(checked: Checked) -> list[Block]:
@@ -60,7 +60,7 @@ def _options(checked: Checked) -> str:
 
 
 def to_dict(checked: Checked) -> dict[str, Any]:
-    """Return the JSON contract of `symconfig check --json`."""
+    """Return the JSON contract of `symconfig verify --frozen --json`."""
     manifest = checked.manifest
     return {
         "schema": "symconfig.check/1",

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from symconfig import plan
-from symconfig.api.adaptability import adaptability
+from symconfig import plan, whatif_changes
 from symconfig.errors import InputError
-from symconfig.runs.adaptability import parsed
+from symconfig.runs.whatif.change import parsed
 from tests.cli.support import Run, run
 
 __all__ = ["run"]
 
-JOB = {"model": "llama2-7b", "cluster": "h100", "gpus": 16, "global_batch_size": 64, "seq_length": 4096}
+JOB: dict[str, Any] = {"model": "llama2-7b", "cluster": "h100", "gpus": 16, "global_batch_size": 64, "seq_length": 4096}
 
 
 def test_what_is_kept_is_the_pinned_plan_and_what_is_new_is_the_plan() -> None:
-    (case,) = adaptability(JOB, [{"seq_length": 8192}])
+    (case,) = whatif_changes(plan(**JOB, top=1), [{"seq_length": 8192}])
     changed = {**JOB, "seq_length": 8192}
     assert case.replanned.plan is not None
     anew = plan(**changed, top=1)
@@ -33,7 +34,7 @@ def test_what_is_kept_is_the_pinned_plan_and_what_is_new_is_the_plan() -> None:
 
 
 def test_a_gain_is_of_tokens_a_second() -> None:
-    (case,) = adaptability({**JOB, "attention": "unfused"}, [{"attention": "flash"}])
+    (case,) = whatif_changes(plan(**{**JOB, "attention": "unfused"}, top=1), [{"attention": "flash"}])
     assert case.kept.tokens_per_s is not None
     assert case.replanned.tokens_per_s is not None
     assert not case.kept.eased
@@ -43,7 +44,9 @@ def test_a_gain_is_of_tokens_a_second() -> None:
 
 
 def test_experts_and_fields_of_the_model() -> None:
-    small, few = adaptability(JOB, [{"experts": 4}, {"num_hidden_layers": 16, "global_batch_size": 128}])
+    small, few = whatif_changes(
+        plan(**JOB, top=1), [{"experts": 4}, {"num_hidden_layers": 16, "global_batch_size": 128}]
+    )
     assert small.replanned.plan is not None
     assert small.replanned.plan.model.experts is not None
     assert small.replanned.plan.model.experts.num_experts == 4
@@ -55,7 +58,7 @@ def test_experts_and_fields_of_the_model() -> None:
 
 
 def test_a_strategy_that_does_not_run_says_why() -> None:
-    (case,) = adaptability({**JOB, "gpus": 8}, [{"seq_length": 131072, "global_batch_size": 8}])
+    (case,) = whatif_changes(plan(**{**JOB, "gpus": 8}, top=1), [{"seq_length": 131072, "global_batch_size": 8}])
     if case.kept.plan is None:
         assert case.kept.why
     assert case.gain is None or case.gain >= 1
@@ -63,24 +66,29 @@ def test_a_strategy_that_does_not_run_says_why() -> None:
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
     with pytest.raises(InputError) as caught:
-        adaptability(JOB, [{"nonsense": 1}, {"hidden_siz": 1}, {"gpus": "x"}, {"model": "none-such"}])
+        whatif_changes(plan(**JOB, top=1), [{"nonsense": 1}, {"hidden_siz": 1}, {"gpus": "x"}, {"model": "none-such"}])
     told = " ".join(map(str, caught.value.problems))
     for words in ("change.nonsense", "Try: hidden_size", "gpus", "none-such"):
         assert words in told
     with pytest.raises(InputError):
         parsed(["a", "b="])
     with pytest.raises(InputError, match="says no change"):
-        adaptability(JOB, [])
+        whatif_changes(plan(**JOB, top=1), [])
 
 
-def test_the_command(run: Run) -> None:
-    words = [word for name, value in JOB.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    told = run("adaptability", *words, "--change", "global_batch_size=128", "--json")
+def test_the_command(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(plan(**JOB, top=1).to_json(), encoding="utf-8")
+    told = run("whatif", path, "--change", "global_batch_size=128", "--json")
     assert told.code == 0
     data = json.loads(told.out)
     assert data["schema"] == "symconfig.adaptability/1"
     assert data["changes"][0]["change"] == {"global_batch_size": "128"}
-    shown = run("adaptability", *words, "--change", "global_batch_size=128")
+    shown = run("whatif", path, "--change", "global_batch_size=128")
     assert "When the job changes" in shown.out
-    assert run("adaptability", *words, "--change", "x").code == 2
-    assert run("adaptability", *words, "--change", "model=llama3.1-405b").code == 1
+    assert run("whatif", path, "--change", "x").code == 2
+    assert run("whatif", path, "--change", "model=llama3.1-405b").code == 1
+    assert run("whatif", path).code == 2
+    both = run("whatif", path, "--change", "gpus=8", "--vary", "network=1..2x")
+    assert both.code == 2
+    assert "not allowed with argument --change" in both.err

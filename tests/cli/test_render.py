@@ -1,4 +1,4 @@
-"""`symconfig args`: what real bash makes of it is what the plan says, or it is refused with the option's name."""
+"""`symconfig render --print`: what real bash makes of it is what the plan says, or it is refused by option."""
 
 from __future__ import annotations
 
@@ -42,25 +42,27 @@ def test_bash_passes_on_the_plans_words(tmp_path: Path) -> None:
     written(tmp_path, plan)
     for name in ("4", "40", "--bf16"):  # names of files that a pattern could find
         (tmp_path / name).touch()
-    ended = bash("printf '%s\\0' $(symconfig args plan.json)", tmp_path)
+    ended = bash("printf '%s\\0' $(symconfig render plan.json --print)", tmp_path)
     assert ended.stdout.split("\0")[:-1] == megatron.arguments(plan)
 
 
 def test_mapfile_takes_words_that_bash_would_change(tmp_path: Path) -> None:
     plan = sample_plan("deepseek-v3", "h100", training={"save": "of run 7/*"})
     written(tmp_path, plan)
-    ended = bash("mapfile -d '' ARGS < <(symconfig args --null plan.json); printf '%s\\0' \"${ARGS[@]}\"", tmp_path)
+    ended = bash(
+        "mapfile -d '' ARGS < <(symconfig render plan.json --print --null); printf '%s\\0' \"${ARGS[@]}\"", tmp_path
+    )
     assert ended.stdout.split("\0")[:-1] == megatron.arguments(plan)
 
 
 def test_words_that_bash_would_change_are_refused_by_option(run: Run, tmp_path: Path) -> None:
     plan = sample_plan("deepseek-v3", "h100", training={"save": "of run 7"})
-    ended = run("args", written(tmp_path, plan))
+    ended = run("render", "--print", written(tmp_path, plan))
     assert ended.code == 2
     assert ended.out == ""
-    assert "--save: would be split in $(symconfig args ...) (got 'of run 7')" in ended.err
+    assert "--save: would be split in $(symconfig render ... --print) (got 'of run 7')" in ended.err
     assert "--moe-layer-freq: may be replaced by names of files" in ended.err
-    assert "mapfile -d '' ARGS < <(symconfig args --null PLAN.json)" in ended.err
+    assert "mapfile -d '' ARGS < <(symconfig render PLAN.json --print --null)" in ended.err
 
 
 LETTERS = st.one_of(
@@ -86,14 +88,14 @@ def test_each_kind_of_word_that_bash_changes_is_refused(word: str) -> None:
 def test_every_target_with_words_says_those_of_its_files(run: Run, tmp_path: Path) -> None:
     plan = sample_plan(backend="deepspeed", training={"lr_decay_style": "constant"})
     path = written(tmp_path, plan)
-    data = run("args", path, "--json").json()
+    data = run("render", "--print", path, "--json").json()
     assert data["schema"] == "symconfig.args/1"
     assert (data["target"], data["world_size"]) == ("deepspeed", 16)
     assert f"--seq-length={plan.best.batch.seq_length}" in data["words"]
     assert {"megatron", "deepspeed", "transformers"} <= set(targets())
     for name in ("deepspeed", "transformers"):
-        assert run("args", path, "--target", name).out.splitlines() == words(plan, name)
-    refused = run("args", path, "--target", "cobol")
+        assert run("render", "--print", path, "--target", name).out.splitlines() == words(plan, name)
+    refused = run("render", "--print", path, "--target", "cobol")
     assert refused.code == 2
     assert "is no target whose program takes words" in refused.err
 
@@ -102,7 +104,7 @@ def test_every_target_with_words_says_those_of_its_files(run: Run, tmp_path: Pat
 def test_every_target_that_is_offered_gives_words(run: Run, tmp_path: Path, target: str) -> None:
     backend = named(target).assumes["backend"]
     plan = learning_plan(backend=backend) if target in LEARNING else sample_plan(backend=backend, dp=1)
-    ended = run("args", written(tmp_path, plan), "--target", target, "--null")
+    ended = run("render", "--print", written(tmp_path, plan), "--target", target, "--null")
     assert ended.code == 0, ended.err
     assert any("=" in word or word.startswith("--") for word in ended.out.split("\0"))
 
@@ -116,14 +118,14 @@ def test_another_number_of_gpus_is_a_check_that_failed(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = written(tmp_path, sample_plan(backend="deepspeed", version="0.19.8"))
-    assert run("args", path, "--world-size", "16").code == 0
-    ended = run("args", path, "--world-size", "24")
+    assert run("render", "--print", path, "--world-size", "16").code == 0
+    ended = run("render", "--print", path, "--world-size", "24")
     assert ended.code == 1
     assert ended.out == ""
     assert "the plan is for another number of ranks (got 24, need 16)" in ended.err
     monkeypatch.setenv("WORLD_SIZE", "8")
-    assert "(got 8, need 16)" in run("args", path, "--check").err
-    assert run("args", path, "--world-size", "lots").code == 2
+    assert "(got 8, need 16)" in run("render", "--print", path, "--check").err
+    assert run("render", "--print", path, "--world-size", "lots").code == 2
 
 
 def test_replan_says_the_words_of_the_new_plan(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +134,7 @@ def test_replan_says_the_words_of_the_new_plan(run: Run, tmp_path: Path, monkeyp
 
     first = solve("qwen2.5-7b-lora", "a100-80gb", gpus=8, global_batch_size=32, backend="deepspeed")
     path = written(tmp_path, first.plan)
-    data = run("args", path, "--world-size", "4", "--replan", "--json").json()
+    data = run("render", "--print", path, "--world-size", "4", "--replan", "--json").json()
     assert data["world_size"] == 4
     again = solve("qwen2.5-7b-lora", "a100-80gb", gpus=4, global_batch_size=32, backend="deepspeed")
     assert data["words"] == words(again.plan, "deepspeed")
@@ -140,8 +142,21 @@ def test_replan_says_the_words_of_the_new_plan(run: Run, tmp_path: Path, monkeyp
 
 def test_what_does_not_match_is_said_in_the_words_of_the_command_line(tmp_path: Path, run: Run) -> None:
     (tmp_path / "plan.json").write_text(sample_plan().to_json())
-    done = run("args", tmp_path, "--null", "--world-size", "4")
+    done = run("render", "--print", tmp_path, "--null", "--world-size", "4")
     assert done.code == 1
     assert "--world-size: " in done.err
     assert "--replan, or" in done.err
     assert "on_mismatch" not in done.err
+
+
+def test_words_and_files_have_options_of_their_own(run: Run, tmp_path: Path) -> None:
+    path = written(tmp_path, sample_plan())
+    ended = run("render", path, "--null", "--replan")
+    assert ended.code == 2
+    assert "--null: is for words (need --print)" in ended.err
+    assert "--replan: is for words (need --print)" in ended.err
+    assert "--out: this argument is missing (need --out DIR, or --print)" in ended.err
+    ended = run("render", path, "--print", "--out", tmp_path / "out", "--launcher", "slurm")
+    assert ended.code == 2
+    assert "--out: is for files, and --print writes none" in ended.err
+    assert "--launcher: is for files, and --print writes none" in ended.err

@@ -1,4 +1,4 @@
-"""`symconfig check`: what was edited, what is stale, and what only looks so."""
+"""`symconfig verify --frozen`: what was edited, what is stale, and what only looks so."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import symconfig
-from symconfig.api import check as api_check
+from symconfig.api import frozen as api_frozen
 from symconfig.api import planning as api
 from symconfig.api.planning import Wanted
 from symconfig.descriptor.load import load_cluster, load_model
@@ -55,29 +55,29 @@ def edit(path: Path, before: str, after: str) -> None:
 def test_what_was_just_written_passes(run: Run, out: Path) -> None:
     (out / "notes.txt").write_text("mine")
     for place in (out, out / "plan.json"):
-        ended = run("check", place)
+        ended = run("verify", "--frozen", place)
         assert ended.code == 0
         assert "Nothing is edited or stale: 6 files" in ended.out
-    assert found(run("check", out, "--json")) == []
-    assert symconfig.check(out).passed
+    assert found(run("verify", "--frozen", out, "--json")) == []
+    assert symconfig.verify_frozen(out).passed
 
 
 def test_an_edited_file_is_named_with_its_first_line_that_differs(run: Run, out: Path) -> None:
     edit(out / "launch.sh", "--lr 0.0003", "--lr 0.1")
-    ended = run("check", out, "--json")
+    ended = run("verify", "--frozen", out, "--json")
     assert ended.code == 1
     (finding,) = ended.json()["findings"]
     lines = (out / "launch.sh").read_text().splitlines()
     assert finding["line"] == next(number for number, line in enumerate(lines, start=1) if "--lr 0.1" in line)
     assert (finding["written"].strip(), finding["found"].strip()) == ("--lr 0.0003", "--lr 0.1")
-    text = run("check", out)
+    text = run("verify", "--frozen", out)
     assert "written:     --lr 0.0003" in text.out
     assert f"symconfig render {out}/plan.json --target megatron --launcher slurm --out {out} --force" in text.out
 
 
 def test_a_long_line_is_shown_where_it_differs(run: Run, out: Path) -> None:
     edit(out / "megatron_args.txt", "--lr 0.0003", "--lr 0.1")
-    (finding,) = run("check", out, "--json").json()["findings"]
+    (finding,) = run("verify", "--frozen", out, "--json").json()["findings"]
     assert finding["line"] == 1
     assert "--lr 0.0003" in finding["written"]
     assert "--lr 0.1" in finding["found"]
@@ -89,7 +89,7 @@ def test_files_that_are_gone_or_no_programs_any_more_or_have_other_line_ends(run
     (out / "launch.sh").chmod(0o644)
     args = out / "megatron_args.txt"
     args.write_bytes(args.read_bytes().replace(b"\n", b"\r\n"))
-    ended = run("check", out, "--json")
+    ended = run("verify", "--frozen", out, "--json")
     assert ended.code == 1
     said = {each["path"]: each for each in ended.json()["findings"]}
     assert said["trace.json"]["kind"] == "missing"
@@ -110,9 +110,9 @@ def test_what_another_symconfig_would_write_is_stale_not_edited(
         ]
         return Files((*items, File("new.txt", "new\n")))
 
-    monkeypatch.setattr(api_check, "files", changed)
+    monkeypatch.setattr(api_frozen, "files", changed)
     edit(out / "sbatch.sh", "#SBATCH", "# SBATCH")
-    ended = run("check", out, "--json")
+    ended = run("verify", "--frozen", out, "--json")
     assert ended.code == 1
     assert found(ended) == [("edited", "sbatch.sh"), ("stale", "REPORT.md"), ("stale", "new.txt")]
     assert "would write something else now" in ended.json()["findings"][0]["said"]
@@ -121,20 +121,20 @@ def test_what_another_symconfig_would_write_is_stale_not_edited(
 def test_an_edited_plan_is_a_failed_check_and_one_that_cannot_be_read_bad_input(run: Run, out: Path) -> None:
     whole = (out / "plan.json").read_text()
     edit(out / "plan.json", '"micro": 1', '"micro": 2')
-    ended = run("check", out, "--json")
+    ended = run("verify", "--frozen", out, "--json")
     assert ended.code == 1
     assert found(ended) == [("edited", "plan.json")]
     assert ended.json()["findings"][0]["said"].startswith("best: was edited")
-    assert "--accept-edits" in run("check", out).out
+    assert "--accept-edits" in run("verify", "--frozen", out).out
     (out / "plan.json").write_text(whole[:700])
-    assert run("check", out).code == 2
+    assert run("verify", "--frozen", out).code == 2
 
 
 def test_another_plan_in_its_place_makes_the_other_files_stale(run: Run, out: Path, plan: Plan) -> None:
     data = plan.to_dict()
     data["inputs"]["job"]["training"]["lr"] = 0.5
     (out / "plan.json").write_text(signed(data))
-    ended = run("check", out, "--json")
+    ended = run("verify", "--frozen", out, "--json")
     kinds = {path: kind for kind, path in found(ended)}
     assert kinds["launch.sh"] == kinds["megatron_args.txt"] == "stale"
     said = next(each for each in ended.json()["findings"] if each["path"] == "launch.sh")
@@ -144,7 +144,7 @@ def test_another_plan_in_its_place_makes_the_other_files_stale(run: Run, out: Pa
 def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(run: Run, out: Path) -> None:
     (out / "launch.sh").unlink()
     os.mkfifo(out / "launch.sh")
-    assert found(run("check", out, "--json")) == [("missing", "launch.sh")]
+    assert found(run("verify", "--frozen", out, "--json")) == [("missing", "launch.sh")]
 
 
 def test_inputs_that_changed_since_are_named_by_field(run: Run, out: Path, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_inputs_that_changed_since_are_named_by_field(run: Run, out: Path, tmp_p
     data["inputs"]["model"]["notes"] = ["of another time"]
     lone = tmp_path / "older.json"
     lone.write_text(signed(data))
-    ended = run("check", lone, "--json")
+    ended = run("verify", "--frozen", lone, "--json")
     assert ended.code == 1
     assert found(ended) == [("input", "inputs.model"), ("input", "inputs.cluster")]
     assert "a100-80gb is another one now: gpus_per_node 4 -> 8" in ended.json()["findings"][1]["said"]
@@ -164,7 +164,7 @@ def test_a_model_that_cannot_be_found_is_not_said_to_be_the_same(run: Run, out: 
     data = json.loads((out / "plan.json").read_text())
     data["inputs"]["job"]["model"] = "gone/model.yaml"
     (tmp_path / "p.json").write_text(signed(data))
-    ended = run("check", tmp_path / "p.json")
+    ended = run("verify", "--frozen", tmp_path / "p.json")
     assert ended.code == 0
     assert "The model gone/model.yaml is not found from here" in ended.out
 
@@ -181,13 +181,13 @@ def own_model(tmp_path: Path, text: str) -> Path:
 
 def test_the_hint_names_the_model_that_has_changed(run: Run, tmp_path: Path) -> None:
     lone = own_model(tmp_path, (data_dir("model_zoo") / "models" / "llama2-7b.yaml").read_text())
-    ended = run("check", lone)
+    ended = run("verify", "--frozen", lone)
     assert ended.code == 1
     assert f"symconfig replan {lone} --model '{tmp_path}/my model.yaml' --out NEW" in " ".join(ended.out.split())
 
 
 def test_a_model_that_is_there_and_none_any_more_is_bad_input(run: Run, tmp_path: Path) -> None:
-    ended = run("check", own_model(tmp_path, "num_hidden_layers: abc\n"))
+    ended = run("verify", "--frozen", own_model(tmp_path, "num_hidden_layers: abc\n"))
     assert ended.code == 2
     assert "my model.yaml" in ended.err
 
@@ -215,7 +215,7 @@ def test_solve_says_whether_another_plan_is_best_now(
         return found
 
     replace_search(monkeypatch, search)
-    ended = run("check", out, "--solve", "--json")
+    ended = run("verify", "--frozen", out, "--solve", "--json")
     said = {
         "none": [],
         "choice": [("answer", "best")],
@@ -232,21 +232,21 @@ def test_templates_of_ones_own_must_be_named_and_are_held_too(run: Run, tmp_path
     (mine / "megatron" / "own.txt.j2").write_text("tp {{ best.parallel.tp }}\n")
     out = tmp_path / "out"
     api.write(plan, out, Wanted(launchers=("slurm:env.A=a b",), templates=mine), force=False)
-    assert run("check", out, "--templates", mine).code == 0
-    without = run("check", out)
+    assert run("verify", "--frozen", out, "--templates", mine).code == 0
+    without = run("verify", "--frozen", out)
     assert without.code == 2
     assert "--templates DIR" in without.err
     (mine / "megatron" / "own.txt.j2").write_text("tp: {{ best.parallel.tp }}\n")
-    ended = run("check", out, "--templates", mine, "--json")
+    ended = run("verify", "--frozen", out, "--templates", mine, "--json")
     assert ended.code == 1
     assert found(ended) == [("templates", str(mine)), ("stale", "own.txt")]
-    again = " ".join(run("check", out, "--templates", mine).out.split())
+    again = " ".join(run("verify", "--frozen", out, "--templates", mine).out.split())
     assert f"--target megatron --launcher 'slurm:env.A=a b' --templates {mine} --out {out} --force" in again
 
 
 def test_files_of_another_launcher_that_were_left_are_only_noted(run: Run, out: Path, plan: Plan) -> None:
     api.write(plan, out, Wanted(launchers=()), force=True)
-    ended = run("check", out, "--json")
+    ended = run("verify", "--frozen", out, "--json")
     assert ended.code == 0
     assert found(ended) == [("left over", "sbatch.sh")]
 
@@ -287,18 +287,32 @@ def test_edits_that_force_replaces_are_named(run: Run, out: Path) -> None:
 )
 def test_a_manifest_that_is_none_is_bad_input_or_cannot_be_written(run: Run, out: Path, text: str, said: str) -> None:
     (out / "manifest.json").write_text(text)
-    ended = run("check", out)
+    ended = run("verify", "--frozen", out)
     assert ended.code == (1 if said == "cobol" else 2)
     assert said in ended.err + ended.out
 
 
 def test_a_folder_without_a_manifest_or_a_plan_is_bad_input(run: Run, out: Path, tmp_path: Path) -> None:
     (out / "manifest.json").unlink()
-    ended = run("check", out)
+    ended = run("verify", "--frozen", out)
     assert ended.code == 2
     assert "there is no manifest.json in this folder" in ended.err
-    assert run("check", tmp_path / "none").code == 2
+    assert run("verify", "--frozen", tmp_path / "none").code == 2
     (out / "nodes-4").mkdir()
     (out / "nodes-4" / "manifest.json").touch()
-    assert f"Try: one of {out}/nodes-4." in run("check", out).err
-    assert run("check", tmp_path).code == 2
+    assert f"Try: one of {out}/nodes-4." in run("verify", "--frozen", out).err
+    assert run("verify", "--frozen", tmp_path).code == 2
+
+
+def test_several_folders_are_frozen_and_one_is_run(run: Run, out: Path) -> None:
+    ended = run("verify", "--frozen", out, out / "plan.json")
+    assert ended.code == 0
+    assert ended.out.count("Nothing is edited or stale") == 2
+    ended = run("verify", out, out, "--solve")
+    assert ended.code == 2
+    assert "DIR: is for one folder at a time (got 2, need --frozen)" in ended.err
+    assert "--solve: is of another check (need --frozen)" in ended.err
+    ended = run("verify", "--frozen", out, "--build", "--megatron", "checkout")
+    assert ended.code == 2
+    assert "--build: runs a framework, and --frozen none" in ended.err
+    assert "--megatron: runs a framework, and --frozen none" in ended.err

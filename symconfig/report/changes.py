@@ -1,4 +1,4 @@
-"""The answer of `symconfig adaptability`: what each change costs who keeps the old strategy."""
+"""The answer of `symconfig whatif --change`: what each change costs who keeps the old strategy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from symconfig.format import count, gib
 from symconfig.report.grid import Block, Grid, present
 from symconfig.report.table import headline
-from symconfig.runs.adaptability import Case, Outcome
+from symconfig.runs.whatif.change import Case, Outcome
 from symconfig.solve.candidate import degrees
 
 _WORDS = (

@@ -1,0 +1,188 @@
+"""`symconfig list`: what there is to plan with, by kind, or one of it as a whole."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from symconfig.cli.shared import as_option, file_of, named_cluster, refuse, show, whole
+from symconfig.errors import InputError, reworded
+from symconfig.format import picked
+
+if TYPE_CHECKING:
+    from symconfig.report.grid import Block
+
+NAME = "list"
+DOES = "list models, clusters, recipes, targets and more, or show one of them"
+EXAMPLES = (
+    "symconfig list models llama3.1-70b",
+    "symconfig list recipes --model llama3.1-70b --cluster h100",
+)
+_HELP = (
+    "models, families (of config.json), clusters, recipes, targets, launchers, rules (of audit) or options (of plans)"
+)
+Shown = tuple[Any, Sequence["Block"]]  # as JSON, and as text
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("of", metavar="KIND", choices=tuple(KINDS), help=_HELP)
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="show this one; of targets, which can carry this PLAN.json"
+    )
+    add = parser.add_argument_group("of recipes").add_argument
+    add("--model", metavar="M", help="of this zoo model")
+    add("--cluster", metavar="C", help="on this zoo cluster")
+    add("--gpus", metavar="N", help="on so many GPUs")
+    add("--task", metavar="T", help="pretrain or sft")
+    add("--kind", metavar="K", help="performance (tuned for speed) or training (shipped for real runs)")
+    add("--source", metavar="TEXT", help="with this in the title, repository or release of the source")
+    add = parser.add_argument_group("of targets").add_argument
+    add("--templates", metavar="DIR", help="with the templates of your own")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the list, or one of it. Exit 0."""
+    from symconfig.api.problems import Problems
+
+    make, options = KINDS[arguments.of]
+    problems = Problems()
+    others = [name for _, names in KINDS.values() for name in names if name not in options]
+    refuse(problems, arguments, others, f"is not for {arguments.of}")
+    if problems.all:
+        raise InputError(problems.all)
+    data, blocks = make(arguments, arguments.name)
+    show(arguments, lambda: data, lambda: blocks)
+    return 0
+
+
+def _models(_: argparse.Namespace, name: str | None) -> Shown:
+    from symconfig.api import zoo
+    from symconfig.report.zoo import model_list, model_shown
+
+    if name is not None:  # as JSON a descriptor, which --model takes
+        one = zoo.model(name)
+        return one.model_dump(mode="json", by_alias=True, exclude_defaults=True), model_shown(one)
+    lines = zoo.models()
+    return {"schema": "symconfig.models/1", "models": [asdict(one) for one in lines]}, model_list(lines)
+
+
+def _families(_: argparse.Namespace, name: str | None) -> Shown:
+    from symconfig.api import zoo
+    from symconfig.report.families import family_list, family_shown
+
+    every = zoo.families() if name is None else (zoo.family(name),)
+    data = {"schema": "symconfig.families/1", "families": [one.to_dict() for one in every]}
+    return data, family_list(every) if name is None else family_shown(every[0])
+
+
+def _clusters(_: argparse.Namespace, name: str | None) -> Shown:
+    from symconfig.api import zoo
+    from symconfig.report.zoo import cluster_list, cluster_shown
+
+    if name is not None:  # as JSON a descriptor, which --cluster takes
+        one = named_cluster(name, "NAME")
+        return one.model_dump(mode="json", by_alias=True, exclude_unset=True), cluster_shown(one)
+    lines = zoo.clusters()
+    return {"schema": "symconfig.clusters/1", "clusters": [asdict(one) for one in lines]}, cluster_list(lines)
+
+
+def _recipes(arguments: argparse.Namespace, name: str | None) -> Shown:
+    from symconfig.api.recipes import recipe, recipes
+    from symconfig.report.recipes import listed, shown
+
+    if name is not None:
+        one = recipe(name).to_dict()
+        return {"schema": "symconfig.recipe/1", **one}, shown(one)
+    filters = picked(arguments, "model", "cluster", "task", "kind", "source")
+    with reworded(partial(as_option, arguments=arguments)):
+        rows = [one.to_dict() for one in recipes(gpus=whole("--gpus", arguments.gpus), **filters)]
+    return {"schema": "symconfig.recipes/2", "recipes": rows}, listed(rows)
+
+
+def _targets(arguments: argparse.Namespace, name: str | None) -> Shown:
+    from symconfig.plans.file import load_plan
+    from symconfig.report.targets import blocks, targets, to_dict
+
+    carried = targets(None if name is None else load_plan(Path(name)), file_of(arguments.templates))
+    return to_dict(carried), blocks(carried)
+
+
+def _launchers(_: argparse.Namespace, name: str | None) -> Shown:
+    from symconfig.render import every_launcher
+
+    every = _chosen(every_launcher().values(), name)
+    data = [
+        {**picked(one, "name", "does"), "settings": [picked(each, "name", "does", "default") for each in one.settings]}
+        for one in every
+    ]
+    shown = _table(("launcher", "writes"), ((one.name, one.does) for one in every))
+    if name is not None:
+        shown = _table(("setting", "is"), ((each.name, each.does) for each in every[0].settings))
+    return {"schema": "symconfig.launchers/1", "launchers": data}, shown
+
+
+def _rules(_: argparse.Namespace, name: str | None) -> Shown:
+    from symconfig.existing.audit.catalogue import rules
+
+    names = ("name", "severity", "title", "why", "since", "until", "example")
+    data = [picked(one, *names) for one in _chosen(rules(), name)]
+    shown = _table(
+        ("rule", "severity", "what is wrong"), ((one["name"], one["severity"], one["title"]) for one in data)
+    )
+    if name is not None:
+        shown = _table(("", name), ((key, str(value)) for key, value in data[0].items() if value))
+    return {"schema": "symconfig.rules/1", "rules": data}, shown
+
+
+def _options(_: argparse.Namespace, name: str | None) -> Shown:
+    from symconfig.frameworks.known import BACKENDS
+    from symconfig.frameworks.tables import options
+
+    known = {one.name: one for backend in BACKENDS for one in options(backend)}
+    data = [
+        {
+            **picked(one, "name", "label"),
+            "backends": [backend for backend in BACKENDS if one in options(backend)],
+            "maturity": one.doubt and str(one.doubt.maturity),
+            **{key: one.doubt and getattr(one.doubt, key) for key in ("why", "source", "since", "until")},
+        }
+        for one in _chosen(known.values(), name)
+    ]
+    shown = _table(("option", "", "is"), ((one["name"], one["maturity"] or "", one["label"]) for one in data))
+    if name is not None:
+        facts = {**data[0], "backends": ", ".join(data[0]["backends"])}
+        shown = _table(("", name), ((key, value) for key, value in facts.items() if value))
+    return {"schema": "symconfig.options/1", "options": data}, shown
+
+
+def _chosen(every: Iterable[Any], name: str | None) -> list[Any]:
+    """Return everything, or the one of this name. Raises InputError with the nearest name."""
+    from symconfig.descriptor.document import nearest
+
+    known = {one.name: one for one in every}
+    if name is not None and name not in known:
+        raise InputError("there is no such name", field="NAME", got=name, hint=nearest(name, known))
+    return list(known.values()) if name is None else [known[name]]
+
+
+def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[Block]:
+    from symconfig.report.grid import Grid
+
+    return [Grid(heads, tuple(rows), left=tuple(range(len(heads))))]
+
+
+# Every kind: what makes its answer, and the options that are for it alone.
+KINDS: Mapping[str, tuple[Callable[[argparse.Namespace, str | None], Shown], tuple[str, ...]]] = {
+    "models": (_models, ()),
+    "families": (_families, ()),
+    "clusters": (_clusters, ()),
+    "recipes": (_recipes, ("model", "cluster", "gpus", "task", "kind", "source")),
+    "targets": (_targets, ("templates",)),
+    "launchers": (_launchers, ()),
+    "rules": (_rules, ()),
+    "options": (_options, ()),
+}
