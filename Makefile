@@ -23,7 +23,7 @@ JOB := --model llama2-13b --cluster a100-80gb --gpus 64 --global-batch-size 1024
 help:
 	@echo 'make demo      plan Llama-2-13B on 64 A100 for Megatron-LM and for DeepSpeed, into demo/'
 	@echo 'make test      install the real frameworks (CPU) and run all tests'
-	@echo 'make lint      ruff (rules and format) and mypy --strict'
+	@echo 'make lint      ruff (rules and format), mypy --strict and the budget of lines'
 	@echo 'make verify    hold files against the real frameworks (KIND=zoo, real, formats or training; NAMES= for some)'
 	@echo 'make fuzz      search for inputs that break a reader (SECONDS=60 for each; FUZZ="bash yaml" for some)'
 	@echo 'make mutants   change the code in 300 places, one at a time, and see that tests fail (SAMPLE= SEED= AGAIN=RECORD)'
@@ -83,6 +83,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(TOOL) house --budget
 
 # Heavy parsers of formats have environments of their own, in .venv-formats: their packages pin other releases.
 KIND ?= zoo

@@ -1,4 +1,4 @@
-"""Measure the shape of the code: `python -m tools house [--json FILE] [--list NAME]`.
+"""Measure the shape of the code: `python -m tools house [--json FILE] [--list NAME] [--budget]`.
 
 Lines by room, files, circles of imports, docstrings that begin with a verb, bindings of names that say nothing, and
 places where something stands that should stand elsewhere: comparisons with a framework's or a model family's name,
@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import sys
+import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -37,6 +39,8 @@ PACKAGE = ROOT / "symconfig"
 FRAMEWORK_NAMES = frozenset({"megatron", "deepspeed", "fsdp", "bridge", "transformers"})
 NAMED_FREELY = frozenset({"frameworks", "render", "verify"})  # rooms where a framework's name may decide something
 MODEL_ROOMS = frozenset({"graph", "cost", "solve"})  # rooms where no model's family may
+BUDGET = ROOT / "benchmarks" / "budget.json"
+DATA = ("*.json", "*.yaml", "*.csv")
 MANY_ARGUMENTS = 7
 SHORT_FILE = 40
 LONG_NAME = 4  # letters of a name that is looked for behind a prefix, too
@@ -231,6 +235,7 @@ def figures(house: House) -> dict[str, object]:
         "rooms": {name: dict(sorted(house.rooms[name].items())) for name in sorted(house.rooms)},
         "total": dict(sorted(total.items())),
         "lines": sum(total[kind] for kind in KINDS[1:]),
+        **sizes(),
         "files at the root": house.rooms["(root)"]["files"],
         "circles of imports": [len(circle) for circle in house.circles],
         "docstrings that begin with a verb": f"{total['verbs'] / total['functions']:.1%} of {total['functions']:,}",
@@ -246,6 +251,32 @@ def mutants_killed() -> str:
     return f"{killed} of {killed + alive} that are not equivalent, {killed / (killed + alive):.1%} ({record['date']})"
 
 
+def sizes() -> dict[str, int]:
+    """Return what benchmarks/budget.json bounds: logical lines of Python, and lines of data files."""
+    python = [path for name in ("symconfig", "tools", "templates") for path in (ROOT / name).rglob("*.py")]
+    data = [path for name in ("symconfig", "model_zoo") for kind in DATA for path in (ROOT / name).rglob(kind)]
+    return {
+        "logical lines": sum(map(logical_lines, python)),
+        "lines of data": sum(len(path.read_text(encoding="utf-8").splitlines()) for path in data),
+    }
+
+
+def logical_lines(path: Path) -> int:
+    """Return the number of logical lines of a Python file: statements and clauses, however they are broken."""
+    with path.open("rb") as file:
+        return sum(token.type == tokenize.NEWLINE for token in tokenize.tokenize(file.readline))
+
+
+def over_budget() -> list[str]:
+    """Return a sentence for each size that exceeds its budget."""
+    budget = json.loads(BUDGET.read_text(encoding="utf-8"))
+    return [
+        f"{name}: {size:,}, more than the {budget[name]:,} of benchmarks/budget.json. Remove as much as you add."
+        for name, size in sizes().items()
+        if size > budget[name]
+    ]
+
+
 def table(counted: Mapping[str, object]) -> str:
     """Write the figures as text."""
     rooms = counted["rooms"]
@@ -258,11 +289,14 @@ def table(counted: Mapping[str, object]) -> str:
     return "\n".join(shown)
 
 
-def main() -> None:
+def main() -> str | None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="write the figures there")
     parser.add_argument("--list", choices=(*FINDINGS, "circles"), help="show where these stand")
+    parser.add_argument("--budget", action="store_true", help="exit 1 where the code or its data exceed their budget")
     arguments = parser.parse_args()
+    if arguments.budget:
+        return "\n".join(over_budget()) or None
     house = measure()
     if arguments.list == "circles":
         print("\n".join(", ".join(circle) for circle in house.circles))
@@ -273,7 +307,8 @@ def main() -> None:
         print(table(counted))
         if arguments.json:
             arguments.json.write_text(json.dumps(counted, indent=1) + "\n", encoding="utf-8")
+    return None
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
