@@ -36,7 +36,6 @@ ALLOWED = {
             "report/page/page.py",
             "runs/sweep/planner.py",
             "solve/interval.py",
-            "solve/partition/executed/file.py",
         ),
         "data of the package, of a checkout or of Hugging Face's cache",
     ),

@@ -166,7 +166,6 @@ def modules_of(needs: list[str]) -> set[str]:
 # Folders that serve an extra alone, and the one file of each by which they are reached; it imports the rest when asked.
 OF_EXTRAS = {
     "graph/program/torch_source": ("module", "factory.py"),
-    "solve/partition/executed": ("module", "partitioned.py"),
     "serve": ("serve", "listen.py"),
 }
 

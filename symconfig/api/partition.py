@@ -35,7 +35,6 @@ from symconfig.solve.partition.run import partition as solve
 if TYPE_CHECKING:
     from symconfig.api.graph_job import PartitionJob
     from symconfig.api.planning import PlanResult
-    from symconfig.solve.partition.executed.partitioned import Partitioned
 
 PLANNED = "a model of the zoo, or of a descriptor"
 
@@ -180,17 +179,6 @@ class PartitionResult:
         from symconfig.solve.partition.placements_file import python
 
         return python(self.placements())
-
-    @cached_property
-    def partitioned(self) -> Partitioned:
-        """Return a module's file that trains it under this strategy. Raises InputError for what is no module."""
-        source, partition = self.asked.source, self.found
-        if not source.module:
-            what = "only a module can be written as a file that trains it"
-            raise InputError(what, got=source.name, need="--module PACKAGE.MODULE:FACTORY")
-        from symconfig.solve.partition.executed.partitioned import partitioned
-
-        return partitioned(source.module, partition.net, partition.axes, np.array(partition.rows, dtype=np.int64))
 
     @property
     def headline(self) -> tuple[str, str]:

@@ -6,19 +6,16 @@ import argparse
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from symconfig.cli.options import MODEL, add_changes, add_page, changes
 from symconfig.cli.shared import (
-    JSON,
     MOST_TOP,
     PAGE,
     PYTHON,
     as_changes,
     as_option,
-    check_output,
     note,
     output,
     ranged,
@@ -97,8 +94,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     out("--top", metavar="K", default="1", help="how many other ways of each operator (default 1; --explain, --json)")
     out("--placements", metavar="FILE.py", help="write placements for PyTorch's DTensor there")
     add_page(parser)
-    out("--train", metavar="FILE.py", help="write a file that trains the module as partitioned, and FILE.json")
-    out("--out", metavar="DIR", help="write partition.json, placements.py, and a plan or, of a module, partitioned.py")
+    out("--out", metavar="DIR", help="write partition.json, placements.py and, of a model, a plan")
     out("--force", action="store_true", help="replace what exists")
 
 
@@ -115,16 +111,11 @@ def run(arguments: argparse.Namespace) -> int:
     document = problems.collect(lambda: _file(arguments.job))
     changed = problems.collect(lambda: changes(arguments)) or {}
     given, words = _given(arguments, document, changed)
-    if arguments.train is not None:
-        train = Path(arguments.train)
-        problems.collect(lambda: _check_train(train, given["module"]))
-        for path, kind in ((train, PYTHON), (train.with_suffix(".json"), JSON)):
-            problems.collect(partial(check_output, "--train", path, arguments.force, kind))
     top = problems.collect(lambda: ranged("--top", arguments.top, 1, MOST_TOP))
     request = problems.collect(lambda: partition_job(given)) if document is not None else None
     if given["stages"] is not None:
         what = "cannot be had of a pipeline, whose stages have a partition each"
-        refuse(problems, arguments, ("explain", "baselines", "placements", "train"), what, need="no --stages")
+        refuse(problems, arguments, ("explain", "baselines", "placements"), what, need="no --stages")
 
     def placed(problem: Problem) -> Problem:
         """Give a problem the line of the file that says it, else the name of an option."""
@@ -189,10 +180,6 @@ def _of_graph(arguments: argparse.Namespace, request: PartitionJob, top: int) ->
     if arguments.placements is not None:
         write_text(Path(arguments.placements), result.placements_file(), arguments.force)
         note(f"wrote {arguments.placements}")
-    if arguments.train is not None:
-        train = Path(arguments.train)
-        report = _trains(result, train, report, arguments.force)
-        note(f"wrote {train} and {train.with_suffix('.json')}")
     title = f"Partition of {result.found.net.program.name}"
     return _Answer(to_dict(report), blocks(report), title, lambda: of_partition(report))
 
@@ -220,23 +207,8 @@ def _solved(solve: Callable[[PartitionJob], Answer], request: PartitionJob) -> A
         return solve(request)
 
 
-def _check_train(train: Path, module: str | None) -> None:
-    if not train.stem.isidentifier():
-        raise InputError("cannot be imported", field="--train", got=train.name, need="as partitioned.py")
-    if module is None:
-        raise InputError("only a module can be trained from a file", field="--train", need="--module")
-
-
-def _trains(result: PartitionResult, train: Path, report: Contents, force: bool) -> Contents:
-    """Write a module's own file and its table. Return what is report then: what does not run as it was solved, too."""
-    written = result.partitioned
-    write_text(train, written.python(train.stem), force)
-    write_text(train.with_suffix(".json"), written.table(), force)
-    return replace(report, notes=tuple(dict.fromkeys((*report.notes, *written.sentences()))))
-
-
 def _written(result: PartitionResult, out: Path, report: Contents, force: bool) -> Contents:
-    """Write partition.json, placements.py, and the planner's files or a module's own. Return what is report then."""
+    """Write partition.json, placements.py and the planner's files. Return what is report then."""
     from symconfig.report.partition_json import to_dict
 
     plan = None
@@ -251,12 +223,10 @@ def _written(result: PartitionResult, out: Path, report: Contents, force: bool) 
     if plan is not None:
         report = _planned(report, result, plan)
         plan.write(out / "plan", force=force)
-    if result.asked.source.module:
-        report = _trains(result, out / "partitioned.py", report, True)
     data = to_dict(report)
     write_text(out / "placements.py", result.placements_file(), True)
     write_text(out / "partition.json", json_text(data), True)
-    more = ", plan/" if plan is not None else ", partitioned.py and its json" if result.asked.source.module else ""
+    more = ", plan/" if plan is not None else ""
     note(f"wrote {out}: partition.json, placements.py{more}")
     return report
 
@@ -268,8 +238,7 @@ def _cleared(out: Path) -> None:
     former = out / "plan"
     if former.is_dir() and not former.is_symlink():
         shutil.rmtree(former)
-    for name in ("placements.py", "partitioned.py", "partitioned.json"):
-        (out / name).unlink(missing_ok=True)
+    (out / "placements.py").unlink(missing_ok=True)
 
 
 def _planned(report: Contents, result: PartitionResult, plan: PlanResult) -> Contents:

@@ -210,35 +210,6 @@ def test_files_are_written_whole_or_not_at_all(run: Run, program: Path, tmp_path
     assert run(*words, "--out", out, "--placements", table, "--force").code == 0
 
 
-def test_a_module_is_written_as_a_file_that_trains_it(run: Run, tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="modules are traced with torch")
-    out, train = tmp_path / "out", tmp_path / "mine.py"
-    words = ("partition", "--module", "tests.solve.partition.small_modules:rows", *SMALL)
-    outcome = run(*words, "--out", out, "--train", train, "--json")
-    assert outcome.code == 0, outcome.err
-    assert json.loads((out / "partition.json").read_text()) == outcome.json()
-    assert "Every operator runs as the solver split it." in outcome.json()["notes"]
-    assert train.with_suffix(".json").read_text() == (out / "partitioned.json").read_text()
-    assert "from mine import apply" in train.read_text()
-    assert "from partitioned import apply" in (out / "partitioned.py").read_text()
-    again = run(*words, "--train", train)
-    assert again.code == 2
-    assert again.err.count("exists already") == 2
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--train", "b-c.py"), "--train: cannot be imported (got b-c.py, need as partitioned.py)"),
-        (("--train", "b.py"), "--train: only a module can be trained from a file (need --module)"),
-    ],
-)
-def test_what_cannot_be_a_file_that_trains_is_refused(run: Run, words: tuple[str, ...], said: str) -> None:
-    outcome = run(*MODEL, *words)
-    assert outcome.code == 2
-    assert said in outcome.err
-
-
 def test_instead_of_what_no_framework_can_be_told_the_cheapest_that_it_can_is_planned(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,7 @@ def dtype(factory: str) -> str:
 
 @cache
 def traced(factory: str) -> tuple[Any, Net]:
-    from symconfig.solve.partition.executed.build import trace
+    from tools.partitions.executed.build import trace
 
     lowering = trace(factory)
     return lowering, folded(tidy(lowering.lowered.program))
@@ -42,8 +42,8 @@ def traced(factory: str) -> tuple[Any, Net]:
 
 def built(factory: str, rows: Any, mesh: Mesh) -> Any:
     """By rows, by the name of a strategy, or by the number of a random one."""
-    from symconfig.solve.partition.executed.build import executed
-    from symconfig.solve.partition.executed.partitioned import Partitioned
+    from tools.partitions.executed.build import executed
+    from tools.partitions.executed.partitioned import Partitioned
 
     lowering, of = traced(factory)
     if isinstance(rows, int):
@@ -54,8 +54,8 @@ def built(factory: str, rows: Any, mesh: Mesh) -> Any:
 
 
 def solved(factory: str, mesh: Mesh) -> Any:
-    from symconfig.solve.partition.executed.build import executed
-    from symconfig.solve.partition.executed.partitioned import Partitioned
+    from tools.partitions.executed.build import executed
+    from tools.partitions.executed.partitioned import Partitioned
 
     lowering, of = traced(factory)
     found = answered(

@@ -11,9 +11,6 @@ from typing import Any
 
 import pytest
 
-from symconfig.api.partition import partition
-from symconfig.errors import InputError
-
 pytest.importorskip("torch", reason="modules run in torch")
 pytest.importorskip("transformers", reason="the modules of these tests come from transformers")
 
@@ -119,9 +116,3 @@ def test_what_parameters_cannot_be_is_said() -> None:
     within = built(MODULES + "gpt2_plain", "megatron-tp", FOUR).sentences()
     elements = 2 * (64 * 192 + 192)  # of two layers' projections of three in one
     assert within[1].startswith(f"4 parameters, {elements:,} elements on each rank, are kept whole")
-
-
-def test_a_model_of_the_zoo_is_no_module() -> None:
-    found = partition("llama2-7b", "h100", 2, 2, 128, solver="adaptive")
-    with pytest.raises(InputError, match="only a module can be written"):
-        _ = found.partitioned

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from symconfig.solve.partition.executed.run_kernels import (
+from tools.partitions.executed.run_kernels import (
     INSTEAD,
     RANDOM,
     Call,
@@ -21,7 +21,7 @@ from symconfig.solve.partition.executed.run_kernels import (
     local_arguments,
     to_experts,
 )
-from symconfig.solve.partition.executed.run_moves import Layout, Move, read_placement
+from tools.partitions.executed.run_moves import Layout, Move, read_placement
 
 
 @dataclass(eq=False)

@@ -15,8 +15,8 @@ from torch.fx import Node
 
 from symconfig.errors import InputError
 from symconfig.graph.program.torch_source.walk import path_of
-from symconfig.solve.partition.executed.build import Executed, computed, inputs
 from symconfig.solve.partition.placements import WITHIN_NOTE
+from tools.partitions.executed.build import Executed, computed, inputs
 
 OWN = {"dispatch": "to_experts", "combine": "from_experts"}  # operators of symconfig: functions of run_kernels
 WITHIN = WITHIN_NOTE.partition("}")[2]
@@ -106,7 +106,7 @@ def python(one: Executed, source: str, stem: str) -> str:
 
 def _code(part: str) -> str:
     """Return a module of this package without its docstring and imports."""
-    given = files("symconfig.solve.partition.executed").joinpath(f"{part}.py").read_text(encoding="utf-8")
+    given = files("tools.partitions.executed").joinpath(f"{part}.py").read_text(encoding="utf-8")
     imports = [node for node in ast.parse(given).body[1:] if isinstance(node, (ast.Import, ast.ImportFrom))]
     code = "\n".join(given.splitlines()[imports[-1].end_lineno or 0 :]).strip() + "\n"
     return code.replace("  # type: ignore[misc]", "")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
 
-from symconfig.solve.partition.executed.run_moves import Layout, cuts, move
+from tools.partitions.executed.run_moves import Layout, cuts, move
 
 
 class Total(torch.autograd.Function):  # type: ignore[misc]

@@ -17,8 +17,8 @@ from symconfig.graph.program.net import Net
 from symconfig.graph.program.torch_source.factory import made
 from symconfig.graph.program.torch_source.nodes import seen, tensors
 from symconfig.graph.program.torch_source.walked import Lowering, lowered
-from symconfig.solve.partition.executed.layouts import Layout, Layouts, Ran
 from symconfig.solve.partition.placements import MeshDim, Placements, Table, placements, table_of
+from tools.partitions.executed.layouts import Layout, Layouts, Ran
 
 CHECKS = ("aten._assert_tensor_metadata.default",)  # which compute nothing
 

@@ -11,9 +11,9 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from symconfig.graph.program.torch_source.nodes import Dims, NodeSeen
-from symconfig.solve.partition.executed.run_kernels import INSTEAD, local_arguments
-from symconfig.solve.partition.executed.run_moves import cuts, read_layout
 from symconfig.solve.partition.placements import MeshDim
+from tools.partitions.executed.run_kernels import INSTEAD, local_arguments
+from tools.partitions.executed.run_moves import cuts, read_layout
 
 # Operators whose results for parts of what they sum over add up to the whole. With the place of a bias among tensors.
 PRODUCTS = {
