@@ -14,7 +14,8 @@ from symconfig.schedule.schedule import Schedule, Shape
 from symconfig.schedule.timeline import Timeline
 from symconfig.schedule.times import Array, Times, by_chunk
 
-MOST_TASKS = 2**18  # simulated one by one
+MOST_TASKS = 2**18  # of steps that are simulated whole
+MOST_FOLLOWED = 2 * MOST_TASKS  # of the part of a longer one that is
 ROUNDING = 1e-11  # of a group's time
 
 
@@ -26,14 +27,24 @@ def simulate(schedule: Schedule, times: Times, m: int, group: int | None = None)
     if not 0.0 <= times.contention < 1.0:
         raise InputError(f"contention is a share of a collective's time (got {times.contention}, need 0 to below 1)")
     shape = Shape(times.pp, times.vpp, m, group or times.pp)
-    if problem := schedule.limit(shape):
+    if problem := not_simulated(schedule, shape):
         raise InputError(problem)
-    tasks = 2 * shape.chunks * m * schedule.slices
-    if tasks <= MOST_TASKS:
-        return _simulated(schedule, times, shape)
-    if not schedule.runs_in:
-        raise InputError(f"{schedule.title} is not simulated (got {tasks:,} tasks in a step, need <= {MOST_TASKS:,})")
-    return _extended(schedule, times, shape)
+    return (_simulated if _tasks(schedule, shape) <= MOST_TASKS else _extended)(schedule, times, shape)
+
+
+def not_simulated(schedule: Schedule, shape: Shape) -> str | None:
+    """Say why a step of such a shape cannot be simulated; None if it can.
+
+    A step of many tasks is, if a plan can have its schedule, and four of its groups are no more than can be followed.
+    """
+    least = shape._replace(m=min(shape.m, 4 * max(shape.group, shape.pp))) if schedule.runs_in else shape
+    tasks, most = _tasks(schedule, least), MOST_FOLLOWED if schedule.runs_in else MOST_TASKS
+    too_long = f"{schedule.title} is not simulated (got {tasks:,} tasks, need <= {most:,})" if tasks > most else None
+    return schedule.limit(shape) or too_long
+
+
+def _tasks(schedule: Schedule, shape: Shape) -> int:
+    return 2 * shape.chunks * shape.m * schedule.slices
 
 
 def _extended(schedule: Schedule, times: Times, shape: Shape) -> Timeline:
@@ -43,10 +54,9 @@ def _extended(schedule: Schedule, times: Times, shape: Shape) -> Timeline:
     are those of some groups earlier plus one constant, so are all further ones. A step too long to be followed to that
     point is taken to go on at the pace that it has, or at that of the busiest stage.
     """
-    pp, _, m, group = shape
-    most = MOST_TASKS // (2 * shape.chunks * group)
-    if not most:
-        raise InputError(f"groups of {group:,} microbatches are not simulated on {pp} stages")
+    pp, _, m, _ = shape
+    group = _period(shape)
+    most = min(MOST_FOLLOWED // (2 * shape.chunks * group), m // group)
     groups = min(8 + 8 * pp // group, most)
     while True:
         line = _simulated(schedule, times, shape._replace(m=m % group + groups * group))
@@ -66,11 +76,17 @@ def _extended(schedule: Schedule, times: Times, shape: Shape) -> Timeline:
     )
 
 
+def _period(shape: Shape) -> int:
+    """Return the microbatches after which the order of tasks repeats itself."""
+    return shape.group if shape.vpp > 1 else 1
+
+
 def _steady(line: Timeline, times: Times) -> tuple[int, float, Array]:
     """Return after how many groups a step repeats itself (0: not seen), its seconds a microbatch, and of each stage's
     work [pp].
     """
-    pp, vpp, m, group = line.shape
+    pp, vpp, m, _ = line.shape
+    group = _period(line.shape)
     seconds = _durations(line.work, times) + times.busy_s * line.work.received
     ends, busy = (np.stack([each[line.work.stage == stage] for stage in range(pp)]) for each in (line.end_s, seconds))
     period, ahead = 2 * vpp * group, 2 * (2 * pp + vpp * group)  # tasks of a stage

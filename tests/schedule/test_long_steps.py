@@ -57,6 +57,7 @@ def test_counted_steps_take_the_same_seconds_as_simulated_ones(seed: int, monkey
     full = simulate(SCHEDULES[name], times, m, group)
     assert full.left_out == 0
     monkeypatch.setattr(simulator, "MOST_TASKS", 2 * pp * vpp * m - 1)
+    monkeypatch.setattr(simulator, "MOST_FOLLOWED", 2 * pp * vpp * m - 1)
     short = simulate(SCHEDULES[name], times, m, group)
     assert short.left_out > 0
     assert short.m == m
@@ -73,6 +74,7 @@ def test_stages_that_drift_apart_are_counted_at_the_pace_of_the_busiest(monkeypa
     times = Times(each, 0 * each, each, 0 * each, lag_s=0.3)
     full = simulate(SCHEDULES["1f1b"], times, 40_000)
     monkeypatch.setattr(simulator, "MOST_TASKS", 2_000)
+    monkeypatch.setattr(simulator, "MOST_FOLLOWED", 2_000)
     assert simulate(SCHEDULES["1f1b"], times, 40_000).step_s == pytest.approx(full.step_s, rel=1e-3)
 
 
@@ -82,6 +84,8 @@ def test_a_step_of_a_hundred_million_microbatches_is_counted() -> None:
     assert len(line.end_s) < 2**17
 
 
-def test_only_schedules_of_plans_are_counted() -> None:
-    with pytest.raises(InputError, match=r"GPipe is not simulated \(got 1,600,000 tasks in a step, need <= 262,144\)"):
+def test_only_schedules_of_plans_are_counted_and_shapes_that_can_be_followed() -> None:
+    with pytest.raises(InputError, match=r"GPipe is not simulated \(got 1,600,000 tasks, need <= 262,144\)"):
         simulate(SCHEDULES["gpipe"], uniform(8), 10**5)
+    with pytest.raises(InputError, match=r"interleaved 1F1B is not simulated \(got 8,388,608 tasks, need <= 524,288\)"):
+        simulate(SCHEDULES["interleaved"], uniform(256, 16), 256 * 10**4)
