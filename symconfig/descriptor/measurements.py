@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from symconfig.descriptor.strict import Count, PositiveInt, Strict
 from symconfig.descriptor.task import Task
@@ -14,7 +14,10 @@ from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InputError
 
 Positive = Annotated[float, Field(gt=0)]
-Precision = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
+Precision = Annotated[
+    Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"],
+    BeforeValidator(lambda word: word.lower() if isinstance(word, str) else word),
+]
 Degree = Literal["tp", "pp", "vpp", "cp", "ep", "etp", "dp"]
 
 
