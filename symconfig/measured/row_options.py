@@ -167,11 +167,11 @@ def _spelled(options: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
             spelled[ours] = meanings[known] if meanings else word
     for name in spelled.keys() & _KINDS.keys():
         kind, value = _KINDS[name], spelled[name]
-        words = get_args(kind) if get_origin(kind) is Literal else ()
+        allowed = get_args(kind) if get_origin(kind) is Literal else ()
         try:
-            spelled[name] = TypeAdapter(kind).validate_python(known_word(value, words) or value, strict=kind is bool)
+            spelled[name] = TypeAdapter(kind).validate_python(known_word(value, allowed) or value, strict=kind is bool)
         except ValidationError:
-            raise _not_understood(name, value, words or (kind.__name__,)) from None
+            raise _not_understood(name, value, allowed or (kind.__name__,)) from None
     return spelled, tuple(unread)
 
 

@@ -142,13 +142,13 @@ def _without(plan: Plan, nodes: summary.Nodes, lost: int, top: int, progress: Pr
         loads = loaded(plan, other)
         if _ranks(loads) < _ranks(best):
             rest, best = other, loads
-    other = other_batch(
+    batch_nearby = other_batch(
         rest,
         best[0],
         lambda batch: _best(rest, {"global_batch_size": batch}, 1),
         lambda smaller: loaded(plan, smaller)[0],
     )
-    return Smaller(lost, left, gpus, replace(rest, history=plan.history), best, other_batch=other)
+    return Smaller(lost, left, gpus, replace(rest, history=plan.history), best, other_batch=batch_nearby)
 
 
 def _best(original: Plan, changes: Mapping[str, object], top: int) -> Plan:
