@@ -171,7 +171,7 @@ def _spelled(options: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
         try:
             spelled[name] = TypeAdapter(kind).validate_python(known_word(value, allowed) or value, strict=kind is bool)
         except ValidationError:
-            raise _not_understood(name, value, allowed or (kind.__name__,)) from None
+            raise _not_understood(name, value, allowed or (getattr(kind, "__name__", str(kind)),)) from None
     return spelled, tuple(unread)
 
 
