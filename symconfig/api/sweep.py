@@ -15,6 +15,7 @@ from symconfig.api.planning import Problems
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.load import zoo_clusters
+from symconfig.descriptor.strict import MAX_GPUS
 from symconfig.descriptor.validate import as_json
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InputError, Problem, reworded
@@ -30,7 +31,6 @@ from symconfig.runs.sweep.size import size as run_size
 
 ALL = "all"
 DEFAULT_SEQUENCE = 4096  # as a job's
-MOST_ASKED = 2**20  # GPUs
 
 
 @typed
@@ -142,8 +142,8 @@ def read_size(
         gathered.add(Problem("says what global_batch_size says, too", field="batch_tokens", hint="one of them"))
     if not 0 < goodput <= 1:
         gathered.add(Problem("out of range", field="goodput", got=str(goodput), need="a share above 0, at most 1"))
-    if not 1 <= most_gpus <= MOST_ASKED:
-        gathered.add(Problem("out of range", field="most_gpus", got=f"{most_gpus}", need=f"1 to {MOST_ASKED:,}"))
+    if not 1 <= most_gpus <= MAX_GPUS:
+        gathered.add(Problem("out of range", field="most_gpus", got=f"{most_gpus}", need=f"1 to {MAX_GPUS:,}"))
     names = zoo_clusters() if clusters == ALL else [clusters] if isinstance(clusters, str) else list(clusters)
     known = gathered.collect(lambda: _known(job, names, prices, changes or {}))
     if gathered.all or known is None or deadline_s is None or total is None:

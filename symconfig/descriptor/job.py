@@ -16,7 +16,7 @@ from pydantic import (
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import ADAM, Optimizer
 from symconfig.descriptor.rl import Rl
-from symconfig.descriptor.strict import PositiveInt, Rate, Strict
+from symconfig.descriptor.strict import BatchSize, GpuCount, PositiveInt, Rate, Strict
 from symconfig.descriptor.task import PREFERRING, TASKS, WITH_OR_WITHOUT, Task
 from symconfig.descriptor.training import Training
 from symconfig.descriptor.tuning import LOSSES, LossName, Preference, Sequences
@@ -151,8 +151,8 @@ class Job(Strict):
     schema_: Literal["symconfig.job/1"] = Field(default="symconfig.job/1", alias="schema")
     model: str = Field(min_length=1)
     cluster: str = Field(min_length=1)
-    gpus: PositiveInt | Literal["auto"]
-    global_batch_size: PositiveInt
+    gpus: GpuCount | Literal["auto"]
+    global_batch_size: BatchSize
     seq_length: PositiveInt | None = Field(
         default=None, description="tokens; absent: the smaller of the model's and 4096"
     )

@@ -5,16 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
-from symconfig.descriptor.strict import Count, PositiveInt, Strict
+from symconfig.descriptor.strict import BatchSize, Count, GpuCount, PositiveInt, Strict
 from symconfig.descriptor.task import Task
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InputError
 
 Positive = Annotated[float, Field(gt=0)]
-Precision = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
+Precision = Annotated[
+    Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"],
+    BeforeValidator(lambda word: word.lower() if isinstance(word, str) else word),
+]
 Degree = Literal["tp", "pp", "vpp", "cp", "ep", "etp", "dp"]
 
 
@@ -53,7 +56,7 @@ class MeasuredCluster(Strict):
     """`gpu` has one spelling per product; memory_gib is the nominal size."""
 
     gpu: str | None = None
-    gpus: PositiveInt | None = None
+    gpus: GpuCount | None = None
     gpus_per_node: PositiveInt | None = None
     memory_gib: PositiveInt | None = None
     nvlink_domain: PositiveInt | None = None
@@ -73,9 +76,9 @@ class Software(Strict):
 class MeasuredBatch(Strict):
     """Sequences and tokens."""
 
-    micro: PositiveInt | None = None
-    global_: PositiveInt | None = Field(default=None, alias="global")
-    grad_accum: PositiveInt | None = None
+    micro: BatchSize | None = None
+    global_: BatchSize | None = Field(default=None, alias="global")
+    grad_accum: BatchSize | None = None
     seq_length: PositiveInt | None = None
 
 

@@ -25,12 +25,10 @@ from symconfig.descriptor.cluster import ClusterDescriptor, Level
 from symconfig.descriptor.document import read_text
 from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.mesh import NETWORK, Mesh, MeshLevel
-from symconfig.descriptor.strict import PositiveInt, Strict
+from symconfig.descriptor.strict import MAX_GPUS, PositiveInt, Strict
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import read_yaml
 from symconfig.errors import InputError, Problem
-
-MAX_GPUS = 2**20
 
 
 class LevelOfFile(Strict):

@@ -13,7 +13,7 @@ from symconfig.descriptor.cluster_name import CLUSTER, OVER, kinds
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.load import find, is_mixed, load_cluster
 from symconfig.descriptor.network import gpu_bytes_per_s
-from symconfig.descriptor.strict import PositiveInt, Strict
+from symconfig.descriptor.strict import GpuCount, Strict
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InputError, Problem
@@ -23,7 +23,7 @@ class Kind(Strict):
     """One kind of a file: a cluster's name or path, and how many GPUs there are of it."""
 
     cluster: str = Field(min_length=1, max_length=LONGEST_NAME)
-    gpus: PositiveInt
+    gpus: GpuCount
 
 
 class MixedFile(Strict):

@@ -8,7 +8,10 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 PositiveInt = Annotated[int, Field(gt=0, lt=2**40)]
-MAX_LAYERS = 10_000  # the deepest published model has 1,000 (DeepNet); a number far above it is a mistake
+MAX_LAYERS = 2_048  # the deepest published model has 1,000 (DeepNet); a number far above it is a mistake
+MAX_GPUS = 2**20
+GpuCount = Annotated[int, Field(gt=0, le=MAX_GPUS)]
+BatchSize = Annotated[int, Field(gt=0, le=10**8)]  # sequences
 LayerCount = Annotated[int, Field(gt=0, le=MAX_LAYERS)]
 Count = Annotated[int, Field(ge=0, lt=2**40)]
 Rate = Annotated[float, Field(ge=0.0, le=1.0)]

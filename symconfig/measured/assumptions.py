@@ -74,7 +74,7 @@ OF_FRAMEWORK = (
     "grouped_streams",
 )
 SIZES = ("weight", "gradient", "optimizer")
-_KINDS: dict[str, Any] = {
+KINDS: dict[str, Any] = {
     **kinds(MEGATRON.implementation),
     **{name: kind for name, kind in get_type_hints(Framework).items() if name in OF_FRAMEWORK},
     "graphed": Literal[tuple(GRAPHED)],
@@ -88,7 +88,7 @@ if TYPE_CHECKING:
         """The deviations of a framework from its usual, each where it deviates."""
 else:
     Deviations = create_model(
-        "Deviations", __base__=Strict, **{name: (kind | None, None) for name, kind in _KINDS.items()}
+        "Deviations", __base__=Strict, **{name: (kind | None, None) for name, kind in KINDS.items()}
     )
 
 

@@ -8,13 +8,14 @@ from typing import Any
 from symconfig.cost.framework import Framework
 from symconfig.cost.machine import LOW_PRECISION
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InputError
 from symconfig.frameworks.behaviour import COMPILED, Switches, switched
 from symconfig.frameworks.fsdp.behaviour import NARROW_REDUCTION
 from symconfig.frameworks.kernels import options
 from symconfig.frameworks.known import FRAMEWORKS
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON
 from symconfig.measured.assumptions import EXCHANGE, OF_FRAMEWORK, SIZES
-from symconfig.measured.row_options import RowOptions
+from symconfig.measured.row_options import RowOptions, known_word
 
 # Spellings of attention kernels in the sources -> (implementation, rate over the newest flash kernel's). Version 2 has
 # half of version 3's rate on Hopper (arXiv 2407.08608, section 1: 35 and 75 % of the peak), and is the newest before
@@ -46,8 +47,15 @@ _IMPLEMENTATION = tuple(name for name in options(MEGATRON.implementation) if nam
 
 
 def attention_of(name: str, architecture: str) -> tuple[str, float]:
-    """Return a kernel's implementation by its spelling, and its rate on this GPU over the newest flash kernel's."""
-    kernel, rate = _ATTENTION[name]
+    """Return a kernel's implementation by its spelling, and its rate on this GPU over the newest flash kernel's.
+
+    Raises InputError for a spelling that is not known.
+    """
+    spelling = known_word(name, _ATTENTION)
+    if spelling is None:
+        need = ", ".join(_ATTENTION)
+        raise InputError("is not understood", field="options.attention_kernel", got=name, need=need)
+    name, (kernel, rate) = spelling, _ATTENTION[spelling]
     return kernel, _RATE_ON.get(architecture, {}).get(name, rate)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import TypeAdapter, ValidationError
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.measurements import Row
@@ -11,7 +13,7 @@ from symconfig.errors import InputError
 from symconfig.frameworks.megatron.behaviour import MEGATRON, MEGATRON_LOCAL
 from symconfig.frameworks.megatron.options import by_destination, instances, kernels, recomputed, zero_stage
 from symconfig.frameworks.megatron.releases import MEGATRON_VOCAB_MULTIPLE
-from symconfig.measured.assumptions import Assumption
+from symconfig.measured.assumptions import KINDS, Assumption
 from symconfig.measured.row_cluster import cluster_of, network_stated, unread_network
 from symconfig.plans.choices import ZeroStage
 from symconfig.units import MIB
@@ -36,6 +38,16 @@ _SPELLED: Mapping[str, tuple[str, Mapping[Any, Any]]] = {
     "cuda_graph": ("graphed", {True: "all", False: "none"}),
     "fp8_params": ("quantised_weights", {}),
     "embedding_counts_as_layer": ("ends_as_layers", {True: (1, 1), False: (0, 0)}),
+}
+# Options of rows alone, by name -> their types.
+_KINDS: Mapping[str, Any] = {
+    **KINDS,
+    **dict.fromkeys(("activation_offload", "async_tp", "moe_a2a", "packed_single_sample", "torch_compile"), bool),
+    **dict.fromkeys(("etp", "first_layers", "fsdp_degree", "last_layers", "zero1_group"), int),
+    **dict.fromkeys(("cross_entropy_fusion", "fsdp_mixed_precision", "layout", "recompute_method"), str),
+    "ends_as_layers": tuple[int, int],
+    "recompute_modules": tuple[str, ...],
+    "reshard_after_forward": bool,
 }
 # What says again what another option says.
 _SAID_ELSEWHERE = frozenset({"megatron_args", "transformer_impl", "pipeline_schedule", "precision_setting"})
@@ -137,19 +149,40 @@ class RowOptions:
 
 
 def _spelled(options: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Split a row's options into those under the names that they have here, and the others, as `name: value`."""
+    """Split a row's options into those under the names that they have here, and the others, as `name: value`.
+
+    Words are read without case. Raises InputError for a value that an option does not have.
+    """
     spelled, unread = dict(options), list[str]()
     for words in filter(None, map(str.strip, str(spelled.pop("features", "")).split(";"))):
-        spelled |= _FEATURES.get(words, {})
-        unread += [] if words in _FEATURES else [f"features: {words}"]
+        known = known_word(words, _FEATURES)
+        spelled |= {} if known is None else _FEATURES[known]
+        unread += [f"features: {words}"] if known is None else []
     for theirs, (ours, meanings) in _SPELLED.items():
         if theirs in spelled:
             word = spelled.pop(theirs)
-            if meanings and word not in meanings:
-                need = ", ".join(map(str, meanings))
-                raise InputError("is not understood", field=f"options.{theirs}", got=str(word), need=need)
-            spelled[ours] = meanings[word] if meanings else word
+            known = known_word(word, meanings)
+            if meanings and known is None:
+                raise _not_understood(theirs, word, meanings)
+            spelled[ours] = meanings[known] if meanings else word
+    for name in spelled.keys() & _KINDS.keys():
+        kind, value = _KINDS[name], spelled[name]
+        allowed = get_args(kind) if get_origin(kind) is Literal else ()
+        try:
+            spelled[name] = TypeAdapter(kind).validate_python(known_word(value, allowed) or value, strict=kind is bool)
+        except ValidationError:
+            raise _not_understood(name, value, allowed or (getattr(kind, "__name__", str(kind)),)) from None
     return spelled, tuple(unread)
+
+
+def known_word(word: object, words: Iterable[Any]) -> Any:
+    """Return which of some words a word is, whatever its case; None if none of them."""
+    return next((each for each in words if str(each).lower() == str(word).lower()), None)
+
+
+def _not_understood(name: str, value: object, words: Iterable[Any]) -> InputError:
+    need = ", ".join(map(str, words))
+    return InputError("is not understood", field=f"options.{name}", got=str(value), need=need)
 
 
 def _from_arguments(row: Row) -> dict[str, Any]:

@@ -32,7 +32,8 @@ def blocks(fallback: Fallback) -> list[Block]:
             loads = (each.loads.verdict.value, advisedly.verdict.value if advisedly is not None else "")
             rows.append(_row(fallback, each.nodes, each.plan.best, _lost(fallback.share(each)), loads))
     grid = Grid.of(rows, words=("recompute", *list(rows[0])[_NUMBERS:]))
-    return [head, grid, *_unfit(fallback), *_kept(fallback), "\n".join(advice(fallback)), *_steps(fallback)]
+    others = [f"On {several(each.nodes, 'node')}: {each.other_batch}" for each in fallback.smaller if each.other_batch]
+    return [head, grid, *_unfit(fallback), *_kept(fallback), *others, "\n".join(advice(fallback)), *_steps(fallback)]
 
 
 def advice(fallback: Fallback, start: str = "") -> list[str]:
@@ -185,5 +186,6 @@ def _smaller(fallback: Fallback, each: Smaller) -> dict[str, Any]:
         "kept": fallback.kept(each),
         "loadable": each.loads.to_dict() if each.loads is not None else None,
         "loadable_as_advised": advisedly.to_dict() if advisedly is not None else None,
+        "other_batch": each.other_batch,
         "problems": [asdict(problem) for problem in each.problems],
     }

@@ -41,6 +41,7 @@ def blocks(replan: Replan) -> list[Block]:
         *_schedule(replan.schedule),
         _checkpoint(replan),
         *verdict(replan.checkpoint),
+        replan.other_batch or "",
         *_command(replan),
         _files(replan),
         table.footer(replan.new),
@@ -215,6 +216,7 @@ def to_dict(replan: Replan) -> dict[str, Any]:
         "schedule": _schedule_data(replan.schedule),
         "going_on": replan.going_on if replan.schedule.step else None,
         "checkpoint": replan.checkpoint.to_dict(),
+        "other_batch": replan.other_batch,
         "files": None if replan.files is None else list(replan.files),
         "plan": replan.new.to_dict(),
     }

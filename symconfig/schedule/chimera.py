@@ -6,20 +6,18 @@ from symconfig.schedule.schedule import BACKWARD, FORWARD, Schedule, Shape, Task
 
 
 def order(shape: Shape, stage: int) -> list[Task]:
-    """Order units of pp microbatches, half of them down and half up (section 3.1), joined without a flush (section
-    3.5).
+    """Order pp microbatches, half of them down and half up (section 3.1).
 
-    With forward and backward of one slot each, the j-th of a unit's microbatches in one direction passes that
-    direction's i-th chunk in slot i + 2 j and comes back in slot 2 pp - 1 - i + 2 j: no two on a stage at once, and
-    the gaps of a unit are as long as its successor's start, 2 pp slots later. The order of the slots is the schedule.
+    With forward and backward of one slot each, the j-th microbatch in one direction passes that direction's i-th chunk
+    in slot i + 2 j and comes back in slot 2 pp - 1 - i + 2 j: no two on a stage at once. The order of the slots is the
+    schedule.
     """
     pp, half = shape.pp, shape.pp // 2
     slots: list[tuple[int, Task]] = []
-    for microbatch in range(shape.m):
-        unit, within = divmod(microbatch, pp)
-        upward, j = divmod(within, half)
+    for microbatch in range(pp):
+        upward, j = divmod(microbatch, half)
         chunk = pp - 1 - stage if upward else stage
-        start = 2 * pp * unit + 2 * j
+        start = 2 * j
         slots.append((start + chunk, (FORWARD, chunk, microbatch)))
         slots.append((start + 2 * pp - 1 - chunk, (BACKWARD, chunk, microbatch)))
     return [task for _, task in sorted(slots)]
@@ -30,8 +28,11 @@ def limit(shape: Shape) -> str | None:
         return f"Chimera gives each stage one chunk of each direction (got vpp {shape.vpp}, need 1)"
     if shape.pp % 2:
         return f"Chimera needs an even number of stages (got {shape.pp})"
-    if shape.m % shape.pp:
-        return f"Chimera needs whole units of a microbatch a stage (got {shape.m}, need a multiple of {shape.pp})"
+    if shape.m != shape.pp:
+        return (
+            "Chimera is simulated for one microbatch a stage: more need its forward doubling "
+            f"(got {shape.m}, need {shape.pp})"
+        )
     return None
 
 

@@ -61,7 +61,7 @@ class _Codes:
     count: int
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)
 def program(schedule: Schedule, shape: Shape) -> Program:
     """Build the tasks of a schedule. Raises InputError if the schedule cannot have the shape, or names the task at
     which it hangs.

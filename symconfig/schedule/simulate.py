@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -13,6 +14,10 @@ from symconfig.schedule.schedule import Schedule, Shape
 from symconfig.schedule.timeline import Timeline
 from symconfig.schedule.times import Array, Times, by_chunk
 
+MOST_TASKS = 2**18  # of steps that are simulated whole
+MOST_FOLLOWED = 2 * MOST_TASKS  # of the part of a longer one that is
+ROUNDING = 1e-11  # of a group's time
+
 
 def simulate(schedule: Schedule, times: Times, m: int, group: int | None = None) -> Timeline:
     """Simulate one step of m microbatches. Raises InputError if the schedule cannot run such a shape.
@@ -22,6 +27,84 @@ def simulate(schedule: Schedule, times: Times, m: int, group: int | None = None)
     if not 0.0 <= times.contention < 1.0:
         raise InputError(f"contention is a share of a collective's time (got {times.contention}, need 0 to below 1)")
     shape = Shape(times.pp, times.vpp, m, group or times.pp)
+    if problem := not_simulated(schedule, shape):
+        raise InputError(problem)
+    return (_simulated if _tasks(schedule, shape) <= MOST_TASKS else _extended)(schedule, times, shape)
+
+
+def not_simulated(schedule: Schedule, shape: Shape) -> str | None:
+    """Say why a step of such a shape cannot be simulated; None if it can.
+
+    A step of many tasks is, if a plan can have its schedule, and four of its groups are no more than can be followed.
+    """
+    least = shape._replace(m=min(shape.m, 4 * max(shape.group, shape.pp))) if schedule.runs_in else shape
+    tasks, most = _tasks(schedule, least), MOST_FOLLOWED if schedule.runs_in else MOST_TASKS
+    too_long = f"{schedule.title} is not simulated (got {tasks:,} tasks, need <= {most:,})" if tasks > most else None
+    return schedule.limit(shape) or too_long
+
+
+def _tasks(schedule: Schedule, shape: Shape) -> int:
+    return 2 * shape.chunks * shape.m * schedule.slices
+
+
+def _extended(schedule: Schedule, times: Times, shape: Shape) -> Timeline:
+    """Simulate a shorter step, and add the groups of microbatches that it leaves out of the steady part.
+
+    The ends of tasks follow from those before them by maxima and sums alone. Once all ends that later ones depend on
+    are those of some groups earlier plus one constant, so are all further ones. A step too long to be followed to that
+    point is taken to go on at the pace that it has, or at that of the busiest stage.
+    """
+    pp, _, m, _ = shape
+    group = _period(shape)
+    most = min(MOST_FOLLOWED // (2 * shape.chunks * group), m // group)
+    groups = min(8 + 8 * pp // group, most)
+    while True:
+        line = _simulated(schedule, times, shape._replace(m=m % group + groups * group))
+        every, pace_s, busy_s = _steady(line, times)
+        rest = (m // group - groups) % every if every else 0
+        if groups == most or (every and not rest):
+            break
+        groups = min(groups + rest if every else 2 * groups, most)
+    left_out = m - line.m
+    return replace(
+        line,
+        shape=shape,
+        finish_s=line.finish_s + left_out * pace_s,
+        left_out=left_out,
+        left_out_s=left_out * pace_s,
+        left_out_busy_s=left_out * busy_s,
+    )
+
+
+def _period(shape: Shape) -> int:
+    """Return the microbatches after which the order of tasks repeats itself."""
+    return shape.group if shape.vpp > 1 else 1
+
+
+def _steady(line: Timeline, times: Times) -> tuple[int, float, Array]:
+    """Return after how many groups a step repeats itself (0: not seen), its seconds a microbatch, and of each stage's
+    work [pp].
+    """
+    pp, vpp, m, _ = line.shape
+    group = _period(line.shape)
+    seconds = _durations(line.work, times) + times.busy_s * line.work.received
+    ends, busy = (np.stack([each[line.work.stage == stage] for stage in range(pp)]) for each in (line.end_s, seconds))
+    period, ahead = 2 * vpp * group, 2 * (2 * pp + vpp * group)  # tasks of a stage
+    stop = ends.shape[1] - 2 * period - ahead  # the last forward, of what may be a shorter group, is later
+    start = stop - period - ahead  # no task after `stop` depends on an earlier one
+    gathered_s = max((window.end_s for window in line.windows if window.kind == "gather"), default=0.0)
+    busy_s = busy[:, max(start - period, 0) : max(start, period)].sum(axis=1) / group
+    for every in range(1, pp + 1):
+        if start < every * period or ends[:, start - every * period].min() < gathered_s:
+            break
+        moved = ends[:, start:stop] - ends[:, start - every * period : stop - every * period]
+        if np.ptp(moved) <= ROUNDING * moved.max():
+            return every, float(moved.max()) / (every * group), busy_s
+    pace_s = 4 / m * float((ends[:, m * vpp] - ends[:, m * vpp // 2]).max())  # of the second quarter
+    return 0, max(pace_s, float(busy_s.max())), busy_s
+
+
+def _simulated(schedule: Schedule, times: Times, shape: Shape) -> Timeline:
     work = program(schedule, shape)
     own_s = _durations(work, times) / schedule.slices
     busy_s = times.busy_s / schedule.slices

@@ -42,6 +42,8 @@ class Timeline:
 
     end_s: [n], of each task. ready_s: [n], before which it has no weights. finish_s: [pp], when each stage is done, its
     reductions included. windows: of the stages' channels.
+    left_out: microbatches of a long step's steady part that are not in `work`, `end_s` and `windows`, but counted in
+    `finish_s`, by which they are `left_out_s` later, and in the seconds of the step. left_out_busy_s: [pp].
     """
 
     schedule: Schedule
@@ -52,6 +54,9 @@ class Timeline:
     ready_s: Array
     finish_s: Array
     windows: tuple[Window, ...]
+    left_out: int = 0
+    left_out_s: float = 0.0
+    left_out_busy_s: Array | float = 0.0
 
     @property
     def pp(self) -> int:
@@ -91,8 +96,8 @@ class Timeline:
         """Return [pp]: seconds of a step in which each stage works or receives."""
         busy = np.zeros(self.pp)
         np.add.at(busy, self.work.stage, self.end_s - self._starts())
-        steps = (int(self.work.microbatch.max()) + 1) / (self.m * self.schedule.slices)
-        result: Array = busy / steps
+        steps = (int(self.work.microbatch.max()) + 1) / ((self.m - self.left_out) * self.schedule.slices)
+        result: Array = busy / steps + self.left_out_busy_s
         return result
 
     def _starts(self) -> Array:

@@ -208,9 +208,9 @@ class Layout:
             vars(part).update(_still_bytes=self._still_bytes[..., q])
         return part
 
-    def longer(self) -> Layout:
-        """Return the layout with one more of every chunk's first layers run again."""
-        more = replace(self, first=self.first + 1)
+    def longer(self, step: int) -> Layout:
+        """Return the layout with so many more of every chunk's first layers run again."""
+        more = replace(self, first=self.first + step)
         vars(more).update({name: value for name, value in vars(self).items() if name in ("counts", "_still_bytes")})
         return more
 
@@ -334,8 +334,9 @@ def by_block(
     Some that are no faster than a step time are left out.
     """
     left = np.isfinite(floors.step_s[-1][:, n])
-    layout = Layout(floors, split, np.zeros_like(n), n, first=1)
-    while layout.first < split.longest_chunk:
+    longest, step = split.longest_chunk, split.block_step
+    layout = Layout(floors, split, np.zeros_like(n), n, first=step)
+    while layout.first < longest:
         # With more layers run again it is slower yet.
         places = np.flatnonzero((left & (layout.path_s < below_s * (1 + ROUNDING))).any(axis=0))
         if not places.size:
@@ -345,4 +346,4 @@ def by_block(
         left = left & ~fits
         if fits.any():
             yield layout, fits
-        layout = layout.longer()
+        layout = layout.longer(step)

@@ -14,6 +14,7 @@ from itertools import accumulate, pairwise, product
 
 from symconfig.graph.parts import is_layer, place_of
 from symconfig.plans.pipeline_layout import dealt
+from symconfig.solve.stages.cuts import NEAREST
 
 Sizes = tuple[int, ...]
 Weights = tuple[tuple[str, float], ...]  # of the kinds
@@ -81,7 +82,8 @@ def lightest_of(sequence: tuple[str, ...], pp: int, few: Iterable[Sizes], weight
 
 
 def _ends(layers: int, pp: int, vpp: int) -> Iterator[Sizes]:
-    counts = range(vpp, layers, vpp)
+    even = layers // pp // vpp
+    counts = range(vpp * max(1, even - NEAREST), min(layers, vpp * (even + NEAREST)), vpp)
     for first, between in product(counts, counts if pp > 2 else (0,)):
         last = layers - first - between * (pp - 2)
         if last > 0 and (sizes := dealt(layers, pp, vpp, first=first, last=last)) is not None:

@@ -5,24 +5,34 @@ from __future__ import annotations
 import math
 
 from symconfig.plans.plan import Plan
+from symconfig.solve.space import divisors
 
 MOST_CHANGE = 0.05  # the most that a batch may change to be worth a word
 
 
-def near_batch(plan: Plan) -> str | None:
-    """Return a sentence that names a batch close by which at least twice as many replicas could share.
+def near_batch(plan: Plan) -> int | None:
+    """Return the batch close by that most replicas could share, where they are at least twice as many.
 
     None where there is no such batch, and where the plan has fewer than half the replicas that its own batch allows.
     """
-    degrees, batch = plan.best.parallel, plan.best.batch.global_
-    gpus = degrees.tp * degrees.pp * degrees.cp * degrees.dp
-    room = int(MOST_CHANGE * batch)
-    close = range(max(1, batch - room), batch + room + 1)
-    better = max(close, key=lambda size: (math.gcd(gpus, size), -abs(size - batch), size))
-    most, more = math.gcd(gpus, batch), math.gcd(gpus, better)
-    if 2 * degrees.dp < most or more < 2 * most:
+    gpus, batch = plan.best.parallel.world_size, plan.best.batch.global_
+    most = math.gcd(gpus, batch)
+    if 2 * plan.best.parallel.dp < most:
         return None
+    for replicas in reversed(divisors(gpus)):
+        if replicas < 2 * most:
+            return None
+        below = batch // replicas * replicas
+        near = min((below, below + replicas), key=lambda size: (abs(size - batch), -size))
+        if near and abs(near - batch) <= int(MOST_CHANGE * batch):
+            return near
+    return None
+
+
+def said(plan: Plan, better: int) -> str:
+    """Say how many replicas could share the other batch."""
+    gpus, batch = plan.best.parallel.world_size, plan.best.batch.global_
     return (
-        f"{batch:,} sequences can be shared by at most {most} replicas of {gpus} GPUs, {better:,} by up to {more}. "
-        f"Try: --global-batch-size {better}"
+        f"{batch:,} sequences can be shared by at most {math.gcd(gpus, batch)} replicas of {gpus} GPUs, {better:,} by "
+        f"up to {math.gcd(gpus, better)}"
     )

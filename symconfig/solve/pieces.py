@@ -32,6 +32,7 @@ from symconfig.solve.space import (
 from symconfig.solve.split import most_chunks
 
 PLAIN, WHOLE = Choice(), Choice(frozenset({LAYER}))  # no recompute, full recompute
+MOST_CHUNKS = 64  # of a stage that are weighed: more make the bubble shorter by less than a hundredth of a microbatch
 CELLS = 2**13  # points of a piece times policies that are worked out at once, however few are asked for
 
 Way = tuple[int, int, NDArray[np.intp]]
@@ -162,8 +163,9 @@ def _ways(piece: Piece, refused: Refused) -> Iterator[Way]:
         if not plain.size:
             continue
         several = interleaved(request, piece.candidates, plain, pp, refused)
-        fewest = request.limits.least_chunks if pp > 1 else 1
-        for vpp in range(fewest, most_chunks(layers, pp, request.limits.layouts) + 1):
+        fewest = max(request.limits.least_chunks if pp > 1 else 1, request.pins.ranges.get("vpp", (1,))[0])
+        most = min(most_chunks(layers, pp, request.limits.layouts), fewest + MOST_CHUNKS - 1)
+        for vpp in range(fewest, most + 1):
             chosen = plain if vpp == 1 else several
             if request.pins.allows("vpp", vpp) and chosen.size and request.limits.runs(vpp=vpp):
                 yield pp, vpp, chosen

@@ -12,8 +12,10 @@ from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Constants, machine
 from symconfig.cost.table import Choice
 from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Job, Limits
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError
 from symconfig.frameworks.known import BACKENDS, facts
 from symconfig.graph.model import sequence, shares_heads
@@ -97,17 +99,17 @@ class Timer:
 
 def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuration, of: Job | None = None) -> Prospect:
     """Return the configuration as the search would have found it. of: the job whose routers it has; None: all ranks get
-    as many tokens, as nearly all who measure make sure that they do."""
-    job = Job(
-        model=model.name,
-        cluster=cluster.name,
-        gpus=c.degrees.world_size,
-        global_batch_size=c.global_batch,
-        seq_length=c.seq_length,
-        packing=c.packing,
-        backend=c.backend,
-        limits=Limits(expert_imbalance=1.0),
-    )
+    as many tokens, as nearly all who measure make sure that they do. Raises InputError for what no job can be."""
+    asked = {
+        "model": model.name,
+        "cluster": cluster.name,
+        "gpus": c.degrees.world_size,
+        "global_batch_size": c.global_batch,
+        "seq_length": c.seq_length,
+        "backend": c.backend,
+    }
+    job = validate(Document(asked, file=""), Job)
+    job = job.model_copy(update={"packing": c.packing, "limits": Limits(expert_imbalance=1.0)})
     version = c.version or BACKENDS[c.backend].releases.of(job)
     space = limits(job.backend, version, model, facts(job.backend, model, cluster.gpu.architecture))
     request = Request(

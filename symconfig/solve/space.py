@@ -28,6 +28,7 @@ from symconfig.solve.pins import Pins
 from symconfig.solve.tally import Tally
 
 Numbers = dict[str, float | NDArray[np.float64]]  # of a lattice
+MOST_POINTS = 2**19  # of a scheme, before a pipeline degree
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +151,16 @@ def _grid(request: Request, scheme: Scheme) -> Columns:
         ),
         allowed("ep", [ep for ep in divisors(experts) if gpus % ep == 0]),
         allowed("etp", [etp for etp in divisors(width) if gpus % etp == 0]),
-        allowed("mbs", divisors(request.global_batch)),
     ]
-    tp, cp, ep, etp, micro = np.array(np.meshgrid(*axes, indexing="ij"), dtype=np.int64).reshape(5, -1)
+    every = np.array(np.meshgrid(*axes, indexing="ij"), dtype=np.int64).reshape(4, -1)
+    tp, cp, ep, etp = every
     # An expert is never cut finer than a dense layer: its matrices are smaller.
-    kept = (gpus % (tp * cp) == 0) & (gpus % (ep * etp) == 0) & (etp <= tp)
-    return replace(shared(request, scheme), tp=tp, cp=cp, ep=ep, etp=etp, micro=micro).at(kept)
+    every = every[:, (gpus % (tp * cp) == 0) & (gpus % (ep * etp) == 0) & (etp <= tp)]
+    count = every.shape[1]
+    sizes = np.array(allowed("mbs", divisors(request.global_batch)), dtype=np.int64)
+    sizes = sizes[: max(MOST_POINTS // max(count, 1), 1)]  # the largest that there are fit nowhere
+    tp, cp, ep, etp = np.repeat(every, sizes.size, axis=1)
+    return replace(shared(request, scheme), tp=tp, cp=cp, ep=ep, etp=etp, micro=np.tile(sizes, count))
 
 
 def shared(request: Request, scheme: Scheme) -> Columns:

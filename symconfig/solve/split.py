@@ -16,6 +16,7 @@ from symconfig.solve.stages.cuts import cut, even_cuts, family
 from symconfig.solve.stages.problem import Chunks, Layouts
 
 FEW = 40  # splits of a pipeline that are all tried
+MOST_REPEATED = 128  # numbers of first layers run again that are tried: neighbours differ by a hundredth of the work
 _ACCOUNTED = ((False, False), (True, True), (True, False), (False, True))  # embedding, loss; the plainest first
 
 
@@ -46,7 +47,12 @@ class Split:
 
     @property
     def longest_chunk(self) -> int:
-        return max(map(layers, self.chunks))
+        return max(map(layers, set(self.chunks)))
+
+    @property
+    def block_step(self) -> int:
+        """Return by how many layers of every chunk the numbers differ that are tried of those run again."""
+        return 1 + (self.longest_chunk - 1) // MOST_REPEATED
 
 
 def plainest(pp: int, chunks: Chunks, layouts: Layouts) -> Split | None:

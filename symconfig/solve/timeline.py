@@ -10,9 +10,9 @@ from symconfig.cost.lattice import Array
 from symconfig.cost.pipeline import messages
 from symconfig.cost.step import apart_s
 from symconfig.schedule.interleaved import PAIRED_INTERLEAVED
-from symconfig.schedule.schedule import Schedule
+from symconfig.schedule.schedule import Schedule, Shape
 from symconfig.schedule.schedules import SCHEDULES
-from symconfig.schedule.simulate import simulate
+from symconfig.schedule.simulate import not_simulated, simulate
 from symconfig.schedule.timeline import Timeline
 from symconfig.schedule.times import Times
 from symconfig.solve.costed import Costed
@@ -99,11 +99,13 @@ def shape(parts: Costed) -> tuple[int, int]:
 
 
 def _simulated(prospect: Prospect, parts: Costed) -> bool:
-    """Tell whether there is a pipeline, and of a shape that the schedule runs; measured runs of others have
+    """Tell whether there is a pipeline, and of a shape that can be simulated; measured runs of others have
     other ones.
     """
     setting = parts.setting
-    return setting.pp > 1 and own_schedule(prospect).problem(setting.pp, setting.vpp, *shape(parts)) is None
+    return (
+        setting.pp > 1 and not_simulated(own_schedule(prospect), Shape(setting.pp, setting.vpp, *shape(parts))) is None
+    )
 
 
 def _end_s(simulated: Timeline, parts: Costed) -> float:

@@ -265,8 +265,10 @@ def _prefixes(batch: _Batch) -> Array:
 
 @lru_cache(maxsize=4096)
 def prefix(split: Split, stage: int, kinds: tuple[str, ...]) -> Prefix:
-    """Count, for n = 0, 1, …, the blocks of each kind among the first n layers of every chunk of the stage."""
-    return tuple(first(split, stage, kinds, n) for n in range(split.longest_chunk))
+    """Count, for each number n that is tried, the blocks of each kind among the first n layers of every chunk of the
+    stage.
+    """
+    return tuple(first(split, stage, kinds, n) for n in range(0, split.longest_chunk, split.block_step))
 
 
 def first(split: Split, stage: int, kinds: tuple[str, ...], layers: int) -> tuple[int, ...]:
@@ -344,7 +346,8 @@ def _one(batch: _Batch, weighed: Weighed) -> None:
         block = evaluate_block(extremes, batch.points, batch.setting, _prefixes(batch), piece.budget)
         step = np.where(block.layers > 0, block.cost.step_s, np.inf)
         peak = np.broadcast_to(block.cost.peak_bytes, step.shape)
-        results.append(_Result.of(batch, batch.sums.policy(keep), step, peak, block.layers))
+        steps = np.array([split.block_step for split in batch.splits])[batch.setting.pipelines.which]
+        results.append(_Result.of(batch, batch.sums.policy(keep), step, peak, block.layers * steps))
         weighed.candidates += step[..., several].size
     weighed.candidates += results[0].step_s.size
     for result in results:

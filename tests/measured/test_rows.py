@@ -15,6 +15,7 @@ from symconfig.measured.assumptions import assuming
 from symconfig.measured.cases import Case, case
 from symconfig.measured.judge import judge
 from symconfig.measured.read import read
+from symconfig.measured.row_options import _spelled
 from symconfig.measured.score import score
 from symconfig.solve.predict import predict
 from symconfig.units import GIB
@@ -286,3 +287,26 @@ def test_what_a_row_leaves_out_of_its_overlaps_is_as_the_source_has_it(tmp_path:
     hide = found.configuration.framework.hide
     assert (hide.tp_pieces, hide.data) == (4, 0.0)
     assert dict(found.taken)["overlap"] == "{'tp_comm': True}"
+
+
+@pytest.mark.parametrize("word", ["DeepEP", "HYBRIDEP", "AllToAll"])
+def test_words_of_a_row_are_read_without_case(word: str) -> None:
+    assert _spelled({"moe_dispatcher": word})[0]["dispatcher"] == word.lower()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"moe_dispatcher": "carrier pigeon"},
+        {"cuda_graph": ["all"]},
+        {"cp_comm_type": {"p2p": 1}},
+        {"loss": 7},
+        {"layout": 3},
+        {"first_layers": "many"},
+        {"recompute_modules": 1},
+        {"ends_as_layers": "both"},
+    ],
+)
+def test_a_value_that_is_not_understood_is_named(options: dict[str, object]) -> None:
+    with pytest.raises(InputError, match="is not understood"):
+        _spelled(options)

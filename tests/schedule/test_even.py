@@ -87,9 +87,10 @@ def test_ampnet_is_as_fast_as_it_has_microbatches_in_flight(active: int) -> None
 @pytest.mark.parametrize("name", ["1f1b", "zb-v", "chimera", "pipedream"])
 def test_a_slow_stage_slows_what_it_holds(name: str) -> None:
     """Whatever chunks it has: a pipeline is never faster than its slowest stage, nor slower than all as slow."""
-    even_speed = even(SCHEDULES[name], 4, 16).speedup
+    m = 4 if name == "chimera" else 16
+    even_speed = even(SCHEDULES[name], 4, m).speedup
     slow = np.array([1.0, 2.0, 1.0, 1.0])
-    slowed = even(SCHEDULES[name], 4, 16, slow).speedup
+    slowed = even(SCHEDULES[name], 4, m, slow).speedup
     assert even_speed / 2 <= slowed + 1e-9
     assert slowed <= 2.0 + 1e-9
-    assert even(SCHEDULES[name], 4, 16, 2.0).speedup == pytest.approx(even_speed / 2)
+    assert even(SCHEDULES[name], 4, m, 2.0).speedup == pytest.approx(even_speed / 2)

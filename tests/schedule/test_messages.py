@@ -90,7 +90,7 @@ def naive(schedule: Schedule, times: Times, m: int) -> dict[Task, float]:
     seed=st.integers(0, 2**32 - 1),
 )
 def test_any_durations_against_a_naive_simulation(name: str, half: int, v: int, groups: int, seed: int) -> None:
-    p = 2 * half
+    p, groups = 2 * half, 1 if name == "chimera" else groups
     random = np.random.default_rng(seed)
     times = Times(*random.exponential(size=(4, p, v if name == "interleaved" else 1)), *random.exponential(size=2))
     timeline = simulate(SCHEDULES[name], times, p * groups)

@@ -93,7 +93,7 @@ def test_a_single_stage_has_none() -> None:
 
 def test_what_is_in_flight_twice_or_kept_old_is_counted() -> None:
     """Chimera and DualPipe have the model twice, PipeDream a version of the weights for each microbatch in flight."""
-    found, parts = candidate()
+    found, parts = candidate(global_batch=8)  # four microbatches for four stages
     rows = {row.schedule.name: row for row in compare(found, parts).able}
     states = parts.cost.memory["weights"][0, 0, 0, 0] + parts.cost.memory["optimizer state"][0, 0, 0, 0]
     assert rows["chimera"].peak_bytes > rows["1f1b"].peak_bytes + 0.5 * states

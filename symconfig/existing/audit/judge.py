@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from pydantic import ValidationError
+
 from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Job, Limits
+from symconfig.descriptor.validate import problems
 from symconfig.errors import InputError, Problem
 from symconfig.existing.recover.run import Impossible, Run
 from symconfig.existing.rules.catalogue import GROUPS
@@ -87,24 +91,29 @@ def _rule(constraint: Constraint) -> str:
 
 
 def job_of(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Job:
-    """Return the job that the run is an answer to: the planner may choose everything else."""
+    """Return the job that the run is an answer to: the planner may choose everything else.
+
+    Raises InputError for what no job can be.
+    """
     configuration, model = run.configuration, run.described.model
-    return Job.model_validate(
-        {
-            "model": run.described.zoo or model.name,
-            "cluster": cluster.name,
-            "gpus": configuration.degrees.world_size,
-            "global_batch_size": configuration.global_batch,
-            "seq_length": configuration.seq_length,
-            "packing": configuration.packing,
-            "backend": run.target.backend,
-            "precision": configuration.precision,
-            **_task(run),
-            "limits": limits.model_dump(),
-            "optimizer": run.optimizer.model_dump(exclude_unset=True) or {},
-            **BACKENDS[run.target.backend].releases.fields(run.target.version),
-        }
-    )
+    fields = {
+        "model": run.described.zoo or model.name,
+        "cluster": cluster.name,
+        "gpus": configuration.degrees.world_size,
+        "global_batch_size": configuration.global_batch,
+        "seq_length": configuration.seq_length,
+        "packing": configuration.packing,
+        "backend": run.target.backend,
+        "precision": configuration.precision,
+        **_task(run),
+        "limits": limits.model_dump(),
+        "optimizer": run.optimizer.model_dump(exclude_unset=True) or {},
+        **BACKENDS[run.target.backend].releases.fields(run.target.version),
+    }
+    try:
+        return Job.model_validate(fields)
+    except ValidationError as error:
+        raise InputError(list(problems(error, Document(fields, file=""), Job))) from None
 
 
 def _task(run: Run) -> dict[str, object]:

@@ -129,7 +129,7 @@ def chart(
     """Build the chart; memory: seconds and bytes of each stage's steps."""
     steps = tuple(Memory(*each) for each in memory)
     events = tuple(tuple(timeline.events(stage)) for stage in range(timeline.pp))
-    end_s = float(timeline.finish_s.max())
+    end_s = float(timeline.finish_s.max()) - timeline.left_out_s
     if optimizer_s > 0 and not timeline.schedule.endless:
         events = tuple((*each, Event(OPTIMIZER, 0, -1, end_s, end_s + optimizer_s)) for each in events)
         end_s += optimizer_s

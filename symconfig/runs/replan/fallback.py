@@ -14,6 +14,7 @@ from symconfig.runs.checkpoint import Loadable, Saving, loadable, savings
 from symconfig.runs.checkpoint.folder import shown
 from symconfig.runs.replan import near_plan
 from symconfig.runs.replan.carried import carried, judged
+from symconfig.runs.replan.other_batch import other_batch
 
 Progress = Callable[[str, float], None]
 
@@ -24,6 +25,7 @@ class Smaller:
 
     plan: the best plan there, or one as fast that goes on from more of the whole cluster's checkpoint; None where
     nothing fits, for the reasons in `problems`. every: what becomes of that checkpoint, by the ways to save it.
+    other_batch: as of `Replan`.
     """
 
     lost: int
@@ -32,6 +34,7 @@ class Smaller:
     plan: Plan | None
     every: tuple[Loadable, ...]
     problems: tuple[Problem, ...] = ()
+    other_batch: str | None = None
 
     @property
     def loads(self) -> Loadable | None:
@@ -139,7 +142,17 @@ def _without(plan: Plan, nodes: summary.Nodes, lost: int, top: int, progress: Pr
         loads = loaded(plan, other)
         if _ranks(loads) < _ranks(best):
             rest, best = other, loads
-    return Smaller(lost, left, gpus, replace(rest, history=plan.history), best)
+    batch_nearby = other_batch(
+        rest,
+        best[0],
+        lambda batch: _best(rest, {"global_batch_size": batch}, 1),
+        lambda smaller: loaded(plan, smaller)[0],
+    )
+    return Smaller(lost, left, gpus, replace(rest, history=plan.history), best, other_batch=batch_nearby)
+
+
+def _best(original: Plan, changes: Mapping[str, object], top: int) -> Plan:
+    return best_plan(original.model, original.cluster, original.job.model_copy(update=changes), top=top)
 
 
 def _runs(plan: Plan, dp: int) -> bool:
@@ -165,11 +178,6 @@ def _ranks(loads: Sequence[Loadable]) -> tuple[int, int]:
 def _kept(original: Plan, pins: Mapping[str, str], top: int) -> Plan | None:
     """Find the best plan of the same job with these pins; None where nothing fits."""
     try:
-        return best_plan(
-            original.model,
-            original.cluster,
-            original.job.model_copy(update={"pins": {**original.job.pins, **pins}}),
-            top=top,
-        )
+        return _best(original, {"pins": {**original.job.pins, **pins}}, top)
     except (InputError, InfeasibleError):
         return None

@@ -42,6 +42,7 @@ class Replan:
     """inputs: what is asked for now and was not before. drift: None where the old plan is predicted as it was.
 
     files: of those that a plan writes besides plan.json, the ones that are others now; None: they cannot be compared.
+    other_batch: a sentence that names a batch close by that is faster or keeps more of the checkpoint.
     edited: parts of the old plan's inputs that are not what its answer was found for; then nothing is said of drift.
     """
 
@@ -55,6 +56,7 @@ class Replan:
     schedule: Schedule
     checkpoint: Loadable
     files: tuple[str, ...] | None
+    other_batch: str | None = None
     edited: tuple[str, ...] = ()
 
     @property

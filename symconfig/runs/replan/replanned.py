@@ -23,6 +23,7 @@ from symconfig.runs.replan.changes import changed
 from symconfig.runs.replan.differences import differences
 from symconfig.runs.replan.inputs import inputs
 from symconfig.runs.replan.near_plan import nearest
+from symconfig.runs.replan.other_batch import other_batch
 from symconfig.runs.replan.replan import Drift, Kept, Replan
 from symconfig.runs.replan.schedule import Mode, Schedule, scheduled
 from symconfig.solve.answer import TOP
@@ -81,6 +82,12 @@ def replanned(old: Plan, wishes: Wishes, progress: Progress | None = None) -> Re
             lambda plan: _loadable(old, plan, wishes.checkpoint),
         )
     )
+    other = other_batch(
+        new,
+        loads,
+        lambda batch: _solved(_with_batch(wishes, batch), kept.pins if kept is not None else {}, progress),
+        lambda plan: _loadable(old, plan, wishes.checkpoint),
+    )
     drift = None if wishes.edited else _drift(old)
     return Replan(
         old=old,
@@ -93,6 +100,7 @@ def replanned(old: Plan, wishes: Wishes, progress: Progress | None = None) -> Re
         schedule=schedule,
         checkpoint=loads,
         files=_files(old, new),
+        other_batch=other,
         edited=wishes.edited,
     )
 
@@ -173,6 +181,10 @@ def _as_loaded(schedule: Schedule, loads: Loadable, old: Plan, wishes: Wishes) -
 
 def _loadable(old: Plan, new: Plan, saved: Checkpoint | None) -> Loadable:
     return loadable(old, new) if saved is None else of_folder(saved, new, old)
+
+
+def _with_batch(wishes: Wishes, batch: int) -> Wishes:
+    return replace(wishes, job=wishes.job.model_copy(update={"global_batch_size": batch}), top=1)
 
 
 def _solved(wishes: Wishes, pins: Mapping[str, str], progress: Progress | None) -> Plan:

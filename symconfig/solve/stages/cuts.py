@@ -10,6 +10,8 @@ from symconfig.graph.parts import is_layer
 from symconfig.solve.stages.content import Content, layers
 from symconfig.solve.stages.problem import Chunks, Layouts, StageProblem
 
+NEAREST = 128  # cuts to each side of even ones that are tried
+
 
 def allowed(problem: StageProblem, chunk: int, content: Content) -> bool:
     """Tell whether chunk number `chunk` may hold this. The embedding lies in the first chunk and the head in
@@ -64,11 +66,13 @@ def every(problem: StageProblem) -> Iterator[Chunks]:
 
 def even_cuts(total: int, chunks: int, least: int) -> Iterator[tuple[int, ...]]:
     """Yield layers of each of three chunks or more: as many in all but the first and the last, which have at most one
-    more. The shortest chunks come first, then ends that are most alike. least: layers of an end."""
-    for each in range(1, total // (chunks - 2) + 1):
+    more. The shortest chunks come first, then ends that are most alike. least: layers of an end. Of many cuts those
+    that are nearest to even."""
+    fewest = max(1, -(-(total - 2) // chunks))
+    for each in range(fewest, min(total // (chunks - 2), fewest + NEAREST) + 1):
         ends = total - each * (chunks - 2)
         firsts = range(max(least, ends - each - 1), min(each + 1, ends - least) + 1)
-        for first in sorted(firsts, key=lambda first: (abs(2 * first - ends), first)):
+        for first in sorted(firsts, key=lambda first: (abs(2 * first - ends), first))[:NEAREST]:
             yield (first, *(each,) * (chunks - 2), ends - first)
 
 

@@ -13,7 +13,6 @@ from symconfig.existing.launch.bash.expand import Expander
 from symconfig.existing.launch.bash.interpret import Interpreter
 from symconfig.existing.launch.bash.nested import cover
 from symconfig.existing.launch.bash.nodes import value_end, word_ranges
-from symconfig.existing.launch.bash.shell import bounded
 from symconfig.existing.launch.bash.source import Source
 from symconfig.existing.launch.bash.values import Array, Field, Part, Parts, Value, hole, text_of
 from symconfig.existing.launch.bash.variables import declare
@@ -71,8 +70,7 @@ def assign(shell: Interpreter, source: Source, node: Node, keyed: bool = False) 
             return name
         if added:
             value = (*(old if isinstance(old, tuple) else ()), *parts)
-    shell.budget.spend(len(value.items) // 4 if isinstance(value, Array) else len(value or ()))
-    shell.state.variables[name] = bounded(value, place)
+    shell.state.variables[name] = shell.budget.kept(value)
     return name
 
 

@@ -83,7 +83,7 @@ def _matches(shell: Interpreter, source: Source, item: Node, text: str) -> bool 
         items = pattern(parts)
         if unknown_of(parts) or items is None:
             return None
-        if matches(items, text):
+        if matches(items, text, shell.budget):
             return True
     return False
 

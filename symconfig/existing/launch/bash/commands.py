@@ -13,7 +13,7 @@ from symconfig.existing.launch.bash.arithmetic import Dark
 from symconfig.existing.launch.bash.conditions import EXPECTED, FALSE, STARTED, TRUE, Truth, tested
 from symconfig.existing.launch.bash.interpret import Interpreter
 from symconfig.existing.launch.bash.log import Command, Leave
-from symconfig.existing.launch.bash.shell import bounded, environment
+from symconfig.existing.launch.bash.shell import environment
 from symconfig.existing.launch.bash.source import CodeSource
 from symconfig.existing.launch.bash.values import Field, Part, Parts, hole, plain, text_of, unknown_of
 from symconfig.existing.launch.bash.variables import VARIABLES, Own, Words
@@ -145,7 +145,7 @@ def _printf(shell: Interpreter, words: Words, place: Place) -> Truth:
     if len(words) > 2 and words[0].text == "-v":
         inside = replace(shell, output=[])
         _printf(inside, words[2:], place)
-        shell.state.variables[words[1].text] = bounded(tuple(inside.output or ()), place)
+        shell.state.variables[words[1].text] = shell.budget.kept(tuple(inside.output or ()))
         return TRUE
     if not words or words[0].unknown or re.search(r"%(?![sd%])", words[0].text):
         return _print(shell, (hole("depends on the output of printf", place),))

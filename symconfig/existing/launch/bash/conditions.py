@@ -170,7 +170,7 @@ class _Test:
         items = pattern(right[1])
         if items is None:
             return Truth(None, "depends on an extended pattern")
-        return Truth(matches(items, text) == (sign != "!="))
+        return Truth(matches(items, text, self.expander.budget) == (sign != "!="))
 
 
 def _searched(parts: Parts, text: str) -> bool | None:

@@ -152,7 +152,9 @@ class Expander:
         """
         self.budget.enter()
         try:
-            return self._scan(start, end, quoted, loose, literals, doubles)
+            stream = self._scan(start, end, quoted, loose, literals, doubles)
+            self.budget.spend(len(stream) / 16)
+            return stream
         finally:
             self.budget.leave()
 

@@ -13,7 +13,7 @@ from symconfig.existing.launch.bash.conditions import TRUE, Truth, ended
 from symconfig.existing.launch.bash.expand import Expander
 from symconfig.existing.launch.bash.log import Leave, Log
 from symconfig.existing.launch.bash.nodes import errors_of, statements_of
-from symconfig.existing.launch.bash.shell import Budget, Outcome, State, merged, one_of
+from symconfig.existing.launch.bash.shell import Budget, Exhausted, Outcome, State, merged, one_of
 from symconfig.existing.launch.bash.source import Source, parse
 from symconfig.existing.launch.bash.values import Field, Part, Parts, Value
 from symconfig.existing.launch.reading import Hides
@@ -93,6 +93,9 @@ class Interpreter:
         try:
             handler = self.handlers.get(node.type)
             return self._unknown(source, node) if handler is None else handler(self, source, node)
+        except Exhausted as error:
+            error.place = error.place or source.place(node.start_byte, node.end_byte)
+            raise
         finally:
             self.budget.leave()
 
@@ -110,7 +113,7 @@ class Interpreter:
         outcomes = [end for end in ends if isinstance(end, Outcome)]
         if not outcomes:
             raise next(end for end in ends if isinstance(end, Leave))
-        self.goes_on(one_of(outcomes, why, place))
+        self.goes_on(one_of(self.budget, outcomes, why, place))
 
     def tried(self, branch: Callable[[], object], before: Outcome) -> Outcome | Leave:
         """Return how a branch ends that may run after `before`; this shell stays as it is."""
@@ -140,7 +143,8 @@ class Interpreter:
         states = [state for leave, state in self.pending if leave.kind in kinds]
         self.pending = [(leave, state) for leave, state in self.pending if leave.kind not in kinds]
         if states:
-            self.state = merged([self.state, *states], "depends on where a loop or a function is left", place)
+            why = "depends on where a loop or a function is left"
+            self.state = merged(self.budget, [self.state, *states], why, place)
 
     def guarded(self, branch: Callable[[], Truth], check: Place | None = None) -> Truth:
         """Run a branch. One that ends in an error is a check: the script is read as it runs when its checks pass.

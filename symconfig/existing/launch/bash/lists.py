@@ -66,7 +66,7 @@ class _Ways:
         if not self._by:
             raise self._left or Leave("exit")
         value = next(iter(self._by)) if len(self._by) == 1 else None
-        self._shell.goes_on(one_of([*self._by.values()], self._why, self._place))
+        self._shell.goes_on(one_of(self._shell.budget, [*self._by.values()], self._why, self._place))
         return Truth(value, "" if value is not None else self._doubt.why, status=self._doubt.status)
 
     def _run(self, node: Node, before: Outcome) -> None:
@@ -88,7 +88,9 @@ class _Ways:
 
     def _reach(self, value: bool, outcome: Outcome) -> None:
         there = self._by.get(value)
-        self._by[value] = outcome if there is None else one_of([there, outcome], self._why, self._place)
+        if there is not None:
+            outcome = one_of(self._shell.budget, [there, outcome], self._why, self._place)
+        self._by[value] = outcome
 
     def _reason(self, node: Node, status: Truth) -> str:
         return opened(self._source.data[node.start_byte : node.end_byte].decode("utf-8", "replace"), status)

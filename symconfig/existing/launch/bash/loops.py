@@ -107,7 +107,7 @@ def _loop(shell: Interpreter, source: Source, node: Node, body: Node, condition:
         shell.pending += outer
     why = f"is set in a loop of more than {ROUNDS:,} rounds"
     shell.unread(source, node.children[0], f"starts a loop of more than {ROUNDS:,} rounds", Hides.NOTHING)
-    shell.state = merged([before, shell.state], why, place)
+    shell.state = merged(shell.budget, [before, shell.state], why, place)
     return TRUE
 
 

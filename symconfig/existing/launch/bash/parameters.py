@@ -29,8 +29,6 @@ from symconfig.existing.launch.text import Place
 Stream: TypeAlias = "list[Part | None]"
 _HEAD = re.compile(rb"([!#]?)([A-Za-z_]\w*|\d+|[@*#?$!-])")
 _OPERATOR = re.compile(rb":[-=+?]|##|%%|//|/#|/%|\^\^|,,|[-=+?#%/^,:@]")
-_MATCHED = 1024  # characters that a pattern is tried on at every end; trying is quadratic
-_REPLACED = 128  # characters that a pattern with a star is looked for in; that is cubic
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,15 +287,14 @@ def _pattern(expander: Words, start: int, end: int) -> tuple[Item, ...] | None:
 def _trimmed(expander: Words, braced: Braced, parts: Parts) -> Parts | None:
     text = text_of(parts)
     items = _pattern(expander, *braced.operand)
-    expander.budget.spend(len(text))
-    if items is None or len(text) > _MATCHED:
+    if items is None:
         return None
     longest = len(braced.operator) == 2
     if braced.operator[0] == "#":
-        length = prefix(items, text, longest=longest)
+        length = prefix(items, text, expander.budget, longest=longest)
         kept = cut(parts, length or 0)
     else:
-        start = suffix(items, text, longest=longest)
+        start = suffix(items, text, expander.budget, longest=longest)
         kept = cut(parts, 0, len(text) if start is None else start)
     return kept or (Part("", loose=parts[0].loose),)
 
@@ -310,27 +307,28 @@ def _replaced(expander: Words, braced: Braced, parts: Parts) -> Parts | None:
         at = lexer.skip(expander.data, at, end)
     items, text = _pattern(expander, start, min(at, end)), text_of(parts)
     new = expander.value(at + 1, end) if at < end else ()
-    expander.budget.spend(len(text))
-    if items is None or unknown_of(new) or (any(item.star for item in items) and len(text) > _REPLACED):
+    if items is None or unknown_of(new):
         return None
     if not items and braced.operator in ("/", "//"):
         return parts
     new = tuple(replace(part, loose=any(old.loose for old in parts)) for part in new)
     if braced.operator == "/#":
-        length = prefix(items, text, longest=True)
+        length = prefix(items, text, expander.budget, longest=True)
         return parts if length is None else (*new, *cut(parts, length))
     if braced.operator == "/%":
-        first = suffix(items, text, longest=True)
+        first = suffix(items, text, expander.budget, longest=True)
         return parts if first is None else (*cut(parts, 0, first), *new)
     result: list[Part] = []
     index = done = 0
     while index < len(text):
         # A match cannot be longer than its pattern where it has no star: most texts are passed over quickly.
         room = len(text) if any(item.star for item in items) else min(index + len(items), len(text))
-        length = next((stop for stop in range(room, index, -1) if matches(items, text[index:stop])), 0)
+        stops = range(room, index, -1)
+        length = next((stop for stop in stops if matches(items, text[index:stop], expander.budget)), 0)
         if not length:
             index += 1
             continue
+        expander.budget.spend(len(parts) / 32 + len(new) / 4)
         result += [*cut(parts, done, index), *new]
         index = done = length
         if braced.operator == "/":

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
+from symconfig.existing.launch.bash.shell import Budget
 from symconfig.existing.launch.bash.values import Part
 
 _CLASSES: dict[str, Callable[[str], bool]] = {
@@ -89,11 +90,15 @@ def _one(test: str, character: str) -> bool:
     return matched != negated
 
 
-def matches(items: tuple[Item, ...], text: str) -> bool:
-    """Tell whether the whole text is of the pattern."""
+def matches(items: tuple[Item, ...], text: str, budget: Budget) -> bool:
+    """Tell whether the whole text is of the pattern. Raises Exhausted."""
     at, mark, index = 0, -1, 0
-    restart = 0
+    restart = tried = 0
+    budget.spend(0.05 + len(text) / 64)
     while index < len(text):
+        tried += 1
+        if tried % 64 == 0:
+            budget.spend()
         item = items[at] if at < len(items) else None
         if item is not None and item.star:
             mark, restart, at = at, index, at + 1
@@ -107,13 +112,13 @@ def matches(items: tuple[Item, ...], text: str) -> bool:
     return all(item.star for item in items[at:])
 
 
-def prefix(items: tuple[Item, ...], text: str, *, longest: bool) -> int | None:
+def prefix(items: tuple[Item, ...], text: str, budget: Budget, *, longest: bool) -> int | None:
     """Return the length of the shortest or longest start of the text that matches; None where none does."""
     lengths = range(len(text), -1, -1) if longest else range(len(text) + 1)
-    return next((length for length in lengths if matches(items, text[:length])), None)
+    return next((length for length in lengths if matches(items, text[:length], budget)), None)
 
 
-def suffix(items: tuple[Item, ...], text: str, *, longest: bool) -> int | None:
+def suffix(items: tuple[Item, ...], text: str, budget: Budget, *, longest: bool) -> int | None:
     """Return where the shortest or longest end of the text that matches starts; None where none does."""
     starts = range(len(text) + 1) if longest else range(len(text), -1, -1)
-    return next((start for start in starts if matches(items, text[start:])), None)
+    return next((start for start in starts if matches(items, text[start:], budget)), None)

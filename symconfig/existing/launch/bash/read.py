@@ -88,8 +88,9 @@ def read_bash(
     except Leave:
         pass
     except (Exhausted, RecursionError) as error:
+        place = (error.place if isinstance(error, Exhausted) else None) or text.place(0, 0)
         why = str(error) if isinstance(error, Exhausted) else "is nested too deeply"
-        log.add(text.place(0, 0), text.file, f"{why}: it was not read to its end")
+        log.add(place, log.written(place) or text.file, f"{why}: what comes after it was not read")
     return _result(text, folder, log, shell.state)
 
 

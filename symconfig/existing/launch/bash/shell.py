@@ -24,27 +24,37 @@ from symconfig.existing.launch.bash.values import (
 )
 from symconfig.existing.launch.text import Place
 
-STEPS = 150_000  # commands, words and parts of values; a script of 300 lines takes a few thousand
+STEPS = 150_000  # of 30 microseconds; a script of 300 lines takes a few thousand
+CHARACTERS = 512  # of a value, kept in a step
 DEPTH = 60  # of statements, expansions and calls in each other
-VALUE_LENGTH = 1 << 20  # characters of one variable
 
 
 class Exhausted(Exception):
-    """The script asks for more than the reading may take."""
+    """The script asks for more than the reading may take. place: where."""
+
+    place: Place | None = None
 
 
 class Budget:
     """The steps and depth that are left to the reading."""
 
     def __init__(self) -> None:
-        self._steps = STEPS
+        self._steps: float = STEPS
         self._depth = 0
 
-    def spend(self, steps: int = 1) -> None:
+    def spend(self, steps: float = 1) -> None:
         """Spend steps. Raises Exhausted."""
         self._steps -= steps
         if self._steps < 0:
-            raise Exhausted("takes more steps than are followed")
+            raise Exhausted("is too much work to follow")
+
+    def kept(self, value: Value) -> Value:
+        """Return the value; spend what keeping it takes. Raises Exhausted."""
+        if isinstance(value, Array):
+            self.spend(len(value.items) // 4)
+        elif value:
+            self.spend(len(value) + sum(len(part.text) for part in value) / CHARACTERS)
+        return value
 
     def enter(self) -> None:
         """Go one level deeper. Raises Exhausted."""
@@ -198,19 +208,14 @@ def _why(value: Value) -> str | None:
     return next((part.unknown for part in value or () if part.unknown), None)
 
 
-def bounded(value: Value, place: Place) -> Value:
-    """Return the value; a hole where it is too long to be kept."""
-    if isinstance(value, tuple) and sum(len(part.text) for part in value) > VALUE_LENGTH:
-        return (hole(f"is longer than {VALUE_LENGTH:,} characters", place),)
-    return value
-
-
-def merged(states: Iterable[State], why: str, place: Place) -> State:
-    """Merge several states of which nobody knows which one it is. What differs becomes a hole."""
+def merged(budget: Budget, states: Iterable[State], why: str, place: Place) -> State:
+    """Merge several states of which nobody knows which one it is. What differs becomes a hole. Raises Exhausted."""
     alternatives = list(states)
     first = alternatives[0].copy()
     first.covers = tuple(dict.fromkeys(cover for state in alternatives for cover in state.covers))
-    for name in dict.fromkeys(name for state in alternatives for name in state.variables):
+    names = dict.fromkeys(name for state in alternatives for name in state.variables)
+    budget.spend(len(names) * len(alternatives) / 8)
+    for name in names:
         values = [_of(state, name, place) for state in alternatives]
         covered = [value for value in values if _covered(value, first.covers)]
         rest = [value for value in values if not _covered(value, first.covers)]
@@ -249,15 +254,15 @@ class Outcome:
     maybe: str | None = None
 
 
-def one_of(outcomes: Sequence[Outcome], why: str, place: Place) -> Outcome:
-    """Merge several outcomes of which nobody knows which one it is."""
+def one_of(budget: Budget, outcomes: Sequence[Outcome], why: str, place: Place) -> Outcome:
+    """Merge several outcomes of which nobody knows which one it is. Raises Exhausted."""
     if len(outcomes) == 1:
         return outcomes[0]
     outputs = [outcome.output for outcome in outcomes]
     alike = all(same(outputs[0], output) for output in outputs[1:])
     reasons = [outcome.maybe for outcome in outcomes]
     return Outcome(
-        merged([outcome.state for outcome in outcomes], why, place),
+        merged(budget, [outcome.state for outcome in outcomes], why, place),
         outputs[0] if alike else _common_parts(outputs, why, place),
         reasons[0] if all(reasons) else None,
     )

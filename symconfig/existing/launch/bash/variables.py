@@ -10,7 +10,6 @@ from typing import TypeAlias
 from symconfig.existing.launch.bash.arithmetic import Dark
 from symconfig.existing.launch.bash.conditions import FALSE, TRUE, Truth
 from symconfig.existing.launch.bash.interpret import Interpreter
-from symconfig.existing.launch.bash.shell import bounded
 from symconfig.existing.launch.bash.source import CodeSource
 from symconfig.existing.launch.bash.values import Array, Field, Part, Parts, fields, hole, text_of, unknown_of
 from symconfig.existing.launch.text import Place
@@ -63,7 +62,7 @@ def _read(shell: Interpreter, words: Words, place: Place) -> Truth:
             names.append(word.text)
     text = shell.stdin
     if text is not None and unknown_of(text) and len(names) == 1 and "a" not in flags:
-        shell.state.variables[names[0]] = bounded(_first(text, delimiter), place)
+        shell.state.variables[names[0]] = shell.budget.kept(_first(text, delimiter))
         return Truth(None, "depends on what is read while the script runs", status=True)
     if text is None or unknown_of(text):
         for name in names or ["REPLY"]:
@@ -78,7 +77,7 @@ def _read(shell: Interpreter, words: Words, place: Place) -> Truth:
         items: dict[int | str, Field] = {index: Field(parts, place) for index, parts in enumerate(pieces)}
         shell.state.variables[names[0] if names else "REPLY"] = Array(items)
     elif len(names) <= 1:
-        shell.state.variables[names[0] if names else "REPLY"] = bounded(line, place)
+        shell.state.variables[names[0] if names else "REPLY"] = shell.budget.kept(line)
     else:
         for index, name in enumerate(names):
             parts = pieces[index] if index < len(pieces) else ()
