@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 
 import symconfig
-
 from symconfig.frameworks.megatron.constraints import MIXER_CONTEXT, MIXER_HEADS
 
 HEADS = 96
