@@ -43,8 +43,8 @@ def parameters(model: ModelDescriptor, with_mtp: bool = True) -> ParameterCount:
         total += times * part
         active += times * part_active
         trainable += times * part_trainable
-    beside = _untrained(model)
-    return ParameterCount(total + beside, active + beside, trainable, by_part)
+    untrained = _untrained(model)
+    return ParameterCount(total + untrained, active + untrained, trainable, by_part)
 
 
 def _untrained(model: ModelDescriptor) -> int:
