@@ -29,6 +29,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "qwen3_vl_moe": {"vision_config": _DEEP | {"num_position_embeddings": 64, "deepstack_visual_indexes": [1]}},
     "qwen3_5": {"vision_config": _DEEP | {"num_position_embeddings": 64}},
     "glm4v": {"vision_config": _DEEP | {"image_size": 16}},
+    "glm46v": {"vision_config": _DEEP | {"image_size": 16}},
     "glm4v_moe": {"vision_config": _DEEP | {"image_size": 16, "attention_bias": True}},
     "gemma3": {
         "vision_config": _WIDE | {"model_type": "siglip_vision_model", "vision_use_head": False},

@@ -10,7 +10,7 @@ from typing import Any
 from symconfig.descriptor.architectures.architecture import Architecture
 from symconfig.descriptor.architectures.class_defaults import class_of
 from symconfig.descriptor.architectures.fields import is_read
-from symconfig.descriptor.architectures.keys import IDLE
+from symconfig.descriptor.architectures.keys import IDLE, idle_unless_read
 from symconfig.descriptor.document import shorten
 
 _ROPE = ("rope_parameters", "rope_scaling")
@@ -40,10 +40,16 @@ def account(
     data: Mapping[str, Any], values: Mapping[str, Any], architecture: Architecture, outside: tuple[str, ...] = ()
 ) -> Account:
     """Return what became of a file's keys. values: as they were read. outside: keys around a text model's section."""
-    known = {*data, *(_IN_ROPE if any(isinstance(data.get(section), Mapping) for section in _ROPE) else ())}
+    known = {
+        *(key for key in data if data[key] is not None),
+        *(_IN_ROPE if any(isinstance(data.get(section), Mapping) for section in _ROPE) else ()),
+    }
     filled = {key: values[key] for key in architecture.defaults if key not in known and values.get(key) is not None}
     reasons = {**IDLE, "no effect on a model of this family that is trained": frozenset(architecture.ignored)}
     idle = {why: tuple(key for key in data if key in keys and key != "model_type") for why, keys in reasons.items()}
+    for key in (key for key in data if key not in architecture.defaults or not is_read(architecture, key)):
+        if why := idle_unless_read(key):
+            idle[why] = (*idle.get(why, ()), key)
     return Account(
         family=data["model_type"],
         filled={key: value for key, value in filled.items() if is_read(architecture, key)},

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from symconfig.descriptor import config_rules as rules
 from symconfig.descriptor.architectures.architecture import Architecture, Derived
+from symconfig.descriptor.architectures.class_defaults import whole_heads
 from symconfig.descriptor.architectures.fields import goes_to, is_read
 from symconfig.descriptor.architectures.keys import (
     ACTIVATIONS,
@@ -16,6 +17,7 @@ from symconfig.descriptor.architectures.keys import (
     FRACTIONS,
     NULL_IS_NONE,
     RULED,
+    idle_unless_read,
     words,
 )
 from symconfig.descriptor.document import Document, KeyPath, shorten
@@ -108,7 +110,8 @@ class ConfigReader:
         if "rope_scaling" in table.defaults:
             known.add("rope_parameters")
         left_out = {*table.ignored, *table.noted, *COMMON_IGNORED, *COMMON_NOTED}
-        classed = {k: (v,) for k, v in table.defaults.items() if k not in left_out and not is_read(table, k)}
+        unread = {k: v for k, v in table.defaults.items() if k not in left_out and not is_read(table, k)}
+        classed = {k: (v, None) for k, v in unread.items() if not idle_unless_read(k)}
         common = {key: need for key, need in COMMON_ONLY.items() if key not in table.defaults}
         only: dict[str, tuple[Any, ...]] = {**common, **classed, **table.only}
         for key, value in self.data.items():
@@ -116,7 +119,7 @@ class ConfigReader:
                 if value not in only[key]:
                     need = " or ".join(repr(item) for item in only[key])
                     self.problem(f"not supported for {self.data['model_type']}", key, got=repr(value), need=need)
-            elif key in known:
+            elif key in known or idle_unless_read(key):
                 continue
             elif value is None or value is False:
                 self.notes.append(f"{shorten(key)} {NOT_SET}")
@@ -138,8 +141,8 @@ class ConfigReader:
             if value is not None and value != default and not kind.fits(value):
                 self.problem("wrong value", key, got=repr(value), need=kind.value)
             return default if value is None else value
-        if value is None and (key in NULL_IS_NONE or default is None or isinstance(default, Derived)):
-            return default if isinstance(default, Derived) or key == "rope_scaling" else None
+        if value is None:
+            return None if key in NULL_IS_NONE and key != "rope_scaling" else default
         if key in RULED and key not in _TYPED_RULES:
             return value
         types = type_of(key, default, self.architecture.types.get(key))
@@ -171,7 +174,7 @@ class ConfigReader:
             return heads
         if value is Derived.FOUR_TIMES_HIDDEN:
             return 4 * hidden
-        if hidden % heads:
+        if hidden % heads and whole_heads(self.data["model_type"]):
             self.problem(
                 "hidden_size is not divisible by num_attention_heads, and head_dim is not given",
                 "hidden_size",

@@ -170,8 +170,10 @@ def _text_section(
         raise InputError(document.problem("this section is missing or not an object", (section,)))
     inherited = {key: data[key] for key in _INHERITED if key in data}
     language = {"model_type": kind, **inherited, **text}
-    if around is not None:
-        language[_TIED] = data.get(_TIED, around.tied) or (around.ties and text.get(_TIED, False))
+    if around is not None or _TIED in data:  # the head is the outer class's
+        language[_TIED] = data.get(
+            _TIED, around is not None and (around.tied or (around.ties and text.get(_TIED, False)))
+        )
     return language, (section,)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import Self
 
@@ -38,8 +39,9 @@ class ModelDescriptor(ModelFields):
         problems += self._layers_problems()
         if self.experts and self.experts.first_k_dense_replace > self.num_hidden_layers:
             problems.append("experts.first_k_dense_replace is more than num_hidden_layers")
-        if self.position is Position.ROPE and self.rotary_dim % 2:
-            problems.append(f"partial_rotary_factor {self.partial_rotary_factor} turns an odd number of channels")
+        odd = self.rotary_dim % 2 == 1 if self.latent else self.rotary_dim > self.head_dim
+        if self.position is Position.ROPE and odd:
+            problems.append(f"rope turns pairs of channels, and not {self.rotary_dim} of {self.head_dim}")
         if not problems and self.intermediate_size == 0 and any(self.dense_layers):
             problems.append("intermediate_size is 0 but some layers have a dense MLP")
         if self.adapter is not None:
@@ -221,7 +223,7 @@ class ModelDescriptor(ModelFields):
 
     @property
     def rotary_dim(self) -> int:
-        """Count the channels of a head that rope turns."""
+        """Count the channels of a head that rope turns: of an odd number one more, as they are turned in pairs."""
         if self.latent is not None:
             return self.latent.qk_rope_head_dim
-        return int(self.head_dim * self.partial_rotary_factor)
+        return 2 * math.ceil(int(self.head_dim * self.partial_rotary_factor) / 2)

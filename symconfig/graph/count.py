@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from symconfig.descriptor.architectures.class_defaults import FIRST_STATE, SCORE_BIAS
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.block import Block, Place
@@ -15,7 +16,8 @@ from symconfig.graph.model import blocks, dim_sizes, sequence
 
 @dataclass(frozen=True, slots=True)
 class ParameterCount:
-    """Parameters of the unpadded model. `active`: touched by one token. `by_part`: per kind of block, all of them."""
+    """Parameters of the unpadded model. `active`: touched by one token. `by_part`: per kind of block, what is trained
+    or frozen of them."""
 
     total: int
     active: int
@@ -41,7 +43,15 @@ def parameters(model: ModelDescriptor, with_mtp: bool = True) -> ParameterCount:
         total += times * part
         active += times * part_active
         trainable += times * part_trainable
-    return ParameterCount(total, active, trainable, by_part)
+    untrained = _untrained(model)
+    return ParameterCount(total + untrained, active + untrained, trainable, by_part)
+
+
+def _untrained(model: ModelDescriptor) -> int:
+    """Count the parameters of Transformers' class that no gradient reaches; Megatron-LM has them as buffers."""
+    if model.experts is not None and model.model_type in SCORE_BIAS:
+        return model.experts.num_experts * sum(model.moe_layers)
+    return model.hidden_size if model.model_type in FIRST_STATE else 0
 
 
 @lru_cache(maxsize=128)

@@ -69,6 +69,14 @@ def mixer_pieces(model: ModelDescriptor, exchanged: bool = False) -> int:
     return gcd(*(int(sizes[name]) for name in names))
 
 
+def repeated_pieces(model: ModelDescriptor) -> tuple[str, ...]:
+    """Return the dims of which ranks that exchange heads for the sequence get copies where there are too few."""
+    mixers = [parts().mixer(name) for name in blocks_of(model)]
+    return tuple(
+        name for one in mixers if one.exchanged_pieces for name in one.pieces if name not in one.exchanged_pieces
+    )
+
+
 def _ends(model: ModelDescriptor) -> list[End]:
     """Return the blocks before and behind the layers of this model."""
     return [end for end in parts().ends.values() if end.count(model)]

@@ -53,7 +53,8 @@ def model_of(row: Row, options: RowOptions, seq_length: int) -> ModelDescriptor:
     fields |= {"name": row.model.name, "source": "the measured row"}
     _check_shape(fields, row.model.name)
     if fields["attention"] == "mla":
-        fields["latent"] = (fields.get("latent") or {}) | {name: stated[name] for name in _LATENT if name in stated}
+        given = {name: stated[name] for name in _LATENT if name in stated}
+        fields["latent"] = (fields.get("latent") or {"q_lora_rank": None}) | given
     if "num_experts" in stated:
         moe = fields.get("experts") or {"norm_topk_prob": True, "first_k_dense_replace": 0}
         moe |= {name: stated[name] for name in _EXPERTS if name in stated}

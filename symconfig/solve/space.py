@@ -18,7 +18,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.extras import NOTHING_ON, Extras
 from symconfig.graph.attended import keys
-from symconfig.graph.model import dim_sizes, shares_heads
+from symconfig.graph.model import dim_sizes, repeated_pieces, shares_heads
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.choices import Precision
 from symconfig.plans.columns import Columns, Values
@@ -236,6 +236,8 @@ def lattice(request: Request, candidates: Columns, of_loads: Numbers | None = No
         "dp": np.ones_like(points.tp),
         "padded_vocab_size": request.framework.padded_vocab(request.model.vocab_size, points.tp),
     }
+    for name in repeated_pieces(request.model):
+        numbers[name] = np.maximum(numbers[name], points.tp * points.cp)
     return Lattice(numbers | (loads(request, points.ep) if of_loads is None else of_loads), points.size)
 
 

@@ -23,6 +23,7 @@ REQUIRED = (
     "a100-40gb",
     "a100-80gb",
     "a100-80gb-pcie",
+    "a800",
     "h100",
     "h200",
     "h800",
@@ -46,6 +47,7 @@ DATASHEET: dict[str, tuple[int, float, float, float, float | None, float | None,
     "a100-40gb": (108, 40, 1555, 312, 312, None, None),
     "a100-80gb": (108, 80, 2039, 312, 312, None, None),
     "a100-80gb-pcie": (108, 80, 1935, 312, 312, None, None),
+    "a800": (108, 80, 2039, 312, 312, None, None),
     "h100": (132, 80, 3350, 989.4, 989.4, 1978.9, None),
     "h200": (132, 141, 4800, 989.4, 989.4, 1978.9, None),
     "h800": (132, 80, 3350, 989.4, 989.4, 1978.9, None),
@@ -68,6 +70,7 @@ LINKS = {
     "v100-16gb": (150, 25 / 8 / 8, 8, 8),
     "a100-40gb": (300, 25, 8, 8),
     "a100-80gb": (300, 25, 8, 8),
+    "a800": (200, 25, 8, 8),
     "h100": (450, 50, 8, 8),
     "h200": (450, 50, 8, 8),
     "h800": (200, 50, 8, 8),
@@ -87,6 +90,7 @@ LINKS = {
 PUBLISHED_SPELLINGS = {
     "a100-sxm4-40gb": "a100-40gb",
     "a100-sxm4-80gb": "a100-80gb",
+    "a800-sxm4-80gb": "a800",
     "h100-sxm5-80gb": "h100",
     "h200-sxm5-141gb": "h200",
     "h800-sxm5-80gb": "h800",
@@ -271,7 +275,7 @@ def test_a_share_of_the_peak_is_at_most_one(tmp_path: Path, value: str) -> None:
 
 
 def test_clusters_of_one_gpu_type_share_its_constants(clusters: dict[str, ClusterDescriptor]) -> None:
-    assert clusters["a100-40gb"].kernels == clusters["a100-80gb"].kernels
+    assert clusters["a100-40gb"].kernels == clusters["a100-80gb"].kernels == clusters["a800"].kernels
     assert clusters["h100"].kernels == clusters["h200"].kernels == clusters["h800"].kernels
     assert clusters["b200"].kernels != clusters["gb200-nvl72"].kernels
 

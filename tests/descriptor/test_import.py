@@ -135,7 +135,7 @@ def test_layers_without_experts_are_those_that_the_file_lists(dense: Any, right:
             import_config(config, "config.json", None)
 
 
-@pytest.mark.parametrize("pattern", [0, -1, "x", None, 1.5, [2]])
+@pytest.mark.parametrize("pattern", [0, -1, "x", 1.5, [2]])
 def test_a_wrong_window_pattern_is_an_error_and_no_crash(pattern: Any) -> None:
     with pytest.raises(InputError, match="sliding_window_pattern"):
         import_config({"model_type": "gemma3_text", "sliding_window_pattern": pattern}, "config.json", None)

@@ -146,11 +146,14 @@ def test_fields_that_do_not_go_together_are_named_with_their_line(tmp_path: Path
         ("rope_scaling: {rope_type: ntk, factor: 2.0}", "13:27: rope_scaling.rope_type: wrong value"),
         ("sliding_window_pattern: [true, false]", "sliding_window_pattern: needs sliding_window"),
         ("sliding_window: 8\nsliding_window_pattern: [true]", "sliding_window_pattern: has 1 entries for 2 layers"),
-        ("partial_rotary_factor: 0.2", "partial_rotary_factor: 0.2 turns an odd number of channels"),
     ],
 )
 def test_a_section_that_makes_no_sense_is_refused(tmp_path: Path, section: str, message: str) -> None:
     assert any(message in line for line in _lines(tmp_path, MODEL + section + "\n"))
+
+
+def test_rope_turns_pairs_of_channels(tmp_path: Path) -> None:
+    assert any("rope turns pairs" in line for line in _lines(tmp_path, MODEL.replace("head_dim: 16", "head_dim: 15")))
 
 
 @pytest.mark.parametrize("text", ["just text", "[1, 2]", "3", "- a\n- b\n"])

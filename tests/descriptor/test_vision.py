@@ -22,8 +22,8 @@ from tests.towers import SMALL, TEXT, config, plain, tower
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-WHOLE = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "glm4v", "glm4v_moe", "gemma3", "mistral3", "internvl",
-         "llava")  # fmt: skip
+WHOLE = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "glm4v", "glm46v", "glm4v_moe", "gemma3", "mistral3",
+         "internvl", "llava")  # fmt: skip
 
 
 def parameters_of(kind: str) -> tuple[int, int]:

@@ -103,6 +103,15 @@ def test_a_model_that_is_named_like_a_public_one_has_its_shape(tmp_path: Path) -
     assert cut.latent.kv_lora_rank == public.latent.kv_lora_rank
 
 
+def test_latent_attention_without_low_rank_queries_is_a_shape(tmp_path: Path) -> None:
+    sizes = "name: Unnamed, hidden_size: 2048, intermediate_size: 4096, num_hidden_layers: 4, num_attention_heads: 16"
+    sizes += ", vocab_size: 1024"
+    latent = "kv_lora_rank: 512, qk_nope_head_dim: 128, qk_rope_head_dim: 64, v_head_dim: 128"
+    found = case("korthikanti2022", named(tmp_path, f"{sizes}, attention: mla, {latent}")).model
+    assert found.latent
+    assert (found.latent.q_lora_rank, found.latent.kv_lora_rank) == (None, 512)
+
+
 def test_a_row_states_its_adapter_by_megatrons_names(tmp_path: Path) -> None:
     stated = "name: Llama2-70B, lora: {rank: 16, alpha: 32, targets: [linear_qkv, linear_proj]}"
     adapter = case("korthikanti2022", named(tmp_path, stated, "lora")).model.adapter

@@ -273,6 +273,7 @@ def test_skypilot_names_what_it_knows() -> None:
         for path in (data_dir("model_zoo") / "clusters").glob("*.yaml")
     }
     assert {name for name, known in zoo.items() if known is None} == {
+        "a800",
         "ascend-910b",
         "ascend-910c",
         "h800",

@@ -23,27 +23,27 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from symconfig.descriptor.architectures.class_defaults import FILE
-from symconfig.descriptor.architectures.keys import COMMON_IGNORED, words
+from symconfig.descriptor.architectures.keys import COMMON_IGNORED
 from symconfig.descriptor.architectures.multimodal import ARCHITECTURES as INNER
 from symconfig.descriptor.architectures.multimodal import MULTIMODAL
+from symconfig.descriptor.architectures.not_described import NO_DECODER
 
-# Registered for causal modelling, and no decoder of text alone: encoders with a head, two stacks, or other input.
-NO_DECODER = words(
-    """bart beam bert bert-generation big_bird bigbird_pegasus blenderbot blenderbot-small camembert data2vec-text
-    electra ernie fuyu git got_ocr2 emu3 marian mbart megatron-bert mllama moshi musicgen musicgen_melody mvp pegasus
-    plbart prophetnet reformer rembert roberta roberta-prelayernorm roc_bert roformer trocr whisper xlm xlm-roberta
-    xlm-roberta-xl xlnet xmod moss_transcribe_diarize"""
-)
+AROUND = ("fuyu", "got_ocr2", "moss_transcribe_diarize")  # registered for causal modelling, with a tower before text
 _TYPES = {"int", "float", "bool", "str", "None", "list", "dict"}
 _SECTION = "text_config"
 _READS_HEAD_DIM = re.compile(r'config\.head_dim|config, "head_dim"')
+# Hidden channels that heads do not share out evenly are refused; elsewhere each head has the whole number below.
+_WHOLE_HEADS = re.compile(
+    r"(hidden_size|n_state|embed_dim) % (self|config)\.n(um_attention_heads|_head|um_heads)"
+    r"|head_dim \* (self\.)?(num_heads|num_attention_heads)\)? != self"
+)
 _BASE = {field.name: field.default for field in dataclasses.fields(transformers.PreTrainedConfig)}
 
 
 @cache
 def families() -> list[str]:
     """Return the model types of decoders that transformers has a causal model for, and of their text sections."""
-    kinds = [kind for kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if kind not in NO_DECODER]
+    kinds = [kind for kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if kind not in (*NO_DECODER, *AROUND)]
     inner = [sub.model_type for kind in kinds for sub in _sections(kind).values() if sub.model_type not in NO_DECODER]
     return sorted({*kinds, *(kind for kind in inner if kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)})
 
@@ -61,6 +61,8 @@ def row(kind: str) -> dict[str, Any]:
     source = _modules(made)
     if source and "ALL_ATTENTION_FUNCTIONS" not in source:
         found["own_attention"] = True  # that no attention_interface replaces
+    if _WHOLE_HEADS.search(source + Path(inspect.getfile(made)).read_text(encoding="utf-8")):
+        found["whole_heads"] = True
     if not getattr(transformers, found["class"])._supports_sdpa:
         found["plain_attention"] = True  # only: torch's fused kernel is refused
     text = next(([name, sub.model_type] for name, sub in _sections(kind).items() if "text" in name), None)

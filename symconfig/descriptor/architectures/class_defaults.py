@@ -28,6 +28,10 @@ SAME_NETWORK = {
     "minicpm": "granite",
 }
 
+# Families with parameters that no gradient reaches: the bias on each router's scores, and the first state of a loop.
+SCORE_BIAS = ("afmoe", "ernie4_5_moe", "laguna")
+FIRST_STATE = ("hrm_text",)
+
 
 @cache
 def _file() -> Mapping[str, Any]:
@@ -69,6 +73,12 @@ def class_of(kind: str) -> str | None:
 def own_attention(kind: str) -> bool:
     """Tell whether a family's modules compute attention in code of their own, not by transformers' table of kernels."""
     return bool(families().get(SAME_NETWORK.get(kind, kind), {}).get("own_attention"))
+
+
+def whole_heads(kind: str) -> bool:
+    """Tell whether a family's class refuses a hidden size that its heads do not share out evenly."""
+    row = families().get(SAME_NETWORK.get(kind, kind))
+    return row is None or bool(row.get("whole_heads"))
 
 
 def plain_attention(kind: str) -> bool:

@@ -95,6 +95,17 @@ def _youtu(reader: Reading) -> None:
     reader.fields["initializer_range"] = 2 / (5 * reader.fields["hidden_size"]) ** 0.5 if given is None else given
 
 
+def _choices(reader: Reading) -> None:
+    """Read num_experts_per_tok, which the class leaves open: as DeepSeek-V2 has it, where the file does, too."""
+    if reader.values["num_experts_per_tok"] is None:
+        reader.note("num_experts_per_tok is null, with which no token has experts: 6 is assumed, as of DeepSeek-V2")
+    reader.fields["experts.num_experts_per_tok"] = reader.values["num_experts_per_tok"] or 6
+
+
+def _choices_keys(model: ModelDescriptor) -> dict[str, Any]:
+    return {} if model.experts is None else {"num_experts_per_tok": model.experts.num_experts_per_tok}
+
+
 QKV_BIAS = {"attention_bias": ("qkv_bias",)}
 
 
@@ -116,6 +127,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         ignored=LATENT_IGNORED,
         same_as={"num_experts": "n_routed_experts"},
         groups_with="group_limited_greedy",
+        rules=(Rule(_choices, ("num_experts_per_tok",), _choices_keys),),
     ),
     "deepseek_v3": Architecture(
         constants=V3,

@@ -33,7 +33,7 @@ def _per_layer(reader: Reading) -> None:
     """Read per_layer_config, sizes by layer's number: those of the layers with a window, all alike."""
     need = f"one {', '.join(_SIZES)} for every layer with a window"
     mixer, stated = sizes_by_layer(reader, (*_SIZES, *_IDLE), need)
-    if mixer and stated:
+    if stated:
         mixer["sizes"] = mixer["sizes"] | {_SIZES[key][0]: size for key, size in stated.items() if key in _SIZES}
 
 

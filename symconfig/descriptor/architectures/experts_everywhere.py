@@ -222,6 +222,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             "max_seq_len": "max_position_embeddings",
         },
         noted={"emb_pdrop": "emb_pdrop (dropout of the embeddings) is not modelled"},
+        ignored=("num_key_value_heads",),  # of attn_config again
         rules=(Rule(_dbrx, ("attn_config", "ffn_config"), _dbrx_sections),),
     ),
     "granitemoe": Architecture(constants=_GRANITE, names=WIDTH, rules=granite),

@@ -73,6 +73,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "jamba": Architecture(
         constants={"position": "none", "experts.norm_topk_prob": False},
         names={"intermediate_size": ("intermediate_size", "experts.moe_intermediate_size")},
+        only={"mamba_inner_layernorms": (True,)},
         ignored=STARTS,
         layers=rules.by(lambda values, i, layers: i % values["attn_layer_period"] == values["attn_layer_offset"]),
         blocks={LINEAR: blocks.jamba},
@@ -81,7 +82,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         rules=(rules.jamba,),
     ),
     "bamba": Architecture(
-        ignored=(*STARTS, "z_loss_coefficient"),
+        ignored=STARTS,
         same_as=TYPES_ALIKE,
         layers=rules.by(lambda values, i, layers: i in (values["attn_layer_indices"] or ())),
         blocks={LINEAR: blocks.bamba},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -116,6 +117,22 @@ IDLE: Mapping[str, frozenset[str]] = MappingProxyType(
     }
 )
 COMMON_IGNORED = frozenset[str]().union(*IDLE.values())
+# Keys that change nothing of a model that is trained where its family's table does not read them, by what they say.
+IDLE_UNLESS_READ: Mapping[str, re.Pattern[str]] = MappingProxyType(
+    {
+        "the weights of losses": re.compile(r"(router_)?(aux|z)_loss_(alpha|coef|coefficient|weight)"),
+        "a model that drafts tokens for this one": re.compile(
+            r"(dflash|draft(er)?|dspark|eagle\d?|medusa|speculat\w+?)_\w+"
+        ),
+    }
+)
+
+
+def idle_unless_read(key: str) -> str | None:
+    """Return what a key says that changes nothing of a trained model; None: it may change it."""
+    return next((why for why, pattern in IDLE_UNLESS_READ.items() if pattern.fullmatch(key)), None)
+
+
 COMMON_ONLY: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
         "is_encoder_decoder": (False,),

@@ -217,6 +217,7 @@ MULTIMODAL: Mapping[str, Multimodal] = {
     "glm4v_moe": Multimodal(
         _GLM, ("glm4v_moe_vision", "glm4v_moe"), projector=projectors.glm, text="glm4v_moe_text", ties=True
     ),
+    "glm46v": Multimodal(_GLM, ("glm4v_vision", "glm46v"), projector=projectors.glm, text="glm4v_text"),
     "gemma3": Multimodal(
         _SIGLIP, ("siglip_vision_model",), projector=projectors.gemma3, tied=True, defaults={"mm_tokens_per_image": 256}
     ),

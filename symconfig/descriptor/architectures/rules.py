@@ -208,20 +208,24 @@ turned_channels = Rule(_turned_channels, ("rotary_dim",))
 
 
 def sizes_by_layer(reader: Reading, known: Collection[str], where: str) -> tuple[dict[str, Any], dict[str, int]]:
-    """Read per_layer_config, sizes by layer's number: of the layers that the first mixer is on, all alike. Return that
-    mixer and the sizes; nothing where there are none. where: which layers those are."""
+    """Read per_layer_config, sizes by layer's number: of the layers that the first mixer is on, all alike. A size that
+    is not there is that of the other layers. Return that mixer and the sizes; nothing where there are none. where:
+    which layers those are."""
     section = reader.values["per_layer_config"]
     mixer: dict[str, Any] = next(iter(reader.fields.get("mixers", ())), {})
     if section is None:
         return mixer, {}
     has = mixer.get("layers") or [bool(mixer)] * reader.fields["num_hidden_layers"]
-    rows: list[Any] = list(section.values()) if isinstance(section, Mapping) else [None]
-    alike = all(isinstance(row, Mapping) and row == rows[0] and set(row) <= set(known) for row in rows)
-    numbers = alike and all(type(size) is int and size > 0 for row in rows for size in row.values())
-    if not numbers or {str(index) for index in section} != {str(index) for index, here in enumerate(has) if here}:
+    numbered = isinstance(section, Mapping) and all(str(index).isdecimal() for index in section)
+    rows = {int(index): row for index, row in section.items()} if numbered else {-1: None}
+    first: Any = next(iter(rows.values()), {})
+    alike = rows == {index: first for index, here in enumerate(has) if here} or not rows
+    numbers = isinstance(first, Mapping) and all(type(size) is int and size > 0 for size in first.values())
+    if not alike or not numbers or not set(first) <= set(known):
         reader.problem("wrong value", "per_layer_config", got=repr(section), need=where)
         return mixer, {}
-    return mixer, dict(rows[0]) if rows else {}
+    own = {key: reader.values[key] for key in known if mixer and key in reader.values}
+    return mixer, own | dict(first)
 
 
 def _types(sliding: list[bool]) -> list[str]:

@@ -41,6 +41,7 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "object": lambda v: isinstance(v, dict),
     "any": lambda v: True,
 }
+_NULL = (["any"], ["boolean"])  # null is the first kind's default; no model of pydantic's checks the second
 _BOOLEAN_WORDS = frozenset(("true", "false", "on", "off", "yes", "no", "y", "n", "t", "f", "1", "0"))  # pydantic's
 
 
@@ -98,7 +99,7 @@ def _section(config: Json, node: Json, path: KeyPath) -> Iterator[Mismatch]:
 def _value(value: Any, node: Json, place: KeyPath, strict: bool) -> Iterator[Mismatch]:
     if "deprecated" in node:
         yield Mismatch("deprecated", place, "is deprecated", need=node["deprecated"] or None)
-    if value is None and node.get("null"):
+    if value is None and (node.get("null") or ("keys" not in node and node.get("type") in _NULL[: 1 if strict else 2])):
         return
     if "keys" in node:
         if isinstance(value, dict):

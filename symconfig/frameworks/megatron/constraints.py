@@ -280,17 +280,22 @@ ADAPTER_HEADS = _OF_ADAPTERS(
 )
 MIXER_CONTEXT = Constraint(
     name="mixer pieces over context",
-    predicate=lambda f, p: (p.cp > 1) & (f.mixer_pieces > 0) & (f.mixer_pieces % (p.tp * p.cp) != 0),
-    rule="heads and groups of a block in attention's place must divide over tp x cp",
+    predicate=lambda f, p: (
+        (p.cp > 1)
+        & (f.mixer_pieces > 0)
+        & (f.mixer_pieces % (p.tp * p.cp) != 0)
+        & ((p.tp * p.cp) % (f.mixer_pieces + (f.mixer_pieces == 0)) != 0)
+    ),
+    rule="groups of a block in attention's place must divide over tp x cp, or tp x cp over the groups",
     sentence=(
-        "heads and groups of blocks in attention's place, which come in {f.mixer_pieces}, cannot be split over tp "
-        "{p.tp} x cp {p.cp}"
+        "groups of blocks in attention's place, which come in {f.mixer_pieces}, cannot be split over or repeated for "
+        "tp {p.tp} x cp {p.cp}"
     ),
     about="cp",
     pins=("tp", "cp"),
     divides=True,
-    source="megatron/core/transformer/transformer_config.py, __post_init__; core/ssm/mamba_context_parallel.py",
-    example={"mixers": MIXERS, "tp": 1, "cp": 4} | LONG,
+    source="megatron/core/ssm/mamba_context_parallel.py, __init__",
+    example={"mixers": MIXERS, "tp": 1, "cp": 3} | LONG,
 )
 DELTA_CONTEXT = Constraint(
     name="context of an old gated delta net",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +18,7 @@ from symconfig.existing.recover.words import settings
 from symconfig.existing.rules import deepspeed as rules
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.existing.rules.rule import Finding, Rule
+from symconfig.frameworks.deepspeed.keys import known, mismatches
 from symconfig.verify import deepspeed as real
 from tests.existing.rules.examples import deepspeed_facts
 
@@ -121,6 +125,34 @@ def test_a_size_in_floating_point_is_a_note_with_the_whole_number() -> None:
     said = _said(text)
     assert "Try: 1000000000" in said["deepspeed-loose-type"]
     assert set(said) <= {name for name in NAMED if NAMED[name].severity == "note"}
+
+
+def _values(keys: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for key, node in keys.items():
+        if "keys" in node:
+            yield from _values(node["keys"], (*path, key))
+        elif node.get("type") != ["number"] and path[:1] not in (("optimizer",), ("scheduler",)):
+            yield (*path, key)
+
+
+def test_null_is_no_error_where_deepspeed_takes_it() -> None:
+    runtime = pytest.importorskip("deepspeed.runtime.config")
+    taken = 0
+    for path in _values(known()["keys"]):
+        config: dict[str, Any] = {"train_batch_size": 1, "zero_optimization": {"stage": 1}}
+        section = config
+        for key in path[:-1]:
+            section = section.setdefault(key, {})
+        section[path[-1]] = None
+        if path[0] == "bfloat16" or {one.kind for one in mismatches(config)} & {"removed"}:
+            continue  # another name of bf16, which stands before it
+        try:
+            runtime.DeepSpeedConfig(copy.deepcopy(config))
+        except Exception:  # whatever its own sections raise
+            continue
+        taken += 1
+        assert not [one for one in mismatches(config) if one.kind == "type"], path
+    assert taken > 100
 
 
 def test_what_accelerate_sets_anyhow_may_be_anything_under_the_trainer() -> None:
