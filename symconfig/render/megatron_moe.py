@@ -41,6 +41,8 @@ def moe_args(out: Arguments, model: ModelDescriptor, best: Candidate, grouped_ge
     out.put(overlapped, best.options.overlap.moe_a2a and out.known(overlapped))
     # Before core_v0.16 the grouped kernels are for bf16 only.
     out.put("--moe-grouped-gemm", grouped_gemm and best.options.precision != "fp16")
+    out.put("--moe-permute-fusion")
+    out.put("--moe-router-fusion", out.known("--moe-router-fusion"))
     if (model.hidden_act, model.gated_mlp) not in ACTIVATIONS:
         out.refuse("hidden_act", "its grouped experts have no such activation", model.hidden_act)
 

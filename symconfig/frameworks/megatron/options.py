@@ -133,7 +133,7 @@ def _switches(names: Mapping[str, Value], base: Framework, overlap: Overlap, sha
     added_apart = names.get("gradient_accumulation_fusion") is False and shape.zero < 2
     sharded = shape.zero == 1 and shape.replicas > 1 and overlap.grad_reduce
     return Switches(
-        implementation=dict(kernels(names, base, shape.latent)),
+        implementation={**dict(kernels(names, base, shape.latent)), **_routing(names, base)},
         bytes={"gradient": float(shape.gradient_bytes)},
         framework={
             "gathers_apart": sharded and not overlap.param_gather and not shape.in_turn,
@@ -217,3 +217,12 @@ def kernels(names: Mapping[str, Value], base: Framework, latent: bool) -> Iterat
         yield "sequential_experts", True
     if names.get("moe_token_dispatcher_type") == "flex":
         yield "dispatcher", "hybridep" if names.get("moe_flex_dispatcher_backend") == "hybridep" else "deepep"
+    elif names.get("moe_token_dispatcher_type") == "allgather":
+        yield "dispatcher", "allgather"
+
+
+def _routing(names: Mapping[str, Value], base: Framework) -> dict[str, str]:
+    if not names.get("num_experts") or not base.engine:
+        return {}
+    fused = "fused" if names.get("moe_router_fusion") else "fused_sort"
+    return {"routing": fused if names.get("moe_permute_fusion") else "chain"}
