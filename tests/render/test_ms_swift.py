@@ -141,7 +141,7 @@ def test_adapters_lie_on_the_fused_layers() -> None:
         (lambda: sample_plan("mixtral-8x7b"), {"model_type"}),
         (lambda: sample_plan("llama2-13b", version="core_v0.15.0"), {"megatron_version"}),
         (
-            lambda: sample_plan("llama2-13b", version="dev-2026-08", activation_offload=True, grad_bytes=2),
+            lambda: sample_plan("llama2-13b", version="main", activation_offload=True, grad_bytes=2),
             {"megatron_version", "activation_offload", "grad_bytes"},
         ),
     ],

@@ -43,7 +43,7 @@ NO_GROUPED_GEMM = ("volta",)
 
 @cache
 def megatron_release(version: str) -> tuple[int, int]:
-    """Return the release as numbers: core_v0.13.0 -> (0, 13); dev is newer than any."""
+    """Return the release as numbers: core_v0.13.0 -> (0, 13); main is newer than any."""
     if not version.startswith("core_v"):
         return NEWEST
     major, minor = version.removeprefix("core_v").split(".")[:2]
