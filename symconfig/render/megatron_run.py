@@ -74,13 +74,14 @@ def precision_args(out: Arguments, best: Candidate) -> None:
     out.put("--fp16" if precision == "fp16" else "--bf16")
     if precision in ("fp8", "mxfp8") and out.needs("precision", "--fp8-recipe", "it has no FP8 recipes", precision):
         out.put("--fp8-format", "hybrid" if precision == "fp8" else "e4m3")
-        delayed = precision == "fp8" and not _of_kept_inputs(out, best)
+        # Scales of the tensor at hand; an offloaded optimizer writes 8-bit weights with those of a history only.
+        delayed = precision == "fp8" and best.options.fp8_param_gather and best.options.optimizer_offload > 0
         out.put("--fp8-recipe", "mxfp8" if precision == "mxfp8" else "delayed" if delayed else "tensorwise")
-        if precision == "fp8" and not delayed and best.options.fp8_param_gather and best.options.optimizer_offload:
+        if delayed and _of_kept_inputs(out, best):
             what = "an offloaded optimizer writes 8-bit weights with delayed scaling only, which has no such recompute"
             modules = sorted(KEPT_INPUTS & {*best.options.recompute.modules})
             out.refuse("recompute.modules", what, ", ".join(modules))
-        if delayed:  # scales from a history, as in Megatron-LM's train_llama3_8b_h100_fp8.sh
+        if delayed:
             out.put("--fp8-amax-history-len", 1024)
             out.put("--fp8-amax-compute-algo", "max")
     if precision == "nvfp4" and out.needs("precision", "--fp4-format", "it has no FP4", precision):

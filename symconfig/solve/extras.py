@@ -142,7 +142,7 @@ def _still(plain: Request) -> bool:
     """Return whether all sequences of a job are of one length, and hold documents of one length."""
     packing = plain.job.packing
     alike = packing is None or set(packing.lengths) == {plain.seq_length}
-    return alike and plain.job.task in (None, "pretrain")
+    return alike and plain.job.task in (None, "pretrain", "sft", "lora")
 
 
 def _runs(extra: Extra, value: Any, plain: Request) -> bool:

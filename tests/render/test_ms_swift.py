@@ -113,7 +113,7 @@ def test_choices_of_the_plan_arrive() -> None:
             overlap_pp_p2p=False,
         )
     )
-    assert (found["fp8_format"], found["fp8_recipe"]) == ("hybrid", "delayed")
+    assert (found["fp8_format"], found["fp8_recipe"]) == ("hybrid", "tensorwise")
     assert (found["recompute_method"], found["recompute_num_layers"]) == ("block", 3)
     assert found["virtual_pipeline_model_parallel_size"] == 5
     assert found["overlap_p2p_comm"] is False

@@ -100,6 +100,8 @@ MOE_ARGS=(
     --moe-aux-loss-coeff 0.0001
     --moe-token-dispatcher-type alltoall
     --moe-grouped-gemm
+    --moe-permute-fusion
+    --moe-router-fusion
 )
 
 TRAINING_ARGS=(
