@@ -13,7 +13,7 @@ from symconfig.frameworks.behaviour import Switches, switched, usual
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON, MEGATRON_LOCAL, Graphed, TransformerImpl
 from symconfig.frameworks.megatron.flags import Value, first_with, flags
 from symconfig.frameworks.megatron.optimizer import optimizer, precise
-from symconfig.frameworks.megatron.releases import SHARDING_STAGES
+from symconfig.frameworks.megatron.releases import NO_ENGINE, SHARDING_STAGES
 from symconfig.frameworks.optimizers import stepping
 from symconfig.graph.implementation import Kernel
 from symconfig.plans.choices import Precision, ZeroStage
@@ -122,7 +122,8 @@ class Shape:
 
 def behaviour(names: Mapping[str, Value], architecture: str, overlap: Overlap, shape: Shape) -> Framework:
     """Return Megatron-LM on this GPU as the options have it."""
-    impl: TransformerImpl = "local" if names.get("transformer_impl") == "local" else "transformer_engine"
+    local = names.get("transformer_impl") == "local" and architecture not in NO_ENGINE
+    impl: TransformerImpl = "local" if local else "transformer_engine"
     base = usual(MEGATRON.name, architecture, impl)
     stepped = stepping(base, optimizer(names) or Optimizer(), precision(names), precise=precise(names))
     return switched(stepped, architecture, _switches(names, base, overlap, shape))

@@ -39,6 +39,8 @@ FUSED_LOSS_REFUSED = "core_v0.18.2"
 
 # validate_args wants compute capability 8.0 for --moe-grouped-gemm.
 NO_GROUPED_GEMM = ("volta",)
+# Without Transformer Engine; MindSpeed has kernels in the place of its, and of those of the local layers.
+NO_ENGINE = ("davinci",)
 
 
 @cache
