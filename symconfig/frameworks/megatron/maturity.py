@@ -230,7 +230,7 @@ HYBRIDEP_OVER_NODES = Option(
     label="HybridEP's kernels beyond the GPUs that NVLink joins",
     uses=lambda f, p: (p.flex_backend == "hybridep") & (p.ep * p.etp > f.joined) & (f.joined <= MOST_NVLINK_PEERS),
     about="flex_backend",
-    example={**HYBRIDEP.example, "ep": 64, "joined": 8},
+    example={**HYBRIDEP.example, "ep": 64, "etp": 1, "joined": 8},
     doubt=Standing(
         maturity=Maturity.DEFECT,
         why="between nodes of 8 GPUs its kernels were seen to fail, and to use a part of the network only",
