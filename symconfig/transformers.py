@@ -43,4 +43,6 @@ def training_arguments(
     os.environ.update((variable.name, variable.value) for variable in trainer.ulysses_variables(ready))
     for variable in monitors.trainer_variables(ready):
         os.environ.setdefault(variable.name, variable.value)
+    if "activation_checkpointing" in TrainingArguments.__dataclass_fields__ and "gradient_checkpointing" not in more:
+        fields["activation_checkpointing"] = fields.pop("gradient_checkpointing")  # its name since Transformers 5.24
     return TrainingArguments(**{**fields, **more})

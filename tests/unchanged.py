@@ -51,7 +51,7 @@ TARGETS = (
     "transformers",
     "trl",
 )
-RELEASES = ("core_v0.12", "core_v0.13", "core_v0.14", "core_v0.15", "core_v0.16", "core_v0.17", "core_v0.18", "dev")
+RELEASES = ("core_v0.12", "core_v0.13", "core_v0.14", "core_v0.15", "core_v0.16", "core_v0.17", "core_v0.18", "main")
 # Billions of parameters, where the name does not say: only the number of GPUs to plan for depends on it.
 BILLIONS = {
     "deepseek-v3": 671,

@@ -14,7 +14,7 @@ from typing import Any
 
 from symconfig.frameworks.megatron.flags import DATA
 
-SOURCE = "argument parser of github.com/NVIDIA/Megatron-LM at each tag; dev-2026-08 is main at d98e8a64"
+SOURCE = "argument parser of github.com/NVIDIA/Megatron-LM at each tag; main is of August 2026, at d98e8a64"
 _KINDS = {
     "_StoreAction": "store",
     "_StoreTrueAction": "true",
@@ -56,7 +56,7 @@ def build(tables: dict[str, dict[str, dict[str, Any]]]) -> str:
 
 
 def _order(version: str) -> tuple[bool, tuple[int, ...]]:
-    return version.startswith("dev"), tuple(map(int, re.findall(r"\d+", version)))
+    return version == "main", tuple(map(int, re.findall(r"\d+", version)))
 
 
 def main() -> None:
@@ -64,7 +64,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path)
     source = parser.parse_args().folder
-    names = sorted((path.stem for path in source.glob("*.json")), key=_order)
-    tables = {name: json.loads((source / f"{name}.json").read_text(encoding="utf-8")) for name in names}
+    files = {re.sub("^dev.*", "main", path.stem): path for path in source.glob("*.json")}
+    tables = {name: json.loads(files[name].read_text(encoding="utf-8")) for name in sorted(files, key=_order)}
     DATA.write_text(build(tables), encoding="utf-8")
     print(f"{DATA.name}: {len(tables)} versions, {DATA.stat().st_size} bytes")

@@ -57,7 +57,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--vocab-size", metavar="V", help="tokens of the vocabulary, where the configuration does not say")
     add("--prompt-length", metavar="T", help="tokens of a prompt in the mean, of reinforcement learning")
     add("--response-length", metavar="T", help="tokens of a response in the mean")
-    add("--megatron-version", metavar="V", help="core_v0.12.1 to core_v0.19.0, dev (default: the newest that fits)")
+    add("--megatron-version", metavar="V", help="core_v0.12.1 to core_v0.19.0, main (default: the newest that fits)")
     add("--memory-margin", metavar="X", help="share of the GPU's memory that must stay free (default 0.04)")
     add = parser.add_argument_group("the answer").add_argument
     add("--no-plan", action="store_true", help="do not look for a better plan")

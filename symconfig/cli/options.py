@@ -73,7 +73,7 @@ JOB: tuple[tuple[str, tuple[Option, ...]], ...] = (
             Option("--global-batch-size", "G", "sequences per optimizer step", "global_batch_size", int),
             Option("--seq-length", "S", "tokens (default: the smaller of the model's and 4096)", "seq_length", int),
             Option("--backend", "B", "megatron (default), deepspeed (default for adapters) or fsdp", "backend"),
-            Option("--megatron-version", "V", "core_v0.12 to core_v0.19 (default), or dev", "megatron_version"),
+            Option("--megatron-version", "V", "core_v0.12 to core_v0.19 (default), or main", "megatron_version"),
             Option("--task", "T", _TASK, "task"),
             Option(
                 "--hf-weights",

@@ -68,7 +68,11 @@ def _collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: 
     amount = lattice.value(c.elements) * ELEMENT_BYTES[c.element]
     if c.kind is Kind.ALL_TO_ALL:
         copies, groups, chosen = (lattice.value(size) for size in (c.copies, c.groups, c.chosen_groups))
-        once = float("ep" in c.axes and framework.implementation.experts.dispatch is not Dispatch.SLOTS)
+        dispatch = framework.implementation.experts.dispatch
+        if is_dispatch(c) and dispatch is Dispatch.EVERYWHERE:
+            everything = amount / copies * ranks
+            return np.where(several, compiled.ring_s(everything, 1, ranks, stride, **machine.levels) * c.times, 0.0)
+        once = float("ep" in c.axes and dispatch is not Dispatch.SLOTS)
         seconds = compiled.all_to_all_s(amount, ranks, stride, copies, once, groups, chosen, **machine.levels)
         if not is_dispatch(c):
             seconds = seconds + 2 * _REARRANGED * amount / machine.hbm_bytes_per_s

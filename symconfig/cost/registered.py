@@ -51,7 +51,7 @@ def _user_buffers(block: DerivedBlock, lattice: Lattice, machine: Machine, frame
 
 def _dispatch(block: DerivedBlock, lattice: Lattice, framework: Framework) -> Array:
     how = framework.implementation.experts.dispatch
-    if how is Dispatch.SLOTS or not any(is_dispatch(c) for c in block.collectives):
+    if how in (Dispatch.SLOTS, Dispatch.EVERYWHERE) or not any(is_dispatch(c) for c in block.collectives):
         return np.zeros(lattice.points)
     numbers = lattice.numbers
     ranks = np.broadcast_to(np.asarray(numbers["ep"]) * numbers["etp"], lattice.points)

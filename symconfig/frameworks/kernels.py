@@ -36,6 +36,7 @@ LOSSES: dict[str, LossKernel] = {
 }
 DISPATCHERS: dict[str, Dispatch] = {
     "alltoall": Dispatch.SLOTS,
+    "allgather": Dispatch.EVERYWHERE,
     "deepep": Dispatch.ONCE_A_RANK,
     "hybridep": Dispatch.ONCE_A_NODE,
 }
@@ -63,6 +64,7 @@ _NAMED: dict[str, tuple[str, Mapping[str, Any]]] = {
     "attention": ("attention.kernel", KERNELS),
     "loss": ("loss.kernel", LOSSES),
     "dispatcher": ("experts.dispatch", DISPATCHERS),
+    "routing": ("experts.routing", {each.value: each for each in Routing}),
     "adapters": ("adapters", {each.value: each for each in Adapters}),
 }
 
@@ -77,7 +79,6 @@ def options(how: Implementation) -> dict[str, Any]:
         "fused_rope": how.rotation.kernel is not RotationKernel.EAGER,
         "fused_yarn": how.rotation.kernel is RotationKernel.FUSED_STRETCHED,
         "own_rotations": how.rotation.angles is Angles.APART,
-        "eager_routing": how.experts.routing is Routing.CHAIN,
         "sequential_experts": how.experts.kernels is ExpertKernels.IN_TURN,
         "fused_experts": how.experts.kernels is ExpertKernels.FUSED,
         "kept_outputs": max(how.loss.kept_outputs, 1),
@@ -106,7 +107,6 @@ def changed(how: Implementation, **changes: Any) -> Implementation:
         "rotation.angles": Angles.APART if given["own_rotations"] else Angles.ONCE,
         "loss.kept_outputs": given["kept_outputs"] if given["held_logits"] else 0,
         "experts.kernels": _experts(given),
-        "experts.routing": _routing(how, given),
     }
     parts = {path: value for path, value in values.items() if "." not in path}
     for part in {path.partition(".")[0] for path in values.keys() - parts.keys()}:
@@ -129,12 +129,6 @@ def _rotation(given: dict[str, Any]) -> RotationKernel:
     if not given["fused_rope"]:
         return RotationKernel.EAGER
     return RotationKernel.FUSED_STRETCHED if given["fused_yarn"] else RotationKernel.FUSED
-
-
-def _routing(how: Implementation, given: dict[str, Any]) -> Routing:
-    if given["eager_routing"]:
-        return Routing.CHAIN
-    return Routing.FUSED if how.experts.routing is Routing.CHAIN else how.experts.routing
 
 
 def _experts(given: dict[str, Any]) -> ExpertKernels:

@@ -12,6 +12,8 @@ PROGRAMS: Mapping[tuple[str, str], Switches] = {
     # verl 0.9.1 hands new weights to its engine before any forward, so none of them may wait for one: its optimizer
     # gathers them at once (verl/utils/megatron_utils.py, register_megatron_training_hooks).
     ("verl", "megatron"): Switches(framework={"gathers_apart": True}),
+    # It passes --moe-permute-fusion on, and not --moe-router-fusion (nemo_rl/models/megatron/setup.py).
+    ("nemo-rl", "megatron"): Switches(implementation={"routing": "fused_sort"}),
     # flash-attn's cross-entropy (verl/utils/torch_functional.py, logprobs_from_logits); torch.optim.AdamW with no word
     # of its kernels (workers/config/optimizer.py, build_optimizer).
     ("verl-fsdp", "fsdp"): Switches(implementation={"loss": "fused"}, framework=EAGER_ADAM),

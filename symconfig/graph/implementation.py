@@ -62,6 +62,7 @@ class Routing(StrEnum):
 
     FUSED = "fused"  # a kernel each
     CHAIN = "chain"  # a chain of operators, and each keeps what it needs (Megatron-LM's)
+    FUSED_SORT = "fused_sort"  # a chain chooses, one kernel sorts
     INDEXED = "indexed"  # a chain, with tables of indices for the slots (Transformers, integrations/moe.py)
 
 
@@ -106,6 +107,7 @@ class Dispatch(StrEnum):
     """The way in which tokens reach their experts."""
 
     SLOTS = "slots"  # an all-to-all of slots, sorted by expert on arrival
+    EVERYWHERE = "everywhere"  # every rank gathers all tokens, and results are summed over all
     ONCE_A_RANK = "once_a_rank"  # the copies of a token for one rank are sent once and put into their slots there
     ONCE_A_NODE = "once_a_node"  # those for one node are
 

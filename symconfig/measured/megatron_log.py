@@ -1,7 +1,7 @@
 """Lines that Megatron-LM, Megatron-Bridge, NeMo and their kin print while training.
 
 Formats as in megatron/training/training.py (`training_log`), utils.py (`report_memory`) and arguments.py
-(`_print_args`, `validate_args`) of core_v0.5 to dev; Megatron-Bridge's training/utils/train_utils.py; NeMo 2's
+(`_print_args`, `validate_args`) of core_v0.5 to main; Megatron-Bridge's training/utils/train_utils.py; NeMo 2's
 progress printer. Lines may be glued together, and may have anything in front.
 """
 

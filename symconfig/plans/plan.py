@@ -34,7 +34,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The framework that will run the plan. `version`: core_v0.12.1 … core_v0.19.0, dev-2026-08; DeepSpeed's
+    """The framework that will run the plan. `version`: core_v0.12.1 … core_v0.19.0, main; DeepSpeed's
     release."""
 
     __pydantic_config__ = _CONFIG

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
+from symconfig.descriptor.job import Job
 from symconfig.format import count, several
 from symconfig.plans.plan import Plan
 
@@ -16,7 +17,23 @@ def searched(plan: Plan) -> tuple[str, ...]:
     if search.layouts:
         layouts, simulated = several(search.layouts, "layout"), several(search.simulated, "candidate")
         weighed += f"; {layouts} of stages tried, {simulated} simulated"
-    return (f"{weighed}.", _proved(plan), *_narrowed(plan))
+    return (f"{weighed}.", _proved(plan), *_narrowed(plan), *_unsearched(plan))
+
+
+def one_length(job: Job, seq_length: int) -> bool:
+    """Return whether all sequences of a job are of one length, and hold documents of one length."""
+    alike = job.packing is None or set(job.packing.lengths) == {seq_length}
+    return alike and job.task in (None, "pretrain", "sft", "lora")
+
+
+def _unsearched(plan: Plan) -> Iterator[str]:
+    """Yield a sentence on options that cost less, and that no search takes for sequences of several lengths."""
+    job, names = plan.job, {"user_buffers": "user buffers", "cuda_graphs": "CUDA graphs"}
+    left = [name for name in names if name not in job.pins]
+    if job.backend == "megatron" and left and not one_length(job, plan.best.batch.seq_length):
+        pins = " ".join(f"--pin {name}={'on' if name == 'user_buffers' else 'all'}" for name in left)
+        what = " and ".join(names[name] for name in left)
+        yield f"Not searched, as sequences are of several lengths: {what} ({pins})."
 
 
 def _narrowed(plan: Plan) -> Iterator[str]:

@@ -24,7 +24,7 @@ Sections = dict[str, dict[str, Any]]
 
 # Names of Bridge's mixed-precision recipes (training/mixed_precision.py).
 RECIPES = {
-    "bf16": "bf16_mixed", "fp16": "fp16_mixed", "fp8": "bf16_with_fp8_delayed_scaling_mixed",
+    "bf16": "bf16_mixed", "fp16": "fp16_mixed", "fp8": "bf16_with_fp8_current_scaling_mixed",
     "mxfp8": "bf16_with_mxfp8_mixed", "nvfp4": "bf16_with_nvfp4_mixed",
 }  # fmt: skip
 ORDER = (
@@ -134,6 +134,7 @@ def _defaults(plan: Plan) -> dict[str, Any]:
         "model.cross_entropy_loss_fusion": False,
         "model.overlap_p2p_comm": best.parallel.vpp > 1,
         "mixed_precision.fp8_param_gather": False,
+        **({"mixed_precision.first_last_layers_bf16": False} if best.options.precision == "fp8" else {}),
         "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag": False,
     }
 

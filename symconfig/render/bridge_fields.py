@@ -20,8 +20,9 @@ SECTIONS: dict[str, str] = {
         moe_router_pre_softmax moe_router_num_groups moe_router_group_topk moe_router_topk_scaling_factor
         moe_router_enable_expert_bias moe_router_bias_update_rate moe_router_load_balancing_type
         moe_aux_loss_coeff moe_token_dispatcher_type moe_flex_dispatcher_backend moe_enable_deepep
-        moe_grouped_gemm overlap_moe_expert_parallel_comm tensor_model_parallel_size
-        pipeline_model_parallel_size context_parallel_size cp_comm_type expert_model_parallel_size
+        moe_grouped_gemm moe_permute_fusion moe_router_fusion overlap_moe_expert_parallel_comm
+        tensor_model_parallel_size pipeline_model_parallel_size context_parallel_size cp_comm_type
+        expert_model_parallel_size
         expert_tensor_parallel_size sequence_parallel tp_comm_overlap cuda_graph_impl cuda_graph_scope
         cuda_graph_warmup_steps cross_entropy_loss_fusion cross_entropy_fusion_impl pipeline_model_parallel_layout
         account_for_embedding_in_pipeline_split account_for_loss_in_pipeline_split overlap_p2p_comm

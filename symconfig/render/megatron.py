@@ -10,7 +10,7 @@ from symconfig.frameworks import counting
 from symconfig.frameworks.megatron import environment, flags, sparse
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.frameworks.megatron.hybrid import script
-from symconfig.frameworks.megatron.releases import NO_GROUPED_GEMM
+from symconfig.frameworks.megatron.releases import NO_ENGINE, NO_GROUPED_GEMM
 from symconfig.plans.plan import Plan
 from symconfig.render import going_on, preflight, summary
 from symconfig.render.files import File, sh
@@ -75,8 +75,10 @@ def groups_at(plan: Plan, target: str) -> tuple[Group, ...]:
         )
     best = plan.best
     out = Arguments(flags.flags(target), frozenset(plan.job.edited))
-    model_args(out, plan.model, best.batch.seq_length, best.parallel.tp)
-    moe_args(out, plan.model, best, plan.cluster.gpu.architecture not in NO_GROUPED_GEMM)
+    architecture = plan.cluster.gpu.architecture
+    engine = architecture not in NO_ENGINE
+    model_args(out, plan.model, best.batch.seq_length, best.parallel.tp, engine)
+    moe_args(out, plan.model, best, architecture not in NO_GROUPED_GEMM, engine)
     if plan.job.attention == "unfused":  # flash is what auto finds: Transformer Engine's fastest on this GPU
         out.put("--attention-backend", "unfused")
     training_args(out, plan)

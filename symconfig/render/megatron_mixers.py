@@ -21,7 +21,8 @@ def mixer_args(out: Arguments, model: ModelDescriptor) -> None:
     if hybrid.hybrid(model):
         _hybrid(out, model)
     elif out.needs("mixers", VARIANT, "every layer of GPTModel has attention", hybrid.DELTA):
-        out.put(VARIANT, hybrid.DELTA)
+        known = out.table.flags[VARIANT].choices
+        out.put(VARIANT, next(word for word in hybrid.DELTA_WORDS if word in known))
         out.put("--linear-attention-freq", pattern(tuple(kind.mixer == hybrid.DELTA for kind in model.kind_of_layer)))
     for mixer in model.mixers:
         _sizes(out, mixer)

@@ -34,10 +34,12 @@ _LLAMA3_DEFAULTS = (
 _MLA_DEFAULTS = CONFIG_EDIT.format("MLATransformerConfig")
 
 
-def model_args(out: Arguments, model: ModelDescriptor, seq_length: int, tp: int) -> None:
-    """Put everything of the architecture but the mixture of experts into MODEL_ARGS."""
+def model_args(out: Arguments, model: ModelDescriptor, seq_length: int, tp: int, engine: bool = True) -> None:
+    """Put everything of the architecture but the mixture of experts into MODEL_ARGS. engine: the GPU runs Transformer
+    Engine."""
     out.group = "MODEL_ARGS"
-    out.put("--transformer-impl", "transformer_engine")
+    out.put("--transformer-impl", "transformer_engine" if engine else "local")
+    out.put("--use-flash-attn", not engine)
     out.put("--num-layers", layer_count(model) if known(model) else model.num_hidden_layers)
     out.put("--hidden-size", model.hidden_size)
     # Unused when every layer is MoE, but the parser would fill in a size of its own.

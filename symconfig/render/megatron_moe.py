@@ -14,8 +14,9 @@ ACTIVATIONS = frozenset((("silu", True), ("clamped_swiglu", True), ("gelu_sigmoi
 BIAS_UPDATE_RATE = 0.001  # DeepSeek-V3, arXiv:2412.19437, section 4.2; also Megatron's default
 
 
-def moe_args(out: Arguments, model: ModelDescriptor, best: Candidate, grouped_gemm: bool) -> None:
-    """Put the experts, their router and their dispatcher into MOE_ARGS. `grouped_gemm`: the GPU has the kernels."""
+def moe_args(out: Arguments, model: ModelDescriptor, best: Candidate, grouped_gemm: bool, engine: bool = True) -> None:
+    """Put the experts, their router and their dispatcher into MOE_ARGS. `grouped_gemm`: the GPU has the kernels;
+    `engine`: it runs Transformer Engine, which chooses experts in one."""
     experts = model.experts
     if experts is None:
         return
@@ -41,6 +42,8 @@ def moe_args(out: Arguments, model: ModelDescriptor, best: Candidate, grouped_ge
     out.put(overlapped, best.options.overlap.moe_a2a and out.known(overlapped))
     # Before core_v0.16 the grouped kernels are for bf16 only.
     out.put("--moe-grouped-gemm", grouped_gemm and best.options.precision != "fp16")
+    out.put("--moe-permute-fusion")
+    out.put("--moe-router-fusion", engine and out.known("--moe-router-fusion"))
     if (model.hidden_act, model.gated_mlp) not in ACTIVATIONS:
         out.refuse("hidden_act", "its grouped experts have no such activation", model.hidden_act)
 

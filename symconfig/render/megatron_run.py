@@ -74,13 +74,14 @@ def precision_args(out: Arguments, best: Candidate) -> None:
     out.put("--fp16" if precision == "fp16" else "--bf16")
     if precision in ("fp8", "mxfp8") and out.needs("precision", "--fp8-recipe", "it has no FP8 recipes", precision):
         out.put("--fp8-format", "hybrid" if precision == "fp8" else "e4m3")
-        delayed = precision == "fp8" and not _of_kept_inputs(out, best)
+        # Scales of the tensor at hand; an offloaded optimizer writes 8-bit weights with those of a history only.
+        delayed = precision == "fp8" and best.options.fp8_param_gather and best.options.optimizer_offload > 0
         out.put("--fp8-recipe", "mxfp8" if precision == "mxfp8" else "delayed" if delayed else "tensorwise")
-        if precision == "fp8" and not delayed and best.options.fp8_param_gather and best.options.optimizer_offload:
+        modules = sorted(KEPT_INPUTS & {*best.options.recompute.modules})
+        if delayed and modules and out.at_least(KEPT_INPUTS_SINCE):
             what = "an offloaded optimizer writes 8-bit weights with delayed scaling only, which has no such recompute"
-            modules = sorted(KEPT_INPUTS & {*best.options.recompute.modules})
             out.refuse("recompute.modules", what, ", ".join(modules))
-        if delayed:  # scales from a history, as in Megatron-LM's train_llama3_8b_h100_fp8.sh
+        if delayed:
             out.put("--fp8-amax-history-len", 1024)
             out.put("--fp8-amax-compute-algo", "max")
     if precision == "nvfp4" and out.needs("precision", "--fp4-format", "it has no FP4", precision):
@@ -91,16 +92,6 @@ def precision_args(out: Arguments, best: Candidate) -> None:
     elif precision != "fp16" and best.options.grad_bytes == 2:
         out.put("--grad-reduce-in-bf16")
     gathered_args(out, best.options)
-
-
-def _of_kept_inputs(out: Arguments, best: Candidate) -> bool:
-    """Tell whether modules run again whose readers must then keep their input as it came, which Megatron-LM has from
-    core_v0.14 on, and not with fp8's delayed scaling."""
-    return out.at_least(KEPT_INPUTS_SINCE) and not KEPT_INPUTS.isdisjoint(best.options.recompute.modules)
-
-
-def _refuses_kept_inputs(out: Arguments) -> bool:
-    return out.at_least("core_v0.13.0") and not out.at_least(KEPT_INPUTS_SINCE)
 
 
 def parallel_args(out: Arguments, plan: Plan) -> None:
@@ -209,13 +200,14 @@ def recompute_args(out: Arguments, plan: Plan) -> None:
         out.put("--recompute-num-layers", (recompute.num_layers or 1) * (parts_of_layer(plan.model) or 1))
     elif recompute.granularity == "selective":
         out.put("--recompute-granularity", "selective")
+        refuses = out.at_least("core_v0.13.0") and not out.at_least(KEPT_INPUTS_SINCE)
         for module in recompute.modules:
             since = RECOMPUTE_SINCE.get(module)
             if since is None or not out.at_least(since):
                 out.refuse("recompute.modules", "there is no such module", module, since=since)
             elif not _has_module(out, plan, module):
                 out.refuse("recompute.modules", "the model has no such module, and it refuses the name", module)
-            elif module in KEPT_INPUTS and "fp8" in options.precision and _refuses_kept_inputs(out):
+            elif module in KEPT_INPUTS and "fp8" in options.precision and refuses:
                 what = "this module is not recomputed with fp8"
                 out.refuse("recompute.modules", what, module, since=KEPT_INPUTS_SINCE)
         if recompute.modules:

@@ -268,7 +268,7 @@ def _refusals(groups: Sequence[Group]) -> Iterator[Problem]:
 def _problems(plan: Plan) -> Iterator[Problem]:
     model, version = plan.model, megatron.version(plan)
     order = flags.versions()
-    if order.index(version) < order.index(OLDEST) or version.startswith("dev"):
+    if order.index(version) < order.index(OLDEST) or version == "main":
         yield _refused(
             "megatron_version",
             f"mcore-bridge {BRIDGE_RELEASE} goes with Megatron-Core 0.16 to 0.19",

@@ -68,6 +68,7 @@ SAME = frozenset(
         "--moe-router-dtype",
         "--moe-token-dispatcher-type",
         "--moe-grouped-gemm",
+        "--moe-permute-fusion",
         "--mtp-num-layers",
         "--mtp-loss-scaling-factor",
         "--eval-iters",
@@ -97,7 +98,7 @@ SPELLED: dict[tuple[str, ...], dict[str, bool]] = {
     ("--no-gradient-accumulation-fusion",): {"gradient_accumulation_fusion": False},
 }
 # Fields of TransformerConfig without an argument of their own, which `megatron_extra_kwargs` passes on.
-PASSED_ON = frozenset(("--moe-router-bias-update-rate", "--moe-flex-dispatcher-backend"))
+PASSED_ON = frozenset(("--moe-router-bias-update-rate", "--moe-flex-dispatcher-backend", "--moe-router-fusion"))
 
 _CONFIG = "the model's config.json says it"
 _DATA = "what is trained on is `dataset`, with the model's tokenizer"

@@ -255,7 +255,9 @@ def megatron(plan: Plan) -> Section:
     """Return what Megatron-Core is told of the policy."""
     p, options, training, model = plan.best.parallel, plan.best.options, plan.training, plan.model
     recompute, bf16, heads = options.recompute, options.precision == "bf16", model.num_nextn_predict_layers
-    dispatcher: Section = {"moe_token_dispatcher_type": options.moe_dispatcher} if model.experts else {}
+    dispatcher: Section = {}
+    if model.experts is not None:
+        dispatcher = {"moe_token_dispatcher_type": options.moe_dispatcher, "moe_permute_fusion": True}
     if options.moe_dispatcher == "flex":
         dispatcher |= {
             "moe_flex_dispatcher_backend": options.moe_flex_backend,

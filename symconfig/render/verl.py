@@ -273,6 +273,8 @@ def _fused(model: ModelDescriptor) -> Iterator[str]:
         yield "bias_activation_fusion"
     if fuses_rotations(model) and model.latent is None:
         yield "apply_rope_fusion"
+    if model.experts is not None:
+        yield from ("moe_grouped_gemm", "moe_permute_fusion", "moe_router_fusion")
 
 
 def _critic(plan: Plan, rl: Rl, step: PlannedRl | None) -> dict[str, object]:

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from symconfig.errors import InputError, Problem
 from symconfig.frameworks.extras import NOTHING_ON, Extras
 from symconfig.frameworks.known import BACKENDS
+from symconfig.plans.searched import one_length
 from symconfig.solve.limits import Limits
 from symconfig.solve.pins import EXTRA_PINS
 from symconfig.solve.space import Request, divisors
@@ -124,7 +125,7 @@ def _values(extra: Extra, plain: Request) -> Iterator[Any]:
     if plain.pins.fixes(extra.pin):
         yield from known
         return
-    if extra.still and not _still(plain):
+    if extra.still and not one_length(plain.job, plain.seq_length):
         yield usual
         return
     others = [value for value in known if value != usual and _runs(extra, value, plain)]
@@ -136,13 +137,6 @@ def _values(extra: Extra, plain: Request) -> Iterator[Any]:
     sharded = extra.fixed.get("zero", 0) > 0
     if not others or sharded or _loses(extra, others[-1], plain.limits, plain.precision):
         yield usual
-
-
-def _still(plain: Request) -> bool:
-    """Return whether all sequences of a job are of one length, and hold documents of one length."""
-    packing = plain.job.packing
-    alike = packing is None or set(packing.lengths) == {plain.seq_length}
-    return alike and plain.job.task in (None, "pretrain")
 
 
 def _runs(extra: Extra, value: Any, plain: Request) -> bool:

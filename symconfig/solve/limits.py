@@ -34,7 +34,7 @@ from symconfig.graph.scheme import CpComm
 from symconfig.plans.choices import ZERO_STAGES, ZeroStage
 from symconfig.plans.columns import COLUMNS, Columns
 from symconfig.solve.stages.problem import Layouts
-from symconfig.solve.unpriced import ACTIVATIONS_OF_ADAPTERS, KERNELS_OF_ADAPTERS, narrowed, never
+from symconfig.solve.unpriced import ACTIVATIONS_OF_ADAPTERS, narrowed, never
 
 # What a search chooses beside the lattice, where it asks the table by itself.
 _CHOSEN = frozenset(
@@ -227,7 +227,7 @@ def _with_adapters(whole: Limits, model: ModelDescriptor) -> Limits:
     (peft/recompute.py). Megatron-FSDP and offloaded activations are not known to go with its adapters."""
     return replace(
         whole,
-        table=(*whole.table, *never(adapters.refusals(model)), ACTIVATIONS_OF_ADAPTERS, KERNELS_OF_ADAPTERS),
+        table=(*whole.table, *never(adapters.refusals(model)), ACTIVATIONS_OF_ADAPTERS),
         zero=(0, 1),
         modules=("core_attn",),
     )

@@ -13,10 +13,12 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
-from symconfig.frameworks.behaviour import switched, usual
+from symconfig.frameworks.behaviour import Switches, switched, usual
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.facts import Fixed
 from symconfig.frameworks.known import BACKENDS, facts
+from symconfig.frameworks.megatron.flags import flags
+from symconfig.frameworks.megatron.releases import NO_ENGINE
 from symconfig.frameworks.optimizers import stepping
 from symconfig.frameworks.programs import PROGRAMS
 from symconfig.graph.count import parameters
@@ -214,6 +216,9 @@ def usual_of(cluster: ClusterDescriptor, job: Job, precision: str | None = None)
     own = usual(job.backend, architecture, attention=job.attention)
     otherwise = PROGRAMS.get((job.target or "", job.backend))
     as_run = own if otherwise is None else switched(own, architecture, otherwise)
+    routes = architecture not in NO_ENGINE and flags(job.megatron_version).known("--moe-router-fusion")
+    if job.backend == "megatron" and not routes:
+        as_run = switched(as_run, architecture, Switches(implementation={"routing": "fused_sort"}))
     return stepping(as_run, job.optimizer, precision)
 
 

@@ -87,16 +87,6 @@ ACTIVATIONS_OF_ADAPTERS = Constraint(
     example={"adapted": True, "activation_offload": True},
 )
 
-KERNELS_OF_ADAPTERS = Constraint(
-    name="kernels beside adapters",
-    predicate=lambda f, p: f.adapted & (p.tp_comm | p.fp8_param_gather | no(p.graphs == "none")),
-    rule="user buffers, weights in 8 bits and CUDA graphs are not known to go with adapters",
-    sentence="user buffers, weights in 8 bits and CUDA graphs are not known to go with adapters",
-    about="adapter",
-    source="megatron-bridge, peft/utils.py: an adapter reads what its layer gathers",
-    example={"adapted": True, "tp_comm": True},
-)
-
 # Of a framework beside its own.
 ADDED: Mapping[str, tuple[Constraint, ...]] = {
     "megatron": (SHARDED_STAGES, SHARDED_QUEUES, SHARDED_OVERLAP),

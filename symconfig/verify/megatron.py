@@ -131,7 +131,7 @@ def _wanted(plan: Plan) -> str:
 def _release_fits(source: MegatronSource, plan: Plan) -> bool:
     """Tell whether the release fits; the main branch's number, which no table knows, fits when a person named it."""
     wanted = _wanted(plan)
-    if wanted.startswith("dev"):
+    if wanted == "main":
         return source.chosen
     return wanted.startswith("core_v{}.{}.".format(*source.release))
 

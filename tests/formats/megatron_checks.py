@@ -45,7 +45,7 @@ _SAME = {
     "lr_warmup_iters": "lr_warmup_iters",
 }
 _SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
-_FP8 = {"delayed": "fp8", "mxfp8": "mxfp8"}
+_FP8 = {"delayed": "fp8", "tensorwise": "fp8", "mxfp8": "mxfp8"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ def test_each_goes_by_its_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("release", "found"), [("core_v0.15.0", False), ("core_v0.16.1", True), ("core_v0.17.1", False), ("dev", False)]
+    ("release", "found"), [("core_v0.15.0", False), ("core_v0.16.1", True), ("core_v0.17.1", False), ("main", False)]
 )
 def test_generators_are_saved_by_each_replica_of_one_release(release: str, found: bool) -> None:
     """training/checkpointing.py, get_rng_state: over the ranks of experts in core_v0.16 alone."""
@@ -30,9 +30,9 @@ def test_releases_are_ordered_by_number_and_by_what_the_table_has() -> None:
     assert DEEPSPEED.releases.older("0.9.5", "0.19.8")
     assert not DEEPSPEED.releases.older("0.19.8", "0.19.8")
     assert MEGATRON.releases.older("core_v0.12.1", "core_v0.13.0")
-    assert MEGATRON.releases.older("core_v0.19.0", "dev")
+    assert MEGATRON.releases.older("core_v0.19.0", "main")
     assert MEGATRON.releases.minor("core_v0.16.1") == (0, 16)
-    assert MEGATRON.releases.minor("dev-2026-08") == NEWEST
+    assert MEGATRON.releases.minor("main") == NEWEST
     assert DEEPSPEED.releases.minor("0.19.8+cu128") == (0, 19)
 
 

@@ -13,7 +13,14 @@ from symconfig.graph.implementation import Implementation
 
 KNOWN = [*(one.implementation for one in FRAMEWORKS.values()), MEGATRON_LOCAL.implementation]
 # What a word is the name of, and what else has to be so that it makes a difference.
-WORDS = {"adapters": "exchanged", "attention": "torch", "loss": "torch", "dispatcher": "deepep", "kept_outputs": 3}
+WORDS = {
+    "adapters": "exchanged",
+    "attention": "torch",
+    "loss": "torch",
+    "dispatcher": "deepep",
+    "routing": "chain",
+    "kept_outputs": 3,
+}
 WITH = {
     "wide_norm": {"fused_norm": False},
     "kept_outputs": {"held_logits": True},

@@ -173,5 +173,5 @@ def test_the_host_runs_many_operators_around_the_experts_and_some_for_each_bias(
 
 def test_a_dense_layer_of_a_model_with_experts_keeps_no_slots() -> None:
     for kind, there in (("dense", False), ("moe", True)):
-        derived = block(sample_model("deepseek-v3"), kind, SEQUENCE, eager_routing=True)
+        derived = block(sample_model("deepseek-v3"), kind, SEQUENCE, routing="chain")
         assert any(held.tensor == "slot_probabilities" for held in derived.held) is there

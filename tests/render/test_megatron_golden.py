@@ -20,7 +20,7 @@ ARGUMENTS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "llama2-13b.a100.core_v0.19.0": ("llama2-13b", "a100-80gb", "core_v0.19.0", {}),
     "llama2-13b.h100.fsdp.core_v0.13.0": ("llama2-13b", "h100", "core_v0.13.0", FSDP),
     "llama2-13b.h100.fsdp.core_v0.19.0": ("llama2-13b", "h100", "core_v0.19.0", FSDP),
-    "llama2-13b.b200.nvfp4.dev": ("llama2-13b", "b200", "dev", {"precision": "nvfp4"}),
+    "llama2-13b.b200.nvfp4.main": ("llama2-13b", "b200", "main", {"precision": "nvfp4"}),
     "llama3.1-70b.a100.core_v0.16.1": (
         "llama3.1-70b",
         "a100-80gb",

@@ -113,7 +113,7 @@ def test_choices_of_the_plan_arrive() -> None:
             overlap_pp_p2p=False,
         )
     )
-    assert (found["fp8_format"], found["fp8_recipe"]) == ("hybrid", "delayed")
+    assert (found["fp8_format"], found["fp8_recipe"]) == ("hybrid", "tensorwise")
     assert (found["recompute_method"], found["recompute_num_layers"]) == ("block", 3)
     assert found["virtual_pipeline_model_parallel_size"] == 5
     assert found["overlap_p2p_comm"] is False
@@ -141,7 +141,7 @@ def test_adapters_lie_on_the_fused_layers() -> None:
         (lambda: sample_plan("mixtral-8x7b"), {"model_type"}),
         (lambda: sample_plan("llama2-13b", version="core_v0.15.0"), {"megatron_version"}),
         (
-            lambda: sample_plan("llama2-13b", version="dev-2026-08", activation_offload=True, grad_bytes=2),
+            lambda: sample_plan("llama2-13b", version="main", activation_offload=True, grad_bytes=2),
             {"megatron_version", "activation_offload", "grad_bytes"},
         ),
     ],

@@ -29,7 +29,7 @@ def chosen(problem: StageProblem, chunks: Chunks) -> bool:
     return all(allowed(problem, place, content) for place, content in enumerate(runs))
 
 
-@pytest.mark.parametrize("version", ["core_v0.12.1", "core_v0.13.0", "core_v0.14.0", "core_v0.19.0", "dev-2026-08"])
+@pytest.mark.parametrize("version", ["core_v0.12.1", "core_v0.13.0", "core_v0.14.0", "core_v0.19.0", "main"])
 @pytest.mark.parametrize("predictions", [0, 1])
 @pytest.mark.parametrize("uneven", [True, False])
 @pytest.mark.parametrize(("layers", "pp", "vpp"), SHAPES)

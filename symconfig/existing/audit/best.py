@@ -9,6 +9,8 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.existing.recover.run import Run
 from symconfig.frameworks.behaviour import usual
+from symconfig.frameworks.kernels import changed
+from symconfig.graph.implementation import Dispatch
 from symconfig.plans.plan import Plan
 from symconfig.solve.search import search
 
@@ -31,4 +33,9 @@ def willing(framework: Framework, architecture: str) -> Framework:
     mine = framework.hide
     pieces = {name: getattr(mine, name) for name in _PIECES} if mine.tp_pieces > 1 else {}
     hide = replace(usual(framework.name, architecture).hide, **pieces)
-    return replace(framework, hide=hide, gathers_apart=False, demanded_gathers=False, microbatch_group=0)
+    how = framework.implementation
+    if how.experts.dispatch is Dispatch.EVERYWHERE:  # no plan has it
+        how = changed(how, dispatcher="alltoall")
+    return replace(
+        framework, implementation=how, hide=hide, gathers_apart=False, demanded_gathers=False, microbatch_group=0
+    )

@@ -115,7 +115,7 @@ def _variant(out: Fields, kind: str) -> None:
     if kind == sparse.NAME:
         _indexer(out)
         return
-    if kind != hybrid.DELTA:
+    if kind not in hybrid.DELTA_WORDS:
         out.refuse("this kind of attention is not described", VARIANT, got=kind)
         return
     frequency = out.args.value(FREQUENCY)

@@ -130,9 +130,7 @@ def version_of(names: Sequence[str]) -> str:
     read as.
     """
     order = versions()
-    return max(
-        order, key=lambda v: (sum(flags(v).known(name) for name in set(names)), not v.startswith("dev"), order.index(v))
-    )
+    return max(order, key=lambda v: (sum(flags(v).known(name) for name in set(names)), v != "main", order.index(v)))
 
 
 def as_mapping(names: Mapping[str, Any]) -> Mapping[str, Value]:

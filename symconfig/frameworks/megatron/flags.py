@@ -180,24 +180,25 @@ def versions() -> tuple[str, ...]:
 
 
 def resolve(version: str) -> str:
-    """Spell a version as the table does: core_v0.19, core_r0.19.0, 0.19.2 -> core_v0.19.0; dev, main -> dev-2026-08.
+    """Spell a version as the table does: core_v0.19, core_r0.19.0, 0.19.2 -> core_v0.19.0; the next, 0.20 -> main.
 
     Options do not change between patch releases. Raises InputError.
     """
     if version in versions():
         return version
-    if version in ("dev", "main"):
-        return next(v for v in versions() if v.startswith("dev"))
     match = re.fullmatch(r"(?:core_)?[vr]?(\d+)\.(\d+)(?:\.\d+)?(?:rc\d+)?", version)
     if match:
         for known in versions():
             if known.startswith(f"core_v{match[1]}.{match[2]}."):
                 return known
+        if (match[1], int(match[2]) - 1) == ("0", int(versions()[-2].split(".")[1])):
+            return versions()[-1]
     raise InputError(
         "is not a Megatron-LM version that symconfig knows",
         field="megatron_version",
         got=repr(version),
         need="one of " + ", ".join(versions()),
+        hint="main" if version.startswith("dev") else None,
     )
 
 

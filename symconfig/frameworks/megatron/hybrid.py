@@ -21,6 +21,7 @@ SINCE = "core_v0.18.2"
 SCRIPT, GPT_SCRIPT = "pretrain_hybrid.py", "pretrain_gpt.py"
 SPEC = ("megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec")
 MAMBA2, DELTA = "mamba2", "gated_delta_net"  # blocks by their names in graph/blocks
+DELTA_WORDS = ("gdn", DELTA)  # of --experimental-attention-variant: since main, and before
 
 MIXERS = MappingProxyType({str(Attention.GQA): "*", str(Attention.MLA): "+", MAMBA2: "M", DELTA: "G", NO_MIXER: ""})
 MLPS = MappingProxyType({Mlp.DENSE: "-", Mlp.MOE: "E", Mlp.NONE: ""})

@@ -225,6 +225,19 @@ HYBRIDEP = Option(
         ),
     ),
 )
+HYBRIDEP_OVER_NODES = Option(
+    name="hybridep_over_nodes",
+    label="HybridEP's kernels beyond the GPUs that NVLink joins",
+    uses=lambda f, p: (p.flex_backend == "hybridep") & (p.ep * p.etp > f.joined) & (f.joined <= MOST_NVLINK_PEERS),
+    about="flex_backend",
+    example={**HYBRIDEP.example, "ep": 64, "etp": 1, "joined": 8},
+    doubt=Standing(
+        maturity=Maturity.DEFECT,
+        why="between nodes of 8 GPUs its kernels were seen to fail, and to use a part of the network only",
+        source="github.com/deepseek-ai/DeepEP/issues/590 (open)",
+        since="core_v0.16.1",
+    ),
+)
 MOE_OVERLAP = Option(
     name="moe_overlap",
     label="the experts' all-to-all beside another microbatch",

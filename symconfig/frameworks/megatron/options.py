@@ -13,7 +13,7 @@ from symconfig.frameworks.behaviour import Switches, switched, usual
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON, MEGATRON_LOCAL, Graphed, TransformerImpl
 from symconfig.frameworks.megatron.flags import Value, first_with, flags
 from symconfig.frameworks.megatron.optimizer import optimizer, precise
-from symconfig.frameworks.megatron.releases import SHARDING_STAGES
+from symconfig.frameworks.megatron.releases import NO_ENGINE, SHARDING_STAGES
 from symconfig.frameworks.optimizers import stepping
 from symconfig.graph.implementation import Kernel
 from symconfig.plans.choices import Precision, ZeroStage
@@ -122,7 +122,8 @@ class Shape:
 
 def behaviour(names: Mapping[str, Value], architecture: str, overlap: Overlap, shape: Shape) -> Framework:
     """Return Megatron-LM on this GPU as the options have it."""
-    impl: TransformerImpl = "local" if names.get("transformer_impl") == "local" else "transformer_engine"
+    local = names.get("transformer_impl") == "local" and architecture not in NO_ENGINE
+    impl: TransformerImpl = "local" if local else "transformer_engine"
     base = usual(MEGATRON.name, architecture, impl)
     stepped = stepping(base, optimizer(names) or Optimizer(), precision(names), precise=precise(names))
     return switched(stepped, architecture, _switches(names, base, overlap, shape))
@@ -133,7 +134,7 @@ def _switches(names: Mapping[str, Value], base: Framework, overlap: Overlap, sha
     added_apart = names.get("gradient_accumulation_fusion") is False and shape.zero < 2
     sharded = shape.zero == 1 and shape.replicas > 1 and overlap.grad_reduce
     return Switches(
-        implementation=dict(kernels(names, base, shape.latent)),
+        implementation={**dict(kernels(names, base, shape.latent)), **_routing(names, base)},
         bytes={"gradient": float(shape.gradient_bytes)},
         framework={
             "gathers_apart": sharded and not overlap.param_gather and not shape.in_turn,
@@ -217,3 +218,12 @@ def kernels(names: Mapping[str, Value], base: Framework, latent: bool) -> Iterat
         yield "sequential_experts", True
     if names.get("moe_token_dispatcher_type") == "flex":
         yield "dispatcher", "hybridep" if names.get("moe_flex_dispatcher_backend") == "hybridep" else "deepep"
+    elif names.get("moe_token_dispatcher_type") == "allgather":
+        yield "dispatcher", "allgather"
+
+
+def _routing(names: Mapping[str, Value], base: Framework) -> dict[str, str]:
+    if not names.get("num_experts") or not base.engine:
+        return {}
+    fused = "fused" if names.get("moe_router_fusion") else "fused_sort"
+    return {"routing": fused if names.get("moe_permute_fusion") else "chain"}

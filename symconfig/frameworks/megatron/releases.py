@@ -39,11 +39,13 @@ FUSED_LOSS_REFUSED = "core_v0.18.2"
 
 # validate_args wants compute capability 8.0 for --moe-grouped-gemm.
 NO_GROUPED_GEMM = ("volta",)
+# Without Transformer Engine; MindSpeed has kernels in the place of its, and of those of the local layers.
+NO_ENGINE = ("davinci",)
 
 
 @cache
 def megatron_release(version: str) -> tuple[int, int]:
-    """Return the release as numbers: core_v0.13.0 -> (0, 13); dev is newer than any."""
+    """Return the release as numbers: core_v0.13.0 -> (0, 13); main is newer than any."""
     if not version.startswith("core_v"):
         return NEWEST
     major, minor = version.removeprefix("core_v").split(".")[:2]

@@ -56,6 +56,8 @@ def experts(ctx: Context, x: Tensor, stream: Tensor) -> Tensor:
         done = mlp(ctx, routed, d.EXPERT_FFN, "expert_", moe.expert_bias, recomputed)
         if moe.expert_bias and ctx.how.experts.kernels is not ExpertKernels.FUSED:
             done = _biased(ctx, done)
+        if ctx.how.experts.kernels is ExpertKernels.IN_TURN:  # experts' results are concatenated (SequentialMLP)
+            done = ctx.build.elementwise("join_experts", [done], Tensor("expert_joined", done.dims), linear=True)
     with ctx.build.leg(Leg.BACK):
         combined = _combined(ctx, tokens, done, probabilities, indices)
     if moe.latent_size is not None:
@@ -85,7 +87,7 @@ def router(ctx: Context, x: Tensor, prefix: str = "") -> tuple[Tensor, Tensor]:
     indexed = ctx.how.experts.routing is Routing.INDEXED
     made = indexed_choice(moe, rows, _scores(ctx)) if indexed else choice(moe, rows)
     kept = [replace(one, name=f"{prefix}{one.name}") for one in made]
-    saves = {Routing.CHAIN: [*kept, indices], Routing.INDEXED: kept, Routing.FUSED: [logits, indices]}
+    saves = [logits, indices] if ctx.how.experts.routing is Routing.FUSED else kept if indexed else [*kept, indices]
     weights = []
     if moe.e_score_correction_bias and ctx.how.experts.choice_weight:
         weights = [replace(ctx.weight(f"{prefix}choice_bias", ROUTES), gradient=False)]
@@ -93,7 +95,7 @@ def router(ctx: Context, x: Tensor, prefix: str = "") -> tuple[Tensor, Tensor]:
         f"{prefix}route",
         [logits],
         probabilities,
-        saves=saves[ctx.how.experts.routing],
+        saves=saves,
         weights=weights,
         launches=ROUTE_LAUNCHES,
         whole=whole,

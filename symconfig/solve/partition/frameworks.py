@@ -43,7 +43,7 @@ class Step:
     seq_length: int = 0
     architecture: str = ""
     precision: str = "bf16"
-    megatron_version: str = "dev"
+    megatron_version: str = "main"
     attention: str | None = None
 
 

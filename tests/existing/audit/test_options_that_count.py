@@ -145,3 +145,43 @@ def test_what_would_be_another_run_is_not_predicted(option: str) -> None:
     found = run(f"{SEVENTY} {option}")
     assert found.judged is None
     assert [problem.field for problem in found.unpredicted] == [option.split()[0]]
+
+
+EXPERTS = (
+    "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention "
+    "--num-query-groups 8 --num-experts 8 --moe-router-topk 2 --moe-aux-loss-coeff 0.01 --seq-length 2048 "
+    "--max-position-embeddings 32768 --position-embedding-type rope --normalization RMSNorm --swiglu "
+    "--disable-bias-linear --untie-embeddings-and-output-weights --attention-dropout 0 --hidden-dropout 0 --bf16 "
+    "--pipeline-model-parallel-size 4 --expert-model-parallel-size 4 --use-distributed-optimizer --overlap-grad-reduce "
+    "--overlap-param-gather --micro-batch-size 1 --global-batch-size 128 --tokenizer-type NullTokenizer "
+    "--vocab-size 32000 --rotary-base 1000000 --mock-data --lr 1e-4 --train-iters 500"
+)
+
+
+def _seconds(line: str) -> tuple[float, float]:
+    judged = audited(f"{EXPERTS} {line}", 16, "mixtral-8x7b", plan=False).judged
+    assert judged is not None
+    predicted = judged.plan.best.predicted
+    return predicted.step_s, predicted.time["layer communication"]
+
+
+def test_how_tokens_come_to_experts_and_who_multiplies_them_costs() -> None:
+    grouped, alltoall = "--moe-grouped-gemm", "--moe-token-dispatcher-type alltoall"
+    usual = _seconds(f"{grouped} {alltoall}")
+    gathered = _seconds(f"{grouped} --moe-token-dispatcher-type allgather")
+    assert gathered[1] > 1.5 * usual[1]  # each rank's tokens go to 3 others, instead of two slots to 3 of 4
+    assert _seconds(alltoall)[0] > usual[0]  # experts one after the other, whose results are joined
+
+
+@pytest.mark.parametrize(
+    ("line", "routing"),
+    [
+        ("", "chain"),
+        ("--moe-permute-fusion", "fused_sort"),
+        ("--moe-permute-fusion --moe-router-fusion", "fused"),
+    ],
+)
+def test_routing_is_fused_where_the_options_say_so(line: str, routing: str) -> None:
+    judged = audited(f"{EXPERTS} --moe-grouped-gemm {line}", 16, "mixtral-8x7b", plan=False).judged
+    assert judged is not None
+    assert judged.run.configuration.framework.implementation.experts.routing == routing

@@ -25,7 +25,7 @@ from accepting import Values, answer, dry_run
 from built import trained_by_stage
 
 _ABSENT = ("transformer_engine", "triton", "wandb", "tensorboard")
-_PRECISIONS = {"delayed": "fp8", "mxfp8": "mxfp8"}
+_PRECISIONS = {"delayed": "fp8", "tensorwise": "fp8", "mxfp8": "mxfp8"}
 
 
 class _Inert(types.ModuleType):

@@ -184,7 +184,7 @@ def values(args: Any, config: Any) -> Values:
             if args.fp4_format
             else "bf16"
             if not args.fp8_format
-            else {"delayed": "fp8"}.get(args.fp8_recipe, args.fp8_recipe)
+            else {"delayed": "fp8", "tensorwise": "fp8"}.get(args.fp8_recipe, args.fp8_recipe)
         ),
         "optimizer_offload": args.optimizer_offload_fraction if args.optimizer_cpu_offload else 0.0,
         "num_hidden_layers": config.num_layers,

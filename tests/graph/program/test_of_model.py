@@ -32,7 +32,7 @@ BATCH, SEQUENCE = 8, 4096
 EAGER = changed(
     Implementation(),
     attention="torch", fused_linears=False, norms_in_linears=False, fused_norm=False, fused_activation=False,
-    fused_rope=False, loss="torch", copied_attention=True, repeated_heads=True, own_rotations=True, eager_routing=True,
+    fused_rope=False, loss="torch", copied_attention=True, repeated_heads=True, own_rotations=True, routing="chain",
     weighted_experts=False, gathered_logits=True,
 )  # fmt: skip
 MASKED = changed(Implementation(), attention="masked", loss="fused", whole_look_up=True)

@@ -33,7 +33,7 @@ if ((NNODES * GPUS_PER_NODE != 2048)); then
 fi
 
 # With tensor or context parallelism before Blackwell, communication must be queued ahead of the matrix product that hides it; Megatron refuses to start otherwise.
-# Source: Megatron-LM core_v0.12.1 to dev, megatron/training/arguments.py, validate_args.
+# Source: Megatron-LM core_v0.12.1 to main, megatron/training/arguments.py, validate_args.
 export CUDA_DEVICE_MAX_CONNECTIONS=1
 
 # Keeps the allocator from reserving much more than is allocated; the memory prediction assumes it.
@@ -100,6 +100,8 @@ MOE_ARGS=(
     --moe-aux-loss-coeff 0.0001
     --moe-token-dispatcher-type alltoall
     --moe-grouped-gemm
+    --moe-permute-fusion
+    --moe-router-fusion
 )
 
 TRAINING_ARGS=(

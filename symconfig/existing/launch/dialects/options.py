@@ -14,7 +14,7 @@ from symconfig.frameworks.megatron.flags import FlagTable, flags, option, versio
 @cache
 def table_with(dest: str) -> FlagTable | None:
     """Return the newest version's table that has an option for it; a release before what is not released."""
-    order = sorted(versions(), key=lambda v: (not v.startswith("dev"), versions().index(v)), reverse=True)
+    order = sorted(versions(), key=lambda v: (v != "main", versions().index(v)), reverse=True)
     return next((flags(version) for version in order if dest in _destinations(version)), None)
 
 

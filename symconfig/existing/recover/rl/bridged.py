@@ -32,6 +32,8 @@ PARTS: Mapping[str, str] = {
     "linear_fc1_up": "up_proj",
 }
 _ALL = ("all-linear", "all", "")
+# What Megatron-Bridge switches on by itself for experts (0.3.1 to 0.6.0, models).
+EXPERTS = ("--moe-grouped-gemm", "--moe-permute-fusion")
 
 
 def modules(given: Iterable[str]) -> tuple[str, ...]:

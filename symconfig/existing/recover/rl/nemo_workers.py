@@ -159,6 +159,7 @@ class NemoWorkers(Script):
                     passed.append(replace(setting, name=name))
                     break
         own = ["--fp16" if values.text(f"{POLICY}.precision") == "float16" else "--bf16", *self._recompute()]
+        own.append("--moe-grouped-gemm")  # as Megatron-Bridge has it
         split = (values.whole(f"{_MEGATRON}.tensor_model_parallel_size") or 1) > 1
         own += ["--sequence-parallel"] * (split and values.switch(f"{_MEGATRON}.sequence_parallel"))
         return (*settings(own, self.reading.file), *bridged.options(passed))

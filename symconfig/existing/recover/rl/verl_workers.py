@@ -142,7 +142,7 @@ class Workers(Script):
                 name = f"{_SECTIONS[head]}.{inner}" if head in _SECTIONS else f"model.{key}"
                 renamed.append(replace(setting, name=name))
         options, _ = translated(by_path(entries_of(renamed, False)))
-        own = ["--bf16", "--use-distributed-optimizer"]
+        own = ["--bf16", "--use-distributed-optimizer", *bridged.EXPERTS]
         own += [] if room is None else ["--micro-batch-size", "1", "--seq-length", str(room)]
         if self.values.switch(f"{at}.megatron.sequence_parallel"):
             tp = self.values.whole(f"{at}.megatron.tensor_model_parallel_size") or 1
