@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Protocol
 
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.job import Backend
 from symconfig.errors import InputError, Problem
 from symconfig.existing.audit.catalogue import OF_RL
 from symconfig.existing.launch.dialects import nemo_rl, openrlhf, slime, tuners, verl
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover import deepspeed, megatron
+from symconfig.existing.recover.accelerate import launched
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed_model import described
 from symconfig.existing.recover.namespace import Namespace, version_of
@@ -53,6 +53,14 @@ _OF_A_RECIPE = (
     ("sequence_parallel",),
     ("recompute_granularity",),
 )
+
+
+# Options by which a program that is not called so is Megatron-LM.
+_DISTINCTIVE = frozenset(
+    ("--micro-batch-size", "--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--use-mcore-models")
+    + ("--encoder-num-layers", "--train-iters", "--yaml-cfg", "--use-distributed-optimizer")
+)
+UNKNOWN = "unknown"  # the backend of a trainer that is not known
 
 
 class Configuration(Protocol):
@@ -99,8 +107,25 @@ def configuration_of(reading: Reading, supplied: Supplied) -> Configuration:
     if any(setting.name == "--num-layers" for setting in reading.settings):
         return MegatronConfiguration(reading, supplied)
     known = sum(first_with(setting.name) is not None for setting in reading.settings)
-    of_deepspeed = reading.deepspeed is not None or (reading.recipe is None and 2 * known < len(reading.settings))
-    return DeepSpeedConfiguration(reading, supplied) if of_deepspeed else MegatronConfiguration(reading, supplied)
+    by_deepspeed = reading.deepspeed is not None or launched(reading).config is not None
+    alike = 2 * known >= len(reading.settings) and _is_megatron(reading)
+    if not by_deepspeed and (reading.recipe is not None or alike):
+        return MegatronConfiguration(reading, supplied)
+    if not by_deepspeed and tuners.of_trainer(reading) is not None and not _names_deepspeed(reading):
+        return RlConfiguration(reading, supplied, TUNERS[tuners.TRANSFORMERS](reading, supplied))
+    return DeepSpeedConfiguration(reading, supplied)
+
+
+def _is_megatron(reading: Reading) -> bool:
+    """Return whether options that other trainers share may be Megatron-LM's: nothing says that another one has them."""
+    if reading.program is None or reading.format != "bash" or "pretrain" in reading.program.text:
+        return True
+    return any(setting.name in _DISTINCTIVE for setting in reading.settings)
+
+
+def _names_deepspeed(reading: Reading) -> bool:
+    """Return whether the program is given DeepSpeed's JSON, which may not have been readable."""
+    return any(tuners.plain(each).startswith("deepspeed") for each in reading.options)
 
 
 class MegatronConfiguration:
@@ -193,20 +218,25 @@ class MegatronConfiguration:
 
 
 class DeepSpeedConfiguration:
-    """A DeepSpeed JSON with the arguments of the program that loads it."""
+    """A DeepSpeed JSON with the arguments of the program that loads it; or a program of which nothing is known."""
 
-    backend: Backend = "deepspeed"
-    label = DEEPSPEED.label
-    version, version_given, version_guessed = DEEPSPEED_RELEASE, False, False
+    version_given, version_guessed = False, False
 
     def __init__(self, reading: Reading, supplied: Supplied) -> None:
         self.reading, self.supplied = reading, supplied
         self.gpus = supplied.gpus or reading.world.gpus
+        known = reading.deepspeed is not None or launched(reading).config is not None or _names_deepspeed(reading)
+        self.backend = "deepspeed" if known else UNKNOWN
+        self.label = DEEPSPEED.label if known else "a trainer that is not known: nothing is concluded from it"
+        self.version = DEEPSPEED_RELEASE if known else ""
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
         return _of_json(self.reading, self.gpus, self.supplied)
 
     def run(self, cluster: ClusterDescriptor) -> Run:
+        if self.backend == UNKNOWN:
+            start = self.reading.start
+            raise InputError(start.problem("this trainer is not known", hint="symconfig list targets"))
         return deepspeed.run(self.reading, cluster, self.supplied)
 
 

@@ -52,7 +52,7 @@ def followed(reading: Reading, around: Around) -> Reading:
         steps = (of_nemo_rl,)
     else:
         started = tuple(each.started for each in (slime, openrlhf) if each.applies(reading))
-        steps = (*started, _arguments, _accelerate, _deepspeed, _model, _megatron_yaml, recipe, overrides)
+        steps = (*started, _arguments, _accelerate, _fsdp, _deepspeed, _model, _megatron_yaml, recipe, overrides)
     for step in steps:
         reading = step(reading, around)
     named = tuple(setting for setting in reading.settings if setting.name)
@@ -116,6 +116,16 @@ def _arguments(reading: Reading, around: Around) -> Reading:
             if filed is not None:
                 return joined(reading, filed, (*filed.settings, *reading.settings))
     return reading
+
+
+def _fsdp(reading: Reading, around: Around) -> Reading:
+    setting = given(reading, ("--fsdp-config",))
+    if setting is None or setting.text.startswith("{"):
+        return reading
+    tree = tree_of(setting, around, reading.texts)
+    if isinstance(tree, Unread) or not isinstance(tree.data, dict):
+        return with_unread(reading, dark(setting, "is no JSON of FSDP that can be read"))
+    return replace(reading, fsdp=tree, texts=with_texts(reading, tree.text))
 
 
 def _deepspeed(reading: Reading, around: Around) -> Reading:

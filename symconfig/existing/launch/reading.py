@@ -247,7 +247,7 @@ class Reading:
     texts: every file that was read, the named one first. program: what is started ("pretrain_gpt.py"); None: unknown,
     as of a bare line of arguments. launcher: the words before it ("torchrun", "--nproc_per_node", "8"). settings: the
     program's options in their order. tree: the YAML that the settings stand in. deepspeed: the JSON given to
-    --deepspeed(_config), or the file itself. accelerate: Accelerate's own file, which its launcher is given.
+    --deepspeed(_config), or the file itself. accelerate: Accelerate's own file, which its launcher is given. fsdp: the JSON given to the Trainer's --fsdp_config.
     environment: variables that the program inherits from the script. model_config: path of a model's config.json that
     the program is given, where it can be read. scheduler: options of `#SBATCH` comments without their dashes. runs: the
     same program, started by this script with other words. others: words of all else that it starts. stops: conditions
@@ -264,6 +264,7 @@ class Reading:
     tree: Tree | None = None
     deepspeed: Tree | None = None
     accelerate: Tree | None = None
+    fsdp: Tree | None = None
     environment: Mapping[str, Word] = field(default_factory=dict)
     world: World = World()
     unread: tuple[Unread, ...] = ()
