@@ -108,7 +108,7 @@ def adapt(
     arguments: Sequence[str] = (),
     assume_harmless: Sequence[str] = (),
     root: str | Path | None = None,
-    best: Best = "fewest-changes",
+    best: Best = "planned",
 ) -> Adaptation:
     """Put a plan's values into a person's own files: `files` has their new bytes, `diff` the changes.
 

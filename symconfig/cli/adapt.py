@@ -34,9 +34,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--best",
         choices=("fewest-changes", "fastest", "planned"),
-        default="fewest-changes",
-        help="of plans that the model cannot tell apart: the one that changes the fewest lines (default), the fastest, "
-        "or the file's own choice",
+        default="planned",
+        help="of plans that the model cannot tell apart: the file's own choice (default), the one that changes the "
+        "fewest lines, or the fastest",
     )
     add("--in-place", action="store_true", help="write the files, all or none (default: only show what would change)")
     add(

@@ -196,5 +196,11 @@ def _anchors(draft: Draft, names: Namespace, wish: Wish) -> Sequence[Setting]:
     of all.
     """
     sections = draft.reading.format == "overrides"
-    anchors = [setting for dest in neighbours(wish.dest, sections, EVERY) if (setting := names.setting(dest))]
+    dests = sorted(neighbours(wish.dest, sections, EVERY), key=lambda dest: _of_experts(dest) != _of_experts(wish.dest))
+    anchors = [setting for dest in dests if (setting := names.setting(dest))]
     return [*anchors[:MOST_ANCHORS], *(() if sections else draft.reading.settings[-1:])]
+
+
+def _of_experts(dest: str) -> bool:
+    """Return whether an option is about experts, and stands with those that are."""
+    return "moe" in dest or "expert" in dest

@@ -12,6 +12,8 @@ from symconfig.existing.launch.reading import Setting, Word
 from symconfig.existing.launch.text import Edit, Place, Text
 from symconfig.render.files import sh
 
+_APPENDS = re.compile(rb"\s*(\[.*\]\s*&&\s*|\(\(.*\)\)\s*&&\s*)?\w+\+=\(\s*")
+_BLOCK = re.compile(rb"(\b(then|else|do)|[{(]|\|\||&&|\\)[ \t]*(#.*)?\s*\Z")
 PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")  # means itself in all kinds of quotes and without
 
 
@@ -45,6 +47,8 @@ def removed(setting: Setting, texts: Mapping[str, Text]) -> Iterator[tuple[Edit,
         return
     text, place = texts[setting.place.file], setting.place
     line = _Line(text.data, place)
+    if line.only:
+        yield (Edit(text.place(line.start, line.end), ""),)
     if line.alone:
         if not line.continued and line.follows:
             yield (Edit(text.place(line.joint, place.end + len(line.after)), ""),)
@@ -102,6 +106,9 @@ class _Line:
         self.before = data[self.start : place.start]
         self.after = data[place.end : self.end].rstrip(b"\r\n")
         self.alone = not self.before.strip() and self.after.strip() in (b"", b"\\")
+        # `[ $TP -gt 1 ] && ARGS+=(--option)`, but for the only statement of a block
+        begun = _BLOCK.search(data[: self.start])
+        self.only = bool(_APPENDS.fullmatch(self.before)) and self.after.strip() == b")" and begun is None
         self.commented = not self.before.strip() and self.after.lstrip()[:1] == b"#"
         self.continued = self.after.strip() == b"\\"
         previous = data[: self.start].rstrip(b"\r\n")

@@ -31,4 +31,6 @@ def willing(framework: Framework, architecture: str) -> Framework:
     mine = framework.hide
     pieces = {name: getattr(mine, name) for name in _PIECES} if mine.tp_pieces > 1 else {}
     hide = replace(usual(framework.name, architecture).hide, **pieces)
-    return replace(framework, hide=hide, gathers_apart=False, demanded_gathers=False, microbatch_group=0)
+    return replace(
+        framework, hide=hide, gathers_apart=False, demanded_gathers=False, microbatch_group=0, mask_bytes=0.0
+    )

@@ -32,6 +32,8 @@ _INTEGERS = words(
     data_parallel_size autotp_size autoep_size expert_tensor_parallel_size number_checkpoints
     """
 )
+# Those whose default is none (runtime/activation_checkpointing/config.py).
+_NULLABLE = ("number_checkpoints",)
 _CHECKS: dict[str, Callable[[Any], bool]] = {
     "integer": lambda v: isinstance(v, int) and not isinstance(v, bool),
     "number": lambda v: isinstance(v, (int, float)) and not isinstance(v, bool),
@@ -98,7 +100,7 @@ def _section(config: Json, node: Json, path: KeyPath) -> Iterator[Mismatch]:
 def _value(value: Any, node: Json, place: KeyPath, strict: bool) -> Iterator[Mismatch]:
     if "deprecated" in node:
         yield Mismatch("deprecated", place, "is deprecated", need=node["deprecated"] or None)
-    if value is None and node.get("null"):
+    if value is None and (node.get("null") or place[-1] in _NULLABLE):
         return
     if "keys" in node:
         if isinstance(value, dict):

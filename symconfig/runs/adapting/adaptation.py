@@ -37,7 +37,7 @@ def adaptation(
     plan: Plan,
     variables: Mapping[str, str],
     extra: Sequence[str] = (),
-    best: Best = "fewest-changes",
+    best: Best = "planned",
     *,
     harmless: Sequence[str] = (),
 ) -> Adaptation:

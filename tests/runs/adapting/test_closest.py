@@ -45,7 +45,7 @@ def of(plan: Plan, *, close: bool) -> Candidate:
 
 def test_a_close_alternative_that_the_script_runs_already_is_taken(tmp_path: Path, solved: Plan) -> None:
     mine = of(solved, close=True)
-    outcome = adaptation(script(tmp_path, replace(solved, best=mine)), solved, {})
+    outcome = adaptation(script(tmp_path, replace(solved, best=mine)), solved, {}, best="fewest-changes")
     assert outcome.files == {}
     assert outcome.done
     assert outcome.pick is not None
@@ -88,7 +88,7 @@ def test_stages_of_the_script_stay_where_they_cost_nothing_that_can_be_told(
     tmp_path: Path, staged: tuple[Plan, Candidate]
 ) -> None:
     plan, mine = staged
-    outcome = adaptation(script(tmp_path, replace(plan, best=mine)), plan, {})
+    outcome = adaptation(script(tmp_path, replace(plan, best=mine)), plan, {}, best="fewest-changes")
     assert outcome.done
     assert outcome.pick is not None
     assert outcome.pick.kept

@@ -1,4 +1,4 @@
-"""TRL, LLaMA-Factory, ms-swift and Transformers: which program is started, and what Transformers and TRL call its options.
+"""TRL, LLaMA-Factory, ms-swift, Transformers: which program is started, and what Transformers and TRL call its options.
 
 Sources: TRL 1.16, trl/scripts and trl/trainer/*_config.py; LLaMA-Factory 0.9.5, hparams/ and v1/config/; ms-swift
 4.6.0, swift/arguments, swift/config and swift/megatron/arguments.
@@ -84,8 +84,9 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "attn_impl": "attn_implementation",
         "quant_bits": "quantization_bit",
         "vllm_max_model_len": "vllm_max_model_length",
+        "load": "checkpoint",  # in Megatron-Core's format, called after its model where --model does not say it
     },
-    TRANSFORMERS: {name: "max_length" for name in SEQUENCE},
+    TRANSFORMERS: dict.fromkeys(SEQUENCE, "max_length"),
 }
 _GROUPS = {SWIFT: ("train.", "rollout.")}  # of workers by themselves, under Ray
 # Configurations that come with a program and are called by a name: of DeepSpeed by --deepspeed, as stage and what is on

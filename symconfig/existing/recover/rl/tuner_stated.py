@@ -82,7 +82,9 @@ _TUNERS: Mapping[str, Tuner] = {
         prompts=("max_prompt_length", "max_length"),
         megatron=_SWIFT_MEGATRON,
     ),
-    tuners.TRANSFORMERS: Tuner((tuners.TRANSFORMERS, tuners.TRANSFORMERS), replace(SHARDS, planned="fsdp"), modules=(), switched=True),
+    tuners.TRANSFORMERS: Tuner(
+        (tuners.TRANSFORMERS, tuners.TRANSFORMERS), replace(SHARDS, planned="fsdp"), modules=(), switched=True
+    ),
 }
 
 
@@ -98,7 +100,10 @@ class TunerStated(Script):
         assert started is not None, "is what makes it one of theirs"
         self.program, self.launched = started, launched(self.reading)
         name = partial(tuners.called, started.trainer)
-        self.values = Values(self.TRAINER, tuple(replace(each, name=name(each.name)) for each in self.reading.options))
+        options = [replace(each, name=name(each.name)) for each in self.reading.options]
+        if not any(each.name == "model_name_or_path" for each in options):
+            options += [replace(each, name="model_name_or_path") for each in options if each.name == "checkpoint"]
+        self.values = Values(self.TRAINER, tuple(options))
 
     @property
     def tuner(self) -> Tuner:

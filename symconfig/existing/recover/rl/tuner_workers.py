@@ -39,7 +39,6 @@ _IN_4_BITS = 0.5  # bytes of a weight
 _STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
 _BY_NUMBER = {str(number): name for number, name in enumerate(_STRATEGIES, 1)}
 _HYBRID, _WHOLE = _STRATEGIES[3:], _STRATEGIES[2]
-_ABLE = ("adapter of experts",)  # each has its own (mcore-bridge 1.6.5, tuners/lora.py)
 # Ways to train fewer weights, or with other states, of which nothing is predicted.
 _UNPREDICTED = ("use_galore", "use_apollo", "use_badam", "use_adam_mini", "use_muon", "use_llama_pro", "use_kt")
 
@@ -193,8 +192,13 @@ class TunerWorkers(TunerStated):
         own = ["--micro-batch-size", str(micro), "--global-batch-size", str(microbatches * micro)]
         own += ["--seq-length", str(length)]
         whole = Namespace((*names.settings, *settings(own, self.reading.file)), names.table)
-        wrong = partial(self.problem, "lora_r")
-        return bridged.run(whole, self.gpus, self.known_cluster, self.supplied, model, wrong, _ABLE)
+        if (
+            self.program.trainer == tuners.SWIFT
+        ):  # it builds layers of multi-token prediction where --mtp_num_layers says so
+            model = replace(model, model=model.model.model_copy(update={"num_nextn_predict_layers": 0}))
+        wrong, adapted = partial(self.problem, "lora_r"), model.model.adapter is not None
+        program = self._target if adapted and self.program.trainer == tuners.SWIFT else None
+        return bridged.run(whole, self.gpus, self.known_cluster, self.supplied, model, wrong, program)
 
 
 def _of_adapters(setting: Setting) -> bool:
