@@ -166,12 +166,3 @@ def test_what_is_told_is_no_wider_than_the_page(
     outcome = run("adapt", script, "--plan", saved(tmp_path, plan(tp=2, dp=4)))
     told = [line for line in outcome.err.splitlines() if str(tmp_path) not in line]
     assert max(map(len, told)) <= width
-
-
-def test_best_takes_its_three_words(run: Run, script: Path, tmp_path: Path) -> None:
-    goal = saved(tmp_path, plan(tp=2, dp=4))
-    for best in ("fewest-changes", "fastest", "planned"):
-        assert run("adapt", script, "--plan", goal, "--best", best).code == 0
-    outcome = run("adapt", script, "--plan", goal, "--best", "quick")
-    assert outcome.code == 2
-    assert "fewest-changes" in outcome.err

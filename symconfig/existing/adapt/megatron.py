@@ -152,7 +152,7 @@ def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Pr
             break
         setting = having(names, wish.dest)
         hidden = _may_give(progress.draft.reading) if setting is None else None
-        after = granted(progress.draft, names, wish) if hidden is None else None
+        after = granted(progress.draft, names, wish, goal.wanted) if hidden is None else None
         if after is None:
             refused.add(wish)
             place = None if setting is None else setting.place
@@ -161,6 +161,19 @@ def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Pr
         else:
             progress = progress.went(after, change(wish, setting, before, goal.names(after.reading)))
             progress = _cut_loose(progress, setting, having(goal.names(after.reading), wish.dest))
+            progress = _beside(progress, goal, wish, names, before)
+    return progress
+
+
+def _beside(progress: Progress, goal: Goal, wish: Wish, was: Namespace, before: Namespace) -> Progress:
+    """Note other options that a variable's new value brought, or took away."""
+    now = goal.names(progress.draft.reading)
+    for dest in sorted(DECIDED - {wish.dest}):
+        old, new = having(was, dest), having(now, dest)
+        if (old and old.texts) != (new and new.texts):
+            option, values = (new.name, tuple(new.texts)) if new is not None else (old.name if old else dest, None)
+            made = change(Wish(dest, option, values), old, before, now)
+            progress = progress.went(progress.draft, made)
     return progress
 
 

@@ -12,7 +12,10 @@ from symconfig.existing.launch.reading import Setting, Word
 from symconfig.existing.launch.text import Edit, Place, Text
 from symconfig.render.files import sh
 
-_APPENDS = re.compile(rb"\s*(\[.*\]\s*&&\s*|\(\(.*\)\)\s*&&\s*)?\w+\+=\(\s*")
+# `[ $TP -gt 1 ] && ARGS+=(--option)`, `if [ $TP -gt 1 ]; then ARGS+=(--option); fi`
+_APPENDS = re.compile(
+    rb"\s*((\[.*\]|\(\(.*\)\))\s*&&\s*)?\w+\+=\(\s*\)\s*|\s*if [^;]*;\s*then\s+\w+\+=\(\s*\)\s*;\s*fi\s*"
+)
 _BLOCK = re.compile(rb"(\b(then|else|do)|[{(]|\|\||&&|\\)[ \t]*(#.*)?\s*\Z")
 PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")  # means itself in all kinds of quotes and without
 
@@ -106,9 +109,8 @@ class _Line:
         self.before = data[self.start : place.start]
         self.after = data[place.end : self.end].rstrip(b"\r\n")
         self.alone = not self.before.strip() and self.after.strip() in (b"", b"\\")
-        # `[ $TP -gt 1 ] && ARGS+=(--option)`, but for the only statement of a block
-        begun = _BLOCK.search(data[: self.start])
-        self.only = bool(_APPENDS.fullmatch(self.before)) and self.after.strip() == b")" and begun is None
+        only = _APPENDS.fullmatch(self.before + self.after) is not None
+        self.only = only and _BLOCK.search(data[: self.start]) is None  # a block of bash has one statement at least
         self.commented = not self.before.strip() and self.after.lstrip()[:1] == b"#"
         self.continued = self.after.strip() == b"\\"
         previous = data[: self.start].rstrip(b"\r\n")

@@ -40,7 +40,7 @@ def run(names: Namespace, gpus: int, cluster: ClusterDescriptor, supplied: Suppl
 
 
 def with_masks(run: Run, names: Namespace) -> Run:
-    """Return the run with the masks that Megatron-LM's data loader makes, of a byte for each pair of tokens on every GPU
+    """Return the run with the masks that Megatron-LM's data loader makes, a byte for each pair of tokens on every GPU
     (training/utils/common_utils.py, get_batch_on_this_tp_rank), where sequences are so long that these count."""
     length = run.configuration.seq_length
     if length < LONGEST_MASKED or not names["create_attention_mask_in_dataloader"]:
