@@ -161,11 +161,11 @@ def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Pr
         else:
             progress = progress.went(after, change(wish, setting, before, goal.names(after.reading)))
             progress = _cut_loose(progress, setting, having(goal.names(after.reading), wish.dest))
-            progress = _beside(progress, goal, wish, names, before)
+            progress = _followers(progress, goal, wish, names, before)
     return progress
 
 
-def _beside(progress: Progress, goal: Goal, wish: Wish, was: Namespace, before: Namespace) -> Progress:
+def _followers(progress: Progress, goal: Goal, wish: Wish, was: Namespace, before: Namespace) -> Progress:
     """Note other options that a variable's new value brought, or took away."""
     now = goal.names(progress.draft.reading)
     for dest in sorted(DECIDED - {wish.dest}):

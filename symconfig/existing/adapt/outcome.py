@@ -115,11 +115,6 @@ class Adapted:
         return not self.unplaced and not self.flaws
 
     @property
-    def harmed(self) -> bool:
-        """Tell whether the plan's values bring an error that was not there before: another plan may bring none."""
-        return any(not flaw.before for flaw in self.flaws)
-
-    @property
     def diff(self) -> str:
         """Return all that changes, as `diff -u` prints it."""
         return "".join(

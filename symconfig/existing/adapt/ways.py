@@ -65,15 +65,15 @@ def _by_variable(draft: Draft, setting: Setting, wish: Wish, wanted: Namespace) 
     if [edit.place for edit in way] != [pieces[0].place]:
         return None
     before = draft.meaning
-    said = Counter((each.name, tuple(each.texts)) for each in wanted.settings)
+    options = Counter((each.name, tuple(each.texts)) for each in wanted.settings)
 
     def right(after: Meaning) -> bool:
         gained, lost = (Counter(a.settings) - Counter(b.settings) for a, b in ((after, before), (before, after)))
         return (
             replace(after, settings=before.settings) == before
             and bool(gained)
-            and not gained - said
-            and not any(each in said for each in lost)
+            and not gained - options
+            and not any(each in options for each in lost)
             and all(_is_decided(name, wanted) for name, _ in lost)
         )
 

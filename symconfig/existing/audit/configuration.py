@@ -302,8 +302,8 @@ class RlConfiguration(MegatronConfiguration):
         return Namespace((*self.settings, *settings(named, self.reading.file)), names.table)
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
-        found = super().findings(cluster) if self.settings else []
-        own = [self._respelled(finding) for finding in found if rl_rules.holds(finding)]
+        broken = super().findings(cluster) if self.settings else []
+        own = [self._respelled(finding) for finding in broken if rl_rules.holds(finding)]
         own += _of_json(self.reading, self.gpus, self.supplied)
         facts = rl_rules.RlFacts(self.reading, self.reader.values, self.gpus)
         return [*own, *(finding for table in OF_RL for finding in table.findings(facts))]

@@ -90,11 +90,11 @@ def _hosts(reading: Reading, around: Around) -> Reading:
         text = None if word.unknown else around.text(word.text)
     except InputError:
         text = None
-    found = None if text is None else of_hosts(text.data.decode("utf-8", "replace"), spoken)
-    if text is None or found is None:
+    listed = None if text is None else of_hosts(text.data.decode("utf-8", "replace"), spoken)
+    if text is None or listed is None:
         why = "names hosts that are not read, so that it does not say how many GPUs there are"
         return with_unread(reading, Unread(word.place, word.text, why, Hides.NOTHING))
-    return replace(reading, world=replace(found, words=(word,)), texts=with_texts(reading, text))
+    return replace(reading, world=replace(listed, words=(word,)), texts=with_texts(reading, text))
 
 
 def _accelerate(reading: Reading, around: Around) -> Reading:
