@@ -17,7 +17,6 @@ from symconfig.descriptor.load import load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem
-from symconfig.existing.adapt.outcome import Best
 from symconfig.existing.audit.audit import Audit
 from symconfig.existing.audit.audit import audit as judge
 from symconfig.existing.launch.files import below
@@ -108,13 +107,10 @@ def adapt(
     arguments: Sequence[str] = (),
     assume_harmless: Sequence[str] = (),
     root: str | Path | None = None,
-    best: Best = "fewest-changes",
 ) -> Adaptation:
     """Put a plan's values into a person's own files: `files` has their new bytes, `diff` the changes.
 
     plan: a plan, its file, or the folder that holds it. variables, arguments, assume_harmless, root: as for `audit`.
-    best: of plans that the model cannot tell apart, the one with the fewest changes, the fastest, or the one that was
-    planned.
     Nothing is written: `done` says whether all of the plan is in them and an audit finds no error.
     Raises InputError where the plan is for another model, or where the source cannot be read.
     """
@@ -122,4 +118,4 @@ def adapt(
 
     given, extra, harmless = dict(variables or {}), tuple(arguments), tuple(assume_harmless)
     with below(root):
-        return adaptation(str(source), loaded(plan), given, extra, best, harmless=harmless)
+        return adaptation(str(source), loaded(plan), given, extra, harmless=harmless)

@@ -31,13 +31,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="launch script, YAML, DeepSpeed JSON, or a line of arguments; nothing of it is executed",
     )
     add("--plan", metavar="PLAN.json", required=True, help=PLAN)
-    add(
-        "--best",
-        choices=("fewest-changes", "fastest", "planned"),
-        default="fewest-changes",
-        help="of plans that the model cannot tell apart: the one that changes the fewest lines (default), the fastest, "
-        "or the file's own choice",
-    )
     add("--in-place", action="store_true", help="write the files, all or none (default: only show what would change)")
     add(
         "--partial",
@@ -69,7 +62,6 @@ def run(arguments: argparse.Namespace) -> int:
         arguments=tuple(arguments.extra),
         assume_harmless=tuple(arguments.assume_harmless),
         root=arguments.root,
-        best=arguments.best,
     )
     written = arguments.in_place and bool(outcome.files) and (outcome.done or arguments.partial)
     if written:

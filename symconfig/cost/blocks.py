@@ -277,7 +277,8 @@ def _replayed(cost: BlockCost, framework: Framework) -> BlockCost:
 def _libraries(machine: Machine, framework: Framework) -> float:
     """Return the bytes of the libraries' workspaces, which are allocated as tensors are."""
     own = framework.torch_workspace
-    return (machine.torch_workspace_bytes if own is None else own) + framework.engine * machine.engine_workspace_bytes
+    own = machine.torch_workspace_bytes if own is None else own
+    return own + framework.engine * machine.engine_workspace_bytes + framework.mask_bytes
 
 
 def _libraries_of(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> Array:

@@ -132,6 +132,7 @@ class Framework:
     # Groups of data-parallel replicas that each hold a whole optimizer state (and what ZeRO shards besides).
     optimizer_instances: int = 1
     torch_workspace: float | None = None  # bytes: CUBLAS_WORKSPACE_CONFIG; None: PyTorch's default
+    mask_bytes: float = 0.0  # of the attention masks of a micro-batch that a data loader makes
     # Runs Transformer Engine, which has workspaces of its own, and whose low-precision matmuls keep their input for the
     # weight's gradient as they quantised it (module/linear.py); others keep it in 16 bits.
     engine: bool = False

@@ -78,7 +78,7 @@ class Backend:
     distribution: what pip calls it. usual: its behaviour in the cost model's terms, as files ask for it.
     low_precisions: words beside bf16 and fp16 that `precision: auto` tries.
     adapters: its own program trains them; else another one does, of which `refused_adapters` speaks.
-    refused_adapters: what keeps a model's adapters from being trained, as sentences.
+    refused_adapters: what keeps a model's adapters from being trained, as sentences: of a model and a target.
     fuses: the fused layers of a model there, beside each of which lies one adapter.
     extras: the fields of `frameworks.extras.Extras` that its plans may have otherwise than it does by itself.
     gradient_buckets: where gradient buffers close their buckets decides which rank has which part of the optimizer.
@@ -97,7 +97,7 @@ class Backend:
     usual: Framework
     low_precisions: tuple[Precision, ...]
     adapters: bool
-    refused_adapters: Callable[[ModelDescriptor], tuple[str, ...]]
+    refused_adapters: Callable[..., tuple[str, ...]]
     fuses: Callable[[ModelDescriptor], frozenset[AdapterTarget]]
     extras: frozenset[str]
     gradient_buckets: bool

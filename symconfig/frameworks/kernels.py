@@ -33,6 +33,7 @@ LOSSES: dict[str, LossKernel] = {
     "flash": LossKernel.APART,  # flash-attn's CrossEntropyLoss, whose inplace_backward is off by default
     "parallel": LossKernel.WIDE_IN_PLACE,  # Megatron-LM's on a split vocabulary, its default
     "torch": LossKernel.WIDE,  # PyTorch's cross_entropy
+    "tiled": LossKernel.TILED,  # TRL's head since 1.15 (kernels/chunked_logprob.py), Liger's fused linear cross-entropy
 }
 DISPATCHERS: dict[str, Dispatch] = {
     "alltoall": Dispatch.SLOTS,

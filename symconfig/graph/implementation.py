@@ -87,6 +87,7 @@ class LossKernel(StrEnum):
     APART = "apart"  # keeps the logits only, with a gradient beside them
     WIDE_IN_PLACE = "wide_in_place"  # in fp32: the softmax overwrites an fp32 copy, and its gradient the softmax
     WIDE = "wide"  # log-softmax of an fp32 copy, and a look-up of each target in it
+    TILED = "tiled"  # made with the head, tile by tile, so that logits are never whole
 
 
 class Router(StrEnum):

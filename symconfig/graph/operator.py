@@ -24,6 +24,7 @@ class Element(StrEnum):
     FP8 = "bytes_fp8"
     MASK = "bytes_mask"
     INDEX = "bytes_index"
+    TILED = "bytes_tiled"  # never whole in memory
 
 
 ELEMENT_BYTES = {
@@ -33,6 +34,7 @@ ELEMENT_BYTES = {
     Element.FP8: 1.0,
     Element.MASK: 1.0,
     Element.INDEX: 8.0,
+    Element.TILED: 0.0,
 }
 FOUR_BIT_BYTES = 0.55  # with the scale of each block of 64 weights (QLoRA, arXiv 2305.14314, section 3)
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from symconfig.format import percent, several
 from symconfig.report import checkpoint
 from symconfig.report.grid import Block, present, titled
 from symconfig.runs.adapting.adaptation import Adaptation
-from symconfig.runs.adapting.closest import Pick
 from symconfig.runs.adapting.fate import Fate
 from symconfig.runs.checkpoint import Verdict
 
 MOST_REASONS = 3  # of a checkpoint, the worst first; `symconfig checkpoint` says all
-LEAST_SHOWN = 5e-4  # of a step: less is 0.0 %
 _PLACEHOLDER = "CHECKPOINT"  # of a folder, in the steps of a checkpoint's rules
 
 
@@ -21,25 +18,9 @@ def blocks(outcome: Adaptation, plan: str) -> list[Block]:
         titled("Changed", (f"{change}." for change in outcome.changes)),
         titled("Not done", (f"{item}." for item in outcome.unplaced)),
         titled("An audit of the result finds errors", outcome.flaws),
-        _picked(outcome.pick, plan),
         titled("Names that say the old layout are left as they are", outcome.stale),
         *(fated(fate, plan) for fate in outcome.fates),
         titled("Worth knowing", outcome.notes),
-    )
-
-
-def _picked(pick: Pick, plan: str) -> str:
-    """Say which of close plans it is, and what that costs."""
-    if not pick.others:
-        return ""
-    close = f"{several(pick.others + 1, 'plan')} that the model cannot tell apart"
-    if pick.slower < LEAST_SHOWN:
-        return f"The plan is the fastest of {close}."
-    whose = f"the plan of {plan} with more of the old run" if pick.kept else f"one of the plans of {plan}"
-    lines = f"{several(pick.lines, 'line')} changed rather than {pick.fastest_lines}"
-    return (
-        f"Of {close} this one changes the fewest lines. It is {whose}: {percent(pick.slower)} slower than the fastest, "
-        f"{lines}. Try: --best fastest for the fastest, --best planned for what the file recommends."
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from symconfig.descriptor.document import shorten
 from symconfig.existing.audit.audit import Audit
+from symconfig.existing.audit.configuration import UNKNOWN
 from symconfig.existing.audit.judge import Judged
 from symconfig.existing.launch.reading import Assumption, Hides, Reading, Unread
 from symconfig.existing.recover.rl.step import Step
@@ -69,7 +70,7 @@ def read(audit: Audit) -> str:
     others = [text.file for text in reading.texts[1:]]
     companions = f" (with {', '.join(others)})" if others else ""
     kind = _ARGUMENTS if reading.json_alone and reading.tree is not None else FORMATS[reading.format]
-    return f"{reading.file}{companions}: {kind}, {options}{program}\nread as {reader.label} {_version(audit)}"
+    return f"{reading.file}{companions}: {kind}, {options}{program}\nread as {reader.label} {_version(audit)}".rstrip()
 
 
 def _version(audit: Audit) -> str:
@@ -287,7 +288,9 @@ def verdict(audit: Audit) -> str:
     errors = sum(finding.severity == "error" for finding in audit.findings)
     warnings = sum(finding.severity == "warning" for finding in audit.findings)
     counted = f"{several(errors, 'error')}, {several(warnings, 'warning')}"
-    if errors:
+    if audit.reader.backend == UNKNOWN:
+        head = f"The trainer is not known, so that nothing is said of whether it runs: {counted}."
+    elif errors:
         head = f"It cannot run as it is: {counted}."
     elif not audit.reading.complete:
         head = f"Not all of it was understood, so that nothing is said of whether it runs: {counted}."

@@ -19,7 +19,6 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Attention
 from symconfig.frameworks.constraint import Answers, Constraint, Verdicts, answers
 from symconfig.frameworks.facts import Fixed
-from symconfig.frameworks.megatron import adapters
 from symconfig.frameworks.megatron.hybrid import DELTA, hybrid
 from symconfig.frameworks.megatron.releases import (
     LAYOUT_MTP_ALONE_SINCE,
@@ -34,7 +33,7 @@ from symconfig.graph.scheme import CpComm
 from symconfig.plans.choices import ZERO_STAGES, ZeroStage
 from symconfig.plans.columns import COLUMNS, Columns
 from symconfig.solve.stages.problem import Layouts
-from symconfig.solve.unpriced import ACTIVATIONS_OF_ADAPTERS, narrowed, never
+from symconfig.solve.unpriced import ACTIVATIONS_OF_ADAPTERS, narrowed
 
 # What a search chooses beside the lattice, where it asks the table by itself.
 _CHOSEN = frozenset(
@@ -215,19 +214,19 @@ def _limits(every: tuple[Constraint, ...], version: str, model: ModelDescriptor,
     )
     whole = replace(plain, layouts=layouts, block_recompute=True)
     if model.adapter is not None:
-        return _with_adapters(whole, model)
+        return _with_adapters(whole)
     number = megatron_release(version)
     there = (name for name, since in RECOMPUTE_SINCE.items() if number >= megatron_release(since))
     return replace(whole, modules=tuple(name for name in there if _applies(name, model)))
 
 
-def _with_adapters(whole: Limits, model: ModelDescriptor) -> Limits:
+def _with_adapters(whole: Limits) -> Limits:
     """Return Megatron-Bridge's. Only whole layers and the core of attention, which trains nothing, are recomputed: a
     module's own recompute needs an input with a gradient, which Bridge sees to for whole layers alone
     (peft/recompute.py). Megatron-FSDP and offloaded activations are not known to go with its adapters."""
     return replace(
         whole,
-        table=(*whole.table, *never(adapters.refusals(model)), ACTIVATIONS_OF_ADAPTERS),
+        table=(*whole.table, ACTIVATIONS_OF_ADAPTERS),
         zero=(0, 1),
         modules=("core_attn",),
     )

@@ -151,7 +151,7 @@ def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Jo
         problems.append(
             Problem("is not there for this GPU", field="attention", got="flash", need="unfused, or none said")
         )
-    if reasons := BACKENDS[job.backend].refused_adapters(model):
+    if reasons := BACKENDS[job.backend].refused_adapters(model, job.target):
         others = [f"--backend {name}" for name, other in BACKENDS.items() if other.adapters and name != job.backend]
         raise InfeasibleError(
             [Problem(reason, field="adapter", hint=" or ".join(others) or None) for reason in reasons]

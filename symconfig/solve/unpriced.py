@@ -107,17 +107,3 @@ def narrowed(backend: str, constraints: Iterable[Constraint]) -> Iterator[Constr
     yield from ADDED[backend]
     for constraint in constraints:
         yield from NARROWER.get(constraint, (constraint,))
-
-
-def never(reasons: Iterable[tuple[str, str]]) -> Iterator[Constraint]:
-    """Yield constraints that no point meets, each of a (name, reason)."""
-    for name, reason in reasons:
-        yield Constraint(
-            name=name,
-            predicate=lambda f, p: p.tp > 0,
-            rule=reason,
-            sentence=reason,
-            about="adapter",
-            source="frameworks/megatron/adapters.py",
-            example={},
-        )

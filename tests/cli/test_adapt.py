@@ -61,7 +61,7 @@ def test_where_not_all_can_be_placed_nothing_is_written_unless_told_so(run: Run,
     assert outcome.code == 1
     assert f"put {TP} 2 by hand" in outcome.err
     assert script.read_text() == before
-    assert run("adapt", script, "--plan", goal, "--in-place", "--partial", "--best", "planned").code == 1
+    assert run("adapt", script, "--plan", goal, "--in-place", "--partial").code == 1
     assert script.read_text() == before.replace("batch-size 1\n", "batch-size 2\n", 1)
 
 
@@ -166,12 +166,3 @@ def test_what_is_told_is_no_wider_than_the_page(
     outcome = run("adapt", script, "--plan", saved(tmp_path, plan(tp=2, dp=4)))
     told = [line for line in outcome.err.splitlines() if str(tmp_path) not in line]
     assert max(map(len, told)) <= width
-
-
-def test_best_takes_its_three_words(run: Run, script: Path, tmp_path: Path) -> None:
-    goal = saved(tmp_path, plan(tp=2, dp=4))
-    for best in ("fewest-changes", "fastest", "planned"):
-        assert run("adapt", script, "--plan", goal, "--best", best).code == 0
-    outcome = run("adapt", script, "--plan", goal, "--best", "quick")
-    assert outcome.code == 2
-    assert "fewest-changes" in outcome.err

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from symconfig.errors import SymconfigError
 from symconfig.existing.adapt.outcome import Change, Unplaced
-from symconfig.existing.launch.reading import Reading, Setting, Word
+from symconfig.existing.launch.reading import OTHER_RUN, Reading, Setting, Word
 from symconfig.existing.launch.text import Edit, Text, edited
 from symconfig.existing.recover.arguments import plain
 
@@ -42,7 +42,9 @@ class Meaning:
             environment=tuple(sorted((name, _key(word)) for name, word in reading.environment.items())),
             deepspeed=reading.deepspeed.data if reading.deepspeed is not None else None,
             accelerate=reading.accelerate.data if reading.accelerate is not None else None,
-            unread=tuple((item.what, item.why) for item in reading.unread),
+            unread=tuple(
+                (item.what, item.why) for item in reading.unread if item.why != OTHER_RUN
+            ),  # they are in `runs`
             scheduler=tuple(sorted((name, _key(word)) for name, word in reading.scheduler.items())),
             runs=tuple(map(Meaning.by, reading.runs)),
             others=reading.others,

@@ -13,7 +13,8 @@ from symconfig.existing.recover.run import Run
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """fields: of a Run, what the options mean. dests: of Megatron's parser, the options that can say it.
+    """fields: of a Run, what the options mean; none: kernels, which are added where the plan has them. dests: of
+    Megatron's parser, the options that can say it.
 
     section: where options of one file with sections stand together, as Megatron-Bridge and NeMo 2 have them; None:
     there they are said in another way, as precision is by one name. exclusive: switches of which the parser takes one.
@@ -81,6 +82,7 @@ FAMILIES = (
         ("options.moe_dispatcher", "options.moe_flex_backend"),
         ("moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "moe_enable_deepep"),
     ),
+    Family((), ("moe_grouped_gemm", "moe_permute_fusion", "moe_router_fusion")),
     Family(("options.overlap.moe_a2a",), ("overlap_moe_expert_parallel_comm",), "comm_overlap"),
     Family(
         ("options.zero_stage",),
@@ -146,6 +148,11 @@ def wishes(now: Namespace, wanted: Namespace, families: Collection[Family]) -> l
     return sorted(needed, key=lambda wish: (wish.values is None, having(now, wish.dest) is None))
 
 
+def lacks(now: Namespace, wanted: Namespace, family: Family) -> bool:
+    """Return whether the plan has kernels that the configuration does not have."""
+    return not family.fields and any(_wishes(now, wanted, family))
+
+
 def unequal(now: Namespace, wanted: Namespace) -> list[Family]:
     """Return the families of which some value differs, whatever it means."""
     return [family for family in FAMILIES if any(_wishes(now, wanted, family))]
@@ -167,7 +174,7 @@ def _wishes(now: Namespace, wanted: Namespace, family: Family) -> Iterator[Wish]
         goal, have = wanted.setting(dest), having(now, dest)
         if goal is not None:
             yield Wish(dest, goal.name, goal.texts)
-        elif have is not None:
+        elif have is not None and family.fields:
             yield Wish(dest, have.name, None)
 
 

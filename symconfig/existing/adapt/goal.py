@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from symconfig.errors import InputError
-from symconfig.existing.adapt.families import DECIDED, FAMILIES, Family, in_their_way, unequal
+from symconfig.existing.adapt.families import DECIDED, FAMILIES, Family, in_their_way, lacks, unequal
 from symconfig.existing.adapt.outcome import Unplaced
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.launch.text import Place
@@ -104,7 +104,9 @@ class Goal:
         return [
             family
             for family in FAMILIES
-            if family.meaning(have) != family.meaning(goal) or sum(names[dest] is True for dest in family.exclusive) > 1
+            if family.meaning(have) != family.meaning(goal)
+            or sum(names[dest] is True for dest in family.exclusive) > 1
+            or lacks(names, self.wanted, family)
         ]
 
     def meaning(self, names: Namespace, gpus: int) -> Run:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from symconfig.errors import InputError
 from symconfig.existing.adapt import launcher
@@ -21,6 +21,7 @@ from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Run
 from symconfig.plans.plan import Plan
 
+DEEPEP = {"--moe-enable-deepep", "deepep", "hybridep"}  # options and values that need the package deep_ep
 _ROUNDS = 4  # one option's default may depend on another that was changed
 _MOST = 200  # changes, of which a configuration needs some twenty: only a defect comes here
 
@@ -54,8 +55,14 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
             break
     progress = _demanded(progress, goal, goal.names(draft.reading))
     progress = launcher.variables(launcher.numbers(progress, plan), plan)
+    if DEEPEP & _words(goal.settings) and not DEEPEP & _words(draft.reading.settings):
+        progress = progress.noted("The plan needs the package deep_ep on every node, which was not needed before.")
     progress = _recipe(progress, goal)
     return _checked(progress, goal, [family for family in differing if family not in blocked])
+
+
+def _words(settings: Sequence[Setting]) -> set[str]:
+    return {word for setting in settings for word in (setting.name, *setting.texts)}
 
 
 def audited(progress: Progress, original: Reading, plan: Plan) -> tuple[Progress, tuple[Flaw, ...]]:
@@ -145,7 +152,7 @@ def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Pr
             break
         setting = having(names, wish.dest)
         hidden = _may_give(progress.draft.reading) if setting is None else None
-        after = granted(progress.draft, names, wish) if hidden is None else None
+        after = granted(progress.draft, names, wish, goal.wanted) if hidden is None else None
         if after is None:
             refused.add(wish)
             place = None if setting is None else setting.place
@@ -154,6 +161,19 @@ def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Pr
         else:
             progress = progress.went(after, change(wish, setting, before, goal.names(after.reading)))
             progress = _cut_loose(progress, setting, having(goal.names(after.reading), wish.dest))
+            progress = _followers(progress, goal, wish, names, before)
+    return progress
+
+
+def _followers(progress: Progress, goal: Goal, wish: Wish, was: Namespace, before: Namespace) -> Progress:
+    """Note other options that a variable's new value brought, or took away."""
+    now = goal.names(progress.draft.reading)
+    for dest in sorted(DECIDED - {wish.dest}):
+        old, new = having(was, dest), having(now, dest)
+        if (old and old.texts) != (new and new.texts):
+            option, values = (new.name, tuple(new.texts)) if new is not None else (old.name if old else dest, None)
+            made = change(Wish(dest, option, values), old, before, now)
+            progress = progress.went(progress.draft, made)
     return progress
 
 

@@ -5,17 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.launch.text import Place
 
 SCHEMA = "symconfig.adapt/1"
-# Of plans that the cost model cannot tell apart: the one that changes least, the fastest, or the plan's own choice.
-Best = Literal["fewest-changes", "fastest", "planned"]
-BESTS: tuple[Best, ...] = get_args(Best)
-
 NO_PLACE = "no place was found where it would reach the training and change nothing else"
 NO_NEWLINE = "\\ No newline at end of file\n"
 
@@ -117,11 +113,6 @@ class Adapted:
     def done(self) -> bool:
         """Tell whether all that the plan decides is in the files, and nothing is known that keeps them from running."""
         return not self.unplaced and not self.flaws
-
-    @property
-    def harmed(self) -> bool:
-        """Tell whether the plan's values bring an error that was not there before: another plan may bring none."""
-        return any(not flaw.before for flaw in self.flaws)
 
     @property
     def diff(self) -> str:

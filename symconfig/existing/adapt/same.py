@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 
 from symconfig.descriptor.meaning import meaning
 from symconfig.errors import InputError, Problem
+from symconfig.existing.launch.dialects.tuners import SEQUENCE
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.recover.arguments import Arguments
-from symconfig.existing.recover.deepspeed import SEQUENCE
 from symconfig.existing.recover.deepspeed_model import described as named
 from symconfig.existing.recover.model import described
 from symconfig.existing.recover.namespace import Namespace

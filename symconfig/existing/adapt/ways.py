@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 
 from symconfig.descriptor.document import KeyPath
 from symconfig.existing.adapt import trees, words
 from symconfig.existing.adapt.companions import COMPANIONS
 from symconfig.existing.adapt.draft import Draft, Meaning
-from symconfig.existing.adapt.families import FAMILIES, Wish, having, neighbours
+from symconfig.existing.adapt.families import DECIDED, FAMILIES, Wish, having, neighbours
 from symconfig.existing.adapt.outcome import Change
 from symconfig.existing.adapt.runs import alike, together
 from symconfig.existing.launch.reading import Setting
@@ -36,9 +38,9 @@ EVERY = (*FAMILIES, *COMPANIONS)
 MOST_ANCHORS = 6  # of places to put a new option, beyond which no other is likelier to do
 
 
-def granted(draft: Draft, names: Namespace, wish: Wish) -> Draft | None:
+def granted(draft: Draft, names: Namespace, wish: Wish, wanted: Namespace | None = None) -> Draft | None:
     """Return the draft with this wish in it, and nothing else changed; None: no way to write it is known to be
-    right.
+    right. wanted: a variable that the value comes through may change other options, too, to what these say.
     """
     setting = having(names, wish.dest)
     if setting is None:
@@ -49,7 +51,37 @@ def granted(draft: Draft, names: Namespace, wish: Wish) -> Draft | None:
         return _without(draft, setting)
     if not wish.values:
         return None
-    return _changed(draft, names, setting, wish)
+    by_variable = None if wanted is None else _by_variable(draft, setting, wish, wanted)
+    return by_variable or _changed(draft, names, setting, wish)
+
+
+def _by_variable(draft: Draft, setting: Setting, wish: Wish, wanted: Namespace) -> Draft | None:
+    """Return the draft with another value of the variable that the option's value comes through, where all that this
+    changes is then as wanted."""
+    pieces = [piece for word in setting.values for piece in word.pieces if piece.text]
+    if len(pieces) != 1 or not pieces[0].variables or wish.values is None or draft.reading.runs:
+        return None
+    way = next(words.changed(setting.values[0], wish.values[0], draft.texts), ())
+    if [edit.place for edit in way] != [pieces[0].place]:
+        return None
+    before = draft.meaning
+    options = Counter((each.name, tuple(each.texts)) for each in wanted.settings)
+
+    def right(after: Meaning) -> bool:
+        gained, lost = (Counter(a.settings) - Counter(b.settings) for a, b in ((after, before), (before, after)))
+        return (
+            replace(after, settings=before.settings) == before
+            and bool(gained)
+            and not gained - options
+            and not any(each in options for each in lost)
+            and all(_is_decided(name, wanted) for name, _ in lost)
+        )
+
+    return draft.tried([way], right)
+
+
+def _is_decided(name: str, names: Namespace) -> bool:
+    return name in names.table.flags and names.table.flags[name].dest in DECIDED
 
 
 def change(wish: Wish, setting: Setting | None, before: Namespace, after: Namespace, why: str = "") -> Change:
@@ -196,5 +228,11 @@ def _anchors(draft: Draft, names: Namespace, wish: Wish) -> Sequence[Setting]:
     of all.
     """
     sections = draft.reading.format == "overrides"
-    anchors = [setting for dest in neighbours(wish.dest, sections, EVERY) if (setting := names.setting(dest))]
+    dests = sorted(neighbours(wish.dest, sections, EVERY), key=lambda dest: _of_experts(dest) != _of_experts(wish.dest))
+    anchors = [setting for dest in dests if (setting := names.setting(dest))]
     return [*anchors[:MOST_ANCHORS], *(() if sections else draft.reading.settings[-1:])]
+
+
+def _of_experts(dest: str) -> bool:
+    """Return whether an option is about experts, and stands with those that are."""
+    return "moe" in dest or "expert" in dest

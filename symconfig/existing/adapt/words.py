@@ -12,6 +12,11 @@ from symconfig.existing.launch.reading import Setting, Word
 from symconfig.existing.launch.text import Edit, Place, Text
 from symconfig.render.files import sh
 
+# `[ $TP -gt 1 ] && ARGS+=(--option)`, `if [ $TP -gt 1 ]; then ARGS+=(--option); fi`
+_APPENDS = re.compile(
+    rb"\s*((\[.*\]|\(\(.*\)\))\s*&&\s*)?\w+\+=\(\s*\)\s*|\s*if [^;]*;\s*then\s+\w+\+=\(\s*\)\s*;\s*fi\s*"
+)
+_BLOCK = re.compile(rb"(\b(then|else|do)|[{(]|\|\||&&|\\)[ \t]*(#.*)?\s*\Z")
 PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")  # means itself in all kinds of quotes and without
 
 
@@ -45,6 +50,8 @@ def removed(setting: Setting, texts: Mapping[str, Text]) -> Iterator[tuple[Edit,
         return
     text, place = texts[setting.place.file], setting.place
     line = _Line(text.data, place)
+    if line.only:
+        yield (Edit(text.place(line.start, line.end), ""),)
     if line.alone:
         if not line.continued and line.follows:
             yield (Edit(text.place(line.joint, place.end + len(line.after)), ""),)
@@ -102,6 +109,8 @@ class _Line:
         self.before = data[self.start : place.start]
         self.after = data[place.end : self.end].rstrip(b"\r\n")
         self.alone = not self.before.strip() and self.after.strip() in (b"", b"\\")
+        only = _APPENDS.fullmatch(self.before + self.after) is not None
+        self.only = only and _BLOCK.search(data[: self.start]) is None  # a block of bash has one statement at least
         self.commented = not self.before.strip() and self.after.lstrip()[:1] == b"#"
         self.continued = self.after.strip() == b"\\"
         previous = data[: self.start].rstrip(b"\r\n")

@@ -37,5 +37,11 @@ def willing(framework: Framework, architecture: str) -> Framework:
     if how.experts.dispatch is Dispatch.EVERYWHERE:  # no plan has it
         how = changed(how, dispatcher="alltoall")
     return replace(
-        framework, implementation=how, hide=hide, gathers_apart=False, demanded_gathers=False, microbatch_group=0
+        framework,
+        implementation=how,
+        hide=hide,
+        gathers_apart=False,
+        demanded_gathers=False,
+        microbatch_group=0,
+        mask_bytes=0.0,
     )

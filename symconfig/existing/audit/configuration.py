@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.job import Backend
 from symconfig.errors import InputError, Problem
 from symconfig.existing.audit.catalogue import OF_RL
 from symconfig.existing.launch.dialects import nemo_rl, openrlhf, slime, tuners, verl
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover import deepspeed, megatron
+from symconfig.existing.recover.accelerate import launched
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed_model import described
 from symconfig.existing.recover.namespace import Namespace, version_of
@@ -25,6 +27,7 @@ from symconfig.existing.recover.rl.verl import Reader as VerlReader
 from symconfig.existing.recover.rl.verl_tuning import Reader as VerlTuning
 from symconfig.existing.recover.run import Run
 from symconfig.existing.recover.supplied import Supplied
+from symconfig.existing.recover.words import settings
 from symconfig.existing.rules import deepspeed as deepspeed_rules
 from symconfig.existing.rules import megatron as megatron_rules
 from symconfig.existing.rules import rl as rl_rules
@@ -53,6 +56,16 @@ _OF_A_RECIPE = (
     ("sequence_parallel",),
     ("recompute_granularity",),
 )
+
+
+# Options by which a program that is not called so is Megatron-LM.
+_DISTINCTIVE = words(
+    """
+    --micro-batch-size --tensor-model-parallel-size --pipeline-model-parallel-size --use-mcore-models
+    --encoder-num-layers --train-iters --yaml-cfg --use-distributed-optimizer
+    """
+)
+UNKNOWN = "unknown"  # the backend of a trainer that is not known
 
 
 class Configuration(Protocol):
@@ -99,8 +112,25 @@ def configuration_of(reading: Reading, supplied: Supplied) -> Configuration:
     if any(setting.name == "--num-layers" for setting in reading.settings):
         return MegatronConfiguration(reading, supplied)
     known = sum(first_with(setting.name) is not None for setting in reading.settings)
-    of_deepspeed = reading.deepspeed is not None or (reading.recipe is None and 2 * known < len(reading.settings))
-    return DeepSpeedConfiguration(reading, supplied) if of_deepspeed else MegatronConfiguration(reading, supplied)
+    by_deepspeed = reading.deepspeed is not None or launched(reading).config is not None
+    alike = 2 * known >= len(reading.settings) and _is_megatron(reading)
+    if not by_deepspeed and (reading.recipe is not None or alike):
+        return MegatronConfiguration(reading, supplied)
+    if not by_deepspeed and tuners.of_trainer(reading) is not None and not _names_deepspeed(reading):
+        return RlConfiguration(reading, supplied, TUNERS[tuners.TRANSFORMERS](reading, supplied))
+    return DeepSpeedConfiguration(reading, supplied)
+
+
+def _is_megatron(reading: Reading) -> bool:
+    """Return whether options that other trainers share may be Megatron-LM's: nothing says that another one has them."""
+    if reading.program is None or reading.format != "bash" or "pretrain" in reading.program.text:
+        return True
+    return any(setting.name in _DISTINCTIVE for setting in reading.settings)
+
+
+def _names_deepspeed(reading: Reading) -> bool:
+    """Return whether the program is given DeepSpeed's JSON, which may not have been readable."""
+    return any(tuners.plain(each).startswith("deepspeed") for each in reading.options)
 
 
 class MegatronConfiguration:
@@ -139,6 +169,11 @@ class MegatronConfiguration:
         """
         return self.reading.complete and self.reading.format not in ("overrides", verl.FORMAT)
 
+    @property
+    def dealt(self) -> bool:
+        """Return whether Megatron-Core deals the layers out to stages by nothing but the options."""
+        return False
+
     def names(self) -> Namespace:
         """Return the options, of which nobody has asked any yet."""
         return Namespace(self.settings, flags(self.version))
@@ -158,6 +193,7 @@ class MegatronConfiguration:
             complete=self.complete,
             environment_known=self.reading.environment_known and self.reading.format != "overrides",
             fork=not own,
+            dealt=self.dealt,
         )
         rules = megatron_rules.RULES if own else megatron_rules.MEANING
         return megatron_rules.findings(facts, (*rules, *plugged("MEGATRON")))
@@ -167,7 +203,8 @@ class MegatronConfiguration:
         names = self.names()
         if unsaid := list(self._unsaid(names)):
             raise InputError(unsaid)
-        return megatron.run(names, self.gpus, cluster, self.supplied)
+        run = megatron.run(names, self.gpus, cluster, self.supplied)
+        return megatron.with_masks(run, names) if self.parsed else run
 
     def _unsaid(self, names: Namespace) -> Iterator[Problem]:
         """Yield why the options do not say what runs: a recipe decides the rest, or one of them was meant to be
@@ -193,20 +230,25 @@ class MegatronConfiguration:
 
 
 class DeepSpeedConfiguration:
-    """A DeepSpeed JSON with the arguments of the program that loads it."""
+    """A DeepSpeed JSON with the arguments of the program that loads it; or a program of which nothing is known."""
 
-    backend: Backend = "deepspeed"
-    label = DEEPSPEED.label
-    version, version_given, version_guessed = DEEPSPEED_RELEASE, False, False
+    version_given, version_guessed = False, False
 
     def __init__(self, reading: Reading, supplied: Supplied) -> None:
         self.reading, self.supplied = reading, supplied
         self.gpus = supplied.gpus or reading.world.gpus
+        known = reading.deepspeed is not None or launched(reading).config is not None or _names_deepspeed(reading)
+        self.backend = "deepspeed" if known else UNKNOWN
+        self.label = DEEPSPEED.label if known else "a trainer that is not known: nothing is concluded from it"
+        self.version = DEEPSPEED_RELEASE if known else ""
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
         return _of_json(self.reading, self.gpus, self.supplied)
 
     def run(self, cluster: ClusterDescriptor) -> Run:
+        if self.backend == UNKNOWN:
+            start = self.reading.start
+            raise InputError(start.problem("this trainer is not known", hint="symconfig list targets"))
         return deepspeed.run(self.reading, cluster, self.supplied)
 
 
@@ -246,11 +288,34 @@ class RlConfiguration(MegatronConfiguration):
     def trained_gpus(self) -> int | None:
         return None if self.gpus is None else max(1, self.gpus - self.reader.apart)
 
+    @property
+    def dealt(self) -> bool:
+        return bool(self.settings) and tuners.program(self.reading) is not None
+
+    def names(self) -> Namespace:
+        """Return the options of its workers, with the layers of the model that they are given by name."""
+        names = super().names()
+        if not self.dealt or names.given("num_layers"):
+            return names
+        model = described(self.reading, Arguments(self.reader.values.settings), self.supplied, [])
+        named = ("--num-layers", str(model.model.num_hidden_layers)) if model is not None else ()
+        return Namespace((*self.settings, *settings(named, self.reading.file)), names.table)
+
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
-        own = [finding for finding in super().findings(cluster) if rl_rules.holds(finding)] if self.settings else []
+        broken = super().findings(cluster) if self.settings else []
+        own = [self._respelled(finding) for finding in broken if rl_rules.holds(finding)]
         own += _of_json(self.reading, self.gpus, self.supplied)
         facts = rl_rules.RlFacts(self.reading, self.reader.values, self.gpus)
         return [*own, *(finding for table in OF_RL for finding in table.findings(facts))]
+
+    def _respelled(self, finding: Finding) -> Finding:
+        """Return what a rule about Megatron-LM finds, with options as the trainer's users write them."""
+        problem, trainer = finding.problem, self.reader.TRAINER
+
+        def spelled(text: str | None) -> str | None:
+            return text and re.sub(r"--([a-z][\w-]+)", lambda m: trainer.spelled(m[1].replace("-", "_")), text)
+
+        return replace(finding, problem=replace(problem, field=spelled(problem.field), hint=spelled(problem.hint)))
 
     def run(self, cluster: ClusterDescriptor) -> Run:
         assert self.gpus is not None, "is asked for where the GPUs are known"

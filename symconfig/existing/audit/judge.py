@@ -106,6 +106,7 @@ def job_of(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Job:
         "backend": run.target.backend,
         "precision": configuration.precision,
         **_task(run),
+        **({} if run.program is None else {"target": run.program}),
         "limits": limits.model_dump(),
         "optimizer": run.optimizer.model_dump(exclude_unset=True) or {},
         **BACKENDS[run.target.backend].releases.fields(run.target.version),

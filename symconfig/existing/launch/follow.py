@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from symconfig.errors import InputError
 from symconfig.existing.launch.dialects import nemo_rl, openrlhf, slime, tuners, verl
 from symconfig.existing.launch.dialects.documents import read_document
 from symconfig.existing.launch.dialects.override import parted
@@ -13,7 +14,7 @@ from symconfig.existing.launch.named import Around, both, dark, given, joined, t
 from symconfig.existing.launch.reading import Hides, Reading, Setting, Tree, Unread, Word, World
 from symconfig.existing.launch.sections import ARGUMENTS, of_nemo_rl, of_verl, overrides, recipe
 from symconfig.existing.launch.text import Text
-from symconfig.existing.launch.world import launcher_options
+from symconfig.existing.launch.world import launcher_options, of_hosts
 from symconfig.existing.launch.yaml_tree import parse_yaml
 
 _DEEPSPEED = (
@@ -52,7 +53,18 @@ def followed(reading: Reading, around: Around) -> Reading:
         steps = (of_nemo_rl,)
     else:
         started = tuple(each.started for each in (slime, openrlhf) if each.applies(reading))
-        steps = (*started, _arguments, _accelerate, _deepspeed, _model, _megatron_yaml, recipe, overrides)
+        steps = (
+            *started,
+            _hosts,
+            _arguments,
+            _accelerate,
+            _fsdp,
+            _deepspeed,
+            _model,
+            _megatron_yaml,
+            recipe,
+            overrides,
+        )
     for step in steps:
         reading = step(reading, around)
     named = tuple(setting for setting in reading.settings if setting.name)
@@ -66,6 +78,23 @@ def followed(reading: Reading, around: Around) -> Reading:
         if not (word.unknown or any(file.endswith(word.text) for file in files))
     )
     return with_unread(replace(reading, settings=named), *idle)
+
+
+def _hosts(reading: Reading, around: Around) -> Reading:
+    """Follow DeepSpeed's hostfile, which says the nodes and the GPUs of each."""
+    spoken = {each.key: each.value for each in launcher_options(reading.launcher) if each.launcher == "deepspeed"}
+    word = spoken.get("hostfile", spoken.get("H"))
+    if word is None:
+        return reading
+    try:
+        text = None if word.unknown else around.text(word.text)
+    except InputError:
+        text = None
+    listed = None if text is None else of_hosts(text.data.decode("utf-8", "replace"), spoken)
+    if text is None or listed is None:
+        why = "names hosts that are not read, so that it does not say how many GPUs there are"
+        return with_unread(reading, Unread(word.place, word.text, why, Hides.NOTHING))
+    return replace(reading, world=replace(listed, words=(word,)), texts=with_texts(reading, text))
 
 
 def _accelerate(reading: Reading, around: Around) -> Reading:
@@ -116,6 +145,16 @@ def _arguments(reading: Reading, around: Around) -> Reading:
             if filed is not None:
                 return joined(reading, filed, (*filed.settings, *reading.settings))
     return reading
+
+
+def _fsdp(reading: Reading, around: Around) -> Reading:
+    setting = given(reading, ("--fsdp-config",))
+    if setting is None or setting.text.startswith("{"):
+        return reading
+    tree = tree_of(setting, around, reading.texts)
+    if isinstance(tree, Unread) or not isinstance(tree.data, dict):
+        return with_unread(reading, dark(setting, "is no JSON of FSDP that can be read"))
+    return replace(reading, fsdp=tree, texts=with_texts(reading, tree.text))
 
 
 def _deepspeed(reading: Reading, around: Around) -> Reading:

@@ -15,6 +15,7 @@ from symconfig.existing.launch.text import Place, Text, problem_at
 # Megatron-Bridge and NeMo 2, on a command line or as YAML; model args yaml: ENV_VARS and MODEL_ARGS; deepspeed: its
 # JSON by itself; verl: overrides of its trainer, nemo-rl: its YAML, each under their own keys.
 Format = Literal["bash", "megatron yaml", "overrides", "model args yaml", "deepspeed", "verl", "nemo-rl"]
+OTHER_RUN: Final = "is another run of the program, which is not audited"
 JSON_ALONE: Final = "deepspeed"  # the format of a DeepSpeed JSON
 
 
@@ -247,9 +248,10 @@ class Reading:
     texts: every file that was read, the named one first. program: what is started ("pretrain_gpt.py"); None: unknown,
     as of a bare line of arguments. launcher: the words before it ("torchrun", "--nproc_per_node", "8"). settings: the
     program's options in their order. tree: the YAML that the settings stand in. deepspeed: the JSON given to
-    --deepspeed(_config), or the file itself. accelerate: Accelerate's own file, which its launcher is given.
-    environment: variables that the program inherits from the script. model_config: path of a model's config.json that
-    the program is given, where it can be read. scheduler: options of `#SBATCH` comments without their dashes. runs: the
+    --deepspeed(_config), or the file itself. accelerate: Accelerate's own file, which its launcher is given. fsdp: the
+    JSON given to the Trainer's --fsdp_config. environment: variables that the program inherits from the script.
+    model_config: path of a model's config.json that the program is given, where it can be read. scheduler: options
+    of `#SBATCH` comments without their dashes. runs: the
     same program, started by this script with other words. others: words of all else that it starts. stops: conditions
     under which it would end in an error. possible: options that the program gets under a condition that is not known,
     their values not known either. hidden: values that unread places may set. assumptions: what a person says of unread
@@ -264,6 +266,7 @@ class Reading:
     tree: Tree | None = None
     deepspeed: Tree | None = None
     accelerate: Tree | None = None
+    fsdp: Tree | None = None
     environment: Mapping[str, Word] = field(default_factory=dict)
     world: World = World()
     unread: tuple[Unread, ...] = ()

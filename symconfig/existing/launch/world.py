@@ -83,6 +83,36 @@ def _included(hosts: str) -> dict[str, int]:
     return {"nodes": len(sizes), "per_node": sizes[0]} if len(set(sizes)) == 1 else {"gpus": sum(sizes)}
 
 
+def of_hosts(text: str, options: Mapping[str, Word]) -> World | None:
+    """Return the GPUs of DeepSpeed's hostfile, `host slots=8` a line, less what --include and --exclude leave out;
+    None where it says none (launcher/runner.py, fetch_hostfile, parse_resource_filter)."""
+    hosts: dict[str, set[int]] = {}
+    for line in (line.partition("#")[0].strip() for line in text.splitlines()):
+        if line:
+            match = re.fullmatch(r"(\S+)\s+slots=(\d{1,4})", line)
+            if match is None:
+                return None
+            hosts[match[1]] = set(range(int(match[2])))
+    for key, takes in (("include", True), ("i", True), ("exclude", False), ("e", False)):
+        if (word := options.get(key)) is None:
+            continue
+        if word.unknown:
+            return None
+        named = dict(host.partition(":")[::2] for host in word.text.split("@"))
+        for host in list(hosts):
+            slots = {int(each) for each in re.findall(r"\d+", named.get(host, ""))} or hosts[host]
+            if host in named:
+                hosts[host] = hosts[host] & slots if takes else hosts[host] - slots
+            elif takes:
+                hosts[host] = set()
+    sizes = [len(slots) for slots in hosts.values() if slots]
+    counts = {name: _number(word.text) for name in ("num_nodes", "num_gpus") if (word := options.get(name)) is not None}
+    sizes = sizes[: counts.get("num_nodes")]
+    if counts.get("num_gpus"):
+        sizes = [min(size, counts["num_gpus"] or size) for size in sizes]
+    return World(sum(sizes), len(sizes), sizes[0] if len(set(sizes)) == 1 else None) if sizes else None
+
+
 def _number(text: str) -> int | None:
     """Read `8`, the `2:2` of an elastic torchrun, the `h100:8` of Slurm. A range is no number."""
     parts = text.split(":")

@@ -43,12 +43,13 @@ def launched(reading: Reading) -> Launched:
     elif "use_fsdp" in words:
         kind = _FSDP
     given = {**_section(data, "deepspeed_config"), **options}
+    trainer = reading.fsdp.data if reading.fsdp is not None else {}
     precision = options.get("mixed_precision", data.get("mixed_precision"))
     return Launched(
         kind == _FSDP,
         _config(given, precision) if kind == _DEEPSPEED and "deepspeed_config_file" not in given else None,
         None if precision in ("no", *_NONE) else str(precision),
-        _plain("fsdp_", {**_section(data, "fsdp_config"), **options}),
+        _plain("fsdp_", {**trainer, **_section(data, "fsdp_config"), **options}),
         _plain("parallelism_config_", _section(data, "parallelism_config")),
     )
 

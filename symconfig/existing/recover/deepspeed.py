@@ -12,6 +12,7 @@ from symconfig.descriptor.document import shorten
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.detect import parse
+from symconfig.existing.launch.dialects import tuners
 from symconfig.existing.launch.reading import Reading, Tree
 from symconfig.existing.launch.text import Text
 from symconfig.existing.recover.accelerate import launched
@@ -36,18 +37,6 @@ from symconfig.plans.sketch import plain_options
 from symconfig.solve.configuration import Configuration
 
 Json = dict[str, Any]
-# Of the training programs around Transformers: its own examples, TRL, LLaMA-Factory, Axolotl, and our train.py.
-SEQUENCE = (
-    "seq_length",
-    "seq_len",
-    "max_seq_length",
-    "max_seq_len",
-    "model_max_length",
-    "cutoff_len",
-    "sequence_len",
-    "block_size",
-    "max_length",
-)
 RECOMPUTE = ("gradient_checkpointing", "use_gradient_checkpointing")
 # LLaMA-Factory recomputes unless it is told otherwise (hparams/model_args.py, disable_gradient_checkpointing). What it
 # alone has among programs around Transformers says that it is the one.
@@ -116,7 +105,7 @@ class _Reader:
             else 1
         )
         batch, assumed = sizes(self.tree, arguments, grid, problems)
-        length = supplied.seq_length or arguments.whole(*SEQUENCE)
+        length = supplied.seq_length or arguments.whole(*tuners.SEQUENCE)
         if length is None:
             problems.append(
                 Problem("the length of the sequences is not said", file=self.reading.file, hint="--seq-length N")
@@ -215,7 +204,7 @@ def _kernels(arguments: Arguments, model: ModelDescriptor) -> dict[str, Any]:
     if arguments.text(*_KERNELS) == "eager" and not only:
         kernels["attention"] = "torch"
     if arguments.switch("use_liger_kernel", "enable_liger_kernel"):
-        kernels |= {"fused_norm": True, "fused_activation": True, "fused_rope": True, "loss": "fused"}
+        kernels |= {"fused_norm": True, "fused_activation": True, "fused_rope": True, "loss": "tiled"}
     if arguments.switch("torch_compile"):
         kernels |= COMPILED
     return kernels

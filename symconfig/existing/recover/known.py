@@ -17,7 +17,7 @@ from symconfig.resources import data_dir
 
 _FILE = "known.json"
 # How weights are stored, by the end of a name, and bytes of each; "thinking" is how they were tuned.
-_STORED = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5, "awq": 0.5, "gptq": 0.5}
+_STORED = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5, "awq": 0.5, "gptq": 0.5, "mcore": 2.0}
 _ENDS = re.compile(rf"[-_]({'|'.join((*_STORED, 'thinking'))})(?=$|[-_/])", re.IGNORECASE)
 
 

@@ -30,12 +30,23 @@ from symconfig.plans.plan import Batch, Options, Overlap, Recompute, Target
 from symconfig.render.megatron_run import offloaded_modules
 from symconfig.solve.configuration import Configuration
 
+LONGEST_MASKED = 16 * 1024  # tokens: masks of shorter sequences are too small to count
 _DEGREES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 
 
 def run(names: Namespace, gpus: int, cluster: ClusterDescriptor, supplied: Supplied) -> Run:
     """Recover a run. gpus: all that it has. Raises InputError with everything that keeps it from being predicted."""
     return Reader(names, gpus, cluster, supplied).run()
+
+
+def with_masks(run: Run, names: Namespace) -> Run:
+    """Return the run with the masks that Megatron-LM's data loader makes, a byte for each pair of tokens on every GPU
+    (training/utils/common_utils.py, get_batch_on_this_tp_rank), where sequences are so long that these count."""
+    length = run.configuration.seq_length
+    if length < LONGEST_MASKED or not names["create_attention_mask_in_dataloader"]:
+        return run
+    framework = replace(run.configuration.framework, mask_bytes=float(run.configuration.micro * length**2))
+    return replace(run, configuration=replace(run.configuration, framework=framework))
 
 
 @dataclass(slots=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import ADAM, Optimizer
 from symconfig.errors import Problem
 from symconfig.existing.launch.text import Place
 from symconfig.existing.recover.rl.step import Alone, Step
+from symconfig.graph.implementation import LossKernel
 from symconfig.plans.plan import Options, Target
 from symconfig.solve.configuration import Configuration
 
@@ -57,7 +58,8 @@ class Run:
 
     configuration: for `solve.predict`; its framework has the habits that the options switch on and off. options: the
     same as the plan's candidate has it, with the overlaps as they are. step: of reinforcement learning, around it;
-    critic: what is trained in it, too. alone: an update of a trainer that generates nothing.
+    critic: what is trained in it, too.
+    program: the target whose program trains adapters. alone: an update of a trainer that generates nothing.
     """
 
     target: Target
@@ -69,6 +71,15 @@ class Run:
     step: Step | None = None
     critic: Run | None = None
     alone: Alone | None = None
+    program: str | None = None
+
+    def with_loss(self, kernel: LossKernel) -> Run:
+        """Return the run with another kernel of the loss."""
+        how = (framework := self.configuration.framework).implementation
+        how = replace(how, loss=replace(how.loss, kernel=kernel))
+        return replace(
+            self, configuration=replace(self.configuration, framework=replace(framework, implementation=how))
+        )
 
     @property
     def around(self) -> Step | Alone | None:

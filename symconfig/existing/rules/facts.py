@@ -17,6 +17,9 @@ from symconfig.plans import pipeline_layout
 OWN_PROGRAMS = ("pretrain_gpt.py", "pretrain_mamba.py", "pretrain_hybrid.py")
 FIRST, LAST = "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers"
 LAYOUT = "pipeline_model_parallel_layout"
+ACCOUNTS = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
+PER_CHUNK, CHUNKS = "num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank"
+STAGES = frozenset((FIRST, LAST, LAYOUT, *ACCOUNTS, PER_CHUNK, CHUNKS, "pipeline_model_parallel_size"))
 
 
 class NotKnown(Exception):
@@ -31,7 +34,7 @@ class MegatronFacts:
     world_size: GPUs. gpus_per_node, joined, architecture: of the user's cluster; joined: GPUs that its fastest links
     join. environment: what the program inherits from the script; None: not known. program: "pretrain_gpt.py". complete:
     an option that was not read is not there. environment_known: so is a variable. fork: another program than
-    Megatron-LM's own reads the options.
+    Megatron-LM's own reads the options. dealt: Megatron-Core deals the layers out, by nothing but the options.
 
     Whatever is not known raises NotKnown when it is asked for, so that no rule is broken by a guess.
     """
@@ -47,6 +50,7 @@ class MegatronFacts:
     complete: bool = True
     environment_known: bool = True
     fork: bool = False
+    dealt: bool = False
 
     @property
     def version(self) -> str:
@@ -88,7 +92,8 @@ class MegatronFacts:
 
     def value(self, dest: str) -> Value:
         """Return the value, given or by default."""
-        known = self.names.given(dest) or (self.complete and dest not in self.misspelt)
+        whole = self.complete or (self.dealt and dest in STAGES)
+        known = self.names.given(dest) or (whole and dest not in self.misspelt)
         if dest in self.names.dark or not known:
             raise NotKnown(dest)
         return self.names[dest]

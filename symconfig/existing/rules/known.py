@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
-from symconfig.existing.rules.facts import MegatronFacts, NotKnown
+from symconfig.existing.rules.facts import PER_CHUNK, MegatronFacts, NotKnown
 from symconfig.frameworks.constraint import Constraint, Verdict
 from symconfig.frameworks.facts import NO_FLASH
 from symconfig.frameworks.megatron import options, sparse
@@ -17,7 +17,7 @@ Facts = TypeVar("Facts")
 Readers = Mapping[str, Callable[[Facts], Any]]
 ATTENTION = "experimental_attention_variant"
 GROUPS, GQA, MLA = "num_query_groups", "group_query_attention", "multi_latent_attention"
-GROUP, PER_CHUNK = "microbatch_group_size_per_vp_stage", "num_layers_per_virtual_pipeline_stage"
+GROUP = "microbatch_group_size_per_vp_stage"
 LARGEST_WINDOW = 1  # no kernel that takes windows asks how large they are
 WHOLE_STEP = "full_iteration"  # of --cuda-graph-impl and of --cuda-graph-scope: one graph, and none of a layer
 

@@ -39,6 +39,7 @@ CHECKS = {**vars(environment), **vars(megatron_checks), **vars(megatron_layers),
 BY_FILE: Mapping[str, tuple[Rule[MegatronFacts], ...]] = {file: rules_of(file, LANGUAGE, CHECKS) for file in FILES}
 # GPUs, sequences and heads come whole, whichever program deals them out. Layers and vocabularies may be dealt unevenly.
 UNDIVIDED = frozenset(("not-positive", "gpus-over-degrees", "batch-over-replicas", "heads-over-tp"))
+DEALT = frozenset(("layers-over-stages", "layers-over-virtual-stages"))  # of what Megatron-Core itself deals out
 # Constraints that are one reason of a rule that has others, which it asks for by itself.
 REASONS: Mapping[Constraint, str] = {EXPERT_BIAS: "biases-of-experts", GATHER_FORMAT: "gathered-without-format"}
 
@@ -64,7 +65,7 @@ def findings(facts: MegatronFacts, rules: Sequence[Rule[MegatronFacts]] | None =
         Finding(rule.name, "warning" if rule.severity == "error" and not stays else rule.severity, problem)
         for rule in (every() if rules is None else rules)
         if applies(rule, facts.version)
-        for stays in (released or rule.name in UNDIVIDED,)
+        for stays in (released or rule.name in UNDIVIDED or (facts.dealt and rule.name in DEALT),)
         for problem in broken(rule, facts)
     ]
     return sorted(broken_rules, key=lambda finding: (finding.problem.line or 0, finding.problem.column or 0))

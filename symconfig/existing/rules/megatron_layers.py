@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from symconfig.errors import Problem
 from symconfig.existing.recover.mixers import spelled
-from symconfig.existing.rules.facts import FIRST, LAST, LAYOUT, MegatronFacts, NotKnown
-from symconfig.existing.rules.known import PER_CHUNK
+from symconfig.existing.rules.facts import ACCOUNTS, CHUNKS, FIRST, LAST, LAYOUT, PER_CHUNK, MegatronFacts, NotKnown
 from symconfig.existing.rules.megatron_checks import PP, divides
+from symconfig.existing.rules.megatron_words import undivided
 from symconfig.frameworks.megatron.hybrid import STAGE
 from symconfig.plans import pipeline_layout
 
-ACCOUNTS = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
-CHUNKS = "num_virtual_stages_per_pipeline_rank"
 WAYS = ((FIRST, LAST), ACCOUNTS, (LAYOUT,))
 
 
@@ -47,7 +46,17 @@ def layers_over_stages(facts: MegatronFacts) -> Iterator[Problem]:
     if STAGE in spelled(facts.names):
         return  # a pattern says the stages itself
     if _way(facts) in ((), ACCOUNTS):
-        yield from divides(facts, "the layers", "num_layers", _counted(facts), by=facts.pp, named="pp", related=(PP,))
+        for each in divides(facts, "the layers", "num_layers", _counted(facts), by=facts.pp, named="pp", related=(PP,)):
+            yield replace(each, hint=_evened(facts))
+
+
+def _evened(facts: MegatronFacts) -> str | None:
+    """Return the options with which embedding and loss, as layers of their own, make the stages even."""
+    layers = facts.number("num_layers")
+    for ends in (ACCOUNTS, ACCOUNTS[:1], ACCOUNTS[1:]):
+        if not undivided(layers + len(ends), facts.pp) and facts.pp > 1:
+            return " ".join(facts.option(dest) for dest in ends)
+    return None
 
 
 def _counted(facts: MegatronFacts) -> int:

@@ -18,7 +18,7 @@ DEEPSPEED = Backend(
     usual=USUAL,
     low_precisions=(),
     adapters=True,
-    refused_adapters=lambda model: tuple(adapters.refusals(model)),
+    refused_adapters=lambda model, target=None: tuple(adapters.refusals(model)),
     fuses=adapters.fuses,
     extras=frozenset(),
     gradient_buckets=False,

@@ -19,7 +19,7 @@ FSDP = Backend(
     usual=USUAL,
     low_precisions=(),
     adapters=False,
-    refused_adapters=lambda model: tuple(adapters.refusals(model)),
+    refused_adapters=lambda model, target=None: tuple(adapters.refusals(model)),
     fuses=adapters.fuses,
     extras=frozenset({"instances"}),
     gradient_buckets=False,

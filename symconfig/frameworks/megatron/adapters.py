@@ -59,9 +59,12 @@ def targets(model: ModelDescriptor) -> Targets | None:
     return Targets("CanonicalLoRA" if parts else "LoRA", tuple(name for name in order if name in modules))
 
 
-def refusals(model: ModelDescriptor) -> Iterator[tuple[str, str]]:
-    """Yield (name, reason) of everything about this model's adapter that Megatron-Bridge cannot train as it is
-    meant.
+ABLE = ("ms-swift",)  # targets that give each expert an adapter of its own (mcore-bridge 1.6.5, tuners/lora.py)
+
+
+def refusals(model: ModelDescriptor, target: str | None = None) -> Iterator[tuple[str, str]]:
+    """Yield (name, reason) of everything about this model's adapter that Megatron-Bridge, or the target's own program,
+    cannot train as it is meant.
     """
     modules = targets(model)
     if model.adapter is None or modules is None:
@@ -71,7 +74,7 @@ def refusals(model: ModelDescriptor) -> Iterator[tuple[str, str]]:
         yield "adapter in 4 bits", "Megatron-Bridge keeps no base weights in 4 bits"
     if model.attention is Attention.MLA:
         yield "adapter of latent attention", "adapters beside latent attention are not modelled for Megatron-Bridge"
-    if model.experts is not None and chosen & set(_OF_THE_MLP):
+    if model.experts is not None and chosen & set(_OF_THE_MLP) and target not in ABLE:
         yield "adapter of experts", "Megatron-Bridge gives all experts of a rank one adapter together, not each its own"
     if modules.kind == "CanonicalLoRA" and chosen & {"linear_qkv", "linear_fc1"}:
         yield (

@@ -16,9 +16,9 @@ def _order(release: str) -> tuple[int]:
     return (flags.versions().index(flags.resolve(release)),)
 
 
-def _refused_adapters(model: ModelDescriptor) -> tuple[str, ...]:
-    """Return nothing: Megatron-Bridge puts adapters beside Megatron-LM's layers."""
-    return tuple(reason for _, reason in adapters.refusals(model))
+def _refused_adapters(model: ModelDescriptor, target: str | None = None) -> tuple[str, ...]:
+    """Return why the target's program, Megatron-Bridge by itself, puts no such adapters beside Megatron-LM's layers."""
+    return tuple(reason for _, reason in adapters.refusals(model, target))
 
 
 def _generators_by_replica(release: str) -> bool:

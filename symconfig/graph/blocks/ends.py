@@ -94,7 +94,8 @@ def _projected(ctx: Context, x: Tensor) -> Tensor:
 
 def logits_and_loss(ctx: Context, x: Tensor, shared: bool = False) -> Tensor:
     """Return the loss of each token. shared: the output weight is held by another block (multi-token prediction)."""
-    logits = Tensor("logits", (d.BATCH, d.SEQUENCE, d.VOCAB))
+    element = Element.TILED if ctx.how.loss.kernel is LossKernel.TILED else Element.ACTIVATION
+    logits = Tensor("logits", (d.BATCH, d.SEQUENCE, d.VOCAB), element)
     logits = projected(ctx, "lm_head", x, logits, ctx.model.lm_head_bias, shared=shared)
     logits = scaled(ctx, logits, d.VOCAB)
     if ctx.how.loss.logged:
@@ -142,7 +143,7 @@ def _loss(ctx: Context, logits: Tensor, waits: list[Tensor]) -> Tensor:
 
     if ctx.how.loss.kernel is LossKernel.IN_PLACE:
         return cross_entropy(seen, saves=[logits], traffic=_MADE_AHEAD, overwrites=True)
-    if ctx.how.loss.kernel is LossKernel.APART:
+    if ctx.how.loss.kernel in (LossKernel.APART, LossKernel.TILED):
         return cross_entropy(seen, saves=[logits])
     dims = (*logits.dims[:-1], vocab)
     wide = Tensor("logits_fp32", dims, Element.FP32)

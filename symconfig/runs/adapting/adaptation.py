@@ -8,26 +8,25 @@ from typing import Any
 
 from symconfig.errors import InputError
 from symconfig.existing.adapt.files import adapted, opened, was
-from symconfig.existing.adapt.outcome import BESTS, Adapted, Best
+from symconfig.existing.adapt.outcome import Adapted
 from symconfig.existing.audit.judge import judge
 from symconfig.existing.launch.reading import Reading
 from symconfig.plans.plan import Plan
-from symconfig.runs.adapting.closest import Pick, picks
 from symconfig.runs.adapting.fate import Fate, fates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adaptation(Adapted):
-    """pick: the plan whose values are in the files. fates: what becomes of each checkpoint that the files name."""
+    """plan: whose values are in the files. fates: what becomes of each checkpoint that the files name."""
 
-    pick: Pick
+    plan: Plan
     fates: tuple[Fate, ...]
 
     def to_dict(self, written: bool) -> dict[str, Any]:
         """Return the contract of --json."""
         return {
             **Adapted.to_dict(self, written),
-            "plan": self.pick.to_dict(),
+            "plan": {"best": self.plan.best.to_dict()},
             "checkpoints": [fate.to_dict() for fate in self.fates],
         }
 
@@ -37,33 +36,17 @@ def adaptation(
     plan: Plan,
     variables: Mapping[str, str],
     extra: Sequence[str] = (),
-    best: Best = "fewest-changes",
     *,
     harmless: Sequence[str] = (),
 ) -> Adaptation:
-    """Adapt files to the plan, or to another one that the model cannot tell from it. best: which of them: the one with
-    the fewest changes, the fastest, or the plan's own choice.
+    """Adapt files to the plan.
 
     Raises InputError where the files cannot be read, or are of another model or framework than the plan.
     """
-    if best not in BESTS:
-        raise InputError("wrong value", field="best", got=repr(best), need=f"one of {', '.join(BESTS)}")
-    draft = opened(source, variables, extra, harmless)
-    old = ran(draft.reading, plan)
-    tried: list[tuple[Pick, Adapted]] = []
-    for pick in picks(draft, plan, old, best):
-        try:
-            outcome = adapted(source, pick.plan, variables, extra, harmless)
-        except InputError:
-            if pick.plan.best == plan.best:
-                raise
-            continue
-        tried.append((pick, outcome))
-        if not outcome.harmed:
-            break
-    pick, outcome = tried[0] if tried[-1][1].harmed else tried[-1]
+    old = ran(opened(source, variables, extra, harmless).reading, plan)
+    outcome = adapted(source, plan, variables, extra, harmless)
     values = {field.name: getattr(outcome, field.name) for field in fields(Adapted)}
-    return Adaptation(**values, pick=pick, fates=fates(outcome, pick.plan, old))
+    return Adaptation(**values, plan=plan, fates=fates(outcome, plan, old))
 
 
 def ran(reading: Reading, plan: Plan) -> Plan | None:

@@ -101,13 +101,6 @@ def carried(candidate: Candidate, plan: Plan) -> Configuration:
     return replace(c, degrees=replace(p, dp=max(1, plan.best.parallel.world_size // (p.tp * p.pp * p.cp))))
 
 
-def candidate(plan: Plan, c: Configuration) -> Candidate:
-    """Predict a configuration that runs under the plan's inputs."""
-    point = as_found(plan.model, plan.cluster, c)
-    wanted = _request(plan, c.precision, Extras.of(c.framework))
-    return candidates.described(replace(point, request=wanted), plan.cluster, plan.job, best=True)
-
-
 def judged(plan: Plan, c: Configuration) -> Verdict:
     """Judge the configuration under the plan's inputs, by the functions that the search uses."""
     wanted = _request(plan, c.precision, Extras.of(c.framework))

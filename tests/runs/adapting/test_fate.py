@@ -23,7 +23,7 @@ MINE, GOAL = plan(), plan(tp=2, pp=1, dp=8)
 
 
 def adapt(folder: Path, *more: str, goal: Plan = GOAL) -> Adaptation:
-    return adaptation(written(folder, array(MINE, [*options(MINE), *more])), goal, {}, (), "planned")
+    return adaptation(written(folder, array(MINE, [*options(MINE), *more])), goal, {})
 
 
 def test_files_by_rank_are_converted_by_the_old_run(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_optimizer_buffers_of_another_grid_are_saved_once_more(tmp_path: Path) -
 def test_what_cannot_be_read_says_what_to_do(tmp_path: Path) -> None:
     sharded = plan(tp=1, pp=1, dp=16, zero_stage=3)
     source = array(sharded, [*options(sharded), "--load /ckpt/a"])
-    (fate,) = adaptation(written(tmp_path, source), GOAL, {}, (), "planned").fates
+    (fate,) = adaptation(written(tmp_path, source), GOAL, {}).fates
     assert fate.answer is not None
     assert fate.answer.verdict is Verdict.NO
     assert "start anew with an empty folder, or keep the old layout" in fated(fate, "best.json")

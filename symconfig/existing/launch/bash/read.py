@@ -20,7 +20,7 @@ from symconfig.existing.launch.bash.statements import HANDLERS
 from symconfig.existing.launch.bash.training import Split
 from symconfig.existing.launch.bash.values import Field, Part, Parts, plain, text_of, unknown_of
 from symconfig.existing.launch.harmless import NOTHING_HARMLESS, Harmless
-from symconfig.existing.launch.reading import Hides, Piece, Reading, Unread, Word
+from symconfig.existing.launch.reading import OTHER_RUN, Hides, Piece, Reading, Unread, Word
 from symconfig.existing.launch.text import Place, Text
 from symconfig.existing.launch.world import world
 
@@ -222,8 +222,13 @@ def _around(best: Split, log: Log, splits: Sequence[Split], source: Callable[[Pl
         unread.append(Unread(best.command.place, "the training command", why))
     for other in splits:
         if other is not best:
-            name = other.program.text if other.program is not None else "a command"
-            unread.append(Unread(other.command.place, name, "is another program that the script starts", Hides.NOTHING))
+            name, why = (
+                other.program.text if other.program is not None else "a command",
+                "is another program that the script starts",
+            )
+            if other.does == best.does and (differs := _differing(best, other)):
+                name, why = shortened(differs), OTHER_RUN
+            unread.append(Unread(other.command.place, name, why, Hides.NOTHING))
     for command in log.commands:
         if command.words[0].text.startswith("-") and best.program is not None:
             what = shortened(" ".join(word.text for word in command.words))
@@ -236,6 +241,14 @@ def _around(best: Split, log: Log, splits: Sequence[Split], source: Callable[[Pl
                 )
             )
     return unread
+
+
+def _differing(best: Split, other: Split) -> str:
+    """Return the words of another run, with their options, where the run that was taken has others."""
+    mine, words = ([word.text for word in each.arguments] for each in (best, other))
+    differ = [at for at, word in enumerate(words) if mine[at : at + 1] != [word]]
+    named = (words[at - 1 : at + 1] if at and words[at - 1].startswith("-") else words[at : at + 1] for at in differ)
+    return " ".join(word for pair in named for word in pair)
 
 
 def _idle(text: Text, state: State) -> Iterator[Unread]:

@@ -1,4 +1,4 @@
-"""TRL, LLaMA-Factory and ms-swift: which of their programs is started, and what Transformers and TRL call its options.
+"""TRL, LLaMA-Factory, ms-swift, Transformers: which program is started, and what Transformers and TRL call its options.
 
 Sources: TRL 1.16, trl/scripts and trl/trainer/*_config.py; LLaMA-Factory 0.9.5, hparams/ and v1/config/; ms-swift
 4.6.0, swift/arguments, swift/config and swift/megatron/arguments.
@@ -17,6 +17,7 @@ from symconfig.existing.launch.reading import Reading, Setting, Word, World
 TRL: Final = "trl"
 LLAMAFACTORY: Final = "llamafactory"
 SWIFT: Final = "ms-swift"
+TRANSFORMERS: Final = "transformers"  # programs around its Trainer, and its examples of Accelerate
 _SWIFT_COMMANDS = {"swift": False, "megatron": True}  # and whether they train with Megatron-Core
 _COMMANDS = ("trl", "llamafactory-cli", *_SWIFT_COMMANDS)  # programs whose first word says what they do
 _SCRIPT = re.compile(r"(?:train_)?(\w+?)\.py")
@@ -37,6 +38,19 @@ _METHODS = {
     "dpo_online": "online_dpo",
     "pretrain": "pt",
 }
+# Lengths of sequences in the training programs around Transformers: its own examples, LLaMA-Factory, Axolotl, our own.
+SEQUENCE = (
+    "seq_length",
+    "seq_len",
+    "max_seq_length",
+    "max_seq_len",
+    "model_max_length",
+    "cutoff_len",
+    "sequence_len",
+    "block_size",
+    "max_length",
+)
+_EXAMPLES = re.compile(r"run_\w+\.py")  # transformers/examples/pytorch
 # What each calls an option of Transformers or TRL otherwise than these do.
 NAMES: Mapping[str, Mapping[str, str]] = {
     TRL: {},
@@ -70,7 +84,9 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "attn_impl": "attn_implementation",
         "quant_bits": "quantization_bit",
         "vllm_max_model_len": "vllm_max_model_length",
+        "load": "checkpoint",  # in Megatron-Core's format, called after its model where --model does not say it
     },
+    TRANSFORMERS: dict.fromkeys(SEQUENCE, "max_length"),
 }
 _GROUPS = {SWIFT: ("train.", "rollout.")}  # of workers by themselves, under Ray
 # Configurations that come with a program and are called by a name: of DeepSpeed by --deepspeed, as stage and what is on
@@ -134,6 +150,18 @@ def program(reading: Reading) -> Program | None:
         return Program(SWIFT, _method(reading, "rlhf_type", "sft"), bool(_OF_MEGATRON & names))
     script = _SCRIPT.fullmatch(basename(path))
     return Program(TRL, _of_script(script[1])) if script and names >= _OF_HUB and _known(script[1]) else None
+
+
+def of_trainer(reading: Reading) -> Program | None:
+    """Return a program around Transformers' Trainer, or with its options, that trains without DeepSpeed; None for any
+    other."""
+    names = {plain(each) for each in reading.settings}
+    return Program(TRANSFORMERS, "sft") if "per_device_train_batch_size" in names else None
+
+
+def is_example(reading: Reading) -> bool:
+    """Return whether the program has a name of Transformers' examples."""
+    return reading.program is not None and _EXAMPLES.fullmatch(basename(reading.program.text)) is not None
 
 
 def plain(setting: Setting) -> str:

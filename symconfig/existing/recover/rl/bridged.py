@@ -62,10 +62,10 @@ def run(
     supplied: Supplied,
     model: Described,
     problem: Callable[[str], Problem],
-    able: Sequence[str] = (),
+    target: str | None = None,
 ) -> Run:
-    """Return the run of a model with its adapters. problem: about the adapters, by what is wrong; able: names of what
-    Megatron-Bridge does not, and the program does. Raises InputError."""
+    """Return the run of a model with its adapters. problem: about the adapters, by what is wrong; target: whose program
+    puts them there, None: Megatron-Bridge's. Raises InputError."""
     # Megatron-LM's own options know no adapters. Layers that predict further tokens are made where the option says so,
     # also of a published model whose Transformers class has none (Qwen3.5, Qwen3-Next).
     update: dict[str, object] = {"adapter": None}
@@ -73,11 +73,11 @@ def run(
         update["num_nextn_predict_layers"] = further
     assumption = replace(supplied, model=model.model.model_copy(update=update))
     made = megatron.run(names, gpus, cluster, assumption)
-    if refused := [reason for name, reason in refusals(model.model) if name not in able]:
+    if refused := [reason for _, reason in refusals(model.model, target)]:
         raise InputError([problem(reason) for reason in refused])
     own = made.described.model.model_copy(update={"adapter": model.model.adapter})
     described = replace(made.described, model=own, assumed=(*model.assumed, *made.described.assumed))
-    return replace(made, described=described)
+    return replace(made, described=described, program=target)
 
 
 def split(names: Namespace, degrees: Sequence[str] = ("tensor_model", "pipeline_model", "context")) -> int:

@@ -205,14 +205,10 @@ class Reader(Script):
         supplied = replace(self.supplied, gpus=gpus, seq_length=room)
         run = deepspeed.made(config, words, model, self.reading, self.known_cluster, supplied)
         # Logits are copied into fp32 (models/actor.py); what else a step has of them is in runs/rl/logits.py.
-        how = (framework := run.configuration.framework).implementation
-        how = replace(how, loss=replace(how.loss, kernel=LossKernel.WIDE_IN_PLACE))
-        framework = replace(framework, implementation=how)
+        run = run.with_loss(LossKernel.WIDE_IN_PLACE)
         # Keys of a few heads are gathered at a time, beside the attention to those before (ring_flash_attn's llama3).
         options = replace(run.options, cp_comm="p2p" if self._ring > 1 else None)
-        return replace(
-            run, configuration=replace(run.configuration, framework=framework, cp_comm="p2p"), options=options
-        )
+        return replace(run, configuration=replace(run.configuration, cp_comm="p2p"), options=options)
 
     @property
     def _streams(self) -> bool:

@@ -80,4 +80,5 @@ OPENRLHF = Trainer(
 TRL = Trainer(tuners.TRL, "1.16.0", ("max_prompt_length", "max_completion_length"))
 LLAMAFACTORY = Trainer(tuners.LLAMAFACTORY, "0.9.5", ("max_length", "max_length"), ("", "_"))
 SWIFT = Trainer(tuners.SWIFT, "4.6.0", ("max_length", "max_completion_length"))
+TRANSFORMERS = Trainer(tuners.TRANSFORMERS, "5.24.0", ("max_length", "max_length"))
 NEMO = Trainer(nemo_rl.FORMAT, "0.7.0", ("data.max_input_seq_length", "policy.generation.max_new_tokens"), ("", "_"))

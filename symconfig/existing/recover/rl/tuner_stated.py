@@ -82,6 +82,9 @@ _TUNERS: Mapping[str, Tuner] = {
         prompts=("max_prompt_length", "max_length"),
         megatron=_SWIFT_MEGATRON,
     ),
+    tuners.TRANSFORMERS: Tuner(
+        (tuners.TRANSFORMERS, tuners.TRANSFORMERS), replace(SHARDS, planned="fsdp"), modules=(), switched=True
+    ),
 }
 
 
@@ -93,11 +96,14 @@ class TunerStated(Script):
     launched: Launched = field(init=False)
 
     def __post_init__(self) -> None:
-        started = tuners.program(self.reading)
+        started = tuners.program(self.reading) or tuners.of_trainer(self.reading)
         assert started is not None, "is what makes it one of theirs"
         self.program, self.launched = started, launched(self.reading)
         name = partial(tuners.called, started.trainer)
-        self.values = Values(self.TRAINER, tuple(replace(each, name=name(each.name)) for each in self.reading.options))
+        options = [replace(each, name=name(each.name)) for each in self.reading.options]
+        if not any(each.name == "model_name_or_path" for each in options):
+            options += [replace(each, name="model_name_or_path") for each in options if each.name == "checkpoint"]
+        self.values = Values(self.TRAINER, tuple(options))
 
     @property
     def tuner(self) -> Tuner:
@@ -181,7 +187,7 @@ class TunerStated(Script):
         """Return how weights are trained: full, lora, or another by its name."""
         values = self.values
         if self.tuner.switched:
-            return "lora" if values.switch("use_peft") else "full"
+            return "lora" if values.switch("use_peft") or values.switch("use_lora") else "full"
         if values.given("finetuning_type"):
             return values.text("finetuning_type") or "full"
         plain = self.program.megatron and self.tuner.full
@@ -196,6 +202,9 @@ class TunerStated(Script):
     def precision(self) -> Precision | None:
         """Return what is computed in; None: 32 bits."""
         values, stated = self.values, (self.values.text("dtype") or "").rpartition(".")[2]
+        launched = None if values.given("bf16") or values.given("fp16") else self.launched.precision
+        if launched in ("bf16", "fp16"):
+            return "bf16" if launched == "bf16" else "fp16"
         if values.switch("fp16") or stated in ("float16", "fp16"):
             return "fp16"
         if self.tuner.halves and not values.given("bf16"):
@@ -225,6 +234,13 @@ class TunerStated(Script):
     @property
     def _liger(self) -> bool:
         return self.values.switch("use_liger_kernel")
+
+    @property
+    def _tiles(self) -> bool:
+        """Return whether the loss is made with the head, tile by tile: always in TRL's SFT (trainer/sft_trainer.py),
+        elsewhere by Liger's fused linear cross-entropy, which losses of preferences do without."""
+        plain = self.program.method in ("pt", "sft") and self.values.text("task_type") != "seq_cls"
+        return plain and (self._liger or self.program.trainer == tuners.TRL)
 
 
 def _says_something(setting: Setting) -> bool:

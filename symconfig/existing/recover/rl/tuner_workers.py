@@ -31,11 +31,14 @@ from symconfig.frameworks.behaviour import COMPILED, Switches
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, MICRO, TRAIN
 from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, NARROW_FROZEN, NARROW_REDUCTION
 from symconfig.frameworks.optimizers import stepping
+from symconfig.graph.implementation import LossKernel
 
 _FULL = ("full", "")
 _IN_4_BITS = 0.5  # bytes of a weight
-_HYBRID, _WHOLE = ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2"), ("NO_SHARD",)
-_ABLE = ("adapter of experts",)  # each has its own (mcore-bridge 1.6.5, tuners/lora.py)
+# Accelerate's numbers are the places of PyTorch's ShardingStrategy, from 1.
+_STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
+_BY_NUMBER = {str(number): name for number, name in enumerate(_STRATEGIES, 1)}
+_HYBRID, _WHOLE = _STRATEGIES[3:], _STRATEGIES[2]
 # Ways to train fewer weights, or with other states, of which nothing is predicted.
 _UNPREDICTED = ("use_galore", "use_apollo", "use_badam", "use_adam_mini", "use_muon", "use_llama_pro", "use_kt")
 
@@ -119,8 +122,12 @@ class TunerWorkers(TunerStated):
         if self.program.megatron:
             return self._of_megatron(model, microbatches, length, micro)
         if (config := self.config) is not None:
-            return self._of_deepspeed(config, model, microbatches, length, micro)
-        return self._of_torch(model, microbatches, length, micro)
+            run = self._of_deepspeed(config, model, microbatches, length, micro)
+        else:
+            run = self._of_torch(model, microbatches, length, micro)
+        if self._tiles:
+            return run.with_loss(LossKernel.TILED)
+        return run.with_loss(LossKernel.IN_PLACE) if self._liger else run
 
     def _of_deepspeed(
         self, config: Mapping[str, Any], model: Described, microbatches: int, length: int, micro: int
@@ -144,9 +151,12 @@ class TunerWorkers(TunerStated):
         """Return the run of shards or replicas."""
         gpus, sharded, precision = self.gpus, self.launched.sharded, self.precision
         assert precision is not None, "is refused"
-        strategy = sharded.get("sharding_strategy", sharded.get("reshard_after_forward"))
+        given = [word.upper() for word in self.values.arguments.words("fsdp")]  # the Trainer's "full_shard auto_wrap"
+        strategy = str(sharded.get("sharding_strategy", sharded.get("reshard_after_forward")))
+        strategy = next((word for word in given if word in _STRATEGIES), strategy)
+        strategy = _BY_NUMBER.get(strategy, strategy)
         kept = self.workers.name == SHARDS.name
-        copies = 1 if kept and strategy not in _WHOLE else gpus
+        copies = 1 if kept and strategy != _WHOLE else gpus
         mesh = self.launched.parallel.get("dp_replicate_size")
         if strategy in _HYBRID:
             copies = self.reading.world.nodes or 1
@@ -167,7 +177,7 @@ class TunerWorkers(TunerStated):
             recompute=self.recomputes,
             narrow=self._in_16_bits and not kept,
             liger=self._liger,
-            streamed=sharded.get("offload_params") is True,
+            streamed=sharded.get("offload_params") is True or "OFFLOAD" in given,
             program=Switches(
                 implementation=kernels, framework={**narrow, **eager}, bytes={} if wide else NARROW_FROZEN
             ),
@@ -182,8 +192,13 @@ class TunerWorkers(TunerStated):
         own = ["--micro-batch-size", str(micro), "--global-batch-size", str(microbatches * micro)]
         own += ["--seq-length", str(length)]
         whole = Namespace((*names.settings, *settings(own, self.reading.file)), names.table)
-        wrong = partial(self.problem, "lora_r")
-        return bridged.run(whole, self.gpus, self.known_cluster, self.supplied, model, wrong, _ABLE)
+        if (
+            self.program.trainer == tuners.SWIFT
+        ):  # it builds layers of multi-token prediction where --mtp_num_layers says so
+            model = replace(model, model=model.model.model_copy(update={"num_nextn_predict_layers": 0}))
+        wrong, adapted = partial(self.problem, "lora_r"), model.model.adapter is not None
+        program = self._target if adapted and self.program.trainer == tuners.SWIFT else None
+        return bridged.run(whole, self.gpus, self.known_cluster, self.supplied, model, wrong, program)
 
 
 def _of_adapters(setting: Setting) -> bool:

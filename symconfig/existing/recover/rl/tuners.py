@@ -18,7 +18,7 @@ from symconfig.existing.launch.dialects import tuners
 from symconfig.existing.recover.rl.script import Script
 from symconfig.existing.recover.rl.sequences import Packed
 from symconfig.existing.recover.rl.step import Alone, Step
-from symconfig.existing.recover.rl.trainers import LLAMAFACTORY, SWIFT, TRL, Trainer
+from symconfig.existing.recover.rl.trainers import LLAMAFACTORY, SWIFT, TRANSFORMERS, TRL, Trainer
 from symconfig.existing.recover.rl.tuner_workers import TunerWorkers
 from symconfig.existing.recover.run import Assumed, Described, Run
 from symconfig.graph.count import parameters
@@ -302,4 +302,17 @@ class Swift(Reader):
     TRAINER: ClassVar[Trainer] = SWIFT
 
 
-READERS: Mapping[str, type[Script]] = {each.TRAINER.name: each for each in (Trl, LlamaFactory, Swift)}
+class Transformers(Reader):
+    """A program around Transformers' Trainer, or with its options."""
+
+    TRAINER: ClassVar[Trainer] = TRANSFORMERS
+
+    def run(self) -> Run:
+        program = self.reading.program
+        if program is not None and not tuners.is_example(self.reading):
+            why = "its code is not read; its options are those of Transformers' Trainer"
+            self.assumed.append(Assumed(f"that {program.text}", "trains as Transformers' Trainer does", why))
+        return super().run()
+
+
+READERS: Mapping[str, type[Script]] = {each.TRAINER.name: each for each in (Trl, LlamaFactory, Swift, Transformers)}

@@ -1,0 +1,114 @@
+"""Small configurations that people's reports led to, each with what is right of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from symconfig.api import existing
+from symconfig.existing.audit.audit import Audit
+from symconfig.units import GIB
+
+CASES = Path(__file__).with_name("cases")
+
+
+def case(name: str, **more: object) -> Audit:
+    return existing.audit(str(CASES / name), **{"cluster": "h100", "plan": False, **more})
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "gpus"),
+    [
+        ("c27_gptj_fsdp.sh", str(CASES / "gptj.json"), 8),
+        ("acc_custom.sh", None, 8),
+        ("c33_s1_sft.sh", None, 16),
+        ("trainer_fsdp.sh", None, 8),
+    ],
+)
+def test_transformers_in_shards_of_fsdp_are_read_as_that(name: str, model: str | None, gpus: int) -> None:
+    done = case(name, model=model)
+    assert done.reader.backend == "fsdp"
+    assert done.judged is not None
+    assert done.judged.plan.best.options.zero_stage == 3
+    assert done.judged.plan.best.parallel.world_size == gpus
+    unknown = [item.what for item in done.judged.run.assumed if "trains as" in item.value]
+    assert unknown == (["that train.py"] if name == "acc_custom.sh" else [])
+
+
+def test_nothing_is_concluded_from_a_trainer_that_is_not_known(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("accelerate launch --num_processes 8 --num_machines 1 mytrain.py --bs 4 --lr 1e-4\n")
+    done = existing.audit(str(script), cluster="h100", plan=False)
+    assert done.reader.backend == "unknown"
+    assert not done.findings
+    assert [problem.what for problem in done.unpredicted] == ["this trainer is not known"]
+
+
+@pytest.mark.parametrize("more", ["", "--use_liger_kernel"])
+def test_trl_never_has_whole_logits(more: str) -> None:
+    done = case("trl_loss.sh", variables={"MORE": more})
+    assert done.judged is not None
+    assert done.judged.fits
+    # the final norm's tensors are 1.0 GiB of this, or 0.5 in Liger's kernel
+    assert done.judged.plan.best.predicted.memory["logits and loss"] <= 1.01 * GIB
+
+
+@pytest.mark.parametrize(("more", "fits"), [("", False), ("--use_liger_kernel", True)])
+def test_liger_makes_the_loss_of_the_trainer_in_tiles(more: str, fits: bool) -> None:
+    done = case("acc_custom.sh", variables={"MORE": more})
+    assert done.judged is not None
+    assert done.judged.fits is fits
+
+
+def test_ms_swift_is_held_against_the_layers_of_its_stages() -> None:
+    done = case("c05_swift_glm45air_pp4.sh")
+    (found,) = (each for each in done.findings if each.severity == "error")
+    assert (found.rule, found.problem.got, found.problem.need) == ("layers-over-stages", "46", "a multiple of pp = 4")
+    assert found.problem.hint == "--account_for_embedding_in_pipeline_split --account_for_loss_in_pipeline_split"
+    assert done.judged is not None
+    assert done.judged.run.described.model.num_nextn_predict_layers == 0
+
+
+def test_stages_that_embedding_and_loss_even_out_are_named() -> None:
+    (found,) = (each for each in case("c06_gpt30_pp4.sh", cluster=None).findings if each.severity == "error")
+    assert found.problem.hint == "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"
+
+
+@pytest.mark.parametrize(("name", "gpus"), [("1_ds_hostfile.sh", 22), ("1c.sh", 24)])
+def test_gpus_are_counted_in_the_hostfile(name: str, gpus: int) -> None:
+    assert case(f"own/{name}", cluster=None).reader.gpus == gpus
+
+
+def test_null_is_the_default_of_number_checkpoints() -> None:
+    done = case("c17_pl_stage2_param_offload.json", cluster=None, gpus=8)
+    assert [each for each in done.findings if each.severity == "error"] == []
+    assert "deepspeed-param-offload-stage" in {each.rule for each in done.findings}
+
+
+def test_adapters_of_experts_are_planned_for_ms_swift() -> None:
+    full, fits = (case(name, cluster="rtx4090", plan=True) for name in ("c09_swift_lora_4x4090.sh", "c09b_ep4.sh"))
+    assert [full.judged is not None and full.judged.fits, fits.judged is not None and fits.judged.fits] == [False, True]
+    for done in (full, fits):
+        assert done.infeasible is None
+        assert done.better is not None
+        assert done.better.device_bytes <= done.better.usable_bytes
+
+
+def test_other_runs_of_the_program_are_named() -> None:
+    others = [item.what for item in case("own/5_sweep_heredoc.sh").reading.unread if "another run" in item.why]
+    assert others == [
+        "--micro-batch-size 2",
+        "--tensor-model-parallel-size 4",
+        "--tensor-model-parallel-size 4 --micro-batch-size 2",
+    ]
+
+
+def test_masks_of_long_sequences_are_counted() -> None:
+    done = case("c43_cp_128k.sh")
+    (found,) = (each for each in done.findings if each.rule == "masks-of-data")
+    assert found.severity == "warning"
+    assert found.problem.got == "16 GiB on every GPU, and 64 GiB of host memory a sample"
+    assert done.judged is not None
+    assert done.judged.run.configuration.framework.mask_bytes == 16 * GIB
+    assert done.judged.plan.best.predicted.memory["working set"] > 16 * GIB
