@@ -249,7 +249,9 @@ def _open_above(path: PurePosixPath, folders: dict[PurePosixPath, int], staged: 
 def _marked(folder: int) -> bool:
     """Write the marker; False where one is there, of a run that was cut off."""
     try:
-        create(folder, MARKER, b"symconfig writes this folder, or was cut off. The same command with --force repairs it.\n")
+        create(
+            folder, MARKER, b"symconfig writes this folder, or was cut off. The same command with --force repairs it.\n"
+        )
     except FileExistsError:
         return False
     os.fsync(folder)

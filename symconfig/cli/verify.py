@@ -27,6 +27,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="also run the modules of those ranks without memory, and compare what they keep for the "
         "backward, tensor by tensor (with --build, which it implies)",
     )
+    parser.add_argument(
+        "--run-edited",
+        action="store_true",
+        help="also run scripts and programs of the folder that are not what symconfig writes from its plan",
+    )
     parser.add_argument("--megatron", metavar="PATH", help="a Megatron-LM checkout, instead of the fetched source")
     parser.add_argument("--timeout", metavar="S", help="seconds for each run of a framework (default 120)")
 
@@ -49,6 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
             progress=progress.say,
             build=arguments.build,
             trace=arguments.trace,
+            run_edited=arguments.run_edited,
         )
     data = {"schema": "symconfig.verify/1", "folder": str(folder), "passed": passed(checks)}
     show(arguments, lambda: data | {"checks": [asdict(check) for check in checks]}, lambda: blocks(folder, checks))

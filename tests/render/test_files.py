@@ -252,7 +252,6 @@ def test_an_interrupt_half_way_leaves_the_marker_and_the_next_run_repairs(
     assert (out / "b.sh").read_text() == "new\n"
 
 
-
 def test_a_target_is_one_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import symconfig.render as package
 
