@@ -8,6 +8,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from fcntl import LOCK_EX, flock
 from functools import cache
 from io import BufferedReader
@@ -51,12 +52,33 @@ def cache_dir() -> Path | None:
     return root / "symconfig"
 
 
+_ONLY: ContextVar[tuple[Path, ...] | None] = ContextVar("folders that named files are read in", default=None)
+
+
+@contextmanager
+def only_below(*folders: Path) -> Iterator[None]:
+    """Let files that are named be read below these folders only, as if there were no others."""
+    token = _ONLY.set(tuple(folder.resolve() for folder in folders))
+    try:
+        yield
+    finally:
+        _ONLY.reset(token)
+
+
+def may_read(path: str | Path) -> bool:
+    """Return whether a named file may be read."""
+    only = _ONLY.get()
+    return only is None or any(Path(os.path.realpath(path)).is_relative_to(folder) for folder in only)
+
+
 @contextmanager
 def opened(path: str | Path) -> Iterator[BufferedReader]:
     """Open a regular file for reading. Raises InputError: missing, no regular file, or not to be read."""
     shown = str(path)
     shown = shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"
     try:
+        if not may_read(path):
+            raise FileNotFoundError
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     except FileNotFoundError:
         raise InputError("there is no such file", file=shown) from None
@@ -249,9 +271,7 @@ def _open_above(path: PurePosixPath, folders: dict[PurePosixPath, int], staged: 
 def _marked(folder: int) -> bool:
     """Write the marker; False where one is there, of a run that was cut off."""
     try:
-        create(
-            folder, MARKER, b"symconfig writes this folder, or was cut off. The same command with --force repairs it.\n"
-        )
+        create(folder, MARKER, b"symconfig writes this folder, or was cut off: run it again with --force.\n")
     except FileExistsError:
         return False
     os.fsync(folder)

@@ -82,8 +82,7 @@ def slug(value: object) -> str:
 
 
 def write(files: Files, out: Path, force: bool = False, look: Callable[[], None] = lambda: None) -> tuple[Path, ...]:
-    """Write every file under `out`, or none (`resources.write_folder`). With `force`, an existing folder keeps its other
-    files.
+    """Write every file under `out`, or none, by `resources.write_folder`; with `force`, also into a folder that exists.
 
     look: called before files are replaced, when nobody else writes there. Raises InputError: `out` exists and is not
     empty (without force), is a link or a file, a link or a folder stands where a file must go, or the disk refuses.

@@ -86,6 +86,7 @@ async def body(request: Request) -> dict[str, Any]:
         raise Refused(408, f"the body did not come within {BODY_S:g} s") from None
     try:
         fields = json.loads(data)
+        json.dumps(fields, ensure_ascii=False).encode()  # half of a surrogate pair is no text
     except (ValueError, RecursionError):
         raise Refused(400, "the body is no JSON") from None
     if not isinstance(fields, dict):

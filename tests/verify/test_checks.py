@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from symconfig.errors import InputError
-from symconfig.plans.plan import Plan, Recompute
 from symconfig.plans.file import read_plan
+from symconfig.plans.plan import Plan, Recompute
 from symconfig.render import manifest
 from symconfig.render import render as render_for
 from symconfig.render.files import Files, write
