@@ -145,6 +145,8 @@ def find_cluster(name_or_path: str, base: Path | None = None) -> Path:
 
 def with_changes(cluster: ClusterDescriptor, changes: Mapping[str, str]) -> ClusterDescriptor:
     """Return the cluster with other values of some fields, and a name that says so. Raises InputError."""
+    if "base" in changes:
+        raise InputError("stands before `with`", field=f"{CLUSTER}.base", got=shorten(changes["base"]))
     name = shorten(joined(cluster.name, changes), LONGEST_NAME)
     try:
         return _changed(cluster, as_document(changes), name, "given by the user", None)
@@ -294,9 +296,10 @@ def find(name: str, kind: str, base: Path | None) -> Path:
     if kind == "models" and hub.is_id(name):
         if (own := hub.in_zoo(name)) is not None:
             return data_dir("model_zoo") / kind / f"{own}.yaml"
-        if may_read(hub.folder()) and (config := hub.cached(name)) is not None:
-            return config
-        raise hub.absent(name)
+        if may_read(hub.folder()):
+            if (config := hub.cached(name)) is not None:
+                return config
+            raise hub.absent(name)
     close = difflib.get_close_matches(name.lower()[:200], zoo, n=3, cutoff=0.5)
     if not close and (name.endswith(suffixes) or "/" in name):
         raise InputError(
