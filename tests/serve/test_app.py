@@ -115,6 +115,7 @@ def test_other_hosts_and_origins_get_nothing(server: Running) -> None:
     for headers in (
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
+        {"Origin": "http://[::1"},
         {"Origin": f"http://127.0.0.1:{server.port + 1}"},
         {"Sec-Fetch-Site": "cross-site"},
     ):
@@ -289,6 +290,28 @@ def test_a_search_that_takes_too_long_is_ended() -> None:
         found = small.solved("plan", LONG)
         assert found["state"] == "failed"
         assert "too long" in found["problems"][0]
+
+
+def test_a_search_has_a_memory_limit_and_the_next_one_is_answered() -> None:
+    with running(bounds=Bounds(workers=1, memory_bytes=500 << 20)) as small:
+        found = small.solved("plan", LONG)
+        assert found["exit_code"] == 70, found
+        assert "memory" in found["problems"][0]
+        assert small.solved("audit", {"script": SCRIPT, "cluster": "none"})["exit_code"] == 2
+
+
+@pytest.mark.parametrize("text", ['{"model": "\\ud800"}', '{"\\udcff": 1}', '{"script": "\\ud800x"}', "[" * 100_000])
+def test_what_is_no_text_is_refused(server: Running, text: str) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection.request("POST", "/api/audit", text.encode(), {"Content-Type": "application/json"})
+    assert connection.getresponse().status == 400
+    connection.close()
+
+
+def test_errors_do_not_name_the_folder_of_the_server(server: Running) -> None:
+    for script in ("#!/bin/bash\n", "#!/bin/bash\necho hello\n", "a\0b", "{"):
+        found = server.solved("audit", {"script": script, "cluster": "h100"})
+        assert "/tmp" not in json.dumps(found), found
 
 
 def test_every_address_is_described() -> None:
