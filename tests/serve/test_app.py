@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import io
 import json
+import multiprocessing
 import socket
 import threading
 import time
@@ -18,6 +19,7 @@ import pytest
 from symconfig import plan
 from tests.serve.running import Running, running
 
+from symconfig.serve import work, workers  # isort: skip
 from symconfig.serve.app import app  # isort: skip
 from symconfig.serve.description import description
 from symconfig.serve.guard import Guard
@@ -292,12 +294,19 @@ def test_a_search_that_takes_too_long_is_ended() -> None:
         assert "too long" in found["problems"][0]
 
 
-def test_a_search_has_a_memory_limit_and_the_next_one_is_answered() -> None:
-    with running(bounds=Bounds(workers=1, memory_bytes=500 << 20)) as small:
-        found = small.solved("plan", LONG)
-        assert found["exit_code"] == 70, found
-        assert "memory" in found["problems"][0]
-        assert small.solved("audit", {"script": SCRIPT, "cluster": "none"})["exit_code"] == 2
+def test_a_worker_has_a_memory_limit_and_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "answer", lambda kind, data, say: {"made": len(bytearray(data["bytes"]))})
+    context = multiprocessing.get_context("fork")
+    mine, theirs = context.Pipe()
+    process = context.Process(target=workers.serve, args=(theirs, 6 << 30), daemon=True)
+    process.start()
+    said = []
+    for count in (8 << 30, 1 << 10):
+        mine.send(("plan", {"bytes": count}))
+        said.append(mine.recv()[1])
+    process.kill()
+    assert said[0]["problems"] == ["it needs more than 6,144 MiB of memory"]
+    assert said[1] == {"made": 1 << 10}
 
 
 @pytest.mark.parametrize("text", ['{"model": "\\ud800"}', '{"\\udcff": 1}', '{"script": "\\ud800x"}', "[" * 100_000])
