@@ -126,7 +126,7 @@ def _architecture(data: Mapping[str, Any], document: Document) -> Architecture:
         raise InputError(document.problem("model_type is missing, so the architecture is not known", need=_LIST))
     kind = data["model_type"]
     if not isinstance(kind, str):
-        raise InputError(document.problem("wrong value", ("model_type",), got=shorten(kind), need="a name"))
+        raise InputError(document.problem("wrong value", ("model_type",), got=shorten(kind), need=_LIST))
     if kind in (known_kinds := architectures()):
         return known_kinds[kind]
     if (why := refused().get(kind)) is not None:

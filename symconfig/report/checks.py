@@ -28,11 +28,11 @@ def _unchecked(checks: Sequence[Check]) -> str:
     names: dict[str, str] = {}
     for check in checks:
         if check.status == "skipped":
-            detail = " ".join(check.detail.split())
-            names[detail] = f"{names[detail]}, {check.name}" if detail in names else check.name
+            reason = " ".join(check.detail.split())
+            names[reason] = f"{names[reason]}, {check.name}" if reason in names else check.name
     if not names:
         return ""
-    return f" Not checked: {'; '.join(f'{name} ({detail})' for detail, name in names.items())}."
+    return f" Not checked: {'; '.join(f'{name} ({reason})' for reason, name in names.items())}."
 
 
 def _numbers(checks: Sequence[Check]) -> Grid:
