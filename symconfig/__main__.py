@@ -1,3 +1,19 @@
-from symconfig.cli.main import main
+"""Where the command line begins: until it can say that it was interrupted, an interrupt ends it without a traceback."""
 
-raise SystemExit(main())
+import signal
+
+
+def main() -> int:
+    """Run one command and return its exit code."""
+    handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not so in the background of a script
+    if handled:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from symconfig.cli.main import main as run
+
+    if handled:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    return run()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -43,8 +43,6 @@ ALLOWED = {
         (
             "cli/main.py",
             "existing/adapt/write.py",
-            "render/publish.py",
-            "runs/embed/solved_here.py",
             "verify/forks.py",
             "verify/megatron_runner.py",
         ),

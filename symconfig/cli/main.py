@@ -149,6 +149,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:  # a disk that is full, a file that may not be read
         problem = Problem(error.strerror or str(error), file=str(error.filename or "standard output"))
         return _fail((problem,), InputError.exit_code, as_json)
+    except UnicodeEncodeError as error:
+        what = "an argument or a file holds what is no character"
+        problem = Problem(what, got=repr(error.object[error.start : error.end]), need="text in Unicode")
+        return _fail((problem,), InputError.exit_code, as_json)
     except Exception as error:
         if os.environ.get(DEBUG_VARIABLE):
             raise

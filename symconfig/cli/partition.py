@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,6 +44,7 @@ _NAMES = (
     "model", "program", "module", "cluster", "gpus", "mesh", "global_batch_size", "seq_length", "solver", "objective",
     "memory_limit", "num_microbatches", "recompute", "precision", "attention", "gamma", "stages",
 )  # fmt: skip
+_FORMER = ("plan", "placements.py")
 KEYS = (*_NAMES, "timeout", "flat", "pins")  # of a file
 Answer = TypeVar("Answer")
 
@@ -192,11 +192,7 @@ def _of_stages(arguments: argparse.Namespace, request: PartitionJob, top: int) -
     report = _solved(answered, request).said(top)
     data = to_dict(report)
     if arguments.out is not None:
-        _cleared(Path(arguments.out))
-        path = Path(arguments.out) / "partition.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, json_text(data), True)
-        note(f"wrote {path}")
+        _put(Path(arguments.out), {"partition.json": json_text(data)}, arguments.force)
     return _Answer(data, blocks(report), f"Stages of {report.pipeline.program.name}")
 
 
@@ -218,27 +214,26 @@ def _written(result: PartitionResult, out: Path, report: Contents, force: bool) 
         except (InfeasibleError, InputError) as error:
             why = f"the planner does not take {result.chosen.by.framework.label}'s degrees: {error.problems[0]}"
             report = replace(report, notes=(*report.notes, why))
-    _cleared(out)
-    out.mkdir(parents=True, exist_ok=True)
     if plan is not None:
         report = _planned(report, result, plan)
-        plan.write(out / "plan", force=force)
-    data = to_dict(report)
-    write_text(out / "placements.py", result.placements_file(), True)
-    write_text(out / "partition.json", json_text(data), True)
-    more = ", plan/" if plan is not None else ""
-    note(f"wrote {out}: partition.json, placements.py{more}")
+    texts = {"placements.py": result.placements_file(), "partition.json": json_text(to_dict(report))}
+    _put(out, texts, force, plan)
     return report
 
 
-def _cleared(out: Path) -> None:
-    """Remove from a folder what an earlier partition wrote; what no partition wrote stays."""
-    if not (out / "partition.json").is_file():
-        return
-    former = out / "plan"
-    if former.is_dir() and not former.is_symlink():
-        shutil.rmtree(former)
-    (out / "placements.py").unlink(missing_ok=True)
+def _put(out: Path, texts: Mapping[str, str], force: bool, plan: PlanResult | None = None) -> None:
+    """Write the files of a partition into a folder. What an earlier one left there stays, and is named."""
+    from symconfig.api.planning import Wanted, files
+    from symconfig.render.files import File, Files, write
+
+    former = [name for name in _FORMER if (out / name).exists()] if (out / "partition.json").is_file() else []
+    planned = files(plan.plan, Wanted()) if plan is not None else ()
+    made = (replace(item, path=f"plan/{item.path}") for item in planned)
+    write(Files((*made, *(File(name, text) for name, text in texts.items()))), out, force)
+    names = sorted([*texts, *(["plan"] if plan is not None else [])])
+    note(f"wrote {out}: {', '.join(names)}")
+    if stays := [name for name in former if name not in names]:
+        note(f"note: of an earlier partition: {', '.join(stays)}")
 
 
 def _planned(report: Contents, result: PartitionResult, plan: PlanResult) -> Contents:

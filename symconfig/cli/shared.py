@@ -156,8 +156,7 @@ def check_output(field: str, out: Path, force: bool, kind: tuple[str, ...]) -> N
 def write_text(path: Path, text: str, force: bool) -> None:
     """Write one file, whole or not at all."""
     resources.check_free(path, force)
-    with resources.whole(path) as part:
-        part.write_bytes(text.encode())
+    resources.write_file(path, text.encode())
 
 
 def write_page(path: Path, html: str, force: bool) -> None:

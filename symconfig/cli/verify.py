@@ -41,6 +41,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="also run the modules of those ranks without memory, and compare what they keep for the "
         "backward, tensor by tensor (with --build, which it implies)",
     )
+    add(
+        "--run-edited",
+        action="store_true",
+        help="also run scripts and programs of the folder that are not what symconfig writes from its plan",
+    )
     add("--megatron", metavar="PATH", help="a Megatron-LM checkout, instead of the fetched source")
     add("--timeout", metavar="S", help="seconds for each run of a framework (default 120)")
     add = parser.add_argument_group("what was written, for CI").add_argument
@@ -56,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     problems = Problems()
     if arguments.frozen:
         one_at_a_time(problems, arguments, arguments.place, "json")
-        refuse(problems, arguments, ("build", "trace", "megatron", "timeout"), "runs a framework, and --frozen none")
+        refuse(problems, arguments, ("build", "trace", "run_edited", "megatron", "timeout"), "runs a framework, and --frozen none")
         return _frozen(arguments, problems)
     refuse(problems, arguments, ("templates", "solve"), "is of another check", need="--frozen")
     if len(arguments.place) > 1:
@@ -86,6 +91,7 @@ def _real(arguments: argparse.Namespace, limit_s: float | None) -> int:
             progress=progress.say,
             build=arguments.build,
             trace=arguments.trace,
+            run_edited=arguments.run_edited,
         )
     data = {"schema": "symconfig.verify/1", "folder": str(folder), "passed": passed(checks)}
     show(arguments, lambda: data | {"checks": [asdict(check) for check in checks]}, lambda: blocks(folder, checks))

@@ -20,6 +20,7 @@ _WITH = re.compile(rf"(?P<base>.+?) with (?P<changes>{_FIELD}\s*=.*)", re.DOTALL
 _NEXT = re.compile(rf"(?:\s*,\s*|\s+and\s+)(?={_FIELD}\s*=)")
 _CHANGE = re.compile(rf"(?P<field>{_FIELD})\s*=\s*(?P<value>.*\S)\s*", re.DOTALL)
 CLUSTER = "cluster"
+_MOST = 100  # fields that differ
 OVER = "over"  # before the network between two kinds of GPUs
 _KINDS = re.compile(
     r"\s*(?P<one>.+?)\s*\*\s*(?P<ones>[1-9]\d{0,8})\s*\+\s*(?P<other>.+?)\s*\*\s*(?P<others>[1-9]\d{0,8})(?P<rest>.*)",
@@ -56,6 +57,8 @@ def split(name: str) -> tuple[str, dict[str, str]]:
 
 def pairs(words: list[str], field: str) -> dict[str, str]:
     """Return `FIELD=VALUE` words as a mapping. field: what the words were given as. Raises InputError."""
+    if len(words) > _MOST:
+        raise InputError("too many fields differ", field=field, got=str(len(words)), need=f"at most {_MOST}, or a file")
     fields: dict[str, str] = {}
     problems = []
     for word in words:

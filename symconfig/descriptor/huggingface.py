@@ -122,13 +122,14 @@ def _read_as(like: str, kind: object) -> str:
 
 
 def _architecture(data: Mapping[str, Any], document: Document) -> Architecture:
-    kind = data.get("model_type")
-    known_kinds = architectures()
-    if isinstance(kind, str) and kind in known_kinds:
-        return known_kinds[kind]
     if "model_type" not in data:
         raise InputError(document.problem("model_type is missing, so the architecture is not known", need=_LIST))
-    if isinstance(kind, str) and (why := refused().get(kind)) is not None:
+    kind = data["model_type"]
+    if not isinstance(kind, str):
+        raise InputError(document.problem("wrong value", ("model_type",), got=shorten(kind), need=_LIST))
+    if kind in (known_kinds := architectures()):
+        return known_kinds[kind]
+    if (why := refused().get(kind)) is not None:
         what = f"models of this family cannot be described: {why}"
         raise InputError(document.problem(what, ("model_type",), got=shorten(kind)))
     what, hint = "this architecture is not known, and is not guessed", _meant(kind)

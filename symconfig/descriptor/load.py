@@ -26,7 +26,7 @@ from symconfig.descriptor.strict import Strict
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InputError, Problem
-from symconfig.resources import data_dir
+from symconfig.resources import data_dir, may_read
 
 if TYPE_CHECKING:
     from symconfig.descriptor.account import Account
@@ -145,6 +145,8 @@ def find_cluster(name_or_path: str, base: Path | None = None) -> Path:
 
 def with_changes(cluster: ClusterDescriptor, changes: Mapping[str, str]) -> ClusterDescriptor:
     """Return the cluster with other values of some fields, and a name that says so. Raises InputError."""
+    if "base" in changes:
+        raise InputError("stands before `with`", field=f"{CLUSTER}.base", got=shorten(changes["base"]))
     name = shorten(joined(cluster.name, changes), LONGEST_NAME)
     try:
         return _changed(cluster, as_document(changes), name, "given by the user", None)
@@ -254,7 +256,7 @@ def _lies(name: str, base: Path | None) -> Literal["file", "folder"] | None:
     """Tell whether there is a file or a folder of this name."""
     path = (base or Path()) / name
     try:
-        return None if not name or not path.exists() else "folder" if path.is_dir() else "file"
+        return None if not name or not may_read(path) or not path.exists() else "folder" if path.is_dir() else "file"
     except (OSError, ValueError):  # a name with a NUL, or longer than a path may be
         return None
 
@@ -287,15 +289,17 @@ def find(name: str, kind: str, base: Path | None) -> Path:
     if is_file:
         return path
     what = kind.removesuffix("s")
-    if kind == "models" and name in (others := plugged_models()):
+    others = {other: file for other, file in plugged_models().items() if may_read(file)} if kind == "models" else {}
+    if name in others:
         return others[name]
-    zoo += others if kind == "models" else ()
+    zoo += others
     if kind == "models" and hub.is_id(name):
         if (own := hub.in_zoo(name)) is not None:
             return data_dir("model_zoo") / kind / f"{own}.yaml"
-        if (config := hub.cached(name)) is not None:
-            return config
-        raise hub.absent(name)
+        if may_read(hub.folder()):
+            if (config := hub.cached(name)) is not None:
+                return config
+            raise hub.absent(name)
     close = difflib.get_close_matches(name.lower()[:200], zoo, n=3, cutoff=0.5)
     if not close and (name.endswith(suffixes) or "/" in name):
         raise InputError(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from symconfig.errors import InputError, Problem
 from symconfig.format import lone
-from symconfig.render import publish
+from symconfig.resources import MARKER, cannot_be_written, write_folder
 
 ENDING = ".j2"  # of a template; the rest of its name is its file's
 # Characters that no shell, shell array or shellcheck reads a meaning into. The comma is left out: SC2054.
@@ -83,32 +82,17 @@ def slug(value: object) -> str:
 
 
 def write(files: Files, out: Path, force: bool = False, look: Callable[[], None] = lambda: None) -> tuple[Path, ...]:
-    """Write every file under `out`, or none.
+    """Write every file under `out`, or none, by `resources.write_folder`; with `force`, also into a folder that exists.
 
-    The texts go to a temporary folder beside `out` first, which then takes its place in one step (`render.publish`).
-    With `force`, an existing folder keeps its other files. Two writers at once end with one whole result. look: called
-    before the folder changes, when nobody else writes there. Raises InputError: `out` exists and is not empty (without
-    force), is a link or a file, a link or a folder stands where a file must go, or the disk refuses.
+    look: called before files are replaced, when nobody else writes there. Raises InputError: `out` exists and is not
+    empty (without force), is a link or a file, a link or a folder stands where a file must go, or the disk refuses.
     """
     out = Path(os.path.abspath(out))  # without following links
-    try:
+    with cannot_be_written(out):
         _check(files, out, force)
+        contents = [(item.path, item.text.encode(), 0o777 if item.executable else 0o666) for item in files]
         out.parent.mkdir(parents=True, exist_ok=True)
-        with publish.alone(out):
-            _check(files, out, force)
-            staging = publish.staging_for(out)
-            try:
-                for item in files:
-                    path = staging / item.path
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    publish.write_synced(path, item.text, 0o777 if item.executable else 0o666)
-                look()
-                publish.put(staging, files.paths(), out)
-            finally:
-                shutil.rmtree(staging, ignore_errors=True)
-    except (OSError, UnicodeEncodeError) as error:
-        reason = getattr(error, "strerror", None) or error  # without the name of the temporary folder
-        raise InputError(f"cannot be written: {reason}", file=str(out)) from None
+        write_folder(out, contents, look)
     return tuple(out / item.path for item in files)
 
 
@@ -131,7 +115,7 @@ def _check(files: Files, out: Path, force: bool) -> None:
             hint="another --out, or --force to replace the files of an earlier plan",
         )
     problems = []
-    for item in files:
+    for item in (*files, File(MARKER, "")):
         for step in (out / item.path, *(out / item.path).parents):
             if step == out:
                 break
@@ -139,5 +123,7 @@ def _check(files: Files, out: Path, force: bool) -> None:
                 problems.append(Problem("is a symbolic link in the way", file=str(step)))
             elif step == out / item.path and step.is_dir():
                 problems.append(Problem("is a folder where a file must go", file=str(step)))
+            elif step != out / item.path and step.exists() and not step.is_dir():
+                problems.append(Problem("is a file where a folder must go", file=str(step)))
     if problems:
         raise InputError(problems)

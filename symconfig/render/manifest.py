@@ -17,6 +17,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.format import json_text
 from symconfig.render.files import File, Files
 from symconfig.render.overlay import digest
+from symconfig.resources import MARKER
 
 NAME = "manifest.json"
 SCHEMA = "symconfig.files/1"
@@ -48,6 +49,9 @@ def manifest(files: Files, target: str, launchers: Sequence[str], templates: Pat
 def read_manifest(folder: Path) -> Manifest | None:
     """Read the folder's manifest; None where it has none. Raises InputError for one that is wrong."""
     path = folder / NAME
+    if os.path.lexists(folder / MARKER):
+        what = "was written in part only: symconfig was cut off while it wrote this folder"
+        raise InputError(what, file=str(folder), hint="the command that wrote it, with --force")
     if not path.is_file():
         return None
     manifest = validate(load_json_strict(path), Manifest)

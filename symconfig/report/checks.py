@@ -20,7 +20,19 @@ def blocks(folder: Path, checks: Sequence[Check]) -> list[Block]:
     counts = Counter(check.status for check in checks)
     summary = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no check applies"
     grid = Grid(("", "check", "s", "found"), rows, left=(0, 1, 3), title=f"Checks of {folder}")
-    return [grid, *([numbers] if (numbers := _numbers(checks)).rows else []), f"{summary}."]
+    return [grid, *([numbers] if (numbers := _numbers(checks)).rows else []), f"{summary}.{_unchecked(checks)}"]
+
+
+def _unchecked(checks: Sequence[Check]) -> str:
+    """Name what was not checked, with what is said of it: how to install what is missing, mostly."""
+    names: dict[str, str] = {}
+    for check in checks:
+        if check.status == "skipped":
+            reason = " ".join(check.detail.split())
+            names[reason] = f"{names[reason]}, {check.name}" if reason in names else check.name
+    if not names:
+        return ""
+    return f" Not checked: {'; '.join(f'{name} ({reason})' for reason, name in names.items())}."
 
 
 def _numbers(checks: Sequence[Check]) -> Grid:

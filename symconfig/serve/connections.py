@@ -58,7 +58,7 @@ def listening(host: str, port: int) -> socket.socket:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(address)
         made.listen()
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or str(error)
         what = f"cannot listen on port {port} of {host}: {why}"
         raise InputError(what, field="--port", hint="--port 0 takes one that is free") from None

@@ -10,8 +10,10 @@ from typing import Any
 
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
 from symconfig.format import forget, masked
+from symconfig.resources import PACKAGE, data_dir, only_below
 
 Say = Callable[[str, float], None]
+Answer = Callable[[Mapping[str, Any], Say, Path], dict[str, Any]]
 UPLOADED = "config.json"  # the name of an uploaded model in messages
 _NAMES = ("model", "cluster")
 _NOT_SERVED = ("training", "edited")  # of a job: they name files, or are for files that are written
@@ -22,17 +24,17 @@ _LAUNCH_FIELDS = ("cluster", "model", "gpus", "seq_length")
 def answer(kind: str, data: Mapping[str, Any], say: Say) -> dict[str, Any]:
     """Answer a request of a kind, plan or audit. Bad input and jobs without a plan are answers, with their problems."""
     forget()
-    try:
-        return _KINDS[kind](data, say)
-    except SymconfigError as error:
-        return {
-            "error": type(error).__name__,
-            "exit_code": error.exit_code,
-            "problems": [masked(str(problem)) for problem in error.problems],
-        }
+    ours = (PACKAGE, data_dir("model_zoo"), data_dir("templates"))
+    with TemporaryDirectory(prefix="symconfig-") as folder, only_below(*ours, Path(folder)):
+        try:
+            made = _KINDS[kind](data, say, Path(folder))
+        except SymconfigError as error:
+            problems = [str(problem) for problem in error.problems]
+            made = {"error": type(error).__name__, "exit_code": error.exit_code, "problems": problems}
+        return _hidden(made, folder)
 
 
-def _plan(data: Mapping[str, Any], say: Say) -> dict[str, Any]:
+def _plan(data: Mapping[str, Any], say: Say, folder: Path) -> dict[str, Any]:
     from symconfig.api.page import page_data
     from symconfig.api.planning import Wanted, page_files, read_job, solve
     from symconfig.descriptor.document import Document
@@ -85,9 +87,9 @@ def _job(data: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
     return {**fields, "model": model.name}, model
 
 
-def _audit(data: Mapping[str, Any], say: Say) -> dict[str, Any]:
+def _audit(data: Mapping[str, Any], say: Say, folder: Path) -> dict[str, Any]:
     from symconfig.api.existing import audit
-    from symconfig.existing.launch.files import only_below
+    from symconfig.existing.launch import files
     from symconfig.report.audit import blocks
     from symconfig.report.audit_json import to_dict
     from symconfig.report.page.data import report_data
@@ -97,14 +99,12 @@ def _audit(data: Mapping[str, Any], say: Say) -> dict[str, Any]:
     if not isinstance(text, str) or not text.strip():
         raise InputError("the text of a launch script is missing", field="script")
     _job({"model": given.get("model", "llama2-7b"), "cluster": given.get("cluster", "h100")})
-    with TemporaryDirectory(prefix="symconfig-") as folder:
-        script = Path(folder) / _SCRIPT
-        script.write_text(text, encoding="utf-8")
-        with only_below(Path(folder)):
-            done = audit(script, progress=lambda words: say(words, 0.0), **given)
-        answer = _hidden(to_dict(done), folder)
-        page = report_data(f"Audit of {_SCRIPT}", blocks(done))
-        return {"page": _hidden(page, folder), "audit": answer, "exit_code": 0 if done.runs else 1, "problems": []}
+    script = folder / _SCRIPT
+    script.write_text(text, encoding="utf-8")
+    with files.only_below(folder):
+        done = audit(script, progress=lambda words: say(words.replace(f"{folder}/", ""), 0.0), **given)
+    page = report_data(f"Audit of {_SCRIPT}", blocks(done))
+    return {"page": page, "audit": to_dict(done), "exit_code": 0 if done.runs else 1, "problems": []}
 
 
 def _hidden(data: dict[str, Any], folder: str) -> dict[str, Any]:
@@ -115,4 +115,4 @@ def _hidden(data: dict[str, Any], folder: str) -> dict[str, Any]:
     return dict(json.loads(text))
 
 
-_KINDS: dict[str, Callable[[Mapping[str, Any], Say], dict[str, Any]]] = {"plan": _plan, "audit": _audit}
+_KINDS: dict[str, Answer] = {"plan": _plan, "audit": _audit}

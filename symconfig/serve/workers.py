@@ -8,6 +8,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, Literal
@@ -21,12 +22,14 @@ _LOOK_S = 0.02  # between two looks at a worker
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """workers: at once; waiting: requests beside them; kept: answers that can still be asked for; solve_s: of one."""
+    """workers: at once; waiting: requests beside them; kept: answers that can still be asked for; solve_s and
+    memory_bytes: of one."""
 
     workers: int = 2
     waiting: int = 16
     kept: int = 64
     solve_s: float = 300.0
+    memory_bytes: int = 4 << 30
 
 
 @dataclass
@@ -105,7 +108,7 @@ class Workers:
             request.done.set()
 
     async def _work(self, request: Request) -> None:
-        worker = self._idle.pop() if self._idle else _Worker(self._context)
+        worker = self._idle.pop() if self._idle else _Worker(self._context, self._bounds.memory_bytes)
         request.state = "running"
         ends = time.monotonic() + self._bounds.solve_s
         worker.ask(request.kind, dict(request.data))
@@ -122,22 +125,26 @@ class Workers:
                     break
                 if time.monotonic() > ends or not worker.alive:
                     why = "it took too long" if worker.alive else "its worker ended; it may need more memory"
-                    request.answer = {"error": "FailedError", "exit_code": 70, "problems": [why]}
+                    request.answer = _failed(why)
                     request.state = "failed"
                     break
                 await asyncio.sleep(_LOOK_S)
         except (EOFError, OSError):
-            request.answer = {"error": "FailedError", "exit_code": 70, "problems": ["its worker ended"]}
+            request.answer = _failed("its worker ended")
             request.state = "failed"
         worker.end()
+
+
+def _failed(why: str) -> dict[str, Any]:
+    return {"error": "FailedError", "exit_code": 70, "problems": [why]}
 
 
 class _Worker:
     """A process that answers one request after the other."""
 
-    def __init__(self, context: multiprocessing.context.SpawnContext) -> None:
+    def __init__(self, context: multiprocessing.context.SpawnContext, memory_bytes: int) -> None:
         self._mine, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(theirs,), daemon=True)
+        self._process = context.Process(target=serve, args=(theirs, memory_bytes), daemon=True)
         self._process.start()
         theirs.close()
 
@@ -162,13 +169,17 @@ class _Worker:
         self._mine.close()
 
 
-def serve(pipe: Connection) -> None:
-    """Answer requests until the server goes away."""
+def serve(pipe: Connection, memory_bytes: int) -> None:
+    """Answer requests until the server goes away, in so much memory."""
+    import resource
     import signal
+    import traceback
 
     from symconfig.serve.work import answer
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server's to handle
+    with suppress(OSError, ValueError):  # a system without the limit, or with a lower one
+        resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     while True:
         try:
             kind, data = pipe.recv()
@@ -185,6 +196,9 @@ def serve(pipe: Connection) -> None:
 
         try:
             made = answer(kind, data, say)
-        except Exception as error:  # a defect of ours: said, and the worker lives on
-            made = {"error": type(error).__name__, "exit_code": 70, "problems": [f"a defect of symconfig: {error}"]}
+        except MemoryError:
+            made = _failed(f"it needs more than {memory_bytes >> 20:,} MiB of memory")
+        except Exception as error:  # a defect of ours: the worker lives on, and the server's owner reads where it is
+            traceback.print_exc()
+            made = _failed(f"a defect of symconfig: {type(error).__name__}")
         pipe.send(("answer", made))

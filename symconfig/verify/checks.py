@@ -6,27 +6,35 @@ A framework's module lies in this folder, has a name without an underscore, and 
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import json
 import pkgutil
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal, Protocol
 
+from symconfig import install
 from symconfig.descriptor.job import Backend
 from symconfig.errors import InputError, Problem, SymconfigError
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.frameworks.megatron.flags import resolve
 from symconfig.plans import shape as plan_shape
-from symconfig.plans.file import read_plan
+from symconfig.plans.file import MAX_BYTES, read_plan
 from symconfig.plans.plan import Plan, Target
-from symconfig.render import manifest, own_target
+from symconfig.render import manifest, own_target, render
+from symconfig.resources import content
 
 Status = Literal["passed", "failed", "skipped"]
+_PROGRAMS = (".sh", ".py")
+RUN_EDITED = "read it, then verify with --run-edited"
 # The file that tells for which framework a folder was written.
 _FILES: dict[Backend, str] = {"megatron": "megatron_args.txt", "deepspeed": "ds_config.json"}
+_ABSENT = re.compile(r"No module named '(\w+)")
 TIMEOUT_S = 120.0  # of one framework's run; a parser run takes 3 to 6 s
 
 
@@ -64,7 +72,8 @@ class Options:
     """The wishes of the person. `megatron`: a Megatron-LM checkout; `progress` hears what is being run.
 
     `build`: the framework's own code shall also build ranks of the plan. `trace`: and run their modules, to see what
-    they keep for the backward.
+    they keep for the backward. `programs`: a folder with the files whose programs may be run (None: those that are
+    checked). `refused`: why none may be.
     """
 
     megatron: Path | None = None
@@ -72,6 +81,16 @@ class Options:
     progress: Callable[[str], None] = lambda text: None
     build: bool = False
     trace: bool = False
+    programs: Path | None = None
+    refused: Refused | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why no program of a folder is run. status: of the checks that would have run one."""
+
+    status: Status
+    why: str
 
 
 class Framework(Protocol):
@@ -117,12 +136,16 @@ def verify(
     progress: Callable[[str], None] = lambda text: None,
     build: bool = False,
     trace: bool = False,
+    run_edited: bool = False,
 ) -> list[Check]:
-    """Run every check that applies to `folder`. Raises InputError when it holds no plan, or `megatron` no Megatron,
-    or when `build` is asked for and cannot be."""
+    """Run every check that applies to `folder`. Programs of the folder are run from a copy of what symconfig writes
+    from its plan, and none where one differs from that, unless `run_edited`. Raises InputError when it holds no plan,
+    or `megatron` no Megatron, or when `build` is asked for and cannot be."""
     if not folder.is_dir():
         raise InputError("is not a folder", file=str(folder), need="the folder that plan --out wrote")
-    plan = as_rendered(read_plan(folder), folder)
+    written = read_plan(folder)
+    plan = as_rendered(written, folder)
+    known = manifest.read_manifest(folder)
     wrong = [str(problem) for problem in plan_shape.problems(plan, str(folder / "plan.json"))]
     whole = not wrong  # ranks of a plan that loses layers are nothing to be built
     options = Options(megatron, timeout_s, progress, whole and (build or trace), whole and trace)
@@ -144,6 +167,47 @@ def verify(
             hint=_rendered_anew(plan),
         )
     checks = [Check("stages of plan.json", "failed", " ".join(wrong), 0.0)] if wrong else []
+    with TemporaryDirectory(prefix="symconfig-") as scratch:
+        if not run_edited:
+            refused = _copied(folder, written, known, plan.best.target.backend, Path(scratch))
+            if refused is not None and (build or trace):
+                raise InputError(
+                    "runs programs of the folder", field="--trace" if trace else "--build", hint=refused.why
+                )
+            options = replace(options, programs=Path(scratch), refused=refused)
+        checks += _checked(folder, plan, options, other)
+    return checks
+
+
+def _copied(
+    folder: Path, plan: Plan, known: manifest.Manifest | None, backend: Backend, scratch: Path
+) -> Refused | None:
+    """Copy the files that symconfig writes from a plan, and nothing else that is in the folder. Return why no program
+    of them may be run: it is not what would be written."""
+    if known is not None and known.templates is not None:
+        return Refused("skipped", f"the files were written with templates of your own, and are not run: {RUN_EDITED}")
+    try:
+        files = render(plan, known.target if known else backend, known.launchers if known else None)
+    except SymconfigError as error:
+        why = f"what symconfig writes from plan.json is not known ({error}), so nothing of it is run: {RUN_EDITED}"
+        return Refused("skipped", why)
+    for item in files:
+        path = folder / item.path
+        if not path.is_file():
+            continue
+        data = content(path, MAX_BYTES)
+        if item.path.endswith(_PROGRAMS) and data != item.text.encode():
+            stale = known is not None and sha256(data).hexdigest() == known.files.get(item.path)
+            what = "was written by another symconfig" if stale else "is not what symconfig wrote"
+            return Refused("skipped" if stale else "failed", f"{item.path} {what}, and is not run: {RUN_EDITED}")
+        target = scratch / item.path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+    return None
+
+
+def _checked(folder: Path, plan: Plan, options: Options, other: str | None) -> list[Check]:
+    checks = []
     for name, module in frameworks().items():
         if other and name in _FILES and module.applies(plan):
             checks.append(
@@ -195,13 +259,21 @@ def _guarded(name: str, module: Framework, folder: Path, plan: Plan, options: Op
     """Yield one module's checks; an error of its own becomes a failed check, so that the others still run."""
     watch = Stopwatch()
     try:
-        yield from module.checks(folder, plan, options)
+        yield from map(_skipped, module.checks(folder, plan, options))
     except InputError:
         raise
     except SymconfigError as error:
         yield watch.check(name, "failed", " ".join(map(str, error.problems)))
     except Exception as error:
-        yield watch.check(name, "failed", f"the check itself broke: {type(error).__name__}: {error}")
+        yield _skipped(watch.check(name, "failed", f"the check itself broke: {type(error).__name__}: {error}"))
+
+
+def _skipped(check: Check) -> Check:
+    """Return a check that failed for a package that is not here as one that is skipped, with how to install it."""
+    absent = _ABSENT.search(check.detail) if check.status == "failed" else None
+    if absent is None or importlib.util.find_spec(absent[1]) is not None:
+        return check
+    return replace(check, status="skipped", detail=f"{absent[1]} is not installed: {install.EXTRA}")
 
 
 def passed(checks: Iterable[Check]) -> bool:

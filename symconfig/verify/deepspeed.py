@@ -28,6 +28,7 @@ from symconfig.verify.conversation import ask
 
 Json = dict[str, Any]
 CONFIG, CONFIG_HF, MODEL = "ds_config.json", "ds_config_hf.json", "model/config.json"
+_ARGUMENTS, _FILLED = "train.py: arguments", f"{CONFIG_HF}: filled in by Trainer"
 OWN_BUCKET = "reduce_bucket_size"  # Transformers takes hidden_size squared, symconfig that within bounds
 
 
@@ -43,20 +44,31 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
             yield watch.problems(f"{name}: keys", problems, "")
     yield from offline(texts, plan, watch)
     yield _model(folder, plan, watch)
-    words = _launched(folder, options)
-    yield _arguments(folder, plan, words, watch)
-    needed = ("deepspeed", "torch", "transformers", *(("peft",) if options.build and plan.model.adapter else ()))
-    missing = [name for name in needed if importlib.util.find_spec(name) is None]
-    if missing and options.build:
-        raise InputError(f"needs {', '.join(missing)}", file=str(folder), field="--build", hint=install.EXTRA)
-    if missing:
-        yield watch.check("DeepSpeed", "skipped", f"{', '.join(missing)} not installed: {install.EXTRA}")
+    programs = options.programs or folder
+    if options.refused is not None:
+        words: list[str] | str = options.refused.why
+        yield watch.check(_ARGUMENTS, options.refused.status, options.refused.why)
+    else:
+        words = _launched(programs, options)
+        yield _arguments(programs, plan, words, watch)
+    peft = ("peft",) if options.build and plan.model.adapter else ()
+    if missing := _missing("deepspeed", "torch", *(("transformers", *peft) if options.build else ())):
+        if options.build:
+            raise InputError(f"needs {missing}", file=str(folder), field="--build", hint=install.EXTRA)
+        yield watch.check("DeepSpeed", "skipped", f"not installed: {missing}: {install.EXTRA}")
         return
+    if CONFIG_HF in texts and (missing := _missing("transformers", "accelerate")):
+        del texts[CONFIG_HF]
+        yield watch.check(_FILLED, "skipped", f"not installed: {missing}: {install.EXTRA}")
     options.progress("DeepSpeed's own configuration")
     if CONFIG in texts:
         yield from judge(texts, plan, run(requests(texts, plan), options.timeout_s), watch)
-        if options.build and not isinstance(words, str):
-            yield from deepspeed_rank.checks(folder, plan, texts[CONFIG], words, options)
+        if options.build and isinstance(words, list):
+            yield from deepspeed_rank.checks(programs, plan, texts[CONFIG], words, options)
+
+
+def _missing(*packages: str) -> str:
+    return ", ".join(name for name in packages if importlib.util.find_spec(name) is None)
 
 
 def offline(texts: dict[str, Json], plan: Plan, watch: Stopwatch) -> Iterator[Check]:
@@ -137,7 +149,7 @@ def _launched(folder: Path, options: Options) -> list[str] | str:
 
 def _arguments(folder: Path, plan: Plan, words: list[str] | str, watch: Stopwatch) -> Check:
     """Check that train.py's own parser takes what launch.sh passes, with the plan's sequence length."""
-    title = "train.py: arguments"
+    title = _ARGUMENTS
     if isinstance(words, str):
         return watch.check(title, "failed", words)
     output = StringIO()
@@ -239,7 +251,7 @@ def _accepted(answer: Json, plan: Plan, watch: Stopwatch) -> Check:
 
 def _trainer(native: Json, answer: Json, plan: Plan, watch: Stopwatch) -> Check:
     """Check that Transformers fills the "auto" flavour in to the native one, without monitors: Trainer has its own."""
-    title = f"{CONFIG_HF}: filled in by Trainer"
+    title = _FILLED
     if not answer["ok"]:
         return watch.check(title, "failed", answer["error"])
     monitored = monitors.deepspeed_sections(plan)

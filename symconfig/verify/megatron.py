@@ -55,7 +55,11 @@ def applies(plan: Plan) -> bool:
 def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
     """Check one folder: yield all its checks."""
     source = megatron_source.find(options.megatron)
-    launcher = dry_run(folder, "launch.sh", options.timeout_s)
+    if options.refused is not None:
+        yield from offline(Rendered(plan, read(folder)))
+        yield Check("Megatron's own checks", options.refused.status, options.refused.why, 0.0)
+        return
+    launcher = dry_run(options.programs or folder, "launch.sh", options.timeout_s)
     rendered = Rendered(plan, read(folder), launcher.exported)
     yield from offline(rendered)
     if launcher.status:

@@ -65,7 +65,7 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
             yield watch.check(f"{name} is there", "failed", f"{folder / name} is missing")
     yield shellcheck(folder, present, options.timeout_s)
     for name in present:
-        yield _dry_run_check(folder, name, options.timeout_s)
+        yield _dry_run_check(folder, name, options)
 
 
 def shellcheck(folder: Path, names: Sequence[str], timeout_s: float) -> Check:
@@ -79,7 +79,7 @@ def shellcheck(folder: Path, names: Sequence[str], timeout_s: float) -> Check:
         return watch.check("shellcheck", "skipped", "there is no script")
     try:
         ended = subprocess.run(
-            [program, "--shell=bash", "--format=gcc", *names],
+            [program, "--norc", "--shell=bash", "--format=gcc", *(f"./{name}" for name in names)],
             cwd=folder,
             capture_output=True,
             encoding="utf-8",
@@ -144,12 +144,14 @@ def _ansi_c(match: re.Match[bytes]) -> bytes:
     return bytes([int(hexadecimal, 16)]) if hexadecimal else _LETTERS.get(letter, letter)
 
 
-def _dry_run_check(folder: Path, name: str, timeout_s: float) -> Check:
+def _dry_run_check(folder: Path, name: str, options: Options) -> Check:
     from symconfig.verify.megatron_arguments import FILE
 
     watch = Stopwatch()
     title = f"{name} with DRY_RUN=1"
-    ran = dry_run(folder, name, timeout_s)
+    if options.refused is not None:
+        return watch.check(title, options.refused.status, options.refused.why)
+    ran = dry_run(options.programs or folder, name, options.timeout_s)
     if ran.status:
         return watch.check(title, "failed", f"ended with status {ran.status}: {ran.last_words or 'it said nothing'}")
     if not ran.words:

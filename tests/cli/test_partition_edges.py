@@ -49,7 +49,7 @@ def test_one_gpu_holds_everything_whole(run: Run, tmp_path: Path, solver: str) -
     assert not any(operator["others"] for operator in data["operators"])
 
 
-def test_no_plan_of_an_earlier_partition_stays_beside_a_new_one(run: Run, tmp_path: Path) -> None:
+def test_what_an_earlier_partition_left_stays_and_is_named(run: Run, tmp_path: Path) -> None:
     out, other = tmp_path / "out", tmp_path / "other"
     words = ("partition", "--program", program(tmp_path, "b", "4"), *CLUSTER, "--force", "--out")
     for folder in (out, other):
@@ -57,9 +57,12 @@ def test_no_plan_of_an_earlier_partition_stays_beside_a_new_one(run: Run, tmp_pa
         (folder / "plan" / "plan.json").write_text("{}")
     (out / "partition.json").write_text("{}")
     (out / "notes.txt").write_text("mine")
-    assert run(*words, out).code == run(*words, other).code == 0
-    assert sorted(path.name for path in out.iterdir()) == ["notes.txt", "partition.json", "placements.py"]
-    assert (other / "plan" / "plan.json").is_file()
+    done, clean = run(*words, out), run(*words, other)
+    assert done.code == clean.code == 0
+    assert "of an earlier partition: plan" in done.err
+    assert "earlier partition:" not in clean.err
+    assert sorted(path.name for path in out.iterdir()) == ["notes.txt", "partition.json", "placements.py", "plan"]
+    assert (out / "plan" / "plan.json").read_text() == "{}"
 
 
 def test_one_gpu_trains_adapters(run: Run) -> None:

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from symconfig.cli.main import main
-from symconfig.render import publish
+from symconfig.render import files
 from tests.sample_plans import signed
 
 FOLDERS = st.sampled_from(["a", "b"])
@@ -96,16 +96,16 @@ class TwoActors(RuleBasedStateMachine):
         self.meanwhile = False
         self.patch = pytest.MonkeyPatch()
         self.patch.setenv("SYMCONFIG_DEBUG", "1")  # a defect is raised, with where it is
-        staged = publish.staging_for
+        written = files.write_folder
 
-        def interrupted(out: Path) -> Path:
+        def interrupted(out: Path, *given: Any) -> None:
             """The colleague is there between the work and the moment when it is put in its place."""
             if self.meanwhile and (path := out / "launch.sh").is_file() and not path.is_symlink():
                 path.write_bytes(path.read_bytes() + LATER)
                 self.meanwhile = False
-            return staged(out)
+            written(out, *given)
 
-        self.patch.setattr(publish, "staging_for", interrupted)
+        self.patch.setattr(files, "write_folder", interrupted)
 
     def teardown(self) -> None:
         self.patch.undo()

@@ -20,6 +20,13 @@ def older(folder: Path) -> None:
     (folder / "latest").symlink_to("ckpt/step1.pt")
 
 
+def inodes(folder: Path) -> dict[str, int]:
+    """Return the inode of the folder and of all in it that the writers do not write."""
+    ours = {folder / path for path in NEW.paths()}
+    every = [folder, *(path for path in folder.rglob("*") if path not in ours)]
+    return {str(path): path.lstat().st_ino for path in every if not path.name.startswith(".symconfig-")}
+
+
 def state(folder: Path) -> str:
     """Say which result is there, whole, or that they are mixed. What was there before is there in any case."""
     assert (folder / "train.log").read_text() == "mine\n"

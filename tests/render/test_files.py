@@ -20,9 +20,10 @@ from symconfig.descriptor.training import Training
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError
 from symconfig.format import json_text
-from symconfig.render import publish, render, targets
+from symconfig.render import render, targets
 from symconfig.render.files import File, Files, line, sh, slug, write
 from symconfig.render.fill import as_yaml, filled
+from symconfig.resources import MARKER
 from symconfig.verify import megatron_arguments
 from tests.sample_plans import sample_plan
 
@@ -97,25 +98,25 @@ def test_a_file_or_a_folder_in_the_way_is_refused(tmp_path: Path) -> None:
         write(TWO, tmp_path / "out", force=True)
 
 
-def test_a_failure_half_way_leaves_everything_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_everything_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     write(Files((File("a.sh", "old a\n"), File("b.sh", "old b\n"))), out)
-    real, calls = os.replace, []
+    real, calls = os.write, []
 
-    def failing(source: Path, target: Path) -> None:
-        calls.append(target)
-        if Path(target) == out / "b.sh" and ".before" not in str(source):
-            raise OSError("disk full")
-        real(source, target)
+    def failing(handle: int, data: bytes) -> int:
+        calls.append(handle)
+        if len(calls) > 2:
+            raise OSError(28, "disk full")
+        return real(handle, data)
 
-    monkeypatch.setattr(publish, "_exchange", lambda one, other: False)
-    monkeypatch.setattr(publish.os, "replace", failing)
+    monkeypatch.setattr(os, "write", failing)
     with pytest.raises(InputError, match="disk full"):
         write(Files((File("a.sh", "new a\n"), File("b.sh", "new b\n"), File("c.sh", "new c\n"))), out, force=True)
     assert (out / "a.sh").read_text() == "old a\n"
-    assert not (out / "c.sh").exists()
+    assert sorted(os.listdir(out)) == ["a.sh", "b.sh"]
+    with pytest.raises(InputError, match="disk full"):
+        write(Files((File("a.sh", "a\n"),)), tmp_path / "new")
     assert os.listdir(tmp_path) == ["out"]
-    assert calls
 
 
 def test_text_that_is_not_unicode_writes_nothing(tmp_path: Path) -> None:
@@ -228,22 +229,27 @@ def test_the_current_folder_is_filled_and_not_replaced(tmp_path: Path, monkeypat
     assert sorted(os.listdir(tmp_path)) == ["a.sh", "sub"]
 
 
-def test_an_interrupt_half_way_puts_everything_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = tmp_path / "out"
+def test_an_interrupt_half_way_leaves_the_marker_and_the_next_run_repairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, new = tmp_path / "out", Files((File("a.sh", "new\n"), File("b.sh", "new\n")))
     write(Files((File("a.sh", "old\n"), File("b.sh", "old\n"))), out)
-    real = os.replace
+    real = os.rename
 
-    def interrupted(source: Path, target: Path) -> None:
-        if Path(target) == out / "b.sh" and ".before" not in str(source):
+    def interrupted(source: str, target: str, **folders: int) -> None:
+        if target == "b.sh":
             raise KeyboardInterrupt
-        real(source, target)
+        real(source, target, **folders)
 
-    monkeypatch.setattr(publish, "_exchange", lambda one, other: False)
-    monkeypatch.setattr(publish.os, "replace", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        write(Files((File("a.sh", "new\n"), File("b.sh", "new\n"))), out, force=True)
-    assert [(out / name).read_text() for name in ("a.sh", "b.sh")] == ["old\n", "old\n"]
-    assert os.listdir(tmp_path) == ["out"]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write(new, out, force=True)
+    assert [(out / name).read_text() for name in ("a.sh", "b.sh")] == ["new\n", "old\n"]
+    assert sorted(os.listdir(out)) == [MARKER, "a.sh", "b.sh"]
+    write(new, out, force=True)
+    assert sorted(os.listdir(out)) == ["a.sh", "b.sh"]
+    assert (out / "b.sh").read_text() == "new\n"
 
 
 def test_a_target_is_one_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

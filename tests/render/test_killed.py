@@ -1,4 +1,4 @@
-"""A folder that is written over an older one while its writer is killed, at every change of the disk."""
+"""A folder that is written over an older one while its writer is killed, at every system call."""
 
 from __future__ import annotations
 
@@ -11,27 +11,31 @@ from pathlib import Path
 
 import pytest
 
-from symconfig.render import publish
+from symconfig.errors import InputError
 from symconfig.render.files import File, Files, write
-from tests.render.killing import NEW, older, state
+from symconfig.resources import MARKER
+from tests.render.killing import NEW, inodes, older, state
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("how", ["swap", "journal"])
-def test_a_writer_that_is_killed_leaves_the_old_files_or_the_new_ones(tmp_path: Path, how: str) -> None:
-    """Where the system has no swap, files may be mixed until the next look at the folder, which ends what was begun."""
-    command = [sys.executable, "-m", "tests.render.killed", str(tmp_path), how]
+def test_a_writer_that_is_killed_leaves_whole_files_and_the_marker(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.render.killed", str(tmp_path)]
     said = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     *kills, lived = map(json.loads, said.splitlines())
     assert not lived["killed"]
-    assert lived["state"] == "new"
-    assert len(kills) > 20
-    assert all(one["killed"] and one["next"] == "new" and one["beside"] == ["out"] for one in kills)
+    assert (lived["state"], lived["marked"], lived["left"]) == ("new", False, [])
+    assert len(kills) > 40
+    for one in kills:
+        assert one["killed"]
+        assert one["same"], "the folder or a file of others' was replaced"
+        assert one["beside"] == ["out"]
+        assert one["next"] == "new"
+        assert MARKER not in one["left"]
+        assert one["marked"] or one["state"] != "mixed"
     states = [one["state"] for one in kills]
     assert states[0] == "old"
-    assert set(states) == ({"old", "new"} if how == "swap" else {"old", "mixed", "new"})
-    assert {one["settled"] for one in kills if one["state"] != "old"} == {"new"}
+    assert set(states) == {"old", "mixed", "new"}
 
 
 def test_two_writers_at_once_end_with_one_whole_result(tmp_path: Path) -> None:
@@ -41,34 +45,45 @@ def test_two_writers_at_once_end_with_one_whole_result(tmp_path: Path) -> None:
         list(threads.map(lambda files: write(files, folder, force=True), [other, NEW] * 12))
     assert len({(folder / path).read_text() for path in NEW.paths()}) == 1
     assert os.listdir(tmp_path) == ["out"]
+    assert not [path for path in folder.rglob("*") if path.name.startswith(".symconfig-")]
 
 
-def test_a_killed_writer_leaves_no_lock(tmp_path: Path) -> None:
-    folder = tmp_path / "out"
-    code = (
-        "import os, signal, sys\nfrom pathlib import Path\nfrom symconfig.render import publish\n"
-        f"with publish.alone(Path({str(folder)!r})):\n    print('held', flush=True)\n    sys.stdin.read()\n"
-    )
-    held = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE, cwd=ROOT)
-    assert held.stdout is not None
-    assert held.stdout.readline() == b"held\n"
-    held.kill()
-    held.wait()
-    write(NEW, folder)
-
-
-def test_what_is_written_meanwhile_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run's log that begins between the copy of the folder and the swap."""
+def test_a_run_in_the_folder_goes_on(tmp_path: Path) -> None:
+    """What a job has open, its log and its checkpoints, stays where it is while the files are replaced."""
     folder = tmp_path / "out"
     older(folder)
-    real = publish._exchange
-
-    def late(one: Path, other: Path) -> bool:
-        (other / "events").mkdir()
-        (other / "events" / "1").write_text("mine")
-        return real(one, other)
-
-    monkeypatch.setattr(publish, "_exchange", late)
+    before = inodes(folder)
+    code = "import sys\nwith open('events.log', 'w') as log:\n    print(flush=True)\n    log.write(sys.stdin.read())\n"
+    job = subprocess.Popen([sys.executable, "-c", code], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert job.stdout is not None
+    job.stdout.readline()
     write(NEW, folder, force=True)
-    assert (folder / "events" / "1").read_text() == "mine"
+    job.communicate(b"loss 2.5\n")
+    assert (folder / "events.log").read_text() == "loss 2.5\n"
+    assert before.items() <= inodes(folder).items()
     assert state(folder) == "new"
+
+
+def test_planted_names_are_neither_followed_nor_touched(tmp_path: Path) -> None:
+    secret, folder = tmp_path / "authorized_keys", tmp_path / "out"
+    secret.write_text("mine\n")
+    older(folder)
+    staging = tmp_path / ".out.symconfig-new.1"
+    staging.mkdir()
+    (staging / ".journal").write_text("")
+    for name in (".plan.json.part", "plan.json.part"):
+        (folder / name).symlink_to(secret)
+    write(NEW, folder, force=True)
+    write(NEW, tmp_path / "*")
+    assert secret.read_text() == "mine\n"
+    assert sorted(os.listdir(staging)) == [".journal"]
+
+
+def test_a_planted_marker_is_not_followed(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    older(folder)
+    (folder / MARKER).symlink_to(elsewhere)
+    with pytest.raises(InputError, match="is a symbolic link in the way"):
+        write(NEW, folder, force=True)
+    assert not elsewhere.exists()
+    assert state(folder) == "old"

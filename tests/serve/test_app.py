@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import io
 import json
+import multiprocessing
 import socket
 import threading
 import time
@@ -18,6 +19,7 @@ import pytest
 from symconfig import plan
 from tests.serve.running import Running, running
 
+from symconfig.serve import work, workers  # isort: skip
 from symconfig.serve.app import app  # isort: skip
 from symconfig.serve.description import description
 from symconfig.serve.guard import Guard
@@ -115,6 +117,7 @@ def test_other_hosts_and_origins_get_nothing(server: Running) -> None:
     for headers in (
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
+        {"Origin": "http://[::1"},
         {"Origin": f"http://127.0.0.1:{server.port + 1}"},
         {"Sec-Fetch-Site": "cross-site"},
     ):
@@ -289,6 +292,35 @@ def test_a_search_that_takes_too_long_is_ended() -> None:
         found = small.solved("plan", LONG)
         assert found["state"] == "failed"
         assert "too long" in found["problems"][0]
+
+
+def test_a_worker_has_a_memory_limit_and_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "answer", lambda kind, data, say: {"made": len(bytearray(data["bytes"]))})
+    context = multiprocessing.get_context("fork")
+    mine, theirs = context.Pipe()
+    process = context.Process(target=workers.serve, args=(theirs, 6 << 30), daemon=True)
+    process.start()
+    said = []
+    for count in (8 << 30, 1 << 10):
+        mine.send(("plan", {"bytes": count}))
+        said.append(mine.recv()[1])
+    process.kill()
+    assert said[0]["problems"] == ["it needs more than 6,144 MiB of memory"]
+    assert said[1] == {"made": 1 << 10}
+
+
+@pytest.mark.parametrize("text", ['{"model": "\\ud800"}', '{"\\udcff": 1}', '{"script": "\\ud800x"}', "[" * 100_000])
+def test_what_is_no_text_is_refused(server: Running, text: str) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection.request("POST", "/api/audit", text.encode(), {"Content-Type": "application/json"})
+    assert connection.getresponse().status == 400
+    connection.close()
+
+
+def test_errors_do_not_name_the_folder_of_the_server(server: Running) -> None:
+    for script in ("#!/bin/bash\n", "#!/bin/bash\necho hello\n", "a\0b", "{"):
+        found = server.solved("audit", {"script": script, "cluster": "h100"})
+        assert "/tmp" not in json.dumps(found), found
 
 
 def test_every_address_is_described() -> None:

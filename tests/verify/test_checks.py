@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
+import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,9 +14,13 @@ from typing import Any
 import pytest
 
 from symconfig.errors import InputError
+from symconfig.plans.file import read_plan
 from symconfig.plans.plan import Plan, Recompute
+from symconfig.render import manifest
 from symconfig.render import render as render_for
-from symconfig.render.files import write
+from symconfig.render.files import Files, write
+from symconfig.report.checks import blocks
+from symconfig.resources import MARKER
 from symconfig.verify import checks, megatron_source
 from symconfig.verify.checks import Check, Options
 from tests.sample_plans import sample_plan
@@ -114,3 +122,104 @@ def test_files_for_another_target_than_the_plan_s_are_held_against_that_target(t
     assert any("options of Megatron-LM" in name for name in found) == (target == "megatron")
     text = (tmp_path / "out" / "REPORT.md").read_text(encoding="utf-8")
     assert "was made for the other framework" in text
+
+
+def _plan_folder(tmp_path: Path, target: str = "megatron") -> Path:
+    plan = sample_plan("qwen2.5-7b", "h100", backend="megatron" if target == "megatron" else "deepspeed", **STILL)
+    files = render_for(plan, target)
+    write(Files((*files, manifest.manifest(files, target, ("slurm",), None))), tmp_path / "out")
+    return tmp_path / "out"
+
+
+STILL: dict[str, Any] = {"tp": 1, "pp": 1, "dp": 8, "sequence_parallel": False, "recompute": Recompute("none")}
+
+
+def _edit(folder: Path, name: str, place: Path) -> None:
+    path = folder / name
+    line = f"__import__('pathlib').Path({str(place)!r}).touch()" if name.endswith(".py") else f"touch {place}"
+    first, _, rest = path.read_text().partition("\n") if path.exists() else ("", "", "")
+    if name == "train.py" and "def arguments(" in rest:
+        head, mark, tail = rest.partition("def arguments(")
+        signature, colon, body = tail.partition(":\n")
+        rest = f"{head}{mark}{signature}{colon}    {line}\n{body}"
+    else:
+        rest = f"{line}\n{rest}"
+    path.write_text(f"{first}\n{rest}")
+
+
+@pytest.mark.usefixtures("no_megatron")
+@pytest.mark.parametrize("how", ["edited", "forged", "without a manifest"])
+@pytest.mark.parametrize(
+    ("target", "name"), [("megatron", "launch.sh"), ("megatron", "sbatch.sh"), ("deepspeed", "train.py")]
+)
+def test_an_edited_program_is_not_run_unless_it_is_asked_for(tmp_path: Path, target: str, name: str, how: str) -> None:
+    folder, place = _plan_folder(tmp_path, target), tmp_path / "ran"
+    _edit(folder, name, place)
+    record = folder / manifest.NAME
+    if how == "forged":
+        known = json.loads(record.read_text())
+        known["files"][name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        record.write_text(json.dumps(known))
+    elif how != "edited":
+        record.unlink()
+    found = checks.verify(folder)
+    assert not place.exists()
+    said = [check for check in found if "--run-edited" in check.detail]
+    assert {check.status for check in said} == {"skipped" if how == "forged" else "failed"}
+    assert all(name in check.detail for check in said)
+    with pytest.raises(InputError, match="runs programs of the folder"):
+        checks.verify(folder, build=True)
+    checks.verify(folder, run_edited=True)
+    assert place.exists()
+
+
+@pytest.mark.usefixtures("no_megatron")
+def test_what_is_not_symconfig_s_in_the_folder_is_not_run(tmp_path: Path) -> None:
+    """Scripts run where no module of another can stand in Python's way."""
+    folder, place = _plan_folder(tmp_path), tmp_path / "ran"
+    plan = read_plan(folder)
+    files = render_for(plan, "megatron", ("ray", "slurm"))
+    write(Files((*files, manifest.manifest(files, "megatron", ("ray", "slurm"), None))), folder, force=True)
+    for name in ("json.py", "os.py", "sitecustomize.py", "yaml.py"):
+        _edit(folder, name, place)
+    found = by_name(checks.verify(folder))
+    assert found["ray.sh with DRY_RUN=1"].status == "passed"
+    assert not place.exists()
+
+
+@pytest.mark.usefixtures("no_megatron")
+def test_a_folder_that_was_cut_off_is_not_verified(tmp_path: Path) -> None:
+    folder = _plan_folder(tmp_path)
+    (folder / MARKER).touch()
+    with pytest.raises(InputError, match="in part only"):
+        checks.verify(folder)
+    assert subprocess.run(["bash", "launch.sh"], cwd=folder, capture_output=True, check=False).returncode == 2
+
+
+def test_a_package_that_is_not_here_is_skipped_and_the_last_line_says_how_to_install_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
+        yield Check("first", "failed", "ModuleNotFoundError: No module named 'no_such_package'", 0.0)
+        yield Check("second", "failed", "ModuleNotFoundError: No module named 'symconfig.nothing'", 0.0)
+        raise ModuleNotFoundError("No module named 'no_such_package'")
+
+    modules: dict[str, Any] = {"one": SimpleNamespace(applies=lambda plan: True, checks=absent)}
+    monkeypatch.setattr(checks, "frameworks", lambda: modules)
+    found = checks.verify(folder)
+    assert [check.status for check in found] == ["skipped", "failed", "skipped"]
+    last = blocks(folder, found)[-1]
+    assert isinstance(last, str)
+    assert last.startswith(
+        "1 failed, 2 skipped. Not checked: first, one (no_such_package is not installed: pip install"
+    )
+    assert "'symconfig[verify]'" in last
+
+
+def test_without_accelerate_the_trainer_s_part_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = _plan_folder(tmp_path, "deepspeed")
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "accelerate" else real(name))
+    found = by_name(checks.verify(folder))
+    assert found["ds_config_hf.json: filled in by Trainer"].status == "skipped"
+    assert checks.passed(list(found.values()))

@@ -3,46 +3,31 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from symconfig.errors import InputError
 from symconfig.existing.launch.files import leads_out
 from symconfig.existing.launch.text import Text
-
-
-@dataclass(frozen=True, slots=True)
-class _Staged:
-    """New bytes beside the file that they are for."""
-
-    part: Path
-    target: Path
-    before: bytes
+from symconfig.resources import Staged, cannot_be_written
 
 
 def write(files: Mapping[str, bytes], texts: Mapping[str, Text], root: Path) -> None:
     """Replace each file by its new bytes, in one rename each, after all of them are on the disk.
 
-    A link is followed inside `root`, the configuration's folder. Should a rename fail, those before it are undone.
-    Raises InputError: a file has changed since it was read, a link leads out of `root`, or the disk refuses.
+    A link inside `root`, the configuration's folder, stands for the file that it points to there. Raises InputError: a
+    file has changed since it was read, a link leads out of `root`, or the disk refuses.
     """
-    staged: list[_Staged] = []
-    try:
-        for name in files:
-            staged.append(_staged(Path(name), files[name], texts[name].data, root))
-        _publish(staged)
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror or error}", file=_named(error, files)) from None
-    finally:
-        for item in staged:
-            with suppress(OSError):
-                item.part.unlink(missing_ok=True)
+    with Staged() as staged:
+        for name, data in files.items():
+            with cannot_be_written(Path(name)):
+                target = _target(Path(name), texts[name].data, root)
+                staged.add(staged.folder(target.parent), target.name, data, like=target.stat())
+        with cannot_be_written(root):
+            staged.publish()
 
 
-def _staged(path: Path, data: bytes, before: bytes, root: Path) -> _Staged:
+def _target(path: Path, before: bytes, root: Path) -> Path:
     if path.is_symlink() and leads_out(path, root):
         raise InputError(
             f"is a link that leads out of {root}, and is not followed to write",
@@ -55,40 +40,4 @@ def _staged(path: Path, data: bytes, before: bytes, root: Path) -> _Staged:
         raise InputError("has changed since it was read", file=str(path), hint="the same command again")
     if not os.access(target, os.W_OK):
         raise InputError("is read-only", file=str(path))
-    return _Staged(_part(target, data), target, before)
-
-
-def _part(target: Path, data: bytes) -> Path:
-    """Write the bytes in a file beside the target, on the disk, with its mode and, where that may be set, its owner."""
-    status = target.stat()
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    part = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        with suppress(OSError, AttributeError):  # only root may give a file away
-            os.chown(part, status.st_uid, status.st_gid)
-        part.chmod(status.st_mode & 0o7777)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-    return part
-
-
-def _publish(staged: list[_Staged]) -> None:
-    done: list[_Staged] = []
-    try:
-        for item in staged:
-            os.replace(item.part, item.target)
-            done.append(item)
-    except OSError:
-        for item in done:
-            with suppress(OSError):
-                os.replace(_part(item.target, item.before), item.target)
-        raise
-
-
-def _named(error: OSError, files: Mapping[str, bytes]) -> str:
-    return next(iter(files)) if len(files) == 1 or not error.filename else str(error.filename)
+    return target

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from symconfig.errors import InputError
 from symconfig.existing.launch.text import Text
 from symconfig.format import learn
-from symconfig.resources import opened
+from symconfig.resources import may_read, opened
 
 LIMIT_BYTES = 1 << 20  # a launch script has thousands of bytes; a parse of a mebibyte takes seconds
 
@@ -90,6 +90,8 @@ def open_text(path: Path, *, root: Path) -> Text:
 
 def _bytes(path: Path, root: Path) -> bytes:
     try:
+        if not may_read(path):
+            raise FileNotFoundError
         real = path.resolve(strict=True)
     except (OSError, RuntimeError, ValueError) as error:
         raise _refused(path, _reason(error)) from None

@@ -13,6 +13,7 @@ from symconfig.existing.launch.files import open_text
 from symconfig.existing.launch.origins import traced
 from symconfig.existing.launch.reading import Piece, Reading, Setting, Tree, Unread, World
 from symconfig.existing.launch.text import Text
+from symconfig.resources import may_read
 
 _MOST_LEVELS = 4  # from a script up to the folder in which it is started
 
@@ -51,7 +52,7 @@ class Around:
         if folder is not None and len(Path(name).parts) > 1:
             bases += folder.resolve().parents[:_MOST_LEVELS]
         try:
-            return next((base for base in bases if (base / name).exists()), None)
+            return next((base for base in bases if may_read(base / name) and (base / name).exists()), None)
         except (OSError, ValueError):  # a name that no file system has
             return None
 

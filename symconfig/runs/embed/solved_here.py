@@ -7,8 +7,6 @@ rank that holds the lock solves and keeps the answer in the user's cache; the ot
 from __future__ import annotations
 
 import fcntl
-import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -80,12 +78,8 @@ def _kept(place: Path) -> Plan | None:
 
 def _keep(plan: Plan, place: Path) -> None:
     """Keep the plan for the node's other ranks; where it cannot be kept, each solves for itself."""
-    try:
-        with tempfile.NamedTemporaryFile("w", dir=place.parent, encoding="utf-8", delete=False) as part:
-            part.write(plan.to_json())
-        os.replace(part.name, place)
-    except OSError:
-        return
+    with suppress(InputError):
+        resources.write_file(place, plan.to_json().encode())
 
 
 @contextmanager
@@ -93,8 +87,8 @@ def _locked(place: Path) -> Iterator[None]:
     """Lock a place: one process of the node at a time, where the file system has locks."""
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        lock = place.with_suffix(".lock").open("wb")
-    except OSError:  # a home that cannot be written to: each solves for itself
+        lock = resources.appending(place.with_suffix(".lock"))
+    except (OSError, InputError):  # a home that cannot be written to: each solves for itself
         yield
         return
     with lock:

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from symconfig.errors import InputError
-from symconfig.resources import opened
+from symconfig import resources
 from symconfig.runs.sweep.task import Row
 
 SUFFIX = ".journal"
@@ -31,7 +30,7 @@ def read(path: Path) -> dict[Key, Row]:
     """
     rows: dict[Key, Row] = {}
     if path.exists():
-        with opened(path) as stream:
+        with resources.opened(path) as stream:
             for line in stream:
                 try:
                     row = Row.from_dict(json.loads(line))
@@ -47,11 +46,7 @@ def appending(path: Path, fresh: bool = False) -> Iterator[Callable[[Row], None]
 
     Raises InputError where the file cannot be written.
     """
-    try:
-        stream = path.open("w+b" if fresh else "a+b")
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror or error}", file=str(path)) from None
-    with stream:
+    with resources.appending(path, fresh) as stream:
         if stream.tell():
             stream.seek(-1, os.SEEK_END)
             if stream.read() != b"\n":  # a torn line stays one of its own

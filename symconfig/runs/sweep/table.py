@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from symconfig.errors import InputError
-from symconfig.resources import check_output, whole
+from symconfig.resources import check_output, write_file
 from symconfig.runs.sweep.columns import COLUMNS, Column, Kind, Value
 
 ENDINGS = (".csv", ".parquet")
@@ -32,9 +32,8 @@ def write(
 ) -> None:
     """Write the whole file or nothing. Equal records give equal bytes. schema: the contract that Parquet names. Raises
     InputError."""
-    with whole(out) as part:
-        parquet = out.suffix.lower() == ".parquet"
-        part.write_bytes(_parquet(records, columns, schema) if parquet else _csv(records, columns))
+    parquet = out.suffix.lower() == ".parquet"
+    write_file(out, _parquet(records, columns, schema) if parquet else _csv(records, columns))
 
 
 def _csv(records: Sequence[Record], columns: Sequence[Column]) -> bytes:

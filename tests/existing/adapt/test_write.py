@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -40,16 +39,16 @@ def test_a_file_that_has_changed_meanwhile_is_left_alone_and_so_are_the_others(t
     assert names(tmp_path) == ["a.sh", "b.sh"]
 
 
-def test_when_one_rename_fails_those_before_it_are_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_the_disk_is_full_no_file_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = text(tmp_path / "a.sh"), text(tmp_path / "b.sh")
-    replace = os.replace
+    real, left = os.write, [1]
 
-    def failing(source: Any, target: Any) -> None:
-        if Path(target).name == "b.sh":
+    def failing(handle: int, data: bytes) -> int:
+        if not left:
             raise OSError(28, "No space left on device")
-        replace(source, target)
+        return real(handle, data[: left.pop()])
 
-    monkeypatch.setattr(os, "replace", failing)
+    monkeypatch.setattr(os, "write", failing)
     with pytest.raises(InputError, match="No space left on device"):
         write({one.file: b"new", two.file: b"new"}, {one.file: one, two.file: two}, tmp_path)
     assert [(tmp_path / name).read_bytes() for name in names(tmp_path)] == [b"A=1\r\n"] * 2

@@ -18,6 +18,8 @@ fail() {
     printf 'launch.sh: %s\n' "$1" >&2
     exit 2
 }
+[[ ! -e "$(dirname -- "${BASH_SOURCE[0]}")/.symconfig-incomplete" ]] ||
+    fail "symconfig was cut off while it wrote this folder; the same command with --force repairs it"
 
 NNODES=${NNODES:-256}
 GPUS_PER_NODE=${GPUS_PER_NODE:-8}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from symconfig.existing.launch.bash.values import Field, Part, Parts, plain, tex
 from symconfig.existing.launch.files import ROOT, leads_out, open_text, readable
 from symconfig.existing.launch.reading import Hides
 from symconfig.existing.launch.text import Place
+from symconfig.resources import may_read
 
 _SHELLS = ("bash", "sh", "zsh", "dash")
 # What is sourced to have programs at hand, and sets nothing that a training command is given.
@@ -110,7 +112,7 @@ def _file(shell: Interpreter, written: str) -> tuple[Path | None, str]:
     mine = written.startswith(f"{root}/")  # spelled from the script's own folder, as pwd says it
     paths = [Path(written)] if mine else []
     for path in [*paths, Path(inside) / written, root / written]:
-        if path.is_symlink() or path.exists():
+        if may_read(path) and os.path.lexists(path):
             if not path.resolve().is_relative_to(readable(root)) and not leads_out(path, readable(root)):
                 break
             return path, ""
@@ -239,7 +241,7 @@ def _script(shell: Interpreter, words: Sequence[Field], at: int, place: Place) -
     """Run a script beside this one that is started; False where it is not there: then it is a program like others."""
     written = words[at].text
     root = shell.log.folder
-    if root is None or not ((root / written).exists() or (root / written).is_symlink()):
+    if root is None or not (may_read(root / written) and os.path.lexists(root / written)):
         return False
     path, why = _file(shell, written)
     if path is None:
