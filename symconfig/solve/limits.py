@@ -42,7 +42,7 @@ _CHOSEN = frozenset(
 ) | {"recompute_method", "recompute_layers", "modules", "empty_chunks", "uneven_chunks"}
 
 
-OFFLOADS = (Offload(), Offload(0.25), Offload(0.5), Offload(0.75), Offload(1.0), Offload(1.0, True))
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the optimizer state that a search may offload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ class Limits:
     @cached_property
     def offloads(self) -> tuple[tuple[Offload, ...], ...]:
         """Return what may live in host memory at each ZeRO stage."""
-        return tuple(self._offloads(stage) for stage in ZERO_STAGES)
+        return tuple(tuple(one for share in SHARES for one in self.offloads_of(zero, share)) for zero in ZERO_STAGES)
 
     def runs(self, **facts: Any) -> bool:
         """Return whether nothing refuses some facts of a point, whatever its others are."""
@@ -163,9 +163,11 @@ class Limits:
                 result |= constraint.mask(self.fixed, points_at_stage, result.shape)
         return result
 
-    def _offloads(self, zero: int) -> tuple[Offload, ...]:
+    def offloads_of(self, zero: int, share: float) -> tuple[Offload, ...]:
+        """Return what may live in host memory at a ZeRO stage beside this share of the optimizer state."""
+        every = (Offload(share), *([Offload(share, True)] if share == 1 else []))
         return tuple(
-            one for one in OFFLOADS if self.runs(zero=zero, optimizer_offload=one.optimizer, param_offload=one.weights)
+            one for one in every if self.runs(zero=zero, optimizer_offload=one.optimizer, param_offload=one.weights)
         )
 
 
