@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from symconfig.format import count, either, grouped, percent, seconds, several
+from symconfig.plans.beside import caveats
 from symconfig.plans.plan import Candidate
 from symconfig.render.fallback import folder
 from symconfig.report.checkpoint import steps
@@ -32,7 +33,9 @@ def blocks(fallback: Fallback) -> list[Block]:
             loads = (each.loads.verdict.value, advisedly.verdict.value if advisedly is not None else "")
             rows.append(_row(fallback, each.nodes, each.plan.best, _lost(fallback.share(each)), loads))
     grid = Grid.of(rows, words=("recompute", *list(rows[0])[_NUMBERS:]))
-    return [head, grid, *_unfit(fallback), *_kept(fallback), "\n".join(advice(fallback)), *_steps(fallback)]
+    every = [(nodes.count, plan), *((each.nodes, each.plan) for each in fallback.smaller if each.plan is not None)]
+    said = [f"{several(number, 'node')}: {text}" for number, one in every for text in caveats(one)]
+    return [head, grid, *said, *_unfit(fallback), *_kept(fallback), "\n".join(advice(fallback)), *_steps(fallback)]
 
 
 def advice(fallback: Fallback, start: str = "") -> list[str]:

@@ -89,7 +89,7 @@ def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, w
             "leaves nothing to recompute that this model has on this target",
             field="pins.recompute",
             got=job.pins.get("recompute"),
-            need="none, full" + "".join(f", selective:{name}" for name in wanted.limits.modules),
+            need="none, full, or selective of " + ", ".join(wanted.limits.modules),
         )
     if (unreachable := _unreachable(wanted) or _uncut(wanted)) is not None:
         named = [(unreachable.field or "").removeprefix("pins.")]
@@ -129,7 +129,7 @@ def _nearest_values(
         tried = [value for value in close if bounds and not request.pins.allows(name, value)][:TRIED]
         working = list(islice((value for value in tried if able({**job.pins, name: str(value)})), 2))
         if working:
-            return " or ".join(f"--pin {name}={value}" for value in working)
+            return " or ".join(f"--pin {name}={value}" for value in sorted(working))
     return None
 
 

@@ -275,7 +275,7 @@ def policies(limits: Limits, precision: str, pinned: frozenset[str] = frozenset(
     A module inside another that is recomputed anyway adds nothing. Modules whose output is thrown away do not go
     with low precision by themselves, whose quantised copies would still hold it: layers that read it must keep their
     input as it came, which frameworks have with some recipes of FP8 only. So they are left to pins. Megatron recomputes
-    the experts' activation only behind its grouped kernels, which are rendered for bf16 and its low precisions.
+    the experts' activation only behind its grouped kernels, which not all releases have for fp16.
     """
     discarding = {"bf16": frozenset[str](), "fp16": frozenset({"moe_act"})}.get(precision, DISCARDING - pinned)
     names = [name for name in limits.modules if name not in discarding]
