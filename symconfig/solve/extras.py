@@ -170,24 +170,20 @@ _MAY_LOSE = ("modules", "full_recompute", "activation_offload", "least_stages", 
 
 def facts(pins: Pins, name: str) -> dict[str, Any]:
     """Return what a pin says of every plan, by the names of columns; nothing of ranges, which say no single value."""
-    if name == "optimizer_offload":
-        return {} if pins.fraction is None else {name: pins.fraction}
     word, extra = pins.words.get(name), next((one for one in EXTRAS if one.pin == name), None)
     if word is None:
-        return {}
+        return {name: pins.fraction} if name == "optimizer_offload" and pins.fraction is not None else {}
     if extra is not None:
         columns = extra.columns(EXTRA_PINS[name][word])
         return {column: value for column, value in columns.items() if column not in extra.fixed}
-    if name == "recompute":
-        kind, _, modules = word.partition(":")
-        return {name: kind} | ({"modules": tuple(sorted(pins.modules))} if modules else {})
-    return {COLUMN.get(name, name): word if (on := pins.switch(name)) is None else on}
+    on = pins.switch(name)
+    return {COLUMN.get(name, name): word.partition(":")[0] if on is None else on}
 
 
 def missed(pins: Pins, candidate: Candidate) -> list[str]:
     """Return the pins that a candidate does not have. How something is done is not asked of one that does not do it."""
     has, options = Columns.of(candidate), candidate.options
-    beside = {"moe_dispatcher", "modules"} | ({"cp_comm"} if candidate.parallel.cp == 1 else set())
+    beside = {"moe_dispatcher"} | ({"cp_comm"} if candidate.parallel.cp == 1 else set())
     laid = [pipeline_layout.letters(chunk) for chunk in candidate.chunks]
     ranges = (name for name in pins.ranges if not pins.allows(name, getattr(has, COLUMN.get(name, name))))
     words = (
