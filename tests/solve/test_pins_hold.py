@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from symconfig.api.planning import plan
+from symconfig.api.replan import replan
 from symconfig.descriptor.job import PIN_NAMES
 from symconfig.errors import SymconfigError
 from symconfig.frameworks.known import BACKENDS
@@ -125,3 +126,10 @@ def test_gradients_are_added_up_in_fp32_unless_bf16_is_allowed(backend: Any) -> 
 
     assert bytes_of() == 4
     assert bytes_of(allow=["bf16_gradients"]) == (4 if backend == "fsdp" else 2)  # FSDP's shards are in fp32
+
+
+def test_a_pin_that_is_released_and_given_anew_holds() -> None:
+    old = plan("llama3.1-8b", "h100", 8, 64, 4096, backend="megatron", pins={"pp": "2"}, top=1).plan
+    new = replan(old, release=["pp"], pins={"pp": "1"}, top=1).plan
+    assert new.best.parallel.pp == 1
+    assert new.job.pins == {"pp": "1"}
