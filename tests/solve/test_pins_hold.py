@@ -130,6 +130,6 @@ def test_gradients_are_added_up_in_fp32_unless_bf16_is_allowed(backend: Any) -> 
 
 def test_a_pin_that_is_released_and_given_anew_holds() -> None:
     old = plan("llama3.1-8b", "h100", 8, 64, 4096, backend="megatron", pins={"pp": "2"}, top=1).plan
-    new = replan(old, release=["pp"], pins={"pp": "1"}, top=1).plan
+    new = replan(old, release=["pp"], pins={"pp": "1"}, top=1).new.plan
     assert new.best.parallel.pp == 1
     assert new.job.pins == {"pp": "1"}
