@@ -159,6 +159,7 @@ def _pins(words: Sequence[str], problems: list[Problem]) -> dict[str, str]:
     pins: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
+        name = name.lower()
         if not equals or not name or not value:
             problems.append(Problem("not of the form NAME=VALUE", field="--pin", got=repr(word), hint="--pin tp=8"))
         elif pins.setdefault(name, value) != value:

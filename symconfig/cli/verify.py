@@ -61,7 +61,12 @@ def run(arguments: argparse.Namespace) -> int:
     problems = Problems()
     if arguments.frozen:
         one_at_a_time(problems, arguments, arguments.place, "json")
-        refuse(problems, arguments, ("build", "trace", "run_edited", "megatron", "timeout"), "runs a framework, and --frozen none")
+        refuse(
+            problems,
+            arguments,
+            ("build", "trace", "run_edited", "megatron", "timeout"),
+            "runs a framework, and --frozen none",
+        )
         return _frozen(arguments, problems)
     refuse(problems, arguments, ("templates", "solve"), "is of another check", need="--frozen")
     if len(arguments.place) > 1:

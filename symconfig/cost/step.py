@@ -174,9 +174,10 @@ def _column(values: Iterable[float]) -> Array:
 
 def _gradient_bytes(setting: Setting, offload: Offload) -> float:
     """Return the bytes of a gradient's element on the device."""
-    extra = setting.framework.beside_offload_bytes
-    if extra is None or not setting.sharding.gradient or not offload.optimizer:
-        return setting.bytes.gradient
+    extra, sizes = setting.framework.beside_offload_bytes, setting.bytes
+    stays = setting.zero in setting.framework.whole_gradients_at and sizes.gradient > sizes.weight
+    if extra is None or not setting.sharding.gradient or not offload.optimizer or stays:
+        return sizes.gradient
     return extra * (1 - offload.optimizer)
 
 

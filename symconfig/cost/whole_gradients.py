@@ -17,11 +17,14 @@ ALIGNMENT = 2  # elements: flat groups are padded to a multiple of this and of t
 
 
 def whole_gradient_bytes(sums: Stages, points: Columns, setting: Setting, offload: Offload) -> Array | float:
-    """Return the bytes of whole gradients of the rank that keeps most: [s, n]. Wide gradients are of the share alone;
-    host memory takes all others.
+    """Return the bytes of whole gradients of the rank that keeps most: [s, n]. Sums wider than weights are of the share
+    alone, or beside the gradients that were added last; host memory takes all others.
     """
     sizes, framework = setting.bytes, setting.framework
-    if setting.zero not in framework.whole_gradients_at or offload.optimizer or sizes.gradient > sizes.weight:
+    if sizes.gradient > sizes.weight:
+        beside = setting.zero in framework.added_gradients_at and not offload.optimizer
+        return sizes.weight * (sums.dense + sums.expert) if beside else 0.0
+    if setting.zero not in framework.whole_gradients_at or offload.optimizer:
         return 0.0
     apart = points.ep > 1  # experts are then in groups of their own
     among = np.where(apart, 0.0, sums.expert)

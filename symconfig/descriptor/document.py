@@ -92,6 +92,11 @@ def shorten(value: object, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def called(word: str, known: Iterable[str]) -> str | None:
+    """Return the known name that a word is, whatever its case; None where there is none."""
+    return next((name for name in known if name.lower() == word.lower()), None)
+
+
 def nearest(word: str, known: Iterable[str], alike: float = 0.6) -> str | None:
     """Return the most similar known word; None when nothing is similar.
 

@@ -55,13 +55,24 @@ def _pins(value: Any) -> Any:
     """Read pins: `tp: 8` and `sp: true` as the text that `--pin tp=8 --pin sp=true` gives; unknown names are errors."""
     if not isinstance(value, dict):
         return value
+    value = {str(name).lower(): item for name, item in value.items()}
     unknown = [name for name in value if name not in PIN_NAMES]
     if unknown:
-        close = {name: difflib.get_close_matches(str(name), PIN_NAMES, n=1) for name in unknown}
+        close = {name: difflib.get_close_matches(name, PIN_NAMES, n=1) for name in unknown}
         raise ValueError(
             "; ".join(f"{name} cannot be pinned, need one of {', '.join(close[name] or PIN_NAMES)}" for name in unknown)
         )
-    return {name: str(item).lower() if isinstance(item, int) else item for name, item in value.items()}
+    return {name: _pin(name, item) for name, item in value.items()}
+
+
+def _lower(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value
+
+
+def _pin(name: str, value: Any) -> Any:
+    text = str(value) if isinstance(value, int) else value
+    cased = not isinstance(text, str) or (name == "layout" and text.lower() not in ("equal", "ends"))
+    return text if cased else _lower(text.strip())
 
 
 class Packing(Strict):
@@ -158,7 +169,7 @@ class Job(Strict):
     )
     backend: Backend = Field(default="megatron", description="absent: megatron, or deepspeed for adapters")
     megatron_version: str = "core_v0.19.0"
-    target: str | None = Field(
+    target: Annotated[str | None, BeforeValidator(_lower)] = Field(
         default=None, description="a format that the plan must be told in; absent: any that its framework can"
     )
     task: Annotated[Task | None, BeforeValidator(_task)] = Field(

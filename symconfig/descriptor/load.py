@@ -15,7 +15,7 @@ from symconfig.descriptor import hub
 from symconfig.descriptor.cluster import LONGEST_NAME, ClusterDescriptor, Kernels, KernelsFile
 from symconfig.descriptor.cluster_name import CLUSTER, as_document, joined, kinds, split
 from symconfig.descriptor.difference import SHORT, changed
-from symconfig.descriptor.document import Document, shorten
+from symconfig.descriptor.document import Document, called, shorten
 from symconfig.descriptor.given import given_in, quantified
 from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.model import ModelDescriptor
@@ -288,10 +288,12 @@ def find(name: str, kind: str, base: Path | None) -> Path:
         )
     if is_file:
         return path
+    if (own := called(name, zoo)) is not None:
+        return data_dir("model_zoo") / kind / f"{own}.yaml"
     what = kind.removesuffix("s")
     others = {other: file for other, file in plugged_models().items() if may_read(file)} if kind == "models" else {}
-    if name in others:
-        return others[name]
+    if (plugged := called(name, others)) is not None:
+        return others[plugged]
     zoo += others
     if kind == "models" and hub.is_id(name):
         if (own := hub.in_zoo(name)) is not None:
@@ -300,7 +302,9 @@ def find(name: str, kind: str, base: Path | None) -> Path:
             if (config := hub.cached(name)) is not None:
                 return config
             raise hub.absent(name)
-    close = difflib.get_close_matches(name.lower()[:200], zoo, n=3, cutoff=0.5)
+    word = name.lower()[:200]
+    longer = [one for one in zoo if word and one.startswith(word)]
+    close = difflib.get_close_matches(word, longer or zoo, n=3, cutoff=0.0 if longer else 0.5)
     if not close and (name.endswith(suffixes) or "/" in name):
         raise InputError(
             f"this is a folder, a {what} is a file" if lies == "folder" else f"there is no such {what} file",

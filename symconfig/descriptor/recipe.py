@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from symconfig.descriptor.document import nearest
+from symconfig.descriptor.document import called, nearest
 from symconfig.descriptor.strict import PositiveInt, Strict
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
@@ -170,7 +170,7 @@ class Recipe(Strict):
             pins["recompute"] = layout.recompute if layout.recompute.startswith("selective") else layout.recompute[:4]
         if layout.stages is not None and layout.stages != ENDS_AS_LAYERS:
             pins["layout"] = layout.stages
-        if self.options.cp_comm is not None and layout.cp > 1:
+        if self.options.cp_comm not in (None, "all_gather") and layout.cp > 1:
             pins["cp_comm"] = self.options.cp_comm
         if self.optimizer_offload:
             pins["optimizer_offload"] = "1"
@@ -193,7 +193,9 @@ class Recipe(Strict):
         """Name what the recipe states and no pin can say."""
         layout = self.layout
         pinned = self._option_pins()
-        pinned_names = {name for name, pin in _PINS.items() if pin in pinned} | {"cp_comm"}
+        pinned_names = {name for name, pin in _PINS.items() if pin in pinned}
+        if self.options.cp_comm != "all_gather":
+            pinned_names.add("cp_comm")
         if self.optimizer_offload and not (self.activation_offload or self._unpriced_offloads()):
             pinned_names.add("offload")
         words = [
@@ -252,7 +254,7 @@ def every_recipe() -> Iterator[tuple[RecipeFile, Recipe]]:
 def find_recipe(name: str) -> tuple[RecipeFile, Recipe]:
     """Return the recipe of a name, with its file. Raises InputError with the nearest name."""
     known = {recipe.id: (file, recipe) for file, recipe in every_recipe()}
-    if name in known:
-        return known[name]
+    if (own := called(name, known)) is not None:
+        return known[own]
     need = "a name of `symconfig list recipes`"
     raise InputError("unknown recipe", field="recipe", got=name, need=need, hint=nearest(name, known))

@@ -51,7 +51,7 @@ class Extras:
             tp_comm=framework.hide.tp_pieces > 1,
             flex_backend=_FLEX.get(how.experts.dispatch, ""),
             graphs=_SCOPES.get(framework.graphed, "none"),
-            grad_bytes=int(framework.bytes.gradient),
+            grad_bytes=_gradient_bytes(framework),
             fp8_param_gather=framework.quantised_weights,
             fused_loss=how.loss.kernel is LossKernel.IN_PLACE,
             instances=framework.optimizer_instances,
@@ -76,7 +76,7 @@ class Extras:
     def within(self, framework: Framework) -> Extras:
         """Return the same without what plans of a framework cannot have; where they cannot have another width of
         gradients, it is the framework's."""
-        own = replace(NOTHING_ON, grad_bytes=int(framework.bytes.gradient))
+        own = replace(NOTHING_ON, grad_bytes=_gradient_bytes(framework))
         return replace(own, **picked(self, *BACKENDS[framework.name].extras))
 
     @property
@@ -122,19 +122,25 @@ class Extras:
             how["dispatcher"] = self.flex_backend or "alltoall"
         if now.fused_loss != self.fused_loss:
             how["loss"] = "fused" if self.fused_loss else "parallel"
+        able = BACKENDS[framework.name].extras
         given: dict[str, Any] = {"quantised_weights": self.fp8_param_gather}
-        if "instances" in BACKENDS[framework.name].extras:
+        if "instances" in able:
             given["optimizer_instances"] = self.instances
         if now.graphs != self.graphs:
             given["graphed"] = GRAPHED[self.graphs]
         switches = Switches(
             implementation=how,
-            bytes={"gradient": float(self.grad_bytes)},
+            bytes={"gradient": float(self.grad_bytes)} if "grad_bytes" in able else {},
             framework=given,
             cuts_products=self.tp_comm,
             pairs_microbatches=self.moe_overlap,
         )
         return switched(replace(framework, hide=hide), architecture, switches)
+
+
+def _gradient_bytes(framework: Framework) -> int:
+    """Return the bytes of a gradient's element in the sum over microbatches."""
+    return int(framework.shard_bytes or framework.bytes.gradient)
 
 
 NOTHING_ON = Extras()

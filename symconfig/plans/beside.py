@@ -29,6 +29,12 @@ def layout(candidate: Candidate) -> str:
     return ", ".join([degrees, *more])
 
 
+def caveats(plan: Plan) -> Iterator[str]:
+    """Yield what to know of the first plan before all else: what is not stable, and sequences beyond the model's."""
+    yield from opened(plan)
+    yield from beyond(plan)
+
+
 def opened(plan: Plan) -> Iterator[str]:
     """Yield what is not stable about the first plan: to be said before all else."""
     slower_s = plan.search.better_step_s

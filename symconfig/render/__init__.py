@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from symconfig.descriptor.document import called
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem
@@ -50,12 +51,12 @@ def named(name: str, known: Mapping[str, Source] | None = None) -> Source:
     where a module is called like it. Raises InputError.
     """
     if known is None:
-        if (alone := _alone(name)) is not None:
+        if (alone := _alone(name.lower())) is not None:
             return alone
         known = targets()
-    if name not in known:
+    if (own := called(name, known)) is None:
         raise InputError(_unknown(known, name, "target"))
-    return known[name]
+    return known[own]
 
 
 @cache

@@ -11,6 +11,8 @@ from symconfig.render.megatron_extras import dispatcher_args
 
 # Activations that the experts' grouped kernels have, each with whether a gate goes with it (moe/experts.py).
 ACTIVATIONS = frozenset((("silu", True), ("clamped_swiglu", True), ("gelu_sigmoid", True), ("relu2", False)))
+GROUPED_FP16_SINCE = "core_v0.16.1"  # before, the grouped kernels are for bf16 only
+MANY_EXPERTS = 32  # TransformerConfig warns of scores of more in half precision
 BIAS_UPDATE_RATE = 0.001  # DeepSeek-V3, arXiv:2412.19437, section 4.2; also Megatron's default
 
 
@@ -40,8 +42,8 @@ def moe_args(out: Arguments, model: ModelDescriptor, best: Candidate, grouped_ge
     dispatcher_args(out, best.options)
     overlapped = "--overlap-moe-expert-parallel-comm"
     out.put(overlapped, best.options.overlap.moe_a2a and out.known(overlapped))
-    # Before core_v0.16 the grouped kernels are for bf16 only.
-    out.put("--moe-grouped-gemm", grouped_gemm and best.options.precision != "fp16")
+    of_fp16 = best.options.precision == "fp16"
+    out.put("--moe-grouped-gemm", grouped_gemm and (not of_fp16 or out.at_least(GROUPED_FP16_SINCE)))
     out.put("--moe-permute-fusion")
     out.put("--moe-router-fusion", engine and out.known("--moe-router-fusion"))
     if (model.hidden_act, model.gated_mlp) not in ACTIVATIONS:
@@ -60,7 +62,6 @@ def _router(out: Arguments, experts: Experts) -> None:
                 "it renormalises sigmoid scores of several chosen experts, and never that of one",
                 experts.norm_topk_prob,
             )
-        out.put("--moe-router-dtype", "fp32")  # as transformers' DeepSeek-V3 computes them
     elif not experts.norm_topk_prob and not experts.softmax_after_topk:
         out.put("--moe-router-pre-softmax")
     elif top_k == 1:
@@ -68,6 +69,9 @@ def _router(out: Arguments, experts: Experts) -> None:
             "experts.norm_topk_prob", "a softmax over one chosen expert has no gradient, and it refuses that", True
         )
     # else: softmax over the chosen logits, which equals a softmax over all, chosen and renormalised.
+    many = experts.num_experts >= MANY_EXPERTS and out.known("--moe-router-dtype")
+    if many or experts.scoring_func == "sigmoid":  # as transformers' DeepSeek-V3 computes them
+        out.put("--moe-router-dtype", "fp32")
     if experts.n_group is not None and experts.topk_group is not None and experts.n_group > 1:
         _groups(out, experts, experts.n_group, experts.topk_group)
     if experts.routed_scaling_factor != 1.0:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from symconfig.format import count, either, grouped, percent, seconds, several
+from symconfig.plans.beside import caveats
 from symconfig.plans.plan import Candidate
 from symconfig.render.fallback import folder
 from symconfig.report.checkpoint import steps
@@ -33,7 +34,10 @@ def blocks(fallback: Fallback) -> list[Block]:
             rows.append(_row(fallback, each.nodes, each.plan.best, _lost(fallback.share(each)), loads))
     grid = Grid.of(rows, words=("recompute", *list(rows[0])[_NUMBERS:]))
     others = [f"On {several(each.nodes, 'node')}: {each.other_batch}" for each in fallback.smaller if each.other_batch]
-    return [head, grid, *_unfit(fallback), *_kept(fallback), *others, "\n".join(advice(fallback)), *_steps(fallback)]
+    every = [(nodes.count, plan), *((each.nodes, each.plan) for each in fallback.smaller if each.plan is not None)]
+    said = [f"{several(number, 'node')}: {text}" for number, one in every for text in caveats(one)]
+    rest = (*_unfit(fallback), *_kept(fallback), *others, "\n".join(advice(fallback)), *_steps(fallback))
+    return [head, grid, *said, *rest]
 
 
 def advice(fallback: Fallback, start: str = "") -> list[str]:

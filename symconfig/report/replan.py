@@ -9,6 +9,7 @@ from typing import Any
 from symconfig.descriptor.document import shorten
 from symconfig.format import count, gib, percent, picked, seconds, words
 from symconfig.frameworks.known import BACKENDS
+from symconfig.plans.beside import caveats
 from symconfig.report import table
 from symconfig.report.checkpoint import verdict
 from symconfig.report.grid import Block, Grid, present, titled
@@ -31,6 +32,7 @@ def blocks(replan: Replan) -> list[Block]:
     free = other is not None and other.free
     return present(
         table.headline(replan.new),
+        *caveats(replan.new),
         closer if free else "",  # before all else: it has its checkpoint for nothing
         *_inputs(replan),
         *(_kept(replan.new, replan.kept) if replan.kept is not None else ()),

@@ -21,7 +21,13 @@ def blocks(size: Size) -> list[Block]:
     if not any(row["cost"] for row in rows):
         rows = [{name: cell for name, cell in row.items() if name != "cost"} for row in rows]
     chosen = Grid.of(rows, _TITLE, words=("cluster", "", "in time"))
-    return present(headline(size.question), answers, chosen, overall(size), footer(size))
+    shown = ((one.name, tried) for one in size.clusters for tried in shown_of(one))
+    said = [
+        f"{name}, {several(tried.gpus, 'GPU')}: {text}"
+        for name, tried in shown
+        if (text := tried.values.get("caveats"))
+    ]
+    return present(headline(size.question), answers, chosen, *said, overall(size), footer(size))
 
 
 def headline(question: Question) -> str:

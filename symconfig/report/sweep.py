@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,7 +33,7 @@ def blocks(swept: Swept, points: Points, out: Path) -> list[Block]:
     done = f"wrote {several(len(records), 'row')} into {out}"
     left = len(swept.points) - len(swept.rows)
     more = f"; {count(left)} more {_be(left, 'is')} left, the same command goes on from there" if left else ""
-    return present(headline(swept, points), bests(planned), reasons(records), done + more)
+    return present(headline(swept, points), bests(planned), *_caveats(planned), reasons(records), done + more)
 
 
 def headline(swept: Swept, points: Points) -> str:
@@ -58,17 +58,30 @@ def _be(number: int, single: Literal["is", "was"]) -> str:
 
 def bests(planned: Iterable[Record]) -> Grid:
     """Tabulate, of every model and cluster, the plans with the most tokens a second and with the fewest GPU-hours."""
-    rows = []
-    for (model, cluster), members in grouped(((one["model"], one["cluster"]), one) for one in planned).items():
-        fastest = max(members, key=lambda record: _number(record, "tokens_per_s"))
-        cheapest = min(members, key=lambda record: _number(record, "gpu_hours"))
-        both = fastest is cheapest
-        for name, record in (("fastest, cheapest" if both else "fastest", fastest), ("cheapest", cheapest))[: 2 - both]:
-            rows.append({"model": str(model), "cluster": str(cluster), "": name, **_cells(record)})
+    rows = [
+        {"model": str(record["model"]), "cluster": str(record["cluster"]), "": name, **_cells(record)}
+        for name, record in _best(planned)
+    ]
     priced = any(row["cost/G tokens"] for row in rows)
     cut = ({head: cell for head, cell in row.items() if priced or head != "cost/G tokens"} for row in rows)
     title = "Of each model and cluster the most tokens a second, and the fewest GPU-hours"
     return Grid.of(cut, title, words=("model", "cluster", ""))
+
+
+def _best(planned: Iterable[Record]) -> Iterator[tuple[str, Record]]:
+    """Yield, of every model and cluster, the fastest and the cheapest plan."""
+    for members in grouped(((one["model"], one["cluster"]), one) for one in planned).values():
+        fastest = max(members, key=lambda record: _number(record, "tokens_per_s"))
+        cheapest = min(members, key=lambda record: _number(record, "gpu_hours"))
+        both = fastest is cheapest
+        yield from (("fastest, cheapest" if both else "fastest", fastest), ("cheapest", cheapest))[: 2 - both]
+
+
+def _caveats(planned: Iterable[Record]) -> Iterator[str]:
+    """Yield what to know of the plans that are shown."""
+    for name, record in _best(planned):
+        if record.get("caveats"):
+            yield f"{record['model']} on {record['cluster']}, {name}: {record['caveats']}"
 
 
 def _cells(record: Record) -> dict[str, str]:

@@ -10,7 +10,7 @@ from symconfig.format import count, gib, percent, seconds, signed, words
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.known import BACKENDS
 from symconfig.graph.count import parameters
-from symconfig.plans.beside import DEGREES, beyond, comparisons, opened
+from symconfig.plans.beside import DEGREES, caveats, comparisons
 from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.searched import searched
@@ -37,7 +37,7 @@ def blocks(plan: Plan) -> list[Block]:
     """Return what a person decides by, in order; `symconfig explain` has the rest."""
     # Of a step with phases the first table tells which is shorter; these compare one update.
     remarks = "" if plan.steps else "\n".join([*why(plan), *comparisons(plan, brief=True)])
-    shown = (headline(plan), *opened(plan), *beyond(plan), *whole_step(plan), ranking(plan), remarks)
+    shown = (headline(plan), *caveats(plan), *whole_step(plan), ranking(plan), remarks)
     return present(*shown, footer(plan, brief=True))
 
 

@@ -10,9 +10,12 @@ from typing import Any, NoReturn
 from symconfig.errors import InputError, Problem
 from symconfig.frameworks.extras import NOTHING_ON, Extras
 from symconfig.frameworks.known import BACKENDS
+from symconfig.plans import pipeline_layout
+from symconfig.plans.columns import Columns
+from symconfig.plans.plan import Candidate
 from symconfig.plans.searched import one_length
 from symconfig.solve.limits import Limits
-from symconfig.solve.pins import EXTRA_PINS
+from symconfig.solve.pins import COLUMN, EXTRA_PINS, Pins
 from symconfig.solve.space import Request, divisors
 
 
@@ -159,21 +162,60 @@ def _loses(extra: Extra, value: Any, limits: Limits, precision: str) -> bool:
 _MAY_LOSE = ("modules", "full_recompute", "activation_offload", "least_stages", "least_chunks")
 
 
+def facts(pins: Pins, name: str) -> dict[str, Any]:
+    """Return what a pin says of every plan, by the names of columns; nothing of ranges, which say no single value."""
+    word, extra = pins.words.get(name), next((one for one in EXTRAS if one.pin == name), None)
+    if word is None:
+        return {name: pins.fraction} if name == "optimizer_offload" and pins.fraction is not None else {}
+    if extra is not None:
+        columns = extra.columns(EXTRA_PINS[name][word])
+        return {column: value for column, value in columns.items() if column not in extra.fixed}
+    on = pins.switch(name)
+    return {COLUMN.get(name, name): word.partition(":")[0] if on is None else on}
+
+
+def missed(pins: Pins, candidate: Candidate) -> list[str]:
+    """Return the pins that a candidate does not have. How something is done is not asked of one that does not do it."""
+    has, options = Columns.of(candidate), candidate.options
+    beside = {"moe_dispatcher"} | ({"cp_comm"} if candidate.parallel.cp == 1 else set())
+    laid = [pipeline_layout.letters(chunk) for chunk in candidate.chunks]
+    ranges = (name for name in pins.ranges if not pins.allows(name, getattr(has, COLUMN.get(name, name))))
+    words = (
+        name
+        for name in (*pins.words, "optimizer_offload")
+        if any(getattr(has, column) != value for column, value in facts(pins, name).items() if column not in beside)
+    )
+    wrong = {
+        "recompute": pins.modules and pins.modules != set(options.recompute.modules),
+        "schedule": pins.schedule not in (None, options.schedule),
+        "layout": pins.layout is not None and pipeline_layout.expanded(pins.layout) != laid,
+    }
+    return [*ranges, *words, *(name for name, is_wrong in wrong.items() if is_wrong)]
+
+
 def _refuse_pins(plain: Request) -> None:
-    """Raise InputError where a pin asks for an option that the target lacks at all degrees, or the GPUs do not make."""
-    for extra in EXTRAS:
-        pinned = extra.pinned(plain)
-        if extra.usual in pinned:
-            continue
-        named, got = f"pins.{extra.pin}", plain.job.pins[extra.pin]
-        if not pinned:
+    """Raise InputError where a pin asks for what the target lacks at all degrees, or the GPUs do not make."""
+    chosen = {"precision": plain.precision}
+    pinned = {"precision": plain.precision, **plain.job.pins}
+    for name, got in pinned.items():
+        at = name if name not in plain.job.pins else f"pins.{name}"
+        extra = next((one for one in EXTRAS if one.pin == name), None)
+        values = [] if extra is None else extra.pinned(plain)
+        if extra is not None and not values:
             need = " or ".join(extra.values(plain.gpus))
-            raise InputError(Problem(f"does not divide {plain.gpus} GPUs", field=named, got=got, need=need))
-        if lacks := plain.limits.lacking(**extra.columns(pinned[0]), precision=plain.precision):
-            raise InputError(Problem(lacks[0].rule, field=named, got=got, hint=lacks[0].hint))
-        if not extra.of(plain.job.backend):
-            hint = " or ".join(f"--backend {name}" for name in BACKENDS if extra.of(name))
-            raise InputError(Problem("is no option of this framework", field=named, got=got, hint=hint))
+            raise InputError(Problem(f"does not divide {plain.gpus} GPUs", field=at, got=got, need=need))
+        if extra is None:
+            ways = [facts(plain.pins, name) or (chosen if name == "precision" else {})]
+        else:
+            ways = [] if extra.usual in values else [extra.columns(value) for value in values]
+        if name == "optimizer_offload":
+            ways = [{**ways[0], "param_offload": on} for on in (False, True)]
+        lacks = [plain.limits.lacking(**{**chosen, **way}) for way in ways if way]
+        if lacks and all(lacks):
+            raise InputError(Problem(lacks[0][0].rule, field=at, got=got, hint=lacks[0][0].hint))
+        if extra is not None and ways and not extra.of(plain.job.backend):
+            hint = " or ".join(f"--backend {backend}" for backend in BACKENDS if extra.of(backend))
+            raise InputError(Problem("is no option of this framework", field=at, got=got, hint=hint))
 
 
 def _refuse_together(plain: Request, extras: Extras) -> NoReturn:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from itertools import product
+from itertools import islice, product
 
 import numpy as np
 
@@ -13,7 +16,7 @@ from symconfig.cost.step import HOST_SHARE
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.errors import InfeasibleError, Problem
+from symconfig.errors import InfeasibleError, Problem, SymconfigError
 from symconfig.graph.model import sequence
 from symconfig.solve import candidate
 from symconfig.solve.costed import costed
@@ -29,6 +32,7 @@ from symconfig.solve.weighed import Weighed
 from symconfig.units import GIB
 
 _MESH = ("tp", "cp", "pp", "dp")  # degrees whose product is the number of GPUs
+TRIED = 8  # values of a degree, for a hint
 
 
 def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, weighed: Weighed) -> InfeasibleError:
@@ -37,17 +41,18 @@ def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, wei
         return InfeasibleError(_no_division(model, cluster, job, weighed))
     lean = candidate.described(weighed.leanest, cluster, job)
     limit, need = job.limits.usable_bytes(cluster.gpu.memory_bytes.value), lean.predicted.device_bytes
+    nothing = "nothing fits in memory" + _pinned(job)
     digits = 1 if need - limit > 0.1 * GIB else 4
     largest = max(lean.predicted.memory, key=lambda name: lean.predicted.memory[name])
     what = (
-        f"nothing fits in memory: the leanest of {weighed.candidates} candidates ({candidate.degrees(lean)}) needs "
+        f"{nothing}: the leanest of {weighed.candidates} candidates ({candidate.degrees(lean)}) needs "
         f"{need / GIB:.{digits}f} GiB on a GPU with {limit / GIB:.{digits}f} GiB usable, most of it {largest} "
         f"({lean.predicted.memory[largest] / GIB:.1f} GiB)" + _stage_over(weighed.leanest, limit)
     )
     if need <= limit:  # what it moves off the GPU is too much for the host
         room = HOST_SHARE * weighed.leanest.machine.host_memory_bytes_per_gpu
         what = (
-            f"nothing fits in memory: the leanest of {weighed.candidates} candidates ({candidate.degrees(lean)}) fits "
+            f"{nothing}: the leanest of {weighed.candidates} candidates ({candidate.degrees(lean)}) fits "
             f"on a GPU, but pins {lean.predicted.host_bytes / GIB:.1f} GiB of the host for each, of "
             f"{room / GIB:.1f} GiB that may be pinned; those that pin less do not fit on a GPU"
         )
@@ -84,23 +89,59 @@ def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, w
             "leaves nothing to recompute that this model has on this target",
             field="pins.recompute",
             got=job.pins.get("recompute"),
-            need="none, full, or selective of " + (", ".join(wanted.limits.modules) or "nothing"),
+            need="none, full, or selective of " + ", ".join(wanted.limits.modules),
         )
     if (unreachable := _unreachable(wanted) or _uncut(wanted)) is not None:
-        return unreachable
+        named = [(unreachable.field or "").removeprefix("pins.")]
+        return replace(unreachable, hint=unreachable.hint or _nearest_values(model, cluster, wanted, job, named))
     reasons = blockers(wanted) or _stages_refused(wanted)
     if not reasons:
         refused = weighed.refused
         reasons = [f"{refused.reasons[name]} ({count} points)" for name, count in refused.counts.most_common(4)]
-    pinned = ", ".join(f"{name}={value}" for name, value in job.pins.items())
     return Problem(
-        f"no division of {job.gpus} GPUs and a batch of {job.global_batch_size} can run"
-        + (f" with the pins {pinned}: " if pinned else ": ")
+        f"no division of {job.gpus} GPUs and a batch of {job.global_batch_size} can run{_pinned(job)}: "
         + ("; ".join(reasons) or "no choice of degrees has that product"),
         hint=_nearest_batch(model, cluster, job)
-        or ("fewer pins, " if pinned else "")
+        or _nearest_values(model, cluster, wanted, job, job.pins)
+        or ("fewer pins, " if job.pins else "")
         + "another number of GPUs, a batch that divides by more, or the other backend",
     )
+
+
+def _pinned(job: Job) -> str:
+    """Name the pins of a job, as the end of a phrase."""
+    return f" with the pins {', '.join(f'{name}={value}' for name, value in job.pins.items())}" if job.pins else ""
+
+
+def _nearest_values(
+    model: ModelDescriptor, cluster: ClusterDescriptor, request: Request, job: Job, names: Iterable[str]
+) -> str | None:
+    """Return pins of one of these degrees with which there is a plan: the nearest to the job's, at most two."""
+
+    def able(pins: Mapping[str, str]) -> bool:
+        with suppress(SymconfigError):
+            return fits(model, cluster, job.model_copy(update={"pins": pins}))
+        return False
+
+    for name, (whole, _) in _wholes(request).items():
+        bounds = request.pins.ranges.get(name, ()) if name in names else ()
+        close = sorted(divisors(whole), key=lambda value: min((abs(value - one) for one in bounds), default=0))
+        tried = [value for value in close if bounds and not request.pins.allows(name, value)][:TRIED]
+        working = list(islice((value for value in tried if able({**job.pins, name: str(value)})), 2))
+        if working:
+            return " or ".join(f"--pin {name}={value}" for value in sorted(working))
+    return None
+
+
+def _wholes(request: Request) -> dict[str, tuple[int, str]]:
+    """Return what a degree must divide, in words, too."""
+    gpus, experts = request.gpus, request.model.experts
+    wholes = dict.fromkeys(_MESH, (gpus, f"{gpus} GPUs"))
+    wholes["mbs"] = (request.global_batch, f"a batch of {request.global_batch}")
+    if experts is not None:
+        number = experts.num_experts
+        wholes["ep"] = (math.gcd(number, gpus), f"{number} experts and {gpus} GPUs")
+    return wholes
 
 
 def _nearest_batch(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> str | None:
@@ -116,27 +157,18 @@ def _nearest_batch(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job)
 def _unreachable(request: Request) -> Problem | None:
     """Return the pin that no division can have, or the pins whose product none can have."""
     gpus, experts, written = request.gpus, request.model.experts, request.job.pins
-    wholes = dict.fromkeys(_MESH, (gpus, f"{gpus} GPUs"))
-    wholes["mbs"] = (request.global_batch, f"a batch of {request.global_batch}")
-    if experts is not None:
-        number = experts.num_experts
-        wholes["ep"] = (math.gcd(number, gpus), f"{number} experts and {gpus} GPUs")
     for name in (name for name in written if name in ("ep", "etp") and experts is None):
         if not request.pins.allows(name, 1):
             return Problem("splits experts, and this model has none", field=f"pins.{name}", got=written[name], need="1")
-    for name, (whole, shown) in wholes.items():
+    for name, (whole, shown) in _wholes(request).items():
         if name in written and not _divisors_left(request, name, whole):
-            bounds = request.pins.ranges[name]
-            close = sorted(sorted(divisors(whole), key=lambda value: min(abs(value - one) for one in bounds))[:2])
-            hint = " or ".join(f"--pin {name}={value}" for value in close)
-            return Problem(f"does not divide {shown}", field=f"pins.{name}", got=written[name], hint=hint)
+            return Problem(f"does not divide {shown}", field=f"pins.{name}", got=written[name])
     pinned = [name for name in _MESH if name in written]
     products = {math.prod(values) for values in product(*(_divisors_left(request, name, gpus) for name in pinned))}
     if any(gpus % one == 0 for one in products):
         return None
-    pins = ", ".join(f"{name}={written[name]}" for name in pinned)
     return Problem(
-        f"{' x '.join(pinned)} must divide the number of GPUs, with the pins {pins} it cannot",
+        f"{' x '.join(pinned)} must divide the number of GPUs,{_pinned(request.job)} it cannot",
         got=f"{min(products)}{' or more' * (len(products) > 1)}",
         need=f"a divisor of {gpus}",
         hint="fewer pins",
@@ -177,6 +209,8 @@ def _stages_refused(request: Request) -> list[str]:
     """Return why the target runs none of the ZeRO stages that the pins leave, at the degrees that they fix."""
     limits, ranges = request.limits, request.pins.ranges
     fixed = {name: ranges[name][0] for name in _MESH if name in ranges and len(set(ranges[name])) == 1}
+    if not limits.pipeline and not limits.runs(tp=2):  # all GPUs are replicas
+        fixed = {"cp": 1, "dp": request.gpus} | fixed
     refused = [limits.lacking(zero=stage, **fixed) for stage in limits.zero if request.pins.allows("zero", stage)]
     return list(dict.fromkeys(one.rule for each in refused for one in each)) if all(refused) else []
 

@@ -41,7 +41,7 @@ _CHOSEN = frozenset(
 ) | {"recompute_method", "recompute_layers", "modules", "empty_chunks", "uneven_chunks"}
 
 
-OFFLOADS = (Offload(), Offload(0.25), Offload(0.5), Offload(0.75), Offload(1.0), Offload(1.0, True))
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the optimizer state that a search may offload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ class Limits:
     @cached_property
     def offloads(self) -> tuple[tuple[Offload, ...], ...]:
         """Return what may live in host memory at each ZeRO stage."""
-        return tuple(self._offloads(stage) for stage in ZERO_STAGES)
+        return tuple(tuple(one for share in SHARES for one in self.offloads_of(zero, share)) for zero in ZERO_STAGES)
 
     def runs(self, **facts: Any) -> bool:
         """Return whether nothing refuses some facts of a point, whatever its others are."""
@@ -162,9 +162,11 @@ class Limits:
                 result |= constraint.mask(self.fixed, points_at_stage, result.shape)
         return result
 
-    def _offloads(self, zero: int) -> tuple[Offload, ...]:
+    def offloads_of(self, zero: int, share: float) -> tuple[Offload, ...]:
+        """Return what may live in host memory at a ZeRO stage beside this share of the optimizer state."""
+        every = (Offload(share), *([Offload(share, True)] if share == 1 else []))
         return tuple(
-            one for one in OFFLOADS if self.runs(zero=zero, optimizer_offload=one.optimizer, param_offload=one.weights)
+            one for one in every if self.runs(zero=zero, optimizer_offload=one.optimizer, param_offload=one.weights)
         )
 
 
@@ -272,7 +274,7 @@ def policies(limits: Limits, precision: str, pinned: frozenset[str] = frozenset(
     A module inside another that is recomputed anyway adds nothing. Modules whose output is thrown away do not go
     with low precision by themselves, whose quantised copies would still hold it: layers that read it must keep their
     input as it came, which frameworks have with some recipes of FP8 only. So they are left to pins. Megatron recomputes
-    the experts' activation only behind its grouped kernels, which are rendered for bf16 and its low precisions.
+    the experts' activation only behind its grouped kernels, which not all releases have for fp16.
     """
     discarding = {"bf16": frozenset[str](), "fp16": frozenset({"moe_act"})}.get(precision, DISCARDING - pinned)
     names = [name for name in limits.modules if name not in discarding]

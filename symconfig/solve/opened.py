@@ -18,11 +18,10 @@ from symconfig.frameworks.maturity import ALL, Maturity, Option, Standing, close
 from symconfig.frameworks.tables import options
 from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Candidate, Opened
-from symconfig.solve.extras import EXTRAS
-from symconfig.solve.pins import EXTRA_PINS, Pins
+from symconfig.solve.extras import facts
+from symconfig.solve.pins import COLUMN, Pins
 
 NOTHING_KNOWN = Columns()
-_COLUMNS = {"mbs": "micro", "sp": "sequence_parallel"}  # pins that are not called as their columns
 _OPENED_IN_TURN = (Maturity.UNUSUAL, Maturity.YOUNG, Maturity.CHANGES_NUMBERS, Maturity.DEFECT)
 
 
@@ -125,23 +124,14 @@ def _asked_for(option: Option, job: Job, fixed: Fixed, pins: Pins) -> bool:
 def _pinned(job: Job, pins: Pins) -> Columns:
     """Return what pins say of every plan: each range of numbers along an axis of its own."""
     most = max(int(job.gpus) if job.gpus != "auto" else 1, job.global_batch_size)
-    axes, words = count(), dict[str, object](pins.words) | {"seq_length": job.seq_length}
+    axes, words = count(), dict[str, object](seq_length=job.seq_length)
     for name, (low, high) in pins.ranges.items():
         values, axis = np.arange(low, min(high, max(most, low)) + 1), next(axes)
-        words[name] = values.reshape(-1, *(1 for _ in range(axis)))
-    for name in ("sp", "activation_offload"):
-        if name in words:
-            words[name] = pins.switch(name)
-    for extra in EXTRAS:
-        if (word := pins.words.get(extra.pin)) is not None:
-            del words[extra.pin]
-            columns = extra.columns(EXTRA_PINS[extra.pin][word])
-            words |= {name: value for name, value in columns.items() if name not in extra.fixed}
-    if pins.fraction is not None:
-        words["optimizer_offload"] = pins.fraction
+        words[COLUMN.get(name, name)] = values.reshape(-1, *(1 for _ in range(axis)))
+    for name in (*pins.words, "optimizer_offload"):
+        words |= facts(pins, name)
     if pins.layout is not None:
         words["empty_chunks"] = words["uneven_chunks"] = True
-    words.pop("recompute", None)
     if words.get("precision", "auto") == "auto":
         words["precision"] = "bf16" if job.precision in (None, "auto") else job.precision
-    return Columns(**{_COLUMNS.get(name, name): value for name, value in words.items() if value is not None})
+    return Columns(**{name: value for name, value in words.items() if value is not None})

@@ -119,25 +119,15 @@ def recompute_choices(request: Request) -> list[Choice]:
     """Recompute policies that the pins leave, each with and without offloaded activations where the target can."""
     pinned, offload = request.pins.words.get("recompute"), request.pins.switch("activation_offload")
     result = []
-    for modules in policies(request.limits, request.precision, _modules(pinned)):
+    for modules in policies(request.limits, request.precision, request.pins.modules):
         kind = "full" if LAYER in modules else "selective" if modules else "none"
-        if pinned is not None and not _recompute_allowed(pinned, kind, modules):
+        if pinned is not None and not (pinned.startswith(kind) and request.pins.modules in (frozenset(), modules)):
             continue
-        if offload is not True or not request.limits.activation_offload:
+        if offload is not True:
             result.append(Choice(modules))
         if request.limits.activation_offload and offload is not False and kind != "full":
             result.append(Choice(modules, offloaded(request.model)))
     return result
-
-
-def _recompute_allowed(pinned: str, kind: str, modules: frozenset[str]) -> bool:
-    name, _, wanted = pinned.partition(":")
-    return name == kind and (not wanted or modules == _modules(pinned))
-
-
-def _modules(pinned: str | None) -> frozenset[str]:
-    """Return the modules that a pin of recompute names."""
-    return frozenset(filter(None, (pinned or "").partition(":")[2].split(",")))
 
 
 def ways(piece: Piece, refused: Refused) -> Sequence[Way]:
@@ -194,4 +184,4 @@ def settings(piece: Piece, pipelines: Pipelines, where: Columns) -> list[tuple[S
 
 def _moved(request: Request, zero: int) -> tuple[Offload, ...]:
     pinned = request.pins.fraction
-    return tuple(offload for offload in request.limits.offloads[zero] if pinned in (None, offload.optimizer))
+    return request.limits.offloads[zero] if pinned is None else request.limits.offloads_of(zero, pinned)

@@ -23,6 +23,7 @@ PLANNED_SCHEDULES: Mapping[str, Mapping[str, tuple[int, int]]] = {
     INTERLEAVED.name: {"pp": (2, 2**31), "vpp": (2, 2**31)},
 }
 _SWITCHES = {"0": False, "off": False, "false": False, "1": True, "on": True, "true": True}
+COLUMN = {"mbs": "micro", "sp": "sequence_parallel"}  # pins that are not called as their columns
 # Of options beside the degrees (`frameworks.extras.Extras`): what each word stands for, the framework's own first.
 EXTRA_PINS: Mapping[str, Mapping[str, Any]] = {
     "user_buffers": _SWITCHES,
@@ -37,7 +38,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "sp": tuple(_SWITCHES),
     "activation_offload": tuple(_SWITCHES),
     "precision": ("bf16", "fp16", "fp8", "mxfp8", "nvfp4"),
-    "cp_comm": ("p2p", "a2a", "all_gather"),
+    "cp_comm": ("p2p", "a2a"),
     **{name: tuple(values) for name, values in EXTRA_PINS.items()},
 }
 MOST_ZERO = 3
@@ -67,13 +68,19 @@ class Pins:
         """Tell whether they leave a value of a choice, as a pin has it."""
         return word == self.words.get(name, word) and (name not in self.ranges or self.allows(name, int(word)))
 
+    @property
+    def modules(self) -> frozenset[str]:
+        """Return the modules that a pin of recompute names."""
+        return frozenset(filter(None, self.words.get("recompute", "").partition(":")[2].split(",")))
+
     def fixes(self, name: str) -> bool:
         """Tell whether they say anything of a choice."""
         return name in self.words or name in self.ranges
 
     def switch(self, name: str) -> bool | None:
+        """Return what the pin of a choice between yes and no says; None where there is none."""
         word = self.words.get(name)
-        return None if word is None else _SWITCHES[word]
+        return _SWITCHES[word] if word is not None and WORDS.get(name) == tuple(_SWITCHES) else None
 
 
 def parse(pins: Mapping[str, str]) -> Pins:

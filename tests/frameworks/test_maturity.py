@@ -44,9 +44,9 @@ def test_an_option_is_used_at_its_example_and_says_its_source(option: Option) ->
 
 
 def test_names_are_unique_and_no_constraint_has_one() -> None:
-    names = [option.name for option in EVERY]
-    assert len(set(names)) == len(names)
-    assert not set(names) & {constraint.name for constraint in (*MEGATRON, *DEEPSPEED)}
+    for table in (OPTIONS, deepspeed.OPTIONS):
+        assert len({option.name for option in table}) == len(table)
+    assert not {option.name for option in EVERY} & {constraint.name for constraint in (*MEGATRON, *DEEPSPEED)}
 
 
 @pytest.mark.parametrize("name", FLAGS)

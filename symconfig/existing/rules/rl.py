@@ -26,7 +26,6 @@ _NOT_HERE = frozenset(
         "environment-wrong",
         "repeated-option",
         "vocabulary-padded",
-        "tensor-exchange-not-overlapped",
         "gradients-not-overlapped",
         "experts-not-balanced",
         "gathered-tokens",

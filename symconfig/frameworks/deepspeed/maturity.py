@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from symconfig.frameworks.maturity import Maturity, Option, Standing
+from symconfig.frameworks.megatron import maturity as megatron
 
 SHORTEST_SEQUENCE = 8192  # tokens, of the shortest run in the benchmarks that are cited below
 
@@ -19,4 +22,14 @@ SHORT_ULYSSES = Option(
     ),
 )
 
-OPTIONS: tuple[Option, ...] = (SHORT_ULYSSES,)
+BF16_GRADIENTS = replace(
+    megatron.BF16_GRADIENTS,
+    label="gradients added up in bf16",
+    doubt=Standing(
+        maturity=Maturity.CHANGES_NUMBERS,
+        why="microbatches are added with 8 bits of mantissa, so that small gradients are lost beside large sums",
+        source="deepspeed/runtime/engine.py, get_data_types: without grad_accum_dtype the sum has the weights' type",
+    ),
+)
+
+OPTIONS: tuple[Option, ...] = (SHORT_ULYSSES, BF16_GRADIENTS)

@@ -35,6 +35,7 @@ FSDP = replace(
     all_reduced_gradients=False,
     shards_over_tensor=False,
     whole_gradients_at=frozenset(),
+    added_gradients_at=frozenset(),
     # Gradients are copied into one flat tensor and widened to fp32 before they are reduced
     # (torch/distributed/fsdp/_runtime_utils.py, _post_backward_hook).
     copied_bytes=10.0,

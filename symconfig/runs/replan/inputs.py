@@ -16,8 +16,9 @@ _SECTIONS = ("pins", "limits", "training", "lora", "images")  # of which single 
 def revised(old: Plan, wishes: Mapping[str, Any], released: Sequence[str] = ()) -> dict[str, Any]:
     """Return the fields of the new job as plain data: what `wishes` names, and the rest as it was.
 
-    released: pins of the old job that are free now. A default that was resolved from the old model or cluster, and not
-    asked for, is resolved again where another one is asked for: an adapter's task, the precision of a GPU without bf16.
+    released: pins of the old job that are free now, unless `wishes` pins them anew. A default that was resolved from
+    the old model or cluster, and not asked for, is resolved again where another one is asked for: an adapter's task,
+    the precision of a GPU without bf16.
     """
     fields = old.job.model_dump(mode="json", by_alias=True, exclude_none=True)
     for name in _resolved(old, wishes):
@@ -29,8 +30,11 @@ def revised(old: Plan, wishes: Mapping[str, Any], released: Sequence[str] = ()) 
     if old.search.fewest:
         fields["gpus"] = "auto"
     fields |= {**wishes, **merged}
+    given = wishes.get("pins") or {}
     if isinstance(fields["pins"], dict):
-        fields["pins"] = {name: value for name, value in fields["pins"].items() if name not in released}
+        fields["pins"] = {
+            name: value for name, value in fields["pins"].items() if name in given or name not in released
+        }
     return fields
 
 

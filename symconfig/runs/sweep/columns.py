@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any, Literal
 
 from symconfig.descriptor.task import TASKS
+from symconfig.plans.beside import caveats
 from symconfig.plans.plan import Plan
 
 Kind = Literal["text", "whole", "number", "yes/no"]
@@ -167,6 +168,9 @@ PREDICTED = (
     Column("host_bytes", "number", "bytes", "pinned host memory for each GPU", "predicted.host_bytes"),
 )
 SEARCHED = (
+    Column(
+        "caveats", "text", "", "what `plan` says first: options that are not stable", lambda p: " ".join(caveats(p))
+    ),
     Column("candidates", "whole", "", "weighed", lambda p: p.search.candidates),
     Column(
         "gap",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from math import prod
@@ -107,7 +108,7 @@ def _read(text: str, net: Net, dims: Mapping[str, str]) -> Pin:
         every = zip(net.program.operators, net.node_of, strict=True)
         names = frozenset(op.name for op, index in every if index in known)
         return Pin(text, names, tuple(_cuts(text, value, nodes, dims)), False)
-    tensor, _, dim = name.rpartition(".")
+    tensor, dim = _tensor_and_dim(name, net, dims)
     tensors = _tensors(net, tensor)
     mine = dim if dim in net.program.sizes else dims.get(dim, dim)
     has = list(dict.fromkeys(one for known in sorted(tensors) for one in net.program.tensors[known].dims))
@@ -115,6 +116,18 @@ def _read(text: str, net: Net, dims: Mapping[str, str]) -> Pin:
         what = f"{tensor} has no such dim"
         raise InputError(what, field="pin", got=dim, need=" or ".join(has) or "a tensor with dims")
     return Pin(text, tensors, (Cut(mine, int(value[:10])),), True)
+
+
+def _tensor_and_dim(name: str, net: Net, dims: Mapping[str, str]) -> tuple[str, str]:
+    """Cut TENSOR.DIM at the first dot behind which a dim's name is, and before which a tensor's: both may have dots."""
+    for dot in re.finditer(r"\.", name):
+        tensor, dim = name[: dot.start()], name[dot.end() :]
+        if dim in net.program.sizes or dim in dims:
+            with suppress(InputError):
+                _tensors(net, tensor)
+                return tensor, dim
+    tensor, _, dim = name.rpartition(".")
+    return tensor, dim
 
 
 def _cuts(text: str, value: str, nodes: Sequence[Node], dims: Mapping[str, str]) -> Iterator[Cut]:

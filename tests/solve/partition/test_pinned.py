@@ -168,3 +168,12 @@ def test_pins_of_one_operator_that_exclude_each_other_are_refused_and_those_of_s
         )
     with pytest.raises(InfeasibleError, match="pin"):
         symconfig.partition("llama2-7b", "h100", 8, 8, pins=pins, solver="adaptive", recompute="none")
+
+
+def test_a_dim_whose_name_has_dots_is_pinned() -> None:
+    make = Maker({"b": 256, "h": 256, "expert.width": 1024})
+    x, u = make.tensor("x", "b", "h"), make.tensor("layers.0.u", "b", "expert.width")
+    make.add(build.product("layers.0.up", x, make.weight("layers.0.up.weight", "h", "expert.width"), u))
+    program = make.program(("x",), u.tensor.name, "b")
+    (pin,) = read(("layers.*.u.expert.width=4",), net_of(lambda _: program, 1), {})
+    assert (pin.cuts[0].name, pin.cuts[0].parts) == ("expert.width", 4)

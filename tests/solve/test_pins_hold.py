@@ -1,0 +1,135 @@
+"""A pin is in the plan, or the plan is refused with a sentence that names the pin; a hint of a refusal works."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from symconfig.api.planning import plan
+from symconfig.api.replan import replan
+from symconfig.descriptor.job import PIN_NAMES
+from symconfig.errors import SymconfigError
+from symconfig.frameworks.known import BACKENDS
+from symconfig.plans.plan import Candidate
+from symconfig.solve.pins import EXTRA_PINS, number_range
+
+VALUES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("tp", "pp", "cp", "ep", "dp"), ("1", "2", "4", "3", "2..4")),
+    **dict.fromkeys(("vpp", "etp", "mbs", "instances"), ("1", "2")),
+    **{name: tuple(words) for name, words in EXTRA_PINS.items()},
+    "zero": ("0", "1", "2", "3", "1..2"),
+    "sp": ("true", "off"),
+    "recompute": ("none", "selective", "full", "selective:core_attn"),
+    "precision": ("bf16", "fp16", "fp8", "mxfp8"),
+    "optimizer_offload": ("0", "0.3", "0.5", "1"),
+    "activation_offload": ("true", "off"),
+    "cp_comm": ("p2p", "a2a", "all_gather"),
+    "layout": ("equal", "ends"),
+    "schedule": ("none", "1f1b", "interleaved", "gpipe"),
+}
+OFF = {"off", "false", "0", "none", "alltoall"}
+
+
+def has(best: Candidate, name: str, value: str) -> bool:
+    """Tell, from the plan alone, whether a candidate is as pinned. What nobody exchanges is exchanged in no way."""
+    p, o = best.parallel, best.options
+    numbers = {"mbs": best.batch.micro, "zero": o.zero_stage, "instances": o.instances}
+    if name in numbers or hasattr(p, name):
+        bounds = number_range(value)
+        return bounds is not None and bounds[0] <= numbers.get(name, getattr(p, name, 0)) <= bounds[1]
+    switches = {
+        "sp": o.sequence_parallel,
+        "activation_offload": o.activation_offload,
+        "user_buffers": o.overlap.tp_comm,
+        "moe_overlap": o.overlap.moe_a2a,
+        "fp8_param_gather": o.fp8_param_gather,
+        "fused_loss": o.fused_loss,
+    }
+    if name in switches:
+        return switches[name] == (value not in OFF)
+    if name == "layout":
+        layers = [sum(kind not in ("embedding", "head", "mtp") for kind in chunk) for chunk in best.chunks]
+        return len(set(layers if value == "equal" else layers[1:-1])) <= 1
+    if name == "recompute":
+        kind, _, modules = value.partition(":")
+        return kind == o.recompute.granularity and modules in ("", ",".join(o.recompute.modules))
+    return (
+        value
+        == {
+            "precision": o.precision,
+            "optimizer_offload": f"{o.optimizer_offload:g}",
+            "cp_comm": o.cp_comm if p.cp > 1 else value,
+            "schedule": o.schedule,
+            "dispatcher": o.moe_flex_backend or "alltoall",
+            "cuda_graphs": o.cuda_graphs.replace(" ", "_"),
+            "grad_dtype": "fp32" if o.grad_bytes == 4 else "bf16",
+        }[name]
+    )
+
+
+def planned(model: str, backend: str, pins: dict[str, str], **more: Any) -> Candidate:
+    job = {"gpus": 8, "global_batch_size": 64, "seq_length": 4096, "backend": backend} | more
+    return plan(model, "h100", pins=pins, top=1, **job).plan.best
+
+
+def tried(model: str, backend: str, pins: dict[str, str]) -> Candidate | str:
+    """Return the plan's best candidate, or why there is none."""
+    try:
+        return planned(model, backend, pins)
+    except SymconfigError as error:
+        return str(error)
+
+
+def test_every_pin_is_tried() -> None:
+    assert set(VALUES) == set(PIN_NAMES)
+
+
+@pytest.mark.parametrize("model", ["llama3.1-8b", "qwen3-30b-a3b"])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", PIN_NAMES)
+def test_a_pin_is_in_the_plan_or_the_plan_is_refused(model: str, backend: str, name: str) -> None:
+    for value in VALUES[name]:
+        made = tried(model, backend, {name: value})
+        assert name in made if isinstance(made, str) else has(made, name, value), value
+
+
+@pytest.mark.parametrize("backend", ["megatron", "deepspeed"])
+@pytest.mark.parametrize("pin", ["tp=40", "tp=16", "tp=3", "mbs=5", "cp=3", "dp=5..7"])
+def test_what_a_refusal_proposes_works(backend: str, pin: str) -> None:
+    """40 heads: tp 16 and 32 divide 64 GPUs, and not the heads."""
+    name, _, value = pin.partition("=")
+    with pytest.raises(SymconfigError) as refused:
+        planned("llama2-13b", backend, {name: value}, gpus=64, global_batch_size=256)
+    proposed = re.findall(r"--pin (\w+)=(\S+?)(?: or|\.$|$)", str(refused.value))
+    assert proposed
+    for other, number in proposed:
+        assert has(planned("llama2-13b", backend, {other: number}, gpus=64, global_batch_size=256), other, number)
+
+
+def test_names_are_matched_without_case() -> None:
+    made = plan("Llama3.1-8B", "H100", 8, 64, 4096, backend="megatron", target="MEGATRON", pins={"TP": "2", "SP": "On"})
+    assert made.plan.best.parallel.tp == 2
+    assert made.plan.best.options.sequence_parallel
+
+
+def test_the_beginning_of_a_name_is_completed() -> None:
+    with pytest.raises(SymconfigError, match=r"llama3\.1-8b"):
+        plan("llama3", "h100", 8, 64, 4096)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_are_added_up_in_fp32_unless_bf16_is_allowed(backend: Any) -> None:
+    def bytes_of(**more: Any) -> int:
+        return planned("llama3.1-8b", backend, {}, **more).options.grad_bytes
+
+    assert bytes_of() == 4
+    assert bytes_of(allow=["bf16_gradients"]) == (4 if backend == "fsdp" else 2)  # FSDP's shards are in fp32
+
+
+def test_a_pin_that_is_released_and_given_anew_holds() -> None:
+    old = plan("llama3.1-8b", "h100", 8, 64, 4096, backend="megatron", pins={"pp": "2"}, top=1).plan
+    new = replan(old, release=["pp"], pins={"pp": "1"}, top=1).new.plan
+    assert new.best.parallel.pp == 1
+    assert new.job.pins == {"pp": "1"}
