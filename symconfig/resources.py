@@ -212,7 +212,7 @@ def write_folder(out: Path, files: Sequence[tuple[str, bytes, int]], ready: Call
     """Write files (relative path, bytes, mode) into a folder: all of them, or with MARKER where that is cut off.
 
     A new folder is made beside its place and renamed. A folder that exists stays itself, and so does all else in it: in
-    each folder that gets files the marker is written first and removed last. ready: called before files are replaced,
+    each folder that gets files the marker is written first and removed last. ready: called before anything is written,
     when nobody else writes there. Raises OSError.
     """
     if not os.path.lexists(out):
@@ -224,6 +224,7 @@ def write_folder(out: Path, files: Sequence[tuple[str, bytes, int]], ready: Call
             flock(folders[PurePosixPath()], LOCK_EX)
         for path, _, _ in files:
             _open_above(PurePosixPath(path), folders, staged)
+        ready()
         ours = []
         try:
             for folder in folders.values():
@@ -232,7 +233,6 @@ def write_folder(out: Path, files: Sequence[tuple[str, bytes, int]], ready: Call
             for path, data, mode in files:
                 place = PurePosixPath(path)
                 staged.add(folders[place.parent], place.name, data, mode)
-            ready()
         except BaseException:  # nothing has changed: an interrupt, too
             for folder in ours:
                 os.unlink(MARKER, dir_fd=folder)
