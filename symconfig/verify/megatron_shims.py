@@ -160,13 +160,30 @@ def claim_sparse_kernels() -> None:
         config._validate_dsa_kernel_backend_dependencies = lambda backend: None
 
 
+# Fused kernels of Transformer Engine that Megatron's configuration asks for, by the module that imports them.
+KERNELS = {
+    "megatron.core.models.common.embeddings.rope_utils": (
+        "fused_apply_rotary_pos_emb",
+        "fused_apply_rotary_pos_emb_thd",
+    ),
+    "megatron.core.transformer.moe.moe_utils": (
+        "fused_permute",
+        "fused_permute_with_probs",
+        "fused_sort_chunks_by_index",
+        "fused_sort_chunks_by_index_with_probs",
+        "fused_unpermute",
+    ),
+}
+
+
 def claim_transformer_engine(version: str) -> None:
-    """Let Megatron's version checks, and the one test for a fused kernel, answer as with this release."""
+    """Let Megatron's version checks, and those for fused kernels, answer as with this release."""
     from megatron.core import utils
-    from megatron.core.models.common.embeddings import rope_utils
     from packaging.version import Version
 
     utils._te_version = Version(version)
-    for name in ("fused_apply_rotary_pos_emb", "fused_apply_rotary_pos_emb_thd"):
-        if getattr(rope_utils, name, None) is None:
-            setattr(rope_utils, name, Inert(f"transformer_engine.{name}"))
+    for module, names in KERNELS.items():
+        place = importlib.import_module(module)
+        for name in names:
+            if getattr(place, name, None) is None:
+                setattr(place, name, Inert(f"transformer_engine.{name}"))

@@ -26,7 +26,7 @@ VERIFY = Path(megatron_source.__file__).parent
 WORKER = Path(__file__).with_name("logits_worker.py")
 SEQUENCE, VOCABULARY = 24, 200
 # Kernels, number formats and the transport of tokens between GPUs: none changes what is computed.
-DROPPED = {"--bf16", "--moe-grouped-gemm"}
+DROPPED = {"--bf16", "--moe-grouped-gemm", "--moe-permute-fusion", "--moe-router-fusion"}
 IMPLEMENTATION = [
     "--transformer-impl",
     "local",
