@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.descriptor.mixed import mixed_of
     from symconfig.report.rl import blocks as of_step
     from symconfig.report.table import blocks
-    from symconfig.solve.near_batch import near_batch, said
+    from symconfig.solve.near_batch import near_batch, replicas_sentence
 
     problems = api.Problems()
     out = file_of(arguments.out)
@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     for warning in result.warnings:
         note(f"warning: {warning}")
     if not result.plan.rl and (batch := near_batch(result.plan)) is not None:
-        note(f"note: {said(result.plan, batch)}. Try: --global-batch-size {batch}")
+        note(f"note: {replicas_sentence(result.plan, batch)}. Try: --global-batch-size {batch}")
     if job.unsaid:
         note(f"note: of {arguments.like} no pin can say: {'; '.join(job.unsaid)}")
     shown = (of_step if result.plan.rl else blocks)(result.plan)

@@ -22,8 +22,8 @@ def whole_gradient_bytes(sums: Stages, points: Columns, setting: Setting, offloa
     """
     sizes, framework = setting.bytes, setting.framework
     if sizes.gradient > sizes.weight:
-        beside = setting.zero in framework.added_gradients_at and not offload.optimizer
-        return sizes.weight * (sums.dense + sums.expert) if beside else 0.0
+        keeps_added = setting.zero in framework.added_gradients_at and not offload.optimizer
+        return sizes.weight * (sums.dense + sums.expert) if keeps_added else 0.0
     if setting.zero not in framework.whole_gradients_at or offload.optimizer:
         return 0.0
     apart = points.ep > 1  # experts are then in groups of their own

@@ -269,7 +269,7 @@ class Plan:
         where no interval is known."""
         predicted = self.best.predicted
         _, high = predicted.interval.get("device_bytes", (0.0, predicted.device_bytes))
-        return math.ceil(100 * (1 - predicted.device_bytes / high)) / 100
+        return math.ceil(100 * (1 - predicted.device_bytes / high)) / 100 if high else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data. Leaves out the wall time of the search, so that equal inputs give equal bytes."""

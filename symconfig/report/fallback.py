@@ -35,9 +35,9 @@ def blocks(fallback: Fallback) -> list[Block]:
     grid = Grid.of(rows, words=("recompute", *list(rows[0])[_NUMBERS:]))
     others = [f"On {several(each.nodes, 'node')}: {each.other_batch}" for each in fallback.smaller if each.other_batch]
     every = [(nodes.count, plan), *((each.nodes, each.plan) for each in fallback.smaller if each.plan is not None)]
-    said = [f"{several(number, 'node')}: {text}" for number, one in every for text in caveats(one)]
+    notes = [f"{several(number, 'node')}: {text}" for number, one in every for text in caveats(one)]
     rest = (*_unfit(fallback), *_kept(fallback), *others, "\n".join(advice(fallback)), *_steps(fallback))
-    return [head, grid, *said, *rest]
+    return [head, grid, *notes, *rest]
 
 
 def advice(fallback: Fallback, start: str = "") -> list[str]:

@@ -22,12 +22,12 @@ def blocks(size: Size) -> list[Block]:
         rows = [{name: cell for name, cell in row.items() if name != "cost"} for row in rows]
     chosen = Grid.of(rows, _TITLE, words=("cluster", "", "in time"))
     shown = ((one.name, tried) for one in size.clusters for tried in shown_of(one))
-    said = [
+    notes = [
         f"{name}, {several(tried.gpus, 'GPU')}: {text}"
         for name, tried in shown
         if (text := tried.values.get("caveats"))
     ]
-    return present(headline(size.question), answers, chosen, *said, overall(size), footer(size))
+    return present(headline(size.question), answers, chosen, *notes, overall(size), footer(size))
 
 
 def headline(question: Question) -> str:

@@ -177,13 +177,13 @@ def facts(pins: Pins, name: str) -> dict[str, Any]:
 def missed(pins: Pins, candidate: Candidate) -> list[str]:
     """Return the pins that a candidate does not have. How something is done is not asked of one that does not do it."""
     has, options = Columns.of(candidate), candidate.options
-    beside = {"moe_dispatcher"} | ({"cp_comm"} if candidate.parallel.cp == 1 else set())
+    how = {"moe_dispatcher"} | ({"cp_comm"} if candidate.parallel.cp == 1 else set())
     laid = [pipeline_layout.letters(chunk) for chunk in candidate.chunks]
     ranges = (name for name in pins.ranges if not pins.allows(name, getattr(has, COLUMN.get(name, name))))
     words = (
         name
         for name in (*pins.words, "optimizer_offload")
-        if any(getattr(has, column) != value for column, value in facts(pins, name).items() if column not in beside)
+        if any(getattr(has, column) != value for column, value in facts(pins, name).items() if column not in how)
     )
     wrong = {
         "recompute": pins.modules and pins.modules != set(options.recompute.modules),

@@ -23,13 +23,13 @@ def near_batch(plan: Plan) -> int | None:
         if replicas < 2 * most:
             return None
         below = batch // replicas * replicas
-        near = min((below, below + replicas), key=lambda size: (abs(size - batch), -size))
-        if near and abs(near - batch) <= int(MOST_CHANGE * batch):
-            return near
+        nearest = min((below, below + replicas), key=lambda size: (abs(size - batch), -size))
+        if nearest and abs(nearest - batch) <= int(MOST_CHANGE * batch):
+            return nearest
     return None
 
 
-def said(plan: Plan, better: int) -> str:
+def replicas_sentence(plan: Plan, better: int) -> str:
     """Say how many replicas could share the other batch."""
     gpus, batch = plan.best.parallel.world_size, plan.best.batch.global_
     return (

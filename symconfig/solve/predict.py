@@ -100,7 +100,7 @@ class Timer:
 def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuration, of: Job | None = None) -> Prospect:
     """Return the configuration as the search would have found it. of: the job whose routers it has; None: all ranks get
     as many tokens, as nearly all who measure make sure that they do. Raises InputError for what no job can be."""
-    asked = {
+    fields = {
         "model": model.name,
         "cluster": cluster.name,
         "gpus": c.degrees.world_size,
@@ -108,7 +108,7 @@ def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuratio
         "seq_length": c.seq_length,
         "backend": c.backend,
     }
-    job = validate(Document(asked, file=""), Job)
+    job = validate(Document(fields, file=""), Job)
     job = job.model_copy(update={"packing": c.packing, "limits": Limits(expert_imbalance=1.0)})
     version = c.version or BACKENDS[c.backend].releases.of(job)
     space = limits(job.backend, version, model, facts(job.backend, model, cluster.gpu.architecture))

@@ -169,8 +169,12 @@ def verify(
     checks = [Check("stages of plan.json", "failed", " ".join(wrong), 0.0)] if wrong else []
     with TemporaryDirectory(prefix="symconfig-") as scratch:
         if not run_edited:
-            refused = _copied(folder, written, known, plan.best.target.backend, Path(scratch))
-            if refused is not None and (build or trace):
+            if whole:
+                refused = _copied(folder, written, known, plan.best.target.backend, Path(scratch))
+            else:
+                why = f"symconfig writes nothing from such a plan.json, and runs none of it: {RUN_EDITED}"
+                refused = Refused("skipped", why)
+            if refused is not None and options.build:
                 raise InputError(
                     "runs programs of the folder", field="--trace" if trace else "--build", hint=refused.why
                 )

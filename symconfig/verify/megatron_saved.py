@@ -82,6 +82,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
         "expert_weighting",
         "expert_bias",
         "expert_down_proj",
+        "join_experts",
     ),
     "mlp.experts.local_experts.linear_fc1": ("expert_gate_up_proj", "expert_up_proj"),
     "mlp.shared_experts": ("shared_activation", "shared_down_proj", "shared_gate", "shared_scale"),

@@ -9,12 +9,14 @@ from symconfig.graph.model import blocks, derived
 from symconfig.graph.scheme import Scheme
 from tests.sample_models import sample_model
 
-# transformer/attention.py and dot_product_attention.py; moe/router.py and token_dispatcher.py. Four query heads share
-# a key: keys and values are repeated, and the queries copied out of the joint projection.
+# transformer/attention.py and dot_product_attention.py; moe/router.py, token_dispatcher.py and experts.py, whose
+# SequentialMLP joins what its experts give. Four query heads share a key: keys and values are repeated, and the queries
+# copied out of the joint projection.
 OWN = [
     "input_norm", "qkv_proj", "copy_queries", "rope_q", "rope_k", "repeat_keys", "repeat_values", "scores",
     "mask_scores", "softmax", "context", "copy_heads", "o_proj", "attention_residual", "mlp_norm", "router", "route",
-    "dispatch", "expert_gate_up_proj", "expert_activation", "expert_down_proj", "combine", "mlp_residual",
+    "dispatch", "expert_gate_up_proj", "expert_activation", "expert_down_proj", "join_experts", "combine",
+    "mlp_residual",
 ]  # fmt: skip
 KEPT = {
     "layer_in", "input_norm", "input_norm.statistics", "q_rotated", "k_repeated", "v_repeated", "causal_mask",

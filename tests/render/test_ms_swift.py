@@ -87,9 +87,13 @@ def test_where_the_defaults_differ_the_plan_is_said() -> None:
     assert (found["fp16"], found["bf16"], found["torch_dtype"]) == (False, True, "bfloat16")
     assert found["packing"] is True
     assert found["max_length"] == 4096
-    moe = said(sample_plan("qwen3-30b-a3b"))
-    assert moe["moe_router_dtype"] == "none"
+    plan = sample_plan("qwen3-30b-a3b")
+    moe = said(plan)
+    assert moe["moe_router_dtype"] == "fp32"  # of 128 experts
     assert moe["moe_grouped_gemm"] is True
+    assert plan.model.experts is not None
+    few = plan.model.model_copy(update={"experts": plan.model.experts.model_copy(update={"num_experts": 16})})
+    assert said(replace(plan, model=few))["moe_router_dtype"] == "none"  # ms-swift's default is fp32
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from symconfig.solve.near_batch import near_batch, said
+from symconfig.solve.near_batch import near_batch, replicas_sentence
 from symconfig.solve.search import search
 from tests.sample_models import sample_cluster
 from tests.solve.naive import job, tiny
@@ -27,4 +27,4 @@ def test_a_batch_close_by_that_more_replicas_share_is_named(gpus: int, batch: in
     plan = search(MODEL, sample_cluster(), job(gpus, batch, pins={"dp": str(dp)}))
     assert near_batch(plan) == better
     if better is not None:
-        assert f"at most {dp} replicas of {gpus} GPUs, {better} by up to {gpus}" in said(plan, better)
+        assert f"at most {dp} replicas of {gpus} GPUs, {better} by up to {gpus}" in replicas_sentence(plan, better)

@@ -42,6 +42,7 @@ def pretender(tmp_path: Path) -> MegatronSource:
         "core/models/__init__.py",
         "core/models/gpt.py",
         "core/models/common/embeddings/rope_utils.py",
+        "core/transformer/moe/moe_utils.py",
         "core/utils.py",
     ):
         path = tmp_path / "megatron" / name

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import sys
 import tempfile
 import time
@@ -66,12 +67,13 @@ def spread() -> list[Pair]:
     """Every model with every target, and every cluster with every target: a model's two targets are on two clusters.
 
     Adapters are for DeepSpeed only. Every other model has room: to plan where hardly anything fits takes several
-    searches.
+    searches. The step from a model's cluster to the next one's has no factor in common with their number.
     """
     clusters = zoo_clusters()
+    step = next(step for step in itertools.count(3, 2) if math.gcd(step, len(clusters)) == 1)
     bare = [model for model in zoo_models() if load_model(model).adapter is None]
     return [
-        Pair(model, clusters[(2 * index + first) % len(clusters)], backend, room=1 + index % 2)
+        Pair(model, clusters[(step * index + first) % len(clusters)], backend, room=1 + index % 2)
         for backend, models, first in (("megatron", bare, 3), ("deepspeed", zoo_models(), 8))
         for index, model in enumerate(models)
     ]

@@ -45,13 +45,20 @@ MODEL=(
 )
 TRAINING=(
     --micro-batch-size $MBS --global-batch-size $GBS
-    --train-iters 100000 --lr 3e-4 --min-lr 3e-5 --lr-decay-style cosine --lr-warmup-iters 2000
+    --train-iters 100000 --lr 3e-4 --min-lr 3e-5
+    --lr-decay-style cosine --lr-warmup-iters 2000
     --weight-decay 0.1 --clip-grad 1.0 --adam-beta2 0.95 --bf16
 )
-PARALLEL=(--tensor-model-parallel-size "$TP" --pipeline-model-parallel-size "$PP" --use-distributed-optimizer)
+PARALLEL=(
+    --tensor-model-parallel-size "$TP" --pipeline-model-parallel-size "$PP"
+    --use-distributed-optimizer
+)
 if [ "$TP" -gt 1 ]; then PARALLEL+=(--sequence-parallel); fi
 PARALLEL+=(--overlap-grad-reduce --overlap-param-gather)
-DATA=(--data-path "$DATA_ROOT/web_text_document" --tokenizer-type Llama2Tokenizer --tokenizer-model "$TOKENIZERS/l2.model")
+DATA=(
+    --data-path "$DATA_ROOT/web_text_document"
+    --tokenizer-type Llama2Tokenizer --tokenizer-model "$TOKENIZERS/l2.model"
+)
 
 torchrun "${DISTRIBUTED[@]}" pretrain_gpt.py \
     "${MODEL[@]}" "${TRAINING[@]}" "${PARALLEL[@]}" "${DATA[@]}" ${LOGGING[@]+"${LOGGING[@]}"} \

@@ -214,7 +214,9 @@ def kernels(names: Mapping[str, Value], base: Framework, latent: bool) -> Iterat
         yield "fused_rope", False
     if names.get("bias_swiglu_fusion") is False:
         yield "fused_activation", False
-    if names.get("num_experts") and not names.get("moe_grouped_gemm"):
+    if not names.get("num_experts"):
+        return
+    if not names.get("moe_grouped_gemm"):
         yield "sequential_experts", True
     if names.get("moe_token_dispatcher_type") == "flex":
         yield "dispatcher", "hybridep" if names.get("moe_flex_dispatcher_backend") == "hybridep" else "deepep"

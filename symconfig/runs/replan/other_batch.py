@@ -8,7 +8,7 @@ from symconfig.errors import InfeasibleError
 from symconfig.format import percent
 from symconfig.plans.plan import Plan
 from symconfig.runs.checkpoint import Loadable
-from symconfig.solve.near_batch import near_batch, said
+from symconfig.solve.near_batch import near_batch, replicas_sentence
 
 TIE = 0.02  # shares of speed that say nothing
 
@@ -34,4 +34,4 @@ def other_batch(
         return None
     speed = f"{percent(faster)} more tokens a second" if faster > 0 else f"{percent(-faster)} fewer tokens a second"
     kept = f"; the checkpoint: {verdict.value} instead of {loads.verdict.value}" if loads_more else ""
-    return f"{said(plan, batch)}: {speed}{kept}. Try: --global-batch-size {batch}"
+    return f"{replicas_sentence(plan, batch)}: {speed}{kept}. Try: --global-batch-size {batch}"

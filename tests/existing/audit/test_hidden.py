@@ -136,7 +136,7 @@ def test_where_no_figure_depends_on_it_the_prediction_is_made_and_marked() -> No
     assert [(item.place.line, item.by_person) for item in done.assumptions] == [(10, False), (25, False)]
     text = "\n".join(map(str, report.blocks(done)))
     assert "Predicted without source /shared/sites/hall-b/env.sh (line 10): no figure depends on it" in text
-    assert "DATA_ROOT: --data-path (line 54)" in text
+    assert "DATA_ROOT: --data-path (line 59)" in text
     assert to_dict(done)["assumptions"][0]["variables"] == ["DATA_ROOT", "TOKENIZERS", "CKPT_ROOT", "WANDB_API_KEY"]
 
 

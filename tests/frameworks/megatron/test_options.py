@@ -262,8 +262,10 @@ def test_kernels() -> None:
     assert how(num_experts=8).experts.kernels is ExpertKernels.IN_TURN
     assert how(num_experts=8, moe_grouped_gemm=True).experts.kernels is ExpertKernels.GROUPED
     dispatch = [
-        how(moe_token_dispatcher_type=kind, moe_flex_dispatcher_backend=backend).experts.dispatch
-        for kind, backend in (("alltoall", None), ("flex", "deepep"), ("flex", "hybridep"))
+        how(num_experts=8, moe_token_dispatcher_type=kind, moe_flex_dispatcher_backend=backend).experts.dispatch
+        for kind, backend in (("alltoall", None), ("allgather", None), ("flex", "deepep"), ("flex", "hybridep"))
     ]
-    assert len(set(dispatch)) == 3
+    assert len(set(dispatch)) == 4
     assert dispatch[0] is MEGATRON.implementation.experts.dispatch
+    # The parser's default says nothing of a model without experts.
+    assert how(moe_token_dispatcher_type="allgather").experts.dispatch is dispatch[0]

@@ -421,9 +421,9 @@ def test_what_nobody_reads_was_written_by_mistake(file: Path) -> None:
 def test_a_program_has_an_end(file: Path) -> None:
     nested = "body: [{do: 'z[b,s,h] = relu(y)'}]"
     for level in range(3):
-        nested = f"body: [{{repeat: {{name: r{level}, times: 10000, carry: {{y: z}}, {nested}}}}}]"
+        nested = f"body: [{{repeat: {{name: r{level}, times: 2000, carry: {{y: z}}, {nested}}}}}]"
     with pytest.raises(InputError, match="too many operators"):
-        read(file, "", f"y[b,s,h] = relu(x)\n{{repeat: {{name: all, times: 10000, carry: {{y: z}}, {nested}}}}}\n"
+        read(file, "", f"y[b,s,h] = relu(x)\n{{repeat: {{name: all, times: 2000, carry: {{y: z}}, {nested}}}}}\n"
              "loss[b,s,h] = relu(z)")  # fmt: skip
 
 
