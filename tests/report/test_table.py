@@ -274,7 +274,10 @@ def test_one_candidate_alone_is_held_against_none(plan: Plan) -> None:
             {"layouts": 3, "simulated": 1},
             "3 layouts of stages tried, 1 candidate simulated.",
         ),
-        ({"layouts": 3, "simulated": 9, "optimal": False, "gap": 0.0121}, "optimal under the model within 1.3 %."),
+        (
+            {"layouts": 3, "simulated": 9, "optimal": False, "gap": 0.0121},
+            "optimal under the model within 1.3 % in the layouts of stages that were tried.",
+        ),
     ],
 )
 def test_what_the_search_tried_and_proved_is_said(plan: Plan, search: dict[str, Any], said: str) -> None:
