@@ -63,12 +63,11 @@ def _proved(plan: Plan) -> str:
 
 
 def _how_good(plan: Plan, subject: str) -> str:
-    search = plan.search
     if plan.job.objective == "symtensor":
         return f"{subject} optimal, no other one that fits has a lower relative cost"
-    where = " in the layouts of stages that were tried" if search.layouts else ""
-    if search.gap > 0:
-        return f"{subject} optimal under the model within {_at_most(search.gap)}{where}"
+    where = " in the layouts of stages that were tried" if plan.search.layouts else ""
+    if plan.search.gap > 0:
+        return f"{subject} optimal under the model within {_at_most(plan.search.gap)}{where}"
     return f"{subject} optimal under the model{where or ', no other one is faster'}"
 
 
