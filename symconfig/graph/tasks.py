@@ -10,7 +10,7 @@ from symconfig.graph import dims as d
 from symconfig.graph.derived import GRADIENTS, AttentionWork, Matmul, Phase, Task, Traffic
 from symconfig.graph.layout import Layout
 from symconfig.graph.monomial import ONE, Monomial
-from symconfig.graph.operator import Operator, Use, Weight, Work
+from symconfig.graph.operator import Leg, Operator, Use, Weight, Work
 from symconfig.graph.scheme import Scheme
 
 
@@ -87,12 +87,13 @@ def _traffic(op: Operator, scheme: Scheme) -> list[Task]:
 
 def _sorting(op: Operator, scheme: Scheme) -> list[Task]:
     """Return the work of putting slots in the order of a rank's experts: those of all expert-tensor ranks, which gather
-    them.
+    them before the experts run.
     """
     if not op.sorts:
         return []
     use = next(use for use in (*op.activations, *op.outputs) if d.SLOTS in use.tensor.dims)
-    slots = local(use.tensor.dims, scheme.layout(op, use)) * Monomial.of("etp") * op.sorts
+    gathered = ONE if op.leg is Leg.EXPERTS else Monomial.of("etp")
+    slots = local(use.tensor.dims, scheme.layout(op, use)) * gathered * op.sorts
     among = Monomial.of(d.EXPERTS) / Monomial.of("ep") if op.sorts_experts else None
     moved = ((slots, use.tensor.kind),)
     return [Traffic(op.name, phase, moved, ONE * 0, among) for phase in _passes(op)]

@@ -159,7 +159,7 @@ def _always(plan: Plan) -> dict[str, Any]:
     overlapped = best.parallel.vpp > 1 and (best.options.overlap.pp_p2p or best.parallel.pp <= 2)
     fields |= {"model.overlap_p2p_comm": overlapped, "model.batch_p2p_comm": not overlapped}
     if model.experts is not None:
-        fields |= {"model.moe_layer_freq": [int(moe) for moe in model.moe_layers], "model.moe_permute_fusion": False}
+        fields["model.moe_layer_freq"] = [int(moe) for moe in model.moe_layers]
     if model.sliding_window is not None and any(model.sliding_layers):
         fields["model.window_size"] = [model.sliding_window - 1, 0]
         fields["model.window_attn_skip_freq"] = None if all(model.sliding_layers) else [*map(int, model.sliding_layers)]

@@ -33,6 +33,14 @@ def test_a_layer_with_experts() -> None:
     assert {held.tensor for held in block.held if held.storage} == {"q", "k", "v"}
 
 
+def test_what_experts_give_is_joined_where_a_rank_has_several() -> None:
+    block = derived(sample_model("mixtral-8x7b"), MEGATRON_LOCAL.implementation, Scheme(False))["moe"]
+    joined = [work for work in block.work if work.op == "join_experts" and isinstance(work, Traffic)]
+    moved = [work for work in joined if any(size.coefficient for size, _ in work.moved)]
+    assert [str(work.among) for work in moved] == ["num_experts / ep"] * 2
+    assert all("etp^2" not in str(size) for work in moved for size, _ in work.moved)
+
+
 def test_heads_of_their_own_keys_need_no_copies() -> None:
     block = derived(sample_model("llama2-13b"), MEGATRON_LOCAL.implementation, Scheme(False))["dense"]
     assert not {op for op, _ in block.modules} & {"copy_queries", "repeat_keys", "repeat_values"}

@@ -56,8 +56,11 @@ def experts(ctx: Context, x: Tensor, stream: Tensor) -> Tensor:
         done = mlp(ctx, routed, d.EXPERT_FFN, "expert_", moe.expert_bias, recomputed)
         if moe.expert_bias and ctx.how.experts.kernels is not ExpertKernels.FUSED:
             done = _biased(ctx, done)
-        if ctx.how.experts.kernels is ExpertKernels.IN_TURN:  # experts' results are concatenated (SequentialMLP)
-            done = ctx.build.elementwise("join_experts", [done], Tensor("expert_joined", done.dims), linear=True)
+        if ctx.how.experts.kernels is ExpertKernels.IN_TURN:  # SequentialMLP concatenates what several experts give
+            joined = Tensor("expert_joined", done.dims)
+            done = ctx.build.elementwise(
+                "join_experts", [done], joined, traffic=(0, 0), sorts=2, sorts_experts=True, linear=True
+            )
     with ctx.build.leg(Leg.BACK):
         combined = _combined(ctx, tokens, done, probabilities, indices)
     if moe.latent_size is not None:
