@@ -15,6 +15,7 @@ from symconfig.existing.recover.arguments import plain
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Described, Run
 from symconfig.existing.recover.supplied import Supplied
+from symconfig.existing.recover.words import settings
 from symconfig.frameworks.megatron.adapters import refusals
 
 # One beside each linear layer, q, k and v being one, and the gate with what it is for.
@@ -69,14 +70,17 @@ def run(
     # Megatron-LM's own options know no adapters. Layers that predict further tokens are made where the option says so,
     # also of a published model whose Transformers class has none (Qwen3.5, Qwen3-Next).
     update: dict[str, object] = {"adapter": None}
+    if (experts := model.model.experts) is not None and not names.given("num_experts"):  # its config.json says it
+        own = settings(["--num-experts", str(experts.num_experts)], "")
+        names = Namespace((*names.settings, *own), names.table)
     if not model.model.num_nextn_predict_layers and (further := names.whole("mtp_num_layers", 0)):
         update["num_nextn_predict_layers"] = further
     assumption = replace(supplied, model=model.model.model_copy(update=update))
     made = megatron.run(names, gpus, cluster, assumption)
     if refused := [reason for _, reason in refusals(model.model, target)]:
         raise InputError([problem(reason) for reason in refused])
-    own = made.described.model.model_copy(update={"adapter": model.model.adapter})
-    described = replace(made.described, model=own, assumed=(*model.assumed, *made.described.assumed))
+    adapted = made.described.model.model_copy(update={"adapter": model.model.adapter})
+    described = replace(made.described, model=adapted, assumed=(*model.assumed, *made.described.assumed))
     return replace(made, described=described, program=target)
 
 

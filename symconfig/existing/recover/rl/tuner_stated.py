@@ -7,13 +7,14 @@ swift/config/, swift/megatron/arguments/megatron_args.py, swift/trainers/argumen
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from symconfig.existing.launch.dialects import tuners
-from symconfig.existing.launch.reading import Setting
+from symconfig.existing.launch.reading import Setting, Word
 from symconfig.existing.recover.accelerate import Launched, launched
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl import bridged
@@ -27,6 +28,7 @@ from symconfig.plans.choices import Precision
 ADAPTERS = ("lora", "qlora")
 # What these have by a name of Megatron-LM's, and mean otherwise.
 _OTHERWISE = ("micro_batch_size", "global_batch_size", "max_length", "bf16", "fp16", "optim", "load", "model", "seed")
+_EXTRA = "megatron_extra_kwargs"
 _EAGER = ("eager", "disabled")
 _SHARDED = ("fsdp", "fsdp2")  # by LLaMA-Factory's second generation
 # Of Megatron-Core, as ms-swift has it where nothing is stated; LLaMA-Factory's says what it has.
@@ -157,7 +159,8 @@ class TunerStated(Script):
         own = [f"--{self.precision or 'bf16'}"]
         for name, words in self.tuner.megatron.items():
             own += [] if values.given(name) else words
-        options = [each for each in values.settings if tuners.plain(each) not in _OTHERWISE and _says_something(each)]
+        stated = (inner for each in values.settings for inner in _passed_on(each))
+        options = [each for each in stated if tuners.plain(each) not in _OTHERWISE and _says_something(each)]
         return (*settings(own, self.reading.file), *bridged.options(options))
 
     @property
@@ -241,6 +244,21 @@ class TunerStated(Script):
         elsewhere by Liger's fused linear cross-entropy, which losses of preferences do without."""
         plain = self.program.method in ("pt", "sft") and self.values.text("task_type") != "seq_cls"
         return plain and (self._liger or self.program.trainer == tuners.TRL)
+
+
+def _passed_on(setting: Setting) -> Iterator[Setting]:
+    """Yield the fields of Megatron-Core's configuration that ms-swift's megatron_extra_kwargs holds, or the option."""
+    name = tuners.plain(setting)
+    if name != _EXTRA:
+        yield replace(setting, name=name.removeprefix(f"{_EXTRA}."))
+        return
+    try:
+        held = json.loads(setting.text)
+    except ValueError:
+        held = None
+    for key, value in held.items() if isinstance(held, dict) else ():
+        text = value if isinstance(value, str) else json.dumps(value)
+        yield replace(setting, name=key, values=(Word.of(text, setting.place),))
 
 
 def _says_something(setting: Setting) -> bool:
