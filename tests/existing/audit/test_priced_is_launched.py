@@ -1,0 +1,78 @@
+"""What a price counts with is stated in the files: the framework that is read of them has the same step and memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import symconfig
+from symconfig.descriptor.load import load_model
+from symconfig.errors import InfeasibleError
+from symconfig.frameworks.extras import Extras
+from symconfig.frameworks.megatron import flags
+from symconfig.render import bridge_config, megatron, render, targets
+from symconfig.render.bridge_fields import PATHS, SAID_OTHERWISE
+from symconfig.render.files import write
+from symconfig.runs.rl.logits import BY_TARGET
+from symconfig.solve.predict import predict
+from symconfig.solve.run import usual_of
+from tests.formats.zoo import LEARNING, step
+from tests.sample_plans import sample_plan
+
+MODELS = ("llama3.1-8b", "qwen3-30b-a3b", "deepseek-v3", "nemotron-3-nano-30b-a3b", "qwen2.5-7b-lora")
+# Targets whose scripts symconfig does not read. Bridge's fields are compared below.
+UNREAD = {"bridge": "train.py is Python", "model-args": "a list of arguments for a script of one's own"}
+# What a target's files leave to the code around them.
+ELSEWHERE = {"transformers": ("model", "seq_length"), "accelerate": ("model", "seq_length")}
+STEPS = {"llama3.1-8b", "qwen2.5-7b-lora"}  # a step of reinforcement learning takes longest to read
+
+
+@pytest.mark.parametrize(
+    ("target", "model"),
+    [(t, m) for t in sorted(targets().keys() - UNREAD) for m in MODELS if t not in LEARNING or m in STEPS],
+)
+def test_files_have_the_price_of_their_plan(target: str, model: str, tmp_path: Path) -> None:
+    job: dict[str, Any] = {"rl": step(model)} if target in LEARNING else {"global_batch_size": 512, "seq_length": 4096}
+    gpus = 256 if model == "deepseek-v3" else 16
+    try:
+        plan = symconfig.plan(model, "h200", gpus, target=target, top=1, **job).plan
+    except InfeasibleError:
+        pytest.skip("the target has no plan of this model")
+    write(render(plan, target), tmp_path / "out")
+    given = {"model": model, "seq_length": 4096}
+    more: dict[str, Any] = {name: given[name] for name in ELSEWHERE.get(target, ())}
+    lengths = {"prompt_length": 200.0, "response_length": 900.0} if target in LEARNING else {}
+    script = next(tmp_path / "out" / name for name in ("launch.sh", "train.sh") if (tmp_path / "out" / name).is_file())
+    found = symconfig.audit(script, plan.cluster, gpus, plan=False, **more, **lengths)
+    assert found.judged is not None, found.unpredicted
+    read = found.judged.run.configuration
+    usual = usual_of(plan.cluster, plan.job, read.precision)
+    priced = Extras.planned(plan.best).put_on(usual, plan.cluster.gpu.architecture)
+    if target in BY_TARGET and (kernel := BY_TARGET[target].loss) is not None:
+        how = priced.implementation
+        priced = replace(priced, implementation=replace(how, loss=replace(how.loss, kernel=kernel)))
+    mine, theirs = (
+        predict(plan.model, plan.cluster, replace(read, framework=one)).predicted for one in (priced, read.framework)
+    )
+    assert mine.time == pytest.approx(theirs.time, rel=1e-9)
+    assert mine.memory == pytest.approx(theirs.memory, rel=1e-9)
+
+
+@pytest.mark.parametrize("model", [name for name in MODELS if load_model(name).adapter is None])
+def test_bridge_has_every_option_with_its_value(model: str) -> None:
+    version = bridge_config.BRIDGE_MEGATRON[-1]
+    plan = sample_plan(load_model(model), "h100", version=version, tp=1, dp=8, pp=1)
+    try:
+        sections = bridge_config.sections(plan)
+    except InfeasibleError:
+        pytest.skip("the target has no plan of this model")
+    table = flags.flags(flags.resolve(version)).flags
+    for option in (option for group in megatron.groups_at(plan, flags.resolve(version)) for option in group.options):
+        name, joined, value = option[0].partition("=")
+        flag, words = table[name], [value] if joined else list(option[1:])
+        for path in PATHS.get(flag.dest, ()) if flag.dest not in SAID_OTHERWISE else ():
+            section, _, field = path.partition(".")
+            assert sections[section][field] == bridge_config._value(flag, words), path
