@@ -57,9 +57,8 @@ def beyond(plan: Plan) -> Iterator[str]:
     )
 
 
-def comparisons(plan: Plan, *, brief: bool = False) -> Iterator[str]:
-    """Yield a sentence for the simplest plan, the nearest recipe, and what all options would give. brief: without what
-    each difference of the recipe costs by itself."""
+def comparisons(plan: Plan) -> Iterator[str]:
+    """Yield a sentence for the simplest plan, the nearest recipe, and what all options would give."""
     shown = plan.beside
     if (simplest := shown.simplest) is not None:
         plain = replace(simplest, judged=None)  # one plan, however each is judged
@@ -67,7 +66,7 @@ def comparisons(plan: Plan, *, brief: bool = False) -> Iterator[str]:
         which = next((f"plan {place}" for place in same), layout(simplest))
         yield f"Simplest within {percent(shown.within)} of the fastest: {which}, {_against(plan, simplest)}."
     if (recipe := shown.recipe) is not None:
-        yield _recipe(recipe, brief=brief)
+        yield _recipe(recipe)
     if (free := shown.free) is not None:
         names = ",".join(shown.free_uses)
         yield (
@@ -88,7 +87,7 @@ def _slower(loss: float) -> str:
     return f"{percent(abs(loss))} {'slower' if loss > 0 else 'faster'}"
 
 
-def _recipe(recipe: NearRecipe, *, brief: bool) -> str:
+def _recipe(recipe: NearRecipe) -> str:
     """Return the recipe, the layout and the split it would have here, and the cost of each difference by itself."""
     head = f"Nearest published recipe: {recipe.id} ({recipe.title}; {recipe.job})."
     if not recipe.differences:
@@ -99,8 +98,6 @@ def _recipe(recipe: NearRecipe, *, brief: bool) -> str:
         whole += f"; without that it {_priced(recipe.allowed)}"
     if recipe.split is not None:
         whole += f"; its split, {recipe.split.theirs}, with all else free {_priced(recipe.split)}"
-    if brief:
-        return f"{head} On this job {whole}."
     each = [f"{one.field} {one.theirs} for {one.ours}, {_cost(one)}" for one in recipe.differences[:MOST_DIFFERENCES]]
     if len(recipe.differences) > MOST_DIFFERENCES:
         each.append(f"{len(recipe.differences) - MOST_DIFFERENCES} more")

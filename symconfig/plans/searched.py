@@ -17,7 +17,12 @@ def searched(plan: Plan) -> tuple[str, ...]:
     if search.layouts:
         layouts, simulated = several(search.layouts, "layout"), several(search.simulated, "candidate")
         weighed += f"; {layouts} of stages tried, {simulated} simulated"
-    return (f"{weighed}.", _proved(plan), *_narrowed(plan), *_unsearched(plan))
+    return (f"{weighed}.", _proved(plan), *left_out(plan))
+
+
+def left_out(plan: Plan) -> tuple[str, ...]:
+    """Say what the plan's target cannot express, and what was not searched."""
+    return (*_narrowed(plan), *_unsearched(plan))
 
 
 def one_length(job: Job, seq_length: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 
 from symconfig.descriptor.task import Task
@@ -10,10 +10,10 @@ from symconfig.format import count, gib, percent, seconds, signed, words
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.known import BACKENDS
 from symconfig.graph.count import parameters
-from symconfig.plans.beside import DEGREES, caveats, comparisons
+from symconfig.plans.beside import DEGREES, caveats
 from symconfig.plans.pipeline_layout import is_uneven
-from symconfig.plans.plan import Candidate, Plan
-from symconfig.plans.searched import searched
+from symconfig.plans.plan import Candidate, Plan, Predicted
+from symconfig.plans.searched import left_out, searched
 from symconfig.report.grid import Block, Grid, present
 from symconfig.report.loads import uneven_loads, waits
 from symconfig.report.rl import whole_step
@@ -30,39 +30,55 @@ SURE = (
     "What the alternatives lose to plan 1. Fastest in, loses, at most: in draws of what the model is not sure of, "
     "against the fastest plan of each; fits: how likely it is that memory does not run out"
 )
-_SHOWN = 0.01  # of the step or of the memory: a smaller part is one of the others
+BY_MEMORY = "memory, "  # how `Plan.binding` begins where memory keeps a plan from being faster
 
 
 def blocks(plan: Plan) -> list[Block]:
     """Return what a person decides by, in order; `symconfig explain` has the rest."""
-    # Of a step with phases the first table tells which is shorter; these compare one update.
-    remarks = "" if plan.steps else "\n".join([*why(plan), *comparisons(plan, brief=True)])
-    shown = (headline(plan), *caveats(plan), *whole_step(plan), ranking(plan), remarks)
-    return present(*shown, footer(plan, brief=True))
+    return present(headline(plan), *caveats(plan), *whole_step(plan), ranking(plan), "\n".join(summary(plan)))
 
 
-def why(plan: Plan) -> Iterator[str]:
-    """Yield why the first plan is the first: against the second one, under the model and where the model is off."""
-    if not plan.alternatives:
-        return
-    best, second = plan.best, plan.alternatives[0]
-    slower, because = loss(best, second)
-    lead = "takes as long" if slower[1:] == "0.0 %" else f"is {slower[1:]} {'slower' if slower[0] == '+' else 'faster'}"
-    yield f"Plan 2 {lead}: {because}."
-    if best.judged is not None and second.judged is not None:
-        one, other = (percent(each.expected_loss, 0) for each in (best.judged, second.judged))
-        most = (percent(each.worst_loss, 0) for each in (best.judged, second.judged))
-        yield (
-            f"Where the model is off, plan 1 loses {one} on average and {next(most)} at most to the plan that is then "
-            f"the fastest; plan 2 loses {other} and {next(most)}."
-        )
+def summary(plan: Plan) -> Iterator[str]:
+    """Yield what a person needs beside the table: why row 1 is the first, its step, its memory, what limits it, and
+    what its target or its search leaves out. The rest is in `symconfig explain`."""
+    predicted = plan.best.predicted
+    if plan.alternatives and not plan.steps:
+        yield _why(plan)
+    largest = _sorted(predicted.time)[:2]
+    shares = ", ".join(f"{percent(value / predicted.step_s, 0)} {words(name)}" for name, value in largest)
+    yield f"Step: {seconds(predicted.step_s)} s{_interval(predicted, 'step_s', seconds, 's')}; {shares}."
+    used = f"{gib(predicted.device_bytes)} of {gib(plan.usable_bytes)} GiB usable"
+    yield f"Memory: {used}{_interval(predicted, 'device_bytes', gib, 'GiB')}."
+    if plan.may_not_fit:
+        has = gib(plan.cluster.gpu.memory_bytes.value)
+        yield f"It may not fit: the interval crosses the GPU's {has} GiB. Try: --memory-margin {plan.safe_margin:g}"
+    if predicted.host_bytes:
+        yield f"Host memory: {gib(predicted.host_bytes)} GiB for each GPU, pinned."
+    yield f"Limited by {'memory' if BY_MEMORY in plan.binding else words(largest[0][0])}."
+    if plan.job.precision == "auto":
+        yield f"Precision: {plan.best.options.precision} is the fastest here; convergence is not modelled."
+    yield from left_out(plan)
+    yield "symconfig explain, with the same options or with the plan, says why and how sure this is."
 
 
-def _shares(values: dict[str, float], whole: float) -> str:
-    large = [(name, value) for name, value in _sorted(values) if value >= _SHOWN * whole]
-    rest = whole - sum(value for _, value in large)
-    listed = [f"{words(name)} {percent(value / whole)}" for name, value in large]
-    return ", ".join([*listed, *([f"others {percent(rest / whole)}"] if rest >= 0.0005 * whole else [])])
+def _why(plan: Plan) -> str:
+    """Return why the first plan is the first, against the second one."""
+    slower, because = loss(plan.best, plan.alternatives[0])
+    if slower[1:] == "0.0 %":
+        return f"Plan 2 takes as long: {because}."
+    if slower[0] == "+":
+        return f"Plan 2 is {slower[1:]} slower: {because}."
+    return (
+        f"Plan 2 would be {slower[1:]} faster: {because}. Plan 1 has fewer unusual options, or loses less if the cost "
+        "model is wrong."
+    )
+
+
+def _interval(predicted: Predicted, name: str, text: Callable[[float], str], unit: str) -> str:
+    if name not in predicted.interval:
+        return ""
+    low, high = predicted.interval[name]
+    return f" (90 % interval {text(low)} to {text(high)} {unit})"
 
 
 def headline(plan: Plan) -> str:
@@ -239,9 +255,8 @@ def _busiest(of: Mapping[str, tuple[float, float]], task: Task) -> list[str]:
     return lines
 
 
-def footer(plan: Plan, *, brief: bool = False) -> str:
-    """Return how sure the step time is, how full the GPU, what binds, and how much was weighed and proved. brief: with
-    the shares of both, where no table has them."""
+def footer(plan: Plan) -> str:
+    """Return how sure the step time is, how full the GPU, what binds, and how much was weighed and proved."""
     predicted = plan.best.predicted
     interval = predicted.interval
     time = f"Step time: {seconds(predicted.step_s)} s"
@@ -249,8 +264,6 @@ def footer(plan: Plan, *, brief: bool = False) -> str:
         low, high = interval["step_s"]
         time += f", likely between {seconds(low)} and {seconds(high)} s{predicted.basis('time')}"
     lines = [f"{time}."]
-    if brief:
-        lines.append(f"It is spent on {_shares(predicted.time, predicted.step_s)}.")
     lines.append(
         f"Memory: {gib(predicted.device_bytes)} of {gib(plan.usable_bytes)} GiB usable "
         f"({percent(predicted.device_bytes / plan.usable_bytes)}; "
@@ -266,8 +279,6 @@ def footer(plan: Plan, *, brief: bool = False) -> str:
             if plan.may_not_fit
             else f"L{likely}, within the {has}."
         )
-    if brief:
-        lines.append(f"In use by {_shares(predicted.memory, predicted.device_bytes)}.")
     if plan.job.precision == "auto":
         lines.append(
             f"Precision: {plan.best.options.precision} is the fastest that the GPU has; whether the model "
