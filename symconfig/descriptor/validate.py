@@ -88,6 +88,8 @@ def problems(error: ValidationError, document: Document, model: type[BaseModel])
     grouped: dict[KeyPath, list[Mapping[str, Any]]] = {}
     for item in error.errors(include_url=False):
         loc = item["loc"]
+        if item["type"] == "too_short" and len(item["input"]) >= item["ctx"]["min_length"]:
+            continue  # pydantic counts the entries that are right; the wrong ones have problems of their own
         path = loc if item["type"] in ("missing", "extra_forbidden") else _written(_known(loc, document), document)
         grouped.setdefault(path, []).append(item)
     few = list(grouped.items())[:MAX_PROBLEMS]

@@ -14,7 +14,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import Optimizer
 from symconfig.descriptor.sections import Attention
 from symconfig.frameworks.megatron import adapters
-from symconfig.frameworks.megatron.hybrid import hybrid, parts_of_layer
+from symconfig.frameworks.megatron.hybrid import DELTA, hybrid, parts_of_layer
 from symconfig.graph.model import mixer_pieces
 from symconfig.plans.unknown import UNKNOWN
 
@@ -32,11 +32,12 @@ class Fixed:
     rank. head_adapters: whether queries, keys and values have one each. flash: whether flash attention runs. joined:
     GPUs that the fastest links join. mixer_pieces: of what ranks hold whole pieces of in blocks in attention's place,
     the greatest common divisor; exchanged_pieces: of what they have where heads are exchanged for the sequence; 0
-    without such blocks. scans: whether a block other than attention mixes tokens. own_attention: whether Transformers'
-    modules of the family compute attention in code of their own. hybrid: whether Megatron-LM's HybridModel is built;
-    parts_of_layer: of how many of its layers one of the model's is, 0 where that differs. architecture: of the GPU
-    (`descriptor.cluster.Gpu`). optimizer: its name. narrow_states: whether it keeps something narrower than fp32 by a
-    setting of its own. pretrained: whether the run begins with weights of others, without their optimizer's state.
+    without such blocks. scans: whether a block other than attention mixes tokens; delta: whether a gated delta net
+    does. own_attention: whether Transformers' modules of the family compute attention in code of their own. hybrid:
+    whether Megatron-LM's HybridModel is built; parts_of_layer: of how many of its layers one of the model's is, 0 where
+    that differs. architecture: of the GPU (`descriptor.cluster.Gpu`). optimizer: its name. narrow_states: whether it
+    keeps something narrower than fp32 by a setting of its own. pretrained: whether the run begins with weights of
+    others, without their optimizer's state.
     """
 
     model_type: Any = UNKNOWN
@@ -63,6 +64,7 @@ class Fixed:
     parts_of_layer: Any = UNKNOWN
     exchanged_pieces: Any = UNKNOWN
     scans: Any = UNKNOWN
+    delta: Any = UNKNOWN
     own_attention: Any = UNKNOWN
     adapted: Any = UNKNOWN
     column_rank: Any = UNKNOWN
@@ -120,6 +122,7 @@ class Fixed:
             parts_of_layer=parts_of_layer(model) or 0,
             exchanged_pieces=mixer_pieces(model, exchanged=True),
             scans=any(mixer.block != NO_MIXER for mixer in model.mixers),
+            delta=any(mixer.block == DELTA for mixer in model.mixers),
             own_attention=own_attention(model.model_type),
             adapted=model.adapter is not None,
             column_rank=0 if put is None or model.adapter is None or not put.by_columns else model.adapter.r,

@@ -100,6 +100,13 @@ MIXERS = (
         | {"conv_kernel": 4, "chunk_size": 128},
     ),
 )
+DELTA_MIXERS = (
+    Mixer(
+        block="gated_delta_net",
+        sizes={"linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128}
+        | {"linear_value_head_dim": 128, "linear_conv_kernel_dim": 4},
+    ),
+)
 MIXER_PIECES = OVER_TP(
     name="mixer pieces",
     predicate=lambda f, p: f.mixer_pieces % p.tp != 0,

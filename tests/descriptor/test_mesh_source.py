@@ -172,3 +172,10 @@ def test_levels_have_names_of_their_own(written: Path) -> None:
     written.write_text(MESH.replace("outer", "inner"))
     with pytest.raises(InputError, match="name inner twice"):
         load_mesh(written)
+
+
+def test_a_list_whose_entry_is_wrong_is_not_too_short(written: Path) -> None:
+    written.write_text("schema: symconfig.mesh/1\nlevels:\n  - {name: only, size: 0, bandwidth_bytes_per_s: 1}\n")
+    with pytest.raises(InputError) as caught:
+        load_mesh(written)
+    assert ["levels[0].size: out of range" in problem for problem in said(caught.value)] == [True]

@@ -11,7 +11,7 @@ from symconfig.frameworks.megatron.optimizer_constraints import OPTIMIZER_CONSTR
 from symconfig.frameworks.megatron.option_constraints import OPTION_CONSTRAINTS
 from symconfig.frameworks.megatron.overlap_constraints import OVERLAP_CONSTRAINTS
 from symconfig.frameworks.megatron.sparse import SPARSE_CONSTRAINTS
-from symconfig.frameworks.shared import MIXERS, SCAN
+from symconfig.frameworks.shared import DELTA_MIXERS, MIXERS, SCAN
 from symconfig.plans.unknown import among, has, looked_up, no
 
 # Transformer Engine multiplies FP8 matrices whose sides divide by 16, MXFP8 and NVFP4 ones by 32
@@ -299,14 +299,26 @@ MIXER_CONTEXT = Constraint(
 )
 DELTA_CONTEXT = Constraint(
     name="context of an old gated delta net",
-    predicate=lambda f, p: (p.cp > 1) & (f.mixer_pieces > 0),
-    rule="blocks in attention's place go with context parallelism from core_v0.18 on",
+    predicate=lambda f, p: (p.cp > 1) & f.delta,
+    rule="gated delta nets go with context parallelism from core_v0.18 on",
     sentence="its gated delta net does not know of context parallelism",
     about="cp",
     got="{p.cp}",
     pins=("cp=1",),
     until="core_v0.17.1",
     source="megatron/core/ssm/gated_delta_net.py",
+    example={"mixers": DELTA_MIXERS, "cp": 2} | LONG,
+)
+SCAN_CONTEXT = Constraint(
+    name="context of an old Mamba",
+    predicate=lambda f, p: (p.cp > 1) & (f.mixer_pieces > 0),
+    rule="Mamba goes with context parallelism from core_v0.13 on",
+    sentence="its Mamba does not know of context parallelism",
+    about="cp",
+    got="{p.cp}",
+    pins=("cp=1",),
+    until="core_v0.12.1",
+    source="megatron/core/ssm/mamba_mixer.py; mamba_context_parallel.py is new in core_v0.13.0",
     example={"mixers": MIXERS, "cp": 2} | LONG,
 )
 HYBRID_RECOMPUTE = Constraint(

@@ -80,8 +80,10 @@ class Trained:
         own, framework = self._own, self.prospect.request.framework
         if framework.shard_bytes is None:
             return own
-        gradients = own[GRADIENTS] * framework.shard_bytes / framework.bytes.gradient
-        wider = 2 * (gradients - own[GRADIENTS])  # of the trained weights, and of their gradients
+        elements, sizes = own[GRADIENTS] / framework.bytes.gradient, framework.bytes
+        gathered = sizes.weight if framework.sharding(self.prospect.zero).weight else 0.0
+        wider = elements * (2 * framework.shard_bytes - sizes.gradient - gathered)  # of weights and of gradients
+        gradients = elements * framework.shard_bytes
         return {**own, WEIGHTS: self._shards(framework.shard_bytes), GRADIENTS: gradients, STATES: own[STATES] - wider}
 
     @property

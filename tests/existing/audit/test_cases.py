@@ -8,6 +8,7 @@ import pytest
 
 from symconfig.api import existing
 from symconfig.existing.audit.audit import Audit
+from symconfig.graph.count import parameters
 from symconfig.units import GIB
 
 CASES = Path(__file__).with_name("cases")
@@ -45,13 +46,44 @@ def test_nothing_is_concluded_from_a_trainer_that_is_not_known(tmp_path: Path) -
     assert [problem.what for problem in done.unpredicted] == ["this trainer is not known"]
 
 
-@pytest.mark.parametrize("more", ["", "--use_liger_kernel"])
-def test_trl_never_has_whole_logits(more: str) -> None:
+@pytest.mark.parametrize(
+    ("more", "gib"),
+    # The fused head keeps its input, of 0.25 GiB, whatever the loss. The rest is the final norm's: its input in 16
+    # bits where Liger's kernel makes it, else an fp32 copy and the quotient.
+    [("", 1.0), ("--loss_type nll", 1.0), ("--loss_type dft", 1.0), ("--use_liger_kernel", 0.5)],
+)
+def test_trl_never_has_whole_logits(more: str, gib: float) -> None:
     done = case("trl_loss.sh", variables={"MORE": more})
     assert done.judged is not None
     assert done.judged.fits
-    # the final norm's tensors are 1.0 GiB of this, or 0.5 in Liger's kernel
-    assert done.judged.plan.best.predicted.memory["logits and loss"] <= 1.01 * GIB
+    assert done.judged.plan.best.predicted.memory["logits and loss"] == pytest.approx(gib * GIB, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("said", "stage"),
+    [
+        ("fsdp_sharding_strategy: 1", 3),
+        ("fsdp_sharding_strategy: SHARD_GRAD_OP", 2),
+        ("fsdp_sharding_strategy: 5", 2),
+        ("fsdp_version: 2\n  fsdp_reshard_after_forward: true", 3),
+        ("fsdp_version: 2\n  fsdp_reshard_after_forward: false", 2),
+        ("fsdp_sharding_strategy: 2\n  fsdp_offload_params: true", 2),
+    ],
+)
+def test_weights_that_stay_gathered_are_zero_2(tmp_path: Path, said: str, stage: int) -> None:
+    (tmp_path / "trl_loss.sh").write_text((CASES / "trl_loss.sh").read_text())
+    plain = (CASES / "trl_loss.yaml").read_text().replace("  fsdp_offload_params: false\n", "")
+    (tmp_path / "trl_loss.yaml").write_text(plain.replace("fsdp_sharding_strategy: 1", said))
+    done = existing.audit(str(tmp_path / "trl_loss.sh"), cluster="h100", plan=False, variables={"MORE": ""})
+    assert done.judged is not None
+    best = done.judged.plan.best
+    assert best.options.zero_stage == stage
+    if stage == 2:
+        gathered = 2 * parameters(done.judged.run.described.model).total
+        assert best.predicted.memory["weights"] == pytest.approx(gathered, rel=0.01)
+        # on 8 GPUs: of weights in fp32, gradients and two moments, 16 bytes, 2 are of "gradients"
+        state = 0.0 if "true" in said else (16 - 2) / 2 / 8 * gathered
+        assert best.predicted.memory.get("optimizer state", 0.0) == pytest.approx(state, rel=0.01)
 
 
 @pytest.mark.parametrize(("more", "fits"), [("", False), ("--use_liger_kernel", True)])
@@ -112,3 +144,9 @@ def test_masks_of_long_sequences_are_counted() -> None:
     assert done.judged is not None
     assert done.judged.run.configuration.framework.mask_bytes == 16 * GIB
     assert done.judged.plan.best.predicted.memory["working set"] > 16 * GIB
+
+
+def test_words_that_are_read_while_the_script_runs_are_named() -> None:
+    done = case("own/6_env_files.sh")
+    assert [(item.what, item.place.line) for item in done.reading.unread] == [("mapfile -t M", 10)]
+    assert [problem.field for problem in done.unpredicted] == ["mapfile -t M"]

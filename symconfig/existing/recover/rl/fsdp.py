@@ -45,7 +45,7 @@ class Workers:
     hold a whole model in shards. room: tokens of a sequence, or of a packed micro-batch, on all ranks of it; micro:
     sequences of a micro-batch; microbatches: of an update, on all replicas. narrow: the model itself is in 16 bits.
     program: what it runs otherwise than FSDP by itself; liger: its kernels. streamed: its shards, gradients and
-    optimizer live on the host."""
+    optimizer live on the host. whole: weights that a forward gathers stay for its backward, as in ZeRO 2."""
 
     dp: int
     sp: int
@@ -61,6 +61,7 @@ class Workers:
     narrow: bool = False
     liger: bool = False
     streamed: bool = False
+    whole: bool = False
 
 
 def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
@@ -69,12 +70,18 @@ def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
     if workers.liger:
         kernels = {"fused_norm": True, "fused_activation": True, "fused_rope": True}
         program = replace(program, implementation={**program.implementation, **kernels})
+    # Offloaded shards are on the host; what a forward gathers of them, and keeps, is not.
+    away = workers.streamed and not workers.whole
     framework = switched(FSDP, cluster.gpu.architecture, program)
     framework = replace(framework, optimizer_instances=workers.copies)
     if workers.narrow:
         moved = framework.adam_bytes / 2  # all that a step reads and writes is half as wide
         framework = replace(framework, bytes=_NARROW, shard_bytes=_NARROW.weight, adam_bytes=moved)
-    whole, many = Recompute("full", method="uniform", num_layers=1), workers.dp * workers.sp > 1
+    if workers.whole:  # the gathered copy is beside the shards, not a part of them
+        sizes = framework.bytes
+        framework = replace(framework, bytes=replace(sizes, optimizer=sizes.optimizer + sizes.weight))
+    sharded: ZeroStage = 2 if workers.whole else 3
+    full, many = Recompute("full", method="uniform", num_layers=1), workers.dp * workers.sp > 1
     configuration = Configuration(
         degrees=Degrees(tp=workers.tp, pp=1, vpp=1, cp=workers.sp, ep=workers.ep, etp=1, dp=workers.dp),
         micro=workers.micro,
@@ -82,21 +89,21 @@ def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
         seq_length=workers.room,
         cp_comm="a2a" if workers.sp > 1 else "p2p",
         modules=frozenset({LAYER}) if workers.recompute else frozenset(),
-        zero=3,
-        offload=Offload(float(workers.streamed), workers.streamed),
+        zero=sharded,
+        offload=Offload(float(workers.streamed), away),
         framework=framework,
         precision=workers.precision,
         backend="fsdp",
         version=TORCH_RELEASE,
     )
-    stage: ZeroStage = 3 if workers.copies < workers.dp * workers.tp * workers.sp else 0
+    stage: ZeroStage = sharded if workers.copies < workers.dp * workers.tp * workers.sp else 0
     options = replace(
         plain_options(workers.precision, experts=bool(model.model.experts)),
-        recompute=whole if workers.recompute else Recompute("none"),
+        recompute=full if workers.recompute else Recompute("none"),
         zero_stage=stage,
         instances=workers.copies,
         optimizer_offload=float(workers.streamed),
-        param_offload=workers.streamed,
+        param_offload=away,
         cp_comm="a2a" if workers.sp > 1 else None,
         overlap=Overlap(grad_reduce=many, param_gather=many and stage > 0, tp_comm=False, pp_p2p=False),
     )

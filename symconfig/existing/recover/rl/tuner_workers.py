@@ -39,6 +39,7 @@ _IN_4_BITS = 0.5  # bytes of a weight
 _STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
 _BY_NUMBER = {str(number): name for number, name in enumerate(_STRATEGIES, 1)}
 _HYBRID, _WHOLE = _STRATEGIES[3:], _STRATEGIES[2]
+_ZERO_2 = ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2", "False", "false")  # the latter of FSDP 2's reshard_after_forward
 # Ways to train fewer weights, or with other states, of which nothing is predicted.
 _UNPREDICTED = ("use_galore", "use_apollo", "use_badam", "use_adam_mini", "use_muon", "use_llama_pro", "use_kt")
 
@@ -177,6 +178,7 @@ class TunerWorkers(TunerStated):
             recompute=self.recomputes,
             narrow=self._in_16_bits and not kept,
             liger=self._liger,
+            whole=strategy in _ZERO_2,
             streamed=sharded.get("offload_params") is True or "OFFLOAD" in given,
             program=Switches(
                 implementation=kernels, framework={**narrow, **eager}, bytes={} if wide else NARROW_FROZEN
