@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from math import inf
 
 from symconfig.units import GIB
 
@@ -57,7 +58,10 @@ def amount(text: str, kind: Kind) -> float:
         raise ValueError("has no unit")
     if unit not in kind.units:
         raise ValueError(_wrong_unit(unit, kind))
-    return float(Decimal(match["number"]) * kind.units[unit])
+    value = float(Decimal(match["number"]) * kind.units[unit])
+    if value == inf:
+        raise ValueError("is no finite number")
+    return value
 
 
 def _wrong_unit(unit: str, kind: Kind) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import inf
 
 from symconfig.descriptor.amounts import SPEED, amount
 from symconfig.descriptor.cluster import ClusterDescriptor, Level, Quantity
@@ -55,8 +56,8 @@ def gpu_bytes_per_s(text: str, gpus_per_node: int, alone: str | None = None) -> 
         in_bits = speed[0].replace("B", "b")
         what = f"a port of {speed[0]} (bytes) is faster than any, {in_bits} (bits) is meant"
         raise InputError(_problem(what, text, hint=text.replace(speed[0], in_bits)))
-    rate *= int(ports["ports"]) if ports else 1
-    if rate <= 0:
+    rate *= float(ports["ports"]) if ports else 1
+    if not 0 < rate < inf:
         raise InputError(_problem("is no speed", text))
     return rate / gpus_per_node if owner == "node" else rate
 
@@ -72,7 +73,7 @@ def oversubscription(text: str) -> float | None:
     if over is None:
         return None
     ratio = float(over["ratio"] or over["number"])
-    if ratio < 1:
+    if not 1 <= ratio < inf:
         raise InputError(_problem("is no oversubscription", text))
     return ratio
 

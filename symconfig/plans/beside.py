@@ -30,8 +30,10 @@ def layout(candidate: Candidate) -> str:
 
 
 def caveats(plan: Plan) -> Iterator[str]:
-    """Yield what to know of the first plan before all else: what is not stable, and sequences beyond the model's."""
+    """Yield what to know of the first plan before all else: what is not stable, how gradients are reduced where that is
+    not how they are added up, and sequences beyond the model's."""
     yield from opened(plan)
+    yield from reduced(plan)
     yield from beyond(plan)
 
 
@@ -42,6 +44,19 @@ def opened(plan: Plan) -> Iterator[str]:
     for one in plan.search.opened:
         reason = "A pin asks for it." if one.pinned else lacking
         yield f"Not stable: {one.label} ({one.maturity}: {one.why}). {reason}"
+
+
+def reduced(plan: Plan) -> Iterator[str]:
+    """Yield that DeepSpeed reduces gradients in the weights' type, whatever their sum's is (engine.py,
+    communication_data_type)."""
+    p, options = plan.best.parallel, plan.best.options
+    ranks = p.dp * p.cp
+    if plan.best.target.backend == "deepspeed" and options.grad_bytes > 2 and ranks > 1:
+        yield (
+            f"Gradients are added up in fp32 over micro-batches, and in {options.precision} between the {count(ranks)} "
+            'data-parallel ranks, as DeepSpeed does by default. "communication_data_type": "fp32" in the JSON changes '
+            "that for twice the bytes."
+        )
 
 
 def beyond(plan: Plan) -> Iterator[str]:

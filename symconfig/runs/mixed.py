@@ -13,9 +13,10 @@ from symconfig.render import megatron, target_of
 from symconfig.runs import sayable
 from symconfig.runs.best import prepared
 from symconfig.solve.answer import answer, refused
+from symconfig.solve.extras import check_pins
 from symconfig.solve.mixed.candidate import described
 from symconfig.solve.mixed.search import search
-from symconfig.solve.pins import DEGREES
+from symconfig.solve.pins import DEGREES, parse
 
 _OF_BOTH = (*DEGREES, "layout", "schedule")  # pins
 Progress = Callable[[str, float], None]
@@ -45,6 +46,7 @@ def mixed_plan(
     mix = search(model, cluster, job, top=top, progress=progress)
     job = mix.jobs[0].model_copy(update={"cluster": cluster.name})
     every = [described(placed, cluster, mix.jobs) for placed in mix.ranked]
+    check_pins(job, parse(job.pins), (each.candidate for each in every))
     able, reasons = [], list[Problem]()
     for each in every:
         wrong = _untold(model, job, each)

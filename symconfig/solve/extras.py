@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, NoReturn
 
-from symconfig.errors import InputError, Problem
+from symconfig.descriptor.job import Job
+from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.frameworks.extras import NOTHING_ON, Extras
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans import pipeline_layout
@@ -174,7 +175,7 @@ def facts(pins: Pins, name: str) -> dict[str, Any]:
     return {COLUMN.get(name, name): word.partition(":")[0] if on is None else on}
 
 
-def missed(pins: Pins, candidate: Candidate) -> list[str]:
+def _missed(pins: Pins, candidate: Candidate) -> list[str]:
     """Return the pins that a candidate does not have. How something is done is not asked of one that does not do it."""
     has, options = Columns.of(candidate), candidate.options
     how = {"moe_dispatcher"} | ({"cp_comm"} if candidate.parallel.cp == 1 else set())
@@ -191,6 +192,13 @@ def missed(pins: Pins, candidate: Candidate) -> list[str]:
         "layout": pins.layout is not None and pipeline_layout.expanded(pins.layout) != laid,
     }
     return [*ranges, *words, *(name for name, is_wrong in wrong.items() if is_wrong)]
+
+
+def check_pins(job: Job, pins: Pins, candidates: Iterable[Candidate]) -> None:
+    """Raise InfeasibleError with the pins that a candidate does not have."""
+    if names := dict.fromkeys(name for one in candidates for name in _missed(pins, one)):
+        what = "no plan was found that has it"
+        raise InfeasibleError([Problem(what, field=f"pins.{name}", got=job.pins[name]) for name in names])
 
 
 def _refuse_pins(plain: Request) -> None:

@@ -41,7 +41,7 @@ def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, wei
         return InfeasibleError(_no_division(model, cluster, job, weighed))
     lean = candidate.described(weighed.leanest, cluster, job)
     limit, need = job.limits.usable_bytes(cluster.gpu.memory_bytes.value), lean.predicted.device_bytes
-    nothing = "nothing fits in memory" + _pinned(job)
+    nothing = "nothing fits in memory" + with_pins(job)
     digits = 1 if need - limit > 0.1 * GIB else 4
     largest = max(lean.predicted.memory, key=lambda name: lean.predicted.memory[name])
     what = (
@@ -99,7 +99,7 @@ def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, w
         refused = weighed.refused
         reasons = [f"{refused.reasons[name]} ({count} points)" for name, count in refused.counts.most_common(4)]
     return Problem(
-        f"no division of {job.gpus} GPUs and a batch of {job.global_batch_size} can run{_pinned(job)}: "
+        f"no division of {job.gpus} GPUs and a batch of {job.global_batch_size} can run{with_pins(job)}: "
         + ("; ".join(reasons) or "no choice of degrees has that product"),
         hint=_nearest_batch(model, cluster, job)
         or _nearest_values(model, cluster, wanted, job, job.pins)
@@ -108,7 +108,7 @@ def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, w
     )
 
 
-def _pinned(job: Job) -> str:
+def with_pins(job: Job) -> str:
     """Name the pins of a job, as the end of a phrase."""
     return f" with the pins {', '.join(f'{name}={value}' for name, value in job.pins.items())}" if job.pins else ""
 
@@ -168,7 +168,7 @@ def _unreachable(request: Request) -> Problem | None:
     if any(gpus % one == 0 for one in products):
         return None
     return Problem(
-        f"{' x '.join(pinned)} must divide the number of GPUs,{_pinned(request.job)} it cannot",
+        f"{' x '.join(pinned)} must divide the number of GPUs,{with_pins(request.job)} it cannot",
         got=f"{min(products)}{' or more' * (len(products) > 1)}",
         need=f"a divisor of {gpus}",
         hint="fewer pins",

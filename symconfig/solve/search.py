@@ -21,7 +21,7 @@ from symconfig.solve.budget import MEMORY_RISK, NO_LIMIT, fitting
 from symconfig.solve.candidate import tidy
 from symconfig.solve.choice.choose import WITHIN, choose
 from symconfig.solve.choice.draws import peaks
-from symconfig.solve.extras import missed
+from symconfig.solve.extras import check_pins
 from symconfig.solve.infeasible import infeasible
 from symconfig.solve.pins import parse
 from symconfig.solve.prospect import Prospect
@@ -186,8 +186,7 @@ def _plan(
         return replace(candidate.described(prospect, cluster, job, best=prospect is best), judged=judged)
 
     chosen = [shown(prospect, judged) for prospect, judged in picks]
-    for name in dict.fromkeys(name for one in chosen for name in missed(best.request.pins, one)):
-        raise InfeasibleError("no plan was found that has it", field=f"pins.{name}", got=job.pins[name])
+    check_pins(job, best.request.pins, chosen)
     others = OtherPlans()
     if choice is not None:
         simplest, judged = choice.simplest

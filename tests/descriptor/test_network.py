@@ -63,6 +63,8 @@ def test_a_speed_alone_is_whose_the_caller_says() -> None:
         ("two carrier pigeons, 8x400 Gb/s", "'two carrier pigeons"),
         ("8x400 Gb/s oversubscribed 3:2", "'oversubscribed 3:2' is not understood"),
         ("0 Gb/s per GPU", "is no speed"),
+        (f"{'9' * 5000}x4 Gb/s", "is no speed"),
+        (f"{'9' * 400} Gb/s per GPU", "is no finite number"),
         ("4x200gb/s", "gb/s is neither Gb/s .bits. nor GB/s .bytes."),
         ("4x200 Kb/s", "Kb/s is no unit of it"),
         ("4x400GB/s", "a port of 400GB/s .bytes. is faster than any, 400Gb/s .bits. is meant"),

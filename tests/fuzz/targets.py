@@ -21,6 +21,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from symconfig.cli.main import main
 from symconfig.errors import SymconfigError
 from symconfig.existing.launch.bash import lexer
@@ -33,6 +35,7 @@ from symconfig.plans.file import parse_plan
 from symconfig.runs.checkpoint import pickled
 from tests.fuzz import KEPT, ROOT
 from tests.measured.log_samples import deepspeed_log, megatron_log
+from tests.measured.support import HEAD, run_text
 from tests.runs.checkpoint.folders import archive, common
 from tests.sample_plans import sample_plan
 
@@ -116,14 +119,31 @@ def _memory() -> str | None:
 _VALUES = (0, -1, 1, 3, 7, 10**9, 10**30, -1e300, 1e-300, 0.5, "", "x", None, True, False, [], {}, [0], "\u202e", "nan")
 
 
-def _resigned(data: bytes) -> None:
-    """Change values of a good plan as the bytes say, sign it anew, and read it: a pair of bytes for place and value."""
-    plan = json.loads(_plan())
-    for place, value in zip(data[::3], data[2::3], strict=False):
-        where = place * 256 + data[1] if len(data) > 1 else place
-        holders = [(holder, key) for holder, key in _leaves(plan) if key != "digests"]
-        holder, key = holders[where % len(holders)]
+def _alter(tree: Any, data: bytes, *but: str) -> None:
+    """Change values of a tree as the bytes say: a triple of bytes for each place and value; of no keys of `but`."""
+    for place, low, value in zip(data[::3], data[1::3], data[2::3], strict=False):
+        holders = [(holder, key) for holder, key in _leaves(tree) if key not in but]
+        holder, key = holders[(place * 256 + low) % len(holders)]
         holder[key] = _VALUES[value % len(_VALUES)]
+
+
+def _row(data: bytes) -> None:
+    """Change values of a good measured row as the bytes say, and hold it against the model."""
+    file = yaml.safe_load(HEAD + run_text("row", "{step_s: 1.42}"))
+    _alter(file["rows"], data)
+    _command("validate", "{file}", "--json", name="rows.yaml")(json.dumps(file).encode())
+
+
+def _name(data: bytes) -> None:
+    """Read the text of a cluster's name."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        assert main(["list", "clusters", "--json", "--", data.decode("utf-8", "ignore")]) in EXITS
+
+
+def _resigned(data: bytes) -> None:
+    """Change values of a good plan as the bytes say, sign it anew, and read it."""
+    plan = json.loads(_plan())
+    _alter(plan, data, "digests")
     with contextlib.suppress(KeyError, TypeError, AttributeError, IndexError):  # no part is left to sign
         plan["digests"] = {name: digest(part) for name, (_, part) in signed(plan).items()}
     parse_plan(json.dumps(plan))
@@ -143,6 +163,14 @@ def _leaves(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from _leaves(value[key])
 
 
+_NAMES = (
+    *(
+        "h100 with network=4x200Gb/s and gpu_memory=96GB",
+        "h100*16 + a100-80gb*16 over 100Gb/s",
+        "gh200@400Gb/s per GPU",
+    ),
+    *(f"h100 with network={'9' * 5000}x4Gb/s", f"h100 with network={'9' * 400}Gb/s per GPU", "h100 with x=" * 101),
+)
 _SCRIPTS = _files("tests/existing/audit/corpus/*/*.sh")
 _CLUSTERS = _files("model_zoo/clusters/*.yaml")
 TARGETS: Mapping[str, Target] = {
@@ -152,6 +180,8 @@ TARGETS: Mapping[str, Target] = {
     "json": Target(_json, _files("tests/existing/audit/corpus/deepspeed/*.json")),
     "pickle": Target(_pickle, lambda: [pickle.dumps(common(), protocol) for protocol in range(6)]),
     "resigned": Target(_resigned),
+    "row": Target(_row, lambda: [bytes((0, place, value)) for place in range(0, 40, 3) for value in range(0, 24, 5)]),
+    "name": Target(_name, lambda: [text.encode() for text in _NAMES]),
     "script": Target(_command("audit", "{file}", "--no-plan", "--json", name="train.sh"), _SCRIPTS),
     "cluster": Target(_command("list", "clusters", "{file}", "--json", name="cluster.yaml"), _CLUSTERS),
     "config": Target(_command("import", "{file}", "--json", name="config.json")),

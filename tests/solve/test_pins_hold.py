@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from symconfig.api.mixed import plan_mixed
 from symconfig.api.planning import plan
 from symconfig.api.replan import replan
 from symconfig.descriptor.job import PIN_NAMES
 from symconfig.errors import SymconfigError
 from symconfig.frameworks.known import BACKENDS
+from symconfig.plans.beside import caveats
 from symconfig.plans.plan import Candidate
 from symconfig.solve.pins import EXTRA_PINS, number_range
 
@@ -95,6 +97,20 @@ def test_a_pin_is_in_the_plan_or_the_plan_is_refused(model: str, backend: str, n
         assert name in made if isinstance(made, str) else has(made, name, value), value
 
 
+def tried_on_both(pins: dict[str, str]) -> Candidate | str:
+    try:
+        return plan_mixed("qwen3-30b-a3b", "h200*8 + h100*8", 32, 4096, pins=pins, top=1).best.candidate
+    except SymconfigError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("name", PIN_NAMES)
+def test_a_pin_is_in_a_plan_over_two_kinds_of_gpus_or_it_is_refused(name: str) -> None:
+    for value in VALUES[name]:
+        made = tried_on_both({"tp": "2", "pp": "2", "recompute": "none", "mbs": "1", name: value})
+        assert name in made if isinstance(made, str) else has(made, name, value), value
+
+
 @pytest.mark.parametrize("backend", ["megatron", "deepspeed"])
 @pytest.mark.parametrize("pin", ["tp=40", "tp=16", "tp=3", "mbs=5", "cp=3", "dp=5..7"])
 def test_what_a_refusal_proposes_works(backend: str, pin: str) -> None:
@@ -126,6 +142,12 @@ def test_gradients_are_added_up_in_fp32_unless_bf16_is_allowed(backend: Any) -> 
 
     assert bytes_of() == 4
     assert bytes_of(allow=["bf16_gradients"]) == (4 if backend == "fsdp" else 2)  # FSDP's shards are in fp32
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_plan_says_where_gradients_are_reduced_in_another_type_than_they_are_added_up_in(backend: Any) -> None:
+    made = plan("llama3.1-8b", "h100", 8, 64, 4096, backend=backend, top=1).plan
+    assert any("in bf16 between the" in text for text in caveats(made)) == (backend == "deepspeed")
 
 
 def test_a_pin_that_is_released_and_given_anew_holds() -> None:

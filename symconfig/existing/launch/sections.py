@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from symconfig.existing.launch.dialects import nemo_rl, verl
-from symconfig.existing.launch.dialects.documents import read_sections
+from symconfig.existing.launch.dialects import nemo_rl, tuners, verl
+from symconfig.existing.launch.dialects.documents import ENOUGH_KEYS, dialect_of, read_sections
 from symconfig.existing.launch.dialects.entry import entries
 from symconfig.existing.launch.dialects.interpolation import interpolated
+from symconfig.existing.launch.dialects.options import table_with
 from symconfig.existing.launch.dialects.override import RECIPE, entries_of, is_key, short
 from symconfig.existing.launch.dialects.translate import by_path
 from symconfig.existing.launch.named import Around, dark, given, joined, tree_of, with_texts, with_unread
@@ -42,6 +43,8 @@ def overrides(reading: Reading, around: Around) -> Reading:
     entries_given = list(entries_of(reading.settings, runner))
     tree, missing = _sections_file(reading, around, str(program.parent))
     named = reading.recipe or _recipe_of_program(reading)
+    if tree is None and (tree := _own_sections(reading, around, str(program.parent))) is not None:
+        named = reading.program  # what sections leave open is said in its code
     alone = named is not None and not reading.settings  # a recipe that is started as it is
     if tree is None and not entries_given and not alone:
         return with_unread(reading, *missing)
@@ -138,3 +141,14 @@ def _sections_file(reading: Reading, around: Around, program: str) -> tuple[Tree
         return None, ()
     tree = tree_of(file, around, reading.texts, program)
     return (None, (tree,)) if isinstance(tree, Unread) else (tree, ())
+
+
+def _own_sections(reading: Reading, around: Around, program: str) -> Tree | None:
+    """Return the sections of a program of one's own on Megatron-Bridge, which gets them by --config."""
+    setting = given(reading, ARGUMENTS) if tuners.program(reading) is None else None
+    tree = None if setting is None else tree_of(setting, around, reading.texts, program)
+    if not isinstance(tree, Tree) or dialect_of(tree.data) != "overrides":
+        return None
+    model = tree.data.get("model")
+    known = isinstance(model, dict) and sum(table_with(key) is not None for key in model)
+    return tree if known >= ENOUGH_KEYS else None

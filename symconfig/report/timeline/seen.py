@@ -45,6 +45,8 @@ def seen(
     line = timeline(cut, recut, other, slower(slow, point.split.pp))
     # What follows the pipeline, or is not of it, is the same whatever the schedule.
     notes = [_step(line, sum(time.values()) - own.step_s + line.step_s)]
+    if line.left_out:
+        notes.append(f"{microbatches(line.left_out)} of the steady part, {seconds(line.left_out_s)} s, are not drawn.")
     if other is not None:
         notes.append(f"{other.title} ({other.source}): {runs_in(other)}.")
         if other.endless:

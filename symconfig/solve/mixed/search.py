@@ -18,6 +18,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError
 from symconfig.plans.choices import Precision
 from symconfig.solve.choice.family import Family, family
+from symconfig.solve.infeasible import with_pins
 from symconfig.solve.mixed.across import Across
 from symconfig.solve.mixed.layers import around, best_layers
 from symconfig.solve.mixed.machines import border, mean
@@ -86,7 +87,7 @@ def search(
             solving.weigh(precision, pp, progress)
     solving.lay_out(progress)
     if not solving.best:
-        raise _nothing(mixed, solving)
+        raise _nothing(mixed, solving, with_pins(job))
     return Mix(tuple(solving.ranked()[:top]), jobs, solving.candidates, solving.feasible, solving.laid)
 
 
@@ -217,13 +218,13 @@ def _policies(front: Prospect) -> Iterator[Prospect]:
         yield replace(front, choice=WHOLE, block_layers=1)
 
 
-def _nothing(mixed: MixedCluster, solving: _Solving) -> InfeasibleError:
+def _nothing(mixed: MixedCluster, solving: _Solving, pinned: str) -> InfeasibleError:
     """Say why there is no plan over both kinds."""
     stages = ", ".join(map(str, pipelines(mixed)))
     if not solving.candidates:
-        what = "no pipeline lies over both kinds: each hosts whole stages of as many GPUs"
-        need = f"a model and pins that go with {stages} stages"
+        what = f"no pipeline lies over both kinds{pinned}: each hosts whole stages of as many GPUs"
+        need = f"a model that goes with {stages} stages"
         return InfeasibleError(what, field="cluster", got=mixed.name, need=need)
-    what = f"no pipeline of {stages} stages fits in the memory of both kinds"
+    what = f"no pipeline of {stages} stages fits in the memory of both kinds{pinned}"
     hint = "each kind by itself, more GPUs, or --memory-risk 1"
     return InfeasibleError(what, field="cluster", got=mixed.name, hint=hint)

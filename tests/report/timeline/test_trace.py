@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from symconfig.api.planning import plan
+from symconfig.report.timeline.seen import seen
 from symconfig.report.timeline.trace import trace
 from symconfig.schedule.schedules import SCHEDULES
 from symconfig.units import GIB
@@ -86,6 +88,13 @@ def test_a_long_step_keeps_its_ends_and_says_what_is_left_out() -> None:
         assert any(0 <= event["ts"] - gap["ts"] - gap["dur"] < 1e6 for event in counters)
     for before, after in pairwise(sorted(first, key=lambda event: event["ts"])):
         assert before["ts"] + before["dur"] <= after["ts"] + 2e-3
+
+
+def test_a_step_of_any_batch_is_a_file_of_bounded_size_that_says_what_is_not_drawn() -> None:
+    made_of = plan("llama3.1-8b", "h100", 32, 10**8, pins={"pp": "4"}, top=1).plan
+    chart = seen(made_of, made_of.best)
+    assert len(trace(chart)) < 6e6
+    assert f"{chart.timeline.left_out:,} microbatches of the steady part" in " ".join(chart.notes)
 
 
 def test_equal_schedules_give_equal_bytes_without_a_time_of_day() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import symconfig
 import symconfig.deepspeed
 import symconfig.megatron
 from symconfig.api.planning import PlanResult
@@ -23,6 +24,7 @@ from symconfig.frameworks.entries import ENTRIES
 from symconfig.plans.file import loaded
 from symconfig.plans.history import History, Segment
 from symconfig.plans.plan import Plan
+from symconfig.runs.best import best_plan
 from symconfig.runs.embed import solved_here, surroundings
 from symconfig.runs.embed.mismatch import MismatchError, mismatches
 from symconfig.runs.embed.start import command, started
@@ -219,6 +221,21 @@ def test_replan_solves_for_the_ranks_and_the_release_that_are_here(
     assert "solved again" in caplog.text
     assert "a checkpoint of that plan (torch_dist" in caplog.text
     assert "for 32 ranks and megatron core_v0.18" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("ranks", "installed", "release"), [(16, "0.19.0", "core_v0.19.0"), (8, "0.20.0rc1", "core_v0.20")]
+)
+def test_replan_searches_a_plan_that_starts_there(
+    ranks: int, installed: str, release: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = symconfig.plan("llama3.1-8b", "h100", 8, 64, pins={"tp": "2", "mbs": "1"}, top=1).plan
+    monkeypatch.setenv("WORLD_SIZE", str(ranks))
+    has_versions(monkeypatch, {"megatron": installed})
+    fresh = started(plan, "megatron", on_mismatch="replan")
+    assert (fresh.best.parallel.world_size, fresh.best.parallel.tp, fresh.best.target.version) == (ranks, 2, release)
+    assert fresh.best.options == best_plan(plan.model, plan.cluster, fresh.job, top=1).best.options
+    assert started(fresh, "megatron") == fresh
 
 
 def test_ranks_of_one_node_solve_once_and_get_the_same(monkeypatch: pytest.MonkeyPatch, solved: list[Any]) -> None:

@@ -15,7 +15,7 @@ from symconfig.existing.launch.dialects.translate import by_path, translated
 from symconfig.existing.launch.reading import JSON_ALONE, Reading, Setting, Tree, Word, World
 
 Dialect = Literal["model args yaml", "megatron yaml", "overrides", "trainer", "nemo-rl"]
-_ENOUGH_KEYS = 3  # of a flat file that are Megatron-LM's, for it to be one of Megatron-LM's
+ENOUGH_KEYS = 3  # of a flat file that are Megatron-LM's, for it to be one of Megatron-LM's
 # Of a flat file of arguments of Transformers' Trainer, or of a program around it: two or more.
 _TRAINER_KEYS = words(
     """
@@ -41,7 +41,7 @@ def dialect_of(data: Any) -> Dialect | None:
         return "megatron yaml"
     if sections & {"model", "train", "trainer", "ddp", "mixed_precision"}:
         return "overrides"
-    if sum(table_with(key) is not None for key, value in data.items() if not isinstance(value, dict)) >= _ENOUGH_KEYS:
+    if sum(table_with(key) is not None for key, value in data.items() if not isinstance(value, dict)) >= ENOUGH_KEYS:
         return "megatron yaml"
     return None
 
