@@ -350,15 +350,12 @@ def files(plan: Plan, wanted: Wanted) -> Files:
     from symconfig.render import manifest, render
     from symconfig.render.files import File, Files
     from symconfig.report.markdown import narrow
-    from symconfig.report.symbols import markdown as formulas_section
     from symconfig.report.timeline.section import TRACE, written
-    from symconfig.solve.plan_symbols import symbolic
 
     target = wanted.of_plan(plan)
     launchers = wanted.to_start(plan, target)
     rendered = render(plan, target, launchers, wanted.templates)
     section, traced = written(plan)
-    section = f"{section}\n{formulas_section(symbolic(plan, plan.best))}"
     items = [
         replace(item, text=narrow(f"{item.text}\n{section}")) if item.path == "REPORT.md" else item for item in rendered
     ]

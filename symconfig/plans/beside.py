@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from symconfig.descriptor.sections import Position
 from symconfig.format import count, percent, seconds
@@ -73,27 +72,16 @@ def beyond(plan: Plan) -> Iterator[str]:
 
 
 def comparisons(plan: Plan) -> Iterator[str]:
-    """Yield a sentence for the simplest plan, the nearest recipe, and what all options would give."""
+    """Yield a sentence for the nearest recipe, and for what all options would give."""
     shown = plan.beside
-    if (simplest := shown.simplest) is not None:
-        plain = replace(simplest, judged=None)  # one plan, however each is judged
-        same = (place for place, one in enumerate(plan.alternatives, 2) if replace(one, judged=None) == plain)
-        which = next((f"plan {place}" for place in same), layout(simplest))
-        yield f"Simplest within {percent(shown.within)} of the fastest: {which}, {_against(plan, simplest)}."
     if (recipe := shown.recipe) is not None:
         yield _recipe(recipe)
     if (free := shown.free) is not None:
-        names = ",".join(shown.free_uses)
+        names, free_s = ",".join(shown.free_uses), free.predicted.step_s
         yield (
             f"With options that are not stable, --allow {names or 'all'}, the fastest plan found takes "
-            f"{_against(plan, free)}: {layout(free)}."
+            f"{free_s:.3f} s, {_slower(free_s / plan.best.predicted.step_s - 1)}: {layout(free)}."
         )
-
-
-def _against(plan: Plan, other: Candidate) -> str:
-    """Compare a step time with the plan's: `7.349 s, 2.4 % slower`."""
-    step_s = other.predicted.step_s
-    return f"{step_s:.3f} s, {_slower(step_s / plan.best.predicted.step_s - 1)}"
 
 
 def _slower(loss: float) -> str:

@@ -98,12 +98,11 @@ class Predicted:
 class Judged:
     """A plan among the others, under draws of what is uncertain. Losses are shares of the best one's step in a draw.
 
-    best: share of draws in which it is the fastest. expected_loss, worst_loss: over the draws. fits: probability that
+    expected_loss, worst_loss: over the draws. fits: probability that
     it does not run out of memory.
     """
 
     __pydantic_config__ = _CONFIG
-    best: float
     expected_loss: float
     worst_loss: float
     fits: float
@@ -124,8 +123,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class OtherPlans:
-    """Plans that are shown beside the families. simplest: with the fewest unusual options within `within` of the
-    fastest; None: the best one is.
+    """Plans that are shown beside the families.
 
     fastest: under the model; None: the best one is. Of it `Search.optimal` and the gaps speak.
     free: the fastest under the model if every option were allowed but those of stages' layouts, and those that it uses;
@@ -133,8 +131,6 @@ class OtherPlans:
     """
 
     __pydantic_config__ = _CONFIG
-    simplest: Candidate | None = None
-    within: float = 0.0
     fastest: Candidate | None = None
     free: Candidate | None = None
     free_uses: tuple[str, ...] = ()
@@ -142,7 +138,7 @@ class OtherPlans:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data in the spelling of the JSON contract."""
-        plans = {"simplest": self.simplest, "fastest": self.fastest, "free": self.free}
+        plans = {"fastest": self.fastest, "free": self.free}
         return {**asdict(self), **{name: one.to_dict() for name, one in plans.items() if one is not None}}
 
 

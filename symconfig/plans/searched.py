@@ -72,10 +72,6 @@ def _how_good(plan: Plan, subject: str) -> str:
         return f"{subject} optimal, no other one that fits has a lower relative cost"
     where = " in the layouts of stages that were tried" if plan.search.layouts else ""
     if plan.search.gap > 0:
-        return f"{subject} optimal under the model within {_at_most(plan.search.gap)}{where}"
+        at_most = ceil(1000 * plan.search.gap) / 10
+        return f"{subject} optimal under the model within {at_most:.1f} %{where}"
     return f"{subject} optimal under the model{where or ', no other one is faster'}"
-
-
-def _at_most(share: float) -> str:
-    """Format a share as percent, rounded up, so that the sentence holds."""
-    return f"{ceil(1000 * share) / 10:.1f} %"

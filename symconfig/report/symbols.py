@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from symconfig.format import clean, picked
-from symconfig.report.grid import LEAST_WIDTH, Block, Grid, markdown_rows
+from symconfig.report.grid import LEAST_WIDTH, Block, Grid
 
 if TYPE_CHECKING:
     from symconfig.solve.formulas import Formula, Formulas
@@ -137,20 +136,6 @@ def _row(one: Known) -> dict[str, str]:
         "step for 1 % more": f"{one.elasticity:+.3f} %",
         "is": clean(one.meaning),
     }
-
-
-def markdown(symbolic: Symbolic) -> str:
-    """Return the section of REPORT.md: the parts in LaTeX, and what moves the step."""
-    from symconfig.solve.formulas import latex_name
-
-    formulas = symbolic.formulas
-    lines = ["## Formulas", "", NOTE, ""]
-    for one in _shown(symbolic, formulas, every=False):
-        latex = formulas.latex(one.line)
-        if one.name.startswith(("time.", "memory.", "stage")) and len(latex) <= 2 * _LONGEST:
-            lines += ["$$", f"{latex_name(one.name)} = {latex} = {_value(one)}", "$$", ""]
-    grid = movers(symbolic)
-    return "\n".join([*lines, f"### {grid.title}", "", *markdown_rows(replace(grid, left=tuple(range(6))))]) + "\n"
 
 
 def to_dict(symbolic: Symbolic) -> dict[str, Any]:

@@ -25,11 +25,6 @@ _PLAIN = {**dict.fromkeys((*DEGREES, "zero"), "1"), "sp": "no", "precision": Non
 # Columns that stay where all rows are equal: they are the answer.
 _ANSWER = (*DEGREES, "step s", "tokens/s/GPU", "MFU", "GPU GiB")
 Cells = tuple[str, str, str]
-_JUDGED = ("fastest in", "loses", "at most", "fits")
-SURE = (
-    "What the alternatives lose to plan 1. Fastest in, loses, at most: in draws of what the model is not sure of, "
-    "against the fastest plan of each; fits: how likely it is that memory does not run out"
-)
 BY_MEMORY = "memory, "  # how `Plan.binding` begins where memory keeps a plan from being faster
 
 
@@ -52,13 +47,18 @@ def summary(plan: Plan) -> Iterator[str]:
     if plan.may_not_fit:
         has = gib(plan.cluster.gpu.memory_bytes.value)
         yield f"It may not fit: the interval crosses the GPU's {has} GiB. Try: --memory-margin {plan.safe_margin:g}"
-    if predicted.host_bytes:
-        yield f"Host memory: {gib(predicted.host_bytes)} GiB for each GPU, pinned."
+    yield from _also(plan)
     yield f"Limited by {'memory' if BY_MEMORY in plan.binding else words(largest[0][0])}."
-    if plan.job.precision == "auto":
-        yield f"Precision: {plan.best.options.precision} is the fastest here; convergence is not modelled."
     yield from left_out(plan)
     yield "symconfig explain, with the same options or with the plan, says why and how sure this is."
+
+
+def _also(plan: Plan) -> Iterator[str]:
+    """Yield what host memory holds, and what a chosen precision leaves open."""
+    if plan.best.predicted.host_bytes:
+        yield f"Host memory: {gib(plan.best.predicted.host_bytes)} GiB for each GPU, pinned."
+    if plan.job.precision == "auto":
+        yield f"Precision: {plan.best.options.precision} is the fastest here; convergence is not modelled."
 
 
 def _why(plan: Plan) -> str:
@@ -168,31 +168,17 @@ def others_text(candidate: Candidate) -> str:
 
 
 def losses(plan: Plan) -> Grid:
-    """Tabulate what every alternative loses against the best one, and to what. How each stands where the model is
-    off."""
+    """Tabulate what every alternative loses against the best one, and to what."""
     rows = tuple((str(number), *loss(plan.best, candidate)) for number, candidate in enumerate(plan.alternatives, 2))
-    if plan.best.judged is None:
-        return Grid(("#", "slower by", "because of"), rows, left=(2,), title="What the alternatives lose")
-    candidates = (plan.best, *plan.alternatives)
-    judged = [_judged(candidate) for candidate in candidates]
-    whole = tuple((number, slower, *judgement, why) for (number, slower, why), judgement in zip(
-        (("1", "", ""), *rows), judged, strict=True))  # fmt: skip
-    return Grid(("#", "slower by", *_JUDGED, "because of"), whole, left=(2 + len(_JUDGED),), title=SURE)
-
-
-def _judged(candidate: Candidate) -> tuple[str, ...]:
-    """Return the cells of how a plan stands under draws of what is uncertain."""
-    judged = candidate.judged
-    if judged is None:
-        return ("",) * len(_JUDGED)
-    return tuple(percent(value, 0) for value in (judged.best, judged.expected_loss, judged.worst_loss, judged.fits))
+    return Grid(("#", "slower by", "because of"), rows, left=(2,), title="What the alternatives lose")
 
 
 def loss(best: Candidate, other: Candidate) -> tuple[str, str]:
     """Return the relative loss in step time, and the parts of the step that it comes from, the largest first."""
-    base = best.predicted.step_s
-    delta = other.predicted.step_s - base
-    parts = _differences(best.predicted.time, other.predicted.time)
+    base, delta = best.predicted.step_s, other.predicted.step_s - best.predicted.step_s
+    ours, theirs = best.predicted.time, other.predicted.time
+    changes = ((name, theirs.get(name, 0.0) - ours.get(name, 0.0)) for name in sorted({*ours, *theirs}))
+    parts = sorted(changes, key=lambda item: -item[1])
     worse = [(name, value) for name, value in parts if value > 1e-3 * base]
     better = [(name, value) for name, value in reversed(parts) if value < -1e-3 * base]
     text = ", ".join(f"{words(name)} +{seconds(value)} s" for name, value in worse[:2])
@@ -204,13 +190,6 @@ def loss(best: Candidate, other: Candidate) -> tuple[str, str]:
     if not text:
         text = "no part by more than 0.1 % of a step" + _memory_difference(best, other)
     return signed(delta / base) if base else "", text
-
-
-def _differences(ours: dict[str, float], theirs: dict[str, float]) -> list[tuple[str, float]]:
-    """List, per part, theirs minus ours: the largest loss first, names break ties."""
-    names = sorted({*ours, *theirs})
-    values = [(name, theirs.get(name, 0.0) - ours.get(name, 0.0)) for name in names]
-    return sorted(values, key=lambda item: -item[1])
 
 
 def _memory_difference(best: Candidate, other: Candidate) -> str:
@@ -245,10 +224,10 @@ def _sorted(values: dict[str, float]) -> list[tuple[str, float]]:
 
 def _busiest(of: Mapping[str, tuple[float, float]], task: Task) -> list[str]:
     """Say what the fullest GPU holds with uneven loads of experts, and how long a step then takes."""
-    held, lines = of["device_bytes"], list[str]()
-    lines.append(
+    held = of["device_bytes"]
+    lines = [
         f"{uneven_loads(of, task)}: {gib(held[0])} to {gib(held[1])} GiB, which the memory's interval and risk count."
-    )
+    ]
     if "step_s" in of:  # plans of older versions do not have it
         least, most = (seconds(step) for step in of["step_s"])
         lines.append(f"{waits(of, task)}: {least} to {most} s, which the step's interval counts.")
@@ -279,11 +258,7 @@ def footer(plan: Plan) -> str:
             if plan.may_not_fit
             else f"L{likely}, within the {has}."
         )
-    if plan.job.precision == "auto":
-        lines.append(
-            f"Precision: {plan.best.options.precision} is the fastest that the GPU has; whether the model "
-            "converges in it is not modelled."
-        )
+    lines += _also(plan)
     if predicted.imbalance:
         shown = (
             f"{factor} gives {seconds(what['step_s'])} s and {gib(what['device_bytes'])} GiB"
@@ -292,7 +267,5 @@ def footer(plan: Plan) -> str:
         lines.append("Expert imbalance (tokens on the busiest rank over the mean): " + "; ".join(shown) + ".")
     if predicted.untrained:
         lines += _busiest(predicted.untrained, plan.task)
-    if predicted.host_bytes:
-        lines.append(f"Host memory: {gib(predicted.host_bytes)} GiB for each GPU, pinned.")
     lines.append(f"What binds: {plan.binding.rstrip('.')}.")
     return "\n".join([*lines, *searched(plan)])

@@ -87,30 +87,19 @@ class Formulas:
 
     def text(self, line: int) -> str:
         """Return a formula as a person types it."""
-        return self._written(line, _text, _number)[0]
+        return self._written(line)[0]
 
-    def latex(self, line: int) -> str:
-        """Return a formula in LaTeX."""
-        return self._written(line, _latex, _number, latex_name)[0]
-
-    def _written(
-        self,
-        line: int,
-        write: Callable[[Node, tuple[str, int], tuple[str, int]], tuple[str, int]],
-        number: Callable[[float], str],
-        named: Callable[[str], str] = str,
-        top: bool = True,
-    ) -> tuple[str, int]:
+    def _written(self, line: int, top: bool = True) -> tuple[str, int]:
         """Return a formula and how tightly its outermost operation binds."""
         node = self.tape.nodes[line]
         if node.operation == NUMBER:
-            return number(node.value), 4 if node.value >= 0 else 1
+            return _number(node.value), 4 if node.value >= 0 else 1
         name = None if top and node.operation != INPUT else self.name(line)
         if name is not None:
-            return named(name), 4
-        first = self._written(node.first, write, number, named, top=False)
-        second = self._written(node.second, write, number, named, top=False) if node.second >= 0 else ("", 4)
-        return write(node, first, second)
+            return name, 4
+        first = self._written(node.first, top=False)
+        second = self._written(node.second, top=False) if node.second >= 0 else ("", 4)
+        return _text(node, first, second)
 
     def sympy(self, line: int, symbols: dict[str, Any], whole: bool = False) -> Any:
         """Return a formula as a SymPy expression of symbols, and unless it is `whole` of the named quantities in it.
@@ -187,30 +176,3 @@ def _text(node: Node, first: tuple[str, int], second: tuple[str, int]) -> tuple[
         return _within(first, level) + _SIGNS[node.operation] + _within(second, right), level
     arguments = first[0] if node.operation in ONE_ARGUMENT else f"{first[0]}, {second[0]}"
     return f"{_FUNCTIONS[node.operation]}({arguments})", 4
-
-
-def _latex(node: Node, first: tuple[str, int], second: tuple[str, int]) -> tuple[str, int]:
-    (a, _), (b, _) = first, second
-    level = _LEVELS.get(node.operation, 4)
-    if node.operation == "divide":
-        return rf"\frac{{{a}}}{{{b}}}", 3
-    if node.operation == "power":
-        return f"{{{_bracketed(first, 4)}}}^{{{b}}}", 3
-    if node.operation in _SIGNS:
-        sign = {"add": " + ", "subtract": " - ", "multiply": r" \, "}[node.operation]
-        right = level if node.operation in ("add", "multiply") else level + 1
-        return _bracketed(first, level) + sign + _bracketed(second, right), level
-    if node.operation in ("floor", "ceiling"):
-        edge = "floor" if node.operation == "floor" else "ceil"
-        return rf"\left\l{edge} {a} \right\r{edge}", 4
-    name = {"maximum": r"\max", "minimum": r"\min", "log": r"\log", "above": r"\operatorname{above}"}[node.operation]
-    return rf"{name}\left({a if node.operation == 'log' else f'{a}, {b}'}\right)", 4
-
-
-def _bracketed(part: tuple[str, int], level: int) -> str:
-    return part[0] if part[1] >= level else rf"\left({part[0]}\right)"
-
-
-def latex_name(name: str) -> str:
-    """Return a name in upright letters."""
-    return rf"\mathrm{{{name.replace('_', chr(92) + '_').replace(' ', '~')}}}"

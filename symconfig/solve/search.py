@@ -19,7 +19,7 @@ from symconfig.plans.plan import Candidate, Judged, Opened, OtherPlans, Plan, Se
 from symconfig.solve import candidate, opened, pinned
 from symconfig.solve.budget import MEMORY_RISK, NO_LIMIT, fitting
 from symconfig.solve.candidate import tidy
-from symconfig.solve.choice.choose import WITHIN, choose
+from symconfig.solve.choice.choose import choose
 from symconfig.solve.choice.draws import peaks
 from symconfig.solve.extras import check_pins
 from symconfig.solve.infeasible import infeasible
@@ -189,12 +189,7 @@ def _plan(
     check_pins(job, best.request.pins, chosen)
     others = OtherPlans()
     if choice is not None:
-        simplest, judged = choice.simplest
-        others = OtherPlans(
-            simplest=None if simplest is best else shown(simplest, judged),
-            within=WITHIN,
-            fastest=None if choice.fastest is best else shown(choice.fastest, None),
-        )
+        others = OtherPlans(fastest=None if choice.fastest is best else shown(choice.fastest, None))
     fastest = best if choice is None else choice.fastest
     bound = outcome.bound or Bound(0, 0, float("inf"))
     gap = bound.gap(fastest.step_s)

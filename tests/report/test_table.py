@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from symconfig.plans.beside import comparisons
-from symconfig.plans.plan import Candidate, Judged, Opened, OtherPlans, Plan, Recompute, Stage
+from symconfig.plans.plan import Candidate, Opened, OtherPlans, Plan, Recompute, Stage
 from symconfig.plans.recipe import Difference, NearRecipe
 from symconfig.plans.searched import searched
 from symconfig.render.summary import intervals
@@ -90,7 +90,6 @@ def test_what_is_not_stable_is_said_before_all_else(plan: Plan) -> None:
 
 def test_what_stands_beside_says_what_it_costs(plan: Plan) -> None:
     step_s = plan.best.predicted.step_s
-    slower = replace(plan.best, predicted=replace(plan.best.predicted, step_s=1.02 * step_s))
     faster = replace(plan.best, predicted=replace(plan.best.predicted, step_s=0.9 * step_s))
     recipe = NearRecipe(
         "one", "a paper", "llama2-13b on 64 x a100-80gb",
@@ -99,11 +98,9 @@ def test_what_stands_beside_says_what_it_costs(plan: Plan) -> None:
     )  # fmt: skip
     shown = replace(
         plan,
-        beside=OtherPlans(simplest=slower, within=0.03, free=faster, free_uses=("activation_offload",), recipe=recipe),
+        beside=OtherPlans(free=faster, free_uses=("activation_offload",), recipe=recipe),
     )
-    simplest, near, free = comparisons(shown)
-    assert simplest.startswith("Simplest within 3.0 % of the fastest: tp 4 pp 2 dp 8, micro-batch ")
-    assert simplest.endswith("2.0 % slower.")
+    near, free = comparisons(shown)
     assert near == (
         "Nearest published recipe: one (a paper; llama2-13b on 64 x a100-80gb). On this job its layout "
         "cannot run: 3 do not share 40 layers; one by one: tp 2 for 4, 5.0 % slower; pp 3 for 2, cannot run: 3 do not "
@@ -112,21 +109,13 @@ def test_what_stands_beside_says_what_it_costs(plan: Plan) -> None:
     split = Difference("split", "tp 4", "tp 2", loss=0.01)
     whole = replace(recipe, loss=-0.03, why="", opens=("deepep", "bf16_gradients"))
     other = replace(whole, allowed=Difference("layout", "", "", 0.02), split=split)
-    _, near, _ = comparisons(replace(shown, beside=replace(shown.beside, recipe=other)))
+    near, _ = comparisons(replace(shown, beside=replace(shown.beside, recipe=other)))
     assert (
         "On this job its layout is 3.0 % faster with --allow deepep,bf16_gradients; without that it is "
         "2.0 % slower; its split, tp 2, with all else free is 1.0 % slower; one by one: "
     ) in near
     assert "10.0 % faster" in free
     assert "--allow activation_offload" in free
-
-
-def test_how_sure_each_plan_is_stands_beside_what_it_loses(plan: Plan) -> None:
-    judged = Judged(best=0.62, expected_loss=0.036, worst_loss=0.114, fits=0.98)
-    sure = replace(plan, best=replace(plan.best, judged=judged))
-    grid = losses(sure)
-    assert grid.headers[2:6] == ("fastest in", "loses", "at most", "fits")
-    assert grid.rows[0] == ("1", "", "62 %", "4 %", "11 %", "98 %", "")
 
 
 def test_the_answer_says_why_the_first_plan_is_the_first(plan: Plan) -> None:
@@ -139,7 +128,7 @@ def test_the_answer_says_why_the_first_plan_is_the_first(plan: Plan) -> None:
     assert next(summary(replace(plan, alternatives=()))).startswith("Step: ")
 
 
-@pytest.mark.parametrize("name", ["llama2-13b", "mixtral-8x7b", "deepseek-v3", "qwen-72b-lora"])
+@pytest.mark.parametrize("name", ["llama2-13b", "mixtral-8x7b", "deepseek-v3", "llama2-13b-lora"])
 def test_at_most_twelve_lines_and_120_words_stand_under_the_table(name: str) -> None:
     plan = sample_plan(name)
     job = plan.job.model_copy(update={"precision": "auto"})

@@ -58,7 +58,7 @@ def test_what_somebody_runs_otherwise_stays() -> None:
 
 
 def every(plan: Plan) -> tuple[Candidate, ...]:
-    more = (plan.beside.simplest, plan.beside.fastest)
+    more = (plan.beside.fastest,)
     return (plan.best, *plan.alternatives, *(one for one in more if one is not None))
 
 

@@ -160,7 +160,7 @@ def _limits(model: ModelDescriptor, job: Job) -> dict[str, Any]:
 def _shown(plan: Plan) -> Iterator[tuple[str, Candidate]]:
     """Yield the ranked plans and those beside them, each once with all of its names."""
     named = [(str(number), one) for number, one in enumerate((plan.best, *plan.alternatives), 1)]
-    others = {"simplest": plan.beside.simplest, "fastest": plan.beside.fastest, "all options": plan.beside.free}
+    others = {"fastest": plan.beside.fastest, "all options": plan.beside.free}
     named += [(name, one) for name, one in others.items() if one is not None]
     names = grouped(((one.parallel, one.batch, one.options), name) for name, one in named)
     first = {every[0]: ", ".join(every) for every in names.values()}

@@ -12,7 +12,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.plans.plan import Judged
 from symconfig.solve.budget import fitting
 from symconfig.solve.candidate import tidy
-from symconfig.solve.choice.draws import DRAWS, Draws, peaks, step_seconds
+from symconfig.solve.choice.draws import Draws, peaks, step_seconds
 from symconfig.solve.choice.family import Family, family
 from symconfig.solve.choice.published import Split, splits
 from symconfig.solve.choice.simplicity import Simplicity, simplicity
@@ -29,7 +29,6 @@ TOLD_APART = 0.015
 # fastest of them; with 1.5 % for 2.5 it is 1.68, 1.66 and 2.13 %, with nothing 1.70, 1.69 and 2.02, and with 3 % 1.80,
 # 1.89 and 2.46 %: further off than this, what is plainer is as slow as it is predicted to be.
 PLAINER = 0.025
-WITHIN = 0.03  # of the fastest: the simplest plan in there is shown beside the pick
 RIVALS = 4  # families near the best whose plans, with less in them, are held against the first one
 LEADERS = 3  # families of which plainer variants are tried
 TRIED = 1.04  # of the fastest: up to here
@@ -46,12 +45,10 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """picks: one plan of each family, best first, with how it is judged. fastest: under the model, of all that was
-    found; simplest: within `WITHIN` of it."""
+    """picks: one plan of each family, best first, with how it is judged. fastest: under the model, of all found."""
 
     picks: tuple[tuple[Prospect, Judged], ...]
     fastest: Prospect
-    simplest: tuple[Prospect, Judged]
 
 
 def choose(ranked: Sequence[Prospect], cluster: ClusterDescriptor, top: int) -> Choice:
@@ -79,14 +76,10 @@ def choose(ranked: Sequence[Prospect], cluster: ClusterDescriptor, top: int) -> 
     rest = [each for each in (first, *others) if less.get(id(each)) is not taken]
     rest.sort(key=lambda each: (loss(each, best_s).mean(), each.prospect.order))
     less |= {id(each): judge.less(each, best_s, least) for each in rest[: top - 1] if id(each) not in less}
-    picks, first = [taken, *(less.get(id(each), each) for each in rest)], taken
-    close = [each for each in (*less.values(), *drawn) if each.prospect.step_s <= (1 + WITHIN) * fastest.step_s]
-    simplest = min(close, key=lambda each: (each.simplicity, each is not first, each.prospect.order))
-    wins = _wins([each for each in picks if each.prospect.step_s <= near_s])
+    picks = [taken, *(less.get(id(each), each) for each in rest)]
     return Choice(
-        picks=tuple((each.prospect, judged(each, best_s, wins.get(id(each), 0.0), cluster)) for each in picks[:top]),
+        picks=tuple((each.prospect, judged(each, best_s, cluster)) for each in picks[:top]),
         fastest=fastest,
-        simplest=(simplest.prospect, judged(simplest, best_s, wins.get(id(simplest), 0.0), cluster)),
     )
 
 
@@ -118,25 +111,17 @@ class _Judge:
             yield self.drawn(prospect)
 
 
-def _wins(picks: Sequence[Drawn]) -> dict[int, float]:
-    """Return the share of draws in which each is the fastest of the families' picks; of equals the first."""
-    counted = np.bincount(np.argmin([each.steps for each in picks], axis=0), minlength=len(picks))
-    return {id(each): float(count) / DRAWS for each, count in zip(picks, counted, strict=True)}
-
-
 def loss(drawn: Drawn, best_s: Array) -> Array:
     """Return what a plan loses against the best one of each draw, as a share of its step: [DRAWS]."""
     result: Array = np.maximum(drawn.steps / best_s - 1, 0.0)
     return result
 
 
-def judged(drawn: Drawn, best_s: Array, wins: float, cluster: ClusterDescriptor) -> Judged:
-    """Return how a plan stands. best_s: the fastest step of each draw, [DRAWS]; wins: in which share of them it is the
-    fastest of all families' picks. Its worst loss is the largest of all draws."""
+def judged(drawn: Drawn, best_s: Array, cluster: ClusterDescriptor) -> Judged:
+    """Return how a plan stands. best_s: the fastest step of each draw, [DRAWS]. Its worst loss is the largest."""
     prospect, lost = drawn.prospect, loss(drawn, best_s)
     fits = fitting(prospect.request, prospect.machine, peaks(prospect).tolist(), cluster)
     return Judged(
-        best=tidy(wins),
         expected_loss=tidy(float(lost.mean())),
         worst_loss=tidy(float(lost.max())),
         fits=tidy(fits),

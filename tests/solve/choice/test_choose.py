@@ -14,7 +14,7 @@ from symconfig.cost.uneven import OF_STEP
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.plans.plan import Plan
 from symconfig.solve.budget import peak_budget
-from symconfig.solve.choice.choose import PLAINER, WITHIN, Drawn, pick
+from symconfig.solve.choice.choose import PLAINER, Drawn, pick
 from symconfig.solve.choice.draws import DEGREE, DRAWS, ITSELF, MICRO, Draws, deviates, loads, own_error, priced_s
 from symconfig.solve.choice.family import Family, family
 from symconfig.solve.choice.published import splits
@@ -49,19 +49,6 @@ def test_every_plan_shown_is_of_another_family(name: str) -> None:
     shown = [family(found) for found in founds(planned(name))]
     assert len(shown) > 1
     assert len(set(shown)) == len(shown)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_shares_of_draws_that_families_win_add_up_to_one(name: str) -> None:
-    plan = planned(name)
-    judged = [each.judged for each in (plan.best, *plan.alternatives)]
-    assert sum(one.best for one in judged if one) == pytest.approx(1.0)
-    for one in judged:
-        assert one is not None
-        assert 0 <= one.expected_loss <= one.worst_loss
-        assert 0 <= one.fits <= 1
-    losses = [one.expected_loss for one in judged[1:] if one]
-    assert losses == sorted(losses)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -158,17 +145,10 @@ def test_simplicity_decides_what_cannot_be_told_apart_and_nothing_else() -> None
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_beside_the_pick_is_what_it_says(name: str) -> None:
+def test_no_row_is_faster_than_the_fastest_plan(name: str) -> None:
     plan = planned(name)
-    near = plan.cluster.joined_gpus
     steps = [each.predicted.step_s for each in (plan.best, *plan.alternatives)]
     assert plan.fastest.predicted.step_s <= min(steps)
-    assert plan.beside.within == WITHIN
-    if plan.beside.simplest is not None:
-        assert plan.beside.simplest.predicted.step_s <= (1 + WITHIN) * plan.fastest.predicted.step_s * (1 + 1e-9)
-        if plan.best.predicted.step_s <= (1 + WITHIN) * plan.fastest.predicted.step_s:
-            plainest, best = (restore(plan, each) for each in (plan.beside.simplest, plan.best))
-            assert simplicity(plainest, near) <= simplicity(best, near)
 
 
 def test_variants_are_plainer_and_fit() -> None:
