@@ -50,7 +50,7 @@ def summary(plan: Plan) -> Iterator[str]:
     yield from _also(plan)
     yield f"Limited by {'memory' if BY_MEMORY in plan.binding else words(largest[0][0])}."
     yield from left_out(plan)
-    yield "symconfig explain, with the same options or with the plan, says why and how sure this is."
+    yield "Why, and how sure this is: symconfig explain, with the same options or with the plan."
 
 
 def _also(plan: Plan) -> Iterator[str]:
