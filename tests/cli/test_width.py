@@ -166,7 +166,7 @@ def fits(seen: Seen, *, data: bool = False) -> list[str]:
 def test_a_plan_fits_the_page(shelf: Shelf, name: str) -> None:
     seen = shelf.planned[name]
     assert seen.code == 0, seen.err
-    assert "Step time" in seen.out
+    assert "Step: " in seen.out
     assert fits(seen) == []
 
 
