@@ -65,31 +65,23 @@ def run(arguments: argparse.Namespace) -> int:
     )
     written = arguments.in_place and bool(outcome.files) and (outcome.done or arguments.partial)
     if written:
-        _write(outcome)
+        from symconfig.existing.adapt.write import write
+        from symconfig.existing.launch.read import ARGUMENTS
+
+        file = outcome.reading.file
+        if file == ARGUMENTS:
+            raise InputError("there is no file to write: the options were given as a line", field="--in-place")
+        write(outcome.files, {text.file: text for text in outcome.reading.texts}, Path(file).parent)
     if arguments.json:
         print_json(outcome.to_dict(written))
     else:
         write_data(masked(outcome.diff))
-    _say(outcome, arguments, written)
-    return 0 if outcome.done else 1
-
-
-def _write(outcome: Adaptation) -> None:
-    from symconfig.existing.adapt.write import write
-    from symconfig.existing.launch.read import ARGUMENTS
-
-    file = outcome.reading.file
-    if file == ARGUMENTS:
-        raise InputError("there is no file to write: the options were given as a line", field="--in-place")
-    write(outcome.files, {text.file: text for text in outcome.reading.texts}, Path(file).parent)
-
-
-def _say(outcome: Adaptation, arguments: argparse.Namespace, written: bool) -> None:
-    """Say on standard error what was done: standard output is the diff."""
+    # What was done goes to standard error: standard output is the diff.
     from symconfig.report.adapt import blocks
     from symconfig.report.grid import show
 
     show([*blocks(outcome, arguments.plan), _end(outcome, arguments.in_place, written)], sys.stderr)
+    return 0 if outcome.done else 1
 
 
 def _end(outcome: Adaptation, in_place: bool, written: bool) -> str:

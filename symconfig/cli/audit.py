@@ -76,7 +76,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     problems, failed = Problems(), Problems()
     one_at_a_time(problems, arguments, arguments.source, "json", "html", "best")
-    outputs = _outputs(arguments, problems)
+    # The files to write, by their kind; problems of their paths are reported before the work.
+    paths = {
+        name: output(problems, f"--{name}", getattr(arguments, name), arguments.force, kind)
+        for name, kind in (("sarif", SARIF), ("best", JSON))
+    }
+    if paths["best"] is not None and arguments.no_plan:
+        problems.add(Problem("is the plan that --no-plan does not look for", field="--best"))
+    outputs = {name: path for name, path in paths.items() if path is not None}
     html = output(problems, "--html", arguments.html, arguments.force, PAGE)
     audits = []
     for source in arguments.source:
@@ -153,17 +160,6 @@ def _limits(margin: str | None) -> Limits:
         return Limits(memory_margin=float(margin))
     except ValueError:
         raise InputError("out of range", field="--memory-margin", got=margin, need="a share from 0 to 0.9") from None
-
-
-def _outputs(arguments: argparse.Namespace, problems: Problems) -> dict[str, Path]:
-    """Return the files to write, by their kind; problems of their paths are reported before the work."""
-    paths = {
-        name: output(problems, f"--{name}", getattr(arguments, name), arguments.force, kind)
-        for name, kind in (("sarif", SARIF), ("best", JSON))
-    }
-    if paths["best"] is not None and arguments.no_plan:
-        problems.add(Problem("is the plan that --no-plan does not look for", field="--best"))
-    return {name: path for name, path in paths.items() if path is not None}
 
 
 def _write(audits: Sequence[Audit], outputs: dict[str, Path], force: bool) -> None:

@@ -148,7 +148,6 @@ class Assumption(Strict):
     batch: MeasuredBatch = MeasuredBatch()
     tuned: Tuned = Tuned()
     vpp: int = Field(default=1, description="chunks of a pipeline's stage, where rows do not print them")
-    tuned_vpp: tuple[int, ...] = Field(default=(), description="numbers of chunks of which likewise")
     habits: Deviations = Deviations()
     model: dict[str, Any] = Field(default_factory=dict)
     lora: Adapter | None = None

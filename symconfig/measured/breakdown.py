@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from symconfig.descriptor.document import nearest
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.measured.judge import ACTIVE, Judged, compared_stage, judge
 from symconfig.measured.read import Read
 from symconfig.solve.work import Work, work
@@ -65,7 +65,9 @@ def breakdown(files: Read, row_id: str) -> Breakdown:
     try:
         item = judge(name, row)
     except InputError as error:
-        raise InputError([_of_row(problem, name, row_id) for problem in error.problems]) from None
+        raise InputError(
+            [replace(problem, file=problem.file or f"{row_id} of {name}") for problem in error.problems]
+        ) from None
     figure, held = _compared(item)
     return Breakdown(
         source=name,
@@ -77,11 +79,6 @@ def breakdown(files: Read, row_id: str) -> Breakdown:
         figure=figure,
         stages=_stages(item),
     )
-
-
-def _of_row(problem: Problem, name: str, row_id: str) -> Problem:
-    """Return a problem of a row that cannot be predicted, with its place."""
-    return replace(problem, file=problem.file or f"{row_id} of {name}")
 
 
 def parts(terms: Mapping[str, float], measured: float | None) -> tuple[Part, ...]:

@@ -94,7 +94,15 @@ class DeepSpeedReader:
         if self._json:
             self._more_json(prefix(line)[1])
         self._settings(line)
-        self._events(line)
+        if "OVERFLOW" in line:
+            self.collected.disturb("the update was skipped")
+        elif "aving model checkpoint" in line or "checkpoint saved" in line:
+            self.collected.disturb("a checkpoint was saved")
+        elif "Running Evaluation" in line or "eval_loss" in line:
+            self.collected.disturb("the model was evaluated")
+        elif "DeepSpeedEngine configuration" in line or "DeepSpeed info: version" in line:
+            self.collected.deepspeed = True
+            self.collected.starting += 1
         self._steps(number, line)
         self._memory(line)
 
@@ -135,17 +143,6 @@ class DeepSpeedReader:
         self._json, self._depth = [], 0
         if isinstance(data, dict):
             self.collected.config |= _flat(data)
-
-    def _events(self, line: str) -> None:
-        if "OVERFLOW" in line:
-            self.collected.disturb("the update was skipped")
-        elif "aving model checkpoint" in line or "checkpoint saved" in line:
-            self.collected.disturb("a checkpoint was saved")
-        elif "Running Evaluation" in line or "eval_loss" in line:
-            self.collected.disturb("the model was evaluated")
-        elif "DeepSpeedEngine configuration" in line or "DeepSpeed info: version" in line:
-            self.collected.deepspeed = True
-            self.collected.starting += 1
 
     def _steps(self, number: int, line: str) -> None:
         collected = self.collected

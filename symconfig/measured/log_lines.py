@@ -61,7 +61,10 @@ class LogLines:
         rest = b""
         for block in blocks:
             if not self.count:
-                self._text(block)
+                head = block[:_HEAD]
+                control = sum(byte < 32 and byte not in b"\t\n\r\x08\x0b\x0c\x1b" for byte in head)
+                if control > len(head) // 20:
+                    raise InputError("is a binary file", file=str(self.path), line=1, need="a training log as text")
                 self.count = 1
             lines = (rest + block).split(b"\n")
             rest = lines.pop()
@@ -88,12 +91,6 @@ class LogLines:
             if self.everything() or any(word in line for word in words):
                 yield self.count + index, line
         self.count += ends
-
-    def _text(self, piece: bytes) -> None:
-        head = piece[:_HEAD]
-        control = sum(byte < 32 and byte not in b"\t\n\r\x08\x0b\x0c\x1b" for byte in head)
-        if control > len(head) // 20:
-            raise InputError("is a binary file", file=str(self.path), line=1, need="a training log as text")
 
 
 def text(piece: bytes) -> str:

@@ -64,7 +64,7 @@ class Trouble:
         return self._traceback > 0
 
     def read(self, number: int, line: str) -> None:
-        after = self._last()
+        after = max((steps[-1].iteration for steps in self.collected.steps.values() if steps), default=0)
         if _OOM.search(line):
             rank = prefix(line)[0]
             where = "" if rank is None else f" on rank {rank}"
@@ -101,10 +101,6 @@ class Trouble:
             self._remarks[kind, text] = (line, count + 1)
         elif len(self._remarks) < _MOST:
             self._remarks[kind, text] = (number, 1)
-
-    def _last(self) -> int:
-        """Return the last iteration that is known to have ended."""
-        return max((steps[-1].iteration for steps in self.collected.steps.values() if steps), default=0)
 
     @staticmethod
     def _when(iteration: int) -> str:

@@ -115,7 +115,12 @@ class MegatronReader:
             }
         if match := _VOCAB.search(line):
             collected.vocab_size = int(match[1])
-        self._events(line)
+        if "checkpoint" in line and ("saving checkpoint" in line or "saved checkpoint" in line):
+            self.collected.disturb("a checkpoint was saved")
+        elif "validation loss" in line or "Evaluating on" in line:
+            self.collected.disturb("the model was evaluated")
+        elif "loaded checkpoint" in line:
+            self.collected.starting += 1
         self._steps(number, line)
 
     def _argument(self, line: str) -> None:
@@ -126,14 +131,6 @@ class MegatronReader:
             self._block -= 1
         else:
             self._block -= 1
-
-    def _events(self, line: str) -> None:
-        if "checkpoint" in line and ("saving checkpoint" in line or "saved checkpoint" in line):
-            self.collected.disturb("a checkpoint was saved")
-        elif "validation loss" in line or "Evaluating on" in line:
-            self.collected.disturb("the model was evaluated")
-        elif "loaded checkpoint" in line:
-            self.collected.starting += 1
 
     def _steps(self, number: int, line: str) -> None:
         for match in _STEP_TIME.finditer(line):

@@ -37,7 +37,8 @@ _TARGETS = {
 def model_of(row: Row, options: RowOptions, seq_length: int) -> ModelDescriptor:
     """Build the row's shape over the public model's, over what such models share."""
     assumption, stated = options.assumption, row.model.model_dump(exclude_none=True)
-    zoo, public = _public(row.model.name)
+    listed = next((item for item in assumptions().models if item.name == row.model.name), None)
+    zoo, public = (listed.zoo, listed.fields) if listed else (_alike().get(_letters(row.model.name)), {})
     fields: dict[str, Any] = (_dump(zoo) if zoo else _typical(stated, seq_length)) | public
     own = _model_arguments(row) | {name: stated[name] for name in _PLAIN if name in stated}
     if "mtp_num_layers" in stated:
@@ -68,12 +69,6 @@ def model_of(row: Row, options: RowOptions, seq_length: int) -> ModelDescriptor:
     if row.task == "lora":
         fields["adapter"] = _adapter(row, assumption)
     return validate(Document(fields, f"model {row.model.name}"), ModelDescriptor)
-
-
-def _public(name: str) -> tuple[str | None, dict[str, Any]]:
-    """Return the zoo's model that a name means, listed for it or spelled alike, and what is listed of its shape."""
-    listed = next((item for item in assumptions().models if item.name == name), None)
-    return (listed.zoo, listed.fields) if listed else (_alike().get(_letters(name)), {})
 
 
 @cache

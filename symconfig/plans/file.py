@@ -89,7 +89,11 @@ def read_plan(path: Path, accept_edits: bool = False) -> Plan:
 
 def edited(path: Path) -> tuple[str, ...]:
     """Name the parts of a plan's file, or folder's, that do not match their digests; it was loaded before."""
-    return _edited_parts(_text(_file(path)))
+    # The names of the parts of a plan's text that differ from their digests; the text was parsed before. Of a plan that
+    # an older symconfig wrote none are known.
+    data = json.loads(_text(_file(path)))
+    written = data.get("digests")
+    return tuple(_mismatched(data, written)) if isinstance(written, dict) and not _undigested(data, written) else ()
 
 
 def _text(file: Path) -> str:
@@ -231,14 +235,6 @@ class _Reader:
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     """Return the reader of a type, made once: that takes longer than to read a plan with it."""
     return TypeAdapter(kind)
-
-
-def _edited_parts(text: str) -> tuple[str, ...]:
-    """Return the names of the parts of a plan's text that differ from their digests; the text was parsed before. Of a
-    plan that an older symconfig wrote none are known."""
-    data = json.loads(text)
-    written = data.get("digests")
-    return tuple(_mismatched(data, written)) if isinstance(written, dict) and not _undigested(data, written) else ()
 
 
 def _undigested(data: Mapping[str, Any], written: Mapping[str, Any]) -> list[str]:

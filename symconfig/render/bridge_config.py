@@ -95,16 +95,11 @@ def _plain(plan: Plan) -> Plan:
     model = bridge_rope.plain(bridge_gemma.plain(plan.model))
     if model.latent is None:
         model = model.model_copy(update={"query_pre_attn_scalar": None})
-    if _fused_gelu(model):
+    # Whether an MLP's gate is GELU's tanh form, which is what the fused kernel of a gated GELU computes (megatron-core
+    # 0.16.1, fusions/fused_bias_geglu.py): there is no option for it, but a field.
+    if model.hidden_act == "gelu_tanh" and model.gated_mlp and model.experts is None:
         model = model.model_copy(update={"hidden_act": "silu"})
     return plan if model == plan.model else replace(plan, model=model)
-
-
-def _fused_gelu(model: ModelDescriptor) -> bool:
-    """Tell whether an MLP's gate is GELU's tanh form, which is what the fused kernel of a gated GELU computes
-    (megatron-core 0.16.1, fusions/fused_bias_geglu.py): there is no option for it, but a field.
-    """
-    return model.hidden_act == "gelu_tanh" and model.gated_mlp and model.experts is None
 
 
 def _value(flag: flags.Flag, words: list[str]) -> Any:

@@ -25,7 +25,8 @@ def mixer_args(out: Arguments, model: ModelDescriptor) -> None:
         out.put(VARIANT, next(word for word in hybrid.DELTA_WORDS if word in known))
         out.put("--linear-attention-freq", pattern(tuple(kind.mixer == hybrid.DELTA for kind in model.kind_of_layer)))
     for mixer in model.mixers:
-        _sizes(out, mixer)
+        for dest, name in hybrid.SIZES.get(mixer.block, {}).items():
+            out.put("--" + dest.replace("_", "-"), mixer.sizes[name])
         if mixer.block == hybrid.DELTA:
             _delta(out, model)
         elif mixer.block == hybrid.MAMBA2:
@@ -58,11 +59,6 @@ def _hybrid(out: Arguments, model: ModelDescriptor) -> None:
     scaling = model.rope_scaling
     if model.position is Position.ROPE and scaling is not None and scaling.rope_type == "llama3":
         out.refuse("rope_scaling.rope_type", "its rope has no Llama 3 scaling there", scaling.rope_type)
-
-
-def _sizes(out: Arguments, mixer: Mixer) -> None:
-    for dest, name in hybrid.SIZES.get(mixer.block, {}).items():
-        out.put("--" + dest.replace("_", "-"), mixer.sizes[name])
 
 
 def _delta(out: Arguments, model: ModelDescriptor) -> None:

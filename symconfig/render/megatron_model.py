@@ -7,14 +7,15 @@ core_v0.12.1 to core_v0.19.0. An accepted option proves little: some never reach
 from __future__ import annotations
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.sections import Attention, Norm, Position, RopeScaling
+from symconfig.descriptor.sections import Attention, Norm, Position
+from symconfig.frameworks.around_transformers import WITHOUT_PREDICTION
+from symconfig.frameworks.megatron import hybrid, sparse
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.frameworks.megatron.hybrid import known, layer_count, of_mixers
 from symconfig.frameworks.megatron.releases import MEGATRON_VOCAB_MULTIPLE
 from symconfig.frameworks.megatron.unsayable import NEVER
 from symconfig.render.megatron_args import Arguments, pattern, whole
 from symconfig.render.megatron_mixers import mixer_args
-from symconfig.render.megatron_sparse import sparse_args
 from symconfig.render.megatron_structure import CONFIG_EDIT, attention_structure, multipliers
 
 # The clamped SwiGLU of gpt-oss: gate * sigmoid(1.702 gate) * (up + 1), both clamped (transformers, modeling_gpt_oss).
@@ -55,13 +56,27 @@ def model_args(out: Arguments, model: ModelDescriptor, seq_length: int, tp: int,
     _activation(out, model)
     _biases(out, model)
     _windows(out, model, seq_length)
-    _vocabulary(out, model, tp)
+    # Add the true and the padded size: the tokenizer has the true one, the embedding the padded one.
+    # Until core_v0.17 the NullTokenizer of mock data adds an end-of-document token to --vocab-size; other
+    # tokenizers ignore it. From core_v0.19 on the parser demands it for real data, too.
+    out.put("--vocab-size", model.vocab_size - (0 if out.at_least("core_v0.18.2") else 1))
+    out.put("--make-vocab-size-divisible-by", MEGATRON_VOCAB_MULTIPLE)
+    if out.known("--padded-vocab-size"):
+        out.put("--padded-vocab-size", MEGATRON.padded_vocab(model.vocab_size, tp))
+    out.put("--untie-embeddings-and-output-weights", not model.tie_word_embeddings)
     _mtp(out, model)
     out.put("--attention-dropout", model.attention_dropout)
     out.put("--hidden-dropout", model.hidden_dropout)
     out.put("--init-method-std", model.initializer_range)
     multipliers(out, model)
-    _never(out, model)
+    for name, why in NEVER.items():
+        section, _, leaf = name.rpartition(".")
+        holder = getattr(model, section) if section else model
+        if holder is None:
+            continue
+        value, plain = getattr(holder, leaf), type(holder).model_fields[leaf].default
+        if value != plain:
+            out.refuse(name, why, value)
 
 
 def _attention(out: Arguments, model: ModelDescriptor) -> None:
@@ -112,7 +127,13 @@ def _rope(out: Arguments, model: ModelDescriptor) -> None:
         if not out.needs("rope_scaling.rope_type", "--yarn-beta-fast", "its YaRN has no options outside MLA", "yarn"):
             return
         out.put("--position-embedding-type", "yarn")
-        _yarn(out, scaling)
+        out.put("--rotary-scaling-factor", scaling.factor)
+        out.put("--yarn-original-max-position-embeddings", scaling.original_max_position_embeddings or 4096)
+        out.put("--yarn-beta-fast", scaling.beta_fast or 32.0)
+        out.put("--yarn-beta-slow", scaling.beta_slow or 1.0)
+        out.put("--mscale", scaling.mscale or 1.0)
+        out.put("--mscale-all-dim", scaling.mscale_all_dim or 0.0)
+        out.put("--no-yarn-correction-range-round-to-int", scaling.truncate is False)
     else:
         out.put("--position-embedding-type", "rope")
     out.put("--rotary-base", whole("rope_theta", model.rope_theta))
@@ -143,17 +164,6 @@ def _rope(out: Arguments, model: ModelDescriptor) -> None:
             )
     else:
         out.refuse("rope_scaling.rope_type", "it has no such scaling", scaling.rope_type)
-
-
-def _yarn(out: Arguments, scaling: RopeScaling) -> None:
-    """Add YaRN for ordinary attention. Unset values are those of Hugging Face's `_compute_yarn_parameters`."""
-    out.put("--rotary-scaling-factor", scaling.factor)
-    out.put("--yarn-original-max-position-embeddings", scaling.original_max_position_embeddings or 4096)
-    out.put("--yarn-beta-fast", scaling.beta_fast or 32.0)
-    out.put("--yarn-beta-slow", scaling.beta_slow or 1.0)
-    out.put("--mscale", scaling.mscale or 1.0)
-    out.put("--mscale-all-dim", scaling.mscale_all_dim or 0.0)
-    out.put("--no-yarn-correction-range-round-to-int", scaling.truncate is False)
 
 
 def _latent_rope(out: Arguments, model: ModelDescriptor, seq_length: int, longest: int) -> int:
@@ -290,17 +300,6 @@ def _windows(out: Arguments, model: ModelDescriptor, seq_length: int) -> None:
         out.put("--softmax-type", "learnable")
 
 
-def _vocabulary(out: Arguments, model: ModelDescriptor, tp: int) -> None:
-    """Add the true and the padded size: the tokenizer has the true one, the embedding the padded one."""
-    # Until core_v0.17 the NullTokenizer of mock data adds an end-of-document token to --vocab-size; other
-    # tokenizers ignore it. From core_v0.19 on the parser demands it for real data, too.
-    out.put("--vocab-size", model.vocab_size - (0 if out.at_least("core_v0.18.2") else 1))
-    out.put("--make-vocab-size-divisible-by", MEGATRON_VOCAB_MULTIPLE)
-    if out.known("--padded-vocab-size"):
-        out.put("--padded-vocab-size", MEGATRON.padded_vocab(model.vocab_size, tp))
-    out.put("--untie-embeddings-and-output-weights", not model.tie_word_embeddings)
-
-
 def _mtp(out: Arguments, model: ModelDescriptor) -> None:
     if not model.num_nextn_predict_layers:
         return
@@ -313,13 +312,49 @@ def _mtp(out: Arguments, model: ModelDescriptor) -> None:
         out.refuse("num_nextn_predict_layers", "multi-token prediction does not go with YaRN outside MLA")
 
 
-def _never(out: Arguments, model: ModelDescriptor) -> None:
-    """Refuse what no version's pretrain_gpt.py has an option for."""
-    for name, why in NEVER.items():
-        section, _, leaf = name.rpartition(".")
-        holder = getattr(model, section) if section else model
-        if holder is None:
-            continue
-        value, plain = getattr(holder, leaf), type(holder).model_fields[leaf].default
-        if value != plain:
-            out.refuse(name, why, value)
+def sparse_args(out: Arguments, model: ModelDescriptor) -> None:
+    """Add the indexer's sizes and its loss; refuse what sparse attention cannot be told."""
+    if model.indexer is None:
+        return
+    if not out.needs("indexer", _option(sparse.KERNELS), "attention is never sparse"):
+        return
+    _refuse(out, model)
+    out.put(sparse.VARIANT, sparse.NAME)
+    for dest, name in sparse.SIZES.items():
+        out.put(_option(dest), getattr(model.indexer, name))
+    if model.indexer.layers is not None and not all(model.indexer.layers):
+        if (pair := sparse.as_numbers(model.indexer.layers)) is None:
+            why = "layers with an indexer are every n-th after the first ones"
+            out.refuse("indexer.layers", why, f"{sum(model.indexer.layers)} of {len(model.indexer.layers)} layers")
+        else:
+            out.put(_option(sparse.FREQUENCY), pair[0])
+            out.put(_option(sparse.OFFSET), pair[1])
+    out.put(_option(sparse.LOSS), model.indexer.loss_coef)
+    out.put(_option(sparse.OF_CHOSEN))
+    out.put("--dsa-indexer-k-norm-epsilon", sparse.KEY_NORM_EPS)
+    # A Hadamard transform of queries and keys, which changes no product of the two (DeepseekV32Indexer has none).
+    out.put("--disable-dsa-indexer-rotate-activation")
+    out.put(_option(sparse.KERNELS), sparse.BACKEND)
+    out.put("--no-rope-fusion")  # TransformerConfig refuses the fusion with sparse attention
+
+
+def _option(dest: str) -> str:
+    return "--" + dest.replace("_", "-")
+
+
+def _refuse(out: Arguments, model: ModelDescriptor) -> None:
+    assert model.indexer is not None
+    if hybrid.hybrid(model) or model.mixers:
+        out.refuse("indexer", "sparse attention is written for models whose layers all have it")
+    if any(model.sliding_layers):
+        out.refuse("sliding_window", "every layer of a model with sparse attention has it", model.sliding_window)
+    if model.attention_dropout:
+        out.refuse("attention_dropout", "sparse attention has no dropout", model.attention_dropout)
+    if model.qkv_bias or model.attention_out_bias:
+        out.refuse("qkv_bias", "sparse attention has no biases", True)
+    if model.num_nextn_predict_layers:
+        why = "layers of multi-token prediction have no sparse attention"
+        out.refuse("num_nextn_predict_layers", why, model.num_nextn_predict_layers, hint=WITHOUT_PREDICTION)
+    if model.indexer.loss_coef == 0:
+        why = "without a loss an indexer has no gradients, for which their reduction beside the backward waits"
+        out.refuse("indexer.loss_coef", why, model.indexer.loss_coef)

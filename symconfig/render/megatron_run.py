@@ -18,7 +18,6 @@ from symconfig.plans.plan import Candidate, Plan
 from symconfig.render.megatron_args import Arguments
 from symconfig.render.megatron_extras import gathered_args, switched_args
 from symconfig.render.megatron_mixers import stages_args
-from symconfig.render.megatron_optimizer import optimizer_args
 
 # Of --offload-modules, those that every layer has. A dense MLP has none. Norms count only where they stand alone:
 # before MLA and before experts; elsewhere Transformer Engine fuses them into the linear layer behind.
@@ -33,7 +32,14 @@ def training_args(out: Arguments, plan: Plan) -> None:
     out.group = "TRAINING_ARGS"
     out.put("--micro-batch-size", batch.micro)
     out.put("--global-batch-size", batch.global_)
-    _length(out, plan)
+    # Add the run's length. Megatron-LM makes --train-iters x --global-batch-size samples (training.py,
+    # get_train_valid_test_num_samples, core_v0.12 to core_v0.19) and goes on behind those that its checkpoint has seen:
+    # after steps of a larger batch they would run out, so that it is told of more iterations and where to exit.
+    end = plan.training.train_iters
+    sampled = plan.history.spanned(end, plan.best.batch.global_)
+    out.put("--train-iters", max(end, sampled))
+    if sampled > end:  # a multiple of it is the end alone: the run goes on before it and does not come to twice as many
+        out.put("--exit-interval", end)
     optimizer_args(out, plan)
     out.put("--weight-decay", training.weight_decay)
     out.put("--clip-grad", training.clip_grad)
@@ -41,18 +47,6 @@ def training_args(out: Arguments, plan: Plan) -> None:
     out.put("--distributed-timeout-minutes", training.distributed_timeout_minutes)
     _schedule(out, training)
     switched_args(out, plan)
-
-
-def _length(out: Arguments, plan: Plan) -> None:
-    """Add the run's length. Megatron-LM makes --train-iters x --global-batch-size samples (training.py,
-    get_train_valid_test_num_samples, core_v0.12 to core_v0.19) and goes on behind those that its checkpoint has seen:
-    after steps of a larger batch they would run out, so that it is told of more iterations and where to exit.
-    """
-    end = plan.training.train_iters
-    sampled = plan.history.spanned(end, plan.best.batch.global_)
-    out.put("--train-iters", max(end, sampled))
-    if sampled > end:  # a multiple of it is the end alone: the run goes on before it and does not come to twice as many
-        out.put("--exit-interval", end)
 
 
 def _schedule(out: Arguments, training: WholeTraining) -> None:
@@ -280,3 +274,29 @@ def _monitored(out: Arguments, plan: Plan) -> None:
         out.put("--wandb-project", training.wandb_project)
         out.put("--wandb-exp-name", training.wandb_name or plan.model.name)
         out.put("--wandb-save-dir", f"{folder}wandb")
+
+
+def optimizer_args(out: Arguments, plan: Plan) -> None:
+    """Put the optimizer and its settings into the current group. What a release lacks is in its table of constraints.
+
+    Muon steps embeddings, head, norms and biases with Adam, whose settings go with it.
+    """
+    optimizer, training = plan.job.optimizer, plan.training
+    out.put("--optimizer", optimizer.name)
+    out.put("--adam-beta1", training.adam_beta1)
+    out.put("--adam-beta2", training.adam_beta2)
+    out.put("--adam-eps", training.adam_eps)
+    if optimizer.narrow:
+        out.put("--use-precision-aware-optimizer")
+        out.put("--main-params-dtype", optimizer.main_params)
+        out.put("--exp-avg-dtype", optimizer.exp_avg)
+        out.put("--exp-avg-sq-dtype", optimizer.exp_avg_sq)
+    if optimizer.name == "sgd":
+        out.put("--sgd-momentum", optimizer.speed)
+    if optimizer.name == "muon":
+        out.put("--muon-momentum", optimizer.speed)
+        out.put("--muon-nesterov", optimizer.nesterov)
+        out.put("--muon-num-ns-steps", optimizer.ns_steps)
+        out.put("--muon-scale-mode", optimizer.scale_mode)
+        out.put("--muon-extra-scale-factor", optimizer.extra_scale_factor)
+        out.put("--muon-tp-mode", optimizer.tp_mode)

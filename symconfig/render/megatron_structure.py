@@ -27,9 +27,22 @@ def attention_structure(out: Arguments, model: ModelDescriptor) -> None:
     if model.qk_norm:
         _head_norms(out, model)
     if model.attention_gate is not None:
-        _gate(out, model)
+        gate = model.attention_gate
+        if gate != "channel":
+            out.refuse("attention_gate", "its gate is one of each channel of the heads", gate)
+        elif model.latent is not None:
+            out.refuse("attention_gate", "multi-latent attention has no gate", gate)
+        elif out.needs("attention_gate", "--attention-output-gate", "attention has no gate", gate):
+            out.put("--attention-output-gate")
     if model.rope_layers is not None and not all(model.rope_layers) and model.position is Position.ROPE:
-        _layers_without_rope(out, model, model.rope_layers)
+        predicted = model.rope_layers[: model.num_nextn_predict_layers]
+        if model.latent is not None:
+            out.refuse("rope_layers", "every layer of multi-latent attention has rope", pattern(model.rope_layers))
+        elif any(layer != model.rope_layers[-1] for layer in predicted):
+            why = "multi-token prediction takes rope from the first layers of the list, and not from the last layer"
+            out.refuse("rope_layers", why, pattern(model.rope_layers))
+        elif out.needs("rope_layers", "--no-rope-freq", "every layer has rope, or none", pattern(model.rope_layers)):
+            out.put("--no-rope-freq", pattern(of_mixers(model, [not layer for layer in model.rope_layers], False)))
 
 
 def _head_norms(out: Arguments, model: ModelDescriptor) -> None:
@@ -45,28 +58,6 @@ def _head_norms(out: Arguments, model: ModelDescriptor) -> None:
         out.refuse("qk_norm_of", why, model.qk_norm_of)
 
 
-def _gate(out: Arguments, model: ModelDescriptor) -> None:
-    gate = model.attention_gate
-    if gate != "channel":
-        out.refuse("attention_gate", "its gate is one of each channel of the heads", gate)
-    elif model.latent is not None:
-        out.refuse("attention_gate", "multi-latent attention has no gate", gate)
-    elif out.needs("attention_gate", "--attention-output-gate", "attention has no gate", gate):
-        out.put("--attention-output-gate")
-
-
-def _layers_without_rope(out: Arguments, model: ModelDescriptor, turned: tuple[bool, ...]) -> None:
-    # A layer of multi-token prediction asks for the entry of its own number, and not of the last layer.
-    predicted = turned[: model.num_nextn_predict_layers]
-    if model.latent is not None:
-        out.refuse("rope_layers", "every layer of multi-latent attention has rope", pattern(turned))
-    elif any(layer != turned[-1] for layer in predicted):
-        why = "multi-token prediction takes rope from the first layers of the list, and not from the last layer"
-        out.refuse("rope_layers", why, pattern(turned))
-    elif out.needs("rope_layers", "--no-rope-freq", "every layer has rope, or none", pattern(turned)):
-        out.put("--no-rope-freq", pattern(of_mixers(model, [not layer for layer in turned], False)))
-
-
 def embedding_factor(model: ModelDescriptor) -> float:
     """Return what embeddings are multiplied by."""
     return (math.sqrt(model.hidden_size) if model.scale_embeddings else 1.0) * (model.embedding_multiplier or 1.0)
@@ -74,7 +65,7 @@ def embedding_factor(model: ModelDescriptor) -> float:
 
 def multipliers(out: Arguments, model: ModelDescriptor) -> None:
     """Add the factors on embeddings, logits and scores."""
-    if not _scaled(model):
+    if not (embedding_factor(model) != 1.0 or model.logits_multiplier not in (None, 1.0) or _scalar(model) is not None):
         return
     if not out.known(MUP):
         _unscaled(out, model)
@@ -92,10 +83,6 @@ def multipliers(out: Arguments, model: ModelDescriptor) -> None:
         out.refuse("query_pre_attn_scalar", "queries are always scaled by the head dimension", _scalar(model))
         return
     out.put("--mup-base-head-dim", model.head_dim / (_scalar(model) or model.head_dim))
-
-
-def _scaled(model: ModelDescriptor) -> bool:
-    return embedding_factor(model) != 1.0 or model.logits_multiplier not in (None, 1.0) or _scalar(model) is not None
 
 
 def _scalar(model: ModelDescriptor) -> float | None:

@@ -119,7 +119,15 @@ def sections(plan: Plan) -> dict[str, Values]:
     values = {name: resolved[flag.dest] for name, flag in options.flags.items()}
     arguments: dict[str, Values] = {"MODEL": _model(plan)}
     if plan.model.adapter is not None:
-        arguments["ADAPTER"] = _adapter(plan)
+        lora = plan.model.adapter
+        assert lora is not None
+        arguments["ADAPTER"] = {
+            "tuner_type": "lora",
+            "lora_rank": lora.r,
+            "lora_alpha": lora.lora_alpha,
+            "lora_dropout": lora.lora_dropout,
+            "target_modules": [fused for fused, parts in FUSED.items() if set(parts) <= _parts(lora)],
+        }
     extra: Values = {}
     for group in groups:
         words: Values = {}
@@ -212,18 +220,6 @@ def template(model: ModelDescriptor) -> str:
     if model.model_type == "llama" and model.vocab_size == LLAMA3_VOCABULARY:
         return LLAMA3_TEMPLATE
     return {**TEMPLATES, **TOWERS}[towers.outer_type(model)]
-
-
-def _adapter(plan: Plan) -> Values:
-    lora = plan.model.adapter
-    assert lora is not None
-    return {
-        "tuner_type": "lora",
-        "lora_rank": lora.r,
-        "lora_alpha": lora.lora_alpha,
-        "lora_dropout": lora.lora_dropout,
-        "target_modules": [fused for fused, parts in FUSED.items() if set(parts) <= _parts(lora)],
-    }
 
 
 def _parts(lora: Adapter) -> set[str]:

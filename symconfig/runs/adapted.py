@@ -34,7 +34,13 @@ def adapted(model: ModelDescriptor, job: Job) -> tuple[ModelDescriptor, Job]:
     if not job.wants_adapters or (job.lora is None and model.adapter is not None):
         return model, job
     lora = job.lora or Lora()
-    adapter = _adapter(lora, model, job)
+    adapter = Adapter(
+        method=lora.method,
+        r=lora.r,
+        lora_alpha=ALPHA_OVER_R * lora.r if lora.alpha is None else lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=_modules(lora, model, job),
+    )
     if model.adapter is None:
         model = model.model_copy(update={"adapter": adapter})
     elif problems := list(_against(model, adapter, lora)):
@@ -45,16 +51,6 @@ def adapted(model: ModelDescriptor, job: Job) -> tuple[ModelDescriptor, Job]:
 def bare(model: ModelDescriptor, job: Job) -> ModelDescriptor:
     """Return the model of a plan as it was before its job's adapters were laid over it."""
     return model if job.lora is None else model.model_copy(update={"adapter": None})
-
-
-def _adapter(lora: Lora, model: ModelDescriptor, job: Job) -> Adapter:
-    return Adapter(
-        method=lora.method,
-        r=lora.r,
-        lora_alpha=ALPHA_OVER_R * lora.r if lora.alpha is None else lora.alpha,
-        lora_dropout=lora.dropout,
-        target_modules=_modules(lora, model, job),
-    )
 
 
 def _against(model: ModelDescriptor, adapter: Adapter, lora: Lora) -> Iterator[Problem]:

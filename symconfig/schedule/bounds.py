@@ -39,19 +39,13 @@ def even_bound_s(m: Array | int, pp: Array | int, vpp: Array | int, total_s: Arr
     before the r-th, whose place the first (last) microbatch's own way to chunk i + r p takes: for every i and r a path.
     A weighted mean of these has equal coefficients, of at least 1/(v (1 - (1 - 1/(m v))^p)), which is m/p +
     (p - 1)/(2 p v) and terms in 1/m: half the bubble. The test solves for the weights, shape by shape.
-    Larger groups leave more to gain: `unfilled_s` holds for them.
+    Larger groups leave more to gain: of them a stage has at least its even share of the work.
     """
     m, pp, vpp = (np.asarray(value, dtype=np.float64) for value in (m, pp, vpp))
     plain = np.where(m > pp, (m + pp - 1.0) / pp, 2.0 * pp / np.maximum(2.0 * pp - m + 1.0, 1.0))
     with np.errstate(divide="ignore"):  # one microbatch and one chunk: all of it
         interleaved = -1.0 / (vpp * np.expm1(pp * np.log1p(-1.0 / (m * vpp))))
     result: Array = np.where(vpp > 1, interleaved, plain) * total_s
-    return result
-
-
-def unfilled_s(m: Array | int, pp: Array | int, total_s: Array | float) -> Array:
-    """Bound any synchronous schedule from below: the heaviest stage has at least its even share of the work."""
-    result: Array = np.asarray(m, dtype=np.float64) / pp * total_s
     return result
 
 

@@ -69,7 +69,12 @@ def program(schedule: Schedule, shape: Shape) -> Program:
     orders = schedule.orders(*shape)
     codes = _codes(orders, shape.chunks)
     at = _arrange(schedule, shape, codes)
-    need = _needs(codes, at)
+    # 1 + the place in `at` of the task that each one waits for, 0 for none.
+    place = np.zeros(codes.count, dtype=np.int32)
+    for what in (codes.made, codes.also):
+        place[what[at]] = np.arange(1, len(at) + 1)
+    result: Ints = place[codes.need[at]]
+    need = result
     kind, chunk, microbatch = codes.tasks[at].T
     stage = (np.searchsorted(codes.starts, at, side="right") - 1).astype(np.int32)
     before = np.zeros(len(at), dtype=np.int32)
@@ -146,15 +151,6 @@ def _arrange(schedule: Schedule, shape: Shape, codes: _Codes) -> Ints:
         if len(places) == count:
             raise _hung(schedule, shape, codes, place, stop)
     return np.array(places, dtype=np.int32)
-
-
-def _needs(codes: _Codes, at: Ints) -> Ints:
-    """Return 1 + the place in `at` of the task that each one waits for, 0 for none."""
-    place = np.zeros(codes.count, dtype=np.int32)
-    for what in (codes.made, codes.also):
-        place[what[at]] = np.arange(1, len(at) + 1)
-    result: Ints = place[codes.need[at]]
-    return result
 
 
 def _latest(tasks: NDArray[np.intp], stage: Ints, chunk: Ints, chunks: int) -> dict[tuple[int, int], int]:

@@ -31,7 +31,11 @@ def answer(kind: str, data: Mapping[str, Any], say: Say) -> dict[str, Any]:
         except SymconfigError as error:
             problems = [str(problem) for problem in error.problems]
             made = {"error": type(error).__name__, "exit_code": error.exit_code, "problems": problems}
-        return _hidden(made, folder)
+        # Data without the name of the folder that a script lay in for a moment.
+        text = masked(json.dumps(made))
+        for name in {folder, str(Path(folder).resolve())}:
+            text = text.replace(json.dumps(name + "/")[1:-1], "").replace(json.dumps(name)[1:-1], ".")
+        return dict(json.loads(text))
 
 
 def _plan(data: Mapping[str, Any], say: Say, folder: Path) -> dict[str, Any]:
@@ -105,14 +109,6 @@ def _audit(data: Mapping[str, Any], say: Say, folder: Path) -> dict[str, Any]:
         done = audit(script, progress=lambda words: say(words.replace(f"{folder}/", ""), 0.0), **given)
     page = report_data(f"Audit of {_SCRIPT}", blocks(done))
     return {"page": page, "audit": to_dict(done), "exit_code": 0 if done.runs else 1, "problems": []}
-
-
-def _hidden(data: dict[str, Any], folder: str) -> dict[str, Any]:
-    """Return data without the name of the folder that a script lay in for a moment."""
-    text = masked(json.dumps(data))
-    for name in {folder, str(Path(folder).resolve())}:
-        text = text.replace(json.dumps(name + "/")[1:-1], "").replace(json.dumps(name)[1:-1], ".")
-    return dict(json.loads(text))
 
 
 _KINDS: dict[str, Answer] = {"plan": _plan, "audit": _audit}

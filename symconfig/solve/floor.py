@@ -19,7 +19,7 @@ from symconfig.cost.shapes import Pipelines
 from symconfig.cost.stages import Setting, Stages, stages
 from symconfig.cost.step import apart_s
 from symconfig.cost.table import Choice
-from symconfig.plans.columns import Columns, Values
+from symconfig.plans.columns import Columns
 from symconfig.schedule.bounds import Sums, even_bound_s, even_exchanged_s
 from symconfig.solve.kinds import Bools, Kinds, kinds_alone
 from symconfig.solve.pieces import PLAIN, WHOLE, Piece, settings, ways
@@ -111,7 +111,9 @@ def waiting(piece: Piece, below_s: float) -> Waiting | None:
     sizes = [chosen.size for _, _, chosen in each]
     pp, vpp = (np.repeat([way[index] for way in each], sizes) for index in (0, 1))
     places = np.concatenate([chosen for _, _, chosen in each])
-    step = _least_s(piece, pp, vpp, places)
+    # Seconds that no policy, ZeRO stage or layout is below: [t].
+    m = priced(piece.request, piece.candidates, pp, places).num_microbatches
+    step = even_bound_s(m, pp, vpp, totals(piece) @ piece.low.seconds[0][:, places])
     below = np.flatnonzero(step < below_s)
     below = below[states_fit(piece, pp[below], places[below])]
     below = below[_with_room(Waiting(piece, pp[below], vpp[below], places[below], step[below]))]
@@ -147,12 +149,6 @@ def _starts(some: Waiting) -> NDArray[np.intp]:
     """Return where each group of equal pp and place begins."""
     new = (np.diff(some.pp) != 0) | (np.diff(some.places) != 0)
     return np.concatenate(([0], np.flatnonzero(new) + 1))
-
-
-def _least_s(piece: Piece, pp: Values, vpp: Values, places: NDArray[np.intp]) -> Array:
-    """Return seconds that no policy, ZeRO stage or layout is below: [t]."""
-    m = priced(piece.request, piece.candidates, pp, places).num_microbatches
-    return even_bound_s(m, pp, vpp, totals(piece) @ piece.low.seconds[0][:, places])
 
 
 def _worked_out(some: Waiting, below_s: float) -> Iterator[Floors]:

@@ -140,18 +140,15 @@ class Limits:
         """Return what is left where all points have something on."""
         key = tuple(chosen.items())
         if key not in self._chosen:
-            self._chosen[key] = self._choosing(chosen)
+            limits = replace(self, chosen=chosen)
+            full = self.full_recompute and limits.runs(recompute="full")
+            self._chosen[key] = replace(
+                limits,
+                modules=tuple(name for name in self.modules if limits.runs(recompute="selective", modules=(name,))),
+                full_recompute=full,
+                block_recompute=self.block_recompute and full,
+            )
         return self._chosen[key]
-
-    def _choosing(self, chosen: Mapping[str, Any]) -> Limits:
-        limits = replace(self, chosen=chosen)
-        full = self.full_recompute and limits.runs(recompute="full")
-        return replace(
-            limits,
-            modules=tuple(name for name in self.modules if limits.runs(recompute="selective", modules=(name,))),
-            full_recompute=full,
-            block_recompute=self.block_recompute and full,
-        )
 
     def zero_refused(self, zero: int, points: Columns) -> NDArray[np.bool_]:
         """Return the points at which the target cannot run a ZeRO stage."""
@@ -208,7 +205,15 @@ def _limits(every: tuple[Constraint, ...], version: str, model: ModelDescriptor,
     plain = Limits(table=table, fixed=fixed, layouts=Layouts(any_cut=False))
     if not plain.pipeline:
         return plain
-    layouts = _layouts(megatron_release(version), model)
+    # What Megatron-LM can say of the stages. An end that counts as a layer may be all that its chunk holds; with a
+    # layout string a chunk may be empty ("Empty stages are allowed": docs/user-guide/features/
+    # pipeline_parallel_layout.md). Multi-token prediction stays with the loss, also from core_v0.16 on, where it need
+    # not: elsewhere it makes every message ask for its shape first and wait for the device (p2p_communication.py,
+    # _communicate_shapes).
+    any_cut = megatron_release(version) >= megatron_release(
+        LAYOUT_MTP_SINCE if model.num_nextn_predict_layers else LAYOUT_SINCE
+    )
+    layouts = Layouts(any_cut, empty_ends=True, empty=any_cut, mtp_with_head=True, first_last=True, account=True)
     layouts = replace(
         layouts,
         empty=layouts.empty and plain.runs(empty_chunks=True),
@@ -216,34 +221,18 @@ def _limits(every: tuple[Constraint, ...], version: str, model: ModelDescriptor,
     )
     whole = replace(plain, layouts=layouts, block_recompute=True)
     if model.adapter is not None:
-        return _with_adapters(whole)
+        # Megatron-Bridge's. Only whole layers and the core of attention, which trains nothing, are recomputed: a
+        # module's own recompute needs an input with a gradient, which Bridge sees to for whole layers alone
+        # (peft/recompute.py). Megatron-FSDP and offloaded activations are not known to go with its adapters.
+        return replace(
+            whole,
+            table=(*whole.table, ACTIVATIONS_OF_ADAPTERS),
+            zero=(0, 1),
+            modules=("core_attn",),
+        )
     number = megatron_release(version)
     there = (name for name, since in RECOMPUTE_SINCE.items() if number >= megatron_release(since))
     return replace(whole, modules=tuple(name for name in there if _applies(name, model)))
-
-
-def _with_adapters(whole: Limits) -> Limits:
-    """Return Megatron-Bridge's. Only whole layers and the core of attention, which trains nothing, are recomputed: a
-    module's own recompute needs an input with a gradient, which Bridge sees to for whole layers alone
-    (peft/recompute.py). Megatron-FSDP and offloaded activations are not known to go with its adapters."""
-    return replace(
-        whole,
-        table=(*whole.table, ACTIVATIONS_OF_ADAPTERS),
-        zero=(0, 1),
-        modules=("core_attn",),
-    )
-
-
-def _layouts(number: tuple[int, int], model: ModelDescriptor) -> Layouts:
-    """Return what Megatron-LM can say of the stages. An end that counts as a layer may be all that its chunk holds;
-    with a layout string a chunk may be empty ("Empty stages are allowed": docs/user-guide/features/
-    pipeline_parallel_layout.md).
-
-    Multi-token prediction stays with the loss, also from core_v0.16 on, where it need not: elsewhere it makes every
-    message ask for its shape first and wait for the device (p2p_communication.py, _communicate_shapes).
-    """
-    any_cut = number >= megatron_release(LAYOUT_MTP_SINCE if model.num_nextn_predict_layers else LAYOUT_SINCE)
-    return Layouts(any_cut, empty_ends=True, empty=any_cut, mtp_with_head=True, first_last=True, account=True)
 
 
 def pinnable(limits: Limits, version: str) -> Limits:

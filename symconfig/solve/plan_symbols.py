@@ -135,27 +135,6 @@ def symbolic(plan: Plan, candidate: Candidate) -> Symbolic:
     return Symbolic(traced(restore(plan, candidate)))
 
 
-def break_even(one: Symbolic, other: Symbolic, name: str, low: float, high: float) -> float | None:
-    """Return the value of a symbol at which two candidates' steps are equal, to 1e-12 of it.
-
-    None: the same one is faster at both ends, by the formulas as they stand at either plan.
-    """
-
-    def later(value: float) -> float:
-        """Return by how many seconds the first one is slower."""
-        return float(one.at({name: value}).step_s) - float(other.at({name: value}).step_s)
-
-    slower = later(low) > 0
-    if slower == (later(high) > 0):
-        return None
-    while high - low > 1e-12 * high:
-        middle = (low + high) / 2
-        if not low < middle < high:
-            break
-        low, high = (middle, high) if (later(middle) > 0) == slower else (low, middle)
-    return high
-
-
 def reached(formulas: Formulas, top: Formula, most: int) -> list[Formula]:
     """Return the named quantities that a formula leads to within so many steps, each once, nearest first."""
     lines, wave = dict[int, None](), [top.line]

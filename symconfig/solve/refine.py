@@ -23,7 +23,6 @@ from symconfig.solve.assign import Layout, Open, Places, by_block, opened, probl
 from symconfig.solve.costed import Costed, costed, detailed
 from symconfig.solve.floor import Floors, Waiting, waiting
 from symconfig.solve.kinds import ROUNDING
-from symconfig.solve.pieces import Piece
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.queue import Queue
 from symconfig.solve.split import Split, every_split, plainest, splits
@@ -128,7 +127,21 @@ class _Refinement:
             for floors in prospect:
                 self.queue.put(floors.hope_s, floors.least_s, floors)
         elif isinstance(node, Floors):
-            self._reach(node)
+            pipeline = node.setting.pp, node.setting.vpp
+            if pipeline not in self.known:
+                # Take all layouts of a pipeline where they are few, else those that were weighed.
+                request, blocks = node.piece.request, sequence(node.piece.request.model)
+                layouts, pinned = request.limits.layouts, request.pins.layout
+                every = every_split(blocks, *pipeline, layouts) if pinned is None else None
+                if every is not None or pinned is not None:
+                    self.whole.add(pipeline)
+                if every is None:
+                    every = splits(blocks, *pipeline, node.piece.balance, layouts, pinned)
+                self.reached[pipeline], self.known[pipeline] = [], list(every)
+            self.reached[pipeline].append(node)
+            self.served[id(node)] = np.zeros(node.step_s.shape, dtype=bool)
+            for split in self.known[pipeline]:
+                self._try(node, split)
             # Where all layouts are known they have been tried for all candidates at once.
             if (node.setting.pp, node.setting.vpp) not in self.whole:
                 places = opened(node, below)
@@ -142,16 +155,6 @@ class _Refinement:
         if points is not None:
             self.queue.put(points.least_s, points.least_s, points)
 
-    def _reach(self, floors: Floors) -> None:
-        """Try what is known of a pipeline at the points of some floors."""
-        pipeline = floors.setting.pp, floors.setting.vpp
-        if pipeline not in self.known:
-            self._meet(pipeline, floors.piece)
-        self.reached[pipeline].append(floors)
-        self.served[id(floors)] = np.zeros(floors.step_s.shape, dtype=bool)
-        for split in self.known[pipeline]:
-            self._try(floors, split)
-
     def _lay_out(self, candidate: Open) -> None:
         """Ask for more layouts if nothing known is best, as often as is worth it."""
         floors, pipeline = candidate.floors, candidate.pipeline
@@ -161,17 +164,6 @@ class _Refinement:
             if self.served[id(floors)][candidate.place] or not self._may_ask(candidate, limit_bytes):
                 continue
             self._ask(pipeline, replace(problem(candidate), limit_bytes=limit_bytes))
-
-    def _meet(self, pipeline: Pipeline, piece: Piece) -> None:
-        """Take all layouts of a pipeline where they are few, else those that were weighed."""
-        request, blocks = piece.request, sequence(piece.request.model)
-        layouts, pinned = request.limits.layouts, request.pins.layout
-        every = every_split(blocks, *pipeline, layouts) if pinned is None else None
-        if every is not None or pinned is not None:
-            self.whole.add(pipeline)
-        if every is None:
-            every = splits(blocks, *pipeline, piece.balance, layouts, pinned)
-        self.reached[pipeline], self.known[pipeline] = [], list(every)
 
     def _may_ask(self, candidate: Open, limit_bytes: float) -> bool:
         """Tell whether to ask: once without a limit of memory, and then as often as is worth it."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from symconfig.cost.blocks import PASSES, BlockCost
+from symconfig.cost.blocks import PASSES
 from symconfig.cost.framework import Framework
 from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import Machine
@@ -80,7 +80,16 @@ class At:
 def traced(prospect: Prospect) -> Traced:
     """Run the cost functions of a candidate on symbols."""
     tape = Tape()
-    known = _on_symbols(prospect, tape)
+    request = prospect.request
+    job: dict[str, Any] = {
+        "gpus": tape.symbol("gpus", request.gpus),
+        "global_batch": tape.symbol("global_batch_size", request.global_batch),
+        "seq_length": tape.symbol("seq_length", request.seq_length),
+    }
+    framework = _framework(request.framework, tape)
+    known = replace(
+        prospect, machine=_machine(prospect.machine, tape), request=replace(request, framework=framework, **job)
+    )
     where = _columns(prospect, known, tape)
     small = _named_table(_table(known, prospect, where, tape), tape)
     parts = detailed(known, small, where)
@@ -98,20 +107,6 @@ def traced(prospect: Prospect) -> Traced:
         for name, term in held.items():
             tape.name(term, f"memory.stage{stage}.{name}")
     return Traced(tape, time, memory)
-
-
-def _on_symbols(prospect: Prospect, tape: Tape) -> Prospect:
-    """Return a candidate whose machine, framework and job are symbols."""
-    request = prospect.request
-    job: dict[str, Any] = {
-        "gpus": tape.symbol("gpus", request.gpus),
-        "global_batch": tape.symbol("global_batch_size", request.global_batch),
-        "seq_length": tape.symbol("seq_length", request.seq_length),
-    }
-    framework = _framework(request.framework, tape)
-    return replace(
-        prospect, machine=_machine(prospect.machine, tape), request=replace(request, framework=framework, **job)
-    )
 
 
 def _machine(machine: Machine, tape: Tape) -> Machine:
@@ -160,19 +155,14 @@ def _table(known: Prospect, prospect: Prospect, where: Columns, tape: Tape) -> T
     of_kind = derived(request.model, request.framework.implementation, known.scheme)
     costs = block_costs(of_kind, Lattice(numbers, 1), known.machine, request.framework)
     for cost in costs:
-        _name_block(cost, tape)
+        block = cost.derived
+        for (op, phase), term in cost.work_s.items():
+            tape.name(term[0], f"{block.name}.{op}.{phase.value}")
+        for collective, term in zip(block.collectives, cost.comm_s, strict=True):
+            tape.name(term[0], f"{block.name}.{collective.owner}.{collective.kind.value}.{collective.phase.value}")
+        for held, term in zip(block.held, cost.held_bytes, strict=True):
+            tape.name(term[0], f"{block.name}.{held.tensor}.bytes")
     return table(costs, choices, resolve(of_kind, choices), known.machine, request.framework)
-
-
-def _name_block(cost: BlockCost, tape: Tape) -> None:
-    """Name what each operator and each collective of a block takes, and what each kept tensor is."""
-    block = cost.derived
-    for (op, phase), term in cost.work_s.items():
-        tape.name(term[0], f"{block.name}.{op}.{phase.value}")
-    for collective, term in zip(block.collectives, cost.comm_s, strict=True):
-        tape.name(term[0], f"{block.name}.{collective.owner}.{collective.kind.value}.{collective.phase.value}")
-    for held, term in zip(block.held, cost.held_bytes, strict=True):
-        tape.name(term[0], f"{block.name}.{held.tensor}.bytes")
 
 
 def _named_table(small: Table, tape: Tape) -> Table:

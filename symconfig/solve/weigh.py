@@ -355,22 +355,18 @@ def _one(batch: _Batch, weighed: Weighed) -> None:
     if weighed.gammas is not None:
         _by_relative_cost(batch, results, weighed.gammas)
     for result in results:
-        _by_time(result, weighed)
+        seconds, rows = result.fastest()
+        for n in np.argsort(seconds, kind="stable"):
+            if not seconds[n] <= weighed.worst_s or seconds[n] == np.inf:
+                break
+            weighed.add(result.prospect(int(rows[n]), int(n), float(seconds[n])))
+        if weighed.counted and not weighed.families:
+            lean = np.where(np.isfinite(result.step_s), result.peak_bytes, np.inf).reshape(-1, result.step_s.shape[-1])
+            row, column = np.unravel_index(int(lean.argmin()), lean.shape)
+            if np.isfinite(lean[row, column]):
+                weighed.lean(result.prospect(int(row), int(column), float("inf")))
         if weighed.tally is not None:
             keep_points(weighed.tally, piece, batch.setting, batch.points, batch.table.policies, result)
-
-
-def _by_time(result: _Result, weighed: Weighed) -> None:
-    seconds, rows = result.fastest()
-    for n in np.argsort(seconds, kind="stable"):
-        if not seconds[n] <= weighed.worst_s or seconds[n] == np.inf:
-            break
-        weighed.add(result.prospect(int(rows[n]), int(n), float(seconds[n])))
-    if weighed.counted and not weighed.families:
-        lean = np.where(np.isfinite(result.step_s), result.peak_bytes, np.inf).reshape(-1, result.step_s.shape[-1])
-        row, column = np.unravel_index(int(lean.argmin()), lean.shape)
-        if np.isfinite(lean[row, column]):
-            weighed.lean(result.prospect(int(row), int(column), float("inf")))
 
 
 def _by_relative_cost(batch: _Batch, results: list[_Result], gammas: Gammas) -> None:

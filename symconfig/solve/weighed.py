@@ -66,12 +66,8 @@ class Weighed:
             del mine[max(mine, key=lambda name: mine[name].order)]
         if len(self.families) > self.top:
             del self.families[max(self.families, key=lambda name: _best(self.families[name]).order)]
-        self._bound()
-
-    def _bound(self) -> None:
-        """Set what a candidate must beat: the last of the families, or where enough of them are near the best, all that
-        is not near.
-        """
+        # Set what a candidate must beat: the last of the families, or where enough of them are near the best, all that
+        # is not near.
         scores = sorted(min(one.score for one in each.values()) for each in self.families.values())
         self.best_s = min(*scores, self.below_s)
         last = scores[-1] if len(scores) >= self.top else float("inf")

@@ -227,21 +227,15 @@ def _optimizer(args: Any, chunks: list[Any]) -> Any:
         {"config": config, "model_chunks": chunks, "config_overrides": overrides, "use_gloo_process_groups": False},
     )
     for part in parts(optimizer):
-        _moments(part, config)
+        import torch
+
+        if part.optimizer is not None and part.init_state_fn is not None:
+            _call(part.init_state_fn, {"opt": part.optimizer, "config": config})
+        for inner in getattr(part.optimizer, "sub_optimizers", ()):
+            for group in inner.param_groups:
+                for weight in group["params"]:
+                    inner.state[weight].update({name: torch.zeros_like(weight) for name in ("exp_avg", "exp_avg_sq")})
     return optimizer
-
-
-def _moments(part: Any, config: Any) -> None:
-    """Make both of Adam's moments for every main weight. Optimizer offload makes them in its first step, in the
-    precision and place of the weight that each of its two optimizers holds."""
-    import torch
-
-    if part.optimizer is not None and part.init_state_fn is not None:
-        _call(part.init_state_fn, {"opt": part.optimizer, "config": config})
-    for inner in getattr(part.optimizer, "sub_optimizers", ()):
-        for group in inner.param_groups:
-            for weight in group["params"]:
-                inner.state[weight].update({name: torch.zeros_like(weight) for name in ("exp_avg", "exp_avg_sq")})
 
 
 def parts(optimizer: Any) -> list[Any]:

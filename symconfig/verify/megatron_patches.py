@@ -49,7 +49,18 @@ def refusals() -> None:
 
 def network() -> None:
     """Let be built, with any layers, what asks other ranks: a fake network has none."""
-    _fsdp()
+    # Skip Megatron-FSDP's comparison of its shards and its random numbers with other ranks'. A fake network has no
+    # other ranks: every answer would be this rank's own. And it makes its device's name from a number, where `device`
+    # may give another.
+    for name in ("megatron_fsdp.param_and_grad_buffer", "megatron_fsdp.uneven_dtensor"):
+        with contextlib.suppress(ImportError):  # before 0.14 there is none
+            module: Any = importlib.import_module(f"megatron.core.distributed.fsdp.src.{name}")
+            module.validate_uneven_dtensor = _nothing
+    with contextlib.suppress(ImportError):
+        adapter: Any = importlib.import_module("megatron.core.distributed.fsdp.mcore_fsdp_adapter")
+        whole = adapter.FullyShardedDataParallel
+        whole.sync_rng_states_across_tp_group = _nothing
+        whole.__init__ = _numbered(whole.__init__)
     _checkpoint_groups()
 
 
@@ -158,23 +169,6 @@ def _checkpoint_groups() -> None:
     for name in ("get_data_parallel_group_gloo", "get_expert_data_parallel_group_gloo"):
         if hasattr(state, name):
             setattr(state, name, _nothing)
-
-
-def _fsdp() -> None:
-    """Skip Megatron-FSDP's comparison of its shards and its random numbers with other ranks'.
-
-    A fake network has no other ranks: every answer would be this rank's own. And it makes its device's name from a
-    number, where `device` may give another.
-    """
-    for name in ("megatron_fsdp.param_and_grad_buffer", "megatron_fsdp.uneven_dtensor"):
-        with contextlib.suppress(ImportError):  # before 0.14 there is none
-            module: Any = importlib.import_module(f"megatron.core.distributed.fsdp.src.{name}")
-            module.validate_uneven_dtensor = _nothing
-    with contextlib.suppress(ImportError):
-        adapter: Any = importlib.import_module("megatron.core.distributed.fsdp.mcore_fsdp_adapter")
-        whole = adapter.FullyShardedDataParallel
-        whole.sync_rng_states_across_tp_group = _nothing
-        whole.__init__ = _numbered(whole.__init__)
 
 
 def _numbered(make: Callable[..., None]) -> Callable[..., None]:

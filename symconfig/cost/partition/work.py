@@ -85,7 +85,9 @@ def work(
     if op.work is Work.MATMUL:
         return _product(op, extent, machine, gradient_bytes)
     if op.work is Work.ATTENTION:
-        return _attention(op, extent, machine)
+        queries = extent(op.queries)
+        forward, backward = (attention_s(machine, queries, op.attended, op.channels / 2, way) for way in (True, False))
+        return Passes(forward, backward if op.backward else 0.0 * forward)
     return _memory(node, rows, rates, machine)
 
 
@@ -111,12 +113,6 @@ def _product(op: Operator, extent: Extent, machine: Machine, gradient_bytes: flo
         added_bytes=added,
     )
     return Passes(forward, sum(backward, np.zeros_like(forward)), backward[-1] if second_gradient else 0.0)
-
-
-def _attention(op: Operator, extent: Extent, machine: Machine) -> Passes:
-    queries = extent(op.queries)
-    forward, backward = (attention_s(machine, queries, op.attended, op.channels / 2, way) for way in (True, False))
-    return Passes(forward, backward if op.backward else 0.0 * forward)
 
 
 def _memory(node: Node, rows: Rows, rates: Sequence[Rate], machine: Machine) -> Passes:

@@ -32,14 +32,10 @@ def _dropped(ctx: Context, name: str, x: Tensor, loops: Sequence[str] = ()) -> T
     return ctx.build.elementwise(f"{name}.lora_dropout", [x], out, saves=[mask], loops=loops)
 
 
-def _batch(x: Tensor) -> tuple[str, ...]:
-    return (d.EXPERTS,) if d.EXPERTS in x.dims else ()
-
-
 def _plain(
     ctx: Context, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use]
 ) -> list[Tensor]:
-    batch, rows = _batch(x), tuple(dim for dim in x.dims if dim not in inner)
+    batch, rows = ((d.EXPERTS,) if d.EXPERTS in x.dims else ()), tuple(dim for dim in x.dims if dim not in inner)
     x = _dropped(ctx, name, x) or x
     low = Tensor(f"{name}.low", (*rows, d.RANK))
     ctx.build.matmul(f"{name}.lora_A", x, Weight(f"{name}.lora_A", (*batch, *inner, d.RANK)), inner, [Use(low)])

@@ -99,7 +99,11 @@ def logits_and_loss(ctx: Context, x: Tensor, shared: bool = False) -> Tensor:
     logits = projected(ctx, "lm_head", x, logits, ctx.model.lm_head_bias, shared=shared)
     logits = scaled(ctx, logits, d.VOCAB)
     if ctx.how.loss.logged:
-        _log(ctx, logits)
+        # Write the logits' log-softmax: each reads the logits, writes them in fp32, reads these and writes their log-
+        # softmax: 14 bytes a logit. Three readings (`_LOG_SOFTMAX`) would be 22, with which llm-foundry's runs of 125 M
+        # parameters, mostly logits, come out 4 to 10 % slow.
+        seen = Tensor("logged_loss", (d.BATCH, d.SEQUENCE), Element.FP32)
+        ctx.build.elementwise("log_losses", [logits], seen, contracted=(d.VOCAB,), traffic=(7 * ctx.how.loss.logged, 0))
     waits = [
         Tensor(f"{tensor.name}_deferred_{index}", tensor.dims)
         for index in range(ctx.how.loss.deferred_gradients)
@@ -114,15 +118,6 @@ def _values_and_loss(ctx: Context, x: Tensor) -> Tensor:
     values = projected(ctx, "score", x, values, ctx.model.lm_head_bias)
     ctx.build.elementwise("values_fp32", [values], wide, linear=True)
     return ctx.build.elementwise("value_loss", [wide], _LOSS, contracted=(d.LABELS,), saves=[wide], whole=(d.LABELS,))
-
-
-def _log(ctx: Context, logits: Tensor) -> None:
-    """Write the logits' log-softmax: each reads the logits, writes them in fp32, reads these and writes their
-    log-softmax: 14 bytes a logit. Three readings (`_LOG_SOFTMAX`) would be 22, with which llm-foundry's runs of 125 M
-    parameters, mostly logits, come out 4 to 10 % slow.
-    """
-    seen = Tensor("logged_loss", (d.BATCH, d.SEQUENCE), Element.FP32)
-    ctx.build.elementwise("log_losses", [logits], seen, contracted=(d.VOCAB,), traffic=(7 * ctx.how.loss.logged, 0))
 
 
 _LOSS = Tensor("loss", (d.BATCH, d.SEQUENCE), Element.FP32)

@@ -49,7 +49,9 @@ def experts(ctx: Context, x: Tensor, stream: Tensor) -> Tensor:
     with ctx.build.leg(Leg.OUT):
         routed = _slots(ctx, tokens, indices)
         if moe.input_scaled:
-            routed = _scaled(ctx, routed)
+            element = Element.ACTIVATION if ctx.how.experts.every_token else Element.FP32
+            out, weights = Tensor("expert_in_scaled", routed.dims), Tensor("slot_weights", routed.dims[:-1], element)
+            routed = ctx.build.elementwise("scale_slots", [routed], out, saves=[routed, weights])
     with ctx.build.leg(Leg.EXPERTS), ctx.build.module("moe_experts"), ctx.build.part("experts"):
         # Only grouped kernels have their activation recomputed alone (transformer/moe/experts.py).
         recomputed = "sequential_act" if ctx.how.experts.kernels is ExpertKernels.IN_TURN else "moe_act"
@@ -176,13 +178,6 @@ def _projected(ctx: Context, x: Tensor, name: str, width: str) -> Tensor:
     moe, out = ctx.model.experts, Tensor(name.removesuffix("_proj"), (*x.dims[:-1], width))
     assert moe is not None
     return projected(ctx, name, x, out, moe.latent_bias)
-
-
-def _scaled(ctx: Context, routed: Tensor) -> Tensor:
-    """Return each slot's token times the weight that its choice has."""
-    element = Element.ACTIVATION if ctx.how.experts.every_token else Element.FP32
-    out, weights = Tensor("expert_in_scaled", routed.dims), Tensor("slot_weights", routed.dims[:-1], element)
-    return ctx.build.elementwise("scale_slots", [routed], out, saves=[routed, weights])
 
 
 def _combined(ctx: Context, x: Tensor, done: Tensor, probabilities: Tensor, indices: Tensor) -> Tensor:

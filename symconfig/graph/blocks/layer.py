@@ -8,22 +8,21 @@ from symconfig.graph import dims as d
 from symconfig.graph.block import LAYER, Block, Place
 from symconfig.graph.blocks import hyper
 from symconfig.graph.blocks.altup import around, laurel
-from symconfig.graph.blocks.common import added, linear, residual
+from symconfig.graph.blocks.common import added, linear, projected, residual
 from symconfig.graph.blocks.context import Context
 from symconfig.graph.blocks.ends import logits_and_loss
 from symconfig.graph.blocks.experts import experts
-from symconfig.graph.blocks.gated_norm import gated_stream_norm
 from symconfig.graph.blocks.hypersphere import drawn
 from symconfig.graph.blocks.layer_inputs import with_layer_input
-from symconfig.graph.blocks.loop import joined
 from symconfig.graph.blocks.mlp import mlp
 from symconfig.graph.blocks.norms import IN_LINEAR, norm
 from symconfig.graph.blocks.shared_block import called
 from symconfig.graph.blocks.streams import stream_dims
 from symconfig.graph.blocks.wkv import channel_mix
-from symconfig.graph.operator import Leg, Tensor, Use
+from symconfig.graph.operator import Element, Leg, Tensor, Use
 from symconfig.graph.parts import End, parts
 
+STATE = "loop_input"
 _STREAM = (d.BATCH, d.SEQUENCE, d.HIDDEN)
 
 
@@ -165,3 +164,40 @@ def mtp(ctx: Context) -> Block:
 
 
 PARTS = (End(kind="mtp", place=Place.FURTHER, build=mtp, count=lambda model: model.num_nextn_predict_layers),)
+
+
+def gated_stream_norm(ctx: Context, name: str, x: Tensor, module: str) -> Tensor:
+    """Norm a sublayer's input, and multiply it with the sigmoid of a low-rank MLP of it where the model has such gates.
+
+    Transformers' AXK2GatedRMSNorm: the sigmoid and the product are in fp32.
+    """
+    y = norm(ctx, name, x, module=module)
+    if ctx.model.norm_gate_rank is None:
+        return y
+    low, active = (Tensor(f"{name}.gate_{part}", (*x.dims[:-1], d.NORM_GATE)) for part in ("low", "active"))
+    raw, sigmoid = Tensor(f"{name}.gate", x.dims), Tensor(f"{name}.gate_sigmoid", x.dims, Element.FP32)
+    with ctx.build.module(module):
+        low = projected(ctx, f"{name}_gate_down", y, low)
+        ctx.build.elementwise(f"{name}_gate_activation", [low], active, saves=[low])
+        raw = projected(ctx, f"{name}_gate_up", active, raw)
+        gated = Tensor(f"{name}.gated", x.dims)
+        return ctx.build.elementwise(f"{name}_gating", [y, raw], gated, saves=[y, sigmoid], traffic=(2, 2))
+
+
+def joined(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+    """Return the stream that a layer reads, with what joins it where a turn of layers starts (see `Loop`).
+
+    Transformers' HrmTextModel adds the two stacks' states. DoryModel norms the stream before each turn, and adds the
+    norm of what came to the first one.
+    """
+    loop = ctx.model.loop
+    if loop is None or not kind.joins:
+        return x
+    if not loop.normed:
+        return _sum(ctx, x, ctx.build.from_elsewhere(Tensor(STATE, x.dims)))
+    state = ctx.build.from_elsewhere(Tensor(STATE, x.dims)) if kind.again else norm(ctx, STATE, x)
+    return _sum(ctx, norm(ctx, "loop_norm", x), state)
+
+
+def _sum(ctx: Context, x: Tensor, state: Tensor) -> Tensor:
+    return ctx.build.elementwise("loop_join", [x, state], Tensor("loop_joined", x.dims), linear=True)

@@ -43,7 +43,16 @@ _RATES = tuple(Tensor(name, (HEADS,), Element.FP32) for name in ("decay_rate", "
 def mamba2(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """Return y[B, S, D] from x[B, S, D]. Heads, and groups of heads that share B and C, are what tp and cp split."""
     has = ctx.model.mixer(NAME).switches
-    z, *mixed, dt = _projected(ctx, x, IN_BIAS in has)
+    # Z, x, B, C and dt: one product, whose parts tp cuts each by itself (Megatron-LM's partition_sizes).
+    parts = [
+        Tensor("ssm_gate", (*_ROWS, HEADS, HEAD_DIM)),
+        Tensor("ssm_x", (*_ROWS, HEADS, HEAD_DIM)),
+        Tensor("ssm_b", (*_ROWS, GROUPS, STATE)),
+        Tensor("ssm_c", (*_ROWS, GROUPS, STATE)),
+        Tensor("ssm_dt", (*_ROWS, HEADS)),
+    ]
+    uses = [Use(part).renamed((part.dims[2], IN_WIDTH)) for part in parts]
+    z, *mixed, dt = linear(ctx, "in_proj", x, (d.HIDDEN,), (IN_WIDTH,), uses, (IN_BIAS in has))
     convolved = convolution(ctx, "conv1d", mixed, CHANNELS, KERNEL, CONV_BIAS in has)
     whole = ctx.how.scan is ScanKernel.WHOLE
     gated_inside = not (whole and NORM in has)
@@ -66,19 +75,6 @@ def mamba2(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         result = _norm(ctx, result if gated_inside else scanned, None if gated_inside else z)
     out = Tensor("attention_out", x.dims)
     return projected(ctx, "out_proj", result, out, OUT_BIAS in has, over=2, keeps=kept)
-
-
-def _projected(ctx: Context, x: Tensor, bias: bool) -> list[Tensor]:
-    """Return z, x, B, C and dt: one product, whose parts tp cuts each by itself (Megatron-LM's partition_sizes)."""
-    parts = [
-        Tensor("ssm_gate", (*_ROWS, HEADS, HEAD_DIM)),
-        Tensor("ssm_x", (*_ROWS, HEADS, HEAD_DIM)),
-        Tensor("ssm_b", (*_ROWS, GROUPS, STATE)),
-        Tensor("ssm_c", (*_ROWS, GROUPS, STATE)),
-        Tensor("ssm_dt", (*_ROWS, HEADS)),
-    ]
-    uses = [Use(part).renamed((part.dims[2], IN_WIDTH)) for part in parts]
-    return linear(ctx, "in_proj", x, (d.HIDDEN,), (IN_WIDTH,), uses, bias)
 
 
 def _products() -> list[Product]:

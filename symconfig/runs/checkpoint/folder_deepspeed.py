@@ -102,7 +102,15 @@ def read_tag(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Checkpoin
         )
     )
     if universal:
-        _converted(data)
+        # Refuse a folder in which ds_to_universal.py did not finish: raise InputError.
+        if not (data / UNIVERSAL / GROUPS).is_file():
+            raise InputError(
+                "is not whole: the conversion did not end",
+                file=str(data),
+                got=f"no {UNIVERSAL}/{GROUPS}",
+                hint="convert again",
+            )
+        demand(data, [data / UNIVERSAL / GROUPS])
     else:
         _whole(data, names, checkpoint, numbers(says, {STAGE: STAGE}).get(STAGE, 0) > 0)
     return checkpoint
@@ -126,18 +134,6 @@ def _degrees(names: Iterable[str]) -> dict[str, int]:
     replicas = [int(replica) for replica, _ in numbered if replica is not None]
     ranks = [int(rank) for _, rank in numbered]
     return {name: max(places) + 1 for name, places in (("tp", ranks), ("dp", replicas)) if places}
-
-
-def _converted(data: Path) -> None:
-    """Refuse a folder in which ds_to_universal.py did not finish: raise InputError."""
-    if not (data / UNIVERSAL / GROUPS).is_file():
-        raise InputError(
-            "is not whole: the conversion did not end",
-            file=str(data),
-            got=f"no {UNIVERSAL}/{GROUPS}",
-            hint="convert again",
-        )
-    demand(data, [data / UNIVERSAL / GROUPS])
 
 
 def _whole(data: Path, names: Iterable[str], checkpoint: Checkpoint, sharded: bool) -> None:

@@ -40,7 +40,9 @@ def solved_here(plan: Plan, surroundings: Surroundings) -> Plan:
         fresh = _kept(place)
         if fresh is None:
             fresh = best_plan(plan.model, plan.cluster, job, top=1)
-            _keep(fresh, place)
+            # Keep the plan for the node's other ranks; where it cannot be kept, each solves for itself.
+            with suppress(InputError):
+                resources.write_file(place, fresh.to_json().encode())
     return replace(fresh, history=plan.history)
 
 
@@ -74,12 +76,6 @@ def _kept(place: Path) -> Plan | None:
         return load_plan(place)
     except InputError:
         return None
-
-
-def _keep(plan: Plan, place: Path) -> None:
-    """Keep the plan for the node's other ranks; where it cannot be kept, each solves for itself."""
-    with suppress(InputError):
-        resources.write_file(place, plan.to_json().encode())
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from math import ceil, sqrt
+from math import ceil, cos, pi, sqrt
 from typing import Literal
 
 from symconfig.descriptor.training import WholeTraining
@@ -17,7 +17,6 @@ from symconfig.format import count
 from symconfig.frameworks.counting import Counting
 from symconfig.plans.history import History
 from symconfig.plans.plan import Batch
-from symconfig.runs.replan.rate import rate
 
 Mode = Literal["keep", "as-is"]
 _NONE = History()
@@ -343,3 +342,31 @@ class _Kept:
             f"{count(self.run.sequences)} sequences were seen; data that are skipped by the number of steps are "
             f"{count(self.run.step * self.new.global_)} of them"
         )
+
+
+def rate(training: WholeTraining, sequences: float, batch: int) -> float:
+    """Return the rate after so many sequences, of a run whose iterations have `batch` of them, as Megatron-LM computes
+    it (megatron/core/optimizer_param_scheduler.py, get_lr)."""
+    decay = (training.lr_decay_iters or training.train_iters) * batch
+    warmup = training.lr_warmup_iters * batch
+    if warmup and sequences <= warmup:
+        return training.lr * sequences / warmup
+    if training.lr_decay_style == "constant":
+        return training.lr
+    if sequences > decay:
+        return training.min_lr
+    if training.lr_decay_style == "inverse-square-root":
+        return max(training.min_lr, training.lr * sqrt(max(warmup, 1) / max(sequences, 1)))
+    return training.min_lr + _coefficient(training, sequences, warmup, decay, batch) * (training.lr - training.min_lr)
+
+
+def _coefficient(training: WholeTraining, sequences: float, warmup: int, decay: int, batch: int) -> float:
+    """Return the place between the lowest rate and the peak's."""
+    done = (sequences - warmup) / (decay - warmup)
+    if training.lr_decay_style == "linear":
+        return 1.0 - done
+    if training.lr_decay_style == "cosine":
+        return 0.5 * (cos(pi * done) + 1.0)
+    last = training.wsd_decay_iters * batch
+    into = sequences - (decay - last)
+    return 1.0 if into <= 0 else 1.0 - into / last  # linear, as the rendered files say

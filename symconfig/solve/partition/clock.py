@@ -22,7 +22,6 @@ from symconfig.descriptor.mesh import Axis
 from symconfig.frameworks.known import FRAMEWORKS
 from symconfig.graph.layout import Kind
 from symconfig.graph.operator import Work
-from symconfig.graph.program.net import Node
 from symconfig.graph.sharding import Phase
 from symconfig.solve.partition.collectives import Moved, collectives
 
@@ -78,7 +77,15 @@ def clock(
         if node.parameter is not None:
             optimizer_s += costs.node(index, every[index]).cost.item()
         elif node.operator is not None:
-            _worked(costs, node, every[index], launch_s, ahead, back)
+            # Add an operator's work, and its kernels': of a product's backward one for each gradient.
+            passes, repeats = costs.passes(node, every[index]), costs.forwards(node) - 1
+            forward, backward = float(passes.forward[0]), float(passes.backward[0])
+            weight = float(np.asarray(passes.weight).reshape(-1)[0])
+            ahead.work[node.run] += node.times * forward
+            back.work[node.run] += node.times * (backward + repeats * forward)
+            kernels = float(backward > weight) + float(weight > 0)
+            ahead.host[node.run] += node.times * launch_s * (forward > 0)
+            back.host[node.run] += node.times * launch_s * (kernels + repeats * (forward > 0))
     moved = collectives(costs, axes, rows)
     weights = [one for one in moved if _of_weight(costs, one)]
     for (link, phase), some in groupby((one for one in moved if not _of_weight(costs, one)), key=_way):
@@ -93,18 +100,6 @@ def clock(
         optimizer_s=optimizer_s,
         overhead_s=framework.step_overhead_s + turns * framework.microbatch_overhead_s,
     )
-
-
-def _worked(costs: Costs, node: Node, row: np.ndarray, launch_s: float, ahead: _Pass, back: _Pass) -> None:
-    """Add an operator's work, and its kernels': of a product's backward one for each gradient."""
-    passes, repeats = costs.passes(node, row), costs.forwards(node) - 1
-    forward, backward = float(passes.forward[0]), float(passes.backward[0])
-    weight = float(np.asarray(passes.weight).reshape(-1)[0])
-    ahead.work[node.run] += node.times * forward
-    back.work[node.run] += node.times * (backward + repeats * forward)
-    kernels = float(backward > weight) + float(weight > 0)
-    ahead.host[node.run] += node.times * launch_s * (forward > 0)
-    back.host[node.run] += node.times * launch_s * (kernels + repeats * (forward > 0))
 
 
 def _of_weight(costs: Costs, one: Moved) -> bool:

@@ -165,7 +165,7 @@ class Settling:
         """
         options = self.net.nodes[index].options
         best = self._best(index, [option for option, what in enumerate(options) if not what.zero], axis)
-        if best or not self._reduced(index, axis):
+        if best or not any(self._other(number, index, axis).backward == PARTIAL for number in self.net.links_of[index]):
             return best
         return next((option for option, what in enumerate(options) if stage and what.zero == stage), 0)
 
@@ -173,10 +173,6 @@ class Settling:
         """Return the option that costs least with what the neighbours have taken; of equals the first."""
         able = (option for option in among if self.fits(index, option, axis))
         return min(able, key=lambda option: (self._cost(index, option, axis), option))
-
-    def _reduced(self, index: int, axis: int) -> bool:
-        """Tell whether ranks along the axis read all of a tensor for data of their own."""
-        return any(self._other(number, index, axis).backward == PARTIAL for number in self.net.links_of[index])
 
     def read_in_parts(self, index: int, axis: int) -> bool:
         """Tell whether a reader of a parameter has a part of it only."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -52,11 +51,6 @@ class _Peaks:
     choice: tuple[int, ...] | None = None
     peak: float = np.inf
 
-    def _offer(self, choice: Sequence[int]) -> None:
-        peak = self.problem.memory(choice)
-        if peak < self.peak and np.isfinite(self.problem.cost(choice)):
-            self.choice, self.peak = tuple(choice), peak
-
     def least(self) -> Least:
         """Return the least. A range (first, past) of values is open as long as what is held at `past` leaves room for
         its first.
@@ -89,7 +83,9 @@ class _Peaks:
         known = Known(self.held, cost=self.peak - float(self.values[first]), end=self.end)
         bound = best(opened(part), known)
         if known.choice is not None:
-            self._offer(known.choice)
+            peak = self.problem.memory(known.choice)
+            if peak < self.peak and np.isfinite(self.problem.cost(known.choice)):
+                self.choice, self.peak = tuple(known.choice), peak
         if bound < known.target:  # out of time
             return bound, most + 1
         if known.choice is None:

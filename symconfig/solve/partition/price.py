@@ -201,7 +201,7 @@ def _searched(state: State, known: Known, ask: Ask, rounds: int) -> bool:
         if point.held > state.space.room:
             over = point
             if under is None:
-                under = _light(state, known, ask)
+                under = lightest(state, known, ask is by_elimination)
                 if under is None:
                     return False
         else:
@@ -210,10 +210,6 @@ def _searched(state: State, known: Known, ask: Ask, rounds: int) -> bool:
             break
         price = _between(over, under, price)
     return True
-
-
-def _light(state: State, known: Known, ask: Ask) -> Point | None:
-    return lightest(state, known, ask is by_elimination)
 
 
 def _between(over: Point | None, under: Point, price: float) -> float:

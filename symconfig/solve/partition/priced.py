@@ -9,7 +9,6 @@ from math import prod
 import numpy as np
 
 from symconfig.cost.partition.costs import Costs, Training
-from symconfig.cost.partition.exchange import Exchange
 from symconfig.cost.partition.server import Reach, passed_s
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
@@ -114,7 +113,7 @@ def _at_server(costs: Costs, index: int, rows: Rows) -> float:
     gradient, weight = (elements * (bytes_ if costs.timed else 1.0) for bytes_ in wide)
     hidden = sum(_number(exchange.hidden) for exchange in reductions[:1] if exchange.hidden is not None)
     shown = max(passed_s(instead, gradient) - hidden, 0.0) + passed_s(instead, weight)
-    return link.times * (shown - sum(_cost(exchange) for exchange in reductions))
+    return link.times * (shown - sum(_number(exchange.cost) for exchange in reductions))
 
 
 def _reach(costs: Costs, link: Link, rows: Rows) -> tuple[list[Reach], float]:
@@ -129,10 +128,6 @@ def _reach(costs: Costs, link: Link, rows: Rows) -> tuple[list[Reach], float]:
         if place == PARTIAL
     ]
     return reach, share
-
-
-def _cost(exchange: Exchange) -> float:
-    return _number(exchange.cost)
 
 
 def _number(value: object) -> float:

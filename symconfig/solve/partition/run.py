@@ -21,7 +21,7 @@ from symconfig.descriptor.mesh import Axis, Mesh
 from symconfig.graph.program.net import Net
 from symconfig.graph.program.program import Program
 from symconfig.graph.program.sized import Sized
-from symconfig.solve.partition import brute, exact, walk
+from symconfig.solve.partition import exact, walk
 from symconfig.solve.partition.adaptive import Adapted, Division, Strategy, adaptive
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.pinned import Pin, pinned
@@ -41,7 +41,6 @@ class Solver(StrEnum):
     AUTO = "auto"
     ADAPTIVE = "adaptive"
     EXACT = "exact"
-    BRUTE = "brute"
     MCMC = "mcmc"
 
 
@@ -303,8 +302,6 @@ class _Search:
 
     def _solved(self, problem: Problem, start: tuple[int, ...] | None, limit_s: float) -> Solution:
         ask = self.ask
-        if ask.solver is Solver.BRUTE:
-            return brute.solve(problem)
         if ask.solver is Solver.MCMC:
             return walk.solve(problem, ask.seed, ask.steps, start)
         return exact.solve(problem, start, limit_s, self.ceiling)

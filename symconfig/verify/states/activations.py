@@ -61,24 +61,18 @@ def as_run(plan: Plan, transformer_impl: TransformerImpl) -> Prospect:
     point = restore(plan, plan.best)
     framework = usual(plan.best.target.backend, plan.cluster.gpu.architecture, transformer_impl, plan.job.attention)
     if transformer_impl == "local":
-        point = _without_engine(point)
+        # Drop what Megatron-LM has for Transformer Engine's modules only. It offloads no activations
+        # (training/arguments.py, validate_args), and its own attention has no context parallelism
+        # (transformer/dot_product_attention.py): each rank's part of a sequence counts as a sequence of its own.
+        p = point.degrees
+        point = replace(
+            point,
+            request=replace(point.request, seq_length=point.request.seq_length // p.cp),
+            choice=replace(point.choice, offload=frozenset()),
+            degrees=replace(p, cp=1, dp=p.dp * p.cp),
+        )
     framework = replace(framework, hide=point.request.framework.hide)
     return replace(point, request=replace(point.request, framework=framework))
-
-
-def _without_engine(point: Prospect) -> Prospect:
-    """Drop what Megatron-LM has for Transformer Engine's modules only.
-
-    It offloads no activations (training/arguments.py, validate_args), and its own attention has no context parallelism
-    (transformer/dot_product_attention.py): each rank's part of a sequence counts as a sequence of its own.
-    """
-    p = point.degrees
-    return replace(
-        point,
-        request=replace(point.request, seq_length=point.request.seq_length // p.cp),
-        choice=replace(point.choice, offload=frozenset()),
-        degrees=replace(p, cp=1, dp=p.dp * p.cp),
-    )
 
 
 def _choice(point: Prospect, kind: str, layer: int) -> tuple[frozenset[str], frozenset[str]]:

@@ -16,8 +16,7 @@ from symconfig.errors import InputError
 from symconfig.frameworks.counting import MEGATRON, RENUMBERED
 from symconfig.plans.history import History, Segment
 from symconfig.plans.plan import Batch
-from symconfig.runs.replan.rate import rate
-from symconfig.runs.replan.schedule import scheduled
+from symconfig.runs.replan.schedule import rate, scheduled
 
 STYLES = ("constant", "linear", "cosine", "inverse-square-root", "WSD")
 OLD = Batch(1, 8, 1, 4096)

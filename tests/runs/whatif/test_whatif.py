@@ -16,7 +16,6 @@ from symconfig.errors import InputError
 from symconfig.report.whatif import blocks
 from symconfig.runs.whatif.vary import varied
 from symconfig.runs.whatif.whatif import NOTHING, Answer, Line, Span, WhatIf, borders, named
-from symconfig.solve.plan_symbols import break_even
 from tests.sample_plans import learning_plan
 
 JOB: dict[str, Any] = {
@@ -104,19 +103,6 @@ def test_batches_are_whole_steps_in_which_the_plan_can_run() -> None:
     assert line.vary.step == step
     assert [line.spans[0].low % step, line.spans[-1].high % step] == [0, 0]
     assert (line.spans[0].low, line.spans[-1].high) == (step, 100 // step * step)
-
-
-def test_the_break_even_of_two_candidates_is_where_their_steps_are_equal() -> None:
-    one, other = planned().symbolic(1), planned().symbolic(2)
-    rates = {name: each for name, each in one.traced.tape.inputs.items() if name == "launch_s"}
-    assert rates
-    found = break_even(one, other, "launch_s", 1e-7, 1e-2)
-    if found is None:
-        steps = [[float(each.at({"launch_s": value}).step_s) for each in (one, other)] for value in (1e-7, 1e-2)]
-        assert (steps[0][0] > steps[0][1]) == (steps[1][0] > steps[1][1])
-    else:
-        mine, theirs = (float(each.at({"launch_s": found}).step_s) for each in (one, other))
-        assert mine == pytest.approx(theirs, rel=1e-9)
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:

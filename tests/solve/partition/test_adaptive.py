@@ -13,7 +13,7 @@ from symconfig.cost.partition.costs import Costs, Keep, Objective, Training
 from symconfig.descriptor.mesh import Axis, Mesh, MeshLevel
 from symconfig.graph.program.functions import FUNCTIONS
 from symconfig.graph.program.net import Net, net
-from symconfig.solve.partition import brute, exact
+from symconfig.solve.partition import exact
 from symconfig.solve.partition.adaptive import Cutter, Strategy, adaptive
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.eliminate import least, plan
@@ -21,6 +21,7 @@ from symconfig.solve.partition.least import least_memory
 from symconfig.solve.partition.problem import Array, Problem
 from symconfig.solve.partition.rows import allowed, spaces
 from tests.sample_models import sample_cluster
+from tests.solve.partition import brute
 from tests.solve.partition.programs import Maker, build, convolutions, transformer
 from tests.solve.partition.samples import small
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from symconfig.errors import InputError
-from symconfig.solve.partition import brute
 from symconfig.solve.partition.problem import Node, Problem
+from tests.solve.partition import brute
 from tests.solve.partition.samples import SHAPES, small
 
 

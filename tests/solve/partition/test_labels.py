@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from symconfig.solve.partition import brute, exact, labels
+from symconfig.solve.partition import exact, labels
 from symconfig.solve.partition.labels import cheapest
 from symconfig.solve.partition.reduce import space
+from tests.solve.partition import brute
 from tests.solve.partition.samples import small
 
 

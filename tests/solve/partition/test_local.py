@@ -9,9 +9,10 @@ from itertools import product
 import numpy as np
 import pytest
 
-from symconfig.solve.partition import brute, exact, local
+from symconfig.solve.partition import exact, local
 from symconfig.solve.partition.problem import Problem
 from symconfig.solve.partition.reduce import Space, space
+from tests.solve.partition import brute
 from tests.solve.partition.samples import network, small
 
 Choice = tuple[int, ...]

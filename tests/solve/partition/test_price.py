@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from symconfig.solve.partition import brute, local
+from symconfig.solve.partition import local
 from symconfig.solve.partition.price import Ask, Known, by_elimination, by_messages, lightest, opened, part, search
 from symconfig.solve.partition.problem import Array, Problem
 from symconfig.solve.partition.reduce import Space, space
+from tests.solve.partition import brute
 from tests.solve.partition.samples import small
 
 SEEDS = [seed for seed in range(240) if small(seed).memory_limit < np.inf and space(small(seed)) is not None]

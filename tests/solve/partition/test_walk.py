@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from symconfig.solve.partition import brute, exact, walk
+from symconfig.solve.partition import exact, walk
 from symconfig.solve.partition.problem import Problem
+from tests.solve.partition import brute
 from tests.solve.partition.samples import network, small
 
 

@@ -161,13 +161,10 @@ class _Namer:
             self.tensors[made.name] = Tensor(made.name, flat, made.element_bytes, made.gradient)
         return self.tensors[made.name]
 
-    def _equal(self, dim: Group, loop: Group) -> bool:
-        return self.axes.size(dim) == self.axes.size(loop)
-
     def use(self, seen: Seen) -> Use:
         tensor = self.tensor(seen.made)
         along: dict[str, str] = {}
         for dim, loop in seen.along:
             # Windows: a loop that goes over a dim in steps may be a product, with its outermost one along the dim.
-            along.update(zip(self.dims(dim), self.dims(loop), strict=self._equal(dim, loop)))
+            along.update(zip(self.dims(dim), self.dims(loop), strict=self.axes.size(dim) == self.axes.size(loop)))
         return Use(tensor, tuple(along[dim] for dim in tensor.dims))

@@ -27,16 +27,12 @@ def lowered(module: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str
     """Trace a module on the meta device, and say its operators over named dims. Raises InputError as `load_module`."""
     with static(module) as notes:
         exported = traced(module, args, kwargs, name)
-    paths = _paths(module)
+    first: dict[int, str] = {}
+    paths = {
+        path: first.setdefault(id(weight), path) for path, weight in module.named_parameters(remove_duplicate=False)
+    }
     walked = walk(exported, paths)
     if not walked.outputs:
         raise InputError(f"no output of {name} depends on a weight that is trained", need="a loss or logits")
     program = lower(walked.recorder, walked.inputs, walked.parameters, walked.outputs, name, notes=notes)
     return Lowering(exported, walked, program, paths)
-
-
-def _paths(module: torch.nn.Module) -> dict[str, str]:
-    first: dict[int, str] = {}
-    return {
-        path: first.setdefault(id(weight), path) for path, weight in module.named_parameters(remove_duplicate=False)
-    }
