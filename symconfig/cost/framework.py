@@ -174,6 +174,8 @@ class Framework:
     # ZeRO stages whose ranks keep the last microbatch's gradients beside a sum in fp32 until the next backward
     # (deepspeed/runtime/bf16_optimizer.py, clear_lp_grads).
     added_gradients_at: frozenset[int] = frozenset()
+    # ZeRO stages whose ranks have gradients of the whole model at once in a backward, before they are reduced.
+    unsharded_gradients_at: frozenset[int] = frozenset()
     expert_group: int = 0  # elements: the flat groups of experts on several ranks are no larger
     copied_bytes: float = 0.0  # moved per parameter and microbatch between the collectives' buffers and the tensors
     # Of each of the rank's parameters, beside gradients: those in 16 bits that wait to be added to a wider sum, and

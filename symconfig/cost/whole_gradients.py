@@ -21,6 +21,8 @@ def whole_gradient_bytes(sums: Stages, points: Columns, setting: Setting, offloa
     alone, or beside the gradients that were added last; host memory takes all others.
     """
     sizes, framework = setting.bytes, setting.framework
+    if setting.zero in framework.unsharded_gradients_at:
+        return sizes.gradient * (sums.dense + sums.expert)
     if sizes.gradient > sizes.weight:
         keeps_added = setting.zero in framework.added_gradients_at and not offload.optimizer
         return sizes.weight * (sums.dense + sums.expert) if keeps_added else 0.0

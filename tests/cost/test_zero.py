@@ -81,7 +81,7 @@ def test_experts_are_cut_over_their_own_replicas(stage: int) -> None:
 
 @pytest.mark.parametrize("backend", ["megatron", "deepspeed"])
 def test_memory_of_a_plan_falls_with_every_stage(backend: str) -> None:
-    shared = {"whole_gradients_at": frozenset[int]()}
+    shared = {"whole_gradients_at": frozenset[int](), "unsharded_gradients_at": frozenset[int]()}
     found = [cost(tiny(), dp=8, zero=stage, backend=backend, habits=shared) for stage in range(4)]
     total = [sum(stage_bytes(f, n)[0] for n in ("weights", "gradients", "optimizer state")) for f in found]
     assert total[0] > total[1] > total[2]
