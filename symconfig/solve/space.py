@@ -26,6 +26,7 @@ from symconfig.solve.limits import Limits
 from symconfig.solve.loads import stated, uneven, waited
 from symconfig.solve.pins import Pins
 from symconfig.solve.tally import Tally
+from symconfig.solve.usual import Usual
 
 Numbers = dict[str, float | NDArray[np.float64]]  # of a lattice
 MOST_POINTS = 2**19  # of a scheme, before a pipeline degree
@@ -37,7 +38,8 @@ class Request:
 
     limits: of the target where all points have on what the framework has, which is `extras`; whole: whatever is on.
     surprise: a measured peak over its prediction that no more runs exceed than the job lets run out; None: any may.
-    uneven: memory is that of the busiest rank, as of `loads`; else loads are even.
+    uneven: memory is that of the busiest rank, as of `loads`; else loads are even. usual: what published layouts have;
+    None: nothing is unusual.
     """
 
     model: ModelDescriptor
@@ -54,6 +56,7 @@ class Request:
     whole: Limits | None = None
     extras: Extras = NOTHING_ON
     uneven: bool = False
+    usual: Usual | None = None
 
 
 @dataclass(slots=True)

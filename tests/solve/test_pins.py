@@ -82,7 +82,7 @@ def test_pinning_the_best_plan_gives_it_again() -> None:
     p = best.parallel
     fixed = {"tp": p.tp, "pp": p.pp, "vpp": p.vpp, "cp": p.cp, "dp": p.dp, "mbs": best.batch.micro}
     again = search(DENSE, cluster, job(8, 8, 4096, pins={name: str(number) for name, number in fixed.items()}))
-    assert replace(again.best, judged=None) == replace(best, judged=None)
+    assert replace(again.best, standing=None) == replace(best, standing=None)
     assert again.search.candidates <= search(DENSE, cluster, job(8, 8, 4096), exhaustive=True).search.candidates
 
 

@@ -169,7 +169,7 @@ def _shown(plan: Plan) -> Iterator[tuple[str, Candidate]]:
 
 def _candidate(name: str, one: Candidate) -> dict[str, Any]:
     p, o, predicted = one.parallel, one.options, one.predicted
-    judged = one.judged
+    standing = one.standing
     return {
         "name": name,
         "degrees": picked(p, *DEGREES),
@@ -184,7 +184,7 @@ def _candidate(name: str, one: Candidate) -> dict[str, Any]:
         "time": {name: value for name, value in predicted.time.items() if value},
         "memory": {name: value for name, value in predicted.memory.items() if value},
         "stages": [stage.peak_bytes for stage in one.stages],
-        "loses": None if judged is None else judged.expected_loss,
+        "score_s": None if standing is None else standing.score_s,
     }
 
 
