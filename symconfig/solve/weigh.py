@@ -312,17 +312,13 @@ class _Result:
         (infinite if none does), and its row."""
         batch, request = self.batch, self.batch.piece.request
         of_points = unusual_degrees(request, batch.points, batch.points.pp, batch.setting.pipelines.vpp)
-        policies, offloads = batch.table.policies, batch.setting.offload
-        count = np.where(
-            self.layers > 0,
-            unusual_recompute(request, (WHOLE,)) + of_points,
-            unusual_recompute(request, policies)[:, None, None] + of_points,
-        )
-        score = np.where(self.fits, self.step_s * premium(count), np.inf).reshape(-1, count.shape[-1])
-        by_block = bool((self.layers > 0).any())
+        by_block = bool((self.layers > 0).any()) or len(self.step_s) < len(batch.table.policies)
+        policies = (WHOLE,) * len(self.step_s) if by_block else batch.table.policies
+        count = unusual_recompute(request, policies)[:, None, None] + of_points
+        score = np.where(self.fits, self.step_s * premium(count), np.inf).reshape(-1, self.step_s.shape[-1])
         less = np.add.outer(
-            [less_plain(policy, by_block) for policy in policies],
-            [bool(offload.optimizer) + bool(offload.weights) for offload in offloads],
+            [less_plain(policy) for policy in policies],
+            [bool(offload.optimizer) + bool(offload.weights) for offload in batch.setting.offload],
         ).ravel()
         for level in np.unique(less):
             mine = np.flatnonzero(less == level)

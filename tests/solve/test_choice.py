@@ -58,7 +58,9 @@ def job(model: str, cluster: str, gpus: int, task: str, **more: object) -> Job:
 
 
 @cache
-def solved(model: str, cluster: str, gpus: int, task: str, without: tuple[str, ...] = (), allow: tuple[str, ...] = ()):
+def solved(
+    model: str, cluster: str, gpus: int, task: str, without: tuple[str, ...] = (), allow: tuple[str, ...] = ()
+) -> Plan | None:
     """Return the plan of a job; None where nothing fits."""
     try:
         asked = job(model, cluster, gpus, task, without=without, allow=allow)
