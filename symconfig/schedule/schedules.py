@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from symconfig.schedule.ampnet import AMPNET
-from symconfig.schedule.chimera import CHIMERA
 from symconfig.schedule.dualpipe import DUALPIPE
 from symconfig.schedule.gpipe import GPIPE
 from symconfig.schedule.interleaved import INTERLEAVED, PAIRED_INTERLEAVED
 from symconfig.schedule.one_f_one_b import ONE_F_ONE_B
-from symconfig.schedule.pipedream import PIPEDREAM, PIPEDREAM_2BW, PIPEMARE
 from symconfig.schedule.schedule import Schedule
-from symconfig.schedule.terapipe import TERAPIPE
 from symconfig.schedule.zero_bubble import ZB_H1, ZB_V
 
 SCHEDULES: Mapping[str, Schedule] = {
@@ -24,12 +20,6 @@ SCHEDULES: Mapping[str, Schedule] = {
         PAIRED_INTERLEAVED,
         ZB_H1,
         ZB_V,
-        CHIMERA,
-        TERAPIPE,
         DUALPIPE,
-        PIPEDREAM,
-        PIPEDREAM_2BW,
-        PIPEMARE,
-        AMPNET,
     )
 }
