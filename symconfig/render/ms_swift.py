@@ -84,6 +84,7 @@ Values = dict[str, Any]
 def variables(plan: Plan) -> dict[str, object]:
     """Return what its templates see. Raises InfeasibleError with all that ms-swift cannot be told, InputError."""
     version = megatron.version(plan)
+    training = plan.training
     return {
         "framework": f"ms-swift {RELEASE} on Megatron-Core {version}",
         "version": version,
@@ -92,7 +93,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "command_name": stage(plan),
         "sections": sections(plan),
         "loaded_as": loaded_as(plan),
-        "last_checkpoint": _last_checkpoint(plan),
+        "last_checkpoint": f"{(training.save or '').rstrip('/')}/last-checkpoint" if training.loads_its_own else None,
         "variables": environment.variables(plan, version),
         "wants": preflight.wants(plan),
         "notes": tuple(_notes(plan)),
@@ -188,14 +189,6 @@ def _monitors(plan: Plan) -> Values:
     values = monitors.trainer_arguments(plan)
     values.pop("run_name", None)  # wandb_exp_name says it
     return values
-
-
-def _last_checkpoint(plan: Plan) -> str | None:
-    """Return the last checkpoint that the run saves, if it goes on from them: a link that ms-swift renews
-    (utils/io_utils.py).
-    """
-    training = plan.training
-    return f"{(training.save or '').rstrip('/')}/last-checkpoint" if training.loads_its_own else None
 
 
 def _model(plan: Plan) -> Values:

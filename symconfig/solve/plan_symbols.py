@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,18 +113,15 @@ class Symbolic:
 
     def at(self, numbers: Mapping[str, Array | float]) -> At:
         """Return the costs at other numbers of some symbols. Raises InputError for a name that is none."""
-        self._check(numbers)
-        return self.traced.at(numbers)
-
-    def _check(self, names: Iterable[str]) -> None:
         known = self.formulas.symbols
         wrong = [
             Problem("is no symbol of this plan", field="symbol", got=name, need="one of " + ", ".join(sorted(known)))
-            for name in names
+            for name in numbers
             if name not in known
         ]
         if wrong:
             raise InputError(wrong)
+        return self.traced.at(numbers)
 
     def _of(self, term: Any) -> Any:
         return self.formulas.sympy(term.line, self._made) if isinstance(term, Term) else float(term)

@@ -84,14 +84,10 @@ class _Beam:
             if chunk >= problem.pp * (problem.vpp - 1) and not self._fits(stage, options):
                 return
             loads = (*begun.loads[:stage], load, *begun.loads[stage + 1 :])
-            yield _Begun(begun.uneven + self._uneven(chunk, end, load), (*begun.ends, end), loads, options)
-
-    def _uneven(self, chunk: int, end: int, load: float) -> float:
-        """Return how far the stage is from its even share up to this round, and the chunks from theirs of the model."""
-        rounds = chunk // self.scale.problem.pp + 1
-        stage_s = load - rounds * self.most_s / self.scale.problem.vpp
-        model_s = self.seconds[end] - (chunk + 1) * self.share_s
-        return max(stage_s, 0.0) ** 2 + model_s**2
+            rounds = chunk // self.scale.problem.pp + 1
+            stage_s = load - rounds * self.most_s / self.scale.problem.vpp
+            model_s = self.seconds[end] - (chunk + 1) * self.share_s
+            yield _Begun(begun.uneven + (max(stage_s, 0.0) ** 2 + model_s**2), (*begun.ends, end), loads, options)
 
     def _fits(self, stage: int, options: tuple[Option, ...]) -> bool:
         weights = [option.weight for option in options[stage :: self.scale.problem.pp]]

@@ -146,7 +146,8 @@ class _Solving:
             if not self.better(work_s(self.problem, mode)):
                 continue
             if mode.first:
-                if not self.better(self._first_s(mode.first)):
+                repeated = sorted(self.problem.seconds[kind][1] for kind in self.problem.sequence if is_layer(kind))
+                if not self.better(sum(repeated[: mode.first])):
                     break  # no chunk of a faster assignment has so many layers: one less is the same
                 free_s = bound_s(replace(self.problem, limit_bytes=float("inf")), mode, self.best_s)
                 if not self.better(free_s):
@@ -159,11 +160,6 @@ class _Solving:
                 continue
             if not self._put_together(mode, least_s):
                 self.open.append((least_s, mode))
-
-    def _first_s(self, layers: int) -> float:
-        """Return the seconds that so many recomputed layers of a chunk take at least."""
-        repeated = sorted(self.problem.seconds[kind][1] for kind in self.problem.sequence if is_layer(kind))
-        return sum(repeated[:layers])
 
     def begin(self, begun: _Begun) -> None:
         """Start from what was `bounded` before."""

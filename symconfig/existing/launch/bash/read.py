@@ -144,7 +144,7 @@ def _result(text: Text, folder: Path | None, log: Log, state: State) -> Bash:
         reading,
         readings,
         {name: Text(name, text_of(parts).encode()) for name, parts in known.items()},
-        {name: _pieces(parts) for name, parts in known.items()},
+        {name: Field(parts, Place("", 0, 0, 1, 1)).word().pieces for name, parts in known.items()},
         folder,
     )
 
@@ -204,10 +204,6 @@ def _others(best: Split, splits: Sequence[Split], log: Log) -> tuple[list[Split]
         else:
             others[words] = None
     return list(runs.values()), (*others, *dict.fromkeys(key(words) for words in log.aside))
-
-
-def _pieces(parts: Parts) -> tuple[Piece, ...]:
-    return Field(parts, Place("", 0, 0, 1, 1)).word().pieces
 
 
 def _around(best: Split, log: Log, splits: Sequence[Split], source: Callable[[Place], str]) -> list[Unread]:

@@ -52,7 +52,9 @@ def read_document(tree: Tree, variables: Mapping[str, str]) -> Reading | None:
         case "model args yaml":
             return read_model_args(tree, variables)
         case "megatron yaml":
-            return _megatron(tree, variables)
+            by_key = by_path(_expanded(tree, variables))
+            settings, unread = translated(by_key)
+            return Reading("megatron yaml", (tree.text,), settings, tree=tree, unread=(*tree.unread, *unread))
         case "overrides":
             return read_sections(tree, variables, ())
         case "trainer":
@@ -60,13 +62,6 @@ def read_document(tree: Tree, variables: Mapping[str, str]) -> Reading | None:
         case "nemo-rl":  # what it inherits is followed
             return Reading(nemo_rl.FORMAT, (tree.text,), (), tree=tree, unread=tree.unread)
     return None
-
-
-def _megatron(tree: Tree, variables: Mapping[str, str]) -> Reading:
-    """Read Megatron-LM's --yaml-cfg: sections are only for order, and `${NAME}` is the environment's."""
-    by_key = by_path(_expanded(tree, variables))
-    settings, unread = translated(by_key)
-    return Reading("megatron yaml", (tree.text,), settings, tree=tree, unread=(*tree.unread, *unread))
 
 
 def _trainer(tree: Tree, variables: Mapping[str, str]) -> Reading:
