@@ -80,7 +80,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="fix a tensor's dim, as layers.*.up.ffn=8, or an operator, as layers.*.up_proj=batch/2, ffn/4; repeatable",
     )
     how = parser.add_argument_group("the search").add_argument
-    how("--solver", metavar="S", help="auto (default: adaptive, then exact), adaptive, exact or mcmc")
+    how("--solver", metavar="S", help="auto (default: adaptive, then exact), adaptive or exact")
     how("--objective", metavar="O", help="time (default) or symtensor")
     how(
         "--gamma",

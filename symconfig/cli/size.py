@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import MODEL, add_changes, add_executor, add_page, add_some, connected, executor
+from symconfig.cli.options import MODEL, add_changes, add_jobs, add_page, add_some
 from symconfig.cli.shared import PAGE, as_changes, as_option, output, show, whole, working, write_report
 from symconfig.errors import FailedError, InputError, Problem
 
@@ -38,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_some(job, "--seq-length", "--backend", "--megatron-version", "--precision")
     add("--pin", metavar="NAME=VALUE", action="append", default=[], help="as for plan: tp=8, pp=2..8; may be repeated")
     add_some(job, "--memory-margin")
-    add_executor(parser)
+    add_jobs(parser)
     add_page(parser)
 
 
@@ -51,10 +51,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     problems = Problems()
     html = output(problems, "--html", arguments.html, True, PAGE)
-    address, jobs = executor(arguments, problems)
+    jobs = problems.collect(lambda: whole("--jobs", arguments.jobs))
     question = _question(arguments, problems)
-    with connected(address) as elsewhere, working() as progress:
-        answer = size(question, lambda done, total: progress.say(f"planned {done:,} of {total:,}"), elsewhere, jobs)
+    with working() as progress:
+        answer = size(question, lambda done, total: progress.say(f"planned {done:,} of {total:,}"), jobs=jobs)
     shown, title = blocks(answer), f"{answer.question.model.name}: GPUs for {answer.question.tokens:,} tokens"
     show(arguments, lambda: to_dict(answer), lambda: shown)
     write_report(html, title, shown, [of_size(answer)])

@@ -224,6 +224,8 @@ def evaluate(
     if framework.blocking_launches:
         work = {key: t + host[key] for key, t in work.items()}
         full = tuple(t + framework.host_kernel_s * (t > 0) for t in full)
+    own = framework.torch_workspace
+    own = machine.torch_workspace_bytes if own is None else own
     bare = BlockCost(
         derived=block,
         work_s=work,
@@ -232,7 +234,8 @@ def evaluate(
         comm_s=full,
         full_comm_s=full,
         held_bytes=tuple(held * sizes),
-        workspace_bytes=either.largest(np.array(spaces)) + _libraries(machine, framework),
+        workspace_bytes=either.largest(np.array(spaces))
+        + (own + framework.engine * machine.engine_workspace_bytes + framework.mask_bytes),
         weights=_weights(
             block.weights,
             lattice,
@@ -272,13 +275,6 @@ def _replayed(cost: BlockCost, framework: Framework) -> BlockCost:
     once = graphed(cost.derived, framework) if framework.graphed else frozenset[str]()
     host = {key: t * 0.0 if key[0] in once else t for key, t in cost.full_host_s.items()} if once else cost.full_host_s
     return replace(cost, host_s=host, registered_bytes=cost.buffer_bytes + GRAPH_BYTES * bool(once))
-
-
-def _libraries(machine: Machine, framework: Framework) -> float:
-    """Return the bytes of the libraries' workspaces, which are allocated as tensors are."""
-    own = framework.torch_workspace
-    own = machine.torch_workspace_bytes if own is None else own
-    return own + framework.engine * machine.engine_workspace_bytes + framework.mask_bytes
 
 
 def _libraries_of(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> Array:

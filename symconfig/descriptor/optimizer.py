@@ -71,7 +71,9 @@ class Optimizer(Strict):
         strange = [
             f"{field} is no setting of {self.name}, but of {' and '.join(owners)}"
             for field, owners in _BELONGS.items()
-            if field in self.model_fields_set and self.name not in owners and getattr(self, field) != _default(field)
+            if field in self.model_fields_set
+            and self.name not in owners
+            and getattr(self, field) != Optimizer.model_fields[field].default
         ]
         if strange:
             raise ValueError("; ".join(strange))
@@ -94,7 +96,3 @@ class Optimizer(Strict):
 
 
 ADAM = Optimizer()
-
-
-def _default(field: str) -> Any:
-    return Optimizer.model_fields[field].default

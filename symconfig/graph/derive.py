@@ -32,6 +32,8 @@ def derive(block: Block, scheme: Scheme) -> DerivedBlock:
     """
     flow = Flow(block, scheme)
     overwritten = {use.tensor.name for op in block.operators if op.overwrites for use in op.activations}
+    streams = (tensor for tensor in (*block.inputs[:1], *block.outputs[:1]) if d.HIDDEN in tensor.dims)
+    stream = next(streams, _STREAM)
     return DerivedBlock(
         name=block.name,
         scheme=scheme,
@@ -43,7 +45,7 @@ def derive(block: Block, scheme: Scheme) -> DerivedBlock:
         modules=tuple((op.name, op.modules) for op in block.operators),
         discards=block.discards,
         stops_early=block.stops_early,
-        boundary=_boundary(block, scheme),
+        boundary=local(stream.dims, _alone(stream, scheme)),
         place=block.place,
         legs=tuple((op.name, op.leg) for op in block.operators if op.leg is not Leg.APART),
     )
@@ -56,13 +58,6 @@ def _alone(tensor: Tensor, scheme: Scheme) -> Layout:
     """Return where a tensor lies between operators: as any element-wise operator on it would put it."""
     use = Use(tensor)
     return scheme.layout(Operator("", Work.MEMORY, tensor.dims, (use,), (use,)), use)
-
-
-def _boundary(block: Block, scheme: Scheme) -> Monomial:
-    """Return the elements of what goes to the next block: the residual stream, or all of them."""
-    streams = (tensor for tensor in (*block.inputs[:1], *block.outputs[:1]) if d.HIDDEN in tensor.dims)
-    stream = next(streams, _STREAM)
-    return local(stream.dims, _alone(stream, scheme))
 
 
 class Flow:

@@ -155,7 +155,12 @@ def growths(judged: Sequence[Judged]) -> tuple[Growth, ...]:
     families: dict[Hashable, list[Judged]] = {}
     for item in judged:
         if item.time and item.row.cluster.gpus and not item.row.measured.oom:
-            families.setdefault(_family(item), []).append(item)
+            c = item.case.configuration
+            software, microbatches = item.row.software, c.global_batch // (c.degrees.dp * c.micro)
+            alike = replace(c, degrees=replace(c.degrees, dp=1), global_batch=c.micro * microbatches)
+            families.setdefault(
+                (item.case.model, item.case.cluster.name, alike, software and software.version), []
+            ).append(item)
     result = []
     for runs in families.values():
         sizes = sorted({item.case.configuration.degrees.world_size for item in runs})
@@ -177,14 +182,6 @@ def growths(judged: Sequence[Judged]) -> tuple[Growth, ...]:
             )
         )
     return tuple(result)
-
-
-def _family(item: Judged) -> Hashable:
-    """Return the key that runs of one plan at several sizes share: all but the data-parallel degree."""
-    c = item.case.configuration
-    software, microbatches = item.row.software, c.global_batch // (c.degrees.dp * c.micro)
-    alike = replace(c, degrees=replace(c.degrees, dp=1), global_batch=c.micro * microbatches)
-    return item.case.model, item.case.cluster.name, alike, software and software.version
 
 
 def kendall(pairs: Sequence[tuple[float, float]]) -> float:

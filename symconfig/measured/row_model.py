@@ -39,7 +39,9 @@ def model_of(row: Row, options: RowOptions, seq_length: int) -> ModelDescriptor:
     assumption, stated = options.assumption, row.model.model_dump(exclude_none=True)
     listed = next((item for item in assumptions().models if item.name == row.model.name), None)
     zoo, public = (listed.zoo, listed.fields) if listed else (_alike().get(_letters(row.model.name)), {})
-    fields: dict[str, Any] = (_dump(zoo) if zoo else _typical(stated, seq_length)) | public
+    fields: dict[str, Any] = (
+        _zoo_model(zoo).model_dump(mode="json", by_alias=True) if zoo else _typical(stated, seq_length)
+    ) | public
     own = _model_arguments(row) | {name: stated[name] for name in _PLAIN if name in stated}
     if "mtp_num_layers" in stated:
         own["num_nextn_predict_layers"] = stated["mtp_num_layers"]
@@ -124,10 +126,6 @@ def _typical(stated: dict[str, Any], seq_length: int) -> dict[str, Any]:
 @cache
 def _zoo_model(name: str) -> ModelDescriptor:
     return load_model(name)
-
-
-def _dump(name: str) -> dict[str, Any]:
-    return _zoo_model(name).model_dump(mode="json", by_alias=True)
 
 
 def _model_arguments(row: Row) -> dict[str, Any]:

@@ -29,6 +29,11 @@ _FROM = {
 def blocks(breakdown: Breakdown) -> list[Block]:
     """Show the row for a person."""
     row = breakdown.item.row
+    item = breakdown.item
+    gpu = item.case.cluster.gpu
+    used, limit = item.prediction.predicted.device_bytes, gpu.memory_bytes.value
+    outcome = "it ran out of memory" if item.row.measured.oom else "it ran"
+    word = "does not fit" if item.oom else "fits"
     return [
         f"{row.id} of {breakdown.source}: {row.task}" + (f". Note: {row.note}" if row.note else ""),
         Grid.pairs(((name, _words(values)) for name, values in breakdown.stated), "Stated by the row"),
@@ -38,7 +43,7 @@ def blocks(breakdown: Breakdown) -> list[Block]:
         *([_layers(breakdown)] if breakdown.item.layers else []),
         _memory(breakdown),
         _stages(breakdown),
-        _verdict(breakdown),
+        f"Predicted: {gib(used)} of {gib(limit)} GiB of a {gpu.product}: it {word}. Measured: {outcome}.",
     ]
 
 
@@ -146,15 +151,6 @@ def _stages(breakdown: Breakdown) -> Grid:
             for line in ((("…", *left),) if index > before + 1 else ()) + (rows[index],)
         )
     return Grid(("stage", *names, "allocated"), rows, title="GiB at the peak of every pipeline stage")
-
-
-def _verdict(breakdown: Breakdown) -> str:
-    item = breakdown.item
-    gpu = item.case.cluster.gpu
-    used, limit = item.prediction.predicted.device_bytes, gpu.memory_bytes.value
-    outcome = "it ran out of memory" if item.row.measured.oom else "it ran"
-    word = "does not fit" if item.oom else "fits"
-    return f"Predicted: {gib(used)} of {gib(limit)} GiB of a {gpu.product}: it {word}. Measured: {outcome}."
 
 
 def to_dict(breakdown: Breakdown) -> dict[str, Any]:

@@ -99,24 +99,19 @@ def points(request: Request, scheme: Scheme, refused: Refused) -> Columns:
     """List the points of a scheme that some pipeline degree may take, without a pipeline. Each plan belongs to one
     scheme only."""
     grid = _grid(request, scheme)
-    grid = grid.at(_divides(request, grid))
-    return grid.at(among(request, grid, refused))
-
-
-def among(request: Request, candidates: Columns, refused: Refused) -> NDArray[np.intp]:
-    """Return the indices of those of another request's points that this one may take, too."""
-    return _accepted(request, candidates, np.arange(candidates.size), request.limits.refusals, refused)
-
-
-def _divides(request: Request, grid: Columns) -> NDArray[np.bool_]:
-    """Return the points for which some pipeline degree leaves a dp that divides the batch."""
     inner = grid.tp * grid.cp
     result = np.zeros(grid.size, dtype=bool)
     for pp in divisors(request.gpus):
         if pp == 1 or (request.limits.pipeline and pp <= request.model.num_hidden_layers):
             dp = np.maximum(request.gpus // (inner * pp), 1)
             result |= (request.gpus % (inner * pp) == 0) & (request.global_batch % (dp * grid.micro) == 0)
-    return result
+    grid = grid.at(result)
+    return grid.at(among(request, grid, refused))
+
+
+def among(request: Request, candidates: Columns, refused: Refused) -> NDArray[np.intp]:
+    """Return the indices of those of another request's points that this one may take, too."""
+    return _accepted(request, candidates, np.arange(candidates.size), request.limits.refusals, refused)
 
 
 def blockers(request: Request) -> list[str]:

@@ -133,7 +133,7 @@ def test_a_pinned_schedule_is_that_schedule(name: str, degrees: dict[str, str]) 
     [
         ({"schedule": "zb-v"}, "no target has plans with ZB-V; PyTorch's ScheduleZBVZeroBubble and sail-sg/"),
         ({"schedule": "dualpipe"}, "DeepSpeed's DualPipeVModule"),
-        ({"schedule": "pipemare"}, "symconfig explain PLAN.json --timeline --schedule pipemare"),
+        ({"schedule": "zb-h1"}, "symconfig explain PLAN.json --timeline --schedule zb-h1"),
         ({"schedule": "interleaved-paired"}, "need one of none, 1f1b, interleaved"),
         ({"schedule": "1f1b", "vpp": "2"}, "does not go with schedule=1f1b (got 2, need 1)"),
         ({"schedule": "interleaved", "pp": "..1"}, "does not go with schedule=interleaved (got ..1, need 2 or more)"),

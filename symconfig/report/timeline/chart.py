@@ -130,7 +130,7 @@ def chart(
     steps = tuple(Memory(*each) for each in memory)
     events = tuple(tuple(timeline.events(stage)) for stage in range(timeline.pp))
     end_s = float(timeline.finish_s.max()) - timeline.left_out_s
-    if optimizer_s > 0 and not timeline.schedule.endless:
+    if optimizer_s > 0:
         events = tuple((*each, Event(OPTIMIZER, 0, -1, end_s, end_s + optimizer_s)) for each in events)
         end_s += optimizer_s
     kinds = frozenset(event.kind for each in events for event in each if LOOKS[event.kind].drawn)

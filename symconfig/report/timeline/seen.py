@@ -49,8 +49,6 @@ def seen(
         notes.append(f"{microbatches(line.left_out)} of the steady part, {seconds(line.left_out_s)} s, are not drawn.")
     if other is not None:
         notes.append(f"{other.title} ({other.source}): {runs_in(other)}.")
-        if other.endless:
-            notes.append("It never flushes the pipeline: a stream of steps is drawn, from the first on.")
     if slow:
         notes.append(
             f"Slowed: {', '.join(f'stage {stage} by {factor:g}' for stage, factor in slow.items())}; "

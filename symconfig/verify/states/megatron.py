@@ -12,7 +12,6 @@ from symconfig.cost.shapes import layers
 from symconfig.frameworks.megatron import hybrid
 from symconfig.frameworks.megatron.behaviour import MEGATRON, TransformerImpl
 from symconfig.frameworks.megatron.releases import megatron_release
-from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Plan
 from symconfig.verify.states.buffers import Bucket, Piece, bucket_size, buckets
 from symconfig.verify.states.grid import coordinates
@@ -90,7 +89,8 @@ def rank_states(plan: Plan, rank: int, transformer_impl: TransformerImpl = "tran
 
     transformer_impl: whose layers; their order of registration decides where buckets end.
     """
-    here = coordinates(_degrees(plan), MEGATRON, rank)
+    parallel = plan.best.parallel
+    here = coordinates(parallel if plan.model.experts else replace(parallel, etp=parallel.tp), MEGATRON, rank)
     if plan.best.options.zero_stage > 1:
         return _fully_sharded(plan, rank, here, transformer_impl)
     chunks = _chunks(plan, here["pp"], transformer_impl)
@@ -170,12 +170,6 @@ def _fully_sharded(plan: Plan, rank: int, here: Mapping[str, int], transformer_i
         optimizer_shard_bytes=optimizer,
         optimizer_host_bytes=0,
     )
-
-
-def _degrees(plan: Plan) -> Degrees:
-    """Return the degrees as Megatron has them: the expert grid of a model without experts is cut as the dense one."""
-    parallel = plan.best.parallel
-    return parallel if plan.model.experts else replace(parallel, etp=parallel.tp)
 
 
 def _chunks(plan: Plan, stage: int, transformer_impl: TransformerImpl) -> tuple[Chunk, ...]:

@@ -14,7 +14,7 @@ from symconfig.errors import InfeasibleError
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.megatron import flags
 from symconfig.render import bridge_config, megatron, render, targets
-from symconfig.render.bridge_fields import PATHS, SAID_OTHERWISE
+from symconfig.render.bridge_config import PATHS, SAID_OTHERWISE
 from symconfig.render.files import write
 from symconfig.runs.rl.logits import BY_TARGET
 from symconfig.solve.predict import predict

@@ -17,7 +17,7 @@ from symconfig.solve.partition import exact
 from symconfig.solve.partition.adaptive import Cutter, Strategy, adaptive
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.eliminate import least, plan
-from symconfig.solve.partition.least import least_memory
+from symconfig.solve.partition.infeasible import least_memory
 from symconfig.solve.partition.problem import Array, Problem
 from symconfig.solve.partition.rows import allowed, spaces
 from tests.sample_models import sample_cluster
