@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from symconfig.cost.tape import Array, Term
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, among
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.solve.formulas import Formula, Formulas
 from symconfig.solve.restore import restore
@@ -119,7 +119,7 @@ class Symbolic:
     def _check(self, names: Iterable[str]) -> None:
         known = self.formulas.symbols
         wrong = [
-            Problem("is no symbol of this plan", field="symbol", got=name, need="one of " + ", ".join(sorted(known)))
+            Problem("is no symbol of this plan", field="symbol", got=name, **among(name, sorted(known)))
             for name in names
             if name not in known
         ]
