@@ -14,7 +14,6 @@ from symconfig.cli.shared import (
     PAGE,
     PYTHON,
     as_changes,
-    as_option,
     note,
     output,
     ranged,
@@ -123,7 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
             known = replace(problem, field="pins") if problem.field == "pin" else problem
             if known.field in document.data:
                 return stated(known, document)
-        return as_option(as_changes(problem, changed), arguments)
+        return as_changes(problem, changed)
 
     if problems.all or request is None or top is None:
         raise InputError([placed(problem) for problem in problems.all])

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from symconfig.cli.options import MODEL, add_changes, add_jobs, add_page, add_some
-from symconfig.cli.shared import PAGE, as_changes, as_option, output, show, whole, working, write_report
+from symconfig.cli.shared import PAGE, as_changes, output, show, whole, working, write_report
 from symconfig.errors import FailedError, InputError, Problem
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _question(arguments: argparse.Namespace, problems: Problems) -> Question:
             changes=job.changes,
         )
     except InputError as error:
-        problems_there = (_as_option(as_options(problem, job), arguments) for problem in error.problems)
+        problems_there = (_as_option(as_options(problem, job)) for problem in error.problems)
         raise InputError(
             list(dict.fromkeys(as_changes(each, job.changes, "--clusters") for each in problems_there))
         ) from None
@@ -97,11 +97,11 @@ def _question(arguments: argparse.Namespace, problems: Problems) -> Question:
 _BETWEEN = re.compile(r",(?!\s|[A-Za-z_.]+=)")
 
 
-def _as_option(problem: Problem, arguments: argparse.Namespace) -> Problem:
+def _as_option(problem: Problem) -> Problem:
     field = problem.field or ""
     if field.startswith("prices."):
         return replace(problem, field="--price", got=problem.got or field.removeprefix("prices."))
-    return replace(problem, field="--gpus-max") if field == "most_gpus" else as_option(problem, arguments)
+    return replace(problem, field="--gpus-max") if field == "most_gpus" else problem
 
 
 def _share(option: str, text: str) -> float:

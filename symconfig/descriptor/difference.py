@@ -9,7 +9,7 @@ from typing import Any
 
 from symconfig.descriptor.amounts import SIZE, SPEED, Kind, amount
 from symconfig.descriptor.cluster import ClusterDescriptor, Kernels, Level
-from symconfig.descriptor.document import Document, KeyPath, dotted, nearest, shorten
+from symconfig.descriptor.document import Document, KeyPath, dotted, shorten
 from symconfig.descriptor.given import Given
 from symconfig.descriptor.levels import Levels, carried, merged, with_gpus_per_node
 from symconfig.descriptor.mesh import NETWORK
@@ -22,7 +22,7 @@ from symconfig.descriptor.network import (
     with_network,
 )
 from symconfig.descriptor.validate import validate
-from symconfig.errors import UNKNOWN_FIELD, InputError, Problem
+from symconfig.errors import UNKNOWN_FIELD, InputError, Problem, nearest
 
 SCHEMA = "symconfig.cluster/1"
 # What people call a field, and where the descriptor has it.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from symconfig.descriptor.strict import Rate, Strict
+from symconfig.errors import nearest
 
 Name = Literal["adam", "adam8bit", "adafactor", "muon", "sgd"]
 NAMES: dict[str, str] = {
@@ -58,10 +58,10 @@ class Optimizer(Strict):
         fields = {"name": value} if isinstance(value, str) else value
         name = fields.get("name") if isinstance(fields, dict) else None
         if isinstance(name, str) and name not in NAMES:
-            close = difflib.get_close_matches(name, NAMES, n=1)
+            close = nearest(name, NAMES)
             need = "one of " + ", ".join(NAMES)
             raise ValueError(
-                f"{name} is no optimizer that is known, need {need}" + (f" (Try: {close[0]})" if close else "")
+                f"{name} is no optimizer that is known, need {need}" + (f" (Try: {close})" if close else "")
             )
         return fields
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from symconfig.descriptor.document import Document, nearest
+from symconfig.descriptor.document import Document
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.descriptor.measurements import MeasuredModel, Row
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Experts, LatentAttention
 from symconfig.descriptor.strict import Strict
 from symconfig.descriptor.validate import validate
-from symconfig.errors import InputError
+from symconfig.errors import InputError, nearest
 from symconfig.measured.assumptions import Assumption, assumptions
 from symconfig.measured.row_options import RowOptions
 
@@ -99,7 +99,7 @@ def _check_shape(fields: dict[str, Any], name: str) -> None:
     if missing:
         what = f"no public model is known by this name, and the row does not state {', '.join(missing)}"
         known = {item.name.lower(): item.name for item in assumptions().models}
-        raise InputError(what, field="model.name", got=name, hint=known.get(nearest(name, known) or ""))
+        raise InputError(what, field="model.name", got=name, hint=known.get(nearest(name, known, most=1) or ""))
 
 
 def _typical(stated: dict[str, Any], seq_length: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from symconfig.descriptor.document import called
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.errors import InfeasibleError, InputError, Problem, among
 from symconfig.plans.plan import Plan
 from symconfig.render.files import ENDING, File, Files
 from symconfig.render.settings import split
@@ -166,4 +166,4 @@ def _launcher(word: str) -> Source:
 
 
 def _unknown(known: Mapping[str, Source], name: str, field: str) -> Problem:
-    return Problem(f"is not a {field}", field=field, got=repr(name), need=" or ".join(known))
+    return Problem(f"is not a {field}", field=field, got=repr(name), **among(name, known))

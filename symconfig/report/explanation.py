@@ -51,6 +51,9 @@ def lines(plan: Plan) -> list[Line]:
         numbers, bubble = f"({p.pp} - 1) / ({p.vpp} x {turns})", percent((p.pp - 1) / (p.vpp * turns))
         arithmetic.append(Line("ideal pipeline bubble", "(pp - 1) / (vpp x accumulation)", numbers, bubble))
     tokens = batch.global_ * batch.seq_length
+    # Of fp8 most papers give the share of the bf16 peak.
+    amounts = {name: getattr(plan.cluster.gpu.peak_flops, name) for name in (best.options.precision, "bf16")}
+    peaks = {name: amount.value for name, amount in amounts.items() if amount is not None}
     times = " + ".join(seconds(value) for value in predicted.time.values() if value)
     memory = " + ".join(gib(value) for value in predicted.memory.values() if value)
     arithmetic += [
@@ -60,6 +63,15 @@ def lines(plan: Plan) -> list[Line]:
             "global batch x sequence / step / GPUs",
             f"{count(batch.global_)} x {count(batch.seq_length)} / {seconds(predicted.step_s)} / {count(p.world_size)}",
             count(tokens / predicted.step_s / p.world_size),
+        ),
+        *(
+            Line(
+                f"MFU of the {precision} peak",
+                "model FLOP/s of a GPU / its dense peak",
+                f"{predicted.model_tflops_per_gpu:.4g} TFLOP/s / {peak / 1e12:,.4g} TFLOP/s",
+                percent(predicted.model_tflops_per_gpu * 1e12 / peak),
+            )
+            for precision, peak in peaks.items()
         ),
         Line("memory in use", "sum of its parts", memory, f"{gib(sum(predicted.memory.values()))} GiB"),
         Line(

@@ -11,7 +11,7 @@ from typing import Any
 from symconfig.cost.machine import Machine
 from symconfig.cost.tape import Array, Term
 from symconfig.cost.uneven import LOAD, OF_STEP
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, among
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.solve.formulas import Formula, Formulas
 from symconfig.solve.restore import restore
@@ -118,7 +118,7 @@ class Symbolic:
         """Return the costs at other numbers of some symbols. Raises InputError for a name that is none."""
         known = self.formulas.symbols
         wrong = [
-            Problem("is no symbol of this plan", field="symbol", got=name, need="one of " + ", ".join(sorted(known)))
+            Problem("is no symbol of this plan", field="symbol", got=name, **among(name, sorted(known)))
             for name in numbers
             if name not in known
         ]

@@ -72,7 +72,7 @@ def test_another_schedule_says_where_it_runs(run: Run, plan: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--schedule", "2f2b"), "there is no such schedule (got 2f2b, need gpipe, 1f1b, interleaved"),
+        (("--schedule", "2f2b"), "there is no such schedule (got 2f2b, need one of gpipe, 1f1b, interleaved"),
         (("--candidate", "3"), "out of range (got 3, need a whole number from 1 to 2)"),
         (("--candidate", "best"), "--candidate"),
         (("--slow", "1=0.5"), "this is no straggler (got 1=0.5"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, among
 from symconfig.format import count, microbatches, percent, seconds
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.timeline.chart import Chart, chart
@@ -25,7 +25,7 @@ from symconfig.solve.timeline import refined_time, timeline
 def schedule(name: str) -> Schedule:
     """Return a schedule by its name. Raises InputError that names those there are."""
     if name not in SCHEDULES:
-        raise InputError("there is no such schedule", field="schedule", got=name, need=", ".join(SCHEDULES))
+        raise InputError("there is no such schedule", field="schedule", got=name, **among(name, SCHEDULES))
     return SCHEDULES[name]
 
 
