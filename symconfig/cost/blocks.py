@@ -117,7 +117,7 @@ class BlockCost:
     def passes(self, policies: Policies, host_bytes_per_s: Number, framework: Framework) -> Array:
         """Return [PASSES, policies, points]: each policy is a 0/1 vector over the rows.
 
-        Seconds of one microbatch; the forward that is run again counts as backward, with what it communicates. Offloaded
+        Seconds of one microbatch; the forward that runs again counts as backward, with what it communicates. Offloaded
         tensors leave beside the forward and return beside the backward; what does not fit shows, and each takes the
         host as long as an operator. Bytes kept for each microbatch in flight, in host memory and on the GPU, and bytes
         alive only while the block runs backward. Where the host takes longer to launch a block's kernels than the GPU
