@@ -117,11 +117,11 @@ class BlockCost:
     def passes(self, policies: Policies, host_bytes_per_s: Number, framework: Framework) -> Array:
         """Return [PASSES, policies, points]: each policy is a 0/1 vector over the rows.
 
-        Seconds of one microbatch; the forward that is run again counts as backward. Offloaded tensors leave beside the
-        forward and return beside the backward; what does not fit shows, and each takes the host as long as an operator.
-        Bytes kept for each microbatch in flight, in host memory and on the GPU, and bytes alive only while the block
-        runs backward. Where the host takes longer to launch a block's kernels than the GPU to run them, the GPU waits
-        for it.
+        Seconds of one microbatch; the forward that runs again counts as backward, with what it communicates. Offloaded
+        tensors leave beside the forward and return beside the backward; what does not fit shows, and each takes the
+        host as long as an operator. Bytes kept for each microbatch in flight, in host memory and on the GPU, and bytes
+        alive only while the block runs backward. Where the host takes longer to launch a block's kernels than the GPU
+        to run them, the GPU waits for it.
         """
         forward = {op: t for (op, phase), t in self.work_s.items() if phase is Phase.FORWARD}
         ops = tuple(forward)
@@ -157,9 +157,9 @@ class BlockCost:
         result: Array = np.stack(
             np.broadcast_arrays(
                 total_forward + wait,
-                backward + repeated + wait_backward,
+                backward + repeated + again_comm + wait_backward,
                 forward_comm + compiled.exposed_s(copied, total_forward, framework.hide.host),
-                backward_comm + again_comm + compiled.exposed_s(copied, backward, framework.hide.host),
+                backward_comm + compiled.exposed_s(copied, backward, framework.hide.host),
                 repeated + again_comm,
                 away,
                 kept,

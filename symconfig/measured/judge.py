@@ -15,7 +15,7 @@ from symconfig.solve.alone import alone
 from symconfig.solve.predict import Prediction, as_found, predict
 from symconfig.units import GIB, MIB
 
-ACTIVE = ("activations", "logits and loss", "working set")  # parts of memory beside the model's states
+ACTIVE = ("activations", "head and loss", "working set")  # parts of memory beside the model's states
 
 
 @dataclass(frozen=True, slots=True)

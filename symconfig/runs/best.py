@@ -10,6 +10,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
+from symconfig.frameworks.megatron.adapters import as_laid
 from symconfig.plans.plan import Plan
 from symconfig.render import target_of
 from symconfig.runs import sayable
@@ -63,6 +64,7 @@ def prepared(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> tu
     """Return the model with the job's adapters, images and head, and the job with the target that it goes to."""
     model, job = as_trained(model, job)
     job = sayable.opened(model, cluster, job)
+    model = as_laid(model, job.target)
     compares = target_of(model, job).compares
     return model if compares is None else compares.scoring(model, job), job
 

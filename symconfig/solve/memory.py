@@ -11,7 +11,7 @@ from symconfig.schedule.timeline import Timeline
 from symconfig.solve.costed import Costed, begins
 from symconfig.solve.prospect import Prospect
 
-_ACTIVATIONS, _WORKING, _LOSS = "activations", "working set", "logits and loss"
+_ACTIVATIONS, _WORKING, _LOSS = "activations", "working set", "head and loss"
 
 
 def stage_memory(prospect: Prospect, parts: Costed, line: Timeline) -> tuple[tuple[Array, Array], ...]:

@@ -67,7 +67,6 @@ _GRAPHS = (
     "cuda_graph_impl",
     "cuda_graph_modules",
     "cuda_graph_scope",
-    "num_experts",
 )
 _OTHER_GRAPHS = "parts of a layer that no plan has"
 
@@ -76,7 +75,7 @@ def _graphed(r: Resolved) -> str:
     """Return what CUDA graphs replay, as plans call it."""
     values = {name: r.arg(name) for name in _GRAPHS}
     names: dict[str, Value] = {k: tuple(value) if isinstance(value, list) else value for k, value in values.items()}
-    return (graphed(names) or _OTHER_GRAPHS) if graphs(names) else "none"
+    return (graphed(names, bool(r.arg("num_experts"))) or _OTHER_GRAPHS) if graphs(names) else "none"
 
 
 def _grad_bytes(r: Resolved) -> int:

@@ -168,7 +168,7 @@ def memory(what: Plan) -> list[dict[str, float]]:
     return [
         {
             "activations": stage.kept * in_flight(what.run, stage.index),
-            "logits and loss": stage.loss,
+            "head and loss": stage.loss,
             "working set": stage.working,
             **states(stage, what.run),
         }

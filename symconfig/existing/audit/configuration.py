@@ -18,6 +18,7 @@ from symconfig.existing.recover.accelerate import launched
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed_model import described
 from symconfig.existing.recover.namespace import Namespace, version_of
+from symconfig.existing.recover.rl.bridged import EXPERTS
 from symconfig.existing.recover.rl.nemo_rl import Reader as NemoReader
 from symconfig.existing.recover.rl.openrlhf import Reader as OpenRlhfReader
 from symconfig.existing.recover.rl.script import Script
@@ -25,7 +26,7 @@ from symconfig.existing.recover.rl.slime import Reader as SlimeReader
 from symconfig.existing.recover.rl.tuners import READERS as TUNERS
 from symconfig.existing.recover.rl.verl import Reader as VerlReader
 from symconfig.existing.recover.rl.verl_tuning import Reader as VerlTuning
-from symconfig.existing.recover.run import Run
+from symconfig.existing.recover.run import Assumed, Run
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.recover.words import settings
 from symconfig.existing.rules import deepspeed as deepspeed_rules
@@ -203,7 +204,13 @@ class MegatronConfiguration:
         names = self.names()
         if unsaid := list(self._unsaid(names)):
             raise InputError(unsaid)
+        if (recipe := self.reading.recipe) is not None:
+            names = Namespace((*settings(EXPERTS, self.reading.file), *self.settings), names.table)
         run = megatron.run(names, self.gpus, cluster, self.supplied)
+        if recipe is not None:
+            value, why = "Megatron-LM's defaults and grouped experts", "recipes are not read"
+            assumed = Assumed("where the recipe decides,", value, why, recipe.place)
+            run = replace(run, assumed=(assumed, *run.assumed))
         return megatron.with_masks(run, names) if self.parsed else run
 
     def _unsaid(self, names: Namespace) -> Iterator[Problem]:

@@ -135,7 +135,7 @@ def _phases(plan: Plan, trained: Trained, how: Compares, resident: bool) -> Iter
         if forwards:
             yield Phase(name, forwards * trained.forward_s(1), _whole(trained, held | read))
     peak = trained.peak_bytes()
-    passing = {"activations, logits and loss": peak - sum(trained.memory[part] for part in _STATES)}
+    passing = {"activations, head and loss": peak - sum(trained.memory[part] for part in _STATES)}
     passing[BUSIEST] = trained.busiest.peak_bytes() - peak
     yield Phase("update", trained.update_s(1), _whole(trained, held | passing))
 

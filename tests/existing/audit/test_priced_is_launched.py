@@ -54,8 +54,10 @@ def test_files_have_the_price_of_their_plan(target: str, model: str, tmp_path: P
     if target in BY_TARGET and (kernel := BY_TARGET[target].loss) is not None:
         how = priced.implementation
         priced = replace(priced, implementation=replace(how, loss=replace(how.loss, kernel=kernel)))
+    launched = found.judged.run.described.model
     mine, theirs = (
-        predict(plan.model, plan.cluster, replace(read, framework=one)).predicted for one in (priced, read.framework)
+        predict(model, plan.cluster, replace(read, framework=one)).predicted
+        for model, one in ((plan.model, priced), (launched, read.framework))
     )
     assert mine.time == pytest.approx(theirs.time, rel=1e-9)
     assert mine.memory == pytest.approx(theirs.memory, rel=1e-9)

@@ -18,7 +18,7 @@ from symconfig.existing.launch.reading import JSON_ALONE, Format, Hides, Reading
 from symconfig.existing.launch.text import Place
 
 Dialect = Literal["model args yaml", "megatron yaml", "overrides", "trainer", "nemo-rl"]
-ENOUGH_KEYS = 3  # of a flat file that are Megatron-LM's, for it to be one of Megatron-LM's
+_ENOUGH_KEYS = 3  # of Megatron-LM's, for a section to be Megatron-LM's or of those who build on it
 # Of a flat file of arguments of Transformers' Trainer, or of a program around it: two or more.
 _TRAINER_KEYS = words(
     """
@@ -44,9 +44,15 @@ def dialect_of(data: Any) -> Dialect | None:
         return "megatron yaml"
     if sections & {"model", "train", "trainer", "ddp", "mixed_precision"}:
         return "overrides"
-    if sum(table_with(key) is not None for key, value in data.items() if not isinstance(value, dict)) >= ENOUGH_KEYS:
-        return "megatron yaml"
-    return None
+    return "megatron yaml" if sets_megatron(data) else None
+
+
+def sets_megatron(section: Any) -> bool:
+    """Return whether enough keys of a section, those of sections in it aside, are Megatron-LM's options."""
+    if not isinstance(section, dict):
+        return False
+    plain = (key for key, value in section.items() if not isinstance(value, dict))
+    return sum(table_with(key) is not None for key in plain) >= _ENOUGH_KEYS
 
 
 def read_document(tree: Tree, variables: Mapping[str, str]) -> Reading | None:
