@@ -9,6 +9,8 @@ from symconfig.install import VERSION
 __version__ = VERSION
 
 if TYPE_CHECKING:
+    from symconfig.api.estimate import EstimateResult as EstimateResult
+    from symconfig.api.estimate import estimate as estimate
     from symconfig.api.existing import adapt as adapt
     from symconfig.api.existing import audit as audit
     from symconfig.api.fallback import FallbackResult as FallbackResult
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "api.planning": ("plan", "PlanResult"),
     "api.mixed": ("plan_mixed", "MixedResult"),
+    "api.estimate": ("estimate", "EstimateResult"),
     "api.existing": ("audit", "adapt"),
     "api.sweep": ("sweep", "size"),
     "api.frozen": ("verify_frozen",),

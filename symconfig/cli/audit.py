@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from symconfig.cli.options import add_page, add_script, variables
 from symconfig.cli.shared import (
@@ -114,31 +114,37 @@ def _audited(arguments: argparse.Namespace, source: str, outside: Problems) -> A
     from symconfig.api.planning import Problems
 
     problems = Problems(outside.all)
-    limits = problems.collect(lambda: _limits(arguments.memory_margin))
     cluster = problems.read(named_cluster, arguments.cluster)
-    numbers = {
-        name: problems.collect(partial(whole, f"--{name.replace('_', '-')}", getattr(arguments, name)))
-        for name in ("gpus", "seq_length", "vocab_size", "prompt_length", "response_length")
-    }
-    given = problems.collect(
-        lambda: variables(arguments.set, source, f"--cluster '{arguments.cluster or 'h100'} with {{}}'")
-    )
+    given = supplied(arguments, source, problems)
     with working() as progress:
         return api_audit.audit(
             source,
             cluster,
-            **numbers,
-            model=arguments.model,
-            megatron_version=arguments.megatron_version,
-            variables=given,
-            arguments=arguments.extra,
-            assume_harmless=arguments.assume_harmless,
-            root=arguments.root,
-            limits=limits,
+            **given,
             plan=not arguments.no_plan,
             problems=problems.all,
             progress=lambda text: progress.say(text),
         )
+
+
+def supplied(arguments: argparse.Namespace, source: str, problems: Problems) -> dict[str, Any]:
+    """Return what the options say that a script does not; what is wrong with them is added to `problems`."""
+    numbers = ("gpus", "seq_length", "vocab_size", "prompt_length", "response_length")
+    instead = f"--cluster '{arguments.cluster or 'h100'} with {{}}'"
+    return {
+        "limits": problems.collect(lambda: _limits(arguments.memory_margin)),
+        **{
+            name: problems.collect(partial(whole, f"--{name.replace('_', '-')}", getattr(arguments, name)))
+            for name in numbers
+            if hasattr(arguments, name)
+        },
+        "model": arguments.model,
+        "megatron_version": arguments.megatron_version,
+        "variables": problems.collect(lambda: variables(arguments.set, source, instead)),
+        "arguments": arguments.extra,
+        "assume_harmless": arguments.assume_harmless,
+        "root": arguments.root,
+    }
 
 
 def _page(done: Audit, path: Path, source: str, force: bool) -> None:

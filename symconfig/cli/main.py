@@ -48,7 +48,7 @@ class Command(Protocol):
 # Modules beside this one, by what a person is about to do, as `symconfig --help` shows them. A command has its module's
 # name, but for `import`.
 GROUPS = {
-    "before training": ("plan", "size", "sweep", "serve", "partition", "render"),
+    "before training": ("plan", "estimate", "size", "sweep", "serve", "partition", "render"),
     "in an existing pipeline": ("audit", "adapt", "verify"),
     "when something changes": ("replan", "diff", "checkpoint"),
     "look closer": ("explain", "whatif", "validate"),

@@ -204,16 +204,17 @@ def add_jobs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", metavar="N", help="plans at once on this machine (default: one on each core)")
 
 
-def add_script(parser: argparse.ArgumentParser) -> None:
-    """Add what a script finds where it runs, as a person says it."""
+def add_script(parser: argparse.ArgumentParser, *, own_set: bool = True) -> None:
+    """Add what a script finds where it runs, as a person says it. own_set: --set, too."""
     script = parser.add_argument_group("what its script finds where it runs")
-    script.add_argument(
-        "--set",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="a variable of the script's environment; what follows a lone -- are its arguments",
-    )
+    if own_set:
+        script.add_argument(
+            "--set",
+            metavar="NAME=VALUE",
+            action="append",
+            default=[],
+            help="a variable of the script's environment; what follows a lone -- are its arguments",
+        )
     script.add_argument(
         "--assume-harmless",
         metavar="FILE|all",

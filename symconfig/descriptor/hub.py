@@ -1,7 +1,7 @@
-"""Models by their ids on Hugging Face's hub: those of the zoo, and what huggingface_hub has on this machine.
+"""Models by their ids on Hugging Face's hub: those of the zoo, what huggingface_hub has on this machine, or fetches.
 
-Nothing is downloaded, and huggingface_hub is not needed: folders are those of its cache (huggingface_hub 1.x,
-constants.py and file_download.py: models--OWNER--NAME, refs/main, snapshots/REVISION).
+What is in its cache is read without it (huggingface_hub 1.x, constants.py and file_download.py: models--OWNER--NAME,
+refs/main, snapshots/REVISION).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from symconfig.resources import data_dir
 
 CONFIG = "config.json"
 HUB = "https://huggingface.co"
+CONNECT_S = 5.0
 # OWNER/NAME of letters, digits, `-`, `_` and `.`, at most 96 characters (huggingface_hub, utils/_validators.py).
 _ID = re.compile(r"(?=.{3,96}\Z)[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 # Endings of names whose weights have the same architecture as those without.
@@ -64,6 +65,27 @@ def cached(name: str) -> Path | None:
         return None
 
 
+def fetched(name: str) -> Path:
+    """Fetch an id's config.json into the cache of huggingface_hub and return it. Raises InputError."""
+    try:
+        from huggingface_hub import get_session, hf_hub_download, hf_hub_url
+    except ImportError:
+        raise absent(
+            name, "huggingface_hub, which fetches it, is not installed", "pip install 'symconfig[hub]'"
+        ) from None
+    endpoint = os.environ.get("HF_ENDPOINT") or HUB
+    try:
+        # By itself it tries again for half a minute where no hub answers.
+        get_session().head(hf_hub_url(name, CONFIG, endpoint=endpoint), timeout=CONNECT_S)
+    except Exception:  # of its HTTP client, which is another one in each of its major releases
+        raise absent(name, f"{endpoint} cannot be reached from here") from None
+    try:
+        return Path(hf_hub_download(name, CONFIG, cache_dir=folder(), endpoint=endpoint))
+    except (OSError, ValueError) as error:  # not there, not for everybody, or no room for it
+        why = {"GatedRepoError": "is given only to those whom its owner lets (hf auth login)"}
+        raise absent(name, f"{endpoint} {why.get(type(error).__name__, 'has no such model for everybody')}") from None
+
+
 def folder() -> Path:
     """Return the cache of huggingface_hub, whether or not there is one."""
     env = os.environ
@@ -80,14 +102,14 @@ def named(model: ModelDescriptor, name: str) -> ModelDescriptor:
     return model.model_copy(update=fields)
 
 
-def absent(name: str) -> InputError:
-    """Say where the config.json of an id comes from."""
+def absent(name: str, why: str, *ways: str) -> InputError:
+    """Say where the config.json of an id comes from. why: it was not fetched; ways: what else helps."""
     alike = next((own for own, known in of_zoo() if same(name, known)), None)
     similar = f", or --model {alike}, which is tuned otherwise" if alike else ""
     file = f"{HUB}/{name}/resolve/main/{CONFIG}"
     return InputError(
-        f"there is no such file, the zoo has no model with this id, and no {CONFIG} of it is in {folder()}",
+        f"there is no such file, the zoo has no model with this id, no {CONFIG} of it is in {folder()}, and {why}",
         field="model",
         got=shorten(name, 100),
-        hint=f"hf download {name} {CONFIG}, or --model FOLDER with {file} in it{similar}",
+        hint=", or ".join((*ways, "")) + f"hf download {name} {CONFIG}, or --model FOLDER with {file} in it{similar}",
     )

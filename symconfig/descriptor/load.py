@@ -272,7 +272,7 @@ def located(name: str, base: Path | None) -> str:
 
 def find(name: str, kind: str, base: Path | None) -> Path:
     """Find the file or folder that `name` means. A zoo name comes first; write ./name for a file of the same name. A
-    model's id on Hugging Face is the zoo's model, else what huggingface_hub has in its cache.
+    model's id on Hugging Face is the zoo's model, else what huggingface_hub has in its cache or fetches.
     """
     zoo = _zoo(kind)
     if name in zoo:
@@ -299,9 +299,7 @@ def find(name: str, kind: str, base: Path | None) -> Path:
         if (own := hub.in_zoo(name)) is not None:
             return data_dir("model_zoo") / kind / f"{own}.yaml"
         if may_read(hub.folder()):
-            if (config := hub.cached(name)) is not None:
-                return config
-            raise hub.absent(name)
+            return hub.cached(name) or hub.fetched(name)
     word = name.lower()[:200]
     longer = [one for one in zoo if word and one.startswith(word)]
     close = difflib.get_close_matches(word, longer or zoo, n=3, cutoff=0.0 if longer else 0.5)

@@ -17,6 +17,7 @@ from symconfig.graph.count import parameters
 from symconfig.plans.beside import DEGREES
 from symconfig.plans.plan import Plan
 from symconfig.report import rl, table
+from symconfig.report.estimate import SPENT, cost, stages
 from symconfig.report.grid import Block, Grid, present, titled
 
 FORMATS = {
@@ -41,8 +42,7 @@ def blocks(audit: Audit) -> list[Block]:
     if judged is not None and judged.plan.steps:
         spent = rl.stated(judged.plan)
     elif judged is not None:
-        parts = table.parts(judged.plan, "Where the step and the fullest GPU spend")
-        spent = [stages(judged), parts, cost(judged)]
+        spent = [stages(judged), table.parts(judged.plan, SPENT), cost(judged.plan)]
     better: list[Block] = [f"No better plan: {audit.infeasible}"] if audit.infeasible else []
     if audit.better is not None:
         better = way(audit, audit.better)
@@ -205,44 +205,6 @@ def findings(audit: Audit) -> str:
             fields = ", ".join(dict.fromkeys(each.problem.field or each.problem.what for each in listed[_OF_A_RULE:]))
             lines.append(f"{listed[0].severity}: the same of {shorten(fields, 300)} [{rule}]")
     return titled("What is wrong", lines)
-
-
-def stages(judged: Judged) -> Grid:
-    """Tabulate the memory of every pipeline stage against the limit."""
-    plan = judged.plan
-    fixed = plan.best.predicted.device_bytes - max(stage.peak_bytes for stage in plan.best.stages)
-    rows = []
-    for number, stage in enumerate(plan.best.stages):
-        used = stage.peak_bytes + fixed
-        kinds = [kind for chunk in stage.chunks for kind in chunk]
-        ends = [kind for kind in kinds if kind in ("embedding", "head")]
-        rows.append(
-            {
-                "stage": str(number),
-                "holds": " + ".join([f"{len(kinds) - len(ends)} layers", *ends]),
-                "peak GiB": gib(stage.peak_bytes),
-                "in use GiB": gib(used),
-                "usable GiB": gib(plan.usable_bytes),
-                "share": percent(used / plan.usable_bytes),
-                "": "" if used <= plan.usable_bytes else "does not fit",
-            }
-        )
-    title = "Memory of each stage's GPUs (in use: with what the allocator, CUDA and NCCL hold)"
-    return Grid.of(rows, title, words=("holds", ""))
-
-
-def cost(judged: Judged) -> str:
-    """Write step time and MFU, with how sure they are."""
-    predicted = judged.plan.best.predicted
-    low, high = predicted.interval["step_s"]
-    least, most = predicted.interval["device_bytes"]
-    return (
-        f"Step: {seconds(predicted.step_s)} s, likely between {seconds(low)} and {seconds(high)} s"
-        f"{predicted.basis('time')}; {count(predicted.tokens_per_s_per_gpu)} tokens/s a GPU, "
-        f"MFU {percent(predicted.mfu)}.\n"
-        f"Memory: {gib(predicted.device_bytes)} GiB on the fullest GPU, likely between {gib(least)} and "
-        f"{gib(most)} GiB{predicted.basis('memory')}."
-    )
 
 
 def way(audit: Audit, better: Plan) -> list[Block]:

@@ -15,6 +15,7 @@ from symconfig.plans.plan import Plan
 from symconfig.plans.sketch import sketch
 from symconfig.render import target_of, targets
 from symconfig.render.target import Source
+from symconfig.solve.answer import assuming
 from symconfig.solve.pins import narrowed
 from symconfig.solve.whole import filled
 
@@ -39,8 +40,7 @@ def unsayable(
     What a person can change in the framework's code has an `edit`. Raises InputError where the job itself is wrong.
     """
     target = target or target_of(model, job)
-    assumed = {name: value for name, value in target.assumes.items() if name not in job.model_fields_set}
-    job = filled(model, cluster, job.model_copy(update=assumed))
+    job = filled(model, cluster, assuming(job, target))
     try:
         target.variables(sketch(model, cluster, job, BACKENDS[job.backend].releases.of(job)))
     except InfeasibleError as error:

@@ -50,8 +50,7 @@ def answer(
     """
     from symconfig.solve.search import search
 
-    assumed = {name: value for name, value in target.assumes.items() if name not in job.model_fields_set}
-    job = job.model_copy(update=assumed)
+    job = assuming(job, target)
 
     def solved(pins: Pins) -> Plan:
         pinned = job.model_copy(update={"pins": dict(pins)})
@@ -59,6 +58,12 @@ def answer(
         return replace(plan, job=plan.job.model_copy(update={"pins": job.pins}))
 
     return _Telling(target, job, solved).best()
+
+
+def assuming(job: Job, target: Target) -> Job:
+    """Return the job with what a target takes for granted where the job says nothing else."""
+    assumed = {name: value for name, value in target.assumes.items() if name not in job.model_fields_set}
+    return job.model_copy(update=assumed)
 
 
 def refused(target: Target, plan: Plan) -> tuple[Problem, ...]:

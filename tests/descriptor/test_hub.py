@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -98,10 +101,66 @@ def test_an_id_that_is_nowhere_says_where_its_config_comes_from(cache: Path) -> 
     with pytest.raises(InputError) as caught:
         load_model("mistralai/Mistral-7B-v0.1")
     assert str(caught.value) == (
-        "model: there is no such file, the zoo has no model with this id, and no config.json of it is in "
-        f"{cache} (got mistralai/Mistral-7B-v0.1). Try: hf download mistralai/Mistral-7B-v0.1 config.json, or --model "
+        "model: there is no such file, the zoo has no model with this id, no config.json of it is in "
+        f"{cache}, and https://huggingface.co cannot be reached from here (got mistralai/Mistral-7B-v0.1). Try: "
+        "hf download mistralai/Mistral-7B-v0.1 config.json, or --model "
         "FOLDER with https://huggingface.co/mistralai/Mistral-7B-v0.1/resolve/main/config.json in it."
     )
+
+
+class Hub(BaseHTTPRequestHandler):
+    """A hub with one model, and one that is not for everybody."""
+
+    def do_HEAD(self) -> None:
+        self.answer(body=False)
+
+    def do_GET(self) -> None:
+        self.answer(body=True)
+
+    def answer(self, *, body: bool) -> None:
+        text = json.dumps(tiny_config("llama", 0)).encode()
+        found = self.path == f"/{ID}/resolve/main/config.json"
+        self.send_response(200 if found else 401 if "Gated" in self.path else 404)
+        if found:
+            for name, value in {"ETag": '"e"', "X-Repo-Commit": REVISION, "Content-Length": str(len(text))}.items():
+                self.send_header(name, value)
+        else:
+            self.send_header("X-Error-Code", "GatedRepo" if "Gated" in self.path else "RepoNotFound")
+            self.send_header("Content-Length", "0")
+        self.end_headers()
+        if found and body:
+            self.wfile.write(text)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing on standard error."""
+
+
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a hub on this machine."""
+    constants = pytest.importorskip("huggingface_hub.constants", reason="huggingface_hub is not installed")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        address = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield address
+        server.shutdown()
+
+
+def test_a_config_that_the_cache_has_not_is_fetched_once(cache: Path, endpoint: str) -> None:
+    model = load_model(ID)
+    assert (model.name, model.huggingface_id) == ("Tiny-1B", ID)
+    assert hub.cached(ID) is not None
+    assert load_model(ID) == model
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("no/Body", "has no such model for everybody"), ("a/Gated", "its owner lets")]
+)
+def test_what_the_hub_does_not_give_is_said_in_a_sentence(name: str, said: str, cache: Path, endpoint: str) -> None:
+    with pytest.raises(InputError, match=f"{endpoint} .*{said}"):
+        load_model(name)
 
 
 def test_a_tuned_model_of_the_zoo_is_pointed_out() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pydantic import ValidationError
 
@@ -17,39 +17,22 @@ from symconfig.existing.rules.catalogue import GROUPS
 from symconfig.existing.rules.deepspeed import GRID
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.known import BACKENDS
-from symconfig.install import VERSION
-from symconfig.plans.plan import Plan, Search
-from symconfig.solve import candidate
+from symconfig.solve.estimate import Estimate, priced
 from symconfig.solve.predict import as_found
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.whole import whole
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """plan: the run as a plan, whose best and only candidate it is."""
+@dataclass(frozen=True, kw_only=True)
+class Judged(Estimate):
+    """An estimate of a run."""
 
     run: Run
-    plan: Plan
-
-    @property
-    def fits(self) -> bool:
-        return self.plan.device_bytes <= self.plan.usable_bytes
 
     @property
     def by_assumed_lengths(self) -> bool:
         """Tell whether its memory follows from how long sequences were assumed to be."""
         return self.run.step is not None and self.run.step.assumed_lengths
-
-    @property
-    def overfull(self) -> tuple[int, ...]:
-        """Return the stages that take more than the GPU has to give."""
-        fixed = self.plan.best.predicted.device_bytes - max(stage.peak_bytes for stage in self.plan.best.stages)
-        return tuple(
-            number
-            for number, stage in enumerate(self.plan.best.stages)
-            if stage.peak_bytes + fixed > self.plan.usable_bytes
-        )
 
 
 def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
@@ -59,19 +42,8 @@ def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     prospect = as_found(model, cluster, run.configuration, job)
     if wrong := list(_undivided(prospect)):
         raise InputError(wrong)
-    best = replace(candidate.described(prospect, cluster, job, best=True), target=run.target, options=run.options)
-    fits = best.predicted.device_bytes <= limits.usable_bytes(cluster.gpu.memory_bytes.value)
-    plan = Plan(
-        model=run.described.model,
-        cluster=cluster,
-        job=job,
-        best=best,
-        alternatives=(),
-        search=Search(1, int(fits), 0.0, False),
-        binding="nothing was searched",
-        symconfig_version=VERSION,
-    )
-    return Judged(run, plan)
+    plan, memory = priced(prospect, cluster, job, target=run.target, options=run.options)
+    return Judged(plan=plan, memory=memory, run=run)
 
 
 def _undivided(prospect: Prospect) -> Iterator[Problem]:

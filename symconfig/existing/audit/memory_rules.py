@@ -32,8 +32,7 @@ def _overflows(judged: Judged) -> Iterator[Problem]:
     predicted = plan.best.predicted
     if not over:
         return
-    fixed = predicted.device_bytes - max(stage.peak_bytes for stage in plan.best.stages)
-    worst = max(over, key=lambda number: plan.best.stages[number].peak_bytes)
+    worst = max(over, key=lambda number: judged.stage_bytes[number])
     where = f"stage {worst}" if plan.best.parallel.pp > 1 else "every GPU"
     others = f", and stages {', '.join(map(str, over))} are too full" if len(over) > 1 else ""
     parts = sorted(predicted.memory.items(), key=lambda item: -item[1])[:2]
@@ -41,7 +40,7 @@ def _overflows(judged: Judged) -> Iterator[Problem]:
     yield Problem(
         f"runs out of memory on {where}{others}",
         field="memory",
-        got=f"{gib(plan.best.stages[worst].peak_bytes + fixed)} GiB, of which {most}",
+        got=f"{gib(judged.stage_bytes[worst])} GiB, of which {most}",
         need=f"{gib(plan.usable_bytes)} GiB usable of {gib(plan.cluster.gpu.memory_bytes.value)} GiB",
     )
 

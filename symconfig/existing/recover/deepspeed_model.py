@@ -88,7 +88,7 @@ def unnamed(given: str | None, where: Problem) -> Problem:
     if given:
         what, got = "the model is not one that is known by its name", given
     if given and hub.is_id(given):
-        hint = str(hub.absent(given).problems[0].hint)
+        hint = str(hub.absent(given, "").problems[0].hint)
     return replace(where, what=what, got=got, hint=hint)
 
 

@@ -157,7 +157,7 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
     )
     plan = actor.plan
     question = Question(plan.model, cluster, plan.job, rl, None, _never)
-    return Judged(run, replace(plan, rl=(recorded(question, layout),)))
+    return Judged(plan=replace(plan, rl=(recorded(question, layout),)), memory={}, run=run)
 
 
 def _alone(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
@@ -176,7 +176,7 @@ def _alone(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     point = as_found(run.described.model, cluster, run.configuration, judged.plan.job)
     trained = Stated(judged.plan, judged.plan.best, alone.fill, logits, point=point)
     step = counted(judged.plan, trained, how, resident=alone.reference == "resident")
-    return Judged(run, replace(judged.plan, tuned=(step,)))
+    return replace(judged, plan=replace(judged.plan, tuned=(step,)), run=run)
 
 
 def _of_values(run: Run) -> Run:

@@ -49,9 +49,7 @@ def test_the_phases_make_the_step_and_a_plain_one_of_the_shortest_is_first() -> 
     first, *others = [step.step_s for step in plan.rl]
     assert others == sorted(others)
     points = [restore(plan, each) for each in (plan.best, *plan.alternatives)]
-    scores = [
-        step.step_s * float(premium(len(unusual(each)))) for each, step in zip(points, plan.rl, strict=True)
-    ]
+    scores = [step.step_s * float(premium(len(unusual(each)))) for each, step in zip(points, plan.rl, strict=True)]
     assert first <= TIE * min(others) or len(unusual(points[0])) < max(map(len, map(unusual, points)))
     close = [plainness(each) for each, score in zip(points, scores, strict=True) if score <= TIE * min(scores)]
     assert plainness(points[0]) == min(close)

@@ -1,0 +1,123 @@
+"""What one layout costs, from Python: `symconfig.estimate("llama3.1-8b", "h100", 64, pins={"tp": 2})`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from symconfig.api.arguments import typed
+from symconfig.api.clusters import AnyCluster
+from symconfig.api.clusters import loaded as cluster_of
+from symconfig.api.existing import audit
+from symconfig.api.planning import job_fields, read_job
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.document import Document
+from symconfig.descriptor.load import zoo_clusters
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.render import target_of
+from symconfig.report import estimate as report
+from symconfig.report.grid import Block
+from symconfig.runs.best import prepared
+from symconfig.solve.answer import assuming
+from symconfig.solve.estimate import Estimate, with_defaults
+from symconfig.solve.estimate import estimate as priced
+
+STAND_IN = "h100"  # where no cluster is named: what its GPUs would hold is told, and no step
+_PHASES = ("rl", "preference", "sequences")  # sections of a job
+
+
+@dataclass(frozen=True, slots=True)
+class EstimateResult:
+    """An estimate. known: the cluster is the job's; without one memory alone is told. fits_on: the same layout on each
+    cluster of the zoo, or why it is none there."""
+
+    estimate: Estimate
+    known: bool
+    fits_on: Mapping[str, Estimate | Problem]
+
+    @property
+    def runs(self) -> bool:
+        """Return whether it fits, as far as the GPU is known, and its framework refuses nothing of it."""
+        return (self.estimate.fits or not self.known) and not self.estimate.refused
+
+    def blocks(self) -> list[Block]:
+        return report.blocks(self.estimate, self.fits_on, known=self.known)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON contract of `symconfig estimate --json`."""
+        return report.to_dict(self.estimate, self.fits_on, known=self.known)
+
+
+@typed
+def estimate(
+    model: str | Path | ModelDescriptor | None = None,
+    cluster: AnyCluster | None = None,
+    gpus: int | None = None,
+    global_batch_size: int | None = None,
+    seq_length: int | None = None,
+    *,
+    script: str | Path | None = None,
+    fits_on: bool = False,
+    **more: Any,
+) -> EstimateResult:
+    """Price one layout as it is, whether or not it fits: memory by stage and part, and the step.
+
+    The layout is what `pins` say, plain where they say nothing, or a script's, as `audit` reads it. gpus: default: what
+    the pins take with `dp`. global_batch_size: default: one micro-batch for each stage of each replica. fits_on: also
+    on each cluster of the zoo. more: as for `plan`, or for `audit` with a script. Raises InputError.
+    """
+    given = {"model": model, "gpus": gpus, "global_batch_size": global_batch_size, "seq_length": seq_length, **more}
+    if script is not None:
+        del given["global_batch_size"]
+        return of_all(lambda on: of_script(script, on, given), cluster, fits_on=fits_on)
+    document = Document(job_fields(given), file="")
+    return of_all(
+        lambda on: of_job(document, on, model if isinstance(model, ModelDescriptor) else None), cluster, fits_on=fits_on
+    )
+
+
+def of_all(
+    price: Callable[[AnyCluster], Estimate], cluster: AnyCluster | None, *, fits_on: bool = False
+) -> EstimateResult:
+    """Price a layout on its cluster and, where asked for, on those of the zoo."""
+    other: dict[str, Estimate | Problem] = {}
+    for name in zoo_clusters() if fits_on else ():
+        try:
+            other[name] = price(name)
+        except SymconfigError as error:
+            other[name] = error.problems[0]
+    return EstimateResult(price(STAND_IN if cluster is None else cluster), cluster is not None, other)
+
+
+def of_job(
+    document: Document,
+    cluster: AnyCluster,
+    model: ModelDescriptor | None = None,
+    *,
+    model_base: Path | None = None,
+    cluster_base: Path | None = None,
+    problems: tuple[Problem, ...] = (),
+) -> Estimate:
+    """Price the layout of a job's document on a cluster. Raises InputError."""
+    on = cluster if isinstance(cluster, ClusterDescriptor) else None
+    fields = with_defaults({**document.data, "cluster": on.name if on is not None else cluster})
+    if phases := [name for name in _PHASES if fields.get(name) or fields.get("task") == name]:
+        raise InputError("has phases that only plan prices", field=phases[0], hint="symconfig plan")
+    job = read_job(
+        replace(document, data=fields), model, on, model_base=model_base, cluster_base=cluster_base, problems=problems
+    )
+    as_run, prepared_job = prepared(job.model, job.cluster, job.job)
+    return priced(as_run, job.cluster, assuming(prepared_job, target_of(as_run, prepared_job)))
+
+
+def of_script(source: str | Path, cluster: AnyCluster, given: Mapping[str, Any]) -> Estimate:
+    """Price what a script starts on a cluster. given: as for `audit`. Raises InputError."""
+    done = audit(source, cluster_of(cluster), plan=False, **given)
+    if done.judged is None:
+        raise InputError(done.unpredicted)
+    if done.judged.plan.steps:
+        raise InputError("has phases that only audit prices", file=done.reading.file, hint="symconfig audit")
+    return done.judged

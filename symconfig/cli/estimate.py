@@ -1,0 +1,57 @@
+"""`symconfig estimate`: what one layout takes of memory and time, also where it does not fit."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+
+from symconfig.cli.audit import supplied
+from symconfig.cli.options import FIELDS, add_job, add_script
+from symconfig.cli.shared import named_cluster, refuse, show
+from symconfig.errors import InputError, reworded
+
+NAME = "estimate"
+DOES = "what a given layout, or a script, takes of memory and time, also where it does not fit"
+EXAMPLES = (
+    "symconfig estimate --model llama3.1-8b --cluster h100 --gpus 64 \\\n    --pin tp=2 --pin pp=2 --fits-on",
+    "symconfig estimate --script train.sh --cluster h100",
+)
+# Options of a job that say what a script does not.
+_OF_SCRIPT = ("--model", "--cluster", "--gpus", "--seq-length", "--megatron-version", "--memory-margin")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("job", nargs="?", metavar="JOB.yaml", help="the job as a file; options below override what it says")
+    add("--script", metavar="FILE", help="price what this script or config starts, as `audit` reads it")
+    add("--fits-on", action="store_true", help="also which GPUs of `symconfig list clusters` have room, and the step")
+    add_job(parser)
+    add_script(parser, own_set=False)
+    add("--vocab-size", metavar="V", help="tokens of the vocabulary, where the script does not say")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit 1 where it does not fit, or the framework refuses it; without a cluster only for the latter."""
+    from symconfig.api.estimate import of_all, of_job, of_script
+    from symconfig.api.planning import Problems
+    from symconfig.cli.job import as_options, request
+
+    if arguments.script is None:
+        job = request(arguments)
+        price = partial(
+            of_job, job.document, model_base=job.model_base, cluster_base=job.cluster_base, problems=job.problems
+        )
+        named = job.document.data.get("cluster")
+        with reworded(partial(as_options, request=job)):
+            result = of_all(price, named, fits_on=arguments.fits_on)
+    else:
+        problems = Problems()
+        others = [one.flag[2:].replace("-", "_") for one in FIELDS if one.flag not in (*_OF_SCRIPT, "--target")]
+        refuse(problems, arguments, ("job", "pin", *others), "is for a layout by its pins, and --script says its own")
+        given = supplied(arguments, arguments.script, problems)
+        cluster = problems.read(named_cluster, arguments.cluster)
+        if problems.all:
+            raise InputError(problems.all)
+        result = of_all(lambda on: of_script(arguments.script, on, given), cluster, fits_on=arguments.fits_on)
+    show(arguments, result.to_dict, result.blocks)
+    return 0 if result.runs else 1

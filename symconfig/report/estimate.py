@@ -1,0 +1,135 @@
+"""An estimate: memory by stage and part, the step by part, by how much it does not fit, and on which GPUs it would."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from symconfig.errors import Problem
+from symconfig.format import count, gib, percent, seconds, several
+from symconfig.plans.plan import Plan
+from symconfig.report import table
+from symconfig.report.grid import Block, Grid, present, titled
+from symconfig.solve.estimate import Estimate
+
+SPENT = "Where the step and the fullest GPU spend"
+SCHEMA = "symconfig.estimate/1"
+FitsOn = Mapping[str, "Estimate | Problem"]  # by cluster
+
+
+def blocks(estimate: Estimate, fits_on: FitsOn, *, known: bool) -> list[Block]:
+    """Return all blocks of an estimate. known: of a cluster that is named."""
+    plan = estimate.plan
+    time: list[Block] = [table.parts(plan, SPENT), cost(plan)] if known else []
+    return present(
+        table.headline(plan) if known else _without_cluster(plan),
+        table.compared((("", plan.best),)) if known else "",
+        stages(estimate, usable=known),
+        *time,
+        others(fits_on),
+        titled("The framework refuses it:", estimate.refused),
+        verdict(estimate) if known else "",
+    )
+
+
+def _without_cluster(plan: Plan) -> str:
+    best, batch = plan.best, plan.best.batch
+    return (
+        f"{plan.model.name} on {several(best.parallel.world_size, 'GPU')}: memory alone; --cluster gives the step, "
+        f"--fits-on the GPUs that have room\nglobal batch {count(batch.global_)} sequences of "
+        f"{count(batch.seq_length)} tokens, {best.options.precision}"
+    )
+
+
+def stages(estimate: Estimate, *, usable: bool = True) -> Grid:
+    """Tabulate the memory in use of each pipeline stage's GPUs by part, stages with equal figures as one row. usable:
+    against what may be used of a GPU."""
+    plan, most = estimate.plan, estimate.plan.usable_bytes
+    rows: list[dict[str, str]] = []
+    for number, (stage, used) in enumerate(zip(plan.best.stages, estimate.stage_bytes, strict=True)):
+        kinds = [kind for chunk in stage.chunks for kind in chunk]
+        ends = [kind for kind in kinds if kind in ("embedding", "head")]
+        row = {
+            "stage": str(number),
+            "holds": " + ".join([f"{len(kinds) - len(ends)} layers", *ends]),
+            **{name: gib(part[number]) for name, part in estimate.memory.items() if any(part)},
+            "in use": gib(used),
+            **({"usable": gib(most), "share": percent(used / most)} if usable else {}),
+            "": "does not fit" if usable and used > most else "",
+        }
+        if rows and {**rows[-1], "stage": ""} == {**row, "stage": ""}:
+            rows[-1]["stage"] = f"{rows[-1]['stage'].partition('-')[0]}-{number}"
+        else:
+            rows.append(row)
+    return Grid.of(rows, "Memory of each stage's GPUs by part, GiB", words=("holds", ""), fixed=("in use", "usable"))
+
+
+def cost(plan: Plan) -> str:
+    """Write step time, MFU and memory, with how sure they are."""
+    predicted = plan.best.predicted
+    low, high = predicted.interval["step_s"]
+    least, most = predicted.interval["device_bytes"]
+    return (
+        f"Step: {seconds(predicted.step_s)} s, likely between {seconds(low)} and {seconds(high)} s"
+        f"{predicted.basis('time')}; {count(predicted.tokens_per_s_per_gpu)} tokens/s a GPU, "
+        f"MFU {percent(predicted.mfu)}.\n"
+        f"Memory: {gib(predicted.device_bytes)} GiB on the fullest GPU, likely between {gib(least)} and "
+        f"{gib(most)} GiB{predicted.basis('memory')}."
+    )
+
+
+def verdict(estimate: Estimate) -> str:
+    """Say whether it fits: what is left of a GPU, or by how much it does not and which part is largest."""
+    usable, missing = gib(estimate.plan.usable_bytes), estimate.missing_bytes
+    if missing <= 0:
+        return f"It fits: {gib(-missing)} of {usable} GiB usable are free."
+    name, largest = estimate.largest
+    over = ", ".join(map(str, estimate.overfull))
+    where = f" on stage{'s' * (',' in over)} {over}" if len(estimate.stage_bytes) > 1 else ""
+    most = f"the largest part: {name}, {gib(largest)} GiB"
+    return f"It does not fit{where}: {gib(missing)} GiB more than {usable} GiB usable; {most}."
+
+
+def others(fits_on: FitsOn) -> Grid:
+    """Tabulate on which GPUs the layout fits, by how much, and its step there."""
+    rows = []
+    for name, one in fits_on.items():
+        row = {"cluster": name, "GPU GiB": "", "free GiB": "", "step s": "", "": ""}
+        if isinstance(one, Problem):
+            row[""] = one.what
+        else:
+            cluster, missing = one.plan.cluster, one.missing_bytes
+            row |= {"GPU GiB": gib(cluster.gpu.memory_bytes.value), "free GiB": gib(-missing)}
+            row |= {"step s": seconds(one.plan.best.predicted.step_s)} if missing <= 0 else {"": "does not fit"}
+        rows.append(row)
+    return Grid.of(rows, "Where the same layout fits", words=("cluster", ""))
+
+
+def to_dict(estimate: Estimate, fits_on: FitsOn, *, known: bool) -> dict[str, Any]:
+    """Return the JSON contract of `symconfig estimate --json`. Without a cluster, what follows from it is null."""
+    plan, (name, most) = estimate.plan, estimate.largest
+    return {
+        "schema": SCHEMA,
+        "cluster": plan.cluster.name if known else None,
+        "candidate": plan.best.to_dict(),
+        "fits": estimate.fits if known else None,
+        "usable_bytes": plan.usable_bytes if known else None,
+        "missing_bytes": estimate.missing_bytes if known else None,
+        "largest": {"part": name, "bytes": most},
+        "refused": list(estimate.refused),
+        "stages": [
+            {
+                "device_bytes": used,
+                "memory": {part: values[number] for part, values in estimate.memory.items()},
+            }
+            for number, used in enumerate(estimate.stage_bytes)
+        ],
+        "fits_on": {cluster: _on(one) for cluster, one in fits_on.items()},
+    }
+
+
+def _on(one: Estimate | Problem) -> dict[str, Any]:
+    if isinstance(one, Problem):
+        return {"fits": None, "missing_bytes": None, "step_s": None, "why": str(one)}
+    predicted = one.plan.best.predicted
+    return {"fits": one.fits, "missing_bytes": one.missing_bytes, "step_s": predicted.step_s, "why": None}

@@ -1,0 +1,168 @@
+"""One layout, priced as it is: every choice that its pins leave open is the framework's plain one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, cast
+
+import numpy as np
+
+from symconfig.cost.device import reserved_bytes
+from symconfig.cost.stages import Offload
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InputError, Problem
+from symconfig.frameworks.extras import Extras
+from symconfig.frameworks.known import BACKENDS
+from symconfig.graph.scheme import CpComm
+from symconfig.install import VERSION
+from symconfig.plans.choices import ZERO_STAGES
+from symconfig.plans.degrees import Degrees
+from symconfig.plans.pipeline_layout import expanded
+from symconfig.plans.plan import Candidate, Plan, Search
+from symconfig.solve.candidate import described
+from symconfig.solve.configuration import Configuration
+from symconfig.solve.costed import costed
+from symconfig.solve.extras import EXTRAS
+from symconfig.solve.pieces import WHOLE
+from symconfig.solve.pins import ENDS, Pins, parse
+from symconfig.solve.predict import as_found
+from symconfig.solve.prospect import Prospect
+from symconfig.solve.run import precisions, space, usual_of
+
+_MESH = ("tp", "pp", "cp")
+_RECOMPUTED = {"none": frozenset[str](), "selective": frozenset({"core_attn"}), "full": WHOLE.modules}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """What a layout costs. plan: has it as its best and only candidate. memory: bytes in use of each stage's GPUs, by
+    part. refused: what its framework refuses of it, as sentences."""
+
+    plan: Plan
+    memory: Mapping[str, tuple[float, ...]]
+    refused: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        return self.missing_bytes <= 0
+
+    @property
+    def missing_bytes(self) -> float:
+        """Return by how much the fullest stage exceeds what may be used of a GPU; below 0: what is left."""
+        return self.plan.device_bytes - self.plan.usable_bytes
+
+    @property
+    def stage_bytes(self) -> tuple[float, ...]:
+        """Return the bytes in use of each stage's GPUs."""
+        return tuple(map(sum, zip(*self.memory.values(), strict=True)))
+
+    @property
+    def overfull(self) -> tuple[int, ...]:
+        """Return the stages that take more than the GPU has to give."""
+        return tuple(stage for stage, used in enumerate(self.stage_bytes) if used > self.plan.usable_bytes)
+
+    @property
+    def largest(self) -> tuple[str, float]:
+        """Return the largest part of the fullest stage's memory, and its bytes."""
+        return max(self.plan.best.predicted.memory.items(), key=lambda part: part[1])
+
+
+def estimate(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Estimate:
+    """Price the layout that a job's pins say. Raises InputError for pins that say no single layout, and for one that
+    does not divide."""
+    from symconfig.solve.search import resolved  # takes as long to import as an audit, which prices here, to do
+
+    job = resolved(model, cluster, job)
+    prospect = as_found(model, cluster, configuration(model, cluster, job), job)
+    failed, (fixed, at) = prospect.refused(), (prospect.request.limits.fixed, prospect.columns().at(0))
+    if wrong := [Problem(one.sentence_at(fixed, at), field=f"pins.{one.about}") for one in failed if one.divides]:
+        raise InputError(wrong)
+    plan, memory = priced(prospect, cluster, job)
+    return Estimate(plan=plan, memory=memory, refused=tuple(one.sentence_at(fixed, at) for one in failed))
+
+
+def priced(
+    prospect: Prospect, cluster: ClusterDescriptor, job: Job, **known: Any
+) -> tuple[Plan, dict[str, tuple[float, ...]]]:
+    """Return a plan of one candidate, of which nothing was searched, and the bytes of each stage's GPUs by part. known:
+    fields of the candidate that are known better."""
+    best: Candidate = replace(described(prospect, cluster, job, best=True), **known)
+    fits = best.predicted.device_bytes <= job.limits.usable_bytes(cluster.gpu.memory_bytes.value)
+    plan = Plan(
+        prospect.request.model, cluster, job, best, (), Search(1, fits, 0.0, False), "nothing was searched", VERSION
+    )
+    parts = costed(prospect.even)
+    needed = np.array(parts.peaks)
+    memory = {name: np.broadcast_to(part, (len(needed), 1, 1, 1)) for name, part in parts.cost.memory.items()}
+    memory["allocator"] = reserved_bytes(needed, prospect.request.framework) - needed
+    memory["context and libraries"] = np.full(len(needed), prospect.machine.context_bytes)
+    return plan, {name: tuple(map(float, np.ravel(part))) for name, part in memory.items()}
+
+
+def with_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job's fields with the GPUs that the pinned degrees take, and one micro-batch for each stage of each
+    replica, where they do not say these. Raises InputError for pins that are wrong."""
+    given = dict(fields)
+    pins = parse({name: str(value) for name, value in given.get("pins", {}).items()})
+    ranks = prod(_one(pins, name) for name in _MESH)
+    if "gpus" not in given and "dp" in pins.ranges:
+        given["gpus"] = ranks * _one(pins, "dp")
+    gpus = given.get("gpus")
+    replicas = max(1, gpus // ranks) if isinstance(gpus, int) else 1
+    return {"global_batch_size": replicas * _one(pins, "mbs") * _one(pins, "pp"), **given}
+
+
+def configuration(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Configuration:
+    """Return the layout that a resolved job's pins say, plain in what they leave open. Raises InputError."""
+    pins = parse(job.pins)
+    if job.gpus == "auto" or pins.dealt == ENDS:
+        field, got = ("gpus", "auto") if job.gpus == "auto" else ("pins.layout", ENDS)
+        raise InputError("an estimate is of one layout", field=field, got=got, need="what it is in that layout")
+    gpus, limits = job.gpus, space(model, cluster, job, pins)
+    tp, pp, cp = (_one(pins, name) for name in _MESH)
+    vpp = len(expanded(pins.layout)) // pp if pins.layout else _one(pins, "vpp")
+    dp = max(1, gpus // (tp * pp * cp))
+    degrees = Degrees(tp=tp, pp=pp, vpp=vpp, cp=cp, ep=_one(pins, "ep"), etp=_one(pins, "etp"), dp=dp)
+    if degrees.world_size != gpus or not pins.allows("dp", dp):
+        got = ", ".join(f"{name}={job.pins[name]}" for name in (*_MESH, "dp") if name in job.pins)
+        raise InputError("do not make all GPUs", field="pins", got=got, need=f"a product of {gpus}")
+    stages = (stage for stage in (1, 0, *ZERO_STAGES[2:]) if pins.allows("zero", stage))
+    precision = precisions(cluster, job, pins)[0]
+    kind, _, modules = pins.words.get("recompute", "none").partition(":")
+    framework = usual_of(cluster, job, precision)
+    named = {
+        extra.name: next(value for word, value in extra.values(gpus).items() if pins.leaves(extra.pin, word))
+        for extra in EXTRAS
+        if pins.fixes(extra.pin)
+    }
+    parallel = pins.switch("sp")
+    return Configuration(
+        degrees=degrees,
+        micro=_one(pins, "mbs"),
+        global_batch=job.global_batch_size,
+        seq_length=int(job.seq_length or 0),
+        precision=precision,
+        sequence_parallel=tp > 1 and (limits.runs(sequence_parallel=True) if parallel is None else parallel),
+        cp_comm=cast(CpComm, pins.words.get("cp_comm", "p2p")),
+        modules=frozenset(modules.split(",")) if modules else _RECOMPUTED[kind],
+        zero=next((stage for stage in stages if limits.runs(zero=stage, dp=dp, cp=cp)), limits.zero[-1]),
+        framework=replace(Extras.of(framework), **named).put_on(framework, cluster.gpu.architecture),
+        packing=job.packing,
+        layout=pins.layout or "",
+        activation_offload=bool(pins.switch("activation_offload")),
+        backend=job.backend,
+        version=BACKENDS[job.backend].releases.of(job),
+        offload=Offload(pins.fraction or 0.0),
+    )
+
+
+def _one(pins: Pins, name: str) -> int:
+    """Return the value that a degree is pinned to; 1 where it is not. Raises InputError for several values."""
+    low, high = pins.ranges.get(name, (1, 1))
+    if low != high:
+        raise InputError("an estimate is of one layout", field=f"pins.{name}", got=f"{low}..{high}", need="one value")
+    return low
