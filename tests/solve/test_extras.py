@@ -16,7 +16,6 @@ from symconfig.frameworks.tables import constraints
 from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.solve.candidate import described
-from symconfig.solve.choice import Family, family
 from symconfig.solve.pins import parse
 from symconfig.solve.restore import restore
 from symconfig.solve.run import facts_of, requests, weigh_all
@@ -90,21 +89,20 @@ def test_plans_have_nothing_that_the_release_refuses_and_are_restored(
         assert again.predicted.memory == pytest.approx(one.predicted.memory)
 
 
-def test_every_family_has_the_fastest_choice_of_options(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_choice_of_degrees_has_the_fastest_choice_of_options(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loops weigh each of them everywhere; the search leaves out graphs where nothing waits for the host, and one
     dispatcher with kernels of its own where another runs."""
     monkeypatch.setattr("symconfig.cost.machine.SPREAD", 0.0)
+    monkeypatch.setattr("symconfig.solve.weighed.family", naive.place)
+    monkeypatch.setattr("symconfig.solve.weighed.plainness", lambda _: 0)
     monkeypatch.setattr("symconfig.solve.run.usual_layouts", lambda *_: None)  # the loops know seconds alone
     pins = {"activation_offload": "0", "optimizer_offload": "0", "etp": "1", "cp": "1", "recompute": "none"}
     asked = job(4, 4, 4096, **OPEN, pins=pins)
     cluster = tight(MIXTURE, 0.9, "h100")
     expected = naive.weigh(MIXTURE, cluster, asked, monkeypatch)
     found = weigh_all(MIXTURE, cluster, resolved(MIXTURE, cluster, asked), 1000, exhaustive=True)
-    steps = {family(each): each.step_s for each in found.ranked()}
-    fastest: dict[Family, float] = {}
-    for step_s, each in expected.best.values():
-        fastest[family(each)] = min(step_s, fastest.get(family(each), step_s))
-    assert steps == pytest.approx(fastest, rel=1e-9)
+    steps = {naive.place(each): each.step_s for each in found.best}
+    assert steps == pytest.approx({place: seconds for place, (seconds, _) in expected.best.items()}, rel=1e-9)
     assert any(each.extras.flex_backend for _, each in expected.best.values())
     assert expected.feasible < expected.candidates
 

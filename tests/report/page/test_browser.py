@@ -224,7 +224,7 @@ def pinned() -> list[tuple[dict[str, int], Candidate | None]]:
         asked = {"tp": tp, "pp": pp, "cp": 1, "ep": 1, "etp": 1}
         try:
             made = plan(**DENSE, pins={name: str(value) for name, value in asked.items()})
-            found.append((asked, None if made.search.opened else made.best))
+            found.append((asked, None if made.search.opened else made.plan.fastest))
         except InfeasibleError:
             found.append((asked, None))
     return found
