@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.sections import Attention
+from symconfig.descriptor.sections import AdapterTarget, Attention
 
 # One adapter on a fused layer (LoRA), and one on each of its parts (CanonicalLoRA).
 _FUSED = {"qkv_proj": "linear_qkv", "c_attn": "linear_qkv", "gate_up_proj": "linear_fc1"}
@@ -69,8 +69,12 @@ def as_laid(model: ModelDescriptor, target: str | None) -> ModelDescriptor:
     if model.adapter is None or target not in MCORE_BRIDGE:
         return model
     names = model.adapter.target_modules
-    for whole, parts in (("qkv_proj", ("q_proj", "k_proj", "v_proj")), ("gate_up_proj", ("gate_proj", "up_proj"))):
-        if set(parts) <= set(names):
+    parted: dict[AdapterTarget, set[AdapterTarget]] = {
+        "qkv_proj": {"q_proj", "k_proj", "v_proj"},
+        "gate_up_proj": {"gate_proj", "up_proj"},
+    }
+    for whole, parts in parted.items():
+        if parts <= set(names):
             names = tuple(dict.fromkeys(whole if name in parts else name for name in names))
     return model.model_copy(update={"adapter": model.adapter.model_copy(update={"target_modules": names})})
 

@@ -135,7 +135,7 @@ def _switches(names: Mapping[str, Value], base: Framework, overlap: Overlap, sha
     added_apart = names.get("gradient_accumulation_fusion") is False and shape.zero < 2
     sharded = shape.zero == 1 and shape.replicas > 1 and overlap.grad_reduce
     return Switches(
-        implementation={**dict(kernels(names, base, shape)), **_routing(names, base, shape)},
+        implementation={**dict(kernels(names, base, shape.latent, shape.experts)), **_routing(names, base, shape)},
         bytes={"gradient": float(shape.gradient_bytes)},
         framework={
             "gathers_apart": sharded and not overlap.param_gather and not shape.in_turn,
@@ -198,7 +198,7 @@ def instances(names: Mapping[str, Value]) -> int:
     return value if isinstance(value, int) and value > 0 else 1
 
 
-def kernels(names: Mapping[str, Value], base: Framework, shape: Shape) -> Iterator[tuple[str, Any]]:
+def kernels(names: Mapping[str, Value], base: Framework, latent: bool, experts: bool) -> Iterator[tuple[str, Any]]:
     """Yield options of the implementation that are other than the usual ones.
 
     The fused cross-entropy of its own (--cross-entropy-fusion-impl native, the default) keeps the softmax in fp32 as
@@ -211,11 +211,11 @@ def kernels(names: Mapping[str, Value], base: Framework, shape: Shape) -> Iterat
         yield "attention", "flash"
     if names.get("cross_entropy_loss_fusion") and names.get("cross_entropy_fusion_impl") == "te":
         yield "loss", "fused"
-    if names.get("apply_rope_fusion") is False and not shape.latent:
+    if names.get("apply_rope_fusion") is False and not latent:
         yield "fused_rope", False
     if names.get("bias_swiglu_fusion") is False:
         yield "fused_activation", False
-    if not shape.experts:
+    if not experts:
         return
     if not names.get("moe_grouped_gemm"):
         yield "sequential_experts", True
