@@ -26,11 +26,12 @@ from symconfig.descriptor.training import Training
 from symconfig.descriptor.tuning import Preference, Sequences, check_batch, with_batch
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem, reworded
-from symconfig.format import json_text
+from symconfig.format import json_text, percent, seconds
+from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.file import WARNINGS
 from symconfig.plans.plan import Candidate, Plan, Search
-from symconfig.runs.best import best_plan
-from symconfig.runs.sayable import by_hand, instead
+from symconfig.runs.best import as_if_told, best_plan, other_backend
+from symconfig.runs.sayable import UntoldError, by_hand, instead
 from symconfig.solve import pins as pin_values
 from symconfig.solve.answer import TOP
 
@@ -45,10 +46,16 @@ _MAX_TOP = 1000
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PlanResult:
-    """A plan, and what is done with it. instead: why it is for another target than its framework's own, if it is."""
+    """A plan, and what is done with it.
+
+    instead: why it is for another target than its framework's own, if it is. untold: why no files of it can be written,
+    and who else can. other: the best plan of the other framework that fine-tunes, where that was asked for.
+    """
 
     plan: Plan
     instead: str | None = None
+    untold: UntoldError | None = None
+    other: Candidate | None = None
 
     @property
     def best(self) -> Candidate:
@@ -149,8 +156,25 @@ class PlanResult:
         """Return the JSON contract of `symconfig plan --json`: the plan, and how long the search took."""
         data = self.plan.to_dict()
         data["search"] = {**data["search"], "seconds": round(self.plan.search.seconds, 6)}
-        data[WARNINGS] = [*([self.instead] if self.instead else []), *map(str, self.warnings)]
+        data[WARNINGS] = [*self.remarks, *map(str, self.warnings)]
         return data
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Return what a person should know of where the plan can be run, as sentences."""
+        sentences = [] if self.instead is None else [self.instead]
+        if self.untold is not None:
+            fields = ", ".join(dict.fromkeys(problem.field or "" for problem in self.untold.problems[:-1]))
+            able = f" Try: --target {' or '.join(self.untold.able)}" if self.untold.able else ""
+            sentences.append(f"{self.untold.problems[-1].got} cannot be told this model's {fields}: no files.{able}")
+        if self.other is not None:
+            label, step_s = BACKENDS[self.other.target.backend].label, self.other.predicted.step_s
+            more = step_s / self.best.predicted.step_s - 1
+            sentences.append(
+                f"the best plan with {label} takes {seconds(step_s)} s, {percent(abs(more))} "
+                f"{'more' if more > 0 else 'less'}: --backend {self.other.target.backend}"
+            )
+        return tuple(sentences)
 
     def to_json(self) -> str:
         """Return `to_dict` as text; `parse_plan` reads it back."""
@@ -212,20 +236,27 @@ def solve(
     cluster_base: Path | None = None,
     top: int = TOP,
     writes: bool = False,
+    compares: bool = False,
     problems: Sequence[Problem] = (),
     progress: Callable[[str, float], None] | None = None,
 ) -> PlanResult:
     """Plan the job in `document`; its model and cluster are loaded unless they are given (paths relative to the bases).
 
-    writes: the plan's files are wanted. problems: what the caller has already found wrong. Raises InputError with
-    those and with everything found here, InfeasibleError when nothing fits or the framework cannot express the model.
+    writes: the plan's files are wanted. compares: with the other framework that fine-tunes. problems: what the caller
+    has already found wrong. Raises InputError with those and with everything found here, InfeasibleError when nothing
+    fits or the framework cannot express the model.
     """
     gathered = Problems(problems)
     gathered.collect(lambda: check_top(top))
     job = read_job(document, model, cluster, model_base=model_base, cluster_base=cluster_base, problems=gathered.all)
     with reworded(lambda problem: stated(problem, job.document)):
-        plan = best_plan(job.model, job.cluster, job.job, top=top, writes=writes, progress=progress)
-        return PlanResult(plan, instead(job.job, plan))
+        try:
+            plan = best_plan(job.model, job.cluster, job.job, top=top, writes=writes, progress=progress)
+        except UntoldError as error:
+            plan = as_if_told(job.model, job.cluster, job.job, error, top=top, progress=progress)
+            return PlanResult(plan, untold=error)
+        other = other_backend(job.model, job.cluster, job.job, plan) if compares else None
+        return PlanResult(plan, instead(job.job, plan), other=other)
 
 
 @dataclass(frozen=True, slots=True)

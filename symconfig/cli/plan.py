@@ -97,6 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
                     cluster_base=job.cluster_base,
                     top=top or 1,
                     writes=out is not None,
+                    compares=True,
                     problems=(*problems.all, *job.problems),
                     progress=progress,
                 )
@@ -104,8 +105,8 @@ def run(arguments: argparse.Namespace) -> int:
             if html is not None:
                 _refused(html, job, error, arguments.force)
             raise
-    if result.instead is not None:
-        note(f"note: {result.instead}")
+    for remark in result.remarks:
+        note(f"note: {remark}")
     for sentence in result.plan.model.left_out:
         note(f"note: {result.plan.model.name}: {sentence}")
     for warning in result.warnings:
@@ -115,8 +116,16 @@ def run(arguments: argparse.Namespace) -> int:
     if job.unsaid:
         note(f"note: of {arguments.like} no pin can say: {'; '.join(job.unsaid)}")
     shown = (of_step if result.plan.rl else blocks)(result.plan)
-    answer(arguments, result.plan, Outputs(out, files, html, table), result.to_dict, shown)
-    return 0
+    untold = result.untold
+    outputs = Outputs(out, files, html, table) if untold is None else Outputs(None, None, None, table)
+    answer(arguments, result.plan, outputs, result.to_dict, shown)
+    if untold is None or (out is None and html is None):
+        return 0
+    if html is not None:
+        _refused(html, job, untold, arguments.force)
+    for problem in untold.problems:
+        note(f"error: {problem}")
+    return untold.exit_code
 
 
 def _run_mixed(arguments: argparse.Namespace, job: Request, mixed: MixedCluster, problems: Problems, top: int) -> int:

@@ -10,8 +10,9 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
+from symconfig.errors import SymconfigError
 from symconfig.frameworks.megatron.adapters import as_laid
-from symconfig.plans.plan import Plan
+from symconfig.plans.plan import Candidate, Plan
 from symconfig.render import target_of
 from symconfig.runs import sayable
 from symconfig.runs.imaged import as_trained
@@ -58,6 +59,42 @@ def best_plan(
     with sayable.naming(model, cluster, wanted, job):
         plan = answer(model, cluster, target, target_of(model, target), top=top, progress=progress)
     return replace(plan, job=plan.job.model_copy(update={"edited": job.edited}))
+
+
+def as_if_told(
+    model: ModelDescriptor,
+    cluster: ClusterDescriptor,
+    job: Job,
+    refusal: sayable.UntoldError,
+    *,
+    top: int,
+    progress: Callable[[str, float], None] | None = None,
+) -> Plan:
+    """Solve a job whose framework's own target cannot be told the network, as if it could be. Raises the refusal where
+    it is for another reason, where the job names the target, or where that has no price."""
+    fields = {(problem.field or "").partition(".")[0] for problem in refusal.problems[:-1]}
+    of_network = fields <= ModelDescriptor.model_fields.keys() - {"adapter"}
+    phases = job.rl is not None or job.preference is not None or job.sequences is not None
+    if job.target is not None or phases or not of_network:
+        raise refusal
+    model, job = prepared(model, cluster, job)
+    try:
+        permissive = replace(target_of(model, job), variables=lambda plan: {})
+        return answer(model, cluster, job, permissive, top=top, progress=progress)
+    except SymconfigError:
+        raise refusal from None
+
+
+def other_backend(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, plan: Plan) -> Candidate | None:
+    """Return the best plan of the other framework that fine-tunes, Megatron-LM or DeepSpeed, by one more search; None
+    where the job says which, where it is not of fine-tuning alone, or where the other has no plan."""
+    if plan.task not in ("lora", "sft") or plan.steps or sayable.NAMED & job.model_fields_set:
+        return None
+    other = "deepspeed" if plan.job.backend == "megatron" else "megatron"
+    try:
+        return best_plan(model, cluster, job.model_copy(update={"backend": other, "pins": {}}), top=1).best
+    except SymconfigError:
+        return None
 
 
 def prepared(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> tuple[ModelDescriptor, Job]:

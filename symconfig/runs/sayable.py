@@ -3,7 +3,7 @@ avoids."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -27,9 +27,17 @@ _GIVEN = (
 )
 
 # Fields of a job that name whose files it wants.
-_NAMED = frozenset({"target", "backend", "megatron_version"})
+NAMED = frozenset({"target", "backend", "megatron_version"})
 # Targets in the order in which they are taken where a job names none; all others follow by name.
 _NEXT = ("bridge", "deepspeed", "slime")
+
+
+class UntoldError(InfeasibleError):
+    """A target can be told no plan of a job; `able` can."""
+
+    def __init__(self, problems: Sequence[Problem], able: Sequence[str] = ()) -> None:
+        super().__init__(problems)
+        self.able = tuple(able)
 
 
 def unsayable(
@@ -66,14 +74,15 @@ def check(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, *, write
         raise InputError([Problem(what, field="edited", got=name, need=need) for name in unknown])
     left = [problem for problem in by_hand if problem.field not in job.edited]
     if any(problem.edit is None for problem in left) or (left and writes):
-        raise InfeasibleError([*left, _elsewhere(model, cluster, job, left)])
+        anywhere = tuple(_able(model, cluster, job, target_of(model, job).name, every=True))
+        raise UntoldError([*left, _elsewhere(model, cluster, job, left)], anywhere)
     return job.model_copy(update={"edited": names})
 
 
 def opened(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
     """Return the job for the next target that can be told it, where it names none and its framework's own cannot as
     the framework comes."""
-    if _NAMED & job.model_fields_set or job.edited:
+    if NAMED & job.model_fields_set or job.edited:
         return job
     try:
         problems = unsayable(model, cluster, job)
@@ -142,14 +151,16 @@ def _elsewhere(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, lef
     return Problem(what, field="target", got=mine, hint=", or ".join(ways) or "a change of what is named above")
 
 
-def _able(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, but: str) -> Iterator[str]:
+def _able(
+    model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, but: str, *, every: bool = False
+) -> Iterator[str]:
     """Yield the other targets that can be told all that the planner is given.
 
-    Of another framework only where the job leaves the framework open.
+    Of another framework only where the job leaves the framework open; every: of any.
     """
     for name, target in targets().items():
         backend = target.assumes.get("backend", job.backend)
-        if name == but or ("backend" in job.model_fields_set and backend != job.backend):
+        if name == but or (not every and "backend" in job.model_fields_set and backend != job.backend):
             continue
         try:
             if not unsayable(model, cluster, _trial(job, target), target):

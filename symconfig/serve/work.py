@@ -48,7 +48,9 @@ def _plan(data: Mapping[str, Any], say: Say, folder: Path) -> dict[str, Any]:
     document, model = _job(data)
     written = Document(document, file="")
     try:
-        result = solve(written, model, writes=True, progress=say)
+        result = solve(written, model, writes=True, compares=True, progress=say)
+        if result.untold is not None:
+            raise result.untold
     except InfeasibleError as error:
         job = read_job(written, model)
         where, what = prepared(job.model, job.cluster, job.job)

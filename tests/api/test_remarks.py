@@ -1,0 +1,49 @@
+"""Where a plan can be run, and where it runs faster: said beside the table, which is shown all the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import symconfig
+from symconfig.errors import InfeasibleError
+from tests.cli.support import Run, run
+
+__all__ = ["run"]
+
+OLMO = ("--model", "olmo2-32b", "--cluster", "h100", "--gpus", "64", "--global-batch-size", "64", "--top", "1")
+
+
+def test_a_model_that_no_target_of_the_framework_can_be_told_has_its_table_and_no_files(
+    run: Run, tmp_path: Path
+) -> None:
+    told = run("plan", *OLMO, "--backend", "megatron")
+    assert told.code == 0
+    assert "olmo2-32b on 64 x" in told.out
+    assert "megatron cannot be told this model's qk_norm_of, " in told.err
+    assert "no files. Try: --target accelerate or deepspeed or " in told.err
+    ended = run("plan", *OLMO, "--backend", "megatron", "--out", tmp_path / "out")
+    assert (ended.code, ended.out, (tmp_path / "out").exists()) == (1, told.out, False)
+    assert "error: qk_norm_of: " in ended.err
+    assert run("plan", *OLMO, "--target", "deepspeed", "--out", tmp_path / "out").code == 0
+    assert (tmp_path / "out" / "launch.sh").exists()
+
+
+def test_what_cannot_even_be_priced_is_refused_as_before() -> None:
+    with pytest.raises(InfeasibleError, match="Transformers trains no multi-token-prediction layers"):
+        symconfig.plan("glm-4.5-air", "h200", 64, 64, backend="fsdp")
+
+
+@pytest.mark.parametrize(("task", "other"), [("lora", "Megatron-LM"), ("sft", "DeepSpeed")])
+def test_fine_tuning_says_what_the_other_framework_takes(task: str, other: str, run: Run) -> None:
+    words = ("plan", "--model", "llama3.1-8b", "--cluster", "h100", "--gpus", "8", "--global-batch-size", "64")
+    ended = run(*words, "--task", task, "--top", "1", "--json")
+    (said,) = (one for one in ended.json()["warnings"] if "the best plan with" in one)
+    backend = said.rpartition(" ")[2]
+    there = symconfig.plan("llama3.1-8b", "h100", 8, 64, task=task, backend=backend, top=1).best.predicted.step_s
+    here = ended.json()["best"]["predicted"]["step_s"]
+    change = f"{abs(there / here - 1):.1%}".replace("%", " %")
+    assert said.startswith(f"the best plan with {other} takes {there:.3f} s, {change} ")
+    assert ("more" in said) == (there > here)
+    assert "the best plan with" not in run(*words, "--task", task, "--top", "1", "--backend", backend, "--json").err
