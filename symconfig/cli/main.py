@@ -20,7 +20,7 @@ from typing import NoReturn, Protocol, cast
 
 from symconfig.cli.options import FIELDS
 from symconfig.cli.shared import INTERRUPTED, note, print_json
-from symconfig.errors import InputError, Problem, SymconfigError, among, nearest, reworded
+from symconfig.errors import MISSING_FIELD, InputError, Problem, SymconfigError, among, nearest, reworded
 from symconfig.install import VERSION
 
 BROKEN_PIPE, DEFECT = 141, 70
@@ -216,9 +216,14 @@ def _as_typed(problem: Problem, options: Mapping[str, argparse.Action]) -> Probl
     """Rewrite the field of a problem that no file has in the words of the command's option that sets it."""
     field = problem.field or ""
     flag = next((option.flag for option in FIELDS if option.field == field), "--" + field.replace("_", "-"))
-    if field.startswith("pins.") and "--pin" in options:
-        return problem if problem.file else replace(problem, field=f"--pin {field.removeprefix('pins.')}")
-    return problem if problem.file or flag not in options else replace(problem, field=flag)
+    section, _, pin = field.partition(".")
+    if section == "pins" and "--pin" in options:
+        field = f"--pin {pin}"
+    elif flag in options:
+        field = flag
+    if problem.file or field == problem.field:
+        return problem
+    return replace(problem, field=field, what=problem.what.replace(MISSING_FIELD, "this option is missing"))
 
 
 def _unknown(words: list[str], parser: argparse.ArgumentParser) -> Iterator[Problem]:

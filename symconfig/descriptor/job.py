@@ -22,6 +22,7 @@ from symconfig.descriptor.tuning import LOSSES, LossName, Preference, Sequences
 from symconfig.errors import nearest
 
 Backend = Literal["megatron", "deepspeed", "fsdp"]
+PrecisionName = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "auto"]
 PIN_NAMES = (
     "tp",
     "pp",
@@ -193,7 +194,7 @@ class Job(Strict):
     task: Annotated[Task | None, BeforeValidator(_task)] = Field(
         default=None, description="absent: lora for adapters, else pretrain"
     )
-    precision: Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "auto"] | None = Field(
+    precision: PrecisionName | None = Field(
         default=None, description="absent: bf16, or fp16 where the GPU has no bf16; auto: the fastest that the GPU has"
     )
     attention: Literal["flash", "unfused"] | None = Field(

@@ -35,7 +35,7 @@ LEFT_OUT = "left out"
 LOOKS: Mapping[str, Look] = MappingProxyType(
     {
         "forward": Look("forward", ">", "black on bright_blue", "#8fcaf0", "thread_state_runnable"),
-        "recompute": Look("recompute", "r", "black on bright_yellow", "#f0e442", "yellow"),
+        "recompute": Look("recompute", "r", "black on bright_yellow", "#b8a800", "yellow"),
         "backward": Look("backward", "<", "black on yellow", "#e08a00", "rail_animation"),
         "weight": Look("weight gradients", "w", "black on green", "#3fb08f", "good"),
         "receive": Look("receive", "-", "white on bright_black", "#8c8c8c", "grey"),
