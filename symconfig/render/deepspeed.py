@@ -225,24 +225,17 @@ def _largest_layer(plan: Plan) -> int:
 def _optimizer(plan: Plan) -> Json:
     """Return the optimizer that DeepSpeed makes, or its leave to run another one."""
     if own_optimizer(plan):
-        return {"optimizer": {"type": "AdamW", "params": _adam(plan)}}
+        training = plan.training
+        params: Json = {
+            "lr": training.lr,
+            "betas": [training.adam_beta1, training.adam_beta2],
+            "eps": training.adam_eps,
+            "weight_decay": training.weight_decay,
+        }
+        if not plan.best.options.optimizer_offload:
+            params |= {"torch_adam": True, "fused": True}
+        return {"optimizer": {"type": "AdamW", "params": params}}
     return {"zero_allow_untested_optimizer": True}
-
-
-def _adam(plan: Plan) -> Json:
-    """Return AdamW's parameters. torch's fused kernel needs no compiler on the cluster; offload needs
-    DeepSpeed's own.
-    """
-    training = plan.training
-    params: Json = {
-        "lr": training.lr,
-        "betas": [training.adam_beta1, training.adam_beta2],
-        "eps": training.adam_eps,
-        "weight_decay": training.weight_decay,
-    }
-    if not plan.best.options.optimizer_offload:
-        params |= {"torch_adam": True, "fused": True}
-    return params
 
 
 def _parallel(plan: Plan) -> Json:
