@@ -133,7 +133,7 @@ def zero(plan: Plan) -> Json:
     stage = options.zero_stage
     if stage == 0:
         return {"stage": 0}
-    bucket = bucket_elements(hidden)
+    bucket = min(max(hidden * hidden, MIN_BUCKET), MAX_BUCKET)
     section: Json = {
         "stage": stage,
         "overlap_comm": options.overlap.grad_reduce,
@@ -147,7 +147,9 @@ def zero(plan: Plan) -> Json:
         if options.optimizer_offload:
             section["round_robin_gradients"] = True  # ranks copy different gradients to the host at the same time
     else:
-        live = live_parameters(plan)
+        model = plan.model
+        layer = _largest_layer(plan)
+        live = max(2 * layer, layer + model.vocab_size * model.hidden_size, MIN_LIVE)
         section |= {
             "stage3_prefetch_bucket_size": hidden * hidden * 9 // 10 if options.overlap.param_gather else 0,
             "stage3_param_persistence_threshold": 10 * hidden,
@@ -163,20 +165,6 @@ def zero(plan: Plan) -> Json:
     if options.param_offload:
         section["offload_param"] = {"device": "cpu", "pin_memory": True}
     return section
-
-
-def bucket_elements(hidden_size: int) -> int:
-    """Return the elements reduced at a time: one square matrix, as Transformers chooses, within bounds."""
-    return min(max(hidden_size * hidden_size, MIN_BUCKET), MAX_BUCKET)
-
-
-def live_parameters(plan: Plan) -> int:
-    """Return the elements that ZeRO-3 may hold whole at a time: two of the largest layers, or the embedding
-    with one.
-    """
-    model = plan.model
-    layer = _largest_layer(plan)
-    return max(2 * layer, layer + model.vocab_size * model.hidden_size, MIN_LIVE)
 
 
 def sub_group_elements(plan: Plan) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from heapq import heapify, heapreplace
@@ -217,11 +217,12 @@ def _lightest(
     """
     if layouts.any_cut and not layouts.free(vpp):
         few = even_cuts(layers(sequence), pp * vpp, int(not layouts.empty_ends))
-        return lightest_of(sequence, pp, few, weights)
+        return min(few, key=_Loads.of(sequence, pp, dict(weights)).order, default=None)
     if layouts.any_cut:
         return lightest(sequence, pp, _least(layers(sequence), pp * vpp, layouts), weights)
     if layouts.first_last and (vpp == 1 or layouts.uneven):
-        return lightest_ends(sequence, pp, vpp, weights)
+        loads = _Loads.of(sequence, pp, dict(weights))
+        return min(_ends(loads.layers, pp, vpp), key=loads.order, default=None)
     return None
 
 
@@ -284,19 +285,6 @@ def lightest(sequence: tuple[str, ...], pp: int, least: Sizes, weights: Weights)
     if len(least) == pp:
         return balanced
     return min((balanced, _shared(loads, least)), key=loads.order)
-
-
-def lightest_ends(sequence: tuple[str, ...], pp: int, vpp: int, weights: Weights) -> Sizes | None:
-    """Return the lightest sizes where only the layers of the first and last stage can be told, by trying all. None:
-    none is possible.
-    """
-    loads = _Loads.of(sequence, pp, dict(weights))
-    return min(_ends(loads.layers, pp, vpp), key=loads.order, default=None)
-
-
-def lightest_of(sequence: tuple[str, ...], pp: int, few: Iterable[Sizes], weights: Weights) -> Sizes | None:
-    """Return the lightest sizes where only a few can be told. None: there are none."""
-    return min(few, key=_Loads.of(sequence, pp, dict(weights)).order, default=None)
 
 
 def _ends(layers: int, pp: int, vpp: int) -> Iterator[Sizes]:

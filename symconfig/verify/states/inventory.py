@@ -53,23 +53,18 @@ def chunk_parameters(
 ) -> tuple[tuple[Parameter, ...], ...]:
     """Return each virtual stage's parameters of a pipeline stage, in the order in which Megatron-LM registers them."""
     point = as_run(plan, transformer_impl)
-    numbers = whole_numbers(point)
+    p = point.degrees
+    framework, model = point.request.framework, point.request.model
+    sizes = {name: int(size) for name, size in dim_sizes(model).items()}
+    numbers = sizes | {
+        **{name: getattr(p, name) for name in ("tp", "cp", "ep", "etp", "dp")},
+        d.VOCAB: framework.padded_vocab(model.vocab_size, p.tp),
+    }
     if point.request.model.experts and numbers[d.EXPERTS] % numbers["ep"]:
         raise SymconfigError(f"{numbers[d.EXPERTS]} experts do not divide over ep {numbers['ep']}")
     of_kind = derived(point.request.model, point.request.framework.implementation, point.scheme)
     known = {kind: _block(block, numbers, REGISTRATIONS[transformer_impl]) for kind, block in of_kind.items()}
     return tuple(tuple(_chunk(point, index, known)) for index in range(stage, len(point.split.chunks), point.split.pp))
-
-
-def whole_numbers(point: Prospect) -> dict[str, int]:
-    """Return every symbol of a weight's size as a whole number; the vocabulary as the target pads it."""
-    p = point.degrees
-    framework, model = point.request.framework, point.request.model
-    sizes = {name: int(size) for name, size in dim_sizes(model).items()}
-    return sizes | {
-        **{name: getattr(p, name) for name in ("tp", "cp", "ep", "etp", "dp")},
-        d.VOCAB: framework.padded_vocab(model.vocab_size, p.tp),
-    }
 
 
 @dataclass(frozen=True, slots=True)
