@@ -159,14 +159,7 @@ class Cutter:
         if self.by_bytes:
             gamma = gamma if self.costs.timed else float("inf")
             return Division(rows=rows, cost=moved, memory=memory, gamma=gamma, moved=moved, weight=memory)
-        return Division(
-            rows=rows,
-            cost=moved + weight / gamma,
-            memory=memory,
-            gamma=gamma,
-            moved=moved,
-            weight=weight,
-        )
+        return Division(rows=rows, cost=moved + weight / gamma, memory=memory, gamma=gamma, moved=moved, weight=weight)
 
     def _sums(self, rows: Strategy, axis: int | None) -> tuple[float, float, float, float]:
         """Return cost, bytes held, the largest transient, and the source paper's Cost_mem."""
@@ -212,11 +205,7 @@ def _without(row: Row, axis: int | None) -> Row:
 
 
 def adaptive(
-    costs: Costs,
-    axes: tuple[Axis, ...],
-    memory_limit: float,
-    gamma: float | None = None,
-    ceiling: float = float("inf"),
+    costs: Costs, axes: tuple[Axis, ...], memory_limit: float, gamma: float | None = None, ceiling: float = float("inf")
 ) -> Adapted:
     """Cut from the outer axes to the inner ones, and from the inner to the outer. The price of memory starts at
     nothing; where the cheapest does not fit, the lowest price at which it does is searched for. gamma: a fixed price of
