@@ -158,8 +158,7 @@ def weight(
     What is used in parts is kept in the same ones; and without `flat`, smaller parts are ruled out.
     """
     stored, summed_at, state = (at[:, None] for at in states(source, np.arange(len(source.options))))
-    result: NDArray[np.int64] = np.where(cut(summed_at), summed_at, np.where(use.backward == PARTIAL, PARTIAL, WHOLE))
-    summed = np.asarray(result)
+    summed = np.where(cut(summed_at), summed_at, np.where(use.backward == PARTIAL, PARTIAL, WHOLE))
     layouts = Layouts(stored, use.forward, use.backward, summed, state, state)
     senseless = cut(state) & (cut(use.forward) | (not flat)) & (state != use.forward)
     assert source.parameter is not None
