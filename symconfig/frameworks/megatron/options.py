@@ -133,7 +133,6 @@ def _switches(names: Mapping[str, Value], base: Framework, overlap: Overlap, sha
     # Megatron-FSDP never adds a gradient where it is summed, and the usual figures are so.
     added_apart = names.get("gradient_accumulation_fusion") is False and shape.zero < 2
     sharded = shape.zero == 1 and shape.replicas > 1 and overlap.grad_reduce
-    group = names.get("microbatch_group_size_per_vp_stage")
     return Switches(
         implementation={**dict(kernels(names, base, shape.latent)), **_routing(names, base)},
         bytes={"gradient": float(shape.gradient_bytes)},
@@ -145,13 +144,21 @@ def _switches(names: Mapping[str, Value], base: Framework, overlap: Overlap, sha
             "accumulated_bytes": MEGATRON_LOCAL.accumulated_bytes if added_apart else base.accumulated_bytes,
             "kept_gradient_buffers": base.kept_gradient_buffers and not added_apart,
             "graphed": GRAPHED[scope] if (scope := graphed(names)) else base.graphed,
-            "microbatch_group": group if isinstance(group, int) and shape.vpp > 1 and group != shape.pp else 0,
+            "microbatch_group": _group(names, shape),
         },
         reduces_beside=overlap.grad_reduce or shape.replicas <= 1,
         sends_beside=overlap.pp_p2p or names.get("overlap_p2p_comm") is not False,
         cuts_products=overlap.tp_comm,
         pairs_microbatches=overlap.moe_a2a,
     )
+
+
+def _group(names: Mapping[str, Value], shape: Shape) -> int:
+    """Return the microbatches that a chunk runs before the next one does; 0: as many as stages, as without the
+    option.
+    """
+    group = names.get("microbatch_group_size_per_vp_stage")
+    return group if isinstance(group, int) and shape.vpp > 1 and group != shape.pp else 0
 
 
 def graphed(names: Mapping[str, Value]) -> Graphed | None:
