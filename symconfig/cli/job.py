@@ -119,10 +119,10 @@ def as_options(problem: Problem, request: Request) -> Problem:
 
 def _file(path: str) -> Document:
     from symconfig.descriptor.json_strict import load_json_strict
-    from symconfig.descriptor.load import plugged_models, zoo_models
+    from symconfig.descriptor.load import zoo_models
     from symconfig.descriptor.yaml_strict import load_yaml_strict
 
-    if not Path(path).exists() and path in (*zoo_models(), *plugged_models()):
+    if not Path(path).exists() and path in zoo_models():
         what, hint = "is a model of the zoo, and no file of a job", f"--model {path}"
         raise InputError(what, file=path, hint=hint)
     return load_json_strict(Path(path)) if path.endswith(".json") else load_yaml_strict(Path(path))

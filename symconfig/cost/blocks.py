@@ -145,7 +145,7 @@ class BlockCost:
             working = self.uneven.busiest(held)
             returned, other = moved @ working, staying @ working
         # What waits in host memory is back on the GPU while its block runs backward.
-        transient = self.workspace_bytes + policies.revived(working) + returned + other * self.paired
+        transient = self.workspace_bytes + policies.recomputed_working_set(working) + returned + other * self.paired
         total_forward = works.sum(axis=0)
         host = np.array([self.host_s[op, Phase.FORWARD] for op in ops])
         lead = either.maximum(total_forward + forward_comm - host.sum(axis=0), 0.0)

@@ -72,7 +72,16 @@ class ConfigReader:
                     fields[field] = value
                     self.key_of[field] = key
         fields |= self.architecture.constants
-        self._activation(fields)
+        name = fields["hidden_act"] if "hidden_act" in fields else fields.setdefault("hidden_act", "silu")
+        if name in ACTIVATIONS:
+            fields["hidden_act"] = ACTIVATIONS[name]
+        elif "hidden_act" not in self.architecture.constants:
+            self.problem(
+                "this activation is not known",
+                self.key_of["hidden_act"],
+                got=name,
+                need="one of " + ", ".join(ACTIVATIONS),
+            )
         rules.rope(self)
         rules.layers(self)
         rules.experts(self)
@@ -181,18 +190,6 @@ class ConfigReader:
                 need=f"a multiple of {heads}",
             )
         return hidden // heads
-
-    def _activation(self, fields: dict[str, Any]) -> None:
-        name = fields["hidden_act"] if "hidden_act" in fields else fields.setdefault("hidden_act", "silu")
-        if name in ACTIVATIONS:
-            fields["hidden_act"] = ACTIVATIONS[name]
-        elif "hidden_act" not in self.architecture.constants:
-            self.problem(
-                "this activation is not known",
-                self.key_of["hidden_act"],
-                got=name,
-                need="one of " + ", ".join(ACTIVATIONS),
-            )
 
 
 def _needs_value(field: str) -> bool:

@@ -10,14 +10,7 @@ from functools import lru_cache
 
 from symconfig.graph import dims as d
 from symconfig.graph.block import LAYER, Block
-from symconfig.graph.derived import (
-    Collective,
-    DerivedBlock,
-    Held,
-    Phase,
-    WeightShard,
-    Workspace,
-)
+from symconfig.graph.derived import Collective, DerivedBlock, Held, Phase, WeightShard, Workspace
 from symconfig.graph.layout import PARTIAL, Kind, Layout, Move, Place, moves
 from symconfig.graph.monomial import ONE, Monomial
 from symconfig.graph.operator import Element, Gradients, Leg, Operator, Tensor, Use, Weight, Work

@@ -26,12 +26,7 @@ _EXPERTS, _LATENT = _fields(Experts), _fields(LatentAttention)
 _PLAIN = tuple(name for name in _fields(ModelDescriptor) if name not in ("name", *_LATENT))
 _ADAPTER = {"rank": "r", "alpha": "lora_alpha", "dropout": "lora_dropout", "targets": "target_modules"}
 # Megatron's names of fused layers -> ours.
-_TARGETS = {
-    "linear_qkv": "qkv_proj",
-    "linear_proj": "o_proj",
-    "linear_fc1": "gate_up_proj",
-    "linear_fc2": "down_proj",
-}
+_TARGETS = {"linear_qkv": "qkv_proj", "linear_proj": "o_proj", "linear_fc1": "gate_up_proj", "linear_fc2": "down_proj"}
 
 
 def model_of(row: Row, options: RowOptions, seq_length: int) -> ModelDescriptor:

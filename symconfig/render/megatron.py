@@ -245,7 +245,16 @@ def _router(out: Arguments, experts: Experts) -> None:
     if many or experts.scoring_func == "sigmoid":  # as transformers' DeepSeek-V3 computes them
         out.put("--moe-router-dtype", "fp32")
     if experts.n_group is not None and experts.topk_group is not None and experts.n_group > 1:
-        _groups(out, experts, experts.n_group, experts.topk_group)
+        best = 2 if experts.scoring_func == "sigmoid" else 1
+        scored = experts.num_experts_per_tok // experts.topk_group
+        if scored != best:
+            out.refuse(
+                "experts.topk_group",
+                f"it would score a group by its best {scored} experts, the model by its best {best}",
+                experts.topk_group,
+            )
+        out.put("--moe-router-num-groups", experts.n_group)
+        out.put("--moe-router-group-topk", experts.topk_group)
     if experts.routed_scaling_factor != 1.0:
         out.put("--moe-router-topk-scaling-factor", experts.routed_scaling_factor)
     if experts.e_score_correction_bias:
@@ -255,22 +264,6 @@ def _router(out: Arguments, experts: Experts) -> None:
             )
         out.put("--moe-router-enable-expert-bias")
         out.put("--moe-router-bias-update-rate", BIAS_UPDATE_RATE)
-
-
-def _groups(out: Arguments, experts: Experts, n_group: int, topk_group: int) -> None:
-    """Add the group-limited choice. Megatron scores a group by the sum of its best topk / topk_group experts;
-    DeepSeek-V3 (sigmoid) by its best two, DeepSeek-V2 (softmax) by its best one.
-    """
-    best = 2 if experts.scoring_func == "sigmoid" else 1
-    scored = experts.num_experts_per_tok // topk_group
-    if scored != best:
-        out.refuse(
-            "experts.topk_group",
-            f"it would score a group by its best {scored} experts, the model by its best {best}",
-            topk_group,
-        )
-    out.put("--moe-router-num-groups", n_group)
-    out.put("--moe-router-group-topk", topk_group)
 
 
 def _balance(out: Arguments, experts: Experts) -> None:

@@ -34,12 +34,20 @@ def blocks(breakdown: Breakdown) -> list[Block]:
     used, limit = item.prediction.predicted.device_bytes, gpu.memory_bytes.value
     outcome = "it ran out of memory" if item.row.measured.oom else "it ran"
     word = "does not fit" if item.oom else "fits"
+    step = breakdown.item.prediction.predicted.step_s
+    heads = ("work of the blocks", "forward s", "backward s", "hidden s", "of the step")
+    rows = tuple(
+        (each.name, *map(seconds, (each.forward_s, each.backward_s, each.hidden_s)), percent(each.total_s / step))
+        for each in breakdown.work
+        if each.total_s + each.hidden_s > 1e-3 * step
+    )
+    title = "The same by kind of work: mean over the stages, without bubble and what runs again"
     return [
         f"{row.id} of {breakdown.source}: {row.task}" + (f". Note: {row.note}" if row.note else ""),
         Grid.pairs(((name, _words(values)) for name, values in breakdown.stated), "Stated by the row"),
         _assumed(breakdown),
         _time(breakdown),
-        _work(breakdown),
+        Grid(heads, rows, left=(0,), title=title),
         *([_layers(breakdown)] if breakdown.item.layers else []),
         _memory(breakdown),
         _stages(breakdown),
@@ -84,19 +92,6 @@ def _time(breakdown: Breakdown) -> Grid:
         rows.append(("measured", seconds(time[1]), percent(time[1] / time[0]), source))
         rows.append(("error", "", signed(time[0] / time[1] - 1), ""))
     return _sum("seconds of a step", "s", rows, bool(time))
-
-
-def _work(breakdown: Breakdown) -> Grid:
-    """Tabulate the work of at least a thousandth of the step."""
-    step = breakdown.item.prediction.predicted.step_s
-    heads = ("work of the blocks", "forward s", "backward s", "hidden s", "of the step")
-    rows = tuple(
-        (each.name, *map(seconds, (each.forward_s, each.backward_s, each.hidden_s)), percent(each.total_s / step))
-        for each in breakdown.work
-        if each.total_s + each.hidden_s > 1e-3 * step
-    )
-    title = "The same by kind of work: mean over the stages, without bubble and what runs again"
-    return Grid(heads, rows, left=(0,), title=title)
 
 
 def _needed(part: Part) -> str:

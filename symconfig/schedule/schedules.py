@@ -186,14 +186,5 @@ DUALPIPE = Schedule(
 )
 
 SCHEDULES: Mapping[str, Schedule] = {
-    schedule.name: schedule
-    for schedule in (
-        GPIPE,
-        ONE_F_ONE_B,
-        INTERLEAVED,
-        PAIRED_INTERLEAVED,
-        ZB_H1,
-        ZB_V,
-        DUALPIPE,
-    )
+    schedule.name: schedule for schedule in (GPIPE, ONE_F_ONE_B, INTERLEAVED, PAIRED_INTERLEAVED, ZB_H1, ZB_V, DUALPIPE)
 }

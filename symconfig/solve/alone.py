@@ -46,8 +46,7 @@ def alone(prospect: Prospect, stage: int, known: Lattice | None = None) -> Alone
         # What full recompute of the first layers of every chunk adds to no recompute: [n].
         repeated = np.array(first(prospect.split, stage, parts.table.kinds, prospect.block_layers), dtype=np.float64)
         change = parts.table.passes[SECONDS].sum(axis=0)
-        result: Array = repeated @ (change[1] - change[0])
-        backward = backward + result
+        backward = backward + repeated @ (change[1] - change[0])
     return Alone(
         forward,
         backward,

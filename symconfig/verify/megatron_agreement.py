@@ -138,11 +138,7 @@ ROWS: tuple[Row, ...] = (
         "moe_token_dispatcher_type, moe_flex_dispatcher_backend, moe_enable_deepep",
         _flex_backend,
     ),
-    Row(
-        "options.cuda_graphs",
-        "cuda_graph_impl, cuda_graph_modules, cuda_graph_scope, external_cuda_graph",
-        _graphed,
-    ),
+    Row("options.cuda_graphs", "cuda_graph_impl, cuda_graph_modules, cuda_graph_scope, external_cuda_graph", _graphed),
     Row("options.fp8_param_gather", "fp8_param_gather", lambda r: bool(r.arg("fp8_param_gather"))),
     Row(
         "options.fused_loss",

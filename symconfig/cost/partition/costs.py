@@ -335,10 +335,7 @@ class Costs:
             source,
             use,
             flat=self.flat,
-            amounts=(
-                self._amount(port, port.tensor.element_bytes),
-                self._amount(port, self.training.gradient_bytes),
-            ),
+            amounts=(self._amount(port, port.tensor.element_bytes), self._amount(port, self.training.gradient_bytes)),
             regathers=op is None or (op.backward and any(sink.ports[at].tensor.gradient for at in others)),
             turns=float(self.training.turns),
             times=float(link.times),

@@ -51,7 +51,7 @@ def _xlstm(reader: Reading) -> None:
     fields |= {"num_attention_heads": heads, "num_key_value_heads": heads}
     fields["head_dim"] = int(hidden * values["v_dim_factor"]) // heads
     multiple = values["ffn_round_up_to_multiple_of"]
-    fields["intermediate_size"] = int(((hidden * values["ffn_proj_factor"]) + multiple - 1) // multiple * multiple)
+    fields["intermediate_size"] = int((hidden * values["ffn_proj_factor"] + multiple - 1) // multiple * multiple)
     return None
 
 

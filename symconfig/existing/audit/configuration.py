@@ -35,7 +35,6 @@ from symconfig.existing.rules import rl as rl_rules
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.nearest import meant
-from symconfig.existing.rules.plugged import plugged
 from symconfig.existing.rules.rule import Finding
 from symconfig.frameworks.deepspeed.backend import DEEPSPEED
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
@@ -196,8 +195,7 @@ class MegatronConfiguration:
             fork=not own,
             dealt=self.dealt,
         )
-        rules = megatron_rules.RULES if own else megatron_rules.MEANING
-        return megatron_rules.findings(facts, (*rules, *plugged("MEGATRON")))
+        return megatron_rules.findings(facts, megatron_rules.RULES if own else megatron_rules.MEANING)
 
     def run(self, cluster: ClusterDescriptor) -> Run:
         assert self.gpus is not None, "is asked for where the GPUs are known"
@@ -265,7 +263,7 @@ def _of_json(reading: Reading, gpus: int | None, supplied: Supplied) -> list[Fin
         return []
     model = described(reading, Arguments(reading.options), supplied, [])
     facts = DeepSpeedFacts.of_reading(reading, gpus, model.model if model is not None else None)
-    return deepspeed_rules.findings(facts, (*deepspeed_rules.RULES, *plugged("DEEPSPEED")))
+    return deepspeed_rules.findings(facts, deepspeed_rules.RULES)
 
 
 class RlConfiguration(MegatronConfiguration):

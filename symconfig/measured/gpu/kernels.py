@@ -41,10 +41,7 @@ def import_torch() -> Any:
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < LEAST_TORCH:
         need = ".".join(map(str, LEAST_TORCH))
         raise InputError(
-            "this torch is too old",
-            got=str(torch.__version__),
-            need=f"{need} or newer",
-            hint=f"{INSTALL} --upgrade",
+            "this torch is too old", got=str(torch.__version__), need=f"{need} or newer", hint=f"{INSTALL} --upgrade"
         )
     return torch
 

@@ -103,7 +103,7 @@ def of_files(folder: Path, manifest: Manifest, now: Texts) -> Iterator[Finding]:
         if content is None:
             yield Finding("missing", path, "was written, and is not there")
         elif fresh is not None and content == fresh.text.encode():
-            if fresh.executable and not os.access((folder / path), os.X_OK):
+            if fresh.executable and not os.access(folder / path, os.X_OK):
                 yield Finding("edited", fresh.path, "was written as a program, and may not be executed any more")
         elif _sha256(content) != sha256:
             yield _edited(path, content, sha256, fresh)

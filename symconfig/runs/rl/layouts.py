@@ -174,7 +174,7 @@ def with_reads(question: Question, layout: Layout) -> Layout:
     longest, batch, degrees = question.rl.longest, layout.actor.as_written.batch, layout.actor.candidate.parallel
     room = batch.micro * batch.seq_length
     chosen = _at(layout, room)
-    while not question.has_room(chosen.reads) and (half := (-(-(room // 2) // degrees.cp) * degrees.cp)) >= longest:
+    while not question.has_room(chosen.reads) and (half := -(-(room // 2) // degrees.cp) * degrees.cp) >= longest:
         room, chosen = half, _at(layout, half)
     for larger in _larger(layout, room):
         worth = _seconds(larger) <= (1 - WORTH_READING) * _seconds(chosen)

@@ -233,8 +233,7 @@ def _undominated(now: Space, v: int) -> Bools:
             if not len(rivals):
                 break
             possible = np.isfinite(costs[c])
-            excess: Array = (costs[rivals][:, possible] - costs[c][possible]).max(axis=1)
-            cost = cost + excess
+            cost = cost + (costs[rivals][:, possible] - costs[c][possible]).max(axis=1)
             memory = memory + (0.0 if memories is None else (memories[rivals] - memories[c]).max(axis=1))
         keep[c] = not bool(np.any((cost <= 0) & (memory <= 0)))
     return keep

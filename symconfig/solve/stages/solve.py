@@ -12,10 +12,10 @@ from symconfig.graph.parts import is_layer
 from symconfig.solve.stages.bound import bound_s, work_s
 from symconfig.solve.stages.chain import fastest_chain
 from symconfig.solve.stages.construct import POLICIES, construct
-from symconfig.solve.stages.content import Mode, Option, Scale, content, layers, modes, peak_bytes, staffed
+from symconfig.solve.stages.content import Mode, Option, Scale, content, layers, modes, peak_bytes, stage_of
 from symconfig.solve.stages.cuts import allowed, check, every, longest_chunk
 from symconfig.solve.stages.frames import Frame, excess_s, frames
-from symconfig.solve.stages.judge import CLOSE, chunk_seconds, cornered, fits, stage_peaks, stage_seconds
+from symconfig.solve.stages.judge import CLOSE, chunk_seconds, fits, stage_peaks, stage_seconds, without_collinear
 from symconfig.solve.stages.problem import Assignment, Chunks, StageProblem, StageSolution, Unsatisfied
 
 MOST_FRAMES = 64  # that are tried
@@ -32,7 +32,7 @@ def solve(problem: StageProblem) -> StageSolution | Unsatisfied:
     """
     check(problem)
     started_s = time.perf_counter()
-    solving = _Solving(cornered(problem))
+    solving = _Solving(without_collinear(problem))
     if solving.few:
         solving.enumerate()
     else:
@@ -132,7 +132,7 @@ class _Solving:
         """Return the cut in the mode, if all stages fit and none takes longer than the fastest slowest one."""
         contents, pp = [content(chunk) for chunk in chunks], self.problem.pp
         for stage in range(pp):
-            one = staffed(self.scale, stage, contents[stage::pp], mode)
+            one = stage_of(self.scale, stage, contents[stage::pp], mode)
             if not fits(self.problem, one.peak_bytes) or one.seconds > self.best_s * (1 + CLOSE):
                 return None
         return Assignment(chunks, tuple(map(mode.of, contents)))

@@ -80,6 +80,6 @@ def errors_of(root: Node, data: bytes) -> Iterator[Node]:
             count += 1
             yield node
         elif node.has_error and not (
-            node.type == "expansion" and (lexer.closing(data, node.start_byte + 1, len(data)) == node.end_byte - 1)
+            node.type == "expansion" and lexer.closing(data, node.start_byte + 1, len(data)) == node.end_byte - 1
         ):
             stack += reversed(node.children)
