@@ -160,8 +160,8 @@ def _adapters(plan: Plan) -> str:
 def ranking(plan: Plan) -> Grid:
     """Tabulate candidates, one row each, the best first; then the fastest, and the layout of a measured run."""
     numbered = [(str(number), one) for number, one in enumerate((plan.best, *plan.alternatives), 1)]
-    beside = {"fastest": plan.beside.fastest, "measured": plan.beside.published}
-    return compared([*numbered, *((name, one) for name, one in beside.items() if one is not None)])
+    further = {"fastest": plan.beside.fastest, "measured": plan.beside.published}
+    return compared([*numbered, *((name, one) for name, one in further.items() if one is not None)])
 
 
 def compared(candidates: Sequence[tuple[str, Candidate]], marked: int = 0) -> Grid:

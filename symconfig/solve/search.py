@@ -241,14 +241,14 @@ def _measured(
     run = fastest if unproven else min(runs, key=distance)
     degrees = {name: getattr(run, name) for name in ("tp", "pp", "vpp", "cp", "ep")}
     words = " ".join(f"{name} {size}" for name, size in degrees.items() if size > 1) or "data parallel"
-    found = MeasuredRun(
+    measured = MeasuredRun(
         job=f"{run.gpus:,} GPUs, {run.seq_length:,} tokens, {run.precision}",
         layout=f"{words}, micro-batch {run.micro}",
         tokens_per_s_per_gpu=run.tokens_per_s_per_gpu,
         source=run.source,
         unproven=unproven,
     )
-    return {"measured": found, "published": _laid_out_as(run, model, cluster, job, shown) if unproven else None}
+    return {"measured": measured, "published": _laid_out_as(run, model, cluster, job, shown) if unproven else None}
 
 
 def _laid_out_as(
@@ -260,10 +260,10 @@ def _laid_out_as(
     pinned = job.model_copy(update={"pins": pins})
     try:
         resolved(model, cluster, pinned)
-        found = run_job(model, cluster, pinned, top=1, progress=None, start=0.0).weighed.best
+        laid_out = run_job(model, cluster, pinned, top=1, progress=None, start=0.0).weighed.best
     except SymconfigError:
         return None
-    return shown(found[0]) if found else None
+    return shown(laid_out[0]) if laid_out else None
 
 
 def _at_risk(prospect: Prospect, cluster: ClusterDescriptor, job: Job) -> Iterator[Opened]:

@@ -89,13 +89,13 @@ class Usual:
     def beyond(self, *, tp: Any, pp: Any, vpp: Any, cp: Any, ep: Any, micro: Any) -> dict[str, Any]:
         """Return by name which choices of layouts are beyond published ones, `[n]` or of one layout."""
         sizes = {"tp": tp, "pp": pp, "vpp": vpp, "ep": ep, "micro-batch": micro}
-        found = {name: size > self.largest.get(name, inf) for name, size in sizes.items()}
+        larger = {name: size > self.largest.get(name, inf) for name, size in sizes.items()}
         tokens = self.largest.get("tokens", inf)
-        found["tokens of a micro-batch"] = micro * self.seq_length > tokens * cp
+        larger["tokens of a micro-batch"] = micro * self.seq_length > tokens * cp
         # A longer sequence asks for more ranks than those that were published.
-        found["cp"] = cp > max(self.largest.get("cp", inf), self.seq_length / tokens)
-        found["tp beyond fast links"] = tp > self.joined
-        return found
+        larger["cp"] = cp > max(self.largest.get("cp", inf), self.seq_length / tokens)
+        larger["tp beyond fast links"] = tp > self.joined
+        return larger
 
     def switched(self, *, graphs: bool, flex: bool, user_buffers: bool) -> list[str]:
         """Return the names of the switches that are on and that hardly any published layout has."""
@@ -156,8 +156,8 @@ def _usual(
 
 def _first(rows: Sequence[Layout], alike: Sequence[Callable[[Layout], bool]]) -> list[Layout]:
     """Return the rows that the first of the conditions leaves enough of; none where no condition does."""
-    found = ([row for row in rows if condition(row)] for condition in alike)
-    return next((each for each in found if len(each) >= ENOUGH), [])
+    chosen = ([row for row in rows if condition(row)] for condition in alike)
+    return next((each for each in chosen if len(each) >= ENOUGH), [])
 
 
 def _rare(rows: Sequence[Layout]) -> Iterator[str]:
