@@ -86,6 +86,14 @@ class Options:
     instances: PositiveInt = 1  # groups of data-parallel ranks that each have all parts of what ZeRO cuts
 
     @property
+    def fp8_recipe(self) -> str:
+        """Return how scales of 8 bits are found: tensorwise, of the tensor at hand; delayed, of a history, since an
+        offloaded optimizer writes 8-bit weights with those only; mxfp8, of blocks. Empty in other precisions."""
+        if self.precision != "fp8":
+            return "mxfp8" if self.precision == "mxfp8" else ""
+        return "delayed" if self.fp8_param_gather and self.optimizer_offload > 0 else "tensorwise"
+
+    @property
     def stage_layout(self) -> str:
         """Return how the stages divide the layers, in words or as Megatron's string. Nothing where all have as many
         layers."""

@@ -66,9 +66,8 @@ def precision_args(out: Arguments, best: Candidate) -> None:
     out.put("--fp16" if precision == "fp16" else "--bf16")
     if precision in ("fp8", "mxfp8") and out.needs("precision", "--fp8-recipe", "it has no FP8 recipes", precision):
         out.put("--fp8-format", "hybrid" if precision == "fp8" else "e4m3")
-        # Scales of the tensor at hand; an offloaded optimizer writes 8-bit weights with those of a history only.
-        delayed = precision == "fp8" and best.options.fp8_param_gather and best.options.optimizer_offload > 0
-        out.put("--fp8-recipe", "mxfp8" if precision == "mxfp8" else "delayed" if delayed else "tensorwise")
+        delayed = best.options.fp8_recipe == "delayed"
+        out.put("--fp8-recipe", best.options.fp8_recipe)
         modules = sorted(KEPT_INPUTS & {*best.options.recompute.modules})
         if delayed and modules and out.at_least(KEPT_INPUTS_SINCE):
             what = "an offloaded optimizer writes 8-bit weights with delayed scaling only, which has no such recompute"

@@ -142,8 +142,15 @@ def headline(plan: Plan) -> str:
         f"{plan.model.name} on {count(best.parallel.world_size)} x {plan.cluster.gpu.product} "
         f"({plan.cluster.name}), for {runs}\n"
         f"global batch {count(batch.global_)} sequences of {count(batch.seq_length)} tokens, "
-        f"{best.options.precision}{_adapters(plan)}"
+        f"{_numbers(best)}{_adapters(plan)}"
     )
+
+
+def _numbers(candidate: Candidate) -> str:
+    """Return the precision with its recipe, and the type in which gradients are added up."""
+    o = candidate.options
+    recipe = f" {o.fp8_recipe}" if o.fp8_recipe not in ("", o.precision) else ""
+    return f"{o.precision}{recipe}, gradients in {'fp32' if o.grad_bytes == 4 else o.precision}"
 
 
 def _adapters(plan: Plan) -> str:

@@ -14,6 +14,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import SymconfigError
 from symconfig.plans.plan import Candidate, Plan
+from symconfig.report.table import summary
 from symconfig.solve.choice import TIE, Family, family, first, plainness, timed, unusual
 from symconfig.solve.costed import costed
 from symconfig.solve.prospect import Prospect
@@ -87,6 +88,9 @@ def test_no_row_stands_above_one_that_is_faster_and_no_less_plain(model: str) ->
             continue
         rows = (plan.best, *plan.alternatives)
         assert len({(each.parallel, each.options.zero_stage, each.options.precision) for each in rows}) == len(rows)
+        under = list(summary(plan))
+        assert len(under) <= 12, asked
+        assert len(" ".join(under).split()) <= 120, asked
         for place, row in enumerate(rows):
             assert not [below for below in rows[place + 1 :] if better(below, row)], asked
 
