@@ -211,8 +211,15 @@ def _megatron_actor(plan: Plan, step: PlannedRl | None) -> dict[str, object]:
         f"{own}.adam_beta2": training.adam_beta2,
         f"{own}.adam_eps": training.adam_eps,
         **_adapters(plan),
+        **_predictions(plan),
         f"{_REF}.megatron.param_offload": learning.section(plan).reference,
     }
+
+
+def _predictions(plan: Plan) -> dict[str, object]:
+    """Return what keeps layers of multi-token prediction, which verl drops by itself (utils/megatron_utils.py)."""
+    words = ("enable", "enable_train") if plan.model.num_nextn_predict_layers else ()
+    return {f"actor_rollout_ref.model.mtp.{word}": True for word in words}
 
 
 def _adapters(plan: Plan) -> dict[str, object]:

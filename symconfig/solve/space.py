@@ -88,10 +88,10 @@ def divisors(number: int) -> list[int]:
 def schemes(request: Request) -> Iterator[Scheme]:
     """Yield templates in the order in which ties are broken: the plainest first."""
     parallel = [False, *([True] if True in request.limits.tensor_with_sequence else [])]
-    wanted, comm = request.pins.switch("sp"), request.pins.words.get("cp_comm")
+    wanted = request.pins.switch("sp")
     sharing = [False, *([True] if shares_heads(request.model, request.model.num_attention_heads) else [])]
     for sequence_parallel, cp_comm, shared_heads in product(parallel, request.limits.cp_comms, sharing):
-        if comm in (None, cp_comm) and wanted in (None, sequence_parallel):
+        if wanted in (None, sequence_parallel):
             yield Scheme(sequence_parallel, cp_comm, shared_heads=shared_heads)
 
 
@@ -128,7 +128,8 @@ def _grid(request: Request, scheme: Scheme) -> Columns:
     pins, model, gpus = request.pins, request.model, request.gpus
     experts = model.experts.num_experts if model.experts else 1
     width = model.experts.moe_intermediate_size if model.experts else 1
-    plain_comm = request.limits.cp_comms[0] if request.pins.words.get("cp_comm") is None else scheme.cp_comm
+    alone = scheme.cp_comm == request.limits.cp_comms[0]  # a single rank exchanges nothing, whatever is pinned
+    together = request.pins.leaves("cp_comm", scheme.cp_comm)
 
     def allowed(name: str, values: list[int]) -> list[int]:
         return [value for value in values if pins.allows(name, value)]
@@ -144,9 +145,7 @@ def _grid(request: Request, scheme: Scheme) -> Columns:
                 and shares_heads(model, tp) == scheme.shared_heads
             ],
         ),
-        allowed(
-            "cp", [cp for cp in divisors(gpus) if cp <= request.seq_length and (cp > 1 or scheme.cp_comm == plain_comm)]
-        ),
+        allowed("cp", [cp for cp in divisors(gpus) if cp <= request.seq_length and (together if cp > 1 else alone)]),
         allowed("ep", [ep for ep in divisors(experts) if gpus % ep == 0]),
         allowed("etp", [etp for etp in divisors(width) if gpus % etp == 0]),
     ]

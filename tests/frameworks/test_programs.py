@@ -11,7 +11,7 @@ from symconfig.descriptor.load import load_cluster
 from symconfig.solve.run import usual_of
 
 
-def framework(target: str, backend: str, **more: Any) -> Any:
+def framework(target: str | None, backend: str, **more: Any) -> Any:
     job = {"model": "qwen3-8b", "cluster": "h100", "gpus": 8, "global_batch_size": 8, "target": target} | more
     return usual_of(load_cluster("h100"), Job.model_validate({**job, "backend": backend}))
 
@@ -20,8 +20,9 @@ def test_accelerate_reduces_gradients_in_the_precision_of_its_products() -> None
     plugins = pytest.importorskip("accelerate.utils")
     plugin = plugins.FullyShardedDataParallelPlugin(fsdp_version=2)
     plugin.set_mixed_precision("bf16")
-    assert framework("trl", "fsdp").reduced_bytes == plugin.mixed_precision_policy.reduce_dtype.itemsize
-    assert framework("transformers", "fsdp").reduced_bytes == 4.0
+    reduced = {framework(target, "fsdp").reduced_bytes for target in ("trl", "transformers", "accelerate", None)}
+    assert reduced == {plugin.mixed_precision_policy.reduce_dtype.itemsize}
+    assert framework("verl-fsdp", "fsdp").reduced_bytes == 4.0
     assert framework("trl", "deepspeed") == framework("accelerate", "deepspeed")
 
 

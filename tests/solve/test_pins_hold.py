@@ -89,7 +89,7 @@ def tried(model: str, backend: str, pins: dict[str, str]) -> Plan | str:
 
 
 def launched(made: Plan, folder: Path) -> Candidate:
-    """Return what an audit of the plan's files reads, without what no file says of FSDP's shards."""
+    """Return what an audit of the plan's files reads. What FSDP's leave to the training script is given."""
     write(render(made, own_target(made)), folder)
     script = next(folder / name for name in ("launch.sh", "train.sh") if (folder / name).is_file())
     more = {"model": made.job.model, "seq_length": 4096} if made.job.backend == "fsdp" else {}
