@@ -45,7 +45,7 @@ def commands() -> str:
     """Return every command with its options, as its help prints them."""
     from symconfig.cli import main
 
-    parts = ["# Every option\n", "As `symconfig COMMAND --help` prints it.\n"]
+    parts = ["# Every option\n", "As `symconfig COMMAND --help` prints it, and `symconfig plan --help-all`.\n"]
     for group, modules in main.GROUPS.items():
         parts.append(f"## {group[0].upper()}{group[1:]}\n")
         for command in (main.commands([main.name_of(module)])[0] for module in modules):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, TypeAlias
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, Right
 from symconfig.resources import content
 
 KeyPath: TypeAlias = tuple[str | int, ...]
@@ -68,12 +68,10 @@ class Document:
         )
 
 
-class ProblemParts(TypedDict, total=False):
+class ProblemParts(Right, total=False):
     """Optional parts of a Problem, for those who pass it on to `Document.problem`."""
 
     got: str | None
-    need: str | None
-    hint: str | None
 
 
 def dotted(path: KeyPath) -> str:

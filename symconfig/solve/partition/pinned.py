@@ -6,7 +6,6 @@ given where it is read.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +14,7 @@ from fnmatch import fnmatchcase
 from math import prod
 
 from symconfig.descriptor.mesh import Axis, Mesh
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, nearest
 from symconfig.format import either, general
 from symconfig.graph.program.net import Fixed, Net, Node, Port
 from symconfig.graph.program.program import Program
@@ -182,8 +181,8 @@ def _matching(name: str, known: Iterable[str], kind: str, field: str) -> list[st
     if not matches:
         names = list(dict.fromkeys(map(general, every)))
         ends = [one for one in names if one.rpartition(".")[2] == name]
-        similar = ends or difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names[:3]
-        raise InputError(f"there is no such {kind}", field=field, got=name, hint=" or ".join(similar))
+        hint = " or ".join(ends) or nearest(name, names, alike=0.4) or " or ".join(names[:3])
+        raise InputError(f"there is no such {kind}", field=field, got=name, hint=hint)
     return matches
 
 
