@@ -21,7 +21,6 @@ from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
 from symconfig.solve.run import run
 from symconfig.solve.search import FRONTS, resolved, search
-from symconfig.solve.sensitivity import priced_s
 from symconfig.solve.timeline import refined_s
 from symconfig.solve.usual import measured, usual
 from tests.solve.naive import tight
@@ -173,15 +172,6 @@ def test_published_layouts_say_what_is_unusual() -> None:
 
 def test_every_measured_run_is_of_a_cluster_of_the_zoo() -> None:
     assert all(run.tokens_per_s_per_gpu > 0 and load_cluster(run.cluster) for run in measured())
-
-
-@pytest.mark.parametrize("name", ["dense", "experts"])
-def test_the_formula_under_the_clusters_own_constants_is_the_prediction(name: str) -> None:
-    plan = planned(name)
-    stated = {each: getattr(plan.cluster.kernels, each) for each in type(plan.cluster.kernels).model_fields}
-    own = {each: np.full(3, quantity.value) for each, quantity in stated.items() if quantity is not None}
-    for found in prospects(plan):
-        assert priced_s(found, plan.cluster, own) == pytest.approx(np.full(3, found.step_s))
 
 
 def test_robustness_says_what_is_lost_where_something_is_otherwise() -> None:
