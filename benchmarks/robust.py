@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from symconfig.cost.framework import Framework
 from symconfig.descriptor.cluster import ClusterDescriptor, Kernels
 from symconfig.plans.plan import Plan
-from symconfig.solve.choice.family import family
+from symconfig.solve.choice import family
 from symconfig.solve.costed import costed
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore

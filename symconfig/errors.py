@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypedDict, Unpack
@@ -10,6 +11,8 @@ from typing import TypedDict, Unpack
 # What is wrong with a field, where those who read a file for a purpose of their own say more of it.
 MISSING_FIELD = "this field is missing"
 UNKNOWN_FIELD = "unknown field"
+FEW = 8  # names that a message lists beside the nearest ones
+_WITHIN = 0.05  # of the best similarity: another name that may be meant
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,14 @@ class Problem:
         return text + (f" By hand: {self.edit}." if self.edit else "")
 
 
-class Place(TypedDict, total=False):
+class Right(TypedDict, total=False):
+    """What would be right, as a problem says it."""
+
+    need: str | None
+    hint: str | None
+
+
+class Place(Right, total=False):
     """The fields of a problem, but for what is wrong."""
 
     file: str | None
@@ -55,10 +65,34 @@ class Place(TypedDict, total=False):
     column: int | None
     field: str | None
     got: str | None
-    need: str | None
-    hint: str | None
     pins: tuple[str, ...]
     edit: str | None
+
+
+def nearest(word: str, known: Iterable[str], alike: float = 0.6, *, most: int = 3) -> str | None:
+    """Return the known names that a word may mean, the most similar first, as `a or b`; None where nothing is similar.
+
+    Case, leading dashes, and `-` for `_` do not count. alike: the least similarity of difflib; 1 is the same.
+    """
+    matcher, scored = difflib.SequenceMatcher(b=_plain(word[:200])), list[tuple[float, str]]()
+    for name in known:
+        matcher.set_seq1(_plain(name))
+        scored.append((matcher.ratio(), name))
+    scored.sort(key=lambda item: -item[0])
+    least = max(alike, scored[0][0] - (_WITHIN if scored[0][0] < 1 else 0.0)) if scored else 1.0
+    return " or ".join(name for score, name in scored[:most] if score >= least) or None
+
+
+def _plain(name: str) -> str:
+    return name.lower().lstrip("-").replace("_", "-")
+
+
+def among(word: str, known: Iterable[str]) -> Right:
+    """Return what a problem says of a word that is none of the known names: the nearest, and all of them where they are
+    few or none is near."""
+    names = list(known)
+    hint = nearest(word, names)
+    return {"need": f"one of {', '.join(names)}" if hint is None or len(names) <= FEW else None, "hint": hint}
 
 
 class SymconfigError(Exception):

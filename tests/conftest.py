@@ -57,7 +57,7 @@ LONGEST = (
     "verify/test_deepspeed_build.py",
     "serve/test_browser.py",
     "existing/audit/test_steps.py",
-    "solve/choice/test_monotone.py",
+    "solve/test_monotone.py",
     "test_tutorials.py",
     "existing/audit/test_round_trip.py",
     "solve/test_counters.py",

@@ -26,8 +26,8 @@ from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.recipe import Difference, NearRecipe
 from symconfig.report.recipes import layout_words
+from symconfig.runs.recipes.alike import MOST_TIMES_LARGER
 from symconfig.runs.recipes.near import compared
-from symconfig.solve.choice.published import MOST_TIMES_LARGER
 from symconfig.solve.run import facts_of
 from symconfig.solve.search import search
 from tools.pages import EVIDENCE, fill, table

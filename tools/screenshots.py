@@ -16,7 +16,7 @@ from tools.pages import DOCS, fill
 
 JOB = {"model": "mixtral-8x7b", "cluster": "h100", "gpus": 64, "global_batch_size": 256, "seq_length": 4096}
 WIDTH = 1240
-VIEWS = ("plans", "time", "memory", "sensitivity", "weighed", "why", "ranks", "schedule", "roofline", "files")
+VIEWS = ("files", "plans", "time", "memory", "sure", "weighed", "why", "ranks", "schedule", "roofline")
 
 
 def main() -> None:

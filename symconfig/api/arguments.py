@@ -12,8 +12,7 @@ from functools import cache, wraps
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from symconfig.descriptor.document import nearest
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, nearest
 
 P = ParamSpec("P")
 R = TypeVar("R")

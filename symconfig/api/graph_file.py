@@ -16,9 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from symconfig.descriptor.document import Document, nearest, read_text
+from symconfig.descriptor.document import Document, read_text
 from symconfig.descriptor.yaml_strict import read_yaml
-from symconfig.errors import InputError
+from symconfig.errors import InputError, nearest
 
 _PATHS = ("program", "mesh")
 

@@ -7,9 +7,11 @@ from typing import Any
 
 from symconfig.api.planning import LoadedJob, Wanted, page_files
 from symconfig.errors import SymconfigError
+from symconfig.existing.audit.audit import Audit
 from symconfig.plans.plan import Plan
+from symconfig.report import audit as report
 from symconfig.report.grid import Block
-from symconfig.report.page.data import plan_data, refused_data, report_data
+from symconfig.report.page.data import audit_data, plan_data, refused_data, report_data
 from symconfig.report.page.page import drawn
 from symconfig.report.page.pictures import Picture
 from symconfig.runs.best import prepared
@@ -30,6 +32,13 @@ def refused_page(wanted: LoadedJob, error: SymconfigError) -> str:
     """Return the page of a job that nothing fits: what was weighed, and what each layout would need."""
     model, job = prepared(wanted.model, wanted.cluster, wanted.job)
     return drawn(refused_data(model, wanted.cluster, job, error))
+
+
+def audited_data(audit: Audit, source: str) -> dict[str, Any]:
+    """Return what an audit's page shows: its findings, its tables, and the better plan where there is one."""
+    blocks, better = report.blocks(audit, headed=True), audit.better
+    data = report_data("", blocks) if better is None else page_data(better, page_files(better, Wanted()), blocks)
+    return audit_data(audit, source, data)
 
 
 def report_page(title: str, blocks: Sequence[Block], pictures: Sequence[Picture] = ()) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from symconfig.descriptor.recipe import Recipe, RecipeSource, every_recipe, find_recipe
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, among
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def recipes(
     for name, value in wanted.items():
         known = sorted({str(_value(each, name)) for each in every})
         if value is not None and value not in known:
-            problems.append(Problem(f"no recipe has this {name}", field=name, got=value, need=", ".join(known)))
+            problems.append(Problem(f"no recipe has this {name}", field=name, got=value, **among(value, known)))
     if problems:
         raise InputError(problems)
     return tuple(

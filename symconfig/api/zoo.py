@@ -8,7 +8,7 @@ from symconfig.api.arguments import typed
 from symconfig.api.clusters import AnyCluster
 from symconfig.api.clusters import loaded as load
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.load import load_model, plugged_models, zoo_clusters, zoo_models
+from symconfig.descriptor.load import load_model, zoo_clusters, zoo_models
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.report.zoo import ClusterLine, ModelLine
 from symconfig.runs.families import Family, every
@@ -21,8 +21,8 @@ def clusters() -> tuple[ClusterLine, ...]:
 
 
 def models() -> tuple[ModelLine, ...]:
-    """Return every model of the zoo in a line, then those of other packages."""
-    return tuple(ModelLine.of(load_model(name)) for name in (*zoo_models(), *plugged_models()))
+    """Return every model of the zoo in a line."""
+    return tuple(ModelLine.of(load_model(name)) for name in zoo_models())
 
 
 def families() -> tuple[Family, ...]:

@@ -148,13 +148,11 @@ def supplied(arguments: argparse.Namespace, source: str, problems: Problems) -> 
 
 
 def _page(done: Audit, path: Path, source: str, force: bool) -> None:
-    """Write an audit as a page, of the better plan where there is one."""
-    from symconfig.api.page import plan_page, report_page
-    from symconfig.report import audit as report
+    """Write an audit as a page, with the better plan where there is one."""
+    from symconfig.api.page import audited_data
+    from symconfig.report.page.page import drawn
 
-    blocks = report.blocks(done)
-    page = report_page(f"Audit of {source}", blocks) if done.better is None else plan_page(done.better, before=blocks)
-    write_page(path, page, force)
+    write_page(path, drawn(audited_data(done, source)), force)
 
 
 def _limits(margin: str | None) -> Limits:

@@ -64,10 +64,10 @@ def script(shell: str) -> str:
 
 def _names() -> dict[str, tuple[str, ...]]:
     """Give the names of what there is to plan with, by kind."""
-    from symconfig.descriptor.load import plugged_models, zoo_clusters, zoo_models
+    from symconfig.descriptor.load import zoo_clusters, zoo_models
     from symconfig.render import every_launcher, targets
 
-    models, clusters = (*zoo_models(), *plugged_models()), tuple(zoo_clusters())
+    models, clusters = tuple(zoo_models()), tuple(zoo_clusters())
     return {
         "model": models,
         "cluster": clusters,

@@ -13,7 +13,7 @@ from symconfig.api.clusters import named
 from symconfig.cli.options import FIELDS, changes
 from symconfig.cli.shared import as_changes
 from symconfig.descriptor.document import Document
-from symconfig.errors import MISSING_FIELD, InputError, Problem, reworded
+from symconfig.errors import InputError, Problem, reworded
 
 _WHOLE = re.compile(r"[-+]?[0-9]{1,100}")
 
@@ -25,7 +25,6 @@ class Request:
     document: Document
     given: frozenset[str]  # options on the command line
     pinned: frozenset[str]  # names of its --pin options
-    from_file: bool
     model_base: Path | None
     cluster_base: Path | None
     problems: tuple[Problem, ...]
@@ -67,7 +66,6 @@ def request(arguments: argparse.Namespace) -> Request:
         document=replace(document, data=data),
         given=frozenset(given),
         pinned=frozenset(pins),
-        from_file=bool(path),
         model_base=None if "--model" in given else base,
         cluster_base=None if "--cluster" in given else base,
         problems=tuple(problems),
@@ -111,26 +109,20 @@ def _base(target: str, arguments: argparse.Namespace) -> str:
 
 
 def as_options(problem: Problem, request: Request) -> Problem:
-    """Rewrite the problem in the words of the command line, where the field came from there."""
+    """Take the file away from a problem whose field came from the command line, which then names its option."""
     name = problem.field or ""
-    nowhere = replace(problem, file=None, line=None, column=None)
-    if name.startswith("pins.") and name[5:] in request.pinned:
-        return replace(nowhere, field=f"--pin {name[5:]}")
-    if name.startswith("cluster."):
-        return as_changes(nowhere if "--cluster" in request.given else problem, request.changes)
-    option = next((option.flag for option in FIELDS if option.field == name), None)
-    if option is None or (request.from_file and option not in request.given):
-        return problem
-    what = "this option is missing" if problem.what == MISSING_FIELD else problem.what
-    return replace(nowhere, what=what, field=option)
+    option = "--cluster" if name.startswith("cluster.") else next((one.flag for one in FIELDS if one.field == name), "")
+    if option in request.given or name.removeprefix("pins.") in request.pinned:
+        problem = replace(problem, file=None, line=None, column=None)
+    return as_changes(problem, request.changes) if name.startswith("cluster.") else problem
 
 
 def _file(path: str) -> Document:
     from symconfig.descriptor.json_strict import load_json_strict
-    from symconfig.descriptor.load import plugged_models, zoo_models
+    from symconfig.descriptor.load import zoo_models
     from symconfig.descriptor.yaml_strict import load_yaml_strict
 
-    if not Path(path).exists() and path in (*zoo_models(), *plugged_models()):
+    if not Path(path).exists() and path in zoo_models():
         what, hint = "is a model of the zoo, and no file of a job", f"--model {path}"
         raise InputError(what, file=path, hint=hint)
     return load_json_strict(Path(path)) if path.endswith(".json") else load_yaml_strict(Path(path))

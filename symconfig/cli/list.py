@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from symconfig.cli.shared import as_option, file_of, named_cluster, refuse, show, whole
-from symconfig.errors import InputError, reworded
+from symconfig.cli.shared import file_of, named_cluster, refuse, show, whole
+from symconfig.errors import InputError
 from symconfig.format import picked
 
 if TYPE_CHECKING:
@@ -98,8 +97,7 @@ def _recipes(arguments: argparse.Namespace, name: str | None) -> Shown:
         one = recipe(name).to_dict()
         return {"schema": "symconfig.recipe/1", **one}, shown(one)
     filters = picked(arguments, "model", "cluster", "task", "kind", "source")
-    with reworded(partial(as_option, arguments=arguments)):
-        rows = [one.to_dict() for one in recipes(gpus=whole("--gpus", arguments.gpus), **filters)]
+    rows = [one.to_dict() for one in recipes(gpus=whole("--gpus", arguments.gpus), **filters)]
     return {"schema": "symconfig.recipes/2", "recipes": rows}, listed(rows)
 
 
@@ -161,7 +159,7 @@ def _options(_: argparse.Namespace, name: str | None) -> Shown:
 
 def _chosen(every: Iterable[Any], name: str | None) -> list[Any]:
     """Return everything, or the one of this name. Raises InputError with the nearest name."""
-    from symconfig.descriptor.document import nearest
+    from symconfig.errors import nearest
 
     known = {one.name: one for one in every}
     if name is not None and name not in known:

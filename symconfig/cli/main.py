@@ -7,19 +7,20 @@ output went away; 70 a defect of symconfig itself. Nothing heavy is imported her
 from __future__ import annotations
 
 import argparse
-import difflib
 import gc
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from importlib import import_module
 from itertools import zip_longest
 from typing import NoReturn, Protocol, cast
 
+from symconfig.cli.options import FIELDS
 from symconfig.cli.shared import INTERRUPTED, note, print_json
-from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.errors import MISSING_FIELD, InputError, Problem, SymconfigError, among, nearest, reworded
 from symconfig.install import VERSION
 
 BROKEN_PIPE, DEFECT = 141, 70
@@ -33,7 +34,7 @@ DEBUG_VARIABLE = "SYMCONFIG_DEBUG"
 
 class Command(Protocol):
     """A module of this package that is a command. Its name, its line in the list of commands, command lines to begin
-    with, its options, its run."""
+    with, its options, its run. FIRST, where it has one: the options that `--help` shows; `--help-all` shows all."""
 
     NAME: str
     DOES: str
@@ -68,7 +69,7 @@ _GUESSED = {
     "recipes": "list recipes",
     "formats": "list targets",
 }
-_NO_COMMAND = re.compile(r"argument COMMAND: invalid choice: '(.*?)'", re.DOTALL)
+_NO_CHOICE = re.compile(r"argument (\S+): invalid choice: '(.*?)'", re.DOTALL)
 _COLUMN = 14  # where the words beside a command's name start
 
 
@@ -96,11 +97,19 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose errors read like every other error, without the wall of usage."""
 
     groups: Mapping[str, Sequence[argparse.Action]] = {}  # commands by their title
+    first: Sequence[str] = ()  # options that the help shows; none: all
 
     def format_help(self) -> str:
         """Return the help; of all commands, in groups."""
         if not self.groups:
-            return super().format_help()
+            shown = {action: action.help for action in self._actions}
+            for action in self._actions:
+                if self.first and action.option_strings and not {*action.option_strings} & {*self.first}:
+                    action.help = argparse.SUPPRESS
+            text = super().format_help()
+            for action, words in shown.items():
+                action.help = words
+            return text
         formatter = _Formatter(self.prog, max_help_position=_COLUMN)
         formatter.add_text(self.description)
         for title, actions in self.groups.items():
@@ -111,15 +120,28 @@ class _Parser(argparse.ArgumentParser):
         return formatter.format_help()
 
     def error(self, message: str) -> NoReturn:
-        if wrong := _NO_COMMAND.match(message):
+        if (wrong := _NO_CHOICE.match(message)) and wrong[1] == "COMMAND":
             known = {name_of(module): name_of(module) for module in COMMANDS} | _GUESSED
-            similar = difflib.get_close_matches(wrong[1], known, n=1)
-            hint = f"symconfig {known[similar[0]]}" if similar else f"{self.prog} --help"
-            raise InputError("there is no such command", field=wrong[1], hint=hint)
+            similar = nearest(wrong[2], known, most=1)
+            hint = f"symconfig {known[similar]}" if similar else f"{self.prog} --help"
+            raise InputError("there is no such command", field=wrong[2], hint=hint)
+        choices = {action.metavar or action.dest: list(action.choices) for action in self._actions if action.choices}
+        if wrong:
+            raise InputError("wrong value", field=wrong[1], got=wrong[2], **among(wrong[2], choices[wrong[1]]))
         _, absent, names = message.partition("the following arguments are required: ")
         if absent:
-            raise InputError("this argument is missing", field=names, hint=f"{self.prog} --help")
+            need = f"one of {', '.join(choices[names])}" if names in choices else None
+            raise InputError("this argument is missing", field=names, need=need, hint=f"{self.prog} --help")
         raise InputError(message, hint=f"{self.prog} --help")
+
+
+class _HelpOfAll(argparse.Action):
+    """--help-all: print the help with every option, and exit."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        cast(_Parser, parser).first = ()
+        parser.print_help()
+        parser.exit()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -131,6 +153,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Nothing here has a plugin, and to look for some pydantic reads the metadata of every package that is installed.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] in ([], ["help"]):
+        words = [*words[1:], "--help"]
     as_json = "--json" in words
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -184,27 +208,40 @@ def _run(words: list[str]) -> int:
     if unknown:
         raise InputError(list(_unknown(unknown, arguments.command_parser)))
     command: Callable[[argparse.Namespace], int] = arguments.command
-    return command(arguments)
+    with reworded(partial(_as_typed, options=arguments.command_parser._option_string_actions)):
+        return command(arguments)
+
+
+def _as_typed(problem: Problem, options: Mapping[str, argparse.Action]) -> Problem:
+    """Rewrite the field of a problem that no file has in the words of the command's option that sets it."""
+    field = problem.field or ""
+    flag = next((option.flag for option in FIELDS if option.field == field), "--" + field.replace("_", "-"))
+    section, _, pin = field.partition(".")
+    if section == "pins" and "--pin" in options:
+        field = f"--pin {pin}"
+    elif flag in options:
+        field = flag
+    if problem.file or field == problem.field:
+        return problem
+    return replace(problem, field=field, what=problem.what.replace(MISSING_FIELD, "this option is missing"))
 
 
 def _unknown(words: list[str], parser: argparse.ArgumentParser) -> Iterator[Problem]:
-    """Yield the options that no command has, with the nearest one that exists; a choice of the planner's is pinned."""
-    from symconfig.descriptor.job import PIN_NAMES
+    """Yield the options that no command has, with the nearest ones that exist; a choice of the planner's is pinned."""
+    from symconfig.descriptor.job import pin_meant
 
     known = [option for action in parser._actions for option in action.option_strings]
-    of_option = False
+    before = ""  # an option that may have a value
     for word, following in zip_longest(words, words[1:], fillvalue=""):
-        if of_option:
-            of_option = False
+        if before and word[:1] != "-":
+            before = ""
             continue
         name, _, value = word.partition("=")
-        similar = difflib.get_close_matches(name, known, n=1)
-        hint = similar[0] if similar else f"{parser.prog} --help"
-        pin = name.lstrip("-").replace("-", "_")
-        if "--pin" in known and pin in PIN_NAMES and name.startswith("--"):
-            of_option = not value and following[:1] not in ("", "-")
-            hint = f"--pin {pin}={value or (following if of_option else 'VALUE')}"
-        yield Problem(f"unknown argument {word!r}", hint=hint)
+        before = name if name.startswith("--") and not value else ""
+        pin = pin_meant(name) if "--pin" in known and name.startswith("--") else None
+        value = value or (following if following[:1] not in ("", "-") else "VALUE")
+        similar = f"--pin {pin}={value}" if pin else nearest(name, known)
+        yield Problem(f"unknown argument {word!r}", hint=similar or f"{parser.prog} --help")
 
 
 def _fail(problems: Sequence[Problem], code: int, as_json: bool) -> int:
@@ -258,6 +295,9 @@ def parser_of(words: Sequence[str]) -> argparse.ArgumentParser:
         )
         each.add_options(command)
         command.add_argument("--json", action="store_true", help="JSON on standard output, messages on standard error")
+        if first := getattr(each, "FIRST", ()):
+            command.first = ("--help", "--help-all", *first)
+            command.add_argument("--help-all", action=_HelpOfAll, nargs=0, help="show every option and exit")
         command.set_defaults(command=each.run, command_parser=command)
         named[each.NAME] = parsers._choices_actions[-1]
     parser.groups = {

@@ -22,7 +22,6 @@ from symconfig.errors import InputError
 
 if TYPE_CHECKING:
     from symconfig.descriptor.cluster import ClusterDescriptor
-    from symconfig.measured.gpu.kernel_fit import KernelFit
     from symconfig.measured.gpu.kernel_times import KernelTimes
 
 NAME = "measure"
@@ -58,7 +57,11 @@ def run(arguments: argparse.Namespace) -> int:
         note(f"wrote {raw}")
     fit = fit_kernels(times, cluster) if cluster is not None else None
     if out is not None and fit is not None:
-        write_text(out, _profile(times, fit), arguments.force)
+        from symconfig.descriptor.write import kernels_yaml
+
+        head = f"# Constants of {fit.cluster.name}'s GPU, fitted to {len(fit.rows)} kernels measured on {times.rig}.\n"
+        use = "# A cluster descriptor uses them with `kernels: ./` and this file's name, relative to its own folder.\n"
+        write_text(out, head + use + kernels_yaml(fit.kernels), arguments.force)
         note(f"wrote {out}")
     show(arguments, lambda: to_dict(times, fit), lambda: blocks(times, fit))
     return 0
@@ -120,12 +123,3 @@ def _existing(name: str) -> Path:
     if not path.is_file():
         raise InputError("there is no such file", file=name)
     return path
-
-
-def _profile(times: KernelTimes, fit: KernelFit) -> str:
-    """Return a file that clusters can name under `kernels:`."""
-    from symconfig.descriptor.write import kernels_yaml
-
-    head = f"# Constants of {fit.cluster.name}'s GPU, fitted to {len(fit.rows)} kernels measured on {times.rig}.\n"
-    use = "# A cluster descriptor uses them with `kernels: ./` and this file's name, relative to its own folder.\n"
-    return head + use + kernels_yaml(fit.kernels)

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from symconfig.cli.shared import whole
 from symconfig.descriptor.task import PLAIN, WITH_OR_WITHOUT
-from symconfig.errors import FailedError, InputError, Problem
+from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
+    from symconfig.api.planning import Wanted
 
-    from symconfig.api.planning import Problems, Wanted
-
-CONNECT_S = 10.0
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z_0-9]*\Z")
 
 
@@ -205,48 +200,8 @@ def wanted(arguments: argparse.Namespace) -> Wanted:
     return choice
 
 
-def add_executor(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say where the plans are made."""
+def add_jobs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", metavar="N", help="plans at once on this machine (default: one on each core)")
-    parser.add_argument(
-        "--executor", metavar="dask:ADDRESS", help="plan on the Dask cluster whose scheduler has this address"
-    )
-
-
-def executor(arguments: argparse.Namespace, problems: Problems) -> tuple[str | None, int | None]:
-    """Return the address of a Dask scheduler and --jobs. What is wrong about them is added to `problems`."""
-    from importlib.util import find_spec
-
-    jobs = problems.collect(lambda: whole("--jobs", arguments.jobs))
-    if arguments.executor is None:
-        return None, jobs
-    name, _, address = arguments.executor.partition(":")
-    if name != "dask" or not address:
-        need = "dask:ADDRESS, as dask:tcp://10.0.0.1:8786"
-        problems.add(Problem("wrong value", field="--executor", got=arguments.executor, need=need))
-    elif find_spec("distributed") is None:
-        what, hint = "Dask needs distributed, which is not installed", "pip install 'symconfig[dask]'"
-        problems.add(Problem(what, field="--executor", got=arguments.executor, hint=hint))
-    if jobs is not None:
-        problems.add(Problem("is for this machine's processes, not for --executor", field="--jobs"))
-    return address, jobs
-
-
-@contextmanager
-def connected(address: str | None) -> Iterator[Executor | None]:
-    """Give the executor of the Dask cluster at the address; None without one. Raises FailedError where none answers."""
-    if address is None:
-        yield None
-        return
-    from distributed import Client
-
-    try:
-        client = Client(address, timeout=CONNECT_S)
-    except (OSError, ValueError) as error:
-        what = f"the Dask scheduler does not answer: {error}".splitlines()[0].rstrip(".")
-        raise FailedError(what, field="--executor", got=address) from None
-    with client:
-        yield client.get_executor(pure=False)
 
 
 def add_script(parser: argparse.ArgumentParser, *, own_set: bool = True) -> None:

@@ -14,7 +14,6 @@ from symconfig.cli.shared import (
     PAGE,
     PYTHON,
     as_changes,
-    as_option,
     note,
     output,
     ranged,
@@ -80,7 +79,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="fix a tensor's dim, as layers.*.up.ffn=8, or an operator, as layers.*.up_proj=batch/2, ffn/4; repeatable",
     )
     how = parser.add_argument_group("the search").add_argument
-    how("--solver", metavar="S", help="auto (default: adaptive, then exact), adaptive, exact or mcmc")
+    how("--solver", metavar="S", help="auto (default: adaptive, then exact), adaptive or exact")
     how("--objective", metavar="O", help="time (default) or symtensor")
     how(
         "--gamma",
@@ -123,7 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
             known = replace(problem, field="pins") if problem.field == "pin" else problem
             if known.field in document.data:
                 return stated(known, document)
-        return as_option(as_changes(problem, changed), arguments)
+        return as_changes(problem, changed)
 
     if problems.all or request is None or top is None:
         raise InputError([placed(problem) for problem in problems.all])

@@ -38,6 +38,19 @@ EXAMPLES = (
     "symconfig plan job.yaml --set network=4x200Gb/s --pin tp=8 --html plan.html",
 )
 
+FIRST = (
+    "--model",
+    "--cluster",
+    "--gpus",
+    "--global-batch-size",
+    "--seq-length",
+    "--task",
+    "--backend",
+    "--precision",
+    "--pin",
+    "--out",
+)
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument

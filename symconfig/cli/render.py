@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli.options import PLAN, add_files, wanted
-from symconfig.cli.shared import as_option, file_of, print_json, refuse, replaced, whole, write_data, wrote
+from symconfig.cli.shared import file_of, print_json, refuse, replaced, whole, write_data, wrote
 from symconfig.errors import InputError, Problem, reworded
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def _print(arguments: argparse.Namespace, plan: Plan, size: int | None) -> int:
 
     target = arguments.target or (plan.job.target if plan.job.target in targets() else plan.best.target.backend)
     if arguments.check or arguments.replan or size is not None:
-        with reworded(partial(_as_options, arguments=arguments)):
+        with reworded(_as_options):
             plan = started(plan, entry_of(target, plan), size, "replan" if arguments.replan else "fail")
     options = words(plan, target)
     if arguments.json:
@@ -88,7 +87,7 @@ def _print(arguments: argparse.Namespace, plan: Plan, size: int | None) -> int:
     return 0
 
 
-def _as_options(problem: Problem, arguments: argparse.Namespace) -> Problem:
+def _as_options(problem: Problem) -> Problem:
     """Rewrite a problem in the words of the command line."""
     hint = problem.hint and problem.hint.replace('on_mismatch="replan"', "--replan")
-    return replace(as_option(problem, arguments), hint=hint)
+    return replace(problem, hint=hint)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,6 @@ from symconfig.cli.shared import (
     PAGE,
     Outputs,
     answer,
-    as_option,
     file_of,
     note,
     output,
@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     for problem in job.problems:
         problems.add(problem)
-    with reworded(lambda each: as_option(as_options(each, job), arguments)), working() as progress:
+    with reworded(partial(as_options, request=job)), working() as progress:
         if arguments.lose_nodes is not None:
             fallback = _on_fewer_nodes(arguments.plan, wanted, lost, problems, progress)
         else:

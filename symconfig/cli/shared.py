@@ -85,12 +85,6 @@ def as_changes(problem: Problem, changed: Iterable[str], named: str = "--cluster
     return problem if problem.file else replace(problem, field=f"{named}: {field}" if field else named)
 
 
-def as_option(problem: Problem, arguments: Namespace) -> Problem:
-    """Rewrite a problem of a field in the words of the option with its name, if the command has one."""
-    flag = "--" + (problem.field or "").replace("_", "-")
-    return replace(problem, field=flag) if flag in arguments.command_parser._option_string_actions else problem
-
-
 def named_cluster(name: str, option: str = "--cluster") -> ClusterDescriptor:
     """Load the cluster that the option names; a name that is none is the option's mistake."""
     from symconfig.descriptor.load import load_cluster

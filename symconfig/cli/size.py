@@ -7,8 +7,8 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import MODEL, add_changes, add_executor, add_page, add_some, connected, executor
-from symconfig.cli.shared import PAGE, as_changes, as_option, output, show, whole, working, write_report
+from symconfig.cli.options import MODEL, add_changes, add_jobs, add_page, add_some
+from symconfig.cli.shared import PAGE, as_changes, output, show, whole, working, write_report
 from symconfig.errors import FailedError, InputError, Problem
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_some(job, "--seq-length", "--backend", "--megatron-version", "--precision")
     add("--pin", metavar="NAME=VALUE", action="append", default=[], help="as for plan: tp=8, pp=2..8; may be repeated")
     add_some(job, "--memory-margin")
-    add_executor(parser)
+    add_jobs(parser)
     add_page(parser)
 
 
@@ -51,10 +51,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     problems = Problems()
     html = output(problems, "--html", arguments.html, True, PAGE)
-    address, jobs = executor(arguments, problems)
+    jobs = problems.collect(lambda: whole("--jobs", arguments.jobs))
     question = _question(arguments, problems)
-    with connected(address) as elsewhere, working() as progress:
-        answer = size(question, lambda done, total: progress.say(f"planned {done:,} of {total:,}"), elsewhere, jobs)
+    with working() as progress:
+        answer = size(question, lambda done, total: progress.say(f"planned {done:,} of {total:,}"), jobs=jobs)
     shown, title = blocks(answer), f"{answer.question.model.name}: GPUs for {answer.question.tokens:,} tokens"
     show(arguments, lambda: to_dict(answer), lambda: shown)
     write_report(html, title, shown, [of_size(answer)])
@@ -87,7 +87,7 @@ def _question(arguments: argparse.Namespace, problems: Problems) -> Question:
             changes=job.changes,
         )
     except InputError as error:
-        problems_there = (_as_option(as_options(problem, job), arguments) for problem in error.problems)
+        problems_there = (_as_option(as_options(problem, job)) for problem in error.problems)
         raise InputError(
             list(dict.fromkeys(as_changes(each, job.changes, "--clusters") for each in problems_there))
         ) from None
@@ -97,11 +97,11 @@ def _question(arguments: argparse.Namespace, problems: Problems) -> Question:
 _BETWEEN = re.compile(r",(?!\s|[A-Za-z_.]+=)")
 
 
-def _as_option(problem: Problem, arguments: argparse.Namespace) -> Problem:
+def _as_option(problem: Problem) -> Problem:
     field = problem.field or ""
     if field.startswith("prices."):
         return replace(problem, field="--price", got=problem.got or field.removeprefix("prices."))
-    return replace(problem, field="--gpus-max") if field == "most_gpus" else as_option(problem, arguments)
+    return replace(problem, field="--gpus-max") if field == "most_gpus" else problem
 
 
 def _share(option: str, text: str) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import add_changes, add_executor, add_page, changes, connected, executor
+from symconfig.cli.options import add_changes, add_jobs, add_page, changes
 from symconfig.cli.shared import (
     INTERRUPTED,
     PAGE,
@@ -42,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "in FILE.journal, and the same command goes on from there",
     )
     add_changes(parser)
-    add_executor(parser)
+    add_jobs(parser)
     add("--limit", metavar="N", help="most combinations (default 10,000)")
     add_page(parser)
     add("--force", action="store_true", help="start again, and replace a table that exists")
@@ -55,10 +55,10 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.runs.sweep.run import sweep
     from symconfig.runs.sweep.task import Status
 
-    points, out, (address, jobs) = _points(arguments)
-    with connected(address) as elsewhere, working() as progress:
+    points, out, jobs = _points(arguments)
+    with working() as progress:
         tell = _telling(progress.say)
-        swept = sweep(points.points, out, points.prices, arguments.force, tell, elsewhere, jobs)
+        swept = sweep(points.points, out, points.prices, arguments.force, tell, jobs=jobs)
     shown = blocks(swept, points, out)
     show(arguments, lambda: to_dict(swept, points, out), lambda: shown)
     write_report(file_of(arguments.html), f"Sweep of {Path(arguments.sweep).name}", shown, [of_sweep(swept)])
@@ -70,8 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
     return FailedError.exit_code if failed or not counts[Status.PLANNED] else 0
 
 
-def _points(arguments: argparse.Namespace) -> tuple[Points, Path, tuple[str | None, int | None]]:
-    """Return the combinations, the table's file, and where the plans are made. Raises InputError with all that is
+def _points(arguments: argparse.Namespace) -> tuple[Points, Path, int | None]:
+    """Return the combinations, the table's file, and how many plans to make at once. Raises InputError with all that is
     wrong, before any work."""
     from symconfig.api import sweep as api_sweep
     from symconfig.api.planning import Problems
@@ -84,7 +84,7 @@ def _points(arguments: argparse.Namespace) -> tuple[Points, Path, tuple[str | No
     problems.collect(lambda: table.check(out))
     output(problems, "--html", arguments.html, True, PAGE)
     limit = problems.collect(lambda: whole("--limit", arguments.limit)) or LIMIT
-    where = executor(arguments, problems)
+    jobs = problems.collect(lambda: whole("--jobs", arguments.jobs))
     changed = problems.collect(lambda: changes(arguments)) or {}
     points = problems.collect(lambda: api_sweep.read_sweep(arguments.sweep, limit, changed))
     if out.exists() and not path_of(out).exists() and not arguments.force:
@@ -92,7 +92,7 @@ def _points(arguments: argparse.Namespace) -> tuple[Points, Path, tuple[str | No
         problems.add(Problem(what, file=str(out), hint="--force, or another --out"))
     if problems.all or points is None:
         raise InputError(list(dict.fromkeys(as_changes(problem, changed, "cluster") for problem in problems.all)))
-    return points, out, where
+    return points, out, jobs
 
 
 def _telling(say: Callable[[str], None]) -> Callable[[Done], None]:

@@ -71,11 +71,7 @@ def evaluate_block(
     fits = np.asarray((movable[:, :, None, :] + fixed[:, 0][:, None]).max(axis=0) <= budget_bytes)  # [layers, o, n]
     fits &= touched.any(axis=0)[:, None]
     layers = np.where(fits.any(axis=0), fits.argmax(axis=0), 0)[None]
-    memory = {
-        **plain.memory,
-        "activations": _pick(activations, layers),
-        "working set": _pick(working, layers),
-    }
+    memory = {**plain.memory, "activations": _pick(activations, layers), "working set": _pick(working, layers)}
     extra = _pick(summed(prefix, change[SECONDS].sum(axis=0)), layers)
     return BlockCost(layers, Cost(plain.time | _pipeline(plain_sums, extra, points, setting), memory))
 

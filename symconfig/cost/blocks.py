@@ -117,11 +117,11 @@ class BlockCost:
     def passes(self, policies: Policies, host_bytes_per_s: Number, framework: Framework) -> Array:
         """Return [PASSES, policies, points]: each policy is a 0/1 vector over the rows.
 
-        Seconds of one microbatch; the forward that is run again counts as backward. Offloaded tensors leave beside the
-        forward and return beside the backward; what does not fit shows, and each takes the host as long as an operator.
-        Bytes kept for each microbatch in flight, in host memory and on the GPU, and bytes alive only while the block
-        runs backward. Where the host takes longer to launch a block's kernels than the GPU to run them, the GPU waits
-        for it.
+        Seconds of one microbatch; the forward that runs again counts as backward, with what it communicates. Offloaded
+        tensors leave beside the forward and return beside the backward; what does not fit shows, and each takes the
+        host as long as an operator. Bytes kept for each microbatch in flight, in host memory and on the GPU, and bytes
+        alive only while the block runs backward. Where the host takes longer to launch a block's kernels than the GPU
+        to run them, the GPU waits for it.
         """
         forward = {op: t for (op, phase), t in self.work_s.items() if phase is Phase.FORWARD}
         ops = tuple(forward)
@@ -145,7 +145,7 @@ class BlockCost:
             working = self.uneven.busiest(held)
             returned, other = moved @ working, staying @ working
         # What waits in host memory is back on the GPU while its block runs backward.
-        transient = self.workspace_bytes + policies.revived(working) + returned + other * self.paired
+        transient = self.workspace_bytes + policies.recomputed_working_set(working) + returned + other * self.paired
         total_forward = works.sum(axis=0)
         host = np.array([self.host_s[op, Phase.FORWARD] for op in ops])
         lead = either.maximum(total_forward + forward_comm - host.sum(axis=0), 0.0)
@@ -157,9 +157,9 @@ class BlockCost:
         result: Array = np.stack(
             np.broadcast_arrays(
                 total_forward + wait,
-                backward + repeated + wait_backward,
+                backward + repeated + again_comm + wait_backward,
                 forward_comm + compiled.exposed_s(copied, total_forward, framework.hide.host),
-                backward_comm + again_comm + compiled.exposed_s(copied, backward, framework.hide.host),
+                backward_comm + compiled.exposed_s(copied, backward, framework.hide.host),
                 repeated + again_comm,
                 away,
                 kept,
@@ -224,6 +224,8 @@ def evaluate(
     if framework.blocking_launches:
         work = {key: t + host[key] for key, t in work.items()}
         full = tuple(t + framework.host_kernel_s * (t > 0) for t in full)
+    own = framework.torch_workspace
+    own = machine.torch_workspace_bytes if own is None else own
     bare = BlockCost(
         derived=block,
         work_s=work,
@@ -232,7 +234,8 @@ def evaluate(
         comm_s=full,
         full_comm_s=full,
         held_bytes=tuple(held * sizes),
-        workspace_bytes=either.largest(np.array(spaces)) + _libraries(machine, framework),
+        workspace_bytes=either.largest(np.array(spaces))
+        + (own + framework.engine * machine.engine_workspace_bytes + framework.mask_bytes),
         weights=_weights(
             block.weights,
             lattice,
@@ -272,13 +275,6 @@ def _replayed(cost: BlockCost, framework: Framework) -> BlockCost:
     once = graphed(cost.derived, framework) if framework.graphed else frozenset[str]()
     host = {key: t * 0.0 if key[0] in once else t for key, t in cost.full_host_s.items()} if once else cost.full_host_s
     return replace(cost, host_s=host, registered_bytes=cost.buffer_bytes + GRAPH_BYTES * bool(once))
-
-
-def _libraries(machine: Machine, framework: Framework) -> float:
-    """Return the bytes of the libraries' workspaces, which are allocated as tensors are."""
-    own = framework.torch_workspace
-    own = machine.torch_workspace_bytes if own is None else own
-    return own + framework.engine * machine.engine_workspace_bytes + framework.mask_bytes
 
 
 def _libraries_of(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> Array:

@@ -22,7 +22,7 @@ def at_peak(kept: Array, ends: Array, points: Columns, setting: Setting) -> Arra
     kept: [s, x, n], for each microbatch in flight. ends: [s, x, n], what the loss keeps, once. On the last stage the
     peak is the loss's moment, or another one at which that is not there but more activations are.
     """
-    unlike = _Unlike.of(points, setting)
+    unlike = _UnevenStages.of(points, setting)
     result: Array = kept * _in_flight(points, setting, unlike)[:, None]
     if unlike is None:
         return result
@@ -36,10 +36,10 @@ def in_flight(points: Columns, setting: Setting) -> Array:
 
     Where a stage's chunks have different numbers of layers, the early ones hold more microbatches than the late ones.
     """
-    return _in_flight(points, setting, _Unlike.of(points, setting))
+    return _in_flight(points, setting, _UnevenStages.of(points, setting))
 
 
-def _in_flight(points: Columns, setting: Setting, unlike: _Unlike | None) -> Array:
+def _in_flight(points: Columns, setting: Setting, unlike: _UnevenStages | None) -> Array:
     pipelines = setting.pipelines
     result: Array = compiled.in_flight(
         pipelines.index, pipelines.pp, pipelines.vpp, points.num_microbatches[None], setting.groups
@@ -56,7 +56,7 @@ def heads_in_flight(heads: Array, points: Columns, setting: Setting) -> Array:
     heads: [s, x, n], how many those are on the stage, the first so many of each chunk. The most that is held is convex
     in what each of them keeps: no higher than in between those that keep all and those that keep nothing.
     """
-    unlike = _Unlike.of(points, setting)
+    unlike = _UnevenStages.of(points, setting)
     result = np.repeat(_in_flight(points, setting, unlike)[:, None], heads.shape[1], axis=1)
     if unlike is None:
         return result
@@ -86,7 +86,7 @@ class _Held:
 
 
 @dataclass(frozen=True, slots=True)
-class _Unlike:
+class _UnevenStages:
     """The stages of an evaluation whose chunks are unlike.
 
     held_by: by row of the stage shapes, and by place among different pairs of a pipeline and a number of microbatches;
@@ -98,22 +98,22 @@ class _Unlike:
     shape: tuple[int, int]
 
     @staticmethod
-    def of(points: Columns, setting: Setting) -> _Unlike | None:
+    def of(points: Columns, setting: Setting) -> _UnevenStages | None:
         """Return those of some points; None: there are none. Costs ask several times for the same points."""
         memo, m = setting.pipelines.memo, points.num_microbatches
         if "unlike" not in memo or memo["unlike"][0] is not m:
-            memo["unlike"] = m, _Unlike._of(m, setting)
-        unlike: _Unlike | None = memo["unlike"][1]
+            memo["unlike"] = m, _UnevenStages._of(m, setting)
+        unlike: _UnevenStages | None = memo["unlike"][1]
         return unlike
 
     @staticmethod
-    def _of(num_microbatches: Array, setting: Setting) -> _Unlike | None:
+    def _of(num_microbatches: Array, setting: Setting) -> _UnevenStages | None:
         pipelines, by_shape = setting.pipelines, dict[tuple[int, int], _Held]()
         mixed = [[len(set(stage.layers)) > 1 for stage in one.stages] for one in pipelines.each]
         if not any(map(any, mixed)):
             return None
         rows = len(pipelines.index)
-        different, which = pairs(pipelines.which, that_matter(num_microbatches, setting))
+        different, which = pairs(pipelines.which, clamp_microbatches(num_microbatches, setting))
         for column, (place, count) in enumerate(different.T.tolist()):
             one, group = pipelines.each[place], setting.group_of(pipelines.each[place])
             last = len(one.stages) - 1
@@ -121,7 +121,7 @@ class _Unlike:
                 stage = one.stages[min(row, last)]
                 if mixed[place][min(row, last)]:
                     by_shape[row, column] = _held_of(stage.index, stage.layers, one.pp, group, count)
-        return _Unlike(by_shape, which, (rows, different.shape[1])) if by_shape else None
+        return _UnevenStages(by_shape, which, (rows, different.shape[1])) if by_shape else None
 
     def each(self, of: Callable[[_Held], Any]) -> Array:
         """Return [s, *x, n]: a figure of each point's stages, NaN of those whose chunks are alike."""
@@ -131,7 +131,7 @@ class _Unlike:
         return np.moveaxis(result, 1, -1)[..., self.which]
 
 
-def that_matter(num_microbatches: Array, setting: Setting) -> Array:
+def clamp_microbatches(num_microbatches: Array, setting: Setting) -> Array:
     """Return the numbers of microbatches, [n], without those of which stages hold no more than of fewer: `held` has no
     moment later than (2 vpp + 1) groups' passes of a chunk, which are of no more than three groups."""
     enough: Array = np.minimum(num_microbatches, 3 * np.maximum(setting.groups, setting.pipelines.pp))

@@ -247,8 +247,7 @@ def alone_s(hidden_s: Any, num_microbatches: Any, vpp: Any, group: Any) -> Any:
 
 
 @_formula(
-    "microbatches",
-    "Megatron's warm-up: pp - stage for 1F1B; 2(pp - stage - 1) + (vpp - 1)group + 1 chunks interleaved",
+    "microbatches", "Megatron's warm-up: pp - stage for 1F1B; 2(pp - stage - 1) + (vpp - 1)group + 1 chunks interleaved"
 )
 def in_flight(stage: Any, pp: Any, vpp: Any, num_microbatches: Any, group: Any) -> Any:
     chunks = minimum(num_microbatches * vpp, 2 * (pp - stage - 1) + (vpp - 1) * group + 1)

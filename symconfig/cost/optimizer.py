@@ -100,8 +100,7 @@ def dealt(sums: Stages, points: Columns, setting: Setting) -> Share:
 
     over, over_experts = shards(points, setting, True)
     return Share(
-        part(sums.matrix, over, sums.largest_matrix),
-        part(sums.matrix_expert, over_experts, sums.largest_matrix_expert),
+        part(sums.matrix, over, sums.largest_matrix), part(sums.matrix_expert, over_experts, sums.largest_matrix_expert)
     )
 
 

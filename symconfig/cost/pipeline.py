@@ -61,13 +61,7 @@ def messages(sums: Stages, points: Columns, setting: Setting) -> Messages:
 
 
 def pipelined(
-    seconds: Array,
-    rerun: Array,
-    communication: Array,
-    *,
-    sums: Stages,
-    points: Columns,
-    setting: Setting,
+    seconds: Array, rerun: Array, communication: Array, *, sums: Stages, points: Columns, setting: Setting
 ) -> dict[str, Array]:
     """Return the slowest stage's passes over all microbatches, by part, and the bubble: [..., n].
 

@@ -45,7 +45,7 @@ class Policies:
         """Return [held]: 1 for what every policy keeps on the GPU, else 0."""
         return np.asarray((self.staying > 0).all(axis=0), dtype=np.float64)
 
-    def revived(self, held: Array) -> Array:
+    def recomputed_working_set(self, held: Array) -> Array:
         """Return [policies, points]: bytes of the recomputed module that brings back most. held: [held, points]."""
         sums = {unit: held[list(unit)].sum(axis=0) for unit in {unit for policy in self.each for unit in policy.units}}
         zero = np.zeros(held.shape[1])

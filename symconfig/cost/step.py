@@ -120,7 +120,7 @@ def memory_bytes(sums: Stages, points: Columns, setting: Setting) -> dict[str, A
     """Return the bytes by part, [s, r, o, n], at the moment of each stage's peak."""
     parts = {
         "activations": _each_offload(at_peak(sums.kept, sums.ends, points, setting)),
-        "logits and loss": _each_offload(sums.ends),
+        "head and loss": _each_offload(sums.ends),
         "working set": _each_offload(sums.transient),
     }
     if sums.registered.any():

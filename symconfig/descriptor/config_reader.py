@@ -47,7 +47,13 @@ class ConfigReader:
         self.key_of: dict[str, str] = {}
         self.values: dict[str, Any] = {}
         self.fields: dict[str, Any] = {}
-        self.data = self._one_spelling(data)
+        result = {str(key): value for key, value in data.items()}
+        for other, key in self.architecture.same_as.items():
+            if other in result:
+                value = result.pop(other)
+                if result.setdefault(key, value) != value:
+                    self.problem(f"differs from {key}, which means the same", other, got=value, need=repr(result[key]))
+        self.data = result
 
     def read(self) -> dict[str, Any]:
         """Read descriptor fields by dotted name. With problems the result is incomplete."""
@@ -66,7 +72,16 @@ class ConfigReader:
                     fields[field] = value
                     self.key_of[field] = key
         fields |= self.architecture.constants
-        self._activation(fields)
+        name = fields["hidden_act"] if "hidden_act" in fields else fields.setdefault("hidden_act", "silu")
+        if name in ACTIVATIONS:
+            fields["hidden_act"] = ACTIVATIONS[name]
+        elif "hidden_act" not in self.architecture.constants:
+            self.problem(
+                "this activation is not known",
+                self.key_of["hidden_act"],
+                got=name,
+                need="one of " + ", ".join(ACTIVATIONS),
+            )
         rules.rope(self)
         rules.layers(self)
         rules.experts(self)
@@ -75,7 +90,10 @@ class ConfigReader:
         if self.problems:
             return {}
         rules.attention(self)
-        self._dtype(fields)
+        dtype = self.data.get("torch_dtype") or self.data.get("dtype")
+        if isinstance(dtype, str) and dtype != "auto":
+            fields["torch_dtype"] = dtype.removeprefix("torch.")
+            self.key_of["torch_dtype"] = "torch_dtype" if self.data.get("torch_dtype") else "dtype"
         if self.architecture.gate_and_up_in_one:
             if fields["intermediate_size"] % 2:
                 self.problem("is not even, but counts both halves of the gated MLP", "intermediate_size")
@@ -92,16 +110,6 @@ class ConfigReader:
     def problem(self, what: str, key: str, *more: str | int, got: object = None, need: str | None = None) -> None:
         shown = None if got is None else shorten(got)
         self.problems.append(self.document.problem(what, (*self.prefix, key, *more), got=shown, need=need))
-
-    def _one_spelling(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Replace second spellings of a key by the first."""
-        result = {str(key): value for key, value in data.items()}
-        for other, key in self.architecture.same_as.items():
-            if other in result:
-                value = result.pop(other)
-                if result.setdefault(key, value) != value:
-                    self.problem(f"differs from {key}, which means the same", other, got=value, need=repr(result[key]))
-        return result
 
     def _check_keys(self) -> None:
         """Check that every key is read, checked, noted or known to have no effect."""
@@ -182,24 +190,6 @@ class ConfigReader:
                 need=f"a multiple of {heads}",
             )
         return hidden // heads
-
-    def _activation(self, fields: dict[str, Any]) -> None:
-        name = fields["hidden_act"] if "hidden_act" in fields else fields.setdefault("hidden_act", "silu")
-        if name in ACTIVATIONS:
-            fields["hidden_act"] = ACTIVATIONS[name]
-        elif "hidden_act" not in self.architecture.constants:
-            self.problem(
-                "this activation is not known",
-                self.key_of["hidden_act"],
-                got=name,
-                need="one of " + ", ".join(ACTIVATIONS),
-            )
-
-    def _dtype(self, fields: dict[str, Any]) -> None:
-        dtype = self.data.get("torch_dtype") or self.data.get("dtype")
-        if isinstance(dtype, str) and dtype != "auto":
-            fields["torch_dtype"] = dtype.removeprefix("torch.")
-            self.key_of["torch_dtype"] = "torch_dtype" if self.data.get("torch_dtype") else "dtype"
 
 
 def _needs_value(field: str) -> bool:

@@ -16,12 +16,12 @@ from symconfig.descriptor.architectures.architecture import CHUNKED, FULL, INDEX
 from symconfig.descriptor.architectures.class_defaults import SAME_NETWORK, class_of, defaults, families, row_of
 from symconfig.descriptor.architectures.fields import goes_to
 from symconfig.descriptor.architectures.keys import ACTIVATIONS, NULL_IS_NONE
-from symconfig.descriptor.document import nearest, shorten
+from symconfig.descriptor.document import shorten
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.layers import Keys, Mlp
 from symconfig.descriptor.meaning import TRAINED, flat, meaning
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.errors import InfeasibleError, InputError, Problem, nearest
 
 Json = dict[str, Any]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from symconfig.descriptor.amounts import SIZE, SPEED, Kind, amount
 from symconfig.descriptor.cluster import ClusterDescriptor, Kernels, Level
-from symconfig.descriptor.document import Document, KeyPath, dotted, nearest, shorten
+from symconfig.descriptor.document import Document, KeyPath, dotted, shorten
 from symconfig.descriptor.given import Given
 from symconfig.descriptor.levels import Levels, carried, merged, with_gpus_per_node
 from symconfig.descriptor.mesh import NETWORK
@@ -22,7 +22,7 @@ from symconfig.descriptor.network import (
     with_network,
 )
 from symconfig.descriptor.validate import validate
-from symconfig.errors import UNKNOWN_FIELD, InputError, Problem
+from symconfig.errors import UNKNOWN_FIELD, InputError, Problem, nearest
 
 SCHEMA = "symconfig.cluster/1"
 # What people call a field, and where the descriptor has it.
@@ -111,7 +111,17 @@ def _short_names(changes: _Changes) -> None:
             _amount(changes, name, value)
         elif isinstance(value, str) or (name == "oversubscription" and type(value) in (int, float)):
             changes.short[name] = value
-            _stated_once(changes, name)
+            levels = changes.fields.get("levels")
+            if isinstance(levels, list):
+                levels = {str(each.get("name")): each for each in levels if isinstance(each, dict)}
+            stated = levels if isinstance(levels, dict) else {}
+            what = "oversubscription" if name == "oversubscription" else "bandwidth_bytes_per_s"
+            named = [
+                one for one in stated if one == name or (name in ("network", "oversubscription") and one in NETWORK)
+            ]
+            for one in named:
+                if isinstance(stated[one], dict) and what in stated[one]:
+                    changes.wrong(f"says what levels.{one}.{what} says, too", (name,), of_key=True, hint="one of them")
         else:
             changes.wrong("has no unit", (name,), got=_shown(value), need=_need(name))
 
@@ -142,19 +152,6 @@ def _amount(changes: _Changes, name: str, value: Any) -> None:
         return
     changes.fields[str(above)] = section
     changes.places[path] = (name,)
-
-
-def _stated_once(changes: _Changes, name: str) -> None:
-    """Refuse a short field of levels whose long one is there, too."""
-    levels = changes.fields.get("levels")
-    if isinstance(levels, list):
-        levels = {str(each.get("name")): each for each in levels if isinstance(each, dict)}
-    stated = levels if isinstance(levels, dict) else {}
-    what = "oversubscription" if name == "oversubscription" else "bandwidth_bytes_per_s"
-    named = [one for one in stated if one == name or (name in ("network", "oversubscription") and one in NETWORK)]
-    for one in named:
-        if isinstance(stated[one], dict) and what in stated[one]:
-            changes.wrong(f"says what levels.{one}.{what} says, too", (name,), of_key=True, hint="one of them")
 
 
 def _levels(changes: _Changes, of_base: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,15 +94,6 @@ def shorten(value: object, limit: int = 60) -> str:
 def called(word: str, known: Iterable[str]) -> str | None:
     """Return the known name that a word is, whatever its case; None where there is none."""
     return next((name for name in known if name.lower() == word.lower()), None)
-
-
-def nearest(word: str, known: Iterable[str], alike: float = 0.6) -> str | None:
-    """Return the most similar known word; None when nothing is similar.
-
-    alike: at least, as difflib counts; 1 is the same.
-    """
-    close = difflib.get_close_matches(word.lower()[:200], list(known), n=1, cutoff=alike)
-    return close[0] if close else None
 
 
 def read_text(path: Path, limit: int = MAX_BYTES) -> str:

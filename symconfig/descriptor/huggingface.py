@@ -17,12 +17,12 @@ from symconfig.descriptor.architectures.class_defaults import families
 from symconfig.descriptor.architectures.keys import COMMON_IGNORED
 from symconfig.descriptor.architectures.multimodal import BESIDE_TEXT, MULTIMODAL
 from symconfig.descriptor.config_reader import DTYPE_KEYS, ConfigReader
-from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath, Place, nearest, shorten
+from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath, Place, shorten
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.validate import problems as pydantic_problems
 from symconfig.descriptor.vision_reader import SECTION, VisionReader
 from symconfig.descriptor.write import descriptor_yaml
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, nearest
 
 _TIED = "tie_word_embeddings"
 # What of a multimodal file is said of its text model, too.
@@ -148,7 +148,7 @@ def _meant(kind: object) -> str | None:
     llama-nas of llama."""
     if not isinstance(kind, str) or kind in families():
         return None
-    hint = nearest(kind, architectures(), alike=0.8)
+    hint = nearest(kind, architectures(), most=1, alike=0.8)
     if hint is None or re.match(rf"{re.escape(hint)}[-_]", kind):
         return None
     numbers = [re.findall(r"\d+", name) for name in (kind, hint)]

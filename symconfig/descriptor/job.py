@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Annotated, Any, Literal, Self, cast, get_args
 
 from pydantic import (
@@ -20,8 +19,10 @@ from symconfig.descriptor.strict import BatchSize, GpuCount, PositiveInt, Rate, 
 from symconfig.descriptor.task import PREFERRING, TASKS, WITH_OR_WITHOUT, Task
 from symconfig.descriptor.training import Training
 from symconfig.descriptor.tuning import LOSSES, LossName, Preference, Sequences
+from symconfig.errors import nearest
 
 Backend = Literal["megatron", "deepspeed", "fsdp"]
+PrecisionName = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "auto"]
 PIN_NAMES = (
     "tp",
     "pp",
@@ -51,6 +52,26 @@ PIN_NAMES = (
 )
 
 
+_ANY_PIN = f"one of {', '.join(PIN_NAMES)}"
+# How frameworks' own options for a degree begin: --tensor-model-parallel-size, --micro-batch-size.
+_BEGIN = {
+    "tensor": "tp",
+    "pipeline": "pp",
+    "context": "cp",
+    "expert": "ep",
+    "data-parallel": "dp",
+    "micro": "mbs",
+    "recompute": "recompute",
+}
+
+
+def pin_meant(name: str) -> str | None:
+    """Return the pin of this name, or of the choice that a framework's option of this name makes."""
+    words = name.lower().lstrip("-").replace("_", "-")
+    known = {pin.replace("_", "-"): pin for pin in PIN_NAMES}
+    return known.get(words) or next((pin for begin, pin in _BEGIN.items() if words.startswith(begin)), None)
+
+
 def _pins(value: Any) -> Any:
     """Read pins: `tp: 8` and `sp: true` as the text that `--pin tp=8 --pin sp=true` gives; unknown names are errors."""
     if not isinstance(value, dict):
@@ -58,10 +79,8 @@ def _pins(value: Any) -> Any:
     value = {str(name).lower(): item for name, item in value.items()}
     unknown = [name for name in value if name not in PIN_NAMES]
     if unknown:
-        close = {name: difflib.get_close_matches(name, PIN_NAMES, n=1) for name in unknown}
-        raise ValueError(
-            "; ".join(f"{name} cannot be pinned, need one of {', '.join(close[name] or PIN_NAMES)}" for name in unknown)
-        )
+        need = {name: pin_meant(name) or nearest(name, PIN_NAMES) or _ANY_PIN for name in unknown}
+        raise ValueError("; ".join(f"{name} cannot be pinned, need {need[name]}" for name in unknown))
     return {name: _pin(name, item) for name, item in value.items()}
 
 
@@ -175,7 +194,7 @@ class Job(Strict):
     task: Annotated[Task | None, BeforeValidator(_task)] = Field(
         default=None, description="absent: lora for adapters, else pretrain"
     )
-    precision: Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "auto"] | None = Field(
+    precision: PrecisionName | None = Field(
         default=None, description="absent: bf16, or fp16 where the GPU has no bf16; auto: the fastest that the GPU has"
     )
     attention: Literal["flash", "unfused"] | None = Field(

@@ -40,7 +40,7 @@ def parse_json_strict(text: str, file: str, *, infinite: bool = False) -> Docume
     """
     too_deep = _too_deep(text)
     if too_deep is not None:
-        place = _place(text, too_deep)
+        place = Place(text.count("\n", 0, too_deep) + 1, too_deep - (text.rfind("\n", 0, too_deep) + 1) + 1)
         raise InputError(
             "the file is nested too deeply",
             file=file,
@@ -95,10 +95,6 @@ def _too_deep(text: str) -> int | None:
         elif token in "]}":
             depth -= 1
     return None
-
-
-def _place(text: str, offset: int) -> Place:
-    return Place(text.count("\n", 0, offset) + 1, offset - (text.rfind("\n", 0, offset) + 1) + 1)
 
 
 def _tokens(text: str) -> Iterator[tuple[str, Place]]:

@@ -167,7 +167,10 @@ def derived(training: Training, task: Task | AdapterTask, parameters: float) -> 
     values = {
         "lr": lr,
         "min_lr": _rounded(lr * habit.floor),
-        "lr_warmup_iters": _warmup(habit, training.decay_iters),
+        "lr_warmup_iters": min(
+            int(habit.warmup * training.decay_iters),
+            training.decay_iters if habit.most_warmup is None else habit.most_warmup,
+        ),
         "weight_decay": habit.weight_decay,
     }
     open_fields = {name: values[name] for name in left}
@@ -234,11 +237,6 @@ def short(training: Training, task: Task | AdapterTask, parameters: float, of: s
         return ""
     words = ", ".join(f"{name} {getattr(training, name):g}" for name in names)
     return f"{words}: chosen for {USUAL[task].name} of {_size(parameters)} {of} (REPORT.md says from what)"
-
-
-def _warmup(habit: Habit, decay: int) -> int:
-    """Count the warm-up, a share of the decay: shorter than it, whatever its length."""
-    return min(int(habit.warmup * decay), decay if habit.most_warmup is None else habit.most_warmup)
 
 
 def _rounded(value: float) -> float:

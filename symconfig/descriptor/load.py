@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -20,7 +19,6 @@ from symconfig.descriptor.given import given_in, quantified
 from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.model_fields import ModelSchema
-from symconfig.descriptor.plugins import plugins
 from symconfig.descriptor.sections import Adapter
 from symconfig.descriptor.strict import Strict
 from symconfig.descriptor.validate import validate
@@ -50,21 +48,6 @@ class AdapterModel(Strict):
 def zoo_models() -> list[str]:
     """List the models that come with symconfig."""
     return _zoo("models")
-
-
-@cache
-def plugged_models() -> dict[str, Path]:
-    """Return the files of the models that other packages add, by name.
-
-    Raises InputError for a plug-in that is wrong.
-    """
-    files: dict[str, Path] = {}
-    for plugin in plugins("models").values():
-        for path in sorted(plugin.attribute("MODELS", Path).glob("*.yaml")):
-            if path.stem in files or path.stem in zoo_models():
-                raise plugin.wrong(f"there is another model of the name {path.stem}")
-            files[path.stem] = path
-    return files
 
 
 def zoo_clusters() -> list[str]:
@@ -291,10 +274,6 @@ def find(name: str, kind: str, base: Path | None) -> Path:
     if (own := called(name, zoo)) is not None:
         return data_dir("model_zoo") / kind / f"{own}.yaml"
     what = kind.removesuffix("s")
-    others = {other: file for other, file in plugged_models().items() if may_read(file)} if kind == "models" else {}
-    if (plugged := called(name, others)) is not None:
-        return others[plugged]
-    zoo += others
     if kind == "models" and hub.is_id(name):
         if (own := hub.in_zoo(name)) is not None:
             return data_dir("model_zoo") / kind / f"{own}.yaml"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from symconfig.descriptor.strict import Rate, Strict
+from symconfig.errors import nearest
 
 Name = Literal["adam", "adam8bit", "adafactor", "muon", "sgd"]
 NAMES: dict[str, str] = {
@@ -58,10 +58,10 @@ class Optimizer(Strict):
         fields = {"name": value} if isinstance(value, str) else value
         name = fields.get("name") if isinstance(fields, dict) else None
         if isinstance(name, str) and name not in NAMES:
-            close = difflib.get_close_matches(name, NAMES, n=1)
+            close = nearest(name, NAMES)
             need = "one of " + ", ".join(NAMES)
             raise ValueError(
-                f"{name} is no optimizer that is known, need {need}" + (f" (Try: {close[0]})" if close else "")
+                f"{name} is no optimizer that is known, need {need}" + (f" (Try: {close})" if close else "")
             )
         return fields
 
@@ -71,7 +71,9 @@ class Optimizer(Strict):
         strange = [
             f"{field} is no setting of {self.name}, but of {' and '.join(owners)}"
             for field, owners in _BELONGS.items()
-            if field in self.model_fields_set and self.name not in owners and getattr(self, field) != _default(field)
+            if field in self.model_fields_set
+            and self.name not in owners
+            and getattr(self, field) != Optimizer.model_fields[field].default
         ]
         if strange:
             raise ValueError("; ".join(strange))
@@ -94,7 +96,3 @@ class Optimizer(Strict):
 
 
 ADAM = Optimizer()
-
-
-def _default(field: str) -> Any:
-    return Optimizer.model_fields[field].default

@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from symconfig.descriptor.document import called, nearest
+from symconfig.descriptor.document import called
 from symconfig.descriptor.strict import PositiveInt, Strict
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
-from symconfig.errors import InputError
+from symconfig.errors import InputError, nearest
 from symconfig.resources import data_dir
 
 ENDS_AS_LAYERS = "ends as layers"  # the embedding and the loss each take a layer's place

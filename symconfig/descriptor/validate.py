@@ -10,8 +10,8 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath, nearest, shorten
-from symconfig.errors import MISSING_FIELD, UNKNOWN_FIELD, InputError, Problem
+from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath, shorten
+from symconfig.errors import MISSING_FIELD, UNKNOWN_FIELD, InputError, Problem, nearest
 
 _Model = TypeVar("_Model", bound=BaseModel)
 

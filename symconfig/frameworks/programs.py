@@ -20,5 +20,9 @@ PROGRAMS: Mapping[tuple[str, str], Switches] = {
     # Accelerate reduces in the precision of its products (utils/dataclasses.py, set_mixed_precision). TRL 1.16 loads
     # weights in 16 bits and has 1.15; LLaMA-Factory 0.9.5 goes with 1.11, in which all that is sharded becomes fp32.
     ("trl", "fsdp"): Switches(framework=NARROW_REDUCTION, bytes=NARROW_FROZEN),
-    ("llamafactory", "fsdp"): Switches(framework=NARROW_REDUCTION),
+    # Where no target is named, the files are the Trainer's.
+    **dict.fromkeys(
+        ((name, "fsdp") for name in ("llamafactory", "transformers", "accelerate", "")),
+        Switches(framework=NARROW_REDUCTION),
+    ),
 }

@@ -10,14 +10,7 @@ from functools import lru_cache
 
 from symconfig.graph import dims as d
 from symconfig.graph.block import LAYER, Block
-from symconfig.graph.derived import (
-    Collective,
-    DerivedBlock,
-    Held,
-    Phase,
-    WeightShard,
-    Workspace,
-)
+from symconfig.graph.derived import Collective, DerivedBlock, Held, Phase, WeightShard, Workspace
 from symconfig.graph.layout import PARTIAL, Kind, Layout, Move, Place, moves
 from symconfig.graph.monomial import ONE, Monomial
 from symconfig.graph.operator import Element, Gradients, Leg, Operator, Tensor, Use, Weight, Work
@@ -32,6 +25,8 @@ def derive(block: Block, scheme: Scheme) -> DerivedBlock:
     """
     flow = Flow(block, scheme)
     overwritten = {use.tensor.name for op in block.operators if op.overwrites for use in op.activations}
+    streams = (tensor for tensor in (*block.inputs[:1], *block.outputs[:1]) if d.HIDDEN in tensor.dims)
+    stream = next(streams, _STREAM)
     return DerivedBlock(
         name=block.name,
         scheme=scheme,
@@ -43,7 +38,7 @@ def derive(block: Block, scheme: Scheme) -> DerivedBlock:
         modules=tuple((op.name, op.modules) for op in block.operators),
         discards=block.discards,
         stops_early=block.stops_early,
-        boundary=_boundary(block, scheme),
+        boundary=local(stream.dims, _alone(stream, scheme)),
         place=block.place,
         legs=tuple((op.name, op.leg) for op in block.operators if op.leg is not Leg.APART),
     )
@@ -56,13 +51,6 @@ def _alone(tensor: Tensor, scheme: Scheme) -> Layout:
     """Return where a tensor lies between operators: as any element-wise operator on it would put it."""
     use = Use(tensor)
     return scheme.layout(Operator("", Work.MEMORY, tensor.dims, (use,), (use,)), use)
-
-
-def _boundary(block: Block, scheme: Scheme) -> Monomial:
-    """Return the elements of what goes to the next block: the residual stream, or all of them."""
-    streams = (tensor for tensor in (*block.inputs[:1], *block.outputs[:1]) if d.HIDDEN in tensor.dims)
-    stream = next(streams, _STREAM)
-    return local(stream.dims, _alone(stream, scheme))
 
 
 class Flow:

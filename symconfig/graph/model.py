@@ -31,19 +31,6 @@ def blocks(model: ModelDescriptor, how: Implementation | None = None, shared_hea
     shared_heads: see Scheme.
     """
     how = (how or Implementation()).written_for(model.model_type)
-    _check(model)
-
-    def context() -> Context:
-        return Context(model, how, Builder(stops_early=how.stops_early), shared_heads)
-
-    result = {end.kind: end.build(context()) for end in _ends(model) if end.place.begins}
-    for kind in dict.fromkeys(model.kind_of_layer):
-        result[kind.name] = layer(context(), kind)
-    return result | {end.kind: end.build(context()) for end in _ends(model) if not end.place.begins}
-
-
-def _check(model: ModelDescriptor) -> None:
-    """Ask each building block what is wrong with what the model says of it. Raises InputError."""
     problems = [
         Problem(sentence, field="mixers", got=mixer.block)
         for mixer in model.mixers
@@ -52,6 +39,14 @@ def _check(model: ModelDescriptor) -> None:
     ]
     if problems:
         raise InputError(problems)
+
+    def context() -> Context:
+        return Context(model, how, Builder(stops_early=how.stops_early), shared_heads)
+
+    result = {end.kind: end.build(context()) for end in _ends(model) if end.place.begins}
+    for kind in dict.fromkeys(model.kind_of_layer):
+        result[kind.name] = layer(context(), kind)
+    return result | {end.kind: end.build(context()) for end in _ends(model) if not end.place.begins}
 
 
 def blocks_of(model: ModelDescriptor) -> tuple[str, ...]:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from symconfig.descriptor.document import nearest
-from symconfig.errors import InputError
+from symconfig.errors import InputError, nearest
 from symconfig.measured.judge import ACTIVE, Judged, compared_stage, judge
 from symconfig.measured.read import Read
 from symconfig.solve.work import Work, work

@@ -193,9 +193,7 @@ def with_fitted(kernels: Kernels, parameters: Sequence[Parameter], result: Fit, 
     """Return the constants with those that were fitted."""
     update = {
         p.name: Quantity(
-            value=significant(value, 3),
-            source=source,
-            uncertainty=significant(max(spread, LEAST_UNCERTAINTY), 2),
+            value=significant(value, 3), source=source, uncertainty=significant(max(spread, LEAST_UNCERTAINTY), 2)
         )
         for p, value, spread in zip(parameters, result.values, result.uncertainty, strict=True)
     }

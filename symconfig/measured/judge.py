@@ -15,7 +15,7 @@ from symconfig.solve.alone import alone
 from symconfig.solve.predict import Prediction, as_found, predict
 from symconfig.units import GIB, MIB
 
-ACTIVE = ("activations", "logits and loss", "working set")  # parts of memory beside the model's states
+ACTIVE = ("activations", "head and loss", "working set")  # parts of memory beside the model's states
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +132,9 @@ def _seconds(row: Row, what: Case) -> tuple[str, float] | None:
     ):
         if rate:
             return name, work / rate
-    from_flops = tokens_per_s_per_gpu(row, what.model, c, _peak_flops(what), what.counting)
-    return (from_flops[0], tokens / c.degrees.world_size / from_flops[1]) if from_flops else None
-
-
-def _peak_flops(what: Case) -> float:
-    """Return the GPU's dense peak at the row's precision."""
     peak = getattr(what.cluster.gpu.peak_flops, what.configuration.precision)
-    return float(peak.value)
+    from_flops = tokens_per_s_per_gpu(row, what.model, c, float(peak.value), what.counting)
+    return (from_flops[0], tokens / c.degrees.world_size / from_flops[1]) if from_flops else None
 
 
 def _layers(row: Row, prediction: Prediction) -> tuple[tuple[float, float], ...]:

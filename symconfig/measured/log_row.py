@@ -40,13 +40,18 @@ def as_row(
     Raises InputError: a field that neither says, a model that is not the log's, or nothing that was measured.
     """
     names = log.arguments
+    degrees = {
+        "tp": whole(log.config, "tensor_parallel.autotp_size", "tensor_parallel.tp_size"),
+        "cp": whole(log.config, "sequence_parallel_size"),
+        "ep": whole(log.config, "expert_parallel.autoep_size"),
+    }
     fields: dict[str, Any] = {
         "id": Path(log.path).name,
         "task": "lora" if model is not None and model.adapter is not None else "pretrain",
         "model": _model(log, model),
         "cluster": {"gpu": cluster.name, "gpus": _gpus(log, gpus)},
         "software": {"name": log.framework},
-        "parallel": parallel_fields(names, log) | _config_degrees(log),
+        "parallel": parallel_fields(names, log) | {name: value for name, value in degrees.items() if value},
         "batch": _batch(log) | _stated(batch),
         "options": (option_fields(names) if names else {}) | _config_options(log) | _stated(options),
         "measured": _measured(log),
@@ -91,16 +96,6 @@ def _note(log: TrainingLog, model: ModelDescriptor | None) -> str | None:
 
 def _gpus(log: TrainingLog, gpus: int | None) -> int | None:
     return gpus or log.degrees.get("world") or whole(log.arguments, "world_size") or whole(log.config, "world_size")
-
-
-def _config_degrees(log: TrainingLog) -> dict[str, int]:
-    """Return the degrees of DeepSpeed's settings; its AutoTP is tp, its sequence parallelism (Ulysses) cp."""
-    degrees = {
-        "tp": whole(log.config, "tensor_parallel.autotp_size", "tensor_parallel.tp_size"),
-        "cp": whole(log.config, "sequence_parallel_size"),
-        "ep": whole(log.config, "expert_parallel.autoep_size"),
-    }
-    return {name: value for name, value in degrees.items() if value}
 
 
 def _degrees(fields: dict[str, Any], log: TrainingLog) -> None:

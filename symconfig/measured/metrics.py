@@ -9,11 +9,10 @@ from statistics import mean, median
 from symconfig.descriptor.job import Limits
 from symconfig.measured.judge import Judged
 from symconfig.solve.budget import fitting
-from symconfig.solve.choice.choose import Drawn, pick
-from symconfig.solve.choice.draws import Draws, step_seconds
-from symconfig.solve.choice.simplicity import simplicity
+from symconfig.solve.choice import first, timed
 from symconfig.solve.predict import as_found
 from symconfig.solve.prospect import Prospect
+from symconfig.solve.usual import usual
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +155,12 @@ def growths(judged: Sequence[Judged]) -> tuple[Growth, ...]:
     families: dict[Hashable, list[Judged]] = {}
     for item in judged:
         if item.time and item.row.cluster.gpus and not item.row.measured.oom:
-            families.setdefault(_family(item), []).append(item)
+            c = item.case.configuration
+            software, microbatches = item.row.software, c.global_batch // (c.degrees.dp * c.micro)
+            alike = replace(c, degrees=replace(c.degrees, dp=1), global_batch=c.micro * microbatches)
+            families.setdefault(
+                (item.case.model, item.case.cluster.name, alike, software and software.version), []
+            ).append(item)
     result = []
     for runs in families.values():
         sizes = sorted({item.case.configuration.degrees.world_size for item in runs})
@@ -180,14 +184,6 @@ def growths(judged: Sequence[Judged]) -> tuple[Growth, ...]:
     return tuple(result)
 
 
-def _family(item: Judged) -> Hashable:
-    """Return the key that runs of one plan at several sizes share: all but the data-parallel degree."""
-    c = item.case.configuration
-    software, microbatches = item.row.software, c.global_batch // (c.degrees.dp * c.micro)
-    alike = replace(c, degrees=replace(c.degrees, dp=1), global_batch=c.micro * microbatches)
-    return item.case.model, item.case.cluster.name, alike, software and software.version
-
-
 def kendall(pairs: Sequence[tuple[float, float]]) -> float:
     """Return Kendall's tau-b of predicted against measured."""
     score = left = right = 0
@@ -199,27 +195,23 @@ def kendall(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def chosen(judged: Sequence[Judged]) -> Judged:
-    """Return the plainest of the runs with the least expected loss, of those whose risk of running out a job takes by
+    """Return the run that the planner takes first, of those whose risk of running out a job takes by
     default; where there is none, the one that is likeliest to fit."""
     likely = [_fits(item) for item in judged]
     fit = [item for item, chance in zip(judged, likely, strict=True) if chance >= 1 - Limits().memory_risk]
     if not fit:
         return judged[likely.index(max(likely))]
-    drawn = [_drawn(item) for item in fit]
-    best = pick(drawn)
-    return fit[next(place for place, each in enumerate(drawn) if each is best)]
+    points = [_point(item) for item in fit]
+    return fit[points.index(first(points))]
 
 
 def _point(item: Judged) -> Prospect:
-    what, step = item.case, item.prediction.predicted.step_s
-    return replace(as_found(what.model, what.cluster, what.configuration), step_s=step, score=step)
+    what, predicted = item.case, item.prediction.predicted
+    point = as_found(what.model, what.cluster, what.configuration)
+    request = replace(point.request, usual=usual(what.model, what.cluster, point.request.job))
+    return timed(replace(point, request=request), predicted.step_s, predicted.device_bytes)
 
 
 def _fits(item: Judged) -> float:
     point = _point(item)
     return fitting(point.request, point.machine, [item.prediction.predicted.peak_bytes], item.case.cluster)
-
-
-def _drawn(item: Judged) -> Drawn:
-    point, cluster = _point(item), item.case.cluster
-    return Drawn(point, simplicity(point, cluster.joined_gpus), step_seconds(point, cluster, Draws.of(cluster)))

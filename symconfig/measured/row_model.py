@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from symconfig.descriptor.document import Document, nearest
+from symconfig.descriptor.document import Document
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.descriptor.measurements import MeasuredModel, Row
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Experts, LatentAttention
 from symconfig.descriptor.strict import Strict
 from symconfig.descriptor.validate import validate
-from symconfig.errors import InputError
+from symconfig.errors import InputError, nearest
 from symconfig.measured.assumptions import Assumption, assumptions
 from symconfig.measured.row_options import RowOptions
 
@@ -26,12 +26,7 @@ _EXPERTS, _LATENT = _fields(Experts), _fields(LatentAttention)
 _PLAIN = tuple(name for name in _fields(ModelDescriptor) if name not in ("name", *_LATENT))
 _ADAPTER = {"rank": "r", "alpha": "lora_alpha", "dropout": "lora_dropout", "targets": "target_modules"}
 # Megatron's names of fused layers -> ours.
-_TARGETS = {
-    "linear_qkv": "qkv_proj",
-    "linear_proj": "o_proj",
-    "linear_fc1": "gate_up_proj",
-    "linear_fc2": "down_proj",
-}
+_TARGETS = {"linear_qkv": "qkv_proj", "linear_proj": "o_proj", "linear_fc1": "gate_up_proj", "linear_fc2": "down_proj"}
 
 
 def model_of(row: Row, options: RowOptions, seq_length: int) -> ModelDescriptor:
@@ -39,7 +34,9 @@ def model_of(row: Row, options: RowOptions, seq_length: int) -> ModelDescriptor:
     assumption, stated = options.assumption, row.model.model_dump(exclude_none=True)
     listed = next((item for item in assumptions().models if item.name == row.model.name), None)
     zoo, public = (listed.zoo, listed.fields) if listed else (_alike().get(_letters(row.model.name)), {})
-    fields: dict[str, Any] = (_dump(zoo) if zoo else _typical(stated, seq_length)) | public
+    fields: dict[str, Any] = (
+        _zoo_model(zoo).model_dump(mode="json", by_alias=True) if zoo else _typical(stated, seq_length)
+    ) | public
     own = _model_arguments(row) | {name: stated[name] for name in _PLAIN if name in stated}
     if "mtp_num_layers" in stated:
         own["num_nextn_predict_layers"] = stated["mtp_num_layers"]
@@ -97,7 +94,7 @@ def _check_shape(fields: dict[str, Any], name: str) -> None:
     if missing:
         what = f"no public model is known by this name, and the row does not state {', '.join(missing)}"
         known = {item.name.lower(): item.name for item in assumptions().models}
-        raise InputError(what, field="model.name", got=name, hint=known.get(nearest(name, known) or ""))
+        raise InputError(what, field="model.name", got=name, hint=known.get(nearest(name, known, most=1) or ""))
 
 
 def _typical(stated: dict[str, Any], seq_length: int) -> dict[str, Any]:
@@ -124,10 +121,6 @@ def _typical(stated: dict[str, Any], seq_length: int) -> dict[str, Any]:
 @cache
 def _zoo_model(name: str) -> ModelDescriptor:
     return load_model(name)
-
-
-def _dump(name: str) -> dict[str, Any]:
-    return _zoo_model(name).model_dump(mode="json", by_alias=True)
 
 
 def _model_arguments(row: Row) -> dict[str, Any]:

@@ -194,7 +194,7 @@ def _from_arguments(row: Row) -> dict[str, Any]:
     local, added_apart = names.get("transformer_impl") == "local", names.get("gradient_accumulation_fusion") is False
     result: dict[str, Any] = {
         "loss": "parallel",
-        **dict(kernels(names, MEGATRON, row.model.attention == "mla")),
+        **dict(kernels(names, MEGATRON, row.model.attention == "mla", bool(names.get("num_experts")))),
         "kept_gradient_buffers": not (local or added_apart),
         "quantised_weights": bool(names.get("fp8_param_gather")),
         "vocab_multiple": names.get("make_vocab_size_divisible_by") or MEGATRON_VOCAB_MULTIPLE,

@@ -24,14 +24,7 @@ from symconfig.errors import InputError
 from symconfig.measured import deepspeed_log, log_trouble, megatron_log
 from symconfig.measured.deepspeed_log import DeepSpeedReader
 from symconfig.measured.log_lines import LogLines, text
-from symconfig.measured.log_records import (
-    STEP_KINDS,
-    Collected,
-    Remark,
-    Steady,
-    Step,
-    TrainingLog,
-)
+from symconfig.measured.log_records import STEP_KINDS, Collected, Remark, Steady, Step, TrainingLog
 from symconfig.measured.log_trouble import Trouble
 from symconfig.measured.megatron_log import MegatronReader
 

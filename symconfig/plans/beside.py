@@ -46,15 +46,19 @@ def opened(plan: Plan) -> Iterator[str]:
 
 
 def reduced(plan: Plan) -> Iterator[str]:
-    """Yield that DeepSpeed reduces gradients in the weights' type, whatever their sum's is (engine.py,
-    communication_data_type)."""
+    """Yield that DeepSpeed (engine.py, communication_data_type) and Accelerate reduce gradients in the weights' type,
+    whatever their sum's is."""
     p, options = plan.best.parallel, plan.best.options
     ranks = p.dp * p.cp
-    if plan.best.target.backend == "deepspeed" and options.grad_bytes > 2 and ranks > 1:
+    who = {
+        "deepspeed": 'DeepSpeed does by default. "communication_data_type": "fp32" in the JSON changes that for twice '
+        "the bytes",
+        "fsdp": None if plan.job.target == "verl-fsdp" else "Accelerate does",
+    }.get(plan.best.target.backend)
+    if who and options.grad_bytes > 2 and ranks > 1:
         yield (
             f"Gradients are added up in fp32 over micro-batches, and in {options.precision} between the {count(ranks)} "
-            'data-parallel ranks, as DeepSpeed does by default. "communication_data_type": "fp32" in the JSON changes '
-            "that for twice the bytes."
+            f"data-parallel ranks, as {who}."
         )
 
 

@@ -95,16 +95,19 @@ class Predicted:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """A plan among the others, under draws of what is uncertain. Losses are shares of the best one's step in a draw.
+class Standing:
+    """What a plan's place among the others follows from.
 
-    expected_loss, worst_loss: over the draws. fits: probability that
-    it does not run out of memory.
+    score_s: its step with the premium for what is unusual. unusual: choices that hardly any published layout of such
+    models on such GPUs has. plainness: axes beyond 1, options beside the defaults, recompute, offloads, a layout string
+    and uneven ends; of plans within 2 % of the best score the one with the least is first. fits: probability that it
+    does not run out of memory.
     """
 
     __pydantic_config__ = _CONFIG
-    expected_loss: float
-    worst_loss: float
+    score_s: Positive
+    unusual: tuple[str, ...]
+    plainness: int
     fits: float
 
 
@@ -122,12 +125,26 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredRun:
+    """A measured run of a plan's model on its kind of GPU: the one whose job is nearest, or the fastest where the plan
+    claims more than 1.2 times what that has (unproven). job, layout: in words."""
+
+    __pydantic_config__ = _CONFIG
+    job: str
+    layout: str
+    tokens_per_s_per_gpu: Positive
+    source: str
+    unproven: bool
+
+
+@dataclass(frozen=True, slots=True)
 class OtherPlans:
     """Plans that are shown beside the families.
 
-    fastest: under the model; None: the best one is. Of it `Search.optimal` and the gaps speak.
+    fastest: under the model, of those that were kept; None: a plan that is shown is.
     free: the fastest under the model if every option were allowed but those of stages' layouts, and those that it uses;
-    None: nothing is faster.
+    None: nothing is faster. measured: a run of the model on such GPUs that somebody measured; published: the layout of
+    that run here, of a plan that is unproven.
     """
 
     __pydantic_config__ = _CONFIG
@@ -135,16 +152,18 @@ class OtherPlans:
     free: Candidate | None = None
     free_uses: tuple[str, ...] = ()
     recipe: NearRecipe | None = None
+    measured: MeasuredRun | None = None
+    published: Candidate | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data in the spelling of the JSON contract."""
-        plans = {"fastest": self.fastest, "free": self.free}
+        plans = {"fastest": self.fastest, "free": self.free, "published": self.published}
         return {**asdict(self), **{name: one.to_dict() for name, one in plans.items() if one is not None}}
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One point of the lattice, with its prediction. judged: None where nothing was drawn."""
+    """One point of the lattice, with its prediction. standing: among others that it was chosen from."""
 
     __pydantic_config__ = _CONFIG
     target: Target
@@ -153,7 +172,7 @@ class Candidate:
     options: Options
     stages: tuple[Stage, ...]
     predicted: Predicted
-    judged: Judged | None = None
+    standing: Standing | None = None
 
     @property
     def chunks(self) -> tuple[tuple[str, ...], ...]:
@@ -225,8 +244,9 @@ class Plan:
 
     @property
     def fastest(self) -> Candidate:
-        """Return the fastest plan found under the model, of which the search's gaps speak: most often the best one."""
-        return self.beside.fastest or self.best
+        """Return the fastest plan found under the model."""
+        shown = (self.best, *self.alternatives)
+        return self.beside.fastest or min(shown, key=lambda one: one.predicted.step_s)
 
     @property
     def training(self) -> WholeTraining:

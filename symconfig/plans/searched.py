@@ -63,7 +63,7 @@ def _proved(plan: Plan) -> str:
     slower = plan.best.predicted.step_s / fastest.predicted.step_s - 1
     return (
         f"The fastest plan takes {fastest.predicted.step_s:.3f} s: {_how_good(plan, 'it is')}. This plan takes "
-        f"{100 * slower:.1f} % longer; it is plainer, or loses less where the model is off."
+        f"{100 * slower:.1f} % longer; it is plainer, or has less that hardly any published layout has."
     )
 
 

@@ -37,7 +37,9 @@ class Unknown:
         return other if isinstance(other, Unknown) or not _any(other) else self
 
     def __or__(self, other: Any) -> Any:
-        return other if isinstance(other, Unknown) or _all(other) else self
+        return (
+            other if isinstance(other, Unknown) or (other.all() if isinstance(other, np.ndarray) else other) else self
+        )
 
     __rand__, __ror__ = __and__, __or__
 
@@ -53,10 +55,6 @@ UNKNOWN: Final = Unknown()
 
 def _any(value: Any) -> Any:
     return value.any() if isinstance(value, np.ndarray) else value
-
-
-def _all(value: Any) -> Any:
-    return value.all() if isinstance(value, np.ndarray) else value
 
 
 def no(value: Any) -> Any:

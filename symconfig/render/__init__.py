@@ -10,11 +10,11 @@ from pathlib import Path
 from symconfig.descriptor.document import called
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.errors import InfeasibleError, InputError, Problem, among
 from symconfig.plans.plan import Plan
 from symconfig.render.files import ENDING, File, Files
 from symconfig.render.settings import split
-from symconfig.render.target import Source, discovered, plugged, source
+from symconfig.render.target import Source, discovered, source
 from symconfig.render.together import LAUNCH, startable, together
 from symconfig.resources import data_dir
 
@@ -26,21 +26,13 @@ LAUNCHERS = ("slurm",)  # what is written where nobody says which, and there is 
 
 @cache
 def targets() -> dict[str, Source]:
-    """Return every target by name, those of other packages behind symconfig's own."""
-    own = discovered(sys.modules[__name__], data_dir("templates"))
-    return {**own, **plugged("targets", own)}
+    """Return every target by name."""
+    return discovered(sys.modules[__name__], data_dir("templates"))
 
 
 @cache
 def every_launcher() -> dict[str, Source]:
-    """Return every launcher by name, those of other packages behind symconfig's own."""
-    own = own_launchers()
-    return {**own, **plugged("launchers", own)}
-
-
-@cache
-def own_launchers() -> dict[str, Source]:
-    """Return every launcher that comes with symconfig, by name."""
+    """Return every launcher by name."""
     from symconfig.render import launchers as package
 
     return discovered(package, data_dir("templates") / "launchers")
@@ -159,11 +151,11 @@ def _with_own(templates: Path) -> dict[str, Source]:
 def _launcher(word: str) -> Source:
     """Return a launcher by its name and settings: slurm:partition=big,time=2:00:00."""
     name, given = split(word)
-    known = own_launchers() if name in own_launchers() else every_launcher()
+    known = every_launcher()
     if name not in known:
         raise InputError(_unknown(known, name, "launcher"))
     return known[name].with_settings(given)
 
 
 def _unknown(known: Mapping[str, Source], name: str, field: str) -> Problem:
-    return Problem(f"is not a {field}", field=field, got=repr(name), need=" or ".join(known))
+    return Problem(f"is not a {field}", field=field, got=repr(name), **among(name, known))

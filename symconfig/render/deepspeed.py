@@ -133,7 +133,7 @@ def zero(plan: Plan) -> Json:
     stage = options.zero_stage
     if stage == 0:
         return {"stage": 0}
-    bucket = bucket_elements(hidden)
+    bucket = min(max(hidden * hidden, MIN_BUCKET), MAX_BUCKET)
     section: Json = {
         "stage": stage,
         "overlap_comm": options.overlap.grad_reduce,
@@ -147,7 +147,9 @@ def zero(plan: Plan) -> Json:
         if options.optimizer_offload:
             section["round_robin_gradients"] = True  # ranks copy different gradients to the host at the same time
     else:
-        live = live_parameters(plan)
+        model = plan.model
+        layer = _largest_layer(plan)
+        live = max(2 * layer, layer + model.vocab_size * model.hidden_size, MIN_LIVE)
         section |= {
             "stage3_prefetch_bucket_size": hidden * hidden * 9 // 10 if options.overlap.param_gather else 0,
             "stage3_param_persistence_threshold": 10 * hidden,
@@ -163,20 +165,6 @@ def zero(plan: Plan) -> Json:
     if options.param_offload:
         section["offload_param"] = {"device": "cpu", "pin_memory": True}
     return section
-
-
-def bucket_elements(hidden_size: int) -> int:
-    """Return the elements reduced at a time: one square matrix, as Transformers chooses, within bounds."""
-    return min(max(hidden_size * hidden_size, MIN_BUCKET), MAX_BUCKET)
-
-
-def live_parameters(plan: Plan) -> int:
-    """Return the elements that ZeRO-3 may hold whole at a time: two of the largest layers, or the embedding
-    with one.
-    """
-    model = plan.model
-    layer = _largest_layer(plan)
-    return max(2 * layer, layer + model.vocab_size * model.hidden_size, MIN_LIVE)
 
 
 def sub_group_elements(plan: Plan) -> int:
@@ -225,24 +213,17 @@ def _largest_layer(plan: Plan) -> int:
 def _optimizer(plan: Plan) -> Json:
     """Return the optimizer that DeepSpeed makes, or its leave to run another one."""
     if own_optimizer(plan):
-        return {"optimizer": {"type": "AdamW", "params": _adam(plan)}}
+        training = plan.training
+        params: Json = {
+            "lr": training.lr,
+            "betas": [training.adam_beta1, training.adam_beta2],
+            "eps": training.adam_eps,
+            "weight_decay": training.weight_decay,
+        }
+        if not plan.best.options.optimizer_offload:
+            params |= {"torch_adam": True, "fused": True}
+        return {"optimizer": {"type": "AdamW", "params": params}}
     return {"zero_allow_untested_optimizer": True}
-
-
-def _adam(plan: Plan) -> Json:
-    """Return AdamW's parameters. torch's fused kernel needs no compiler on the cluster; offload needs
-    DeepSpeed's own.
-    """
-    training = plan.training
-    params: Json = {
-        "lr": training.lr,
-        "betas": [training.adam_beta1, training.adam_beta2],
-        "eps": training.adam_eps,
-        "weight_decay": training.weight_decay,
-    }
-    if not plan.best.options.optimizer_offload:
-        params |= {"torch_adam": True, "fused": True}
-    return params
 
 
 def _parallel(plan: Plan) -> Json:

@@ -13,8 +13,8 @@ import yaml
 from jinja2 import FileSystemLoader, StrictUndefined, TemplateError, TemplateNotFound, TemplateSyntaxError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from symconfig.descriptor.document import nearest, shorten
-from symconfig.errors import InputError, Problem
+from symconfig.descriptor.document import shorten
+from symconfig.errors import InputError, Problem, nearest
 from symconfig.render.files import ENDING, File, line, sh, slug
 from symconfig.render.plain import plain
 from symconfig.render.summary import duration, number, share

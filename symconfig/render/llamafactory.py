@@ -98,11 +98,12 @@ def variables(plan: Plan) -> dict[str, object]:
         raise InfeasibleError(faults)
     if not sharded:
         trainer.refuse(plan, *pairs, *others)
+    folder = trainer.output_dir(plan)
     return {
         "framework": f"LLaMA-Factory {RELEASE} and " + (_ACCELERATE if sharded else f"DeepSpeed {DEEPSPEED_RELEASE}"),
         "sharded": sharded,
         "sections": sections(plan),
-        "relative_output": _relative_output(plan),
+        "relative_output": None if folder.startswith("/") else folder,
         "variables": (*deepspeed_launch.environment_variables(plan), *monitors.trainer_variables(plan)),
         "notes": tuple(_notes(plan)),
         "predicted_for": "" if sharded else predicted_for(plan, "deepspeed"),
@@ -138,12 +139,6 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
         "output": output,
         "train": arguments,
     }
-
-
-def _relative_output(plan: Plan) -> str | None:
-    """Return a relative output folder: launch.sh goes to its own folder, which may be one that cannot be written to."""
-    folder = trainer.output_dir(plan)
-    return None if folder.startswith("/") else folder
 
 
 def stage(plan: Plan) -> str:

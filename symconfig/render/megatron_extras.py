@@ -37,19 +37,17 @@ def switched_args(out: Arguments, plan: Plan) -> None:
         out.put("--cross-entropy-loss-fusion")
         out.put("--cross-entropy-fusion-impl", "te")
     if options.cuda_graphs != "none":
-        _graphs(out, options.cuda_graphs)
+        if out.known("--cuda-graph-impl"):
+            out.put("--cuda-graph-impl", "transformer_engine")
+        else:
+            out.put("--external-cuda-graph")
+        modules = GRAPHED_MODULES[options.cuda_graphs] if out.at_least(GRAPHED_MODULES_SINCE) else (WHOLE_LAYER,)
+        out.put("--cuda-graph-modules" if out.known("--cuda-graph-modules") else "--cuda-graph-scope", *modules)
+        out.put("--cuda-graph-warmup-steps", WARM_UP_STEPS)
+        out.put("--te-rng-tracker")
 
 
-def _graphs(out: Arguments, scope: Graphed) -> None:
-    """Write graphs of layers that Transformer Engine captures, with the random numbers that they need."""
-    if out.known("--cuda-graph-impl"):
-        out.put("--cuda-graph-impl", "transformer_engine")
-    else:
-        out.put("--external-cuda-graph")
-    modules = GRAPHED_MODULES[scope] if out.at_least(GRAPHED_MODULES_SINCE) else (WHOLE_LAYER,)
-    out.put("--cuda-graph-modules" if out.known("--cuda-graph-modules") else "--cuda-graph-scope", *modules)
-    out.put("--cuda-graph-warmup-steps", WARM_UP_STEPS)
-    out.put("--te-rng-tracker")  # core_v0.13 stops without it, later ones set it and warn
+# core_v0.13 stops without it, later ones set it and warn
 
 
 def gathered_args(out: Arguments, options: Options) -> None:

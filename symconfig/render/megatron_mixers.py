@@ -28,7 +28,12 @@ def mixer_args(out: Arguments, model: ModelDescriptor) -> None:
         for dest, name in hybrid.SIZES.get(mixer.block, {}).items():
             out.put("--" + dest.replace("_", "-"), mixer.sizes[name])
         if mixer.block == hybrid.DELTA:
-            _delta(out, model)
+            if model.hidden_act != "silu":
+                out.refuse(
+                    "hidden_act", "a gated delta net has the model's activation, which must be silu", model.hidden_act
+                )
+            if model.norm is not Norm.RMSNORM:
+                out.refuse("norm", "a gated delta net's own norm is of the kind of all other norms", model.norm)
         elif mixer.block == hybrid.MAMBA2:
             _mamba(out, model, mixer)
 
@@ -59,13 +64,6 @@ def _hybrid(out: Arguments, model: ModelDescriptor) -> None:
     scaling = model.rope_scaling
     if model.position is Position.ROPE and scaling is not None and scaling.rope_type == "llama3":
         out.refuse("rope_scaling.rope_type", "its rope has no Llama 3 scaling there", scaling.rope_type)
-
-
-def _delta(out: Arguments, model: ModelDescriptor) -> None:
-    if model.hidden_act != "silu":
-        out.refuse("hidden_act", "a gated delta net has the model's activation, which must be silu", model.hidden_act)
-    if model.norm is not Norm.RMSNORM:
-        out.refuse("norm", "a gated delta net's own norm is of the kind of all other norms", model.norm)
 
 
 def _mamba(out: Arguments, model: ModelDescriptor, mixer: Mixer) -> None:

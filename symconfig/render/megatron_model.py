@@ -52,7 +52,11 @@ def model_args(out: Arguments, model: ModelDescriptor, seq_length: int, tp: int,
     attention_structure(out, model)
     out.put("--seq-length", seq_length)
     _position(out, model, seq_length)
-    _norm(out, model)
+    out.put("--normalization", "RMSNorm" if model.norm is Norm.RMSNORM else "LayerNorm")
+    out.put("--norm-epsilon", model.norm_eps)
+    out.put("--apply-layernorm-1p", model.norm_zero_centered)
+    if model.qk_norm and model.qk_norm_of != "unit" and model.norm is not Norm.RMSNORM:
+        out.refuse("qk_norm", "its norms of queries and keys are of the kind of all other norms", model.norm)
     _activation(out, model)
     _biases(out, model)
     _windows(out, model, seq_length)
@@ -215,14 +219,6 @@ def _latent_rope(out: Arguments, model: ModelDescriptor, seq_length: int, longes
             since="core_v0.14.0",
         )
     return original
-
-
-def _norm(out: Arguments, model: ModelDescriptor) -> None:
-    out.put("--normalization", "RMSNorm" if model.norm is Norm.RMSNORM else "LayerNorm")
-    out.put("--norm-epsilon", model.norm_eps)
-    out.put("--apply-layernorm-1p", model.norm_zero_centered)
-    if model.qk_norm and model.qk_norm_of != "unit" and model.norm is not Norm.RMSNORM:
-        out.refuse("qk_norm", "its norms of queries and keys are of the kind of all other norms", model.norm)
 
 
 def _activation(out: Arguments, model: ModelDescriptor) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from symconfig.descriptor import learning_rate
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.training import WholeTraining
 from symconfig.errors import InputError
 from symconfig.frameworks.megatron.hybrid import DELTA, hybrid, parts_of_layer
 from symconfig.frameworks.megatron.releases import (
@@ -45,11 +44,6 @@ def training_args(out: Arguments, plan: Plan) -> None:
     out.put("--clip-grad", training.clip_grad)
     out.put("--seed", training.seed)
     out.put("--distributed-timeout-minutes", training.distributed_timeout_minutes)
-    _schedule(out, training)
-    switched_args(out, plan)
-
-
-def _schedule(out: Arguments, training: WholeTraining) -> None:
     learning_rate.check(training)
     out.put("--lr", training.lr)
     out.put("--min-lr", training.min_lr)
@@ -58,7 +52,11 @@ def _schedule(out: Arguments, training: WholeTraining) -> None:
     out.put("--lr-warmup-iters", training.lr_warmup_iters)
     if training.lr_decay_style == "WSD":
         out.put("--lr-wsd-decay-iters", training.wsd_decay_iters)
-        out.put("--lr-wsd-decay-style", "linear")  # as every other format decays; the default is exponential
+        out.put("--lr-wsd-decay-style", "linear")
+    switched_args(out, plan)
+
+
+# as every other format decays; the default is exponential
 
 
 def precision_args(out: Arguments, best: Candidate) -> None:

@@ -6,8 +6,10 @@ in arguments. Each option that Megatron-LM would be given is looked up in `ms_sw
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import ast
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from symconfig.descriptor.model import ModelDescriptor
@@ -15,13 +17,13 @@ from symconfig.descriptor.sections import Adapter
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks import counting
 from symconfig.frameworks.megatron import environment, flags
+from symconfig.frameworks.megatron.flags import Flag, FlagTable
 from symconfig.graph.parts import is_layer
 from symconfig.plans.history import History
 from symconfig.plans.plan import Plan
 from symconfig.render import going_on, megatron, monitors, preflight, summary, towers
 from symconfig.render import ms_swift_options as table
 from symconfig.render.megatron_args import Group
-from symconfig.render.megatron_namespace import namespace
 
 NAME = "ms-swift"
 DOES = "ms-swift's YAML for `megatron pt` and `megatron sft`, LoRA included, and its launch.sh"
@@ -84,6 +86,7 @@ Values = dict[str, Any]
 def variables(plan: Plan) -> dict[str, object]:
     """Return what its templates see. Raises InfeasibleError with all that ms-swift cannot be told, InputError."""
     version = megatron.version(plan)
+    training = plan.training
     return {
         "framework": f"ms-swift {RELEASE} on Megatron-Core {version}",
         "version": version,
@@ -92,7 +95,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "command_name": stage(plan),
         "sections": sections(plan),
         "loaded_as": loaded_as(plan),
-        "last_checkpoint": _last_checkpoint(plan),
+        "last_checkpoint": f"{(training.save or '').rstrip('/')}/last-checkpoint" if training.loads_its_own else None,
         "variables": environment.variables(plan, version),
         "wants": preflight.wants(plan),
         "notes": tuple(_notes(plan)),
@@ -188,14 +191,6 @@ def _monitors(plan: Plan) -> Values:
     values = monitors.trainer_arguments(plan)
     values.pop("run_name", None)  # wandb_exp_name says it
     return values
-
-
-def _last_checkpoint(plan: Plan) -> str | None:
-    """Return the last checkpoint that the run saves, if it goes on from them: a link that ms-swift renews
-    (utils/io_utils.py).
-    """
-    training = plan.training
-    return f"{(training.save or '').rstrip('/')}/last-checkpoint" if training.loads_its_own else None
 
 
 def _model(plan: Plan) -> Values:
@@ -350,3 +345,53 @@ def _notes(plan: Plan) -> Iterator[str]:
 
 def _refused(field: str, why: str, got: object, hint: str | None = None, pins: tuple[str, ...] = ()) -> Problem:
     return Problem(f"ms-swift {RELEASE} cannot be told: {why}", field=field, got=str(got), hint=hint, pins=pins)
+
+
+def namespace(table: FlagTable, groups: Iterable[Group]) -> dict[str, Any]:
+    """Return the values by destination, as argparse leaves them: before validate_args fills anything in.
+
+    Values are those that JSON has: an enumeration is the name of its member, a pattern of layers the text of it.
+    """
+    # Of several options of a destination, argparse takes the default of the one that is spelled like it.
+    order = sorted(table.flags.values(), key=lambda flag: flag.name == "--" + flag.dest.replace("_", "-"))
+    arguments = {flag.dest: _default(flag) for flag in order}
+    for group in groups:
+        for first, *values in group.options:
+            name, joined, value = first.partition("=")
+            flag = table.flags[name]
+            arguments[flag.dest] = _given(flag, [value] if joined else values)
+    return arguments
+
+
+def _default(flag: Flag) -> Any:
+    """Return a default as the table has it printed."""
+    value = _literal(flag.default)
+    return list(value) if isinstance(value, tuple | list) else value
+
+
+@cache
+def _literal(text: str) -> Any:
+    """Read a literal of Python; a text that is none is the name of an enumeration's member, or itself."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text.removeprefix("AttnBackend.")
+
+
+def _given(flag: Flag, values: Sequence[str]) -> Any:
+    if flag.kind == "optional":
+        return not flag.name.startswith("--no-")
+    if flag.kind != "store":
+        return flag.kind == "true"
+    typed = [_typed(flag, value) for value in values]
+    return typed[0] if flag.nargs in (None, "?") else typed
+
+
+def _typed(flag: Flag, value: str) -> Any:
+    if flag.type == "int":
+        return int(value)
+    if flag.type == "float":
+        return float(value)
+    if flag.type == "tuple_type":
+        return [int(part) for part in value.strip("()").split(",")]
+    return value

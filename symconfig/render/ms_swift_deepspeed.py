@@ -84,12 +84,13 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
     """Return the YAML by what it is about. launch.sh names the DeepSpeed JSON, by a path of its own."""
     arguments = trainer.arguments(plan, DEEPSPEED)
     del arguments["deepspeed"]
+    llama3 = plan.model.model_type == "llama" and plan.model.vocab_size == ms_swift.LLAMA3_VOCABULARY
     return {
         "MODEL": {
             "model": trainer.named(plan),
             "use_hf": True,
             "model_type": plan.model.model_type,
-            "template": _template(plan),
+            "template": ms_swift.LLAMA3_TEMPLATE if llama3 else TEMPLATES.get(plan.model.model_type, ""),
             "torch_dtype": learning.dtype(plan),
             "attn_impl": _FLASH if _in_one_row(plan) else deepspeed_launch.attention(plan),
             **_adapter(plan),
@@ -124,12 +125,6 @@ def _in_one_row(plan: Plan) -> bool:
     """Tell whether the sequences of a micro-batch stand one after the other, each attending within itself."""
     lengths = plan.job.sequences
     return _packs(plan) or (lengths is not None and lengths.batching == "padding_free")
-
-
-def _template(plan: Plan) -> str:
-    """Return the chat template of the model's family."""
-    llama3 = plan.model.model_type == "llama" and plan.model.vocab_size == ms_swift.LLAMA3_VOCABULARY
-    return ms_swift.LLAMA3_TEMPLATE if llama3 else TEMPLATES.get(plan.model.model_type, "")
 
 
 def _adapter(plan: Plan) -> dict[str, Any]:

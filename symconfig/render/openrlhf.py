@@ -69,6 +69,7 @@ _AWAY = "with ZeRO-3, --ref.offload keeps it on the host"
 def variables(plan: Plan) -> dict[str, object]:
     """Return what its templates see. Raises InfeasibleError for what OpenRLHF cannot be told."""
     arrays, training = _arrays(plan), plan.training
+    gpus, most = (plan.job.rl.critic_gpus or 0) if plan.job.rl is not None else 0, plan.cluster.gpus_per_node
     return {
         "framework": f"OpenRLHF {RELEASE} with DeepSpeed",
         "release": RELEASE,
@@ -86,14 +87,8 @@ def variables(plan: Plan) -> dict[str, object]:
         "reward_url": rewarding.address(plan),
         "reward_nodes": list(rewarding.nodes(plan)),
         "critic": None if plan.job.rl is None else learning.critic(plan),
-        "critic_nodes": _critic_nodes(plan),
+        "critic_nodes": [-(-gpus // most), min(gpus, most)],
     }
-
-
-def _critic_nodes(plan: Plan) -> list[int]:
-    """Return the nodes, and the GPUs of each, of a critic that has its own; 0: those of the actor."""
-    gpus, most = (plan.job.rl.critic_gpus or 0) if plan.job.rl is not None else 0, plan.cluster.gpus_per_node
-    return [-(-gpus // most), min(gpus, most)]
 
 
 def words(plan: Plan) -> list[str]:

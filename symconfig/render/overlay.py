@@ -12,11 +12,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from symconfig.descriptor.document import nearest
 from symconfig.descriptor.strict import Strict
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, nearest
 from symconfig.render.files import ENDING
 from symconfig.render.target import Source
 

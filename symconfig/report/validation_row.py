@@ -29,16 +29,29 @@ _FROM = {
 def blocks(breakdown: Breakdown) -> list[Block]:
     """Show the row for a person."""
     row = breakdown.item.row
+    item = breakdown.item
+    gpu = item.case.cluster.gpu
+    used, limit = item.prediction.predicted.device_bytes, gpu.memory_bytes.value
+    outcome = "it ran out of memory" if item.row.measured.oom else "it ran"
+    word = "does not fit" if item.oom else "fits"
+    step = breakdown.item.prediction.predicted.step_s
+    heads = ("work of the blocks", "forward s", "backward s", "hidden s", "of the step")
+    rows = tuple(
+        (each.name, *map(seconds, (each.forward_s, each.backward_s, each.hidden_s)), percent(each.total_s / step))
+        for each in breakdown.work
+        if each.total_s + each.hidden_s > 1e-3 * step
+    )
+    title = "The same by kind of work: mean over the stages, without bubble and what runs again"
     return [
         f"{row.id} of {breakdown.source}: {row.task}" + (f". Note: {row.note}" if row.note else ""),
         Grid.pairs(((name, _words(values)) for name, values in breakdown.stated), "Stated by the row"),
         _assumed(breakdown),
         _time(breakdown),
-        _work(breakdown),
+        Grid(heads, rows, left=(0,), title=title),
         *([_layers(breakdown)] if breakdown.item.layers else []),
         _memory(breakdown),
         _stages(breakdown),
-        _verdict(breakdown),
+        f"Predicted: {gib(used)} of {gib(limit)} GiB of a {gpu.product}: it {word}. Measured: {outcome}.",
     ]
 
 
@@ -79,19 +92,6 @@ def _time(breakdown: Breakdown) -> Grid:
         rows.append(("measured", seconds(time[1]), percent(time[1] / time[0]), source))
         rows.append(("error", "", signed(time[0] / time[1] - 1), ""))
     return _sum("seconds of a step", "s", rows, bool(time))
-
-
-def _work(breakdown: Breakdown) -> Grid:
-    """Tabulate the work of at least a thousandth of the step."""
-    step = breakdown.item.prediction.predicted.step_s
-    heads = ("work of the blocks", "forward s", "backward s", "hidden s", "of the step")
-    rows = tuple(
-        (each.name, *map(seconds, (each.forward_s, each.backward_s, each.hidden_s)), percent(each.total_s / step))
-        for each in breakdown.work
-        if each.total_s + each.hidden_s > 1e-3 * step
-    )
-    title = "The same by kind of work: mean over the stages, without bubble and what runs again"
-    return Grid(heads, rows, left=(0,), title=title)
 
 
 def _needed(part: Part) -> str:
@@ -146,15 +146,6 @@ def _stages(breakdown: Breakdown) -> Grid:
             for line in ((("…", *left),) if index > before + 1 else ()) + (rows[index],)
         )
     return Grid(("stage", *names, "allocated"), rows, title="GiB at the peak of every pipeline stage")
-
-
-def _verdict(breakdown: Breakdown) -> str:
-    item = breakdown.item
-    gpu = item.case.cluster.gpu
-    used, limit = item.prediction.predicted.device_bytes, gpu.memory_bytes.value
-    outcome = "it ran out of memory" if item.row.measured.oom else "it ran"
-    word = "does not fit" if item.oom else "fits"
-    return f"Predicted: {gib(used)} of {gib(limit)} GiB of a {gpu.product}: it {word}. Measured: {outcome}."
 
 
 def to_dict(breakdown: Breakdown) -> dict[str, Any]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from symconfig.descriptor.document import nearest
 from symconfig.descriptor.job import ALL_LINEAR, OF_ATTENTION, OF_MLP, TARGET_GROUPS, Job, Lora
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Adapter, AdapterTarget
 from symconfig.descriptor.task import WITH_OR_WITHOUT
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, nearest
 from symconfig.frameworks.known import BACKENDS
 from symconfig.graph.adaptable import ATTENTION, MLP, Targets, layers, targets
 from symconfig.render import target_of

@@ -11,6 +11,7 @@ from symconfig.descriptor.load import load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import SymconfigError
+from symconfig.frameworks.megatron.adapters import as_laid
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.render import target_of
 from symconfig.runs import sayable
@@ -101,6 +102,7 @@ def prepared(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> tu
     model, job = as_trained(model, job)
     job = sayable.opened(model, cluster, job)
     model = built(model, assuming(job, target_of(model, job)).backend)
+    model = as_laid(model, job.target)
     compares = target_of(model, job).compares
     return model if compares is None else compares.scoring(model, job), job
 

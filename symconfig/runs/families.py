@@ -10,12 +10,11 @@ from typing import Any
 from symconfig.descriptor.architectures import architectures
 from symconfig.descriptor.architectures.class_defaults import class_of, families
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.document import nearest
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.errors import InfeasibleError, InputError, Problem, nearest
 from symconfig.render import targets
 from symconfig.runs.sayable import unsayable
 

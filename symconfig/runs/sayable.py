@@ -83,14 +83,15 @@ def check(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, *, write
 
 
 def opened(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
-    """Return the job for the next target that can be told it, where it names none and its framework's own cannot."""
+    """Return the job for the next target that can be told it, where it names none and its framework's own cannot as
+    the framework comes."""
     if NAMED & job.model_fields_set or job.edited:
         return job
     try:
         problems = unsayable(model, cluster, job)
     except InputError:
         return job  # what is wrong with it is said of its own target
-    if all(problem.edit for problem in problems):
+    if not problems:
         return job
     able = sorted(_able(model, cluster, job, target_of(model, job).name), key=_place)
     return _trial(job, targets()[able[0]]) if able else job

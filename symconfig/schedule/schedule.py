@@ -12,8 +12,7 @@ from symconfig.errors import InputError
 # apart; a forward that runs beside the backward which comes next. Plain numbers, with which the simulator counts.
 FORWARD, BACKWARD, INPUT, WEIGHT, PAIRED = range(5)
 
-# Kind, chunk's number in the model (0 to pp vpp - 1), microbatch from 0; of a schedule that cuts sequences, the slice,
-# counted through all microbatches. A plain tuple: orders have tens of thousands.
+# Kind, chunk's number in the model (0 to pp vpp - 1), microbatch from 0. A plain tuple: orders have tens of thousands.
 Task = tuple[int, int, int]
 
 
@@ -33,14 +32,6 @@ class Shape(NamedTuple):
 Order = tuple[Task, ...]
 
 
-def _none(shape: Shape, stage: int) -> int:
-    return 0
-
-
-def _one(shape: Shape, stage: int) -> int:
-    return 1
-
-
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """A pipeline schedule.
@@ -51,11 +42,7 @@ class Schedule:
     limit: a sentence that names what a shape lacks, or None.
     runs_in: the targets that can run it, and have plans with it.
     elsewhere: who else runs it, as far as is known; no plan is written for these.
-    slices: pieces that each microbatch's sequence is cut in.
     by_layer: a forward that runs together with a backward goes layer by layer, each beside one that is let go.
-    endless: batches follow each other without a flush; the orders are of a stream that is long enough to be in its
-    steady state. versions: of its weights that a stage keeps; staleness: optimizer steps by which the weights that a
-    gradient is taken of are older than those that it is applied to.
     """
 
     name: str
@@ -65,11 +52,7 @@ class Schedule:
     limit: Callable[[Shape], str | None]
     runs_in: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
-    slices: int = 1
     by_layer: bool = False
-    endless: bool = False
-    versions: Callable[[Shape, int], int] = _one
-    staleness: Callable[[Shape, int], int] = _none
 
     def orders(self, pp: int, vpp: int, m: int, group: int | None = None) -> tuple[Order, ...]:
         """Return the tasks of every stage. group: None for pp, as in Megatron. Raises InputError where `problem` says

@@ -44,7 +44,7 @@ def not_simulated(schedule: Schedule, shape: Shape) -> str | None:
 
 
 def _tasks(schedule: Schedule, shape: Shape) -> int:
-    return 2 * shape.chunks * shape.m * schedule.slices
+    return 2 * shape.chunks * shape.m
 
 
 def _extended(schedule: Schedule, times: Times, shape: Shape) -> Timeline:
@@ -106,10 +106,9 @@ def _steady(line: Timeline, times: Times) -> tuple[int, float, Array]:
 
 def _simulated(schedule: Schedule, times: Times, shape: Shape) -> Timeline:
     work = program(schedule, shape)
-    own_s = _durations(work, times) / schedule.slices
-    busy_s = times.busy_s / schedule.slices
+    own_s = _durations(work, times)
     channels = Channels(work, times, own_s)
-    ends, clock = _run(work, own_s + busy_s * work.received, times, channels)
+    ends, clock = _run(work, own_s + times.busy_s * work.received, times, channels)
     return Timeline(
         schedule=schedule,
         shape=shape,

@@ -38,7 +38,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """One simulated step; of an endless schedule, a stream of them.
+    """One simulated step.
 
     end_s: [n], of each task. ready_s: [n], before which it has no weights. finish_s: [pp], when each stage is done, its
     reductions included. windows: of the stages' channels.
@@ -77,27 +77,15 @@ class Timeline:
 
     @property
     def step_s(self) -> float:
-        """Return the seconds until the last stage is done; of an endless schedule, from one step to the next in the
-        steady state.
-
-        There a step's collectives have the whole next step to run beside, without a bubble in which they would show.
-        """
-        if not self.schedule.endless:
-            return float(self.finish_s.max())
-        ends = self.end_s[(self.work.stage == 0) & (self.work.kind == BACKWARD)]
-        steady = len(ends) - self.pp - 1  # before the stream dries up
-        channels = np.zeros(self.pp)
-        for window in self.windows:
-            channels[window.stage] += window.end_s - window.start_s
-        return max(float(ends[steady] - ends[steady - self.m]), float(channels.max()))
+        """Return the seconds until the last stage is done."""
+        return float(self.finish_s.max())
 
     @property
     def busy_s(self) -> Array:
         """Return [pp]: seconds of a step in which each stage works or receives."""
         busy = np.zeros(self.pp)
         np.add.at(busy, self.work.stage, self.end_s - self._starts())
-        steps = (int(self.work.microbatch.max()) + 1) / ((self.m - self.left_out) * self.schedule.slices)
-        result: Array = busy / steps + self.left_out_busy_s
+        result: Array = busy + self.left_out_busy_s
         return result
 
     def _starts(self) -> Array:
@@ -111,7 +99,7 @@ class Timeline:
         """Yield everything on one stage's track: its tasks in order with their messages, then its collectives."""
         starts, work = self._starts(), self.work
         place = {chunk: at for at, chunk in enumerate(self.placed[stage])}
-        busy_s = self.times.busy_s / self.schedule.slices
+        busy_s = self.times.busy_s
 
         def event(kind: str, n: int, start_s: float, end_s: float) -> Event:
             return Event(kind, place[int(work.chunk[n])], int(work.microbatch[n]), start_s, end_s)

@@ -29,7 +29,7 @@ class Start(Enum):
 class Times:
     """Seconds of one microbatch in each chunk: arrays [pp, vpp]; [i, k] is chunk i + k pp of the model.
 
-    That is Megatron's order. A schedule that places chunks otherwise (ZB-V, Chimera, DualPipe) reads the same arrays
+    That is Megatron's order. A schedule that places chunks otherwise (ZB-V, DualPipe) reads the same arrays
     by number of the chunk in the model.
 
     recompute: the forward again, before the backward. backward: gradients of the inputs. weight: gradients of the

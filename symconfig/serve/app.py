@@ -6,7 +6,7 @@ import io
 import zipfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, get_args
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -74,9 +74,12 @@ async def _page(request: Request) -> Response:
 
 
 async def _zoo(request: Request) -> Response:
+    from symconfig.descriptor.job import Backend, PrecisionName
     from symconfig.descriptor.load import zoo_clusters, zoo_models
+    from symconfig.descriptor.task import PLAIN
 
-    return JSONResponse({"models": list(zoo_models()), "clusters": list(zoo_clusters())})
+    words = {"backends": get_args(Backend), "tasks": PLAIN, "precisions": get_args(PrecisionName)}
+    return JSONResponse({"models": list(zoo_models()), "clusters": list(zoo_clusters()), **words})
 
 
 async def _description(request: Request) -> Response:
@@ -149,5 +152,5 @@ def _known(http_request: Request) -> Work:
 def _done(http_request: Request) -> dict[str, Any]:
     request = _known(http_request)
     if request.answer is None:
-        raise Refused(409, f"it is {request.state}")
+        raise Refused(409, "it failed" if request.state == "failed" else f"it is {request.state}")
     return request.answer

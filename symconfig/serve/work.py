@@ -95,10 +95,9 @@ def _job(data: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
 
 def _audit(data: Mapping[str, Any], say: Say, folder: Path) -> dict[str, Any]:
     from symconfig.api.existing import audit
+    from symconfig.api.page import audited_data
     from symconfig.existing.launch import files
-    from symconfig.report.audit import blocks
     from symconfig.report.audit_json import to_dict
-    from symconfig.report.page.data import report_data
 
     given = {name: data[name] for name in _LAUNCH_FIELDS if data.get(name) is not None}
     text = data.get("script")
@@ -109,8 +108,12 @@ def _audit(data: Mapping[str, Any], say: Say, folder: Path) -> dict[str, Any]:
     script.write_text(text, encoding="utf-8")
     with files.only_below(folder):
         done = audit(script, progress=lambda words: say(words.replace(f"{folder}/", ""), 0.0), **given)
-    page = report_data(f"Audit of {_SCRIPT}", blocks(done))
-    return {"page": page, "audit": to_dict(done), "exit_code": 0 if done.runs else 1, "problems": []}
+    return {
+        "page": audited_data(done, _SCRIPT),
+        "audit": to_dict(done),
+        "exit_code": 0 if done.runs else 1,
+        "problems": [],
+    }
 
 
 _KINDS: dict[str, Answer] = {"plan": _plan, "audit": _audit}

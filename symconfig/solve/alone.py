@@ -10,7 +10,7 @@ from symconfig.cost.blocks import SECONDS
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import without_network
 from symconfig.cost.step import evaluate
-from symconfig.solve.costed import Costed, costed
+from symconfig.solve.costed import costed
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.weigh import first
 
@@ -43,7 +43,10 @@ def alone(prospect: Prospect, stage: int, known: Lattice | None = None) -> Alone
     forward = sums.ahead[0, 0]
     backward = sums.back[0, 0]
     if prospect.block_layers:
-        backward = backward + _repeated_s(prospect, parts, stage)
+        # What full recompute of the first layers of every chunk adds to no recompute: [n].
+        repeated = np.array(first(prospect.split, stage, parts.table.kinds, prospect.block_layers), dtype=np.float64)
+        change = parts.table.passes[SECONDS].sum(axis=0)
+        backward = backward + repeated @ (change[1] - change[0])
     return Alone(
         forward,
         backward,
@@ -51,11 +54,3 @@ def alone(prospect: Prospect, stage: int, known: Lattice | None = None) -> Alone
         parts.points.num_microbatches,
         {name: float(part[stage, 0, 0, 0]) for name, part in parts.cost.memory.items()},
     )
-
-
-def _repeated_s(prospect: Prospect, parts: Costed, stage: int) -> Array:
-    """Return what full recompute of the first layers of every chunk adds to no recompute: [n]."""
-    repeated = np.array(first(prospect.split, stage, parts.table.kinds, prospect.block_layers), dtype=np.float64)
-    change = parts.table.passes[SECONDS].sum(axis=0)
-    result: Array = repeated @ (change[1] - change[0])
-    return result

@@ -17,7 +17,7 @@ from symconfig.cost import compiled
 from symconfig.cost.chunks import overlap
 from symconfig.cost.contention import UNITS_TAKEN
 from symconfig.cost.exchange import exchange
-from symconfig.cost.flight import that_matter
+from symconfig.cost.flight import clamp_microbatches
 from symconfig.cost.lattice import Array
 from symconfig.cost.shapes import StageShape
 from symconfig.cost.stages import stages
@@ -221,7 +221,7 @@ class Layout:
         kept = self._each("kept").transpose(1, 0, 2)  # [pp, vpp, q]
         ends = self._each("once").sum(axis=0)  # [pp, q]
         live = np.empty((len(kept), len(n)))
-        microbatches = that_matter(self.floors.points.num_microbatches[n], self.floors.setting)
+        microbatches = clamp_microbatches(self.floors.points.num_microbatches[n], self.floors.setting)
         for m in set(microbatches.tolist()):
             mine = microbatches == m
             for stage, moments in enumerate(held_by_stages(self.floors.setting, int(m))):

@@ -9,21 +9,21 @@ import numpy as np
 
 from symconfig.cost.device import device_bytes, reserved_bytes
 from symconfig.cost.flops import flops_per_token
-from symconfig.cost.lattice import Array
-from symconfig.cost.step import host_bytes
+from symconfig.cost.lattice import Array, Lattice
+from symconfig.cost.step import host_bytes, total
 from symconfig.cost.uneven import OF_LAYER, OF_STAGE, OF_STEP
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job, Limits
 from symconfig.format import gib
 from symconfig.graph.block import LAYER
 from symconfig.graph.model import sequence
-from symconfig.plans.plan import Batch, Candidate, Options, Overlap, Predicted, Recompute, Stage, Target
-from symconfig.solve.budget import device_budget
-from symconfig.solve.choice.draws import under_loads
-from symconfig.solve.costed import Costed, costed
+from symconfig.plans.plan import Batch, Candidate, Options, Overlap, Predicted, Recompute, Stage, Standing, Target
+from symconfig.solve.budget import device_budget, fitting
+from symconfig.solve.choice import plainness, unusual
+from symconfig.solve.costed import Costed, costed, detailed, sizes, table_of
 from symconfig.solve.interval import NINE_IN_TEN, interval, spread_over
 from symconfig.solve.kinds import ROUNDING
-from symconfig.solve.loads import uneven, waited
+from symconfig.solve.loads import EVERY, uneven, waited
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import constants
 from symconfig.solve.timeline import refined_time
@@ -41,6 +41,39 @@ def described(prospect: Prospect, cluster: ClusterDescriptor, job: Job, best: bo
     what = replace(predicted(prospect, parts, cluster), imbalance=_imbalance(prospect, cluster) if best else None)
     what = _of_loads(prospect, parts, what, cluster)
     return made(prospect, job, parts.allocated, what)
+
+
+def under_loads(prospect: Prospect) -> tuple[Array, Array] | None:
+    """Return the bytes that the fullest stage needs and the step by the formula, with loads of experts as uneven as in
+    each of `EVERY` runs, [runs] each; None where they are even, or stated."""
+    even = prospect.even
+    request, ep = even.request, even.degrees.ep
+    if ep == 1 or request.job.limits.expert_imbalance is not None:
+        return None
+    ranks, task = np.full(EVERY.size, float(ep)), request.job.task_of(request.model)
+    if not (numbers := uneven(request.model, ranks, task, EVERY) | waited(request.model, ranks, task, EVERY)):
+        return None
+    plain = sizes(even, EVERY.size)
+    cost = detailed(even, table_of(even, Lattice({**plain.numbers, **numbers}, plain.points))).cost
+    needed, steps = total(cost.memory).max(axis=0)[0, 0], cost.step_s[0, 0]
+    return np.broadcast_to(needed, EVERY.size), np.broadcast_to(steps, EVERY.size)
+
+
+def fits(prospect: Prospect, cluster: ClusterDescriptor) -> float:
+    """Return the probability that a plan does not run out of memory, whatever the loads of experts are."""
+    drawn = under_loads(prospect)
+    peaks = [max(costed(prospect.even).peaks)] if drawn is None else drawn[0].tolist()
+    return fitting(prospect.request, prospect.machine, peaks, cluster)
+
+
+def standing(prospect: Prospect, cluster: ClusterDescriptor) -> Standing:
+    """Return what a plan's place among the others follows from."""
+    return Standing(
+        score_s=tidy(prospect.score),
+        unusual=unusual(prospect),
+        plainness=plainness(prospect),
+        fits=tidy(fits(prospect, cluster)),
+    )
 
 
 def _of_loads(prospect: Prospect, parts: Costed, what: Predicted, cluster: ClusterDescriptor) -> Predicted:

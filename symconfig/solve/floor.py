@@ -21,11 +21,13 @@ from symconfig.cost.step import apart_s
 from symconfig.cost.table import Choice
 from symconfig.plans.columns import Columns
 from symconfig.schedule.bounds import Sums, even_bound_s, even_exchanged_s
+from symconfig.solve.choice import unusual_degrees, unusual_recompute
 from symconfig.solve.kinds import Bools, Kinds, kinds_alone
 from symconfig.solve.pieces import PLAIN, WHOLE, Piece, settings, ways
 from symconfig.solve.room import can_pin, has_room, held_at_least, may_fit, states_fit, totals, whole_model
 from symconfig.solve.slowest import least_slowest_s
 from symconfig.solve.space import Refused, priced
+from symconfig.solve.usual import premium
 
 CELLS = 2**15  # blocks under a policy at points that are worked out at once
 TOGETHER = 2**13  # points with a pipeline of which it is asked at once whether they may fit
@@ -35,10 +37,11 @@ TOGETHER = 2**13  # points with a pipeline of which it is asked at once whether 
 class Floors:
     """Candidates of one pipeline degree, interleaving and ZeRO stage whose layers no stage holds yet.
 
-    step_s [r, o, n]: no layout is faster; infinite where none fits in memory. The last row is full recompute of the
-    first layers of every chunk. places [n]: of the points in the piece. message_s [n]: for which a stage waits for a
+    step_s [r, o, n]: no layout has a lower score; infinite where none fits in memory. The last row is full recompute of
+    the first layers of every chunk. premium [r, n]: factor from seconds to scores.
+    places [n]: of the points in the piece. message_s [n]: for which a stage waits for a
     message. rest_s [o, n]: of the step, what no layout changes; infinite where no policy fits. slowest_s [r, n]: no
-    layout's slowest stage takes less for a microbatch. even_s [r, o, n]: the step by the formula if one took no more;
+    layout's slowest stage takes less for a microbatch. even_s [r, o, n]: the score by the formula if one took no more;
     what is worth trying first. exchanged: seconds of gathering a chunk's weights, of reducing its gradients, and that
     another microbatch hides of its passes, [3, n], of chunks met so far.
     """
@@ -51,6 +54,7 @@ class Floors:
     message_s: Array
     rest_s: Array
     slowest_s: Array
+    premium: Array
     step_s: Array
     even_s: Array
     exchanged: dict[tuple[str, ...], Array] = field(default_factory=dict, repr=False, compare=False)
@@ -243,7 +247,9 @@ def _floors(
     fits[r, :, n] = may_fit(kinds.under(r, of[n]), fewest[:, n], forced[:, n], pp[n], piece.budget)[0].T
     if WHOLE in rows:  # recomputing the first layers of every chunk frees no more than recomputing all
         fits[-1] = fits[rows[WHOLE]]
-    step = np.where(fits, least[:, None] + rest, np.inf)
+    recomputed = unusual_recompute(piece.request, (*piece.choices, WHOLE))
+    factor = premium(recomputed[:, None] + unusual_degrees(piece.request, points, pp, vpp))
+    step = np.where(fits, (least[:, None] + rest) * factor[:, None], np.inf)
     hope = np.full_like(least, np.inf)
     known = np.isfinite(least)
     hope[known] = (m * each + (1 - 1 / pp) * np.where(known, seconds, 0.0) / vpp)[known]
@@ -260,8 +266,9 @@ def _floors(
                 message_s=between.busy_s[mine],
                 rest_s=rest[:, mine],
                 slowest_s=slowest[:, mine],
+                premium=factor[:, mine],
                 step_s=step[..., mine],
-                even_s=hope[:, None, mine] + rest[:, mine],
+                even_s=(hope[:, None, mine] + rest[:, mine]) * factor[:, None, mine],
             )
 
 

@@ -99,7 +99,12 @@ class Formulas:
             return name, 4
         first = self._written(node.first, top=False)
         second = self._written(node.second, top=False) if node.second >= 0 else ("", 4)
-        return _text(node, first, second)
+        if node.operation in _SIGNS:
+            level = _LEVELS[node.operation]
+            right = level if node.operation in ("add", "multiply") else level + 1
+            return _within(first, level) + _SIGNS[node.operation] + _within(second, right), level
+        arguments = first[0] if node.operation in ONE_ARGUMENT else f"{first[0]}, {second[0]}"
+        return f"{_FUNCTIONS[node.operation]}({arguments})", 4
 
     def sympy(self, line: int, symbols: dict[str, Any], whole: bool = False) -> Any:
         """Return a formula as a SymPy expression of symbols, and unless it is `whole` of the named quantities in it.
@@ -167,12 +172,3 @@ def _number(value: float) -> str:
 
 def _within(part: tuple[str, int], level: int) -> str:
     return part[0] if part[1] >= level else f"({part[0]})"
-
-
-def _text(node: Node, first: tuple[str, int], second: tuple[str, int]) -> tuple[str, int]:
-    if node.operation in _SIGNS:
-        level = _LEVELS[node.operation]
-        right = level if node.operation in ("add", "multiply") else level + 1
-        return _within(first, level) + _SIGNS[node.operation] + _within(second, right), level
-    arguments = first[0] if node.operation in ONE_ARGUMENT else f"{first[0]}, {second[0]}"
-    return f"{_FUNCTIONS[node.operation]}({arguments})", 4

@@ -57,22 +57,18 @@ class Grid:
     def below(self, below_s: float, machine: Machine) -> NDArray[np.intp]:
         """Return the places of the points of which a request may make steps that take no longer."""
         if not self.bound and below_s < np.inf and self.points.size:
-            self.least_s, self.bound = self._computed_s(machine), True
+            # What all blocks compute in a step but for bringing tokens to their experts and back, which other kernels
+            # may do in less: [n].
+            request, framework = self.request, self.request.framework
+            where = replace(lattice(request, self.points), repeats=True)
+            seconds = np.zeros(self.points.size)
+            kinds = sequence(request.model)
+            for kind, block in derived(request.model, framework.implementation, self.scheme).items():
+                moving = block.on(Leg.OUT, Leg.BACK)
+                work = worked(work_seconds(block, where, machine, framework), block, where)
+                seconds += kinds.count(kind) * sum(t for (op, _), t in work.items() if op not in moving)
+            self.least_s, self.bound = (seconds * spread(request, self.points) * (1 - ROUNDING)), True
         return np.flatnonzero(self.least_s <= below_s)
-
-    def _computed_s(self, machine: Machine) -> Array:
-        """Return what all blocks compute in a step but for bringing tokens to their experts and back, which other
-        kernels may do in less: [n].
-        """
-        request, framework = self.request, self.request.framework
-        where = replace(lattice(request, self.points), repeats=True)
-        seconds = np.zeros(self.points.size)
-        kinds = sequence(request.model)
-        for kind, block in derived(request.model, framework.implementation, self.scheme).items():
-            moving = block.on(Leg.OUT, Leg.BACK)
-            work = worked(work_seconds(block, where, machine, framework), block, where)
-            seconds += kinds.count(kind) * sum(t for (op, _), t in work.items() if op not in moving)
-        return seconds * spread(request, self.points) * (1 - ROUNDING)
 
 
 def spread(request: Request, grid: Columns) -> Array:

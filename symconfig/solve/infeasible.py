@@ -98,10 +98,14 @@ def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, w
     if not reasons:
         refused = weighed.refused
         reasons = [f"{refused.reasons[name]} ({count} points)" for name, count in refused.counts.most_common(4)]
+    gpus, batch = int(job.gpus), job.global_batch_size
+    lower = batch // gpus * gpus
+    tried = [size for size in (lower, lower + gpus) if size not in (0, batch) and size <= 2 * batch]
+    able = [size for size in tried if fits(model, cluster, job.model_copy(update={"global_batch_size": size}))]
     return Problem(
         f"no division of {job.gpus} GPUs and a batch of {job.global_batch_size} can run{with_pins(job)}: "
         + ("; ".join(reasons) or "no choice of degrees has that product"),
-        hint=_nearest_batch(model, cluster, job)
+        hint=(" or ".join(f"--global-batch-size {size}" for size in able) or None)
         or _nearest_values(model, cluster, wanted, job, job.pins)
         or ("fewer pins, " if job.pins else "")
         + "another number of GPUs, a batch that divides by more, or the other backend",
@@ -142,16 +146,6 @@ def _wholes(request: Request) -> dict[str, tuple[int, str]]:
         number = experts.num_experts
         wholes["ep"] = (math.gcd(number, gpus), f"{number} experts and {gpus} GPUs")
     return wholes
-
-
-def _nearest_batch(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> str | None:
-    """Return the batches next below and above that all GPUs share evenly, where one of them runs and fits: at most
-    twice as large."""
-    gpus, batch = int(job.gpus), job.global_batch_size
-    lower = batch // gpus * gpus
-    tried = [size for size in (lower, lower + gpus) if size not in (0, batch) and size <= 2 * batch]
-    able = [size for size in tried if fits(model, cluster, job.model_copy(update={"global_batch_size": size}))]
-    return " or ".join(f"--global-batch-size {size}" for size in able) or None
 
 
 def _unreachable(request: Request) -> Problem | None:

@@ -75,6 +75,7 @@ TUNED = Alike(least=0.0036, most=0.15)
 # the memory.
 PRETRAINING = Routers(memory=UNTRAINED, step=BALANCED, planned=0.65)
 TUNING = Routers(memory=TRAINED, step=TUNED, planned=0.75)
+EVERY = (np.arange(64) + 0.5) / 64  # shares of runs that stand for all of them, as probable each
 MIDDLE = 0.5  # of runs, whose loads are no more uneven than those that a step is priced with
 
 

@@ -11,7 +11,7 @@ from symconfig.schedule.timeline import Timeline
 from symconfig.solve.costed import Costed, begins
 from symconfig.solve.prospect import Prospect
 
-_WEIGHTS, _ACTIVATIONS, _WORKING, _LOSS = "weights", "activations", "working set", "logits and loss"
+_ACTIVATIONS, _WORKING, _LOSS = "activations", "working set", "head and loss"
 
 
 def stage_memory(prospect: Prospect, parts: Costed, line: Timeline) -> tuple[tuple[Array, Array], ...]:
@@ -19,8 +19,7 @@ def stage_memory(prospect: Prospect, parts: Costed, line: Timeline) -> tuple[tup
 
     Of a chunk's activations it holds as many microbatches as the simulation says. What it works with counts while it
     holds any, what the loss keeps while it holds any of the loss's chunk. A schedule that has chunks elsewhere, or
-    twice, has their states there; one that never flushes keeps old weights. parts: of the same chunks as those that the
-    timeline has.
+    twice, has their states there. parts: of the same chunks as those that the timeline has.
     """
     bytes_of = {
         name: np.broadcast_to(part, parts.cost.stage_bytes.shape)[:, 0, 0, 0]
@@ -28,14 +27,14 @@ def stage_memory(prospect: Prospect, parts: Costed, line: Timeline) -> tuple[tup
     }
     working, loss = bytes_of[_WORKING], _at_loss(prospect, bytes_of[_LOSS])
     states = np.array(parts.allocated) - working - bytes_of[_LOSS] - bytes_of[_ACTIVATIONS]
-    kept, at_rest, weights = _kept(prospect, parts), _spread(prospect, states), _spread(prospect, bytes_of[_WEIGHTS])
+    kept, at_rest = _kept(prospect, parts), _spread(prospect, states)
     result = []
     for stage, chunks in enumerate(map(list, line.placed)):
-        older = line.schedule.versions(line.shape, stage) - 1
-        least = at_rest[chunks].sum() + older * weights[chunks].sum()
+        least = at_rest[chunks].sum()
         seconds, held = line.held(stage)
-        activations = held @ kept[chunks] / line.schedule.slices
-        change = least + activations + (held > 0) @ loss[chunks] + np.where(held.any(axis=1), working[stage], 0.0)
+        change = (
+            least + held @ kept[chunks] + (held > 0) @ loss[chunks] + np.where(held.any(axis=1), working[stage], 0.0)
+        )
         result.append((np.append(0.0, seconds), np.append(least, change)))
     return tuple(result)
 

@@ -32,7 +32,8 @@ def near_batch(plan: Plan) -> int | None:
 def replicas_sentence(plan: Plan, better: int) -> str:
     """Say how many replicas could share the other batch."""
     gpus, batch = plan.best.parallel.world_size, plan.best.batch.global_
+    most, more = math.gcd(gpus, batch), math.gcd(gpus, better)
     return (
-        f"{batch:,} sequences can be shared by at most {math.gcd(gpus, batch)} replicas of {gpus} GPUs, {better:,} by "
-        f"up to {math.gcd(gpus, better)}"
+        f"{batch:,} sequences can be shared by at most {most} replica{'s' * (most > 1)} of {gpus} GPUs, {better:,} by "
+        f"up to {more}"
     )

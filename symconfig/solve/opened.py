@@ -8,9 +8,8 @@ from itertools import count, takewhile
 
 import numpy as np
 
-from symconfig.descriptor.document import nearest
 from symconfig.descriptor.job import Job
-from symconfig.errors import Problem
+from symconfig.errors import Problem, Right, among
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.facts import Fixed
 from symconfig.frameworks.known import BACKENDS
@@ -41,10 +40,9 @@ def problems(job: Job) -> Iterator[Problem]:
     for field, names, more in (("allow", job.allow, [ALL]), ("without", job.without, [])):
         for name in names:
             if name not in (*known, *more):
-                every = [*known, *more]
-                hint = None if (meant := nearest(name, every)) is None else meant
-                need = "one of " + ", ".join(every) if known else "none: it has no options to open or close"
-                yield Problem("is no option of this framework", field=field, got=name, need=need, hint=hint)
+                right: Right = {"need": "none: it has no options to open or close"}
+                right = among(name, [*known, *more]) if known else right
+                yield Problem("is no option of this framework", field=field, got=name, **right)
 
 
 def needed(job: Job, fixed: Fixed, pins: Pins, fits: Callable[[Job], bool]) -> Iterator[tuple[str, ...]]:

@@ -21,14 +21,7 @@ from symconfig.graph.model import blocks
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.columns import Columns
 from symconfig.solve.limits import offloaded, policies
-from symconfig.solve.space import (
-    Refused,
-    Request,
-    admitted,
-    divisors,
-    interleaved,
-    lattice,
-)
+from symconfig.solve.space import Refused, Request, admitted, divisors, interleaved, lattice
 from symconfig.solve.split import most_chunks
 
 PLAIN, WHOLE = Choice(), Choice(frozenset({LAYER}))  # no recompute, full recompute

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from symconfig.descriptor.job import PIN_NAMES
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, among, nearest
 from symconfig.schedule.interleaved import INTERLEAVED
 from symconfig.schedule.one_f_one_b import ONE_F_ONE_B
 from symconfig.schedule.schedules import SCHEDULES
@@ -101,7 +101,8 @@ def parse(pins: Mapping[str, str]) -> Pins:
                 ranges[name] = bounds
         elif name == "recompute":
             if value.split(":")[0] not in RECOMPUTE:
-                problems.append(_problem(name, raw, "none, selective, full, or selective:core_attn,mlp"))
+                need = "none, selective, full, or selective:core_attn,mlp"
+                problems.append(_problem(name, raw, need, nearest(value, RECOMPUTE)))
             words[name] = value
         elif name == "optimizer_offload":
             fraction = _fraction(value)
@@ -116,13 +117,11 @@ def parse(pins: Mapping[str, str]) -> Pins:
             schedule = value
         elif name in WORDS:
             if value not in WORDS[name]:
-                problems.append(_problem(name, raw, "one of " + ", ".join(WORDS[name])))
+                problems.append(_problem(name, raw, "one of " + ", ".join(WORDS[name]), nearest(value, WORDS[name])))
             words[name] = value
         else:
             problems.append(
-                Problem(
-                    "is not something that can be pinned", field=f"pins.{name}", need="one of " + ", ".join(PIN_NAMES)
-                )
+                Problem("is not something that can be pinned", field=f"pins.{name}", **among(name, PIN_NAMES))
             )
     if not problems and schedule is not None:
         problems += _narrow(ranges, pins, schedule)
@@ -137,7 +136,7 @@ def _schedule(raw: str, value: str) -> Iterator[Problem]:
     if value in PLANNED_SCHEDULES:
         return
     if known is None or known.runs_in:
-        yield _problem("schedule", raw, "one of " + ", ".join(PLANNED_SCHEDULES))
+        yield _problem("schedule", raw, "one of " + ", ".join(PLANNED_SCHEDULES), nearest(value, PLANNED_SCHEDULES))
         return
     others = f"; {' and '.join(known.elsewhere)} run{'s' * (len(known.elsewhere) == 1)} it" if known.elsewhere else ""
     yield Problem(
@@ -210,5 +209,5 @@ def _fraction(value: str) -> float | None:
     return number if 0.0 <= number <= 1.0 else None
 
 
-def _problem(name: str, got: Any, need: str) -> Problem:
-    return Problem("is not a value that can be pinned", field=f"pins.{name}", got=repr(got), need=need)
+def _problem(name: str, got: Any, need: str, hint: str | None = None) -> Problem:
+    return Problem("is not a value that can be pinned", field=f"pins.{name}", got=repr(got), need=need, hint=hint)

@@ -20,6 +20,7 @@ from symconfig.cost.lattice import Array
 from symconfig.cost.step import HOST_SHARE, host_bytes
 from symconfig.graph.model import sequence
 from symconfig.solve.assign import Layout, Open, Places, by_block, opened, problem, slowest_s
+from symconfig.solve.choice import timed
 from symconfig.solve.costed import Costed, costed, detailed
 from symconfig.solve.floor import Floors, Waiting, waiting
 from symconfig.solve.kinds import ROUNDING
@@ -41,20 +42,20 @@ Pipeline = tuple[int, int]  # pp, vpp
 @dataclass(frozen=True, slots=True)
 class Bound:
     """How far the search went. layouts: tried, of all pipelines; simulated: candidates; least_s: no candidate that was
-    not simulated is faster, in the layouts that were tried."""
+    not simulated has a lower score, in the layouts that were tried."""
 
     layouts: int
     simulated: int
     least_s: float
 
-    def gap(self, step_s: float) -> float:
-        """Return the share of a step by which a candidate that was not simulated may be faster; 0: none is."""
-        return max(0.0, 1.0 - self.least_s / step_s)
+    def gap(self, score: float) -> float:
+        """Return the share by which a candidate that was not simulated may have a lower score; 0: none has."""
+        return max(0.0, 1.0 - self.least_s / score)
 
 
 @dataclass(frozen=True, slots=True)
 class _Laid:
-    """A candidate with a layout that fits it: q-th of the layout's. step_s: no simulation of it is faster."""
+    """A candidate with a layout that fits it: q-th of the layout's. step_s: no simulation has a lower score."""
 
     step_s: float
     candidate: Open
@@ -116,7 +117,7 @@ class _Refinement:
 
     @property
     def below_s(self) -> float:
-        """Return the seconds that a candidate must be below."""
+        """Return the score that a candidate must be below."""
         return self.weighed.best_s
 
     def _expand(self, node: Node) -> None:
@@ -222,10 +223,11 @@ class _Refinement:
         floors, layout, fits = layout.floors, layout.at(places), fits[:, places]
         o, q = np.nonzero(fits & (layout.step_s < self.below_s))
         r = np.full_like(q, len(floors.choices)) if layout.first else layout.r[q]
-        step = np.maximum(floors.step_s[r, o, layout.n[q]], layout.step_s[o, q])
+        factor = floors.premium[r, layout.n[q]]
+        step = np.maximum(floors.step_s[r, o, layout.n[q]], layout.step_s[o, q] * factor)
         below = step < self.below_s
-        r, o, q, step = r[below], o[below], q[below], step[below]
-        self.queue.put_all(layout.hope_s[o, q], step, partial(_laid, layout, r, o, q, step))
+        r, o, q, step, factor = r[below], o[below], q[below], step[below], factor[below]
+        self.queue.put_all(layout.hope_s[o, q] * factor, step, partial(_laid, layout, r, o, q, step))
 
     def _simulate(self, node: _Laid) -> None:
         """Simulate it, unless another policy in its layout shows that it is no faster."""
@@ -260,4 +262,4 @@ def _simulated(prospect: Prospect, parts: Costed) -> Prospect:
     """Return the candidate with its simulated step, and what its fullest stage takes of the device."""
     step = refined_s(prospect, parts)
     device = device_bytes(max(parts.peaks), prospect.machine, prospect.request.framework)
-    return replace(prospect, step_s=step, device_bytes=device, score=step)
+    return timed(prospect, step, device)

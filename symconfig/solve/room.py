@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.flight import held, that_matter
+from symconfig.cost.flight import clamp_microbatches, held
 from symconfig.cost.lattice import Array, pairs
 from symconfig.cost.shapes import Pipeline, Pipelines, StageShape
 from symconfig.cost.stages import Setting, Stages, stages
@@ -140,7 +140,7 @@ def _ends(names: tuple[str, ...]) -> tuple[list[int], list[int]]:
 def _fewest_held(where: Columns, setting: Setting) -> tuple[Array, Array]:
     """Count them where no chunk may be empty."""
     pipelines = setting.pipelines
-    different, back = pairs(pipelines.which, that_matter(where.num_microbatches, setting))
+    different, back = pairs(pipelines.which, clamp_microbatches(where.num_microbatches, setting))
     least = np.zeros((2, int(pipelines.pp.max()), different.shape[1]))
     for column, (place, count) in enumerate(different.T.tolist()):
         one = pipelines.each[place]

@@ -34,6 +34,7 @@ from symconfig.solve.pins import ENDS, Pins, parse
 from symconfig.solve.refine import SIMULATIONS, Bound, refine
 from symconfig.solve.space import Request
 from symconfig.solve.tally import Tally
+from symconfig.solve.usual import usual as usual_layouts
 from symconfig.solve.weigh import weigh
 from symconfig.solve.weighed import Weighed
 
@@ -185,6 +186,7 @@ def request(
         seq_length=int(job.seq_length or 0),
         precision=precision,
         surprise=surprise(model, cluster, job.limits.memory_risk),
+        usual=usual_layouts(model, cluster, job),
     )
     return extras.switched_on(made)
 

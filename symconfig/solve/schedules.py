@@ -30,7 +30,7 @@ _CHUNKS = (1, 2)  # of a stage, where a schedule cannot have as many as the cand
 @dataclass(frozen=True, slots=True)
 class Scheduled:
     """A candidate under a schedule. own: as it is planned. idle: mean share of the pipeline's time. fits: within the
-    job's margin and risk. staleness: of the stage where it is most, in optimizer steps."""
+    job's margin and risk."""
 
     schedule: Schedule
     own: bool
@@ -39,7 +39,6 @@ class Scheduled:
     idle: float
     peak_bytes: float
     fits: bool
-    staleness: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,6 @@ def _scheduled(cut: Prospect, parts: Costed, line: Timeline, own: bool, rest_s: 
     schedule = line.schedule
     peaks = np.array([held.max() for _, held in stage_memory(cut, parts, line)])
     needed = max(parts.peaks) if own else float((peaks + parts.sums.registered[:, 0]).max())
-    stale = max(schedule.staleness(line.shape, stage) for stage in range(line.pp))
     return Scheduled(
         schedule=schedule,
         own=own,
@@ -98,7 +96,6 @@ def _scheduled(cut: Prospect, parts: Costed, line: Timeline, own: bool, rest_s: 
         idle=idle(line),
         peak_bytes=float(peaks.max()),
         fits=needed <= peak_budget(cut.request, cut.machine) * (1 + ROUNDING),
-        staleness=stale,
     )
 
 

@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from math import log2
+from typing import Any
 
 from symconfig.cost.framework import Framework
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.task import WITH_OR_WITHOUT
-from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
 from symconfig.frameworks.facts import NO_FLASH
 from symconfig.frameworks.known import BACKENDS
 from symconfig.install import VERSION
-from symconfig.plans.plan import Candidate, Judged, Opened, OtherPlans, Plan, Search
+from symconfig.plans.plan import Candidate, MeasuredRun, Opened, OtherPlans, Plan, Search
 from symconfig.solve import candidate, opened, pinned
-from symconfig.solve.budget import MEMORY_RISK, NO_LIMIT, fitting
+from symconfig.solve.budget import MEMORY_RISK, NO_LIMIT
 from symconfig.solve.candidate import tidy
-from symconfig.solve.choice.choose import choose
-from symconfig.solve.choice.draws import peaks
+from symconfig.solve.choice import ranked
 from symconfig.solve.extras import check_pins
 from symconfig.solve.infeasible import infeasible
 from symconfig.solve.pins import parse
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.refine import Bound
-from symconfig.solve.run import Outcome, Progress, facts_of, fits, run, space, too_large, weigh_all
+from symconfig.solve.run import Outcome, Progress, facts_of, fits, space, too_large, weigh_all
+from symconfig.solve.run import run as run_job
 from symconfig.solve.space import divisors
+from symconfig.solve.usual import UNPROVEN, Best, measured_runs
 from symconfig.solve.whole import filled
 
-FRONTS = 8  # families near the best one that are judged
+FRONTS = 8  # families near the best one that are kept
 
 
 def search(
@@ -55,7 +58,7 @@ def search(
         return _fewest(model, cluster, job, top, progress)
 
     def outcome_of(trial: Job) -> Outcome:
-        return run(
+        return run_job(
             model,
             cluster,
             job=trial,
@@ -175,24 +178,20 @@ def _plan(
 ) -> Plan:
     """Return the plan of an outcome. slower: the one of options of a better maturity, if it has others."""
     weighed = outcome.weighed
-    ranked = weighed.ranked()
-    choice = None if weighed.gammas is not None else choose(ranked, cluster, top)
-    picks: list[tuple[Prospect, Judged | None]] = [(prospect, None) for prospect in ranked[:top]]
-    if choice is not None:
-        picks = list(choice.picks)
-    best = picks[0][0]
+    by_time = weighed.gammas is None
+    picks = ranked(weighed.best, top) if by_time else weighed.ranked()[:top]
+    best = picks[0]
 
-    def shown(prospect: Prospect, judged: Judged | None) -> Candidate:
-        return replace(candidate.described(prospect, cluster, job, best=prospect is best), judged=judged)
+    def shown(prospect: Prospect) -> Candidate:
+        described = candidate.described(prospect, cluster, job, best=prospect is best)
+        return replace(described, standing=candidate.standing(prospect, cluster)) if by_time else described
 
-    chosen = [shown(prospect, judged) for prospect, judged in picks]
+    chosen = [shown(prospect) for prospect in picks]
     check_pins(job, best.request.pins, chosen)
-    others = OtherPlans()
-    if choice is not None:
-        others = OtherPlans(fastest=None if choice.fastest is best else shown(choice.fastest, None))
-    fastest = best if choice is None else choice.fastest
+    fastest = min(weighed.best, key=lambda each: (each.step_s, each.order)) if by_time else best
+    is_faster = all(fastest.step_s < each.step_s for each in picks)
     bound = outcome.bound or Bound(0, 0, float("inf"))
-    gap = bound.gap(fastest.step_s)
+    gap = bound.gap(min(each.score for each in weighed.best)) if by_time else 0.0
     search = Search(
         candidates=weighed.candidates,
         feasible=weighed.feasible,
@@ -216,15 +215,62 @@ def _plan(
         search=search,
         binding=candidate.binding(chosen[0], best, weighed),
         symconfig_version=VERSION,
-        beside=others,
+        beside=OtherPlans(
+            fastest=shown(fastest) if is_faster else None, **_measured(model, cluster, job, chosen[0], shown)
+        ),
     )
+
+
+def _measured(
+    model: ModelDescriptor,
+    cluster: ClusterDescriptor,
+    job: Job,
+    best: Candidate,
+    shown: Callable[[Prospect], Candidate],
+) -> dict[str, Any]:
+    """Return the measured run to hold a plan against, and of a plan that is unproven what that run's layout gives."""
+    if not (runs := measured_runs(model, cluster, job.task_of(model))):
+        return {}
+    claimed, fastest = best.predicted.tokens_per_s_per_gpu, max(runs, key=lambda run: run.tokens_per_s_per_gpu)
+    unproven = claimed > UNPROVEN * fastest.tokens_per_s_per_gpu
+
+    def distance(run: Best) -> tuple[float, ...]:
+        doubled = abs(log2(run.gpus / best.parallel.world_size)), abs(log2(run.seq_length / best.batch.seq_length))
+        return sum(doubled) + (run.precision != best.options.precision), -run.tokens_per_s_per_gpu
+
+    run = fastest if unproven else min(runs, key=distance)
+    degrees = {name: getattr(run, name) for name in ("tp", "pp", "vpp", "cp", "ep")}
+    words = " ".join(f"{name} {size}" for name, size in degrees.items() if size > 1) or "data parallel"
+    measured = MeasuredRun(
+        job=f"{run.gpus:,} GPUs, {run.seq_length:,} tokens, {run.precision}",
+        layout=f"{words}, micro-batch {run.micro}",
+        tokens_per_s_per_gpu=run.tokens_per_s_per_gpu,
+        source=run.source,
+        unproven=unproven,
+    )
+    return {"measured": measured, "published": _laid_out_as(run, model, cluster, job, shown) if unproven else None}
+
+
+def _laid_out_as(
+    run: Best, model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, shown: Callable[[Prospect], Candidate]
+) -> Candidate | None:
+    """Return the best plan of a job with the degrees of a measured run; None: it has none."""
+    degrees = {"tp": run.tp, "pp": run.pp, "vpp": run.vpp, "cp": run.cp, "ep": run.ep, "mbs": run.micro}
+    pins = {**{name: str(size) for name, size in degrees.items()}, **job.pins}
+    pinned = job.model_copy(update={"pins": pins})
+    try:
+        resolved(model, cluster, pinned)
+        laid_out = run_job(model, cluster, pinned, top=1, progress=None, start=0.0).weighed.best
+    except SymconfigError:
+        return None
+    return shown(laid_out[0]) if laid_out else None
 
 
 def _at_risk(prospect: Prospect, cluster: ClusterDescriptor, job: Job) -> Iterator[Opened]:
     """Yield what is said of a plan that may not fit, since nothing fits as surely as its job asks."""
-    limit, fits = job.limits.memory_risk, fitting(prospect.request, prospect.machine, peaks(prospect).tolist(), cluster)
-    if prospect.request.job.limits.memory_risk > limit and fits < 1 - limit:
-        why = f"no plan has at most {100 * limit:g} %, and this one {100 * (1 - fits):.0f} %"
+    limit, chance = job.limits.memory_risk, candidate.fits(prospect, cluster)
+    if prospect.request.job.limits.memory_risk > limit and chance < 1 - limit:
+        why = f"no plan has at most {100 * limit:g} %, and this one {100 * (1 - chance):.0f} %"
         yield Opened(MEMORY_RISK, "a risk of running out of memory", "at risk", why)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from symconfig.cost.machine import stated
+from symconfig.cost.lattice import Array
+from symconfig.cost.machine import machine, stated
 from symconfig.descriptor.cluster import ClusterDescriptor, Host, Kernels, Level
-from symconfig.solve.choice.draws import priced_s
+from symconfig.solve.costed import costed, detailed, sizes, table_of
 from symconfig.solve.prospect import Prospect
 
 _SHOWN = 5e-4  # of the step: what moves it by less is left out
@@ -49,6 +51,17 @@ def sensitivities(prospect: Prospect, cluster: ClusterDescriptor) -> tuple[Sensi
     ]
     moving = [one for one in made if max(abs(one.low), abs(one.high)) >= _SHOWN]
     return tuple(sorted(moving, key=lambda one: -max(abs(one.low), abs(one.high))))
+
+
+def priced_s(prospect: Prospect, cluster: ClusterDescriptor, constants: Mapping[str, Array]) -> Array:
+    """Return the step under other constants, of some of `stated`, [n] each: by the formula, scaled as the simulated
+    step is with the cluster's own."""
+    request, count = prospect.request, next(iter(constants.values())).size
+    other = replace(prospect, machine=machine(cluster, request.precision, constants, request.gpus))
+    steps = detailed(other, table_of(other, sizes(prospect, count))).cost.step_s
+    formula = float(np.ravel(costed(prospect).cost.step_s)[0])
+    result: Array = np.broadcast_to(np.ravel(steps), (count,)) * (prospect.step_s / formula)
+    return result
 
 
 def _says(name: str) -> str:

@@ -26,6 +26,7 @@ from symconfig.solve.limits import Limits
 from symconfig.solve.loads import stated, uneven, waited
 from symconfig.solve.pins import Pins
 from symconfig.solve.tally import Tally
+from symconfig.solve.usual import Usual
 
 Numbers = dict[str, float | NDArray[np.float64]]  # of a lattice
 MOST_POINTS = 2**19  # of a scheme, before a pipeline degree
@@ -37,7 +38,8 @@ class Request:
 
     limits: of the target where all points have on what the framework has, which is `extras`; whole: whatever is on.
     surprise: a measured peak over its prediction that no more runs exceed than the job lets run out; None: any may.
-    uneven: memory is that of the busiest rank, as of `loads`; else loads are even.
+    uneven: memory is that of the busiest rank, as of `loads`; else loads are even. usual: what published layouts have;
+    None: nothing is unusual.
     """
 
     model: ModelDescriptor
@@ -54,6 +56,7 @@ class Request:
     whole: Limits | None = None
     extras: Extras = NOTHING_ON
     uneven: bool = False
+    usual: Usual | None = None
 
 
 @dataclass(slots=True)
@@ -96,24 +99,19 @@ def points(request: Request, scheme: Scheme, refused: Refused) -> Columns:
     """List the points of a scheme that some pipeline degree may take, without a pipeline. Each plan belongs to one
     scheme only."""
     grid = _grid(request, scheme)
-    grid = grid.at(_divides(request, grid))
-    return grid.at(among(request, grid, refused))
-
-
-def among(request: Request, candidates: Columns, refused: Refused) -> NDArray[np.intp]:
-    """Return the indices of those of another request's points that this one may take, too."""
-    return _accepted(request, candidates, np.arange(candidates.size), request.limits.refusals, refused)
-
-
-def _divides(request: Request, grid: Columns) -> NDArray[np.bool_]:
-    """Return the points for which some pipeline degree leaves a dp that divides the batch."""
     inner = grid.tp * grid.cp
     result = np.zeros(grid.size, dtype=bool)
     for pp in divisors(request.gpus):
         if pp == 1 or (request.limits.pipeline and pp <= request.model.num_hidden_layers):
             dp = np.maximum(request.gpus // (inner * pp), 1)
             result |= (request.gpus % (inner * pp) == 0) & (request.global_batch % (dp * grid.micro) == 0)
-    return result
+    grid = grid.at(result)
+    return grid.at(among(request, grid, refused))
+
+
+def among(request: Request, candidates: Columns, refused: Refused) -> NDArray[np.intp]:
+    """Return the indices of those of another request's points that this one may take, too."""
+    return _accepted(request, candidates, np.arange(candidates.size), request.limits.refusals, refused)
 
 
 def blockers(request: Request) -> list[str]:

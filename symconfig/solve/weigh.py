@@ -27,6 +27,7 @@ from symconfig.cost.table import Table
 from symconfig.graph.model import sequence
 from symconfig.graph.parts import is_layer
 from symconfig.plans.columns import Columns
+from symconfig.solve.choice import less_plain, unusual_degrees, unusual_recompute
 from symconfig.solve.gamma import Gammas
 from symconfig.solve.grid import Grid, pieces
 from symconfig.solve.keeping import keep_floors, keep_points
@@ -36,6 +37,7 @@ from symconfig.solve.prospect import Prospect
 from symconfig.solve.room import roomy
 from symconfig.solve.space import Request, priced, schemes
 from symconfig.solve.split import Split, splits
+from symconfig.solve.usual import premium
 from symconfig.solve.weighed import Weighed
 
 BATCH = 2**16  # candidates at once
@@ -305,6 +307,24 @@ class _Result:
         rows = flat.argmin(axis=0)
         return flat[rows, np.arange(flat.shape[1])], rows
 
+    def best(self) -> Iterator[tuple[Array, NDArray[np.intp]]]:
+        """Yield for each number of recomputes and offloads, per point, the least score of a candidate that fits
+        (infinite if none does), and its row."""
+        batch, request = self.batch, self.batch.piece.request
+        of_points = unusual_degrees(request, batch.points, batch.points.pp, batch.setting.pipelines.vpp)
+        by_block = bool((self.layers > 0).any()) or len(self.step_s) < len(batch.table.policies)
+        policies = (WHOLE,) * len(self.step_s) if by_block else batch.table.policies
+        count = unusual_recompute(request, policies)[:, None, None] + of_points
+        score = np.where(self.fits, self.step_s * premium(count), np.inf).reshape(-1, self.step_s.shape[-1])
+        less = np.add.outer(
+            [less_plain(policy) for policy in policies],
+            [bool(offload.optimizer) + bool(offload.weights) for offload in batch.setting.offload],
+        ).ravel()
+        for level in np.unique(less):
+            mine = np.flatnonzero(less == level)
+            rows = score[mine].argmin(axis=0)
+            yield score[mine][rows, np.arange(score.shape[1])], mine[rows]
+
     def prospect(self, row: int, n: int, score: float) -> Prospect:
         """Return one candidate of the batch."""
         piece, batch, p = self.batch.piece, self.batch, self.batch.points
@@ -355,11 +375,11 @@ def _one(batch: _Batch, weighed: Weighed) -> None:
     if weighed.gammas is not None:
         _by_relative_cost(batch, results, weighed.gammas)
     for result in results:
-        seconds, rows = result.fastest()
-        for n in np.argsort(seconds, kind="stable"):
-            if not seconds[n] <= weighed.worst_s or seconds[n] == np.inf:
-                break
-            weighed.add(result.prospect(int(rows[n]), int(n), float(seconds[n])))
+        for scores, rows in result.best():
+            for n in np.argsort(scores, kind="stable"):
+                if not scores[n] <= weighed.worst_s or scores[n] == np.inf:
+                    break
+                weighed.add(result.prospect(int(rows[n]), int(n), float(scores[n])))
         if weighed.counted and not weighed.families:
             lean = np.where(np.isfinite(result.step_s), result.peak_bytes, np.inf).reshape(-1, result.step_s.shape[-1])
             row, column = np.unravel_index(int(lean.argmin()), lean.shape)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from symconfig.plans.degrees import Degrees
-from symconfig.solve.choice.family import Family, family
+from symconfig.solve.choice import TIE, Family, family, plainness
 from symconfig.solve.gamma import Gammas
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import Refused
@@ -15,8 +14,7 @@ from symconfig.solve.tally import Tally
 if TYPE_CHECKING:
     from symconfig.solve.pieces import Piece
 
-EACH = 2  # candidates of a family that are simulated: other chunks, other micro-batches
-KEPT_WITHIN = 1.1  # of the best step: families up to here are kept beside those that are shown
+KEPT_WITHIN = 1.1  # of the best score: families up to here are kept beside those that are shown
 
 
 @dataclass(slots=True)
@@ -31,15 +29,15 @@ class Weighed:
     shown: int
     exhaustive: bool = False
     any_will_do: bool = False
-    families: dict[Family, dict[tuple[Degrees, int], Prospect]] = field(default_factory=dict)  # degrees, micro-batch
+    families: dict[Family, dict[int, Prospect]] = field(default_factory=dict)  # by plainness, the best of each
     leanest: Prospect | None = None
     candidates: int = 0
     feasible: int = 0
     refused: Refused = field(default_factory=Refused)
     gammas: Gammas | None = None  # for the objective symtensor
     pieces: list[Piece] = field(default_factory=list)  # all of the lattice that the target can run
-    worst_s: float = float("inf")  # step time that a candidate must beat to be shown
-    best_s: float = float("inf")  # step time that a candidate must beat to be the answer
+    worst_s: float = float("inf")  # score that a candidate must beat to be shown
+    best_s: float = float("inf")  # score that a candidate must beat to have the best one
     below_s: float = float("inf")  # nothing slower counts
 
     tally: Tally | None = None  # keeps every point; None: nobody asks
@@ -55,24 +53,25 @@ class Weighed:
         return self.exhaustive or (self.below_s == float("inf") and not self.any_will_do)
 
     def add(self, prospect: Prospect) -> None:
-        """Keep the best candidate of each choice of degrees, of those the best few of a family, and the best families
-        of those."""
-        mine = self.families.setdefault(family(prospect), {})
-        key = (prospect.degrees, prospect.micro)
-        known = mine.get(key)
-        if known is None or prospect.order < known.order:
-            mine[key] = prospect
-        if len(mine) > EACH:
-            del mine[max(mine, key=lambda name: mine[name].order)]
-        if len(self.families) > self.top:
+        """Keep a candidate unless its family has one that is no worse and no less plain; keep the best families, and
+        all that may be taken for the best."""
+        plain, mine = plainness(prospect), self.families.setdefault(family(prospect), {})
+        if any(level <= plain and known.order <= prospect.order for level, known in mine.items()):
+            return
+        for level in [level for level, known in mine.items() if level >= plain and prospect.order <= known.order]:
+            del mine[level]
+        mine[plain] = prospect
+        scores = sorted(_best(each).score for each in self.families.values())
+        if len(self.families) > self.top and scores[-1] > TIE * scores[0]:
             del self.families[max(self.families, key=lambda name: _best(self.families[name]).order)]
+            scores.pop()
         # Set what a candidate must beat: the last of the families, or where enough of them are near the best, all that
         # is not near.
-        scores = sorted(min(one.score for one in each.values()) for each in self.families.values())
-        self.best_s = min(*scores, self.below_s)
+        self.best_s = min(scores[0], self.below_s)
         last = scores[-1] if len(scores) >= self.top else float("inf")
         if len(scores) >= self.shown:
             last = min(last, max(scores[self.shown - 1], KEPT_WITHIN * scores[0]))
+        last = max(last, TIE * scores[0])
         self.worst_s = min(last, self.below_s)
 
     @property
@@ -98,7 +97,7 @@ class Weighed:
         return sorted(map(_best, self.families.values()), key=_order)
 
 
-def _best(each: dict[tuple[Degrees, int], Prospect]) -> Prospect:
+def _best(each: dict[int, Prospect]) -> Prospect:
     return min(each.values(), key=_order)
 
 

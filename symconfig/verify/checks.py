@@ -159,12 +159,13 @@ def verify(
         )
     other = _other_format(folder)
     if other and (build or trace):
+        own = own_target(plan)
         raise InputError(
             "builds ranks of Megatron-LM's and DeepSpeed's own files only",
             file=str(folder),
             field="--trace" if trace else "--build",
             got=f"files for {other}",
-            hint=_rendered_anew(plan),
+            hint=f"symconfig render DIR/plan.json --target {own} --out NEW" if own in _FILES else None,
         )
     checks = [Check("stages of plan.json", "failed", " ".join(wrong), 0.0)] if wrong else []
     with TemporaryDirectory(prefix="symconfig-") as scratch:
@@ -225,12 +226,6 @@ def _checked(folder: Path, plan: Plan, options: Options, other: str | None) -> l
         elif module.applies(plan):
             checks.extend(_guarded(name, module, folder, plan, options))
     return checks
-
-
-def _rendered_anew(plan: Plan) -> str | None:
-    """Say how to get such files of this plan; Megatron-LM has none for adapters."""
-    own = own_target(plan)
-    return f"symconfig render DIR/plan.json --target {own} --out NEW" if own in _FILES else None
 
 
 def _other_format(folder: Path) -> str | None:

@@ -67,7 +67,6 @@ _GRAPHS = (
     "cuda_graph_impl",
     "cuda_graph_modules",
     "cuda_graph_scope",
-    "num_experts",
 )
 _OTHER_GRAPHS = "parts of a layer that no plan has"
 
@@ -76,7 +75,7 @@ def _graphed(r: Resolved) -> str:
     """Return what CUDA graphs replay, as plans call it."""
     values = {name: r.arg(name) for name in _GRAPHS}
     names: dict[str, Value] = {k: tuple(value) if isinstance(value, list) else value for k, value in values.items()}
-    return (graphed(names) or _OTHER_GRAPHS) if graphs(names) else "none"
+    return (graphed(names, bool(r.arg("num_experts"))) or _OTHER_GRAPHS) if graphs(names) else "none"
 
 
 def _grad_bytes(r: Resolved) -> int:
@@ -139,11 +138,7 @@ ROWS: tuple[Row, ...] = (
         "moe_token_dispatcher_type, moe_flex_dispatcher_backend, moe_enable_deepep",
         _flex_backend,
     ),
-    Row(
-        "options.cuda_graphs",
-        "cuda_graph_impl, cuda_graph_modules, cuda_graph_scope, external_cuda_graph",
-        _graphed,
-    ),
+    Row("options.cuda_graphs", "cuda_graph_impl, cuda_graph_modules, cuda_graph_scope, external_cuda_graph", _graphed),
     Row("options.fp8_param_gather", "fp8_param_gather", lambda r: bool(r.arg("fp8_param_gather"))),
     Row(
         "options.fused_loss",

@@ -110,8 +110,7 @@ def hybrid(config: Any) -> Any:
         block.HybridStack,
         block.HybridStackSubmodules(
             mamba_layer=parts.spec(
-                mixer.MambaLayer,
-                mixer.MambaLayerSubmodules(norm=parts.norm, mixer=parts.mamba(), mamba_bda=parts.add),
+                mixer.MambaLayer, mixer.MambaLayerSubmodules(norm=parts.norm, mixer=parts.mamba(), mamba_bda=parts.add)
             ),
             gdn_layer=parts.spec(
                 kind, inner(input_layernorm=parts.norm, self_attention=parts.delta(), self_attn_bda=parts.add)

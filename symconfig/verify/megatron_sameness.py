@@ -139,11 +139,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         "qkv_bias", "add_bias_linear or add_qkv_bias", got=lambda _, r: bool(r("add_bias_linear") or r("add_qkv_bias"))
     ),
-    Row(
-        "norm",
-        "normalization",
-        lambda m, _: "RMSNorm" if m.norm is Norm.RMSNORM else "LayerNorm",
-    ),
+    Row("norm", "normalization", lambda m, _: "RMSNorm" if m.norm is Norm.RMSNORM else "LayerNorm"),
     Row("norm_eps", "layernorm_epsilon"),
     Row("norm_zero_centered", "layernorm_zero_centered_gamma"),
     Row("position", "position_embedding_type", means.position_type, lambda _, r: r.arg("position_embedding_type")),
@@ -156,10 +152,7 @@ ROWS: tuple[Row, ...] = (
         rope,
     ),
     Row(
-        "rope_scaling.factor",
-        "rotary_scaling_factor",
-        got=means.factor_got,
-        applies=scaled("yarn", "llama3", "linear"),
+        "rope_scaling.factor", "rotary_scaling_factor", got=means.factor_got, applies=scaled("yarn", "llama3", "linear")
     ),
     Row(
         "rope_scaling.original_max_position_embeddings",
@@ -225,25 +218,11 @@ ROWS: tuple[Row, ...] = (
         means.turned_got,
         lambda m: rope(m) and m.rope_layers is not None,
     ),
-    Row(
-        "qk_norm_of",
-        "qk_l2_norm",
-        lambda m, _: m.qk_norm and m.qk_norm_of == "unit",
-        neutral=False,
-    ),
-    Row(
-        "attention_gate",
-        "attention_output_gate",
-        lambda m, _: m.attention_gate == "channel",
-        neutral=False,
-    ),
+    Row("qk_norm_of", "qk_l2_norm", lambda m, _: m.qk_norm and m.qk_norm_of == "unit", neutral=False),
+    Row("attention_gate", "attention_output_gate", lambda m, _: m.attention_gate == "channel", neutral=False),
     Row("attention_dropout", "attention_dropout"),
     Row("hidden_dropout", "hidden_dropout"),
-    Row(
-        "experts.num_experts",
-        "num_moe_experts",
-        lambda m, _: m.experts.num_experts if m.experts else None,
-    ),
+    Row("experts.num_experts", "num_moe_experts", lambda m, _: m.experts.num_experts if m.experts else None),
     Row("experts.num_experts_per_tok", "moe_router_topk", applies=moe),
     Row("experts.moe_intermediate_size", "moe_ffn_hidden_size", applies=moe),
     Row(
@@ -293,12 +272,7 @@ ROWS: tuple[Row, ...] = (
     Row("experts.latent_bias", "add_bias_linear", got=means.all_biased, applies=means.latent_experts),
     Row("experts.router_bias", "add_bias_linear", got=means.all_biased, applies=moe),
     Row("experts.expert_bias", "add_bias_linear", got=means.all_biased, applies=moe),
-    Row(
-        "experts.router_aux_loss_coef",
-        "moe_aux_loss_coeff",
-        got=means.aux_loss_got,
-        applies=moe,
-    ),
+    Row("experts.router_aux_loss_coef", "moe_aux_loss_coeff", got=means.aux_loss_got, applies=moe),
     Row("num_nextn_predict_layers", "mtp_num_layers", got=lambda _, r: r("mtp_num_layers") or 0),
     Row("initializer_range", "init_method_std"),
     *(_only(name, _default(name), why) for name, why in NEVER.items()),

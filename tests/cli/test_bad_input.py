@@ -137,9 +137,47 @@ def test_one_name_pinned_to_two_values_is_an_error(run: Run, asked: Asked) -> No
 
 
 @pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("plan --backend Megatorn", "--backend: Try: megatron"),
+        ("plan --task SFT", "--task: Try: sft"),
+        ("plan --precision fp4", "--precision: Try: nvfp4"),
+        ("plan --optimizer Muno", "--optimizer: Try: muon"),
+        ("plan --pin tensor=2", "--pin tensor: cannot be pinned, need tp"),
+        ("plan --pin recompute=fulll", "--pin recompute: Try: full"),
+        ("plan --pin dispatcher=deep", "--pin dispatcher: Try: deepep"),
+        ("plan --pin schedule=1f1", "--pin schedule: Try: 1f1b"),
+        ("plan --set netwrok=4x200Gb/s", "--set netwrok: Try: network"),
+        ("plan --target megatorn", "--target: Try: megatron"),
+        ("plan --launcher slrum", "--launcher: Try: slurm"),
+        ("plan --launcher slurm:partion=big", "slurm:partion: Try: partition"),
+        ("plan --micro-batch-size 2", "--micro-batch-size Try: --pin mbs="),
+        ("plan --tensor-model-parallel-size=4", "--tensor-model-parallel-size Try: --pin tp=4"),
+        ("plan --global_batch_size 8", "--global_batch_size Try: --global-batch-size"),
+        ("audit docs/examples/train_13b.sh --model llama2-77b", "--model: Try: llama2-7b"),
+        ("audit docs/examples/train_13b.sh --megatron-version 18.2", "--megatron-version: Try: core_v0.18.2"),
+        ("list Model", "KIND: Try: models"),
+        ("list rules tp-over-node", "NAME: Try: "),
+        ("list recipes --task pretrian", "--task: Try: pretrain"),
+        ("completion bsh", "shell: Try: bash"),
+    ],
+)
+def test_a_wrong_value_has_the_nearest_right_ones(
+    run: Run, asked: Asked, monkeypatch: pytest.MonkeyPatch, words: str, said: str
+) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    command, *rest = words.split()
+    ended = run(command, *(JOB if command == "plan" else ()), *rest)
+    assert ended.code == 2
+    told = " ".join(ended.err.split())
+    assert told.count("error: ") == 1
+    for part in said.partition(" Try: ")[::2]:
+        assert part in told
+
+
+@pytest.mark.parametrize(
     "words",
     [
-        (),
         ("plann",),
         ("plan", "--model"),
         ("render",),

@@ -33,7 +33,7 @@ def test_it_draws_a_line_of_work_and_one_of_memory_for_each_stage(run: Run, plan
     assert outcome.code == 0
     lines = outcome.out.splitlines()
     assert lines[0].endswith("1F1B, 4 stages, 16 microbatches")
-    assert [line[:2] for line in lines if line[:1].isdigit() and line[1] == " "] == [
+    assert [line[:2] for line in lines if line[:1].isdigit() and line[1] == " " and "--all" not in line] == [
         f"{stage} " for stage in (0, 1, 2, 3) * 2
     ]
     assert all(len(line) <= 120 for line in lines[4:])
@@ -72,7 +72,7 @@ def test_another_schedule_says_where_it_runs(run: Run, plan: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--schedule", "2f2b"), "there is no such schedule (got 2f2b, need gpipe, 1f1b, interleaved"),
+        (("--schedule", "2f2b"), "there is no such schedule (got 2f2b, need one of gpipe, 1f1b, interleaved"),
         (("--candidate", "3"), "out of range (got 3, need a whole number from 1 to 2)"),
         (("--candidate", "best"), "--candidate"),
         (("--slow", "1=0.5"), "this is no straggler (got 1=0.5"),
@@ -129,7 +129,7 @@ def test_schedules_that_its_framework_does_not_run_are_counted_unless_all_are_as
     shown = run("explain", "--timeline", plan).out
     assert "GPipe" not in shown
     assert "not in Megatron-LM/DeepSpeed" not in shown
-    assert "10 schedules that Megatron-LM does not run: --all." in shown
+    assert "4 schedules that Megatron-LM does not run: --all." in shown
 
 
 @pytest.mark.parametrize("degrees", [{"tp": 2, "pp": 4, "dp": 2}, {"backend": "deepspeed", "dp": 16}])

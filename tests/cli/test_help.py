@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from symconfig.cli import main
+from symconfig.cli import main, plan
 from tests.cli.support import Run, run
 from tests.cli.test_main import LLAMA_CONFIG
 from tests.runs.checkpoint.folders import torch_dist
@@ -45,6 +45,31 @@ def test_the_commands_stand_in_groups_each_once(run: Run, capsys: pytest.Capture
         names = re.findall(r"^  (\w+)", section, re.MULTILINE)
         assert names == [main.name_of(module) for module in modules]
     assert "`symconfig COMMAND --help` shows" in told
+
+
+@pytest.mark.parametrize("words", [(), ("help",)])
+def test_no_words_and_help_print_the_help(run: Run, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+    told = helped(run, capsys)
+    with pytest.raises(SystemExit) as ended:
+        main.main(words)
+    assert (ended.value.code, capsys.readouterr().out) == (0, told)
+
+
+def test_help_of_a_command_shows_the_options_of_a_first_job_and_then_all(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def options(*words: str) -> list[str]:
+        with pytest.raises(SystemExit) as ended:
+            main.main(words)
+        assert ended.value.code == 0
+        return re.findall(r"^  (--[a-z-]+)", capsys.readouterr().out, re.MULTILINE)
+
+    first, every = options("plan", "--help"), options("plan", "--help-all")
+    assert options("help", "plan") == first
+    assert sorted(first) == sorted(("--help-all", *plan.FIRST))
+    assert len(plan.FIRST) == 10
+    assert {*first} < {*every}
+    assert {"--set", "--memory-margin", "--launcher", "--json"} < {*every}
 
 
 @pytest.mark.parametrize("module", [None, *main.COMMANDS])

@@ -54,7 +54,7 @@ def test_the_answer_is_a_page(
 
 def test_a_plan_and_what_it_becomes_are_pages(run: Run, tmp_path: Path) -> None:
     assert run("plan", *SMALL, "--out", tmp_path / "old", "--html", tmp_path / "plan.html").code == 0
-    assert {"plans", "lattice", "schedule", "roofline", "sensitivity"} <= set(_data(tmp_path / "plan.html"))
+    assert {"plans", "lattice", "schedule", "roofline", "commands"} <= set(_data(tmp_path / "plan.html"))
     assert run("replan", tmp_path / "old", "--global-batch-size", "32", "--html", tmp_path / "new.html").code == 0
     assert _data(tmp_path / "new.html")["global_batch"] == 32
     for words, kind in ((("--change", "seq_length=2048"), "bars"), (("--vary", "network=0.95..1.05x"), "scatter")):

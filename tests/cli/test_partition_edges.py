@@ -37,7 +37,7 @@ def program(folder: Path, batch: str, uneven: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("solver", ["adaptive", "exact", "mcmc"])
+@pytest.mark.parametrize("solver", ["adaptive", "exact"])
 def test_one_gpu_holds_everything_whole(run: Run, tmp_path: Path, solver: str) -> None:
     mesh = tmp_path / "mesh.yaml"
     mesh.write_text(ONE)

@@ -48,8 +48,8 @@ def test_names_that_are_none_are_all_said_before_any_work(plan: Path, capsys: py
     words = ["--target", "nemo", "--launcher", "pbs", "--out", str(plan.parent / "out")]
     assert main(["render", str(plan), *words]) == 2
     said = capsys.readouterr().err
-    assert "target: is not a target (got 'nemo'" in said
-    assert "launcher: is not a launcher (got 'pbs'" in said
+    assert "--target: is not a target (got 'nemo'" in said
+    assert "--launcher: is not a launcher (got 'pbs'" in said
     job = ["--model", "llama2-7b", "--cluster", "h100", "--gpus", "8", "--global-batch-size", "8"]
     assert main(["plan", *job, *words]) == 2
     assert "got 'pbs'" in capsys.readouterr().err

@@ -107,5 +107,5 @@ def test_logits_that_are_given_up_leave_a_block_in_16_bits_and_no_wide_copy() ->
         plan("llama2-7b", framework=replace(FSDP, implementation=changed(FSDP.implementation, held_logits=each)))
         for each in (True, False)
     )
-    less = held.predicted.memory["logits and loss"] - given_up.predicted.memory["logits and loss"]
+    less = held.predicted.memory["head and loss"] - given_up.predicted.memory["head and loss"]
     assert less == pytest.approx(4 * 2 * 4096 * 32000)

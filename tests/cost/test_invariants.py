@@ -64,6 +64,18 @@ def test_every_part_of_a_step_takes_time_and_room(tp: int, cp: int, pp: int, dp:
     assert all(float(part.min()) >= 0 for part in found.cost.memory.values())
 
 
+@pytest.mark.parametrize("modules", [(), ("core_attn",), ("moe",), ("layer",)])
+def test_what_runs_again_takes_nothing_from_the_other_parts(modules: tuple[str, ...]) -> None:
+    model, kept = tiny("qwen3-30b-a3b"), {"tp": 2, "ep": 4, "dp": 4, "microbatches": 2}
+    plain, again = (seconds(cost(model, modules=frozenset(one), **kept)) for one in ((), modules))
+    assert again["layer communication"] == pytest.approx(plain["layer communication"])
+    assert (again["recompute"] > 0) == bool(modules)
+    values = {**dim_sizes(model), "seq_length": 2048, "keys_full": 1024, "keys_window": 1024}
+    each = flops_per_token(derived(model, MEGATRON.implementation, Scheme(True)), sequence(model), values)
+    peak = machine(sample_cluster(), "bf16").peak_flops
+    assert again["compute"] >= each * 2048 / peak  # 8 sequences on 8 GPUs
+
+
 @given(tp=powers, pp=powers, cp=powers)
 @settings(max_examples=10, deadline=None)
 def test_faster_hardware_is_never_slower(tp: int, pp: int, cp: int) -> None:

@@ -75,7 +75,7 @@ def test_a_model_of_values_keeps_no_logits() -> None:
     assert saved == pytest.approx(4 * whole, abs=some)
     logits, values = (planned(each) for each in (tiny(**SHAPE, head_dim=16), model()))
     assert values["activations"] == logits["activations"]
-    assert logits["logits and loss"] - values["logits and loss"] >= saved - some  # the rest is the final norm's
+    assert logits["head and loss"] - values["head and loss"] >= saved - some  # the rest is the final norm's
     fewer = parameters(tiny(**SHAPE, head_dim=16)).total - parameters(model()).total
     assert fewer == (SHAPE["vocab_size"] - 1) * SHAPE["hidden_size"]
     assert logits["optimizer state"] - values["optimizer state"] >= 8 * fewer

@@ -213,7 +213,6 @@ def relative_costs(model: Model, run: Run) -> tuple[float, float]:
 
 def _found(model: Model, run: Run) -> Prospect:
     framework = beside_another(MEGATRON, "ampere") if run.beside else MEGATRON
-    framework = replace(framework, unsharded_gradients_at=frozenset())  # ZeRO 2 as published
     configuration = Configuration(
         degrees=Degrees(tp=run.tp, pp=run.pp, vpp=run.vpp, cp=run.cp, ep=run.ep, etp=run.etp, dp=run.dp),
         micro=run.micro,

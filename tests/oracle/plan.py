@@ -146,7 +146,8 @@ def shards(run: Run) -> tuple[float, float]:
 
 
 def states(stage: Stage, run: Run) -> dict[str, float]:
-    """ZeRO (Rajbhandari 2020, section 3): stage 1 cuts the optimizer's state, 2 gradients too, 3 weights too."""
+    """ZeRO (Rajbhandari 2020, section 3): stage 1 cuts the optimizer's state, 2 gradients too, 3 weights too. At stage
+    2 Megatron-FSDP has whole gradients once more, in a backward, before it reduces them."""
     over, over_expert = shards(run)
 
     def share(least: int) -> float:
@@ -158,7 +159,7 @@ def states(stage: Stage, run: Run) -> dict[str, float]:
     gathered = 2 * WEIGHT * stage.largest if run.zero == 3 else 0.0
     return {
         "weights": WEIGHT * share(3) + gathered,
-        "gradients": GRADIENT * share(2),
+        "gradients": GRADIENT * (share(2) + (stage.dense + stage.expert if run.zero == 2 else 0.0)),
         "optimizer state": OPTIMIZER * (1 - run.offload) * share(1),
     }
 
@@ -168,7 +169,7 @@ def memory(what: Plan) -> list[dict[str, float]]:
     return [
         {
             "activations": stage.kept * in_flight(what.run, stage.index),
-            "logits and loss": stage.loss,
+            "head and loss": stage.loss,
             "working set": stage.working,
             **states(stage, what.run),
         }

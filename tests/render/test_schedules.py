@@ -19,7 +19,7 @@ from symconfig.descriptor.job import Training
 from symconfig.frameworks.megatron import flags
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron, render, trainer
-from symconfig.render.megatron_namespace import namespace
+from symconfig.render.ms_swift import namespace
 from tests.sample_plans import sample_plan
 
 TRAIN = Path(__file__).resolve().parents[2] / "templates" / "deepspeed" / "train.py"

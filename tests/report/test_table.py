@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from symconfig.plans.beside import comparisons
-from symconfig.plans.plan import Candidate, Opened, OtherPlans, Plan, Recompute, Stage
+from symconfig.plans.plan import Candidate, Opened, OtherPlans, Plan, Recompute, Stage, Standing
 from symconfig.plans.recipe import Difference, NearRecipe
 from symconfig.plans.searched import searched
 from symconfig.render.summary import intervals
@@ -121,11 +121,17 @@ def test_what_stands_beside_says_what_it_costs(plan: Plan) -> None:
 def test_the_answer_says_why_the_first_plan_is_the_first(plan: Plan) -> None:
     assert next(summary(plan)) == "Plan 2 is 5.0 % slower: no part by more than 0.1 % of a step."
     faster = with_time(plan.best, **{"pipeline bubble": 0.3, "tp communication": 1.3})
-    assert next(summary(replace(plan, alternatives=(faster,)))) == (
-        "Plan 2 would be 3.6 % faster: pipeline bubble -0.500 s (but tp communication +0.100 s). "
-        "Plan 1 has fewer unusual options, or loses less if the cost model is wrong."
-    )
-    assert next(summary(replace(plan, alternatives=()))).startswith("Step: ")
+
+    def first_line(plain: int, score_s: float, *unusual: str) -> str:
+        standings = (Standing(9.0, (), 2, 1.0), Standing(score_s, unusual, plain, 1.0))
+        best, other = (replace(one, standing=each) for one, each in zip((plan.best, faster), standings, strict=True))
+        return next(summary(replace(plan, best=best, alternatives=(other,))))
+
+    head = "Plan 2 would be 3.6 % faster: pipeline bubble -0.500 s (but tp communication +0.100 s). "
+    assert first_line(4, 8.9) == (f"{head}It has more options and axes (4 to 2); within 2 % the plainer plan is first.")
+    unusual = first_line(2, 9.5, "tp", "micro-batch")
+    assert unusual.startswith(f"{head}It has what hardly any published layout has, for which ")
+    assert unusual.endswith(" % are added: tp, micro-batch.")
 
 
 @pytest.mark.parametrize("name", ["llama2-13b", "mixtral-8x7b", "deepseek-v3", "llama2-13b-lora"])

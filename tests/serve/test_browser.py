@@ -96,11 +96,30 @@ def test_a_script_is_audited_and_a_config_is_a_model(shown: Any, tmp_path: Path)
     script.write_text(SCRIPT, encoding="utf-8")
     shown.set_input_files("#form-file", str(script))
     shown.wait_for_selector("html[data-drawn=yes]", timeout=120_000)
-    assert "Audit of launch.sh" in shown.inner_text("h1")
+    assert shown.inner_text("h1").startswith("launch.sh: runs, ")
     config = tmp_path / "config.json"
     config.write_text('{"model_type": "llama", "vocab_size": 32000}', encoding="utf-8")
     shown.set_input_files("#form-file", str(config))
     _says(shown, "config.json")
+
+
+def test_a_script_is_pasted_and_the_cluster_changed(shown: Any) -> None:
+    shown.select_option("#form-cluster", "h100")
+    shown.fill("#form-set", "network=4x200Gb/s gpu_memory=96GB")
+    shown.get_by_text("Paste a launch script").click()
+    shown.fill("#form-script", SCRIPT)
+    shown.get_by_role("button", name="Audit it").click()
+    shown.wait_for_selector("html[data-drawn=yes]", timeout=120_000)
+    assert shown.locator("main section").first.get_attribute("id") == "findings"
+    assert "96 GB" in shown.inner_text("main") or "h100 with" in shown.inner_text("main")
+
+
+def test_the_job_has_a_task_and_a_precision(shown: Any) -> None:
+    shown.select_option("#form-task", "sft")
+    shown.select_option("#form-precision", "fp8")
+    _solve(shown)
+    assert "fp8" in shown.inner_text("main")
+    assert "--task sft" in shown.inner_text("#files")
 
 
 def test_bad_input_is_said(shown: Any) -> None:

@@ -12,6 +12,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError
 from symconfig.solve import pieces as weighing
+from symconfig.solve.choice import TIE
 from symconfig.solve.costed import costed
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.run import run, weigh_all
@@ -89,11 +90,18 @@ def nested_loops(name: str) -> naive.Weighed:
         return naive.weigh(model, tight(model, gib), asked, monkeypatch)
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_unusual(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out published layouts: the loops know seconds alone."""
+    monkeypatch.setattr("symconfig.solve.run.usual_layouts", lambda *_: None)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_every_choice_of_degrees_has_the_step_time_of_its_fastest_policy(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("symconfig.solve.weighed.EACH", 1000)
+    monkeypatch.setattr("symconfig.solve.weighed.family", naive.place)
+    monkeypatch.setattr("symconfig.solve.weighed.plainness", lambda _: 0)
     model, gib, asked = CASES[name]
     cluster, expected = tight(model, gib), nested_loops(name)
     found = weigh_all(model, cluster, resolved(model, cluster, asked), 1000, exhaustive=True)
@@ -191,7 +199,7 @@ def test_best_comes_first_and_alternatives_have_other_degrees() -> None:
     ranked = [plan.best, *plan.alternatives]
     steps = [candidate.predicted.step_s for candidate in ranked]
     assert len(ranked) == 6
-    assert steps == sorted(steps)
+    assert steps[0] <= TIE * min(steps)
     assert len({key(candidate) for candidate in ranked}) == 6
 
 

@@ -45,7 +45,7 @@ def test_muon_keeps_four_bytes_less_of_each_matrix_of_a_layer() -> None:
     adam, muon = planned("adam", 0).predicted, planned("muon", 0).predicted
     assert adam.memory["optimizer state"] == 12 * (MATRICES + TABLES + NORMS)
     assert muon.memory["optimizer state"] == 8 * MATRICES + 12 * (TABLES + NORMS)
-    for part in ("weights", "gradients", "activations", "logits and loss"):
+    for part in ("weights", "gradients", "activations", "head and loss"):
         assert muon.memory[part] == adam.memory[part], part
     assert {name for name in adam.time if adam.time[name] != muon.time[name]} == {"optimizer"}
     # Five iterations on every matrix, of 4 k^2 l + 2 k^3 each, at less than the GPU's 989 TFLOP/s.

@@ -83,7 +83,7 @@ def test_the_plan_gives_its_candidate_again() -> None:
     again = parse_plan(json.dumps(plan.to_dict()))
     found = restore(again, again.best)
     assert found.beside_another
-    assert candidate.described(found, again.cluster, again.job, best=True) == replace(plan.best, judged=None)
+    assert candidate.described(found, again.cluster, again.job, best=True) == replace(plan.best, standing=None)
 
 
 @pytest.mark.parametrize(("version", "stages"), [("core_v0.17.1", 2), ("core_v0.18.2", 1)])

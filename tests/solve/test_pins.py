@@ -82,7 +82,7 @@ def test_pinning_the_best_plan_gives_it_again() -> None:
     p = best.parallel
     fixed = {"tp": p.tp, "pp": p.pp, "vpp": p.vpp, "cp": p.cp, "dp": p.dp, "mbs": best.batch.micro}
     again = search(DENSE, cluster, job(8, 8, 4096, pins={name: str(number) for name, number in fixed.items()}))
-    assert replace(again.best, judged=None) == replace(best, judged=None)
+    assert replace(again.best, standing=None) == replace(best, standing=None)
     assert again.search.candidates <= search(DENSE, cluster, job(8, 8, 4096), exhaustive=True).search.candidates
 
 
@@ -133,7 +133,7 @@ def test_a_pinned_schedule_is_that_schedule(name: str, degrees: dict[str, str]) 
     [
         ({"schedule": "zb-v"}, "no target has plans with ZB-V; PyTorch's ScheduleZBVZeroBubble and sail-sg/"),
         ({"schedule": "dualpipe"}, "DeepSpeed's DualPipeVModule"),
-        ({"schedule": "pipemare"}, "symconfig explain PLAN.json --timeline --schedule pipemare"),
+        ({"schedule": "zb-h1"}, "symconfig explain PLAN.json --timeline --schedule zb-h1"),
         ({"schedule": "interleaved-paired"}, "need one of none, 1f1b, interleaved"),
         ({"schedule": "1f1b", "vpp": "2"}, "does not go with schedule=1f1b (got 2, need 1)"),
         ({"schedule": "interleaved", "pp": "..1"}, "does not go with schedule=interleaved (got ..1, need 2 or more)"),

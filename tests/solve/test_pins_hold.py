@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import symconfig
 from symconfig.api.mixed import plan_mixed
 from symconfig.api.planning import plan
 from symconfig.api.replan import replan
@@ -14,7 +16,9 @@ from symconfig.descriptor.job import PIN_NAMES
 from symconfig.errors import SymconfigError
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.beside import caveats
-from symconfig.plans.plan import Candidate
+from symconfig.plans.plan import Candidate, Plan
+from symconfig.render import own_target, render
+from symconfig.render.files import write
 from symconfig.solve.pins import EXTRA_PINS, number_range
 
 VALUES: dict[str, tuple[str, ...]] = {
@@ -76,12 +80,22 @@ def planned(model: str, backend: str, pins: dict[str, str], **more: Any) -> Cand
     return plan(model, "h100", pins=pins, top=1, **job).plan.best
 
 
-def tried(model: str, backend: str, pins: dict[str, str]) -> Candidate | str:
-    """Return the plan's best candidate, or why there is none."""
+def tried(model: str, backend: str, pins: dict[str, str]) -> Plan | str:
+    """Return the plan, or why there is none."""
     try:
-        return planned(model, backend, pins)
+        return plan(model, "h100", 8, 64, 4096, backend=backend, pins=pins, top=1).plan
     except SymconfigError as error:
         return str(error)
+
+
+def launched(made: Plan, folder: Path) -> Candidate:
+    """Return what an audit of the plan's files reads, without what no file says of FSDP's shards."""
+    write(render(made, own_target(made)), folder)
+    script = next(folder / name for name in ("launch.sh", "train.sh") if (folder / name).is_file())
+    more = {"model": made.job.model, "seq_length": 4096} if made.job.backend == "fsdp" else {}
+    found = symconfig.audit(script, made.cluster, made.job.gpus, plan=False, **more)
+    assert found.judged is not None, found.unpredicted
+    return found.judged.plan.best
 
 
 def test_every_pin_is_tried() -> None:
@@ -91,10 +105,19 @@ def test_every_pin_is_tried() -> None:
 @pytest.mark.parametrize("model", ["llama3.1-8b", "qwen3-30b-a3b"])
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", PIN_NAMES)
-def test_a_pin_is_in_the_plan_or_the_plan_is_refused(model: str, backend: str, name: str) -> None:
+def test_a_pin_is_in_the_plan_and_its_files_or_the_plan_is_refused(
+    model: str, backend: str, name: str, tmp_path: Path
+) -> None:
     for value in VALUES[name]:
         made = tried(model, backend, {name: value})
-        assert name in made if isinstance(made, str) else has(made, name, value), value
+        if isinstance(made, str):
+            assert name in made
+            continue
+        assert has(made.best, name, value), value
+        read = launched(made, tmp_path / value)
+        assert (read.parallel, read.batch, read.options) == (made.best.parallel, made.best.batch, made.best.options)
+        assert read.predicted.time == pytest.approx(made.best.predicted.time), value
+        assert read.predicted.memory == pytest.approx(made.best.predicted.memory), value
 
 
 def tried_on_both(pins: dict[str, str]) -> Candidate | str:

@@ -91,21 +91,15 @@ def test_a_single_stage_has_none() -> None:
         suited(*alone, SCHEDULES["gpipe"])
 
 
-def test_what_is_in_flight_twice_or_kept_old_is_counted() -> None:
-    """Chimera and DualPipe have the model twice, PipeDream a version of the weights for each microbatch in flight."""
-    found, parts = candidate(global_batch=8)  # four microbatches for four stages
+def test_a_model_that_a_stage_has_twice_is_counted_twice() -> None:
+    found, parts = candidate()
     rows = {row.schedule.name: row for row in compare(found, parts).able}
     states = parts.cost.memory["weights"][0, 0, 0, 0] + parts.cost.memory["optimizer state"][0, 0, 0, 0]
-    assert rows["chimera"].peak_bytes > rows["1f1b"].peak_bytes + 0.5 * states
-    assert rows["pipedream"].peak_bytes == pytest.approx(
-        rows["1f1b"].peak_bytes + 3 * parts.cost.memory["weights"][0, 0, 0, 0], rel=1e-6
-    )
-    assert rows["pipedream-2bw"].peak_bytes < rows["pipedream"].peak_bytes
-    assert (rows["pipedream"].staleness, rows["pipedream-2bw"].staleness, rows["1f1b"].staleness) == (3, 1, 0)
+    assert rows["dualpipe"].peak_bytes > rows["1f1b"].peak_bytes + 0.5 * states
 
 
-def test_no_flush_leaves_no_bubble_and_split_backwards_fill_it() -> None:
+def test_split_backwards_fill_the_bubble() -> None:
     rows = {row.schedule.name: row for row in compare(*candidate()).able}
-    assert rows["pipedream"].step_s < rows["zb-v"].step_s < rows["1f1b"].step_s
+    assert rows["zb-v"].step_s < rows["1f1b"].step_s
     assert rows["zb-h1"].step_s < rows["1f1b"].step_s
-    assert rows["pipedream"].idle < rows["zb-v"].idle < rows["1f1b"].idle
+    assert rows["zb-v"].idle < rows["1f1b"].idle

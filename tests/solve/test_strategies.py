@@ -9,8 +9,8 @@ import pytest
 
 import symconfig
 from symconfig.plans.plan import Plan
+from symconfig.report.explanation import strategy_tables
 from symconfig.report.grid import plain
-from symconfig.report.layer import strategy_tables
 from symconfig.solve.explain import explain
 from symconfig.solve.restore import restore
 from symconfig.solve.strategies import Strategies, StrategyLine, strategies

@@ -31,7 +31,8 @@ PAGES = {
     "generation": ("evidence/generation.md", "evidence"),
     "trained": ("evidence/trained.md", "evidence"),
 }
-DATA = ("families", "modules", "keys")  # modules of this package, in the order in which one reads the other
+# Modules of this package, in the order in which one reads the other.
+DATA = ("families", "modules", "keys", "published")
 
 
 def parts(name: str) -> dict[str, str]:

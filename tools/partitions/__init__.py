@@ -17,13 +17,12 @@ from symconfig.descriptor.mesh import Axis
 from symconfig.descriptor.mesh_source import of_cluster
 from symconfig.plans.plan import Recompute
 from symconfig.resources import data_dir
-from symconfig.solve.partition import exact, walk
+from symconfig.solve.partition import exact
 from symconfig.solve.partition.adaptive import adaptive
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.baselines import NAMES
 from symconfig.solve.partition.problem import Solution
 from symconfig.solve.partition.rows import spaces
-from symconfig.solve.partition.run import Partition
 from symconfig.units import GIB
 from tools.pages import EVIDENCE, fill, table
 from tools.partitions.cases import (
@@ -46,7 +45,6 @@ from tools.partitions.stages import stages
 PAGE = EVIDENCE / "partitions.md"
 MODELS = sorted(path.stem for path in (data_dir("model_zoo") / "models").glob("*.yaml"))
 EXACT_S = 2.0  # a model, for the exact solver
-WALK_STEPS = 3000
 
 # --- adaptive against exact -------------------------------------------------------------------------------------------
 
@@ -115,16 +113,6 @@ def alpa(asked: Question, axes: tuple[Axis, ...], like: Weighed) -> Weighed | No
     return min(found, key=lambda one: one.cost, default=None)
 
 
-def walked(asked: Question, found: Partition) -> Weighed | None:
-    """A random walk through the space in which the answer was found."""
-    rows = spaces(found.costs, found.axes)
-    assert rows is not None
-    solution = walk.solve(assemble(found.costs, rows, asked.limit_bytes), 0, WALK_STEPS)
-    if solution.choice is None:
-        return None
-    return weighed(found.costs, tuple(tuple(r[c]) for r, c in zip(rows, solution.choice, strict=True)))
-
-
 def cells(asked: Question, name: str, one: Weighed | str | None, least: float) -> Sequence[str]:
     if one is None or isinstance(one, str):
         return (name, "-", "-", "-", "-", one or "nothing that fits was found")
@@ -148,9 +136,7 @@ def fixed(model: str, gpus: int) -> str:
         mine = answer(found)
         rows.append(cells(asked, "**adaptive**", mine, least))
         rows.append(cells(asked, "Alpa's space, its optimum", alpa(asked, found.axes, mine), least))
-        walk_, walk_s = timed(lambda: walked(asked, found))
-        rows.append(cells(asked, f"random walk, {WALK_STEPS:,} steps", walk_, least))
-        times = f"Processor seconds: adaptive, all ways of running the step, {adaptive_s:.1f}; the walk {walk_s:.1f}.\n"
+        times = f"Processor seconds: adaptive, all ways of running the step, {adaptive_s:.1f}.\n"
     else:
         times = f"The adaptive solver finds nothing that fits ({adaptive_s:.1f} processor seconds).\n"
     for name in NAMES:

@@ -13,7 +13,7 @@ from symconfig.cost.partition.codes import FORBIDDEN, Numbers, Table, digits
 from symconfig.cost.partition.exchange import Exchange, Transfer
 from symconfig.cost.partition.rates import Array
 from symconfig.cost.partition.work import Rows
-from symconfig.graph.layout import FLAT, PARTIAL, WHOLE, Column, Truth, cut, where
+from symconfig.graph.layout import FLAT, PARTIAL, WHOLE, Truth, cut, where
 from symconfig.graph.program.net import Node, Port
 from symconfig.graph.sharding import Layouts, Phase, Way
 
@@ -158,7 +158,7 @@ def weight(
     What is used in parts is kept in the same ones; and without `flat`, smaller parts are ruled out.
     """
     stored, summed_at, state = (at[:, None] for at in states(source, np.arange(len(source.options))))
-    summed = np.asarray(between_turns(summed_at, use.backward))
+    summed = np.where(cut(summed_at), summed_at, np.where(use.backward == PARTIAL, PARTIAL, WHOLE))
     layouts = Layouts(stored, use.forward, use.backward, summed, state, state)
     senseless = cut(state) & (cut(use.forward) | (not flat)) & (state != use.forward)
     assert source.parameter is not None
@@ -195,11 +195,3 @@ def distinct(port: Port, rows: Rows) -> tuple[Rows, list[int]]:
     for row in range(len(rows) - 1, -1, -1):
         at[back[row]] = row
     return rows[at], back
-
-
-def between_turns(stored: Column, given: Column) -> Column:
-    """Return where a gradient lies between turns: as it is stored if that is split, else as it comes, summed up
-    or not.
-    """
-    result: NDArray[np.int64] = np.where(cut(stored), stored, np.where(given == PARTIAL, PARTIAL, WHOLE))
-    return result

@@ -329,15 +329,14 @@ class Costs:
         port, use = source.ports[link.given], sink.ports[link.taken]
         if source.parameter is None:
             return activation(port, use, self.legs(link), self._kept(link), float(link.times))
+        op = sink.operator
+        others = (at for at in range(len(op.inputs)) if at != link.taken) if op is not None else ()
         return weight(
             source,
             use,
             flat=self.flat,
-            amounts=(
-                self._amount(port, port.tensor.element_bytes),
-                self._amount(port, self.training.gradient_bytes),
-            ),
-            regathers=_needs_weight(sink, link.taken),
+            amounts=(self._amount(port, port.tensor.element_bytes), self._amount(port, self.training.gradient_bytes)),
+            regathers=op is None or (op.backward and any(sink.ports[at].tensor.gradient for at in others)),
             turns=float(self.training.turns),
             times=float(link.times),
         )
@@ -388,10 +387,3 @@ class Costs:
         if self.training.keep is Keep.BORDERS and link.inside and sink.run >= 0:
             return link.times / self.net.instances[sink.run]
         return float(link.times * self.training.alive)
-
-
-def _needs_weight(sink: Node, port: int) -> bool:
-    """Tell whether the backward of an operator reads a weight: for the gradient of another input."""
-    op = sink.operator
-    others = (at for at in range(len(op.inputs)) if at != port) if op is not None else ()
-    return op is None or (op.backward and any(sink.ports[at].tensor.gradient for at in others))

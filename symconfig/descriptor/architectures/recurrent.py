@@ -24,11 +24,6 @@ def _rwkv(reader: Reading) -> None:
     fields["intermediate_size"] = reader.values["intermediate_size"] or 4 * fields["hidden_size"]
 
 
-def _up(value: float, multiple: int) -> int:
-    """Return the next multiple, as round_up_to_next_multiple_of of xLSTMConfig's file does."""
-    return int((value + multiple - 1) // multiple * multiple)
-
-
 def _width(key: str) -> Size:
     """Return the width of a head, which a file states as a factor of the stream's for all heads."""
     return Size(
@@ -55,7 +50,8 @@ def _xlstm(reader: Reading) -> None:
             return reader.problem("its channels do not divide among the heads", key, got=values[key])
     fields |= {"num_attention_heads": heads, "num_key_value_heads": heads}
     fields["head_dim"] = int(hidden * values["v_dim_factor"]) // heads
-    fields["intermediate_size"] = _up(hidden * values["ffn_proj_factor"], values["ffn_round_up_to_multiple_of"])
+    multiple = values["ffn_round_up_to_multiple_of"]
+    fields["intermediate_size"] = int((hidden * values["ffn_proj_factor"] + multiple - 1) // multiple * multiple)
     return None
 
 

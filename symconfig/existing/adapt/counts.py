@@ -63,15 +63,10 @@ def counts(reading: Reading, nodes: Nodes) -> Iterator[Count]:
         if number is not None:
             for count in _count(option, f"#SBATCH --{option}", word, word, number):
                 yield replace(count, of="scheduler")
-    yield from _of_environment(reading, nodes)
-    yield from _of_accelerate(reading, nodes)
-
-
-def _of_environment(reading: Reading, nodes: Nodes) -> Iterator[Count]:
-    """Yield the GPUs that the program sees, where a launcher says how many there are."""
     seen = reading.environment.get(_SEEN)
     if seen is not None and not seen.unknown and reading.world.words and re.fullmatch(r"\d+(,\d+)*", seen.text):
         yield Count(_SEEN, _SEEN, replace(seen, place=written(seen)), "", nodes.gpus, "environment")
+    yield from _of_accelerate(reading, nodes)
 
 
 def _of_accelerate(reading: Reading, nodes: Nodes) -> Iterator[Count]:
@@ -170,17 +165,13 @@ def _at_use(draft: Draft, wrong: Sequence[Count], goal: Meaning) -> Draft | None
     ):
         return None
     edits = (
-        _last(words.changed(replace(count.word, pieces=()), count.now, draft.texts))
+        next(words.changed(replace(count.word, pieces=()), count.now, draft.texts), ())
         for count in wrong
         if len(count.word.pieces) == 1 and count.word.pieces[0].variables
     )
     plain = _literals([count for count in wrong if not any(piece.variables for piece in count.word.pieces)], draft)
     every = dict.fromkeys(edit for way in (*edits, plain) for edit in way)
     return draft.tried([tuple(every)], lambda meaning: _own(meaning) == _own(goal))
-
-
-def _last(ways: Iterator[tuple[Edit, ...]]) -> tuple[Edit, ...]:
-    return next(ways, ())
 
 
 def _literals(wrong: Iterable[Count], draft: Draft) -> tuple[Edit, ...]:

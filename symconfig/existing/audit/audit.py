@@ -80,7 +80,7 @@ class Audit:
         """Share of the step time that the best plan saves; None where there is none, or the run itself does not fit."""
         if self.judged is None or self.better is None or not self.judged.fits:
             return None
-        return 1 - _step_s(self.better) / _step_s(self.judged.plan)
+        return 1 - step_s(self.better) / step_s(self.judged.plan)
 
     @property
     def already_best(self) -> bool:
@@ -88,7 +88,7 @@ class Audit:
         return not self.way and (self.gain is None or self.gain <= _ALIKE)
 
 
-def _step_s(plan: Plan) -> float:
+def step_s(plan: Plan) -> float:
     """Return the seconds of a plan's best step with all of its phases."""
     return plan.steps[0].step_s if plan.steps else plan.best.predicted.step_s
 

@@ -10,7 +10,6 @@ from symconfig.existing.audit.phase_rules import PHASES as OF_PHASES
 from symconfig.existing.rules import launcher, rl, rl_tuners
 from symconfig.existing.rules.catalogue import GROUPS as OF_FRAMEWORKS
 from symconfig.existing.rules.catalogue import Group
-from symconfig.existing.rules.plugged import plugged
 from symconfig.existing.rules.rl_openrlhf import OF_OPENRLHF
 from symconfig.existing.rules.rule import Rule
 
@@ -34,7 +33,6 @@ GROUPS = (*OF_FRAMEWORKS, RL, LAUNCHER, PREDICTION, PHASES)
 
 
 def rules() -> Iterator[Rule[Any]]:
-    """Yield all rules in the page's order, those of other packages last."""
+    """Yield all rules in the page's order."""
     for group in GROUPS:
         yield from group.rules
-    yield from (*plugged("MEGATRON"), *plugged("DEEPSPEED"))

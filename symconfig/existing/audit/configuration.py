@@ -18,6 +18,7 @@ from symconfig.existing.recover.accelerate import launched
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed_model import described
 from symconfig.existing.recover.namespace import Namespace, version_of
+from symconfig.existing.recover.rl.bridged import EXPERTS
 from symconfig.existing.recover.rl.nemo_rl import Reader as NemoReader
 from symconfig.existing.recover.rl.openrlhf import Reader as OpenRlhfReader
 from symconfig.existing.recover.rl.script import Script
@@ -25,7 +26,7 @@ from symconfig.existing.recover.rl.slime import Reader as SlimeReader
 from symconfig.existing.recover.rl.tuners import READERS as TUNERS
 from symconfig.existing.recover.rl.verl import Reader as VerlReader
 from symconfig.existing.recover.rl.verl_tuning import Reader as VerlTuning
-from symconfig.existing.recover.run import Run
+from symconfig.existing.recover.run import Assumed, Run
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.recover.words import settings
 from symconfig.existing.rules import deepspeed as deepspeed_rules
@@ -34,7 +35,6 @@ from symconfig.existing.rules import rl as rl_rules
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.nearest import meant
-from symconfig.existing.rules.plugged import plugged
 from symconfig.existing.rules.rule import Finding
 from symconfig.frameworks.deepspeed.backend import DEEPSPEED
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
@@ -195,15 +195,20 @@ class MegatronConfiguration:
             fork=not own,
             dealt=self.dealt,
         )
-        rules = megatron_rules.RULES if own else megatron_rules.MEANING
-        return megatron_rules.findings(facts, (*rules, *plugged("MEGATRON")))
+        return megatron_rules.findings(facts, megatron_rules.RULES if own else megatron_rules.MEANING)
 
     def run(self, cluster: ClusterDescriptor) -> Run:
         assert self.gpus is not None, "is asked for where the GPUs are known"
         names = self.names()
         if unsaid := list(self._unsaid(names)):
             raise InputError(unsaid)
+        if (recipe := self.reading.recipe) is not None:
+            names = Namespace((*settings(EXPERTS, self.reading.file), *self.settings), names.table)
         run = megatron.run(names, self.gpus, cluster, self.supplied)
+        if recipe is not None:
+            value, why = "Megatron-LM's defaults and grouped experts", "recipes are not read"
+            assumed = Assumed("where the recipe decides,", value, why, recipe.place)
+            run = replace(run, assumed=(assumed, *run.assumed))
         return megatron.with_masks(run, names) if self.parsed else run
 
     def _unsaid(self, names: Namespace) -> Iterator[Problem]:
@@ -258,7 +263,7 @@ def _of_json(reading: Reading, gpus: int | None, supplied: Supplied) -> list[Fin
         return []
     model = described(reading, Arguments(reading.options), supplied, [])
     facts = DeepSpeedFacts.of_reading(reading, gpus, model.model if model is not None else None)
-    return deepspeed_rules.findings(facts, (*deepspeed_rules.RULES, *plugged("DEEPSPEED")))
+    return deepspeed_rules.findings(facts, deepspeed_rules.RULES)
 
 
 class RlConfiguration(MegatronConfiguration):

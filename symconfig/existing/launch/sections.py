@@ -8,10 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from symconfig.existing.launch.dialects import nemo_rl, tuners, verl
-from symconfig.existing.launch.dialects.documents import ENOUGH_KEYS, dialect_of, read_sections
+from symconfig.existing.launch.dialects.documents import dialect_of, read_sections, sets_megatron
 from symconfig.existing.launch.dialects.entry import entries
 from symconfig.existing.launch.dialects.interpolation import interpolated
-from symconfig.existing.launch.dialects.options import table_with
 from symconfig.existing.launch.dialects.override import RECIPE, entries_of, is_key, short
 from symconfig.existing.launch.dialects.translate import by_path
 from symconfig.existing.launch.named import Around, dark, given, joined, tree_of, with_texts, with_unread
@@ -149,6 +148,4 @@ def _own_sections(reading: Reading, around: Around, program: str) -> Tree | None
     tree = None if setting is None else tree_of(setting, around, reading.texts, program)
     if not isinstance(tree, Tree) or dialect_of(tree.data) != "overrides":
         return None
-    model = tree.data.get("model")
-    known = isinstance(model, dict) and sum(table_with(key) is not None for key in model)
-    return tree if known >= ENOUGH_KEYS else None
+    return tree if sets_megatron(tree.data.get("model")) else None

@@ -144,9 +144,9 @@ class Reader:
         vpp, dp, zero = pipeline.vpp or 1, self.gpus // (tp * pp * cp), options.zero_stage(names)
         overlap = options.overlap(names, zero, pp, vpp)
         width = options.gradient_bytes(names, zero)
-        shape = options.Shape(zero, width, dp * cp, pp, vpp, descriptor.latent is not None)
-        framework = options.behaviour(names, self.cluster.gpu.architecture, overlap, shape)
         experts = descriptor.experts is not None
+        shape = options.Shape(zero, width, dp * cp, pp, vpp, descriptor.latent is not None, experts)
+        framework = options.behaviour(names, self.cluster.gpu.architecture, overlap, shape)
         degrees = Degrees(
             tp=tp,
             pp=pp,
@@ -160,7 +160,7 @@ class Reader:
         batch = Batch(micro, whole, whole // (micro * dp), self._seq_length())
         recompute = _of_layers(options.recomputed(names), descriptor)
         target = Target("megatron", names.table.version)
-        choice = _options(names, degrees, framework, pipeline, recompute, overlap, zero, width)
+        choice = _options(names, descriptor, degrees, framework, pipeline, recompute, overlap, zero, width)
         configuration = Configuration.with_options(target, degrees, batch, choice, framework)
         return Run(
             target,
@@ -190,7 +190,7 @@ class Reader:
             yield Assumed("global batch", str(self._global(dp)), "one microbatch, as Megatron-LM without the option")
         if (place := names.place("rampup_batch_size")) is not None:
             yield Assumed("global batch", str(configuration.global_batch), "the batch at the end of its ramp", place)
-        if options.graphs(names) and options.graphed(names) is None:
+        if options.graphs(names) and options.graphed(names, model.experts is not None) is None:
             parts = ", ".join(sorted(options.graphed_modules(names)))
             yield Assumed(
                 "CUDA graphs",
@@ -235,6 +235,7 @@ def _cp_comm(names: Mapping[str, Value]) -> Any:
 
 def _options(
     names: Mapping[str, Value],
+    model: ModelDescriptor,
     degrees: Degrees,
     framework: Framework,
     pipeline: StatedStages,
@@ -244,7 +245,7 @@ def _options(
     width: int,
 ) -> Options:
     group = names.get("microbatch_group_size_per_vp_stage")
-    dispatcher: Any = names.get("moe_token_dispatcher_type") if names.get("num_experts") else None
+    dispatcher: Any = names.get("moe_token_dispatcher_type") if model.experts is not None else None
     extras = Extras.of(framework)
     return Options(
         sequence_parallel=bool(names["sequence_parallel"]) and degrees.tp > 1,

@@ -154,7 +154,7 @@ def _graphs(facts: MegatronFacts) -> str:
         raise NotKnown
     if not facts.experts and any(name.startswith("moe") for name in modules):
         return "outside experts" if "attn" in modules else "router"
-    graphs = options.graphed(names)
+    graphs = options.graphed(names, facts.experts > 0)
     if graphs is None or (graphs == "all" and facts.on("moe_pad_expert_input_to_capacity")):
         raise NotKnown
     return graphs

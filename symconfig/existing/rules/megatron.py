@@ -50,8 +50,8 @@ def every() -> tuple[Rule[MegatronFacts], ...]:
 
 
 RULES = every()
-# What holds whichever program reads the options: not what Megatron-LM's own parser takes and refuses.
-MEANING = tuple(rule for rule in RULES if rule not in BY_FILE["megatron_options"])
+# What holds whichever program reads the options: of what Megatron-LM's own parser refuses, values of another type.
+MEANING = tuple(rule for rule in RULES if rule not in BY_FILE["megatron_options"] or rule.name == "refused-value")
 
 
 def findings(facts: MegatronFacts, rules: Sequence[Rule[MegatronFacts]] | None = None) -> list[Finding]:

@@ -210,8 +210,12 @@ def _rule(name: str, constraints: Sequence[Constraint]) -> Rule[MegatronFacts]:
         gpus=example.get("gpus", GPUS_PER_NODE),
         joined=example.get("joined"),
         architecture=example.get("architecture"),
-        since=None if first.since is None else _first(first.since),
-        until=None if (last := constraints[-1].until) is None else _last(last),
+        since=None
+        if first.since is None
+        else next(name for name in versions() if megatron_release(name) >= megatron_release(first.since)),
+        until=None
+        if (last := constraints[-1].until) is None
+        else [name for name in versions() if megatron_release(name) <= megatron_release(last)][-1],
         constraints=tuple(constraints),
     )
 
@@ -222,13 +226,3 @@ def _problem(constraint: Constraint, facts: MegatronFacts) -> Problem:
     dest = wording.about or next((dest for dest in dests if facts.names.given(dest)), dests[0])
     sentence = constraint.sentence_at(Known(facts, FIXED), Known(facts, POINT))
     return facts.problem(sentence, dest, *dests, need=wording.need)
-
-
-def _first(release: str) -> str:
-    """Return the first version of the tables that is the release or a later one."""
-    return next(name for name in versions() if megatron_release(name) >= megatron_release(release))
-
-
-def _last(release: str) -> str:
-    """Return the last version of the tables that is the release or an earlier one."""
-    return [name for name in versions() if megatron_release(name) <= megatron_release(release)][-1]

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from symconfig.descriptor.architectures.keys import words
-from symconfig.descriptor.document import KeyPath, nearest, shorten
+from symconfig.descriptor.document import KeyPath, shorten
+from symconfig.errors import nearest
 
 Json = dict[str, Any]
 AUTO = "auto"  # Transformers' Trainer fills the value in from its own arguments
@@ -168,5 +169,5 @@ def _parameters(value: Any, names: list[str] | None, place: KeyPath) -> Iterator
 def _unknown(key: str, names: Collection[str], place: KeyPath, strict: bool) -> Mismatch:
     what = f"DeepSpeed {release()} has no such key, and {'refuses it' if strict else 'would ignore it'}"
     return Mismatch(
-        "unknown" if strict else "ignored", place, what, alike=nearest(key, names, 0.6 if strict else ALIKE)
+        "unknown" if strict else "ignored", place, what, alike=nearest(key, names, 0.6 if strict else ALIKE, most=1)
     )

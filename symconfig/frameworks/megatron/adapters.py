@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.sections import Attention
+from symconfig.descriptor.sections import AdapterTarget, Attention
 
 # One adapter on a fused layer (LoRA), and one on each of its parts (CanonicalLoRA).
 _FUSED = {"qkv_proj": "linear_qkv", "c_attn": "linear_qkv", "gate_up_proj": "linear_fc1"}
@@ -59,7 +59,24 @@ def targets(model: ModelDescriptor) -> Targets | None:
     return Targets("CanonicalLoRA" if parts else "LoRA", tuple(name for name in order if name in modules))
 
 
-ABLE = ("ms-swift",)  # targets that give each expert an adapter of its own (mcore-bridge 1.6.5, tuners/lora.py)
+# Targets whose adapters are mcore-bridge's: each expert has one of its own, and each fused layer has one (mcore-bridge
+# 1.6.5, tuners/lora.py).
+MCORE_BRIDGE = ("ms-swift",)
+
+
+def as_laid(model: ModelDescriptor, target: str | None) -> ModelDescriptor:
+    """Return the model with one adapter beside each fused layer, where the target's program lays no others."""
+    if model.adapter is None or target not in MCORE_BRIDGE:
+        return model
+    names = model.adapter.target_modules
+    parted: dict[AdapterTarget, set[AdapterTarget]] = {
+        "qkv_proj": {"q_proj", "k_proj", "v_proj"},
+        "gate_up_proj": {"gate_proj", "up_proj"},
+    }
+    for whole, parts in parted.items():
+        if parts <= set(names):
+            names = tuple(dict.fromkeys(whole if name in parts else name for name in names))
+    return model.model_copy(update={"adapter": model.adapter.model_copy(update={"target_modules": names})})
 
 
 def refusals(model: ModelDescriptor, target: str | None = None) -> Iterator[tuple[str, str]]:
@@ -74,7 +91,7 @@ def refusals(model: ModelDescriptor, target: str | None = None) -> Iterator[tupl
         yield "adapter in 4 bits", "Megatron-Bridge keeps no base weights in 4 bits"
     if model.attention is Attention.MLA:
         yield "adapter of latent attention", "adapters beside latent attention are not modelled for Megatron-Bridge"
-    if model.experts is not None and chosen & set(_OF_THE_MLP) and target not in ABLE:
+    if model.experts is not None and chosen & set(_OF_THE_MLP) and target not in MCORE_BRIDGE:
         yield "adapter of experts", "Megatron-Bridge gives all experts of a rank one adapter together, not each its own"
     if modules.kind == "CanonicalLoRA" and chosen & {"linear_qkv", "linear_fc1"}:
         yield (

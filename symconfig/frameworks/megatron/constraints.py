@@ -297,29 +297,23 @@ MIXER_CONTEXT = Constraint(
     source="megatron/core/ssm/mamba_context_parallel.py, __init__",
     example={"mixers": MIXERS, "tp": 1, "cp": 3} | LONG,
 )
-DELTA_CONTEXT = Constraint(
-    name="context of an old gated delta net",
-    predicate=lambda f, p: (p.cp > 1) & f.delta,
-    rule="gated delta nets go with context parallelism from core_v0.18 on",
-    sentence="its gated delta net does not know of context parallelism",
-    about="cp",
-    got="{p.cp}",
-    pins=("cp=1",),
-    until="core_v0.17.1",
-    source="megatron/core/ssm/gated_delta_net.py",
-    example={"mixers": DELTA_MIXERS, "cp": 2} | LONG,
-)
-SCAN_CONTEXT = Constraint(
-    name="context of an old Mamba",
-    predicate=lambda f, p: (p.cp > 1) & (f.mixer_pieces > 0),
-    rule="Mamba goes with context parallelism from core_v0.13 on",
-    sentence="its Mamba does not know of context parallelism",
-    about="cp",
-    got="{p.cp}",
-    pins=("cp=1",),
-    until="core_v0.12.1",
-    source="megatron/core/ssm/mamba_mixer.py; mamba_context_parallel.py is new in core_v0.13.0",
-    example={"mixers": MIXERS, "cp": 2} | LONG,
+# Blocks in attention's place that context parallelism came to later: until when, and where that stands.
+OLD_CONTEXTS = tuple(
+    Constraint(
+        name=f"context of an old {block}",
+        predicate=predicate,
+        rule=f"the releases up to {until} have no context parallelism for {block}",
+        about="cp",
+        got="{p.cp}",
+        pins=("cp=1",),
+        until=until,
+        source=f"megatron/core/ssm/{module}.py",
+        example={"mixers": mixers, "cp": 2} | LONG,
+    )
+    for block, predicate, until, module, mixers in (
+        ("gated delta net", lambda f, p: (p.cp > 1) & f.delta, "core_v0.17.1", "gated_delta_net", DELTA_MIXERS),
+        ("Mamba", lambda f, p: (p.cp > 1) & (f.mixer_pieces > 0), "core_v0.12.1", "mamba_mixer", MIXERS),
+    )
 )
 HYBRID_RECOMPUTE = Constraint(
     name="full recompute of uneven layers",
@@ -339,6 +333,7 @@ MEGATRON: tuple[Constraint, ...] = (
     shared.MIXER_PIECES,
     shared.CONTEXT_KERNEL,
     *of_module(globals()),
+    *OLD_CONTEXTS,
     *OPTION_CONSTRAINTS,
     *OPTIMIZER_CONSTRAINTS,
     *SPARSE_CONSTRAINTS,

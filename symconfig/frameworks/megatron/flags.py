@@ -5,7 +5,6 @@ tools/flags.py writes the data file from dumps of Megatron's own argument parser
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, nearest
 
 DATA = Path(__file__).with_name("flags.json")
 _NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+(e[+-]?\d+)?|-\d+e[+-]?\d+", re.IGNORECASE)
@@ -78,12 +77,11 @@ class FlagTable:
 
     def _unknown(self, name: str) -> Problem:
         since = [v for v in versions() if flags(v).known(name)]
-        matches = difflib.get_close_matches(name, self.flags, n=1, cutoff=0.75)
         return Problem(
             f"is not an option of Megatron-LM {self.version}",
             field=name,
             need=None if not since else since[0] if since[0] == since[-1] else f"{since[0]} to {since[-1]}",
-            hint=matches[0] if matches else None,
+            hint=nearest(name, self.flags, most=1, alike=0.75),
         )
 
 
@@ -144,8 +142,8 @@ def _scalar(flag: Flag, word: str) -> Value:
     except ValueError:
         raise ValueError(needed) from None
     if flag.choices and str(value) not in flag.choices:
-        matches = difflib.get_close_matches(word, flag.choices, n=1)
-        raise ValueError(f"one of {', '.join(flag.choices)}" + (f" ({matches[0]}?)" if matches else ""))
+        meant = nearest(word, flag.choices)
+        raise ValueError(f"one of {', '.join(flag.choices)}" + (f" ({meant}?)" if meant else ""))
     return value
 
 
@@ -198,7 +196,7 @@ def resolve(version: str) -> str:
         field="megatron_version",
         got=repr(version),
         need="one of " + ", ".join(versions()),
-        hint="main" if version.startswith("dev") else None,
+        hint="main" if version.startswith("dev") else nearest(version, versions(), alike=0.5),
     )
 
 

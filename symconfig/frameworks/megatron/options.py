@@ -103,8 +103,8 @@ def overlap(names: Mapping[str, Value], zero: int, pp: int, vpp: int) -> Overlap
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The sizes that decide which options matter. gradient_bytes: of an element. replicas: ranks that share the
-    gradients.
+    """What decides which options matter. gradient_bytes: of an element. replicas: ranks that share the gradients.
+    experts, latent: whether the model has experts, and latent attention.
     """
 
     zero: int
@@ -113,6 +113,7 @@ class Shape:
     pp: int
     vpp: int
     latent: bool
+    experts: bool
 
     @property
     def in_turn(self) -> bool:
@@ -134,7 +135,7 @@ def _switches(names: Mapping[str, Value], base: Framework, overlap: Overlap, sha
     added_apart = names.get("gradient_accumulation_fusion") is False and shape.zero < 2
     sharded = shape.zero == 1 and shape.replicas > 1 and overlap.grad_reduce
     return Switches(
-        implementation={**dict(kernels(names, base, shape.latent)), **_routing(names, base)},
+        implementation={**dict(kernels(names, base, shape.latent, shape.experts)), **_routing(names, base, shape)},
         bytes={"gradient": float(shape.gradient_bytes)},
         framework={
             "gathers_apart": sharded and not overlap.param_gather and not shape.in_turn,
@@ -143,7 +144,7 @@ def _switches(names: Mapping[str, Value], base: Framework, overlap: Overlap, sha
             "optimizer_instances": instances(names),
             "accumulated_bytes": MEGATRON_LOCAL.accumulated_bytes if added_apart else base.accumulated_bytes,
             "kept_gradient_buffers": base.kept_gradient_buffers and not added_apart,
-            "graphed": GRAPHED[scope] if (scope := graphed(names)) else base.graphed,
+            "graphed": GRAPHED[scope] if (scope := graphed(names, shape.experts)) else base.graphed,
             "microbatch_group": _group(names, shape),
         },
         reduces_beside=overlap.grad_reduce or shape.replicas <= 1,
@@ -161,15 +162,15 @@ def _group(names: Mapping[str, Value], shape: Shape) -> int:
     return group if isinstance(group, int) and shape.vpp > 1 and group != shape.pp else 0
 
 
-def graphed(names: Mapping[str, Value]) -> Graphed | None:
-    """Return what CUDA graphs replay; None: nothing, or parts of a layer of which nothing is predicted.
+def graphed(names: Mapping[str, Value], experts: bool) -> Graphed | None:
+    """Return what CUDA graphs replay of a model with experts or without; None: nothing, or parts of a layer of which
+    nothing is predicted.
 
     transformer_config.py: --cuda-graph-impl, or the switches that it replaced; without modules whole layers.
     """
     if not graphs(names):
         return None
     modules = graphed_modules(names)
-    experts = bool(names.get("num_experts"))
     if not modules or modules & {"full", "full_iteration"} or {"attn", "moe" if experts else "mlp"} <= modules:
         return "all"
     if not experts or "moe_router" not in modules:
@@ -197,7 +198,7 @@ def instances(names: Mapping[str, Value]) -> int:
     return value if isinstance(value, int) and value > 0 else 1
 
 
-def kernels(names: Mapping[str, Value], base: Framework, latent: bool) -> Iterator[tuple[str, Any]]:
+def kernels(names: Mapping[str, Value], base: Framework, latent: bool, experts: bool) -> Iterator[tuple[str, Any]]:
     """Yield options of the implementation that are other than the usual ones.
 
     The fused cross-entropy of its own (--cross-entropy-fusion-impl native, the default) keeps the softmax in fp32 as
@@ -214,7 +215,7 @@ def kernels(names: Mapping[str, Value], base: Framework, latent: bool) -> Iterat
         yield "fused_rope", False
     if names.get("bias_swiglu_fusion") is False:
         yield "fused_activation", False
-    if not names.get("num_experts"):
+    if not experts:
         return
     if not names.get("moe_grouped_gemm"):
         yield "sequential_experts", True
@@ -224,8 +225,8 @@ def kernels(names: Mapping[str, Value], base: Framework, latent: bool) -> Iterat
         yield "dispatcher", "allgather"
 
 
-def _routing(names: Mapping[str, Value], base: Framework) -> dict[str, str]:
-    if not names.get("num_experts") or not base.engine:
+def _routing(names: Mapping[str, Value], base: Framework, shape: Shape) -> dict[str, str]:
+    if not shape.experts or not base.engine:
         return {}
     fused = "fused" if names.get("moe_router_fusion") else "fused_sort"
     return {"routing": fused if names.get("moe_permute_fusion") else "chain"}

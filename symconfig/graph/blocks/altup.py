@@ -25,7 +25,12 @@ _ALL, _STREAM = (*_ROWS, STREAMS, d.HIDDEN), (*_ROWS, d.HIDDEN)
 
 def around(ctx: Context, x: Tensor, inner: Callable[[Tensor], Tensor]) -> Tensor:
     """Return all streams behind a layer, which makes its result of the first one's prediction."""
-    predicted = _predicted(ctx, x)
+    modes = _modes(ctx, "predict", _first(ctx, "first", x), reused=False)
+    weights = projected(ctx, "prediction_coefs", modes, Tensor("predict_weights", (*_ROWS, STREAMS, MADE)))
+    mixed = Tensor("mixed_streams", (*_ROWS, MADE, d.HIDDEN))
+    ctx.build.product("predict_product", Use(x), Use(weights), (STREAMS,), mixed)
+    same = Use(mixed).renamed((MADE, STREAMS))
+    predicted = ctx.build.elementwise("predictions", [same, x], Tensor("predictions", _ALL), linear=True)
     done = inner(_first(ctx, "active", predicted))
     corrected = _corrected(ctx, predicted, done)
     if ctx.model.layer_inputs is None:
@@ -63,15 +68,6 @@ def _modes(ctx: Context, name: str, x: Tensor, reused: bool) -> Tensor:
     ctx.build.matmul(f"{name}_router", given, router, (d.HIDDEN,), [Use(out)])
     modes = Tensor(f"{name}_modes", out.dims)
     return ctx.build.elementwise(f"{name}_tanh", [out], modes, saves=[wide], launches=(3, 3))
-
-
-def _predicted(ctx: Context, x: Tensor) -> Tensor:
-    modes = _modes(ctx, "predict", _first(ctx, "first", x), reused=False)
-    weights = projected(ctx, "prediction_coefs", modes, Tensor("predict_weights", (*_ROWS, STREAMS, MADE)))
-    mixed = Tensor("mixed_streams", (*_ROWS, MADE, d.HIDDEN))
-    ctx.build.product("predict_product", Use(x), Use(weights), (STREAMS,), mixed)
-    same = Use(mixed).renamed((MADE, STREAMS))
-    return ctx.build.elementwise("predictions", [same, x], Tensor("predictions", _ALL), linear=True)
 
 
 def _corrected(ctx: Context, predicted: Tensor, done: Tensor) -> Tensor:

@@ -15,13 +15,7 @@ _ROWS = {d.KEYS: 2}  # a softmax reduces the maximum and the sum of each row
 
 
 def core(
-    ctx: Context,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    read: Read,
-    has_sinks: bool = False,
-    channels: str | None = None,
+    ctx: Context, q: Tensor, k: Tensor, v: Tensor, read: Read, has_sinks: bool = False, channels: str | None = None
 ) -> Tensor:
     """Return softmax(q k') v, per head. Key and value sequences are dims of their own, so cp splits queries only.
 

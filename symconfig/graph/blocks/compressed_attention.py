@@ -120,8 +120,4 @@ def _part(name: str, *more: str) -> Mixer:
     return Mixer(name=name, build=build, sizes=partial(_sizes, name=name), check=stated.check((*_NEEDS, *more)))
 
 
-PARTS = (
-    _part(PLAIN),
-    _part(HEAVY, HEAVY_RATE),
-    _part(SPARSE, RATE, INDEX_HEADS, INDEX_DIM, TOPK),
-)
+PARTS = (_part(PLAIN), _part(HEAVY, HEAVY_RATE), _part(SPARSE, RATE, INDEX_HEADS, INDEX_DIM, TOPK))

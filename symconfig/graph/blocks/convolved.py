@@ -25,13 +25,7 @@ def convolution(
     if bias:
         weights.append(ctx.weight(f"{name}.bias", channels))
     ctx.build.elementwise(
-        name,
-        given,
-        results[0],
-        further=results[1:],
-        saves=given,
-        weights=weights,
-        whole=(d.SEQUENCE, kernel),
+        name, given, results[0], further=results[1:], saves=given, weights=weights, whole=(d.SEQUENCE, kernel)
     )
     return results
 

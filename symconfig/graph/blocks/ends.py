@@ -159,7 +159,4 @@ def _loss(ctx: Context, logits: Tensor, waits: list[Tensor]) -> Tensor:
     return cross_entropy(normed, traffic=(0, Fraction(1)), reduces={vocab: 1})
 
 
-PARTS = (
-    End(kind="embedding", place=Place.FIRST, build=embedding),
-    End(kind="head", place=Place.LAST, build=head),
-)
+PARTS = (End(kind="embedding", place=Place.FIRST, build=embedding), End(kind="head", place=Place.LAST, build=head))

@@ -97,13 +97,7 @@ def router(ctx: Context, x: Tensor, prefix: str = "") -> tuple[Tensor, Tensor]:
     if moe.e_score_correction_bias and ctx.how.experts.choice_weight:
         weights = [replace(ctx.weight(f"{prefix}choice_bias", ROUTES), gradient=False)]
     ctx.build.elementwise(
-        f"{prefix}route",
-        [logits],
-        probabilities,
-        saves=saves,
-        weights=weights,
-        launches=ROUTE_LAUNCHES,
-        whole=whole,
+        f"{prefix}route", [logits], probabilities, saves=saves, weights=weights, launches=ROUTE_LAUNCHES, whole=whole
     )
     if moe.norms_apart:
         scale, given = ctx.weight(f"{prefix}choice_scale", ROUTES), probabilities

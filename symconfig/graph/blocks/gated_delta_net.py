@@ -67,12 +67,7 @@ def _projected(ctx: Context, x: Tensor) -> list[Tensor]:
 def _repeated(ctx: Context, tensor: Tensor) -> Tensor:
     result = Tensor(f"{tensor.name}_repeated", (*_ROWS, VALUE_HEADS, KEY_DIM))
     return ctx.build.elementwise(
-        f"repeat_{tensor.name}",
-        [tensor],
-        result,
-        together=[(VALUE_HEADS, KEY_HEADS)],
-        whole=(d.SEQUENCE,),
-        linear=True,
+        f"repeat_{tensor.name}", [tensor], result, together=[(VALUE_HEADS, KEY_HEADS)], whole=(d.SEQUENCE,), linear=True
     )
 
 
@@ -101,11 +96,7 @@ def _sizes(model: ModelDescriptor) -> dict[str, float]:
     given = model.mixer(NAME).sizes
     keys, values = given[KEY_HEADS] * given[KEY_DIM], given[VALUE_HEADS] * given[VALUE_DIM]
     narrow = 2 * given[VALUE_HEADS]
-    return {
-        CHANNELS: 2 * keys + values,
-        IN_WIDTH: 2 * keys + 2 * values + narrow,
-        d.CHUNK: CHUNK_SIZE,
-    }
+    return {CHANNELS: 2 * keys + values, IN_WIDTH: 2 * keys + 2 * values + narrow, d.CHUNK: CHUNK_SIZE}
 
 
 PARTS = (

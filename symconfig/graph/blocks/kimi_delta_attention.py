@@ -34,7 +34,10 @@ def kimi_delta_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     )
     q, k, v = convolution(ctx, "conv1d", [q, k, v], CHANNELS, KERNEL)
     q, k = normalised(ctx, q, k)
-    scanned = delta_rule(ctx, q, k, v, _decay(ctx, x), _beta(ctx, x))
+    b, beta = projected(ctx, "b_proj", x, Tensor("delta_b", (*_ROWS, HEADS))), Tensor("beta", (*_ROWS, HEADS))
+    scanned = delta_rule(
+        ctx, q, k, v, _decay(ctx, x), ctx.build.elementwise("beta", [b], beta, saves=[beta], whole=(d.SEQUENCE,))
+    )
     gate = _narrowed(ctx, x, "g", Tensor("delta_gate", (*_ROWS, HEADS, VALUE_DIM)), WHOLE_GATE)
     normed = gated_norm(ctx, "o_norm", scanned, gate, Activation.SIGMOID)
     out = Tensor("attention_out", x.dims)
@@ -66,11 +69,6 @@ def _decay(ctx: Context, x: Tensor) -> Tensor:
     return ctx.build.elementwise(
         "forget_gate", [f], decay, saves=kept, weights=weights, traffic=(2, 1), launches=(7, 8)
     )
-
-
-def _beta(ctx: Context, x: Tensor) -> Tensor:
-    b, beta = projected(ctx, "b_proj", x, Tensor("delta_b", (*_ROWS, HEADS))), Tensor("beta", (*_ROWS, HEADS))
-    return ctx.build.elementwise("beta", [b], beta, saves=[beta], whole=(d.SEQUENCE,))
 
 
 def _sizes(model: ModelDescriptor) -> dict[str, float]:

@@ -90,12 +90,4 @@ def _sizes(model: ModelDescriptor) -> dict[str, float]:
     return {QKV: width, VALUE_DIM: model.head_dim, d.CHUNK: model.mixer(NAME).sizes[BLOCK]}
 
 
-PARTS = (
-    Mixer(
-        name=NAME,
-        build=lightning_attention,
-        sizes=_sizes,
-        tensor_dims=(QKV,),
-        check=stated.check((BLOCK,)),
-    ),
-)
+PARTS = (Mixer(name=NAME, build=lightning_attention, sizes=_sizes, tensor_dims=(QKV,), check=stated.check((BLOCK,))),)

@@ -93,11 +93,4 @@ def _sizes(model: ModelDescriptor) -> dict[str, float]:
     return {d.CHUNK: model.mixer(NAME).sizes[d.CHUNK]}
 
 
-PARTS = (
-    Mixer(
-        name=NAME,
-        build=mlstm,
-        sizes=_sizes,
-        check=stated.check((KEY, VALUE, d.CHUNK)),
-    ),
-)
+PARTS = (Mixer(name=NAME, build=mlstm, sizes=_sizes, check=stated.check((KEY, VALUE, d.CHUNK))),)

@@ -85,13 +85,7 @@ def norm(
 
 
 def normed(
-    ctx: Context,
-    name: str,
-    x: Tensor,
-    over: Sequence[str],
-    weights: Sequence[Weight],
-    centred: bool,
-    module: str,
+    ctx: Context, name: str, x: Tensor, over: Sequence[str], weights: Sequence[Weight], centred: bool, module: str
 ) -> Tensor:
     """Normalise over some dims together, as `norm` does. centred: around the mean, too, as LayerNorm."""
     table = _LAYERNORM if centred else _RMSNORM

@@ -60,12 +60,4 @@ def _sizes(model: ModelDescriptor) -> dict[str, float]:
     return {BLOCK: block, BLOCK_OUT: block, CHANNELS: width}
 
 
-PARTS = (
-    Mixer(
-        name=NAME,
-        build=rg_lru,
-        sizes=_sizes,
-        tensor_dims=(CHANNELS,),
-        check=stated.check((WIDTH, KERNEL)),
-    ),
-)
+PARTS = (Mixer(name=NAME, build=rg_lru, sizes=_sizes, tensor_dims=(CHANNELS,), check=stated.check((WIDTH, KERNEL))),)

@@ -309,11 +309,7 @@ def merge(ctx: Context, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
 def sizes(model: ModelDescriptor) -> Mapping[str, float]:
     """Return the numbers of a tower's dims."""
     vision = _vision(model)
-    split = {
-        QKV: 3 * vision.hidden_size,
-        HEADS: vision.num_attention_heads,
-        FFN: vision.intermediate_size,
-    }
+    split = {QKV: 3 * vision.hidden_size, HEADS: vision.num_attention_heads, FFN: vision.intermediate_size}
     return {
         IMAGES: vision.images_per_sequence,
         PATCHES: vision.patches,

@@ -72,12 +72,4 @@ def opened(ctx: Context, name: str, gate: Tensor, x: Tensor) -> Tensor:
     return ctx.build.elementwise(f"{name}_gating", [active, x], out, saves=[active, x])
 
 
-PARTS = (
-    Mixer(
-        name=NAME,
-        build=wkv,
-        tensor_dims=(WIDTH,),
-        pieces=(WIDTH,),
-        check=stated.check((WIDTH,)),
-    ),
-)
+PARTS = (Mixer(name=NAME, build=wkv, tensor_dims=(WIDTH,), pieces=(WIDTH,), check=stated.check((WIDTH,))),)

@@ -40,12 +40,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath, nearest, read_text
+from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath, read_text
 from symconfig.descriptor.json_strict import parse_json_strict
 from symconfig.descriptor.load import find
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import parse_yaml_strict
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, nearest
 from symconfig.graph.operator import Operator, Tensor, Use
 from symconfig.graph.program.check import check
 from symconfig.graph.program.file_source.expand import MAX_OPERATORS, UNKNOWN, Declared, Expansion, Line, Turn, expand

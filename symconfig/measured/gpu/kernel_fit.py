@@ -100,7 +100,10 @@ def fit_kernels(times: KernelTimes, cluster: ClusterDescriptor) -> KernelFit:
 def model_seconds(kernels: Sequence[Kernel], cluster: ClusterDescriptor, values: Constants, n: int) -> Array:
     """Return seconds [kernels, n] under n sets of constants, each an array [n]; the others are the cluster's."""
     result = np.empty((len(kernels), n))
-    precisions = [_precision(kernel, cluster) for kernel in kernels]
+    precisions = [
+        (kernel.dtype if isinstance(kernel, Product) else "bf16" if cluster.gpu.peak_flops.bf16 else "fp16")
+        for kernel in kernels
+    ]
     for precision in set(precisions):
         mine = [index for index, each in enumerate(precisions) if each == precision]
         work: list[Task] = []
@@ -141,11 +144,6 @@ def _explained(kernel: Kernel, cluster: ClusterDescriptor) -> bool:
     if isinstance(kernel, HostCopy) or (isinstance(kernel, Launch) and kernel.where == "host"):
         return False
     return not isinstance(kernel, Product) or getattr(cluster.gpu.peak_flops, kernel.dtype) is not None
-
-
-def _precision(kernel: Kernel, cluster: ClusterDescriptor) -> str:
-    """Return the precision of the plan that would run the kernel."""
-    return kernel.dtype if isinstance(kernel, Product) else "bf16" if cluster.gpu.peak_flops.bf16 else "fp16"
 
 
 def _work(op: str, kernel: Kernel, numbers: dict[str, float]) -> Task:

@@ -96,7 +96,15 @@ def ways(bench: Bench, kernel: Kernel) -> list[Make]:
     if isinstance(kernel, Attention):
         return _attentions(bench, kernel)
     if isinstance(kernel, Stream):
-        return _streams(bench, kernel)
+        known: dict[Streaming, Callable[[Bench, Stream], Way]] = {
+            "copy": _copy,
+            "glu": _glu,
+            "gelu": _gelu,
+            "rmsnorm": _norm,
+            "layernorm": _norm,
+        }
+        makes: list[Make] = [partial(known[kernel.what], bench, kernel)]
+        return [*makes, partial(_compiled_swiglu, bench, kernel)] if kernel.what == "glu" and bench.cuda else makes
     if isinstance(kernel, HostCopy):
         return [partial(_host_copy, bench, kernel)]
     return [partial(_launch, bench, kernel)]
@@ -252,18 +260,6 @@ def _compiled(function: Callable[..., Any]) -> Any:
     import torch
 
     return torch.compile(function, dynamic=True)
-
-
-def _streams(bench: Bench, kernel: Stream) -> list[Make]:
-    known: dict[Streaming, Callable[[Bench, Stream], Way]] = {
-        "copy": _copy,
-        "glu": _glu,
-        "gelu": _gelu,
-        "rmsnorm": _norm,
-        "layernorm": _norm,
-    }
-    makes: list[Make] = [partial(known[kernel.what], bench, kernel)]
-    return [*makes, partial(_compiled_swiglu, bench, kernel)] if kernel.what == "glu" and bench.cuda else makes
 
 
 def _inputs(bench: Bench, kernel: Stream, backward: bool) -> list[tuple[Any, ...]]:

@@ -41,10 +41,7 @@ def import_torch() -> Any:
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < LEAST_TORCH:
         need = ".".join(map(str, LEAST_TORCH))
         raise InputError(
-            "this torch is too old",
-            got=str(torch.__version__),
-            need=f"{need} or newer",
-            hint=f"{INSTALL} --upgrade",
+            "this torch is too old", got=str(torch.__version__), need=f"{need} or newer", hint=f"{INSTALL} --upgrade"
         )
     return torch
 
@@ -100,7 +97,11 @@ def _measured(on: Bench, budget_s: float, progress: Progress, kernels: Sequence[
     clock: Clock = DeviceClock(on.torch) if on.cuda else HostClock()
     host = HostClock(on.torch.cuda.synchronize if on.cuda else lambda: None)
     if on.cuda:
-        _warm_up(on, min(_WARM_UP_S, budget_s / 10))
+        x = on.normal(_WARM_UP_SIZE, _WARM_UP_SIZE)
+        until = time.perf_counter() + min(_WARM_UP_S, budget_s / 10)
+        while time.perf_counter() < until:
+            on.torch.mm(x, x)
+            on.torch.cuda.synchronize()
     rows: list[Row] = []
     skipped: list[Skipped] = []
     for index, item in enumerate(wanted):
@@ -176,15 +177,6 @@ def _check_alive(on: Bench, reason: str) -> None:
             on.torch.cuda.synchronize()
     except RuntimeError:
         raise SymconfigError(f"the GPU stopped working in the middle of the measurement: {reason}") from None
-
-
-def _warm_up(on: Bench, seconds: float) -> None:
-    """Run large products until the clocks have risen and the libraries are loaded."""
-    x = on.normal(_WARM_UP_SIZE, _WARM_UP_SIZE)
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
-        on.torch.mm(x, x)
-        on.torch.cuda.synchronize()
 
 
 def _notes(on: Bench) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -9,9 +10,12 @@ from typing import Any
 import numpy as np
 
 from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.document import shorten
 from symconfig.descriptor.job import Job
+from symconfig.descriptor.load import zoo_models
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, SymconfigError
+from symconfig.existing.audit.audit import Audit
 from symconfig.format import grouped, picked
 from symconfig.plans.beside import DEGREES
 from symconfig.plans.plan import Candidate, Plan
@@ -22,7 +26,6 @@ from symconfig.report.table import blocks, headline, others_text
 from symconfig.report.timeline.seen import seen
 from symconfig.solve.costed import costed
 from symconfig.solve.restore import restore
-from symconfig.solve.sensitivity import sensitivities
 from symconfig.solve.tally import REFUSED_BY, WHOLE, WORDS
 from symconfig.solve.traffic import exchanges
 from symconfig.solve.weighing import Weighing, weighing
@@ -43,7 +46,6 @@ def plan_data(plan: Plan, files: Mapping[str, str], before: Sequence[Block] = ()
         "gpus": plan.best.parallel.world_size,
         "global_batch": plan.best.batch.global_,
         "usable_bytes": plan.usable_bytes,
-        "gpu_bytes": plan.cluster.gpu.memory_bytes.value,
         "plans": [_candidate(name, one) for name, one in _shown(plan)],
         "lattice": lattice(weighing(plan.model, plan.cluster, plan.job)),
         "limits": _limits(plan.model, plan.job),
@@ -55,10 +57,39 @@ def plan_data(plan: Plan, files: Mapping[str, str], before: Sequence[Block] = ()
         "levels": [level.name for level in plan.cluster.levels],
         "schedule": _schedule(plan),
         "roofline": roofline(point, parts),
-        "sensitivity": [
-            picked(one, "name", "says", "uncertainty", "low", "high") for one in sensitivities(point, plan.cluster)
-        ],
+        "basis": plan.best.predicted.basis("time"),
+        "commands": _commands(plan, files),
         "files": [{"name": name, "text": text} for name, text in files.items()],
+    }
+
+
+def _commands(plan: Plan, files: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the command that makes the plan, where options say all of its job, and the one that starts it."""
+    job = plan.job.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"target"})
+    pins, training = job.pop("pins", {}), job.pop("training", {})
+    given = {"derived", *training.get("derived", ())} >= set(training) and plan.job.model in zoo_models()
+    commands = []
+    if given and all(isinstance(value, str | int) for value in job.values()):
+        options = [("--" + name.replace("_", "-"), str(value)) for name, value in job.items()]
+        options += [("--pin", f"{name}={value}") for name, value in pins.items()]
+        words = [word for pair in (*options, ("--out", "out")) for word in pair]
+        commands.append(("Write the files of this plan", shlex.join(["symconfig", "plan", *words])))
+    starts = {"sbatch.sh": "sbatch sbatch.sh", "launch.sh": "bash launch.sh"}
+    starting = [("Start the plan, in their folder", line) for name, line in starts.items() if name in files]
+    return commands + starting[:1]
+
+
+def audit_data(audit: Audit, source: str, page: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the page of an audit shows: `page`, of the better plan or of tables alone, headed by the script."""
+    from symconfig.report import audit as report
+
+    return {
+        **page,
+        "title": f"{shorten(source, 80)}: {report.headline(audit)}",
+        "sentence": report.read(audit).replace("\n", "; "),
+        "findings": [
+            {"severity": severity, "rule": rule, "text": text} for severity, rule, text in report.finding_lines(audit)
+        ],
     }
 
 
@@ -169,7 +200,6 @@ def _shown(plan: Plan) -> Iterator[tuple[str, Candidate]]:
 
 def _candidate(name: str, one: Candidate) -> dict[str, Any]:
     p, o, predicted = one.parallel, one.options, one.predicted
-    judged = one.judged
     return {
         "name": name,
         "degrees": picked(p, *DEGREES),
@@ -180,11 +210,9 @@ def _candidate(name: str, one: Candidate) -> dict[str, Any]:
         "step_s": predicted.step_s,
         "interval": list(predicted.interval.get("step_s", (predicted.step_s, predicted.step_s))),
         "device_bytes": predicted.device_bytes,
-        "mfu": predicted.mfu,
         "time": {name: value for name, value in predicted.time.items() if value},
         "memory": {name: value for name, value in predicted.memory.items() if value},
         "stages": [stage.peak_bytes for stage in one.stages],
-        "loses": None if judged is None else judged.expected_loss,
     }
 
 

@@ -43,7 +43,6 @@ def schedule(chart: Chart) -> dict[str, Any]:
             for kind in kinds
         ],
         "left_out": sum(map(len, drawn)) - len(rows),
-        "idle": [chart.idle(stage) for stage in range(len(chart.events))],
         "where": packed(table[:, :4], "i2"),
         "when": packed(table[:, 4:], "f4"),
         "memory": [_memory(chart, stage) for stage in range(len(chart.events))],

@@ -19,6 +19,8 @@ ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = (
     "echarts.js",
     "views/base.js",
+    "views/findings.js",
+    "views/files.js",
     "views/plans.js",
     "views/pictures.js",
     "views/lattice.js",
@@ -26,7 +28,6 @@ SCRIPTS = (
     "views/ranks.js",
     "views/schedule.js",
     "views/kernels.js",
-    "views/files.js",
     "views/main.js",
 )
 FRAME_PIXELS = 900  # of a notebook's cell

@@ -35,7 +35,7 @@ LEFT_OUT = "left out"
 LOOKS: Mapping[str, Look] = MappingProxyType(
     {
         "forward": Look("forward", ">", "black on bright_blue", "#8fcaf0", "thread_state_runnable"),
-        "recompute": Look("recompute", "r", "black on bright_yellow", "#f0e442", "yellow"),
+        "recompute": Look("recompute", "r", "black on bright_yellow", "#b8a800", "yellow"),
         "backward": Look("backward", "<", "black on yellow", "#e08a00", "rail_animation"),
         "weight": Look("weight gradients", "w", "black on green", "#3fb08f", "good"),
         "receive": Look("receive", "-", "white on bright_black", "#8c8c8c", "grey"),
@@ -130,7 +130,7 @@ def chart(
     steps = tuple(Memory(*each) for each in memory)
     events = tuple(tuple(timeline.events(stage)) for stage in range(timeline.pp))
     end_s = float(timeline.finish_s.max()) - timeline.left_out_s
-    if optimizer_s > 0 and not timeline.schedule.endless:
+    if optimizer_s > 0:
         events = tuple((*each, Event(OPTIMIZER, 0, -1, end_s, end_s + optimizer_s)) for each in events)
         end_s += optimizer_s
     kinds = frozenset(event.kind for each in events for event in each if LOOKS[event.kind].drawn)

@@ -21,8 +21,7 @@ def runs_in(schedule: Schedule) -> str:
 
 
 def table(scheduled: Sequence[Scheduled]) -> Grid:
-    """Return a row for each, the plan's own marked. stale: by how many optimizer steps the weights of a gradient are
-    older than those that it is applied to."""
+    """Return a row for each, the plan's own marked."""
     rows = (
         {
             "schedule": row.schedule.title + (" (planned)" if row.own else ""),
@@ -31,7 +30,6 @@ def table(scheduled: Sequence[Scheduled]) -> Grid:
             "idle": percent(row.idle),
             "peak GiB": gib(row.peak_bytes),
             "fits": "yes" if row.fits else "no",
-            "stale": str(row.staleness),
             "runs in": runs_in(row.schedule),
         }
         for row in scheduled
@@ -68,7 +66,7 @@ def blocks(compared: Compared, backend: str, *, every: bool = False) -> list[Blo
 def to_dict(compared: Compared) -> list[dict[str, Any]]:
     """Return plain data: schedules that can run it, then those that cannot."""
     able = [
-        _named(row.schedule) | {"planned": row.own, **picked(row, "vpp", "step_s", "idle", "peak_bytes", "staleness")}
+        _named(row.schedule) | {"planned": row.own, **picked(row, "vpp", "step_s", "idle", "peak_bytes")}
         for row in compared.able
     ]
     return able + [_named(each.schedule) | {"refused": each.why} for each in compared.refused]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, among
 from symconfig.format import count, microbatches, percent, seconds
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.timeline.chart import Chart, chart
@@ -25,7 +25,7 @@ from symconfig.solve.timeline import refined_time, timeline
 def schedule(name: str) -> Schedule:
     """Return a schedule by its name. Raises InputError that names those there are."""
     if name not in SCHEDULES:
-        raise InputError("there is no such schedule", field="schedule", got=name, need=", ".join(SCHEDULES))
+        raise InputError("there is no such schedule", field="schedule", got=name, **among(name, SCHEDULES))
     return SCHEDULES[name]
 
 
@@ -49,8 +49,6 @@ def seen(
         notes.append(f"{microbatches(line.left_out)} of the steady part, {seconds(line.left_out_s)} s, are not drawn.")
     if other is not None:
         notes.append(f"{other.title} ({other.source}): {runs_in(other)}.")
-        if other.endless:
-            notes.append("It never flushes the pipeline: a stream of steps is drawn, from the first on.")
     if slow:
         notes.append(
             f"Slowed: {', '.join(f'stage {stage} by {factor:g}' for stage, factor in slow.items())}; "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from symconfig.errors import InputError
+from symconfig.errors import InputError, nearest
 from symconfig.frameworks.checkpoint import Kind
 from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.megatron.checkpoints import optimizer as unasked
@@ -60,6 +60,7 @@ def named(name: str | None, plan: Plan) -> Kind:
             field="kind",
             got=repr(name),
             need=f"one of {', '.join(fits)} for {framework}",
+            hint=nearest(first, fits),
         )
     entry = known[first]
     if not between(release, entry.since, entry.until):

@@ -101,7 +101,8 @@ class Names:
             if code not in _SEEN:
                 texts = []
             elif code in _TEXTS:
-                texts.append(_text(data, first, place, size))
+                body = data[first : place - 1] if size == LINE else data[first - size : place]
+                texts.append(body.decode("raw-unicode-escape" if size == LINE else "utf-8", "replace"))
             elif code in _GETS:
                 texts.append(memo.get(_index(data, first, place, size)))
             elif code in _PUTS or code == _MEMOIZE:
@@ -133,11 +134,6 @@ def _end(data: bytes, first: int, size: int) -> int:
     if end > len(data):
         raise ValueError("cut off")
     return end
-
-
-def _text(data: bytes, first: int, end: int, size: int) -> str:
-    body = data[first : end - 1] if size == LINE else data[first - size : end]
-    return body.decode("raw-unicode-escape" if size == LINE else "utf-8", "replace")
 
 
 def _index(data: bytes, first: int, end: int, size: int) -> int:

@@ -80,11 +80,12 @@ def _cured(plan: Plan, surroundings: Surroundings) -> Plan:
             before.parallel.world_size,
             f"{short(before)}, {duration(before.predicted.step_s)} a step",
         )
+        words = " ".join(loads.options("new"))
         _log.warning(
             "a checkpoint of that plan (%s) loads: %s%s; %s says why, and which plan loads it with less ado",
             loads.kind,
             loads.verdict,
-            _with(loads),
+            f", with {words}" if words else "",
             command(plan, fresh),
         )
     return fresh
@@ -96,11 +97,6 @@ def command(plan: Plan, fresh: Plan) -> str:
     if fresh.job.megatron_version != plan.job.megatron_version:
         words.append(f"--megatron-version {fresh.job.megatron_version}")
     return " ".join(words)
-
-
-def _with(loads: Loadable) -> str:
-    words = " ".join(loads.options("new"))
-    return f", with {words}" if words else ""
 
 
 def resumed(plan: Plan, fresh: Plan) -> Loadable:
@@ -116,16 +112,11 @@ def resumed(plan: Plan, fresh: Plan) -> Loadable:
     if folder is None or not exists(folder):  # the first start of a run that saves there
         return loadable(plan, fresh)
     loads = of_folder(read(folder), fresh, plan)
-    if not _with_what_is_given(loads):
-        raise MismatchError(_problem(folder, loads, fresh))
-    return loads
-
-
-def _with_what_is_given(loads: Loadable) -> bool:
-    """Tell whether nothing is to be done first, and the script was started with every option that loading needs."""
     options = loads.options("new")
     complete = all(step.run == "new" and step.kind == "options" for step in loads.how) and set(options) <= set(sys.argv)
-    return complete and loads.loads and (loads.verdict.unconverted or bool(options))
+    if not (complete and loads.loads and (loads.verdict.unconverted or bool(options))):
+        raise MismatchError(_problem(folder, loads, fresh))
+    return loads
 
 
 def _problem(folder: Path, loads: Loadable, fresh: Plan) -> Problem:

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from symconfig import render
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, among
 from symconfig.plans.plan import Plan
 
 MAPFILE = "mapfile -d '' ARGS < <(symconfig render PLAN.json --print --null), then \"${ARGS[@]}\""
@@ -37,9 +37,8 @@ def words(plan: Plan, target: str) -> list[str]:
     Raises InputError for a target that has none, and as its rendering.
     """
     if target not in targets():
-        raise InputError(
-            "is no target whose program takes words", field="target", got=repr(target), need=" or ".join(targets())
-        )
+        what = "is no target whose program takes words"
+        raise InputError(what, field="target", got=repr(target), **among(target, targets()))
     return list(targets()[target](plan))
 
 

@@ -12,8 +12,8 @@ from symconfig.errors import SymconfigError
 from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Candidate, Options, Plan, Recompute
 from symconfig.plans.recipe import Difference, NearRecipe
+from symconfig.runs.recipes.alike import alike, doublings
 from symconfig.runs.replan.carried import apart, carried, dealt_out, judged, whole
-from symconfig.solve.choice.published import alike, doublings
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.opened import unstable
 from symconfig.solve.prospect import Prospect
@@ -25,7 +25,7 @@ PER_DOUBLED_MODEL, PER_DOUBLED_BATCH = 4.0, 0.5
 OTHER_CLUSTER, OTHER_PRECISION, NOT_TUNED, OTHER_TASK = 1.0, 0.5, 0.5, 1.0
 OTHER_SHARDING = 2.0  # parameters, or gradients, whole in one and in parts in the other: an answer to another question
 NOT_PRICED = "has no price in the model"
-SPLIT = ("tp", "pp", "cp", "ep", "etp")  # what makes a split another one, as of `solve.choice.family`
+SPLIT = ("tp", "pp", "cp", "ep", "etp")  # what makes a split another one, as of `solve.choice.Family`
 ONE_GPU = "one GPU"
 
 

@@ -103,7 +103,8 @@ def of_files(folder: Path, manifest: Manifest, now: Texts) -> Iterator[Finding]:
         if content is None:
             yield Finding("missing", path, "was written, and is not there")
         elif fresh is not None and content == fresh.text.encode():
-            yield from _mode(folder / path, fresh)
+            if fresh.executable and not os.access(folder / path, os.X_OK):
+                yield Finding("edited", fresh.path, "was written as a program, and may not be executed any more")
         elif _sha256(content) != sha256:
             yield _edited(path, content, sha256, fresh)
         elif fresh is not None:
@@ -129,11 +130,6 @@ def _edited(path: str, content: bytes, sha256: str, fresh: File | None) -> Findi
     also = "; and symconfig would write something else now, with which it is compared"
     what = f"is not what was written{'' if _sha256(text) == sha256 else also}"
     return Finding("edited", path, what, place, written, present)
-
-
-def _mode(path: Path, fresh: File) -> Iterator[Finding]:
-    if fresh.executable and not os.access(path, os.X_OK):
-        yield Finding("edited", fresh.path, "was written as a program, and may not be executed any more")
 
 
 def left_over(folder: Path, manifest: Manifest) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from itertools import combinations
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import PIN_NAMES, Job
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.errors import InputError, Problem, SymconfigError, among
 from symconfig.frameworks.extras import Extras
 from symconfig.plans.plan import Candidate, Recompute
 from symconfig.solve.extras import EXTRAS, Extra
@@ -65,10 +65,7 @@ def names(words: Sequence[str], field: str) -> tuple[str, ...]:
     wrong = [name for name in dict.fromkeys(words) if name not in PIN_NAMES]
     if wrong:
         raise InputError(
-            [
-                Problem("is no choice's name", field=field, got=repr(name), need="some of " + ", ".join(PIN_NAMES))
-                for name in wrong
-            ]
+            [Problem("is no choice's name", field=field, got=repr(name), **among(name, PIN_NAMES)) for name in wrong]
         )
     return tuple(name for name in PIN_NAMES if name in words)
 

@@ -7,7 +7,7 @@ wins.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 
@@ -28,12 +28,11 @@ from symconfig.runs.rl.phases import AWAY, Layout
 from symconfig.runs.rl.question import Question
 from symconfig.runs.rl.trained import Trained
 from symconfig.solve.candidate import described
-from symconfig.solve.choice.choose import PLAINER
-from symconfig.solve.choice.published import Split, splits
-from symconfig.solve.choice.simplicity import FEW_CHUNKS, Simplicity, simplicity
+from symconfig.solve.choice import TIE, plainness, unusual
 from symconfig.solve.lengths import packing
 from symconfig.solve.pins import parse
 from symconfig.solve.restore import restore
+from symconfig.solve.usual import premium
 
 WEIGHED = 12  # plans of the actor, around each of which engines are weighed
 _TIMES = (1, 2, 4)  # the longest sequence, that a micro-batch has room for
@@ -59,10 +58,7 @@ def answer(question: Question, top: int) -> Plan:
             refused.append(error)
     if not tried:
         raise refused[0]
-    plan, actor, _ = best = _plainest(question, tried)
-    if actor.as_written.parallel.vpp > FEW_CHUNKS and "vpp" not in question.job.pins:
-        tried += _of_few_chunks(question, best)
-        plan, _, _ = best = _plainest(question, tried)
+    plan, _, _ = best = _plainest(question, tried)
     sure = question.is_sure(best[2][0])
     alike = [each for each in tried if each[0].job == plan.job and each is not best]
     alike = [each for each in alike if question.is_sure(each[2][0]) == sure]
@@ -74,31 +70,17 @@ def answer(question: Question, top: int) -> Plan:
 
 
 def _plainest(question: Question, tried: Sequence[Tried]) -> Tried:
-    """Return the plainest of those that cannot be told from the shortest."""
-    shortest = min((layouts[0] for *_, layouts in tried), key=question.rank)
-    sure, enough_s = question.is_sure(shortest), (1 + PLAINER) * shortest.step_s
-    close = [each for each in tried if question.is_sure(each[2][0]) == sure and each[2][0].step_s <= enough_s]
-    published = splits(question.model, question.cluster)
-    return min(close, key=lambda each: (_plainness(question, each[1], published), each[2][0].step_s))
+    """Return the plainest of those that cannot be told from the one with the best score, as `solve.choice` has it."""
+    best = min(tried, key=lambda each: _score(question, each))
+    unsure, score = _score(question, best)
+    close = [each for each in tried if _score(question, each) <= (unsure, TIE * score)]
+    return min(close, key=lambda each: (plainness(each[1].prospect), each[2][0].step_s))
 
 
-def _of_few_chunks(question: Question, best: Tried) -> list[Tried]:
-    """Return what has the degrees of the best and fewer chunks: an update's own choice leaves them out, of whose time
-    they may take more than a whole step can tell."""
-    plan, actor, _ = best
-    p = actor.as_written.parallel
-    pins = {name: str(getattr(p, name)) for name in ("tp", "pp", "cp", "ep")} | {"vpp": f"..{FEW_CHUNKS}"}
-    for on, job, fill in _jobs(question):
-        if (on.trained, job.seq_length) == (p.world_size, plan.job.seq_length):
-            try:
-                return _around(question, job.model_copy(update={"pins": {**job.pins, **pins}}), fill, on)
-            except InfeasibleError:
-                return []
-    return []
-
-
-def _plainness(question: Question, actor: Trained, published: Collection[Split]) -> Simplicity:
-    return simplicity(actor.prospect, question.cluster.joined_gpus, published)
+def _score(question: Question, tried: Tried) -> tuple[bool, float]:
+    _, actor, layouts = tried
+    unsure, step_s = question.rank(layouts[0])
+    return unsure, step_s * float(premium(len(unusual(actor.prospect))))
 
 
 def _check(question: Question) -> None:
@@ -289,7 +271,7 @@ def _fits(question: Question, layout: Layout) -> bool:
 def _gains(question: Question, layout: Layout, plainer: Layout) -> bool:
     """Tell whether a layout is ahead of a plainer one by more than what plans are told apart by."""
     unsure, step_s = question.rank(plainer)
-    return question.rank(layout) < (unsure, step_s / (1 + PLAINER))
+    return question.rank(layout) < (unsure, step_s / TIE)
 
 
 def _none_fits(question: Question, layout: Layout | None) -> InfeasibleError:

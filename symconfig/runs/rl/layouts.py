@@ -174,7 +174,7 @@ def with_reads(question: Question, layout: Layout) -> Layout:
     longest, batch, degrees = question.rl.longest, layout.actor.as_written.batch, layout.actor.candidate.parallel
     room = batch.micro * batch.seq_length
     chosen = _at(layout, room)
-    while not question.has_room(chosen.reads) and (half := _divided(room // 2, degrees.cp)) >= longest:
+    while not question.has_room(chosen.reads) and (half := -(-(room // 2) // degrees.cp) * degrees.cp) >= longest:
         room, chosen = half, _at(layout, half)
     for larger in _larger(layout, room):
         worth = _seconds(larger) <= (1 - WORTH_READING) * _seconds(chosen)
@@ -198,10 +198,6 @@ def _at(layout: Layout, room: int) -> Layout:
     rl, degrees = layout.rl, layout.actor.candidate.parallel
     read = Packed(room=room, length=rl.mean_tokens).read(rl, degrees.dp, in_a_row(degrees))
     return replace(layout, read=read, reference_read=read)
-
-
-def _divided(room: int, ranks: int) -> int:
-    return -(-room // ranks) * ranks
 
 
 def _seconds(layout: Layout) -> float:

@@ -294,7 +294,7 @@ class Layout:
         of, seconds = " of the critic" * (each is self.critic), each.update_s(steps)
         apart = each.stepped_s(steps) if (roots := each.stepping_bytes) else 0.0
         resting = self._beside_update(each, other)
-        passes = held | {"activations, logits and loss": even, BUSIEST: passing(each.busiest) - even} | resting
+        passes = held | {"activations, head and loss": even, BUSIEST: passing(each.busiest) - even} | resting
         yield Phase(f"update{of}", seconds - apart, self._with_processes(passes), pool, each.tokens_per_gpu)
         if roots:
             stepped = held | {"roots of second moments": self._gaps(roots)} | resting

@@ -30,7 +30,7 @@ STATES, WEIGHTS, GRADIENTS = "optimizer state", "weights", "gradients"
 _STEPPED = (WEIGHTS, GRADIENTS, STATES)  # what an optimizer's step reads and writes
 EXCHANGE = "data-parallel communication"
 _FIXED = (EXCHANGE, "optimizer", "overhead")  # parts of a step's time, whatever tokens its micro-batches have
-_LOSS, _WORKING = "logits and loss", "working set"
+_LOSS, _WORKING = "head and loss", "working set"
 _SHORT = 2.0  # bytes of a number in 16 bits
 
 

@@ -51,7 +51,9 @@ def answer(job: Job, solve: Solve, target: Source, top: int) -> Plan:
         plan = replace(plan, job=plan.job.model_copy(update={"limits": job.limits, "pins": job.pins}))
         for each in (plan.best, *plan.alternatives):
             if not refused(target, replace(plan, best=each)):
-                step = counted(plan, _trained(plan, each, target.name), target.compares)
+                share = fill(plan.job, each.batch.micro, each.batch.seq_length)
+                logits = PLAIN if plan.job.preference is None else of_loss(plan.job.preference.means, target.name)
+                step = counted(plan, Trained(plan, each, share, logits), target.compares)
                 steps.setdefault(repr((each.parallel, each.batch, each.options)), (plan, each, step))
     usable, shortest = plan.usable_bytes, sorted(steps.values(), key=lambda each: (each[2].step_s, _peak(each[2])))
     sure = [each for each in shortest if _peak(each[2]) <= min(usable, _budget(each[0]))]
@@ -97,13 +99,6 @@ def fill(job: Job, micro: int, seq_length: int) -> float:
     return (sequences.mean if sequences.batching == "padding_free" else longest_of(sequences, micro)) / seq_length
 
 
-def _trained(plan: Plan, candidate: Candidate, target: str) -> Trained:
-    """Return a candidate as a model that is trained alone."""
-    share = fill(plan.job, candidate.batch.micro, candidate.batch.seq_length)
-    logits = PLAIN if plan.job.preference is None else of_loss(plan.job.preference.means, target)
-    return Trained(plan, candidate, share, logits)
-
-
 def counted(plan: Plan, trained: Trained, how: Compares | None, *, resident: bool = True) -> PlannedStep:
     """Return the step around a trained model. how: its program trains on preferences. resident: its reference stays on
     the GPU."""
@@ -140,7 +135,7 @@ def _phases(plan: Plan, trained: Trained, how: Compares, resident: bool) -> Iter
         if forwards:
             yield Phase(name, forwards * trained.forward_s(1), _whole(trained, held | read))
     peak = trained.peak_bytes()
-    passing = {"activations, logits and loss": peak - sum(trained.memory[part] for part in _STATES)}
+    passing = {"activations, head and loss": peak - sum(trained.memory[part] for part in _STATES)}
     passing[BUSIEST] = trained.busiest.peak_bytes() - peak
     yield Phase("update", trained.update_s(1), _whole(trained, held | passing))
 

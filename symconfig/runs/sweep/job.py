@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath, dotted, nearest, shorten
+from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath, dotted, shorten
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.validate import validate
-from symconfig.errors import MISSING_FIELD, UNKNOWN_FIELD, InputError, Problem, reworded
+from symconfig.errors import MISSING_FIELD, UNKNOWN_FIELD, InputError, Problem, nearest, reworded
 from symconfig.runs.sweep.file import WHOLE, Series, SweepFile, swept
 from symconfig.solve.pins import parse
 

@@ -53,14 +53,9 @@ class Swept:
     def _record(self, point: Point) -> dict[str, Value]:
         row = self.rows[point.id]
         record = {"id": point.id, **inputs(point.job), **row.values, "status": str(row.status), "reason": row.reason}
-        price = price_of(point, self.prices)
+        price = self.prices.get(str(point.job["cluster"]), self.prices.get(point.cluster.name))
         hours = record.get("gpu_hours")
         return {**record, "cost": price * hours if price is not None and isinstance(hours, int | float) else None}
-
-
-def price_of(point: Point, prices: Mapping[str, float]) -> float | None:
-    """Return the price of a GPU-hour: by the cluster's name in the job, or its own."""
-    return prices.get(str(point.job["cluster"]), prices.get(point.cluster.name))
 
 
 def sweep(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any
 
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -19,7 +18,7 @@ from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Experts
 from symconfig.descriptor.validate import validate
-from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.errors import InputError, Problem, SymconfigError, nearest
 from symconfig.plans.plan import Plan
 from symconfig.runs.adapted import bare
 from symconfig.runs.best import best_plan
@@ -178,8 +177,7 @@ def _model(model: ModelDescriptor, fields: Change) -> ModelDescriptor:
                 *_WHOLE,
                 *ModelDescriptor.model_fields,
             ]
-            close = get_close_matches(name, known, n=1)
-            hint = close[0] if close else None
+            hint = nearest(name, known)
             problems.append(Problem("is no field of the job or of the model", field=f"change.{name}", hint=hint))
             continue
         assert isinstance(inside, dict)

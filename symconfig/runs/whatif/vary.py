@@ -12,7 +12,7 @@ from types import MappingProxyType
 from symconfig.descriptor.cluster import ClusterDescriptor, Quantity
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.mesh import NETWORK
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError, Problem, nearest
 from symconfig.plans.plan import Plan
 
 FIELD = "--vary"
@@ -148,7 +148,7 @@ def _wrong_name(job: Job, name: str) -> Iterator[Problem]:
     able = [each for each in (*SIZES, *RATES) if each not in derived]
     if name not in able:
         what = f"follows from the section {derived[name]}" if name in derived else "cannot be varied"
-        yield Problem(what, field=FIELD, got=name, need=f"one of {', '.join(able)}")
+        yield Problem(what, field=FIELD, got=name, need=f"one of {', '.join(able)}", hint=nearest(name, able))
 
 
 def _derived(job: Job) -> dict[str, str]:

@@ -17,7 +17,7 @@ from symconfig.descriptor.mixed import MixedCluster
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError
 from symconfig.plans.choices import Precision
-from symconfig.solve.choice.family import Family, family
+from symconfig.solve.choice import Family, family
 from symconfig.solve.infeasible import with_pins
 from symconfig.solve.mixed.across import Across
 from symconfig.solve.mixed.layers import around, best_layers

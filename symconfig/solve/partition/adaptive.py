@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,6 @@ from numpy.typing import NDArray
 from symconfig.cost.partition.costs import Costs, LinkCost, NodeCost
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
-from symconfig.solve.partition.eliminate import Scope, Step, least, plan
 from symconfig.solve.partition.lines import Lines, fits
 from symconfig.solve.partition.problem import Array
 from symconfig.solve.partition.rows import allowed, completions, shared_out
@@ -159,14 +159,7 @@ class Cutter:
         if self.by_bytes:
             gamma = gamma if self.costs.timed else float("inf")
             return Division(rows=rows, cost=moved, memory=memory, gamma=gamma, moved=moved, weight=memory)
-        return Division(
-            rows=rows,
-            cost=moved + weight / gamma,
-            memory=memory,
-            gamma=gamma,
-            moved=moved,
-            weight=weight,
-        )
+        return Division(rows=rows, cost=moved + weight / gamma, memory=memory, gamma=gamma, moved=moved, weight=weight)
 
     def _sums(self, rows: Strategy, axis: int | None) -> tuple[float, float, float, float]:
         """Return cost, bytes held, the largest transient, and the source paper's Cost_mem."""
@@ -212,11 +205,7 @@ def _without(row: Row, axis: int | None) -> Row:
 
 
 def adaptive(
-    costs: Costs,
-    axes: tuple[Axis, ...],
-    memory_limit: float,
-    gamma: float | None = None,
-    ceiling: float = float("inf"),
+    costs: Costs, axes: tuple[Axis, ...], memory_limit: float, gamma: float | None = None, ceiling: float = float("inf")
 ) -> Adapted:
     """Cut from the outer axes to the inner ones, and from the inner to the outer. The price of memory starts at
     nothing; where the cheapest does not fit, the lowest price at which it does is searched for. gamma: a fixed price of
@@ -293,3 +282,66 @@ def _in_turn(scopes: Sequence[Scope], tables: Sequence[Array], now: Sequence[int
         if not changed:
             break
     return tuple(chosen)
+
+
+Scope = tuple[int, ...]  # nodes, one for each axis of a table, in rising order
+_CELLS = 4_000_000  # of one table; layers with residual streams need a few choices cubed
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """node: the one that goes. scope: its neighbours by then. tables: numbers of those that it is in, each with the
+    index that lays its axes along (*scope, node).
+    """
+
+    node: int
+    scope: Scope
+    tables: tuple[tuple[int, tuple[int, ...], tuple[slice | None, ...]], ...]
+
+
+def plan(scopes: Sequence[Scope], sizes: Sequence[int]) -> tuple[Step, ...] | None:
+    """Plan the elimination. scopes: of every table. sizes: choices of every node, at most. None: some table would be
+    too large.
+
+    The node whose neighbours have the fewest choices together goes first. What a step leaves is a table of its scope,
+    and its number follows those of the tables before.
+    """
+    every, of = list(scopes), [{n for n, scope in enumerate(scopes) if v in scope} for v in range(len(sizes))]
+    around = [{w for n in mine for w in every[n]} - {v} for v, mine in enumerate(of)]
+    left, steps = set(range(len(sizes))), []
+    while left:
+        v = min(left, key=lambda node: (prod(sizes[w] for w in around[node]), node))
+        scope = tuple(sorted(around[v]))
+        if prod(sizes[w] for w in scope) * sizes[v] > _CELLS:
+            return None
+        gone = sorted(of[v])
+        steps.append(Step(v, scope, tuple((n, *_along(every[n], (*scope, v))) for n in gone)))
+        for w in scope:
+            of[w] = (of[w] - set(gone)) | {len(every)}
+            around[w] = (around[w] | set(scope)) - {v, w}
+        every.append(scope)
+        left.remove(v)
+    return tuple(steps)
+
+
+def _along(scope: Scope, axes: Scope) -> tuple[tuple[int, ...], tuple[slice | None, ...]]:
+    order = tuple(sorted(range(len(scope)), key=lambda axis: axes.index(scope[axis])))
+    return order, tuple(slice(None) if w in scope else None for w in axes)
+
+
+def least(steps: Sequence[Step], tables: Sequence[Array]) -> tuple[int, ...]:
+    """Return the choice of every node that makes the sum of all tables least; of equal ones the lowest, last nodes
+    first.
+    """
+    every, made = list(tables), []
+    for step in steps:
+        (first, order, index), *others = step.tables
+        table = every[first].transpose(order)[index]
+        for number, order, index in others:
+            table = table + every[number].transpose(order)[index]
+        made.append(table.argmin(axis=-1))
+        every.append(table.min(axis=-1))
+    choice = [0] * len(steps)
+    for step, best in zip(reversed(steps), reversed(made), strict=True):
+        choice[step.node] = int(best[tuple(choice[w] for w in step.scope)])
+    return tuple(choice)

@@ -48,8 +48,8 @@ def solve(
     bound = best(opened(whole), known)
     proved = bound >= known.target
     if known.choice is None:
-        return Solution("exact", None, np.inf, min(bound, below) if below < np.inf else bound, proved, known.steps)
-    return Solution("exact", known.choice, known.cost, known.cost if proved else bound, proved, known.steps)
+        return Solution("exact", None, np.inf, min(bound, below) if below < np.inf else bound, proved)
+    return Solution("exact", known.choice, known.cost, known.cost if proved else bound, proved)
 
 
 def best(state: State, known: Known) -> float:
@@ -110,7 +110,6 @@ def _labelled(now: State, known: Known) -> bool:
             return False
         ceiling = min(known.target, most)
         front = cheapest(now.space, prices, ceiling)
-        known.steps += 1
         if not front.complete:
             return False
         if front.choice is not None:
@@ -126,7 +125,6 @@ def _programmed(now: State, known: Known) -> bool:
         return False
     left = undominated(now.space)
     answer = program.best(left, known.target, max(known.end - spent_s(), 0.01))
-    known.steps += answer.steps
     now.bound = max(now.bound, answer.bound)
     if answer.choice is None:
         return answer.proved

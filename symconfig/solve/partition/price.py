@@ -26,7 +26,6 @@ class Known:
     choice: tuple[int, ...] | None = None
     cost: float = np.inf
     end: float = np.inf
-    steps: int = 0
     tried: set[tuple[int, ...]] = field(default_factory=set)
     waiting: list[tuple[Space, tuple[int, ...], float]] = field(default_factory=list)
 
@@ -142,7 +141,6 @@ def by_messages(state: State, known: Known, price: float) -> Point | None:
     """Sweep each way once. None: nothing that is better is left."""
     of = priced(state.space, price)
     there, back = (sweep(of, state.messages, forward) for forward in (True, False))
-    known.steps += 1
     space = state.space
     choice = min(there.choice, back.choice, key=lambda c: _point(space, c).at(price))
     known.look(space, choice, price)
@@ -153,7 +151,6 @@ def by_messages(state: State, known: Known, price: float) -> Point | None:
 def by_elimination(state: State, known: Known, price: float) -> Point | None:
     """Return the exact least at the price. None: nothing that is better is left."""
     least = eliminated(priced(state.space, price), plan(state.space)[0])
-    known.steps += 1
     space = state.space
     known.look(space, least.choice, price)
     state.largest = local.transient(space, least.choice)

@@ -83,8 +83,7 @@ class Problem:
 class Solution:
     """choice: of every node, or None where nothing fits (proved if `optimal`) or nothing was found.
 
-    bound: no choice that fits costs less. optimal: proved, to a relative 1e-9. steps: what the solver counts (choices
-    tried, nodes of a tree), for people.
+    bound: no choice that fits costs less. optimal: proved, to a relative 1e-9.
     """
 
     solver: str
@@ -92,11 +91,3 @@ class Solution:
     cost: float
     bound: float
     optimal: bool
-    steps: int = 0
-
-    @property
-    def gap(self) -> float:
-        """Return (cost - bound) / cost; infinite without a choice."""
-        if self.choice is None:
-            return float("inf")
-        return max(0.0, self.cost - self.bound) / self.cost if self.cost > 0 else 0.0

@@ -6,7 +6,6 @@ pair cannot tell apart have their shares in common.
 
 from __future__ import annotations
 
-import re
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +30,6 @@ class Answer:
     choice: tuple[int, ...] | None
     bound: float
     proved: bool
-    steps: int = 0
 
 
 def solve(problem: Problem, limit_s: float | None = None) -> Solution:
@@ -42,25 +40,24 @@ def solve(problem: Problem, limit_s: float | None = None) -> Solution:
     answer = best(whole, np.inf, limit_s)
     if answer.choice is None:
         bound = np.inf if answer.proved else answer.bound
-        return Solution("program", None, np.inf, bound, answer.proved, answer.steps)
+        return Solution("program", None, np.inf, bound, answer.proved)
     choice = whole.original(answer.choice)
     cost = problem.cost(choice)
-    return Solution("program", choice, cost, min(answer.bound, cost), answer.proved, answer.steps)
+    return Solution("program", choice, cost, min(answer.bound, cost), answer.proved)
 
 
 def best(of: Space, cutoff: float, limit_s: float | None) -> Answer:
     """Return the cheapest that fits and costs less than the cutoff."""
     end = np.inf if limit_s is None else spent_s() + limit_s
-    model, steps = _Model(of), 0
+    model = _Model(of)
     while True:
         answer = model.solved(cutoff, max(end - spent_s(), 0.01))
-        steps += answer.steps
         if answer.choice is None:
-            return Answer(None, min(answer.bound, cutoff), answer.proved, steps)
+            return Answer(None, min(answer.bound, cutoff), answer.proved)
         if local.peak(of, answer.choice) <= of.limit:
             cost = local.cost(of, answer.choice)
             proved = answer.proved and answer.bound >= cost - CLOSE * abs(cost)
-            return Answer(answer.choice, min(answer.bound, cost), proved, steps)
+            return Answer(answer.choice, min(answer.bound, cost), proved)
         model.forbid(answer.choice)  # above the limit by less than the solver sees
 
 
@@ -178,15 +175,13 @@ class _Model:
         pulp, status = self.pulp, self.program.sol_status
         lower = lower_bound(text)
         bound = self.fixed + lower / self.scale if lower is not None else -np.inf
-        nodes = re.search(r"Enumerated nodes:\s+(\d+)", text)
-        steps = int(nodes[1]) if nodes else 0
         if status == pulp.LpSolutionOptimal:
             value = self.fixed + (pulp.value(self.program.objective) or 0.0) / self.scale
-            return Answer(self._chosen(), value, True, steps)
+            return Answer(self._chosen(), value, True)
         if status == pulp.LpSolutionIntegerFeasible:
-            return Answer(self._chosen(), bound, False, steps)
+            return Answer(self._chosen(), bound, False)
         infeasible = self.program.status == pulp.LpStatusInfeasible and in_time(text, limit_s)
-        return Answer(None, bound, infeasible, steps)
+        return Answer(None, bound, infeasible)
 
     def _chosen(self) -> tuple[int, ...]:
         return tuple(int(np.argmax([variable.value() or 0.0 for variable in variables])) for variables in self.taken)

@@ -217,15 +217,12 @@ class _Around:
                 continue
             port = self.net.nodes[v].ports[link.taken if link.consumer == v else link.given]
             if node.copy:
-                yield _as(node, port)[rows]
+                at: dict[Place, int] = {
+                    place: option for option, place in reversed(list(enumerate(node.ports[0].places)))
+                }
+                yield np.array([at.get(place, 0) for place in port.places], dtype=np.int64)[rows]
             else:
                 yield from _stored(node, port, rows, self.solved.axes)
-
-
-def _as(copy: Node, port: Port) -> NDArray[np.int64]:
-    """Return, for each option of the port's node, the copy's option that has the tensor at the same place."""
-    at: dict[Place, int] = {place: option for option, place in reversed(list(enumerate(copy.ports[0].places)))}
-    return np.array([at.get(place, 0) for place in port.places], dtype=np.int64)
 
 
 def _stored(parameter: Node, port: Port, rows: Rows, axes: Sequence[Axis]) -> Iterator[Rows]:

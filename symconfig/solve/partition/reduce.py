@@ -232,19 +232,11 @@ def _undominated(now: Space, v: int) -> Bools:
         for costs, memories in columns:
             if not len(rivals):
                 break
-            cost = cost + _excess(costs, rivals, c)
+            possible = np.isfinite(costs[c])
+            cost = cost + (costs[rivals][:, possible] - costs[c][possible]).max(axis=1)
             memory = memory + (0.0 if memories is None else (memories[rivals] - memories[c]).max(axis=1))
         keep[c] = not bool(np.any((cost <= 0) & (memory <= 0)))
     return keep
-
-
-def _excess(costs: Array, rivals: Ints, c: int) -> Array:
-    """Return the most that each rival costs more than c beside one choice of the neighbour; where c cannot stand,
-    nothing.
-    """
-    possible = np.isfinite(costs[c])
-    excess: Array = (costs[rivals][:, possible] - costs[c][possible]).max(axis=1)
-    return excess
 
 
 def side(pair: Pair, v: int) -> tuple[Array, Array | None]:

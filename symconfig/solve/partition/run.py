@@ -21,11 +21,10 @@ from symconfig.descriptor.mesh import Axis, Mesh
 from symconfig.graph.program.net import Net
 from symconfig.graph.program.program import Program
 from symconfig.graph.program.sized import Sized
-from symconfig.solve.partition import exact, walk
+from symconfig.solve.partition import exact
 from symconfig.solve.partition.adaptive import Adapted, Division, Strategy, adaptive
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.pinned import Pin, pinned
-from symconfig.solve.partition.problem import Problem, Solution
 from symconfig.solve.partition.rows import ROUNDING, spaces
 from symconfig.solve.stages.clock import spent_s
 
@@ -41,7 +40,6 @@ class Solver(StrEnum):
     AUTO = "auto"
     ADAPTIVE = "adaptive"
     EXACT = "exact"
-    MCMC = "mcmc"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ class Ask:
     an element that crosses a level; by default 1. flat: weights
     may be kept in smaller parts than they are used in. turns, keeps: numbers of microbatches in rising order, and what
     stays for the backward, of which the best is taken. between: of a message to another stage of a pipeline. pins: that
-    every strategy keeps to. limit_s: for all solvers but the adaptive one. seed, steps: of the random walk.
+    every strategy keeps to. limit_s: for the exact solver.
     """
 
     mesh: Mesh
@@ -70,8 +68,6 @@ class Ask:
     between: Affine | None = None
     pins: tuple[Pin, ...] = ()
     limit_s: float = 10.0
-    seed: int = 0
-    steps: int = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,11 +264,11 @@ class _Search:
         ceiling = self.ceiling
         rows = spaces(costs, axes, ceiling, gamma)
         cost = bound = ceiling
-        complete = ask.solver is not Solver.MCMC
         if rows is not None:
             problem = assemble(costs, rows, ask.memory_limit, gamma)
             start = _places(rows, first.rows) if first is not None else None
-            solution = self._solved(problem, start, max((ask.limit_s - self.spent_s) / left, 1.0))
+            limit_s = max((ask.limit_s - self.spent_s) / left, 1.0)
+            solution = exact.solve(problem, start, limit_s, ceiling)
             cost, bound = solution.cost, min(solution.bound, ceiling)  # rows that cost more are not in the problem
             if solution.choice is not None and cost < ceiling:
                 chosen = tuple(tuple(some[c].tolist()) for some, c in zip(rows, solution.choice, strict=True))
@@ -295,16 +291,10 @@ class _Search:
                 training=case.training,
                 cost=cost,
                 bound=bound,
-                complete=complete,
+                complete=True,
                 seconds=monotonic() - started,
             )
         )
-
-    def _solved(self, problem: Problem, start: tuple[int, ...] | None, limit_s: float) -> Solution:
-        ask = self.ask
-        if ask.solver is Solver.MCMC:
-            return walk.solve(problem, ask.seed, ask.steps, start)
-        return exact.solve(problem, start, limit_s, self.ceiling)
 
     def result(self, shapes: int) -> Partition | None:
         best = self.best

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 
-from symconfig.solve.stages.content import Content, Mode, Scale, Staffed, content, modes, staffed
+from symconfig.solve.stages.content import Content, Mode, Scale, Staffed, content, modes, stage_of
 from symconfig.solve.stages.cuts import allowed, every, longest_chunk
-from symconfig.solve.stages.judge import CLOSE, cornered, fits, stage_peaks
+from symconfig.solve.stages.judge import CLOSE, fits, stage_peaks, without_collinear
 from symconfig.solve.stages.problem import Assignment, Choices, StageProblem
 
 Value = tuple[float, ...]  # what is made least; compared place by place
@@ -25,7 +25,7 @@ def fastest_chain(
     """
 
     def fitting(stage: int, chunk: Content) -> Staffed | None:
-        one = staffed(scales[stage], stage, (chunk,), mode)
+        one = stage_of(scales[stage], stage, (chunk,), mode)
         if not fits(scales[stage].problem, one.peak_bytes):
             return None
         return one._replace(seconds=one.seconds + wait_s[stage]) if wait_s else one
@@ -58,7 +58,7 @@ def leanest_peaks(problem: StageProblem) -> tuple[float, ...] | None:
     """Return the bytes of every stage where the largest of them are the least. None: no cut at all that the target can
     say.
     """
-    problem = cornered(problem)
+    problem = without_collinear(problem)
     scale = Scale(problem)
     assignments = [one for mode in _lean_modes(problem) for one in _leanest(scale, mode)]
     if not assignments:
@@ -82,7 +82,7 @@ def _leanest(scale: Scale, mode: Mode) -> Iterator[Assignment]:
         for chunks in every(problem):
             yield Assignment(chunks, tuple(mode.of(content(chunk)) for chunk in chunks))
         return
-    pick = _remembered(lambda stage, chunk: staffed(scale, stage, (chunk,), mode))
+    pick = _remembered(lambda stage, chunk: stage_of(scale, stage, (chunk,), mode))
     scales = [scale] * problem.pp
     _, chain = _chain(scales, pick, float("inf"), lambda value, one: (max(value[0], one.peak_bytes),))
     if chain is not None:

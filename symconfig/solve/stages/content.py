@@ -109,7 +109,7 @@ class Staffed(NamedTuple):
     choices: tuple[tuple[int, ...], ...]
 
 
-def staffed(scale: Scale, stage: int, chunks: Sequence[Content], mode: Mode) -> Staffed:
+def stage_of(scale: Scale, stage: int, chunks: Sequence[Content], mode: Mode) -> Staffed:
     """Return a stage that holds these chunks in a mode."""
     options = [scale.option(chunk, mode) for chunk in chunks]
     weights = [option.weight for option in options]

@@ -43,7 +43,7 @@ def stage_peaks(problem: StageProblem, assignment: Assignment) -> tuple[float, .
     return tuple(result)
 
 
-def cornered(problem: StageProblem) -> StageProblem:
+def without_collinear(problem: StageProblem) -> StageProblem:
     """Return the moments without those on the line from the one before to the one after: bytes are linear in what is
     held.
     """

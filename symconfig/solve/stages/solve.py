@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import islice
+from itertools import accumulate, islice, pairwise
 
 from symconfig.graph.parts import is_layer
-from symconfig.solve.stages.beam import beam
 from symconfig.solve.stages.bound import bound_s, work_s
 from symconfig.solve.stages.chain import fastest_chain
 from symconfig.solve.stages.construct import POLICIES, construct
-from symconfig.solve.stages.content import Mode, Scale, content, layers, modes, staffed
-from symconfig.solve.stages.cuts import check, every, longest_chunk
+from symconfig.solve.stages.content import Mode, Option, Scale, content, layers, modes, peak_bytes, stage_of
+from symconfig.solve.stages.cuts import allowed, check, every, longest_chunk
 from symconfig.solve.stages.frames import Frame, excess_s, frames
-from symconfig.solve.stages.judge import CLOSE, chunk_seconds, cornered, fits, stage_peaks, stage_seconds
+from symconfig.solve.stages.judge import CLOSE, chunk_seconds, fits, stage_peaks, stage_seconds, without_collinear
 from symconfig.solve.stages.problem import Assignment, Chunks, StageProblem, StageSolution, Unsatisfied
 
 MOST_FRAMES = 64  # that are tried
@@ -33,7 +32,7 @@ def solve(problem: StageProblem) -> StageSolution | Unsatisfied:
     """
     check(problem)
     started_s = time.perf_counter()
-    solving = _Solving(cornered(problem))
+    solving = _Solving(without_collinear(problem))
     if solving.few:
         solving.enumerate()
     else:
@@ -133,7 +132,7 @@ class _Solving:
         """Return the cut in the mode, if all stages fit and none takes longer than the fastest slowest one."""
         contents, pp = [content(chunk) for chunk in chunks], self.problem.pp
         for stage in range(pp):
-            one = staffed(self.scale, stage, contents[stage::pp], mode)
+            one = stage_of(self.scale, stage, contents[stage::pp], mode)
             if not fits(self.problem, one.peak_bytes) or one.seconds > self.best_s * (1 + CLOSE):
                 return None
         return Assignment(chunks, tuple(map(mode.of, contents)))
@@ -146,7 +145,8 @@ class _Solving:
             if not self.better(work_s(self.problem, mode)):
                 continue
             if mode.first:
-                if not self.better(self._first_s(mode.first)):
+                repeated = sorted(self.problem.seconds[kind][1] for kind in self.problem.sequence if is_layer(kind))
+                if not self.better(sum(repeated[: mode.first])):
                     break  # no chunk of a faster assignment has so many layers: one less is the same
                 free_s = bound_s(replace(self.problem, limit_bytes=float("inf")), mode, self.best_s)
                 if not self.better(free_s):
@@ -159,11 +159,6 @@ class _Solving:
                 continue
             if not self._put_together(mode, least_s):
                 self.open.append((least_s, mode))
-
-    def _first_s(self, layers: int) -> float:
-        """Return the seconds that so many recomputed layers of a chunk take at least."""
-        repeated = sorted(self.problem.seconds[kind][1] for kind in self.problem.sequence if is_layer(kind))
-        return sum(repeated[:layers])
 
     def begin(self, begun: _Begun) -> None:
         """Start from what was `bounded` before."""
@@ -250,3 +245,83 @@ def _key(problem: StageProblem, one: Assignment) -> tuple[float, ...]:
     slowest = max(stage_seconds(problem, one))
     figures = (slowest, sum(rounds), max(rounds), sum(seconds), max(stage_peaks(problem, one)))
     return tuple(float(f"{figure:.{DIGITS}g}") for figure in figures)
+
+
+WIDTH = 64  # beginnings that are kept
+
+
+@dataclass(frozen=True, slots=True)
+class _Partial:
+    """Chunks up to a place in the model. uneven: seconds squared by which stages are ahead of their share so far."""
+
+    uneven: float
+    ends: tuple[int, ...]
+    loads: tuple[float, ...]  # seconds of each stage
+    options: tuple[Option, ...]
+
+
+def beam(scale: Scale, mode: Mode, most_s: float) -> Assignment | None:
+    """Return an assignment whose stages take at most most_s and fit, if one comes up this way."""
+    problem = scale.problem
+    search = _Beam(scale, mode, most_s * (1 + CLOSE))
+    kept = [_Partial(0.0, (0,), (0.0,) * problem.pp, ())]
+    for chunk in range(problem.pp * problem.vpp):
+        after: dict[tuple[object, ...], _Partial] = {}
+        for begun in kept:
+            for longer in search.longer(chunk, begun):
+                same = (longer.ends[-1], longer.loads)
+                if same not in after or longer.uneven < after[same].uneven:
+                    after[same] = longer
+        kept = sorted(after.values(), key=lambda one: (one.uneven, one.ends))[:WIDTH]
+    if not kept:
+        return None
+    ends, options = kept[0].ends, kept[0].options
+    chunks = tuple(problem.sequence[a:b] for a, b in pairwise(ends))
+    return Assignment(chunks, tuple(option.choices for option in options))
+
+
+class _Beam:
+    """Values that every step looks at."""
+
+    def __init__(self, scale: Scale, mode: Mode, most_s: float) -> None:
+        self.scale, self.mode, self.most_s = scale, mode, most_s
+        problem = scale.problem
+        self.seconds = [*accumulate((problem.seconds[kind][mode.choice] for kind in problem.sequence), initial=0.0)]
+        self.share_s = self.seconds[-1] / (problem.pp * problem.vpp)
+        self._spans: dict[tuple[int, int, int], tuple[Option, bool]] = {}
+
+    def _span(self, chunk: int, start: int, end: int) -> tuple[Option, bool]:
+        """Return what a chunk with these blocks is, and whether it may be; chunks differ in being the first or the
+        last.
+        """
+        last = self.scale.problem.pp * self.scale.problem.vpp - 1
+        place = start, end, (chunk > 0) + (chunk == last)
+        if place not in self._spans:
+            held = content(self.scale.problem.sequence[start:end])
+            self._spans[place] = self.scale.option(held, self.mode), allowed(self.scale.problem, chunk, held)
+        return self._spans[place]
+
+    def longer(self, chunk: int, begun: _Partial) -> Iterator[_Partial]:
+        """Yield what is begun with one more chunk."""
+        problem = self.scale.problem
+        stage, start, total = chunk % problem.pp, begun.ends[-1], len(problem.sequence)
+        last = chunk == problem.pp * problem.vpp - 1
+        for end in range(total if last else start, total + 1):
+            option, may = self._span(chunk, start, end)
+            load = begun.loads[stage] + option.weight.seconds
+            if load > self.most_s:
+                return
+            if not may:
+                continue
+            options = (*begun.options, option)
+            if chunk >= problem.pp * (problem.vpp - 1) and not self._fits(stage, options):
+                return
+            loads = (*begun.loads[:stage], load, *begun.loads[stage + 1 :])
+            rounds = chunk // self.scale.problem.pp + 1
+            stage_s = load - rounds * self.most_s / self.scale.problem.vpp
+            model_s = self.seconds[end] - (chunk + 1) * self.share_s
+            yield _Partial(begun.uneven + (max(stage_s, 0.0) ** 2 + model_s**2), (*begun.ends, end), loads, options)
+
+    def _fits(self, stage: int, options: tuple[Option, ...]) -> bool:
+        weights = [option.weight for option in options[stage :: self.scale.problem.pp]]
+        return fits(self.scale.problem, peak_bytes(self.scale.problem, stage, weights))

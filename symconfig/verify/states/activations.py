@@ -50,7 +50,10 @@ def saved(plan: Plan, stage: int, transformer_impl: TransformerImpl = "transform
             place = "mtp" if kind == "mtp" else "layer"
             layer = None if place_of(kind) in (Place.FIRST, Place.LAST) else layers[place]
             if begin is not None:
-                policy = apply(blocks[kind].derived, *_choice(point, kind, layers["layer"]))
+                choice = point.choice
+                if point.block_layers:
+                    choice = WHOLE if is_layer(kind) and layers["layer"] < point.block_layers else Choice()
+                policy = apply(blocks[kind].derived, *(choice.modules, choice.offload))
                 result.extend(_kept(blocks[kind], policy, index, layer))
             layers[place] += layer is not None
     return tuple(result)
@@ -73,14 +76,6 @@ def as_run(plan: Plan, transformer_impl: TransformerImpl) -> Prospect:
         )
     framework = replace(framework, hide=point.request.framework.hide)
     return replace(point, request=replace(point.request, framework=framework))
-
-
-def _choice(point: Prospect, kind: str, layer: int) -> tuple[frozenset[str], frozenset[str]]:
-    """Return recomputed modules and offloaded operators of a chunk's layer."""
-    choice = point.choice
-    if point.block_layers:
-        choice = WHOLE if is_layer(kind) and layer < point.block_layers else Choice()
-    return choice.modules, choice.offload
 
 
 def _kept(block: BlockCost, policy: Policy, chunk: int, layer: int | None) -> Iterator[SavedTensor]:

@@ -9,6 +9,7 @@ import pytest
 from symconfig.api import existing
 from symconfig.existing.audit.audit import Audit
 from symconfig.graph.count import parameters
+from symconfig.graph.implementation import ExpertKernels
 from symconfig.units import GIB
 
 CASES = Path(__file__).with_name("cases")
@@ -56,7 +57,7 @@ def test_trl_never_has_whole_logits(more: str, gib: float) -> None:
     done = case("trl_loss.sh", variables={"MORE": more})
     assert done.judged is not None
     assert done.judged.fits
-    assert done.judged.plan.best.predicted.memory["logits and loss"] == pytest.approx(gib * GIB, rel=1e-3)
+    assert done.judged.plan.best.predicted.memory["head and loss"] == pytest.approx(gib * GIB, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -162,3 +163,23 @@ def test_sharded_gradients_of_megatron_fsdp_are_whole_at_first(strategy: str, wh
     assert best.predicted.memory["gradients"] == pytest.approx(whole * gradients, rel=0.01)
     if strategy == "optim":
         assert best.predicted.peak_bytes == pytest.approx(32_346 * 2**20, rel=0.01)
+
+
+BRIDGE = """torchrun --nproc_per_node=8 --nnodes=2 scripts/training/run_recipe.py \\
+  --recipe qwen3_30b_a3b_pretrain_config model.tensor_model_parallel_size=2 \\
+  model.pipeline_model_parallel_size=1 model.context_parallel_size=1 \\
+  model.expert_model_parallel_size=8 model.sequence_parallel=true dataset.seq_length=4096 mixed_precision=bf16_mixed \\
+  train.micro_batch_size=1 train.global_batch_size=128 ddp.overlap_grad_reduce=true \\
+  ddp.use_distributed_optimizer=true model.recompute_granularity=full model.recompute_num_layers=1 \\
+  model.recompute_method=uniform
+"""
+
+
+def test_what_a_recipe_decides_is_said_to_be_assumed(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(BRIDGE)
+    done = existing.audit(str(script), cluster="h100", model="qwen3-30b-a3b", plan=False)
+    assert done.judged is not None, done.unpredicted
+    assert [each.what for each in done.judged.run.assumed] == ["where the recipe decides,"]
+    kernels = done.judged.run.configuration.framework.implementation.experts.kernels
+    assert kernels is ExpertKernels.GROUPED  # as Megatron-Bridge's models have them

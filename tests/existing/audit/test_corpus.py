@@ -150,6 +150,9 @@ def test_a_prediction_is_of_the_model_and_the_run_that_stand_there(case: Case) -
         assert batch == dict(case.batch)
     if case.zero:
         assert best.options.zero_stage == case.zero["stage"]
+    predicted = best.predicted
+    assert sum(predicted.time.values()) == pytest.approx(predicted.step_s)
+    assert predicted.time["compute"] >= predicted.mfu * predicted.step_s  # model FLOP at the peak, whatever runs again
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")

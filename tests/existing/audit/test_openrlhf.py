@@ -164,12 +164,12 @@ def test_pairs_are_twice_as_many_sequences_and_a_reference_reads_them() -> None:
     # fp32 logits and their gradient: 8 bytes for each of 4 x 2,048 tokens; no variable holds them until that is copied
     # (runs/rl/test_memory.py counts them).
     logits = 8 * 4 * 2048 * 151936
-    assert held(dpo, "update")["activations, logits and loss"] > logits
+    assert held(dpo, "update")["activations, head and loss"] > logits
 
 
 def test_a_reward_model_has_no_logits() -> None:
     scored, dpo = held(tuned("train_rm"), "update"), held(tuned("train_dpo"), "update")
-    made = dpo["activations, logits and loss"] - scored["activations, logits and loss"]
+    made = dpo["activations, head and loss"] - scored["activations, head and loss"]
     assert made > 4 * 4 * 2048 * 151936  # the gradient of logits
 
 

@@ -14,7 +14,7 @@ from symconfig.errors import InfeasibleError
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.megatron import flags
 from symconfig.render import bridge_config, megatron, render, targets
-from symconfig.render.bridge_fields import PATHS, SAID_OTHERWISE
+from symconfig.render.bridge_config import PATHS, SAID_OTHERWISE
 from symconfig.render.files import write
 from symconfig.runs.rl.logits import BY_TARGET
 from symconfig.solve.predict import predict
@@ -54,8 +54,10 @@ def test_files_have_the_price_of_their_plan(target: str, model: str, tmp_path: P
     if target in BY_TARGET and (kernel := BY_TARGET[target].loss) is not None:
         how = priced.implementation
         priced = replace(priced, implementation=replace(how, loss=replace(how.loss, kernel=kernel)))
+    launched = found.judged.run.described.model
     mine, theirs = (
-        predict(plan.model, plan.cluster, replace(read, framework=one)).predicted for one in (priced, read.framework)
+        predict(model, plan.cluster, replace(read, framework=one)).predicted
+        for model, one in ((plan.model, priced), (launched, read.framework))
     )
     assert mine.time == pytest.approx(theirs.time, rel=1e-9)
     assert mine.memory == pytest.approx(theirs.memory, rel=1e-9)

@@ -72,6 +72,21 @@ def test_megatron_workers_of_verl() -> None:
     assert "actor's weights" not in held
 
 
+@pytest.mark.parametrize(("more", "layers"), [("", 0), ("actor_rollout_ref.model.mtp.enable=True", 1)])
+def test_verl_builds_layers_of_further_predictions_where_it_is_told_to(more: str, layers: int) -> None:
+    parted = f"{MEGATRON}.tensor_model_parallel_size=8 {MEGATRON}.expert_model_parallel_size=16"
+    found = audited(of_verl(parted, more, config="ppo_megatron_trainer"), model="glm-4.5-air", gpus=64)
+    assert found.judged is not None, found.unpredicted
+    assert found.judged.run.described.model.num_nextn_predict_layers == layers
+
+
+@pytest.mark.parametrize(("value", "wanted"), [("fp32", []), ("float32", ["refused-value"])])
+def test_values_that_megatron_core_does_not_know_are_found(value: str, wanted: list[str]) -> None:
+    word = f"+{MEGATRON}.override_transformer_config.moe_router_dtype={value}"
+    found = existing.audit(of_verl(FIXED.replace("=3", "=1"), word, config="ppo_megatron_trainer"))
+    assert [finding.rule for finding in found.findings] == wanted
+
+
 def test_fsdp_workers_keep_sixteen_bytes_of_a_parameter_in_shards() -> None:
     """Weights, gradients and two moments in fp32 over all ranks (arXiv 2304.11277); no gradients in other phases."""
     count = parameters(load_model("qwen3-8b")).total

@@ -9,8 +9,7 @@ import pytest
 from symconfig.api.existing import audit
 from symconfig.cli.main import main
 from symconfig.errors import InputError
-from symconfig.existing.launch.read import read
-from symconfig.existing.launch.unsupported import PROGRAMS
+from symconfig.existing.launch.read import PROGRAMS, read
 
 MODEL = "--num-layers 2 --hidden-size 64 --num-attention-heads 4"
 SCRIPTS = {

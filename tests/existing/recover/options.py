@@ -10,9 +10,9 @@ from symconfig.existing.launch.reading import Setting, Word
 from symconfig.existing.launch.text import Text
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.frameworks.megatron.flags import flags, resolve
+from symconfig.render.megatron import moe_args
 from symconfig.render.megatron_args import Arguments
 from symconfig.render.megatron_model import model_args
-from symconfig.render.megatron_moe import moe_args
 from tests.sample_plans import sample_plan
 
 NEWEST = "core_v0.19.0"

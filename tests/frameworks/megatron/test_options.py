@@ -152,7 +152,7 @@ def test_what_runs_beside_work(names: Names, zero: int, pp: int, vpp: int, runs:
     ],
 )  # fmt: skip
 def test_what_graphs_replay(names: Names, found: str | None) -> None:
-    assert graphed(names) == found
+    assert graphed(names, "num_experts" in names) == found
 
 
 def test_scopes_of_graphs_grow() -> None:
@@ -162,7 +162,7 @@ def test_scopes_of_graphs_grow() -> None:
 
 
 def run(names: Names, zero: int = 1, **given: Any) -> Any:
-    shape = {"gradient_bytes": 4, "replicas": 8, "pp": 1, "vpp": 1, "latent": False} | given
+    shape = {"gradient_bytes": 4, "replicas": 8, "pp": 1, "vpp": 1, "latent": False, "experts": False} | given
     beside = overlap(names, zero, shape["pp"], shape["vpp"])
     return behaviour(names, "hopper", beside, Shape(zero=zero, **shape))
 
@@ -242,8 +242,8 @@ def test_numbers_of_the_schedule_and_of_the_optimizer() -> None:
 
 
 def test_kernels() -> None:
-    def how(**names: Any) -> Any:
-        return run({**BESIDE, **names}).implementation
+    def how(experts: bool = False, **names: Any) -> Any:
+        return run({**BESIDE, **names}, experts=experts).implementation
 
     assert how(attention_backend="unfused").attention.kernel is Kernel.FUSED_SOFTMAX
     assert how(attention_backend="flash").attention.kernel is Kernel.FLASH
@@ -259,10 +259,10 @@ def test_kernels() -> None:
     assert latent.rotation.kernel is RotationKernel.FUSED
     assert not how(bias_swiglu_fusion=False).fused_activation
     assert how().fused_activation
-    assert how(num_experts=8).experts.kernels is ExpertKernels.IN_TURN
-    assert how(num_experts=8, moe_grouped_gemm=True).experts.kernels is ExpertKernels.GROUPED
+    assert how(experts=True).experts.kernels is ExpertKernels.IN_TURN
+    assert how(experts=True, moe_grouped_gemm=True).experts.kernels is ExpertKernels.GROUPED
     dispatch = [
-        how(num_experts=8, moe_token_dispatcher_type=kind, moe_flex_dispatcher_backend=backend).experts.dispatch
+        how(experts=True, moe_token_dispatcher_type=kind, moe_flex_dispatcher_backend=backend).experts.dispatch
         for kind, backend in (("alltoall", None), ("allgather", None), ("flex", "deepep"), ("flex", "hybridep"))
     ]
     assert len(set(dispatch)) == 4

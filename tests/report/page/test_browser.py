@@ -8,17 +8,19 @@ from typing import Any
 
 import pytest
 
-from symconfig import partition, plan
-from symconfig.api.page import plan_page, refused_page, report_page
+from symconfig import audit, partition, plan
+from symconfig.api.page import audited_data, plan_page, refused_page, report_page
 from symconfig.api.planning import PlanResult, read_job
 from symconfig.descriptor.document import Document
 from symconfig.errors import InfeasibleError
 from symconfig.plans.plan import Candidate
+from symconfig.report.audit import headline
 from symconfig.report.grid import Grid
+from symconfig.report.page.page import drawn
 from symconfig.report.page.partitioned import of_partition
 from symconfig.report.page.pictures import Bars
 from symconfig.report.partition import blocks
-from tests.report.page.browser import PROGRAMS, browser, opened
+from tests.report.page.browser import PROGRAMS, Seen, browser, opened
 
 DENSE = {"model": "llama2-13b", "cluster": "a100-80gb", "gpus": 64, "global_batch_size": 1024, "seq_length": 4096}
 JOBS: dict[str, dict[str, Any]] = {
@@ -30,7 +32,8 @@ LONG = {  # 20,000 tasks
     "model": "gpt3-175b", "cluster": "a100-80gb", "gpus": 64, "global_batch_size": 1536, "seq_length": 2048,
     "pins": {"tp": "8", "pp": "8", "vpp": "4", "mbs": "2"},
 }  # fmt: skip
-VIEWS = ["plans", "time", "memory", "sensitivity", "weighed", "why", "ranks", "schedule", "roofline", "files"]
+VIEWS = ["files", "plans", "time", "memory", "sure", "weighed", "why", "ranks", "schedule", "roofline"]
+SCRIPT = Path(__file__).parents[3] / "docs" / "examples" / "train_13b.sh"
 HOSTILE = "</script><script>alert(1)</script>\u202e<img src=x onerror=alert(2)>"
 
 
@@ -77,10 +80,10 @@ def test_every_view_is_drawn_without_a_word_or_a_request(
         assert views == (["plans", "weighed", "why"] if name == "too large" else VIEWS)
         for chart in seen.page.locator(".chart").all():
             assert chart.locator("canvas").count() >= 1
-        drawn = seen.run(
+        every = seen.run(
             "page.charts.every((one) => one.made && one.made.getOption().series.some((s) => s.data.length))"
         )
-        assert drawn
+        assert every
         assert (seen.said, seen.asked) == ([], [])
 
 
@@ -103,23 +106,51 @@ def test_a_page_is_small_and_drawn_soon(started: Any, pages: dict[str, Path]) ->
         assert ready < 15_000  # a busy machine; make bench has the time
 
 
-def test_a_program_for_the_blind_finds_nothing_serious(started: Any, pages: dict[str, Path]) -> None:
+def _serious(seen: Seen) -> list[Any]:
+    """Return what axe finds that keeps people from reading the page."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
-    for scheme in ("light", "dark"):
-        with opened(started, pages["experts"], color_scheme=scheme) as seen:
-            found = axe.Axe().run(seen.page, options={"resultTypes": ["violations"]})
-            serious = [
-                (one["id"], [node["html"][:120] for node in one["nodes"]][:3])
-                for one in found.response["violations"]
-                if one["impact"] in ("serious", "critical")
-            ]
-            assert serious == []
+    found = axe.Axe().run(seen.page, options={"resultTypes": ["violations"]}).response["violations"]
+    return [
+        (one["id"], [node["html"][:120] for node in one["nodes"]][:3])
+        for one in found
+        if one["impact"] in ("serious", "critical")
+    ]
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_program_for_the_blind_finds_nothing_serious(
+    started: Any, pages: dict[str, Path], scheme: str, width: int
+) -> None:
+    with opened(started, pages["experts"], color_scheme=scheme, viewport={"width": width, "height": 900}) as seen:
+        assert _serious(seen) == []
 
 
 @pytest.mark.parametrize("name", ["experts", "partition"])
 def test_a_narrow_screen_scrolls_in_one_direction(started: Any, pages: dict[str, Path], name: str) -> None:
     with opened(started, pages[name], viewport={"width": 390, "height": 800}) as seen:
         assert seen.run("document.documentElement.scrollWidth") <= 390
+        if name == "experts":
+            table = seen.page.locator("#plans .on-narrow").first
+            assert table.locator("th").all_inner_texts()[1:] == ["layout", "step s", "GPU GiB"]
+            assert table.evaluate("(one) => one.scrollWidth <= one.clientWidth")
+            assert not seen.page.locator("#plans .on-wide").first.is_visible()
+
+
+def test_an_audit_is_headed_by_its_answer_and_its_warnings(started: Any, tmp_path: Path) -> None:
+    done, path = audit(str(SCRIPT), "a100-80gb", gpus=16), tmp_path / "audit.html"
+    path.write_text(drawn(audited_data(done, SCRIPT.name)), encoding="utf-8")
+    for scheme in ("light", "dark"):
+        with opened(started, path, color_scheme=scheme) as seen:
+            assert seen.text("h1") == f"{SCRIPT.name}: {headline(done)}"
+            assert seen.page.locator("main section").first.get_attribute("id") == "findings"
+            ranks = [
+                ("error", "warning", "note").index(one) for one in seen.page.locator(".findings b").all_inner_texts()
+            ]
+            assert ranks == sorted(ranks)
+            assert ranks
+            assert _serious(seen) == []
+            assert (seen.said, seen.asked) == ([], [])
 
 
 def test_a_partition_s_page_colours_those_who_hold_the_same(started: Any, pages: dict[str, Path]) -> None:
@@ -147,21 +178,43 @@ def test_changes_are_bars_of_what_is_kept_and_of_what_is_new(started: Any, tmp_p
         assert (seen.said, seen.asked) == ([], [])
 
 
-def test_a_brush_on_an_axis_narrows_the_dots(started: Any, pages: dict[str, Path]) -> None:
+def test_a_slider_narrows_the_dots(started: Any, pages: dict[str, Path]) -> None:
     with opened(started, pages["experts"]) as seen:
-        dots = "page.scatter.made.getOption().series.filter((s) => s.name.startsWith('pp '))"
-        count = f"{dots}.reduce((n, s) => n + s.data.length, 0)"
-        everything = seen.run(count)
-        seen.run("page.brush('pp', [[1.5, 2.5]])")
-        some = seen.run(count)
-        assert 0 < some < everything
-        names = seen.run(
-            "page.scatter.made.getOption().series.map((s) => s.name).filter((name) => name.startsWith('pp '))"
+        names = "page.scatter.made.getOption().series.map((s) => s.name).filter((name) => name.startsWith('pp '))"
+        everything, said = seen.run(names), seen.text("#weighed [role=status]")
+        assert len(everything) > 1
+        slider = "document.getElementById('slide-pp')"
+        seen.run(f"{slider}.value = 2; {slider}.dispatchEvent(new Event('input'))")
+        assert seen.run(names) == ["pp 2"]
+        assert seen.text("#weighed [role=status]") != said
+        seen.run(f"{slider}.value = 0; {slider}.dispatchEvent(new Event('input'))")
+        assert seen.run(names) == everything
+
+
+def test_the_bars_of_certainty_are_the_plans_intervals(
+    started: Any, pages: dict[str, Path], plans: dict[str, PlanResult]
+) -> None:
+    low, high = plans["experts"].best.predicted.interval["step_s"]
+    with opened(started, pages["experts"]) as seen:
+        series = seen.run(
+            "page.charts.find((one) => one.place.closest('#sure')).made.getOption().series.map((s) => s.data[0])"
         )
-        assert names == ["pp 2"]
-        assert "of" in seen.text("#weighed [role=status]")
-        seen.run("page.brush('pp', null)")
-        assert seen.run(count) == everything
+        assert series[:2] == pytest.approx([low, high - low])
+        assert series[2] == [plans["experts"].best.predicted.step_s, 0]
+
+
+def test_a_part_has_one_colour_on_all_pages(started: Any, pages: dict[str, Path]) -> None:
+    found: dict[str, set[str]] = {}
+    for name in ("dense", "experts", "adapters", "partition"):
+        with opened(started, pages[name]) as seen:
+            drawn = seen.run(
+                """page.charts.filter((one) => one.place.closest("#time, #memory, #pictures")).flatMap((one) =>
+                one.made.getOption().series.filter((s) => s.stack).map((s) => [s.name, s.itemStyle.color]))"""
+            )
+            for part, colour in drawn:
+                found.setdefault(part, set()).add(colour)
+    assert {part: colours for part, colours in found.items() if len(colours) > 1} == {}
+    assert {"compute", "optimizer", "weights", "optimizer state"} < set(found)
 
 
 def test_the_schedule_can_be_zoomed_and_holds_every_event(
@@ -204,8 +257,8 @@ def test_paper_is_light(started: Any, pages: dict[str, Path]) -> None:
 
 def test_a_schedule_of_twenty_thousand_tasks_scrolls(started: Any, pages: dict[str, Path]) -> None:
     with opened(started, pages["long"]) as seen:
-        drawn = "page.timeline.made.getOption().series.filter((s) => s.type === 'custom')"
-        assert seen.run(f"{drawn}.reduce((n, s) => n + s.data.length, 0)") > 20_000
+        tasks = "page.timeline.made.getOption().series.filter((s) => s.type === 'custom')"
+        assert seen.run(f"{tasks}.reduce((n, s) => n + s.data.length, 0)") > 20_000
         took = seen.run(
             """() => { const began = performance.now();
             for (let start = 0; start < 50; start += 10)
@@ -224,7 +277,7 @@ def pinned() -> list[tuple[dict[str, int], Candidate | None]]:
         asked = {"tp": tp, "pp": pp, "cp": 1, "ep": 1, "etp": 1}
         try:
             made = plan(**DENSE, pins={name: str(value) for name, value in asked.items()})
-            found.append((asked, None if made.search.opened else made.best))
+            found.append((asked, None if made.search.opened else made.plan.fastest))
         except InfeasibleError:
             found.append((asked, None))
     return found
@@ -267,7 +320,10 @@ def test_hostile_names_stay_text(started: Any, tmp_path: Path) -> None:
 def test_files_are_those_that_a_plan_writes(started: Any, pages: dict[str, Path], plans: dict[str, PlanResult]) -> None:
     with opened(started, pages["dense"]) as seen:
         seen.page.get_by_role("button", name="megatron_args.txt").click()
-        assert seen.text("#files pre").split() == " ".join(plans["dense"].megatron_args()).split()
+        assert (
+            seen.text("#files [aria-label='Text of the file']").split()
+            == " ".join(plans["dense"].megatron_args()).split()
+        )
 
 
 def test_a_notebook_s_frame_shows_the_page(started: Any, plans: dict[str, PlanResult], tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_one_track_a_stage_with_every_task_and_the_optimizer() -> None:
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_events_of_a_track_do_not_overlap(name: str) -> None:
     schedule = SCHEDULES[name]
-    m = 4 if name == "chimera" else 16
+    m = 16
     vpp = next(vpp for vpp in (1, 2, 3, 4) if schedule.problem(4, vpp, m) is None)
     each = np.full((4, vpp), 0.3)
     found = tracks(trace(made(name, 4, vpp, m, busy_s=0.1, lag_s=0.4, gather=each, reduce=each, hide=1.0)))

@@ -128,7 +128,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, dic
 def test_an_update_keeps_what_is_predicted_to_the_byte(counted: dict[int, Any]) -> None:
     own = actor(4096)
     memory = {name: float(part.max()) for name, part in own.parts.cost.memory.items()}
-    kept = memory["activations"] + memory["logits and loss"] + own.beside
+    kept = memory["activations"] + memory["head and loss"] + own.beside
     assert counted[4096]["update"]["kept"] == kept
     # The entropy keeps the softmax and another copy of the logits, and of each token its mean logit and itself.
     assert counted[4096]["update with entropy"]["kept"] == kept + 8 * own.logit_count + 8 * TOKENS
@@ -295,11 +295,11 @@ def test_tiles_of_logits_take_what_is_predicted(tmp_path: Path) -> None:
 
 
 def deepspeed(vocabulary: int, logits: LogitBytes = PAIRS) -> float:
-    """Bytes of logits and loss that the planner counts with DeepSpeed, on one sequence."""
+    """Bytes of head and loss that the planner counts with DeepSpeed, on one sequence."""
     model = ModelDescriptor.model_validate_json(json.dumps({**MODEL, "vocab_size": vocabulary}))
     plan = sample_plan(model, backend="deepspeed", tp=1, pp=1, dp=1, seq_length=TOKENS, global_batch=1)
     parts = Trained(plan, plan.best, 1.0, logits).parts
-    return float(parts.cost.memory["logits and loss"].max())
+    return float(parts.cost.memory["head and loss"].max())
 
 
 def test_transformers_own_loss_has_no_more_than_deepspeeds_plan_counts() -> None:

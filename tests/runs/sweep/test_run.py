@@ -149,8 +149,6 @@ def test_prices_make_costs_and_change_no_plan(run: Run, tmp_path: Path, monkeypa
         (("--jobs", "0"), "--jobs: wrong value"),
         (("--limit", "many"), "--limit: wrong value"),
         (("--limit", "15"), "too many combinations (got 2 model x 4 gpus x 2 global_batch_size = 16, need at most 15)"),
-        (("--executor", "dask"), "--executor: wrong value (got dask, need dask:ADDRESS"),
-        (("--executor", "dask:x", "--jobs", "2"), "--jobs: is for this machine's processes, not for --executor"),
         (("--out", "there.csv"), "there.csv: this file exists already, and no journal of a sweep beside it"),
     ],
 )
@@ -163,17 +161,6 @@ def test_an_option_that_is_wrong_is_named_before_any_work(
     outcome = run("sweep", file_of(tmp_path), *words)
     assert outcome.code == 2
     assert said in outcome.err
-    assert given == []
-
-
-def test_dask_says_what_it_lacks(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from importlib import util
-
-    given, real = replace_pool(monkeypatch, planned), util.find_spec
-    monkeypatch.setattr(util, "find_spec", lambda name: None if name == "distributed" else real(name))
-    outcome = run("sweep", file_of(tmp_path), "--out", tmp_path / "t.csv", "--executor", "dask:tcp://127.0.0.1:1")
-    assert outcome.code == 2
-    assert "--executor: Dask needs distributed, which is not installed" in outcome.err
     assert given == []
 
 

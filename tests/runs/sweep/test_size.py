@@ -194,7 +194,6 @@ def test_a_batch_in_tokens(given: list[Task]) -> None:
         (("--pin", "ttp=8"), "--pin ttp: "),
         (("--html", "x.gif"), "--html: this file is a page"),
         (("--jobs", "0"), "--jobs: wrong value"),
-        (("--executor", "spark:x"), "--executor: wrong value (got spark:x, need dask:ADDRESS"),
     ],
 )
 def test_an_option_that_is_wrong_is_named_before_any_work(

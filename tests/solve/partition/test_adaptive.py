@@ -14,10 +14,9 @@ from symconfig.descriptor.mesh import Axis, Mesh, MeshLevel
 from symconfig.graph.program.functions import FUNCTIONS
 from symconfig.graph.program.net import Net, net
 from symconfig.solve.partition import exact
-from symconfig.solve.partition.adaptive import Cutter, Strategy, adaptive
+from symconfig.solve.partition.adaptive import Cutter, Strategy, adaptive, least, plan
 from symconfig.solve.partition.assemble import assemble
-from symconfig.solve.partition.eliminate import least, plan
-from symconfig.solve.partition.least import least_memory
+from symconfig.solve.partition.infeasible import least_memory
 from symconfig.solve.partition.problem import Array, Problem
 from symconfig.solve.partition.rows import allowed, spaces
 from tests.sample_models import sample_cluster

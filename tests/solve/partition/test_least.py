@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from symconfig.solve.partition import exact
-from symconfig.solve.partition.least import least_memory
+from symconfig.solve.partition.infeasible import least_memory
 from symconfig.solve.partition.problem import Edge, Node, Problem
 from tests.solve.partition import brute
 from tests.solve.partition.samples import network, small

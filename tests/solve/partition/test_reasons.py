@@ -12,9 +12,9 @@ import pytest
 from symconfig.cost.partition.costs import Objective
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph.program.net import Net, net
+from symconfig.solve.partition.adaptive import least, plan
 from symconfig.solve.partition.assemble import assemble
-from symconfig.solve.partition.eliminate import least, plan
-from symconfig.solve.partition.least import least_memory
+from symconfig.solve.partition.infeasible import least_memory
 from symconfig.solve.partition.problem import Problem
 from symconfig.solve.partition.reasons import MOST, Solved, candidates, reasons
 from symconfig.solve.partition.rows import allowed, spaces

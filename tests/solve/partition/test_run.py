@@ -130,16 +130,6 @@ def test_the_exact_solver_closes_a_small_program() -> None:
     assert found.closed
 
 
-def test_a_walk_is_no_proof() -> None:
-    ask = replace(ASK, solver=Solver.MCMC, steps=300)
-    found = solved(ask)
-    assert not found.optimal
-    assert not found.closed
-    assert not any(trial.complete for trial in found.trials)
-    assert found.cost >= min(one.cost for one in each(ask).values()) * (1 - 1e-9)
-    assert solved(replace(ask, seed=1)).cost <= solved(replace(ask, solver=Solver.ADAPTIVE)).cost
-
-
 def test_out_of_time_nothing_is_called_closed() -> None:
     found = solved(replace(ASK, solver=Solver.EXACT, limit_s=0.0))
     assert not found.closed

@@ -16,7 +16,7 @@ from symconfig.resources import data_dir
 from symconfig.solve.partition.baselines import baseline
 from symconfig.solve.partition.degrees import Way, way
 from symconfig.solve.partition.project import project
-from symconfig.solve.partition.widths import widths
+from symconfig.solve.partition.roles import widths
 from tests.solve.partition.programs import convolutions
 
 MODELS = sorted(path.stem for path in (data_dir("model_zoo") / "models").glob("*.yaml"))

@@ -8,12 +8,11 @@ from dataclasses import replace
 import pytest
 
 from symconfig.solve.stages import solve as solving
-from symconfig.solve.stages.beam import beam
 from symconfig.solve.stages.construct import Policy, construct
 from symconfig.solve.stages.content import Mode, Scale
 from symconfig.solve.stages.frames import Frame
 from symconfig.solve.stages.problem import Assignment, Layouts, Scope, StageProblem, StageSolution
-from symconfig.solve.stages.solve import solve
+from symconfig.solve.stages.solve import beam, solve
 from tests.solve.stages.brute import stage
 from tests.solve.stages.program import least_s
 from tests.solve.stages.samples import ALTERNATING, DEEPSEEK, dense, large

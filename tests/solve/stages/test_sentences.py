@@ -11,7 +11,7 @@ from symconfig.errors import InfeasibleError
 from symconfig.solve.split import plainest
 from symconfig.solve.stages.chain import leanest_peaks
 from symconfig.solve.stages.cuts import every
-from symconfig.solve.stages.judge import cornered, stage_peaks, stage_seconds
+from symconfig.solve.stages.judge import stage_peaks, stage_seconds, without_collinear
 from symconfig.solve.stages.problem import Layouts, StageSolution, Unsatisfied
 from symconfig.solve.stages.solve import solve
 from tests.solve.stages.samples import DEEPSEEK, dense, large
@@ -78,7 +78,7 @@ def test_moments_between_others_do_not_matter() -> None:
     problem = large(dense(12), 2, 2)
     between = np.array([[7.0, 4.0], [8.0, 3.0], [8.0, 4.0], [8.0, 5.0], [8.0, 5.0], [4.0, 9.0]])
     problem = replace(problem, held=(between, between[:1]))
-    fewer = cornered(problem)
+    fewer = without_collinear(problem)
     assert fewer.held[0].tolist() == [[7.0, 4.0], [8.0, 3.0], [8.0, 5.0], [8.0, 5.0], [4.0, 9.0]]
     assert fewer.held[1].tolist() == [[7.0, 4.0]]
     found = solve(problem)

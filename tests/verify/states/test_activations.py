@@ -39,7 +39,7 @@ def test_the_list_adds_up_to_the_cost_models_activations(case: str, transformer_
     flight = in_flight(found.points, found.setting)
     for stage in {0, 1, plan.best.parallel.pp - 1}:
         layers = found.cost.memory["activations"][stage].item() / flight[stage].item()
-        expected = layers + found.cost.memory["logits and loss"][stage].item()
+        expected = layers + found.cost.memory["head and loss"][stage].item()
         assert sum(t.bytes for t in saved(plan, stage, transformer_impl)) == pytest.approx(expected, rel=1e-12)
 
 

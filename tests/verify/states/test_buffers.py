@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from symconfig.verify.states.buffers import Piece, bucket_size, buckets
 from symconfig.verify.states.inventory import Parameter
-from symconfig.verify.states.megatron_fsdp import groups
+from symconfig.verify.states.megatron import groups
 from tests.verify.megatron_support import source
 from tests.verify.states.megatron_worker_support import Ask, worker
 

@@ -18,7 +18,7 @@ from symconfig.graph.dims import elements
 from symconfig.graph.model import blocks, derived, dim_sizes, sequence
 from symconfig.graph.scheme import Scheme
 from symconfig.verify.megatron_saved import LAYER_ITSELF, MODULE_OF, foreign
-from symconfig.verify.states.registration import REGISTRATIONS
+from symconfig.verify.states.inventory import REGISTRATIONS
 from symconfig.verify.states.transformers import registered
 from tests.sample_models import sample_model
 from tests.verify.structures import of_pattern, qwen3_next

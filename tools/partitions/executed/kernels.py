@@ -10,8 +10,8 @@ import torch
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from symconfig.graph.program.torch_source.nodes import Dims, NodeSeen
 from symconfig.solve.partition.placements import MeshDim
+from tools.partitions.executed.nodes import Dims, NodeSeen
 from tools.partitions.executed.run_kernels import INSTEAD, local_arguments
 from tools.partitions.executed.run_moves import cuts, read_layout
 

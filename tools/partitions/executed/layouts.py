@@ -17,9 +17,9 @@ from torch.fx import Node
 
 from symconfig.graph.layout import PARTIAL, WHOLE
 from symconfig.graph.program.net import Option, Place
-from symconfig.graph.program.torch_source.nodes import Dims, Leaf, NodeSeen, Seen, tensors
 from symconfig.solve.partition.placements import MeshDim
 from tools.partitions.executed.kernels import bias_of, cannot, makes, mean
+from tools.partitions.executed.nodes import Dims, Leaf, NodeSeen, Seen, tensors
 
 # A place here is the number of an axis that is cut, or WHOLE, or PARTIAL: forward, and of the gradient.
 EVERYWHERE = Place(WHOLE, WHOLE)

@@ -58,7 +58,10 @@ def assign(shell: Interpreter, source: Source, node: Node, keyed: bool = False) 
         )
     else:
         parts = expander.value(at, value_end(source.data, node)) or (Part("", written=place),)
-        parts = _started(shell, name, parts)
+        first = parts[0]
+        unset = name not in shell.state.variables and not shell.state.open(name)
+        own = first.unknown and first.variables == (name,) and unset
+        parts = parts[1:] if own and len(parts) > 1 and parts[1].text[:1].isspace() else parts
         # The value may have set it, `A+=${A:=1}`.
         old = shell.state.read(name) if added else shell.state.variables.get(name)
         value = parts
@@ -72,14 +75,6 @@ def assign(shell: Interpreter, source: Source, node: Node, keyed: bool = False) 
             value = (*(old if isinstance(old, tuple) else ()), *parts)
     shell.state.variables[name] = shell.budget.kept(value)
     return name
-
-
-def _started(shell: Interpreter, name: str, parts: Parts) -> Parts:
-    """Let `X="$X --more"` of a variable that nothing sets begin with nothing."""
-    first = parts[0]
-    unset = name not in shell.state.variables and not shell.state.open(name)
-    own = first.unknown and first.variables == (name,) and unset
-    return parts[1:] if own and len(parts) > 1 and parts[1].text[:1].isspace() else parts
 
 
 def _item_of(shell: Interpreter, name: str, key: str) -> Parts:

@@ -13,7 +13,7 @@ from symconfig.existing.launch.bash.log import shortened
 from symconfig.existing.launch.bash.nodes import clauses_of, word_ranges
 from symconfig.existing.launch.bash.patterns import matches, pattern
 from symconfig.existing.launch.bash.source import Source
-from symconfig.existing.launch.bash.values import Value, text_of, unknown_of
+from symconfig.existing.launch.bash.values import text_of, unknown_of
 
 
 def run_if(shell: Interpreter, source: Source, node: Node) -> Truth:
@@ -30,7 +30,12 @@ def _run_clauses(shell: Interpreter, source: Source, clauses: list[tuple[list[No
             before = dict(shell.state.variables)
             check = source.place(conditions[0].start_byte, conditions[-1].end_byte)
             status = shell.guarded(partial(shell.statements, source, body), check)
-            _presume(shell, truth.presumed, before)
+            for name in truth.presumed:
+                value = shell.state.variables.get(name)
+                if name not in before and isinstance(value, tuple):
+                    shell.state.variables[name] = tuple(
+                        part if part.overridden_by else replace(part, overridden_by=name) for part in value
+                    )
             return status
         if truth.value is None or truth.status:
             start, end = conditions[0].start_byte, conditions[-1].end_byte
@@ -42,16 +47,6 @@ def _run_clauses(shell: Interpreter, source: Source, clauses: list[tuple[list[No
             )
             return Truth(None, truth.why)
     return TRUE
-
-
-def _presume(shell: Interpreter, names: tuple[str, ...], before: dict[str, Value]) -> None:
-    """Read `if [ -z "$X" ]; then X=8; fi` as `X=${X:-8}`."""
-    for name in names:
-        value = shell.state.variables.get(name)
-        if name not in before and isinstance(value, tuple):
-            shell.state.variables[name] = tuple(
-                part if part.overridden_by else replace(part, overridden_by=name) for part in value
-            )
 
 
 def run_case(shell: Interpreter, source: Source, node: Node) -> Truth:

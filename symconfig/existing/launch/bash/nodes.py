@@ -79,10 +79,7 @@ def errors_of(root: Node, data: bytes) -> Iterator[Node]:
         if node.type == "ERROR" or node.is_missing:
             count += 1
             yield node
-        elif node.has_error and not (node.type == "expansion" and _closed(data, node)):
+        elif node.has_error and not (
+            node.type == "expansion" and lexer.closing(data, node.start_byte + 1, len(data)) == node.end_byte - 1
+        ):
             stack += reversed(node.children)
-
-
-def _closed(data: bytes, node: Node) -> bool:
-    """Say whether an expansion ends where its braces do."""
-    return lexer.closing(data, node.start_byte + 1, len(data)) == node.end_byte - 1

@@ -10,17 +10,16 @@ from pathlib import Path
 
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.bash import training
-from symconfig.existing.launch.bash.hidden import hidden
 from symconfig.existing.launch.bash.interpret import Interpreter
 from symconfig.existing.launch.bash.log import Leave, Log, shortened
 from symconfig.existing.launch.bash.settings import Arguments, arguments, dark, may_be_options
-from symconfig.existing.launch.bash.shell import Budget, Exhausted, State
+from symconfig.existing.launch.bash.shell import Budget, Cover, Exhausted, State
 from symconfig.existing.launch.bash.source import FileSource
 from symconfig.existing.launch.bash.statements import HANDLERS
 from symconfig.existing.launch.bash.training import Split
 from symconfig.existing.launch.bash.values import Field, Part, Parts, plain, text_of, unknown_of
 from symconfig.existing.launch.harmless import NOTHING_HARMLESS, Harmless
-from symconfig.existing.launch.reading import OTHER_RUN, Hides, Piece, Reading, Unread, Word
+from symconfig.existing.launch.reading import OTHER_RUN, Hidden, Hides, Piece, Reading, Unread, Word
 from symconfig.existing.launch.text import Place, Text
 from symconfig.existing.launch.world import world
 
@@ -144,7 +143,7 @@ def _result(text: Text, folder: Path | None, log: Log, state: State) -> Bash:
         reading,
         readings,
         {name: Text(name, text_of(parts).encode()) for name, parts in known.items()},
-        {name: _pieces(parts) for name, parts in known.items()},
+        {name: Field(parts, Place("", 0, 0, 1, 1)).word().pieces for name, parts in known.items()},
         folder,
     )
 
@@ -204,10 +203,6 @@ def _others(best: Split, splits: Sequence[Split], log: Log) -> tuple[list[Split]
         else:
             others[words] = None
     return list(runs.values()), (*others, *dict.fromkeys(key(words) for words in log.aside))
-
-
-def _pieces(parts: Parts) -> tuple[Piece, ...]:
-    return Field(parts, Place("", 0, 0, 1, 1)).word().pieces
 
 
 def _around(best: Split, log: Log, splits: Sequence[Split], source: Callable[[Place], str]) -> list[Unread]:
@@ -330,3 +325,24 @@ def _started_as(folder: Path, text: Text) -> str:
     """Return what $0 is: the script is started in its own folder, or by its whole path."""
     name = Path(text.file).name
     return str(folder / name) if folder.is_absolute() else f"./{name}"
+
+
+_DEPENDS = re.compile(r"depends on \$(\w+), which ([^;]*)")
+
+
+def hidden(reading: Reading, covers: Sequence[Cover]) -> tuple[Hidden, ...]:
+    """Return every value of the program, its launcher and its environment that a cover may set, once."""
+    names = (
+        Hidden(cover.place, name, option, place)
+        for option, place, why in _dark(reading)
+        for name, text in _DEPENDS.findall(why)
+        for cover in covers
+        if str(cover) in text
+    )
+    return tuple(dict.fromkeys(names))
+
+
+def _dark(reading: Reading) -> Iterator[tuple[str, Place, str]]:
+    """Yield whatever is not known: its name, its place and why."""
+    yield from ((name, word.place, word.unknown) for name, word in reading.words() if word.unknown)
+    yield from ((item.what, item.place, item.why) for item in reading.unread if item.options)

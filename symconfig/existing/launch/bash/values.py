@@ -153,13 +153,10 @@ def options_of(words: Iterable[Field]) -> tuple[str, ...] | None:
     for word in words:
         if word.several and word.brings is None:
             return None
-        options |= dict.fromkeys(word.brings or () if word.several else option_of(word.text))
+        options |= dict.fromkeys(
+            word.brings or () if word.several else ((word.text.partition("=")[0],) if opens(word.text) else ())
+        )
     return tuple(options)
-
-
-def option_of(word: str) -> tuple[str, ...]:
-    """Return the option that a word is, if it is one: `--x=1` is --x, and `model.x=1` sets model.x."""
-    return (word.partition("=")[0],) if opens(word) else ()
 
 
 def opens(word: str) -> bool:

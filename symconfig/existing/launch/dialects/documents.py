@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from symconfig.descriptor.architectures.keys import words
+from symconfig.descriptor.document import KeyPath
 from symconfig.existing.launch.dialects import nemo_rl
-from symconfig.existing.launch.dialects.entry import Entry, entries
+from symconfig.existing.launch.dialects.entry import Entry, entries, word
 from symconfig.existing.launch.dialects.interpolation import Path, expanded, interpolated
-from symconfig.existing.launch.dialects.model_args import SECTION, read_model_args
 from symconfig.existing.launch.dialects.options import table_with
 from symconfig.existing.launch.dialects.translate import by_path, translated
-from symconfig.existing.launch.reading import JSON_ALONE, Reading, Setting, Tree, Word, World
+from symconfig.existing.launch.reading import JSON_ALONE, Format, Hides, Reading, Setting, Tree, Unread, Word, World
+from symconfig.existing.launch.text import Place
 
 Dialect = Literal["model args yaml", "megatron yaml", "overrides", "trainer", "nemo-rl"]
-ENOUGH_KEYS = 3  # of a flat file that are Megatron-LM's, for it to be one of Megatron-LM's
+_ENOUGH_KEYS = 3  # of Megatron-LM's, for a section to be Megatron-LM's or of those who build on it
 # Of a flat file of arguments of Transformers' Trainer, or of a program around it: two or more.
 _TRAINER_KEYS = words(
     """
@@ -41,9 +44,15 @@ def dialect_of(data: Any) -> Dialect | None:
         return "megatron yaml"
     if sections & {"model", "train", "trainer", "ddp", "mixed_precision"}:
         return "overrides"
-    if sum(table_with(key) is not None for key, value in data.items() if not isinstance(value, dict)) >= ENOUGH_KEYS:
-        return "megatron yaml"
-    return None
+    return "megatron yaml" if sets_megatron(data) else None
+
+
+def sets_megatron(section: Any) -> bool:
+    """Return whether enough keys of a section, those of sections in it aside, are Megatron-LM's options."""
+    if not isinstance(section, dict):
+        return False
+    plain = (key for key, value in section.items() if not isinstance(value, dict))
+    return sum(table_with(key) is not None for key in plain) >= _ENOUGH_KEYS
 
 
 def read_document(tree: Tree, variables: Mapping[str, str]) -> Reading | None:
@@ -52,7 +61,9 @@ def read_document(tree: Tree, variables: Mapping[str, str]) -> Reading | None:
         case "model args yaml":
             return read_model_args(tree, variables)
         case "megatron yaml":
-            return _megatron(tree, variables)
+            by_key = by_path(_expanded(tree, variables))
+            settings, unread = translated(by_key)
+            return Reading("megatron yaml", (tree.text,), settings, tree=tree, unread=(*tree.unread, *unread))
         case "overrides":
             return read_sections(tree, variables, ())
         case "trainer":
@@ -60,13 +71,6 @@ def read_document(tree: Tree, variables: Mapping[str, str]) -> Reading | None:
         case "nemo-rl":  # what it inherits is followed
             return Reading(nemo_rl.FORMAT, (tree.text,), (), tree=tree, unread=tree.unread)
     return None
-
-
-def _megatron(tree: Tree, variables: Mapping[str, str]) -> Reading:
-    """Read Megatron-LM's --yaml-cfg: sections are only for order, and `${NAME}` is the environment's."""
-    by_key = by_path(_expanded(tree, variables))
-    settings, unread = translated(by_key)
-    return Reading("megatron yaml", (tree.text,), settings, tree=tree, unread=(*tree.unread, *unread))
 
 
 def _trainer(tree: Tree, variables: Mapping[str, str]) -> Reading:
@@ -112,3 +116,79 @@ def _world(by_key: Mapping[Path, Entry]) -> World:
     words = tuple(word for entry in (nodes, devices) if entry is not None for word in entry.words)
     gpus = numbers[0] * numbers[1] if numbers[0] is not None and numbers[1] is not None else None
     return World(gpus, numbers[0], numbers[1], words)
+
+
+SECTION = "MODEL_ARGS"
+_QUOTED = re.compile(r"\\\\(.)")
+
+
+def read_model_args(tree: Tree, variables: Mapping[str, str]) -> Reading:
+    """Return the options of MODEL_ARGS, with the variables of ENV_VARS and those that are given put in."""
+    own = tree.get("ENV_VARS")
+    environment = {
+        name: word(tree, ("ENV_VARS", name))
+        for name, value in (own or {}).items()
+        if value is not None and not isinstance(value, dict | list)
+    }
+    top = tree.spans[()].value
+    given = {name: Word.of(value, top) for name, value in variables.items()}
+    known = {**given, **environment}
+    settings: list[Setting] = []
+    overrides: list[Entry] = []
+    for entry in entries(tree, (SECTION,)):
+        name = next((part for part in reversed(entry.path) if part.startswith("-")), None)
+        if name is not None:
+            settings += _setting(name, expanded(entry, known))
+        else:
+            overrides.append(expanded(entry, known))
+    dotted = by_path(replace(entry, path=tuple(".".join(entry.path).split("."))) for entry in overrides)
+    translation, unread = translated(dotted)
+    dialect: Format = "model args yaml" if settings or not translation else "overrides"  # of NeMo 2's own names
+    return Reading(
+        dialect,
+        (tree.text,),
+        (*settings, *translation),
+        tree=tree,
+        environment=environment,
+        unread=(*tree.unread, *unread, *_later_runs(tree)),
+    )
+
+
+def _setting(name: str, entry: Entry) -> Iterator[Setting]:
+    if entry.value is False or (entry.value is None and not entry.unknown):
+        return
+    switch = entry.value is True or entry.value == "true"
+    words = () if switch else entry.words
+    if len(words) == 1 and not words[0].unknown:
+        words = tuple(_spoken(name, words[0]))
+    yield Setting(name, entry.spelled, words, entry.place)
+
+
+def _spoken(name: str, whole: Word) -> Iterator[Word]:
+    """Yield the words that the text of one value stands for."""
+    text = whole.text
+    if text[:1] == "[" and text[-1:] == "]":
+        items = text[1:-1].replace(",", " ").split()
+    elif " " in text and _takes_several(name):
+        items = text.split()
+    elif "\\\\" in text:
+        items = [_QUOTED.sub(r"\1", text)]
+    else:
+        yield whole
+        return
+    for item in items:
+        yield Word.of(item, whole.place)
+
+
+def _takes_several(name: str) -> bool:
+    table = table_with(name.lstrip("-").replace("-", "_"))
+    flag = table.flags.get(name) if table is not None else None
+    return flag is not None and flag.nargs in ("+", "*")
+
+
+def _later_runs(tree: Tree) -> Iterator[Unread]:
+    for key in tree.data:
+        if key.startswith(SECTION + "_"):
+            path: KeyPath = (key,)
+            place: Place = tree.spans[path].key or tree.spans[path].value
+            yield Unread(place, key, f"is of another run of the same test; {SECTION} is read", Hides.NOTHING)

@@ -37,7 +37,7 @@ def entries(tree: Tree, at: KeyPath = ()) -> Iterator[Entry]:
 
 
 def _entries(tree: Tree, at: KeyPath, path: tuple[str, ...], value: Any) -> Iterator[Entry]:
-    if isinstance(value, dict) and not _is_name(value):
+    if isinstance(value, dict) and not (value.get("_call_") is False and isinstance(value.get("_target_"), str)):
         for key, inner in value.items():
             yield from _entries(tree, at, (*path, key), inner)
         return
@@ -48,13 +48,6 @@ def _entries(tree: Tree, at: KeyPath, path: tuple[str, ...], value: Any) -> Iter
     start = span.key or span.value
     place = Place(start.file, start.start, max(start.end, span.value.end), start.line, start.column)
     yield Entry(path, value, tuple(_words(tree, here, value)), place, ".".join(str(part) for part in (*at, *path)))
-
-
-def _is_name(value: dict[str, Any]) -> bool:
-    """Tell whether a value names a function, as Megatron-Bridge and NeMo 2 do: `{_target_: torch.nn.functional.silu,
-    _call_: false}`.
-    """
-    return value.get("_call_") is False and isinstance(value.get("_target_"), str)
 
 
 def _words(tree: Tree, path: KeyPath, value: Any) -> Iterator[Word]:

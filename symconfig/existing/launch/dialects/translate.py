@@ -52,7 +52,7 @@ def translated(entries: Mapping[Path, Entry]) -> tuple[tuple[Setting, ...], tupl
     weighty: set[Path | None] = set()  # each section is said once
     for path, entry in entries.items():
         aside = any(part in ASIDE for part in path[:-1])  # a section that says nothing of the computation
-        if aside or (_empty(entry.value) and not entry.unknown):
+        if aside or ((entry.value is None or entry.value == "" or entry.value == []) and not entry.unknown):
             continue
         try:
             for setting in _settings(entry, entries):
@@ -71,10 +71,6 @@ def translated(entries: Mapping[Path, Entry]) -> tuple[tuple[Setting, ...], tupl
 
 def _words(setting: Setting) -> tuple[str, ...]:
     return (setting.name, *setting.texts)
-
-
-def _empty(value: Any) -> bool:
-    return value is None or value == "" or value == []
 
 
 def _unread(entry: Entry, why: str, matters: bool) -> Unread:

@@ -15,7 +15,6 @@ from symconfig.existing.recover.arguments import plain
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Described, Run
 from symconfig.existing.recover.supplied import Supplied
-from symconfig.existing.recover.words import settings
 from symconfig.frameworks.megatron.adapters import refusals
 
 # One beside each linear layer, q, k and v being one, and the gate with what it is for.
@@ -67,14 +66,11 @@ def run(
 ) -> Run:
     """Return the run of a model with its adapters. problem: about the adapters, by what is wrong; target: whose program
     puts them there, None: Megatron-Bridge's. Raises InputError."""
-    # Megatron-LM's own options know no adapters. Layers that predict further tokens are made where the option says so,
-    # also of a published model whose Transformers class has none (Qwen3.5, Qwen3-Next).
+    # Megatron-LM's own options know no adapters. An option says how many layers predict further tokens, also of a
+    # published model whose Transformers class has none (Qwen3.5, Qwen3-Next); without it config.json does.
     update: dict[str, object] = {"adapter": None}
-    if (experts := model.model.experts) is not None and not names.given("num_experts"):  # its config.json says it
-        own = settings(["--num-experts", str(experts.num_experts)], "")
-        names = Namespace((*names.settings, *own), names.table)
-    if not model.model.num_nextn_predict_layers and (further := names.whole("mtp_num_layers", 0)):
-        update["num_nextn_predict_layers"] = further
+    if names.given("mtp_num_layers"):
+        update["num_nextn_predict_layers"] = names.whole("mtp_num_layers", 0)
     assumption = replace(supplied, model=model.model.model_copy(update=update))
     made = megatron.run(names, gpus, cluster, assumption)
     if refused := [reason for _, reason in refusals(model.model, target)]:

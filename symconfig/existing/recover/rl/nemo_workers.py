@@ -37,7 +37,6 @@ _ASIDE = (
     "bf16",
     "fp16",
     "lr",
-    "mtp_num_layers",
     "use_custom_fsdp",
     "data_parallel_sharding_strategy",
     "params_dtype",

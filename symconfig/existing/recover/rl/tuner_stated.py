@@ -38,6 +38,7 @@ _SWIFT_MEGATRON: Mapping[str, Sequence[str]] = {
     "cross_entropy_loss_fusion": ("--cross-entropy-loss-fusion",),
     "expert_tensor_parallel_size": ("--expert-tensor-parallel-size", "1"),
     "moe_grouped_gemm": ("--moe-grouped-gemm",),
+    "mtp_num_layers": ("--mtp-num-layers", "0"),
 }
 
 

@@ -194,10 +194,6 @@ class TunerWorkers(TunerStated):
         own = ["--micro-batch-size", str(micro), "--global-batch-size", str(microbatches * micro)]
         own += ["--seq-length", str(length)]
         whole = Namespace((*names.settings, *settings(own, self.reading.file)), names.table)
-        if (
-            self.program.trainer == tuners.SWIFT
-        ):  # it builds layers of multi-token prediction where --mtp_num_layers says so
-            model = replace(model, model=model.model.model_copy(update={"num_nextn_predict_layers": 0}))
         wrong, adapted = partial(self.problem, "lora_r"), model.model.adapter is not None
         program = self._target if adapted and self.program.trainer == tuners.SWIFT else None
         return bridged.run(whole, self.gpus, self.known_cluster, self.supplied, model, wrong, program)

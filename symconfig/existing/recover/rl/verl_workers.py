@@ -143,6 +143,8 @@ class Workers(Script):
                 renamed.append(replace(setting, name=name))
         options, _ = translated(by_path(entries_of(renamed, False)))
         own = ["--bf16", "--use-distributed-optimizer", *bridged.EXPERTS]
+        if not self.values.switch(f"{MODEL}.mtp.enable"):  # utils/megatron_utils.py, check_mtp_config
+            own += ["--mtp-num-layers", "0"]
         own += [] if room is None else ["--micro-batch-size", "1", "--seq-length", str(room)]
         if self.values.switch(f"{at}.megatron.sequence_parallel"):
             tp = self.values.whole(f"{at}.megatron.tensor_model_parallel_size") or 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from symconfig.descriptor.document import nearest
+from symconfig.errors import nearest
 from symconfig.graph.program.file_source.text import Mistake, Option, Statement, Term
 from symconfig.graph.program.functions import FUNCTIONS
 

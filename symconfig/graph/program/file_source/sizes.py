@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from symconfig.descriptor.document import nearest
+from symconfig.errors import nearest
 from symconfig.graph.program.file_source.text import Mistake
 
 MAX_SIZE = 2**40

@@ -5,7 +5,6 @@
 `factory` finds and builds what the user names, `static` replaces what depends on the data, `export` traces, `walk` goes
 through the traced operators by their rules, `axes` finds out which dims are one, `lower` names them, and `tidy` joins
 chains of element-wise operators. torch is imported when a module is loaded, never with this package.
-`nodes` says of each traced node which operator it became, for the file that runs a partitioned module.
 
 To add a rule for an operator, say `aten.frobnicate`, put an entry in the table `RULES` of the file in `rules/` that has
 its like: `elementwise` (each element by itself: often a word in the table `KEPT` is enough), `shapes` (views, parts,

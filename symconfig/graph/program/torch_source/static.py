@@ -68,7 +68,9 @@ def _balanced(module: Module, tokens: Tensor, routes: Tensor, weights: Tensor) -
     assert isinstance(up, Tensor)
     assert isinstance(down, Tensor)
     given = dispatch(tokens, routes, up.shape[0])
-    if not _transposed(module, up, down):
+    # Whether weights are [E, in, out]; by shape where the module does not say.
+    transposed = getattr(module, "is_transposed", None)
+    if not (bool(transposed) if transposed is not None else up.shape[1] == down.shape[2]):
         up, down = up.transpose(1, 2), down.transpose(1, 2)
     hidden = _biased(torch.bmm(given, up), module, "gate_up_proj_bias", "up_proj_bias")
     hidden = _gated(module, hidden) if hasattr(module, "gate_up_proj") else module.act_fn(hidden)
@@ -81,12 +83,6 @@ def _gated(module: Module, hidden: Tensor) -> Tensor:
         return module._apply_gate(hidden)
     gate, up = hidden.chunk(2, dim=-1)
     return module.act_fn(gate) * up
-
-
-def _transposed(module: Module, up: Tensor, down: Tensor) -> bool:
-    """Tell whether weights are [E, in, out]; by shape where the module does not say."""
-    transposed = getattr(module, "is_transposed", None)
-    return bool(transposed) if transposed is not None else up.shape[1] == down.shape[2]
 
 
 def _biased(values: Tensor, module: Module, *names: str) -> Tensor:

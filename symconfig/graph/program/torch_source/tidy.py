@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise, takewhile
 
+from symconfig.graph.operator import Operator, Split, Use, Work
 from symconfig.graph.program.program import Program
-from symconfig.graph.program.torch_source.join import joined
-from symconfig.graph.program.torch_source.merge import merged
 
 
 def tidy(program: Program) -> Program:
@@ -15,3 +16,242 @@ def tidy(program: Program) -> Program:
     used = {dim for tensor in result.tensors.values() for dim in tensor.dims}
     used |= {loop for op in result.operators for loop in op.loops}
     return replace(result, sizes={dim: size for dim, size in result.sizes.items() if dim in used})
+
+
+Pairs = dict[str, str]  # outer -> inner
+
+
+def merged(program: Program) -> Program:
+    """Return the program with as few dims as say the same."""
+    return merging(program)[0]
+
+
+def merging(program: Program) -> tuple[Program, Mapping[str, tuple[str, ...]]]:
+    """Return the program with as few dims as say the same, and for each dim those that it now has inside."""
+    inside: dict[str, tuple[str, ...]] = {}
+    while pairs := _pairs(program):
+        for outer, inner in pairs.items():
+            inside[outer] = (*inside.get(outer, ()), inner, *inside.pop(inner, ()))
+        program = _renamed(program, pairs)
+    return program, inside
+
+
+def _pairs(program: Program) -> Pairs:
+    """Return disjoint pairs, for all tensors and operators at once."""
+    pairs = _neighbours(program)
+    for loops, dims in _along(program):  # windows, that go over a dim in steps
+        for loop, dim in zip(loops, dims, strict=True):
+            if program.sizes[loop] != program.sizes[dim]:
+                pairs.pop(loop, None)
+    for op in program.operators:
+        for outer in [loop for loop in op.loops if loop in pairs]:
+            if not _together(op, outer, pairs[outer]):
+                del pairs[outer]
+    for outer in [outer for outer in pairs if {outer, pairs[outer]} & program.batch]:
+        del pairs[outer]
+    inner = set(pairs.values())
+    pairs = {outer: inside for outer, inside in pairs.items() if outer not in inner}
+    while wrong := {dim for seen, dims in _along(program) for dim in _unlike(seen, dims, pairs)}:
+        pairs = {outer: inside for outer, inside in pairs.items() if outer not in wrong}
+    return pairs
+
+
+def _neighbours(program: Program) -> Pairs:
+    """Return each dim with the one that always follows, which always follows it."""
+    after: dict[str, set[str]] = {}
+    before: dict[str, set[str]] = {}
+    for row in _rows(program):
+        for one, other in pairwise(("", *row, "")):
+            after.setdefault(one, set()).add(other)
+            before.setdefault(other, set()).add(one)
+    followers = {dim: next(iter(follows)) for dim, follows in after.items() if dim and len(follows) == 1}
+    return {outer: inner for outer, inner in followers.items() if inner and before[inner] == {outer}}
+
+
+def _rows(program: Program) -> Iterator[tuple[str, ...]]:
+    for tensor in program.tensors.values():
+        yield tensor.dims
+    for operand, _ in _along(program):
+        yield operand
+
+
+def _along(program: Program) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Yield, of each operand, its loops and its tensor's dims."""
+    for op in program.operators:
+        for operand in (*op.inputs, *op.outputs, *op.residues):
+            yield operand.loops, operand.tensor.dims
+
+
+def _unlike(loops: tuple[str, ...], dims: tuple[str, ...], pairs: Pairs) -> Iterator[str]:
+    """Yield where loops would become one and their dims not, or the reverse."""
+    for loop, dim in zip(loops, dims, strict=True):
+        if (loop in pairs) != (dim in pairs):
+            yield loop if loop in pairs else dim
+
+
+def _together(op: Operator, outer: str, inner: str) -> bool:
+    if inner not in op.loops or (outer in op.contracted) != (inner in op.contracted):
+        return False
+    one, other = ([split for split in op.splits if loop in split.loops] for loop in (outer, inner))
+    if any(len(split.loops) > 1 or split.halo for split in (*one, *other)):
+        return False
+    return not one or (bool(other) and replace(other[0], loops=one[0].loops) == one[0])
+
+
+def _renamed(program: Program, pairs: Pairs) -> Program:
+    gone = set(pairs.values())
+    sizes = {dim: size * program.sizes[pairs[dim]] if dim in pairs else size for dim, size in program.sizes.items()}
+
+    def kept(dims: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(dim for dim in dims if dim not in gone)
+
+    tensors = {name: replace(tensor, dims=kept(tensor.dims)) for name, tensor in program.tensors.items()}
+
+    def operands(some: tuple[Use, ...]) -> tuple[Use, ...]:
+        return tuple(Use(tensors[operand.name], kept(operand.loops)) for operand in some)
+
+    def splits(op: Operator) -> Iterator[Split]:
+        for split in op.splits:
+            if not set(split.loops) & gone:
+                yield split
+
+    operators = tuple(
+        replace(
+            op,
+            loops=kept(op.loops),
+            inputs=operands(op.inputs),
+            outputs=operands(op.outputs),
+            saves=operands(op.saves),
+            splits=tuple(splits(op)),
+            contracted=kept(op.contracted),
+        )
+        for op in program.operators
+    )
+    parameters = tuple(replace(p, tensor=tensors[p.tensor.name]) for p in program.parameters)
+    left: Mapping[str, int] = {dim: size for dim, size in sizes.items() if dim not in gone}
+    return replace(program, sizes=left, tensors=tensors, parameters=parameters, operators=operators)
+
+
+def joined(program: Program) -> Program:
+    """Return the program in fewer operators."""
+    operators = program.operators
+    leader = leaders(program)
+    parts: dict[int, list[Operator]] = {}
+    for index, op in enumerate(operators):
+        parts.setdefault(leader[index], []).append(op)
+    made = tuple(_one(program, parts[index]) for index in sorted(parts))
+    seen = {operand.name for op in made for operand in (*op.inputs, *op.outputs, *op.residues)}
+    seen |= {parameter.tensor.name for parameter in program.parameters} | set(program.outputs)
+    tensors = {name: tensor for name, tensor in program.tensors.items() if name in seen}
+    return replace(program, operators=made, tensors=tensors)
+
+
+def leaders(program: Program) -> list[int]:
+    """Return, for each operator, the last one of its chain: an operator joins those that alone read what it makes."""
+    operators = program.operators
+    readers: dict[str, list[tuple[int, Use]]] = {}
+    for index, op in enumerate(operators):
+        for operand in op.inputs:
+            readers.setdefault(operand.name, []).append((index, operand))
+    leader = list(range(len(operators)))
+    simple, linear = [_simple(op) for op in operators], [op.linear for op in operators]
+    sums = _sums(program, {tensor for tensor, some in readers.items() if len(some) > 1})
+    ends = set(program.outputs)
+    for index in reversed(range(len(operators))):
+        op = operators[index]
+        reads = [(at, operand, output) for output in op.outputs for at, operand in readers.get(output.name, [])]
+        chains = {leader[at] for at, _, _ in reads}
+        if not simple[index] or len(chains) != 1 or any(output.name in ends for output in op.outputs):
+            continue
+        last = operators[chains.pop()]
+        alike = all(operand.loops == output.loops for _, operand, output in reads)
+        free = op.name not in sums or linear[leader[reads[0][0]]]
+        if alike and free and _simple(last) and _inside(op, last) and op.backward == last.backward:
+            leader[index] = leader[reads[0][0]]
+            linear[leader[index]] &= op.linear
+    return leader
+
+
+def _sums(program: Program, shared: Collection[str]) -> set[str]:
+    """Return the operators that add up tensors of several origins: they may work on partial sums, and would not in a
+    chain.
+
+    An origin is what a product made, or what several read: steps of one activation have a single one.
+    """
+    weights = {parameter.tensor.name for parameter in program.parameters}
+    origins: dict[str, frozenset[str]] = {}
+    sums = set()
+    for op in program.operators:
+        flowing = (x.name for x in op.inputs if x.gradient and x.name not in weights)
+        mine = frozenset[str]().union(*(origins.get(tensor, {tensor}) for tensor in flowing))
+        if op.linear and len(mine) > 1:
+            sums.add(op.name)
+        for output in op.outputs:
+            end = not _simple(op) or output.name in shared
+            origins[output.name] = frozenset({output.name}) if end else mine
+    return sums
+
+
+def _simple(op: Operator) -> bool:
+    return op.work is Work.MEMORY and all(len(split.loops) == 1 and not split.halo for split in op.splits)
+
+
+def _inside(op: Operator, last: Operator) -> bool:
+    """Tell whether what an operator sums away is there again in the end, as in a norm: only then the sum stays
+    inside.
+    """
+    out = {loop for output in last.outputs for loop in output.loops}
+    mine = {loop for output in op.outputs for loop in output.loops}
+    return set(op.loops) - mine <= out or not any(split.loops[0] not in mine for split in op.splits)
+
+
+def _one(program: Program, parts: Sequence[Operator]) -> Operator:
+    last = parts[-1]
+    if len(parts) == 1:
+        return last
+    made = {operand.name: operand for op in parts for operand in op.outputs}
+    inputs = tuple(dict.fromkeys(operand for op in parts for operand in op.inputs if operand.name not in made))
+    saves = {use.name: made.get(use.name, use) for op in parts for use in op.saves}
+    loops = tuple(dict.fromkeys(loop for op in parts for loop in op.loops))
+    out = {loop for operand in last.outputs for loop in operand.loops}
+    whole = _bytes(program, (*inputs, *last.outputs))
+    moved = [(_bytes(program, (*op.inputs, *op.outputs)), op.traffic) for op in parts]
+    return replace(
+        last,
+        loops=loops,
+        inputs=inputs,
+        splits=tuple(_splits(parts, loops)),
+        contracted=tuple(loop for loop in loops if loop not in out),
+        saves=tuple(sorted(saves.values(), key=lambda use: use.name in made)),
+        linear=all(op.linear for op in parts),
+        traffic=(sum(size * by[0] for size, by in moved) / whole, sum(size * by[1] for size, by in moved) / whole),
+        path=_common([op.path for op in parts]),
+    )
+
+
+def _splits(parts: Sequence[Operator], loops: Iterable[str]) -> Iterable[Split]:
+    """Return the loops that no part must have whole; partial results are summed up, but for a single one that is the
+    last.
+    """
+    for loop in loops:
+        sums = 0
+        for op in parts:
+            if loop in op.loops:
+                split = next((split for split in op.splits if split.loops == (loop,)), None)
+                if split is None:
+                    break
+                partial = all(loop not in output.loops for output in op.outputs)
+                sums += split.sums or int(partial and (op is not parts[-1] or sums > 0))
+        else:
+            yield Split((loop,), sums)
+
+
+def _bytes(program: Program, operands: Iterable[Use]) -> float:
+    """Return the bytes of reading or writing each once."""
+    return sum(operand.tensor.bytes(program.sizes) for operand in operands)
+
+
+def _common(paths: Sequence[str]) -> str:
+    """Return the innermost module that has all of them in it."""
+    levels = zip(*(path.split(".") for path in paths), strict=False)
+    return ".".join(level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels))

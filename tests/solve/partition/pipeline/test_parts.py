@@ -14,7 +14,7 @@ from symconfig.graph.program.part import Parts
 from symconfig.graph.program.repeats import Run
 from symconfig.graph.program.signature import structure
 from symconfig.resources import data_dir
-from symconfig.solve.partition.pipeline.layers import layers
+from symconfig.solve.partition.pipeline.run import layers
 from symconfig.solve.partition.pipeline.submeshes import submeshes
 from tests.solve.partition.pipeline.graphs import chain
 from tests.solve.partition.programs import transformer

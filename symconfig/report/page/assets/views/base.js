@@ -3,12 +3,26 @@
 const page = {
   data: JSON.parse(document.getElementById("data").textContent),
   charts: [],
-  arrays: {},
   views: [],
 };
 
 // Okabe and Ito's colours, which the colour-blind tell apart.
 page.colours = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c8c8c", "#b8a800", "#a98bdb"];
+
+// Parts of a step and of memory: one colour each on every page, and what belongs together has one.
+page.partColours = Object.fromEntries([
+  ["compute", "computation", "weights"],
+  ["layer communication", "communication that shows", "activations"],
+  ["data-parallel communication", "gradients"],
+  ["pipeline send/receive", "registered buffers"],
+  ["working set", "while it runs", "kept, over gamma"],
+  ["optimizer", "optimizer state"],
+  ["pipeline bubble", "context and libraries"],
+  ["recompute", "logits and loss"],
+  ["overhead", "allocator"],
+].flatMap((names, place) => names.map((name) => [name, page.colours[place]])));
+page.partColour = (name) => page.partColours[name] || page.colours[[...name].reduce((sum, letter) =>
+  sum + letter.codePointAt(0), 0) % page.colours.length];
 
 // needs: the parts of the data without which a view is left out.
 page.view = function view(id, title, needs, note, draw) {
@@ -19,7 +33,7 @@ page.view = function view(id, title, needs, note, draw) {
 page.clear = function clear() {
   for (const one of page.charts) one.end();
   page.charts = [];
-  for (const name of ["lattice", "scatter", "timeline", "painted", "brush", "ask"]) page[name] = null;
+  for (const name of ["lattice", "scatter", "timeline", "painted", "ask"]) page[name] = null;
 };
 
 page.element = function element(name, given, ...children) {
@@ -90,7 +104,7 @@ page.chart = function chart(parent, options, given) {
   page.charts.push(held);
   const draw = () => {
     if (!held.made) {
-      held.made = echarts.init(place, null, { renderer: (given && given.renderer) || "canvas" });
+      held.made = echarts.init(place, null);
       for (const [event, handler] of Object.entries(held.on)) held.made.on(event, handler);
     }
     held.made.setOption(page.spaced(place, tall, page.themed(held.options())), true);
@@ -151,10 +165,44 @@ page.spaced = function spaced(place, tall, options) {
 // On a narrow screen the room for labels is less.
 page.side = (pixels) => (innerWidth < 600 ? Math.min(pixels, 100) : pixels);
 
+// Text with a button that copies it.
+page.copied = function copied(shown, text) {
+  const status = page.element("span", { role: "status" });
+  const button = page.element("button", { type: "button", text: "Copy", onclick: async () => {
+    try { await navigator.clipboard.writeText(text()); status.textContent = " copied"; }
+    catch { const range = document.createRange(); range.selectNodeContents(shown); getSelection().removeAllRanges();
+      getSelection().addRange(range); status.textContent = " selected: copy it with the keyboard"; }
+  } });
+  return page.element("div", { class: "copied" }, shown, page.element("div", {}, button, status));
+};
+
+// On a narrow screen a plan's table has its layout in one cell, its step and its memory.
+page.narrowed = function narrowed(headers, rows) {
+  const found = (test) => headers.findIndex((text) => test.test(text)), step = found(/^step/), gib = found(/GiB$/);
+  if (step < 0 || gib < 0 || !headers.some((text) => text === "tp" || text === "dp")) return null;
+  const kept = headers.map((text, column) => [text, column]).filter(([text]) =>
+    /^(tp|pp|vpp|cp|ep|etp|dp|micro|zero|recompute|precision|others|options)$/.test(text));
+  const layout = (row) => kept.filter(([text, column]) => row[column] &&
+    (text === "zero" || !/^(1|none)$/.test(row[column]))).map(([text, column]) =>
+    (/^(others|options|precision)$/.test(text) ? row[column] : text + " " + row[column])).join(", ");
+  return { headers: [headers[0], "layout", headers[step], headers[gib]], left: [1],
+    rows: rows.map((row) => [row[0], layout(row), row[step], row[gib]]) };
+};
+
 page.table = function table(caption, headers, rows, left, best) {
+  const short = page.narrowed(headers, rows);
+  if (!short) return page.wide(caption, headers, rows, left, best);
+  const made = page.element("div", {}, page.wide(caption, headers, rows, left, best),
+    page.wide(caption, short.headers, short.rows, short.left, best));
+  made.firstChild.classList.add("on-wide");
+  made.lastChild.classList.add("on-narrow");
+  return made;
+};
+
+page.wide = function wide(caption, headers, rows, left, best) {
   const cell = (name, text, column) => page.element(name, {
     text, class: left.includes(column) ? "words" : undefined, scope: name === "th" ? "col" : undefined });
-  const head = page.element("tr", {}, ...headers.map((text, column) => cell("th", text, column)));
+  const head = page.element("tr", {}, ...headers.map((text, column) => cell(text ? "th" : "td", text, column)));
   const body = rows.map((row, number) => page.element("tr", { class: number === best ? "best" : undefined },
     ...row.map((text, column) => cell("td", text, column))));
   return page.element("div", { class: "table", tabindex: 0, role: "region", "aria-label": caption },

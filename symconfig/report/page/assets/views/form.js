@@ -8,16 +8,24 @@ page.form = function form(parent, show) {
   let config = null, running = null;
   const file = page.element("input", { type: "file", accept: ".json,.sh,.txt,application/json", id: "form-file" });
   const pins = page.element("input", { type: "text", size: 24, placeholder: "tp=8 pp=2..8" });
+  const differs = page.element("input", { type: "text", size: 28, placeholder: "network=4x200Gb/s gpu_memory=96GB" });
   const solve = page.element("button", { type: "submit", text: "Solve" });
   const cancel = page.element("button", { type: "button", text: "Cancel", disabled: true });
-  const backend = page.element("select", {}, ...["", "megatron", "deepspeed"].map((name) =>
-    page.element("option", { value: name, text: name || "any" })));
+  const bar = page.element("progress", { max: 1, value: 0, "aria-label": "Progress", hidden: true });
+  const script = page.element("textarea", { id: "form-script", rows: 6, spellcheck: "false" });
+  const audit = page.element("button", { type: "button", text: "Audit it" });
   const form = page.element("form", { id: "form" }, page.element("fieldset", {},
     add("model", "Model", page.element("select", {})), add("cluster", "Cluster", page.element("select", {})),
+    add("set", "Changes", differs),
     add("gpus", "GPUs", text(6, "64")), add("global_batch_size", "Global batch", text(6, "1024")),
-    add("seq_length", "Sequence", text(6, "4096")), add("backend", "Framework", backend), add("pins", "Pins", pins)),
+    add("seq_length", "Sequence length", text(6, "4096")), add("task", "Task", page.element("select", {})),
+    add("backend", "Framework", page.element("select", {})), add("precision", "Precision", page.element("select", {})),
+    add("pins", "Pins", pins)),
   page.element("fieldset", {}, page.element("label", { for: "form-file",
-    text: "Or drop a config.json (another model) or a launch script (to audit) " }), file), solve, cancel, status);
+    text: "Or drop a config.json (another model) or a launch script (to audit) " }), file),
+  page.element("details", {}, page.element("summary", { text: "Paste a launch script to audit" }),
+    page.element("label", { for: "form-script", text: "Its text, for the cluster above; it is never executed" }), script, audit),
+  solve, cancel, bar, status);
   parent.append(form);
 
   const ask = async (path, options) => {
@@ -37,6 +45,8 @@ page.form = function form(parent, show) {
         const now = await ask("/api/requests/" + taken.id);
         if (now.state === "done" || now.state === "failed") break;
         if (now.state === "cancelled") { say("Cancelled."); return null; }
+        bar.hidden = false;
+        if (now.progress.share) bar.value = now.progress.share; else bar.removeAttribute("value");
         say(now.state === "waiting" ? "Waiting for a worker …" : "Solving … " + (now.progress.words || ""));
         await new Promise((next) => setTimeout(next, 150));
       }
@@ -44,22 +54,22 @@ page.form = function form(parent, show) {
       if (told.problems && told.problems.length) say(told.problems.join(" "), true); else say("");
       if (told.error) return null;
       return await ask("/api/requests/" + taken.id + "/page");
-    } finally { running = null; cancel.disabled = true; solve.disabled = false; }
+    } finally { running = null; bar.hidden = true; cancel.disabled = true; solve.disabled = false; }
   };
+  const words = (text) => text.trim().split(/[\s,]+/).filter(Boolean);
+  const cluster = () => fields.cluster.value + (words(differs.value).length ? " with " + words(differs.value).join(" and ") : "");
   const job = () => {
-    const told = { cluster: fields.cluster.value, gpus: fields.gpus.value === "auto" ? "auto" : Number(fields.gpus.value),
+    const told = { cluster: cluster(), gpus: fields.gpus.value === "auto" ? "auto" : Number(fields.gpus.value),
       global_batch_size: Number(fields.global_batch_size.value) };
     if (fields.seq_length.value) told.seq_length = Number(fields.seq_length.value);
-    if (fields.backend.value) told.backend = fields.backend.value;
-    if (fields.pins.value.trim()) {
-      told.pins = Object.fromEntries(fields.pins.value.trim().split(/[\s,]+/).map((one) => one.split("=", 2)));
-    }
+    for (const name of ["backend", "task", "precision"]) if (fields[name].value) told[name] = fields[name].value;
+    if (words(pins.value).length) told.pins = Object.fromEntries(words(pins.value).map((one) => one.split("=", 2)));
     if (config) told.model_config = config; else told.model = fields.model.value;
     return told;
   };
   // A slider below is a pin of the next search.
   page.pin = (name, value) => {
-    const kept = pins.value.trim().split(/[\s,]+/).filter((one) => one && !one.startsWith(name + "="));
+    const kept = words(pins.value).filter((one) => !one.startsWith(name + "="));
     if (value !== undefined) kept.push(name + "=" + value);
     pins.value = kept.join(" ");
   };
@@ -84,8 +94,10 @@ page.form = function form(parent, show) {
     try { read = JSON.parse(content); } catch { read = null; }
     if (read && read.model_type) { config = read; say("The model is that of " + given.name + "."); return; }
     config = null;
-    start("/api/audit", { script: content, cluster: fields.cluster.value }, false);
+    await judge(content);
   };
+  const judge = (content) => start("/api/audit", { script: content, cluster: cluster() }, false);
+  audit.addEventListener("click", () => judge(script.value));
   file.addEventListener("change", () => file.files.length && take(file.files[0]));
   addEventListener("dragover", (event) => event.preventDefault());
   addEventListener("drop", (event) => { event.preventDefault(); if (event.dataTransfer.files.length) take(event.dataTransfer.files[0]); });
@@ -93,8 +105,9 @@ page.form = function form(parent, show) {
 
   return (async () => {
     const zoo = await ask("/api/zoo"), given = new URLSearchParams(location.search);
-    for (const [name, values] of [["model", zoo.models], ["cluster", zoo.clusters]]) {
-      fields[name].append(...values.map((value) => page.element("option", { value, text: value })));
+    for (const [name, values] of [["model", zoo.models], ["cluster", zoo.clusters], ["task", ["", ...zoo.tasks]],
+      ["backend", ["", ...zoo.backends]], ["precision", ["", ...zoo.precisions]]]) {
+      fields[name].append(...values.map((value) => page.element("option", { value, text: value || "default" })));
     }
     fields.model.value = "llama2-13b";
     fields.cluster.value = "a100-80gb";

@@ -1,5 +1,5 @@
 "use strict";
-// All that was weighed: time against memory, and the degrees as parallel coordinates. A brush on one narrows the other.
+// All that was weighed: time against memory, narrowed by sliders.
 page.openLattice = async function openLattice(data) {
   const packed = data.lattice;
   const [columns, places, step, gib, fits] = await Promise.all(
@@ -64,8 +64,7 @@ page.view("weighed", "All that was weighed", ["lattice"],
     const timed = all.filter((row) => row.step_s > 0);
     const best = data.plans && data.plans[0];
     const status = page.element("p", { class: "note", role: "status" });
-    const brushed = new Map();
-    page.brush = (name, ranges) => { if (ranges) brushed.set(name, ranges); else brushed.delete(name); apply(); };
+    const pinned = new Map();
     const tell = () => {
       const left = all.filter(chosen.test), fit = left.filter((row) => row.fits);
       status.textContent = page.count(left.length) + " of " + page.count(all.length) + " points, " + page.count(fit.length) + " fit" +
@@ -83,7 +82,10 @@ page.view("weighed", "All that was weighed", ["lattice"],
           const value = values[slider.value - 1];
           shown.textContent = value === undefined ? "any" : value;
           slider.setAttribute("aria-valuetext", shown.textContent);
-          page.brush(name, value === undefined ? null : [[value, value]]);
+          if (value === undefined) pinned.delete(name); else pinned.set(name, value);
+          chosen.test = (row) => [...pinned].every(([field, wanted]) => row[field] === wanted);
+          tell();
+          if (page.scatter) page.scatter.draw();
           if (page.pin) page.pin(name === "micro" ? "mbs" : name, value);
         } });
       return page.element("label", { for: slider.id, text: name + " " }, slider, shown);
@@ -128,38 +130,4 @@ page.view("weighed", "All that was weighed", ["lattice"],
     }, { tall: true, label: "Scatter: seconds of a step against memory of every weighed point",
       on: { click: (hit) => hit.data && hit.data.row && page.ask(hit.data.row) } });
     page.scatter = scatter;
-
-    const axes = data.lattice.whole.filter((name) => new Set(timed.map((row) => row[name])).size > 1);
-    const fields = [...axes, "step_s", "gib"];
-    const apply = () => {
-      chosen.test = (row) => [...brushed].every(([name, ranges]) =>
-        ranges.some(([low, high]) => row[name] >= low && row[name] <= high));
-      tell();
-      if (page.scatter) page.scatter.draw();
-    };
-    parent.append(page.element("p", { class: "note",
-      text: "Drag along an axis to keep only what lies there; click the axis to take it back. The dots above follow." +
-        (best ? " The red line is the chosen plan." : "") }));
-    const most = Object.fromEntries(fields.map((name) => [name, timed.reduce((high, row) => Math.max(high, row[name]), 0)]));
-    const logarithmic = (name) => axes.includes(name) && most[name] > 4;
-    const values = (row) => fields.map((name) => (logarithmic(name) ? Math.max(row[name], 1) : row[name]));
-    const drawn = timed.filter((row) => row.fits && !(row.step_s > slowest));
-    const parallel = page.chart(parent, () => ({
-      parallelAxis: fields.map((name, dim) => ({ dim, name: name === "step_s" ? "seconds" : name === "gib" ? "GiB" : name,
-        type: logarithmic(name) ? "log" : "value", logBase: 2, scale: true, minInterval: axes.includes(name) ? 1 : 0, nameTextStyle: { color: page.ink("ink") },
-        axisLabel: { color: page.ink("soft"), formatter: page.brief }, axisLine: { lineStyle: { color: page.ink("soft") } } })),
-      parallel: { left: 40, right: 60, top: 40, bottom: 30, parallelAxisDefault: {} },
-      series: [{ type: "parallel", inactiveOpacity: 0.02, activeOpacity: 0.9, progressive: 500, lineStyle: { width: 1,
-        opacity: Math.min(0.5, Math.max(0.06, 100 / drawn.length)), color: page.colours[0] },
-      data: [...drawn.map(values), ...(best ? [{ value: values(page.asRow(best)), lineStyle: { color: page.ink("bad"), width: 2.5,
-        opacity: 1 } }] : [])] }],
-    }), { tall: true, label: "Parallel coordinates: degrees, seconds and memory of every point that fits", on: {
-      axisareaselected: () => {
-        brushed.clear();
-        parallel.made.getOption().parallelAxis.forEach((_, place) => {
-          const model = parallel.made.getModel().getComponent("parallelAxis", place);
-          if (model.activeIntervals && model.activeIntervals.length) brushed.set(fields[place], model.activeIntervals);
-        });
-        apply();
-      } } });
   });

@@ -55,7 +55,8 @@ page.pictures.bars = function bars(parent, told) {
     yAxis: { type: "category", inverse: true, data: told.names,
       axisLabel: { width: page.side(310) - 10, overflow: "truncate", formatter: page.short } },
     series: told.series.map(([name, parts], place) => ({
-      name, type: "bar", stack: told.stacked ? "all" : undefined, itemStyle: { color: page.colours[place % 9] },
+      name, type: "bar", stack: told.stacked ? "all" : undefined,
+      itemStyle: { color: told.stacked ? page.partColour(name) : page.colours[place % 9] },
       data: parts.map((part) => ({ value: part === null ? 0 : part, part, label: { show: part === null, position: "right",
         color: page.ink("ink"), formatter: name + ": " + told.none } })),
       markLine: place === 0 && told.upright ? { symbol: "none", silent: true, label: { formatter: told.upright[0], position: "start",

@@ -5,7 +5,7 @@ page.view("plans", "The answer", ["blocks"], "", (parent, data) => {
   for (const block of data.blocks) {
     if (block.headers) {
       groups = null;
-      parent.append(page.table(block.title || "Ranked by what can be expected of each", block.headers, block.rows, block.left,
+      parent.append(page.table(block.title || (block.rows[0][0] === "1" ? "Ranked by what can be expected of each" : "Compared"), block.headers, block.rows, block.left,
         block.marked));
       continue;
     }
@@ -39,7 +39,7 @@ page.parts = function parts(parent, data, field, label, unit, limit) {
     yAxis: { type: "category", inverse: true, axisLabel: { width: page.side(230) - 10 }, data: data.plans.map((one) =>
       (page.side(230) < 230 ? one.name : one.name + ": " + page.degrees(one.degrees))) },
     series: names.map((name, place) => ({
-      name: page.words(name), type: "bar", stack: "all", itemStyle: { color: page.colours[place % 9] },
+      name: page.words(name), type: "bar", stack: "all", itemStyle: { color: page.partColour(page.words(name)) },
       data: data.plans.map((one) => (one[field][name] || 0) / scale),
       markLine: place === 0 && limit ? { symbol: "none", silent: true,
         label: { formatter: "usable", position: "start", color: page.ink("ink") },
@@ -69,25 +69,29 @@ page.view("memory", "Where the memory goes", ["plans"], "Of the fullest GPU of e
     }
   });
 
-page.view("sensitivity", "How sure it is", ["sensitivity"],
-  "By how much the step changes where one constant of the GPU or of a link is off by its own uncertainty (one standard deviation).",
+page.view("sure", "How sure it is", ["plans"], "The step of each plan with its 90 % interval, the error on held-out runs included.",
   (parent, data) => {
-    const best = data.plans[0], [low, high] = best.interval;
+    const best = data.plans[0], names = data.plans.map((one) => one.name + ": " + page.degrees(one.degrees));
     parent.append(page.element("p", { text: "A step takes " + page.seconds(best.step_s) + ", likely between " +
-      page.seconds(low) + " and " + page.seconds(high) + "." }));
-    if (!data.sensitivity.length) return;
+      page.seconds(best.interval[0]) + " and " + page.seconds(best.interval[1]) + data.basis + "." }));
     page.chart(parent, () => ({
-      legend: {},
-      grid: { left: page.side(190), right: 30, top: 40, bottom: 50 },
+      legend: { data: ["90 % interval", "predicted"] },
+      grid: { left: page.side(230), right: 30, top: 40, bottom: 50 },
       tooltip: { formatter: (hit) => {
-        const one = data.sensitivity[hit.dataIndex];
-        return page.tip(page.words(one.name), [one.says, "uncertain by " + page.percent(one.uncertainty),
-          "lower: " + page.percent(one.low) + " of the step", "higher: " + page.percent(one.high)]);
+        const one = data.plans[hit.dataIndex];
+        return page.tip("plan " + names[hit.dataIndex], [page.seconds(one.step_s) + ", likely " + page.seconds(one.interval[0]) +
+          " to " + page.seconds(one.interval[1])]);
       } },
-      xAxis: { type: "value", axisLabel: { formatter: (value) => value + " %" }, name: "change of the step",
-        nameLocation: "middle", nameGap: 28 },
-      yAxis: { type: "category", inverse: true, data: data.sensitivity.map((one) => page.words(one.name)) },
-      series: [["constant lower", "low"], ["constant higher", "high"]].map(([name, field]) => ({
-        name, type: "bar", stack: "all", data: data.sensitivity.map((one) => 100 * one[field]) })),
-    }), { label: "Bars: change of the step where a constant is lower or higher" });
+      xAxis: { type: "value", name: "seconds of a step", nameLocation: "middle", nameGap: 28 },
+      yAxis: { type: "category", inverse: true, axisLabel: { width: page.side(230) - 10 },
+        data: page.side(230) < 230 ? data.plans.map((one) => one.name) : names },
+      series: [
+        { name: "from", type: "bar", stack: "all", silent: true, itemStyle: { color: "transparent" },
+          data: data.plans.map((one) => one.interval[0]) },
+        { name: "90 % interval", type: "bar", stack: "all", barWidth: 10, itemStyle: { color: page.colours[4] },
+          data: data.plans.map((one) => one.interval[1] - one.interval[0]) },
+        { name: "predicted", type: "scatter", symbolSize: 11, itemStyle: { color: page.colours[5] },
+          data: data.plans.map((one, place) => [one.step_s, place]) },
+      ],
+    }), { label: "Bars: the 90 % interval of each plan's step", rows: 1.2 * data.plans.length });
   });

@@ -1,4 +1,4 @@
-"""Published layouts that say something of a job: those of its model, or of models of its kind, on its kind of GPU."""
+"""Published recipes that say something of a job: those of its model, or of models of its kind, on its kind of GPU."""
 
 from __future__ import annotations
 
@@ -13,14 +13,6 @@ from symconfig.descriptor.recipe import Recipe, RecipeFile, load_recipes, recipe
 from symconfig.graph.count import parameters
 
 MOST_TIMES_LARGER = 3.0  # a model of which a recipe still says something
-
-Split = tuple[int, int, int, int]  # tp, pp, cp, ep: what a person calls a layout
-
-
-def splits(model: ModelDescriptor, cluster: ClusterDescriptor) -> frozenset[Split]:
-    """Return the ways in which published layouts split such a model on such GPUs."""
-    layouts = (recipe.layout for _, recipe in alike(model, cluster))
-    return frozenset((layout.tp, layout.pp, layout.cp, layout.ep) for layout in layouts)
 
 
 def alike(model: ModelDescriptor, cluster: ClusterDescriptor) -> Iterator[tuple[RecipeFile, Recipe]]:

@@ -16,9 +16,8 @@ from torch.utils._pytree import tree_leaves
 from symconfig.graph.operator import Operator
 from symconfig.graph.program.program import Program
 from symconfig.graph.program.torch_source.axes import Axes
-from symconfig.graph.program.torch_source.join import joined, leaders
-from symconfig.graph.program.torch_source.merge import merging
 from symconfig.graph.program.torch_source.recorder import Step, Value
+from symconfig.graph.program.torch_source.tidy import joined, leaders, merging
 from symconfig.graph.program.torch_source.walked import Lowering
 
 

@@ -1,0 +1,130 @@
+"""The choice: the fastest plan after a premium for choices that hardly any published layout has; within 2 % the one
+with fewer options and axes, then the faster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from symconfig.cost.table import Choice
+from symconfig.graph.block import LAYER
+from symconfig.plans.choices import Precision
+from symconfig.plans.columns import Columns
+from symconfig.plans.pipeline_layout import is_uneven
+from symconfig.solve.prospect import Prospect
+from symconfig.solve.space import Request
+from symconfig.solve.usual import premium
+
+TIE = 1.02  # of the best score: plans up to here cannot be told apart
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Family:
+    """One way to split a model; micro-batch, chunks, stages, recompute and offload are inside.
+
+    zero: 1 stands for stages 0 and 1, which differ in what optimizers hold only.
+    """
+
+    tp: int
+    cp: int
+    pp: int
+    ep: int
+    etp: int
+    zero: int
+    precision: Precision
+
+
+def family(prospect: Prospect) -> Family:
+    """Return the family of a candidate."""
+    p = prospect.degrees
+    return Family(p.tp, p.cp, p.pp, p.ep, p.etp, max(prospect.zero, 1), prospect.request.precision)
+
+
+def ranked(candidates: Iterable[Prospect], top: int) -> list[Prospect]:
+    """Return the first plan, then the first of what is left without its family, and so on."""
+    left, result = list(candidates), list[Prospect]()
+    while left and len(result) < top:
+        result.append(first(left))
+        left = [each for each in left if family(each) != family(result[-1])]
+    return result
+
+
+def first(candidates: Sequence[Prospect]) -> Prospect:
+    """Return the plainest of the candidates that cannot be told from the one with the best score, then the fastest."""
+    limit = TIE * min(each.score for each in candidates)
+    return min(
+        (each for each in candidates if each.score <= limit),
+        key=lambda each: (plainness(each), each.step_s, each.order),
+    )
+
+
+def timed(prospect: Prospect, step_s: float, device_bytes: float) -> Prospect:
+    """Return the candidate with its step, the memory that it takes of a device, and its score."""
+    score = step_s * float(premium(len(unusual(prospect))))
+    return replace(prospect, step_s=step_s, device_bytes=device_bytes, score=score)
+
+
+def unusual(prospect: Prospect) -> tuple[str, ...]:
+    """Name the choices that hardly any published layout of such models on such GPUs has."""
+    request, p = prospect.request, prospect.degrees
+    if request.usual is None:
+        return ()
+    beyond = request.usual.beyond(tp=p.tp, pp=p.pp, vpp=p.vpp, cp=p.cp, ep=p.ep, micro=prospect.micro)
+    kind = recompute_kind(prospect.choice, prospect.block_layers)
+    recomputed = [f"{kind} recompute"] if request.usual.recomputes(kind) else []
+    return (*(name for name, is_beyond in beyond.items() if is_beyond), *recomputed, *_switched(request))
+
+
+def unusual_degrees(request: Request, points: Columns, pp: object, vpp: object) -> NDArray[np.intp]:
+    """Count the unusual degrees and switches of points with a pipeline: [n]."""
+    if request.usual is None:
+        return np.zeros(points.size, dtype=np.intp)
+    beyond = request.usual.beyond(tp=points.tp, pp=pp, vpp=vpp, cp=points.cp, ep=points.ep, micro=points.micro)
+    every = [np.broadcast_to(each, points.size) for each in beyond.values()]
+    return np.array(np.sum(every, axis=0), dtype=np.intp) + np.intp(len(_switched(request)))
+
+
+def unusual_recompute(request: Request, choices: Sequence[Choice]) -> NDArray[np.intp]:
+    """Count the unusual ones of what policies recompute: 0 or 1 each, [r]."""
+    kinds = map(recompute_kind, choices)
+    return np.array([int(request.usual is not None and request.usual.recomputes(kind)) for kind in kinds], np.intp)
+
+
+def plainness(prospect: Prospect) -> int:
+    """Count the axes beyond 1, options beside the defaults, recompute, offloads, a layout string and uneven ends."""
+    p, split = prospect.degrees, prospect.split
+    ends = split.first_layers is not None or split.last_layers is not None
+    return (
+        sum(size > 1 for size in (p.tp, p.pp, p.vpp, p.cp, p.ep, p.etp))
+        + len(prospect.extras.on)
+        + less_plain(prospect.choice, bool(prospect.block_layers))
+        + bool(prospect.offload.optimizer)
+        + bool(prospect.offload.weights)
+        + (split.layout is not None)
+        + (ends or (split.layout is not None and is_uneven(split.chunks)))
+    )
+
+
+def less_plain(choice: Choice, by_block: bool = False) -> int:
+    """Count recompute and offload of activations."""
+    return bool(choice.modules or by_block) + bool(choice.offload)
+
+
+def recompute_kind(choice: Choice, block_layers: int = 0) -> str:
+    """Return none, selective or full."""
+    if block_layers or LAYER in choice.modules:
+        return "full"
+    return "selective" if choice.modules else "none"
+
+
+def _switched(request: Request) -> list[str]:
+    """Name the unusual switches that are on."""
+    extras = request.extras
+    if request.usual is None:
+        return []
+    return request.usual.switched(
+        graphs=extras.graphs != "none", flex=bool(extras.flex_backend), user_buffers=extras.tp_comm
+    )

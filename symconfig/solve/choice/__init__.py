@@ -1,1 +1,0 @@
-"""The choice among what a search has found: families, draws of what is uncertain, and simplicity."""

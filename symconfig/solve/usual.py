@@ -1,0 +1,217 @@
+"""What published layouts of such models on such GPUs have, and the fastest measured runs of a model.
+
+Both are tables of model_zoo (`python -m tools generate published`): one row a distinct layout, one row a best run.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from math import inf, log2
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from symconfig.cost.lattice import Array
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.graph.count import parameters
+from symconfig.resources import data_dir
+
+SAME_SIZE = 0.02  # by how much parameters of one model may differ, by their vocabularies' padding
+UNPROVEN = 1.2  # times the best measured rate: what a plan may claim without a mark
+PUBLISHED, MEASURED = "published.csv", "measured.csv"
+ENOUGH = 8  # layouts from which quantiles are taken
+QUANTILE, RARE = 0.97, 0.03
+DOUBLINGS = (1.0, 2.0, inf)  # of a model's size: layouts of models up to so far are taken, the nearest first
+# Log of the time that is added for 0, 1, 2, 3 or more unusual choices: how much longer than predicted such runs took,
+# from dense measured rows; those with experts are too few to say anything else.
+PREMIUM = (0.0, 0.04, 0.13, 0.18)
+FLAGS = {"graphs": "CUDA graphs", "flex": "token dispatcher", "user_buffers": "user buffers"}
+
+
+class Layout(NamedTuple):
+    """One published layout. generation: a GPU's architecture, empty where it is not stated; backend: megatron or other;
+    recompute: none, selective, full, or empty where it is not stated; switches are 0 or 1."""
+
+    generation: str
+    experts: int
+    task: str
+    backend: str
+    billions: float
+    tp: int
+    pp: int
+    vpp: int
+    cp: int
+    ep: int
+    micro: int
+    seq_length: int
+    recompute: str
+    graphs: int
+    flex: int
+    user_buffers: int
+
+
+class Best(NamedTuple):
+    """The fastest measured run of a model on a kind of GPU for one job. source: its title."""
+
+    model: str
+    parameters: int
+    layers: int
+    cluster: str
+    gpus: int
+    task: str
+    precision: str
+    seq_length: int
+    tp: int
+    pp: int
+    vpp: int
+    cp: int
+    ep: int
+    micro: int
+    tokens_per_s_per_gpu: float
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Usual:
+    """What published layouts have. largest: 97 % quantiles by degree, `micro` and `tokens` (of a micro-batch on one
+    rank); rare: switches and kinds of recompute that fewer than 3 % have; joined: GPUs that fast links join."""
+
+    largest: Mapping[str, float]
+    rare: frozenset[str]
+    joined: int
+    seq_length: int
+
+    def beyond(self, *, tp: Any, pp: Any, vpp: Any, cp: Any, ep: Any, micro: Any) -> dict[str, Any]:
+        """Return by name which choices of layouts are beyond published ones, `[n]` or of one layout."""
+        sizes = {"tp": tp, "pp": pp, "vpp": vpp, "ep": ep, "micro-batch": micro}
+        larger = {name: size > self.largest.get(name, inf) for name, size in sizes.items()}
+        tokens = self.largest.get("tokens", inf)
+        larger["tokens of a micro-batch"] = micro * self.seq_length > tokens * cp
+        # A longer sequence asks for more ranks than those that were published.
+        larger["cp"] = cp > max(self.largest.get("cp", inf), self.seq_length / tokens)
+        larger["tp beyond fast links"] = tp > self.joined
+        return larger
+
+    def switched(self, *, graphs: bool, flex: bool, user_buffers: bool) -> list[str]:
+        """Return the names of the switches that are on and that hardly any published layout has."""
+        on = {"graphs": graphs, "flex": flex, "user_buffers": user_buffers}
+        return [FLAGS[name] for name, is_on in on.items() if is_on and name in self.rare]
+
+    def recomputes(self, kind: str) -> bool:
+        """Return whether hardly any published layout recomputes like this: none, selective or full."""
+        return kind != "none" and kind in self.rare
+
+
+def premium(unusual: Any) -> Array:
+    """Return the factor on the time for so many unusual choices, of any shape."""
+    result: Array = np.exp(np.array(PREMIUM))[np.minimum(unusual, len(PREMIUM) - 1)]
+    return result
+
+
+def usual(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Usual:
+    """Return what published layouts of models of this kind and size have on this generation of GPUs."""
+    task = job.task_of(model)
+    return _usual(
+        cluster.gpu.architecture,
+        int(model.experts is not None),
+        task if task in ("pretrain", "lora") else "sft",
+        "megatron" if job.backend == "megatron" else "other",
+        parameters(model, with_mtp=False).total / 1e9,
+        cluster.joined_gpus,
+        int(job.seq_length or 0),
+    )
+
+
+@lru_cache(maxsize=64)
+def _usual(
+    generation: str, experts: int, task: str, backend: str, billions: float, joined: int, seq_length: int
+) -> Usual:
+    kind = [row for row in layouts() if row.experts == experts]
+    alike: Sequence[Callable[[Layout], bool]] = (
+        lambda row: (row.generation, row.task, row.backend) == (generation, task, backend),
+        lambda row: (row.generation, row.task) == (generation, task),
+        lambda row: row.generation == generation,
+        lambda row: row.task == task,
+    )
+    near = [
+        (lambda row, same=same, far=far: same(row) and abs(log2(row.billions / billions)) <= far)
+        for same in alike
+        for far in DOUBLINGS
+    ]
+    sized = _first(kind, near)
+    flagged = _first(kind, alike)  # counted over all sizes
+    columns = {
+        **{name: [getattr(row, name) for row in sized] for name in ("tp", "pp", "vpp", "cp", "ep")},
+        "micro-batch": [row.micro for row in sized],
+        "tokens": [row.micro * row.seq_length / row.cp for row in sized],
+    }
+    largest = {name: float(np.quantile(each, QUANTILE, method="higher")) for name, each in columns.items() if each}
+    return Usual(largest=largest, rare=frozenset(_rare(flagged)), joined=joined, seq_length=seq_length)
+
+
+def _first(rows: Sequence[Layout], alike: Sequence[Callable[[Layout], bool]]) -> list[Layout]:
+    """Return the rows that the first of the conditions leaves enough of; none where no condition does."""
+    chosen = ([row for row in rows if condition(row)] for condition in alike)
+    return next((each for each in chosen if len(each) >= ENOUGH), [])
+
+
+def _rare(rows: Sequence[Layout]) -> Iterator[str]:
+    stated = [row.recompute for row in rows if row.recompute]
+    yield from (kind for kind in ("selective", "full") if len(stated) >= ENOUGH and _few(stated.count(kind), stated))
+    # Who has no tensor parallelism has no use for user buffers, who has no expert parallelism for a dispatcher.
+    for name, useful in (
+        ("graphs", rows),
+        ("flex", [row for row in rows if row.ep > 1]),
+        ("user_buffers", [row for row in rows if row.tp > 1]),
+    ):
+        if len(useful) >= ENOUGH and _few(sum(getattr(row, name) for row in useful), useful):
+            yield name
+
+
+def _few(count: int, of: Sequence[object]) -> bool:
+    return count < RARE * len(of)
+
+
+@cache
+def layouts() -> tuple[Layout, ...]:
+    """Return the published layouts."""
+    words = ("generation", "task", "backend", "recompute")
+    return tuple(
+        Layout(**{name: text if name in words else float(text) for name, text in row.items()})  # type: ignore[arg-type]
+        for row in _rows(PUBLISHED)
+    )
+
+
+@cache
+def measured() -> tuple[Best, ...]:
+    """Return the best measured runs."""
+    words = ("model", "cluster", "task", "precision", "source")
+    whole = ("tokens_per_s_per_gpu",)
+    return tuple(
+        Best(**{n: t if n in words else float(t) if n in whole else int(t) for n, t in row.items()})  # type: ignore[arg-type]
+        for row in _rows(MEASURED)
+    )
+
+
+def measured_runs(model: ModelDescriptor, cluster: ClusterDescriptor, task: str) -> list[Best]:
+    """Return the measured runs of a model, by its size, on a kind of GPU: pretraining, or any tuning of it."""
+    total, pretrained = parameters(model, with_mtp=False).total, task == "pretrain"
+    return [
+        run
+        for run in measured()
+        if run.cluster == cluster.name
+        and run.layers == model.num_hidden_layers
+        and abs(run.parameters / total - 1) < SAME_SIZE
+        and (run.task == "pretrain") == pretrained
+        and (run.task == "lora") == (task == "lora")
+    ]
+
+
+def _rows(name: str) -> Iterator[dict[str, str]]:
+    with (data_dir("model_zoo") / name).open(encoding="utf-8", newline="") as file:
+        yield from csv.DictReader(file)

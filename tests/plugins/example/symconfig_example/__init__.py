@@ -1,1 +1,0 @@
-"""Adds a target, a launcher, a rule and a model to symconfig."""

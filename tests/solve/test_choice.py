@@ -1,0 +1,192 @@
+"""The choice: the fastest plan after a premium for what is unusual, and within 2 % the plainest."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from benchmarks.robust import robustness
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.errors import SymconfigError
+from symconfig.plans.plan import Candidate, Plan
+from symconfig.solve.choice import TIE, Family, family, first, plainness, timed, unusual
+from symconfig.solve.costed import costed
+from symconfig.solve.prospect import Prospect
+from symconfig.solve.restore import restore
+from symconfig.solve.run import run
+from symconfig.solve.search import FRONTS, resolved, search
+from symconfig.solve.sensitivity import priced_s
+from symconfig.solve.timeline import refined_s
+from symconfig.solve.usual import measured, usual
+from tests.solve.naive import tight
+from tests.solve.test_brute_force import CASES, nested_loops
+
+NAMES = ("dense", "experts", "uneven stages", "deepspeed")
+DENSE = ("llama2-7b", "llama3.1-8b", "qwen3-8b", "llama2-13b", "qwen3-32b", "llama3.1-70b", "qwen2.5-72b")
+SPARSE = ("qwen3-30b-a3b", "mixtral-8x7b", "gpt-oss-20b")
+CLUSTERS = ("h100", "a100-80gb", "b200", "gb200-nvl72", "mi300x", "h200")
+# Every job of these once: zoo x clusters x sizes x tasks.
+JOBS = [
+    (model, cluster, gpus, task)
+    for model in (*DENSE, *SPARSE)
+    for cluster in CLUSTERS
+    for gpus, task in ((16, "sft"), (32, "pretrain"), (64, "pretrain"), (256, "pretrain"))
+]
+
+
+@cache
+def planned(name: str, top: int = FRONTS) -> Plan:
+    model, gib, asked = CASES[name]
+    return search(model, tight(model, gib), asked, top=top)
+
+
+def prospects(plan: Plan) -> list[Prospect]:
+    return [
+        timed(point, point.step_s, point.device_bytes)
+        for point in (restore(plan, each) for each in (plan.best, *plan.alternatives))
+    ]
+
+
+def job(model: str, cluster: str, gpus: int, task: str, **more: object) -> Job:
+    asked = {"model": model, "cluster": cluster, "gpus": gpus, "global_batch_size": 4 * gpus, "seq_length": 4096}
+    return Job.model_validate({**asked, "task": task, **more})
+
+
+@cache
+def solved(
+    model: str, cluster: str, gpus: int, task: str, without: tuple[str, ...] = (), allow: tuple[str, ...] = ()
+) -> Plan | None:
+    """Return the plan of a job; None where nothing fits."""
+    try:
+        asked = job(model, cluster, gpus, task, without=without, allow=allow)
+        return search(load_model(model), load_cluster(cluster), asked)
+    except SymconfigError:
+        return None
+
+
+def better(one: Candidate, other: Candidate) -> bool:
+    """Return whether a plan is faster than another, no less plain and has no more that is unusual."""
+    mine, theirs = one.standing, other.standing
+    assert mine is not None
+    assert theirs is not None
+    faster = one.predicted.step_s < other.predicted.step_s * (1 - 1e-9)
+    return faster and mine.plainness <= theirs.plainness and len(mine.unusual) <= len(theirs.unusual)
+
+
+@pytest.mark.parametrize("model", [*DENSE, *SPARSE])
+def test_no_row_stands_above_one_that_is_faster_and_no_less_plain(model: str) -> None:
+    """Over 240 jobs, of which some have no plan."""
+    for asked in (each for each in JOBS if each[0] == model):
+        plan = solved(*asked)
+        if plan is None:
+            continue
+        rows = (plan.best, *plan.alternatives)
+        assert len({(each.parallel, each.options.zero_stage, each.options.precision) for each in rows}) == len(rows)
+        for place, row in enumerate(rows):
+            assert not [below for below in rows[place + 1 :] if better(below, row)], asked
+
+
+def test_the_first_is_the_plainest_of_a_tie_and_then_the_fastest() -> None:
+    found = prospects(planned("dense"))[0]
+    step = found.step_s
+    plain = replace(found, degrees=replace(found.degrees, tp=1, pp=1, vpp=1, cp=1))
+    slower = replace(plain, step_s=1.015 * step, score=1.015 * step)
+    assert plainness(slower) < plainness(found) or found.degrees == plain.degrees
+    assert first([found, slower]) is (slower if plainness(slower) < plainness(found) else found)
+    far = replace(slower, step_s=1.03 * step, score=1.03 * found.score)
+    assert first([found, far]) is found
+    assert first([slower, replace(slower, step_s=0.99 * slower.step_s)]).step_s == 0.99 * slower.step_s
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_pick_does_not_depend_on_how_many_are_shown(name: str) -> None:
+    assert planned(name, 1).best == planned(name).best
+    assert planned(name, 3).alternatives == planned(name).alternatives[:2]
+
+
+@pytest.mark.parametrize("name", ["dense", "experts", "deepspeed"])
+def test_every_plan_shown_is_of_another_family(name: str) -> None:
+    shown = [family(found) for found in prospects(planned(name))]
+    assert len(shown) > 1
+    assert len(set(shown)) == len(shown)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_best_score_of_a_family_is_no_worse_than_of_its_candidates_of_the_loops(name: str) -> None:
+    model, gib, asked = CASES[name]
+    cluster = tight(model, gib)
+    outcome = run(model, cluster, resolved(model, cluster, asked), 100, None, time.perf_counter())
+    fronts = {family(found): found.score for found in outcome.weighed.ranked()}
+    layouts = outcome.weighed.pieces[0].request.usual
+    best: dict[Family, tuple[float, Prospect]] = {}
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("symconfig.cost.machine.SPREAD", 0.0)
+        for seconds, each in nested_loops(name).best.values():
+            point = replace(each, request=replace(each.request, usual=layouts))
+            score = timed(point, seconds, 0.0).score
+            if family(point) not in best or score < best[family(point)][0]:
+                best[family(point)] = score, point
+    assert fronts.keys() >= best.keys()  # the loops have one ZeRO stage of each choice of degrees
+    for name_, (_, point) in best.items():
+        same = replace(point, machine=outcome.weighed.pieces[0].machine)
+        assert fronts[name_] <= timed(same, refined_s(same, costed(same)), 0.0).score * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("asked", JOBS[::20], ids=str)
+def test_an_option_less_never_improves_the_score_and_one_more_never_worsens_it(
+    asked: tuple[str, str, int, str],
+) -> None:
+    plan = solved(*asked)
+    if plan is None:
+        pytest.skip("nothing fits")
+    score = plan.best.standing.score_s
+    for name in ("user_buffers", "fused_loss", "uneven_chunks"):
+        less = solved(*asked, without=(name,))
+        assert less is None or score <= TIE * less.best.standing.score_s, name
+    more = solved(*asked, allow=("all",))
+    assert more is not None
+    assert more.best.standing.score_s <= TIE * score
+
+
+def test_published_layouts_say_what_is_unusual() -> None:
+    model, cluster = load_model("llama3.1-8b"), load_cluster("h100")
+    has = usual(model, cluster, job("llama3.1-8b", "h100", 64, "pretrain"))
+    sizes = {"pp": 1, "vpp": 1, "cp": 1, "ep": 1, "micro": 1}
+    assert [name for name, beyond in has.beyond(tp=2, **sizes).items() if beyond] == []
+    assert [name for name, beyond in has.beyond(tp=16, **sizes).items() if beyond] == ["tp", "tp beyond fast links"]
+    several = has.beyond(tp=np.array([2, 16]), **sizes)["tp"]
+    assert several.tolist() == [False, True]
+    longer = replace(has, seq_length=2**20)  # a longer sequence asks for more ranks than were published
+    most = int(2**20 / longer.largest["tokens"])
+    assert not longer.beyond(tp=1, **{**sizes, "cp": most})["cp"]
+    assert longer.beyond(tp=1, **{**sizes, "cp": 2 * most})["cp"]
+
+
+def test_every_measured_run_is_of_a_cluster_of_the_zoo() -> None:
+    assert all(run.tokens_per_s_per_gpu > 0 and load_cluster(run.cluster) for run in measured())
+
+
+@pytest.mark.parametrize("name", ["dense", "experts"])
+def test_the_formula_under_the_clusters_own_constants_is_the_prediction(name: str) -> None:
+    plan = planned(name)
+    stated = {each: getattr(plan.cluster.kernels, each) for each in type(plan.cluster.kernels).model_fields}
+    own = {each: np.full(3, quantity.value) for each, quantity in stated.items() if quantity is not None}
+    for found in prospects(plan):
+        assert priced_s(found, plan.cluster, own) == pytest.approx(np.full(3, found.step_s))
+
+
+def test_robustness_says_what_is_lost_where_something_is_otherwise() -> None:
+    shaken = robustness(planned("dense"))
+    assert len(shaken) == 4
+    assert all(0 <= one.loss < 0.5 for one in shaken)
+    assert len({one.what for one in shaken}) == 4
+
+
+def test_a_plan_of_usual_choices_alone_has_its_step_as_score() -> None:
+    for found in prospects(planned("dense")):
+        assert (found.score == found.step_s) == (not unusual(found))

@@ -1,0 +1,131 @@
+"""Write the layouts that others published, and the best measured runs: `python -m tools generate published`.
+
+model_zoo/published.csv counts distinct layouts of the collections in ../shared/recipes; model_zoo/measured.csv holds
+the fastest measured run of each model, GPU, task, precision, number of GPUs and sequence in ../shared/truth*.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from symconfig.descriptor.load import load_cluster, zoo_clusters
+from symconfig.descriptor.measurements import load_measurements
+from symconfig.errors import SymconfigError
+from symconfig.graph.count import parameters
+from symconfig.measured.judge import judge
+from symconfig.solve.usual import MEASURED, PUBLISHED, Best, Layout
+from tools.pages import ROOT
+
+SHARED = ROOT.parent / "shared"
+ZOO = ROOT / "model_zoo"
+OTHERS = re.compile(r"titan|llm-foundry|automodel|llama-factory|fsdp|deepspeed|neox|hai-llm|ms-swift$|^$")
+FLEX = re.compile(r"deepep|hybridep|flex")
+TUNED = ("sft", "lora", "qlora", "dpo", "kto", "rm", "cpo", "orpo", "simpo")
+
+
+def main() -> None:
+    """Write both tables; leave them as they are where the collections are not there."""
+    if not SHARED.is_dir():
+        return
+    _write(PUBLISHED, Layout._fields, sorted(_layouts(), key=_sorted))
+    _write(MEASURED, Best._fields, sorted(_best(), key=_sorted))
+
+
+def _write(name: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    with (ZOO / name).open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(rows)
+
+
+def _sorted(row: Iterable[object]) -> tuple[str, ...]:
+    return tuple(f"{each:012.3f}" if isinstance(each, int | float) else str(each) for each in row)
+
+
+def _generations() -> dict[str, str]:
+    """Return the architecture of each GPU by the names that sources have for it."""
+    clusters = [load_cluster(name) for name in zoo_clusters()]
+    return {name: each.gpu.architecture for each in clusters for name in (each.name, *each.aliases)}
+
+
+def _layouts() -> Iterator[Layout]:
+    generations, seen = _generations(), Counter[tuple[object, ...]]()
+    for path in sorted((SHARED / "recipes").glob("*.yaml")):
+        for row in yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)["recipes"]:
+            if (found := _layout(row, generations)) is not None:
+                seen[found] += 1
+    yield from (Layout(*row) for row in seen)
+
+
+def _layout(row: Mapping[str, Any], generations: Mapping[str, str]) -> tuple[object, ...] | None:
+    """Return one row of a collection as a layout; None where it states no size, degrees or micro-batch."""
+    model, degrees, batch = row["model"], row.get("parallel") or {}, row.get("batch") or {}
+    sizes = [degrees.get(name, 1) for name in ("tp", "pp", "vpp", "cp", "ep")]
+    sizes = [1 if size in (None, "none") else size for size in sizes]
+    numbers = (model.get("params_b"), batch.get("micro"), batch.get("seq_length"), *sizes)
+    if not all(isinstance(number, int | float) for number in numbers) or row["task"] not in ("pretrain", *TUNED):
+        return None
+    framework = (row.get("framework") or {}).get("name") or ""
+    communication, graphs = row.get("comm") or {}, (row.get("cuda_graphs") or {}).get("impl")
+    return (
+        generations.get((row.get("cluster") or {}).get("gpu"), ""),
+        int("moe" in model.get("kind", "")),
+        "pretrain" if row["task"] == "pretrain" else "lora" if "lora" in row["task"] else "sft",
+        "other" if OTHERS.search(framework) else "megatron",
+        float(f"{model['params_b']:.2g}"),
+        *sizes,
+        batch["micro"],
+        batch["seq_length"],
+        (row.get("recompute") or {}).get("granularity") or "",
+        int(graphs not in (None, "none")),
+        int(bool(FLEX.match(str(communication.get("dispatcher"))))),
+        int(communication.get("tp_comm") is True),
+    )
+
+
+def _best() -> Iterator[Best]:
+    best: dict[tuple[object, ...], Best] = {}
+    for folder in ("truth", "truth_more", "truth_next"):
+        for path in sorted((SHARED / folder).glob("*.yaml")):
+            for found in _runs(path):
+                key = (*found[: Best._fields.index("tp")],)
+                if key not in best or found.tokens_per_s_per_gpu > best[key].tokens_per_s_per_gpu:
+                    best[key] = found
+    yield from best.values()
+
+
+def _runs(path: Path) -> Iterator[Best]:
+    file = load_measurements(path)
+    for row in file.rows:
+        try:
+            judged = judge(path.stem, row)
+        except SymconfigError:
+            continue
+        if judged.time is None or row.measured.stage_forward_ms is not None:
+            continue
+        c, model = judged.case.configuration, judged.case.model
+        yield Best(
+            model=model.name,
+            parameters=parameters(model, with_mtp=False).total,
+            layers=model.num_hidden_layers,
+            cluster=judged.case.cluster.name,
+            gpus=c.degrees.world_size,
+            task=row.task,
+            precision=str(c.precision),
+            seq_length=c.seq_length,
+            tp=c.degrees.tp,
+            pp=c.degrees.pp,
+            vpp=c.degrees.vpp,
+            cp=c.degrees.cp,
+            ep=c.degrees.ep,
+            micro=c.micro,
+            tokens_per_s_per_gpu=float(f"{c.global_batch * c.seq_length / c.degrees.world_size / judged.time[1]:.4g}"),
+            source=str(file.source["title"]),
+        )
