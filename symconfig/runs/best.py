@@ -15,8 +15,8 @@ from symconfig.frameworks.megatron.adapters import as_laid
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.render import target_of
 from symconfig.runs import sayable
-from symconfig.runs.imaged import as_trained
-from symconfig.solve.answer import answer
+from symconfig.runs.imaged import as_trained, built
+from symconfig.solve.answer import answer, assuming
 
 
 def best_plan(
@@ -101,6 +101,7 @@ def prepared(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> tu
     """Return the model with the job's adapters, images and head, and the job with the target that it goes to."""
     model, job = as_trained(model, job)
     job = sayable.opened(model, cluster, job)
+    model = built(model, assuming(job, target_of(model, job)).backend)
     model = as_laid(model, job.target)
     compares = target_of(model, job).compares
     return model if compares is None else compares.scoring(model, job), job

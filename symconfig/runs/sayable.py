@@ -15,6 +15,7 @@ from symconfig.plans.plan import Plan
 from symconfig.plans.sketch import sketch
 from symconfig.render import target_of, targets
 from symconfig.render.target import Source
+from symconfig.runs.imaged import built
 from symconfig.solve.answer import assuming
 from symconfig.solve.pins import narrowed
 from symconfig.solve.whole import filled
@@ -48,7 +49,9 @@ def unsayable(
     What a person can change in the framework's code has an `edit`. Raises InputError where the job itself is wrong.
     """
     target = target or target_of(model, job)
-    job = filled(model, cluster, assuming(job, target))
+    job = assuming(job, target)
+    model = built(model, job.backend)
+    job = filled(model, cluster, job)
     try:
         target.variables(sketch(model, cluster, job, BACKENDS[job.backend].releases.of(job)))
     except InfeasibleError as error:

@@ -140,6 +140,8 @@ def configuration(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) 
         if pins.fixes(extra.pin)
     }
     parallel = pins.switch("sp")
+    zero = next((stage for stage in stages if limits.runs(zero=stage, dp=dp, cp=cp)), limits.zero[-1])
+    offload = Offload(pins.fraction or 0.0)
     return Configuration(
         degrees=degrees,
         micro=_one(pins, "mbs"),
@@ -149,14 +151,14 @@ def configuration(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) 
         sequence_parallel=tp > 1 and (limits.runs(sequence_parallel=True) if parallel is None else parallel),
         cp_comm=cast(CpComm, pins.words.get("cp_comm", "p2p")),
         modules=frozenset(modules.split(",")) if modules else _RECOMPUTED[kind],
-        zero=next((stage for stage in stages if limits.runs(zero=stage, dp=dp, cp=cp)), limits.zero[-1]),
+        zero=zero,
         framework=replace(Extras.of(framework), **named).put_on(framework, cluster.gpu.architecture),
         packing=job.packing,
         layout=pins.layout or "",
         activation_offload=bool(pins.switch("activation_offload")),
         backend=job.backend,
         version=BACKENDS[job.backend].releases.of(job),
-        offload=Offload(pins.fraction or 0.0),
+        offload=next(iter(limits.offloads_of(zero, offload.optimizer)), offload),
     )
 
 

@@ -200,6 +200,8 @@ def space(
     version, fixed = BACKENDS[job.backend].releases.of(job), facts_of(model, cluster, job)
     has = NOTHING_KNOWN if framework is None else Columns(**Extras.of(framework).columns, precision=job.precision)
     able = limits(job.backend, version, model, fixed, shut(job, fixed, pins, has))
+    if job.backend == "deepspeed" and job.target in (None, "deepspeed"):  # its train.py has --recompute-layers
+        able = replace(able, block_recompute=able.full_recompute)
     if pins.dealt is not None:
         return replace(able, layouts=able.layouts.dealt(ends=pins.dealt == ENDS))
     return able if pins.layout is None else pinnable(able, version)

@@ -23,6 +23,7 @@ JOBS: dict[str, tuple[str, str, int, dict[str, Any]]] = {
     "another GPU": ("qwen2.5-7b", "mi300x", 16, {}),
     "DeepSpeed": ("llama3.1-8b", "h100", 8, {"backend": "deepspeed"}),
     "FSDP": ("llama3.1-8b", "a100-80gb", 16, {"backend": "fsdp"}),
+    "offload": ("llama3.1-70b", "h100", 128, {"backend": "fsdp", "pins": {"optimizer_offload": "1"}}),
     "adapters": ("qwen-7b-lora", "h100", 8, {}),
 }
 
@@ -40,7 +41,7 @@ def test_a_plans_own_layout_costs_what_the_plan_says(name: str) -> None:
     model, cluster, gpus, more = JOBS[name]
     job = {"model": model, "cluster": cluster, "gpus": gpus, "global_batch_size": 8 * gpus, **more}
     planned = symconfig.plan(**job).best
-    result = symconfig.estimate(**job, pins=pins_of(planned))
+    result = symconfig.estimate(**{**job, "pins": pins_of(planned)})
     one = result.estimate
     assert one.plan.best.predicted == planned.predicted
     assert max(one.stage_bytes) == pytest.approx(planned.predicted.device_bytes, rel=1e-9)

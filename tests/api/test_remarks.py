@@ -30,9 +30,9 @@ def test_a_model_that_no_target_of_the_framework_can_be_told_has_its_table_and_n
     assert (tmp_path / "out" / "launch.sh").exists()
 
 
-def test_what_cannot_even_be_priced_is_refused_as_before() -> None:
-    with pytest.raises(InfeasibleError, match="Transformers trains no multi-token-prediction layers"):
-        symconfig.plan("glm-4.5-air", "h200", 64, 64, backend="fsdp")
+def test_a_target_that_is_named_is_refused_as_before() -> None:
+    with pytest.raises(InfeasibleError, match=r"no plan of this job can be written for it .*--target accelerate or "):
+        symconfig.plan("olmo2-32b", "h200", 64, 64, target="megatron")
 
 
 @pytest.mark.parametrize(("task", "other"), [("lora", "Megatron-LM"), ("sft", "DeepSpeed")])
@@ -47,3 +47,15 @@ def test_fine_tuning_says_what_the_other_framework_takes(task: str, other: str, 
     assert said.startswith(f"the best plan with {other} takes {there:.3f} s, {change} ")
     assert ("more" in said) == (there > here)
     assert "the best plan with" not in run(*words, "--task", task, "--top", "1", "--backend", backend, "--json").err
+
+
+@pytest.mark.parametrize("backend", ["fsdp", "deepspeed"])
+def test_layers_that_transformers_does_not_build_are_left_out_and_said(backend: str, tmp_path: Path) -> None:
+    result = symconfig.plan("glm-4.5-air", "h200", 256, 256, backend=backend, top=1)
+    assert result.plan.model.num_nextn_predict_layers == 0
+    assert any("multi-token prediction" in note for note in result.plan.model.left_out)
+    result.write(tmp_path / "out")
+    if backend == "deepspeed":  # the other one's script, which names the model, is the user's
+        judged = symconfig.audit(tmp_path / "out" / "launch.sh", "h200", plan=False).judged
+        assert judged is not None
+        assert judged.plan.best.predicted == result.best.predicted
