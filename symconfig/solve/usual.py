@@ -138,12 +138,12 @@ def _usual(
         lambda row: row.generation == generation,
         lambda row: row.task == task,
     )
-    near = [
+    nested = [
         (lambda row, same=same, far=far: same(row) and abs(log2(row.billions / billions)) <= far)
         for same in alike
         for far in DOUBLINGS
     ]
-    sized = _first(kind, near)
+    sized = _first(kind, nested)
     flagged = _first(kind, alike)  # counted over all sizes
     columns = {
         **{name: [getattr(row, name) for row in sized] for name in ("tp", "pp", "vpp", "cp", "ep")},
