@@ -9,7 +9,7 @@ from statistics import mean, median
 from symconfig.descriptor.job import Limits
 from symconfig.measured.judge import Judged
 from symconfig.solve.budget import fitting
-from symconfig.solve.choice import first, timed
+from symconfig.solve.choice import first, scored
 from symconfig.solve.predict import as_found
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.usual import usual
@@ -209,7 +209,7 @@ def _point(item: Judged) -> Prospect:
     what, predicted = item.case, item.prediction.predicted
     point = as_found(what.model, what.cluster, what.configuration)
     request = replace(point.request, usual=usual(what.model, what.cluster, point.request.job))
-    return timed(replace(point, request=request), predicted.step_s, predicted.device_bytes)
+    return scored(replace(point, request=request), predicted.step_s, predicted.device_bytes)
 
 
 def _fits(item: Judged) -> float:

@@ -87,6 +87,7 @@ def shards(plan: Plan, recomputes: bool = True) -> dict[str, Any]:
     """Return the configuration file for weights in the shards of PyTorch's FSDP 2. Layers are those that the model's
     class calls its own. recomputes: it says so of a plan that does, and not the program."""
     options, ranks = plan.best.options, plan.best.shard_ranks
+    all_again = options.recompute.granularity != "none" and options.recompute.method != "block"
     mesh = {"dp_replicate_size": options.instances, "dp_shard_size": ranks, "tp_size": 1, "cp_size": 1}
     return {
         **_world(plan, "FSDP"),
@@ -96,7 +97,7 @@ def shards(plan: Plan, recomputes: bool = True) -> dict[str, Any]:
             "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
             "fsdp_reshard_after_forward": True,
             "fsdp_offload_params": options.param_offload,
-            "fsdp_activation_checkpointing": recomputes and options.recompute.granularity != "none",
+            "fsdp_activation_checkpointing": recomputes and all_again,
             "fsdp_cpu_ram_efficient_loading": True,
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         },

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from math import ceil
 from posixpath import basename, normpath
 from typing import Any
 
@@ -35,10 +36,12 @@ def refuse(plan: Plan, *others: Problem) -> None:
         raise InfeasibleError(faults)
 
 
-def problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what the generated training script can, and a script with Trainer or Accelerate cannot."""
+def problems(plan: Plan, *, every_layer: bool = True) -> Iterator[Problem]:
+    """Yield what the generated training script can, and a script with Trainer or Accelerate cannot. every_layer: it
+    recomputes all layers or none; else each n-th one, too."""
     recompute, layers = plan.best.options.recompute, plan.model.num_hidden_layers
-    if recompute.method == "block" and recompute.num_layers is not None and recompute.num_layers < layers:
+    some = recompute.method == "block" and recompute.num_layers is not None and recompute.num_layers < layers
+    if some and (every_layer or every_nth(plan) is None):
         yield Problem(
             "Transformers recomputes all layers or none",
             field="recompute",
@@ -52,6 +55,15 @@ def problems(plan: Plan) -> Iterator[Problem]:
             got=str(plan.best.parallel.ep),
             pins=("ep=1",),
         )
+
+
+def every_nth(plan: Plan) -> int | None:
+    """Return n where a plan's layers run again as the Trainer of Transformers 5.24 has it: each n-th one, in the shards
+    of FSDP 2. None: they do not."""
+    again, layers = plan.best.options.recompute, plan.model.num_hidden_layers
+    if plan.best.target.backend != "fsdp" or again.method != "block":
+        return None
+    return next((n for n in range(2, layers + 1) if ceil(layers / n) == again.num_layers), None)
 
 
 def schedule_problems(plan: Plan, *, unwrapped: bool = False) -> Iterator[Problem]:
@@ -156,7 +168,7 @@ def arguments(plan: Plan, deepspeed: str | None) -> Json:
         "weight_decay": training.weight_decay,
         "max_grad_norm": training.clip_grad,
         options.precision: True,
-        "gradient_checkpointing": deepspeed is not None and options.recompute.granularity != "none",
+        **_recomputed(plan, deepspeed),
         "seed": training.seed,
         "logging_steps": training.log_interval,
         "save_steps": training.save_interval,
@@ -164,6 +176,12 @@ def arguments(plan: Plan, deepspeed: str | None) -> Json:
         **_evaluated(plan),
         **({"resume_from_checkpoint": training.load} if training.load and not training.loads_its_own else {}),
     }
+
+
+def _recomputed(plan: Plan, deepspeed: str | None) -> Json:
+    if deepspeed is None and (n := every_nth(plan)) is not None:
+        return {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"every_n_layers": n}}
+    return {"gradient_checkpointing": deepspeed is not None and plan.best.options.recompute.granularity != "none"}
 
 
 def _evaluated(plan: Plan) -> Json:

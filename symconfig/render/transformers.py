@@ -47,7 +47,7 @@ def variables(plan: Plan) -> dict[str, object]:
     """Return what its templates see. Raises InfeasibleError for what Trainer cannot run."""
     sharded = of_fsdp(plan)
     others = (*trainer.schedule_problems(plan, unwrapped=sharded), *trainer.load_problems(plan))
-    if sharded and (faults := (*_of_shards(plan), *trainer.problems(plan), *others)):
+    if sharded and (faults := (*_of_shards(plan), *trainer.problems(plan, every_layer=False), *others)):
         raise InfeasibleError(faults)
     if not sharded:
         trainer.refuse(plan, *others)

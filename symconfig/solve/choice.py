@@ -94,13 +94,14 @@ def unusual_recompute(request: Request, choices: Sequence[Choice]) -> NDArray[np
 
 
 def plainness(prospect: Prospect) -> int:
-    """Count the axes beyond 1, options beside the defaults, recompute, offloads, a layout string and uneven ends."""
+    """Count the axes beyond 1, options beside the defaults, recompute (twice, where some layers alone are recomputed),
+    offloads, a layout string and uneven ends."""
     p, split = prospect.degrees, prospect.split
     ends = split.first_layers is not None or split.last_layers is not None
     return (
         sum(size > 1 for size in (p.tp, p.pp, p.vpp, p.cp, p.ep, p.etp))
         + len(prospect.extras.on)
-        + less_plain(prospect.choice, bool(prospect.block_layers))
+        + recomputed_and_offloaded(prospect.choice, some_layers=bool(prospect.block_layers))
         + bool(prospect.offload.optimizer)
         + bool(prospect.offload.weights)
         + (split.layout is not None)
@@ -108,9 +109,9 @@ def plainness(prospect: Prospect) -> int:
     )
 
 
-def less_plain(choice: Choice, by_block: bool = False) -> int:
-    """Count recompute and offload of activations."""
-    return bool(choice.modules or by_block) + bool(choice.offload)
+def recomputed_and_offloaded(choice: Choice, *, some_layers: bool = False) -> int:
+    """Count recompute, once more where some layers alone are recomputed, and offload of activations."""
+    return bool(choice.modules or some_layers) + some_layers + bool(choice.offload)
 
 
 def recompute_kind(choice: Choice, block_layers: int = 0) -> str:

@@ -49,7 +49,8 @@ class Limits:
     """A target's space.
 
     table: constraints that a point may fail; fixed: what they are asked of, beside points. chosen: what all points
-    have, by the names of columns. What is asked of the table is asked when it is wanted.
+    have, by the names of columns. every_nth: where some layers are recomputed, each n-th one is, not the first ones.
+    What is asked of the table is asked when it is wanted.
     """
 
     table: tuple[Constraint, ...]
@@ -60,6 +61,7 @@ class Limits:
     modules: tuple[str, ...] = ()
     block_recompute: bool = False
     full_recompute: bool = True
+    every_nth: bool = False
     chosen: Mapping[str, Any] = field(default_factory=dict)
     _runs: dict[Any, bool] = field(init=False, default_factory=dict, compare=False, repr=False)
     _chosen: dict[Any, Limits] = field(init=False, default_factory=dict, compare=False, repr=False)

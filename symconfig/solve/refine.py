@@ -20,7 +20,7 @@ from symconfig.cost.lattice import Array
 from symconfig.cost.step import HOST_SHARE, host_bytes
 from symconfig.graph.model import sequence
 from symconfig.solve.assign import Layout, Open, Places, by_block, opened, problem, slowest_s
-from symconfig.solve.choice import timed
+from symconfig.solve.choice import scored
 from symconfig.solve.costed import Costed, costed, detailed
 from symconfig.solve.floor import Floors, Waiting, waiting
 from symconfig.solve.kinds import ROUNDING
@@ -262,4 +262,4 @@ def _simulated(prospect: Prospect, parts: Costed) -> Prospect:
     """Return the candidate with its simulated step, and what its fullest stage takes of the device."""
     step = refined_s(prospect, parts)
     device = device_bytes(max(parts.peaks), prospect.machine, prospect.request.framework)
-    return timed(prospect, step, device)
+    return scored(prospect, step, device)

@@ -22,7 +22,9 @@ from symconfig.frameworks.megatron.releases import NO_ENGINE
 from symconfig.frameworks.optimizers import stepping
 from symconfig.frameworks.programs import PROGRAMS
 from symconfig.graph.count import parameters
+from symconfig.graph.model import sequence
 from symconfig.graph.operator import FOUR_BIT_BYTES
+from symconfig.graph.parts import is_layer
 from symconfig.plans.choices import PRECISIONS, Precision
 from symconfig.plans.columns import Columns
 from symconfig.solve import extras
@@ -202,6 +204,9 @@ def space(
     able = limits(job.backend, version, model, fixed, shut(job, fixed, pins, has))
     if job.backend == "deepspeed" and job.target in (None, "deepspeed"):  # its train.py has --recompute-layers
         able = replace(able, block_recompute=able.full_recompute)
+    alike = len({kind for kind in sequence(model) if is_layer(kind)}) == 1
+    if job.backend == "fsdp" and job.target in (None, "transformers") and alike:  # the Trainer's every_n_layers
+        able = replace(able, block_recompute=able.full_recompute, every_nth=True)
     if pins.dealt is not None:
         return replace(able, layouts=able.layouts.dealt(ends=pins.dealt == ENDS))
     return able if pins.layout is None else pinnable(able, version)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from heapq import heapify, heapreplace
 from itertools import accumulate, islice, pairwise, product
+from math import ceil
 
 from symconfig.graph.block import Place
 from symconfig.graph.parts import is_layer, place_of
@@ -53,6 +54,14 @@ class Split:
     def block_step(self) -> int:
         """Return by how many layers of every chunk the numbers differ that are tried of those run again."""
         return 1 + (self.longest_chunk - 1) // MOST_REPEATED
+
+    def repeated(self, *, every_nth: bool) -> tuple[int, ...]:
+        """Return the numbers of layers of every chunk that are tried of those run again, 0 and not all among them.
+        every_nth: those that running each n-th layer again gives."""
+        longest = self.longest_chunk
+        if every_nth:
+            return (0, *sorted({ceil(longest / n) for n in range(2, longest + 1)}))
+        return tuple(range(0, longest, self.block_step))
 
 
 def plainest(pp: int, chunks: Chunks, layouts: Layouts) -> Split | None:

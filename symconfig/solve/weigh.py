@@ -27,7 +27,7 @@ from symconfig.cost.table import Table
 from symconfig.graph.model import sequence
 from symconfig.graph.parts import is_layer
 from symconfig.plans.columns import Columns
-from symconfig.solve.choice import less_plain, unusual_degrees, unusual_recompute
+from symconfig.solve.choice import recomputed_and_offloaded, unusual_degrees, unusual_recompute
 from symconfig.solve.gamma import Gammas
 from symconfig.solve.grid import Grid, pieces
 from symconfig.solve.keeping import keep_floors, keep_points
@@ -256,21 +256,24 @@ def _hopeful(
 
 def _prefixes(batch: _Batch) -> Array:
     """Count the blocks of each kind among the first layers, as of `prefixed`: [s, layers, kinds, n]."""
-    pipelines = batch.setting.pipelines
+    pipelines, every_nth = batch.setting.pipelines, batch.piece.request.limits.every_nth
     present, which = np.unique(pipelines.which, return_inverse=True)
     each = [
-        [prefix(batch.splits[place], stage.index, batch.table.kinds) for stage in pipelines.each[place].stages]
+        [
+            prefix(batch.splits[place], stage.index, batch.table.kinds, every_nth)
+            for stage in pipelines.each[place].stages
+        ]
         for place in present
     ]
     return prefixed(each, which, len(pipelines.index))
 
 
 @lru_cache(maxsize=4096)
-def prefix(split: Split, stage: int, kinds: tuple[str, ...]) -> Prefix:
+def prefix(split: Split, stage: int, kinds: tuple[str, ...], every_nth: bool) -> Prefix:
     """Count, for each number n that is tried, the blocks of each kind among the first n layers of every chunk of the
     stage.
     """
-    return tuple(first(split, stage, kinds, n) for n in range(0, split.longest_chunk, split.block_step))
+    return tuple(first(split, stage, kinds, n) for n in split.repeated(every_nth=every_nth))
 
 
 def first(split: Split, stage: int, kinds: tuple[str, ...], layers: int) -> tuple[int, ...]:
@@ -317,7 +320,7 @@ class _Result:
         count = unusual_recompute(request, policies)[:, None, None] + of_points
         score = np.where(self.fits, self.step_s * premium(count), np.inf).reshape(-1, self.step_s.shape[-1])
         less = np.add.outer(
-            [less_plain(policy) for policy in policies],
+            [recomputed_and_offloaded(policy) for policy in policies],
             [bool(offload.optimizer) + bool(offload.weights) for offload in batch.setting.offload],
         ).ravel()
         for level in np.unique(less):
@@ -366,8 +369,11 @@ def _one(batch: _Batch, weighed: Weighed) -> None:
         block = evaluate_block(extremes, batch.points, batch.setting, _prefixes(batch), piece.budget)
         step = np.where(block.layers > 0, block.cost.step_s, np.inf)
         peak = np.broadcast_to(block.cost.peak_bytes, step.shape)
-        steps = np.array([split.block_step for split in batch.splits])[batch.setting.pipelines.which]
-        results.append(_Result.of(batch, batch.sums.policy(keep), step, peak, block.layers * steps))
+        tried = [split.repeated(every_nth=piece.request.limits.every_nth) for split in batch.splits]
+        longest = max(map(len, tried))
+        numbers = np.array([[*each, *[0] * (longest - len(each))] for each in tried])
+        layers = numbers[batch.setting.pipelines.which, block.layers]
+        results.append(_Result.of(batch, batch.sums.policy(keep), step, peak, layers))
         weighed.candidates += step[..., several].size
     weighed.candidates += results[0].step_s.size
     for result in results:

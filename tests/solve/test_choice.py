@@ -15,7 +15,7 @@ from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import SymconfigError
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.table import summary
-from symconfig.solve.choice import TIE, Family, family, first, plainness, timed, unusual
+from symconfig.solve.choice import TIE, Family, family, first, plainness, scored, unusual
 from symconfig.solve.costed import costed
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
@@ -47,7 +47,7 @@ def planned(name: str, top: int = FRONTS) -> Plan:
 
 def prospects(plan: Plan) -> list[Prospect]:
     return [
-        timed(point, point.step_s, point.device_bytes)
+        scored(point, point.step_s, point.device_bytes)
         for point in (restore(plan, each) for each in (plan.best, *plan.alternatives))
     ]
 
@@ -131,13 +131,13 @@ def test_the_best_score_of_a_family_is_no_worse_than_of_its_candidates_of_the_lo
         monkeypatch.setattr("symconfig.cost.machine.SPREAD", 0.0)
         for seconds, each in nested_loops(name).best.values():
             point = replace(each, request=replace(each.request, usual=layouts))
-            score = timed(point, seconds, 0.0).score
+            score = scored(point, seconds, 0.0).score
             if family(point) not in best or score < best[family(point)][0]:
                 best[family(point)] = score, point
     assert fronts.keys() >= best.keys()  # the loops have one ZeRO stage of each choice of degrees
     for name_, (_, point) in best.items():
         same = replace(point, machine=outcome.weighed.pieces[0].machine)
-        assert fronts[name_] <= timed(same, refined_s(same, costed(same)), 0.0).score * (1 + 1e-9)
+        assert fronts[name_] <= scored(same, refined_s(same, costed(same)), 0.0).score * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("asked", JOBS[::20], ids=str)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any
 
 from symconfig.cost.framework import Bytes, Stepping
@@ -45,13 +46,15 @@ class Workers:
     hold a whole model in shards. room: tokens of a sequence, or of a packed micro-batch, on all ranks of it; micro:
     sequences of a micro-batch; microbatches: of an update, on all replicas. narrow: the model itself is in 16 bits.
     program: what it runs otherwise than FSDP by itself; liger: its kernels. streamed: its shards, gradients and
-    optimizer live on the host. whole: weights that a forward gathers stay for its backward, as in ZeRO 2."""
+    optimizer live on the host. whole: weights that a forward gathers stay for its backward, as in ZeRO 2.
+    every: of so many layers one is recomputed."""
 
     dp: int
     sp: int
     room: int
     microbatches: int
     recompute: bool
+    every: int = 1
     tp: int = 1
     ep: int = 1
     micro: int = 1
@@ -81,7 +84,10 @@ def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
         sizes = framework.bytes
         framework = replace(framework, bytes=replace(sizes, optimizer=sizes.optimizer + sizes.weight))
     sharded: ZeroStage = 2 if workers.whole else 3
-    full, many = Recompute("full", method="uniform", num_layers=1), workers.dp * workers.sp > 1
+    many, again = workers.dp * workers.sp > 1, ceil(model.model.num_hidden_layers / workers.every)
+    full = Recompute("full", method="uniform", num_layers=1)
+    if workers.every > 1:
+        full = Recompute("full", method="block", num_layers=again)
     configuration = Configuration(
         degrees=Degrees(tp=workers.tp, pp=1, vpp=1, cp=workers.sp, ep=workers.ep, etp=1, dp=workers.dp),
         micro=workers.micro,
@@ -89,6 +95,7 @@ def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
         seq_length=workers.room,
         cp_comm="a2a" if workers.sp > 1 else "p2p",
         modules=frozenset({LAYER}) if workers.recompute else frozenset(),
+        block_layers=again if workers.recompute and workers.every > 1 else 0,
         zero=sharded,
         offload=Offload(float(workers.streamed), away),
         framework=framework,

@@ -8,6 +8,7 @@ swift/config/, swift/megatron/arguments/megatron_args.py, swift/trainers/argumen
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -229,7 +230,17 @@ class TunerStated(Script):
         values, sharded = self.values, self.launched.sharded
         if values.given("disable_gradient_checkpointing"):
             return not values.switch("disable_gradient_checkpointing")
-        return values.switch("gradient_checkpointing") or sharded.get("activation_checkpointing") is True
+        stated = any(values.switch(f"{name}_checkpointing") for name in ("gradient", "activation"))
+        return stated or sharded.get("activation_checkpointing") is True
+
+    @property
+    def recomputed_every(self) -> int:
+        """Return n where each n-th layer runs again (Transformers' trainer.py)."""
+        for name in ("activation", "gradient"):
+            given = self.values.text(f"{name}_checkpointing_kwargs")
+            if given and (found := re.search(r"every_n_layers\W+(\d+)", given)):
+                return max(1, int(found[1]))
+        return 1
 
     @property
     def _attention(self) -> str | None:

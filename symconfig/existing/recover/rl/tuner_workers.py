@@ -176,6 +176,7 @@ class TunerWorkers(TunerStated):
             microbatches=microbatches,
             copies=copies,
             recompute=self.recomputes,
+            every=self.recomputed_every,
             narrow=self._in_16_bits and not kept,
             liger=self._liger,
             whole=strategy in _ZERO_2,
