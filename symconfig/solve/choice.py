@@ -61,7 +61,7 @@ def first(candidates: Sequence[Prospect]) -> Prospect:
     )
 
 
-def timed(prospect: Prospect, step_s: float, device_bytes: float) -> Prospect:
+def scored(prospect: Prospect, step_s: float, device_bytes: float) -> Prospect:
     """Return the candidate with its step, the memory that it takes of a device, and its score."""
     score = step_s * float(premium(len(unusual(prospect))))
     return replace(prospect, step_s=step_s, device_bytes=device_bytes, score=score)
