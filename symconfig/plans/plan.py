@@ -99,15 +99,15 @@ class Standing:
     """What a plan's place among the others follows from.
 
     score_s: its step with the premium for what is unusual. unusual: choices that hardly any published layout of such
-    models on such GPUs has. plainness: axes beyond 1, options beside the defaults, recompute, offloads, a layout string
-    and uneven ends; of plans within 2 % of the best score the one with the least is first. fits: probability that it
+    models on such GPUs has. complexity: axes beyond 1, options beside the defaults, recompute, offloads, a layout
+    string and uneven ends; of plans within 2 % of the best score the one with the least is first. fits: probability that it
     does not run out of memory.
     """
 
     __pydantic_config__ = _CONFIG
     score_s: Positive
     unusual: tuple[str, ...]
-    plainness: int
+    complexity: int
     fits: float
 
 
@@ -141,8 +141,8 @@ class MeasuredRun:
 class OtherPlans:
     """Plans that are shown beside the families.
 
-    fastest: under the model, of those that were kept; None: a plan that is shown is.
-    free: the fastest under the model if every option were allowed but those of stages' layouts, and those that it uses;
+    fastest: of the plans that were compared; None: a plan that is shown is.
+    free: the one with the best score if every option were allowed but those of stages' layouts, and those that it uses;
     None: nothing is faster. measured: a run of the model on such GPUs that somebody measured; published: the layout of
     that run here, of a plan that is unproven.
     """
@@ -196,8 +196,8 @@ class Candidate:
 class Search:
     """The record of the search. layouts: of stages that were tried; simulated: candidates whose schedule was.
 
-    gap: the share of a step by which a candidate that was not simulated could be faster under the model, in these
-    layouts, at most; optimal: it is 0. fewest: the number of GPUs was asked of it, too (auto).
+    gap: the share by which a candidate that was not simulated could have a lower score, in these layouts, at most;
+    optimal: it is 0. fewest: the number of GPUs was asked of it, too (auto).
     narrowed: pins that the job's target imposes beside the job's own, since it cannot be told all that the framework
     can; free_step_s: the step without them. opened: options that are not stable and were let in; better_step_s: what
     the best plan with options of a better maturity takes, which is surely more; None: none fits.
@@ -244,7 +244,7 @@ class Plan:
 
     @property
     def fastest(self) -> Candidate:
-        """Return the fastest plan found under the model."""
+        """Return the fastest of the plans that were compared."""
         shown = (self.best, *self.alternatives)
         return self.beside.fastest or min(shown, key=lambda one: one.predicted.step_s)
 

@@ -18,6 +18,8 @@ from symconfig.plans.searched import left_out, searched
 from symconfig.report.grid import Block, Grid, present
 from symconfig.report.loads import uneven_loads, waits
 from symconfig.report.rl import whole_step
+from symconfig.solve.candidate import FULL
+from symconfig.solve.choice import TIE
 from symconfig.units import GIB
 
 _WORDS = ("recompute", "precision", "others")  # columns that are not numbers
@@ -26,7 +28,6 @@ _PLAIN = {**dict.fromkeys((*DEGREES, "zero"), "1"), "sp": "no", "precision": Non
 # Columns that stay where all rows are equal: they are the answer.
 _ANSWER = (*DEGREES, "step s", "tokens/s/GPU", "MFU", "GPU GiB")
 Cells = tuple[str, str, str]
-FULL = 0.85  # of the usable memory: above it, memory is what keeps a faster plan away
 
 
 def blocks(plan: Plan) -> list[Block]:
@@ -112,7 +113,7 @@ def _why(plan: Plan) -> str:
         return f"Plan 2 takes as long: {because}."
     if slower[0] == "+":
         return f"Plan 2 is {slower[1:]} slower: {because}."
-    return f"Plan 2 would be {slower[1:]} faster: {because}. {_decided(plan.best, plan.alternatives[0])}"
+    return f"Plan 2 would be {slower[1:]} faster: {because}. {_decided(plan.best, plan.alternatives[0])}".rstrip()
 
 
 def _decided(best: Candidate, other: Candidate) -> str:
@@ -120,10 +121,10 @@ def _decided(best: Candidate, other: Candidate) -> str:
     one, two = best.standing, other.standing
     if one is None or two is None:
         return ""
-    if two.score_s > one.score_s:
+    if two.score_s > TIE * one.score_s:
         added = percent(two.score_s / other.predicted.step_s - 1, 0)
-        return f"It has what hardly any published layout has, for which {added} are added: {', '.join(two.unusual)}."
-    return f"It has more options and axes ({two.plainness} to {one.plainness}); within 2 % the plainer plan is first."
+        return f"Plan 2 has rare choices, for which {added} are added: {', '.join(two.unusual)}."
+    return f"Plan 2 has more options and axes ({two.complexity} to {one.complexity}); within 2 % the plainer is first."
 
 
 def _interval(predicted: Predicted, name: str, text: Callable[[float], str], unit: str) -> str:
@@ -167,7 +168,7 @@ def _adapters(plan: Plan) -> str:
 def ranking(plan: Plan) -> Grid:
     """Tabulate candidates, one row each, the best first; then the fastest, and the layout of a measured run."""
     numbered = [(str(number), one) for number, one in enumerate((plan.best, *plan.alternatives), 1)]
-    further = {"fastest": plan.beside.fastest, "measured": plan.beside.published}
+    further = {"fastest": plan.beside.fastest, "published": plan.beside.published}
     return compared([*numbered, *((name, one) for name, one in further.items() if one is not None)])
 
 
@@ -241,18 +242,18 @@ def choice(plan: Plan) -> Grid | str:
             str(number),
             seconds(one.predicted.step_s),
             seconds(standing.score_s),
-            str(standing.plainness),
+            str(standing.complexity),
             percent(standing.fits),
             ", ".join(standing.unusual) or "nothing",
         )
         for number, one in enumerate((plan.best, *plan.alternatives), 1)
         if (standing := one.standing) is not None
     ]
-    heads = ("#", "step s", "score s", "options and axes", "fits", "that hardly any published layout has")
+    heads = ("#", "step s", "score s", "options and axes", "fits", "rare choices")
     title = (
-        "Why this order: the score is the step with 4, 13 or 18 % added for one, two or more unusual choices; within "
+        "Why this order: 4, 13 or 18 % are added for one, two or more rare choices; within 2 % the plainest is first"
     )
-    return Grid(heads, tuple(rows), left=(5,), title=f"{title}2 % the plainest is first") if rows else ""
+    return Grid(heads, tuple(rows), left=(5,), title=title) if rows and not plan.steps else ""
 
 
 def loss(best: Candidate, other: Candidate) -> tuple[str, str]:

@@ -86,6 +86,11 @@ class Open:
         return self.r, self.o, self.n
 
     @property
+    def premium(self) -> float:
+        """Return the factor from its seconds to its score."""
+        return float(self.floors.premium[self.r, self.n])
+
+    @property
     def rest_s(self) -> float:
         """Return the seconds of the step that neither layout nor schedule changes."""
         return float(self.floors.rest_s[self.o, self.n])

@@ -19,7 +19,7 @@ from symconfig.graph.block import LAYER
 from symconfig.graph.model import sequence
 from symconfig.plans.plan import Batch, Candidate, Options, Overlap, Predicted, Recompute, Stage, Standing, Target
 from symconfig.solve.budget import device_budget, fitting
-from symconfig.solve.choice import plainness, unusual
+from symconfig.solve.choice import complexity, unusual
 from symconfig.solve.costed import Costed, costed, detailed, sizes, table_of
 from symconfig.solve.interval import NINE_IN_TEN, interval, spread_over
 from symconfig.solve.kinds import ROUNDING
@@ -71,7 +71,7 @@ def standing(prospect: Prospect, cluster: ClusterDescriptor) -> Standing:
     return Standing(
         score_s=tidy(prospect.score),
         unusual=unusual(prospect),
-        plainness=plainness(prospect),
+        complexity=complexity(prospect),
         fits=tidy(fits(prospect, cluster)),
     )
 

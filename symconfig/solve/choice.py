@@ -1,5 +1,5 @@
 """The choice: the fastest plan after a premium for choices that hardly any published layout has; within 2 % the one
-with fewer options and axes, then the faster."""
+with fewer options and axes, then the better score."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def ranked(candidates: Iterable[Prospect], top: int) -> list[Prospect]:
 
 
 def first(candidates: Sequence[Prospect]) -> Prospect:
-    """Return the plainest of the candidates that cannot be told from the one with the best score, then the fastest."""
+    """Return the plainest of the candidates that cannot be told from the one with the best score, then the best."""
     limit = TIE * min(each.score for each in candidates)
     return min(
         (each for each in candidates if each.score <= limit),
-        key=lambda each: (plainness(each), each.step_s, each.order),
+        key=lambda each: (complexity(each), each.order),
     )
 
 
@@ -93,7 +93,7 @@ def unusual_recompute(request: Request, choices: Sequence[Choice]) -> NDArray[np
     return np.array([int(request.usual is not None and request.usual.recomputes(kind)) for kind in kinds], np.intp)
 
 
-def plainness(prospect: Prospect) -> int:
+def complexity(prospect: Prospect) -> int:
     """Count the axes beyond 1, options beside the defaults, recompute (twice, where some layers alone are recomputed),
     offloads, a layout string and uneven ends."""
     p, split = prospect.degrees, prospect.split

@@ -10,11 +10,11 @@ from symconfig.solve import candidate, opened
 from symconfig.solve.pins import parse
 from symconfig.solve.run import facts_of, run
 
-WORTH_SAYING = 0.005  # share of the step that a plan with other options must save to be shown
+WORTH_SAYING = 0.005  # share of the score that a plan with other options must save to be shown
 
 
 def faster(than: Plan) -> OtherPlans:
-    """Return what is beside a plan, with what would be faster if every option of its framework were allowed; as it is
+    """Return what is beside a plan, with what would be better if every option of its framework were allowed; as it is
     where nothing is, or where the job's objective is not time.
     """
     model, cluster = than.model, than.cluster
@@ -26,10 +26,11 @@ def faster(than: Plan) -> OtherPlans:
         return than.beside
     # Other layouts of stages would take most of the time, and give what the gaps say at most.
     free = opened.allowing(job, *(one.name for one in options(job.backend) if one.about != "pipeline_layout"))
-    below_s = (1 - WORTH_SAYING) * than.fastest.predicted.step_s
+    standings = [one.standing for one in (than.best, *than.alternatives)]
+    below_s = (1 - WORTH_SAYING) * min(one.score_s for one in standings if one is not None)
     outcome = run(model, cluster, job=free, top=1, progress=None, start=0.0, below_s=below_s)
     ranked = outcome.weighed.ranked()
-    if not ranked or ranked[0].step_s > below_s:
+    if not ranked:
         return than.beside
     prospect = candidate.described(ranked[0], cluster, job)
     uses = tuple(one.name for one in opened.used(job, fixed, pins, prospect))

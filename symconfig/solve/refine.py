@@ -68,7 +68,10 @@ class _Laid:
         return id(self.layout.floors), self.candidate.n, self.layout.split
 
     def never_faster(self, other: _Laid) -> bool:
-        """Tell whether another policy in the same layout, which is known, does everything at least as fast."""
+        """Return whether another policy in the same layout, which is known, does everything at least as fast, and has
+        no larger premium."""
+        if other.candidate.premium > self.candidate.premium:
+            return False
         pairs = zip(other.layout.passes, self.layout.passes, strict=True)
         return other.candidate.rest_s <= self.candidate.rest_s and all(
             bool((theirs[..., other.q] <= ours[..., self.q]).all()) for theirs, ours in pairs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from math import log2
 from typing import Any
@@ -215,55 +216,45 @@ def _plan(
         search=search,
         binding=candidate.binding(chosen[0], best, weighed),
         symconfig_version=VERSION,
-        beside=OtherPlans(
-            fastest=shown(fastest) if is_faster else None, **_measured(model, cluster, job, chosen[0], shown)
-        ),
+        beside=OtherPlans(fastest=shown(fastest) if is_faster else None, **_measured(best, cluster, chosen[0], shown)),
     )
 
 
 def _measured(
-    model: ModelDescriptor,
-    cluster: ClusterDescriptor,
-    job: Job,
-    best: Candidate,
-    shown: Callable[[Prospect], Candidate],
+    prospect: Prospect, cluster: ClusterDescriptor, best: Candidate, shown: Callable[[Prospect], Candidate]
 ) -> dict[str, Any]:
     """Return the measured run to hold a plan against, and of a plan that is unproven what that run's layout gives."""
-    if not (runs := measured_runs(model, cluster, job.task_of(model))):
+    model, job = prospect.request.model, prospect.request.job
+    runs = measured_runs(model, cluster, job.task_of(model))
+    near = [run for run in runs if 0.5 <= run.seq_length / best.batch.seq_length <= 2.0]
+    if not (runs := near or runs):
         return {}
-    claimed, fastest = best.predicted.tokens_per_s_per_gpu, max(runs, key=lambda run: run.tokens_per_s_per_gpu)
-    unproven = claimed > UNPROVEN * fastest.tokens_per_s_per_gpu
+    fastest = max(runs, key=lambda run: run.tokens_per_s_per_gpu)
+    unproven = best.predicted.tokens_per_s_per_gpu > UNPROVEN * fastest.tokens_per_s_per_gpu
 
     def distance(run: Best) -> tuple[float, ...]:
         doubled = abs(log2(run.gpus / best.parallel.world_size)), abs(log2(run.seq_length / best.batch.seq_length))
-        return sum(doubled) + (run.precision != best.options.precision), -run.tokens_per_s_per_gpu
+        return sum(doubled) + 2 * (run.precision != best.options.precision), -run.tokens_per_s_per_gpu
 
     run = fastest if unproven else min(runs, key=distance)
     degrees = {name: getattr(run, name) for name in ("tp", "pp", "vpp", "cp", "ep")}
     words = " ".join(f"{name} {size}" for name, size in degrees.items() if size > 1) or "data parallel"
     measured = MeasuredRun(
-        job=f"{run.gpus:,} GPUs, {run.seq_length:,} tokens, {run.precision}",
+        job=f"{run.model}, {run.gpus:,} GPUs, {run.seq_length:,} tokens, {run.precision}",
         layout=f"{words}, micro-batch {run.micro}",
         tokens_per_s_per_gpu=run.tokens_per_s_per_gpu,
         source=run.source,
         unproven=unproven,
     )
-    return {"measured": measured, "published": _laid_out_as(run, model, cluster, job, shown) if unproven else None}
-
-
-def _laid_out_as(
-    run: Best, model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, shown: Callable[[Prospect], Candidate]
-) -> Candidate | None:
-    """Return the best plan of a job with the degrees of a measured run; None: it has none."""
-    degrees = {"tp": run.tp, "pp": run.pp, "vpp": run.vpp, "cp": run.cp, "ep": run.ep, "mbs": run.micro}
-    pins = {**{name: str(size) for name, size in degrees.items()}, **job.pins}
+    pins = {**{name: str(size) for name, size in degrees.items()}, "mbs": str(run.micro), **job.pins}
     pinned = job.model_copy(update={"pins": pins})
-    try:
-        resolved(model, cluster, pinned)
-        laid_out = run_job(model, cluster, pinned, top=1, progress=None, start=0.0).weighed.best
-    except SymconfigError:
-        return None
-    return shown(laid_out[0]) if laid_out else None
+    published = None
+    if unproven:
+        with suppress(SymconfigError):
+            resolved(model, cluster, pinned)
+            laid_out = run_job(model, cluster, pinned, top=1, progress=None, start=0.0).weighed.best
+            published = shown(ranked(laid_out, 1)[0]) if laid_out else None
+    return {"measured": measured, "published": published}
 
 
 def _at_risk(prospect: Prospect, cluster: ClusterDescriptor, job: Job) -> Iterator[Opened]:

@@ -17,6 +17,7 @@ import numpy as np
 from symconfig.cost.lattice import Array
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
+from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.count import parameters
 from symconfig.resources import data_dir
@@ -27,10 +28,10 @@ PUBLISHED, MEASURED = "published.csv", "measured.csv"
 ENOUGH = 8  # layouts from which quantiles are taken
 QUANTILE, RARE = 0.97, 0.03
 DOUBLINGS = (1.0, 2.0, inf)  # of a model's size: layouts of models up to so far are taken, the nearest first
-# Log of the time that is added for 0, 1, 2, 3 or more unusual choices: how much longer than predicted such runs took,
-# from dense measured rows; those with experts are too few to say anything else.
-PREMIUM = (0.0, 0.04, 0.13, 0.18)
-FLAGS = {"graphs": "CUDA graphs", "flex": "token dispatcher", "user_buffers": "user buffers"}
+# Factor on the time for 0, 1, 2, 3 or more unusual choices: how much longer than predicted such runs took, from dense
+# measured rows; those with experts are too few to say anything else.
+PREMIUM = (1.0, 1.04, 1.13, 1.18)
+FLAGS = {"graphs": "CUDA graphs", "flex": "flex dispatcher", "user_buffers": "user buffers"}
 
 
 class Layout(NamedTuple):
@@ -109,12 +110,14 @@ class Usual:
 
 def premium(unusual: Any) -> Array:
     """Return the factor on the time for so many unusual choices, of any shape."""
-    result: Array = np.exp(np.array(PREMIUM))[np.minimum(unusual, len(PREMIUM) - 1)]
+    result: Array = np.array(PREMIUM)[np.minimum(unusual, len(PREMIUM) - 1)]
     return result
 
 
 def usual(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Usual:
-    """Return what published layouts of models of this kind and size have on this generation of GPUs."""
+    """Return what published layouts of models of this kind and size have on this generation of GPUs, for this task and
+    framework. Where there are fewer than `ENOUGH`, size counts less and less, then the framework, the task and the
+    generation."""
     task = job.task_of(model)
     return _usual(
         cluster.gpu.architecture,
@@ -204,7 +207,7 @@ def measured_runs(model: ModelDescriptor, cluster: ClusterDescriptor, task: str)
     return [
         run
         for run in measured()
-        if run.cluster == cluster.name
+        if load_cluster(run.cluster).gpu.product == cluster.gpu.product
         and run.layers == model.num_hidden_layers
         and abs(run.parameters / total - 1) < SAME_SIZE
         and (run.task == "pretrain") == pretrained

@@ -315,7 +315,7 @@ class _Result:
         (infinite if none does), and its row."""
         batch, request = self.batch, self.batch.piece.request
         of_points = unusual_degrees(request, batch.points, batch.points.pp, batch.setting.pipelines.vpp)
-        by_block = bool((self.layers > 0).any()) or len(self.step_s) < len(batch.table.policies)
+        by_block = len(self.step_s) < len(batch.table.policies)
         policies = (WHOLE,) * len(self.step_s) if by_block else batch.table.policies
         count = unusual_recompute(request, policies)[:, None, None] + of_points
         score = np.where(self.fits, self.step_s * premium(count), np.inf).reshape(-1, self.step_s.shape[-1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from symconfig.solve.choice import TIE, Family, family, plainness
+from symconfig.solve.choice import TIE, Family, complexity, family
 from symconfig.solve.gamma import Gammas
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import Refused
@@ -29,7 +29,7 @@ class Weighed:
     shown: int
     exhaustive: bool = False
     any_will_do: bool = False
-    families: dict[Family, dict[int, Prospect]] = field(default_factory=dict)  # by plainness, the best of each
+    families: dict[Family, dict[int, Prospect]] = field(default_factory=dict)  # by complexity, the best of each
     leanest: Prospect | None = None
     candidates: int = 0
     feasible: int = 0
@@ -55,14 +55,14 @@ class Weighed:
     def add(self, prospect: Prospect) -> None:
         """Keep a candidate unless its family has one that is no worse and no less plain; keep the best families, and
         all that may be taken for the best."""
-        plain, mine = plainness(prospect), self.families.setdefault(family(prospect), {})
+        plain, mine = complexity(prospect), self.families.setdefault(family(prospect), {})
         if any(level <= plain and known.order <= prospect.order for level, known in mine.items()):
             return
         for level in [level for level, known in mine.items() if level >= plain and prospect.order <= known.order]:
             del mine[level]
         mine[plain] = prospect
         scores = sorted(_best(each).score for each in self.families.values())
-        if len(self.families) > self.top and scores[-1] > TIE * scores[0]:
+        if len(self.families) > self.top and scores[-1] > TIE * scores[self.shown - 1]:
             del self.families[max(self.families, key=lambda name: _best(self.families[name]).order)]
             scores.pop()
         # Set what a candidate must beat: the last of the families, or where enough of them are near the best, all that
@@ -70,8 +70,7 @@ class Weighed:
         self.best_s = min(scores[0], self.below_s)
         last = scores[-1] if len(scores) >= self.top else float("inf")
         if len(scores) >= self.shown:
-            last = min(last, max(scores[self.shown - 1], KEPT_WITHIN * scores[0]))
-        last = max(last, TIE * scores[0])
+            last = max(TIE * scores[self.shown - 1], min(last, KEPT_WITHIN * scores[0]))
         self.worst_s = min(last, self.below_s)
 
     @property

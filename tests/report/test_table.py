@@ -128,9 +128,9 @@ def test_the_answer_says_why_the_first_plan_is_the_first(plan: Plan) -> None:
         return next(summary(replace(plan, best=best, alternatives=(other,))))
 
     head = "Plan 2 would be 3.6 % faster: pipeline bubble -0.500 s (but tp communication +0.100 s). "
-    assert first_line(4, 8.9) == (f"{head}It has more options and axes (4 to 2); within 2 % the plainer plan is first.")
+    assert first_line(4, 8.9) == (f"{head}Plan 2 has more options and axes (4 to 2); within 2 % the plainer is first.")
     unusual = first_line(2, 9.5, "tp", "micro-batch")
-    assert unusual.startswith(f"{head}It has what hardly any published layout has, for which ")
+    assert unusual.startswith(f"{head}Plan 2 has rare choices, for which ")
     assert unusual.endswith(" % are added: tp, micro-batch.")
 
 
@@ -219,7 +219,7 @@ def test_the_whole_answer_holds_what_a_person_asks_for(plan: Plan) -> None:
     text = footer(plan)
     for expected in (
         "123,456 candidates, of which 789 fit",
-        "optimal under the model, no other one is faster",
+        "optimal under the model, no other one has a better score",
         "memory of stage 0",
         "likely between 10.323 and 11.877",
     ):

@@ -1,6 +1,6 @@
 """Write the layouts that others published, and the best measured runs: `python -m tools generate published`.
 
-model_zoo/published.csv counts distinct layouts of the collections in ../shared/recipes; model_zoo/measured.csv holds
+model_zoo/published.csv lists the distinct layouts of the collections in ../shared/recipes; model_zoo/measured.csv holds
 the fastest measured run of each model, GPU, task, precision, number of GPUs and sequence in ../shared/truth*.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -56,15 +55,15 @@ def _generations() -> dict[str, str]:
 
 
 def _layouts() -> Iterator[Layout]:
-    generations, seen = _generations(), Counter[tuple[object, ...]]()
+    generations, seen = _generations(), set[tuple[Any, ...]]()
     for path in sorted((SHARED / "recipes").glob("*.yaml")):
         for row in yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)["recipes"]:
             if (found := _layout(row, generations)) is not None:
-                seen[found] += 1
+                seen.add(found)
     yield from (Layout(*row) for row in seen)
 
 
-def _layout(row: Mapping[str, Any], generations: Mapping[str, str]) -> tuple[object, ...] | None:
+def _layout(row: Mapping[str, Any], generations: Mapping[str, str]) -> tuple[Any, ...] | None:
     """Return one row of a collection as a layout; None where it states no size, degrees or micro-batch."""
     model, degrees, batch = row["model"], row.get("parallel") or {}, row.get("batch") or {}
     sizes = [degrees.get(name, 1) for name in ("tp", "pp", "vpp", "cp", "ep")]

@@ -28,7 +28,7 @@ from symconfig.runs.rl.phases import AWAY, Layout
 from symconfig.runs.rl.question import Question
 from symconfig.runs.rl.trained import Trained
 from symconfig.solve.candidate import described
-from symconfig.solve.choice import TIE, plainness, unusual
+from symconfig.solve.choice import TIE, complexity, unusual
 from symconfig.solve.lengths import packing
 from symconfig.solve.pins import parse
 from symconfig.solve.restore import restore
@@ -74,13 +74,15 @@ def _plainest(question: Question, tried: Sequence[Tried]) -> Tried:
     best = min(tried, key=lambda each: _score(question, each))
     unsure, score = _score(question, best)
     close = [each for each in tried if _score(question, each) <= (unsure, TIE * score)]
-    return min(close, key=lambda each: (plainness(each[1].prospect), each[2][0].step_s))
+    return min(close, key=lambda each: (complexity(each[1].prospect), each[2][0].step_s, each[1].prospect.order))
 
 
 def _score(question: Question, tried: Tried) -> tuple[bool, float]:
-    _, actor, layouts = tried
-    unsure, step_s = question.rank(layouts[0])
-    return unsure, step_s * float(premium(len(unusual(actor.prospect))))
+    """Return whether a plan may run out of memory, and its step with the premium on what is no generation."""
+    _, actor, (layout, *_) = tried
+    unsure, step_s = question.rank(layout)
+    trained = step_s if layout.alone else step_s - layout.generation.seconds
+    return unsure, step_s + trained * (float(premium(len(unusual(actor.prospect)))) - 1)
 
 
 def _check(question: Question) -> None:

@@ -21,7 +21,7 @@ def orders(axes: Sequence[Axis]) -> Iterator[tuple[int, ...]]:
         yield tuple(index for indices in chosen for index in indices)
 
 
-def plainness(one: Way) -> tuple[object, ...]:
+def complexity(one: Way) -> tuple[object, ...]:
     """Return what tells equals apart, the least is taken: fewer degrees above 1, and smaller ones."""
     degrees = one.degrees
     above = sum(value > 1 for value in (degrees.tp, degrees.cp, degrees.ep, degrees.etp))

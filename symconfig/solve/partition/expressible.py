@@ -13,7 +13,7 @@ from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
 from symconfig.graph.program.net import Net
 from symconfig.solve.partition.degrees import Along, Way, due, extend
-from symconfig.solve.partition.every import dense, inside, orders, plainness
+from symconfig.solve.partition.every import complexity, dense, inside, orders
 from symconfig.solve.partition.follow import Settling
 from symconfig.solve.partition.roles import Roles
 
@@ -44,7 +44,7 @@ def expressible(net: Net, axes: Sequence[Axis], runs: Runs) -> Expressible:
         for way, along in chosen:
             if along in made:
                 ways[way] = (order, made[along][way.zero][:, places])
-    ranked = sorted(ways, key=lambda way: (plainness(way), way.zero))
+    ranked = sorted(ways, key=lambda way: (complexity(way), way.zero))
     shape = (len(ranked), len(net.nodes), len(axes))
     rows = np.array([ways[way][1] for way in ranked], dtype=np.int64).reshape(shape)
     return Expressible(tuple(ranked), tuple(ways[way][0] for way in ranked), rows)

@@ -28,7 +28,7 @@ from symconfig.runs.rl.logits import VERL
 from symconfig.runs.rl.phases import AWAY, GAPS
 from symconfig.runs.rl.trained import Trained
 from symconfig.schedule.simulate import simulate
-from symconfig.solve.choice import TIE, plainness, unusual
+from symconfig.solve.choice import TIE, complexity, unusual
 from symconfig.solve.costed import costed
 from symconfig.solve.loads import uneven
 from symconfig.solve.restore import restore
@@ -51,8 +51,8 @@ def test_the_phases_make_the_step_and_a_plain_one_of_the_shortest_is_first() -> 
     points = [restore(plan, each) for each in (plan.best, *plan.alternatives)]
     scores = [step.step_s * float(premium(len(unusual(each)))) for each, step in zip(points, plan.rl, strict=True)]
     assert first <= TIE * min(others) or len(unusual(points[0])) < max(map(len, map(unusual, points)))
-    close = [plainness(each) for each, score in zip(points, scores, strict=True) if score <= TIE * min(scores)]
-    assert plainness(points[0]) == min(close)
+    close = [complexity(each) for each, score in zip(points, scores, strict=True) if score <= TIE * min(scores)]
+    assert complexity(points[0]) == min(close)
 
 
 def test_a_batch_of_packed_sequences_has_all_tokens() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from symconfig.descriptor.mesh import Axis, Mesh, MeshLevel
 from symconfig.solve.partition.degrees import way
-from symconfig.solve.partition.every import dense, inside, orders, plainness
+from symconfig.solve.partition.every import complexity, dense, inside, orders
 from symconfig.solve.partition.roles import Role
 
 UNEVEN = Mesh((MeshLevel("nvlink", 12, 1e11, 1e-6), MeshLevel("rail", 6, 1e10, 1e-5))).axes()  # 2 x 2 x 3 and 2 x 3
@@ -69,7 +69,7 @@ def test_the_plainest_has_fewest_degrees_above_one() -> None:
         way(dp=8, ep=2), way(cp=2, dp=4, cp_comm="a2a"), way(tp=2, dp=4, sequence_parallel=True),
         way(tp=2, cp=2, dp=2), way(tp=2, dp=4, ep=2), way(tp=2, cp=2, dp=2, ep=2, etp=2),
     ]  # fmt: skip
-    known = sorted(rising, key=plainness)
+    known = sorted(rising, key=complexity)
     each = [(one.degrees.tp, one.degrees.cp, one.degrees.ep, one.degrees.etp) for one in known]
     counts = [sum(degree > 1 for degree in degrees) for degrees in each]
     assert counts == sorted(counts)
