@@ -100,8 +100,8 @@ class Standing:
 
     score_s: its step with the premium for what is unusual. unusual: choices that hardly any published layout of such
     models on such GPUs has. complexity: axes beyond 1, options beside the defaults, recompute, offloads, a layout
-    string and uneven ends; of plans within 2 % of the best score the one with the least is first. fits: probability that it
-    does not run out of memory.
+    string and uneven ends; of plans within 2 % of the best score the one with the least is first. fits: probability
+    that it does not run out of memory.
     """
 
     __pydantic_config__ = _CONFIG
