@@ -68,7 +68,7 @@ def test_json_has_the_run_the_best_plan_and_the_steps(run: Run, tmp_path: Path) 
     again = run("audit", copy, "--cluster", "h200", "--json").json()
     assert again["steps"] == []
     # A run is by itself: only a search judges its plans among others.
-    assert {**again["run"], "judged": None} == {**data["best"], "judged": None}
+    assert {**again["run"], "standing": None} == {**data["best"], "standing": None}
 
 
 SEVEN = (
