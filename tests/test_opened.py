@@ -36,6 +36,7 @@ ALLOWED = {
             "report/page/page.py",
             "runs/sweep/planner.py",
             "solve/interval.py",
+            "solve/usual.py",
         ),
         "data of the package, of a checkout or of Hugging Face's cache",
     ),

@@ -8,7 +8,7 @@ from typing import Any
 
 from symconfig.cost.framework import Framework
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.frameworks.backend import Backend
+from symconfig.frameworks.backend import Backend, Medium
 from symconfig.frameworks.deepspeed.backend import DEEPSPEED
 from symconfig.frameworks.facts import Fixed, flash
 from symconfig.frameworks.fsdp.backend import FSDP
@@ -23,6 +23,16 @@ FRAMEWORKS = {backend.usual.name: backend.usual for backend in BACKENDS.values()
 
 # With layers of their own, where they usually run another library's (`Framework.engine`).
 OWN_LAYERS = {MEGATRON_LOCAL.name: MEGATRON_LOCAL}
+
+
+_WITHOUT_PREDICTION = "trained without its layers of multi-token prediction, which Transformers does not build"
+
+
+def built(model: ModelDescriptor, backend: str) -> ModelDescriptor:
+    """Return the model as a framework has it: Transformers' classes build no layers of multi-token prediction."""
+    if not model.num_nextn_predict_layers or BACKENDS[backend].told_by is Medium.OPTIONS:
+        return model
+    return model.model_copy(update={"num_nextn_predict_layers": 0, "notes": (*model.notes, _WITHOUT_PREDICTION)})
 
 
 def facts(

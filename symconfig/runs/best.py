@@ -11,11 +11,12 @@ from symconfig.descriptor.load import load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import SymconfigError
+from symconfig.frameworks.known import built
 from symconfig.frameworks.megatron.adapters import as_laid
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.render import target_of
 from symconfig.runs import sayable
-from symconfig.runs.imaged import as_trained, built
+from symconfig.runs.imaged import as_trained
 from symconfig.solve.answer import answer, assuming
 
 

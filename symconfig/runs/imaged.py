@@ -10,12 +10,9 @@ from symconfig.descriptor.job import Images, Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.vision import Vision
 from symconfig.errors import InputError, Problem
-from symconfig.frameworks.backend import Medium
-from symconfig.frameworks.known import BACKENDS
 from symconfig.runs.adapted import adapted
 from symconfig.solve.whole import USUAL_LENGTH
 
-_WITHOUT_PREDICTION = "trained without its layers of multi-token prediction, which Transformers does not build"
 _TEXT_ALONE = "trained on text alone: its vision tower is not loaded (images.per_sequence, --images-per-sequence)"
 
 
@@ -26,13 +23,6 @@ def as_trained(model: ModelDescriptor, job: Job) -> tuple[ModelDescriptor, Job]:
     """
     model, job = adapted(imaged(model, job), job)
     return imaged(model, job), job
-
-
-def built(model: ModelDescriptor, backend: str) -> ModelDescriptor:
-    """Return the model as a framework has it: Transformers' classes build no layers of multi-token prediction."""
-    if not model.num_nextn_predict_layers or BACKENDS[backend].told_by is Medium.OPTIONS:
-        return model
-    return model.model_copy(update={"num_nextn_predict_layers": 0, "notes": (*model.notes, _WITHOUT_PREDICTION)})
 
 
 def imaged(model: ModelDescriptor, job: Job) -> ModelDescriptor:

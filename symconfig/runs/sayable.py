@@ -10,12 +10,11 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
-from symconfig.frameworks.known import BACKENDS
+from symconfig.frameworks.known import BACKENDS, built
 from symconfig.plans.plan import Plan
 from symconfig.plans.sketch import sketch
 from symconfig.render import target_of, targets
 from symconfig.render.target import Source
-from symconfig.runs.imaged import built
 from symconfig.solve.answer import assuming
 from symconfig.solve.pins import narrowed
 from symconfig.solve.whole import filled

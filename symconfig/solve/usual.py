@@ -17,7 +17,6 @@ import numpy as np
 from symconfig.cost.lattice import Array
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
-from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.count import parameters
 from symconfig.resources import data_dir
@@ -57,12 +56,12 @@ class Layout(NamedTuple):
 
 
 class Best(NamedTuple):
-    """The fastest measured run of a model on a kind of GPU for one job. source: its title."""
+    """The fastest measured run of a model on a kind of GPU for one job. gpu: the product; source: its title."""
 
     model: str
     parameters: int
     layers: int
-    cluster: str
+    gpu: str
     gpus: int
     task: str
     precision: str
@@ -193,7 +192,7 @@ def layouts() -> tuple[Layout, ...]:
 @cache
 def measured() -> tuple[Best, ...]:
     """Return the best measured runs."""
-    words = ("model", "cluster", "task", "precision", "source")
+    words = ("model", "gpu", "task", "precision", "source")
     whole = ("tokens_per_s_per_gpu",)
     return tuple(
         Best(**{n: t if n in words else float(t) if n in whole else int(t) for n, t in row.items()})  # type: ignore[arg-type]
@@ -207,7 +206,7 @@ def measured_runs(model: ModelDescriptor, cluster: ClusterDescriptor, task: str)
     return [
         run
         for run in measured()
-        if load_cluster(run.cluster).gpu.product == cluster.gpu.product
+        if run.gpu == cluster.gpu.product
         and run.layers == model.num_hidden_layers
         and abs(run.parameters / total - 1) < SAME_SIZE
         and (run.task == "pretrain") == pretrained

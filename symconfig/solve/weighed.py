@@ -62,7 +62,7 @@ class Weighed:
             del mine[level]
         mine[plain] = prospect
         scores = sorted(_best(each).score for each in self.families.values())
-        if len(self.families) > self.top and scores[-1] > TIE * scores[self.shown - 1]:
+        if len(self.families) > self.top and scores[-1] > TIE * scores[0]:
             del self.families[max(self.families, key=lambda name: _best(self.families[name]).order)]
             scores.pop()
         # Set what a candidate must beat: the last of the families, or where enough of them are near the best, all that
@@ -70,7 +70,8 @@ class Weighed:
         self.best_s = min(scores[0], self.below_s)
         last = scores[-1] if len(scores) >= self.top else float("inf")
         if len(scores) >= self.shown:
-            last = max(TIE * scores[self.shown - 1], min(last, KEPT_WITHIN * scores[0]))
+            last = min(last, max(scores[self.shown - 1], KEPT_WITHIN * scores[0]))
+        last = max(last, TIE * scores[0])  # all that may be taken for the best
         self.worst_s = min(last, self.below_s)
 
     @property

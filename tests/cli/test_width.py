@@ -90,6 +90,7 @@ ANSWERS = {
     "render printed": "render {dense} --print",
     "checkpoint": "checkpoint {saved} --plan {plan.json}",
     "audit": f"audit {EXAMPLE} --cluster h200",
+    "estimate": "estimate --model llama3.1-8b --cluster h100 --gpus 8 --global-batch-size 64 --pin tp=2",
     "rules": "list rules",
     "rule": "list rules layers-over-stages",
     "launchers": "list launchers",

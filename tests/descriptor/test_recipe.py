@@ -79,7 +79,7 @@ def test_overlaps_of_other_frameworks_are_not_those_of_megatron() -> None:
 def test_an_unknown_name_says_the_nearest() -> None:
     with pytest.raises(InputError, match="unknown recipe") as error:
         find_recipe(EVERY[0][1].id + "x")
-    assert error.value.problems[0].hint == EVERY[0][1].id
+    assert (error.value.problems[0].hint or "").split(" or ")[0] == EVERY[0][1].id
 
 
 def test_a_source_that_is_not_listed_is_a_problem_of_the_file(

@@ -146,8 +146,7 @@ def shards(run: Run) -> tuple[float, float]:
 
 
 def states(stage: Stage, run: Run) -> dict[str, float]:
-    """ZeRO (Rajbhandari 2020, section 3): stage 1 cuts the optimizer's state, 2 gradients too, 3 weights too. At stage
-    2 Megatron-FSDP has whole gradients once more, in a backward, before it reduces them."""
+    """ZeRO (Rajbhandari 2020, section 3): stage 1 cuts the optimizer's state, 2 gradients too, 3 weights too."""
     over, over_expert = shards(run)
 
     def share(least: int) -> float:
@@ -159,19 +158,21 @@ def states(stage: Stage, run: Run) -> dict[str, float]:
     gathered = 2 * WEIGHT * stage.largest if run.zero == 3 else 0.0
     return {
         "weights": WEIGHT * share(3) + gathered,
-        "gradients": GRADIENT * (share(2) + (stage.dense + stage.expert if run.zero == 2 else 0.0)),
+        "gradients": GRADIENT * share(2),
         "optimizer state": OPTIMIZER * (1 - run.offload) * share(1),
     }
 
 
 def memory(what: Plan) -> list[dict[str, float]]:
-    """Bytes of each stage at its peak, by part."""
+    """Bytes of each stage at its peak, by part. At ZeRO 2 Megatron-FSDP has whole gradients besides, in a backward,
+    before it reduces them."""
     return [
         {
             "activations": stage.kept * in_flight(what.run, stage.index),
             "head and loss": stage.loss,
             "working set": stage.working,
-            **states(stage, what.run),
+            **(held := states(stage, what.run)),
+            "gradients": held["gradients"] + GRADIENT * (what.run.zero == 2) * (stage.dense + stage.expert),
         }
         for stage in stages(what)
     ]

@@ -217,7 +217,7 @@ def test_what_the_yaml_filter_writes_reads_back(value: object) -> None:
 
 def test_targets_are_found_by_module_and_unknown_ones_named() -> None:
     assert "megatron" in targets()
-    with pytest.raises(InputError, match="megatron"):
+    with pytest.raises(InputError, match="nemo-rl"):
         render(sample_plan(), "nemo")
 
 

@@ -120,11 +120,11 @@ def test_settings_are_told_apart(asked: str, found: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (["slurmy"], "is not a launcher (got 'slurmy', need deepspeed or pytorchjob or"),
+        (["slurmy"], "is not a launcher (got 'slurmy', need one of deepspeed, pytorchjob,"),
         (["slurm", "slurm:time=1"], "is asked for twice"),
         (["slurm:big"], "is no setting (got 'big', need name=value)"),
         (["slurm:time=1,time=2"], "is set twice"),
-        (["slurm:gpus=2"], "slurm:gpus: is not a setting of this launcher (need container-image, partition,"),
+        (["slurm:gpus=2"], "slurm:gpus: is not a setting of this launcher (need one of container-image, partition,"),
         (["slurm:partition=a b"], "slurm:partition: wrong value (got 'a b'"),
         (["slurm:partition=a\n#SBATCH --wrap"], "slurm:partition: wrong value"),
         (["pytorchjob:namespace=Team"], "pytorchjob:namespace: wrong value (got 'Team', need at most 53 of a-z"),

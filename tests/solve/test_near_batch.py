@@ -27,4 +27,5 @@ def test_a_batch_close_by_that_more_replicas_share_is_named(gpus: int, batch: in
     plan = search(MODEL, sample_cluster(), job(gpus, batch, pins={"dp": str(dp)}))
     assert near_batch(plan) == better
     if better is not None:
-        assert f"at most {dp} replicas of {gpus} GPUs, {better} by up to {gpus}" in replicas_sentence(plan, better)
+        shared = f"at most {dp} replica{'s' if dp > 1 else ''} of {gpus} GPUs, {better} by up to {gpus}"
+        assert shared in replicas_sentence(plan, better)

@@ -170,7 +170,7 @@ def test_gradients_are_added_up_in_fp32_unless_bf16_is_allowed(backend: Any) -> 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_plan_says_where_gradients_are_reduced_in_another_type_than_they_are_added_up_in(backend: Any) -> None:
     made = plan("llama3.1-8b", "h100", 8, 64, 4096, backend=backend, top=1).plan
-    assert any("in bf16 between the" in text for text in caveats(made)) == (backend == "deepspeed")
+    assert any("in bf16 between the" in text for text in caveats(made)) == (backend != "megatron")
 
 
 def test_a_pin_that_is_released_and_given_anew_holds() -> None:

@@ -114,7 +114,7 @@ def _runs(path: Path) -> Iterator[Best]:
             model=model.name,
             parameters=parameters(model, with_mtp=False).total,
             layers=model.num_hidden_layers,
-            cluster=judged.case.cluster.name,
+            gpu=judged.case.cluster.gpu.product,
             gpus=c.degrees.world_size,
             task=row.task,
             precision=str(c.precision),

@@ -29,6 +29,7 @@ from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.deepspeed.keys import AUTO
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.frameworks.deepspeed.zero import gradient_bytes_of, precision_of, section, switches, zero_of
+from symconfig.frameworks.known import built
 from symconfig.frameworks.optimizers import stepping
 from symconfig.plans.choices import Precision
 from symconfig.plans.degrees import Degrees
@@ -61,7 +62,8 @@ def made(
         settings=settings(words, reading.file),
         possible=(),
     )
-    return replace(run(own, cluster, replace(supplied, model=model.model)), described=model)
+    made = run(own, cluster, replace(supplied, model=model.model))
+    return replace(made, described=replace(model, model=made.described.model))
 
 
 def run(reading: Reading, cluster: ClusterDescriptor, supplied: Supplied) -> Run:
@@ -119,6 +121,7 @@ class _Reader:
         problems += arguments.problems
         if problems or model is None or batch is None or length is None:
             raise InputError(list(dict.fromkeys(problems)))
+        model = replace(model, model=built(model.model, "deepspeed"))
         switched_on = switches(
             zero_of(config),
             gradient_bytes_of(config),

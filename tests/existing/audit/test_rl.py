@@ -75,6 +75,7 @@ def test_megatron_workers_of_verl() -> None:
 @pytest.mark.parametrize(("more", "layers"), [("", 0), ("actor_rollout_ref.model.mtp.enable=True", 1)])
 def test_verl_builds_layers_of_further_predictions_where_it_is_told_to(more: str, layers: int) -> None:
     parted = f"{MEGATRON}.tensor_model_parallel_size=8 {MEGATRON}.expert_model_parallel_size=16"
+    parted += f" {MEGATRON}.expert_tensor_parallel_size=1 actor_rollout_ref.rollout.tensor_model_parallel_size=8"
     found = audited(of_verl(parted, more, config="ppo_megatron_trainer"), model="glm-4.5-air", gpus=64)
     assert found.judged is not None, found.unpredicted
     assert found.judged.run.described.model.num_nextn_predict_layers == layers

@@ -20,6 +20,8 @@ from symconfig.report.page.page import drawn
 from symconfig.report.page.partitioned import of_partition
 from symconfig.report.page.pictures import Bars
 from symconfig.report.partition import blocks
+from symconfig.solve.choice import TIE
+from symconfig.solve.usual import PREMIUM
 from tests.report.page.browser import PROGRAMS, Seen, browser, opened
 
 DENSE = {"model": "llama2-13b", "cluster": "a100-80gb", "gpus": 64, "global_batch_size": 1024, "seq_length": 4096}
@@ -277,7 +279,7 @@ def pinned() -> list[tuple[dict[str, int], Candidate | None]]:
         asked = {"tp": tp, "pp": pp, "cp": 1, "ep": 1, "etp": 1}
         try:
             made = plan(**DENSE, pins={name: str(value) for name, value in asked.items()})
-            found.append((asked, None if made.search.opened else made.plan.fastest))
+            found.append((asked, None if made.search.opened else made.best))
         except InfeasibleError:
             found.append((asked, None))
     return found
@@ -294,7 +296,9 @@ def test_why_not_is_what_the_planner_says(
             if best is not None:
                 # By the formula; the planner simulates pipelines.
                 close = 1e-6 if asked["pp"] == 1 else 0.03
-                assert found["row"]["step_s"] == pytest.approx(best.predicted.step_s, rel=close)
+                # A plan may have a premium less, or be plainer, than the fastest point with its degrees.
+                slower = best.predicted.step_s / found["row"]["step_s"]
+                assert 1 - close <= slower <= (1 + close) * TIE * PREMIUM[-1]
 
 
 def test_why_not_names_the_constraint(started: Any, pages: dict[str, Path]) -> None:

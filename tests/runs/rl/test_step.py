@@ -33,7 +33,7 @@ from symconfig.solve.costed import costed
 from symconfig.solve.loads import uneven
 from symconfig.solve.restore import restore
 from symconfig.solve.timeline import own_schedule, times
-from symconfig.solve.usual import premium
+from symconfig.solve.usual import PREMIUM, premium
 from tests.runs.rl.support import phase, planned, section, usual
 from tests.sample_plans import learning_plan
 
@@ -310,7 +310,7 @@ def test_few_chunks_are_plainer_where_a_whole_step_cannot_tell(pinned: dict[str,
     degrees = {"tp": "1..2", "pp": "4", "cp": "1"}
     plan = planned("qwen3-next-80b-a3b", 64, degrees | pinned, samples=8, updates=4, **long)
     assert plan.best.parallel.vpp in chunks
-    assert plan.rl[0].step_s <= TIE * min(step.step_s for step in plan.rl)
+    assert plan.rl[0].step_s <= TIE * PREMIUM[-1] * min(step.step_s for step in plan.rl)
 
 
 def test_every_answer_about_a_plan_shows_its_phases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

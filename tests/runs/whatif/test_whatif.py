@@ -33,7 +33,7 @@ def planned() -> PlanResult:
 
 @cache
 def answer() -> WhatIf:
-    return symconfig.whatif(planned(), ["links=0.2..1x"])
+    return symconfig.whatif(planned(), ["links=0.05..1x"])
 
 
 def test_a_border_is_where_planning_on_either_side_gives_another_plan() -> None:
@@ -57,7 +57,7 @@ def test_a_border_is_where_planning_on_either_side_gives_another_plan() -> None:
             cluster = planned().plan.cluster.model_copy(update={"levels": tuple(levels)})
             found = symconfig.plan(**JOB, cluster=cluster).best
             assert (named(found), found.predicted.step_s) == (span.answer.name, step_s)
-    assert (line.spans[0].low, line.spans[-1].high) == (0.2, 1.0)
+    assert (line.spans[0].low, line.spans[-1].high) == (0.05, 1.0)
 
 
 def test_the_plan_itself_is_the_best_at_what_it_was_made_for() -> None:

@@ -61,6 +61,8 @@ def shares(plan: Plan) -> Iterator[tuple[str, int, float, float]]:
             ours = float(part[min(stage, part.shape[0] - 1), 0, 0, 0])
             if name == "weights" and options.zero_stage == 3:  # two blocks are gathered besides
                 ours -= 2 * WEIGHT_BYTES * float(found.sums.largest[stage, 0])
+            if name == "gradients" and options.zero_stage == 2:  # a backward has whole ones besides
+                ours -= element_bytes * whole
             yield name, stage, ours, element_bytes * (owned if options.zero_stage >= sharded_from else whole)
 
 

@@ -19,6 +19,7 @@ from symconfig.existing.recover.run import Described, Run
 from symconfig.frameworks.behaviour import Switches, switched
 from symconfig.frameworks.fsdp.backend import TORCH_RELEASE
 from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, FSDP
+from symconfig.frameworks.known import built
 from symconfig.frameworks.programs import PROGRAMS
 from symconfig.graph.block import LAYER
 from symconfig.plans.choices import Precision, ZeroStage
@@ -69,7 +70,7 @@ class Workers:
 
 def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
     """Return the run of a model on such workers."""
-    program = workers.program
+    program, model = workers.program, replace(model, model=built(model.model, "fsdp"))
     if workers.liger:
         kernels = {"fused_norm": True, "fused_activation": True, "fused_rope": True}
         program = replace(program, implementation={**program.implementation, **kernels})
