@@ -61,8 +61,9 @@ def _proved(plan: Plan) -> str:
     proof = _how_good(plan, "this plan is")
     proof = f"{proof[0].upper()}{proof[1:]}."
     fastest = plan.fastest.predicted.step_s
-    if (slower := plan.best.predicted.step_s / fastest - 1) < NOTHING:
+    if plan.best.predicted.step_s <= (1 + NOTHING) * fastest:
         return proof
+    slower = plan.best.predicted.step_s / fastest - 1
     return (
         f"{proof} The fastest plan that was compared takes {fastest:.3f} s, this one {100 * slower:.1f} % longer: it "
         "is plainer, or has fewer rare choices."

@@ -60,10 +60,10 @@ def problems(plan: Plan, *, every_layer: bool = True) -> Iterator[Problem]:
 def every_nth(plan: Plan) -> int | None:
     """Return n where a plan's layers run again as the Trainer of Transformers 5.24 has it: each n-th one, in the shards
     of FSDP 2. None: they do not."""
-    again, layers = plan.best.options.recompute, plan.model.num_hidden_layers
-    if plan.best.target.backend != "fsdp" or again.method != "block":
+    recompute, layers = plan.best.options.recompute, plan.model.num_hidden_layers
+    if plan.best.target.backend != "fsdp" or recompute.method != "block":
         return None
-    return next((n for n in range(2, layers + 1) if ceil(layers / n) == again.num_layers), None)
+    return next((n for n in range(2, layers + 1) if ceil(layers / n) == recompute.num_layers), None)
 
 
 def schedule_problems(plan: Plan, *, unwrapped: bool = False) -> Iterator[Problem]:

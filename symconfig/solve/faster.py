@@ -27,7 +27,9 @@ def faster(than: Plan) -> OtherPlans:
     # Other layouts of stages would take most of the time, and give what the gaps say at most.
     free = opened.allowing(job, *(one.name for one in options(job.backend) if one.about != "pipeline_layout"))
     standings = [one.standing for one in (than.best, *than.alternatives)]
-    below_s = (1 - WORTH_SAYING) * min(one.score_s for one in standings if one is not None)
+    below_s = (1 - WORTH_SAYING) * min(
+        (one.score_s for one in standings if one is not None), default=than.best.predicted.step_s
+    )
     outcome = run(model, cluster, job=free, top=1, progress=None, start=0.0, below_s=below_s)
     ranked = outcome.weighed.ranked()
     if not ranked:

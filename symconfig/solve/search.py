@@ -205,7 +205,7 @@ def _plan(
             *_at_risk(best, cluster, job),
             *opened.used(job, facts_of(model, cluster, job), parse(job.pins), chosen[0]),
         ),
-        better_step_s=None if slower is None else tidy(slower.weighed.ranked()[0].step_s),
+        better_step_s=None if slower is None else tidy(ranked(slower.weighed.best, 1)[0].step_s),
     )
     return Plan(
         model=model,
@@ -226,8 +226,8 @@ def _measured(
     """Return the measured run to hold a plan against, and of a plan that is unproven what that run's layout gives."""
     model, job = prospect.request.model, prospect.request.job
     runs = measured_runs(model, cluster, job.task_of(model))
-    near = [run for run in runs if 0.5 <= run.seq_length / best.batch.seq_length <= 2.0]
-    if not (runs := near or runs):
+    as_long = [run for run in runs if 0.5 <= run.seq_length / best.batch.seq_length <= 2.0]
+    if not (runs := as_long or runs):
         return {}
     fastest = max(runs, key=lambda run: run.tokens_per_s_per_gpu)
     unproven = best.predicted.tokens_per_s_per_gpu > UNPROVEN * fastest.tokens_per_s_per_gpu

@@ -22,7 +22,7 @@ JOBS: dict[str, tuple[str, str, int, dict[str, Any]]] = {
     "latent attention": ("deepseek-v3", "h100", 512, {}),
     "another GPU": ("qwen2.5-7b", "mi300x", 16, {}),
     "DeepSpeed": ("llama3.1-8b", "h100", 8, {"backend": "deepspeed"}),
-    "FSDP": ("llama3.1-8b", "a100-80gb", 16, {"backend": "fsdp"}),
+    "FSDP": ("llama3.1-8b", "a100-80gb", 16, {"backend": "fsdp", "pins": {"recompute": "full"}}),
     "offload": ("llama3.1-70b", "h100", 128, {"backend": "fsdp", "pins": {"optimizer_offload": "1"}}),
     "adapters": ("qwen-7b-lora", "h100", 8, {}),
 }

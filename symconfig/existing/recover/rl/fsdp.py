@@ -85,10 +85,10 @@ def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
         sizes = framework.bytes
         framework = replace(framework, bytes=replace(sizes, optimizer=sizes.optimizer + sizes.weight))
     sharded: ZeroStage = 2 if workers.whole else 3
-    many, again = workers.dp * workers.sp > 1, ceil(model.model.num_hidden_layers / workers.every)
+    many, recomputed = workers.dp * workers.sp > 1, ceil(model.model.num_hidden_layers / workers.every)
     full = Recompute("full", method="uniform", num_layers=1)
     if workers.every > 1:
-        full = Recompute("full", method="block", num_layers=again)
+        full = Recompute("full", method="block", num_layers=recomputed)
     configuration = Configuration(
         degrees=Degrees(tp=workers.tp, pp=1, vpp=1, cp=workers.sp, ep=workers.ep, etp=1, dp=workers.dp),
         micro=workers.micro,
@@ -96,7 +96,7 @@ def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
         seq_length=workers.room,
         cp_comm="a2a" if workers.sp > 1 else "p2p",
         modules=frozenset({LAYER}) if workers.recompute else frozenset(),
-        block_layers=again if workers.recompute and workers.every > 1 else 0,
+        block_layers=recomputed if workers.recompute and workers.every > 1 else 0,
         zero=sharded,
         offload=Offload(float(workers.streamed), away),
         framework=framework,

@@ -238,8 +238,8 @@ class TunerStated(Script):
         """Return n where each n-th layer runs again (Transformers' trainer.py)."""
         for name in ("activation", "gradient"):
             given = self.values.text(f"{name}_checkpointing_kwargs")
-            if given and (found := re.search(r"every_n_layers\W+(\d+)", given)):
-                return max(1, int(found[1]))
+            if given and (stated := re.search(r"every_n_layers\W+(\d+)", given)):
+                return max(1, int(stated[1]))
         return 1
 
     @property
