@@ -7,9 +7,8 @@ from math import ceil
 
 from symconfig.descriptor.job import Job
 from symconfig.format import count, several
+from symconfig.plans.beside import NOTHING
 from symconfig.plans.plan import Plan
-
-NOTHING = 0.0005  # of a step: what is said to be nothing
 
 
 def searched(plan: Plan) -> tuple[str, ...]:
@@ -49,7 +48,7 @@ def _narrowed(plan: Plan) -> Iterator[str]:
     if search.narrowed and search.free_step_s is not None:
         pins = ", ".join(f"{name}={value}" for name, value in search.narrowed.items())
         slower = plan.best.predicted.step_s / search.free_step_s - 1
-        cost = f"takes {100 * slower:.1f} % longer than" if slower >= 0.0005 else "is as fast as"
+        cost = f"takes {100 * slower:.1f} % longer than" if slower >= NOTHING else "is as fast as"
         yield f"{own} can only be told {pins}: the plan {cost} the best one of its framework."
 
 

@@ -40,7 +40,6 @@ BUCKETS = (
     "Trainer sizes DeepSpeed's reduce bucket by its own rule, the square of the hidden size; the prediction is "
     "for the one of ds_config.json"
 )
-REDUCTION = "Accelerate reduces gradients in the precision of the products; the prediction is for fp32, an upper bound"
 
 
 def variables(plan: Plan) -> dict[str, object]:
@@ -59,7 +58,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "arguments": words(plan),
         "deepspeed_config": DEEPSPEED,
         "variables": (*own, *monitors.trainer_variables(plan), *trainer.ulysses_variables(plan)),
-        "notes": (*deepspeed_launch.notes(plan), REDUCTION if sharded else BUCKETS),
+        "notes": (*deepspeed_launch.notes(plan), *(() if sharded else (BUCKETS,))),
         "script": (*_resuming(plan), *trainer.script_rows(plan)),
         "predicted_for": "" if sharded else predicted_for(plan, "deepspeed"),
     }

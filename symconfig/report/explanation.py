@@ -14,7 +14,7 @@ from symconfig.plans.plan import Plan
 from symconfig.report.grid import LEAST_WIDTH, Block, Grid, present
 from symconfig.report.rl import whole_step
 from symconfig.report.symbols import broken, listed
-from symconfig.report.table import choice, footer, headline, loss, losses, parts, ranking
+from symconfig.report.table import footer, headline, loss, losses, parts, ranking, ranking_reasons
 from symconfig.report.timeline import compared
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def blocks(plan: Plan, explanation: Explanation, schedules: Compared, *, every: 
         parts(plan),
         stages(plan),
         *(compared.blocks(schedules, plan.best.target.backend, every=every) if schedules.able else ()),
-        choice(plan),
+        ranking_reasons(plan),
         losses(plan) if plan.alternatives else "",
         "\n".join(comparisons(plan)),
         formula_text(explanation),

@@ -235,8 +235,8 @@ def losses(plan: Plan) -> Grid:
     return Grid(("#", "slower by", "because of"), rows, left=(2,), title="What the alternatives lose")
 
 
-def choice(plan: Plan) -> Grid | str:
-    """Tabulate what the order of the plans follows from."""
+def ranking_reasons(plan: Plan) -> Grid | str:
+    """Tabulate what the order of the plans follows from; nothing where whole steps were compared."""
     rows = [
         (
             str(number),

@@ -226,12 +226,12 @@ def _lightest(
     """
     if layouts.any_cut and not layouts.free(vpp):
         few = even_cuts(layers(sequence), pp * vpp, int(not layouts.empty_ends))
-        return min(few, key=_Loads.of(sequence, pp, dict(weights)).order, default=None)
+        return min(few, key=_Loads.of(sequence, pp, dict(weights)).imbalance, default=None)
     if layouts.any_cut:
         return lightest(sequence, pp, _least(layers(sequence), pp * vpp, layouts), weights)
     if layouts.first_last and (vpp == 1 or layouts.uneven):
         loads = _Loads.of(sequence, pp, dict(weights))
-        return min(_ends(loads.layers, pp, vpp), key=loads.order, default=None)
+        return min(_ends(loads.layers, pp, vpp), key=loads.imbalance, default=None)
     return None
 
 
@@ -272,9 +272,9 @@ class _Loads:
     def total(self) -> float:
         return self.until[-1] + self.head + self.tail
 
-    def order(self, sizes: Sizes) -> tuple[float, Sizes]:
-        """Order sizes, less is better: the heaviest stage's share of all, and among equals few layers in front, where a
-        stage holds the most microbatches.
+    def imbalance(self, sizes: Sizes) -> tuple[float, Sizes]:
+        """Return what sizes are compared by, smallest first: the heaviest stage's share of all, and among equals the
+        layers in front, where a stage holds the most microbatches.
         """
         chunks = [self.until[end] - self.until[start] for start, end in pairwise(accumulate(sizes, initial=0))]
         chunks[0] += self.head
@@ -293,7 +293,7 @@ def lightest(sequence: tuple[str, ...], pp: int, least: Sizes, weights: Weights)
     balanced = _balanced(sequence, least, weights)
     if len(least) == pp:
         return balanced
-    return min((balanced, _shared(loads, least)), key=loads.order)
+    return min((balanced, _shared(loads, least)), key=loads.imbalance)
 
 
 def _ends(layers: int, pp: int, vpp: int) -> Iterator[Sizes]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import inf, log2
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 import numpy as np
 
@@ -74,6 +74,9 @@ class Best(NamedTuple):
     micro: int
     tokens_per_s_per_gpu: float
     source: str
+
+
+Row = TypeVar("Row", Layout, Best)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -182,22 +185,13 @@ def _few(count: int, of: Sequence[object]) -> bool:
 @cache
 def layouts() -> tuple[Layout, ...]:
     """Return the published layouts."""
-    words = ("generation", "task", "backend", "recompute")
-    return tuple(
-        Layout(**{name: text if name in words else float(text) for name, text in row.items()})  # type: ignore[arg-type]
-        for row in _rows(PUBLISHED)
-    )
+    return tuple(_rows(PUBLISHED, Layout))
 
 
 @cache
 def measured() -> tuple[Best, ...]:
     """Return the best measured runs."""
-    words = ("model", "gpu", "task", "precision", "source")
-    whole = ("tokens_per_s_per_gpu",)
-    return tuple(
-        Best(**{n: t if n in words else float(t) if n in whole else int(t) for n, t in row.items()})  # type: ignore[arg-type]
-        for row in _rows(MEASURED)
-    )
+    return tuple(_rows(MEASURED, Best))
 
 
 def measured_runs(model: ModelDescriptor, cluster: ClusterDescriptor, task: str) -> list[Best]:
@@ -214,6 +208,9 @@ def measured_runs(model: ModelDescriptor, cluster: ClusterDescriptor, task: str)
     ]
 
 
-def _rows(name: str) -> Iterator[dict[str, str]]:
+def _rows(name: str, kind: type[Row]) -> Iterator[Row]:
+    """Yield the rows of a table of model_zoo, each field as the type that its class has it in."""
+    types = get_type_hints(kind)
     with (data_dir("model_zoo") / name).open(encoding="utf-8", newline="") as file:
-        yield from csv.DictReader(file)
+        for row in csv.DictReader(file):
+            yield kind(**{field: types[field](text) for field, text in row.items()})

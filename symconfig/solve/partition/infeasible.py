@@ -210,8 +210,8 @@ def _size(amount: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Least:
-    """choice: that holds least at the peak, or None where every one is forbidden. bound: none holds less, in bytes;
-    the choice's own bytes where it is proved to be the least.
+    """The least memory of a problem. choice: that holds least at the peak, or None where every one is forbidden. bound:
+    bytes that no choice is below; the choice's own where it is proved to be the least.
     """
 
     bound: float
@@ -226,7 +226,7 @@ def least_memory(problem: Problem, limit_s: float | None = None) -> Least:
     the fewer bytes that are. So one such problem says for a range of transients which of them are worth a look.
     """
     end = np.inf if limit_s is None else spent_s() + limit_s
-    held = _held_as_cost(problem)
+    held = _memory_as_cost(problem)
     whole = space(held)
     if whole is None:
         return Least(np.inf, None)
@@ -289,8 +289,8 @@ class _Peaks:
         return known.cost, int(np.searchsorted(self.values, largest))
 
 
-def _held_as_cost(problem: Problem) -> Problem:
-    """Return the problem with what is held as the cost, without a limit."""
+def _memory_as_cost(problem: Problem) -> Problem:
+    """Return the problem whose cost is the memory that its choices hold, without a limit."""
 
     def table(cost: Array, memory: Array) -> Array:
         return np.where(np.isfinite(cost), memory, np.inf)

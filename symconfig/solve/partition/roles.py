@@ -201,10 +201,10 @@ def widths(program: Program, experts: frozenset[str], never: frozenset[str]) -> 
     together = _together(program)
     apart = [(op, weight) for op, weight in weighted if not experts & set(weight.loops)]
     joined = [(op, weight) for op, weight in weighted if experts & set(weight.loops)]
-    outside = _made_and_summed(apart, stream, together) | _ends(program, apart, stream)
+    outside = _dims_made_and_summed(apart, stream, together) | _ends(program, apart, stream)
     # Experts behind a projection read a stream of their own.
     narrow = next((loop for op, weight in joined for loop in weight.loops if loop in op.contracted), stream)
-    inside = _made_and_summed(joined, narrow, together)
+    inside = _dims_made_and_summed(joined, narrow, together)
     barred = {together[dim] for dim in (*never, *experts, stream, narrow)}
 
     def allowed(dims: Iterable[str]) -> frozenset[str]:
@@ -253,8 +253,10 @@ def _given(op: Operator, weight: Use) -> list[str]:
     return [loop for loop in weight.loops if loop not in moving and loop not in op.contracted]
 
 
-def _made_and_summed(weighted: Iterable[tuple[Operator, Use]], stream: str, together: Mapping[str, str]) -> set[str]:
-    """Return what is summed away, the outermost dims only: channels go with their head."""
+def _dims_made_and_summed(
+    weighted: Iterable[tuple[Operator, Use]], stream: str, together: Mapping[str, str]
+) -> set[str]:
+    """Return the dims that one product makes and another sums away; of a head and its channels the head alone."""
     made: set[str] = set()
     summed: set[str] = set()
     for op, weight in weighted:

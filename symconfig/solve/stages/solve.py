@@ -281,7 +281,7 @@ def beam(scale: Scale, mode: Mode, most_s: float) -> Assignment | None:
 
 
 class _Beam:
-    """Values that every step looks at."""
+    """A beam search over stages: the sums of seconds and the spans of blocks that each of its steps reads."""
 
     def __init__(self, scale: Scale, mode: Mode, most_s: float) -> None:
         self.scale, self.mode, self.most_s = scale, mode, most_s

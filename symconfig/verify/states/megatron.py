@@ -265,7 +265,7 @@ class Group:
         return self.elements // self.ranks
 
     def owned(self, rank: int) -> int:
-        """Count the elements of parameters in one rank's shard."""
+        """Return how many elements of parameters one rank's shard holds, without padding."""
         low = rank * self.shard
         return sum(
             max(0, min(start + parameter.elements, low + self.shard) - max(start, low))
@@ -330,7 +330,7 @@ def _chunk(members: Sequence[Parameter]) -> tuple[int, tuple[Parameter, ...]]:
 
 
 def layout(sizes: Sequence[int], chunk: int) -> tuple[tuple[int, ...], int]:
-    """Return the start of each, and the end of the last one.
+    """Return where each of the sizes starts in a buffer, and where the last one ends.
 
     What is no multiple of a chunk leaves a gap behind it. The next such one begins so that its last, incomplete chunk
     fills the gap's end, if there is room; what is smaller than a chunk goes where it fits in between, else to the end.
