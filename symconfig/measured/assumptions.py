@@ -21,7 +21,6 @@ from symconfig.descriptor.strict import Strict
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.frameworks.kernels import kinds
-from symconfig.frameworks.known import FRAMEWORKS
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON
 from symconfig.measured.flops import COUNTING, Counting
 
@@ -45,33 +44,32 @@ class ClusterDefault(Strict):
     reason: str
 
 
-# Habits by the names of what they change: fields of a framework, of its bytes and of what it hides, and the options of
-# its kernels.
-EXCHANGE = ("gathers_apart", "together", "reuse_elements", "listed", "copied_bytes")
+# Fields of a framework that a habit may change; others are of its bytes, of what it hides, and options of its kernels.
 OF_FRAMEWORK = (
-    "adam_bytes",
-    "reduced_bytes",
-    "vocab_multiple",
-    "attention_rate",
-    "product_rate",
-    "kept_gradient_buffers",
-    "quantised_weights",
-    "scattered_sends",
-    "fragmentation",
-    "keeps_gathered",
     "accumulated_bytes",
-    "handover_s",
-    "stepped_bytes",
+    "adam_bytes",
     "all_reduced_gradients",
-    *EXCHANGE,
     "beside_bytes",
-    "torch_workspace",
     "blocking_launches",
+    "copied_bytes",
     "engine",
+    "gathers_apart",
     "graphed",
+    "grouped_streams",
+    "keeps_gathered",
+    "kept_gradient_buffers",
+    "listed",
     "microbatch_group",
     "optimizer_instances",
-    "grouped_streams",
+    "quantised_weights",
+    "reduced_bytes",
+    "reuse_elements",
+    "scattered_sends",
+    "shard_bytes",
+    "stepped_bytes",
+    "together",
+    "torch_workspace",
+    "vocab_multiple",
 )
 SIZES = ("weight", "gradient", "optimizer")
 KINDS: dict[str, Any] = {
@@ -81,6 +79,8 @@ KINDS: dict[str, Any] = {
     **{f"{name}_bytes": float for name in SIZES},
     **{f"hide_{part.name}": float for part in fields(Hide)},
 }
+
+Flash = Literal["flash1", "flash2", "triton"]
 
 if TYPE_CHECKING:
 
@@ -92,7 +92,27 @@ else:
     )
 
 
-class Recipe(Strict):
+class Behaviour(Strict):
+    """What runs do: options as rows state them, habits beside their framework's usual, and fields of their model."""
+
+    options: dict[str, Any] = Field(default_factory=dict)
+    habits: Deviations = Deviations()
+    model: dict[str, Any] = Field(default_factory=dict)
+
+
+class Program(Behaviour):
+    """What runs of a program do unless they say otherwise: the nearest framework, and how its code differs from that.
+
+    names: of the program, or as `version` where `name` is only its library.
+    """
+
+    names: tuple[str, ...]
+    framework: Backend = "megatron"
+    reason: str
+    flash: Flash | None = None
+
+
+class Recipe(Behaviour):
     """The settings that a source's public recipe adds to its printed table.
 
     Empty: for every program, version, model, GPU, precision. degrees: names, and those of their values that it holds
@@ -106,9 +126,6 @@ class Recipe(Strict):
     gpus: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ()
     degrees: dict[Degree, tuple[int, ...]] = Field(default_factory=dict)
-    options: dict[str, Any] = Field(default_factory=dict)
-    habits: Deviations = Deviations()
-    model: dict[str, Any] = Field(default_factory=dict)
 
     def covers(self, row: Row) -> bool:
         """Tell whether the row is a run of this recipe."""
@@ -130,43 +147,32 @@ class Tuned(Strict):
     vpp: tuple[int, ...] = Field(default=(), description="chunks of a stage; a number that no stage has is left out")
 
 
-class Assumption(Strict):
+class Assumption(Behaviour):
     """An assumption for one source, or one release of its software. Only what a row leaves out is taken from here."""
 
     source: str
     version: str | None = None
     gpus: tuple[str, ...] = Field(default=(), description="of tables that one release made, where rows do not tell it")
     reason: str
-    framework: Backend | Literal["fsdp"] = "megatron"
-    flash: Literal["flash1", "flash2", "triton", "flash-2024"] | None = Field(
-        default=None, description="what `flash` means at its time"
-    )
-    options: dict[str, Any] = Field(default_factory=dict)
-    documented: tuple[str, ...] = Field(
-        default=(), description="names of what the source's text, recipes or code state for all its rows"
+    flash: Flash | None = Field(default=None, description="what `flash` means at its time")
+    assumed: tuple[str, ...] = Field(
+        default=(), description="names of what neither the source's text nor its recipes or code state for its rows"
     )
     batch: MeasuredBatch = MeasuredBatch()
     tuned: Tuned = Tuned()
     vpp: int = Field(default=1, description="chunks of a pipeline's stage, where rows do not print them")
-    habits: Deviations = Deviations()
-    model: dict[str, Any] = Field(default_factory=dict)
     lora: Adapter | None = None
     packing: Packing | None = Field(default=None, description="of fine-tuning rows")
     network: str | None = Field(default=None, description="between nodes, as a row states its `inter_node`")
     gpu: str | None = None
-    nvlink_domain: int | None = Field(default=None, description="GPUs that NVLink joins, where not all of a node")
     flops: Counting = Field(default=COUNTING, description="how its TFLOP/s and MFU count")
     recipes: tuple[Recipe, ...] = ()
 
-    def at(self, row: Row) -> Assumption:
-        """Lay the recipes that cover the row over the assumption, a later one over an earlier one."""
-        options, switches, model = dict(self.options), self.habits.model_dump(exclude_none=True), dict(self.model)
-        for recipe in self.recipes:
-            if recipe.covers(row):
-                options |= recipe.options
-                switches |= recipe.habits.model_dump(exclude_none=True)
-                model |= recipe.model
-        return self.model_copy(update={"options": options, "habits": Deviations(**switches), "model": model})
+    @property
+    def documented(self) -> frozenset[str]:
+        """Return the names of what the source states for its rows, in its text, recipes or code."""
+        sections = (self.options, self.habits.model_dump(exclude_none=True), self.model, self.batch.model_fields_set)
+        return frozenset[str]().union(self.model_fields_set, *sections) - set(self.assumed)
 
 
 class Assumptions(Strict):
@@ -175,22 +181,41 @@ class Assumptions(Strict):
     schema_: Literal["symconfig.assumptions/1"] = Field(alias="schema")
     models: tuple[ModelDefault, ...] = ()
     clusters: tuple[ClusterDefault, ...] = ()
+    software: tuple[Program, ...] = ()
     sources: tuple[Assumption, ...] = ()
 
-    def of(self, source: str, software: Software | None, gpu: str | None = None) -> Assumption:
-        """Return the release's own assumption before the source's; for an unknown source only what its software is."""
-        version = None if software is None else software.version
+    def program(self, row: Row) -> Program | None:
+        """Return what is known of the row's software, or None."""
+        stated = row.software or Software(name="")
+        words = [word.lower() for word in (stated.version, stated.name) if word]
+        return next((each for word in words for each in self.software if word in each.names), None)
+
+    def of(self, source: str, row: Row) -> Assumption:
+        """Lay what is known of the row: its software, its source, then the recipes that cover it, a later one on top.
+
+        A release's own assumption goes before the source's.
+        """
+        version, gpu = row.software.version if row.software else None, row.cluster.gpu
         mine = [item for item in self.sources if item.source == source and item.version in (None, version)]
         mine = [item for item in mine if not item.gpus or gpu in item.gpus]
         mine.sort(key=lambda item: (item.version is None, not item.gpus))
-        if mine:
-            return mine[0]
-        named = {"framework": software.name} if software is not None and software.name in FRAMEWORKS else {}
-        return Assumption.model_validate({"source": source, "reason": "nothing is known of this source", **named})
+        found = mine[0] if mine else Assumption(source=source, reason="")
+        program = self.program(row)
+        recipes = [recipe for recipe in found.recipes if recipe.covers(row)]
+        options, habits, model = dict[str, Any](), dict[str, Any](), dict[str, Any]()
+        for layer in filter(None, (program, found, *recipes)):
+            options |= layer.options
+            habits |= layer.habits.model_dump(exclude_none=True)
+            model |= layer.model
+        own: dict[str, Any] = {"options": options, "habits": Deviations(**habits), "model": model}
+        if program and (program.options or program.flash or program.habits != Deviations()):
+            own["flash"] = found.flash or program.flash
+            own["reason"] = ". ".join(reason.rstrip(".") for reason in (found.reason, program.reason) if reason)
+        return found.model_copy(update=own)
 
     def before(self, others: Assumptions) -> Assumptions:
         """Return both; where both say something of one thing, these come first."""
-        parts = ("models", "clusters", "sources")
+        parts = ("models", "clusters", "software", "sources")
         return others.model_copy(update={part: (*getattr(self, part), *getattr(others, part)) for part in parts})
 
 

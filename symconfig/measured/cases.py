@@ -9,17 +9,20 @@ from typing import Any
 
 from symconfig.cost.framework import Framework
 from symconfig.cost.machine import LOW_PRECISION
+from symconfig.cost.stages import Offload
 from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.job import Backend
 from symconfig.descriptor.measurements import Row
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
 from symconfig.frameworks.behaviour import COMPILED, Switches, switched
 from symconfig.frameworks.fsdp.behaviour import NARROW_REDUCTION
 from symconfig.frameworks.kernels import options
-from symconfig.frameworks.known import FRAMEWORKS
+from symconfig.frameworks.known import FRAMEWORKS, OWN_LAYERS
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON
+from symconfig.frameworks.megatron.releases import megatron_release
 from symconfig.graph.block import LAYER
-from symconfig.measured.assumptions import EXCHANGE, OF_FRAMEWORK, SIZES, assumptions
+from symconfig.measured.assumptions import OF_FRAMEWORK, SIZES, Program, assumptions
 from symconfig.measured.flops import COUNTING, Counting
 from symconfig.measured.row_model import model_of
 from symconfig.measured.row_options import RowOptions, known_word
@@ -69,15 +72,18 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
     for word, held in _UNSTATED.items():
         if word in row.model.name.split("_"):
             raise InputError(f"the run holds {held} that it does not state", field="model.name")
-    assumption = assumptions().of(source, row.software, row.cluster.gpu).at(row)
+    known = assumptions()
+    assumption, program = known.of(source, row), known.program(row)
     options = RowOptions(row, assumption, cluster)
+    nearest = _nearest(program, options)
+    options.guess("software", nearest, program is None and row.software is not None)
     micro, seq_length = options.batch("micro"), options.batch("seq_length")
     model = model or model_of(row, options, seq_length)
     p = row.parallel
     tp, pp, cp = (p.get(degree, 1) for degree in ("tp", "pp", "cp"))
-    ep = p.get("ep") or int(options.option("ep", 1, "ep" in assumption.options))
+    ep = p.get("ep") or int(options.get("ep", 1))
     dp = _data_parallel(row, options, tp * cp, pp, micro)
-    layout = str(options.option("layout", "", "layout" in assumption.options))
+    layout = str(options.get("layout", ""))
     cut = max(1, len(expanded(layout)) // pp) if layout else assumption.vpp
     chunks = p.get("vpp") or (1 if pp == 1 or row.options.megatron_args else cut)
     unstated = "vpp" not in p and pp > 1 and not row.options.megatron_args
@@ -86,7 +92,7 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
     options.guess("lora", assumption.lora, row.task == "lora" and row.model.lora is None)
     packing = None if options.stated.get("packed_single_sample") or row.task == "pretrain" else assumption.packing
     options.guess("packing", packing, True)
-    first, last = options.option("ends_as_layers", (0, 0), pp > 1 and "ends_as_layers" in assumption.options)
+    first, last = options.get("ends_as_layers", (0, 0), pp > 1)
     configuration = Configuration(
         degrees=Degrees(tp=tp, pp=pp, vpp=chunks, cp=cp, ep=ep, etp=_expert_tensor_parallel(row, options), dp=dp),
         micro=micro,
@@ -94,15 +100,18 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
         seq_length=seq_length,
         precision=options.option("precision", "bf16"),
         sequence_parallel=bool(options.option("sequence_parallel", False, tp > 1) and tp > 1),
-        cp_comm=options.option("cp_comm", "p2p", cp > 1 and "cp_comm" in assumption.options),
+        cp_comm=options.get("cp_comm", "p2p", cp > 1),
         modules=_recompute(options),
         block_layers=_repeated_layers(options, model, pp),
+        uniform_layers=_recomputed_layers(options, "uniform") or 1,
         zero=options.zero(dp * cp > 1),
-        framework=_in_groups(options, framework_of(options, model, (tp, pp, dp * cp)), dp * cp),
+        framework=_in_groups(options, framework_of(options, nearest), dp * cp),
         ends_as_layers=(int(first), int(last)),
         packing=packing,
         layout=layout,
-        activation_offload=bool(options.stated.get("activation_offload")),
+        activation_offload=bool(options.get("activation_offload")),
+        offload=Offload(float(options.get("optimizer_offload", False)), bool(options.get("param_offload"))),
+        backend=nearest,
         first_layers=options.stated.get("first_layers"),
         last_layers=options.stated.get("last_layers"),
     )
@@ -136,13 +145,18 @@ def _runs(c: Configuration) -> bool:
 def _expert_tensor_parallel(row: Row, options: RowOptions) -> int:
     """Return the experts' tensor parallelism: Megatron's default is the rest's.
 
-    Where only ep is stated, they are whole.
+    Where ep above 1 is stated alone, they are whole, since Megatron-LM can split them otherwise.
     """
     p = row.parallel
     if "etp" in p or not row.model.num_experts:
         return p.get("etp", 1)
-    degree = options.option("etp", 1 if "ep" in p else p.get("tp", 1), "etp" in options.assumption.options)
-    return int(degree)
+    return int(options.get("etp", 1 if p.get("ep", 1) > 1 and not _before_etp(row) else p.get("tp", 1)))
+
+
+def _before_etp(row: Row) -> bool:
+    """Return whether the row's Megatron-LM cannot split experts otherwise than the rest."""
+    version = row.software.version if row.software else None
+    return bool(version) and megatron_release(version) < (0, 9)
 
 
 def _data_parallel(row: Row, options: RowOptions, inner: int, pp: int, micro: int) -> int:
@@ -195,8 +209,8 @@ def _repeated_layers(options: RowOptions, model: ModelDescriptor, pp: int) -> in
 
     The latter is a framework's selective recompute.
     """
-    if options.stated.get("recompute") == "full" and options.stated.get("recompute_method") == "block":
-        return int(options.stated["recompute_layers"])
+    if layers := _recomputed_layers(options, "block"):
+        return layers
     every = int(options.assumption.options.get("selective_every", 0))
     if not every or not str(options.option("recompute", "none")).startswith("selective"):
         return 0
@@ -204,17 +218,22 @@ def _repeated_layers(options: RowOptions, model: ModelDescriptor, pp: int) -> in
     return -(-model.num_hidden_layers // (pp * every))
 
 
+def _recomputed_layers(options: RowOptions, method: str) -> int:
+    """Return the layers that full recompute by this method takes at a time, or 0 where it does not."""
+    stated = options.stated
+    runs = stated.get("recompute") == "full" and stated.get("recompute_method") == method
+    return int(stated.get("recompute_layers") or 1) if runs else 0
+
+
 # Spellings of attention kernels in the sources -> (implementation, rate over the newest flash kernel's). Version 2 has
 # half of version 3's rate on Hopper (arXiv 2407.08608, section 1: 35 and 75 % of the peak), and is the newest before
-# it; version 1 has 0.56 of version 2's (arXiv 2307.08691, section 1: 25-40 and 50-73 %), its Triton form 1/1.3 to 1/2.5
-# (section 4.1; the upper end is taken, chosen after seeing residuals). flash-2024 is what Transformer Engine took on
-# Hopper in 2024, between version 2 and the newest: fitted to the sequences of 16k and more of nemo_2407.
+# it; version 1 has 0.56 of version 2's (arXiv 2307.08691, section 1: 25-40 and 50-73 %), and its Triton form 1.25 times
+# that (section 4.1: version 2 is 1.7 to 3.0 times as fast as version 1, 1.3 to 2.5 times as fast as that form).
 _ATTENTION: dict[str, tuple[str, float]] = {
     "flash": ("flash", 1.0),
     "flash2": ("flash", 0.5),
     "flash1": ("flash", 0.28),
-    "triton": ("flash", 0.38),
-    "flash-2024": ("flash", 0.75),
+    "triton": ("flash", 0.35),
     # Transformer Engine's (dot_product_attention/utils.py): cuDNN's on Hopper, elsewhere version 2 of flash attention.
     "deterministic": ("flash", 1.0),
     "fused-softmax": ("fused_softmax", 1.0),
@@ -223,12 +242,12 @@ _ATTENTION: dict[str, tuple[str, float]] = {
     "torch-unfused": ("torch", 1.0),
     "masked": ("masked", 1.0),
 }
-_BEFORE_HOPPER_RATE = {"flash2": 1.0, "flash1": 0.56, "triton": 0.77}
+_BEFORE_HOPPER_RATE = {"flash2": 1.0, "flash1": 0.56, "triton": 0.7}
 _RATE_ON = {  # where it is another than Hopper's
     "volta": _BEFORE_HOPPER_RATE,
     "ampere": _BEFORE_HOPPER_RATE,
     "ada": _BEFORE_HOPPER_RATE,
-    "blackwell": {"flash-2024": 1.0, "deterministic": 0.5},  # which came with kernels of its own
+    "blackwell": {"deterministic": 0.5},  # which came with kernels of its own
 }
 _IMPLEMENTATION = tuple(name for name in options(MEGATRON.implementation) if name != "attention")
 
@@ -246,54 +265,33 @@ def attention_of(name: str, architecture: str) -> tuple[str, float]:
     return kernel, _RATE_ON.get(architecture, {}).get(name, rate)
 
 
-def framework_of(options: RowOptions, model: ModelDescriptor, degrees: tuple[int, int, int]) -> Framework:
-    """Return the source's framework with the row's kernels and overlaps. degrees: tp, pp and data-parallel ranks."""
-    name = str(options.option("attention_kernel", "flash"))
-    if name == "flash" and options.assumption.flash:
-        name = options.assumption.flash
-        options.guess("flash", name, True)
+def _nearest(program: Program | None, options: RowOptions) -> Backend:
+    """Return the framework whose behaviour the row's software has, or is nearest to by what the row states."""
+    stated = options.stated
+    shards = bool(stated.get("fsdp")) or stated.get("zero_stage") == 3
+    name: Backend = program.framework if program else "deepspeed" if shards else "megatron"
+    return "fsdp" if name == "deepspeed" and stated.get("fsdp") else name
+
+
+def framework_of(options: RowOptions, name: str) -> Framework:
+    """Return the framework with the habits of the row's software and source, and the row's kernels and overlaps."""
+    attention = str(options.option("attention_kernel", "flash"))
+    if attention == "flash" and options.assumption.flash:
+        attention = options.assumption.flash
+        options.guess("flash", attention, True)
     switches = options.assumption.habits.model_dump(exclude_none=True)
-    framework = _with_habits(options, name, switches)
     for habit, value in switches.items():
-        without = _with_habits(options, name, {key: switches[key] for key in switches if key != habit})
         precise = habit == "quantised_weights" and options.stated.get("precision") not in LOW_PRECISION
-        matters = framework != without and _matters(habit, model.vocab_size, framework, without, degrees)
-        options.guess(habit, value, matters and not precise)
-    return framework
-
-
-def _matters(
-    habit: str, vocab_size: int, framework: Framework, without: Framework, degrees: tuple[int, int, int]
-) -> bool:
-    """Tell whether a habit can change the prediction at these degrees."""
-    tp, pp, replicas = degrees
-    if habit == "vocab_multiple":
-        one, other = (
-            -(-vocab_size // multiple) * multiple
-            for multiple in (framework.vocab_multiple * tp, without.vocab_multiple * tp)
-        )
-        return one != other
-    if habit in ("hide_tp_forward", "hide_tp_backward", "gathered_logits"):
-        return tp > 1
-    if habit == "handover_s":
-        return pp > 1
-    if habit in ("hide_data", "hide_sharded_weights", "reduced_bytes", "all_reduced_gradients", *EXCHANGE):
-        return replicas > 1
-    return tp > 1 and pp > 1 if habit == "scattered_sends" else True
-
-
-def _with_habits(options: RowOptions, attention: str, switches: dict[str, Any]) -> Framework:
-    base, architecture = FRAMEWORKS[options.assumption.framework], options.cluster.gpu.architecture
+        options.guess(habit, value, habit not in options.stated and not precise)
+    local = options.get("transformer_impl") == "local"
+    base = OWN_LAYERS.get(name, FRAMEWORKS[name]) if local else FRAMEWORKS[name]
+    architecture = options.cluster.gpu.architecture
     names = (*_IMPLEMENTATION, *OF_FRAMEWORK, *(f"{name}_bytes" for name in SIZES))
     switches = switches | {name: options.stated[name] for name in names if name in options.stated}
     kernel, rate = attention_of(attention, architecture)
     how: dict[str, Any] = {"attention": kernel} | {name: switches[name] for name in _IMPLEMENTATION if name in switches}
-    if options.stated.get("torch_compile"):
+    if options.get("torch_compile"):
         how |= COMPILED
-    if options.stated.get("fused_rmsnorm") is not None:
-        how["fused_norm"] = options.stated["fused_rmsnorm"]
-    if options.stated.get("cross_entropy_fusion"):
-        how["loss"] = "fused"
     own = {"attention_rate": rate} | {name: switches[name] for name in OF_FRAMEWORK if name in switches}
     if "graphed" in own:
         own["graphed"] = GRAPHED[own["graphed"]]
@@ -307,8 +305,8 @@ def _with_habits(options: RowOptions, attention: str, switches: dict[str, Any]) 
         reduces_beside=overlap.get("grad_reduce") is not False,
         sends_beside=overlap.get("pp_p2p") is not False,
         # PyTorch cuts a product in pieces likewise.
-        cuts_products=bool(overlap.get("tp_comm") or options.stated.get("async_tp")),
-        pairs_microbatches=bool(overlap.get("moe_a2a") or options.stated.get("moe_a2a")),
+        cuts_products=bool(overlap.get("tp_comm") or options.get("async_tp")),
+        pairs_microbatches=bool(overlap.get("moe_a2a") or options.get("moe_a2a")),
     )
     if options.stated.get("fsdp_mixed_precision") == "PURE":
         implementation = replace(implementation, framework={**implementation.framework, **NARROW_REDUCTION})

@@ -84,7 +84,7 @@ def _understood(text: str | None, alone: str | None) -> str | None:
 def _connected(base: ClusterDescriptor, row: Row, assumption: Assumption) -> ClusterDescriptor:
     """Return the cluster with the links that the row states; between nodes the source's, where the row states none."""
     stated, first, between = row.cluster, base.levels[0], tuple[Level, ...]()
-    gpus_per_node, domain = stated.gpus_per_node or base.gpus_per_node, stated.nvlink_domain or assumption.nvlink_domain
+    gpus_per_node, domain = stated.gpus_per_node or base.gpus_per_node, stated.nvlink_domain
     if domain is not None and 1 < domain < (first.size or 0):
         first = first.model_copy(update={"size": domain, "mesh": domain < gpus_per_node})
         if domain < gpus_per_node:  # boards without a switch, each with links between its GPUs alone

@@ -30,27 +30,37 @@ _FEATURES: Mapping[str, dict[str, Any]] = {
     "BF16 baseline": {},  # as the precision says
     "MXFP8": {},
 }
-# Names and values of options as sources spell them -> as they are here; no values: any, as it stands.
+# Names and values of options as sources spell them -> as they are here; no values: any, as it stands; None: says nothing.
 _SPELLED: Mapping[str, tuple[str, Mapping[Any, Any]]] = {
     "cp_comm_type": ("cp_comm", {"p2p": "p2p", "megatron_cp_algo": "p2p", "a2a": "a2a", "all_gather": "all_gather"}),
     "grad_accumulation_dtype": ("gradient_bytes", {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}),
     "moe_dispatcher": ("dispatcher", {}),
     "cuda_graph": ("graphed", {True: "all", False: "none"}),
     "fp8_params": ("quantised_weights", {}),
-    "embedding_counts_as_layer": ("ends_as_layers", {True: (1, 1), False: (0, 0)}),
+    "chunked_loss": ("loss", {True: "tiled", False: None}),
+    "cross_entropy_fusion": ("loss", {"te": "fused", "native": "fused", True: "fused", False: None}),
+    "fused_rmsnorm": ("fused_norm", {}),
 }
 # Options of rows alone, by name -> their types.
 _KINDS: Mapping[str, Any] = {
     **KINDS,
     **dict.fromkeys(("activation_offload", "async_tp", "moe_a2a", "packed_single_sample", "torch_compile"), bool),
+    **dict.fromkeys(("embedding_counts_as_layer", "loss_counts_as_layer", "optimizer_offload", "param_offload"), bool),
     **dict.fromkeys(("etp", "first_layers", "fsdp_degree", "last_layers", "zero1_group"), int),
-    **dict.fromkeys(("cross_entropy_fusion", "fsdp_mixed_precision", "layout", "recompute_method"), str),
+    **dict.fromkeys(("fsdp_mixed_precision", "layout", "recompute_method", "transformer_impl"), str),
     "ends_as_layers": tuple[int, int],
     "recompute_modules": tuple[str, ...],
     "reshard_after_forward": bool,
 }
-# What says again what another option says.
-_SAID_ELSEWHERE = frozenset({"megatron_args", "transformer_impl", "pipeline_schedule", "precision_setting"})
+# What says again what another option says, or in these words what is predicted.
+_SAID_ELSEWHERE: Mapping[str, tuple[str, ...]] = {
+    "megatron_args": (),
+    "transformer_impl": (),
+    "pipeline_schedule": (),
+    "precision_setting": (),
+    "method": (),  # of mapping experts: the degrees say it
+    "fp8_scope": ("linear",),
+}
 
 
 class Stated(Mapping[str, Any]):
@@ -91,8 +101,8 @@ class RowOptions:
 
         Those that are off are left out.
         """
-        left = self._own - self.stated.asked - _SAID_ELSEWHERE
-        values = ((name, self.stated[name]) for name in sorted(left))
+        values = ((name, self.stated[name]) for name in sorted(self._own - self.stated.asked))
+        values = (each for each in values if not _said(*each))
         return (
             *(f"{name}: {value}" for name, value in values if value is not False),
             *self._unread,
@@ -111,6 +121,10 @@ class RowOptions:
         value = self.assumption.options.get(name, default)
         self.guess(name, value, matters)
         return value
+
+    def get(self, name: str, default: Any = None, matters: bool = True) -> Any:
+        """Return what the row or its source states, else the default, which runs have that say nothing of it."""
+        return self.option(name, default, matters and name in self.assumption.options)
 
     def overlap(self, matters: bool) -> dict[str, bool]:
         """Return what runs beside other work: as the row states, and what it leaves out as the source does."""
@@ -144,8 +158,7 @@ class RowOptions:
             return 3
         stage: ZeroStage = self.option("zero_stage", 0, replicated)
         # FSDP that keeps gathered weights and whole gradients until the last microbatch cuts up states only.
-        cuts = self.option("reshard_after_forward", True, "reshard_after_forward" in self.assumption.options)
-        return stage if cuts or stage < 3 else 1
+        return stage if self.get("reshard_after_forward", True) or stage < 3 else 1
 
 
 def _spelled(options: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -164,7 +177,8 @@ def _spelled(options: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
             known = known_word(word, meanings)
             if meanings and known is None:
                 raise _not_understood(theirs, word, meanings)
-            spelled[ours] = meanings[known] if meanings else word
+            meant = meanings[known] if meanings else word
+            spelled |= {} if meant is None else {ours: meant}
     for name in spelled.keys() & _KINDS.keys():
         kind, value = _KINDS[name], spelled[name]
         allowed = get_args(kind) if get_origin(kind) is Literal else ()
@@ -172,7 +186,17 @@ def _spelled(options: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
             spelled[name] = TypeAdapter(kind).validate_python(known_word(value, allowed) or value, strict=kind is bool)
         except ValidationError:
             raise _not_understood(name, value, allowed or (getattr(kind, "__name__", str(kind)),)) from None
+    ends = [spelled.pop(f"{end}_counts_as_layer", None) for end in ("embedding", "loss")]
+    if any(end is not None for end in ends):  # a source that speaks of one end counts both alike
+        first, last = (next(end for end in order if end is not None) for order in (ends, ends[::-1]))
+        spelled["ends_as_layers"] = (int(first), int(last))
     return spelled, tuple(unread)
+
+
+def _said(name: str, value: Any) -> bool:
+    """Return whether an option that nothing reads is as predicted, or stands in other words in another option."""
+    words = _SAID_ELSEWHERE.get(name)
+    return words == () or (words is not None and known_word(value, words) is not None)
 
 
 def known_word(word: object, words: Iterable[Any]) -> Any:
@@ -195,10 +219,11 @@ def _from_arguments(row: Row) -> dict[str, Any]:
     result: dict[str, Any] = {
         "loss": "parallel",
         **dict(kernels(names, MEGATRON, row.model.attention == "mla", bool(names.get("num_experts")))),
+        "transformer_impl": "local" if local else "transformer_engine",
         "kept_gradient_buffers": not (local or added_apart),
+        "accumulated_bytes": MEGATRON_LOCAL.accumulated_bytes if added_apart else 0.0,
         "quantised_weights": bool(names.get("fp8_param_gather")),
         "vocab_multiple": names.get("make_vocab_size_divisible_by") or MEGATRON_VOCAB_MULTIPLE,
-        "engine": not local,
         "layout": names.get("pipeline_model_parallel_layout") or "",
         "moe_a2a": bool(names.get("overlap_moe_expert_parallel_comm")),
         "activation_offload": bool(names.get("fine_grained_activation_offloading")),
@@ -212,8 +237,6 @@ def _from_arguments(row: Row) -> dict[str, Any]:
         result["recompute_modules"] = recompute.modules
     if names.get("deterministic_mode"):  # wants CUBLAS_WORKSPACE_CONFIG=:4096:8, eight buffers of 4 MiB
         result |= {"torch_workspace": 32 * MIB, "attention_kernel": "deterministic"}
-    if added_apart:
-        result["accumulated_bytes"] = MEGATRON_LOCAL.accumulated_bytes
     if local and not names.get("use_flash_attn"):
         fused = names.get("masked_softmax_fusion") is not False
         result["attention_kernel"] = "fused-softmax" if fused else "torch-unfused"

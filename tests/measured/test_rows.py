@@ -188,7 +188,7 @@ def test_a_recipe_holds_for_the_runs_that_it_names(tmp_path: Path) -> None:
     assert (plain.vpp, plain.etp, other.configuration.cp_comm) == (1, 1, "p2p")
     assert covered.model.num_nextn_predict_layers == 1
     assert other.model.num_nextn_predict_layers == 0
-    assert {"layout", "etp", "cp_comm", "num_nextn_predict_layers"} <= set(covered.assumed)
+    assert {"layout", "etp", "cp_comm", "num_nextn_predict_layers"} <= set(dict(covered.documented))
 
 
 def test_what_a_source_tuned_is_the_best_of_a_list(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_what_a_source_tuned_is_the_best_of_a_list(tmp_path: Path) -> None:
     mine.write_text(
         "schema: symconfig.assumptions/1\n"
         "sources:\n"
-        "  - {source: mine, reason: our sweep, batch: {micro: 1}, tuned: {micro: [2, 3], vpp: [2, 5]}}\n",
+        "  - {source: mine, reason: ours, batch: {micro: 1}, tuned: {micro: [2, 3], vpp: [2, 5]}, assumed: [micro]}\n",
         encoding="utf-8",
     )
     row = named(tmp_path, "name: Llama2-7B, vocab_size: 32000").model_copy(update={"parallel": {"pp": 4, "dp": 2}})
@@ -235,8 +235,14 @@ def test_assumptions_that_cannot_be_read_are_refused(
 
 def between(folder: Path, links: str) -> Case:
     text = run_text("a", "{step_s: 8.8}").replace("gpus: 8,", f"gpus: 16, {links},").replace("dp: 1}", "dp: 2}")
-    (row,) = load_measurements(file_of(folder, text, name="aleph_alpha")).rows
-    return case("aleph_alpha", row)
+    (row,) = load_measurements(file_of(folder, text)).rows
+    mine = folder / "assume.yaml"
+    mine.write_text(
+        "schema: symconfig.assumptions/1\nsources: [{source: mine, reason: ours, network: 4x200 Gb/s}]\n",
+        encoding="utf-8",
+    )
+    with assuming(mine):
+        return case("mine", row)
 
 
 def test_the_network_that_a_row_states_stands_before_the_one_that_is_assumed(tmp_path: Path) -> None:
@@ -244,8 +250,8 @@ def test_the_network_that_a_row_states_stands_before_the_one_that_is_assumed(tmp
     stated = between(tmp_path, "inter_node: 4x100 Gb/s RoCE per node")
     rates = [[level.bandwidth_bytes_per_s.value for level in found.cluster.levels] for found in (assumed, stated)]
     assert rates == [[300e9, 12.5e9, 12.5e9], [300e9, 6.25e9, 6.25e9]]
-    assert ("network", "4x200 Gb/s") in assumed.taken
-    assert "network" not in stated.assumed
+    assert ("network", "4x200 Gb/s") in assumed.documented
+    assert "network" not in dict(stated.documented)
     assert stated.ignored == ()
 
 
@@ -260,7 +266,7 @@ def test_links_inside_a_node_are_read(tmp_path: Path) -> None:
 def test_a_network_without_a_speed_is_said_to_be_ignored(tmp_path: Path) -> None:
     found = between(tmp_path, "inter_node: RoCE RDMA, intra_node: NVLink4")
     assert found.ignored == ("inter_node: RoCE RDMA", "intra_node: NVLink4")
-    assert ("network", "4x200 Gb/s") in found.taken
+    assert ("network", "4x200 Gb/s") in found.documented
 
 
 def test_every_gpu_of_the_measured_rows_is_one_of_the_zoo(tmp_path: Path) -> None:
@@ -295,7 +301,7 @@ def test_what_a_row_leaves_out_of_its_overlaps_is_as_the_source_has_it(tmp_path:
         )
     hide = found.configuration.framework.hide
     assert (hide.tp_pieces, hide.data) == (4, 0.0)
-    assert dict(found.taken)["overlap"] == "{'tp_comm': True}"
+    assert dict(found.documented)["overlap"] == "{'tp_comm': True}"
 
 
 @pytest.mark.parametrize("word", ["DeepEP", "HYBRIDEP", "AllToAll"])
