@@ -43,14 +43,13 @@ def chunk_times(
     backward = of.back[:, 0, 0] - repeated_s - weight
     if repeated:
         repeated_s = repeated_s + _repeated(table, alike, repeated)
-    handover_s = setting.framework.handover_s if setting.pp > 1 else 0.0
     where = np.array([alike.index(tuple(chunk)) for chunk in chunks]).reshape(setting.vpp, setting.pp).T
     between = messages(sums, points, setting)
     gathers, reduces, hide = overlap(setting)
     return Times(
-        forward=(of.ahead[:, 0, 0] + hidden[0] + handover_s)[where],
+        forward=(of.ahead[:, 0, 0] + hidden[0])[where],
         recompute=repeated_s[where],
-        backward=(backward + hidden[1] + handover_s)[where],
+        backward=(backward + hidden[1])[where],
         weight=weight[where],
         busy_s=float(between.busy_s[0]),
         lag_s=float(between.lag_s[0]),

@@ -137,8 +137,6 @@ class Framework:
     # weight's gradient as they quantised it (module/linear.py); others keep it in 16 bits.
     engine: bool = False
     attention_rate: float = 1.0  # of its flash attention, over the newest kernels'
-    product_rate: float = 1.0  # of its matrix products, over the newest libraries'
-    handover_s: float = 0.0  # of each pass of a chunk, where neighbouring stages wait for each other to hand over
     # Moved for each element of a weight's gradient every microbatch, where a kernel of its own adds it to the sum.
     accumulated_bytes: float = 0.0
     # Moved for each gradient of the rank once a step around the optimizer: gradients flattened, widened, measured.

@@ -100,30 +100,27 @@ def iterations_s(each: Matrices, expert: bool, lattice: Lattice, machine: Machin
     if how.over_tensor is OverTensor.DUPLICATED:
         whole = GATHERED_BYTES * each.whole_rows * each.whole_columns
         exchanged = ring(whole, 1.0, ranks, stride, machine)
-        return exchanged + how.iterations * _products_s(each.whole_rows, each.whole_columns, machine, framework)
+        return exchanged + how.iterations * _products_s(each.whole_rows, each.whole_columns, machine)
     if how.over_tensor is OverTensor.DISTRIBUTED:
         # The part's own side is summed over; the other one is as long as the matrix.
         cut = each.whole_rows > each.rows
         short, long = np.where(cut, each.columns, each.rows), np.where(cut, each.rows, each.columns)
-        split = _of_shapes(products(short, long), short, long, machine, framework)
+        split = _of_shapes(products(short, long), short, long, machine)
         summed = ring(PRODUCT_BYTES * short * short, 2.0, ranks, stride, machine)
-        alone = _products_s(each.rows, each.columns, machine, framework)
+        alone = _products_s(each.rows, each.columns, machine)
         result: Array = how.iterations * np.where(ranks > 1, split + summed, alone)
         return result
-    return how.iterations * _products_s(each.rows, each.columns, machine, framework)
+    return how.iterations * _products_s(each.rows, each.columns, machine)
 
 
-def _products_s(rows: Array, columns: Array, machine: Machine, framework: Framework) -> Array:
+def _products_s(rows: Array, columns: Array, machine: Machine) -> Array:
     """Return [points]: seconds of one iteration on a matrix that lies as the shorter side has it."""
     short, long = either.minimum(rows, columns), either.maximum(rows, columns)
-    return _of_shapes(products(short, long), short, long, machine, framework)
+    return _of_shapes(products(short, long), short, long, machine)
 
 
-def _of_shapes(
-    shapes: Iterator[tuple[Array, Array, Array]], short: Array, long: Array, machine: Machine, framework: Framework
-) -> Array:
+def _of_shapes(shapes: Iterator[tuple[Array, Array, Array]], short: Array, long: Array, machine: Machine) -> Array:
     result: Array = np.zeros(np.broadcast_shapes(short.shape, long.shape))
     for m, n, k in shapes:
-        rate = framework.product_rate * machine.efficiency
-        result = result + product_s(machine, 1.0, m, n, k, efficiency=rate, element_bytes=PRODUCT_BYTES)
+        result = result + product_s(machine, 1.0, m, n, k, efficiency=machine.efficiency, element_bytes=PRODUCT_BYTES)
     return result

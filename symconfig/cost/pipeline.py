@@ -42,7 +42,7 @@ def messages(sums: Stages, points: Columns, setting: Setting) -> Messages:
     pipelines = setting.pipelines
     if not pipelines.several:
         return Messages(np.zeros(1), np.zeros(1), np.zeros((len(pipelines.index), 1)))
-    machine, framework, passes = setting.machine, setting.framework, 2 * pipelines.vpp
+    machine, framework = setting.machine, setting.framework
     scattered = framework.scattered_sends
     amount = sums.boundary / np.where(sums.replicated > 0, points.tp, 1.0) if scattered else sums.boundary
     stride = points.tp * points.cp * points.dp
@@ -56,8 +56,8 @@ def messages(sums: Stages, points: Columns, setting: Setting) -> Messages:
         # The forward is the same under every recompute policy, so that bounds hold.
         shown = compiled.exposed_s(once, sums.forward[:, 0].min(axis=0) / pipelines.vpp, framework.hide.pp)
         lag = once - shown
-    count = passes - (pipelines.index == 0) - (pipelines.index == pipelines.pp - 1)
-    return Messages(shown, lag, count * shown + passes * framework.handover_s)
+    count = 2 * pipelines.vpp - (pipelines.index == 0) - (pipelines.index == pipelines.pp - 1)
+    return Messages(shown, lag, count * shown)
 
 
 def pipelined(

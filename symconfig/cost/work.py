@@ -126,7 +126,7 @@ def _products(
         n,
         k,
         peak_flops=np.where(low, machine.peak_flops, machine.high_peak_flops),
-        efficiency=framework.product_rate * np.where(cast, machine.low_efficiency, machine.efficiency),
+        efficiency=np.where(cast, machine.low_efficiency, machine.efficiency),
         element_bytes=np.where(cast, 1.0, 2.0),
         cast_bytes=np.where(cast, np.where(weight, machine.transpose_bytes + n / m, machine.cast_bytes), 0.0),
         added_bytes=added,

@@ -30,7 +30,7 @@ _FEATURES: Mapping[str, dict[str, Any]] = {
     "BF16 baseline": {},  # as the precision says
     "MXFP8": {},
 }
-# Names and values of options as sources spell them -> as they are here; no values: any, as it stands; None: says nothing.
+# Names and values of options as sources spell them -> as they are here; no values: any, as it is; None: says nothing.
 _SPELLED: Mapping[str, tuple[str, Mapping[Any, Any]]] = {
     "cp_comm_type": ("cp_comm", {"p2p": "p2p", "megatron_cp_algo": "p2p", "a2a": "a2a", "all_gather": "all_gather"}),
     "grad_accumulation_dtype": ("gradient_bytes", {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}),
@@ -38,7 +38,7 @@ _SPELLED: Mapping[str, tuple[str, Mapping[Any, Any]]] = {
     "cuda_graph": ("graphed", {True: "all", False: "none"}),
     "fp8_params": ("quantised_weights", {}),
     "chunked_loss": ("loss", {True: "tiled", False: None}),
-    "cross_entropy_fusion": ("loss", {"te": "fused", "native": "fused", True: "fused", False: None}),
+    "cross_entropy_fusion": ("loss", {"te": "fused", "native": "parallel", True: "parallel", False: None}),
     "fused_rmsnorm": ("fused_norm", {}),
 }
 # Options of rows alone, by name -> their types.

@@ -185,11 +185,10 @@ class Layout:
         """Return the seconds of every chunk's forward and backward, and of the messages that they wait for: [pp, vpp,
         q] each.
         """
-        floors = self.floors
-        wait, handover = floors.message_s[self.n], floors.setting.framework.handover_s
+        wait = self.floors.message_s[self.n]
         places = np.arange(len(self.split.chunks)).reshape(self.counts.shape[:2])[..., None]
-        forward = self._each("forward") + handover + wait * (places > 0)
-        backward = self._each("backward") + handover + wait * (places < places.max())
+        forward = self._each("forward") + wait * (places > 0)
+        backward = self._each("backward") + wait * (places < places.max())
         return forward.transpose(1, 0, 2), backward.transpose(1, 0, 2)
 
     @cached_property
@@ -308,7 +307,7 @@ def slowest_s(floors: Floors, split: Split) -> Array:
     stage = counted(floors, split.chunks).sum(axis=0)  # [pp, kinds]
     received = np.full(setting.pp, 2.0 * setting.vpp)
     received[[0, -1]] -= 1
-    waits = np.outer(received, floors.message_s) + 2.0 * setting.vpp * setting.framework.handover_s
+    waits = np.outer(received, floors.message_s)
     result: Array = (np.tensordot(stage, kinds.seconds, axes=1) + waits[:, None]).max(axis=0)
     return result
 

@@ -30,7 +30,7 @@ def least_slowest_s(kinds: Kinds, setting: Setting, message_s: Array, layouts: L
     layers = np.flatnonzero(kinds.layers)
     most = layers[int((kinds.counts[layers] * seconds[layers, 0, 0]).argmax())]
     counted = _counted(seconds[most], float(kinds.counts[most]), first, last, pp)
-    every_stage = 2 * setting.pipelines.vpp * (message_s + setting.framework.handover_s)
+    every_stage = 2 * setting.pipelines.vpp * message_s
     result: Array = np.maximum(counted, whole / pp) + every_stage
     return result
 

@@ -26,10 +26,8 @@ from symconfig.solve.timeline import BUBBLE, EXCHANGE, STAGES, refined_time
 FRAMEWORK = (
     "step_overhead_s",
     "microbatch_overhead_s",
-    "handover_s",
     "host_kernel_s",
     "attention_rate",
-    "product_rate",
     "adam_bytes",
     "stepped_bytes",
     "copied_bytes",

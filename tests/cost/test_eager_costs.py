@@ -50,16 +50,6 @@ def test_reducing_to_every_rank_costs_what_no_sharding_costs() -> None:
     assert seconds(everywhere)[part] > seconds(PLAIN)[part]
 
 
-def test_stages_that_wait_for_each_other_pay_for_every_pass() -> None:
-    """Forward and backward of each microbatch, and once more while the pipeline fills and drains."""
-    patient = replace(PLAIN, handover_s=0.008)
-    waits, plain = seconds(patient, pp=2), seconds(PLAIN, pp=2)
-    more = {part: waits[part] - plain[part] for part in ("pipeline send/receive", "pipeline bubble")}
-    assert more["pipeline send/receive"] == pytest.approx(2 * 0.008 * MICROBATCHES, rel=1e-6)
-    assert more["pipeline bubble"] == pytest.approx(2 * 0.008, rel=1e-6)
-    assert "pipeline send/receive" not in seconds(patient)
-
-
 def test_a_hidden_collective_slows_the_weight_gradient_beside_it() -> None:
     """The backward all-reduce runs beside the weight gradient and takes some of its time."""
     part = "layer communication"

@@ -224,8 +224,7 @@ class Across:
         alone = self.run(without_exchange(self.times)).step_s
         repeated = float(self.times.recompute[slowest].sum())
         communication = float(parts.sums.communication[slowest, 0, 0])
-        waits = 2.0 * self.split.vpp * parts.setting.framework.handover_s
-        waits += sum(float(arrivals[slowest].sum()) for arrivals in self.arrivals_s)
+        waits = sum(float(arrivals[slowest].sum()) for arrivals in self.arrivals_s)
         overhead = float(np.ravel(parts.cost.time["overhead"])[0])
         shares = {
             "recompute": m * repeated,

@@ -155,13 +155,11 @@ def bound_s(problems: Sequence[StageProblem], kinds: Sequence[int], mode: Mode) 
 
 
 def _waits(across: Across) -> list[float]:
-    """Add up each stage's waits for messages and handovers, [pp]. The problems take one wait off either end of the
-    model, which has none there."""
-    handover = 2.0 * across.parts[0].setting.framework.handover_s
+    """Add up each stage's waits for messages, [pp]. The problems take one off either end, which has none."""
     own = [across.links_s[kind] for kind in across.kinds]
     into = [own[0], *(across.link_s(stage, stage - 1) for stage in range(1, across.pp))]
     back = [*(across.link_s(stage, stage + 1) for stage in range(across.pp - 1)), own[-1]]
-    return [handover + a + b for a, b in zip(into, back, strict=True)]
+    return [a + b for a, b in zip(into, back, strict=True)]
 
 
 def _dealt(blocks: tuple[str, ...], stages: Chunks, vpp: int) -> Chunks | None:
