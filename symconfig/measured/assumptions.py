@@ -9,7 +9,7 @@ from dataclasses import fields
 from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from pydantic import Field, create_model
 
@@ -17,7 +17,7 @@ from symconfig.cost.framework import Framework, Hide
 from symconfig.descriptor.job import Backend, Packing
 from symconfig.descriptor.measurements import Degree, MeasuredBatch, Row, Software
 from symconfig.descriptor.sections import Adapter
-from symconfig.descriptor.strict import Strict
+from symconfig.descriptor.strict import Count, PositiveInt, Strict
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.frameworks.kernels import kinds
@@ -70,12 +70,15 @@ OF_FRAMEWORK = (
     "vocab_multiple",
 )
 SIZES = ("weight", "gradient", "optimizer")
+_Amount = Annotated[float, Field(ge=0)]
+_AT_LEAST: dict[Any, Any] = {int: Count, float: _Amount, float | None: _Amount | None}
 KINDS: dict[str, Any] = {
     **kinds(MEGATRON.implementation),
-    **{name: kind for name, kind in get_type_hints(Framework).items() if name in OF_FRAMEWORK},
+    **{name: _AT_LEAST.get(kind, kind) for name, kind in get_type_hints(Framework).items() if name in OF_FRAMEWORK},
+    "optimizer_instances": PositiveInt,
     "graphed": Literal[tuple(GRAPHED)],
-    **{f"{name}_bytes": float for name in SIZES},
-    **{f"hide_{part.name}": float for part in fields(Hide)},
+    **{f"{name}_bytes": _Amount for name in SIZES},
+    **{f"hide_{part.name}": _Amount for part in fields(Hide)},
 }
 
 Flash = Literal["flash1", "flash2", "triton"]

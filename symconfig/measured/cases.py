@@ -45,7 +45,7 @@ class Case:
     ignored: options that the row states and no prediction takes in, as `name: value`.
 
     others: configurations of which the source ran the best one without printing which. counting: how its FLOPs count.
-    reason: of its source's assumptions.
+    reason: of its source's assumptions. unknown: a sentence, where nothing is known of the software.
     """
 
     model: ModelDescriptor
@@ -57,6 +57,7 @@ class Case:
     reason: str = ""
     documented: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = ()
+    unknown: str | None = None
 
     @property
     def assumed(self) -> tuple[str, ...]:
@@ -76,7 +77,8 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
     assumption, program = known.of(source, row), known.program(row)
     options = RowOptions(row, assumption, cluster)
     nearest = _nearest(program, options)
-    options.guess("software", nearest, program is None and row.software is not None)
+    unknown = row.software.name if row.software and program is None else None
+    options.guess("software", nearest, unknown is not None)
     micro, seq_length = options.batch("micro"), options.batch("seq_length")
     model = model or model_of(row, options, seq_length)
     p = row.parallel
@@ -126,6 +128,7 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
         reason=assumption.reason,
         documented=documented,
         ignored=options.ignored,
+        unknown=unknown and f"software {unknown} is not known here; predicted as {nearest}",
     )
 
 
@@ -178,7 +181,9 @@ def _data_parallel(row: Row, options: RowOptions, inner: int, pp: int, micro: in
     dp = max(1, replicas, -(-ranks // inner))
     options.guess("dp", dp, ("dp" not in p and row.cluster.gpus is None) or dp != replicas)
     if whole and whole < micro * dp:  # these GPUs cannot have run this batch
-        dp = max(1, whole // micro)
+        if whole < micro:
+            raise InputError("is more than the global batch", field="batch.micro", got=str(micro), need=f"<= {whole}")
+        dp = whole // micro
         options.guess("dp", dp, True)
     return dp
 

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.measurements import Row
+from symconfig.descriptor.strict import PositiveInt
 from symconfig.errors import InputError
 from symconfig.frameworks.megatron.behaviour import MEGATRON, MEGATRON_LOCAL
 from symconfig.frameworks.megatron.options import by_destination, instances, kernels, recomputed, zero_stage
@@ -46,7 +47,8 @@ _KINDS: Mapping[str, Any] = {
     **KINDS,
     **dict.fromkeys(("activation_offload", "async_tp", "moe_a2a", "packed_single_sample", "torch_compile"), bool),
     **dict.fromkeys(("embedding_counts_as_layer", "loss_counts_as_layer", "optimizer_offload", "param_offload"), bool),
-    **dict.fromkeys(("etp", "first_layers", "fsdp_degree", "last_layers", "zero1_group"), int),
+    **dict.fromkeys(("etp", "first_layers", "fsdp_degree", "last_layers"), PositiveInt),
+    "zero1_group": int,  # -1: all ranks
     **dict.fromkeys(("fsdp_mixed_precision", "layout", "recompute_method", "transformer_impl"), str),
     "ends_as_layers": tuple[int, int],
     "recompute_modules": tuple[str, ...],
@@ -171,6 +173,8 @@ def _spelled(options: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
         known = known_word(words, _FEATURES)
         spelled |= {} if known is None else _FEATURES[known]
         unread += [f"features: {words}"] if known is None else []
+    if isinstance(spelled.get("loss"), bool):  # which kernel is not said
+        unread.append(f"loss: {spelled.pop('loss')}")
     for theirs, (ours, meanings) in _SPELLED.items():
         if theirs in spelled:
             word = spelled.pop(theirs)

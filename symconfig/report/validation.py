@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from symconfig.format import count, percent, picked, several, signed
@@ -12,6 +12,7 @@ from symconfig.report.grid import Block, Grid, present, titled
 from symconfig.solve.candidate import tidy
 
 if TYPE_CHECKING:
+    from symconfig.measured.cases import Case
     from symconfig.measured.judge import Judged
     from symconfig.measured.metrics import Error, Growth, Oom, Sweep
     from symconfig.measured.score import Scored, Source
@@ -21,7 +22,7 @@ def blocks(scores: Sequence[Source]) -> list[Block]:
     """Show the scores for a person."""
     sources = [_source(source) for source in scores]
     grids = (*tables.errors(sources), tables.out_of_memory(sources), tables.sweeps(sources), _growths(scores))
-    return present(*grids, _counts(scores), _ignored(scores), _skipped(scores))
+    return present(*grids, _counts(scores), _unknown(scores), _ignored(scores), _skipped(scores))
 
 
 def _growths(scores: Sequence[Source]) -> Grid:
@@ -59,14 +60,24 @@ def _counts(scores: Sequence[Source]) -> str:
     return text
 
 
+def _unknown(scores: Sequence[Source]) -> str:
+    """Show the software of which nothing is known, and what it is predicted as."""
+    return _said("Software not known", scores, lambda case: [case.unknown] if case.unknown else [])
+
+
 def _ignored(scores: Sequence[Source]) -> str:
     """Show the options that rows state and no prediction takes in."""
+    return _said("Stated, and not predicted with", scores, lambda case: case.ignored)
+
+
+def _said(title: str, scores: Sequence[Source], of: Callable[[Case], Sequence[str]]) -> str:
+    """Show what is said of rows, source by source, with the number of rows."""
     lines = []
     for source in scores:
-        counts = Counter(option for item in source.rows for option in item.case.ignored)
-        text = "; ".join(f"{option} ({several(rows, 'row')})" for option, rows in counts.most_common())
-        lines += [f"{source.name}, {text}"] if counts else []
-    return titled("Stated, and not predicted with", lines, "")
+        counts = Counter(text for item in source.rows for text in of(item.case))
+        texts = "; ".join(f"{text} ({several(rows, 'row')})" for text, rows in counts.most_common())
+        lines += [f"{source.name}, {texts}"] if counts else []
+    return titled(title, lines, "")
 
 
 def _skipped(scores: Sequence[Source]) -> str:

@@ -46,13 +46,20 @@ def blocks(breakdown: Breakdown) -> list[Block]:
         f"{row.id} of {breakdown.source}: {row.task}" + (f". Note: {row.note}" if row.note else ""),
         Grid.pairs(((name, _words(values)) for name, values in breakdown.stated), "Stated by the row"),
         _assumed(breakdown),
+        *([f"{item.case.unknown}."] if item.case.unknown else []),
         _time(breakdown),
+        f"90 % interval of the step: {_interval(breakdown)} s ({breakdown.interval.basis}).",
         Grid(heads, rows, left=(0,), title=title),
         *([_layers(breakdown)] if breakdown.item.layers else []),
         _memory(breakdown),
         _stages(breakdown),
         f"Predicted: {gib(used)} of {gib(limit)} GiB of a {gpu.product}: it {word}. Measured: {outcome}.",
     ]
+
+
+def _interval(breakdown: Breakdown) -> str:
+    step_s = breakdown.item.prediction.predicted.step_s
+    return " to ".join(seconds(step_s * factor) for factor in (breakdown.interval.low, breakdown.interval.high))
 
 
 def _words(values: Mapping[str, Any]) -> str:
@@ -163,6 +170,7 @@ def to_dict(breakdown: Breakdown) -> dict[str, Any]:
             "predicted_s": tidy(sum(part.value for part in breakdown.time)),
             "measured_s": tidy(item.time[1]) if item.time else None,
             "measured_from": item.time_from,
+            "interval": {"low": tidy(breakdown.interval.low), "high": tidy(breakdown.interval.high)},
             "parts": [_part(part, "seconds") for part in breakdown.time],
             "work": [
                 {"name": each.name, **_tidied(each, "forward_s", "backward_s", "hidden_s")} for each in breakdown.work

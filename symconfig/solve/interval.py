@@ -144,9 +144,10 @@ def quantile(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescrip
 
 
 @cache
-def _factors(quantity: Quantity, gpu: str, kind_of_model: str, own_blocks: bool) -> Interval:
+def _factors(quantity: Quantity, gpu: str, kind_of_model: str, own_blocks: bool, more: float) -> Interval:
     deviates = _deviates(quantity, gpu, kind_of_model, own_blocks)
-    low, high = (math.exp(deviates.mean + side * _DEVIATIONS * deviates.stdev) for side in (-1.0, 1.0))
+    reach = _DEVIATIONS * math.hypot(deviates.stdev, more)
+    low, high = (math.exp(deviates.mean + side * reach) for side in (-1.0, 1.0))
     # The prediction itself always lies inside: a bias that the runs show widens the interval on one side only.
     basis = _basis(recorded(quantity)[0], gpu, kind_of_model)
     if own_blocks and quantity == "time":
@@ -164,11 +165,11 @@ def _basis(seen: Sequence[Ratios], gpu: str, kind_of_model: str) -> str:
     return f"runs by others: {count(n)} of {where}, from {several(sources, 'source')}"
 
 
-def interval(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor) -> Interval:
+def interval(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor, more: float = 0.0) -> Interval:
     """Return the interval from runs of this kind of model on this GPU architecture, and the less of these there are,
-    from others.
+    from others. more: a standard deviation of the log ratio, in addition.
     """
-    return _factors(quantity, cluster.gpu.architecture, kind(model), own_blocks(model))
+    return _factors(quantity, cluster.gpu.architecture, kind(model), own_blocks(model), more)
 
 
 def spread_over(ratios: Array, quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor) -> Interval:

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import random
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
+from pydantic import ValidationError
 
 from symconfig.cli.main import main
 from symconfig.descriptor.load import load_model
-from symconfig.descriptor.measurements import MeasuredOptions, Row, load_measurements
+from symconfig.descriptor.measurements import (
+    Degree,
+    Measured,
+    MeasuredCluster,
+    MeasuredModel,
+    MeasuredOptions,
+    Row,
+    Software,
+    load_measurements,
+)
 from symconfig.errors import InputError
-from symconfig.graph.implementation import Dispatch
-from symconfig.measured.assumptions import assuming
+from symconfig.graph.implementation import Dispatch, LossKernel
+from symconfig.measured.assumptions import KINDS, assuming
 from symconfig.measured.cases import Case, case
 from symconfig.measured.judge import judge
 from symconfig.measured.read import read
-from symconfig.measured.row_options import _spelled
+from symconfig.measured.row_options import _KINDS, _SPELLED, _spelled
 from symconfig.measured.score import score
 from symconfig.solve.predict import predict
 from symconfig.units import GIB
@@ -325,3 +338,71 @@ def test_words_of_a_row_are_read_without_case(word: str) -> None:
 def test_a_value_that_is_not_understood_is_named(options: dict[str, object]) -> None:
     with pytest.raises(InputError, match="is not understood"):
         _spelled(options)
+
+
+NAMES = {
+    "model": tuple(MeasuredModel.model_fields),
+    "cluster": tuple(MeasuredCluster.model_fields),
+    "software": tuple(Software.model_fields),
+    "parallel": get_args(Degree),
+    "batch": ("micro", "global", "grad_accum", "seq_length"),
+    "options": (*KINDS, *_KINDS, *_SPELLED, *MeasuredOptions.model_fields, "features"),
+    "measured": tuple(Measured.model_fields),
+}
+VALUES = (None, 0, 1, 2, 3, 7, 64, 10**6, -1, 1.5, True, False, "", "word", "full", "none", [], ["word"], {}, {"a": 1})
+
+
+def test_every_row_is_predicted_or_refused_with_a_reason(tmp_path: Path) -> None:
+    """Rows of strangers may say anything: up to three fields of a good row are dropped or set to odd values."""
+    draw = random.Random(45)
+    (good,) = load_measurements(file_of(tmp_path, run_text("a", "{step_s: 1.0}"))).rows
+    judged = 0
+    for _ in range(1500):
+        row: dict[str, Any] = good.model_dump(by_alias=True, exclude_none=True)
+        for _ in range(draw.randint(1, 3)):
+            section = draw.choice(tuple(NAMES))
+            row[section] = {**row[section], draw.choice(NAMES[section]): draw.choice(VALUES)}
+        try:
+            stated = Row.model_validate(row, strict=False)
+        except ValidationError:
+            continue
+        with suppress(InputError):
+            judge("a stranger", stated)
+        judged += 1
+    assert judged > 300
+
+
+@pytest.mark.parametrize(
+    ("options", "ends"),
+    [
+        ("embedding_counts_as_layer: true, ", (1, 1)),
+        ("embedding_counts_as_layer: true, loss_counts_as_layer: false, ", (1, 0)),
+        ("loss_counts_as_layer: true, embedding_counts_as_layer: false, ", (0, 1)),
+    ],
+)
+def test_ends_that_count_as_layers(tmp_path: Path, options: str, ends: tuple[int, int]) -> None:
+    found = of(tmp_path, options)
+    assert found.configuration.ends_as_layers == ends
+    assert found.ignored == ()
+
+
+def test_losses_offload_and_recompute_are_read(tmp_path: Path) -> None:
+    found = of(tmp_path, "chunked_loss: true, optimizer_offload: true, ")
+    uniform = "recompute_method: uniform, recompute_layers: 4, fp8_scope: linear, loss: true, "
+    whole = of(tmp_path, uniform, recompute="full")
+    assert found.configuration.framework.implementation.loss.kernel is LossKernel.TILED
+    assert found.configuration.offload.optimizer == 1.0
+    assert whole.configuration.uniform_layers == 4
+    assert whole.ignored == ("loss: True",)
+
+
+@pytest.mark.parametrize(
+    ("version", "ep", "etp"),
+    [("core_v0.8.0", 2, 2), ("core_v0.9.0", 2, 1), ("core_v0.8.0", 1, 2), ("core_v0.15.0", 1, 2)],
+)
+def test_experts_are_split_as_their_release_can(tmp_path: Path, version: str, ep: int, etp: int) -> None:
+    row = named(tmp_path, "name: Qwen3-30B-A3B, num_experts: 128, num_experts_per_tok: 8, moe_intermediate_size: 768")
+    parallel = {"tp": 2, "pp": 1, "ep": ep, "dp": 4}
+    software = Software(name="megatron", version=version)
+    row = row.model_copy(update={"parallel": parallel, "software": software})
+    assert case("mine", row).configuration.degrees.etp == etp

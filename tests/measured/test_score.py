@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,22 @@ def test_software_is_predicted_as_the_nearest_that_is_known_and_said_to_be(
     found = case("unheard of", _row(tmp_path, text.replace("options: {", f"options: {{{options}")))
     assert found.configuration.framework.name == framework
     assert ("software" in found.assumed) is not known
+
+
+def test_validate_says_which_software_is_not_known_and_its_interval_is_wider(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = run_text("known", "{step_s: 8.8}")
+    strange = run_text("strange", "{step_s: 8.8}").replace("name: megatron}", "name: stranger}")
+    path = str(file_of(tmp_path, known, strange, name="runs"))
+    assert main(["validate", path]) == 0
+    assert "runs, software stranger is not known here; predicted as megatron (1 row)" in capsys.readouterr().out
+    widths = []
+    for row in ("known", "strange"):
+        assert main(["validate", path, "--explain", row, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)["time"]["interval"]
+        widths.append(found["high"] / found["low"])
+    assert widths[1] > 1.2 * widths[0]
 
 
 def test_what_the_source_documents_is_not_assumed(tmp_path: Path) -> None:
