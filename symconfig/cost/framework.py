@@ -126,7 +126,6 @@ class Framework:
     # Each tensor-parallel rank sends its part of a whole activation across the pipeline's border, and the receivers
     # gather it (arXiv 2104.04473, section 4.1).
     scattered_sends: bool = False
-    keeps_gathered: bool = False  # see Scheme
     # Microbatches that an interleaved schedule runs through a chunk before it turns to the next; 0: as many as stages.
     microbatch_group: int = 0
     # Groups of data-parallel replicas that each hold a whole optimizer state (and what ZeRO shards besides).
@@ -139,8 +138,6 @@ class Framework:
     attention_rate: float = 1.0  # of its flash attention, over the newest kernels'
     # Moved for each element of a weight's gradient every microbatch, where a kernel of its own adds it to the sum.
     accumulated_bytes: float = 0.0
-    # Moved for each gradient of the rank once a step around the optimizer: gradients flattened, widened, measured.
-    stepped_bytes: float = 0.0
     reduced_bytes: float | None = None  # of a gradient's element on the wire; None: as it is kept
     # ZeRO 1 or 2 that reduces every gradient to every rank, of which each then uses its part.
     all_reduced_gradients: bool = False

@@ -157,11 +157,7 @@ def optimizer_s(sums: Stages, points: Columns, setting: Setting) -> Array:
     """
     machine, sizes = setting.machine, setting.bytes
     of_stage = elementwise(sums, points, setting).on_rank(shards(points, setting, setting.sharding.state))
-    reduced = (  # gradients that the rank has
-        either.largest(of_stage if setting.sharding.gradient else sums.dense + sums.expert)
-    )
     matrices_s = _of_matrices_s(sums, points, setting)
-    around_s = reduced * setting.framework.stepped_bytes / machine.hbm_bytes_per_s
     rows = []
     for offload in setting.offload:
         here = compiled.optimizer_s(
@@ -177,7 +173,7 @@ def optimizer_s(sums: Stages, points: Columns, setting: Setting) -> Array:
         if offload.weights:
             # Each microbatch brings every weight over twice, forward and backward.
             row = row + held_weights(sums, points, setting) * 2 * points.num_microbatches / machine.host_bytes_per_s
-        rows.append(row + around_s)
+        rows.append(row)
     return np.array(rows)
 
 

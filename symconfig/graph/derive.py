@@ -200,11 +200,10 @@ class Flow:
         """Return the layout in which a tensor is kept: gathered over tp or cp, as its shard, to be gathered again; a
         slice is a view of the whole; any other change is kept as used.
         """
-        regathered = {"cp"} if self.scheme.keeps_gathered else {"tp", "cp"}
         changed = list(moves(produced, used, d.elements(())))
         if not changed and set(produced.places) < set(used.places):
             return produced
-        if changed and all(move.kind is Kind.ALL_GATHER and set(move.axes) <= regathered for move in changed):
+        if changed and all(move.kind is Kind.ALL_GATHER and set(move.axes) <= {"tp", "cp"} for move in changed):
             return produced
         return used
 

@@ -23,13 +23,11 @@ class Scheme:
     sequence_parallel: between the tensor-parallel regions the sequence is split over tp.
     cp_comm: inside attention the keys travel (p2p, all_gather) or the heads are split instead (a2a, Ulysses). Where an
     operator needs a whole sequence, its block says which of its dims are split instead, if any.
-    keeps_gathered: what is gathered over tp stays whole for the backward; else its shard stays and is gathered again.
     shared_heads: tensor-parallel ranks share key/value heads, since there are fewer heads than ranks.
     """
 
     sequence_parallel: bool
     cp_comm: CpComm = "p2p"
-    keeps_gathered: bool = False
     shared_heads: bool = False
 
     def assign(self, op: Operator) -> dict[str, tuple[str, ...]]:

@@ -54,7 +54,6 @@ OF_FRAMEWORK = (
     "copied_bytes",
     "gathers_apart",
     "graphed",
-    "keeps_gathered",
     "kept_gradient_buffers",
     "listed",
     "microbatch_group",
@@ -64,8 +63,6 @@ OF_FRAMEWORK = (
     "reuse_elements",
     "scattered_sends",
     "shard_bytes",
-    "stepped_bytes",
-    "together",
     "torch_workspace",
     "vocab_multiple",
 )

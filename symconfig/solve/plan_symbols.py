@@ -172,7 +172,7 @@ _OWN_UNITS: Mapping[str, str] = MappingProxyType(
         "keys_window": "tokens",
         "keys_chosen": "tokens",
         "host_memory_bytes_per_gpu": "B",
-        **dict.fromkeys(("adam_bytes", "stepped_bytes", "copied_bytes", "cast_bytes"), "B/element"),
+        **dict.fromkeys(("adam_bytes", "copied_bytes", "cast_bytes"), "B/element"),
         **dict.fromkeys(("transpose_bytes", "quantised_bytes"), "B/element"),
         **{f"level{level}_size": "GPUs" for level in range(4)},
     }

@@ -127,7 +127,7 @@ def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuratio
     return Prospect(
         request=switched_on(request),
         machine=machine(cluster, c.precision, gpus=c.degrees.world_size),
-        scheme=Scheme(c.sequence_parallel, c.cp_comm, c.framework.keeps_gathered, shares_heads(model, c.degrees.tp)),
+        scheme=Scheme(c.sequence_parallel, c.cp_comm, shares_heads(model, c.degrees.tp)),
         split=_split(model, c),
         choice=Choice(c.modules, offloaded(model) if c.activation_offload else frozenset()),
         zero=c.zero,

@@ -42,7 +42,7 @@ def restore(plan: Plan, candidate: Candidate) -> Prospect:
     base = request(plan.model, plan.cluster, job, o.precision, parse(job.pins))
     base = switched_on(base, Extras.planned(candidate), plan.cluster.gpu.architecture)
     cp_comm = o.cp_comm or base.limits.cp_comms[0]
-    scheme = Scheme(o.sequence_parallel, cp_comm, base.framework.keeps_gathered, shares_heads(plan.model, p.tp))
+    scheme = Scheme(o.sequence_parallel, cp_comm, shares_heads(plan.model, p.tp))
     split = Split(
         pp=p.pp,
         vpp=p.vpp,

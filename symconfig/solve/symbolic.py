@@ -29,7 +29,6 @@ FRAMEWORK = (
     "host_kernel_s",
     "attention_rate",
     "adam_bytes",
-    "stepped_bytes",
     "copied_bytes",
 )
 _NO_SYMBOLS = ("eight_bit_attention",)  # pairs of rates: numbers

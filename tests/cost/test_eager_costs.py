@@ -37,11 +37,6 @@ def test_each_microbatch_pays_for_adding_its_gradients() -> None:
     assert more == pytest.approx(MICROBATCHES * (6 * (LAYERS + HEAD) / HBM + launches), rel=1e-3)
 
 
-def test_gradients_are_read_by_other_passes_once_a_step() -> None:
-    more = seconds(replace(PLAIN, stepped_bytes=30.0))["optimizer"] - seconds(PLAIN)["optimizer"]
-    assert more == pytest.approx(30 * (LAYERS + 2 * HEAD) / HBM, rel=0.01)
-
-
 def test_reducing_to_every_rank_costs_what_no_sharding_costs() -> None:
     everywhere = replace(PLAIN, all_reduced_gradients=True)
     part = "data-parallel communication"

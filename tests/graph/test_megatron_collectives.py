@@ -11,13 +11,12 @@ from collections import Counter
 
 import pytest
 
-from symconfig.graph.derived import DerivedBlock, Phase
-from symconfig.graph.layout import Kind
+from symconfig.graph.derived import Phase
 from symconfig.graph.model import blocks
 from symconfig.graph.operator import Work
 from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme
-from tests.graph.support import PLAIN, SEQUENCE, SHARED, block, chosen, held_bytes, numbers, tally
+from tests.graph.support import PLAIN, SEQUENCE, SHARED, block, chosen, numbers, tally
 from tests.sample_models import sample_model
 
 MODELS = ["gpt3-175b", "llama2-13b", "llama3.1-70b", "qwen2.5-7b"]
@@ -140,20 +139,6 @@ def test_a_bias_after_the_reduction_has_its_whole_gradient_on_every_rank() -> No
     for scheme, axes in ((PLAIN, ()), (SEQUENCE, ("tp",))):
         biases = {w.name: w.other_axes for w in block(model, "dense", scheme).weights if w.name.endswith("proj.bias")}
         assert biases == {"qkv_proj.bias": (), "o_proj.bias": axes, "up_proj.bias": (), "down_proj.bias": axes}
-
-
-def test_a_framework_that_keeps_what_it_gathers_gathers_once() -> None:
-    """Megatron keeps the shard of a norm's output and gathers it again in the backward; others keep all of it."""
-    model = sample_model("llama2-13b")
-    values = numbers(model, tp=4)
-    shard, whole = block(model, scheme=Scheme(True)), block(model, scheme=Scheme(True, keeps_gathered=True))
-
-    def gathers(derived: DerivedBlock) -> int:
-        return len([c for c in chosen(derived, "tp", tensor="input_norm") if c.kind is Kind.ALL_GATHER])
-
-    assert gathers(shard) == gathers(whole) + 1
-    more = held_bytes(whole, apply(whole, frozenset()), values) - held_bytes(shard, apply(shard, frozenset()), values)
-    assert more == 2 * 2 * 2048 * 5120 * (1 - 1 / 4)  # two norms of two bytes an element
 
 
 @pytest.mark.parametrize("scheme", [PLAIN, SEQUENCE, Scheme(True, "a2a")])
