@@ -74,7 +74,7 @@ KEPT = {
     "api/pipeline.py": {"PipelineResult.asked", "PipelineResult.found", "PipelineResult.said"},
     "api/replan.py": {"ReplanResult.found"},
     "descriptor/layers.py": {"LayerKind.again", "LayerKind.beside"},
-    "measured/assumptions.py": {"Assumption.habits", "Recipe.habits"},
+    "measured/assumptions.py": {"Behaviour.habits"},
     "plans/plan.py": {"Plan.beside"},
     "runs/replan/frozen.py": {"Checked.again", "Finding.found", "Finding.said"},
     "verify/checks.py": {"Check.detail"},

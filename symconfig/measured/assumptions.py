@@ -194,22 +194,23 @@ class Assumptions(Strict):
         A release's own assumption goes before the source's.
         """
         version, gpu = row.software.version if row.software else None, row.cluster.gpu
-        mine = [item for item in self.sources if item.source == source and item.version in (None, version)]
-        mine = [item for item in mine if not item.gpus or gpu in item.gpus]
-        mine.sort(key=lambda item: (item.version is None, not item.gpus))
-        found = mine[0] if mine else Assumption(source=source, reason="")
+        fitting = [item for item in self.sources if item.source == source and item.version in (None, version)]
+        fitting = [item for item in fitting if not item.gpus or gpu in item.gpus]
+        fitting.sort(key=lambda item: (item.version is None, not item.gpus))
+        own = fitting[0] if fitting else Assumption(source=source, reason="")
         program = self.program(row)
-        recipes = [recipe for recipe in found.recipes if recipe.covers(row)]
-        options, habits, model = dict[str, Any](), dict[str, Any](), dict[str, Any]()
-        for layer in filter(None, (program, found, *recipes)):
-            options |= layer.options
-            habits |= layer.habits.model_dump(exclude_none=True)
-            model |= layer.model
-        own: dict[str, Any] = {"options": options, "habits": Deviations(**habits), "model": model}
+        layers = [program or Behaviour(), own, *(recipe for recipe in own.recipes if recipe.covers(row))]
+        merged = {
+            "options": {name: value for each in layers for name, value in each.options.items()},
+            "model": {name: value for each in layers for name, value in each.model.items()},
+            "habits": Deviations(
+                **{name: value for each in layers for name, value in each.habits.model_dump(exclude_none=True).items()}
+            ),
+        }
         if program and (program.options or program.flash or program.habits != Deviations()):
-            own["flash"] = found.flash or program.flash
-            own["reason"] = ". ".join(reason.rstrip(".") for reason in (found.reason, program.reason) if reason)
-        return found.model_copy(update=own)
+            reasons = ". ".join(reason.rstrip(".") for reason in (own.reason, program.reason) if reason)
+            merged |= {"flash": own.flash or program.flash, "reason": reasons}
+        return own.model_copy(update=merged)
 
     def before(self, others: Assumptions) -> Assumptions:
         """Return both; where both say something of one thing, these come first."""

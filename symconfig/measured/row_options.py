@@ -104,7 +104,7 @@ class RowOptions:
         Those that are off are left out.
         """
         values = ((name, self.stated[name]) for name in sorted(self._own - self.stated.asked))
-        values = (each for each in values if not _said(*each))
+        values = (each for each in values if not _as_predicted(*each))
         return (
             *(f"{name}: {value}" for name, value in values if value is not False),
             *self._unread,
@@ -197,7 +197,7 @@ def _spelled(options: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     return spelled, tuple(unread)
 
 
-def _said(name: str, value: Any) -> bool:
+def _as_predicted(name: str, value: Any) -> bool:
     """Return whether an option that nothing reads is as predicted, or stands in other words in another option."""
     words = _SAID_ELSEWHERE.get(name)
     return words == () or (words is not None and known_word(value, words) is not None)

@@ -62,15 +62,15 @@ def _counts(scores: Sequence[Source]) -> str:
 
 def _unknown(scores: Sequence[Source]) -> str:
     """Show the software of which nothing is known, and what it is predicted as."""
-    return _said("Software not known", scores, lambda case: [case.unknown] if case.unknown else [])
+    return _counted("Software not known", scores, lambda case: [case.unknown] if case.unknown else [])
 
 
 def _ignored(scores: Sequence[Source]) -> str:
     """Show the options that rows state and no prediction takes in."""
-    return _said("Stated, and not predicted with", scores, lambda case: case.ignored)
+    return _counted("Stated, and not predicted with", scores, lambda case: case.ignored)
 
 
-def _said(title: str, scores: Sequence[Source], of: Callable[[Case], Sequence[str]]) -> str:
+def _counted(title: str, scores: Sequence[Source], of: Callable[[Case], Sequence[str]]) -> str:
     """Show what is said of rows, source by source, with the number of rows."""
     lines = []
     for source in scores:
