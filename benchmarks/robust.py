@@ -17,7 +17,7 @@ from symconfig.solve.search import search
 from symconfig.solve.timeline import refined_s
 
 SLOWER_NETWORK = 0.8  # of its rate
-LATER_CHUNKS_S = 0.3e-3  # more for each chunk of a stage that begins
+LATER_S = 0.3e-3  # more for each microbatch of a stage
 GEMMS = {"gemm_efficiency": 1.0, "gemm_efficiency_low": 1.0, "gemm_k_half": -1.0}  # faster products: more, or less
 
 
@@ -33,7 +33,7 @@ class Shaken:
 
 def robustness(plan: Plan) -> tuple[Shaken, ...]:
     """Return what the best plan loses against the plan that would be picked if the network were slower, products slower
-    or faster by as much as their constants are uncertain, or chunks began later."""
+    or faster by as much as their constants are uncertain, or microbatches took longer to begin."""
     job = plan.job.model_copy(update={"gpus": plan.best.parallel.world_size})
     result = []
     for what, cluster, framework in _otherwise(plan):
@@ -62,8 +62,8 @@ def _otherwise(plan: Plan) -> Iterator[tuple[str, ClusterDescriptor, Framework]]
             if quantity is not None
         }
         yield f"products {word} by their uncertainty", _with(cluster, changed), framework
-    later = replace(framework, handover_s=framework.handover_s + LATER_CHUNKS_S)
-    yield "0.3 ms more for each chunk", cluster, later
+    later = replace(framework, microbatch_overhead_s=framework.microbatch_overhead_s + LATER_S)
+    yield "0.3 ms more for each microbatch", cluster, later
 
 
 def _with(cluster: ClusterDescriptor, changed: dict[str, object]) -> ClusterDescriptor:
@@ -72,8 +72,8 @@ def _with(cluster: ClusterDescriptor, changed: dict[str, object]) -> ClusterDesc
 
 
 def _as(prospect: Prospect, framework: Framework) -> Prospect:
-    """Return a candidate whose chunks begin as a framework has it."""
-    own = replace(prospect.request.framework, handover_s=framework.handover_s)
+    """Return a candidate whose microbatches begin as a framework has it."""
+    own = replace(prospect.request.framework, microbatch_overhead_s=framework.microbatch_overhead_s)
     return replace(prospect, request=replace(prospect.request, framework=own))
 
 

@@ -92,7 +92,7 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
     parts = [n for n in assumption.tuned.vpp if unstated and not layout and model.num_hidden_layers % (pp * n) == 0]
     options.tuned("vpp", chunks, parts, unstated)
     options.guess("lora", assumption.lora, row.task == "lora" and row.model.lora is None)
-    packing = None if options.stated.get("packed_single_sample") or row.task == "pretrain" else assumption.packing
+    packing = None if options.get("packed_single_sample") or row.task == "pretrain" else assumption.packing
     options.guess("packing", packing, True)
     first, last = options.get("ends_as_layers", (0, 0), pp > 1)
     configuration = Configuration(
@@ -114,8 +114,8 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
         activation_offload=bool(options.get("activation_offload")),
         offload=Offload(float(options.get("optimizer_offload", False)), bool(options.get("param_offload"))),
         backend=nearest,
-        first_layers=options.stated.get("first_layers"),
-        last_layers=options.stated.get("last_layers"),
+        first_layers=options.get("first_layers"),
+        last_layers=options.get("last_layers"),
     )
     taken, documented = tuple(options.taken.items()), tuple(options.documented.items())
     return Case(
@@ -190,8 +190,8 @@ def _data_parallel(row: Row, options: RowOptions, inner: int, pp: int, micro: in
 
 def _in_groups(options: RowOptions, framework: Framework, replicas: int) -> Framework:
     """Set as many instances of the optimizer's state as there are groups of replicas that share one (-1: all do)."""
-    inside = {"hsdp": options.row.cluster.gpus_per_node}.get(str(options.stated.get("fsdp")))
-    groups = (options.stated.get("zero1_group"), options.stated.get("fsdp_degree"), inside)
+    inside = {"hsdp": options.row.cluster.gpus_per_node}.get(str(options.get("fsdp")))
+    groups = (options.get("zero1_group"), options.get("fsdp_degree"), inside)
     size = next((size for size in groups if size), -1)
     return framework if size < 0 else replace(framework, optimizer_instances=max(1, replicas // size))
 
@@ -200,34 +200,24 @@ def _recompute(options: RowOptions) -> frozenset[str]:
     word = str(options.option("recompute", "none"))
     if word == "full":
         return frozenset({LAYER})
-    if word == "selective" and "recompute_modules" in options.stated:
-        return frozenset(options.stated["recompute_modules"])
     if not word.startswith("selective"):
         return frozenset()
-    if "selective_modules" in options.assumption.options:
-        options.guess("selective_modules", options.assumption.options["selective_modules"], True)
-    return frozenset(options.assumption.options.get("selective_modules", _SELECTIVE))
+    return frozenset(options.get("recompute_modules", _SELECTIVE))
 
 
 def _repeated_layers(options: RowOptions, model: ModelDescriptor, pp: int) -> int:
-    """Count a stage's layers that run again whole, where only the first ones do, or every n-th.
-
-    The latter is a framework's selective recompute.
-    """
+    """Count a stage's layers that run again whole, where only the first ones do, or every n-th."""
     if layers := _recomputed_layers(options, "block"):
         return layers
-    every = int(options.assumption.options.get("selective_every", 0))
-    if not every or not str(options.option("recompute", "none")).startswith("selective"):
-        return 0
-    options.guess("selective_every", every, True)
-    return -(-model.num_hidden_layers // (pp * every))
+    selects = str(options.option("recompute", "none")).startswith("selective")
+    every = int(options.get("selective_every", 0)) if selects else 0
+    return -(-model.num_hidden_layers // (pp * every)) if every else 0
 
 
 def _recomputed_layers(options: RowOptions, method: str) -> int:
     """Return the layers that full recompute by this method takes at a time, or 0 where it does not."""
-    stated = options.stated
-    runs = stated.get("recompute") == "full" and stated.get("recompute_method") == method
-    return int(stated.get("recompute_layers") or 1) if runs else 0
+    runs = options.option("recompute", "none") == "full" and options.get("recompute_method") == method
+    return int(options.get("recompute_layers", 1)) if runs else 0
 
 
 # Spellings of attention kernels in the sources -> (implementation, rate over the newest flash kernel's). Version 2 has
@@ -272,10 +262,10 @@ def attention_of(name: str, architecture: str) -> tuple[str, float]:
 
 def _nearest(program: Program | None, options: RowOptions) -> Backend:
     """Return the framework whose behaviour the row's software has, or is nearest to by what the row states."""
-    stated = options.stated
-    shards = bool(stated.get("fsdp")) or stated.get("zero_stage") == 3
+    fsdp = options.get("fsdp")
+    shards = fsdp or options.stated.get("zero_stage") == 3
     name: Backend = program.framework if program else "deepspeed" if shards else "megatron"
-    return "fsdp" if name == "deepspeed" and stated.get("fsdp") else name
+    return "fsdp" if name == "deepspeed" and fsdp else name
 
 
 def framework_of(options: RowOptions, name: str) -> Framework:
@@ -292,7 +282,7 @@ def framework_of(options: RowOptions, name: str) -> Framework:
     base = OWN_LAYERS.get(name, FRAMEWORKS[name]) if local else FRAMEWORKS[name]
     architecture = options.cluster.gpu.architecture
     names = (*_IMPLEMENTATION, *OF_FRAMEWORK, *(f"{name}_bytes" for name in SIZES))
-    switches = switches | {name: options.stated[name] for name in names if name in options.stated}
+    switches = switches | {name: options.get(name) for name in names if name in options.stated}
     kernel, rate = attention_of(attention, architecture)
     how: dict[str, Any] = {"attention": kernel} | {name: switches[name] for name in _IMPLEMENTATION if name in switches}
     if options.get("torch_compile"):
@@ -313,7 +303,7 @@ def framework_of(options: RowOptions, name: str) -> Framework:
         cuts_products=bool(overlap.get("tp_comm") or options.get("async_tp")),
         pairs_microbatches=bool(overlap.get("moe_a2a") or options.get("moe_a2a")),
     )
-    if options.stated.get("fsdp_mixed_precision") == "PURE":
+    if options.get("fsdp_mixed_precision") == "PURE":
         implementation = replace(implementation, framework={**implementation.framework, **NARROW_REDUCTION})
     stages = p.get("pp", 1) > 1 and p.get("vpp", 1) == 1
     reduces = implementation.hides().get("data", base.hide.data) > 0

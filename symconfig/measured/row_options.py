@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
@@ -65,23 +65,6 @@ _SAID_ELSEWHERE: Mapping[str, tuple[str, ...]] = {
 }
 
 
-class Stated(Mapping[str, Any]):
-    """Options of a row by name; keeps which of them were asked for."""
-
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self._options, self.asked = options, set[str]()
-
-    def __getitem__(self, name: str) -> Any:
-        self.asked.add(name)
-        return self._options[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._options)
-
-    def __len__(self) -> int:
-        return len(self._options)
-
-
 class RowOptions:
     """Options of a row, then of its source's assumption; keeps what was assumed."""
 
@@ -90,7 +73,7 @@ class RowOptions:
         self.cluster = cluster or cluster_of(row, assumption)
         own, self._unread = _spelled(row.options.model_dump(exclude_none=True))
         given = _from_arguments(row) | {"deferred_gradients": _deferred(row)} if own.get("megatron_args") else {}
-        self._own, self.stated = frozenset(own), Stated(given | own)
+        self.stated, self._unused = given | own, set(own)
         self.taken: dict[str, str] = {}
         self.documented: dict[str, str] = {}
         self.guess("gpu", assumption.gpu, row.cluster.gpu is None)
@@ -103,7 +86,7 @@ class RowOptions:
 
         Those that are off are left out.
         """
-        values = ((name, self.stated[name]) for name in sorted(self._own - self.stated.asked))
+        values = ((name, self.stated[name]) for name in sorted(self._unused))
         values = (each for each in values if not _as_predicted(*each))
         return (
             *(f"{name}: {value}" for name, value in values if value is not False),
@@ -118,6 +101,8 @@ class RowOptions:
             into[name] = str(value).lower() if isinstance(value, bool) else str(value)
 
     def option(self, name: str, default: Any, matters: bool = True) -> Any:
+        """Return what the row states, else what its source does, else the default; keep what was assumed."""
+        self._unused.discard(name)
         if name in self.stated:
             return self.stated[name]
         value = self.assumption.options.get(name, default)
@@ -130,6 +115,7 @@ class RowOptions:
 
     def overlap(self, matters: bool) -> dict[str, bool]:
         """Return what runs beside other work: as the row states, and what it leaves out as the source does."""
+        self._unused.discard("overlap")
         stated, usual = self.stated.get("overlap") or {}, self.assumption.options.get("overlap", {})
         rest = {name: default for name, default in usual.items() if name not in stated}
         self.guess("overlap", rest, matters and bool(rest))
@@ -153,10 +139,10 @@ class RowOptions:
         self.guess(name, f"the best of {', '.join(map(str, (value, *others)))}" if others else value, matters)
 
     def zero(self, replicated: bool) -> ZeroStage:
-        shards = self.stated.get("distributed_optimizer")
+        shards, fsdp = self.get("distributed_optimizer"), self.get("fsdp")
         if "zero_stage" not in self.stated and shards is not None:
             return 1 if shards else 0
-        if self.stated.get("fsdp") and "zero_stage" not in self.stated:
+        if fsdp and "zero_stage" not in self.stated:
             return 3
         stage: ZeroStage = self.option("zero_stage", 0, replicated)
         # FSDP that keeps gathered weights and whole gradients until the last microbatch cuts up states only.
