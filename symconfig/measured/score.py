@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -28,19 +28,14 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class Source(Scored):
     """Scores of one file: of all its rows, and of those apart that rest on an assumption and that do not.
 
     skipped: ids of rows that cannot be predicted, each with the reason.
     """
 
     name: str
-    rows: tuple[Judged, ...]
     skipped: tuple[tuple[str, str], ...]
-    time: Error | None
-    layer: Error | None
-    memory: Error | None
-    oom: Oom | None
     sweeps: tuple[Sweep, ...]
     growths: tuple[Growth, ...]
     stated: Scored
@@ -57,33 +52,14 @@ def score(paths: Sequence[Path]) -> Scores:
 
 def source(name: str, file: Measurements) -> Source:
     """Score one file. `name` is also what its assumptions go by."""
-    if not file.validated:
-        nothing, skipped = scored(()), [(row.id, TARGETS) for row in file.rows]
-        return Source(
-            name=name,
-            rows=(),
-            skipped=tuple(skipped),
-            time=None,
-            layer=None,
-            memory=None,
-            oom=None,
-            sweeps=(),
-            growths=(),
-            stated=nothing,
-            assumed=nothing,
-        )
-    judged, skipped = predicted(name, file)
+    judged, skipped = predicted(name, file) if file.validated else ([], [(row.id, TARGETS) for row in file.rows])
     whole = scored(judged)
     names = dict.fromkeys(item.row.sweep for item in judged if item.row.sweep)
     sweeps = (sweep(each, [item for item in judged if item.row.sweep == each]) for each in names)
     return Source(
+        **{field.name: getattr(whole, field.name) for field in fields(whole)},
         name=name,
-        rows=whole.rows,
         skipped=tuple(skipped),
-        time=whole.time,
-        layer=whole.layer,
-        memory=whole.memory,
-        oom=whole.oom,
         sweeps=tuple(scored_sweep for scored_sweep in sweeps if scored_sweep is not None),
         growths=growths(judged),
         stated=scored([item for item in judged if not item.assumed]),

@@ -115,7 +115,7 @@ def _source(source: Source) -> dict[str, Any]:
     }
 
 
-def _part(part: Source | Scored) -> dict[str, Any]:
+def _part(part: Scored) -> dict[str, Any]:
     memory = _figures(part.memory)
     if memory and part.memory:
         memory |= {"worst_under": tidy(abs(part.memory.low)), "worst_under_id": part.memory.low_id}

@@ -59,14 +59,9 @@ def work(model: ModelDescriptor, cluster: ClusterDescriptor, configuration: Conf
     for block in sorted(table.blocks, key=lambda block: _ENDS.index(_end(block.derived.place))):
         often = times * counts[block.derived.name]
         end = _end(block.derived.place)
-        kinds = {
-            work.op: "matmuls"
-            if isinstance(work, Matmul)
-            else "attention"
-            if isinstance(work, AttentionWork)
-            else "memory traffic"
-            for work in block.derived.work
-        }
+        kinds = {work.op: "memory traffic" for work in block.derived.work}
+        for kind, name in ((AttentionWork, "attention"), (Matmul, "matmuls")):  # a bias apart goes with its matmul
+            kinds |= {work.op: name for work in block.derived.work if isinstance(work, kind)}
         for (op, phase), value in block.work_s.items():
             add(f"{kinds[op]} {end}", phase, often * float(value[0]))
     for block in table.blocks:

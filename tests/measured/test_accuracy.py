@@ -108,33 +108,34 @@ def test_every_other_constant_names_its_source() -> None:
 
 
 # Source -> (time, memory) as mean absolute error; what was measured, rounded up. A change that does worse says why.
+# habits: what had been chosen by the source's own error is gone, and what its code does is predicted.
 # Since constants are fitted to both collections together, and all GPUs of a step wait for the slowest, those at the
 # end are what they were or up to a point more, but for these:
 REACHED = {
     # 0.03: its error grows from 22 B on 8 GPUs to 1 T on 512, which no spread of GPUs explains; and BLOOM's runs are on
     # the same GPUs, with a cost of tp 8 that nothing explains.
-    "korthikanti2022": (0.053, None),
+    "korthikanti2022": (0.056, None),  # 0.053: habits
     # 0.03: fp8 with experts in turn is 7 to 15 % too fast since padded slots wait for no count of tokens.
     "dgxc_benchmarking": (0.046, None),
     # 0.05: deterministic mode is slower than its attention alone; GB200 has few other runs in bf16.
     "megatron_golden": (0.16, 0.062),
     "megatron_readme_h100": (0.036, None),  # 0.03: the slowest of 1,024 GPUs
     "megatron_sc21": (0.051, None),  # 0.025: of its first rows; three of ZeRO 3 are 6 to 16 % too fast
-    # 0.05: its own matrix products are a quarter slower than other tables'. 0.003: now with mixtures of experts.
-    "simumax_b200": (0.055, 0.009),
-    "aleph_alpha": (0.055, None),
-    "zero_bubble": (0.02, 0.05),
+    # 0.055: habits; its matrix products are a quarter slower than other tables'. 0.003: now with mixtures of experts.
+    "simumax_b200": (0.205, 0.009),
+    "aleph_alpha": (0.07, None),  # 0.055: habits
+    "zero_bubble": (0.031, 0.05),  # 0.02: habits
     "memory_pr482": (None, 0.008),
     "megatron_golden_toy": (None, 0.033),
-    "galvatron_profile": (None, 0.19),
-    "llm_foundry_mpt": (0.03, None),
-    "nemo_2407": (0.04, None),
+    "galvatron_profile": (None, 0.35),  # 0.19: habits
+    "llm_foundry_mpt": (0.043, None),  # 0.03: habits
+    "nemo_2407": (0.088, None),  # 0.04: habits; the attention kernel of its time is not known
     "torchtitan": (0.09, 0.03),
     "megatron_bridge": (0.072, None),
-    "moe_parallel_folding": (0.05, None),
+    "moe_parallel_folding": (0.052, None),  # 0.05: habits
     "moe_modelzoo_recipes": (0.06, None),
     "ascend_modellink": (0.116, None),
-    "bigscience_bloom": (0.075, 0.09),
+    "bigscience_bloom": (0.104, 0.106),  # 0.075, 0.09: habits
     "fms_fsdp": (0.085, None),
     "internevo": (0.035, None),
     "megascale": (0.04, None),
@@ -146,7 +147,7 @@ REACHED = {
     "mlperf_v50_llama2_70b_lora": (0.04, 0.025),
     "mlperf_v50_llama2_70b_lora_amd": (0.075, None),
     "mlperf_v51_llama31_8b": (0.072, 0.057),
-    "mlperf_v51_llama31_8b_amd": (0.025, None),
+    "mlperf_v51_llama31_8b_amd": (0.029, None),  # 0.025: habits
     "nemo_automodel": (0.12, None),
 }
 
@@ -168,11 +169,11 @@ def test_errors_on_published_runs_stay_where_they_are(name: str) -> None:
 def test_plans_that_ran_out_of_memory_are_found_and_the_best_8k_plans_too() -> None:
     found = scored("aleph_alpha")
     assert found.oom is not None
-    assert found.oom.caught >= 0.945 * found.oom.ran_out
+    assert found.oom.caught >= 0.9 * found.oom.ran_out  # 0.945 with habits that these very runs had chosen
     assert found.oom.alarms <= 0.03 * found.oom.ran
     for sweep in found.sweeps:
         if "-8k-" in sweep.name:
-            assert sweep.tau >= 0.89  # 0.9 before the constants were fitted to both collections: one pair of 210
+            assert sweep.tau >= 0.88  # 0.89 with habits; 0.9 before constants were fitted to both collections
             assert sweep.regret == pytest.approx(0.0)
 
 
