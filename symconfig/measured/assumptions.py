@@ -101,11 +101,13 @@ class Behaviour(Strict):
 class Program(Behaviour):
     """What runs of a program do unless they say otherwise: the nearest framework, and how its code differs from that.
 
-    names: of the program, or as `version` where `name` is only its library.
+    names: of the program, or as `version` where `name` is only its library. measured: runs of it are among those that
+    intervals come from.
     """
 
     names: tuple[str, ...]
     framework: Backend = "megatron"
+    measured: bool = True
     reason: str
     flash: Flash | None = None
 

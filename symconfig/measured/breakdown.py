@@ -12,9 +12,9 @@ from symconfig.measured.read import Read
 from symconfig.solve.interval import Interval, interval
 from symconfig.solve.work import Work, work
 
-# Standard deviation of the log time of a step, in addition, where the software is not known: the medians of ten sources
-# whose software is are off by 0.11 (root mean square), and by 0.21 where they are predicted as if it were not.
-UNKNOWN_SOFTWARE = 0.18
+# Standard deviation of the log time of a step, in addition, where no run of the software was measured: the medians of
+# ten sources are off by 0.11 (root mean square), and by 0.21 where they are predicted as if their software were unknown.
+UNMEASURED_SOFTWARE = 0.18
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def breakdown(files: Read, row_id: str) -> Breakdown:
         figure=figure,
         stages=_stages(item),
         interval=interval(
-            "time", item.case.cluster, item.case.model, 0.0 if item.case.unknown is None else UNKNOWN_SOFTWARE
+            "time", item.case.cluster, item.case.model, 0.0 if item.case.unmeasured is None else UNMEASURED_SOFTWARE
         ),
     )
 

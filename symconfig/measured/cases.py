@@ -45,7 +45,7 @@ class Case:
     ignored: options that the row states and no prediction takes in, as `name: value`.
 
     others: configurations of which the source ran the best one without printing which. counting: how its FLOPs count.
-    reason: of its source's assumptions. unknown: a sentence, where nothing is known of the software.
+    reason: of its source's assumptions. unmeasured: a sentence, where no run of the software is known.
     """
 
     model: ModelDescriptor
@@ -57,7 +57,7 @@ class Case:
     reason: str = ""
     documented: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = ()
-    unknown: str | None = None
+    unmeasured: str | None = None
 
     @property
     def assumed(self) -> tuple[str, ...]:
@@ -77,8 +77,7 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
     assumption, program = known.of(source, row), known.program(row)
     options = RowOptions(row, assumption, cluster)
     nearest = _nearest(program, options)
-    unknown = row.software.name if row.software and program is None else None
-    options.guess("software", nearest, unknown is not None)
+    options.guess("software", nearest, program is None and row.software is not None)
     micro, seq_length = options.batch("micro"), options.batch("seq_length")
     model = model or model_of(row, options, seq_length)
     p = row.parallel
@@ -128,8 +127,16 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
         reason=assumption.reason,
         documented=documented,
         ignored=options.ignored,
-        unknown=unknown and f"software {unknown} is not known here; predicted as {nearest}",
+        unmeasured=_unmeasured(row, program, nearest),
     )
+
+
+def _unmeasured(row: Row, program: Program | None, nearest: str) -> str | None:
+    """Return a sentence where nothing is known of the row's software, or its code alone."""
+    if row.software is None or (program and program.measured):
+        return None
+    what = "its code alone is known" if program else "it is not known here"
+    return f"no run of {row.software.name} was measured, and {what}; predicted as {nearest}"
 
 
 def _others(c: Configuration, row: Row, sizes: Sequence[int], chunks: Sequence[int]) -> tuple[Configuration, ...]:

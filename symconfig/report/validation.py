@@ -22,7 +22,7 @@ def blocks(scores: Sequence[Source]) -> list[Block]:
     """Show the scores for a person."""
     sources = [_source(source) for source in scores]
     grids = (*tables.errors(sources), tables.out_of_memory(sources), tables.sweeps(sources), _growths(scores))
-    return present(*grids, _counts(scores), _unknown(scores), _ignored(scores), _skipped(scores))
+    return present(*grids, _counts(scores), _unmeasured(scores), _ignored(scores), _skipped(scores))
 
 
 def _growths(scores: Sequence[Source]) -> Grid:
@@ -60,9 +60,9 @@ def _counts(scores: Sequence[Source]) -> str:
     return text
 
 
-def _unknown(scores: Sequence[Source]) -> str:
-    """Show the software of which nothing is known, and what it is predicted as."""
-    return _counted("Software not known", scores, lambda case: [case.unknown] if case.unknown else [])
+def _unmeasured(scores: Sequence[Source]) -> str:
+    """Show the software of which no run was measured, and what it is predicted as."""
+    return _counted("Software not measured", scores, lambda case: [case.unmeasured] if case.unmeasured else [])
 
 
 def _ignored(scores: Sequence[Source]) -> str:
