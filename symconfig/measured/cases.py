@@ -105,6 +105,7 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
         activation_offload=bool(options.stated.get("activation_offload")),
         first_layers=options.stated.get("first_layers"),
         last_layers=options.stated.get("last_layers"),
+        natural_routing=options.stated.get("moe_routing") == "natural",
     )
     taken, documented = tuple(options.taken.items()), tuple(options.documented.items())
     return Case(
