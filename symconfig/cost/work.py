@@ -26,6 +26,7 @@ CACHEFUL = 2**14  # seconds worked out together: what they are made from stays i
 # much. With 16 heads it gives 0.85 and 0.65, since chunks then wait for each other, which is left out. Mamba-2's
 # kernels are taken to be as fast; no public measurement of theirs was found.
 _SCAN_FLOPS_PER_UNIT = 0.65e12
+_OUTSIDE_SCANS = 2  # products that one operator has at most, such as scores of an index, at the rate of any product
 
 
 def work_seconds(
@@ -90,7 +91,10 @@ def _scanned(work: Traffic, lattice: Lattice, machine: Machine) -> Array:
     [points].
     """
     amount = sum((2.0 * times * lattice.value(size) for size, times in work.products), np.zeros(lattice.points))
-    result: Array = amount / either.minimum(machine.high_peak_flops, _SCAN_FLOPS_PER_UNIT * machine.compute_units)
+    rate = machine.high_peak_flops * machine.efficiency
+    if len(work.products) > _OUTSIDE_SCANS:
+        rate = either.minimum(rate, _SCAN_FLOPS_PER_UNIT * machine.compute_units)
+    result: Array = amount / rate
     return result
 
 
