@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from symconfig.cost import compiled, either, orthogonal
 from symconfig.cost.collectives import beside_another, collectives_s, exposed
 from symconfig.cost.framework import Framework
-from symconfig.cost.host import graphed, host_seconds, inside_experts, is_dispatch
+from symconfig.cost.host import PAIRED_HOST, graphed, host_seconds, inside_experts, is_dispatch
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine, Number
 from symconfig.cost.policies import Policies
@@ -273,7 +273,9 @@ def hiding(cost: BlockCost, framework: Framework) -> BlockCost:
 def _replayed(cost: BlockCost, framework: Framework) -> BlockCost:
     """Return the costs with CUDA graphs: what they replay takes no time of the host, and holds memory."""
     once = graphed(cost.derived, framework) if framework.graphed else frozenset[str]()
-    host = {key: t * 0.0 if key[0] in once else t for key, t in cost.full_host_s.items()} if once else cost.full_host_s
+    paired = framework.hide.experts > 0 and any(is_dispatch(c) for c in cost.derived.collectives)
+    longer = PAIRED_HOST if paired and not once else 1.0
+    host = {key: t * (0.0 if key[0] in once else longer) for key, t in cost.full_host_s.items()}
     return replace(cost, host_s=host, registered_bytes=cost.buffer_bytes + GRAPH_BYTES * bool(once))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from symconfig.cost.blocks import SECONDS
-from symconfig.cost.contention import UNITS_TAKEN
+from symconfig.cost.contention import CONTENTION
 from symconfig.cost.exchange import exchange
 from symconfig.cost.framework import Framework
 from symconfig.cost.lattice import Array
@@ -58,7 +58,7 @@ def chunk_times(
         gathers=gathers,
         reduces=reduces,
         hide=hide,
-        contention=UNITS_TAKEN,
+        contention=CONTENTION,
         paired=hidden.sum(axis=0)[where],
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from symconfig.cost import compiled
-from symconfig.cost.contention import CONTENTION, UNITS_TAKEN, shown_s
+from symconfig.cost.contention import CONTENTION, shown_s
 from symconfig.cost.framework import Framework
 from symconfig.cost.host import inside_experts, is_dispatch
 from symconfig.cost.lattice import Array, Lattice
@@ -17,11 +17,6 @@ from symconfig.graph.implementation import Dispatch
 from symconfig.graph.layout import Kind
 from symconfig.graph.monomial import Monomial
 from symconfig.graph.operator import ELEMENT_BYTES, Leg
-
-# Times that a tensor is read and written around an all-to-all that moves its partition from one dimension to another:
-# parts are brought together before it, and after it laid side by side and put into the sequence's order (Transformer
-# Engine, context_parallel.py: flash_attn_a2a_communicate, reorder_seq_chunks_for_a2a_before_attn).
-_REARRANGED = 3
 
 
 def ring(amount: Array, passes: float | Array, ranks: Array, stride: Array | float, machine: Machine) -> Array:
@@ -74,8 +69,6 @@ def _collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: 
             return np.where(several, compiled.ring_s(everything, 1, ranks, stride, **machine.levels) * c.times, 0.0)
         once = float("ep" in c.axes and dispatch is not Dispatch.SLOTS)
         seconds = compiled.all_to_all_s(amount, ranks, stride, copies, once, groups, chosen, **machine.levels)
-        if not is_dispatch(c):
-            seconds = seconds + 2 * _REARRANGED * amount / machine.hbm_bytes_per_s
     else:
         seconds = compiled.ring_s(amount, c.kind.passes, ranks, stride, **machine.levels)
     return np.where(several, seconds * c.times, 0.0)
@@ -91,7 +84,7 @@ def exposed(c: Collective, seconds: Array, work: dict[tuple[str, Phase], Array],
         return seconds
     pieces = framework.hide.tp_pieces if axis == "tp" else 1
     if axis == "tp" and pieces == 1:
-        result: Array = shown_s(seconds, work[c.behind], hide, CONTENTION)
+        result: Array = shown_s(seconds, work[c.behind], hide)
     else:
         result = compiled.chunked_s(seconds, work[c.behind], hide, 1 / pieces if pieces > 1 else 0.0)
     return result
@@ -117,6 +110,6 @@ def beside_another(
         return sum((work[key] for key in turn), np.zeros_like(seconds[0]))
 
     return tuple(
-        compiled.chunked_s(t, meanwhile(c), hide, UNITS_TAKEN) if is_dispatch(c) else t
+        compiled.chunked_s(t, meanwhile(c), hide, CONTENTION) if is_dispatch(c) else t
         for c, t in zip(block.collectives, seconds, strict=True)
     )

@@ -10,39 +10,38 @@ import numpy as np
 from symconfig.cost.either import greater, maximum, minimum
 
 
-def matmul_s(batch: Any, m: Any, n: Any, k: Any, peak_flops: Any, efficiency: Any, k_half: Any, compute_units: Any, hbm_bytes_per_s: Any, element_bytes: Any, cast_bytes: Any, added_bytes: Any, launch_s: Any) -> Any:
-    """Return seconds: roofline with tile and wave quantisation; K/(K + K_half) for prologue and epilogue; casts before the product, and a sum into an earlier result after it."""
+def matmul_s(batch: Any, m: Any, n: Any, k: Any, peak_flops: Any, efficiency: Any, k_half: Any, compute_units: Any, hbm_bytes_per_s: Any, element_bytes: Any, cast_bytes: Any, launch_s: Any) -> Any:
+    """Return seconds: roofline with tile and wave quantisation; K/(K + K_half) for prologue and epilogue; casts before the product."""
     x0 = k*m
     x1 = batch/hbm_bytes_per_s
-    x2 = m*n
-    x3 = np.ceil((1.0/256.0)*m)
-    x4 = np.ceil((1.0/128.0)*n)
-    x5 = compute_units/batch
-    x6 = x5/x4
-    x7 = np.floor((1.0/1024.0)*k)
-    x8 = maximum(1, minimum(np.floor(1.0e-9 + x6/x3), x7))
-    x9 = batch/compute_units
-    x10 = x4*x9
-    x11 = n*x0
-    x12 = x11*x9
-    x13 = 3.0517578125e-5*x12/(k + 1.0*k_half)
-    x14 = np.ceil((1.0/128.0)*m)
-    x15 = x14**(-1.0)
-    x16 = np.ceil((1.0/256.0)*n)
-    x17 = x5/x16
-    x18 = maximum(1, minimum(np.floor(x15*x17 + 1.0e-9), x7))
-    x19 = x16*x9
-    x20 = maximum(1, minimum(np.floor(x15*x6 + 1.0e-9), x7))
-    x21 = x12/(k + 0.5*k_half)
-    x22 = np.ceil((1.0/64.0)*m)
-    x23 = x22**(-1.0)
-    x24 = maximum(1, minimum(np.floor(x17*x23 + 1.0e-9), x7))
-    x25 = np.ceil((1.0/64.0)*n)
-    x26 = x5/x25
-    x27 = maximum(1, minimum(np.floor(x15*x26 + 1.0e-9), x7))
-    x28 = x25*x9
-    x29 = maximum(1, minimum(np.floor(x23*x26 + 1.0e-9), x7))
-    return (2.0/5.0)*added_bytes*x1*x2 + cast_bytes*x0*x1 + launch_s + maximum(2*batch*x11/(efficiency*peak_flops*maximum(maximum(maximum(maximum(maximum(x13*x8/np.ceil(x10*x3*x8 - 1.0e-9), x13*x18/np.ceil(x14*x18*x19 - 1.0e-9)), 5.67626953125e-5*x20*x21/np.ceil(x10*x14*x20 - 1.0e-9)), 5.31005859375e-5*x21*x24/np.ceil(x19*x22*x24 - 1.0e-9)), 9.1552734375e-5*x12*x27/((k + 0.25*k_half)*np.ceil(x14*x27*x28 - 1.0e-9))), 0.000146484375*x12*x29/((k + 0.125*k_half)*np.ceil(x22*x28*x29 - 1.0e-9)))), element_bytes*x1*(k*n + x0 + x2))
+    x2 = np.ceil((1.0/256.0)*m)
+    x3 = np.ceil((1.0/128.0)*n)
+    x4 = compute_units/batch
+    x5 = x4/x3
+    x6 = np.floor((1.0/1024.0)*k)
+    x7 = maximum(1, minimum(np.floor(1.0e-9 + x5/x2), x6))
+    x8 = batch/compute_units
+    x9 = x3*x8
+    x10 = n*x0
+    x11 = x10*x8
+    x12 = 3.0517578125e-5*x11/(k + 1.0*k_half)
+    x13 = np.ceil((1.0/128.0)*m)
+    x14 = x13**(-1.0)
+    x15 = np.ceil((1.0/256.0)*n)
+    x16 = x4/x15
+    x17 = maximum(1, minimum(np.floor(x14*x16 + 1.0e-9), x6))
+    x18 = x15*x8
+    x19 = maximum(1, minimum(np.floor(x14*x5 + 1.0e-9), x6))
+    x20 = x11/(k + 0.5*k_half)
+    x21 = np.ceil((1.0/64.0)*m)
+    x22 = x21**(-1.0)
+    x23 = maximum(1, minimum(np.floor(x16*x22 + 1.0e-9), x6))
+    x24 = np.ceil((1.0/64.0)*n)
+    x25 = x4/x24
+    x26 = maximum(1, minimum(np.floor(x14*x25 + 1.0e-9), x6))
+    x27 = x24*x8
+    x28 = maximum(1, minimum(np.floor(x22*x25 + 1.0e-9), x6))
+    return cast_bytes*x0*x1 + launch_s + maximum(2*batch*x10/(efficiency*peak_flops*maximum(maximum(maximum(maximum(maximum(x12*x7/np.ceil(x2*x7*x9 - 1.0e-9), x12*x17/np.ceil(x13*x17*x18 - 1.0e-9)), 5.67626953125e-5*x19*x20/np.ceil(x13*x19*x9 - 1.0e-9)), 5.31005859375e-5*x20*x23/np.ceil(x18*x21*x23 - 1.0e-9)), 9.1552734375e-5*x11*x26/((k + 0.25*k_half)*np.ceil(x13*x26*x27 - 1.0e-9))), 0.000146484375*x11*x28/((k + 0.125*k_half)*np.ceil(x21*x27*x28 - 1.0e-9)))), element_bytes*x1*(k*n + m*n + x0))
 
 
 def attention_s(queries: Any, keys: Any, channels: Any, passes: Any, attention_flops: Any, launch_s: Any) -> Any:
@@ -56,7 +55,7 @@ def traffic_s(moved_bytes: Any, hbm_bytes_per_s: Any, launch_s: Any) -> Any:
 
 
 def ring_s(amount_bytes: Any, passes: Any, ranks: Any, stride: Any, level0_size: Any, level0_bytes_per_s: Any, level0_latency_s: Any, level0_mesh: Any, level1_size: Any, level1_bytes_per_s: Any, level1_latency_s: Any, level1_mesh: Any, level2_size: Any, level2_bytes_per_s: Any, level2_latency_s: Any, level2_mesh: Any, level3_size: Any, level3_bytes_per_s: Any, level3_latency_s: Any, level3_mesh: Any) -> Any:
-    """Return seconds: ring over a hierarchy: all-gather and reduce-scatter pass once, all-reduce twice; slowest level binds; a latency at each step, and the faster of NCCL's Simple and LL128 protocols."""
+    """Return seconds: ring over a hierarchy: all-gather and reduce-scatter pass once, all-reduce twice; slowest level binds; a latency at each step."""
     x0 = stride**(-1.0)
     x1 = minimum(ranks, maximum(1, np.floor(level0_size*x0)))
     x2 = x1**(-1.0)
@@ -69,11 +68,8 @@ def ring_s(amount_bytes: Any, passes: Any, ranks: Any, stride: Any, level0_size:
     x9 = ranks*x8
     x10 = minimum(ranks, maximum(1, np.floor(level3_size*x0)))
     x11 = level0_latency_s*(ranks + x3) + level1_latency_s*(-x3 - x6) + level2_latency_s*(x6 - x9) + level3_latency_s*(-ranks/x10 + x9)
-    x12 = x11*(2 - passes)
-    x13 = np.log(2)**(-1.0)
-    x14 = (passes - 1)*minimum(x11, level0_latency_s*(x1 - 1) + level1_latency_s*x13*np.log(x2*x4) + level2_latency_s*x13*np.log(x5*x7) + level3_latency_s*x13*np.log(x10*x8))
-    x15 = (ranks - 1)*maximum(maximum(maximum(amount_bytes*greater(x1, 1)/(level0_bytes_per_s*(-level0_mesh + level0_mesh*(maximum(x1, 2) - 1)/(level0_size - 1) + 1)), amount_bytes*x2*greater(x4, x1)/(level1_bytes_per_s*(-level1_mesh + level1_mesh*(maximum(x4, 2) - 1)/(level1_size - 1) + 1))), amount_bytes*x5*greater(x7, x4)/(level2_bytes_per_s*(-level2_mesh + level2_mesh*(maximum(x7, 2) - 1)/(level2_size - 1) + 1))), amount_bytes*x8*greater(x10, x7)/(level3_bytes_per_s*(-level3_mesh + level3_mesh*(maximum(x10, 2) - 1)/(level3_size - 1) + 1)))/ranks
-    return passes*minimum(x12 + x14 + x15, 0.5*x12 + 0.5*x14 + 1.08695652173913*x15)
+    x12 = np.log(2)**(-1.0)
+    return passes*(x11*(2 - passes) + (passes - 1)*minimum(x11, level0_latency_s*(x1 - 1) + level1_latency_s*x12*np.log(x2*x4) + level2_latency_s*x12*np.log(x5*x7) + level3_latency_s*x12*np.log(x10*x8)) + (ranks - 1)*maximum(maximum(maximum(amount_bytes*greater(x1, 1)/(level0_bytes_per_s*(-level0_mesh + level0_mesh*(maximum(x1, 2) - 1)/(level0_size - 1) + 1)), amount_bytes*x2*greater(x4, x1)/(level1_bytes_per_s*(-level1_mesh + level1_mesh*(maximum(x4, 2) - 1)/(level1_size - 1) + 1))), amount_bytes*x5*greater(x7, x4)/(level2_bytes_per_s*(-level2_mesh + level2_mesh*(maximum(x7, 2) - 1)/(level2_size - 1) + 1))), amount_bytes*x8*greater(x10, x7)/(level3_bytes_per_s*(-level3_mesh + level3_mesh*(maximum(x10, 2) - 1)/(level3_size - 1) + 1)))/ranks)
 
 
 def all_to_all_s(amount_bytes: Any, ranks: Any, stride: Any, copies: Any, once: Any, groups: Any, chosen_groups: Any, level0_size: Any, level0_bytes_per_s: Any, level0_latency_s: Any, level0_mesh: Any, level1_size: Any, level1_bytes_per_s: Any, level1_latency_s: Any, level1_mesh: Any, level2_size: Any, level2_bytes_per_s: Any, level2_latency_s: Any, level2_mesh: Any, level3_size: Any, level3_bytes_per_s: Any, level3_latency_s: Any, level3_mesh: Any) -> Any:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from symconfig.cost import either
 from symconfig.cost.collectives import ring
-from symconfig.cost.contention import UNITS_TAKEN, shown_s, taken
+from symconfig.cost.contention import CONTENTION, shown_s
 from symconfig.cost.framework import Together
 from symconfig.cost.lattice import Array
 from symconfig.cost.optimizer import Share, padding
@@ -146,7 +146,6 @@ def _beside_microbatches(sums: Stages, points: Columns, setting: Setting) -> Arr
     """
     moved, framework, hide = exchange(sums, points, setting), setting.framework, setting.framework.hide
     forward, backward = sums.ahead, sums.back
-    weights, gradients = moved.weights.sum[:, None], moved.gradients.sum[:, None]
     each = hide.data
     rerun: Array | float = 0.0  # seconds of gathers for layers that run again
     if setting.sharding.weight:
@@ -154,19 +153,15 @@ def _beside_microbatches(sums: Stages, points: Columns, setting: Setting) -> Arr
         repeated = either.minimum(sums.rerun, forward) / np.where(forward > 0, forward, 1.0)
         rerun = np.where(far, repeated, 0.0) * moved.gather[:, None]
 
-    def shown(phases: Mapping[Phase, Array], work: Array, share: float, seconds: Array | float = 0.0) -> Array | float:
-        """Return the seconds of what is exchanged beside the same work. phases: with their bytes."""
-        mine = {phase: amount for phase, amount in phases.items() if phase in moved.seconds}
-        if not mine:
-            return 0.0
-        seconds, amount = sum((moved.seconds[phase][:, None] for phase in mine), seconds), sum(mine.values())
-        result: Array = shown_s(seconds, work, share, taken(amount, seconds, setting.machine.hbm_bytes_per_s))
-        return result
+    def shown(phases: Sequence[Phase], work: Array, share: float, seconds: Array | float = 0.0) -> Array | float:
+        """Return the seconds of what is exchanged beside the same work."""
+        mine = [moved.seconds[phase][:, None] for phase in phases if phase in moved.seconds]
+        return shown_s(sum(mine, seconds), work, share) if mine else 0.0
 
-    passes = shown({Phase.FORWARD: weights}, forward, each)
-    passes = passes + shown({Phase.KEPT: weights, Phase.BACKWARD: gradients}, backward, each, rerun)
-    once = shown({Phase.REDUCTION: gradients}, backward, hide.data)
-    once = once + shown({Phase.UPDATE: weights}, forward, 0.0 if framework.gathers_apart else hide.data)
+    passes = shown([Phase.FORWARD], forward, each)
+    passes = passes + shown([Phase.KEPT, Phase.BACKWARD], backward, each, rerun)
+    once = shown([Phase.REDUCTION], backward, hide.data)
+    once = once + shown([Phase.UPDATE], forward, 0.0 if framework.gathers_apart else hide.data)
     result: Array = points.num_microbatches * passes + once
     return result
 
@@ -180,9 +175,9 @@ def gathered_s(sums: Stages, points: Columns, setting: Setting, work: Array, bef
     moved = exchange(sums, points, setting)
     if Phase.FORWARD not in moved.seconds:
         return 0.0
-    gather, amount = moved.seconds[Phase.FORWARD][:, None], moved.weights.sum[:, None]
+    gather = moved.seconds[Phase.FORWARD][:, None]
     whole = gather + before_s
-    lost = taken(amount, gather, setting.machine.hbm_bytes_per_s) * gather / np.where(whole > 0, whole, 1.0)
+    lost = CONTENTION * gather / np.where(whole > 0, whole, 1.0)
     result: Array = shown_s(whole, work, setting.framework.hide.sharded_weights, lost)
     return result
 
@@ -209,7 +204,7 @@ def _in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Array:
         return reduced + _beside_own(gather, forward, 0 * first, setting)
     alike = setting.pipelines.alike[:, None] * (_index(setting) > 0)
     hidden = either.minimum(gather, first * forward)
-    own = either.largest(np.where(first > 0, gather - hidden + UNITS_TAKEN * hidden, 0.0))
+    own = either.largest(np.where(first > 0, gather - hidden + CONTENTION * hidden, 0.0))
     result: Array = reduced + own + (alike * gather).sum(axis=0)
     return result
 
@@ -220,7 +215,7 @@ def _beside_own(seconds: Array, work: Array, share: Array, setting: Setting) -> 
     """
     hidden = either.minimum(seconds, share * work)
     left = seconds - hidden - _index(setting) * work.min(axis=0) / setting.pipelines.vpp
-    result: Array = either.largest(either.maximum(left, UNITS_TAKEN * hidden))
+    result: Array = either.largest(either.maximum(left, CONTENTION * hidden))
     return result
 
 
@@ -233,7 +228,7 @@ def _between_groups(seconds: Array, work: Array, ends: Array, group: Array, sett
     vpp = setting.pipelines.vpp
     index = _index(setting)
     own = seconds * np.where(index == 0, ends[:, None] + (1 - ends[:, None]) / vpp, 1 / vpp)
-    shown = either.maximum(own + UNITS_TAKEN * (seconds - own), seconds - (1 - 1 / vpp) * group * work)
+    shown = either.maximum(own + CONTENTION * (seconds - own), seconds - (1 - 1 / vpp) * group * work)
     result: Array = either.largest(either.maximum(shown - index * work.min(axis=0) / vpp, 0.0))
     return result
 

@@ -12,8 +12,6 @@ from typing import Any
 
 import sympy as sp
 
-from symconfig.cost.protocols import LL128_BANDWIDTH, LL128_LATENCY
-
 maximum = sp.Function("maximum")
 minimum = sp.Function("minimum")
 greater = sp.Function("greater")  # 1.0 where the first is larger, else 0.0
@@ -73,16 +71,10 @@ TILES = (
     (64, 64, 0.6, 0.125),
 )
 
-# Share of the traffic of adding a weight gradient to the sum of earlier microbatches that shows: 0.92 of the other
-# products' rate at 4096 tokens in SimuMax's measured configs/system/b200_bf16_ceperm.json (large products with
-# accumulate=True in fp32, github.com/MooreThreads/SimuMax).
-ACCUMULATION_SHOWS = sp.Rational(2, 5)
-
 
 @_formula(
     "s",
-    "roofline with tile and wave quantisation; K/(K + K_half) for prologue and epilogue; casts before the product, and "
-    "a sum into an earlier result after it",
+    "roofline with tile and wave quantisation; K/(K + K_half) for prologue and epilogue; casts before the product",
 )
 def matmul_s(
     batch: Any,
@@ -96,7 +88,6 @@ def matmul_s(
     hbm_bytes_per_s: Any,
     element_bytes: Any,
     cast_bytes: Any,
-    added_bytes: Any,
     launch_s: Any,
 ) -> Any:
     fills = []
@@ -110,8 +101,7 @@ def matmul_s(
     compute = 2 * batch * m * n * k / (peak_flops * efficiency * _largest(fills))
     memory = element_bytes * batch * (m * k + k * n + m * n) / hbm_bytes_per_s
     cast_s = cast_bytes * batch * m * k / hbm_bytes_per_s
-    added_s = ACCUMULATION_SHOWS * added_bytes * batch * m * n / hbm_bytes_per_s
-    return maximum(compute, memory) + cast_s + added_s + launch_s
+    return maximum(compute, memory) + cast_s + launch_s
 
 
 @_formula("s", "FlashAttention (arXiv 2205.14135): two products forward, five backward; keys counts attended ones only")
@@ -147,7 +137,7 @@ LEVEL_ARGUMENTS = tuple(
 @_formula(
     "s",
     "ring over a hierarchy: all-gather and reduce-scatter pass once, all-reduce twice; slowest level binds; a latency "
-    "at each step, and the faster of NCCL's Simple and LL128 protocols",
+    "at each step",
     levels=True,
 )
 def ring_s(amount_bytes: Any, passes: Any, ranks: Any, stride: Any) -> Any:
@@ -163,8 +153,7 @@ def ring_s(amount_bytes: Any, passes: Any, ranks: Any, stride: Any) -> Any:
     # An all-reduce may run as a tree over the nodes; an all-gather or a reduce-scatter only as a ring, step after step.
     latency = (passes - 1) * minimum(ring, tree) + (2 - passes) * ring
     moved = (ranks - 1) / ranks * _largest(times)
-    simple, ll128 = moved + latency, moved / LL128_BANDWIDTH + LL128_LATENCY * latency
-    return passes * minimum(simple, ll128)
+    return passes * (moved + latency)
 
 
 @_formula(

@@ -14,15 +14,16 @@ from symconfig.graph.layout import Kind
 from symconfig.graph.operator import Leg
 
 WHOLE = frozenset(Leg)  # replayed: everything
-# Host time of each further product of a grouped one, in operators: a loop in C++ without autograd around it
-# (Transformer Engine, pytorch/csrc/extensions/gemm.cpp). Fitted by hand to runs with 8 and 16 experts a rank.
-_NEXT_PRODUCT = 1 / 3
-# In low precision, of the forward and of the input's gradient: one to quantise what comes in, one to find the quantised
-# weight and to make the tensors' objects (pytorch/module/grouped_linear.py: get_weight_workspace for each expert).
-_LOW_PRECISION = 3.0
-# To rearrange the scales of one operand's blocks (te_general_grouped_gemm in pytorch/csrc/extensions/gemm.cpp). Fitted
-# by hand: B200 with microbatches of 4,096 tokens, 5 us each.
-_SWIZZLE = 0.1
+# Host time of each further turn of a loop over experts, in operators: a loop in C++ without autograd around it
+# (Transformer Engine, pytorch/csrc/extensions/gemm.cpp; 13.5 us, TransformerEngine issue 2053).
+_NEXT_TURN = 1 / 3
+# Where blocks have scales of their own: each expert's operands are quantised, found and their scales rearranged
+# (pytorch/module/grouped_linear.py; te_general_grouped_gemm in pytorch/csrc/extensions/gemm.cpp).
+_BLOCK_SCALED = 3.0
+# Over the host's usual time, where the experts' all-to-all runs beside another microbatch and no graph replays: two
+# streams, their events, and callbacks of the backward in Python (Megatron-LM pull request 2168). Fitted by hand to
+# Qwen3-235B on H100, B200 and B300.
+PAIRED_HOST = 1.4
 
 
 def inside_experts(block: DerivedBlock) -> frozenset[str]:
@@ -48,14 +49,13 @@ def host_seconds(
 ) -> dict[tuple[str, Phase], Array]:
     """Return the launching thread's time, with nothing replayed."""
     result: dict[tuple[str, Phase], Array] = {}
+    grouped = framework.implementation.experts.kernels is not ExpertKernels.IN_TURN
     for work in block.work:
         turns = 1.0 if isinstance(work, AttentionWork) else lattice.value(work.turns)
-        if isinstance(work, Matmul) and framework.implementation.experts.kernels is not ExpertKernels.IN_TURN:
-            turns = 1 + (turns - 1) * _NEXT_PRODUCT
-        if isinstance(work, Matmul) and work.low_precision and machine.cast_bytes and work.phase is not Phase.WEIGHT:
-            turns = turns * _LOW_PRECISION
-        if isinstance(work, Matmul) and work.low_precision:
-            turns = turns + machine.swizzles * _SWIZZLE * lattice.value(work.turns)
+        if grouped and not isinstance(work, AttentionWork) and work.turns.powers:
+            turns = 1 + (turns - 1) * _NEXT_TURN
+        if isinstance(work, Matmul) and work.low_precision and machine.block_scaled:
+            turns = turns * _BLOCK_SCALED
         previous = result.get((work.op, work.phase), np.zeros(lattice.points))
         result[work.op, work.phase] = previous + framework.host_kernel_s * machine.launching * turns
     return result

@@ -36,14 +36,10 @@ HOST_LINK_SHARE = 0.8
 # on an H100, attention of one word reads keys at 0.84 to 0.89 (docs/evidence/generation.md). Other GPUs: assumed.
 # `hbm_efficiency` is what the kernels of a training reach.
 COPY_SHARE = 0.89
-# Rate of flash attention in 8 bits over that in 16, forward and backward, with heads of up to 128 channels and of
-# DeepSeek-V3's: cuDNN's benchmarks of H200, GB200 and GB300, causal, 2,048 to 8,192 tokens
-# (github.com/NVIDIA/cudnn-frontend, benchmark/sdpa_benchmark_training).
-_EIGHT_BIT_ATTENTION = {
-    ("hopper", "fp8"): ((1.46, 0.94), (1.46, 0.94)),
-    ("blackwell", "fp8"): ((1.39, 1.06), (1.61, 1.65)),
-    ("blackwell", "mxfp8"): ((1.26, 0.91), (1.49, 1.29)),
-}
+# Seconds of experts' grouped products in fp8 on Hopper over what the rate of single ones would give: each expert's
+# input is quantised, transposed and padded by kernels of its own. fp8 then is as fast as bf16, as it is where both were
+# measured (Megatron-Bridge, Qwen3-30B and 235B: 3.25 and 3.23 s; 76.6 and 70.4 s).
+_GROUPED_CAST = {"hopper": 1.6}
 Number = float | NDArray[np.float64]
 Constants = Mapping[str, Number]  # values of some of `stated`; arrays [n] where many are weighed at once
 _OF_LINKS = ("bandwidth_bytes_per_s", "latency_s", "oversubscription")
@@ -72,14 +68,13 @@ class Machine:
     launch_s: Number
     attention_flops: Number
     attention_backward_flops: Number
-    eight_bit_attention: tuple[tuple[float, float], tuple[float, float]]
     softmax_channels: float  # over which the two products take as long as the exponential of their score
     cast_bytes: float  # read and written per input element of a low-precision matmul
     transpose_bytes: float  # the same for the copies of a weight gradient's inputs
+    block_scaled: bool  # elements of a block have a scale of their own
+    grouped_cast: float  # seconds of the experts' grouped products in low precision, over what their rate would give
     quantised_bytes: float  # of an element in the precision of most matmuls
     quantised_copies: float  # of a weight in low precision: by rows for the forward, by columns for the backward
-    # Operands of a low-precision product whose scales a kernel rearranges first: both, where blocks have their own.
-    swizzles: float
     levels: dict[str, Number]  # arguments of the collectives' formulas
     host_bytes_per_s: Number
     launching: float  # of the thread that launches kernels, over an x86 server's
@@ -158,19 +153,17 @@ def machine(cluster: ClusterDescriptor, precision: str, others: Constants | None
         launch_s=values["launch_s"],
         attention_flops=attention,
         attention_backward_flops=attention * values["attention_backward_ratio"],
-        eight_bit_attention=_EIGHT_BIT_ATTENTION.get(
-            (cluster.gpu.architecture, precision if precision == "mxfp8" else "fp8"), ((1.0, 1.0), (1.0, 1.0))
-        ),
         softmax_channels=_SOFTMAX_CHANNELS.get(cluster.gpu.architecture, 0.0),
         cast_bytes=3.0 if precision in LOW_PRECISION else 0.0,
         # A weight's gradient sums over tokens, and Hopper's fp8 units want both operands contiguous along the sum: what
         # was cast for the forward is read and written once more. For Blackwell the cast writes a second copy.
         transpose_bytes=2.0 if precision in LOW_PRECISION and cluster.gpu.architecture == "hopper" else 1.0,
+        block_scaled=precision in ("mxfp8", "nvfp4"),
+        grouped_cast=_GROUPED_CAST.get(cluster.gpu.architecture, 1.0) if precision in LOW_PRECISION else 1.0,
         quantised_bytes=QUANTISED_BYTES.get(precision, 2.0),
         # One scale for all lets Blackwell's units read either way (Transformer Engine, is_non_tn_fp8_gemm_supported);
         # scales of blocks are along the sum, and so differ.
         quantised_copies=1.0 if precision == "fp8" and cluster.gpu.architecture == "blackwell" else 2.0,
-        swizzles=2.0 if precision in ("mxfp8", "nvfp4") else 0.0,
         levels=_levels(cluster, values),
         host_bytes_per_s=values["host.link_bytes_per_s"] * HOST_LINK_SHARE,
         launching=cluster.host.launching.value if cluster.host.launching else 1.0,

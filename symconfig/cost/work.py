@@ -9,15 +9,13 @@ from numpy.typing import NDArray
 
 from symconfig.cost import either
 from symconfig.cost.framework import Framework
-from symconfig.cost.kernels import CHANNELS, attention_s, product_s, traffic_s
+from symconfig.cost.host import inside_experts
+from symconfig.cost.kernels import attention_s, product_s, traffic_s
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
 from symconfig.graph.derived import AttentionWork, DerivedBlock, Matmul, Phase, Task, Traffic
-from symconfig.graph.operator import ELEMENT_BYTES, Element
+from symconfig.graph.operator import ELEMENT_BYTES
 
-# Per element of a step's result: of each step, and once at the end.
-MERGE_BYTES = (2.0 + 4.0 + 4.0, 4.0 + 2.0)
-ADD_BYTES = (2.0 + 2.0 + 2.0, 0.0)
 CACHEFUL = 2**14  # seconds worked out together: what they are made from stays in the cache
 # FLOP of products that an SM makes a second in chunked scans (Triton: flash-linear-attention, mamba-ssm), whose kernels
 # do as much between their products as in them, beside their traffic. From the gated delta rule of
@@ -28,10 +26,7 @@ CACHEFUL = 2**14  # seconds worked out together: what they are made from stays i
 # much. With 16 heads it gives 0.85 and 0.65, since chunks then wait for each other, which is left out. Mamba-2's
 # kernels are taken to be as fast; no public measurement of theirs was found.
 _SCAN_FLOPS_PER_UNIT = 0.65e12
-# Keys that a kernel looks at beyond a query's sliding window: it works on whole tiles, 256 queries by 128 keys. cuDNN
-# takes 202 and 442 us forward and backward with a window of 128 on GB300, where 128 keys would take a third of that
-# (NVIDIA/cudnn-frontend, benchmark/sdpa_benchmark_training, gpt_oss).
-_TILE_KEYS = 256.0 + 128.0
+_OUTSIDE_SCANS = 2  # products that one operator has at most, such as scores of an index, at the rate of any product
 
 
 def work_seconds(
@@ -81,7 +76,7 @@ def _each(
                 yield (matmul.op, matmul.phase), seconds
     for work in works:
         if isinstance(work, AttentionWork):
-            yield (work.op, work.phase), _attention(work, lattice, machine, framework) / framework.attention_rate
+            yield (work.op, work.phase), _attention(work, lattice, machine) / framework.attention_rate
         elif isinstance(work, Traffic):
             moved = sum((lattice.value(m) * ELEMENT_BYTES[e] for m, e in work.moved), np.zeros(lattice.points))
             seconds = traffic_s(machine, moved)
@@ -96,7 +91,10 @@ def _scanned(work: Traffic, lattice: Lattice, machine: Machine) -> Array:
     [points].
     """
     amount = sum((2.0 * times * lattice.value(size) for size, times in work.products), np.zeros(lattice.points))
-    result: Array = amount / either.minimum(machine.high_peak_flops, _SCAN_FLOPS_PER_UNIT * machine.compute_units)
+    rate = machine.high_peak_flops * machine.efficiency
+    if len(work.products) > _OUTSIDE_SCANS:
+        rate = either.minimum(rate, _SCAN_FLOPS_PER_UNIT * machine.compute_units)
+    result: Array = amount / rate
     return result
 
 
@@ -111,11 +109,11 @@ def _products(
     low = np.array([[work.low_precision] for work in matmuls])
     cast = low & (machine.cast_bytes > 0)
     # A weight's gradient meets operands that the forward and the input's gradient have cast already; the second copy of
-    # the output's gradient is written in its cast. It is read and written where gradients are summed, instead of
-    # written once, unless a kernel of its own sums.
+    # the output's gradient is written in its cast.
     weight = np.array([[work.phase is Phase.WEIGHT] for work in matmuls])
-    fused = weight & (framework.accumulated_bytes == 0)
-    added = np.where(fused, 2 * framework.bytes.gradient - ELEMENT_BYTES[Element.ACTIVATION], 0.0)
+    experts = inside_experts(block)
+    inside = np.array([[work.op in experts] for work in matmuls])
+    slower = np.where(inside & cast, machine.grouped_cast, 1.0)
     # A product that is cut up to run beside its collective is as many small ones, one after the other.
     cut = np.array([[pieces if (work.op, work.phase) in chunked else 1.0] for work in matmuls])
     cut = np.where(lattice.numbers["tp"] > 1, cut, 1.0)
@@ -126,37 +124,17 @@ def _products(
         n,
         k,
         peak_flops=np.where(low, machine.peak_flops, machine.high_peak_flops),
-        efficiency=np.where(cast, machine.low_efficiency, machine.efficiency),
+        efficiency=np.where(cast, machine.low_efficiency, machine.efficiency) / slower,
         element_bytes=np.where(cast, 1.0, 2.0),
         cast_bytes=np.where(cast, np.where(weight, machine.transpose_bytes + n / m, machine.cast_bytes), 0.0),
-        added_bytes=added,
         launches=1 + cast,  # the cast is a kernel, too
     )
     return result
 
 
-def _attention(work: AttentionWork, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
-    """Return the seconds of attention on one rank, [points].
-
-    The backward in 8 bits leaves out no keys before a sliding window: cuDNN's takes four times as long for twice the
-    tokens (as above).
-
-    A ring's steps leave partial results: forward each is read, rescaled and added to a sum in fp32, which is cast at
-    the end; backward the queries' gradients of the steps are added up (AttnFuncWithCPAndKVP2P in Transformer Engine's
-    context_parallel.py).
-    """
-    forward = work.phase is Phase.FORWARD
+def _attention(work: AttentionWork, lattice: Lattice, machine: Machine) -> Array:
+    """Return the seconds of attention on one rank, [points]."""
     steps, queries = lattice.value(work.steps), lattice.value(work.queries)
     widths = [np.max(lattice.numbers[name]) for name in work.channels]
-    attended, rate = lattice.numbers[work.keys], 1.0
-    everything = lattice.numbers.get(work.among, attended)
-    keys = either.minimum(attended + _TILE_KEYS, everything)
-    if framework.implementation.attention.in_fp8:
-        narrow, wide = machine.eight_bit_attention
-        rate = (wide if max(widths) > CHANNELS else narrow)[not forward]
-        keys = keys if forward else everything
-    result = attention_s(machine, queries, keys, sum(widths) / 2, forward, rate=rate, launches=steps)
-    each, last = MERGE_BYTES if forward else ADD_BYTES
-    merged = queries * widths[1] * (each * steps + last)
-    merging = traffic_s(machine, merged, steps)
-    return result + np.where(steps > 1, merging, 0.0)
+    forward = work.phase is Phase.FORWARD
+    return attention_s(machine, queries, lattice.numbers[work.keys], sum(widths) / 2, forward, launches=steps)

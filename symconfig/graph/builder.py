@@ -10,7 +10,6 @@ from fractions import Fraction
 from symconfig.graph.block import DISCARDING, LAYER, OPERATORS, Block, Place
 from symconfig.graph.flows import flowing, silenced
 from symconfig.graph.operator import (
-    KEYS_OF_ALL,
     Element,
     Gradients,
     Leg,
@@ -208,12 +207,11 @@ class Builder:
         in_fp8: bool = False,
         sparse: Sequence[Use] = (),
         keeps: Sequence[Tensor] = (),
-        among: str = KEYS_OF_ALL,
     ) -> Tensor:
         """Write fused (flash) attention: nothing of size sequence x keys is kept, only the softmax statistics.
 
         Its kernel runs all keys of a query and all channels of a head. Heads are the last dim but one. in_fp8: it
-        casts what it reads, and keeps those copies and its result's. keys, among: see Operator. sparse: which keys it
+        casts what it reads, and keeps those copies and its result's. keys: see Operator. sparse: which keys it
         reads, or a mask over them; keeps: of these, what it keeps.
         """
         over, heads, shared = k.loops[-3], q.loops[-2], k.loops[-2]
@@ -234,7 +232,6 @@ class Builder:
                 saves=tuple(map(Use, saves)),
                 splits=_splits(loops, along, [(heads, shared)] if heads != shared else [], {}),
                 keys=keys,
-                among=among,
                 whole=tuple(dict.fromkeys(whole)),
             )
         )

@@ -9,7 +9,7 @@ from typing import Any
 from symconfig.graph.block import Place
 from symconfig.graph.layout import Kind
 from symconfig.graph.monomial import ONE, Monomial
-from symconfig.graph.operator import KEYS_OF_ALL, Element, Leg
+from symconfig.graph.operator import Element, Leg
 from symconfig.graph.scheme import Scheme
 
 GRADIENTS = 2  # of a product of two activations, one for each of them
@@ -37,7 +37,7 @@ class Matmul:
 
 @dataclass(frozen=True, slots=True)
 class AttentionWork:
-    """Fused attention on one rank: `queries` rows (batch x sequence x heads), each against `keys` of `among` keys."""
+    """Fused attention on one rank: `queries` rows (batch x sequence x heads), each against `keys` keys."""
 
     op: str
     phase: Phase
@@ -45,7 +45,6 @@ class AttentionWork:
     keys: str
     channels: tuple[str, ...]  # of the query-key product and of the value product
     steps: Monomial  # kernels, one after the other: a ring runs one for each part of the keys
-    among: str = KEYS_OF_ALL
 
 
 @dataclass(frozen=True, slots=True)

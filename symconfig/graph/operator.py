@@ -178,9 +178,6 @@ class Factors(NamedTuple, Generic[T]):
         return Factors(batch, m, k, n), Factors(batch, k, n, m)
 
 
-KEYS_OF_ALL = "keys_full"  # keys of a query without any window
-
-
 @dataclass(frozen=True, slots=True)
 class Product:
     """A product of two activations inside an operator's kernels, of which memory sees nothing.
@@ -241,7 +238,7 @@ class Operator:
     holds: tensors that stay alive until its backward without being read there, since a variable names them.
     overwrites: its backward writes the gradient of its input over what it saved.
     in_place: its backward writes the gradient of its input over that of its output.
-    keys, among: for attention, the symbols for keys attended per query, and for all that there are.
+    keys: for attention, the symbol for keys attended per query.
     low_precision: a matmul that runs in fp8 or fp4 when the plan says so.
     sums_bias: the gradient of a matmul's bias is a kernel of its own, which reads the output's gradient once more.
     buffered: the framework gives it a buffer of its output's size, which it never reads and keeps from then on.
@@ -276,7 +273,6 @@ class Operator:
     in_place: bool = False
     holds: tuple[Use, ...] = ()
     keys: str = ""
-    among: str = KEYS_OF_ALL
     low_precision: bool = False
     sums_bias: bool = False
     buffered: bool = False

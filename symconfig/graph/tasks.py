@@ -31,9 +31,7 @@ def tasks(op: Operator, scheme: Scheme) -> list[Task]:
         parts = scheme.parts(op)
         queries = _extent(op.queries, parts)
         steps = Monomial.of(*(axis for axis in parts.get(d.SEQUENCE, ()) if axis == "cp"))
-        return [
-            AttentionWork(op.name, phase, queries, op.keys, op.channels_of, steps, op.among) for phase in _passes(op)
-        ]
+        return [AttentionWork(op.name, phase, queries, op.keys, op.channels_of, steps) for phase in _passes(op)]
     return _traffic(op, scheme)
 
 

@@ -13,7 +13,7 @@ from symconfig.solve.interval import Interval, interval
 from symconfig.solve.work import Work, work
 
 # Standard deviation of the log time of a step, in addition, where no run of the software was measured: the medians of
-# ten sources are off by 0.11 (root mean square), and by 0.21 where they are predicted as if their software were unknown.
+# ten sources are off by 0.11 (root mean square), and by 0.21 where they are predicted as if nobody knew their software.
 UNMEASURED_SOFTWARE = 0.18
 
 

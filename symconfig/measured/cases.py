@@ -115,6 +115,7 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
         backend=nearest,
         first_layers=options.get("first_layers"),
         last_layers=options.get("last_layers"),
+        natural_routing=options.get("moe_routing") == "natural",
     )
     taken, documented = tuple(options.taken.items()), tuple(options.documented.items())
     return Case(

@@ -80,14 +80,19 @@ class Predicted:
     memory: dict[str, Part]
     time: dict[str, Part]
     interval: dict[str, tuple[Amount, Amount]]
-    # With experts: step_s and device_bytes when the busiest expert rank has this many times the mean's tokens.
-    imbalance: dict[str, dict[str, float]] | None = None
+    # With experts on several ranks: the step where routing is forced to balance, as most benchmarks force it.
+    balanced_step_s: Positive | None = None
     # With experts, as uneven as routers load them, of nine in ten runs: load (tokens of the rank that holds most over
     # the mean, in the mean of its layers), layer_load (of the layer and rank that have most), device_bytes; waited_load
     # (of the rank that has most of a layer, in the mean of the layers, for which all others wait), step_s.
     untrained: dict[str, tuple[float, float]] | None = None
     # The measured runs behind the intervals of `time` and of `memory`, in words.
     interval_from: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def benchmark_tokens_per_s_per_gpu(self) -> float:
+        """Return the rate where routing is forced to balance."""
+        return self.tokens_per_s_per_gpu * self.step_s / (self.balanced_step_s or self.step_s)
 
     def basis(self, quantity: str) -> str:
         """Name the runs that an interval is taken from, in brackets; nothing where the plan does not say."""

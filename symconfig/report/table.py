@@ -45,6 +45,8 @@ def summary(plan: Plan) -> Iterator[str]:
     shares = ", ".join(f"{percent(value / predicted.step_s, 0)} {words(name)}" for name, value in largest)
     step = f"{seconds(predicted.step_s)} s{_interval(predicted, 'step_s', seconds, 's')}"
     yield f"Step: {step}; {shares}{_of_bf16(plan)}."
+    if (balanced := predicted.balanced_step_s) and seconds(balanced) != seconds(predicted.step_s):
+        yield f"With routing forced to balance, as benchmarks force it: {seconds(balanced)} s."
     used = f"{gib(predicted.device_bytes)} of {gib(plan.usable_bytes)} GiB usable"
     yield f"Memory: {used}{_interval(predicted, 'device_bytes', gib, 'GiB')}."
     if plan.may_not_fit:
@@ -68,7 +70,7 @@ def _measured(plan: Plan) -> Iterator[str]:
     if (run := plan.beside.measured) is None:
         return
     rate = f"{count(run.tokens_per_s_per_gpu)} tokens/s/GPU on {run.job} ({run.layout}; {run.source})"
-    claimed = count(plan.best.predicted.tokens_per_s_per_gpu)
+    claimed = count(plan.best.predicted.benchmark_tokens_per_s_per_gpu)
     if run.unproven:
         yield f"Unproven: {claimed} are predicted, and the fastest measured run has {rate}."
     else:
@@ -342,12 +344,6 @@ def footer(plan: Plan) -> str:
             else f"L{likely}, within the {has}."
         )
     lines += _also(plan)
-    if predicted.imbalance:
-        shown = (
-            f"{factor} gives {seconds(what['step_s'])} s and {gib(what['device_bytes'])} GiB"
-            for factor, what in predicted.imbalance.items()
-        )
-        lines.append("Expert imbalance (tokens on the busiest rank over the mean): " + "; ".join(shown) + ".")
     if predicted.untrained:
         lines += _busiest(predicted.untrained, plan.task)
     lines.append(f"What binds: {plan.binding.rstrip('.')}.")

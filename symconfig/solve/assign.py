@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from symconfig.cost import compiled
 from symconfig.cost.chunks import overlap
-from symconfig.cost.contention import UNITS_TAKEN
+from symconfig.cost.contention import CONTENTION
 from symconfig.cost.exchange import exchange
 from symconfig.cost.flight import clamp_microbatches
 from symconfig.cost.lattice import Array
@@ -271,7 +271,7 @@ class Layout:
         if setting.sharding.each_microbatch:
             return self.path_s
         gather, reduce, hidden = _exchanged(floors, n, self.split.chunks)
-        moved = Exchanged(gather, reduce, *overlap(setting), hidden, UNITS_TAKEN)
+        moved = Exchanged(gather, reduce, *overlap(setting), hidden, CONTENTION)
         m, paired = floors.points.num_microbatches[n], setting.framework.hide.experts > 0
         path_s = exchanged_bound_s(*self.passes, m, setting.microbatch_group, moved, paired)
         result: Array = np.maximum(path_s, self._path_s) + floors.rest_s[:, n]

@@ -31,14 +31,15 @@ from symconfig.solve.weighed import Weighed
 from symconfig.units import significant
 
 FULL = 0.85  # of the budget: above it, memory is what keeps a faster plan away
-IMBALANCES = (1.0, 1.5)  # tokens on the busiest expert rank over the mean
 
 
 def described(prospect: Prospect, cluster: ClusterDescriptor, job: Job, best: bool = False) -> Candidate:
-    """Return the candidate with its whole prediction; the best one also with unbalanced experts."""
+    """Return the candidate with its whole prediction; the best one also where routing is forced to balance."""
     prospect = prospect.even
     parts = costed(prospect)
-    what = replace(predicted(prospect, parts, cluster), imbalance=_imbalance(prospect, cluster) if best else None)
+    what = replace(
+        predicted(prospect, parts, cluster), balanced_step_s=_balanced_s(prospect, cluster) if best else None
+    )
     what = _of_loads(prospect, parts, what, cluster)
     return made(prospect, job, parts.allocated, what)
 
@@ -51,7 +52,7 @@ def under_loads(prospect: Prospect) -> tuple[Array, Array] | None:
     if ep == 1 or request.job.limits.expert_imbalance is not None:
         return None
     ranks, task = np.full(EVERY.size, float(ep)), request.job.task_of(request.model)
-    if not (numbers := uneven(request.model, ranks, task, EVERY) | waited(request.model, ranks, task, EVERY)):
+    if not (numbers := uneven(request.model, ranks, task, EVERY) | waited(request.model, ranks, EVERY)):
         return None
     plain = sizes(even, EVERY.size)
     cost = detailed(even, table_of(even, Lattice({**plain.numbers, **numbers}, plain.points))).cost
@@ -93,7 +94,7 @@ def _of_loads(prospect: Prospect, parts: Costed, what: Predicted, cluster: Clust
         return tidy(float(values[0])), tidy(float(values[1]))
 
     task, ranks = request.job.task_of(request.model), np.full(2, float(p.ep))
-    of = uneven(request.model, ranks, task, of_runs) | waited(request.model, ranks, task, of_runs)
+    of = uneven(request.model, ranks, task, of_runs) | waited(request.model, ranks, of_runs)
     edges = [parts.allocated[worst] * factor for factor in (of_memory.low, of_memory.high)]
     least, most = np.quantile(needed, of_runs)
     return replace(
@@ -130,21 +131,15 @@ def made(prospect: Prospect, job: Job, allocated: Sequence[float], what: Predict
     )
 
 
-def _imbalance(prospect: Prospect, cluster: ClusterDescriptor) -> dict[str, dict[str, float]] | None:
-    """Return the plan's time and dropless memory with balanced and with unbalanced experts, of the busiest rank; none
-    where one rank has all experts."""
+def _balanced_s(prospect: Prospect, cluster: ClusterDescriptor) -> float | None:
+    """Return the step where routing is forced to balance; None where one rank has all experts."""
+    job = prospect.request.job
     if prospect.request.model.experts is None or prospect.degrees.ep == 1:
         return None
-    result = {}
-    for factor in IMBALANCES:
-        job = prospect.request.job
-        limits = job.limits.model_copy(update={"expert_imbalance": factor})
-        request = replace(prospect.request, job=job.model_copy(update={"limits": limits}))
-        other = replace(prospect, request=request)
-        parts = costed(other)
-        what = predicted(other, parts, cluster)
-        result[f"{factor:.1f}"] = {"step_s": tidy(what.step_s), "device_bytes": tidy(what.device_bytes)}
-    return result
+    limits = job.limits.model_copy(update={"expert_imbalance": 1.0})
+    request = replace(prospect.request, job=job.model_copy(update={"limits": limits}))
+    balanced = replace(prospect, request=request)
+    return tidy(predicted(balanced, costed(balanced), cluster).step_s)
 
 
 def _recompute(prospect: Prospect) -> Recompute:

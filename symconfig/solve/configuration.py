@@ -24,7 +24,8 @@ class Configuration:
 
     modules: recomputed ones ({"layer"}: full recompute); block_layers: full recompute of the first layers of every
     virtual stage only. offload: what lives in host memory. ends_as_layers: places that embedding and loss take among
-    the layers of the stages.
+    the layers of the stages. natural_routing: routers send tokens as they were trained to, and are not forced to
+    balance.
     """
 
     degrees: Degrees
@@ -38,6 +39,7 @@ class Configuration:
     block_layers: int = 0
     zero: ZeroStage = 0
     framework: Framework = MEGATRON
+    natural_routing: bool = False
     ends_as_layers: tuple[int, int] = (0, 0)
     packing: Packing | None = None
     layout: str = ""  # of the chunks, as --pipeline-model-parallel-layout has it

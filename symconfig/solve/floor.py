@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost.chunks import starts
-from symconfig.cost.contention import UNITS_TAKEN
+from symconfig.cost.contention import CONTENTION
 from symconfig.cost.exchange import exchange
 from symconfig.cost.framework import Together
 from symconfig.cost.lattice import Array, pairs
@@ -231,7 +231,7 @@ def _floors(
     least, most_s = even_bound_s(m, pp, vpp, seconds), below_s - rest.min(axis=0)
     if moved is not None:
         sums = Sums(moved[0], moved[1], *starts(setting.framework, bool(vpp[0] > 1)))
-        least = np.maximum(least, even_exchanged_s(m, pp, vpp, seconds, sums, setting.groups, UNITS_TAKEN))
+        least = np.maximum(least, even_exchanged_s(m, pp, vpp, seconds, sums, setting.groups, CONTENTION))
     keep = rows.get(PLAIN, 0)
     slowest = np.full((len(rows), pp.size), np.inf)
     n, r = _below(least < most_s, keep)

@@ -10,7 +10,6 @@ has most: what they wait does not average out, it is the excess of the busiest r
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,8 +20,6 @@ from symconfig.cost.uneven import LOAD, OF_LAYER, OF_STAGE, OF_STEP
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Experts
 from symconfig.descriptor.task import Task
-
-Law = Callable[[ModelDescriptor, Array, Task, Array], dict[str, Array]]  # of loads, in `shares` of runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +38,12 @@ class Alike:
 
 @dataclass(frozen=True, slots=True)
 class Routers:
-    """Routers as a run has them: where memory must be enough, whatever they do, and in the step that is priced.
+    """Routers as memory must be enough for them, whatever they do.
 
     planned: the share of runs whose loads are no more uneven than those with which a search lets plans fit.
     """
 
     memory: Alike
-    step: Alike
     planned: float
 
 
@@ -56,25 +52,19 @@ class Routers:
 # 2408.15664, table 2). Recorded peaks of small models' first iterations show no more: most are as of 1.0 to 1.3 times
 # the mean in all layers, none as of 1.5, and one rank that has all experts as of 1.3 (tests/measured/test_loads.py).
 UNTRAINED = Alike(least=0.0025, most=0.01)
-# Once it is balanced: by biases MaxVio is 0.04, by a loss 0.72 (the same table).
-BALANCED = Alike(least=0.00003, most=0.009)
-# Weights of a checkpoint on data of one kind, for which programs of reinforcement learning have no balancing loss
-# (verl's models/mcore/config_converter.py, NeMo-RL's grpo_math_1B.yaml, slime's scripts/models): at least what the loss
-# left over all kinds, 0.009. At most 0.15: of LFM2.5-8B-A1B, which chooses 4 of 32 experts, and Qwen3.6-35B-A3B, 8 of
-# 256, loads over prompts had Gini coefficients of 0.44 and 0.65 (github.com/oRKLLM/ork-driver/wiki, Exp 2026 06 26).
-# Lognormal loads with these have a spread of 0.99 and 2.2 of the mean, as of 0.14 and 0.15.
+# On real data: at least what a balancing loss leaves over all kinds of text, 0.009. At most 0.15: of LFM2.5-8B-A1B,
+# which chooses 4 of 32 experts, and Qwen3.6-35B-A3B, 8 of 256, loads over prompts had Gini coefficients of 0.44 and
+# 0.65 (github.com/oRKLLM/ork-driver/wiki, Exp 2026 06 26); lognormal loads with these have a spread of 0.99 and 2.2
+# of the mean, as of 0.14 and 0.15. What was measured of steps lies between: ranks with 1.44 and 1.57 times the mean
+# on 16 and 8 ranks (Megatron-Bridge's verification cards, Qwen3-30B, as of 0.03 and 0.17; these steps took 1.23 times
+# as long as those forced to balance), 1.3 to 4 where experts are on many (arXiv 2606.04101), 18.6 % of a layer's time
+# lost on 8, as of 1.23 (arXiv 2604.19654).
 TRAINED = Alike(least=0.009, most=0.15)
-# In a step that is not to be the worst they may be fewer: over plain text five such models' loads had Gini coefficients
-# of 0.105, 0.15 and 0.24 or more (arXiv 2605.20982), as of 0.0036 to 0.02. What others saw of steps lies between: ranks
-# with 1.3 to 4 times the mean where experts are on many (arXiv 2606.04101; here 1.4 to 3.6 of DeepSeek-V3 on 64), and
-# 18.6 % of a layer's time lost on 8, as of 1.23 (arXiv 2604.19654, 128 experts without a balancing loss; here 1.08 to
-# 1.53).
-TUNED = Alike(least=0.0036, most=0.15)
 # Where a prediction's error has a risk of 5 % left with the planned share, of all draws of both 4.5 to 4.7 % run out
 # (DeepSeek-V3 on 64 ranks, Qwen3, others), and of tuned models 3.6 to 5.5 % where uneven loads take up to a fifth of
 # the memory.
-PRETRAINING = Routers(memory=UNTRAINED, step=BALANCED, planned=0.65)
-TUNING = Routers(memory=TRAINED, step=TUNED, planned=0.75)
+PRETRAINING = Routers(memory=UNTRAINED, planned=0.65)
+TUNING = Routers(memory=TRAINED, planned=0.75)
 EVERY = (np.arange(64) + 0.5) / 64  # shares of runs that stand for all of them, as probable each
 MIDDLE = 0.5  # of runs, whose loads are no more uneven than those that a step is priced with
 
@@ -96,7 +86,7 @@ def uneven(model: ModelDescriptor, ep: Array, task: Task, shares: Array | float 
     return {OF_LAYER: layer, OF_STAGE: np.minimum(spread * _largest(ep) / np.sqrt(layers), most - 1)}
 
 
-def waited(model: ModelDescriptor, ep: Array, task: Task, shares: Array | float = MIDDLE) -> dict[str, Array]:
+def waited(model: ModelDescriptor, ep: Array, shares: Array | float = MIDDLE) -> dict[str, Array]:
     """Return the number of a lattice that says which load a step waits for; none for other models. ep, shares: as of
     `uneven`.
 
@@ -105,7 +95,7 @@ def waited(model: ModelDescriptor, ep: Array, task: Task, shares: Array | float 
     experts = model.experts
     if experts is None or not any(model.moe_layers):
         return {}
-    spread = _spread(experts, ep, routers(task).step.below(shares))
+    spread = _spread(experts, ep, TRAINED.below(shares))
     return {OF_STEP: np.minimum(1 + spread * _largest(ep), _most(experts, ep))}
 
 

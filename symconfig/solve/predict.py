@@ -109,7 +109,9 @@ def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuratio
         "backend": c.backend,
     }
     job = validate(Document(fields, file=""), Job)
-    job = job.model_copy(update={"packing": c.packing, "limits": Limits(expert_imbalance=1.0)})
+    job = job.model_copy(
+        update={"packing": c.packing, "limits": Limits(expert_imbalance=None if c.natural_routing else 1.0)}
+    )
     version = c.version or BACKENDS[c.backend].releases.of(job)
     space = limits(job.backend, version, model, facts(job.backend, model, cluster.gpu.architecture))
     request = Request(

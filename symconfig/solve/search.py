@@ -230,7 +230,7 @@ def _measured(
     if not (runs := as_long or runs):
         return {}
     fastest = max(runs, key=lambda run: run.tokens_per_s_per_gpu)
-    unproven = best.predicted.tokens_per_s_per_gpu > UNPROVEN * fastest.tokens_per_s_per_gpu
+    unproven = best.predicted.benchmark_tokens_per_s_per_gpu > UNPROVEN * fastest.tokens_per_s_per_gpu
 
     def distance(run: Best) -> tuple[float, ...]:
         doubled = abs(log2(run.gpus / best.parallel.world_size)), abs(log2(run.seq_length / best.batch.seq_length))

@@ -243,7 +243,7 @@ def loads(request: Request, ep: Values) -> Numbers:
     job, model = request.job, request.model
     numbers: Numbers = dict(stated(model, ep, job.limits.load))
     if job.limits.expert_imbalance is None:
-        numbers |= waited(model, ep, job.task_of(model))
+        numbers |= waited(model, ep)
     if request.uneven:
         numbers |= uneven(model, ep, job.task_of(model))
     return numbers

@@ -31,7 +31,6 @@ FRAMEWORK = (
     "adam_bytes",
     "copied_bytes",
 )
-_NO_SYMBOLS = ("eight_bit_attention",)  # pairs of rates: numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ def traced(prospect: Prospect) -> Traced:
 
 
 def _machine(machine: Machine, tape: Tape) -> Machine:
-    names = [one.name for one in fields(Machine) if one.name not in ("levels", *_NO_SYMBOLS)]
+    names = [one.name for one in fields(Machine) if one.name != "levels"]
     known: dict[str, Any] = {name: tape.symbol(name, getattr(machine, name)) for name in names}
     levels: dict[str, Any] = {name: tape.symbol(name, float(value)) for name, value in machine.levels.items()}
     return replace(machine, levels=levels, **known)

@@ -11,7 +11,7 @@ from symconfig.cost import compiled
 from symconfig.cost.blocks import KEPT, TRANSIENT
 from symconfig.cost.collectives import beside_another
 from symconfig.cost.framework import Framework
-from symconfig.cost.host import inside_experts, is_dispatch
+from symconfig.cost.host import PAIRED_HOST, inside_experts, is_dispatch
 from symconfig.cost.lattice import Array
 from symconfig.cost.policies import Policies
 from symconfig.descriptor.load import load_cluster
@@ -100,7 +100,7 @@ def test_what_is_hidden_takes_compute_units_from_the_work_beside_it() -> None:
 @pytest.mark.parametrize("host_s", [0.0, 1e-3])
 def test_alone_a_pass_takes_as_long_as_without_the_overlap(host_s: float) -> None:
     """Also where both wait for the host more than for what is sent."""
-    plain = layer(replace(MEGATRON, host_kernel_s=host_s), 4096)
+    plain = layer(replace(MEGATRON, host_kernel_s=PAIRED_HOST * host_s), 4096)
     beside = layer(overlapping(replace(MEGATRON, host_kernel_s=host_s), "hopper"), 4096)
     none = Policies([apply(plain.derived, frozenset())])
     alone, paired = (found.passes(none, 1.0, MEGATRON)[:4, 0, 0] for found in (plain, beside))

@@ -153,7 +153,7 @@ def test_a_matmul_is_never_faster_than_the_peak_or_the_memory(
     m, n, k = shape
 
     def seconds_of(rate: float, width: float) -> float:
-        return float(compiled.matmul_s(1.0, m, n, k, rate, 0.8, 490.0, 108.0, width, 2.0, 0.0, 0.0, 1e-6))
+        return float(compiled.matmul_s(1.0, m, n, k, rate, 0.8, 490.0, 108.0, width, 2.0, 0.0, 1e-6))
 
     base = seconds_of(peak, 1e12)
     assert base >= 2 * m * n * k / peak

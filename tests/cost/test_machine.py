@@ -11,22 +11,22 @@ MIB = 2.0**20
 
 
 @pytest.mark.parametrize(
-    ("name", "precision", "element", "cast", "transpose", "swizzles"),
+    ("name", "precision", "element", "cast", "transpose", "block_scaled"),
     [
-        ("a100-80gb", "bf16", 2.0, 0.0, 1.0, 0.0),
-        ("h100", "bf16", 2.0, 0.0, 1.0, 0.0),
-        ("h100", "fp8", 1.0, 3.0, 2.0, 0.0),  # cast: 2 bytes read, 1 written; Hopper transposes by itself: 1 and 1
-        ("b200", "fp8", 1.0, 3.0, 1.0, 0.0),
-        ("b200", "mxfp8", 1 + 1 / 32, 3.0, 1.0, 2.0),  # both operands have scales of blocks
-        ("b200", "nvfp4", 1 / 2 + 1 / 16, 3.0, 1.0, 2.0),
+        ("a100-80gb", "bf16", 2.0, 0.0, 1.0, False),
+        ("h100", "bf16", 2.0, 0.0, 1.0, False),
+        ("h100", "fp8", 1.0, 3.0, 2.0, False),  # cast: 2 bytes read, 1 written; Hopper transposes by itself: 1 and 1
+        ("b200", "fp8", 1.0, 3.0, 1.0, False),
+        ("b200", "mxfp8", 1 + 1 / 32, 3.0, 1.0, True),  # both operands have scales of blocks
+        ("b200", "nvfp4", 1 / 2 + 1 / 16, 3.0, 1.0, True),
     ],
 )
 def test_bytes_of_low_precision(
-    name: str, precision: str, element: float, cast: float, transpose: float, swizzles: float
+    name: str, precision: str, element: float, cast: float, transpose: float, block_scaled: bool
 ) -> None:
     found = machine(load_cluster(name), precision)
     assert (found.quantised_bytes, found.cast_bytes, found.transpose_bytes) == (element, cast, transpose)
-    assert found.swizzles == swizzles
+    assert found.block_scaled is block_scaled
 
 
 @pytest.mark.parametrize(

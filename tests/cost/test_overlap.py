@@ -6,7 +6,6 @@ import pytest
 
 from symconfig.cost import compiled
 from symconfig.cost.contention import CONTENTION
-from symconfig.cost.work import ADD_BYTES, MERGE_BYTES
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.frameworks.megatron.behaviour import USER_BUFFERS
 from symconfig.graph.derived import Phase
@@ -64,23 +63,6 @@ def test_a_reduction_hides_behind_the_chunks_that_end_later() -> None:
         return seconds(parts)["data-parallel communication"]
 
     assert shown(4) < shown(1)
-
-
-def test_a_ring_merges_what_its_steps_leave() -> None:
-    whole, half = (cost(MODEL, cp=cp, cluster=H100, seq_length=8192) for cp in (1, 2))
-    merged = 0.0
-    for phase, (each, last) in ((Phase.FORWARD, MERGE_BYTES), (Phase.INPUT, ADD_BYTES)):
-        one, two = (
-            float(next(b for b in parts.table.blocks if b.derived.name == "dense").work_s["flash_attention", phase][0])
-            for parts in (whole, half)
-        )
-        elements = 8192 / 2 * MODEL.hidden_size
-        launch = whole.setting.machine.launch_s
-        hbm = whole.setting.machine.hbm_bytes_per_s
-        added = elements * (2 * each + last) / hbm + 2 * launch
-        assert two == pytest.approx((one - launch) / 2 + 2 * launch + added)
-        merged += added
-    assert merged > 0
 
 
 def test_the_operands_of_a_weight_gradient_are_copied_for_fp8() -> None:

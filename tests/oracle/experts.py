@@ -6,7 +6,7 @@ from all ranks that share them out (Mixtral's layer; Megatron Core's all-to-all 
 
 from __future__ import annotations
 
-from tests.oracle.given import ACTIVATION, ENGINE, FP32, HIDE_EXPERTS, INDEX, STREAMS, TAKEN, Model, Run
+from tests.oracle.given import ACTIVATION, CONTENTION, ENGINE, FP32, HIDE_EXPERTS, INDEX, STREAMS, Model, Run
 from tests.oracle.records import FORWARD, INPUT, Block, Message
 from tests.oracle.seconds import all_to_all, ring
 
@@ -118,4 +118,4 @@ def _shown(block: Block, seconds: float, owner: str, phase: str) -> float:
         for when, seconds in op.seconds.items()
         if (when == FORWARD) is not ahead
     )
-    return max(seconds - HIDE_EXPERTS * work, TAKEN * seconds)
+    return max(seconds - HIDE_EXPERTS * work, CONTENTION * seconds)

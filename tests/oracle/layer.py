@@ -11,7 +11,6 @@ from tests.oracle.experts import mixture
 from tests.oracle.given import (
     ACTIVATION,
     FP32,
-    HBM,
     HIDE_RING,
     HIDE_TENSOR,
     Model,
@@ -192,7 +191,7 @@ def _round(block: Block, run: Run, whole: float) -> None:
 def _switch(block: Block, run: Run, amount: float, owner: str) -> None:
     """Sequence parts become parts of the heads, or back: three copies around what travels, and all of it shows, since
     attention needs every part."""
-    seconds = all_to_all(amount, run.cp, run.tp) + 3 * 2 * amount / HBM
+    seconds = all_to_all(amount, run.cp, run.tp)
     for phase in (FORWARD, INPUT):
         block.messages.append(Message("all-to-all", "cp", amount, seconds, seconds, phase, owner, amount / ACTIVATION))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.oracle.given import CUBLAS, ENGINE, HOST, Run
+from tests.oracle.given import CUBLAS, ENGINE, HOST, PAIRED_HOST, Run
 from tests.oracle.records import FORWARD, Block
 
 # What a module's own result is thrown away with: it comes back just before it is read (Megatron Core's
@@ -41,13 +41,14 @@ def passes(block: Block, run: Run) -> Passes:
     sent_back = sum(m.shown for m in block.messages if m.phase != FORWARD)
     again = sum(op.seconds[FORWARD] for op in repeated)
     again_comm = sum(m.shown for m in block.messages if m.phase == FORWARD and unit[m.owner])
-    host = HOST * sum(turns for op in block.operators for phase, turns in op.host.items() if phase != FORWARD)
-    host_again = HOST * sum(op.host[FORWARD] for op in repeated)
+    paired = run.beside and any(op.inside for op in block.operators)
+    each = HOST * (PAIRED_HOST if paired else 1.0)
+    host = each * sum(turns for op in block.operators for phase, turns in op.host.items() if phase != FORWARD)
+    host_again = each * sum(op.host[FORWARD] for op in repeated)
     busy = back + again + sent_back + again_comm
     kept, back_to_life = _tensors(block, unit)
-    paired = run.beside and any(op.inside for op in block.operators)
     result = Passes(
-        work + _wait(block, paired),
+        work + _wait(block, paired, each),
         back + again + max(host + host_again - busy, 0.0),
         sent,
         sent_back + again_comm,
@@ -57,7 +58,7 @@ def passes(block: Block, run: Run) -> Passes:
     )
     if not paired:
         return result
-    alone, beside = _plain(block, False), _plain(block, True)
+    alone, beside = (_plain(block, another, each) for another in (False, True))
     return Passes(
         *(getattr(result, name) for name in Passes.__dataclass_fields__ if name != "without"),
         without=sum(max(a - b, 0.0) for a, b in zip(alone, beside, strict=True)),
@@ -86,7 +87,7 @@ def _shown(block: Block, paired: bool, ahead: bool, inside: bool | None = None) 
     )
 
 
-def _wait(block: Block, paired: bool) -> float:
+def _wait(block: Block, paired: bool, host: float) -> float:
     """What the GPU waits for the host forward. With experts from one count of their tokens, for which the host waits,
     to the next layer's: each operator's messages come before it, and no operator is done before it is launched. Without
     experts the host may run ahead as far as it likes."""
@@ -97,16 +98,16 @@ def _wait(block: Block, paired: bool) -> float:
     for op in (*forward[first:], *forward[:first]):
         sent = (m for m in block.messages if m.phase == FORWARD and m.owner == op.name)
         taken = op.seconds[FORWARD] + sum(m.shown if paired or m.axis != "ep" else m.seconds for m in sent)
-        launched, done, busy = launched + HOST * op.host[FORWARD], done + taken, busy + taken
+        launched, done, busy = launched + host * op.host[FORWARD], done + taken, busy + taken
         if any(inside):
             done = max(done, launched)
     return max(done, launched) - busy
 
 
-def _plain(block: Block, paired: bool) -> tuple[float, float]:
+def _plain(block: Block, paired: bool, each: float) -> tuple[float, float]:
     """Forward and backward of a block that recomputes nothing, with or without another microbatch beside it."""
     work = sum(op.seconds[FORWARD] for op in block.operators)
     back = sum(t for op in block.operators for phase, t in op.seconds.items() if phase != FORWARD)
-    host = HOST * sum(turns for op in block.operators for phase, turns in op.host.items() if phase != FORWARD)
+    host = each * sum(turns for op in block.operators for phase, turns in op.host.items() if phase != FORWARD)
     sent, sent_back = (_shown(block, paired, ahead) for ahead in (True, False))
-    return work + _wait(block, paired) + sent, max(back + sent_back, host)
+    return work + _wait(block, paired, each) + sent, max(back + sent_back, host)

@@ -97,7 +97,7 @@ class Block:
                 {
                     FORWARD: product(batch, m, n, k),
                     INPUT: product(batch, m, k, n),
-                    GRADIENT_OF_WEIGHT: product(batch, k, n, m, accumulates=True),
+                    GRADIENT_OF_WEIGHT: product(batch, k, n, m),
                 },
                 dict.fromkeys((FORWARD, INPUT, GRADIENT_OF_WEIGHT), turns),
                 frozenset(modules),

@@ -9,7 +9,6 @@ from tests.oracle.given import (
     ATTENTION_BACKWARD,
     ATTENTION_SHARE,
     CONTENTION,
-    GRADIENT,
     HALF_K,
     HBM,
     LAUNCH,
@@ -29,15 +28,12 @@ TILES = (
     (128, 64, 0.75, 0.25),
     (64, 64, 0.6, 0.125),
 )
-ACCUMULATION_SHOWS = 0.4
+TILE_KEYS = 384  # that flash attention works on beyond those that a query attends to: tiles of 256 queries, 128 keys
 TINY = 1e-9
 
 
-def product(batch: float, m: float, n: float, k: float, accumulates: bool = False) -> float:
-    """A batch of m x k by k x n in bf16: the roofline, with the tiles that fill whole waves of compute units.
-
-    accumulates: the result is added to an fp32 gradient, which is read and written where bf16 would be written.
-    """
+def product(batch: float, m: float, n: float, k: float) -> float:
+    """A batch of m x k by k x n in bf16: the roofline, with the tiles that fill whole waves of compute units."""
     best = 0.0
     for rows, columns, rate, shows in TILES:
         tiles = batch * ceil(m / rows) * ceil(n / columns)
@@ -47,23 +43,14 @@ def product(batch: float, m: float, n: float, k: float, accumulates: bool = Fals
         best = max(best, rate * useful * k / (k + shows * HALF_K))
     compute = 2 * batch * m * n * k / (PEAK * PRODUCT_SHARE * best)
     traffic = ACTIVATION * batch * (m * k + k * n + m * n) / HBM
-    added = ACCUMULATION_SHOWS * (2 * GRADIENT - ACTIVATION) * batch * m * n / HBM if accumulates else 0.0
-    return max(compute, traffic) + added + LAUNCH
+    return max(compute, traffic) + LAUNCH
 
 
 def attention(queries: float, keys: float, channels: int, steps: int, backward: bool) -> float:
-    """Flash attention: two products of 2 FLOP forward, five backward (Dao 2022). steps: of a ring of keys.
-
-    A ring leaves a partial result each step: read (2 bytes), rescaled and added in fp32 (4 + 4), cast at the end
-    (4 + 2); backward the queries' bf16 gradients are added up.
-    """
+    """Flash attention: two products of 2 FLOP forward, five backward (Dao 2022). steps: of a ring of keys."""
     rate = PEAK * ATTENTION_SHARE * (ATTENTION_BACKWARD if backward else 1.0)
-    flops = (5 if backward else 2) * 2 * queries * keys * channels
-    seconds = flops / rate + LAUNCH * steps
-    if steps > 1:
-        moved = queries * channels * (6 * steps if backward else 10 * steps + 6)
-        seconds += moved / HBM + LAUNCH * steps
-    return seconds
+    flops = (5 if backward else 2) * 2 * queries * (keys + TILE_KEYS) * channels
+    return flops / rate + LAUNCH * steps
 
 
 def memory_bound(moved: float) -> float:
@@ -79,8 +66,7 @@ def ring(amount: float, ranks: float, stride: float, passes: int = 1) -> float:
     """All-gather or reduce-scatter of a buffer of `amount` bytes, or (2 passes) all-reduce.
 
     Every rank sends (ranks - 1) / ranks of it in a pass; the slowest level binds, across which all links of a domain
-    work at once. An all-reduce may take a tree over the nodes instead of a ring's steps. NCCL's LL128 protocol has half
-    the latency for 0.92 of the rate; the better one is taken.
+    work at once. An all-reduce may take a tree over the nodes instead of a ring's steps.
     """
     if ranks <= 1:
         return 0.0
@@ -93,7 +79,7 @@ def ring(amount: float, ranks: float, stride: float, passes: int = 1) -> float:
         inside = member
     latency = min(steps, depth) if passes == 2 else steps
     moved = (ranks - 1) / ranks * slowest
-    return passes * min(moved + latency, moved / 0.92 + latency / 2)
+    return passes * (moved + latency)
 
 
 def all_to_all(amount: float, ranks: float, stride: float) -> float:
@@ -123,8 +109,8 @@ def hidden(seconds: float, work: float, share: float) -> float:
     return max(seconds - share * work, 0.0)
 
 
-def contended(seconds: float, work: float, share: float, taken: float = CONTENTION) -> float:
+def contended(seconds: float, work: float, share: float) -> float:
     """The same where both want compute units and memory: the work loses part of the time of what is hidden, and takes
     longer, which hides more."""
-    lost = taken * min(seconds, share * work / max(1 - taken * share, TINY))
+    lost = CONTENTION * min(seconds, share * work / max(1 - CONTENTION * share, TINY))
     return max(seconds - share * (work + lost), 0.0) + lost

@@ -15,7 +15,6 @@ from tests.oracle.given import (
     HOST_LINK_REACHED,
     LAUNCH,
     STEP,
-    TAKEN,
     WEIGHT,
     Run,
 )
@@ -83,28 +82,20 @@ def moved(stage: Stage, run: Run) -> tuple[float, float]:
     return both(WEIGHT, 1), both(GRADIENT, 1)
 
 
-def _contended(seconds: float, size: float, work: float) -> float:
-    """Compute units, and three times the bytes in memory: less where a slow network feeds it."""
-    taken = min(TAKEN + 3 * size / seconds / HBM, CONTENTION) if seconds else CONTENTION
-    return contended(seconds, work, HIDE_DATA, taken)
-
-
 def _exchange(what: Plan, each: list[Stage]) -> float:
     """What shows of it. ZeRO 2 and 3 reduce every microbatch, 3 gathers for the forward and again for the backward."""
     run = what.run
     both = [moved(stage, run) for stage in each]
-    weights, gradients = ([size * (s.dense + s.expert) for s in each] for size in (WEIGHT, GRADIENT))
-    every = list(zip(both, weights, gradients, each, strict=True))
     if run.zero == 3:
         return run.microbatches * max(
-            _contended(gather, sent, s.ahead) + _contended(gather + reduce, sent + summed, s.back)
-            for (gather, reduce), sent, summed, s in every
+            contended(gather, s.ahead, HIDE_DATA) + contended(gather + reduce, s.back, HIDE_DATA)
+            for (gather, reduce), s in zip(both, each, strict=True)
         )
     if run.pp == 1 or run.zero == 2:
         often = run.microbatches if run.zero == 2 else 1
         return max(
-            often * _contended(reduce, summed, s.back) + _contended(gather, sent, s.ahead)
-            for (gather, reduce), sent, summed, s in every
+            often * contended(reduce, s.back, HIDE_DATA) + contended(gather, s.ahead, HIDE_DATA)
+            for (gather, reduce), s in zip(both, each, strict=True)
         )
     if run.vpp > 1:
         return _between_groups([g for g, _ in both], [s.ahead for s in each], each, run) + _between_groups(
@@ -122,7 +113,7 @@ def _beside_own(seconds: list[float], work: list[float], shares: list[float]) ->
     worst = 0.0
     for index, (t, mine, share) in enumerate(zip(seconds, work, shares, strict=True)):
         covered = min(t, share * mine)
-        worst = max(worst, t - covered - index * min(work), TAKEN * covered)
+        worst = max(worst, t - covered - index * min(work), CONTENTION * covered)
     return worst
 
 
@@ -134,7 +125,7 @@ def _between_groups(seconds: list[float], work: list[float], each: list[Stage], 
         table = stage.vocabulary / (stage.dense + stage.expert) if stage.index == 0 else 0.0
         own = t * (table + (1 - table) / run.vpp)
         late = t - (1 - 1 / run.vpp) * group * mine
-        worst = max(worst, max(own + TAKEN * (t - own), late) - stage.index * min(work) / run.vpp)
+        worst = max(worst, max(own + CONTENTION * (t - own), late) - stage.index * min(work) / run.vpp)
     return worst
 
 

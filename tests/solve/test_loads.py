@@ -18,7 +18,7 @@ from symconfig.report.table import footer
 from symconfig.solve.candidate import fits, under_loads
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.costed import costed
-from symconfig.solve.loads import PRETRAINING, TRAINED, UNTRAINED, uneven, waited
+from symconfig.solve.loads import TRAINED, UNTRAINED, uneven, waited
 from symconfig.solve.predict import predict
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
@@ -125,21 +125,20 @@ def test_a_layer_waits_as_long_as_for_ranks_whose_experts_were_drawn() -> None:
     experts, chosen = model.experts.num_experts, model.experts.num_experts_per_tok
     drawn = rng.random((layers, round(1 / alike), experts)).argsort(axis=-1)[..., :chosen]
     counts = np.stack([np.bincount(layer.ravel(), minlength=experts) for layer in drawn])
-    share = np.log(alike / PRETRAINING.step.least) / np.log(PRETRAINING.step.most / PRETRAINING.step.least)
+    share = np.log(alike / TRAINED.least) / np.log(TRAINED.most / TRAINED.least)
     for ep in (2, 8, 32):
         ranks = counts.reshape(layers, ep, experts // ep).sum(axis=-1)
         expected = float((ranks.max(axis=-1) / ranks.mean(axis=-1)).mean())
-        found = float(waited(model, np.array([float(ep)]), "pretrain", share)[OF_STEP][0])
+        found = float(waited(model, np.array([float(ep)]), share)[OF_STEP][0])
         assert found - 1 == pytest.approx(expected - 1, rel=0.08)
 
 
-def test_a_step_takes_longer_on_more_ranks_and_with_a_checkpoints_router() -> None:
+def test_a_step_takes_longer_on_more_ranks() -> None:
     model, ranks = load_model(MODEL), np.array([1.0, 2.0, 8.0, 32.0])
-    new, tuned = (waited(model, ranks, task)[OF_STEP] for task in ("pretrain", "sft"))
-    assert new[0] == tuned[0] == 1.0
-    assert (np.diff(new) > 0).all()
-    assert (tuned[1:] - 1 > 3 * (new[1:] - 1)).all()
-    assert waited(load_model("llama3.1-8b"), ranks, "sft") == {}
+    loads = waited(model, ranks)[OF_STEP]
+    assert loads[0] == 1.0
+    assert (np.diff(loads) > 0).all()
+    assert waited(load_model("llama3.1-8b"), ranks) == {}
 
 
 def test_a_step_of_a_run_that_was_measured_has_even_loads() -> None:

@@ -125,10 +125,7 @@ class Costs:
         if node.operator.work in (Work.RECEIVE, Work.SEND):
             assert self.between is not None
             return passed(node, rows, self.rates, self.between)
-        second = node.operator.inputs[1:2] if node.operator.work is Work.MATMUL else ()
-        summed = any(operand.name in self.net.weights for operand in second)
-        gradient_bytes = self.training.gradient_bytes if summed else None
-        return work(self.net.program, node, rows, self.rates, self.machine, gradient_bytes)
+        return work(self.net.program, node, rows, self.rates, self.machine)
 
     def _operator(self, node: Node, rows: Rows) -> NodeCost:
         assert node.operator is not None

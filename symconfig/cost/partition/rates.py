@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from symconfig.cost import compiled
 from symconfig.cost.machine import Number
-from symconfig.cost.protocols import LL128_BANDWIDTH, LL128_LATENCY
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.mesh import NETWORK, Axis, Mesh
 
@@ -25,34 +24,22 @@ _LEVELS = 4
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """fixed + each * amount. protocols: or with half of what is fixed and a little less bandwidth, if faster."""
+    """fixed + each * amount."""
 
     fixed: float
     each: float
-    protocols: bool = False
 
     def __call__(self, amount: Array | float) -> Array:
-        return _affine(self.fixed, self.each, amount, self.protocols)
-
-
-def _affine(fixed: Number, each: Number, amount: Array | float, protocols: bool) -> Array:
-    simple: Array = fixed + each * np.asarray(amount)
-    if not protocols:
-        return simple
-    result: Array = np.minimum(simple, LL128_LATENCY * fixed + each / LL128_BANDWIDTH * amount)
-    return result
+        result: Array = self.fixed + self.each * np.asarray(amount)
+        return result
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Costs of one kind of collective over each group of axes that there can be: fixed + each * amount, [groups].
-
-    protocols: as of `Affine`.
-    """
+    """Costs of one kind of collective over each group of axes that there can be: fixed + each * amount, [groups]."""
 
     fixed: tuple[float, ...]
     each: tuple[float, ...]
-    protocols: bool = False
     arrays: tuple[Array, Array] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -60,7 +47,8 @@ class Prices:
 
     def __call__(self, amount: Array | float, group: Group) -> Array:
         fixed, each = (of[group] for of in self.arrays)
-        return _affine(fixed, each, amount, self.protocols)
+        result: Array = fixed + each * np.asarray(amount)
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,21 +131,19 @@ def levels(mesh: Mesh, cluster: ClusterDescriptor) -> dict[str, Number]:
 
 
 def seconds(axes: Sequence[Axis], mesh: Mesh, cluster: ClusterDescriptor) -> tuple[Rate, ...]:
-    """Return a collective's seconds: the formulas are affine in the amount, but for the choice of a protocol."""
+    """Return a collective's seconds: the formulas are affine in the amount."""
     numbers, groups = levels(mesh, cluster), Groups.of(axes)
     if not axes:
         return ()
     ranks, stride, within = _within(mesh, groups, numbers)
 
-    def fitted(formula: Any, *arguments: object, protocols: bool) -> Prices:
+    def fitted(formula: Any, *arguments: object) -> Prices:
         none, many = (np.where(ranks > 1, formula(amount, *arguments, **within), 0.0) for amount in (0.0, _MANY))
-        return Prices(
-            tuple((none / LL128_LATENCY if protocols else none).tolist()), tuple((many / _MANY).tolist()), protocols
-        )
+        return Prices(tuple(none.tolist()), tuple((many / _MANY).tolist()))
 
-    ring = fitted(compiled.ring_s, 1.0, ranks, stride, protocols=True)
-    all_reduce = fitted(compiled.ring_s, 2.0, ranks, stride, protocols=True)
-    all_to_all = fitted(compiled.all_to_all_s, ranks, stride, 1.0, 0.0, 1.0, 1.0, protocols=False)
+    ring = fitted(compiled.ring_s, 1.0, ranks, stride)
+    all_reduce = fitted(compiled.ring_s, 2.0, ranks, stride)
+    all_to_all = fitted(compiled.all_to_all_s, ranks, stride, 1.0, 0.0, 1.0, 1.0)
     return tuple(
         Rate(axis.size, step, ring, all_reduce, all_to_all, _sent(axis.size, axis.stride, numbers))
         for axis, step in zip(axes, groups.steps, strict=True)

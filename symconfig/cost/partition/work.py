@@ -73,17 +73,12 @@ def work(
     rows: Rows,
     rates: Sequence[Rate],
     machine: Machine,
-    gradient_bytes: float | None = None,
 ) -> Passes:
-    """Return the seconds of a node's work, [rows]; an option that splits nothing computes the same on every rank.
-
-    gradient_bytes: of an element of a weight's gradient, which a product reads and writes where it is summed; None: it
-    is written once, as any result.
-    """
+    """Return the seconds of a node's work, [rows]; an option that splits nothing computes the same on every rank."""
     assert node.operator is not None
     op, extent = node.operator, _extent(program, node, rows, rates)
     if op.work is Work.MATMUL:
-        return _product(op, extent, machine, gradient_bytes)
+        return _product(op, extent, machine)
     if op.work is Work.ATTENTION:
         queries = extent(op.queries)
         forward, backward = (attention_s(machine, queries, op.attended, op.channels / 2, way) for way in (True, False))
@@ -91,7 +86,7 @@ def work(
     return _memory(node, rows, rates, machine)
 
 
-def _product(op: Operator, extent: Extent, machine: Machine, gradient_bytes: float | None) -> Passes:
+def _product(op: Operator, extent: Extent, machine: Machine) -> Passes:
     forwards = op.factors.of(extent)
     of_first, of_second = forwards.gradients
     second_gradient = op.gives(op.inputs[1])
@@ -99,9 +94,6 @@ def _product(op: Operator, extent: Extent, machine: Machine, gradient_bytes: flo
     shapes += [of_first] if op.gives(op.inputs[0]) else []
     shapes += [of_second] if second_gradient else []
     batch, height, width, depth = np.array(shapes).swapaxes(0, 1)
-    element_bytes, added = op.inputs[0].tensor.element_bytes, np.zeros((len(shapes), 1))
-    if second_gradient and gradient_bytes is not None:
-        added[-1] = 2.0 * gradient_bytes - element_bytes
     forward, *backward = product_s(
         machine,
         batch,
@@ -109,8 +101,7 @@ def _product(op: Operator, extent: Extent, machine: Machine, gradient_bytes: flo
         width,
         depth,
         efficiency=machine.efficiency,
-        element_bytes=element_bytes,
-        added_bytes=added,
+        element_bytes=op.inputs[0].tensor.element_bytes,
     )
     return Passes(forward, sum(backward, np.zeros_like(forward)), backward[-1] if second_gradient else 0.0)
 

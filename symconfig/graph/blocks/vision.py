@@ -180,7 +180,7 @@ def _core(tower: _Tower, q: Tensor, k: Tensor, v: Tensor, keys: str) -> Tensor:
     heads = q.dims[-2]
     with build.module("core_attn"):
         if tower.ctx.how.attention.kernel is Kernel.FLASH:
-            return build.attention(Use(q), over, values, keys, among=keys)
+            return build.attention(Use(q), over, values, keys)
         square = (*_ROWS, heads, tower.sequence, keys)
         scores = build.product("scores", Use(q), over, (HEAD_DIM,), Tensor("scores", square))
         weights = Tensor("attention_weights", square)

@@ -40,8 +40,7 @@ def mean(machines: Sequence[Machine], gpus: Sequence[int]) -> Machine:
     numbers: dict[str, Any] = {
         name: of(name) for name in Machine.__slots__ if isinstance(getattr(one, name), int | float)
     }
-    attention = min((machine.eight_bit_attention for machine in machines), key=lambda rates: sum(map(sum, rates)))
-    return replace(one, **numbers, levels=_worse(one.levels, other.levels), eight_bit_attention=attention)
+    return replace(one, **numbers, levels=_worse(one.levels, other.levels))
 
 
 def border(mixed: MixedCluster, machines: Sequence[Machine]) -> Machine:

@@ -15,7 +15,7 @@ from itertools import groupby
 import numpy as np
 
 from symconfig.cost import compiled
-from symconfig.cost.contention import CONTENTION, shown_s, taken
+from symconfig.cost.contention import shown_s
 from symconfig.cost.framework import Framework
 from symconfig.cost.partition.costs import Costs
 from symconfig.descriptor.mesh import Axis
@@ -148,7 +148,7 @@ def _shown_of(
     if node.operator.work is not Work.MATMUL or phase not in (Phase.KEPT, Phase.BACKWARD):
         return alone_s
     share, work_s = hide.tp_backward, weight_s if phase is Phase.BACKWARD else backward_s - weight_s
-    return times * float(shown_s(alone_s / times, work_s, share, CONTENTION))
+    return times * float(shown_s(alone_s / times, work_s, share))
 
 
 def _exchanged(costs: Costs, moved: Iterable[Moved], ahead_s: float, back_s: float, framework: Framework) -> float:
@@ -157,17 +157,13 @@ def _exchanged(costs: Costs, moved: Iterable[Moved], ahead_s: float, back_s: flo
     What a pass's own leave of its work hides those of the step.
     """
     alone: defaultdict[Phase, float] = defaultdict(float)
-    amount: defaultdict[Phase, float] = defaultdict(float)
-    turns, hide, hbm = costs.training.turns, framework.hide, costs.machine.hbm_bytes_per_s
+    turns, hide = costs.training.turns, framework.hide
     for one in moved:
-        often = 1.0 if one.phase.once else turns
-        alone[one.phase] += one.cost / often
-        amount[one.phase] += one.amount * one.times / often
+        alone[one.phase] += one.cost / (1.0 if one.phase.once else turns)
 
     def exposed(phases: Sequence[Phase], work_s: float, share: float) -> float:
         seconds = sum(alone[phase] for phase in phases)
-        lost = taken(sum(amount[phase] for phase in phases), seconds, hbm)
-        return float(shown_s(seconds, max(work_s, 0.0), share, lost)) if seconds else 0.0
+        return float(shown_s(seconds, max(work_s, 0.0), share)) if seconds else 0.0
 
     passes = ((Phase.FORWARD,), (Phase.KEPT, Phase.RECOMPUTED, Phase.BACKWARD))
     total = 0.0

@@ -20,10 +20,10 @@ def rates(axes: int) -> tuple[Rate, ...]:
     sizes = (2, 3, 4, 5, 2, 7)[:axes]
     groups = range(2**axes)
 
-    def prices(fixed: float, each: float, protocols: bool) -> Prices:
-        return Prices(tuple(fixed * n for n in groups), tuple(each * n for n in groups), protocols)
+    def prices(fixed: float, each: float) -> Prices:
+        return Prices(tuple(fixed * n for n in groups), tuple(each * n for n in groups))
 
-    of = prices(1e-5, 1e-11, True), prices(3e-5, 3e-11, True), prices(2e-5, 2e-11, False)
+    of = prices(1e-5, 1e-11), prices(3e-5, 3e-11), prices(2e-5, 2e-11)
     return tuple(Rate(size, 2**axis, *of, Affine(1e-6, 1e-11)) for axis, size in enumerate(sizes))
 
 

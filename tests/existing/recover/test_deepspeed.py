@@ -108,7 +108,7 @@ def test_a_searched_plan_is_recovered_with_its_prediction(
     same(found, made)
     assert found.configuration.framework == replace(DEEPSPEED, bytes=replace(DEEPSPEED.bytes, gradient=4.0))
     again = predict(found.described.model, made.cluster, found.configuration).predicted
-    assert again == replace(made.best.predicted, imbalance=None)
+    assert again == replace(made.best.predicted, balanced_step_s=None)
 
 
 def test_the_trainer_s_flavour_is_recovered_from_its_arguments() -> None:
