@@ -14,7 +14,7 @@ from symconfig.measured.priors import priors
 from symconfig.measured.runs import Timed
 from symconfig.measured.score import Source
 from symconfig.units import significant
-from tools.accuracy_unseen import DIGITS, ratios, spread
+from tools.accuracy_unseen import DIGITS, covered, ratios, spread
 
 
 def record(
@@ -26,6 +26,9 @@ def record(
     scores as plain data, each with what `about` says of it.
     """
     unseen = ratios(scores, fitted)
+    by_quantity = {name: [each for each in unseen if each.quantity == name] for name in ("time", "memory")}
+    spreads = {name: spread(mine) for name, mine in by_quantity.items()}
+    of_time = spreads["time"]
     return {
         "schema": "symconfig.accuracy/2",
         "sources": list(sources),
@@ -41,10 +44,8 @@ def record(
         ],
         "unseen": _unseen_sources(fitted),
         "constants": [_constants(calibration) for calibration, _ in fitted],
-        "spread": {
-            quantity: asdict(spread([each for each in unseen if each.quantity == quantity]))
-            for quantity in ("time", "memory")
-        },
+        "covered": covered(by_quantity["time"], of_time.run, of_time.source),
+        "spread": {name: asdict(each) for name, each in spreads.items()},
         "ratios": [asdict(each) for each in unseen],
     }
 

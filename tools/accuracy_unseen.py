@@ -98,7 +98,7 @@ def covered(seen: Sequence[Ratios], run: float, source: float) -> dict[str, floa
             if len(away) > 1
         ]
         if inside:
-            result[name] = float(np.mean(np.concatenate(inside)))
+            result[name] = round(float(np.mean(np.concatenate(inside))), DIGITS)
     return result
 
 

@@ -13,6 +13,8 @@ from tests.measured.support import file_of, run_text
 from tools.accuracy_record import about
 from tools.accuracy_tables import markdown
 
+NOTHING = {"left_out": [], "unseen": [], "ratios": [], "covered": {}}
+
 
 def tables(path: Path) -> str:
     """The tables of the runs in the file."""
@@ -22,7 +24,7 @@ def tables(path: Path) -> str:
         {**figures, "about": about(content, each)}
         for figures, (_, content), each in zip(to_dict(scores)["sources"], files, scores, strict=True)
     ]
-    return markdown({"sources": sources, "left_out": [], "unseen": []})
+    return markdown({"sources": sources, **NOTHING})
 
 
 def test_a_source_is_named_by_what_was_run_on_what(tmp_path: Path) -> None:
@@ -76,7 +78,25 @@ def test_what_is_not_stated_is_left_out(changes: dict[str, object], said: str) -
     part = {"rows": 0, "time": None, "layer": None, "memory": None, "oom": None}
     record = {
         "sources": [{"name": "s", **empty, "stated": part, "assumed": part, "about": ABOUT | changes}],
-        "left_out": [],
-        "unseen": [],
+        **NOTHING,
     }
     assert said in markdown(record)
+
+
+def test_targets_are_judged_by_the_median_and_the_worst_source_and_by_kind() -> None:
+    ratios = [
+        {"quantity": "time", "gpu": "hopper", "kind": kind, "source": source, "measured": measured}
+        for kind, source, measured in (
+            ("dense", "one", [1.0, 0.8]),
+            ("dense", "two", [0.5]),
+            ("dense", "three", [1.0]),
+            ("experts", "one", [2.0]),
+        )
+    ]
+    text = markdown({"sources": [], **NOTHING, "ratios": ratios, "covered": {"dense": 0.9}})
+    assert (
+        "| step time, dense models | 3 | 5 % in the median, 12 % at worst | 12.5 % | 100.0 % (two) | 90.0 % |" in text
+    )
+    assert (
+        "| step time, mixtures of experts | 1 | 12 % in the median, 20 % at worst | 50.0 % | 50.0 % (one) |  |" in text
+    )
