@@ -14,16 +14,7 @@ from symconfig.report.grid import Grid, markdown_rows
 from symconfig.solve.interval import KINDS
 
 Figures = Mapping[str, Any]
-_TASKS = {"pretrain": "pretraining", "sft": "fine-tuning", "lora": "LoRA"}
-_SOFTWARE = {
-    "megatron": "Megatron-LM",
-    "megatron-bridge": "Megatron-Bridge",
-    "nemo": "NeMo",
-    "fsdp": "PyTorch's FSDP",
-    "galvatron": "Hetu-Galvatron",
-    "aleph-alpha in-house": "Aleph Alpha's own code",
-}
-_SOURCES = ("source", "what was run", "on", "published as", "rows", "fitted", "left out", "bias")
+_SOURCES = ("source", "published as", "rows", "fitted", "left out", "bias")
 _CONSTANTS = ("constants of", "runs", "models", "mean error, fitted", "each model left out of the fit", "ratio")
 _REACHED = ("quantity", "of", "wanted", "in the median", "worst", "inside the 90 % interval, of 88 to 93 %")
 _TIMES = {
@@ -32,7 +23,6 @@ _TIMES = {
     "sft": "10 % in the median",
     "adapter": "10 % in the median",
 }
-_MOST_NAMES = 4  # of models, above which they are counted
 
 
 def markdown(record: Mapping[str, Any]) -> str:
@@ -41,7 +31,7 @@ def markdown(record: Mapping[str, Any]) -> str:
     memory = next(grid for grid in scores.errors(sources) if grid.title.startswith("Peak memory"))
     parts = (
         _table(_REACHED, _targets(record)),
-        _table(_SOURCES, _about(record), words=4),
+        _table(_SOURCES, _about(record), words=2),
         *map(_titled, (memory, scores.sweeps(sources))),
         _table(_CONSTANTS, _left_out(record["left_out"])),
     )
@@ -133,27 +123,7 @@ def _about(record: Mapping[str, Any]) -> Iterable[Sequence[str]]:
                     for ratio in each["measured"]
                 ]
                 errors = str(one["n"]), percent(one["fitted"]), percent(one["unseen"]), signed(mean(off))
-            yield name, _run(about), _gpus(about), _published(about), *errors
-
-
-def _run(about: Figures) -> str:
-    tasks = _listed([_TASKS[task] for task in about["tasks"]])
-    models = about["models"]
-    named = _listed(models) if len(models) <= _MOST_NAMES else f"{len(models)} models"
-    low, high = (_parameters(value) for value in about["parameters"])
-    size = low if low == high else f"{low} to {high}"
-    software = _listed([_SOFTWARE.get(name, name) for name in about["software"]])
-    software = f" with {software}" if software else ""
-    return f"{tasks} of {named} ({size} parameters){software}"
-
-
-def _gpus(about: Figures) -> str:
-    low, high = about["gpus"] or (None, None)
-    numbers = "" if low is None else f"{low:,}" if low == high else f"{low:,} to {high:,}"
-    if not about["gpu_types"]:
-        return f"{numbers} GPUs that it does not name".strip()
-    kinds = _listed(about["gpu_types"])
-    return f"{numbers} x {kinds}" if numbers else kinds
+            yield name, _published(about), *errors
 
 
 def _published(about: Figures) -> str:
@@ -170,15 +140,6 @@ def _published(about: Figures) -> str:
 def _repository(text: str) -> str:
     name, blank, rest = text.partition(" ")
     return f"[{name}](https://github.com/{name}){blank}{rest}" if name.count("/") == 1 else text
-
-
-def _parameters(value: float) -> str:
-    unit, factor = ("T", 1e12) if value >= 1e12 else ("B", 1e9) if value >= 1e9 else ("M", 1e6)
-    return f"{value / factor:.3g} {unit}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:-1]) + " and " + names[-1] if len(names) > 1 else "".join(names)
 
 
 def _left_out(fits: Sequence[Figures]) -> Iterable[Sequence[str]]:
