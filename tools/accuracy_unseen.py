@@ -72,7 +72,7 @@ def spread(seen: Sequence[Ratios]) -> Spread:
     away = distances(seen, run, source)
     pooled = [each for by_source in away.values() for each in by_source.values()]
     own = {name: [*by_source.values()] for name, by_source in away.items() if len(by_source) >= SEVERAL}
-    reach = {name: round(_reach(own.get(name, pooled)), DIGITS) for name in KINDS}
+    reach = {name: _reach(own.get(name, pooled)) for name in KINDS}
     return Spread(run=run, source=source, reach=reach)
 
 
