@@ -155,8 +155,9 @@ _HEAD = """# Constants of GPUs
 Written by `make accuracy`. Kernels that people published (model_zoo/kernel_priors.yaml, by `python -m tools priors`)
 give each constant a prior; a GPU type without kernels borrows from its generation, a generation without them from the
 others. Whole runs then fit the shares of peaks; no run identifies the other constants (the shortest kernel, the inner
-dimension at half the rate, backward attention), which are those of the generation's kernels. A constant more than two deviations from its prior stands below the table with
-the runs that pull it most, and the share of its way that each makes: what the model lacks shows there first. """
+dimension at half the rate, backward attention), which are those of the generation's kernels. A constant more than two
+deviations from its prior stands below the table with the runs that pull it most, and the share of its way that each
+makes: what the model lacks shows there first. """
 
 
 def page(record: Mapping[str, Any]) -> str:
