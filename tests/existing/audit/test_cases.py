@@ -9,7 +9,7 @@ import pytest
 from symconfig.api import existing
 from symconfig.existing.audit.audit import Audit
 from symconfig.graph.count import parameters
-from symconfig.graph.implementation import ExpertKernels
+from symconfig.graph.implementation import ExpertKernels, LossKernel
 from symconfig.units import GIB
 
 CASES = Path(__file__).with_name("cases")
@@ -49,9 +49,9 @@ def test_nothing_is_concluded_from_a_trainer_that_is_not_known(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("more", "gib"),
-    # The fused head keeps its input, of 0.25 GiB, whatever the loss. The rest is the final norm's: its input in 16
-    # bits where Liger's kernel makes it, else an fp32 copy and the quotient.
-    [("", 1.0), ("--loss_type nll", 1.0), ("--loss_type dft", 1.0), ("--use_liger_kernel", 0.5)],
+    # The fused head keeps its input, of 0.25 GiB, whatever the loss, and Liger's makes as much of a chunk of logits.
+    # The rest is the final norm's: its input in 16 bits where Liger's kernel makes it, else an fp32 copy and the quotient.
+    [("", 1.0), ("--loss_type nll", 1.0), ("--loss_type dft", 1.0), ("--use_liger_kernel", 0.75)],
 )
 def test_trl_never_has_whole_logits(more: str, gib: float) -> None:
     done = case("trl_loss.sh", variables={"MORE": more})
@@ -87,10 +87,18 @@ def test_weights_that_stay_gathered_are_zero_2(tmp_path: Path, said: str, stage:
         assert best.predicted.memory.get("optimizer state", 0.0) == pytest.approx(state, rel=0.01)
 
 
-@pytest.mark.parametrize(("more", "fits"), [("", False), ("--use_liger_kernel", True)])
-def test_liger_makes_the_loss_of_the_trainer_in_tiles(more: str, fits: bool) -> None:
+@pytest.mark.parametrize(
+    ("more", "loss", "fits"),
+    [
+        ("", LossKernel.WIDE, False),
+        ("--use_liger_kernel", LossKernel.LINEAR, True),
+        ("--use_liger_kernel --liger_kernel_config {'fused_linear_cross_entropy':false}", LossKernel.IN_PLACE, True),
+    ],
+)
+def test_liger_makes_the_loss_of_the_trainer_with_the_head(more: str, loss: LossKernel, fits: bool) -> None:
     done = case("acc_custom.sh", variables={"MORE": more})
     assert done.judged is not None
+    assert done.judged.run.configuration.framework.implementation.loss.kernel is loss
     assert done.judged.fits is fits
 
 

@@ -31,7 +31,6 @@ from symconfig.frameworks.behaviour import COMPILED, Switches
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, MICRO, TRAIN
 from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, NARROW_REDUCTION, WIDE_FROZEN
 from symconfig.frameworks.optimizers import stepping
-from symconfig.graph.implementation import LossKernel
 
 _FULL = ("full", "")
 _IN_4_BITS = 0.5  # bytes of a weight
@@ -126,9 +125,7 @@ class TunerWorkers(TunerStated):
             run = self._of_deepspeed(config, model, microbatches, length, micro)
         else:
             run = self._of_torch(model, microbatches, length, micro)
-        if self._tiles:
-            return run.with_loss(LossKernel.TILED)
-        return run.with_loss(LossKernel.IN_PLACE) if self._liger else run
+        return run if self._loss is None else run.with_loss(self._loss)
 
     def _of_deepspeed(
         self, config: Mapping[str, Any], model: Described, microbatches: int, length: int, micro: int
