@@ -50,7 +50,7 @@ def test_nothing_is_concluded_from_a_trainer_that_is_not_known(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("more", "gib"),
     # The fused head keeps its input, of 0.25 GiB, whatever the loss, and Liger's makes as much of a chunk of logits.
-    # The rest is the final norm's: its input in 16 bits where Liger's kernel makes it, else an fp32 copy and the quotient.
+    # The rest is the final norm's: its input in 16 bits where Liger's kernel makes it; else an fp32 copy, a quotient.
     [("", 1.0), ("--loss_type nll", 1.0), ("--loss_type dft", 1.0), ("--use_liger_kernel", 0.75)],
 )
 def test_trl_never_has_whole_logits(more: str, gib: float) -> None:
