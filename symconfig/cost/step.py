@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from symconfig.cost import compiled
+from symconfig.cost import compiled, either
 from symconfig.cost.exchange import exchanged_s
 from symconfig.cost.flight import at_peak, in_flight
 from symconfig.cost.lattice import Array
@@ -152,8 +152,10 @@ def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
     frozen = Share(sums.frozen - tables, sums.frozen_expert).on_rank(stored)
     copies = sizes.weight_cache * trained + sizes.frozen_cache * frozen
     whole = each(buffers, sizes.weight, 0.0, 0.0, 0.0) + _each_offload(still.on_rank(stored) + copies)
-    # ZeRO-3 gathers a block while it computes it, and the next one ahead of time.
-    live = _each_offload(2.0 * sizes.weight * sums.largest) if sharding.weight else np.zeros_like(whole)
+    # ZeRO-3 gathers a block while it computes it, and the next one, or more, ahead of time.
+    rest = sums.dense + sums.expert + sums.frozen + sums.frozen_expert - sums.largest
+    ahead = either.maximum(sums.largest, either.minimum(setting.framework.queued_elements / 2, rest))
+    live = _each_offload(sizes.weight * (sums.largest + ahead)) if sharding.weight else np.zeros_like(whole)
     whole_gradients = [whole_gradient_bytes(sums, points, setting, offload) for offload in offloads]
     gradients = each(buffers, 0.0, _column(_gradient_bytes(setting, offload) for offload in offloads), 0.0, 0.0)
     gradients = gradients + setting.framework.beside_bytes * _each_offload(every.sum)

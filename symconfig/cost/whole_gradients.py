@@ -21,8 +21,11 @@ def whole_gradient_bytes(sums: Stages, points: Columns, setting: Setting, offloa
     alone, or beside the gradients that were added last; host memory takes all others.
     """
     sizes, framework = setting.bytes, setting.framework
-    if setting.zero in framework.unsharded_gradients_at:
-        return sizes.gradient * (sums.dense + sums.expert)
+    if framework.queued_elements and setting.sharding.gradient:
+        every = sums.dense + sums.expert
+        queue = either.maximum(framework.queued_elements, 2 * sums.largest) if setting.sharding.weight else every
+        waiting: Array = sizes.gradient * either.minimum(every, queue)
+        return waiting
     if sizes.gradient > sizes.weight:
         keeps_added = setting.zero in framework.added_gradients_at and not offload.optimizer
         return sizes.weight * (sums.dense + sums.expert) if keeps_added else 0.0

@@ -81,7 +81,7 @@ def test_experts_are_cut_over_their_own_replicas(stage: int) -> None:
 
 @pytest.mark.parametrize("backend", ["megatron", "deepspeed"])
 def test_memory_of_a_plan_falls_with_every_stage(backend: str) -> None:
-    shared = {"whole_gradients_at": frozenset[int](), "unsharded_gradients_at": frozenset[int]()}
+    shared = {"whole_gradients_at": frozenset[int](), "queued_elements": 0.0}
     found = [cost(tiny(), dp=8, zero=stage, backend=backend, habits=shared) for stage in range(4)]
     total = [sum(stage_bytes(f, n)[0] for n in ("weights", "gradients", "optimizer state")) for f in found]
     assert total[0] > total[1] > total[2]
@@ -250,3 +250,17 @@ def test_a_layer_too_large_to_be_kept_is_gathered_again_for_each_pass_over_it() 
     once, again = shown(frozenset({LAYER}), float(layer)), shown(frozenset({LAYER}), layer - 1.0)
     assert again == pytest.approx(once * 5 / 4, rel=0.01)  # gradients are twice as wide; both ends do not run again
     assert shown(frozenset(), layer - 1.0) == pytest.approx(once)
+
+
+@pytest.mark.parametrize("ranks", [8, 64])
+def test_megatron_fsdp_queues_whole_gradients_and_gathers_half_as_many_weights_ahead(ranks: int) -> None:
+    """Of a billion elements, or of all; PyTorch's FSDP and DeepSpeed have one block ahead and no queue."""
+    for name in ("llama2-13b", "mixtral-8x7b"):
+        one, none = (
+            cost(sample_model(name), dp=ranks, zero=3, habits={"queued_elements": size})
+            for size in (MEGATRON.queued_elements, 0.0)
+        )
+        more = {part: stage_bytes(one, part)[0] - stage_bytes(none, part)[0] for part in ("gradients", "weights")}
+        largest = float(none.sums.largest[0, 0])
+        assert more["gradients"] == pytest.approx(MEGATRON.bytes.gradient * max(1e9, 2 * largest))
+        assert more["weights"] == pytest.approx(MEGATRON.bytes.weight * max(0.5e9 - largest, 0.0))
