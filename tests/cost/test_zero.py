@@ -252,15 +252,35 @@ def test_a_layer_too_large_to_be_kept_is_gathered_again_for_each_pass_over_it() 
     assert shown(frozenset(), layer - 1.0) == pytest.approx(once)
 
 
-@pytest.mark.parametrize("ranks", [8, 64])
-def test_megatron_fsdp_queues_whole_gradients_and_gathers_half_as_many_weights_ahead(ranks: int) -> None:
-    """Of a billion elements, or of all; PyTorch's FSDP and DeepSpeed have one block ahead and no queue."""
-    for name in ("llama2-13b", "mixtral-8x7b"):
-        one, none = (
-            cost(sample_model(name), dp=ranks, zero=3, habits={"queued_elements": size})
-            for size in (MEGATRON.queued_elements, 0.0)
-        )
-        more = {part: stage_bytes(one, part)[0] - stage_bytes(none, part)[0] for part in ("gradients", "weights")}
-        largest = float(none.sums.largest[0, 0])
-        assert more["gradients"] == pytest.approx(MEGATRON.bytes.gradient * max(1e9, 2 * largest))
-        assert more["weights"] == pytest.approx(MEGATRON.bytes.weight * max(0.5e9 - largest, 0.0))
+@pytest.mark.parametrize("name", ["llama2-13b", "mixtral-8x7b"])
+@pytest.mark.parametrize("modules", [frozenset[str](), frozenset({LAYER})])
+def test_whole_gradients_that_wait_in_a_queue_come_as_activations_go(name: str, modules: frozenset[str]) -> None:
+    """Of a billion elements or two blocks; half as many weights are gathered ahead. PyTorch's FSDP and DeepSpeed have
+    one block ahead and no queue."""
+    queued = MEGATRON.queued_elements
+    one, none = (
+        cost(sample_model(name), dp=8, zero=3, modules=modules, habits={"queued_elements": size})
+        for size in (queued, 0.0)
+    )
+    gradients, weights, kept, loss = (
+        [stage_bytes(each, part)[0] for each in (one, none)]
+        for part in ("gradients", "weights", "activations", "head and loss")
+    )
+    largest = float(none.sums.largest[0, 0])
+    waiting = MEGATRON.bytes.gradient * max(queued, 2 * largest)
+    assert gradients[0] - gradients[1] == pytest.approx(max(waiting - kept[0] - loss[0], 0.0))
+    assert weights[0] - weights[1] == pytest.approx(MEGATRON.bytes.weight * max(queued / 2 - largest, 0.0))
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_gradients_that_a_step_gave_up_come_as_activations_go(microbatches: int) -> None:
+    """PyTorch's zero_grad: with several microbatches all are there while the second one runs."""
+    model = sample_model("llama2-13b")
+    found, always = (
+        cost(model, microbatches=microbatches, backend="fsdp", modules=frozenset({LAYER}), habits=habits)
+        for habits in ({}, {"frees_gradients": False})
+    )
+    parts = ("gradients", "activations", "head and loss")
+    gradients, kept, loss = (stage_bytes(found, part)[0] for part in parts)
+    whole = stage_bytes(always, "gradients")[0]
+    assert gradients == pytest.approx(whole - (kept + loss) * (microbatches == 1))

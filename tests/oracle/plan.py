@@ -164,13 +164,15 @@ def states(stage: Stage, run: Run) -> dict[str, float]:
 
 
 def memory(what: Plan) -> list[dict[str, float]]:
-    """Bytes of each stage at its peak, by part. Megatron-FSDP has whole gradients besides, in a backward, before it
-    reduces them: at ZeRO 2 of the stage, at ZeRO 3 those of a queue; half as many weights are gathered ahead."""
+    """Bytes of each stage at its peak, by part. Megatron-FSDP has whole gradients besides, before it reduces them: at
+    ZeRO 2 of the stage, at ZeRO 3 those of a queue. They come as activations go. At ZeRO 3 half as many weights are
+    gathered ahead."""
 
     def queued(stage: Stage) -> tuple[float, float]:
-        every = stage.dense + stage.expert
+        every, kept = stage.dense + stage.expert, stage.kept * in_flight(what.run, stage.index) + stage.loss
+        most = {2: every, 3: min(every, max(QUEUE, 2 * stage.largest))}.get(what.run.zero, 0.0)
         ahead = max(min(QUEUE / 2, every - stage.largest) - stage.largest, 0.0)
-        return {2: (0.0, every), 3: (ahead, min(every, max(QUEUE, 2 * stage.largest)))}.get(what.run.zero, (0.0, 0.0))
+        return ahead * (what.run.zero == 3), max(GRADIENT * most - kept, 0.0)
 
     return [
         {
@@ -179,7 +181,7 @@ def memory(what: Plan) -> list[dict[str, float]]:
             "working set": stage.working,
             **(held := states(stage, what.run)),
             "weights": held["weights"] + WEIGHT * queued(stage)[0],
-            "gradients": held["gradients"] + GRADIENT * queued(stage)[1],
+            "gradients": held["gradients"] + queued(stage)[1],
         }
         for stage in stages(what)
     ]
