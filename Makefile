@@ -111,7 +111,7 @@ ROWS ?=
 bench: $(VENV)/.base
 	$(TOOL) bench --record $(if $(ROWS),--rows '$(ROWS)')
 
-TRUTH ?= ../shared/truth ../shared/truth_more
+TRUTH ?= ../shared/truth ../shared/truth_more ../shared/truth_next
 accuracy: $(VENV)/.base
 	$(TOOL) accuracy $(TRUTH)
 

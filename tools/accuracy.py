@@ -26,7 +26,7 @@ from symconfig.measured.runs import calibrations, runs
 from symconfig.measured.score import source
 from symconfig.report.calibration import left_priors
 from symconfig.report.validation import to_dict
-from tools.accuracy_record import about, record
+from tools.accuracy_record import record
 from tools.accuracy_tables import markdown, page, summary
 from tools.pages import EVIDENCE, ROOT, fill
 
@@ -89,8 +89,8 @@ def main() -> None:
     scores = [source(name, content) for name, content in files]
     fitted = [(each, items) for each, (_, items) in zip(found, timed.timed, strict=True)]
     described = [
-        {**figures, "about": about(content, each)}
-        for figures, (_, content), each in zip(to_dict(scores)["sources"], files, scores, strict=True)
+        {**figures, "about": {key: content.source.get(key) for key in ("title", "paper", "repository")}}
+        for figures, (_, content) in zip(to_dict(scores)["sources"], files, strict=True)
     ]
     data = record(scores, fitted, described)
     RECORD.write_text(as_text(data) + "\n", encoding="utf-8")

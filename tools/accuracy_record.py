@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from symconfig.descriptor.measurements import Measurements
-from symconfig.graph.count import parameters
 from symconfig.measured.calibrate import Calibration, SourceErrors
 from symconfig.measured.priors import priors
 from symconfig.measured.runs import Timed
 from symconfig.measured.score import Source
 from symconfig.units import significant
-from tools.accuracy_unseen import DIGITS, ratios, spread
+from tools.accuracy_unseen import DIGITS, covered, ratios, spread
 
 
 def record(
@@ -23,9 +20,12 @@ def record(
     sources: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     """Return the record in the schema symconfig.accuracy/2. fitted: each GPU type's fit with its runs; sources: the
-    scores as plain data, each with what `about` says of it.
+    scores as plain data, each with where it was published.
     """
     unseen = ratios(scores, fitted)
+    by_quantity = {name: [each for each in unseen if each.quantity == name] for name in ("time", "memory")}
+    spreads = {name: spread(mine) for name, mine in by_quantity.items()}
+    of_time = spreads["time"]
     return {
         "schema": "symconfig.accuracy/2",
         "sources": list(sources),
@@ -41,10 +41,8 @@ def record(
         ],
         "unseen": _unseen_sources(fitted),
         "constants": [_constants(calibration) for calibration, _ in fitted],
-        "spread": {
-            quantity: asdict(spread([each for each in unseen if each.quantity == quantity]))
-            for quantity in ("time", "memory")
-        },
+        "covered": covered(by_quantity["time"], of_time.run, of_time.source),
+        "spread": {name: asdict(each) for name, each in spreads.items()},
         "ratios": [asdict(each) for each in unseen],
     }
 
@@ -88,30 +86,6 @@ def _constants(calibration: Calibration) -> dict[str, Any]:
             )
         },
     }
-
-
-def about(file: Measurements, source: Source) -> dict[str, Any]:
-    """Describe a source to a stranger: where it was published, and what was run with what on which GPUs."""
-    rows = [item.row for item in source.rows]
-    sizes = {item.row.model.name: parameters(item.case.model).total for item in source.rows}
-    every = [parameters(item.case.model).total for item in source.rows]
-    gpus = [row.cluster.gpus for row in rows if row.cluster.gpus]
-    return {
-        "title": file.source.get("title", source.name),
-        "paper": file.source.get("paper"),
-        "repository": file.source.get("repository"),
-        "tasks": _distinct(row.task for row in rows),
-        "models": sorted(sizes, key=lambda name: sizes[name]),
-        "parameters": [min(every), max(every)] if every else None,
-        "software": _distinct(row.software.name for row in rows if row.software),
-        "gpu_types": _distinct(row.cluster.gpu for row in rows if row.cluster.gpu),
-        "gpus": [min(gpus), max(gpus)] if gpus else None,
-    }
-
-
-def _distinct(names: Iterable[str]) -> list[str]:
-    """Return each name once, the most frequent first."""
-    return [name for name, _ in Counter(names).most_common()]
 
 
 def _tidy(value: float) -> float:

@@ -3,53 +3,86 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import mean, median
 from typing import Any
 
-from symconfig.format import percent
+from symconfig.format import percent, signed
 from symconfig.measured.priors import kernel_priors
 from symconfig.report import scores
 from symconfig.report.calibration import far_from_prior
 from symconfig.report.grid import Grid, markdown_rows
+from symconfig.solve.interval import KINDS
 
 Figures = Mapping[str, Any]
-_TASKS = {"pretrain": "pretraining", "sft": "fine-tuning", "lora": "LoRA"}
-_SOFTWARE = {
-    "megatron": "Megatron-LM",
-    "megatron-bridge": "Megatron-Bridge",
-    "nemo": "NeMo",
-    "fsdp": "PyTorch's FSDP",
-    "galvatron": "Hetu-Galvatron",
-    "aleph-alpha in-house": "Aleph Alpha's own code",
-}
+_SOURCES = ("source", "published as", "rows", "fitted", "left out", "bias")
 _CONSTANTS = ("constants of", "runs", "models", "mean error, fitted", "each model left out of the fit", "ratio")
-CLOSE = 3.0  # points
-_MOST_NAMES = 4  # of models, above which they are counted
+_REACHED = ("quantity", "of", "wanted", "in the median", "worst", "inside the 90 % interval, of 88 to 93 %")
+_TIMES = {
+    "dense": "5 % in the median, 12 % at worst",
+    "experts": "12 % in the median, 20 % at worst",
+    "sft": "10 % in the median",
+    "adapter": "10 % in the median",
+}
 
 
 def markdown(record: Mapping[str, Any]) -> str:
-    """Write tables of the sources, step time, memory, out-of-memory, ranking, what is left out, and growth. Ends with a
-    newline.
-    """
+    """Write tables of the targets, the sources, memory, sweeps, and of models left out. Ends with a newline."""
     sources = record["sources"]
-    unseen = [(one["name"], str(one["n"]), percent(one["fitted"]), percent(one["unseen"])) for one in record["unseen"]]
+    memory = next(grid for grid in scores.errors(sources) if grid.title.startswith("Peak memory"))
     parts = (
-        _table(("source", "what was run", "on", "published as"), _about(sources), words=True),
-        *map(_titled, (*scores.errors(sources), scores.out_of_memory(sources), scores.sweeps(sources))),
+        _table(_REACHED, _targets(record)),
+        _table(_SOURCES, _about(record), words=2),
+        *map(_titled, (memory, scores.sweeps(sources))),
         _table(_CONSTANTS, _left_out(record["left_out"])),
-        _table(("source", "rows", "mean error, fitted", "left out of the fit"), unseen),
-        _table(("growth of a step with the GPUs", "plans", "within 3 points", "mean", "worst"), _growths(sources)),
     )
     return "\n".join(part for part in parts if part)
+
+
+def _targets(record: Mapping[str, Any]) -> Iterable[Sequence[str]]:
+    """Compare what is reached with what is wanted; step times are those of sources that were left out of the fit."""
+    for kind, wanted in _TIMES.items():
+        errors = _errors(record["ratios"], kind)
+        inside = record["covered"].get(kind)
+        yield from _target(f"step time, {KINDS[kind]}", wanted, errors, "" if inside is None else percent(inside))
+    memory = {one["name"]: one["memory"]["mape"] for one in record["sources"] if one["memory"]}
+    yield from _target("memory", "6 % in the median", memory)
+    ran_out, found, ran, false = _out_of_memory(record["sources"])
+    for what, wanted, part, whole in (("found", "97 %", found, ran_out), ("false", "2 %", false, ran)):
+        if whole:
+            yield f"out of memory, {what}", f"{whole:,}", wanted, percent(part / whole), "", ""
+    sweeps = [each for one in record["sources"] for each in one["sweeps"]]
+    for what, name in (("the fastest by prediction", "regret"), ("the planner's choice", "choice_regret")):
+        regrets = {each["name"]: each[name] for each in sweeps if each[name] is not None}
+        yield from _target(f"regret of {what}", "3 % in each", regrets)
+
+
+def _target(what: str, wanted: str, errors: Mapping[str, float], inside: str = "") -> Iterable[Sequence[str]]:
+    if errors:
+        worst = max(errors, key=lambda name: errors[name])
+        middle = percent(median(errors.values()))
+        yield what, str(len(errors)), wanted, middle, f"{percent(errors[worst])} ({worst})", inside
+
+
+def _errors(ratios: Iterable[Figures], kind: str) -> dict[str, float]:
+    """Return the mean absolute error of each source's steps of one kind of model."""
+    by_source: dict[str, list[float]] = {}
+    for each in ratios:
+        if (each["quantity"], each["kind"]) == ("time", kind):
+            by_source.setdefault(each["source"], []).extend(abs(1 / ratio - 1) for ratio in each["measured"])
+    return {name: mean(errors) for name, errors in by_source.items()}
+
+
+def _out_of_memory(sources: Sequence[Figures]) -> list[int]:
+    """Return how many runs ran out, how many of these are found, how many ran, and how many are taken to run out."""
+    known = [one["oom"] for one in sources if one["oom"]]
+    return [sum(one[name] for one in known) for name in ("ran_out", "found", "ran", "false_oom")]
 
 
 def summary(record: Mapping[str, Any]) -> str:
     """Write sentences on the errors of all sources together, each row counted once. Ends with a newline."""
     sources, unseen = record["sources"], record["unseen"]
     time, memory = ([one[what] for one in sources if one[what]] for what in ("time", "memory"))
-    known = [one["oom"] for one in sources if one["oom"]]
-    ran_out, exhausted, ran, false = (
-        sum(one[name] for one in known) for name in ("ran_out", "found", "ran", "false_oom")
-    )
+    ran_out, exhausted, ran, false = _out_of_memory(sources)
     return (
         f"On {sum(one['n'] for one in time):,} published runs of {len(unseen)} sources the step time is off by "
         f"{percent(_mean(time, 'mape'))} on average, by {percent(_mean(unseen, 'unseen'))} where the source was left "
@@ -65,9 +98,9 @@ def _mean(parts: Sequence[Figures], what: str) -> float:
     return mean
 
 
-def _table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, words: bool = False) -> str:
-    """Write a table; words: every column holds words; else all but the first hold numbers."""
-    grid = Grid(tuple(headers), tuple(map(tuple, rows)), left=tuple(range(len(headers))) if words else (0,))
+def _table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 1) -> str:
+    """Write a table. words: how many columns hold words; those after them hold numbers."""
+    grid = Grid(tuple(headers), tuple(map(tuple, rows)), left=tuple(range(words)))
     return "\n".join([*markdown_rows(grid), ""]) if grid.rows else ""
 
 
@@ -75,32 +108,22 @@ def _titled(grid: Grid) -> str:
     return "\n".join([f"{grid.title}:", "", *markdown_rows(grid), ""]) if grid.rows else ""
 
 
-def _about(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
-    """Describe each source that was scored; records of before this was recorded have none."""
-    for source in sources:
-        about = source.get("about")
-        if about and source["rows"]:
-            yield source["name"], _run(about), _gpus(about), _published(about)
-
-
-def _run(about: Figures) -> str:
-    tasks = _listed([_TASKS[task] for task in about["tasks"]])
-    models = about["models"]
-    named = _listed(models) if len(models) <= _MOST_NAMES else f"{len(models)} models"
-    low, high = (_parameters(value) for value in about["parameters"])
-    size = low if low == high else f"{low} to {high}"
-    software = _listed([_SOFTWARE.get(name, name) for name in about["software"]])
-    software = f" with {software}" if software else ""
-    return f"{tasks} of {named} ({size} parameters){software}"
-
-
-def _gpus(about: Figures) -> str:
-    low, high = about["gpus"] or (None, None)
-    numbers = "" if low is None else f"{low:,}" if low == high else f"{low:,} to {high:,}"
-    if not about["gpu_types"]:
-        return f"{numbers} GPUs that it does not name".strip()
-    kinds = _listed(about["gpu_types"])
-    return f"{numbers} x {kinds}" if numbers else kinds
+def _about(record: Mapping[str, Any]) -> Iterable[Sequence[str]]:
+    """Describe each source that was scored, with the errors of its steps."""
+    unseen = {one["name"]: one for one in record["unseen"]}
+    for source in record["sources"]:
+        about, name = source["about"], source["name"]
+        if source["rows"]:
+            errors = ("", "", "", "")
+            if one := unseen.get(name):
+                off = [
+                    1 / ratio - 1
+                    for each in record["ratios"]
+                    if (each["quantity"], each["source"]) == ("time", name)
+                    for ratio in each["measured"]
+                ]
+                errors = str(one["n"]), percent(one["fitted"]), percent(one["unseen"]), signed(mean(off))
+            yield name, _published(about), *errors
 
 
 def _published(about: Figures) -> str:
@@ -119,15 +142,6 @@ def _repository(text: str) -> str:
     return f"[{name}](https://github.com/{name}){blank}{rest}" if name.count("/") == 1 else text
 
 
-def _parameters(value: float) -> str:
-    unit, factor = ("T", 1e12) if value >= 1e12 else ("B", 1e9) if value >= 1e9 else ("M", 1e6)
-    return f"{value / factor:.3g} {unit}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:-1]) + " and " + names[-1] if len(names) > 1 else "".join(names)
-
-
 def _left_out(fits: Sequence[Figures]) -> Iterable[Sequence[str]]:
     for fit in fits:
         left = fit["left_out"]
@@ -136,22 +150,14 @@ def _left_out(fits: Sequence[Figures]) -> Iterable[Sequence[str]]:
         yield fit["cluster"], str(fit["n"]), str(fit["models"]), percent(fit["fitted"]), unseen, ratio
 
 
-def _growths(sources: Sequence[Figures]) -> Iterable[Sequence[str]]:
-    """Yield how far the growth from a plan's smallest to its largest run is off, in points."""
-    for source in sources:
-        off = [100 * (growth["predicted"] - growth["measured"]) for growth in source["growths"]]
-        if off:
-            close = sum(abs(value) <= CLOSE for value in off)
-            mean = sum(map(abs, off)) / len(off)
-            yield source["name"], str(len(off)), str(close), f"{mean:.1f}", f"{max(off, key=abs):+.1f}"
-
-
 _HEAD = """# Constants of GPUs
 
 Written by `make accuracy`. Kernels that people published (model_zoo/kernel_priors.yaml, by `python -m tools priors`)
 give each constant a prior; a GPU type without kernels borrows from its generation, a generation without them from the
-others. Whole runs then fit what is left. A constant more than two deviations from its prior stands below the table with
-the runs that pull it most, and the share of its way that each makes: what the model lacks shows there first. """
+others. Whole runs then fit the shares of peaks; no run identifies the other constants (the shortest kernel, the inner
+dimension at half the rate, backward attention), which are those of the generation's kernels. A constant more than two
+deviations from its prior stands below the table with the runs that pull it most, and the share of its way that each
+makes: what the model lacks shows there first. """
 
 
 def page(record: Mapping[str, Any]) -> str:

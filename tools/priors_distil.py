@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import hypot
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from symconfig.cost import compiled
 from symconfig.cost.machine import Constants, machine
 from symconfig.descriptor.cluster import SHARES, Kernels
 from symconfig.measured.calibrate import BOUNDS
-from symconfig.measured.fit import DEVIATION, ODD, Array, Parameter, fit
+from symconfig.measured.fit import BETWEEN_SOURCES, DEVIATION, Array, Parameter, fit
 from symconfig.measured.gpu.kernel_fit import model_seconds
 from symconfig.measured.gpu_type import gpu_type
 from symconfig.measured.priors import ANY_GPU
@@ -25,9 +24,7 @@ WEAK = 3.0  # times what is believed of any GPU: kernels decide alone
 # A kernel among others of its kind, as rates are measured (gpu-benches, stream launches: A100 2.6 us, H200 2.4 us).
 # More of a launch shows in a training, and no row has that.
 LAUNCH_S = 2.5e-6
-ROUNDS = 4  # until offsets far from others have settled
 RATES = (*SHARES, "attention_backward_ratio")
-BETWEEN_SOURCES = 0.1  # how far sources of one GPU type are apart: libraries, clocks, clusters; as their offsets are
 # Long runs clock lower than short measurements: GB200's fp8 products reach 2,907 TFLOP/s at 16,384 cubed and 3,616 at
 # their best (azure-gb200, mle), and AMD's with normal data 5 to 15 % less than its best (amd-taf, amd-maf).
 SUSTAINED = 0.1
@@ -75,43 +72,27 @@ class GpuConstants:
 def fitted(rows: Sequence[Measured]) -> GpuConstants:
     """Fit the constants of one GPU type, and how far each source is off as a whole.
 
-    A source's own offset keeps the sizes that it happens to have from passing for what sizes do. One far from the
-    others counts for less, as an odd row does.
+    A source's own offset keeps the sizes that it happens to have from passing for what sizes do.
     """
-    offsets: dict[str, float] = {}
-    for _ in range(ROUNDS):
-        result = _fitted(rows, offsets)
-        offsets = result.offsets
-    return result
-
-
-def _fitted(rows: Sequence[Measured], before: Mapping[str, float]) -> GpuConstants:
-    """Run one round of the fit. before: offsets as the last one found them."""
     needed = frozenset().union(*(row.needs for row in rows))
     names = [name for name in Kernels.model_fields if name in needed]
-    groups = [_group(row) for row in rows]
-    sources = sorted(set(groups))
-    at = [sources.index(group) for group in groups]
-    widths = [BETWEEN_SOURCES * hypot(1.0, before.get(name, 0.0) / (ODD * BETWEEN_SOURCES)) for name in sources]
-    parameters = [
-        *(Parameter(name, ANY_GPU[name][0], WEAK * ANY_GPU[name][1], *BOUNDS[name]) for name in names),
-        *(Parameter(name, 1.0, width, 0.1, 10.0) for name, width in zip(sources, widths, strict=True)),
-    ]
+    parameters = [Parameter(name, ANY_GPU[name][0], WEAK * ANY_GPU[name][1], *BOUNDS[name]) for name in names]
     others = {name: value for name, (value, _) in ANY_GPU.items()} | {"launch_s": LAUNCH_S}
 
     def evaluate(theta: Array) -> Array:
-        values = others | dict(zip(names, np.exp(theta), strict=False))
-        result: Array = np.log(seconds(rows, values, theta.shape[1])) + theta[len(names) :][at]
+        values = others | dict(zip(names, np.exp(theta), strict=True))
+        result: Array = np.log(seconds(rows, values, theta.shape[1]))
         return result
 
     measured = np.log([row.seconds for row in rows])
-    fitted = fit(evaluate, measured, parameters, groups, ())
+    groups = [_group(row) for row in rows]
+    fitted = fit(evaluate, measured, parameters, sources=groups)
     return GpuConstants(
         rows=tuple(rows),
-        values=dict(zip(names, fitted.values.tolist(), strict=False)),
-        uncertainty=dict(zip(names, fitted.uncertainty.tolist(), strict=False)),
-        offsets=dict(zip(sources, np.log(fitted.values[len(names) :]).tolist(), strict=True)),
-        off=measured - fitted.log_s,
+        values=dict(zip(names, fitted.values.tolist(), strict=True)),
+        uncertainty=dict(zip(names, fitted.uncertainty.tolist(), strict=True)),
+        offsets=fitted.offsets,
+        off=measured - fitted.log_s - np.array([fitted.offsets[group] for group in groups]),
     )
 
 

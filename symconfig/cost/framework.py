@@ -169,8 +169,11 @@ class Framework:
     # ZeRO stages whose ranks keep the last microbatch's gradients beside a sum in fp32 until the next backward
     # (deepspeed/runtime/bf16_optimizer.py, clear_lp_grads).
     added_gradients_at: frozenset[int] = frozenset()
-    # ZeRO stages whose ranks have gradients of the whole model at once in a backward, before they are reduced.
-    unsharded_gradients_at: frozenset[int] = frozenset()
+    # The optimizer's step gives gradients up (PyTorch's zero_grad), so that one microbatch finds none.
+    frees_gradients: bool = False
+    # Of a queue: at ZeRO 3 gradients of so many elements, or of twice the largest block's, wait whole to be reduced,
+    # and half as many weights are gathered ahead; at ZeRO 2 those of the whole model wait. 0: there is none.
+    queued_elements: float = 0.0
     expert_group: int = 0  # elements: the flat groups of experts on several ranks are no larger
     copied_bytes: float = 0.0  # moved per parameter and microbatch between the collectives' buffers and the tensors
     # Of each of the rank's parameters, beside gradients: those in 16 bits that wait to be added to a wider sum, and

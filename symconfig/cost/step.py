@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from symconfig.cost import compiled
+from symconfig.cost import compiled, either
 from symconfig.cost.exchange import exchanged_s
 from symconfig.cost.flight import at_peak, in_flight
 from symconfig.cost.lattice import Array
@@ -28,7 +28,7 @@ from symconfig.cost.optimizer import (
 )
 from symconfig.cost.pipeline import pipelined
 from symconfig.cost.stages import Offload, Setting, Stages
-from symconfig.cost.whole_gradients import whole_gradient_bytes
+from symconfig.cost.whole_gradients import queued_gradient_bytes, whole_gradient_bytes
 from symconfig.plans.columns import Columns
 
 # Of a parameter that is stepped in host memory: its gradient in fp32, pinned (Megatron-LM's hybrid_optimizer.py,
@@ -126,7 +126,20 @@ def memory_bytes(sums: Stages, points: Columns, setting: Setting) -> dict[str, A
     if sums.registered.any():
         held = sums.registered[:, None, None]
         parts |= {"working set": parts["working set"] - held, REGISTERED: held}
-    return parts | {name: part[:, None] for name, part in states(sums, points, setting).items()}
+    parts |= {name: part[:, None] for name, part in states(sums, points, setting).items()}
+    held = parts["activations"] + parts["head and loss"]
+    return parts | {"gradients": _gradients_at_peak(parts["gradients"], held, sums, points, setting)}
+
+
+def _gradients_at_peak(gradients: Array, held: Array, sums: Stages, points: Columns, setting: Setting) -> Array:
+    """Return the bytes of gradients that are there at the peak. held: what a microbatch keeps for its backward, which
+    goes as gradients come that were not there before.
+    """
+    coming = np.expand_dims(queued_gradient_bytes(sums, setting), tuple(range(1, gradients.ndim - 1)))
+    if setting.framework.frees_gradients:
+        coming = gradients * (points.num_microbatches == 1)
+        gradients = gradients - coming
+    return np.asarray(gradients + either.maximum(coming - held, 0.0))
 
 
 def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
@@ -152,8 +165,10 @@ def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
     frozen = Share(sums.frozen - tables, sums.frozen_expert).on_rank(stored)
     copies = sizes.weight_cache * trained + sizes.frozen_cache * frozen
     whole = each(buffers, sizes.weight, 0.0, 0.0, 0.0) + _each_offload(still.on_rank(stored) + copies)
-    # ZeRO-3 gathers a block while it computes it, and the next one ahead of time.
-    live = _each_offload(2.0 * sizes.weight * sums.largest) if sharding.weight else np.zeros_like(whole)
+    # ZeRO-3 gathers a block while it computes it, and the next one, or more, ahead of time.
+    rest = sums.dense + sums.expert + sums.frozen + sums.frozen_expert - sums.largest
+    ahead = either.maximum(sums.largest, either.minimum(setting.framework.queued_elements / 2, rest))
+    live = _each_offload(sizes.weight * (sums.largest + ahead)) if sharding.weight else np.zeros_like(whole)
     whole_gradients = [whole_gradient_bytes(sums, points, setting, offload) for offload in offloads]
     gradients = each(buffers, 0.0, _column(_gradient_bytes(setting, offload) for offload in offloads), 0.0, 0.0)
     gradients = gradients + setting.framework.beside_bytes * _each_offload(every.sum)
@@ -191,9 +206,11 @@ def bound_s(sums: Stages, points: Columns, setting: Setting) -> Array:
 def bound_bytes(sums: Stages, points: Columns, setting: Setting) -> Array:
     """Return bytes below which no policy comes at this ZeRO stage under each offload, [o, n]: rising offloads leave
     less and less on the GPU. sums: as of `bound_s`."""
-    state: Array = sum(states(sums, points, setting).values(), np.zeros(()))
-    live = at_peak(sums.kept, sums.ends, points, setting)[:, 0] + sums.ends[:, 0] + sums.transient[:, 0]
-    return np.asarray((live[:, None] + state).max(axis=0))
+    parts = states(sums, points, setting)
+    held = (at_peak(sums.kept, sums.ends, points, setting)[:, 0] + sums.ends[:, 0])[:, None]
+    parts["gradients"] = _gradients_at_peak(parts["gradients"], held, sums, points, setting)
+    state: Array = sum(parts.values(), np.zeros(()))
+    return np.asarray((held + sums.transient[:, :1] + state).max(axis=0))
 
 
 def host_bytes(sums: Stages, points: Columns, setting: Setting) -> Array:

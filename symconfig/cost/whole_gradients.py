@@ -21,8 +21,6 @@ def whole_gradient_bytes(sums: Stages, points: Columns, setting: Setting, offloa
     alone, or beside the gradients that were added last; host memory takes all others.
     """
     sizes, framework = setting.bytes, setting.framework
-    if setting.zero in framework.unsharded_gradients_at:
-        return sizes.gradient * (sums.dense + sums.expert)
     if sizes.gradient > sizes.weight:
         keeps_added = setting.zero in framework.added_gradients_at and not offload.optimizer
         return sizes.weight * (sums.dense + sums.expert) if keeps_added else 0.0
@@ -34,6 +32,16 @@ def whole_gradient_bytes(sums: Stages, points: Columns, setting: Setting, offloa
         _beside_share(sums, points, among, np.where(apart, 0.0, sums.widest_expert))
         + _beside_expert_shares(sums.expert - among, sums.widest_expert, points, framework.expert_group)
     )
+    return result
+
+
+def queued_gradient_bytes(sums: Stages, setting: Setting) -> Array:
+    """Return the bytes of gradients that wait whole to be reduced, at the end of a backward: [s, n]."""
+    every, queue = sums.dense + sums.expert, setting.framework.queued_elements
+    if not queue or not setting.sharding.gradient:
+        return np.zeros_like(every)
+    most = either.maximum(queue, 2 * sums.largest) if setting.sharding.weight else every
+    result: Array = setting.bytes.gradient * either.minimum(every, most)
     return result
 
 

@@ -16,6 +16,9 @@ from symconfig.graph.implementation import Kernel
 # torch.compile fuses chains of element-wise kernels: options of `changed`.
 COMPILED: Mapping[str, Any] = {"fused_norm": True, "fused_activation": True, "fused_rope": True, "fused_yarn": True}
 
+# Liger's kernels of layers; its loss is another switch.
+LIGER: Mapping[str, Any] = {"fused_norm": True, "fused_activation": True, "fused_rope": True}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switches:

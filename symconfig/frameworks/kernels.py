@@ -29,11 +29,12 @@ KERNELS: dict[str, Kernel] = {
     "wide": Kernel.WIDE,
 }
 LOSSES: dict[str, LossKernel] = {
-    "fused": LossKernel.IN_PLACE,
+    "fused": LossKernel.IN_PLACE,  # one kernel; torchtune's in chunks, of which one at a time is widened to fp32
     "flash": LossKernel.APART,  # flash-attn's CrossEntropyLoss, whose inplace_backward is off by default
     "parallel": LossKernel.WIDE_IN_PLACE,  # Megatron-LM's on a split vocabulary, its default
     "torch": LossKernel.WIDE,  # PyTorch's cross_entropy
-    "tiled": LossKernel.TILED,  # TRL's head since 1.15 (kernels/chunked_logprob.py), Liger's fused linear cross-entropy
+    "linear": LossKernel.LINEAR,  # Liger's fused linear cross-entropy (ops/fused_linear_cross_entropy.py)
+    "tiled": LossKernel.TILED,  # TRL's head since 1.15 (kernels/chunked_logprob.py)
 }
 DISPATCHERS: dict[str, Dispatch] = {
     "alltoall": Dispatch.SLOTS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from symconfig.frameworks.behaviour import Switches
-from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, NARROW_FROZEN, NARROW_REDUCTION
+from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, NARROW_REDUCTION, WIDE_FROZEN
 
 # By target and framework.
 PROGRAMS: Mapping[tuple[str, str], Switches] = {
@@ -15,14 +15,13 @@ PROGRAMS: Mapping[tuple[str, str], Switches] = {
     # It passes --moe-permute-fusion on, and not --moe-router-fusion (nemo_rl/models/megatron/setup.py).
     ("nemo-rl", "megatron"): Switches(implementation={"routing": "fused_sort"}),
     # flash-attn's cross-entropy (verl/utils/torch_functional.py, logprobs_from_logits); torch.optim.AdamW with no word
-    # of its kernels (workers/config/optimizer.py, build_optimizer).
-    ("verl-fsdp", "fsdp"): Switches(implementation={"loss": "fused"}, framework=EAGER_ADAM),
-    # Accelerate reduces in the precision of its products (utils/dataclasses.py, set_mixed_precision). TRL 1.16 loads
-    # weights in 16 bits and has 1.15; LLaMA-Factory 0.9.5 goes with 1.11, in which all that is sharded becomes fp32.
-    ("trl", "fsdp"): Switches(framework=NARROW_REDUCTION, bytes=NARROW_FROZEN),
-    # Where no target is named, the files are the Trainer's.
+    # of its kernels (workers/config/optimizer.py, build_optimizer). It loads in fp32 (workers/engine/fsdp/
+    # transformer_impl.py, model_dtype).
+    ("verl-fsdp", "fsdp"): Switches(implementation={"loss": "fused"}, framework=EAGER_ADAM, bytes=WIDE_FROZEN),
+    # Accelerate reduces in the precision of its products (utils/dataclasses.py, set_mixed_precision). LLaMA-Factory
+    # 0.9.5 goes with 1.11. Where no target is named, the files are the Trainer's.
+    ("llamafactory", "fsdp"): Switches(framework=NARROW_REDUCTION, bytes=WIDE_FROZEN),
     **dict.fromkeys(
-        ((name, "fsdp") for name in ("llamafactory", "transformers", "accelerate", "")),
-        Switches(framework=NARROW_REDUCTION),
+        ((name, "fsdp") for name in ("trl", "transformers", "accelerate", "")), Switches(framework=NARROW_REDUCTION)
     ),
 }

@@ -88,6 +88,7 @@ class Builder:
         apart: bool = False,
         keeps: Tensor | None = None,
         loops: Sequence[str] = (),
+        remade: bool = False,
     ) -> None:
         """Write outputs = x * weight, summed over `contracted`. keeps: a changed copy of x that it reads in x's place.
         loops: of one turn, beside those of its factors.
@@ -106,6 +107,7 @@ class Builder:
                 sums_bias=sums_bias and bias is not None and not bias.frozen,
                 per=tuple(per),
                 apart=apart,
+                remade=remade,
             )
         )
 

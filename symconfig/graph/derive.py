@@ -251,9 +251,10 @@ def _gradient_layout(op: Operator, use: Use, scheme: Scheme) -> Layout:
 
 def _workspace(op: Operator, scheme: Scheme, overwritten: set[str]) -> Workspace:
     """Return the workspace of a backward. The gradient of an overwritten tensor lies in what was kept for it, so it
-    takes no room of its own.
+    takes no room of its own. A weight in 4 bits is copied into 16 for its product.
     """
     moved = op.outputs if op.in_place else (*op.activations, *op.outputs)
+    moved = (*moved, *(use for use in op.inputs if isinstance(use.tensor, Weight) and use.tensor.quantised))
     uses = [use for use in moved if use.tensor.name not in overwritten]
     weight = op.weights[0] if op.work is Work.MATMUL and op.trainable and op.weights else None
     return Workspace(

@@ -83,11 +83,13 @@ class ScanKernel(StrEnum):
 class LossKernel(StrEnum):
     """The way in which cross-entropy follows from logits."""
 
-    IN_PLACE = "in_place"  # keeps the logits only, and its gradient overwrites them
+    IN_PLACE = "in_place"  # keeps the logits only, in 16 bits, and its gradient overwrites them
     APART = "apart"  # keeps the logits only, with a gradient beside them
     WIDE_IN_PLACE = "wide_in_place"  # in fp32: the softmax overwrites an fp32 copy, and its gradient the softmax
     WIDE = "wide"  # log-softmax of an fp32 copy, and a look-up of each target in it
-    TILED = "tiled"  # made with the head, tile by tile, so that logits are never whole
+    # With the head, chunk by chunk, so that logits are never whole:
+    LINEAR = "linear"  # each chunk's gradients follow at once
+    TILED = "tiled"  # the backward makes each chunk again
 
 
 class Router(StrEnum):

@@ -249,6 +249,7 @@ class Operator:
         `sorts_experts`, only for that, so that a rank's only expert needs it not.
     apart: a matmul whose input another layer has gathered for both: it keeps that as it reads it, and reduces its
         input's gradient by itself where the input is whole.
+    remade: a matmul whose result is never kept whole, so that its backward makes it once more.
     leg: where it stands on the tokens' way to their experts.
     products, scratch: of an operator that is a chain of kernels with products inside them, such as a chunked scan.
     """
@@ -282,6 +283,7 @@ class Operator:
     sorts: int = 0
     sorts_experts: bool = False
     apart: bool = False
+    remade: bool = False
     leg: Leg = Leg.APART
     products: tuple[Product, ...] = ()
     scratch: tuple[Scratch, ...] = ()

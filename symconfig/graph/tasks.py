@@ -10,7 +10,7 @@ from symconfig.graph import dims as d
 from symconfig.graph.derived import GRADIENTS, AttentionWork, Matmul, Phase, Task, Traffic
 from symconfig.graph.layout import Layout
 from symconfig.graph.monomial import ONE, Monomial
-from symconfig.graph.operator import Leg, Operator, Use, Weight, Work
+from symconfig.graph.operator import FOUR_BIT_BYTES, Element, Leg, Operator, Use, Weight, Work
 from symconfig.graph.scheme import Scheme
 
 
@@ -39,6 +39,10 @@ def _passes(op: Operator) -> tuple[Phase, ...]:
     return (Phase.FORWARD, Phase.INPUT) if op.backward else (Phase.FORWARD,)
 
 
+# bitsandbytes makes 16 bits of a weight in 4 before each product (autograd/_functions.py, MatMul4Bit): passes over
+# those 16 bits that take as long. That its kernel has half of the memory's rate is assumed.
+_DEQUANTISED = 2 * (1 + Fraction(FOUR_BIT_BYTES) / 2)
+
 _GRADIENTS = ((Phase.INPUT, Phase.INPUT), (Phase.INPUT, Phase.WEIGHT))  # of a product's factors, by weights
 
 
@@ -48,10 +52,14 @@ def _matmuls(op: Operator, scheme: Scheme) -> list[Task]:
     shapes = [(Phase.FORWARD, product)]
     for use, phase, gradient in zip(op.inputs, _GRADIENTS[bool(op.weights)], product.gradients, strict=False):
         shapes += [(phase, gradient)] if op.gives(use) else []
+    shapes += [(Phase.INPUT, product)] if op.remade and op.backward else []
     result: list[Task] = [Matmul(op.name, phase, *shape, op.low_precision, turns) for phase, shape in shapes]
     if op.sums_bias and op.backward:
         read = tuple((local(use.tensor.dims, scheme.layout(op, use)), use.tensor.kind) for use in op.outputs)
         result.append(Traffic(op.name, Phase.WEIGHT, read, turns))
+    for use in (use for use in op.inputs if isinstance(use.tensor, Weight) and use.tensor.quantised):
+        moved = ((local(use.tensor.dims, scheme.layout(op, use)) * _DEQUANTISED, Element.ACTIVATION),)
+        result += [Traffic(op.name, phase, moved, turns) for phase, _ in shapes]
     return result
 
 

@@ -9,10 +9,10 @@ from math import hypot
 import numpy as np
 
 from symconfig.cost.machine import constants
-from symconfig.descriptor.cluster import ClusterDescriptor, Kernels, Quantity
-from symconfig.measured.fit import Array, Fit, Parameter, fit
+from symconfig.descriptor.cluster import SHARES, ClusterDescriptor, Kernels, Quantity
+from symconfig.measured.fit import BETWEEN_SOURCES, Array, Fit, Parameter, fit
 from symconfig.measured.judge import Judged, timed_stage
-from symconfig.measured.priors import Prior, priors
+from symconfig.measured.priors import priors
 from symconfig.solve.predict import Timer
 from symconfig.units import significant
 
@@ -29,7 +29,6 @@ BOUNDS: dict[str, tuple[float, float]] = {
 }
 FAR = 2.0  # deviations of a prior beyond which a constant has left it
 PULLING = 5  # rows that are named
-SITE = 0.05  # by which a site's own constants differ from those of all, as a relative standard deviation
 LEAST_UNCERTAINTY = 0.03  # of a fitted constant: the form of the model is not better than this
 
 
@@ -102,20 +101,31 @@ class Calibration:
 def calibrate(
     cluster: ClusterDescriptor, judged: Sequence[tuple[str, Judged]], command: str, from_scratch: bool = False
 ) -> Calibration:
-    """Fit the constants of a GPU type; judged: (source, row) of runs with seconds on GPUs of this type. command: what
-    the fitted constants name as their source. from_scratch: forget what the cluster says of its kernels.
+    """Fit the constants of a GPU type that are shares of a peak; no run identifies the others.
+
+    Args:
+        judged: (source, row) of runs with seconds on GPUs of this type.
+        command: what the fitted constants name as their source.
+        from_scratch: forget what the cluster says of its kernels. Without it the runs are of one site, whose offset
+            belongs to its constants.
     """
-    rows = [item for _, item in judged]
+    rows, sources = [item for _, item in judged], [source for source, _ in judged]
     measured = np.log([item.time[1] for item in rows if item.time])
-    parameters = _parameters(cluster, from_scratch)
-    groups = [source for source, _ in judged]
-    evaluate = _evaluator(rows, _believed(cluster.kernels, parameters), parameters)
-    fitted = fit(evaluate, measured, parameters, groups, [[item.row.model.name for item in rows], groups])
+    kernels = _believed(cluster) if from_scratch else cluster.kernels
+    believed = {name: each for name in SHARES if (each := getattr(kernels, name)) and each.uncertainty > 0}
+    parameters = tuple(
+        Parameter(name, each.value, hypot(each.uncertainty, 0.0 if from_scratch else BETWEEN_SOURCES), *BOUNDS[name])
+        for name, each in believed.items()
+    )
+    evaluate = _evaluator(rows, kernels, parameters)
+    several = from_scratch and len(set(sources)) > 1
+    leave_out = [[item.row.model.name for item in rows], sources]
+    fitted = fit(evaluate, measured, parameters, leave_out, sources if several else ())
     stated = constants(cluster.kernels)
     before = evaluate(np.log(np.array([[stated[p.name]] for p in parameters], dtype=np.float64)))[:, 0]
     return Calibration(
         cluster,
-        with_fitted(cluster.kernels, parameters, fitted, f"fitted: {command}"),
+        with_fitted(kernels, parameters, fitted, f"fitted: {command}"),
         parameters,
         _errors(judged, measured, before, fitted),
         left_priors(parameters, fitted, [item.row.id for item in rows]),
@@ -142,25 +152,14 @@ def _mean(parts: Sequence[tuple[int, float]]) -> float:
     return sum(n * value for n, value in parts) / sum(n for n, _ in parts)
 
 
-def _parameters(cluster: ClusterDescriptor, from_scratch: bool) -> tuple[Parameter, ...]:
-    believed = priors(cluster) if from_scratch else {}
-    result = []
-    for name in Kernels.model_fields:
-        quantity: Quantity | None = getattr(cluster.kernels, name)
-        if quantity is None:
-            continue
-        prior = believed.get(name, Prior(quantity.value, quantity.uncertainty))
-        # What many sites tell of a constant holds of one within what sites differ.
-        value, uncertainty = prior.value, prior.uncertainty if from_scratch else hypot(prior.uncertainty, SITE)
-        if quantity.uncertainty > 0:
-            result.append(Parameter(name, value, uncertainty, *BOUNDS[name]))
-    return tuple(result)
-
-
-def _believed(kernels: Kernels, parameters: Sequence[Parameter]) -> Kernels:
-    """Return the constants before any row is seen."""
-    update = {p.name: Quantity(value=p.value, source="believed", uncertainty=p.uncertainty) for p in parameters}
-    return kernels.model_copy(update=update)
+def _believed(cluster: ClusterDescriptor) -> Kernels:
+    """Return the constants before any run is seen."""
+    update = {
+        name: Quantity(value=prior.value, source=prior.basis, uncertainty=prior.uncertainty)
+        for name, prior in priors(cluster).items()
+        if getattr(cluster.kernels, name)
+    }
+    return cluster.kernels.model_copy(update=update)
 
 
 def _evaluator(rows: Sequence[Judged], kernels: Kernels, parameters: Sequence[Parameter]) -> Callable[[Array], Array]:

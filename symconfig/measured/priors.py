@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.cluster import SHARES, ClusterDescriptor
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.strict import PositiveInt, Strict
 from symconfig.descriptor.validate import validate
@@ -23,6 +23,7 @@ from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.measured.gpu_type import GpuType, gpu_type
 from symconfig.resources import data_dir
 from symconfig.solve.kin import Relative, posterior
+from symconfig.units import significant
 
 # What is believed of any GPU: value, and how far GPUs differ from it as a relative standard deviation.
 ANY_GPU: dict[str, tuple[float, float]] = {
@@ -94,14 +95,19 @@ def kernel_priors() -> KernelPriors:
 
 
 def priors(cluster: ClusterDescriptor) -> dict[str, Prior]:
-    """Return what is believed of each constant of the cluster's GPU."""
-    seen, spread = _observed(), kernel_priors().spread
-    mine, generation = gpu_type(cluster), cluster.gpu.architecture
+    """Return what is believed of each constant of the cluster's GPU.
+
+    What is no share of a peak is the same for all GPUs of a generation: no run tells it of a type.
+    """
+    seen, spread, generation = _observed(), kernel_priors().spread, cluster.gpu.architecture
     result = {}
     for name in ANY_GPU:
+        mine = gpu_type(cluster) if name in SHARES else ()
         kernels = believed(name, mine, generation, seen.get(name, ()))
         uncertainty = hypot(kernels.uncertainty, spread.get(name, 0.0))
-        result[name] = Prior(kernels.value, uncertainty, _basis(mine, generation, seen.get(name, ())))
+        result[name] = Prior(
+            significant(kernels.value, 3), significant(uncertainty, 2), _basis(mine, generation, seen.get(name, ()))
+        )
     return result
 
 
@@ -122,8 +128,8 @@ def _basis(mine: GpuType, generation: str, seen: Sequence[Observed]) -> str:
     if own is not None:
         return f"{own.rows} kernel{'s' if own.rows > 1 else ''} ({', '.join(own.sources)})"
     if any(item.generation == generation for item in seen):
-        return f"kernels of other {generation} GPUs"
-    return "kernels of other generations" if seen else "no kernels"
+        return f"kernels of {generation} GPUs"
+    return "kernels of other generations" if seen else "assumed of any GPU"
 
 
 def believed(name: str, mine: GpuType, generation: str, seen: Sequence[Observed]) -> Prior:

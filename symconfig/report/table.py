@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
+from statistics import median
 
 from symconfig.descriptor.task import Task
 from symconfig.descriptor.training import Training
@@ -55,6 +56,7 @@ def summary(plan: Plan) -> Iterator[str]:
     yield from _also(plan)
     yield f"Limited by {'memory' if is_full(plan) else words(largest[0][0])}."
     yield from _measured(plan)
+    yield from _real_data(plan)
     yield from _whole_run(plan)
     yield from left_out(plan)
     yield "Why, and how sure this is: symconfig explain, with the same options or with the plan."
@@ -75,6 +77,13 @@ def _measured(plan: Plan) -> Iterator[str]:
         yield f"Unproven: {claimed} are predicted, and the fastest measured run has {rate}."
     else:
         yield f"Measured by others: {rate}; {claimed} are predicted here."
+
+
+def _real_data(plan: Plan) -> Iterator[str]:
+    """Yield by how much fine-tuning on packed real data took longer than predicted."""
+    if ratios := plan.beside.real_data:
+        several = f"{ratios[0]:.1f} to {ratios[-1]:.1f} times as long as predicted, {median(ratios):.1f} in the median"
+        yield f"Published runs on packed real data took {several} ({len(ratios)} runs)."
 
 
 def _whole_run(plan: Plan) -> Iterator[str]:

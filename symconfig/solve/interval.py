@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -29,6 +29,7 @@ Quantity = Literal["time", "memory"]
 KINDS = {
     "dense": "dense models",
     "experts": "mixtures of experts",
+    "sft": "fine-tuning of whole models",
     "adapter": "low-rank adapters",
     "small": "models below a billion parameters",
 }
@@ -64,13 +65,13 @@ class Ratios:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Standard deviations of log measured over predicted: of a source's runs, and of sources. reach: how many of the
-    deviations of what is expected of an unseen source hold nine in ten of its runs.
+    """Standard deviations of log measured over predicted: of a source's runs, and of sources. reach: by kind of model,
+    how many of the deviations of what is expected of an unseen source hold nine in ten of its runs.
     """
 
     run: float
     source: float
-    reach: float
+    reach: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,7 @@ def _deviates(quantity: Quantity, gpu: str, kind_of_model: str, own_blocks: bool
     seen, spread = recorded(quantity)
     mean, deviation = expected(seen, spread.run, spread.source, gpu, kind_of_model)
     more = UNMEASURED_BLOCKS if own_blocks and quantity == "time" else 0.0
-    return NormalDist(mean, math.hypot(deviation * spread.reach / _DEVIATIONS, more))
+    return NormalDist(mean, math.hypot(deviation * spread.reach[kind_of_model] / _DEVIATIONS, more))
 
 
 def chance(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor, factor: float) -> float:

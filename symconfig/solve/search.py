@@ -31,7 +31,7 @@ from symconfig.solve.refine import Bound
 from symconfig.solve.run import Outcome, Progress, facts_of, fits, space, too_large, weigh_all
 from symconfig.solve.run import run as run_job
 from symconfig.solve.space import divisors
-from symconfig.solve.usual import UNPROVEN, Best, measured_runs
+from symconfig.solve.usual import UNPROVEN, Best, measured_runs, real_data_ratios
 from symconfig.solve.whole import filled
 
 FRONTS = 8  # families near the best one that are kept
@@ -223,12 +223,15 @@ def _plan(
 def _measured(
     prospect: Prospect, cluster: ClusterDescriptor, best: Candidate, shown: Callable[[Prospect], Candidate]
 ) -> dict[str, Any]:
-    """Return the measured run to hold a plan against, and of a plan that is unproven what that run's layout gives."""
+    """Return the measured run to hold a plan against, and of a plan that is unproven what that run's layout gives; of
+    fine-tuning how much longer real data took."""
     model, job = prospect.request.model, prospect.request.job
-    runs = measured_runs(model, cluster, job.task_of(model))
+    task = job.task_of(model)
+    further = {"real_data": real_data_ratios()} if task in ("sft", "lora") else {}
+    runs = measured_runs(model, cluster, task)
     as_long = [run for run in runs if 0.5 <= run.seq_length / best.batch.seq_length <= 2.0]
     if not (runs := as_long or runs):
-        return {}
+        return further
     fastest = max(runs, key=lambda run: run.tokens_per_s_per_gpu)
     unproven = best.predicted.benchmark_tokens_per_s_per_gpu > UNPROVEN * fastest.tokens_per_s_per_gpu
 
@@ -254,7 +257,7 @@ def _measured(
             resolved(model, cluster, pinned)
             laid_out = run_job(model, cluster, pinned, top=1, progress=None, start=0.0).weighed.best
             published = shown(ranked(laid_out, 1)[0]) if laid_out else None
-    return {"measured": measured, "published": published}
+    return {**further, "measured": measured, "published": published}
 
 
 def _at_risk(prospect: Prospect, cluster: ClusterDescriptor, job: Job) -> Iterator[Opened]:

@@ -1,6 +1,7 @@
-"""What published layouts of such models on such GPUs have, and the fastest measured runs of a model.
+"""What published layouts of such models on such GPUs have, the fastest measured runs of a model, and how much longer
+than predicted fine-tuning on real data took.
 
-Both are tables of model_zoo (`python -m tools generate published`): one row a distinct layout, one row a best run.
+All are tables of model_zoo (`python -m tools generate published`): one row a distinct layout, a best run, a run.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from symconfig.resources import data_dir
 
 SAME_SIZE = 0.02  # by how much parameters of one model may differ, by their vocabularies' padding
 UNPROVEN = 1.2  # times the best measured rate: what a plan may claim without a mark
-PUBLISHED, MEASURED = "published.csv", "measured.csv"
+PUBLISHED, MEASURED, REAL_DATA = "published.csv", "measured.csv", "real_data.csv"
 ENOUGH = 8  # layouts from which quantiles are taken
 QUANTILE, RARE = 0.97, 0.03
 DOUBLINGS = (1.0, 2.0, inf)  # of a model's size: layouts of models up to so far are taken, the nearest first
@@ -76,7 +77,19 @@ class Best(NamedTuple):
     source: str
 
 
-Row = TypeVar("Row", Layout, Best)
+class RealData(NamedTuple):
+    """A run of fine-tuning on packed real data. ratio: measured over predicted seconds."""
+
+    model: str
+    gpu: str
+    gpus: int
+    task: str
+    seq_length: int
+    ratio: float
+    source: str
+
+
+Row = TypeVar("Row", Layout, Best, RealData)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -192,6 +205,12 @@ def layouts() -> tuple[Layout, ...]:
 def measured() -> tuple[Best, ...]:
     """Return the best measured runs."""
     return tuple(_rows(MEASURED, Best))
+
+
+@cache
+def real_data_ratios() -> tuple[float, ...]:
+    """Return measured over predicted seconds of fine-tuning on packed real data, rising."""
+    return tuple(sorted(row.ratio for row in _rows(REAL_DATA, RealData)))
 
 
 def measured_runs(model: ModelDescriptor, cluster: ClusterDescriptor, task: str) -> list[Best]:

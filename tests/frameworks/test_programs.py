@@ -31,3 +31,12 @@ def test_adam_as_it_comes_moves_more_than_a_fused_kernel_and_other_optimizers_ar
     assert verl.adam_bytes > 2 * other.adam_bytes
     small = framework("verl-fsdp", "fsdp", optimizer={"name": "adam8bit"})
     assert small.stepping == other.stepping != verl.stepping
+
+
+@pytest.mark.parametrize(
+    ("target", "width"),
+    [("transformers", 2), ("accelerate", 2), (None, 2), ("trl", 2), ("verl-fsdp", 4), ("llamafactory", 4)],
+)
+def test_frozen_weights_rest_as_they_were_loaded_unless_the_program_widens_them(target: str | None, width: int) -> None:
+    sizes = framework(target, "fsdp").bytes
+    assert sizes.frozen + sizes.frozen_rest == width

@@ -8,7 +8,8 @@ import pytest
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.count import parameters
-from symconfig.graph.derived import Matmul, Phase
+from symconfig.graph.derived import Matmul, Phase, Traffic
+from symconfig.graph.operator import ELEMENT_BYTES, FOUR_BIT_BYTES
 from tests.graph.support import PLAIN, block, numbers
 from tests.sample_models import sample_model
 
@@ -91,3 +92,19 @@ def test_the_adapter_splits_like_its_linear() -> None:
     assert sizes["q_proj.lora_B"] == 5120 * 16 / 4
     assert sizes["o_proj.lora_A"] == 5120 * 16 / 4
     assert sizes["o_proj.lora_B"] == 5120 * 16
+
+
+def test_a_weight_in_4_bits_is_made_16_bits_before_each_product_and_held_so_while_that_runs() -> None:
+    plain, quantised = block(adapted("q_proj")), block(adapted("q_proj", method="qlora"))
+    values = numbers(adapted("q_proj"))
+    products = [(work.op, work.phase) for work in plain.work if isinstance(work, Matmul) and "lora" not in work.op]
+    more = [work for work in quantised.work if work not in plain.work]
+    assert sorted((work.op, work.phase) for work in more) == sorted(products)
+    for work in more:
+        assert isinstance(work, Traffic)
+        (weight,) = (shard.elements.value(values) for shard in quantised.weights if shard.name == f"{work.op}.weight")
+        ((moved, element),) = work.moved
+        assert moved.value(values) * ELEMENT_BYTES[element] >= weight * (FOUR_BIT_BYTES + ELEMENT_BYTES[element])
+        spaces = [space for each in (quantised, plain) for space in each.workspaces if space.op == work.op]
+        with_copy, without = (sum(size.value(values) for size, _ in space.moved) for space in spaces)
+        assert with_copy - without == weight

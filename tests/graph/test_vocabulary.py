@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from symconfig.graph.derived import Phase
-from symconfig.graph.operator import Element
-from tests.graph.support import PLAIN, SEQUENCE, block, chosen, numbers, tally
+from symconfig.frameworks.kernels import LOSSES
+from symconfig.graph.derived import Matmul, Phase, Traffic
+from symconfig.graph.operator import ELEMENT_BYTES, Element
+from symconfig.graph.recompute import apply
+from tests.graph.support import PLAIN, SEQUENCE, block, chosen, held_bytes, numbers, tally
 from tests.sample_models import sample_model
 
 MODELS = ["gpt3-175b", "llama2-13b"]
@@ -72,3 +74,21 @@ def test_autotp_splits_a_look_up_only_where_it_is_the_head(tied: bool) -> None:
     split = 8 if tied else 1
     assert held["logits_fp32"] == held["log_softmax"] == S * 32000 / split
     assert held["logits" if tied else "gathered_logits"] == S * 32000 / split
+
+
+@pytest.mark.parametrize(("loss", "kept", "products"), [
+    ("fused", 2, 3), ("flash", 2, 3), ("parallel", 4, 3), ("torch", 10, 3), ("linear", 0, 3), ("tiled", 0, 4),
+])  # fmt: skip
+def test_no_loss_is_free_and_one_without_whole_logits_keeps_none(loss: str, kept: int, products: int) -> None:
+    """Bytes of a logit, and products of the head. A loss reads each logit and writes its gradient, always."""
+    assert loss in LOSSES
+    model = sample_model("llama2-13b")
+    values = numbers(model)
+    derived, logits = block(model, "head", loss=loss), S * model.vocab_size
+    channels = (2 + (loss == "linear")) * 2 * S * model.hidden_size  # of both the norm's and the head's input; a chunk
+    held = held_bytes(derived, apply(derived, frozenset()), values)
+    assert held == pytest.approx(kept * logits + channels, abs=4 * S)
+    assert sum(isinstance(work, Matmul) for work in derived.work) == products
+    losses = [work for work in derived.work if isinstance(work, Traffic) and work.op == "cross_entropy"]
+    moved = sum(m.value(values) * ELEMENT_BYTES[e] for work in losses for m, e in work.moved)
+    assert moved >= 2 * 2 * logits

@@ -7,6 +7,7 @@ from math import log
 import numpy as np
 import pytest
 
+from symconfig.descriptor.cluster import SHARES
 from symconfig.descriptor.load import load_cluster, zoo_clusters
 from symconfig.measured.calibrate import BOUNDS
 from symconfig.measured.gpu.kernel_fit import model_seconds
@@ -69,6 +70,11 @@ def test_clusters_of_one_gpu_type_believe_the_same() -> None:
     assert priors(load_cluster("h100"))["gemm_efficiency"] != priors(load_cluster("b200"))["gemm_efficiency"]
 
 
+def test_gpus_of_a_generation_differ_in_shares_of_their_peaks_alone() -> None:
+    b200, gb200 = (priors(load_cluster(name)) for name in ("b200", "gb200-nvl72"))
+    assert {name for name, prior in b200.items() if prior.value == gb200[name].value} == b200.keys() - set(SHARES)
+
+
 @pytest.mark.parametrize("name", BEST)
 def test_large_products_reach_what_the_best_published_ones_do(name: str) -> None:
     """Within what long runs lose and sources differ by; a product that fills every wave, of a long inner dimension."""
@@ -85,6 +91,6 @@ def test_large_products_reach_what_the_best_published_ones_do(name: str) -> None
 def test_every_prior_says_what_it_rests_on() -> None:
     gb300 = priors(load_cluster("gb300-nvl72"))
     assert gb300["attention_efficiency"].basis.endswith("kernels (cudnn-fe)")
-    assert gb300["gemm_efficiency"].basis == "kernels of other blackwell GPUs"
+    assert gb300["gemm_efficiency"].basis == "kernels of blackwell GPUs"
     assert priors(load_cluster("v100-16gb"))["gemm_efficiency"].basis == "kernels of other generations"
-    assert gb300["launch_s"].basis == "no kernels"
+    assert gb300["launch_s"].basis == "assumed of any GPU"

@@ -104,6 +104,7 @@ LEVELS = (
 # Megatron-LM with Transformer Engine. Per parameter: bf16 weight, fp32 gradient, fp32 master and two Adam moments: 18,
 # or 6 + 12 / N bytes with the distributed optimizer (docs of megatron.core.distributed_optimizer).
 WEIGHT, GRADIENT, OPTIMIZER = 2.0, 4.0, 12.0
+QUEUE = 1e9  # elements of the queue of Megatron-FSDP
 ACTIVATION, FP32, INDEX = 2.0, 4.0, 8.0
 VOCABULARY_MULTIPLE = 128  # times tp (--make-vocab-size-divisible-by)
 HOST_LINK, HOST_ADAM = 25e9, 25e9  # bytes/s to host memory, and of a rank's share of its processors

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from tests.oracle.ends import embedding, head
-from tests.oracle.given import ACTIVATION, CONTEXT, FRAGMENTATION, GRADIENT, OPTIMIZER, WEIGHT, Model, Run
+from tests.oracle.given import ACTIVATION, CONTEXT, FRAGMENTATION, GRADIENT, OPTIMIZER, QUEUE, WEIGHT, Model, Run
 from tests.oracle.layer import LAYER, layer
 from tests.oracle.passes import Passes, passes
 from tests.oracle.records import Block
@@ -164,15 +164,24 @@ def states(stage: Stage, run: Run) -> dict[str, float]:
 
 
 def memory(what: Plan) -> list[dict[str, float]]:
-    """Bytes of each stage at its peak, by part. At ZeRO 2 Megatron-FSDP has whole gradients besides, in a backward,
-    before it reduces them."""
+    """Bytes of each stage at its peak, by part. Megatron-FSDP has whole gradients besides, before it reduces them: at
+    ZeRO 2 of the stage, at ZeRO 3 those of a queue. They come as activations go. At ZeRO 3 half as many weights are
+    gathered ahead."""
+
+    def queued(stage: Stage) -> tuple[float, float]:
+        every, kept = stage.dense + stage.expert, stage.kept * in_flight(what.run, stage.index) + stage.loss
+        most = {2: every, 3: min(every, max(QUEUE, 2 * stage.largest))}.get(what.run.zero, 0.0)
+        ahead = max(min(QUEUE / 2, every - stage.largest) - stage.largest, 0.0)
+        return ahead * (what.run.zero == 3), max(GRADIENT * most - kept, 0.0)
+
     return [
         {
             "activations": stage.kept * in_flight(what.run, stage.index),
             "head and loss": stage.loss,
             "working set": stage.working,
             **(held := states(stage, what.run)),
-            "gradients": held["gradients"] + GRADIENT * (what.run.zero == 2) * (stage.dense + stage.expert),
+            "weights": held["weights"] + WEIGHT * queued(stage)[0],
+            "gradients": held["gradients"] + queued(stage)[1],
         }
         for stage in stages(what)
     ]

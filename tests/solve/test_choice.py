@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import time
 from dataclasses import replace
 from functools import cache
@@ -9,12 +10,14 @@ from functools import cache
 import numpy as np
 import pytest
 
+import symconfig
 from benchmarks.robust import robustness
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model, zoo_clusters
 from symconfig.errors import SymconfigError
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.table import summary
+from symconfig.resources import data_dir
 from symconfig.solve.choice import TIE, Family, complexity, family, first, scored, unusual
 from symconfig.solve.costed import costed
 from symconfig.solve.prospect import Prospect
@@ -22,7 +25,7 @@ from symconfig.solve.restore import restore
 from symconfig.solve.run import run
 from symconfig.solve.search import FRONTS, resolved, search
 from symconfig.solve.timeline import refined_s
-from symconfig.solve.usual import measured, usual
+from symconfig.solve.usual import REAL_DATA, measured, usual
 from tests.solve.naive import tight
 from tests.solve.test_brute_force import CASES, nested_loops
 
@@ -92,6 +95,18 @@ def test_no_row_stands_above_one_that_is_faster_and_no_less_plain(model: str) ->
         assert len(" ".join(under).split()) <= 120, asked
         for place, row in enumerate(rows):
             assert not [below for below in rows[place + 1 :] if better(below, row)], asked
+
+
+@pytest.mark.parametrize("task", ["pretrain", "sft", "lora"])
+def test_fine_tuning_is_said_to_take_longer_on_real_data(task: str) -> None:
+    asked = {"backend": "megatron", "task": task, "global_batch_size": 32, "seq_length": 4096}
+    plan = symconfig.plan("qwen3-8b", "h100", 8, **asked).plan
+    with (data_dir("model_zoo") / REAL_DATA).open(encoding="utf-8") as file:
+        ratios = sorted(float(row["ratio"]) for row in csv.DictReader(file))
+    (found,) = [line for line in summary(plan) if "packed real data" in line] or [""]
+    assert plan.beside.real_data == plan.to_dict()["beside"]["real_data"] == (() if task == "pretrain" else (*ratios,))
+    assert (f"{ratios[0]:.1f} to {ratios[-1]:.1f} times" in found) is (task != "pretrain")
+    assert (f"({len(ratios)} runs)" in found) is (task != "pretrain")
 
 
 def test_the_first_is_the_plainest_of_a_tie_and_then_the_fastest() -> None:

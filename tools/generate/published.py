@@ -1,7 +1,8 @@
 """Write the layouts that others published, and the best measured runs: `python -m tools generate published`.
 
 model_zoo/published.csv lists the distinct layouts of the collections in ../shared/recipes; model_zoo/measured.csv holds
-the fastest measured run of each model, GPU, task, precision, number of GPUs and sequence in ../shared/truth*.
+the fastest measured run of each model, GPU, task, precision, number of GPUs and sequence in ../shared/truth*, and
+model_zoo/real_data.csv those that fine-tuned on packed real data, with what they took over what is predicted.
 """
 
 from __future__ import annotations
@@ -9,23 +10,27 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from symconfig.descriptor.load import load_cluster, zoo_clusters
-from symconfig.descriptor.measurements import load_measurements
+from symconfig.descriptor.measurements import Row, load_measurements
 from symconfig.errors import SymconfigError
 from symconfig.graph.count import parameters
 from symconfig.measured.judge import judge
-from symconfig.solve.usual import MEASURED, PUBLISHED, Best, Layout
+from symconfig.solve.usual import MEASURED, PUBLISHED, REAL_DATA, Best, Layout, RealData
 from tools.pages import ROOT
 
 SHARED = ROOT.parent / "shared"
 ZOO = ROOT / "model_zoo"
 OTHERS = re.compile(r"titan|llm-foundry|automodel|llama-factory|fsdp|deepspeed|neox|hai-llm|ms-swift$|^$")
 FLEX = re.compile(r"deepep|hybridep|flex")
+# Whose fine-tuning is on real data, and its longest sequence that is compared: beyond it runs are slow for reasons that
+# are not printed.
+ON_REAL_DATA, LONGEST = "megatron_bridge_cards", 16384
 TUNED = ("sft", "lora", "qlora", "dpo", "kto", "rm", "cpo", "orpo", "simpo")
 
 
@@ -35,6 +40,7 @@ def main() -> None:
         return
     _write(PUBLISHED, Layout._fields, sorted(_layouts(), key=_sorted))
     _write(MEASURED, Best._fields, sorted(_best(), key=_sorted))
+    _write(REAL_DATA, RealData._fields, sorted(_on_real_data(), key=_sorted))
 
 
 def _write(name: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
@@ -91,24 +97,36 @@ def _layout(row: Mapping[str, Any], generations: Mapping[str, str]) -> tuple[Any
 
 def _best() -> Iterator[Best]:
     best: dict[tuple[object, ...], Best] = {}
-    for folder in ("truth", "truth_more", "truth_next"):
-        for path in sorted((SHARED / folder).glob("*.yaml")):
-            for found in _runs(path):
-                key = (*found[: Best._fields.index("tp")],)
-                if key not in best or found.tokens_per_s_per_gpu > best[key].tokens_per_s_per_gpu:
-                    best[key] = found
+    for path in sorted(SHARED.glob("truth*/*.yaml"), key=lambda path: (path.parent.name, path.name)):
+        for found in _runs(path):
+            key = (*found[: Best._fields.index("tp")],)
+            if key not in best or found.tokens_per_s_per_gpu > best[key].tokens_per_s_per_gpu:
+                best[key] = found
     yield from best.values()
 
 
-def _runs(path: Path) -> Iterator[Best]:
+def _on_real_data() -> Iterator[RealData]:
+    for path in SHARED.glob(f"truth*/{ON_REAL_DATA}.yaml"):
+        for title, row, judged in _judged(path):
+            c, (predicted, seconds) = judged.case.configuration, judged.time
+            if row.task in TUNED and c.seq_length <= LONGEST:
+                gpu, gpus = judged.case.cluster.gpu.product, c.degrees.world_size
+                ratio = float(f"{seconds / predicted:.3g}")
+                yield RealData(judged.case.model.name, gpu, gpus, row.task, c.seq_length, ratio, title)
+
+
+def _judged(path: Path) -> Iterator[tuple[str, Row, Any]]:
+    """Yield the title, and each row whose step is measured with its prediction."""
     file = load_measurements(path)
     for row in file.rows:
-        try:
+        with suppress(SymconfigError):
             judged = judge(path.stem, row)
-        except SymconfigError:
-            continue
-        if judged.time is None or row.measured.stage_forward_ms is not None:
-            continue
+            if judged.time is not None and row.measured.stage_forward_ms is None:
+                yield str(file.source["title"]), row, judged
+
+
+def _runs(path: Path) -> Iterator[Best]:
+    for title, row, judged in _judged(path):
         c, model = judged.case.configuration, judged.case.model
         yield Best(
             model=model.name,
@@ -126,5 +144,5 @@ def _runs(path: Path) -> Iterator[Best]:
             ep=c.degrees.ep,
             micro=c.micro,
             tokens_per_s_per_gpu=float(f"{c.global_batch * c.seq_length / c.degrees.world_size / judged.time[1]:.4g}"),
-            source=str(file.source["title"]),
+            source=title,
         )

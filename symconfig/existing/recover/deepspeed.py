@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,7 +25,7 @@ from symconfig.existing.recover.deepspeed_optimizer import stepped
 from symconfig.existing.recover.run import Assumed, Described, Run
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.recover.words import settings
-from symconfig.frameworks.behaviour import COMPILED, switched
+from symconfig.frameworks.behaviour import COMPILED, LIGER, switched
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.deepspeed.keys import AUTO
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
@@ -199,6 +200,13 @@ def _recompute(arguments: Arguments) -> Recompute:
     return whole if layers == "-1" or arguments.switch(*RECOMPUTE) else Recompute("none")
 
 
+def liger_loss(arguments: Arguments) -> str:
+    """Return the loss of Liger's kernels: made with the head, unless `liger_kernel_config` switches that off."""
+    switch = "fused_linear_cross_entropy"
+    stated = arguments.text(f"liger_kernel_config.{switch}") or arguments.text("liger_kernel_config") or ""
+    return "fused" if re.search(rf"(^|{switch}\W+)false", stated, re.IGNORECASE) else "linear"
+
+
 def _kernels(arguments: Arguments, model: ModelDescriptor) -> dict[str, Any]:
     """Return the kernels that the arguments choose, as fields of the implementation. Where a model can only run eager
     attention, plans take it so, too."""
@@ -207,7 +215,7 @@ def _kernels(arguments: Arguments, model: ModelDescriptor) -> dict[str, Any]:
     if arguments.text(*_KERNELS) == "eager" and not only:
         kernels["attention"] = "torch"
     if arguments.switch("use_liger_kernel", "enable_liger_kernel"):
-        kernels |= {"fused_norm": True, "fused_activation": True, "fused_rope": True, "loss": "tiled"}
+        kernels |= {**LIGER, "loss": liger_loss(arguments)}
     if arguments.switch("torch_compile"):
         kernels |= COMPILED
     return kernels

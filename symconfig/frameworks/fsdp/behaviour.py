@@ -30,10 +30,10 @@ FSDP = replace(
     # 4, 4 and 8 of 16 bytes, where `bytes` has 2, 2 and 12 (verl/workers/engine/fsdp/transformer_impl.py, model_dtype;
     # base.py, zero_grad_on_exit).
     shard_bytes=4.0,
-    bytes=replace(DEEPSPEED.bytes, frozen_rest=2.0),
     together=Together.BLOCK,
     all_reduced_gradients=False,
     shards_over_tensor=False,
+    frees_gradients=True,
     whole_gradients_at=frozenset(),
     added_gradients_at=frozenset(),
     # Gradients are copied into one flat tensor and widened to fp32 before they are reduced
@@ -48,6 +48,7 @@ FSDP = replace(
 EAGER_ADAM: Mapping[str, Any] = {"adam_bytes": 92.0, "stepping": Stepping.TOGETHER}
 # Gradients stay in the 16 bits that they are computed in until they are reduced (MixedPrecisionPolicy's reduce_dtype).
 NARROW_REDUCTION: Mapping[str, Any] = {"reduced_bytes": 2.0, "copied_bytes": 4.0}
-# Frozen weights are in the shards as they were loaded: Accelerate since 1.13 widens those alone that are trained
-# (utils/fsdp_utils.py, fsdp2_prepare_model).
-NARROW_FROZEN: Mapping[str, float] = {"frozen_rest": 0.0}
+# Frozen weights rest in fp32 shards, where the model was loaded so or Accelerate before 1.13 shards it by FSDP 2.
+# Elsewhere they rest in 16 bits, as checkpoints have them: only what is trained is widened (Accelerate 1.15,
+# utils/fsdp_utils.py, fsdp2_prepare_model; accelerator.py, prepare_model).
+WIDE_FROZEN: Mapping[str, float] = {"frozen_rest": 2.0}

@@ -27,11 +27,13 @@ def linear(
     keeps: Tensor | None = None,
     loops: Sequence[str] = (),
     apart: bool = False,
+    remade: bool = False,
 ) -> list[Tensor]:
     """Return outputs = x * W[inner, width] (+ bias), with a low-rank adapter's sum where the model has one here.
 
     `width` names the weight's output dims; `aliases` are other names under which an adapter may target it.
-    keeps: what it is made from again in its backward, in x's place. loops, apart: see `Builder.matmul`, `Operator`.
+    keeps: what it is made from again in its backward, in x's place. loops, apart, remade: see `Builder.matmul`,
+    `Operator`.
     """
     batch = (d.EXPERTS,) if d.EXPERTS in x.dims else ()
     weight = ctx.weight(f"{name}.weight", *batch, *inner, *width, shared=shared, joined=joined)
@@ -49,6 +51,7 @@ def linear(
         keeps=keeps,
         loops=loops,
         apart=apart,
+        remade=remade,
     )
     if ctx.adapted((name, *aliases)):
         adapter(ctx, name, x, inner, width, outputs)

@@ -16,7 +16,7 @@ from symconfig.graph.blocks.norms import norm
 from symconfig.graph.blocks.streams import gathered, spread, stream_dims
 from symconfig.graph.blocks.vision import merge
 from symconfig.graph.implementation import LossKernel
-from symconfig.graph.operator import Element, Tensor, Use
+from symconfig.graph.operator import Element, Scratch, Tensor, Use
 from symconfig.graph.parts import End
 
 _STREAM = (d.BATCH, d.SEQUENCE, d.HIDDEN)
@@ -24,6 +24,9 @@ _STREAM = (d.BATCH, d.SEQUENCE, d.HIDDEN)
 # first kernel reads the logits for their maximum and sum, its second reads them and writes their gradient over them,
 # which its third scales backward (common/triton/cross_entropy.py; Liger's are the same).
 _MADE_AHEAD = (3, 1)
+# Passes over logits that are never whole, forward and backward, beside those of the products. Liger's kernel reads a
+# chunk twice and writes its gradient over it; TRL's reads a tile, and its backward reads it and writes its gradient.
+_BY_CHUNK = {LossKernel.LINEAR: (3, 0), LossKernel.TILED: (1, 2)}
 # PyTorch's log-softmax reads a row three times, for its maximum, its sum and its result, unless shared memory holds the
 # row; its backward reads the gradient twice (ATen, cuda/SoftMax.cu: cunn_SoftMaxForward, cunn_SoftMaxBackward).
 _LOG_SOFTMAX = (2, Fraction(4, 3))
@@ -94,9 +97,10 @@ def _projected(ctx: Context, x: Tensor) -> Tensor:
 
 def logits_and_loss(ctx: Context, x: Tensor, shared: bool = False) -> Tensor:
     """Return the loss of each token. shared: the output weight is held by another block (multi-token prediction)."""
-    element = Element.TILED if ctx.how.loss.kernel is LossKernel.TILED else Element.ACTIVATION
-    logits = Tensor("logits", (d.BATCH, d.SEQUENCE, d.VOCAB), element)
-    logits = projected(ctx, "lm_head", x, logits, ctx.model.lm_head_bias, shared=shared)
+    kernel = ctx.how.loss.kernel
+    logits = Tensor("logits", _LOGITS, Element.TILED if kernel in _BY_CHUNK else Element.ACTIVATION)
+    remade = kernel is LossKernel.TILED
+    logits = projected(ctx, "lm_head", x, logits, ctx.model.lm_head_bias, shared=shared, remade=remade)
     logits = scaled(ctx, logits, d.VOCAB)
     if ctx.how.loss.logged:
         # Write the logits' log-softmax: each reads the logits, writes them in fp32, reads these and writes their log-
@@ -109,6 +113,8 @@ def logits_and_loss(ctx: Context, x: Tensor, shared: bool = False) -> Tensor:
         for index in range(ctx.how.loss.deferred_gradients)
         for tensor in (x, logits)
     ]
+    if kernel is LossKernel.LINEAR:  # at least as many logits as all tokens have channels
+        waits.append(Tensor("logits_chunk", x.dims))
     return _loss(ctx, logits, waits)
 
 
@@ -120,7 +126,8 @@ def _values_and_loss(ctx: Context, x: Tensor) -> Tensor:
     return ctx.build.elementwise("value_loss", [wide], _LOSS, contracted=(d.LABELS,), saves=[wide], whole=(d.LABELS,))
 
 
-_LOSS = Tensor("loss", (d.BATCH, d.SEQUENCE), Element.FP32)
+_LOGITS = (d.BATCH, d.SEQUENCE, d.VOCAB)
+_LOSS = Tensor("loss", _LOGITS[:-1], Element.FP32)
 _VALUES = {"values": Element.ACTIVATION, "values_fp32": Element.FP32}
 
 
@@ -138,8 +145,10 @@ def _loss(ctx: Context, logits: Tensor, waits: list[Tensor]) -> Tensor:
 
     if ctx.how.loss.kernel is LossKernel.IN_PLACE:
         return cross_entropy(seen, saves=[logits], traffic=_MADE_AHEAD, overwrites=True)
-    if ctx.how.loss.kernel in (LossKernel.APART, LossKernel.TILED):
+    if ctx.how.loss.kernel is LossKernel.APART:
         return cross_entropy(seen, saves=[logits])
+    if passes := _BY_CHUNK.get(ctx.how.loss.kernel):
+        return cross_entropy(seen, scratch=[Scratch(Tensor("logits_tile", (*_LOGITS[:-1], vocab)), passes)])
     dims = (*logits.dims[:-1], vocab)
     wide = Tensor("logits_fp32", dims, Element.FP32)
     if ctx.how.loss.kernel is LossKernel.WIDE_IN_PLACE:

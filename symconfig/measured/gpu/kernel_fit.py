@@ -81,7 +81,7 @@ def fit_kernels(times: KernelTimes, cluster: ClusterDescriptor) -> KernelFit:
         return np.log(model_seconds([row.what for row in rows], cluster, named, theta.shape[1]))
 
     families = [row.what.family for row in rows]
-    fitted = fit(evaluate, measured, parameters, families, [[row.model or row.what.family for row in rows]])
+    fitted = fit(evaluate, measured, parameters, [[row.model or row.what.family for row in rows]])
     before = np.log(model_seconds([row.what for row in rows], cluster, {}, 1)[:, 0])
     kernels = with_fitted(cluster.kernels, parameters, fitted, f"measured: {times.rig}; symconfig measure")
     errors = tuple(_errors(name, rows, measured, before, fitted) for name in dict.fromkeys(families))

@@ -73,7 +73,14 @@ OPENRLHF_PAIRS = replace(OPENRLHF, update=4.0)
 # of the vocabulary, made again in the backward. Hidden states of what is scored are copied; their gradient, and that
 # of a trained head, is in fp32, and copied into 16 bits at the end.
 TRL = LogitBytes(
-    forward=0.0, update=0.0, added=False, tile=(4096, 32768), scored=2.0, by_channel=4.0 + 2.0, by_weight=4.0 + 2.0
+    forward=0.0,
+    update=0.0,
+    added=False,
+    loss=LossKernel.TILED,
+    tile=(4096, 32768),
+    scored=2.0,
+    by_channel=4.0 + 2.0,
+    by_weight=4.0 + 2.0,
 )
 # ms-swift 4.6.0 on Megatron-Core (megatron/trainers/dpo_trainer.py): the model itself makes the loss of each token, as
 # in pre-training; the reference, which is read first, has 16-bit logits and their fp32 copy.
@@ -107,7 +114,7 @@ _OF_LOSSES: Mapping[str, LogitBytes] = {
 # On GPUs a kernel of TRL's keeps no log-softmax, so that they take no more.
 _WITHOUT_REFERENCE: Mapping[str, LogitBytes] = {"trl": SWIFT_HF_PAIRS}
 PLAIN = LogitBytes(forward=0.0, update=0.0)  # what the planner counts
-FUSED = LogitBytes(forward=0.0, update=0.0, added=False)  # the loss has no logits in memory
+FUSED = LogitBytes(forward=0.0, update=0.0, added=False, loss=LossKernel.TILED)  # logits are never whole
 
 
 def of_loss(means: Loss, target: str) -> LogitBytes:

@@ -61,7 +61,9 @@ class Trained:
     @cached_property
     def prospect(self) -> Prospect:
         """Return the candidate with all that its costs follow from, with the loss of its trainer."""
-        whole = restore(self.plan, self.candidate)
+        return self._with_loss(restore(self.plan, self.candidate))
+
+    def _with_loss(self, whole: Prospect) -> Prospect:
         if self.logits.loss is None:
             return whole
         how = (framework := whole.request.framework).implementation
@@ -80,7 +82,8 @@ class Trained:
         own, framework = self._own, self.prospect.request.framework
         if framework.shard_bytes is None:
             return own
-        elements, sizes = own[GRADIENTS] / framework.bytes.gradient, framework.bytes
+        trained, ranks = parameters(self.plan.model).trainable, self.candidate.parallel.world_size
+        elements, sizes = trained / (ranks / framework.optimizer_instances), framework.bytes
         gathered = sizes.weight if framework.sharding(self.prospect.zero).weight else 0.0
         wider = elements * (2 * framework.shard_bytes - sizes.gradient - gathered)  # of weights and of gradients
         gradients = elements * framework.shard_bytes
@@ -303,7 +306,7 @@ class Stated(Trained):
 
     @cached_property
     def prospect(self) -> Prospect:
-        return self.point
+        return self._with_loss(self.point)
 
 
 class Frozen(Stated):

@@ -16,7 +16,7 @@ from symconfig.cost.stages import Offload
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.existing.recover.rl.values import Values
 from symconfig.existing.recover.run import Described, Run
-from symconfig.frameworks.behaviour import Switches, switched
+from symconfig.frameworks.behaviour import LIGER, Switches, switched
 from symconfig.frameworks.fsdp.backend import TORCH_RELEASE
 from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, FSDP
 from symconfig.frameworks.known import built
@@ -72,8 +72,7 @@ def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
     """Return the run of a model on such workers."""
     program, model = workers.program, replace(model, model=built(model.model, "fsdp"))
     if workers.liger:
-        kernels = {"fused_norm": True, "fused_activation": True, "fused_rope": True}
-        program = replace(program, implementation={**program.implementation, **kernels})
+        program = replace(program, implementation={**program.implementation, **LIGER})
     # Offloaded shards are on the host; what a forward gathers of them, and keeps, is not.
     away = workers.streamed and not workers.whole
     framework = switched(FSDP, cluster.gpu.architecture, program)

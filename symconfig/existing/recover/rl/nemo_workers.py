@@ -22,6 +22,7 @@ from symconfig.existing.recover.rl.trainers import DTENSOR, MEGATRON, NEMO, Trai
 from symconfig.existing.recover.run import Described, Run
 from symconfig.existing.recover.words import settings
 from symconfig.frameworks.behaviour import Switches
+from symconfig.frameworks.fsdp.behaviour import WIDE_FROZEN
 from symconfig.frameworks.megatron.flags import flags
 
 POLICY = "policy"
@@ -134,7 +135,10 @@ class NemoWorkers(Script):
             copies=values.whole(f"{_DTENSOR}.dp_replicate_size") or 1,
             recompute=values.switch(f"{_DTENSOR}.activation_checkpointing"),
             streamed=values.switch(f"{_DTENSOR}.cpu_offload"),
-            program=Switches(framework=fsdp.adam(values, f"{_OPTIMIZER}.kwargs") if eager else {}),
+            program=Switches(
+                framework=fsdp.adam(values, f"{_OPTIMIZER}.kwargs") if eager else {},
+                bytes=WIDE_FROZEN,  # it loads in fp32
+            ),
         )
         return fsdp.run(layers, model, self.known_cluster)
 

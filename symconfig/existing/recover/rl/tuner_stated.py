@@ -17,13 +17,16 @@ from typing import Any
 from symconfig.existing.launch.dialects import tuners
 from symconfig.existing.launch.reading import Setting, Word
 from symconfig.existing.recover.accelerate import Launched, launched
+from symconfig.existing.recover.deepspeed import liger_loss
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl import bridged
 from symconfig.existing.recover.rl.script import Script
 from symconfig.existing.recover.rl.trainers import DEEPSPEED, MEGATRON, REPLICAS, SHARDS, Workers
 from symconfig.existing.recover.rl.values import Values
 from symconfig.existing.recover.words import settings
+from symconfig.frameworks.kernels import LOSSES
 from symconfig.frameworks.megatron.flags import flags, resolve
+from symconfig.graph.implementation import LossKernel
 from symconfig.plans.choices import Precision
 
 ADAPTERS = ("lora", "qlora")
@@ -251,11 +254,13 @@ class TunerStated(Script):
         return self.values.switch("use_liger_kernel")
 
     @property
-    def _tiles(self) -> bool:
-        """Return whether the loss is made with the head, tile by tile: always in TRL's SFT (trainer/sft_trainer.py),
-        elsewhere by Liger's fused linear cross-entropy, which losses of preferences do without."""
+    def _loss(self) -> LossKernel | None:
+        """Return the loss's kernel: Liger's, but losses of preferences do without its fused linear one; else that of
+        TRL's SFT (trainer/sft_trainer.py); None: the framework's."""
         plain = self.program.method in ("pt", "sft") and self.values.text("task_type") != "seq_cls"
-        return plain and (self._liger or self.program.trainer == tuners.TRL)
+        if self._liger:
+            return LOSSES[liger_loss(self.values.arguments) if plain else "fused"]
+        return LossKernel.TILED if plain and self.program.trainer == tuners.TRL else None
 
 
 def _passed_on(setting: Setting) -> Iterator[Setting]:

@@ -29,9 +29,8 @@ from symconfig.existing.recover.run import Described, Run
 from symconfig.existing.recover.words import settings
 from symconfig.frameworks.behaviour import COMPILED, Switches
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, MICRO, TRAIN
-from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, NARROW_FROZEN, NARROW_REDUCTION
+from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, NARROW_REDUCTION, WIDE_FROZEN
 from symconfig.frameworks.optimizers import stepping
-from symconfig.graph.implementation import LossKernel
 
 _FULL = ("full", "")
 _IN_4_BITS = 0.5  # bytes of a weight
@@ -126,9 +125,7 @@ class TunerWorkers(TunerStated):
             run = self._of_deepspeed(config, model, microbatches, length, micro)
         else:
             run = self._of_torch(model, microbatches, length, micro)
-        if self._tiles:
-            return run.with_loss(LossKernel.TILED)
-        return run.with_loss(LossKernel.IN_PLACE) if self._liger else run
+        return run if self._loss is None else run.with_loss(self._loss)
 
     def _of_deepspeed(
         self, config: Mapping[str, Any], model: Described, microbatches: int, length: int, micro: int
@@ -163,7 +160,8 @@ class TunerWorkers(TunerStated):
             copies = self.reading.world.nodes or 1
         elif kept and isinstance(mesh, int) and mesh > 0:
             copies = mesh
-        wide = not self._in_16_bits or (self.tuner.widens and sharded.get("version") == 2)
+        as_published = self._in_16_bits or self.program.trainer == tuners.TRANSFORMERS  # from_pretrained of release 5
+        wide = not as_published or (self.tuner.widens and sharded.get("version") == 2)
         kernels: dict[str, Any] = {"attention": "torch"} if self._attention else {}
         kernels |= COMPILED if self.values.switch("torch_compile") else {}
         narrow = NARROW_REDUCTION if kept else {}
@@ -181,9 +179,7 @@ class TunerWorkers(TunerStated):
             liger=self._liger,
             whole=strategy in _ZERO_2,
             streamed=sharded.get("offload_params") is True or "OFFLOAD" in given,
-            program=Switches(
-                implementation=kernels, framework={**narrow, **eager}, bytes={} if wide else NARROW_FROZEN
-            ),
+            program=Switches(implementation=kernels, framework={**narrow, **eager}, bytes=WIDE_FROZEN if wide else {}),
             precision=precision,
         )
         run = fsdp.run(layers, model, self.known_cluster)
