@@ -38,7 +38,7 @@ _SPELLED: Mapping[str, tuple[str, Mapping[Any, Any]]] = {
     "moe_dispatcher": ("dispatcher", {}),
     "cuda_graph": ("graphed", {True: "all", False: "none"}),
     "fp8_params": ("quantised_weights", {}),
-    "chunked_loss": ("loss", {True: "tiled", False: None}),
+    "chunked_loss": ("loss", {True: "fused", False: None}),  # in fp32 chunk by chunk; backward keeps all logits in bf16
     "cross_entropy_fusion": ("loss", {"te": "fused", "native": "parallel", True: "parallel", False: None}),
     "fused_rmsnorm": ("fused_norm", {}),
 }

@@ -390,7 +390,7 @@ def test_losses_offload_and_recompute_are_read(tmp_path: Path) -> None:
     found = of(tmp_path, "chunked_loss: true, optimizer_offload: true, ")
     uniform = "recompute_method: uniform, recompute_layers: 4, fp8_scope: linear, loss: true, "
     whole = of(tmp_path, uniform, recompute="full")
-    assert found.configuration.framework.implementation.loss.kernel is LossKernel.TILED
+    assert found.configuration.framework.implementation.loss.kernel is LossKernel.IN_PLACE
     assert found.configuration.offload.optimizer == 1.0
     assert whole.configuration.uniform_layers == 4
     assert whole.ignored == ("loss: True",)
