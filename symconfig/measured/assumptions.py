@@ -199,7 +199,7 @@ class Assumptions(Strict):
         fitting = [item for item in self.sources if item.source == source and item.version in (None, version)]
         fitting = [item for item in fitting if not item.gpus or gpu in item.gpus]
         fitting.sort(key=lambda item: (item.version is None, not item.gpus))
-        own = fitting[0] if fitting else Assumption(source=source, reason="")
+        own = fitting[0] if fitting else Assumption(source=source, reason="nothing is known of this source")
         program = self.program(row)
         layers = [program or Behaviour(), own, *(recipe for recipe in own.recipes if recipe.covers(row))]
         merged = {
@@ -210,7 +210,7 @@ class Assumptions(Strict):
             ),
         }
         if program and (program.options or program.flash or program.habits != Deviations()):
-            reasons = ". ".join(reason.rstrip(".") for reason in (own.reason, program.reason) if reason)
+            reasons = ". ".join(reason.rstrip(".") for reason in (own.reason, program.reason))
             merged |= {"flash": own.flash or program.flash, "reason": reasons}
         return own.model_copy(update=merged)
 

@@ -271,6 +271,8 @@ def attention_of(name: str, architecture: str) -> tuple[str, float]:
 def _nearest(program: Program | None, options: RowOptions) -> Backend:
     """Return the framework whose behaviour the row's software has, or is nearest to by what the row states."""
     fsdp = options.get("fsdp")
+    if program is None and options.get("torch_compile"):
+        return "fsdp"
     shards = fsdp or options.stated.get("zero_stage") == 3
     name: Backend = program.framework if program else "deepspeed" if shards else "megatron"
     return "fsdp" if name == "deepspeed" and fsdp else name

@@ -46,7 +46,7 @@ def blocks(breakdown: Breakdown) -> list[Block]:
         f"{row.id} of {breakdown.source}: {row.task}" + (f". Note: {row.note}" if row.note else ""),
         Grid.pairs(((name, _words(values)) for name, values in breakdown.stated), "Stated by the row"),
         _assumed(breakdown),
-        *([f"{item.case.unmeasured}."] if item.case.unmeasured else []),
+        *([f"{item.case.unmeasured[0].upper()}{item.case.unmeasured[1:]}."] if item.case.unmeasured else []),
         _time(breakdown),
         f"90 % interval of the step: {_interval(breakdown)} s ({breakdown.interval.basis}).",
         Grid(heads, rows, left=(0,), title=title),

@@ -114,6 +114,7 @@ def test_what_is_assumed_is_plain_options_that_a_source_gives() -> None:
         ("{name: stranger}", "", "megatron", False),
         ("{name: stranger}", "zero_stage: 3, ", "deepspeed", False),
         ("{name: stranger}", "fsdp: full_shard, ", "fsdp", False),
+        ("{name: stranger}", "torch_compile: true, ", "fsdp", False),
     ],
 )
 def test_software_is_predicted_as_the_nearest_that_is_known_and_said_to_be(
