@@ -102,9 +102,7 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
         precision=options.option("precision", "bf16"),
         sequence_parallel=bool(options.option("sequence_parallel", False, tp > 1) and tp > 1),
         cp_comm=options.get("cp_comm", "p2p", cp > 1),
-        modules=_recompute(options),
-        block_layers=_repeated_layers(options, model, pp),
-        uniform_layers=_recomputed_layers(options, "uniform") or 1,
+        **_recompute(options, model, pp),
         zero=options.zero(dp * cp > 1),
         framework=_in_groups(options, framework_of(options, nearest), dp * cp),
         ends_as_layers=(int(first), int(last)),
@@ -161,13 +159,9 @@ def _expert_tensor_parallel(row: Row, options: RowOptions) -> int:
     p = row.parallel
     if "etp" in p or not row.model.num_experts:
         return p.get("etp", 1)
-    return int(options.get("etp", 1 if p.get("ep", 1) > 1 and not _before_etp(row) else p.get("tp", 1)))
-
-
-def _before_etp(row: Row) -> bool:
-    """Return whether the row's Megatron-LM cannot split experts otherwise than the rest."""
-    version = row.software.version if row.software else None
-    return bool(version) and megatron_release(version) < (0, 9)
+    version = (row.software and row.software.version) or ""
+    apart = p.get("ep", 1) > 1 and megatron_release(version) >= (0, 9)
+    return int(options.get("etp", 1 if apart else p.get("tp", 1)))
 
 
 def _data_parallel(row: Row, options: RowOptions, inner: int, pp: int, micro: int) -> int:
@@ -204,28 +198,20 @@ def _in_groups(options: RowOptions, framework: Framework, replicas: int) -> Fram
     return framework if size < 0 else replace(framework, optimizer_instances=max(1, replicas // size))
 
 
-def _recompute(options: RowOptions) -> frozenset[str]:
+def _recompute(options: RowOptions, model: ModelDescriptor, pp: int) -> dict[str, Any]:
+    """Return the fields of a configuration that say what runs again: modules, or layers, where not all of a stage's do
+    or several at a time.
+    """
     word = str(options.option("recompute", "none"))
     if word == "full":
-        return frozenset({LAYER})
+        method = options.get("recompute_method")
+        some = {f"{method}_layers": int(options.get("recompute_layers", 1))} if method in ("block", "uniform") else {}
+        return {"modules": frozenset({LAYER}), **some}
     if not word.startswith("selective"):
-        return frozenset()
-    return frozenset(options.get("recompute_modules", _SELECTIVE))
-
-
-def _repeated_layers(options: RowOptions, model: ModelDescriptor, pp: int) -> int:
-    """Count a stage's layers that run again whole, where only the first ones do, or every n-th."""
-    if layers := _recomputed_layers(options, "block"):
-        return layers
-    selects = str(options.option("recompute", "none")).startswith("selective")
-    every = int(options.get("selective_every", 0)) if selects else 0
-    return -(-model.num_hidden_layers // (pp * every)) if every else 0
-
-
-def _recomputed_layers(options: RowOptions, method: str) -> int:
-    """Return the layers that full recompute by this method takes at a time, or 0 where it does not."""
-    runs = options.option("recompute", "none") == "full" and options.get("recompute_method") == method
-    return int(options.get("recompute_layers", 1)) if runs else 0
+        return {}
+    every = int(options.get("selective_every", 0))
+    layers = -(-model.num_hidden_layers // (pp * every)) if every else 0
+    return {"modules": frozenset(options.get("recompute_modules", _SELECTIVE)), "block_layers": layers}
 
 
 # Spellings of attention kernels in the sources -> (implementation, rate over the newest flash kernel's). Version 2 has
