@@ -135,6 +135,7 @@ class Framework:
     # Runs Transformer Engine, which has workspaces of its own, and whose low-precision matmuls keep their input for the
     # weight's gradient as they quantised it (module/linear.py); others keep it in 16 bits.
     engine: bool = False
+    low_rate: float = 1.0  # of its products in low precision, over those with one scale for a tensor
     attention_rate: float = 1.0  # of its flash attention, over the newest kernels'
     # Moved for each element of a weight's gradient every microbatch, where a kernel of its own adds it to the sum.
     accumulated_bytes: float = 0.0

@@ -124,7 +124,7 @@ def _products(
         n,
         k,
         peak_flops=np.where(low, machine.peak_flops, machine.high_peak_flops),
-        efficiency=np.where(cast, machine.low_efficiency, machine.efficiency) / slower,
+        efficiency=np.where(cast, machine.low_efficiency * framework.low_rate, machine.efficiency) / slower,
         element_bytes=np.where(cast, 1.0, 2.0),
         cast_bytes=np.where(cast, np.where(weight, machine.transpose_bytes + n / m, machine.cast_bytes), 0.0),
         launches=1 + cast,  # the cast is a kernel, too

@@ -201,6 +201,7 @@ _MEANINGS: Mapping[str, str] = MappingProxyType(
         "compute_units": "of a GPU, over which tiles are dealt out",
         "host_bytes_per_s": "link to the host",
         "launching": "of the launching thread, over an x86 server's",
+        "low_rate": "of the framework's products in low precision, over those with one scale for a tensor",
         "attention_rate": "of the framework's attention, over the newest kernels'",
         "host_kernel_s": "of the host to launch an operator",
         "adam_bytes": "moved by a step of Adam",

@@ -27,6 +27,7 @@ FRAMEWORK = (
     "step_overhead_s",
     "microbatch_overhead_s",
     "host_kernel_s",
+    "low_rate",
     "attention_rate",
     "adam_bytes",
     "copied_bytes",
