@@ -43,4 +43,4 @@ def attention_s(
 @pytest.mark.parametrize("phase", [Phase.FORWARD, Phase.INPUT])
 def test_a_sliding_window_costs_whole_tiles(phase: Phase) -> None:
     share = attention_s("moe_window", phase) / attention_s("moe", phase)
-    assert share == pytest.approx((WINDOW + TILE_KEYS) / (TOKENS / 2 + TILE_KEYS), rel=0.01)
+    assert share == pytest.approx((WINDOW + TILE_KEYS) / (TOKENS / 2 + TILE_KEYS), rel=0.02)

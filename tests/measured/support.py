@@ -8,7 +8,7 @@ import pytest
 
 from symconfig.measured.read import Read, read
 
-PUBLISHED = tuple(Path(__file__).parents[3] / "shared" / name for name in ("truth", "truth_more"))
+PUBLISHED = tuple(Path(__file__).parents[3] / "shared" / name for name in ("truth", "truth_more", "truth_next"))
 HEAD = """\
 schema: symconfig.measurements/1
 source: {title: Table 5, paper: "arXiv:2205.05198"}

