@@ -71,8 +71,8 @@ def test_pipelines_of_all_depths_take_what_was_measured() -> None:
 def test_stages_that_gather_one_after_the_other_take_what_was_measured() -> None:
     """GPT-OSS-120B on four stages without interleaving, with 80 microbatches and with 8.
 
-    What is left of the error hardly grows with the share of the gathers: they are in series. 0.05 before the host's loop
-    over the experts' biases cost a third of an operator a turn, of which the many microbatches of one sequence have most.
+    What is left of the error hardly grows with the share of the gathers: they are in series. 0.05 before the host's
+    loop over the experts' biases cost a third of an operator a turn: the many microbatches have one sequence each.
     """
     many, few = (
         [
