@@ -166,7 +166,7 @@ ROTARY: tuple[Link | Only, ...] = (
     _filled("rope_scaling.mscale_all_dim", "--mscale-all-dim", MLA_YARN, 0.0),
     # Until core_v0.13 the original length is --max-position-embeddings.
     *(Only(f"rope_scaling.{name}", (value, None), MLA_YARN, f"YaRN of multi-latent attention always uses {value:g}",
-           edit=f"{_MLA_EDIT}, write {name}: {type(value).__name__} = {{}}", dests=(),
+           edit=f"{_MLA_EDIT}, write {name}: {type(value).__name__} = {{:.9g}}", dests=(),
            since="core_v0.14.0" if name == "original_max_position_embeddings" else "")
       for name, value in MLA_FIXED.items()),
 )  # fmt: skip
