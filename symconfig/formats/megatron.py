@@ -16,6 +16,13 @@ from symconfig.formats.layer_pattern import all_but, layer_pattern, pattern
 from symconfig.formats.links import OPEN, Link, Only, Reader, Values, destinations, value_of
 from symconfig.frameworks.megatron.hybrid import hybrid, known, layer_count, of_mixers
 
+DEGREES = {  # by their names: destinations of the options that say them
+    "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "cp": "context_parallel_size",
+    "ep": "expert_model_parallel_size",
+    "etp": "expert_tensor_parallel_size",
+}
 GQA, MLA, ROPE = {"attention": "gqa"}, {"attention": "mla"}, {"position": "rope"}
 LLAMA3, LINEAR, YARN = ({**GQA, **ROPE, "rope_scaling.rope_type": kind} for kind in ("llama3", "linear", "yarn"))
 MLA_YARN = {**MLA, **ROPE, "rope_scaling.rope_type": "yarn"}
@@ -286,4 +293,5 @@ EXPERTS = (
 )  # fmt: skip
 _ALL = (*SHAPE, *HEADS, *ROTARY, *NORMS, *WINDOWS, *ENDS, *EXPERTS)
 LINKS = tuple(link for link in _ALL if isinstance(link, Link) and link.name)
+LINKED = {dest for link in LINKS for dest in destinations(link.option)} | {*DEGREES.values()}  # what is read by these
 DESTINATIONS = {link.name.removeprefix("experts."): destinations(link.option)[0] for link in LINKS}  # by the field

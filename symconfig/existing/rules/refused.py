@@ -10,7 +10,7 @@ from symconfig.errors import Problem
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.known import ATTENTION, FIXED, GQA, GROUPS, MLA, POINT, Known, expressible, fails
 from symconfig.existing.rules.rule import GPUS_PER_NODE, UNSHARDED, Rule, Severity
-from symconfig.formats.megatron import DESTINATIONS as OF_FIELDS
+from symconfig.formats import megatron
 from symconfig.frameworks import shared
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.megatron import constraints as table
@@ -21,13 +21,9 @@ from symconfig.frameworks.megatron.releases import megatron_release
 
 # By the names of facts: destinations of the options that say them.
 DESTINATIONS = {
-    **OF_FIELDS,
-    "tp": "tensor_model_parallel_size",
-    "pp": "pipeline_model_parallel_size",
+    **megatron.DESTINATIONS,
+    **megatron.DEGREES,
     "vpp": "num_virtual_stages_per_pipeline_rank",
-    "cp": "context_parallel_size",
-    "ep": "expert_model_parallel_size",
-    "etp": "expert_tensor_parallel_size",
     "micro": "micro_batch_size",
     "global_batch": "global_batch_size",
     "seq_length": "seq_length",
