@@ -113,14 +113,14 @@ def _activation(out: Fields) -> None:
     if not given:  # the kernel fused with the bias is the tanh form, the plain one the exact
         act = "gelu_tanh" if args.switch("add_bias_linear") and args.switch("bias_gelu_fusion") else "gelu"
     elif not act:
-        clamp, offset = args.number(0.0, "activation_func_clamp_value"), args.number(0.0, "glu_linear_offset")
         out.refuse(
-            f"a gated quick GELU is described only with clamp {CLAMPED_SWIGLU_LIMIT:g} and offset "
-            f"{CLAMPED_SWIGLU_OFFSET:g} (gpt-oss), or with neither; a clamp or an offset only with --quick-geglu",
+            "these options together are no activation that is described",
             "quick_geglu",
             "activation_func_clamp_value",
             "glu_linear_offset",
-            got=f"clamp {clamp:g}, offset {offset:g}",
+            "squared_relu",
+            got=" ".join(option if value is True else f"{option} {value:g}" for option, value in given.items()),
+            need=f"one, or --quick-geglu with clamp {CLAMPED_SWIGLU_LIMIT:g} and offset {CLAMPED_SWIGLU_OFFSET:g}",
         )
     out.put("hidden_act", act or None, *_ACTIVATIONS)
     out.put("gated_mlp", gated, *_ACTIVATIONS)
