@@ -24,6 +24,7 @@ ROOMS = (
     "verify",
     "existing",
     "render",
+    "formats",
     "solve",
     "frameworks",
     "cost",

@@ -3,27 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import RopeScaling
 from symconfig.errors import Problem
-from symconfig.render.megatron_model import (
-    LLAMA3_HIGH,
-    LLAMA3_LENGTH,
-    LLAMA3_LOW,
-    MLA_BETA_FAST,
-    MLA_BETA_SLOW,
-    MLA_YARN_LENGTH,
-)
-
-# MLATransformerConfig's fields without an option of Megatron-LM's, with their defaults.
-LATENT: Mapping[str, float] = {
-    "original_max_position_embeddings": MLA_YARN_LENGTH,
-    "beta_fast": MLA_BETA_FAST,
-    "beta_slow": MLA_BETA_SLOW,
-}
+from symconfig.formats.megatron import LLAMA3_FIXED, MLA_FIXED
 
 
 def scaling(model: ModelDescriptor) -> RopeScaling | None:
@@ -38,7 +24,7 @@ def plain(model: ModelDescriptor) -> ModelDescriptor:
         return model.model_copy(update={"rope_scaling": None})
     if rope is None or rope.rope_type != "yarn":
         return model
-    return model.model_copy(update={"rope_scaling": rope.model_copy(update=dict(LATENT))})
+    return model.model_copy(update={"rope_scaling": rope.model_copy(update=MLA_FIXED)})
 
 
 def is_yarn(model: ModelDescriptor) -> bool:
@@ -53,7 +39,7 @@ def fields(model: ModelDescriptor) -> dict[str, Any]:
     """
     if model.latent is not None:
         yarn = model.rope_scaling if model.rope_scaling is not None and model.rope_scaling.rope_type == "yarn" else None
-        return {} if yarn is None else {name: getattr(yarn, name) or usual for name, usual in LATENT.items()}
+        return {} if yarn is None else {name: getattr(yarn, name) or usual for name, usual in MLA_FIXED.items()}
     rope = scaling(model)
     if rope is None:
         return {}
@@ -87,12 +73,8 @@ def refused(model: ModelDescriptor) -> Iterator[Problem]:
             got="yarn",
         )
     if rope.rope_type == "llama3":
-        for name, fixed in (
-            ("low_freq_factor", LLAMA3_LOW),
-            ("high_freq_factor", LLAMA3_HIGH),
-            ("original_max_position_embeddings", LLAMA3_LENGTH),
-        ):
-            if (got := getattr(rope, name)) != fixed:
+        for name, fixed in LLAMA3_FIXED.items():
+            if name != "factor" and (got := getattr(rope, name)) != fixed:
                 yield Problem(
                     f"Megatron's Llama 3 scaling always uses {fixed:g}", field=f"rope_scaling.{name}", got=str(got)
                 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import Problem
 from symconfig.frameworks.megatron.flags import FlagTable, first_with, versions
 from symconfig.frameworks.megatron.hybrid import GPT_SCRIPT
 from symconfig.frameworks.megatron.releases import megatron_release
@@ -140,28 +140,3 @@ def unpassable(text: str) -> str | None:
     except UnicodeEncodeError:
         return "it is not valid Unicode"
     return None
-
-
-def whole(name: str, value: float) -> int:
-    """Return `value` as an int, for options of type int. Raises InputError."""
-    if value != int(value):
-        raise InputError("must be a whole number for Megatron-LM", field=name, got=repr(value))
-    return int(value)
-
-
-def pattern(flags: tuple[bool, ...]) -> str:
-    """Write Megatron's list expression for a value per layer, as short as runs or one period make it:
-    ([0]*3+[1]*58).
-    """
-    bits = [int(flag) for flag in flags]
-    for period in range(2, min(9, len(bits))):
-        repeats = len(bits) // period
-        if len(set(bits)) > 1 and bits == bits[:period] * repeats:
-            return f"([{','.join(map(str, bits[:period]))}]*{repeats})"
-    runs: list[list[int]] = []
-    for bit in bits:
-        if runs and runs[-1][0] == bit:
-            runs[-1][1] += 1
-        else:
-            runs.append([bit, 1])
-    return "(" + "+".join(f"[{bit}]*{count}" for bit, count in runs) + ")"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from symconfig.descriptor.layers import Mixer
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Norm, Position
+from symconfig.formats.layer_pattern import pattern
 from symconfig.frameworks.megatron import hybrid
 from symconfig.plans.plan import Plan
-from symconfig.render.megatron_args import Arguments, pattern
+from symconfig.render.megatron_args import Arguments
 
 VARIANT = "--experimental-attention-variant"
 

@@ -11,51 +11,26 @@ import math
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Position
-from symconfig.frameworks.megatron.hybrid import of_mixers
-from symconfig.render.megatron_args import Arguments, pattern
+from symconfig.formats.layer_pattern import pattern
+from symconfig.formats.megatron import CONFIG_EDIT
+from symconfig.render.megatron_args import Arguments
 
 # Of --use-mup: without --mup-base-hidden-size the width counts as the base's, so that learning rates, epsilons and
 # initial weights stay as they are, and only its three factors are left (transformer_config.py, __post_init__).
 MUP = "--use-mup"
 ROOT_POWER = 0.5  # queries are scaled by the head dimension to this power, as without --use-mup
 MUP_EDIT = "in megatron/core/models/common/embeddings/language_model_embedding.py, LanguageModelEmbedding.forward, "
-CONFIG_EDIT = "in megatron/core/transformer/transformer_config.py, among the fields of {}"
 
 
-def attention_structure(out: Arguments, model: ModelDescriptor) -> None:
-    """Add the options of normed heads, of a gate on attention's result, and of layers without rope."""
-    if model.qk_norm:
-        _head_norms(out, model)
-    if model.attention_gate is not None:
-        gate = model.attention_gate
-        if gate != "channel":
-            out.refuse("attention_gate", "its gate is one of each channel of the heads", gate)
-        elif model.latent is not None:
-            out.refuse("attention_gate", "multi-latent attention has no gate", gate)
-        elif out.needs("attention_gate", "--attention-output-gate", "attention has no gate", gate):
-            out.put("--attention-output-gate")
-    if model.rope_layers is not None and not all(model.rope_layers) and model.position is Position.ROPE:
-        predicted = model.rope_layers[: model.num_nextn_predict_layers]
-        if model.latent is not None:
-            out.refuse("rope_layers", "every layer of multi-latent attention has rope", pattern(model.rope_layers))
-        elif any(layer != model.rope_layers[-1] for layer in predicted):
-            why = "multi-token prediction takes rope from the first layers of the list, and not from the last layer"
-            out.refuse("rope_layers", why, pattern(model.rope_layers))
-        elif out.needs("rope_layers", "--no-rope-freq", "every layer has rope, or none", pattern(model.rope_layers)):
-            out.put("--no-rope-freq", pattern(of_mixers(model, [not layer for layer in model.rope_layers], False)))
-
-
-def _head_norms(out: Arguments, model: ModelDescriptor) -> None:
+def refuse_rope_layers(out: Arguments, model: ModelDescriptor) -> None:
+    layers = model.rope_layers
+    if layers is None or all(layers) or model.position is not Position.ROPE:
+        return
     if model.latent is not None:
-        return  # of its low-rank queries and keys, which --qk-layernorm says
-    if model.qk_norm_of == "unit":
-        if out.needs("qk_norm_of", "--qk-l2-norm", "its norms of queries and keys have weights", model.qk_norm_of):
-            out.put("--qk-l2-norm")
-    elif model.qk_norm_of == "head":
-        out.put("--qk-layernorm")
-    else:
-        why = "its norms of queries and keys have one weight vector for all heads, or none"
-        out.refuse("qk_norm_of", why, model.qk_norm_of)
+        out.refuse("rope_layers", "every layer of multi-latent attention has rope", pattern(layers))
+    elif any(layer != layers[-1] for layer in layers[: model.num_nextn_predict_layers]):
+        why = "multi-token prediction takes rope from the first layers of the list, and not from the last layer"
+        out.refuse("rope_layers", why, pattern(layers))
 
 
 def embedding_factor(model: ModelDescriptor) -> float:

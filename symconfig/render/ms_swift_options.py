@@ -6,6 +6,9 @@ config/{parser,model_config}.py. An option that is in none of these tables is re
 
 from __future__ import annotations
 
+from symconfig.descriptor.architectures.keys import words
+from symconfig.formats.megatron import ACTIVATIONS, LINKS
+
 # Spelled alike, but for dashes.
 SAME = frozenset(
     (
@@ -102,68 +105,17 @@ PASSED_ON = frozenset(("--moe-router-bias-update-rate", "--moe-flex-dispatcher-b
 
 _CONFIG = "the model's config.json says it"
 _DATA = "what is trained on is `dataset`, with the model's tokenizer"
+_UNREAD = {"attention_gate", "qk_norm_of", "rope_layers", "experts.latent_size"}  # by its model
+_MODEL = {link.option for link in LINKS if link.name not in _UNREAD}.union(*(words for *_, words in ACTIVATIONS))
 NOT_NEEDED = {
+    **dict.fromkeys(_MODEL - {"--squared-relu", *SAME}, _CONFIG),
     **dict.fromkeys(
-        (
-            "--num-layers",
-            "--hidden-size",
-            "--ffn-hidden-size",
-            "--num-attention-heads",
-            "--kv-channels",
-            "--group-query-attention",
-            "--num-query-groups",
-            "--qk-layernorm",
-            "--position-embedding-type",
-            "--rotary-base",
-            "--rotary-percent",
-            "--use-rope-scaling",
-            "--rotary-seq-len-interpolation-factor",
-            "--rotary-scaling-factor",
-            "--rope-type",
-            "--mscale",
-            "--mscale-all-dim",
-            "--yarn-original-max-position-embeddings",
-            "--yarn-beta-fast",
-            "--yarn-beta-slow",
-            "--no-yarn-correction-range-round-to-int",
-            "--max-position-embeddings",
-            "--normalization",
-            "--norm-epsilon",
-            "--swiglu",
-            "--quick-geglu",
-            "--glu-linear-offset",
-            "--activation-func-clamp-value",
-            "--disable-bias-linear",
-            "--add-qkv-bias",
-            "--window-size",
-            "--window-attn-skip-freq",
-            "--softmax-type",
-            "--untie-embeddings-and-output-weights",
-            "--attention-dropout",
-            "--hidden-dropout",
-            "--init-method-std",
-            "--multi-latent-attention",
-            "--q-lora-rank",
-            "--kv-lora-rank",
-            "--qk-head-dim",
-            "--qk-pos-emb-head-dim",
-            "--v-head-dim",
-            "--num-experts",
-            "--moe-ffn-hidden-size",
-            "--moe-layer-freq",
-            "--moe-router-topk",
-            "--moe-router-pre-softmax",
-            "--moe-router-score-function",
-            "--moe-router-topk-scaling-factor",
-            "--moe-router-num-groups",
-            "--moe-router-group-topk",
-            "--moe-router-enable-expert-bias",
-            "--moe-shared-expert-intermediate-size",
-            "--moe-shared-expert-gate",
-            "--vocab-size",
-            "--padded-vocab-size",
-            "--make-vocab-size-divisible-by",
-            "--apply-layernorm-1p",
+        words(
+            """
+            --group-query-attention --position-embedding-type --use-rope-scaling --rope-type --disable-bias-linear
+            --add-qkv-bias --max-position-embeddings --moe-layer-freq --vocab-size --padded-vocab-size
+            --make-vocab-size-divisible-by
+            """
         ),
         _CONFIG,
     ),

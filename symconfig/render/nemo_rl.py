@@ -12,6 +12,7 @@ from typing import Any
 
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import Problem
+from symconfig.formats.megatron import DEGREES
 from symconfig.frameworks import counting
 from symconfig.frameworks.megatron.bridge import fuses_rotations
 from symconfig.plans.plan import Plan
@@ -73,13 +74,6 @@ MODEL_TYPES = (
     "qwen3_moe",
     "qwen3_next",
 )
-DEGREES = {
-    "tp": "tensor_model_parallel_size",
-    "pp": "pipeline_model_parallel_size",
-    "cp": "context_parallel_size",
-    "ep": "expert_model_parallel_size",
-    "etp": "expert_tensor_parallel_size",
-}
 Section = dict[str, Any]
 
 

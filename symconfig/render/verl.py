@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import Problem
+from symconfig.formats.megatron import DEGREES
 from symconfig.frameworks import counting
 from symconfig.frameworks.megatron import adapters, environment
 from symconfig.frameworks.megatron.bridge import fuses_rotations
@@ -70,12 +71,6 @@ _ENDS = {
     "last_stage_layers": "num_layers_in_last_pipeline_stage",
     "account_for_embedding": "account_for_embedding_in_pipeline_split",
     "account_for_loss": "account_for_loss_in_pipeline_split",
-}
-_ENGINE_DEGREES = {
-    "tp": "tensor_model_parallel_size",
-    "pp": "pipeline_model_parallel_size",
-    "cp": "context_parallel_size",
-    "ep": "expert_model_parallel_size",
 }
 
 
@@ -242,7 +237,7 @@ def _engine(
 ) -> dict[str, object]:
     """Return Megatron's degrees, what is moved and what is computed again, of the actor or the critic."""
     away, own = step.away if step else (), f"{at}.override_transformer_config"
-    fields: dict[str, object] = {f"{at}.{word}": degrees[name] for name, word in _ENGINE_DEGREES.items()}
+    fields: dict[str, object] = {f"{at}.{DEGREES[name]}": degrees[name] for name in ("tp", "pp", "cp", "ep")}
     if degrees["vpp"] > 1:
         fields[f"{at}.virtual_pipeline_model_parallel_size"] = degrees["vpp"]
     fields |= {f"+{own}.{word}": getattr(options, name) for name, word in _ENDS.items() if getattr(options, name)}

@@ -8,9 +8,15 @@ from typing import Any
 
 import pytest
 
+from symconfig.descriptor.load import load_model, zoo_models
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import RopeScaling
+from symconfig.frameworks.megatron.flags import flags, versions
 from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Recompute
 from symconfig.render import megatron, render
+from symconfig.render.megatron_args import Arguments
+from symconfig.render.megatron_model import model_args
 from tests.sample_plans import sample_plan
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -62,6 +68,37 @@ def test_arguments_are_as_before(name: str) -> None:
     _same(f"{name}.txt", "\n".join(lines) + "\n")
 
 
+def test_a_models_options_change_with_releases_as_before() -> None:
+    """Hold every model's options in the newest release, and each release's difference from the one behind it."""
+    models = [load_model(name) for name in zoo_models()]
+    linear = RopeScaling(rope_type="linear", factor=4.0)
+    models.append(load_model("llama2-7b").model_copy(update={"name": "linear", "rope_scaling": linear}))
+    latent = load_model("deepseek-v3")
+    assert latent.rope_scaling is not None
+    longer = latent.rope_scaling.model_copy(update={"original_max_position_embeddings": 8192})
+    models.append(latent.model_copy(update={"name": "longer", "rope_scaling": longer}))
+    lines = []
+    for model in models:
+        newer: list[str] = []
+        for version in reversed(versions()[versions().index(megatron.OLDEST) :]):
+            mine = _options(model, version)
+            changes = [f"-{line}" for line in newer if line not in mine]
+            changes += [f"+{line}" for line in mine if line not in newer]
+            lines += [f"{model.name} {version}: {' '.join(changes)}"] if changes else []
+            newer = mine
+    _same("models.txt", "\n".join(lines) + "\n")
+
+
+def _options(model: ModelDescriptor, version: str) -> list[str]:
+    """Return a model's options, or the fields that this release cannot express."""
+    out = Arguments(flags(version))
+    model_args(out, model, seq_length=2048, tp=2)
+    megatron.moe_args(out, model, sample_plan("mixtral-8x7b").best, True)
+    if out.problems:
+        return sorted({f"!{problem.field}" for problem in out.problems})
+    return [" ".join(option) for group in out.groups() for option in group.options]
+
+
 @pytest.mark.parametrize("file", ["launch.sh", "sbatch.sh", "REPORT.md"])
 def test_files_are_as_before(file: str) -> None:
     _same(f"deepseek-v3.{file}", render(sample_plan("deepseek-v3", "h100"), "megatron")[file])
@@ -74,5 +111,5 @@ def test_the_same_plan_twice_gives_the_same_bytes() -> None:
 
 def test_no_golden_file_is_left_over() -> None:
     wanted = {f"{name}.txt" for name in ARGUMENTS}
-    wanted |= {f"deepseek-v3.{file}" for file in ("launch.sh", "sbatch.sh", "REPORT.md")}
+    wanted |= {"models.txt"} | {f"deepseek-v3.{file}" for file in ("launch.sh", "sbatch.sh", "REPORT.md")}
     assert {path.name for path in GOLDEN.iterdir() if not path.name.startswith("deepspeed")} == wanted

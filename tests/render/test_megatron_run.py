@@ -10,11 +10,11 @@ import pytest
 
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError, InputError
+from symconfig.formats.layer_pattern import pattern
 from symconfig.frameworks.megatron.flags import flags, versions
 from symconfig.plans.history import History, Segment
 from symconfig.plans.plan import Recompute, Target
 from symconfig.render import bridge_config, megatron, ms_swift, render, summary
-from symconfig.render.megatron_args import pattern
 from tests.sample_plans import sample_model, sample_plan
 from tests.zoo_limits import NOT_IN_MEGATRON, SINCE
 

@@ -13,6 +13,7 @@ from symconfig.existing.adapt.outcome import Change, Stale
 from symconfig.existing.launch.reading import Reading, Word
 from symconfig.existing.launch.text import Place, Text
 from symconfig.existing.recover.arguments import plain
+from symconfig.formats.megatron import DEGREES
 from symconfig.solve.configuration import Configuration
 
 # What people call a number in a name -> the number, by the names of `numbers`.
@@ -30,12 +31,8 @@ SPELLED: Mapping[str, str] = {
 }
 # Options whose values are numbers of `numbers`.
 _OPTIONS: Mapping[str, str] = {
-    "tensor_model_parallel_size": "tp",
-    "pipeline_model_parallel_size": "pp",
+    **{dest: name for name, dest in DEGREES.items()},
     "num_virtual_stages_per_pipeline_rank": "vpp",
-    "context_parallel_size": "cp",
-    "expert_model_parallel_size": "ep",
-    "expert_tensor_parallel_size": "etp",
     "micro_batch_size": "mbs",
     "global_batch_size": "gbs",
     "per_device_train_batch_size": "mbs",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import Problem
 from symconfig.existing.launch.text import Place, problem_at
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Assumed
+from symconfig.formats.links import value_of
 from symconfig.frameworks.megatron.flags import FlagTable, Value, defaults, flags, option, versions
 
 _SHAPE = ("num_layers", "hidden_size", "num_attention_heads")
@@ -158,9 +160,11 @@ class Fields:
             return values
         return tuple(values[sum(self.parts[:place])] for place in range(len(self.parts)))
 
+    def get(self, field: str) -> Any:
+        """Return a field's value, of the named model where the options leave it open."""
+        return self.values.get(field) if self.of_options(field) else value_of(self.base, field)
+
     @property
     def latent(self) -> bool:
         """Tell whether attention is multi-latent."""
-        if self.holds("multi_latent_attention"):
-            return self.args.switch("multi_latent_attention")
-        return self.base is not None and self.base.latent is not None
+        return bool(self.get("attention") == "mla")

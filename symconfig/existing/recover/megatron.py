@@ -19,6 +19,7 @@ from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Assumed, Described, Impossible, Run
 from symconfig.existing.recover.stages import StatedStages, dealt, stages
 from symconfig.existing.recover.supplied import Supplied
+from symconfig.formats.megatron import DEGREES
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.megatron import hybrid, options
 from symconfig.frameworks.megatron.flags import Value
@@ -31,7 +32,6 @@ from symconfig.render.megatron_run import offloaded_modules
 from symconfig.solve.configuration import Configuration
 
 LONGEST_MASKED = 16 * 1024  # tokens: masks of shorter sequences are too small to count
-_DEGREES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 
 
 def run(names: Namespace, gpus: int, cluster: ClusterDescriptor, supplied: Supplied) -> Run:
@@ -99,7 +99,7 @@ class Reader:
             yield self._problem(dest, "is a number that no run has", got=str(names[dest]), need=need)
         if beyond:
             return
-        tp, pp, cp = (names.whole(dest) for dest in _DEGREES)
+        tp, pp, cp = (names.whole(DEGREES[name]) for name in ("tp", "pp", "cp"))
         if self.gpus % (tp * pp * cp):
             problem = self._problem(
                 "tensor_model_parallel_size",
@@ -139,7 +139,7 @@ class Reader:
 
     def _run(self, model: Described) -> Run:
         names, descriptor = self.names, model.model
-        tp, pp, cp = (names.whole(dest) for dest in _DEGREES)
+        tp, pp, cp = (names.whole(DEGREES[name]) for name in ("tp", "pp", "cp"))
         pipeline = stages(names, descriptor.num_hidden_layers, pp, descriptor)
         vpp, dp, zero = pipeline.vpp or 1, self.gpus // (tp * pp * cp), options.zero_stage(names)
         overlap = options.overlap(names, zero, pp, vpp)

@@ -9,7 +9,7 @@ from typing import Any
 from symconfig.descriptor.layers import NO_MIXER
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.existing.recover.args import Args, Fields
-from symconfig.existing.recover.layer_pattern import all_but, layer_pattern
+from symconfig.formats.layer_pattern import all_but, layer_pattern
 from symconfig.frameworks.megatron import hybrid, sparse
 
 PATTERN = ("hybrid_layer_pattern", "hybrid_override_pattern")

@@ -1,11 +1,13 @@
-"""Experts, their router and the layers that have them. The way back from `render.megatron_moe`."""
+"""Experts, their router and the layers that have them: what is read of several options together."""
 
 from __future__ import annotations
 
 from symconfig.descriptor.meaning import leading_and_every
 from symconfig.descriptor.strict import MAX_LAYERS
 from symconfig.existing.recover.args import Fields
-from symconfig.existing.recover.layer_pattern import Pattern, all_but, layer_pattern
+from symconfig.formats import links
+from symconfig.formats.layer_pattern import Pattern, all_but, layer_pattern
+from symconfig.formats.megatron import EXPERTS
 
 NUMBER = ("num_experts", "num_moe_experts")
 _BALANCING = ("aux_loss", "seq_aux_loss", "global_aux_loss")
@@ -18,34 +20,23 @@ def has_experts(out: Fields) -> bool:
     return out.base is not None and out.base.experts is not None
 
 
-def expert_fields(out: Fields, ffn: int | None) -> None:
-    """Recover the experts' fields. ffn: of the dense MLP, the experts' size where they have no size of their own."""
+def expert_fields(out: Fields) -> None:
+    """Recover the experts' fields; those of the dense MLP are read."""
     args = out.args
     if not has_experts(out):
         if args.whole("moe_latent_size"):
             out.refuse("there are no experts on a smaller hidden size", "moe_latent_size", hint="--num-experts")
         return
-    out.put("experts.num_experts", args.whole(*NUMBER), *NUMBER)
-    out.put("experts.num_experts_per_tok", args.whole("moe_router_topk"), "moe_router_topk")
-    size = args.whole("moe_ffn_hidden_size") or ffn
-    out.put("experts.moe_intermediate_size", size, "moe_ffn_hidden_size", "ffn_hidden_size")
-    shared = args.whole("moe_shared_expert_intermediate_size") or 0
-    out.put("experts.shared_expert_intermediate_size", shared, "moe_shared_expert_intermediate_size")
-    out.put(
-        "experts.shared_expert_gate", bool(shared) and args.switch("moe_shared_expert_gate"), "moe_shared_expert_gate"
-    )
-    latent = args.whole("moe_latent_size")
-    out.put("experts.latent_size", latent, "moe_latent_size")
-    out.put("experts.latent_bias", bool(latent) and args.switch("add_bias_linear"), "add_bias_linear")
+    links.read(EXPERTS, out)
+    biased = args.switch("add_bias_linear")
+    out.put("experts.latent_bias", bool(args.whole("moe_latent_size")) and biased, "add_bias_linear")
     # Biases of experts and router came with core_v0.15.
-    biased = args.switch("add_bias_linear") and args.table.at_least("core_v0.15.0")
-    out.put("experts.expert_bias", biased, "add_bias_linear")
-    out.put("experts.router_bias", biased, "add_bias_linear")
+    for field in ("experts.expert_bias", "experts.router_bias"):
+        out.put(field, biased and args.table.at_least("core_v0.15.0"), "add_bias_linear")
     _layers(out)
     _router(out)
-    _groups(out)
     _balance(out)
-    _dense_where_all_are_experts(out, size)
+    _dense_where_all_are_experts(out)
 
 
 def _layers(out: Fields) -> None:
@@ -84,64 +75,25 @@ def moe_layers(pattern: Pattern, layers: int) -> tuple[bool, ...]:
 
 
 def _router(out: Fields) -> None:
+    """Say what of the router is refused, and what is as if it were otherwise: Megatron-LM scores a group by its best
+    topk / topk_group experts, DeepSeek-V3 by two, DeepSeek-V2 by one."""
     args = out.args
-    score = args.word("moe_router_score_function") or "softmax"
-    if score not in ("softmax", "sigmoid"):
+    top_k, sigmoid = args.whole("moe_router_topk") or 1, args.word("moe_router_score_function") == "sigmoid"
+    renormalised = not sigmoid and not args.switch("moe_router_pre_softmax")
+    if top_k == 1 and renormalised and out.holds("moe_router_pre_softmax", "moe_router_score_function"):
         out.refuse(
-            "no such scores of a router are described",
-            "moe_router_score_function",
-            got=score,
-            need="softmax or sigmoid",
+            "a softmax over one chosen expert has no gradient, and Megatron-LM refuses it",
+            "moe_router_topk",
+            got=1,
+            hint="--moe-router-pre-softmax",
         )
-        return
-    one = args.whole("moe_router_topk") == 1
-    before = args.switch("moe_router_pre_softmax")
-    out.put("experts.scoring_func", score, "moe_router_score_function")
-    if score == "sigmoid":
-        # Chosen scores are divided by their sum whenever there is more than one (moe_utils.py).
-        out.put("experts.norm_topk_prob", not one, "moe_router_score_function")
-    else:
-        if one and not before and out.holds("moe_router_pre_softmax", "moe_router_score_function"):
-            out.refuse(
-                "a softmax over one chosen expert has no gradient, and Megatron-LM refuses it",
-                "moe_router_topk",
-                got=1,
-                hint="--moe-router-pre-softmax",
-            )
-        out.put("experts.norm_topk_prob", not before, "moe_router_pre_softmax")
-    factor = args.number(1.0, "moe_router_topk_scaling_factor")
-    out.put("experts.routed_scaling_factor", factor, "moe_router_topk_scaling_factor")
-    out.put(
-        "experts.e_score_correction_bias", args.switch("moe_router_enable_expert_bias"), "moe_router_enable_expert_bias"
-    )
     if args.value("moe_expert_capacity_factor") is not None:
-        out.assume(
-            "tokens of an expert",
-            "all that are sent to it",
-            "an expert's capacity is not modelled: nothing counts as dropped or padded",
-            "moe_expert_capacity_factor",
-        )
-
-
-def _groups(out: Fields) -> None:
-    """Recover the groups: Megatron-LM scores a group by its best topk / topk_group experts, DeepSeek-V3 by two,
-    DeepSeek-V2 by one.
-    """
-    args = out.args
-    groups, chosen = args.whole("moe_router_num_groups"), args.whole("moe_router_group_topk")
-    if not groups or not chosen:
-        return
-    out.put("experts.n_group", groups, "moe_router_num_groups")
-    out.put("experts.topk_group", chosen, "moe_router_group_topk")
-    best = 2 if args.word("moe_router_score_function") == "sigmoid" else 1
-    scored = (args.whole("moe_router_topk") or 1) // chosen
-    if scored != best:
-        out.assume(
-            "score of a group",
-            f"the sum of its best {best}",
-            f"the options have the sum of its best {scored}, which costs the same",
-            "moe_router_group_topk",
-        )
+        why = "an expert's capacity is not modelled: nothing counts as dropped or padded"
+        out.assume("tokens of an expert", "all that are sent to it", why, "moe_expert_capacity_factor")
+    chosen, best = out.values.get("experts.topk_group"), 2 if sigmoid else 1
+    if isinstance(chosen, int) and top_k // chosen != best:
+        why = f"the options have the sum of its best {top_k // chosen}, which costs the same"
+        out.assume("score of a group", f"the sum of its best {best}", why, "moe_router_group_topk")
 
 
 def _balance(out: Fields) -> None:
@@ -168,10 +120,10 @@ def _balance(out: Fields) -> None:
     )
 
 
-def _dense_where_all_are_experts(out: Fields, size: int | None) -> None:
+def _dense_where_all_are_experts(out: Fields) -> None:
     """Recover the dense size. --ffn-hidden-size of a model without a dense layer says nothing; `render` then repeats
     the experts' size.
     """
     first, every = out.values.get("experts.first_k_dense_replace"), out.values.get("experts.moe_layer_freq")
-    if (first, every) == (0, 1) and out.values.get("intermediate_size") == size:
+    if (first, every) == (0, 1) and out.values.get("intermediate_size") == out.get("experts.moe_intermediate_size"):
         out.put("intermediate_size", 0, *out.sources["intermediate_size"])

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Assumed
+from symconfig.formats.megatron import LINKED
 from symconfig.frameworks.megatron.flags import Value, defaults, versions
 
 DATA = Path(__file__).with_name("destinations.json")
@@ -35,7 +36,7 @@ class Sorted:
 def destinations() -> Sorted:
     data = json.loads(DATA.read_text(encoding="utf-8"))
     indifferent = {why: frozenset(names) for why, names in data["indifferent"].items()}
-    return Sorted(frozenset(data["read"]), data["refused"], data["without"], indifferent)
+    return Sorted(frozenset(data["read"]) | LINKED, data["refused"], data["without"], indifferent)
 
 
 def refused(names: Namespace) -> Iterator[tuple[str, str]]:

@@ -8,10 +8,10 @@ from math import prod
 from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import Problem
 from symconfig.existing.recover.bounds import SIZES
-from symconfig.existing.recover.layer_pattern import layer_pattern
 from symconfig.existing.recover.moe import moe_layers
 from symconfig.existing.rules.facts import MegatronFacts, NotKnown
 from symconfig.existing.rules.megatron_words import granularity, undivided
+from symconfig.formats.layer_pattern import layer_pattern
 from symconfig.frameworks.megatron.releases import KEPT_INPUTS, RECOMPUTE_SINCE
 
 TP, PP, CP = "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"

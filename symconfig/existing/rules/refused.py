@@ -10,6 +10,7 @@ from symconfig.errors import Problem
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.known import ATTENTION, FIXED, GQA, GROUPS, MLA, POINT, Known, expressible, fails
 from symconfig.existing.rules.rule import GPUS_PER_NODE, UNSHARDED, Rule, Severity
+from symconfig.formats import megatron
 from symconfig.frameworks import shared
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.megatron import constraints as table
@@ -20,27 +21,13 @@ from symconfig.frameworks.megatron.releases import megatron_release
 
 # By the names of facts: destinations of the options that say them.
 DESTINATIONS = {
-    "tp": "tensor_model_parallel_size",
-    "pp": "pipeline_model_parallel_size",
+    **megatron.DESTINATIONS,
+    **megatron.DEGREES,
     "vpp": "num_virtual_stages_per_pipeline_rank",
-    "cp": "context_parallel_size",
-    "ep": "expert_model_parallel_size",
-    "etp": "expert_tensor_parallel_size",
     "micro": "micro_batch_size",
     "global_batch": "global_batch_size",
     "seq_length": "seq_length",
     "cp_comm": "cp_comm_type",
-    "hidden_size": "hidden_size",
-    "intermediate_size": "ffn_hidden_size",
-    "num_hidden_layers": "num_layers",
-    "num_attention_heads": "num_attention_heads",
-    "num_key_value_heads": GROUPS,
-    "head_dim": "kv_channels",
-    "num_experts": "num_experts",
-    "moe_intermediate_size": "moe_ffn_hidden_size",
-    "shared_expert_intermediate_size": "moe_shared_expert_intermediate_size",
-    "num_nextn_predict_layers": "mtp_num_layers",
-    "sliding_window": "window_size",
     "sequence_parallel": "sequence_parallel",
     "precision": "fp16",
     "latent": MLA,
@@ -56,8 +43,6 @@ DESTINATIONS = {
     "zero": "use_distributed_optimizer",
     "recompute": "recompute_granularity",
     "modules": "recompute_modules",
-    "attention_dropout": "attention_dropout",
-    "hidden_dropout": "hidden_dropout",
 }
 FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
 # What CUDA graphs replay, as modules; without them they replay all of a layer.

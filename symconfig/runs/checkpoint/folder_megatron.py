@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from symconfig.errors import InputError
+from symconfig.formats import megatron
 from symconfig.runs.checkpoint.folder import Checkpoint, json_object, numbers, shown, size_bytes, text
 from symconfig.runs.checkpoint.pickled import MAX_BYTES, Plain, archived_at, archived_file, pairs
 from symconfig.runs.checkpoint.table import table
@@ -25,11 +26,7 @@ WEIGHTS = "model_optim_rng.pt"
 COMMON, OUTSIDE_UNTIL, INSIDE_SINCE = "common_state/shard_0_1", "core_v0.18.2", "core_v0.19.0"
 
 DEGREES = {
-    "tp": "tensor_model_parallel_size",
-    "pp": "pipeline_model_parallel_size",
-    "cp": "context_parallel_size",
-    "ep": "expert_model_parallel_size",
-    "etp": "expert_tensor_parallel_size",
+    **megatron.DEGREES,
     "dp": "data_parallel_size",
     "vpp": "virtual_pipeline_model_parallel_size",
     "world": "world_size",

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from symconfig.existing.recover.layer_pattern import layer_pattern
 from symconfig.existing.recover.moe import leading_and_every, moe_layers
-from symconfig.render.megatron_args import pattern
+from symconfig.formats.layer_pattern import layer_pattern, pattern
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 import symconfig.existing.recover
 import symconfig.frameworks.megatron
 from symconfig.existing.recover import uncounted
+from symconfig.formats.megatron import LINKED
 from symconfig.frameworks.megatron.flags import flags, versions
 from tests.existing.recover.options import names_of
 
@@ -45,7 +46,7 @@ def test_each_is_of_one_kind_and_some_version_has_it() -> None:
 
 
 def test_what_counts_is_named_where_it_is_read() -> None:
-    named = set(re.findall(r'"(\w+)"', SOURCES))
+    named = set(re.findall(r'"(\w+)"', SOURCES)) | LINKED
     assert uncounted.destinations().read <= named
     assert not (uncounted.destinations().refused.keys() | uncounted.destinations().without.keys()) & named
 

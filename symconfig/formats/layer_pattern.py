@@ -44,6 +44,24 @@ def all_but(pattern: Pattern, layers: int) -> tuple[bool, ...]:
     return tuple(map(bool, pattern))
 
 
+def pattern(flags: tuple[bool, ...]) -> str:
+    """Write Megatron's list expression for a value per layer, as short as runs or one period make it:
+    ([0]*3+[1]*58).
+    """
+    bits = [int(flag) for flag in flags]
+    for period in range(2, min(9, len(bits))):
+        repeats = len(bits) // period
+        if len(set(bits)) > 1 and bits == bits[:period] * repeats:
+            return f"([{','.join(map(str, bits[:period]))}]*{repeats})"
+    runs: list[list[int]] = []
+    for bit in bits:
+        if runs and runs[-1][0] == bit:
+            runs[-1][1] += 1
+        else:
+            runs.append([bit, 1])
+    return "(" + "+".join(f"[{bit}]*{count}" for bit, count in runs) + ")"
+
+
 def _whole(item: Value) -> int:
     if isinstance(item, int):
         return int(item)

@@ -1,0 +1,156 @@
+"""Links between fields of a model and options of Megatron-LM: one table, written by rendering, read by recovering."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cache
+from typing import Any, Protocol
+
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.formats.layer_pattern import pattern
+from symconfig.frameworks.megatron.flags import FlagTable, first_with, flags, versions
+
+OPEN = object()  # what a link reads where its option leaves the field to whatever else says it
+Values = Mapping[Any, Any]
+
+
+class Writer(Protocol):
+    """The options of one release, and the fields that it cannot express."""
+
+    table: FlagTable
+
+    def put(self, flag: str, *values: object) -> None: ...
+    def refuse(self, name: str, why: str, got: object, *, since: str | None = ..., edit: str | None = ...) -> None: ...
+
+
+class Reader(Protocol):
+    """Options by destination, and the fields recovered from them."""
+
+    args: Any
+
+    def get(self, field: str) -> Any: ...
+    def put(self, field: str, value: object, *dests: str) -> None: ...
+    def refuse(self, what: str, *dests: str, got: object = None, need: str | None = None) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One field and one option; without a field the option is only written.
+
+    when: values of other fields with which it counts, in both directions. words: the option's value by the field's;
+    else write: the option's value of the field's and the model, None and False leave it out; read: the way back, None
+    where nothing says it. default: the field's value where the option is absent. also: further destinations that the
+    field depends on. since, until: the releases whose model gets it. why: the refusal where a release does not;
+    without one the option is left out, and with `optional` also where it is not known. wrong: what is wrong with a
+    value that is no word, or for which `read` raises a ValueError, whose text says what is needed.
+    """
+
+    name: str
+    option: str
+    when: Values = field(default_factory=dict)
+    _: KW_ONLY
+    words: Values = field(default_factory=dict)
+    write: Callable[[Any, Any], object] = lambda value, model: value
+    read: Callable[[Any, Any], object] = lambda value, out: value
+    default: object = None
+    also: tuple[str, ...] = ()
+    since: str = ""
+    until: str = ""
+    why: str = ""
+    optional: bool = False
+    wrong: str = ""
+
+    def write_to(self, out: Writer, model: ModelDescriptor) -> None:
+        value = value_of(model, self.name)
+        written = self.words.get(value) if self.words else self.write(value, model)
+        if written is None or written is False or (self.default is not None and value == self.default):
+            return
+        heeded, known = self._heeded(out.table), out.table.known(self.option)
+        if heeded and (known or not (self.why or self.optional)):
+            out.put(self.option, written)
+        elif self.why:
+            got = pattern(value) if isinstance(value, tuple) else None if value is True else value
+            out.refuse(self.name, self.why, got, since=self.since or first_with(self.option))
+
+    def read_from(self, out: Reader) -> None:
+        if not self.name or not self._heeded(out.args.table):
+            return
+        dests = destinations(self.option)
+        given = out.args.value(*dests)
+        try:
+            value = self._word(given) if self.words else self.read(given, out)
+        except ValueError as error:
+            out.refuse(self.wrong, *dests, got=given, need=str(error))
+            return
+        if value is not OPEN:
+            out.put(self.name, self.default if value is None else value, *dests, *self.also)
+
+    def _word(self, given: object) -> object:
+        """Return the field's value. Raises ValueError for one that no field has."""
+        for value, word in self.words.items():
+            if word == given:
+                return value
+        if self.wrong and given is not None:
+            raise ValueError(" or ".join(self.words.values()))
+        return None
+
+    def _heeded(self, table: FlagTable) -> bool:
+        """Return whether this release's model gets what the option says."""
+        return (not self.since or table.at_least(self.since)) and not (self.until and table.at_least(self.until))
+
+
+@dataclass(frozen=True, slots=True)
+class Only:
+    """A field of which the program has these values alone, with the refusal of others.
+
+    about: the field that the refusal names, where it is another. edit: the change of the program's code that makes it
+    run so. since: the first release that it holds of. dests: what the first value is read from; None: it is not read.
+    """
+
+    name: str
+    values: tuple[object, ...]
+    when: Values
+    why: str
+    _: KW_ONLY
+    about: str = ""
+    edit: str | None = None
+    since: str = ""
+    dests: tuple[str, ...] | None = None
+
+    def write_to(self, out: Writer, model: ModelDescriptor) -> None:
+        value = value_of(model, self.name)
+        if value not in self.values and (not self.since or out.table.at_least(self.since)):
+            out.refuse(self.about or self.name, self.why, value, edit=self.edit and self.edit.format(value))
+
+    def read_from(self, out: Reader) -> None:
+        if self.dests is not None and (not self.since or out.args.table.at_least(self.since)):
+            out.put(self.name, self.values[0], *self.dests)
+
+
+def write(links: Iterable[Link | Only], out: Writer, model: ModelDescriptor) -> None:
+    """Add the options of a model's fields; refuse the fields that this release cannot express."""
+    for link in links:
+        if all(value_of(model, name) == value for name, value in link.when.items()):
+            link.write_to(out, model)
+
+
+def read(links: Iterable[Link | Only], out: Reader) -> None:
+    """Recover the fields of options, each with the destinations that it is from; refuse values that no field has."""
+    for link in links:
+        if all(out.get(name) == value for name, value in link.when.items()):
+            link.read_from(out)
+
+
+def value_of(model: Any, field: str) -> Any:
+    """Return a model's field, with a dot for one of a section; None where there is none."""
+    for part in field.split("."):
+        model = getattr(model, part, None)
+    return model
+
+
+@cache
+def destinations(option: str) -> tuple[str, ...]:
+    """Return the destinations that an option has had, the newest release's first."""
+    having = [flags(version).flags[option] for version in reversed(versions()) if flags(version).known(option)]
+    return tuple(dict.fromkeys(flag.dest for flag in having))
