@@ -47,7 +47,7 @@ def summary(plan: Plan) -> Iterator[str]:
     step = f"{seconds(predicted.step_s)} s{_interval(predicted, 'step_s', seconds, 's')}"
     yield f"Step: {step}; {shares}{_of_bf16(plan)}."
     if (balanced := predicted.balanced_step_s) and seconds(balanced) != seconds(predicted.step_s):
-        yield f"With routing forced to balance, as benchmarks force it: {seconds(balanced)} s."
+        yield f"With balanced routing, as in benchmarks: {seconds(balanced)} s."
     used = f"{gib(predicted.device_bytes)} of {gib(plan.usable_bytes)} GiB usable"
     yield f"Memory: {used}{_interval(predicted, 'device_bytes', gib, 'GiB')}."
     if plan.may_not_fit:
@@ -82,8 +82,8 @@ def _measured(plan: Plan) -> Iterator[str]:
 def _real_data(plan: Plan) -> Iterator[str]:
     """Yield by how much fine-tuning on packed real data took longer than predicted."""
     if ratios := plan.beside.real_data:
-        several = f"{ratios[0]:.1f} to {ratios[-1]:.1f} times as long as predicted, {median(ratios):.1f} in the median"
-        yield f"Published runs on packed real data took {several} ({len(ratios)} runs)."
+        several = f"{ratios[0]:.1f} to {ratios[-1]:.1f} times as long"
+        yield f"Measured on packed real data: {several} ({len(ratios)} runs, median {median(ratios):.1f})."
 
 
 def _whole_run(plan: Plan) -> Iterator[str]:

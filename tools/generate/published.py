@@ -122,7 +122,7 @@ def _judged(path: Path) -> Iterator[tuple[str, Row, Any]]:
         with suppress(SymconfigError):
             judged = judge(path.stem, row)
             if judged.time is not None and row.measured.stage_forward_ms is None:
-                yield str(file.source["title"]), row, judged
+                yield str(file.source["title"]).partition(":")[0], row, judged
 
 
 def _runs(path: Path) -> Iterator[Best]:
