@@ -41,8 +41,8 @@ def _rule(key: str, row: Row) -> Rule[MegatronFacts]:
     example = Template(f"{key} {row.get('example', '')}".strip()).substitute(BASES)
     whole = {name: row[name] for name in OF_RULE if name in row} | {"example": example}
     name = key.strip("-").replace("_", "-").replace(" ", "-")
-    said = [f"{verb} {_options(row[kind])}" for kind, verb in _VERBS.items() if kind in row]
-    return Rule(f"{name}-refused", "error", f"{key} {' and '.join(said)}", _WHY, check=check, **whole)
+    clauses = [f"{verb} {_options(row[kind])}" for kind, verb in _VERBS.items() if kind in row]
+    return Rule(f"{name}-refused", "error", f"{key} {' and '.join(clauses)}", _WHY, check=check, **whole)
 
 
 def _options(others: Any) -> str:

@@ -41,8 +41,8 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 class Language(Generic[Facts]):
     """How the rows about a framework are read.
 
-    value: of a name. problem: of the facts, what it is about, and the other keys of a case; None: there is none. name_tests:
-    tests of a name that do not follow from its value. bases: of examples, by the $NAME that they begin with.
+    value: of a name. problem: of the facts, what it is about, and the other keys of a case; None: there is none.
+    name_tests: of a name, what does not follow from its value. bases: of examples, by the $NAME that they begin with.
     """
 
     value: Callable[[Facts, str], Any]
