@@ -56,7 +56,7 @@ def _layout(facts: MegatronFacts) -> list[str]:
 
 def _levels(facts: MegatronFacts) -> int | None:
     levels = facts.value(LEVELS)
-    return prod(map(int, levels)) if isinstance(levels, tuple) and levels else None
+    return prod(int(str(level)) for level in levels) if isinstance(levels, tuple) and levels else None
 
 
 def _weightless_losses(facts: MegatronFacts) -> bool:

@@ -19,8 +19,8 @@ from symconfig.existing.recover.words import settings
 from symconfig.existing.rules import environment
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.megatron import BY_FILE, RULES, findings
-from symconfig.existing.rules.megatron_words import DERIVED, FACTS, TABLE
-from symconfig.existing.rules.row import NUMBERS, TEXTS, filled_with, rows_of
+from symconfig.existing.rules.megatron_words import DERIVED, FACTS, NAME_TESTS, TABLE
+from symconfig.existing.rules.row import NUMBERS, TESTS, TEXTS, filled_with, rows_of
 from symconfig.existing.rules.versions import OLD
 from symconfig.frameworks.megatron import environment as rendered_environment
 from symconfig.frameworks.megatron.flags import flags, versions
@@ -58,6 +58,7 @@ def names_of(part: Any) -> Iterator[str]:
         for name, wanted in others.items() if isinstance(others, dict) else dict.fromkeys(others.split()).items():
             yield from () if name.startswith("$") or "{each}" in name else (name,)
             tests = wanted if isinstance(wanted, dict) else {}
+            assert set(tests) <= {*TESTS, *NAME_TESTS, "need", "if"}
             yield from (than for test, than in tests.items() if test in NUMBERS and isinstance(than, str))
             yield from names_of({"if": tests.get("if")})
     yield from (word for word in part.get("at", "").split() if "{" not in word)
