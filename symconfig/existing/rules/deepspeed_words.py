@@ -90,4 +90,13 @@ def _problem(
 
 
 NAME_TESTS = {"stated": _stated, "fails": lambda facts, name: _failing(facts, name) is not None}
-LANGUAGE = Language(_value, _problem, NAME_TESTS)
+_MICRO = '{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}'
+_STAGE2 = '"zero_optimization": {"stage": 2, "overlap_comm": true'
+# How examples begin; each closes the braces that are open.
+BASES = {
+    "MICRO": _MICRO,
+    "STEPS": _MICRO.replace(" 1,", ' 1, "gradient_accumulation_steps": 8,'),
+    "STAGE2": f"{_MICRO}, {_STAGE2}",
+    "BATCH": f'{{"bf16": {{"enabled": true}}, "data_types": {{"grad_accum_dtype": "fp32"}}, {_STAGE2}}}',
+}
+LANGUAGE = Language(_value, _problem, NAME_TESTS, BASES)

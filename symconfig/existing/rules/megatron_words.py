@@ -24,7 +24,6 @@ TABLE = {**vars(constraints), **vars(option_constraints), **vars(sparse)}
 _MODEL = "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 --max-position-embeddings 2048"
 _KERNELS = "--disable-bias-linear --moe-grouped-gemm --moe-token-dispatcher-type alltoall --moe-aux-loss-coeff 0.01"
 BASES = {
-    "KERNELS": _KERNELS,
     "EIGHT": f"{_KERNELS} --num-experts 8",
     "PLAIN": f"{_MODEL} --micro-batch-size 1 --global-batch-size 64",
 }
