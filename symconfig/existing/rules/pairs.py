@@ -15,7 +15,7 @@ from symconfig.existing.rules.row import OF_RULE, Row, rows_of
 from symconfig.existing.rules.rule import Rule
 from symconfig.frameworks.megatron.flags import Flag, flags, parsed, versions
 
-_WHY = "validate_args, or the configuration that it fills, asserts it: nothing starts."
+_WHY = "validate_args, the configuration that it fills, or the process groups assert it: nothing starts."
 
 _VERBS = {"needs": "needs", "excludes": "excludes", "be": "restricts"}
 

@@ -134,6 +134,18 @@ evaluation-batch-over-replicas: --eval-global-batch-size 20
 not-positive: --make-vocab-size-divisible-by 0
 not-positive: --vocab-size 0
 not-positive: --num-dataset-builder-threads 0
+optimizer-cpu-offload-refused: --fp8-format hybrid --fp8-recipe tensorwise --fp8-param-gather \
+  --use-precision-aware-optimizer --optimizer-cpu-offload
+use-megatron-fsdp-refused: --use-megatron-fsdp --ckpt-format fsdp_dtensor --no-gradient-accumulation-fusion \
+  --data-parallel-sharding-strategy optim_grads_params --check-weight-hash-across-dp-replicas-interval 10
+distribute-saved-activations-refused: --distribute-saved-activations --recompute-granularity full \
+  --recompute-method uniform --recompute-num-layers 1
+first-last-layers-bf16-refused: --fp8-format hybrid --fp8-recipe tensorwise --first-last-layers-bf16 \
+  --num-layers-at-start-in-bf16 40
+cpu-offloading-num-layers-refused: --cpu-offloading-num-layers 4 --recompute-activations
+hybrid-layer-pattern-refused: --hybrid-layer-pattern M*M*M*M* --num-layers 8 --account-for-embedding-in-pipeline-split
+train-iters-refused: --train-iters 10 --lr-warmup-samples 5
+mock-data-refused: --mock-data --train-data-path x
 """
 
 
