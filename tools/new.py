@@ -73,9 +73,9 @@ def rules() -> Collection[str]:
 
 def files_of_rules() -> list[str]:
     """Return the files of rows about Megatron-LM, the most general one first."""
-    from symconfig.existing.rules.megatron import FILES
+    from symconfig.existing.rules.megatron import FILES, PAIRS
 
-    return sorted(FILES, key=lambda name: (name != "megatron_switches", name))
+    return sorted({*FILES} - {PAIRS}, key=lambda name: (name != "megatron_switches", name))
 
 
 KINDS = {

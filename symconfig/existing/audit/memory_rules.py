@@ -19,7 +19,6 @@ MEMORY: Rules[Judged] = Rules()
 
 
 @MEMORY.rule(
-    "out-of-memory",
     "error",
     "A stage needs more memory than its GPUs have",
     "The peak of what PyTorch allocates on the fullest stage, with what its allocator holds back and what CUDA and "
@@ -27,7 +26,7 @@ MEMORY: Rules[Judged] = Rules()
     "the planner uses, whose error is stated beside it.",
     EXAMPLE.format(seq=8192),
 )
-def _overflows(judged: Judged) -> Iterator[Problem]:
+def out_of_memory(judged: Judged) -> Iterator[Problem]:
     over, plan = judged.overfull, judged.plan
     predicted = plan.best.predicted
     if not over:
@@ -46,14 +45,13 @@ def _overflows(judged: Judged) -> Iterator[Problem]:
 
 
 @MEMORY.rule(
-    "little-room",
     "warning",
     "The prediction of memory is closer to the limit than it is sure",
     "It fits, but nine in ten measured runs lie within an interval around the prediction whose upper end is more than "
     "the GPU has.",
     EXAMPLE.format(seq=5376),
 )
-def _tight(judged: Judged) -> Iterator[Problem]:
+def little_room(judged: Judged) -> Iterator[Problem]:
     plan = judged.plan
     if judged.fits and plan.may_not_fit:
         high = plan.best.predicted.interval["device_bytes"][1]

@@ -20,7 +20,6 @@ PHASES: Rules[Judged] = Rules()
 
 
 @PHASES.rule(
-    "engine-share-too-large",
     "error",
     "The engine's share of the memory leaves no room for what is trained",
     "While it generates, the engine takes its share of the whole GPU, beside weights, gradients and optimizer state "
@@ -28,12 +27,11 @@ PHASES: Rules[Judged] = Rules()
     "(vllm#15254, verl#302, NeMo-RL#191). It is predicted, as memory is by the planner.",
     DYNAMIC + "actor_rollout_ref.rollout.gpu_memory_utilization=0.92",
 )
-def _share(judged: Judged) -> Iterator[Problem]:
+def engine_share_too_large(judged: Judged) -> Iterator[Problem]:
     yield from _too_full(judged.plan, _GENERATES, "a smaller share, or offload of the actor's parameters and optimizer")
 
 
 @PHASES.rule(
-    "log-probabilities-too-large",
     "error",
     "Log-probabilities are computed of too many tokens at once",
     "Logits of every token and word of the vocabulary are made, and copies of them for the entropy, which is reported "
@@ -43,13 +41,12 @@ def _share(judged: Judged) -> Iterator[Problem]:
     "predicted, as memory is by the planner.",
     DYNAMIC + "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=196608",
 )
-def _read(judged: Judged) -> Iterator[Problem]:
+def log_probabilities_too_large(judged: Judged) -> Iterator[Problem]:
     if not judged.by_assumed_lengths:
         yield from _too_full(judged.plan, _READS, "fewer tokens in a micro-batch of log-probabilities")
 
 
 @PHASES.rule(
-    "update-out-of-memory",
     "error",
     "An update needs more memory than the GPU has",
     "All of the trained model is on the GPU, with the activations and logits of a micro-batch, and what of the other "
@@ -58,7 +55,7 @@ def _read(judged: Judged) -> Iterator[Problem]:
     "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=16384 data.train_batch_size=8192 "
     "actor_rollout_ref.actor.ppo_mini_batch_size=2048",
 )
-def _updated(judged: Judged) -> Iterator[Problem]:
+def update_out_of_memory(judged: Judged) -> Iterator[Problem]:
     if not judged.by_assumed_lengths:
         ways = "fewer tokens in a micro-batch, or more ranks for a sequence"
         updates = [phase.name for phase in judged.plan.steps[0].phases if phase.name not in (*_GENERATES, *_READS)]
@@ -66,7 +63,6 @@ def _updated(judged: Judged) -> Iterator[Problem]:
 
 
 @PHASES.rule(
-    "reference-not-offloaded",
     "warning",
     "The reference stays on the GPU, which is too full",
     "A frozen copy of the actor is needed for the KL term alone, and rests in every other phase. verl's Megatron "
@@ -79,7 +75,7 @@ def _updated(judged: Judged) -> Iterator[Problem]:
     "actor_rollout_ref.actor.megatron.override_transformer_config.recompute_method=uniform "
     "actor_rollout_ref.actor.megatron.override_transformer_config.recompute_num_layers=1",
 )
-def _reference(judged: Judged) -> Iterator[Problem]:
+def reference_not_offloaded(judged: Judged) -> Iterator[Problem]:
     plan = judged.plan
     for phase in plan.steps[0].phases:
         rests = phase.holds.get(_REFERENCE, 0.0) if phase.name != "reference" else 0.0
@@ -93,7 +89,6 @@ def _reference(judged: Judged) -> Iterator[Problem]:
 
 
 @PHASES.rule(
-    "phase-has-little-room",
     "warning",
     "A phase is near to the GPU's memory, or above it with sequences as long as was assumed",
     "Of the GPU's memory a margin must stay free (--memory-margin), and all of it must do for what measured runs take "
@@ -103,9 +98,9 @@ def _reference(judged: Judged) -> Iterator[Problem]:
     "--prompt-length and --response-length say it.",
     DYNAMIC + "actor_rollout_ref.rollout.gpu_memory_utilization=0.78",
 )
-def _tight(judged: Judged) -> Iterator[Problem]:
+def phase_has_little_room(judged: Judged) -> Iterator[Problem]:
     plan = judged.plan
-    if any(_reference(judged)):
+    if any(reference_not_offloaded(judged)):
         return
     ratio = surprise(plan.model, plan.cluster, plan.job.limits.memory_risk)
     over = [

@@ -141,3 +141,20 @@ def deepspeed_trainer_mismatch(facts: DeepSpeedFacts) -> Iterator[Problem]:
                 need=shorten(repr(need)),
                 hint='"auto"',
             )
+
+
+def deepspeed_betas(facts: DeepSpeedFacts) -> Iterator[Problem]:
+    betas = facts.get("optimizer", "params", "betas")
+    pair = betas if isinstance(betas, list) and len(betas) == 2 else ()
+    if betas not in (None, "auto") and not (pair and all(isinstance(b, (int, float)) and 0 <= b < 1 for b in pair)):
+        yield facts.problem(("optimizer", "params", "betas"), f"{betas!r} are not two numbers in [0, 1)")
+
+
+def deepspeed_four_bit_weights_whole(facts: DeepSpeedFacts) -> Iterator[Problem]:
+    names, given = ("load_in_4bit", "use_4bit", "quantization_bit", "bits"), facts.arguments
+    option, text = given.find(*names), given.text(*names)
+    whole = text is not None and text.lower() in ("4", "", "true", "1") and not given.given("bnb_4bit_quant_storage")
+    if facts.stage == 3 and whole:
+        loader = option.spelled if option else "the program"
+        what = f"stage 3 does not split the 4-bit weights that {loader} loads: every GPU holds all of them"
+        yield facts.problem((ZERO, "stage"), what, hint="bnb_4bit_quant_storage bfloat16, or stage 2")

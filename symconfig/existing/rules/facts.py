@@ -247,3 +247,8 @@ class MegatronFacts:
         """Return a problem at a place; without one, of the file of the options."""
         first = next((setting.place.file for setting in self.names.settings), None)
         return problem_at(place, what, first, **words)
+
+
+def undivided(value: float, by: float) -> bool:
+    """Return whether `by` leaves a rest of `value`. What is not positive has a rule of its own."""
+    return value > 0 and by > 0 and value % by > 0

@@ -186,6 +186,7 @@ FIXED: Readers[MegatronFacts] = {
 POINT: Readers[MegatronFacts] = {
     "tp_comm": lambda facts: facts.on("tp_comm_overlap"),
     "flex_backend": _flex_backend,
+    "moe_overlap": lambda facts: facts.on("overlap_moe_expert_parallel_comm"),
     "moe_dispatcher": _dispatcher,
     "graphs": _graphs,
     "fp8_param_gather": lambda facts: facts.on("fp8_param_gather"),

@@ -28,7 +28,6 @@ LAUNCHER: Rules[LauncherFacts] = Rules()
 
 
 @LAUNCHER.rule(
-    "other-gpus",
     "warning",
     "The launcher starts another number of processes than was said",
     "The audit is made for the GPUs of --gpus, and the script as it stands runs on others: its data-parallel size and "
@@ -36,7 +35,7 @@ LAUNCHER: Rules[LauncherFacts] = Rules()
     "torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py",
     gpus=32,
 )
-def _other(facts: LauncherFacts) -> Iterator[Problem]:
+def other_gpus(facts: LauncherFacts) -> Iterator[Problem]:
     if facts.gpus is not None and facts.world.gpus not in (None, facts.gpus):
         yield Problem(
             "is not the number of processes that the launcher starts",
@@ -48,7 +47,6 @@ def _other(facts: LauncherFacts) -> Iterator[Problem]:
 
 
 @LAUNCHER.rule(
-    "crowded-node",
     "error",
     "More processes on a node than GPUs",
     "torchrun gives each process the GPU of its local rank; the processes beyond the last GPU end with an invalid "
@@ -56,7 +54,7 @@ def _other(facts: LauncherFacts) -> Iterator[Problem]:
     "torchrun --nproc-per-node 16 pretrain_gpt.py",
     gpus=16,
 )
-def _crowded(facts: LauncherFacts) -> Iterator[Problem]:
+def crowded_node(facts: LauncherFacts) -> Iterator[Problem]:
     started, there = facts.world.gpus_per_node, facts.gpus_per_node
     if started is not None and there is not None and started > there:
         yield Problem(
@@ -68,14 +66,13 @@ def _crowded(facts: LauncherFacts) -> Iterator[Problem]:
 
 
 @LAUNCHER.rule(
-    "idle-gpus",
     "warning",
     "Fewer processes on a node than GPUs, on several nodes",
     "The GPUs that no process uses are paid for, and tensor-parallel groups that could lie inside a node cross the "
     "network.",
     "torchrun --nnodes 2 --nproc-per-node 4 pretrain_gpt.py",
 )
-def _idle(facts: LauncherFacts) -> Iterator[Problem]:
+def idle_gpus(facts: LauncherFacts) -> Iterator[Problem]:
     started, there, nodes = facts.world.gpus_per_node, facts.gpus_per_node, facts.world.nodes
     if started is not None and there is not None and started < there and nodes is not None and nodes > 1:
         yield Problem(
@@ -87,14 +84,13 @@ def _idle(facts: LauncherFacts) -> Iterator[Problem]:
 
 
 @LAUNCHER.rule(
-    "carriage-returns",
     "error",
     "Lines end in a carriage return and a line feed",
     "bash takes the carriage return for a character of the line's last word: options and values are passed with it, "
     "and argparse knows none of them. The audit reads the words without it.",
     "torchrun --nproc-per-node 8 pretrain_gpt.py\r\n",
 )
-def _returns(facts: LauncherFacts) -> Iterator[Problem]:
+def carriage_returns(facts: LauncherFacts) -> Iterator[Problem]:
     for text in facts.scripts:
         if b"\r\n" in text.data:
             place = text.place(text.data.index(b"\r\n"), text.data.index(b"\r\n") + 2)

@@ -8,14 +8,15 @@ from symconfig.errors import Problem
 from symconfig.existing.rules import environment, megatron_checks, megatron_layers, megatron_options
 from symconfig.existing.rules.facts import MegatronFacts, NotKnown
 from symconfig.existing.rules.megatron_words import LANGUAGE
+from symconfig.existing.rules.pairs import rules_of_pairs
 from symconfig.existing.rules.refused import of_constraints
 from symconfig.existing.rules.row import rules_of
 from symconfig.existing.rules.rule import Finding, Rule
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.megatron.constraints import EXPERT_BIAS
 from symconfig.frameworks.megatron.flags import versions
-from symconfig.frameworks.megatron.option_constraints import GATHER_FORMAT
 
+PAIRS = "megatron_pairs"
 FILES = (
     "megatron_options",
     "megatron_grid",
@@ -24,10 +25,8 @@ FILES = (
     "megatron_attention",
     "megatron_experts",
     "megatron_router",
-    "megatron_kernels",
     "megatron_switches",
-    "megatron_precision",
-    "megatron_sharding",
+    PAIRS,
     "megatron_training",
     "megatron_checkpoints",
     "megatron_recompute",
@@ -36,12 +35,14 @@ FILES = (
     "environment",
 )
 CHECKS = {**vars(environment), **vars(megatron_checks), **vars(megatron_layers), **vars(megatron_options)}
-BY_FILE: Mapping[str, tuple[Rule[MegatronFacts], ...]] = {file: rules_of(file, LANGUAGE, CHECKS) for file in FILES}
+BY_FILE: Mapping[str, tuple[Rule[MegatronFacts], ...]] = {
+    file: rules_of_pairs(file) if file == PAIRS else rules_of(file, LANGUAGE, CHECKS) for file in FILES
+}
 # GPUs, sequences and heads come whole, whichever program deals them out. Layers and vocabularies may be dealt unevenly.
 UNDIVIDED = frozenset(("not-positive", "gpus-over-degrees", "batch-over-replicas", "heads-over-tp"))
 DEALT = frozenset(("layers-over-stages", "layers-over-virtual-stages"))  # of what Megatron-Core itself deals out
-# Constraints that are one reason of a rule that has others, which it asks for by itself.
-REASONS: Mapping[Constraint, str] = {EXPERT_BIAS: "biases-of-experts", GATHER_FORMAT: "gathered-without-format"}
+# A constraint that is one case of a rule that has others, which it asks for by itself.
+REASONS: Mapping[Constraint, str] = {EXPERT_BIAS: "biases-of-experts"}
 
 
 def every() -> tuple[Rule[MegatronFacts], ...]:

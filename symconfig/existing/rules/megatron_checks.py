@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from math import prod
 
 from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import Problem
 from symconfig.existing.recover.bounds import SIZES
 from symconfig.existing.recover.moe import moe_layers
-from symconfig.existing.rules.facts import MegatronFacts, NotKnown
-from symconfig.existing.rules.megatron_words import granularity, undivided
+from symconfig.existing.rules.facts import MegatronFacts, NotKnown, undivided
+from symconfig.existing.rules.megatron_words import granularity
 from symconfig.formats.layer_pattern import layer_pattern
 from symconfig.frameworks.megatron.releases import KEPT_INPUTS, RECOMPUTE_SINCE
 
+SHARDS = "tensor_parallel_num_weight_shards"
 TP, PP, CP = "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"
-SPLITS = ("train_data_path", "valid_data_path", "test_data_path")
 _POSITIVE = SIZES | words(
     """
     num_layers hidden_size num_attention_heads num_query_groups vocab_size num_dataset_builder_threads
@@ -52,7 +53,9 @@ def not_positive(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def gpus_over_degrees(facts: MegatronFacts) -> Iterator[Problem]:
-    degrees = {name: size for name, dest in (("tp", TP), ("pp", PP), ("cp", CP)) if (size := _degree(facts, dest))}
+    sharded = facts.names.given(SHARDS) and facts.number(SHARDS) > facts.tp
+    first = ("shards", SHARDS) if sharded else ("tp", TP)
+    degrees = {name: size for name, dest in (first, ("pp", PP), ("cp", CP)) if (size := _degree(facts, dest))}
     yield from divides(
         facts,
         "the number of GPUs",
@@ -91,6 +94,44 @@ def rampup_over_replicas(facts: MegatronFacts) -> Iterator[Problem]:
         )
 
 
+def evaluation_batch_over_replicas(facts: MegatronFacts) -> Iterator[Problem]:
+    whole, micro = (facts.maybe(f"eval_{name}_batch_size") for name in ("global", "micro"))
+    if whole or micro:
+        yield from divides(
+            facts,
+            "the batch of the evaluation",
+            "eval_global_batch_size" if whole else "eval_micro_batch_size",
+            whole or facts.number("global_batch_size"),
+            by=(micro or facts.number("micro_batch_size")) * facts.dp,
+            named="micro batch x dp",
+            related=("micro_batch_size",),
+        )
+
+
+def large_bubble(facts: MegatronFacts) -> Iterator[Problem]:
+    batches, others = facts.microbatches, facts.pp - 1
+    if others and batches > 0 and 2 * others > facts.chunks * batches:
+        smaller = ["a smaller --micro-batch-size"] * (facts.number("micro_batch_size") > 1)
+        yield facts.problem(
+            f"the pipeline idles for {others / (facts.chunks * batches + others):.0%} of the step",
+            "global_batch_size",
+            "micro_batch_size",
+            PP,
+            got=f"{batches} microbatches on {facts.pp} stages",
+            hint=", or ".join([*smaller, "fewer stages", *["virtual stages"] * (facts.chunks == 1)]),
+        )
+
+
+def warm_up_beyond_decay(facts: MegatronFacts) -> Iterator[Problem]:
+    for unit in ("iters", "samples"):
+        with suppress(NotKnown):
+            decay = facts.maybe(f"lr_decay_{unit}") or facts.maybe(f"train_{unit}")
+            warmup = facts.maybe(f"lr_warmup_{unit}") or 0
+            if decay and warmup >= decay:
+                dests = f"lr_warmup_{unit}", f"lr_decay_{unit}"
+                yield facts.problem("is as long as the decay", *dests, got=warmup, need=f"less than {decay}")
+
+
 def layers_of_experts(facts: MegatronFacts) -> Iterator[Problem]:
     if not facts.experts or not facts.names.given("moe_layer_freq"):
         return
@@ -103,16 +144,6 @@ def layers_of_experts(facts: MegatronFacts) -> Iterator[Problem]:
             got=facts.text("moe_layer_freq"),
             need=str(error),
         )
-
-
-def two_data_sources(facts: MegatronFacts) -> Iterator[Problem]:
-    kinds = (("mock_data",), ("data_path",), SPLITS)
-    given = [dest for kind in kinds for dest in [each for each in kind if facts.value(each)][:1]]
-    pairs = [given[:2]] if len(given) > 1 else []
-    for files, paths in (("data_args_path", ("data_path",)), ("per_split_data_args_path", SPLITS)):
-        pairs += [[dest, files] for dest in paths if facts.value(dest) and facts.value(files)][:1]
-    for first, second in pairs:
-        yield facts.problem(f"stands beside {facts.option(first)}", second, first, need="one source")
 
 
 def recompute_modules_refused(facts: MegatronFacts) -> Iterator[Problem]:

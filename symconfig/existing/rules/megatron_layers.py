@@ -7,9 +7,18 @@ from dataclasses import replace
 
 from symconfig.errors import Problem
 from symconfig.existing.recover.mixers import spelled
-from symconfig.existing.rules.facts import ACCOUNTS, CHUNKS, FIRST, LAST, LAYOUT, PER_CHUNK, MegatronFacts, NotKnown
+from symconfig.existing.rules.facts import (
+    ACCOUNTS,
+    CHUNKS,
+    FIRST,
+    LAST,
+    LAYOUT,
+    PER_CHUNK,
+    MegatronFacts,
+    NotKnown,
+    undivided,
+)
 from symconfig.existing.rules.megatron_checks import PP, divides
-from symconfig.existing.rules.megatron_words import undivided
 from symconfig.frameworks.megatron.hybrid import STAGE
 from symconfig.plans import pipeline_layout
 
@@ -119,11 +128,3 @@ def layers_of_layout(facts: MegatronFacts) -> Iterator[Problem]:
         layout, facts.number("num_layers"), facts.maybe("mtp_num_layers") or 0, facts.option(LAYOUT)
     ):
         yield facts.problem(problem.what, LAYOUT, got=problem.got, need=problem.need, hint=problem.hint)
-
-
-def layout_and_virtual_stages(facts: MegatronFacts) -> Iterator[Problem]:
-    given = tuple(dest for dest in (LAYOUT, CHUNKS, PER_CHUNK) if facts.value(dest) is not None)
-    if len(given) > 1:
-        yield facts.problem(
-            "say the virtual stages in several ways", given[0], field=_named(facts, given), need="one of them"
-        )

@@ -1,8 +1,8 @@
-"""What rows about Megatron-LM can ask: options by destination, the facts of a launch, and a few questions more."""
+"""Values that rows about Megatron-LM name: options by destination, facts of a launch, and what follows from them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
 
@@ -10,30 +10,22 @@ from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import Problem
 from symconfig.existing.rules.facts import LAYOUT, MegatronFacts, NotKnown
 from symconfig.existing.rules.known import exchanges, fails
-from symconfig.existing.rules.row import Language, Row
+from symconfig.existing.rules.row import TEXTS, Language, Looked
 from symconfig.frameworks.megatron import constraints, option_constraints, sparse
-from symconfig.frameworks.megatron.flags import Value
 from symconfig.frameworks.megatron.releases import LAYOUT_MTP_ALONE_SINCE, NO_GROUPED_GEMM
 from symconfig.plans import pipeline_layout
 
-# Attributes of the facts that rows name as they are. Every other word is an option's value, by its destination.
-FACTS = words(
-    """
-    tp pp cp ep etp dp gpus experts chunks microbatches fsdp low_precision architecture
-    given number maybe real text value option at_least variable
-    """
-)
+# Attributes of the facts that rows name as they are. Every other name is an option's destination.
+FACTS = words("tp pp cp ep etp dp gpus experts chunks microbatches fsdp low_precision architecture")
+LEVELS, POSITIONS = "hierarchical_context_parallel_sizes", "position_embedding_type"
+LOSSES = "moe_router_load_balancing_type"
+ROPES = ("rope", "yarn", "mrope")
 TABLE = {**vars(constraints), **vars(option_constraints), **vars(sparse)}
 _MODEL = "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 --max-position-embeddings 2048"
 _KERNELS = "--disable-bias-linear --moe-grouped-gemm --moe-token-dispatcher-type alltoall --moe-aux-loss-coeff 0.01"
 BASES = {
-    "KERNELS": _KERNELS,
     "EIGHT": f"{_KERNELS} --num-experts 8",
     "PLAIN": f"{_MODEL} --micro-batch-size 1 --global-batch-size 64",
-    "WHOLE_FSDP": (
-        "--use-megatron-fsdp --ckpt-format fsdp_dtensor --data-parallel-sharding-strategy optim_grads_params "
-        "--no-gradient-accumulation-fusion"
-    ),
 }
 
 
@@ -49,33 +41,10 @@ def absent(facts: MegatronFacts, dest: str) -> bool:
     return facts.value(dest) in (None, False, ())
 
 
-def undivided(value: int, by: int) -> bool:
-    """Tell whether `by` leaves a rest of `value`. What is not positive has a rule of its own."""
-    return value > 0 and by > 0 and value % by > 0
-
-
 def _gpu(facts: MegatronFacts) -> str:
     if facts.architecture is None:
         raise NotKnown
     return facts.architecture
-
-
-def _refusal(facts: MegatronFacts, dest: str, owner: str) -> str:
-    """Return what is wrong with an option beside its owner: that it is there, or that it is missing."""
-    setting = facts.names.setting(owner)
-    named = setting.spelled if setting is not None else facts.option(owner)
-    there = facts.names.given(dest) or not _is_switch(facts.value(dest))
-    return f"does not go with {named}" if there else f"is missing beside {named}"
-
-
-def _kept(facts: MegatronFacts, dest: str) -> str | None:
-    """Return the value of an option that is no switch, and whether it is so by default."""
-    value = facts.value(dest)
-    return None if _is_switch(value) else str(value) if facts.names.given(dest) else f"{value} by default"
-
-
-def _is_switch(value: Value) -> bool:
-    return value is None or isinstance(value, bool)
 
 
 def _layout(facts: MegatronFacts) -> list[str]:
@@ -84,72 +53,81 @@ def _layout(facts: MegatronFacts) -> list[str]:
     return [] if layout is None else pipeline_layout.expanded(layout)
 
 
-# Each is given the facts; what it returns may be a function, which a row then calls.
-QUESTIONS: Mapping[str, Callable[[MegatronFacts], Any]] = {
+def _levels(facts: MegatronFacts) -> int | None:
+    levels = facts.value(LEVELS)
+    return prod(int(str(level)) for level in levels) if isinstance(levels, tuple) and levels else None
+
+
+def _weightless_losses(facts: MegatronFacts) -> bool:
+    """Return whether the experts are balanced by losses alone, all of weight 0."""
+    kinds, weights = (
+        value if isinstance(value, tuple) else (value,) for value in map(facts.value, (LOSSES, "moe_aux_loss_coeff"))
+    )
+    return bool(kinds) and not any(weights) and all("aux_loss" in str(kind) for kind in kinds)
+
+
+def _vocabulary_step(facts: MegatronFacts) -> int:
+    return facts.number("make_vocab_size_divisible_by") * facts.tp
+
+
+# What follows from options, by the names that rows give it.
+DERIVED: Mapping[str, Callable[[MegatronFacts], Any]] = {
     "node": lambda facts: facts.known(facts.gpus_per_node),
     "gpu": _gpu,
-    "exchanges": exchanges,
-    "granularity": granularity,
-    "stated": lambda facts: facts.names.given,  # with whatever value, and nothing guessed of what was not read
-    "absent": lambda facts: lambda dest: absent(facts, dest),
-    "present": lambda facts: lambda dest: not absent(facts, dest),
-    "off": lambda facts: lambda dest: facts.names.given(dest) and not facts.on(dest),
-    "fails": lambda facts: lambda name: fails(TABLE[name], facts),
-    "undivided": lambda facts: undivided,
-    "refusal": lambda facts: lambda dest, owner: _refusal(facts, dest, owner),
-    "kept": lambda facts: lambda dest: _kept(facts, dest),
-    "prod": lambda facts: prod,
-    "layout": lambda facts: (
-        pipeline_layout.expanded(str(facts.value(LAYOUT))) if facts.value(LAYOUT) is not None else []
-    ),
-    "NO_GROUPED_GEMM": lambda facts: NO_GROUPED_GEMM,
+    "without_grouped_gemm": lambda facts: _gpu(facts) in NO_GROUPED_GEMM,
+    "replicas": lambda facts: facts.dp * facts.cp,
+    "replicas_of_experts": lambda facts: facts.gpus // (facts.etp * facts.ep * facts.pp) if facts.experts else 0,
+    "ranks_of_experts": lambda facts: facts.ep * facts.etp if facts.experts and facts.ep > 1 else 0,
+    "local_experts": lambda facts: facts.experts // facts.ep,
+    "biased_experts": lambda facts: facts.experts and facts.on("add_bias_linear"),
+    "weightless_losses": _weightless_losses,
+    "stage_layers": lambda facts: facts.number("num_layers") // facts.pp,
+    "chunks_of_layout": lambda facts: len(_layout(facts)),
+    "mtp_before_loss": lambda facts: "m" in "".join(_layout(facts)[:-1]),
+    "mtp_on_first_stage": lambda facts: "m" in "".join(_layout(facts)[: -1 : facts.pp]),
     "LAYOUT_MTP_ALONE_SINCE": lambda facts: LAYOUT_MTP_ALONE_SINCE,
+    "exchanges": exchanges,
+    "count_of_exchanges": lambda facts: len(exchanges(facts)),
+    "levels": _levels,
+    "vocabulary_step": _vocabulary_step,
+    "padded_vocabulary": lambda facts: (
+        facts.number("vocab_size") + -facts.number("vocab_size") % _vocabulary_step(facts)
+    ),
+    "rotary": lambda facts: facts.value(POSITIONS) in ROPES or facts.on("use_rotary_position_embeddings"),
+    "local_attention": lambda facts: facts.value("transformer_impl") == "local" and not facts.on("use_flash_attn"),
+    "mask_gib": lambda facts: facts.number("seq_length") ** 2 / 2**30,
+    "masks_gib": lambda facts: facts.number("seq_length") ** 2 / 2**28,
+    "granularity": granularity,
+    "recompute_overridden": lambda facts: (
+        facts.on("recompute_activations") and facts.value("recompute_granularity") == "full"
+    ),
+    "scaled_as_it_goes": lambda facts: facts.on("fp16") and not facts.value("loss_scale"),
+    "thrice_evaluated": lambda facts: 3 * facts.number("eval_iters"),
+    "option": lambda facts: Looked(facts.option),
 }
 
 
-def _word(facts: MegatronFacts, name: str) -> Any:
+def _value(facts: MegatronFacts, name: str) -> Any:
     if name in FACTS:
         return getattr(facts, name)
-    return QUESTIONS[name](facts) if name in QUESTIONS else facts.value(name)
+    if name.startswith("$"):
+        return facts.variable(name[1:]) or ""
+    return DERIVED[name](facts) if name in DERIVED else facts.value(name)
 
 
-def _problem(
-    facts: MegatronFacts, about: list[str], what: str, variable: str | None = None, unset: bool = False, **texts: Any
-) -> Problem:
+def _problem(facts: MegatronFacts, about: list[str], what: str, **more: Any) -> Problem:
     """Return a problem about options, or a variable of the environment. unset: the switch would have to be off."""
-    if variable is not None:
-        return facts.about(variable, what, *about, **texts)
-    return facts.problem(what, *about, value=not unset, **texts)
+    texts = {key: more[key] for key in TEXTS if key in more}
+    if "variable" in more:
+        return facts.about(more["variable"], what, *about, **texts)
+    return facts.problem(what, *about, value=not more.get("unset", False), **texts)
 
 
-def _expanded(case: Row) -> Iterator[Row]:
-    """Make a case of each reason for which Megatron-LM refuses an option, the `owner`, beside another.
-
-    A reason `needs` an option, `excludes` it, or is about the option `at` which something is wrong. need: what it must
-    be; by default there, or absent. The owner's `when` is what it takes to be refused; by default that it is there.
-    """
-    if "owner" not in case:
-        yield case
-        return
-    owner = case["owner"]
-    rest = {key: value for key, value in case.items() if key not in ("owner", "when", "reasons")}
-    there = case.get("when", f"present({owner!r})")
-    for reason in case["reasons"]:
-        needed, excluded = reason.get("needs"), reason.get("excludes")
-        dest = needed or excluded or reason["at"]
-        wrong = [f"absent({needed!r})"] * bool(needed) + [f"present({excluded!r})"] * bool(excluded)
-        if "when" in reason:
-            wrong.append(f"({reason['when']})")
-        yield {
-            **rest,
-            **{key: value for key, value in reason.items() if key not in ("needs", "excludes")},
-            "where": there,
-            "when": " and ".join(reversed(wrong)),
-            "at": f"{dest} {owner}",
-            "what": f"{{refusal({dest!r}, {owner!r})}}",
-            "got": f"{{kept({dest!r})}}",
-            "need": reason.get("need", f"{{'it absent' if stated({dest!r}) else 'it'}}"),
-        }
-
-
-LANGUAGE = Language(_word, _problem, _expanded, BASES)
+NAME_TESTS: Mapping[str, Callable[[MegatronFacts, str], bool]] = {
+    "given": MegatronFacts.given,
+    "stated": lambda facts, dest: facts.names.given(dest),  # and nothing guessed of what was not read
+    "absent": absent,
+    "fails": lambda facts, name: fails(TABLE[name], facts),
+    "since": MegatronFacts.at_least,
+}
+LANGUAGE = Language(_value, _problem, NAME_TESTS, BASES)

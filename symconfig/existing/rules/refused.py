@@ -34,6 +34,7 @@ DESTINATIONS = {
     "indexed": ATTENTION,
     "shared_choice": sparse.FREQUENCY,
     "tp_comm": "tp_comm_overlap",
+    "moe_overlap": "overlap_moe_expert_parallel_comm",
     "moe_dispatcher": "moe_token_dispatcher_type",
     "flex_backend": "moe_flex_dispatcher_backend",
     "graphs": "cuda_graph_impl",

@@ -115,7 +115,6 @@ DYNAMIC = _VERL + "actor_rollout_ref.actor.use_dynamic_bsz=True "
 
 
 @OF_VERL.rule(
-    "tokens-below-longest",
     "error",
     "A dynamic micro-batch has no room for the longest sequence",
     'verl stops with "max_token_len must be greater than the sequence length" in the first step with a longer one '
@@ -124,7 +123,7 @@ DYNAMIC = _VERL + "actor_rollout_ref.actor.use_dynamic_bsz=True "
     "(verl#571).",
     DYNAMIC + "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=2048",
 )
-def _short(facts: RlFacts) -> Iterator[Problem]:
+def tokens_below_longest(facts: RlFacts) -> Iterator[Problem]:
     longest, values = facts.longest, facts.values
     if longest is None:
         return
@@ -148,7 +147,6 @@ def _short(facts: RlFacts) -> Iterator[Problem]:
 
 
 @BEYOND.rule(
-    "longest-beyond-tokens",
     "warning",
     "The longest sequence is a micro-batch beyond the limit",
     "slime packs sequences up to --max-tokens-per-gpu times the ranks of context parallelism, OpenRLHF up to "
@@ -157,7 +155,7 @@ def _short(facts: RlFacts) -> Iterator[Problem]:
     "python3 train.py --actor-num-nodes 1 --actor-num-gpus-per-node 8 --rollout-batch-size 32 "
     "--rollout-max-prompt-len 1024 --rollout-max-response-len 8192 --use-dynamic-batch-size --max-tokens-per-gpu 4608",
 )
-def _beyond(facts: RlFacts) -> Iterator[Problem]:
+def longest_beyond_tokens(facts: RlFacts) -> Iterator[Problem]:
     longest, values = facts.longest, facts.values
     packed = _PACKED[facts.trainer]
     if longest is None or not values.switch(packed[0]):
@@ -171,14 +169,13 @@ def _beyond(facts: RlFacts) -> Iterator[Problem]:
 
 
 @OF_VERL.rule(
-    "micro-batch-not-said",
     "error",
     "Nothing says how large a micro-batch is",
     "verl asks for one of ppo_micro_batch_size_per_gpu and ppo_micro_batch_size where batches are not dynamic "
     '(verl/workers/config/actor.py, verl/utils/config.py: "Please set at least one of").',
     _VERL + "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
 )
-def _unsized(facts: RlFacts) -> Iterator[Problem]:
+def micro_batch_not_said(facts: RlFacts) -> Iterator[Problem]:
     if not facts.reading.complete:
         return
     dynamic = f"{_ACTOR}.use_dynamic_bsz"
@@ -189,7 +186,6 @@ def _unsized(facts: RlFacts) -> Iterator[Problem]:
 
 
 @OF_VERL.rule(
-    "mini-batch-above-batch",
     "error",
     "An update has more prompts than a step",
     'verl stops with "train_batch_size must be >= actor.ppo_mini_batch_size" (verl/workers/config/actor.py, validate).',
@@ -197,7 +193,7 @@ def _unsized(facts: RlFacts) -> Iterator[Problem]:
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2 "
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2",
 )
-def _more_than_a_step(facts: RlFacts) -> Iterator[Problem]:
+def mini_batch_above_batch(facts: RlFacts) -> Iterator[Problem]:
     if facts.values.switch(f"{_ACTOR}.use_dynamic_bsz"):
         return
     step, update = facts.values.number("data.train_batch_size"), facts.values.whole(f"{_ACTOR}.ppo_mini_batch_size")
@@ -207,7 +203,6 @@ def _more_than_a_step(facts: RlFacts) -> Iterator[Problem]:
 
 
 @OF_VERL.rule(
-    "samples-over-gpus",
     "error",
     "A step's samples do not divide over the GPUs",
     "verl asserts where batches are not dynamic that the samples of a step, train_batch_size x rollout.n, are a "
@@ -218,7 +213,7 @@ def _more_than_a_step(facts: RlFacts) -> Iterator[Problem]:
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1 "
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1",
 )
-def _uneven_step(facts: RlFacts) -> Iterator[Problem]:
+def samples_over_gpus(facts: RlFacts) -> Iterator[Problem]:
     values, micro = facts.values, f"{_ACTOR}.ppo_micro_batch_size_per_gpu"
     samples, replicas = _samples(facts, "data.train_batch_size"), facts.replicas
     if samples is None or replicas is None or facts.trained is None or values.switch(f"{_ACTOR}.use_dynamic_bsz"):
@@ -230,7 +225,6 @@ def _uneven_step(facts: RlFacts) -> Iterator[Problem]:
 
 
 @OF_VERL.rule(
-    "mini-batch-over-replicas",
     "error",
     "An update's samples do not divide over its replicas",
     "verl's workers assert that the samples of an update, ppo_mini_batch_size x rollout.n, are a multiple of their "
@@ -238,7 +232,7 @@ def _uneven_step(facts: RlFacts) -> Iterator[Problem]:
     "train_mini_batch).",
     DYNAMIC + "data.train_batch_size=120 actor_rollout_ref.actor.ppo_mini_batch_size=60",
 )
-def _uneven_update(facts: RlFacts) -> Iterator[Problem]:
+def mini_batch_over_replicas(facts: RlFacts) -> Iterator[Problem]:
     key, replicas = f"{_ACTOR}.ppo_mini_batch_size", facts.replicas
     samples = _samples(facts, key)
     if samples is not None and replicas is not None and samples % replicas:
@@ -247,14 +241,13 @@ def _uneven_update(facts: RlFacts) -> Iterator[Problem]:
 
 
 @OF_VERL.rule(
-    "mini-batches-left-over",
     "error",
     "A step's samples do not divide into its updates",
     "verl's workers assert that their part of a step is a whole number of updates "
     "(verl/utils/tensordict_utils.py, make_iterator).",
     DYNAMIC + "data.train_batch_size=256 actor_rollout_ref.actor.ppo_mini_batch_size=96",
 )
-def _uneven_updates(facts: RlFacts) -> Iterator[Problem]:
+def mini_batches_left_over(facts: RlFacts) -> Iterator[Problem]:
     key = f"{_ACTOR}.ppo_mini_batch_size"
     step, update = facts.values.whole("data.train_batch_size"), facts.values.whole(key)
     if step is not None and update is not None and step > update and step % update:
@@ -268,7 +261,6 @@ def _samples(facts: RlFacts, key: str) -> int | None:
 
 
 @OF_VERL.rule(
-    "padded-sequences-split",
     "error",
     "Ranks share sequences that are padded",
     'verl stops with "When using sequence parallelism for actor/ref policy, you must enable use_remove_padding" '
@@ -276,7 +268,7 @@ def _samples(facts: RlFacts, key: str) -> int | None:
     DYNAMIC + "actor_rollout_ref.actor.ulysses_sequence_parallel_size=2 "
     "actor_rollout_ref.model.use_remove_padding=False",
 )
-def _padded(facts: RlFacts) -> Iterator[Problem]:
+def padded_sequences_split(facts: RlFacts) -> Iterator[Problem]:
     key, packs = f"{_ACTOR}.fsdp_config.ulysses_sequence_parallel_size", "actor_rollout_ref.model.use_remove_padding"
     ranks = facts.values.whole(key) or 1
     if ranks > 1 and not facts.values.switch(packs):
@@ -284,7 +276,6 @@ def _padded(facts: RlFacts) -> Iterator[Problem]:
 
 
 @OF_SLIME.rule(
-    "samples-left-over",
     "warning",
     "A step's samples do not divide into its updates",
     "slime trains on rollout_batch_size x n_samples_per_prompt samples in updates of --global-batch-size, and drops "
@@ -292,7 +283,7 @@ def _padded(facts: RlFacts) -> Iterator[Problem]:
     "python3 train.py --actor-num-nodes 1 --actor-num-gpus-per-node 8 --rollout-batch-size 32 "
     "--n-samples-per-prompt 8 --global-batch-size 96 --rollout-max-response-len 8192",
 )
-def _left_over(facts: RlFacts) -> Iterator[Problem]:
+def samples_left_over(facts: RlFacts) -> Iterator[Problem]:
     values = facts.values
     prompts, samples, batch = (
         values.whole(name) for name in ("rollout_batch_size", "n_samples_per_prompt", "global_batch_size")
@@ -305,7 +296,6 @@ def _left_over(facts: RlFacts) -> Iterator[Problem]:
 
 
 @OF_VERL.rule(
-    "engine-over-gpus",
     "error",
     "The engine's GPUs do not divide those of the run",
     "verl asserts that the GPUs are a multiple of the rollout's tensor_model_parallel_size, which is not the actor's "
@@ -313,7 +303,7 @@ def _left_over(facts: RlFacts) -> Iterator[Problem]:
     "default is 2, so that one GPU needs it said.",
     DYNAMIC + "actor_rollout_ref.rollout.tensor_model_parallel_size=3",
 )
-def _engines(facts: RlFacts) -> Iterator[Problem]:
+def engine_over_gpus(facts: RlFacts) -> Iterator[Problem]:
     key = f"{_ROLLOUT}.tensor_model_parallel_size"
     alone = any(facts.values.given(name) for name in ("rollout.nnodes", "rollout.n_gpus_per_node"))
     tp = None if alone else facts.values.whole(key)
@@ -322,7 +312,6 @@ def _engines(facts: RlFacts) -> Iterator[Problem]:
 
 
 @OF_SLEEPERS.rule(
-    "expandable-beside-engine",
     "warning",
     "Expandable segments beside an engine that sleeps",
     "vLLM's sleep mode puts weights and keys into a pool of its own. Until April 2026 it asserts that expandable "
@@ -330,7 +319,7 @@ def _engines(facts: RlFacts) -> Iterator[Problem]:
     "turns them off itself where it allocates.",
     "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n" + DYNAMIC,
 )
-def _expandable(facts: RlFacts) -> Iterator[Problem]:
+def expandable_beside_engine(facts: RlFacts) -> Iterator[Problem]:
     word = facts.reading.environment.get("PYTORCH_CUDA_ALLOC_CONF")
     if word is None or word.unknown or "expandable_segments:true" not in word.text.lower():
         return

@@ -21,7 +21,6 @@ _RAY = (
 
 
 @OF_OPENRLHF.rule(
-    "colocated-engines-over-gpus",
     "error",
     "Engines beside the actor have other GPUs than it",
     "With --train.colocate_all OpenRLHF asserts that the engines' GPUs are the actor's: "
@@ -29,7 +28,7 @@ _RAY = (
     "(openrlhf/cli/train_ppo_ray.py; OpenRLHF#728).",
     _RAY + "--vllm.num_engines 8",
 )
-def _beside_actor(facts: RlFacts) -> Iterator[Problem]:
+def colocated_engines_over_gpus(facts: RlFacts) -> Iterator[Problem]:
     values = facts.values
     colocated = values.switch("train.colocate_all") and not values.switch("train.async_enable")
     engines, tp = values.whole("vllm.num_engines"), values.whole("vllm.tensor_parallel_size") or 1
@@ -41,14 +40,13 @@ def _beside_actor(facts: RlFacts) -> Iterator[Problem]:
 
 
 @OF_OPENRLHF.rule(
-    "reference-on-other-gpus",
     "error",
     "A reference beside the actor has other GPUs than it",
     'OpenRLHF asserts "num_nodes and num_gpus_per_node must be the same when colocate actor and ref model" '
     "(openrlhf/cli/train_ppo_ray.py).",
     _RAY + "--ref.num_gpus_per_node 4",
 )
-def _reference_apart(facts: RlFacts) -> Iterator[Problem]:
+def reference_on_other_gpus(facts: RlFacts) -> Iterator[Problem]:
     values = facts.values
     colocated = values.switch("train.colocate_all") or values.switch("train.colocate_actor_ref")
     if not colocated or not values.number("algo.kl.init_coef"):
@@ -60,14 +58,13 @@ def _reference_apart(facts: RlFacts) -> Iterator[Problem]:
 
 
 @OF_OPENRLHF.rule(
-    "one-sample-of-a-group",
     "error",
     "An advantage over a prompt's samples needs several",
     "OpenRLHF asserts more than one --rollout.n_samples_per_prompt for rloo, reinforce_baseline, group_norm and "
     "dr_grpo, and for dynamic filtering (openrlhf/cli/train_ppo_ray.py).",
     _RAY + "--rollout.n_samples_per_prompt 1",
 )
-def _one_sample(facts: RlFacts) -> Iterator[Problem]:
+def one_sample_of_a_group(facts: RlFacts) -> Iterator[Problem]:
     values = facts.values
     if values.text("algo.advantage.estimator") not in _OF_GROUPS:
         return
@@ -77,14 +74,13 @@ def _one_sample(facts: RlFacts) -> Iterator[Problem]:
 
 
 @OF_OPENRLHF.rule(
-    "fewer-samples-than-ranks",
     "error",
     "Some ranks get no samples of a step",
     'OpenRLHF asserts "The number of sample batches must be greater than or equal to the effective number of actor '
     'processes": samples over --rollout.micro_batch_size, and data-parallel ranks (openrlhf/cli/train_ppo_ray.py).',
     _RAY + "--rollout.batch_size 8 --rollout.n_samples_per_prompt 2 --rollout.micro_batch_size 4",
 )
-def _starved(facts: RlFacts) -> Iterator[Problem]:
+def fewer_samples_than_ranks(facts: RlFacts) -> Iterator[Problem]:
     values = facts.values
     names = ("rollout.n_samples_per_prompt", "rollout.batch_size", "rollout.micro_batch_size")
     samples, prompts, micro = (values.whole(name) or 1 for name in names)
@@ -96,7 +92,6 @@ def _starved(facts: RlFacts) -> Iterator[Problem]:
 
 
 @OF_OPENRLHF.rule(
-    "states-kept-beside-engine",
     "warning",
     "The optimizer's state stays on the GPU while the engine generates",
     "With --ds.enable_sleep OpenRLHF brings states and gradients to the host while vLLM is awake (DeepSpeed's "
@@ -104,7 +99,7 @@ def _starved(facts: RlFacts) -> Iterator[Problem]:
     "its users run out of memory: OpenRLHF#792, #808 (openrlhf/utils/deepspeed/deepspeed_utils.py).",
     _RAY.replace("--ds.enable_sleep ", ""),
 )
-def _kept(facts: RlFacts) -> Iterator[Problem]:
+def states_kept_beside_engine(facts: RlFacts) -> Iterator[Problem]:
     values = facts.values
     colocated = values.switch("train.colocate_all") and not values.switch("train.async_enable")
     if not colocated or not values.switch("vllm.enable_sleep"):

@@ -41,7 +41,6 @@ def _steps(facts: RlFacts) -> bool:
 
 
 @OF_GROUPS.rule(
-    "groups-not-whole",
     "error",
     "What is generated at once does not divide into groups",
     "A prompt's num_generations responses are generated together, so they divide per_device_train_batch_size x "
@@ -50,7 +49,7 @@ def _steps(facts: RlFacts) -> bool:
     "counts responses, not prompts (trl#2876).",
     _GRPO + "--num_generations 5",
 )
-def _cut(facts: RlFacts) -> Iterator[Problem]:
+def groups_not_whole(facts: RlFacts) -> Iterator[Problem]:
     values, started = facts.values, tuners.program(facts.reading)
     if facts.gpus is None or started is None or started.megatron or not _steps(facts):
         return
@@ -67,21 +66,19 @@ def _cut(facts: RlFacts) -> Iterator[Problem]:
 
 
 @OF_TRL.rule(
-    "one-response-of-a-group",
     "error",
     "An advantage over a prompt's responses needs several",
     "TRL refuses fewer than 2 num_generations: the advantage of a response is against the others of its prompt "
     "(trl/trainer/grpo_config.py; trl#3199).",
     _GRPO + "--num_generations 1",
 )
-def _alone(facts: RlFacts) -> Iterator[Problem]:
+def one_response_of_a_group(facts: RlFacts) -> Iterator[Problem]:
     samples = facts.values.whole("num_generations")
     if samples is not None and samples < 2 and _steps(facts):
         yield facts.problem("num_generations", "leaves nothing to compare a response with", samples, "2 or more")
 
 
 @OF_GROUPS.rule(
-    "engine-awake-while-training",
     "note",
     "The engine keeps its share of the memory while others train",
     "An engine on the same GPUs gives weights and keys back only if it sleeps: vllm_enable_sleep_mode of TRL "
@@ -89,7 +86,7 @@ def _alone(facts: RlFacts) -> Iterator[Problem]:
     "people lower vllm_gpu_memory_utilization (trl#2927).",
     _GRPO + "--vllm_enable_sleep_mode false",
 )
-def _awake(facts: RlFacts) -> Iterator[Problem]:
+def engine_awake_while_training(facts: RlFacts) -> Iterator[Problem]:
     values = facts.values
     apart = values.text("vllm_mode") == "server" or values.given("vllm_server_host")
     sleeps = values.switch("vllm_enable_sleep_mode") or (values.number("sleep_level") or 0) > 0
@@ -100,14 +97,13 @@ def _awake(facts: RlFacts) -> Iterator[Problem]:
 
 
 @OF_SWIFT.rule(
-    "packed-without-flash-attention",
     "error",
     "Packed sequences need flash attention",
     'ms-swift stops with "The packing feature requires a flash attention implementation", for padding_free too '
     "(swift/arguments/sft_args.py, _check_padding_free; ms-swift#5690).",
     _SWIFT + "--packing true --attn_impl eager",
 )
-def _packed(facts: RlFacts) -> Iterator[Problem]:
+def packed_without_flash_attention(facts: RlFacts) -> Iterator[Problem]:
     values, started = facts.values, tuners.program(facts.reading)
     kernel = values.text("attn_implementation")
     on = next((name for name in ("packing", "padding_free") if values.switch(name)), None)
@@ -116,13 +112,12 @@ def _packed(facts: RlFacts) -> Iterator[Problem]:
 
 
 @OF_FACTORY.rule(
-    "few-bits-without-adapters",
     "error",
     "Weights in few bits are trained by adapters alone",
     'LLaMA-Factory stops with "Quantization is only compatible with the LoRA or OFT method" (hparams/parser.py).',
     _FACTORY + "--bf16 true --quantization_bit 4",
 )
-def _quantised(facts: RlFacts) -> Iterator[Problem]:
+def few_bits_without_adapters(facts: RlFacts) -> Iterator[Problem]:
     values = facts.values
     bits, kind = values.text("quantization_bit"), values.text("finetuning_type") or "lora"
     if bits is not None and kind not in _ADAPTED:
@@ -130,7 +125,6 @@ def _quantised(facts: RlFacts) -> Iterator[Problem]:
 
 
 @OF_NEMO.rule(
-    "two-kinds-of-workers",
     "error",
     "Workers of Megatron-Core and of DTensor at once",
     'NeMo-RL stops with "Configure either Megatron (policy.megatron_cfg.enabled=true) or DTensor '
@@ -138,18 +132,17 @@ def _quantised(facts: RlFacts) -> Iterator[Problem]:
     "which a file that inherits one has to turn off.",
     _NEMO + "policy.megatron_cfg.enabled=true",
 )
-def _both(facts: RlFacts) -> Iterator[Problem]:
+def two_kinds_of_workers(facts: RlFacts) -> Iterator[Problem]:
     yield from _one_of(facts, "policy.dtensor_cfg.enabled", "policy.megatron_cfg.enabled")
 
 
 @OF_NEMO.rule(
-    "packed-and-dynamic",
     "error",
     "Micro-batches are packed and dynamic at once",
     'NeMo-RL asserts "Dynamic Batching is exclusive of Sequence Packing" (nemo_rl/models/policy/lm_policy.py).',
     _NEMO + "policy.sequence_packing.enabled=true policy.dynamic_batching.enabled=true",
 )
-def _exclusive(facts: RlFacts) -> Iterator[Problem]:
+def packed_and_dynamic(facts: RlFacts) -> Iterator[Problem]:
     yield from _one_of(facts, "policy.dynamic_batching.enabled", "policy.sequence_packing.enabled")
 
 
@@ -160,7 +153,6 @@ def _one_of(facts: RlFacts, key: str, other: str) -> Iterator[Problem]:
 
 
 @OF_NEMO.rule(
-    "micro-batches-differ-under-tp",
     "error",
     "Log-probabilities are computed in other micro-batches than those that train",
     "From 4 ranks of tensor parallelism on, results depend on the micro-batch, and NeMo-RL asserts that "
@@ -168,7 +160,7 @@ def _one_of(facts: RlFacts, key: str, other: str) -> Iterator[Problem]:
     "(nemo_rl/models/policy/lm_policy.py; docs/guides/dtensor-tp-accuracy.md).",
     _NEMO + "policy.dtensor_cfg.tensor_parallel_size=4 policy.logprob_batch_size=2",
 )
-def _variant(facts: RlFacts) -> Iterator[Problem]:
+def micro_batches_differ_under_tp(facts: RlFacts) -> Iterator[Problem]:
     values, key = facts.values, "policy.logprob_batch_size"
     megatron = values.switch("policy.megatron_cfg.enabled")
     degree = "megatron_cfg.tensor_model_parallel_size" if megatron else "dtensor_cfg.tensor_parallel_size"

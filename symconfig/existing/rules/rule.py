@@ -65,11 +65,12 @@ class Rules(Generic[Facts]):
     holds: Callable[[Facts], bool] | None = None
 
     def rule(
-        self, name: str, severity: Severity, title: str, why: str, example: str, **more: Any
+        self, severity: Severity, title: str, why: str, example: str, **more: Any
     ) -> Callable[[Check[Facts]], Check[Facts]]:
-        """Enter the function below as the check of a rule. more: other fields of a Rule."""
+        """Enter the function below as the check of the rule of its name. more: other fields of a Rule."""
 
         def enter(check: Check[Facts]) -> Check[Facts]:
+            name = check.__name__.replace("_", "-")
             self.entered.append(Rule(name, severity, title, why, example, check, **more))
             return check
 

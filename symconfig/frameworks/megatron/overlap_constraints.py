@@ -19,6 +19,7 @@ OVERLAP_RELEASE = Constraint(
     sentence="it cannot hide the experts' all-to-all",
     about="overlap.moe_a2a",
     until="core_v0.13.0",
+    unsaid=True,
     source=OVERLAP_SOURCE,
     example=OVERLAP,
 )

@@ -117,7 +117,7 @@ def test_the_checkpoint_format_goes_with_the_sharding_both_ways(tmp_path: Path) 
         line.replace(" " * 4, "") for line in lines(there)
     }
     change = next(change for change in there.changes if change.option == "--ckpt-format")
-    assert "[fsdp-checkpoint-format]" in str(change)
+    assert "[use-megatron-fsdp-refused]" in str(change)
     back = adapted(path, plain, {})
     assert back.done
     assert any(change.option == "--ckpt-format" and change.now == "torch_dist" for change in back.changes)

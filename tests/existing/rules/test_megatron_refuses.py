@@ -69,23 +69,25 @@ SOONER = {"option-of-a-fork", "options-of-several-versions", "environment-missin
 NO_KERNEL = {"expert-options-without-experts"}
 # What else of a rule is refused, beside its example.
 FURTHER = """
-half-precision-options: --fp16-lm-cross-entropy --fp32-residual-connection
+fp16-lm-cross-entropy-refused: --fp16-lm-cross-entropy --fp32-residual-connection
 optimizer-types-refused: --main-grads-dtype bf16
 optimizer-types-refused: --main-params-dtype fp16
 optimizer-types-refused: --exp-avg-sq-dtype fp16
-precision-aware-optimizer-refused: --use-precision-aware-optimizer --optimizer muon
-bf16-layers-refused: --fp8-format hybrid --fp8-recipe tensorwise --first-last-layers-bf16 --num-layers-at-end-in-bf16 40
-gathered-without-format: --fp4-param-gather
-gathered-without-format: --fp8-format hybrid --fp8-recipe mxfp8 --reuse-grad-buf-for-mxfp8-param-ag
-quantised-parts-without-format: --fp8-output-proj --fp8-format hybrid
-quantised-parts-without-format: --moe-router-padding-for-quantization
-local-attention-of-other-layers: --attention-backend local
-batch-invariance-refused: --batch-invariant-mode --attention-backend flash --attention-dropout 0
-batch-invariance-refused: --batch-invariant-mode --attention-backend flash --flash-attention-version 3
-delayed-weight-gradients-refused: --delay-wgrad-compute --transformer-impl local
-whole-graph-refused: --cuda-graph-impl full_iteration --no-check-for-nan-in-loss-and-grad --cuda-graph-modules attn
-graphs-said-twice: --enable-cuda-graph --external-cuda-graph
-graphs-said-twice: --cuda-graph-impl local --cuda-graph-scope attn --cuda-graph-modules attn
+use-precision-aware-optimizer-refused: --use-precision-aware-optimizer --optimizer muon
+first-last-layers-bf16-refused: --fp8-format hybrid --fp8-recipe tensorwise --first-last-layers-bf16 \
+  --num-layers-at-end-in-bf16 40
+fp4-param-gather-refused: --fp4-param-gather
+reuse-grad-buf-for-mxfp8-param-ag-refused: --fp8-format hybrid --fp8-recipe mxfp8 --reuse-grad-buf-for-mxfp8-param-ag
+fp8-output-proj-refused: --fp8-output-proj --fp8-format hybrid
+moe-router-padding-for-quantization-refused: --moe-router-padding-for-quantization
+attention-backend-local-refused: --attention-backend local
+batch-invariant-mode-refused: --batch-invariant-mode --attention-backend flash --attention-dropout 0
+batch-invariant-mode-refused: --batch-invariant-mode --attention-backend flash --flash-attention-version 3
+delay-wgrad-compute-refused: --delay-wgrad-compute --transformer-impl local
+cuda-graph-impl-full-iteration-refused: --cuda-graph-impl full_iteration --no-check-for-nan-in-loss-and-grad \
+  --cuda-graph-modules attn
+enable-cuda-graph-refused: --enable-cuda-graph --external-cuda-graph
+cuda-graph-scope-refused: --cuda-graph-impl local --cuda-graph-scope attn --cuda-graph-modules attn
 graphs-of-parts-refused: --cuda-graph-impl local --cuda-graph-modules moe_router
 graphs-of-parts-refused: --cuda-graph-impl local --cuda-graph-modules attn moe
 graphs-of-parts-refused: --num-experts 8 --disable-bias-linear --moe-grouped-gemm \
@@ -93,45 +95,57 @@ graphs-of-parts-refused: --num-experts 8 --disable-bias-linear --moe-grouped-gem
   --recompute-granularity selective --recompute-modules moe
 graphs-of-recomputed-dropout: --cuda-graph-impl transformer_engine --attention-dropout 0 \
   --recompute-granularity selective --recompute-modules mlp
-activations-on-host-refused: --cpu-offloading-num-layers 4 --pipeline-model-parallel-size 2
-activations-on-host-refused: --cpu-offloading-num-layers 40
-deferred-gradient-of-embedding: --defer-embedding-wgrad-compute --no-gradient-accumulation-fusion
-position-embedding-refused: --position-embedding-type mrope
-position-embedding-refused: --position-embedding-type relative --transformer-impl local
-latent-options-refused: --moe-latent-size 512
-clipped-queries-refused: --qk-clip --qk-clip-threshold 0
+cpu-offloading-num-layers-refused: --cpu-offloading-num-layers 4 --pipeline-model-parallel-size 2
+cpu-offloading-num-layers-refused: --cpu-offloading-num-layers 40
+defer-embedding-wgrad-compute-refused: --defer-embedding-wgrad-compute --no-gradient-accumulation-fusion
+position-embedding-type-mrope-refused: --position-embedding-type mrope
+position-embedding-type-relative-refused: --position-embedding-type relative --transformer-impl local
+moe-latent-size-refused: --moe-latent-size 512
+qk-clip-refused: --qk-clip --qk-clip-threshold 0
 save-intervals-refused: --save x --save-interval 0
 save-intervals-refused: --save x --save-interval 10 --save-params-interval 5
-checkpoint-format-without-fsdp: --ckpt-format torch_dcp --pipeline-model-parallel-size 2
-legacy-checkpoint-without-gloo: --disable-gloo-process-groups --dist-ckpt-optim-fully-reshardable \
+ckpt-format-torch-dcp-refused: --ckpt-format torch_dcp --pipeline-model-parallel-size 2
+disable-gloo-process-groups-refused: --disable-gloo-process-groups --dist-ckpt-optim-fully-reshardable \
   --distrib-optim-fully-reshardable-mem-efficient
-loading-refused: --override-ckpt-iteration 5 --finetune
-loading-refused: --ckpt-convert-format torch
-local-checkpoints-refused: --non-persistent-ckpt-type local
-local-checkpoints-refused: --replication --replication-jump 2
-saved-logits-refused: --logits-save-dir x --logits-save-top-k 5
-step-gather-overlap-refused: --overlap-param-gather-with-optimizer-step
+override-ckpt-iteration-refused: --override-ckpt-iteration 5 --finetune
+ckpt-convert-format-refused: --ckpt-convert-format torch
+non-persistent-ckpt-type-local-refused: --non-persistent-ckpt-type local
+replication-refused: --replication --replication-jump 2
+logits-save-dir-refused: --logits-save-dir x --logits-save-top-k 5
+overlap-param-gather-with-optimizer-step-refused: --overlap-param-gather-with-optimizer-step
 optimizer-instances: --num-experts 8 --disable-bias-linear --expert-model-parallel-size 8 \
   --num-distributed-optimizer-instances 2
-emerging-optimizer-refused: --optimizer muon --use-torch-fsdp2
-megatron-fsdp-refused: --use-megatron-fsdp --ckpt-format fsdp_dtensor --optimizer muon
-registered-buffers-refused: --fsdp-manual-registration --use-megatron-fsdp --ckpt-format fsdp_dtensor
-weight-shards-refused: --tensor-parallel-num-weight-shards 3
-weight-shards-refused: --tensor-parallel-num-weight-shards 3 --tensor-model-parallel-size 2
-weight-shards-refused: --tensor-parallel-num-weight-shards 2 --fp8-format hybrid --fp8-recipe mxfp8
-hybrid-context-refused: --hybrid-context-parallel --calculate-per-token-loss --pipeline-model-parallel-size 2
-hybrid-context-refused: --hybrid-context-parallel --calculate-per-token-loss --dataloader-type cyclic
-hybrid-pattern-refused: --hybrid-layer-pattern M*M*|M*M* --num-virtual-stages-per-pipeline-rank 2
-filled-middles-refused: --fim-data --fim-rate 0
-sizes-said-twice: --encoder-seq-length 2048
+optimizer-refused: --optimizer muon --use-torch-fsdp2
+use-megatron-fsdp-refused: --use-megatron-fsdp --ckpt-format fsdp_dtensor --optimizer muon
+fsdp-manual-registration-refused: --fsdp-manual-registration --use-megatron-fsdp --ckpt-format fsdp_dtensor
+gpus-over-degrees: --tensor-parallel-num-weight-shards 3
+gpus-over-degrees: --tensor-parallel-num-weight-shards 3 --tensor-model-parallel-size 2
+tensor-parallel-num-weight-shards-refused: --tensor-parallel-num-weight-shards 2 --fp8-format hybrid --fp8-recipe mxfp8
+hybrid-context-parallel-refused: --hybrid-context-parallel --calculate-per-token-loss --pipeline-model-parallel-size 2
+hybrid-context-parallel-refused: --hybrid-context-parallel --calculate-per-token-loss --dataloader-type cyclic
+hybrid-layer-pattern-refused: --hybrid-layer-pattern M*M*|M*M* --num-virtual-stages-per-pipeline-rank 2
+fim-data-refused: --fim-data --fim-rate 0
+encoder-seq-length-refused: --encoder-seq-length 2048
 positions-too-few: --decoder-seq-length 4096
 weight-decay-schedule: --start-weight-decay 0.1
-two-data-sources: --data-path x --data-args-path y
-two-data-sources: --train-data-path x --per-split-data-args-path y
+data-path-refused: --data-path x --data-args-path y
+per-split-data-args-path-refused: --train-data-path x --per-split-data-args-path y
 evaluation-batch-over-replicas: --eval-global-batch-size 20
 not-positive: --make-vocab-size-divisible-by 0
 not-positive: --vocab-size 0
 not-positive: --num-dataset-builder-threads 0
+optimizer-cpu-offload-refused: --fp8-format hybrid --fp8-recipe tensorwise --fp8-param-gather \
+  --use-precision-aware-optimizer --optimizer-cpu-offload
+use-megatron-fsdp-refused: --use-megatron-fsdp --ckpt-format fsdp_dtensor --no-gradient-accumulation-fusion \
+  --data-parallel-sharding-strategy optim_grads_params --check-weight-hash-across-dp-replicas-interval 10
+distribute-saved-activations-refused: --distribute-saved-activations --recompute-granularity full \
+  --recompute-method uniform --recompute-num-layers 1
+first-last-layers-bf16-refused: --fp8-format hybrid --fp8-recipe tensorwise --first-last-layers-bf16 \
+  --num-layers-at-start-in-bf16 40
+cpu-offloading-num-layers-refused: --cpu-offloading-num-layers 4 --recompute-activations
+hybrid-layer-pattern-refused: --hybrid-layer-pattern M*M*M*M* --num-layers 8 --account-for-embedding-in-pipeline-split
+train-iters-refused: --train-iters 10 --lr-warmup-samples 5
+mock-data-refused: --mock-data --train-data-path x
 """
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import re
+from collections.abc import Iterator
+from string import Formatter
+from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,8 +19,8 @@ from symconfig.existing.recover.words import settings
 from symconfig.existing.rules import environment
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.megatron import BY_FILE, RULES, findings
-from symconfig.existing.rules.megatron_words import FACTS, QUESTIONS
-from symconfig.existing.rules.row import BUILTINS, ROWS
+from symconfig.existing.rules.megatron_words import DERIVED, FACTS, NAME_TESTS, TABLE
+from symconfig.existing.rules.row import NUMBERS, TESTS, TEXTS, filled_with, rows_of
 from symconfig.existing.rules.versions import OLD
 from symconfig.frameworks.megatron import environment as rendered_environment
 from symconfig.frameworks.megatron.flags import flags, versions
@@ -40,22 +41,30 @@ def test_an_example_breaks_its_rule_and_no_other(name: str) -> None:
 
 
 @pytest.mark.parametrize("file", BY_FILE)
-def test_every_word_of_a_row_is_one(file: str) -> None:
+def test_every_name_of_a_row_is_one(file: str) -> None:
     options = {flag.dest for version in versions() for flag in flags(version).flags.values()}
-    for row in yaml.safe_load((ROWS / f"{file}.yaml").read_text(encoding="utf-8")).values():
-        cases = [row, *row.get("cases", ())]
-        asked = [each for case in cases for each in (case, *case.get("reasons", ()))]
-        own = {name for case in cases for name in case.get("let", {})} | {"each"}
-        said = [case[key] for case in asked for key in ("when", "where") if key in case]
-        said += [expression for case in cases for expression in case.get("let", {}).values()]
-        names = {
-            node.id for text in said for node in ast.walk(ast.parse(str(text), mode="eval")) if type(node) is ast.Name
-        }
-        assert names - own - options - FACTS - QUESTIONS.keys() - set(BUILTINS) <= {"kind"}
-        dests = {
-            dest for case in asked for key in ("at", "owner", "needs", "excludes") for dest in case.get(key, "").split()
-        }
-        assert {dest for dest in dests if "{" not in dest} <= options
+    known = options | FACTS | DERIVED.keys() | TABLE.keys() | set(versions()) | {"value"}
+    for row in rows_of(file).values():
+        for case in (row, *row.get("cases", ())):
+            for each in case.get("each", "{each}").split():
+                filled = filled_with(case, each)
+                assert set(names_of(filled)) <= known
+
+
+def names_of(part: Any) -> Iterator[str]:
+    """What the conditions, the places and the texts of a row or a pair name."""
+    for key in ("if", "be", "needs", "excludes"):
+        others = part.get(key) or {}
+        for name, wanted in others.items() if isinstance(others, dict) else dict.fromkeys(others.split()).items():
+            yield from () if name.startswith("$") or "{each}" in name else (name,)
+            tests = wanted if isinstance(wanted, dict) else {}
+            assert set(tests) <= {*TESTS, *NAME_TESTS, "need", "if"}
+            yield from (than for test, than in tests.items() if test in NUMBERS and isinstance(than, str))
+            yield from names_of({"if": tests.get("if")})
+    yield from (word for word in part.get("at", "").split() if "{" not in word)
+    for key in TEXTS:
+        for _, name, *_ in Formatter().parse(str(part.get(key, ""))):
+            yield from re.findall(r"^\w+(?!.*\[)|(?<=option\[)\w+", name or "")
 
 
 def test_names_are_unique_and_of_one_form() -> None:
@@ -123,7 +132,7 @@ def test_what_is_not_known_of_one_case_is_no_matter_to_another() -> None:
     words = ("--use-torch-fsdp2", "--fp16", "--ckpt-format", "torch_dist", "--untie-embeddings-and-output-weights")
     options = (*settings((*words, "--no-gradient-accumulation-fusion"), "launch.sh"), _dark(PP))
     names = Namespace(options, flags("core_v0.19.0"))
-    assert "--bf16" in said(MegatronFacts(names, world_size=8))["torch-fsdp-refused"]
+    assert "--fp16" in said(MegatronFacts(names, world_size=8))["use-torch-fsdp2-refused"]
 
 
 def test_without_the_number_of_gpus_only_what_needs_none_is_judged() -> None:
