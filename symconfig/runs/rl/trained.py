@@ -82,7 +82,8 @@ class Trained:
         own, framework = self._own, self.prospect.request.framework
         if framework.shard_bytes is None:
             return own
-        trained, ranks = parameters(self.plan.model).trainable, self.candidate.parallel.world_size
+        trained = parameters(self.plan.model).trainable if own[STATES] else 0  # else all shards are in host memory
+        ranks = self.candidate.parallel.world_size
         elements, sizes = trained / (ranks / framework.optimizer_instances), framework.bytes
         gathered = sizes.weight if framework.sharding(self.prospect.zero).weight else 0.0
         wider = elements * (2 * framework.shard_bytes - sizes.gradient - gathered)  # of weights and of gradients

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 import symconfig
+from symconfig.cost.framework import Framework
 from symconfig.descriptor.load import load_model
 from symconfig.errors import InfeasibleError
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.megatron import flags
+from symconfig.graph.implementation import LossKernel
 from symconfig.render import bridge_config, megatron, render, targets
 from symconfig.render.bridge_config import PATHS, SAID_OTHERWISE
 from symconfig.render.files import write
@@ -51,16 +53,20 @@ def test_files_have_the_price_of_their_plan(target: str, model: str, tmp_path: P
     read = found.judged.run.configuration
     usual = usual_of(plan.cluster, plan.job, read.precision)
     priced = Extras.planned(plan.best).put_on(usual, plan.cluster.gpu.architecture)
-    if target in BY_TARGET and (kernel := BY_TARGET[target].loss) is not None:
-        how = priced.implementation
-        priced = replace(priced, implementation=replace(how, loss=replace(how.loss, kernel=kernel)))
-    launched = found.judged.run.described.model
+    launched, kernel = found.judged.run.described.model, BY_TARGET[target].loss if target in BY_TARGET else None
     mine, theirs = (
-        predict(model, plan.cluster, replace(read, framework=one)).predicted
+        predict(model, plan.cluster, replace(read, framework=_with_loss(one, kernel))).predicted
         for model, one in ((plan.model, priced), (launched, read.framework))
     )
     assert mine.time == pytest.approx(theirs.time, rel=1e-9)
     assert mine.memory == pytest.approx(theirs.memory, rel=1e-9)
+
+
+def _with_loss(framework: Framework, kernel: LossKernel | None) -> Framework:
+    """Return the framework with a trainer's own loss, which plans and audits of its updates put on."""
+    how = framework.implementation
+    loss = how.loss if kernel is None else replace(how.loss, kernel=kernel)
+    return replace(framework, implementation=replace(how, loss=loss))
 
 
 @pytest.mark.parametrize("model", [name for name in MODELS if load_model(name).adapter is None])

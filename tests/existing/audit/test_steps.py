@@ -68,7 +68,7 @@ def test_a_better_kernel_of_the_run_stays_in_its_best_plan() -> None:
 
 
 def test_every_field_of_a_configuration_is_a_decision_or_given() -> None:
-    given = {"dp", "global_batch", "seq_length", "packing", "backend", "version"}
+    given = {"dp", "natural_routing", "global_batch", "seq_length", "packing", "backend", "version"}
     decided = {field for fields in DECISIONS.values() for field in fields}
     named = {*Configuration.__dataclass_fields__, *Degrees.__dataclass_fields__} - {"degrees"}
     assert decided | given == named
