@@ -77,7 +77,7 @@ def test_the_optimizer_has_the_roots_of_all_second_moments(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["llama3.2-1b", "llama3.2-3b"])
 def test_the_optimizer_moves_what_its_operators_read_and_write(name: str) -> None:
-    """Clipped and stepped, operator by operator: a fused kernel would have taken 0.4 of it. Within 5 % while the memory's
-    rate on H100 also made up for what sources do otherwise."""
+    """Clipped and stepped, operator by operator: a fused kernel would have taken 0.4 of it. Within 5 % while
+    the memory's rate on H100 also made up for what sources do otherwise."""
     predicted = float(actor(STEPPED[name]).parts.cost.time["optimizer"].max())
     assert predicted == pytest.approx(STEPPED[name]["seconds"], rel=0.07)
