@@ -93,7 +93,7 @@ def _check_shape(fields: dict[str, Any], name: str) -> None:
     missing = [field for field in needed if fields.get(field) is None]
     if missing:
         what = f"no public model is known by this name, and the row does not state {', '.join(missing)}"
-        known = {item.name.lower(): item.name for item in assumptions().models}
+        known = {item.name.lower(): item.name for item in assumptions().models} | {name: name for name in zoo_models()}
         raise InputError(what, field="model.name", got=name, hint=known.get(nearest(name, known, most=1) or ""))
 
 

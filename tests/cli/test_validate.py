@@ -221,7 +221,7 @@ def test_a_model_that_nobody_knows_is_no_defect(run: Run, runs: Path) -> None:
     assert "no public model is known by this name, and the row does not state hidden_size" in outcome.out
     outcome = run("calibrate", runs)
     assert outcome.code == 2
-    assert "Try: Qwen3-30B-A3B" in outcome.err
+    assert "Try: qwen3-30b-a3b" in outcome.err
 
 
 def test_all_problems_come_at_once(run: Run, tmp_path: Path) -> None:
