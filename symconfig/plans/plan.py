@@ -92,7 +92,7 @@ class Predicted:
     @property
     def benchmark_tokens_per_s_per_gpu(self) -> float:
         """Return the rate where routing is forced to balance."""
-        return self.tokens_per_s_per_gpu * self.step_s / (self.balanced_step_s or self.step_s)
+        return self.tokens_per_s_per_gpu * (self.step_s / self.balanced_step_s if self.balanced_step_s else 1.0)
 
     def basis(self, quantity: str) -> str:
         """Name the runs that an interval is taken from, in brackets; nothing where the plan does not say."""

@@ -27,12 +27,13 @@ def planned(**fields: Any) -> PlanResult:
     ],
 )
 def test_scores_in_memory_cost_time_and_memory(backend: str, tp: int, zero: int, element_bytes: int) -> None:
+    """Over 4 % of the time: of so few tokens, flash attention's tiles beyond those attended to are a part, too."""
     pins = {**PINS, "tp": tp, "zero": zero, "optimizer_offload": 0}
     flash, unfused = (
         planned(backend=backend, attention=kernel, gpus=32, pins=pins).best for kernel in ("flash", "unfused")
     )
     assert unfused.parallel == flash.parallel
-    assert unfused.predicted.step_s > 1.05 * flash.predicted.step_s
+    assert unfused.predicted.step_s > 1.04 * flash.predicted.step_s
     scores = 40 * 40 / tp * 2048**2 * element_bytes  # of 40 layers and 40 heads over tp
     assert unfused.predicted.peak_bytes - flash.predicted.peak_bytes == pytest.approx(scores, rel=0.35)
 

@@ -35,7 +35,13 @@ class Case:
 
 CASES = {
     "DeepSeek-V3 on 2,048 GPUs": Case(
-        "deepseek-v3", 61, 2048, 8192, {"pp": "16", "vpp": "1", "tp": "1", "ep": "64", "cp": "1"}, "1 layer on the last"
+        "deepseek-v3",
+        61,
+        2048,
+        8192,
+        {"pp": "16", "vpp": "1", "tp": "1", "ep": "64", "cp": "1"},
+        "1 layer on the last",
+        cluster="h200",  # in the memory of an h100 the first stages get fewer layers than those after them
     ),
     "DeepSeek-V3 with an empty chunk": Case(
         "deepseek-v3",

@@ -41,11 +41,12 @@ def test_of_its_own_job_the_recipe_is_the_nearest() -> None:
 
 
 def test_a_difference_costs_what_a_plan_with_it_alone_takes() -> None:
-    """Against the search with that value pinned, and all else as it was."""
+    """Against the search with that value pinned, and all else as it was, tensor parallelism's user buffers too."""
     plan = planned(tp=8, pp=4, vpp=5, cp=2, mbs=1)
     (tp,) = [one for one in near(plan).differences if one.field == "tp"]
     assert tp.loss is not None
-    other = solved("llama3.1-70b", "h100", 64, 128, 8192, pins=pins_of(plan) | {"tp": 4}, top=1).plan
+    wanted = pins_of(plan) | {"tp": 4, "user_buffers": "true"}
+    other = solved("llama3.1-70b", "h100", 64, 128, 8192, pins=wanted, top=1).plan
     assert tp.loss == pytest.approx(other.best.predicted.step_s / plan.best.predicted.step_s - 1, abs=1e-6)
 
 

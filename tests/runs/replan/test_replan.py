@@ -72,7 +72,7 @@ def test_recorded_pins_stay_unless_released_or_pinned_anew() -> None:
 
 
 def test_a_number_of_gpus_that_was_found_is_found_again() -> None:
-    old = parse_plan(solved("qwen2.5-7b", "h100", "auto", 64, top=1).plan.to_json())
+    old = parse_plan(solved("llama2-7b", "h100", "auto", 64, top=1).plan.to_json())
     assert old.job.gpus == 2
     assert replan(old, model="llama2-13b", top=1).new.plan.best.parallel.world_size > 2
     assert revised(old, {"gpus": 8})["gpus"] == 8
@@ -131,7 +131,7 @@ def test_a_value_that_no_pin_says_cannot_be_kept() -> None:
 def test_a_plan_near_the_old_one_is_offered_where_its_checkpoint_then_loads_more_easily(
         near: float, offered: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     monkeypatch.setattr("symconfig.runs.replan.near_plan.WORTH", near)
-    found = replan(plan(pp=2, vpp=16), release=["pp", "vpp"], top=1).found
+    found = replan(plan(batch=64, pp=2, vpp=16), release=["pp", "vpp"], top=1).found
     assert found.checkpoint.verdict is Verdict.CONVERTED
     assert (found.near_plan is not None) is offered
     if found.near_plan is not None:

@@ -197,7 +197,7 @@ def test_a_critic_is_trained_beside() -> None:
 def test_a_critic_has_the_actors_degrees_unless_its_own_make_a_shorter_step() -> None:
     """Those of its own are the fastest of its updates alone, which may leave no room beside the plainest actor."""
     lengths = {"prompt_length": {"mean": 200, "max": 1024}, "response_length": {"mean": 1500, "p95": 4000, "max": 8192}}
-    plan = planned("qwen3-8b", algorithm="ppo", prompts=512, samples=4, updates=4, **lengths)
+    plan = planned("llama3.1-8b", algorithm="ppo", prompts=512, samples=4, updates=4, **lengths)
     degrees, step = plan.best.parallel, plan.rl[0]
     assert (degrees.tp, degrees.pp, degrees.cp) == (2, 1, 1)
     assert {name: getattr(degrees, name) for name in step.critic} == step.critic

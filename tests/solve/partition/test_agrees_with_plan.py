@@ -29,7 +29,7 @@ from symconfig.solve.partition.run import Ask, Case, cases, costs_of
 from tests.cost.support import cost, seconds
 
 CLUSTERS = sorted(path.stem for path in (data_dir("model_zoo") / "clusters").glob("*.yaml"))
-MODEL, SEQ, TURNS = load_model("llama3.1-8b"), 4096, 8
+MODEL, SEQ, TURNS = load_model("llama3.1-8b"), 4096, 16  # turns: enough to outweigh what is once a step
 WHOLE = 0.03
 MOVED = 0.05  # the tensor solver reduces every gradient by itself, the planner all of them in one buffer
 SPLITS = [(8, 1), (2, 4), (4, 4)]  # tp, dp
@@ -54,6 +54,11 @@ def strategy(
     return replace(costs_of(of, ask, axes), machine=machine(cluster, precision)), axes, rows.tolist()
 
 
+def usual(cluster: ClusterDescriptor) -> Kernel:
+    """What a plan attends with: flash attention has no kernels for Volta."""
+    return Kernel.FUSED_SOFTMAX if cluster.gpu.architecture == "volta" else Kernel.FLASH
+
+
 def by_tensors(cluster: ClusterDescriptor, precision: str, tp: int, dp: int, kernel: Kernel = Kernel.FLASH) -> Spent:
     return spent(*strategy(cluster, precision, tp, dp, kernel))
 
@@ -73,7 +78,7 @@ def test_a_whole_step_takes_as_long_in_both_with_all_that_hides(name: str) -> No
     cluster = load_cluster(name)
     precision = "bf16" if cluster.gpu.peak_flops.bf16 is not None else "fp16"
     for tp, dp in SPLITS:
-        costs, axes, rows = strategy(cluster, precision, tp, dp)
+        costs, axes, rows = strategy(cluster, precision, tp, dp, usual(cluster))
         mine, theirs = clock(costs, axes, rows), by_degrees(cluster, precision, tp, dp, hide=True)
         assert mine.step_s == pytest.approx(sum(theirs.values()), rel=WHOLE), (tp, dp)
         assert mine.computation_s + mine.waiting_s == pytest.approx(theirs["compute"], rel=WHOLE), (tp, dp)
@@ -94,7 +99,7 @@ def test_a_strategy_takes_as_long_in_both(name: str) -> None:
     cluster = load_cluster(name)
     precision = "bf16" if cluster.gpu.peak_flops.bf16 is not None else "fp16"
     for tp, dp in SPLITS:
-        mine, theirs = by_tensors(cluster, precision, tp, dp), by_degrees(cluster, precision, tp, dp)
+        mine, theirs = by_tensors(cluster, precision, tp, dp, usual(cluster)), by_degrees(cluster, precision, tp, dp)
         moved = theirs["layer communication"] + theirs["data-parallel communication"]
         assert mine.communication == pytest.approx(moved, rel=MOVED), (tp, dp)
         assert mine.cost == pytest.approx(sum(theirs.values()) - theirs["overhead"], rel=WHOLE), (tp, dp)

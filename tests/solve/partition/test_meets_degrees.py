@@ -21,7 +21,7 @@ from tests.solve.naive import KERNELS
 
 SEQ = 4096
 # What one of them has and the other has not: overlap of tensor parallelism with weight gradients, the buckets of
-# gradients, imbalance of experts, workspaces, what a framework does once a step.
+# gradients, workspaces, what a framework does once a step.
 TIME, MEMORY = 0.10, 0.09
 CLOCK = 0.03  # of the partition's clock, which hides what a plan hides
 
@@ -36,7 +36,7 @@ CLOCK = 0.03  # of the partition's clock, which hides what a plan hides
         ("llama3.1-8b", "h100", 16, 32, 2, 2, 1),
         ("llama2-70b", "h100", 64, 64, 8, 1, 1),
         ("mixtral-8x7b", "h100", 64, 128, 2, 1, 8),
-        ("qwen3-30b-a3b", "h100", 64, 128, 1, 1, 8),
+        ("qwen3-30b-a3b", "h100", 64, 256, 1, 1, 8),  # fewer: latency of each gradient; more: hosts
     ],
 )
 def test_megatrons_strategy_costs_in_both_nearly_the_same(
@@ -54,12 +54,13 @@ def test_megatrons_strategy_costs_in_both_nearly_the_same(
               keeps=(Keep.SHARDS,))  # fmt: skip
     case = next(cases(lambda turns: program(descriptor, batch // turns, SEQ), ask))
     axes = ask.mesh.axes()
+    planned_s = planned.predicted.balanced_step_s or planned.predicted.step_s  # a partition's experts have equal loads
     degrees = way(tp=tp, cp=cp, dp=dp, ep=ep, sequence_parallel=sequence, zero=1)
     rows = baseline(case.net, axes, "megatron-tp-sp" if sequence else "megatron-tp", degrees).rows
     assert rows is not None
     costs = costs_of(case, ask, axes)
     problem = assemble(costs, [np.array([row]) for row in rows], ask.memory_limit)
     alone = (0,) * len(problem.nodes)
-    assert problem.cost(alone) == pytest.approx(planned.predicted.step_s, rel=TIME)
-    assert clock(costs, axes, rows.tolist()).step_s == pytest.approx(planned.predicted.step_s, rel=CLOCK)
+    assert problem.cost(alone) == pytest.approx(planned_s, rel=TIME)
+    assert clock(costs, axes, rows.tolist()).step_s == pytest.approx(planned_s, rel=CLOCK)
     assert problem.memory(alone) == pytest.approx(planned.predicted.peak_bytes, rel=MEMORY)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
+from symconfig.cost.step import states
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.plans.plan import Plan
 from symconfig.solve.costed import costed
@@ -41,9 +43,12 @@ def plan_of(model: str, kind: str) -> Plan:
 def shares(plan: Plan) -> Iterator[tuple[str, int, float, float]]:
     """Of every stage: what is predicted of a rank, and the mean of what its ranks hold, both in bytes, for each part.
 
-    Without padding: of parameters, or of those elements of them that are in the rank's shard.
+    Without padding: of parameters, or of those elements of them that are in the rank's shard. What is predicted is what
+    lasts between steps: no queue of gradients, nor more weights gathered ahead than the next block's.
     """
     found = costed(restore(plan, plan.best))
+    framework = replace(found.setting.framework, queued_elements=0.0)
+    lasting = states(found.sums, found.points, replace(found.setting, framework=framework))
     p, options = plan.best.parallel, plan.best.options
     ranks = p.world_size // p.pp
     for stage in range(p.pp):
@@ -57,12 +62,10 @@ def shares(plan: Plan) -> Iterator[tuple[str, int, float, float]]:
             "optimizer state": (MAIN_BYTES + MOMENTS_BYTES, 1),
         }
         for name, (element_bytes, sharded_from) in parts.items():
-            part = found.cost.memory[name]
-            ours = float(part[min(stage, part.shape[0] - 1), 0, 0, 0])
+            part = lasting[name]
+            ours = float(part[min(stage, part.shape[0] - 1), 0, 0])
             if name == "weights" and options.zero_stage == 3:  # two blocks are gathered besides
                 ours -= 2 * WEIGHT_BYTES * float(found.sums.largest[stage, 0])
-            if name == "gradients" and options.zero_stage == 2:  # a backward has whole ones besides
-                ours -= element_bytes * whole
             yield name, stage, ours, element_bytes * (owned if options.zero_stage >= sharded_from else whole)
 
 
