@@ -259,9 +259,9 @@ def hiding(cost: BlockCost, framework: Framework) -> BlockCost:
     that is otherwise the same.
     """
     collectives, work = cost.derived.collectives, cost.work_s
-    cost = _replayed(cost, framework)
-    shown = tuple(exposed(c, t, work, framework) for c, t in zip(collectives, cost.full_comm_s, strict=True))
     paired = framework.hide.experts > 0 and any(is_dispatch(c) for c in collectives)
+    cost = _replayed(cost, framework, paired)
+    shown = tuple(exposed(c, t, work, framework) for c, t in zip(collectives, cost.full_comm_s, strict=True))
     alone = replace(cost, comm_s=shown, hidden_s=np.zeros_like(cost.hidden_s), paired=paired)
     if not paired:
         return alone
@@ -270,12 +270,15 @@ def hiding(cost: BlockCost, framework: Framework) -> BlockCost:
     return replace(hidden, hidden_s=either.maximum(less[:2] + less[2:], 0.0))
 
 
-def _replayed(cost: BlockCost, framework: Framework) -> BlockCost:
-    """Return the costs with CUDA graphs: what they replay takes no time of the host, and holds memory."""
+def _replayed(cost: BlockCost, framework: Framework, paired: bool) -> BlockCost:
+    """Return the costs with CUDA graphs: what they replay takes no time of the host, and holds memory.
+
+    paired: another microbatch's work runs beside, for which the host takes longer where nothing is replayed.
+    """
     once = graphed(cost.derived, framework) if framework.graphed else frozenset[str]()
-    paired = framework.hide.experts > 0 and any(is_dispatch(c) for c in cost.derived.collectives)
-    longer = PAIRED_HOST if paired and not once else 1.0
-    host = {key: t * (0.0 if key[0] in once else longer) for key, t in cost.full_host_s.items()}
+    host, longer = cost.full_host_s, 1.0 if once else PAIRED_HOST
+    if once or paired:
+        host = {key: t * (0.0 if key[0] in once else longer) for key, t in host.items()}
     return replace(cost, host_s=host, registered_bytes=cost.buffer_bytes + GRAPH_BYTES * bool(once))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from symconfig.cost import compiled
 from symconfig.cost.lattice import Array
-from symconfig.cost.machine import Machine, Number
+from symconfig.cost.machine import Machine
 
 # Keys that a kernel works on beyond those that a query attends to: it takes whole tiles of queries and keys, at the
 # diagonal and at both edges of a window, and its first and last tiles overlap with nothing.
@@ -53,21 +53,20 @@ def attention_s(
     channels: float,
     forward: bool,
     *,
-    rate: Number = 1.0,
     launches: Any = 1.0,
 ) -> Array:
     """Return the seconds of two products forward or five backward, since the scores are made again.
 
-    channels: of the two products, in the mean. rate: over the machine's own.
+    channels: of the two products, in the mean.
     """
     flops = machine.attention_flops if forward else machine.attention_backward_flops
     effective = (channels + machine.softmax_channels) * CHANNELS / (CHANNELS + machine.softmax_channels)
     result: Array = compiled.attention_s(
-        queries, keys + TILE_KEYS, effective, 2.0 if forward else 5.0, flops * rate, machine.launch_s * launches
+        queries, keys + TILE_KEYS, effective, 2.0 if forward else 5.0, flops, machine.launch_s * launches
     )
     return result
 
 
-def traffic_s(machine: Machine, moved_bytes: Any, launches: Any = 1.0) -> Any:
+def traffic_s(machine: Machine, moved_bytes: Any) -> Any:
     """Return the seconds of a kernel that memory bounds."""
-    return compiled.traffic_s(moved_bytes, machine.hbm_bytes_per_s, machine.launch_s * launches)
+    return compiled.traffic_s(moved_bytes, machine.hbm_bytes_per_s, machine.launch_s)

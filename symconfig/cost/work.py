@@ -135,6 +135,5 @@ def _products(
 def _attention(work: AttentionWork, lattice: Lattice, machine: Machine) -> Array:
     """Return the seconds of attention on one rank, [points]."""
     steps, queries = lattice.value(work.steps), lattice.value(work.queries)
-    widths = [np.max(lattice.numbers[name]) for name in work.channels]
-    forward = work.phase is Phase.FORWARD
-    return attention_s(machine, queries, lattice.numbers[work.keys], sum(widths) / 2, forward, launches=steps)
+    forward, channels = work.phase is Phase.FORWARD, sum(np.max(lattice.numbers[name]) for name in work.channels) / 2
+    return attention_s(machine, queries, lattice.numbers[work.keys], channels, forward, launches=steps)

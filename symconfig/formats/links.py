@@ -16,7 +16,7 @@ Values = Mapping[Any, Any]
 
 
 class Writer(Protocol):
-    """The options of one release, and the fields that it cannot express."""
+    """Collects the options that a model's fields give in one release, and a refusal of each field that has none."""
 
     table: FlagTable
 
@@ -25,7 +25,7 @@ class Writer(Protocol):
 
 
 class Reader(Protocol):
-    """Options by destination, and the fields recovered from them."""
+    """Looks options up by destination, and collects the model's fields that they give, each with its destinations."""
 
     args: Any
 

@@ -74,7 +74,7 @@ def _ffn(value: int | None, out: Reader) -> int | None:
 
 def _head_dim(value: int | None, out: Reader) -> int | None:
     hidden, heads = out.get("hidden_size"), out.get("num_attention_heads")
-    return value or (hidden // heads if hidden and heads else None)
+    return value or (hidden // heads if isinstance(hidden, int) and isinstance(heads, int) and heads else None)
 
 
 def _groups(value: int, model: ModelDescriptor) -> int | None:
@@ -180,7 +180,10 @@ ROTARY: tuple[Link | Only, ...] = (
 
 
 def _window(value: object, _: Reader) -> object:
-    """Return the window in Hugging Face's number, which counts the query."""
+    """Return the window in Hugging Face's number, which counts the query; OPEN where no window is said.
+
+    Raises ValueError for a window that no model has.
+    """
     ends = [int(side) for side in re.findall(r"-?\d+", "" if value is None else str(value))]
     if not ends or ends in ([-1, -1], [-1, 0]):
         return OPEN

@@ -160,8 +160,7 @@ class _Problem:
 
     def residual(self, theta: Array, log_s: Array) -> Array:
         """Return by how much model and offset together are above what was measured, [fits, rows]."""
-        result: Array = log_s + theta[:, theta.shape[1] - self.own.shape[1] :] @ self.own.T - self.measured
-        return result
+        return np.asarray(log_s + theta[:, theta.shape[1] - self.own.shape[1] :] @ self.own.T - self.measured)
 
     def edge(self, residual: Array) -> Array:
         """Return the edge [fits, 1]: residuals beyond it are odd ones, by how far the fit's other rows are off."""
@@ -176,15 +175,13 @@ class _Problem:
 
     def precision(self, theta: Array) -> Array:
         """Return the weights of the priors, [fits, parameters]: less for offsets far off."""
-        result: Array = self.width**-2.0 / (1 + ((theta - self.prior) / self.width / self.odd) ** 2)
-        return result
+        return np.asarray(self.width**-2.0 / (1 + ((theta - self.prior) / self.width / self.odd) ** 2))
 
     def cost(self, theta: Array, residual: Array, edge: Array) -> Array:
         """Return the cost [fits]: Cauchy's loss of the rows and of the offsets, and the constants' priors."""
         loss = edge**2 * np.log1p((residual / edge) ** 2)
         prior = self.odd**2 * np.log1p(((theta - self.prior) / self.width / self.odd) ** 2)
-        result: Array = (self.weights * loss).sum(axis=1) + prior.sum(axis=1)
-        return result
+        return np.asarray((self.weights * loss).sum(axis=1) + prior.sum(axis=1))
 
     def step(self, theta: Array, residual: Array, slopes: Array, edge: Array, damping: Array) -> Array:
         """Take one damped step, clipped to the bounds; a constant at its bound that would leave it is held."""

@@ -116,6 +116,7 @@ def _source(source: Source) -> dict[str, Any]:
 
 
 def _part(part: Scored) -> dict[str, Any]:
+    """Return the errors of some rows of a source as JSON has them: of steps, layers, memory and out-of-memory."""
     memory = _figures(part.memory)
     if memory and part.memory:
         memory |= {"worst_under": tidy(abs(part.memory.low)), "worst_under_id": part.memory.low_id}

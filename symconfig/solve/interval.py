@@ -146,6 +146,9 @@ def quantile(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescrip
 
 @cache
 def _factors(quantity: Quantity, gpu: str, kind_of_model: str, own_blocks: bool, more: float) -> Interval:
+    """Return the factors of a prediction between which nine in ten runs lie. gpu: its architecture; more: as of
+    `interval`.
+    """
     deviates = _deviates(quantity, gpu, kind_of_model, own_blocks)
     reach = _DEVIATIONS * math.hypot(deviates.stdev, more)
     low, high = (math.exp(deviates.mean + side * reach) for side in (-1.0, 1.0))

@@ -47,8 +47,7 @@ class Prices:
 
     def __call__(self, amount: Array | float, group: Group) -> Array:
         fixed, each = (of[group] for of in self.arrays)
-        result: Array = fixed + each * np.asarray(amount)
-        return result
+        return np.asarray(fixed + each * np.asarray(amount))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ _VERBS = {"needs": "needs", "excludes": "excludes", "be": "restricts"}
 
 
 def rules_of_pairs(file: str) -> tuple[Rule[MegatronFacts], ...]:
+    """Return the rules of a file of rows, one for each option that is the owner of a pair."""
     return tuple(_rule(key, row) for key, row in rows_of(file).items())
 
 

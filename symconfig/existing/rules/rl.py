@@ -124,6 +124,7 @@ DYNAMIC = _VERL + "actor_rollout_ref.actor.use_dynamic_bsz=True "
     DYNAMIC + "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=2048",
 )
 def tokens_below_longest(facts: RlFacts) -> Iterator[Problem]:
+    """Yield each limit of tokens below the longest sequence; nothing where the longest is not known."""
     longest, values = facts.longest, facts.values
     if longest is None:
         return

@@ -87,6 +87,7 @@ def one_response_of_a_group(facts: RlFacts) -> Iterator[Problem]:
     _GRPO + "--vllm_enable_sleep_mode false",
 )
 def engine_awake_while_training(facts: RlFacts) -> Iterator[Problem]:
+    """Yield the switch that lets the engine sleep, where it is off and the engine runs on the trainer's GPUs."""
     values = facts.values
     apart = values.text("vllm_mode") == "server" or values.given("vllm_server_host")
     sleeps = values.switch("vllm_enable_sleep_mode") or (values.number("sleep_level") or 0) > 0
