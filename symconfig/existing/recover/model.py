@@ -119,13 +119,17 @@ def _activation(out: Fields) -> None:
             "activation_func_clamp_value",
             "glu_linear_offset",
             "squared_relu",
-            got=" ".join(option if value is True else f"{option} {value:g}" for option, value in given.items()),
+            got=" ".join(option if value is True else f"{option} {_short(value)}" for option, value in given.items()),
             need=f"one, or --quick-geglu with clamp {CLAMPED_SWIGLU_LIMIT:g} and offset {CLAMPED_SWIGLU_OFFSET:g}",
         )
     out.put("hidden_act", act or None, *_ACTIVATIONS)
     out.put("gated_mlp", gated, *_ACTIVATIONS)
     if has_experts(out) and out.holds(*_ACTIVATIONS) and not given:
         out.refuse("experts with GELU are not described", *_ACTIVATIONS, hint="--swiglu")
+
+
+def _short(value: Value) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _biases(out: Fields) -> None:
