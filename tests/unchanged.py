@@ -1,7 +1,7 @@
 """Record what symconfig answers to some 500 commands, and say which answers differ after a change of the code.
 
     python -m tests.unchanged record FOLDER [--every N]   # before the change; N: only each N-th case
-    python -m tests.unchanged compare FOLDER              # after it: exit 1 where an answer differs
+    python -m tests.unchanged compare FOLDER [--only RE]  # after it: exit 1 where an answer differs
     python -m tests.unchanged moved FOLDER                # after it: which first plans moved, and what that gains
 
 A case is one command line. Recorded are its exit code, its JSON answer and every byte that it writes, but no text for a
@@ -268,12 +268,19 @@ def _work(given: tuple[Case, Path, Path]) -> str:
     return ""
 
 
-def record(folder: Path, every: int, source: Path | None = None) -> None:
-    """Answer all cases below `folder`. source: the record whose launch scripts are audited, itself by default."""
+def record(folder: Path, every: int, source: Path | None = None, only: str = "") -> None:
+    """Answer all cases below `folder`, or those whose names match `only`.
+
+    source: the record whose launch scripts are audited, itself by default.
+    """
     os.environ["COLUMNS"] = "120"
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         for number, cases in enumerate((plans, lambda: audits(source or folder), scores)):
-            chosen = [(case, folder, source or folder) for case in itertools.islice(cases(), None, None, every)]
+            chosen = [
+                (case, folder, source or folder)
+                for case in itertools.islice(cases(), None, None, every)
+                if re.search(only, case.name)
+            ]
             for done, trouble in enumerate(pool.imap_unordered(_work, chosen), 1):
                 if trouble or done % 50 == 0:
                     print(trouble or f"part {number + 1} of 3: {done} of {len(chosen)}", file=sys.stderr, flush=True)
@@ -350,6 +357,7 @@ def main() -> int:
     parser.add_argument("does", choices=("record", "compare", "moved"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--only", default="", help="compare only cases whose names match this regular expression")
     asked = parser.parse_args()
     folder = asked.folder.resolve()
     if asked.does == "record":
@@ -362,7 +370,7 @@ def main() -> int:
         return 0
     every = max(asked.every, json.loads((folder / "every.json").read_text(encoding="utf-8")))
     new = Path(tempfile.mkdtemp(prefix="unchanged-"))
-    record(new, every, source=folder)
+    record(new, every, folder, asked.only)
     done = {path.parent.name for path in new.glob("*/answer.json")}
     old = Path(tempfile.mkdtemp(prefix="unchanged-old-"))
     for name in done & {path.name for path in folder.iterdir()}:
