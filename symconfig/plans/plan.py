@@ -201,10 +201,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The record of the search. layouts: of stages that were tried; simulated: candidates whose schedule was.
+    """The record of the search. simulated: candidates whose schedule was, each with its layout of stages; all others
+    are ranked by the formula.
 
-    gap: the share by which a candidate that was not simulated could have a lower score, in these layouts, at most;
-    optimal: it is 0. fewest: the number of GPUs was asked of it, too (auto).
+    fewest: the number of GPUs was asked of it, too (auto).
     narrowed: pins that the job's target imposes beside the job's own, since it cannot be told all that the framework
     can; free_step_s: the step without them. opened: options that are not stable and were let in; better_step_s: what
     the best plan with options of a better maturity takes, which is surely more; None: none fits.
@@ -214,10 +214,7 @@ class Search:
     candidates: int
     feasible: int
     seconds: float
-    optimal: bool
-    layouts: int = 0
     simulated: int = 0
-    gap: float = 0.0
     fewest: bool = False
     narrowed: dict[str, str] = field(default_factory=dict)
     free_step_s: float | None = None

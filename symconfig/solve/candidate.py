@@ -22,10 +22,10 @@ from symconfig.solve.budget import device_budget, fitting
 from symconfig.solve.choice import complexity, unusual
 from symconfig.solve.costed import Costed, costed, detailed, sizes, table_of
 from symconfig.solve.interval import NINE_IN_TEN, interval, spread_over
-from symconfig.solve.kinds import ROUNDING
 from symconfig.solve.loads import EVERY, uneven, waited
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import constants
+from symconfig.solve.stages import ROUNDING
 from symconfig.solve.timeline import refined_time
 from symconfig.solve.weighed import Weighed
 from symconfig.units import significant

@@ -27,9 +27,9 @@ from symconfig.graph.operator import Leg
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.columns import Columns
 from symconfig.solve.budget import peak_budget
-from symconfig.solve.kinds import ROUNDING
 from symconfig.solve.pieces import Piece, at, recompute_choices
 from symconfig.solve.space import Refused, Request, among, constants, lattice, points
+from symconfig.solve.stages import ROUNDING
 
 PIECE = 512  # points whose policies are worked out together
 NOTHING: frozenset[Leg] = frozenset()  # replayed

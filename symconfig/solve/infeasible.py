@@ -20,14 +20,14 @@ from symconfig.errors import InfeasibleError, Problem, SymconfigError
 from symconfig.graph.model import sequence
 from symconfig.solve import candidate
 from symconfig.solve.costed import costed
+from symconfig.solve.kinds import stage_problem
 from symconfig.solve.pieces import recompute_choices
 from symconfig.solve.pins import EQUAL, parse
 from symconfig.solve.prospect import Prospect
-from symconfig.solve.question import whole_question
 from symconfig.solve.run import fits, precisions, requests
 from symconfig.solve.space import Request, blockers, divisors
 from symconfig.solve.split import splits
-from symconfig.solve.stages.chain import leanest_peaks
+from symconfig.solve.stages import leanest_peaks
 from symconfig.solve.weighed import Weighed
 from symconfig.units import GIB
 
@@ -67,9 +67,8 @@ def _stage_over(prospect: Prospect, limit_bytes: float) -> str:
         return ""
     parts = costed(prospect)
     peaks, sentence = parts.peaks, ""
-    # With several chunks a stage an integer program would be needed, for longer than a refusal may take.
     if prospect.split.vpp == 1 and prospect.request.pins.layout is None:
-        lean = leanest_peaks(whole_question(prospect, parts))
+        lean = leanest_peaks(stage_problem(prospect, parts))
         if lean is not None:
             sentence = "laid out as lean as can be, "
             peaks = min(peaks, lean, key=max)

@@ -1,88 +1,76 @@
-"""Each kind of block alone at many points: what a layout's sums are made of."""
+"""A candidate's blocks one by one: what the stage solver is asked."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from symconfig.cost.blocks import TRANSIENT
-from symconfig.cost.lattice import Array
+from symconfig.cost.flight import held
+from symconfig.cost.pipeline import messages
 from symconfig.cost.shapes import Pipeline, Pipelines, StageShape
-from symconfig.cost.stages import GRADIENT_BUFFER_BYTES, Setting, stages
+from symconfig.cost.stages import GRADIENT_BUFFER_BYTES, stages
 from symconfig.cost.step import states
-from symconfig.cost.table import WEIGHTS, Table
-from symconfig.graph.parts import is_layer
-from symconfig.plans.columns import Columns
-
-Bools = NDArray[np.bool_]
-ROUNDING = 1e-9  # sums of the same seconds or bytes in another order
-_OF_CHOICE, _OF_POINT = ("forward", "backward", "kept", "once", "transient"), ("buffers", "workspaces", "states")
-
-
-@dataclass(frozen=True, slots=True)
-class Kinds:
-    """Each kind of block alone. Seconds and bytes of one microbatch [kinds, r, n].
-
-    backward: with what runs again. kept: for every microbatch in flight; once: whatever is in flight. transient: while
-    a block runs; a stage needs the most of its blocks', and the most of their buffers [kinds, n] and of their
-    workspaces [kinds, n]. states: weights, gradients and optimizer state on the device, [kinds, o, n].
-    """
-
-    names: tuple[str, ...]
-    counts: Array  # [kinds] in the model
-    forward: Array
-    backward: Array
-    kept: Array
-    once: Array
-    transient: Array
-    buffers: Array
-    workspaces: Array
-    states: Array
-
-    @property
-    def seconds(self) -> Array:
-        return self.forward + self.backward
-
-    @property
-    def layers(self) -> Bools:
-        """Tell which kinds are no ends: [kinds]."""
-        return np.array([is_layer(name) for name in self.names])
-
-    def at(self, chosen: NDArray[np.intp]) -> Kinds:
-        """Return the kinds at some of the points."""
-        return replace(self, **{name: getattr(self, name)[..., chosen] for name in (*_OF_CHOICE, *_OF_POINT)})
-
-    def under(self, r: NDArray[np.intp], n: NDArray[np.intp]) -> Kinds:
-        """Return the kinds at some of the points, each under a recompute choice of its own, as the only one."""
-        chosen = {name: getattr(self, name)[:, r, n][:, None] for name in _OF_CHOICE}
-        return replace(self, **chosen, **{name: getattr(self, name)[..., n] for name in _OF_POINT})
-
-    def leanest(self) -> Kinds:
-        """Return the same under one recompute choice that none beats in memory: of everything the least."""
-        least = {name: getattr(self, name).min(axis=1, keepdims=True) for name in ("kept", "once", "transient")}
-        return replace(self, **least)
+from symconfig.cost.table import WEIGHTS
+from symconfig.graph.model import sequence
+from symconfig.solve.budget import peak_budget
+from symconfig.solve.costed import Costed
+from symconfig.solve.prospect import Prospect
+from symconfig.solve.stages import Array, Blocks, StageProblem
 
 
-def kinds_alone(table: Table, totals: Array, chosen: NDArray[np.intp], where: Columns, setting: Setting) -> Kinds:
-    """Return the kinds at the chosen points of a table; where: their degrees. totals: [kinds] in the model."""
-    alone = tuple(StageShape(0, tuple(row), 1) for row in np.eye(len(table.kinds), dtype=np.int64))
-    pipelines = replace(Pipelines.of([Pipeline(1, 1, alone)]), pp=np.broadcast_to(where.pp, chosen.shape))
-    sums = stages(table, pipelines, chosen, setting.tied)
-    state: Array = sum(states(sums.divisible(), where, setting).values(), np.zeros(1))
-    forward, backward = sums.ahead, sums.back
-    transient = table.passes[TRANSIENT][..., chosen].transpose(1, 0, 2)
-    buffers, workspaces = (table.weights[WEIGHTS.index(name)][..., chosen] for name in ("buffers", "workspaces"))
-    return Kinds(
-        names=table.kinds,
-        counts=totals,
-        forward=forward,
-        backward=backward,
-        kept=sums.kept,
-        once=sums.ends,
-        transient=transient,
-        buffers=GRADIENT_BUFFER_BYTES * buffers,
-        workspaces=workspaces,
-        states=state,
+def stage_problem(prospect: Prospect, parts: Costed) -> StageProblem:
+    """Return a candidate's degrees and policy as a question to the stage solver, whatever its own stages are."""
+    pp, vpp = prospect.split.pp, prospect.split.vpp
+    received = np.full(pp, 2.0 * vpp)
+    received[[0, -1]] -= 1
+    message_s = float(messages(parts.sums, parts.points, parts.setting).busy_s[0])
+    return stages_of([prospect], [parts], (0,) * pp, received * message_s)
+
+
+def stages_of(
+    prospects: Sequence[Prospect], parts: Sequence[Costed], on: tuple[int, ...], wait_s: Array
+) -> StageProblem:
+    """Return the question for a candidate that is priced on several kinds of GPUs. on: the kind of each stage; wait_s:
+    each stage's waits for messages, [pp]."""
+    one, setting = prospects[0], parts[0].setting
+    m, pp, vpp = int(parts[0].points.num_microbatches[0]), one.split.pp, one.split.vpp
+    moments = [held(stage, pp, vpp, int(setting.microbatch_group), m) for stage in range(pp)]
+    return StageProblem(
+        sequence=sequence(one.request.model),
+        pp=pp,
+        vpp=vpp,
+        layouts=one.request.limits.layouts,
+        blocks=tuple(map(_blocks, prospects, parts)),
+        on=on,
+        wait_s=wait_s,
+        # The last stage's first moment is the loss's, and only then what the loss keeps is there.
+        held=(*moments[:-1], moments[-1][:1]),
+        first=one.block_layers,
+    )
+
+
+def _blocks(prospect: Prospect, parts: Costed) -> Blocks:
+    """Return the blocks of a candidate on its machine, as if every one had the largest buffers of the model's."""
+    table, setting, alone = parts.table, parts.setting, np.eye(len(parts.table.kinds), dtype=np.int64)
+    shapes = tuple(StageShape(0, tuple(row), 1) for row in alone)
+    pipelines = replace(Pipelines.of([Pipeline(1, 1, shapes)]), pp=np.broadcast_to(parts.points.pp, 1))
+    sums = stages(table, pipelines, np.arange(1), setting.tied)
+    state: Array = sum(states(sums.divisible(), parts.points, setting).values(), np.zeros(1))[:, 0]
+    buffers, workspaces = (float(table.weights[WEIGHTS.index(name)].max()) for name in ("buffers", "workspaces"))
+    working = table.passes[TRANSIENT][..., 0].T + GRADIENT_BUFFER_BYTES * buffers + workspaces
+    places = [table.kinds.index(kind) for kind in sequence(prospect.request.model)]
+
+    def each(of_kinds: Array) -> Array:
+        """Return values of kinds, [kinds, policies], as those of blocks, [2, blocks]."""
+        return of_kinds[places][:, [0, -1]].T
+
+    return Blocks(
+        seconds=each((sums.ahead + sums.back)[..., 0]),
+        fixed_bytes=each(state + sums.ends[..., 0]),
+        kept_bytes=each(sums.kept[..., 0]),
+        working_bytes=each(working),
+        limit_bytes=peak_budget(prospect.request, prospect.machine),
     )

@@ -32,7 +32,7 @@ from symconfig.graph.block import DISCARDING, LAYER
 from symconfig.graph.scheme import CpComm
 from symconfig.plans.choices import ZERO_STAGES, ZeroStage
 from symconfig.plans.columns import COLUMNS, Columns
-from symconfig.solve.stages.problem import Layouts
+from symconfig.solve.stages import Layouts
 from symconfig.solve.unpriced import ACTIVATIONS_OF_ADAPTERS, narrowed
 
 # What a search chooses beside the lattice, where it asks the table by itself.

@@ -33,7 +33,7 @@ from symconfig.solve.gamma import Gammas
 from symconfig.solve.limits import Limits, limits, pinnable
 from symconfig.solve.opened import NOTHING_KNOWN, shut
 from symconfig.solve.pins import ENDS, Pins, parse
-from symconfig.solve.refine import SIMULATIONS, Bound, refine
+from symconfig.solve.refine import refine
 from symconfig.solve.space import Request
 from symconfig.solve.tally import Tally
 from symconfig.solve.usual import usual as usual_layouts
@@ -46,11 +46,11 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """bound: on what was not simulated; None where nothing was refined."""
+    """simulated: candidates, each with its layout of stages."""
 
     weighed: Weighed
     seconds: float
-    bound: Bound | None
+    simulated: int
 
 
 def precisions(cluster: ClusterDescriptor, job: Job, pins: Pins) -> list[Precision]:
@@ -74,14 +74,13 @@ def run(
     any_will_do: bool = False,
     framework: Framework | None = None,
     below_s: float = float("inf"),
-    simulations: int = SIMULATIONS,
     fronts: int = 0,
 ) -> Outcome:
     """Weigh everything that the job leaves open, and refine what may be best.
 
     any_will_do: stop at the first plan that fits. The relative cost knows neither layouts nor schedules.
     framework: as somebody runs it; None: with its usual habits on this GPU. below_s: only what is faster counts.
-    simulations: of the refinement, at most. fronts: families near the best one that are kept, where top is fewer.
+    fronts: families near the best one that are kept, where top is fewer.
     """
     weighed = weigh_all(
         model,
@@ -96,8 +95,7 @@ def run(
         fronts=fronts,
     )
     enough = weighed.gammas is not None or (any_will_do and weighed.families)
-    bound = None if enough else refine(weighed, simulations)
-    return Outcome(weighed, time.perf_counter() - start, bound)
+    return Outcome(weighed, time.perf_counter() - start, 0 if enough else refine(weighed))
 
 
 def weigh_all(

@@ -16,11 +16,10 @@ from symconfig.schedule.timeline import Timeline
 from symconfig.schedule.times import Array
 from symconfig.solve.budget import peak_budget
 from symconfig.solve.costed import Costed, costed
-from symconfig.solve.kinds import ROUNDING
 from symconfig.solve.memory import stage_memory
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.split import splits
-from symconfig.solve.stages.problem import Layouts
+from symconfig.solve.stages import ROUNDING, Layouts
 from symconfig.solve.timeline import own_schedule, refined_time, shape, timeline
 
 _ANY_CUT = Layouts(any_cut=True, empty_ends=True, account=True)

@@ -27,14 +27,13 @@ from symconfig.solve.extras import check_pins
 from symconfig.solve.infeasible import infeasible
 from symconfig.solve.pins import parse
 from symconfig.solve.prospect import Prospect
-from symconfig.solve.refine import Bound
 from symconfig.solve.run import Outcome, Progress, facts_of, fits, space, too_large, weigh_all
 from symconfig.solve.run import run as run_job
 from symconfig.solve.space import divisors
 from symconfig.solve.usual import UNPROVEN, Best, measured_runs, real_data_ratios
 from symconfig.solve.whole import filled
 
-FRONTS = 8  # families near the best one that are kept
+FRONTS = 12  # families near the best one that are kept
 
 
 def search(
@@ -191,16 +190,11 @@ def _plan(
     check_pins(job, best.request.pins, chosen)
     fastest = min(weighed.best, key=lambda each: (each.step_s, each.order)) if by_time else best
     is_faster = all(fastest.step_s < each.step_s for each in picks)
-    bound = outcome.bound or Bound(0, 0, float("inf"))
-    gap = bound.gap(min(each.score for each in weighed.best)) if by_time else 0.0
     search = Search(
         candidates=weighed.candidates,
         feasible=weighed.feasible,
         seconds=outcome.seconds,
-        optimal=gap == 0.0,
-        layouts=bound.layouts,
-        simulated=bound.simulated,
-        gap=tidy(gap),
+        simulated=outcome.simulated,
         opened=(
             *_at_risk(best, cluster, job),
             *opened.used(job, facts_of(model, cluster, job), parse(job.pins), chosen[0]),

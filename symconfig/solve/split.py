@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from heapq import heapify, heapreplace
-from itertools import accumulate, islice, pairwise, product
+from functools import lru_cache
+from itertools import accumulate, pairwise
 from math import ceil
 
-from symconfig.graph.block import Place
-from symconfig.graph.parts import is_layer, place_of
-from symconfig.plans.pipeline_layout import dealt, expanded, is_uneven, letters, written
-from symconfig.solve.stages.content import layers
-from symconfig.solve.stages.cuts import NEAREST, cut, even_cuts, family
-from symconfig.solve.stages.problem import Chunks, Layouts
+import numpy as np
 
-FEW = 40  # splits of a pipeline that are all tried
+from symconfig.graph.block import Place
+from symconfig.graph.parts import place_of
+from symconfig.plans.pipeline_layout import dealt, expanded, is_uneven, letters, written
+from symconfig.solve.stages import Blocks, Chunks, Layouts, StageProblem, cut, fastest_cut, layers
+
 MOST_REPEATED = 128  # numbers of first layers run again that are tried: neighbours differ by a hundredth of the work
 _ACCOUNTED = ((False, False), (True, True), (True, False), (False, True))  # embedding, loss; the plainest first
 
@@ -193,15 +191,6 @@ def splits(
 
 
 @lru_cache(maxsize=4096)
-def every_split(sequence: tuple[str, ...], pp: int, vpp: int, layouts: Layouts) -> tuple[Split, ...] | None:
-    """Return every split that can be said; None where there are too many."""
-    if pp > 1 and layouts.free(vpp):
-        return None
-    cuts = list(dict.fromkeys(islice(family(sequence, pp, vpp, layouts), FEW + 1)))
-    return None if len(cuts) > FEW else tuple(split for chunks in cuts if (split := plainest(pp, chunks, layouts)))
-
-
-@lru_cache(maxsize=4096)
 def _splits(
     sequence: tuple[str, ...], pp: int, vpp: int, weights: tuple[tuple[str, float], ...], layouts: Layouts
 ) -> tuple[Split, ...]:
@@ -209,158 +198,29 @@ def _splits(
     result = [split for ends in accounted if (split := equal(sequence, pp, vpp, *ends)) is not None]
     if pp == 1:
         return tuple(result)
-    sizes = _lightest(sequence, pp, vpp, weights, layouts)
-    if sizes is not None:
-        chunks = cut(sequence, sizes)
-        sayable = plainest(pp, chunks, layouts) if all(chunks != split.chunks for split in result) else None
-        if sayable is not None:
-            result.append(sayable)
+    if layouts.any_cut or layouts.first_last:
+        chunks = fastest_cut(_by_weight(sequence, pp, vpp, dict(weights), layouts))
+        if chunks is not None and all(chunks != split.chunks for split in result):
+            split = plainest(pp, chunks, layouts)
+            result += [] if split is None else [split]
     return tuple(result)
 
 
-def _lightest(
-    sequence: tuple[str, ...], pp: int, vpp: int, weights: tuple[tuple[str, float], ...], layouts: Layouts
-) -> tuple[int, ...] | None:
-    """Return the layers of each chunk in the cut whose heaviest stage is lightest, of those that can be said and are
-    tried.
-    """
-    if layouts.any_cut and not layouts.free(vpp):
-        few = even_cuts(layers(sequence), pp * vpp, int(not layouts.empty_ends))
-        return min(few, key=_Loads.of(sequence, pp, dict(weights)).imbalance, default=None)
-    if layouts.any_cut:
-        return lightest(sequence, pp, _least(layers(sequence), pp * vpp, layouts), weights)
-    if layouts.first_last and (vpp == 1 or layouts.uneven):
-        loads = _Loads.of(sequence, pp, dict(weights))
-        return min(_ends(loads.layers, pp, vpp), key=loads.imbalance, default=None)
-    return None
-
-
-def _least(layers: int, chunks: int, layouts: Layouts) -> tuple[int, ...]:
-    """Return the fewest layers that each chunk must have. Chunks without any block come first, as many as there must
-    be.
-    """
-    ends = int(not layouts.empty_ends)
-    missing = max(0, chunks - layers - 2 * (1 - ends)) if layouts.empty else 0
-    return (ends, *(int(index >= missing) for index in range(chunks - 2)), ends)
-
-
-Sizes = tuple[int, ...]
-Weights = tuple[tuple[str, float], ...]  # of the kinds
-
-
-@dataclass(frozen=True, slots=True)
-class _Loads:
-    """until[i]: weight of the first i layers. head, tail: of what stands before the layers, and behind them."""
-
-    pp: int
-    until: tuple[float, ...]
-    head: float
-    tail: float
-
-    @staticmethod
-    def of(sequence: Sequence[str], pp: int, weight: Mapping[str, float]) -> _Loads:
-        until = tuple(accumulate((weight[kind] for kind in sequence if is_layer(kind)), initial=0.0))
-        closing = [kind for kind in reversed(sequence) if place_of(kind).closes]
-        head = sum(weight[kind] for kind in sequence if place_of(kind).begins)
-        return _Loads(pp, until, head, sum(weight[kind] for kind in closing))
-
-    @property
-    def layers(self) -> int:
-        return len(self.until) - 1
-
-    @property
-    def total(self) -> float:
-        return self.until[-1] + self.head + self.tail
-
-    def imbalance(self, sizes: Sizes) -> tuple[float, Sizes]:
-        """Return what sizes are compared by, smallest first: the heaviest stage's share of all, and among equals the
-        layers in front, where a stage holds the most microbatches.
-        """
-        chunks = [self.until[end] - self.until[start] for start, end in pairwise(accumulate(sizes, initial=0))]
-        chunks[0] += self.head
-        chunks[-1] += self.tail
-        heaviest = max(sum(chunks[stage :: self.pp]) for stage in range(self.pp))
-        return round(heaviest / self.total, 9), sizes
-
-
-def lightest(sequence: tuple[str, ...], pp: int, least: Sizes, weights: Weights) -> Sizes | None:
-    """Return the lightest sizes where any can be told. least: the fewest layers of each chunk; None: there are
-    fewer.
-    """
-    loads = _Loads.of(sequence, pp, dict(weights))
-    if loads.layers < sum(least):
-        return None
-    balanced = _balanced(sequence, least, weights)
-    if len(least) == pp:
-        return balanced
-    return min((balanced, _shared(loads, least)), key=loads.imbalance)
-
-
-def _ends(layers: int, pp: int, vpp: int) -> Iterator[Sizes]:
-    even = layers // pp // vpp
-    counts = range(vpp * max(1, even - NEAREST), min(layers, vpp * (even + NEAREST)), vpp)
-    for first, between in product(counts, counts if pp > 2 else (0,)):
-        last = layers - first - between * (pp - 2)
-        if last > 0 and (sizes := dealt(layers, pp, vpp, first=first, last=last)) is not None:
-            yield sizes
-
-
-def _shared(loads: _Loads, least: Sizes) -> Sizes:
-    """Share the layers of the average weight out, one by one to the stage with the least to do, and there to the
-    lightest chunk.
-    """
-    pp, layers = loads.pp, loads.layers
-    each, sizes = loads.until[-1] / layers, list(least)
-    chunks = [size * each for size in least]
-    chunks[0] += loads.head
-    chunks[-1] += loads.tail
-    queue = [(sum(chunks[stage::pp]), stage) for stage in range(pp)]
-    heapify(queue)
-    for _ in range(layers - sum(least)):
-        load, stage = queue[0]
-        place = min(range(stage, len(sizes), pp), key=chunks.__getitem__)
-        sizes[place] += 1
-        chunks[place] += each
-        heapreplace(queue, (load + each, stage))
-    return tuple(sizes)
-
-
-@cache
-def _balanced(sequence: tuple[str, ...], least: Sizes, weights: Weights) -> Sizes:
-    """Return the sizes of contiguous chunks that minimise the heaviest one, ends included; bisection on that weight.
-
-    Exact to a millionth of the total: a greedy fill is feasible exactly when some cut is.
-    """
-    weight = dict(weights)
-    loads, layers = _Loads.of(sequence, len(least), weight), tuple(filter(is_layer, sequence))
-    low, high = loads.total / len(least), loads.total
-    sizes = _fill(layers, least, weight, loads, high)
-    while high - low > 1e-6 * loads.total:
-        middle = (low + high) / 2
-        if (filled := _fill(layers, least, weight, loads, middle)) is None:
-            low = middle
-        else:
-            high, sizes = middle, filled
-    assert sizes is not None  # all layers on one chunk weigh no more than everything
-    return tuple(sizes)
-
-
-def _fill(
-    layers: tuple[str, ...], least: Sizes, weight: Mapping[str, float], loads: _Loads, limit: float
-) -> list[int] | None:
-    """Fill from the back, each chunk to the limit, leaving what the chunks before it must have; None if that fails."""
-    sizes = [0] * len(least)
-    left, needed = len(layers), sum(least)
-    for index in reversed(range(len(least))):
-        needed -= least[index]
-        load = loads.tail if index == len(least) - 1 else 0.0
-        load += loads.head if index == 0 else 0.0
-        while left > needed and (
-            load + weight[layers[left - 1]] <= limit * (1 + 1e-12) or index == 0 or sizes[index] < least[index]
-        ):
-            load += weight[layers[left - 1]]
-            left -= 1
-            sizes[index] += 1
-        if load > limit * (1 + 1e-9):
-            return None
-    return sizes
+def _by_weight(
+    sequence: tuple[str, ...], pp: int, vpp: int, weights: Mapping[str, float], layouts: Layouts
+) -> StageProblem:
+    """Return the question for the cut whose heaviest stage is lightest, however much memory that takes."""
+    seconds = np.array([[weights[kind] for kind in sequence]] * 2)
+    nothing = np.zeros_like(seconds)
+    blocks = Blocks(seconds=seconds, fixed_bytes=nothing, kept_bytes=nothing, working_bytes=nothing, limit_bytes=np.inf)
+    held = (np.ones((1, vpp)),) * pp
+    return StageProblem(
+        sequence=sequence,
+        pp=pp,
+        vpp=vpp,
+        layouts=layouts,
+        blocks=(blocks,),
+        on=(0,) * pp,
+        wait_s=np.zeros(pp),
+        held=held,
+    )

@@ -31,14 +31,14 @@ from symconfig.solve.choice import recomputed_and_offloaded, unusual_degrees, un
 from symconfig.solve.gamma import Gammas
 from symconfig.solve.grid import Grid, pieces
 from symconfig.solve.keeping import keep_floors, keep_points
-from symconfig.solve.kinds import ROUNDING
 from symconfig.solve.pieces import PLAIN, WHOLE, Piece, Way, settings, ways
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.room import roomy
 from symconfig.solve.space import Request, priced, schemes
 from symconfig.solve.split import Split, splits
+from symconfig.solve.stages import ROUNDING
 from symconfig.solve.usual import premium
-from symconfig.solve.weighed import Weighed
+from symconfig.solve.weighed import NEARLY, Weighed
 
 BATCH = 2**16  # candidates at once
 LAID = 2**13  # points with a pipeline that are bounded at once
@@ -231,10 +231,17 @@ def _may_fit(
     return the bytes that no offload brings them below, [n].
     """
     floor = bound_bytes(low, where, setting)
-    may: NDArray[np.bool_] = runs & (floor <= space.budget)
+    may: NDArray[np.bool_] = runs & (floor <= space.budget * np.where(setting.pipelines.pp > 1, NEARLY, 1.0))
     if may.any():
         may &= host_bytes(low, where, setting)[0] <= space.machine.host_memory_bytes_per_gpu * HOST_SHARE
     return may, floor[-1]
+
+
+def _may_be_laid(batch: _Batch) -> NDArray[np.bool_]:
+    """Return which points have stages that the target can lay out in many ways, [n]."""
+    layouts, pipelines = batch.piece.request.limits.layouts, batch.setting.pipelines
+    free = batch.piece.request.pins.layout is None and (layouts.any_cut or layouts.first_last)
+    return np.asarray(free & (np.broadcast_to(pipelines.pp, batch.points.dp.shape) > 1))
 
 
 def _hopeful(
@@ -295,14 +302,17 @@ class _Result:
     peak_bytes: Array
     layers: NDArray[np.intp]
     fits: NDArray[np.bool_]
+    nearly: NDArray[np.bool_]  # fits, or may in another layout of its stages
 
     @staticmethod
     def of(batch: _Batch, sums: Stages, step_s: Array, peak_bytes: Array, layers: NDArray[np.intp]) -> _Result:
         """Make the results of a batch. sums: of the policies that the rows stand for."""
         room = batch.piece.machine.host_memory_bytes_per_gpu * HOST_SHARE
         pinned = host_bytes(sums, batch.points, batch.setting) <= room
-        fits = (peak_bytes <= batch.piece.budget) & np.isfinite(step_s) & pinned
-        return _Result(batch, step_s, peak_bytes, layers, fits)
+        runs = np.isfinite(step_s) & pinned
+        budget = batch.piece.budget * np.where(_may_be_laid(batch), NEARLY, 1.0)
+        fits = (peak_bytes <= batch.piece.budget) & runs
+        return _Result(batch, step_s, peak_bytes, layers, fits, (peak_bytes <= budget) & runs)
 
     def fastest(self) -> tuple[Array, NDArray[np.intp]]:
         """Return, per point, the step time of the fastest candidate that fits (infinite if none does), and its row."""
@@ -310,15 +320,15 @@ class _Result:
         rows = flat.argmin(axis=0)
         return flat[rows, np.arange(flat.shape[1])], rows
 
-    def best(self) -> Iterator[tuple[Array, NDArray[np.intp]]]:
-        """Yield for each number of recomputes and offloads, per point, the least score of a candidate that fits
-        (infinite if none does), and its row."""
+    def best(self, able: NDArray[np.bool_]) -> Iterator[tuple[Array, NDArray[np.intp]]]:
+        """Yield for each number of recomputes and offloads, per point, the least score of a candidate that is able
+        (infinite if none is), and its row."""
         batch, request = self.batch, self.batch.piece.request
         of_points = unusual_degrees(request, batch.points, batch.points.pp, batch.setting.pipelines.vpp)
         by_block = len(self.step_s) < len(batch.table.policies)
         policies = (WHOLE,) * len(self.step_s) if by_block else batch.table.policies
         count = unusual_recompute(request, policies)[:, None, None] + of_points
-        score = np.where(self.fits, self.step_s * premium(count), np.inf).reshape(-1, self.step_s.shape[-1])
+        score = np.where(able, self.step_s * premium(count), np.inf).reshape(-1, self.step_s.shape[-1])
         less = np.add.outer(
             [recomputed_and_offloaded(policy) for policy in policies],
             [bool(offload.optimizer) + bool(offload.weights) for offload in batch.setting.offload],
@@ -381,11 +391,12 @@ def _one(batch: _Batch, weighed: Weighed) -> None:
     if weighed.gammas is not None:
         _by_relative_cost(batch, results, weighed.gammas)
     for result in results:
-        for scores, rows in result.best():
-            for n in np.argsort(scores, kind="stable"):
-                if not scores[n] <= weighed.worst_s or scores[n] == np.inf:
-                    break
-                weighed.add(result.prospect(int(rows[n]), int(n), float(scores[n])))
+        for able, add in ((result.fits, weighed.add), (result.nearly & ~result.fits, weighed.add_nearly)):
+            for scores, rows in result.best(able):
+                for n in np.argsort(scores, kind="stable"):
+                    if not scores[n] <= weighed.worst_s or scores[n] == np.inf:
+                        break
+                    add(result.prospect(int(rows[n]), int(n), float(scores[n])))
         if weighed.counted and not weighed.families:
             lean = np.where(np.isfinite(result.step_s), result.peak_bytes, np.inf).reshape(-1, result.step_s.shape[-1])
             row, column = np.unravel_index(int(lean.argmin()), lean.shape)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from symconfig.solve.pieces import Piece
 
 KEPT_WITHIN = 1.1  # of the best score: families up to here are kept beside those that are shown
+NEARLY = 1.1  # of the memory: a candidate that takes so much may fit in another layout of its stages
+MOST_NEARLY = 8  # of them that are kept
 
 
 @dataclass(slots=True)
@@ -29,7 +31,8 @@ class Weighed:
     shown: int
     exhaustive: bool = False
     any_will_do: bool = False
-    families: dict[Family, dict[int, Prospect]] = field(default_factory=dict)  # by complexity, the best of each
+    families: dict[tuple[Family, int], dict[int, Prospect]] = field(default_factory=dict)  # with a micro-batch; by complexity, the best of each
+    nearly: list[Prospect] = field(default_factory=list)  # that fit in another layout of their stages, if any; the best first
     leanest: Prospect | None = None
     candidates: int = 0
     feasible: int = 0
@@ -55,7 +58,7 @@ class Weighed:
     def add(self, prospect: Prospect) -> None:
         """Keep a candidate unless its family has one that is no worse and no less plain; keep the best families, and
         all that may be taken for the best."""
-        plain, mine = complexity(prospect), self.families.setdefault(family(prospect), {})
+        plain, mine = complexity(prospect), self.families.setdefault((family(prospect), prospect.micro), {})
         if any(level <= plain and known.order <= prospect.order for level, known in mine.items()):
             return
         for level in [level for level, known in mine.items() if level >= plain and prospect.order <= known.order]:
@@ -79,10 +82,15 @@ class Weighed:
         """Return every candidate that is kept, the best first."""
         return sorted((prospect for each in self.families.values() for prospect in each.values()), key=_order)
 
+    def add_nearly(self, prospect: Prospect) -> None:
+        """Keep a candidate that does not fit in its layout, if its score is among the best."""
+        self.nearly = sorted([*self.nearly, prospect], key=_order)[:MOST_NEARLY]
+
     def forget(self) -> list[Prospect]:
         """Return the best candidates so far, and forget them: they are to be found again."""
-        ranked = self.best
+        ranked = [*self.best, *self.nearly]
         self.families.clear()
+        self.nearly.clear()
         self.worst_s = self.best_s = self.below_s
         return ranked
 
@@ -94,7 +102,7 @@ class Weighed:
         """Return the best one of each family, by the objective."""
         if self.gammas is not None and (chosen := self.gammas.chosen()) is not None:
             return chosen[1]
-        return sorted(map(_best, self.families.values()), key=_order)
+        return list({family(one): one for one in reversed(self.best)}.values())[::-1]
 
 
 def _best(each: dict[int, Prospect]) -> Prospect:

@@ -32,7 +32,7 @@ from symconfig.solve.prospect import Prospect
 from symconfig.solve.run import request
 from symconfig.solve.space import Request
 from symconfig.solve.split import laid_out, splits
-from symconfig.solve.stages.content import layers
+from symconfig.solve.stages import layers
 from symconfig.solve.timeline import refined_s
 from symconfig.units import GIB
 

@@ -65,7 +65,7 @@ def answer(question: Question, top: int) -> Plan:
     ranked = [best, *sorted(alike, key=lambda each: question.rank(each[2][0]))][:top]
     candidates = [trained.as_written for _, trained, _ in ranked]
     steps = tuple(planned(question, layouts[0]) for _, _, layouts in ranked)
-    search = replace(plan.search, optimal=False)
+    search = plan.search
     return replace(plan, best=candidates[0], alternatives=tuple(candidates[1:]), rl=steps, search=search)
 
 

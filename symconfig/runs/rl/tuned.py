@@ -68,7 +68,6 @@ def answer(job: Job, solve: Solve, target: Source, top: int) -> Plan:
         best=best,
         binding=f"{fullness(fullest.bytes, most, plan.job.limits, memory)}, in the phase {fullest.name}",
         alternatives=tuple(candidate for _, candidate, _ in fitting[1:]),
-        search=replace(plan.search, optimal=False),
         tuned=tuple(step for _, _, step in fitting),
     )
 

@@ -172,13 +172,6 @@ SEARCHED = (
         "caveats", "text", "", "what `plan` says first: options that are not stable", lambda p: " ".join(caveats(p))
     ),
     Column("candidates", "whole", "", "weighed", lambda p: p.search.candidates),
-    Column(
-        "gap",
-        "number",
-        "share",
-        "of the step by which a candidate that was left out could be faster",
-        lambda p: p.search.gap,
-    ),
     Column("plan_sha256", "text", "", "of the plan.json that `symconfig plan` writes for this job", _sha256),
 )
 COSTS = (

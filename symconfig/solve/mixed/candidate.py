@@ -11,7 +11,7 @@ from symconfig.plans.mixed import Host, MixedCandidate, Span
 from symconfig.plans.plan import Predicted
 from symconfig.solve.candidate import made, predicted, tidy
 from symconfig.solve.mixed.search import Placed
-from symconfig.solve.stages.content import layers
+from symconfig.solve.stages import layers
 
 
 def described(placed: Placed, mixed: MixedCluster, jobs: Sequence[Job]) -> MixedCandidate:

@@ -1,0 +1,314 @@
+"""Layers to stages: a dynamic programme over chunks and places in the model, with seconds and bytes as arrays.
+
+Problem: cut a sequence of blocks into pp x vpp contiguous chunks, chunk j on stage j mod pp, so that a microbatch on the
+slowest stage takes least and no stage's peak is above its memory.
+
+- One chunk a stage: exact. best[j, e] = min over b of max(best[j - 1, b], seconds of blocks b to e on stage j), where
+  spans that do not fit are infinite. Of the cuts that are as fast, a second pass takes the one whose stages differ least.
+- Several chunks a stage: the same over chunks, without memory, is the first cut; then one block at a time moves out of
+  the slowest stage, or of the fullest while one does not fit, as long as that helps.
+- Targets that can say a few families of cuts only: all of them are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate, islice, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from symconfig.graph.block import Place
+from symconfig.graph.parts import is_layer, place_of
+
+Array = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Chunks = tuple[tuple[str, ...], ...]  # kinds of the blocks of every chunk, chunk j on stage j mod pp
+NEAREST = 128  # cuts to each side of even ones that are compared
+MOST_CUTS = 4096  # of families of cuts that are compared
+MOST_MOVES = 64  # of blocks between chunks
+ROUNDING = 1e-9  # relative: sums of the same seconds or bytes in another order
+
+
+@dataclass(frozen=True, slots=True)
+class Layouts:
+    """Which cuts a target can say. Layers are all blocks but the ends: embedding, mtp and head.
+
+    any_cut: every contiguous cut with a layer in each chunk; without it only the same number of layers on every chunk
+    and the families that first_last and account add.
+    """
+
+    any_cut: bool
+    empty_ends: bool = False  # with any_cut: a chunk may hold ends and no layer
+    empty: bool = False  # with any_cut: a chunk may hold no block at all
+    mtp_with_head: bool = True  # with any_cut: mtp lies in the head's chunk
+    first_last: bool = False  # the number of layers on the first and/or last stage, the rest evenly over the others
+    account: bool = False  # an even split in which the embedding and/or the loss takes the place of a layer
+    uneven: bool = True  # with several chunks a stage: also cuts that are uneven (`plans.pipeline_layout.is_uneven`)
+
+    def dealt(self, ends: bool) -> Layouts:
+        """Return those of the same number of layers on every chunk; ends: but for the first and the last stage's."""
+        return replace(self, any_cut=False, empty=False) if ends else Layouts(any_cut=False)
+
+    def free(self, vpp: int) -> bool:
+        """Return whether there are too many cuts to look at each one."""
+        return self.any_cut and (self.uneven or vpp == 1)
+
+    def in_last_chunk(self, place: Place) -> bool:
+        """Return whether blocks of a place lie in the last chunk, and in no other."""
+        return place is Place.LAST or (place is Place.FURTHER and self.mtp_with_head)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Blocks:
+    """Every block of the model on one kind of GPU, [2, blocks]: under the recompute policy, and recomputed in full.
+
+    seconds: of one microbatch. fixed_bytes: of weights and their states, and what the loss keeps. kept_bytes: for each
+    microbatch in flight. working_bytes: while the block runs. limit_bytes: of the GPU.
+    """
+
+    seconds: Array
+    fixed_bytes: Array
+    kept_bytes: Array
+    working_bytes: Array
+    limit_bytes: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StageProblem:
+    """A model's blocks, and the stages that they are to be cut into.
+
+    sequence: kinds of the blocks in model order. on: for each stage the place of its GPUs in `blocks`. wait_s: a
+    microbatch's waits for messages on each stage. held: of each stage, the microbatches of each of its chunks at every
+    moment that may be its peak, [moments, vpp]. first: of every chunk so many layers are recomputed in full.
+    """
+
+    sequence: tuple[str, ...]
+    pp: int
+    vpp: int
+    layouts: Layouts
+    blocks: tuple[Blocks, ...]
+    on: tuple[int, ...]
+    wait_s: Array
+    held: tuple[Array, ...]
+    first: int = 0
+
+    @cached_property
+    def layer(self) -> Bools:
+        """Return which blocks are layers, [blocks]."""
+        return np.array([is_layer(kind) for kind in self.sequence])
+
+    @cached_property
+    def layers_before(self) -> Ints:
+        """Count the layers before each place in the model, [blocks + 1]."""
+        return np.concatenate(([0], np.cumsum(self.layer)))
+
+    def sums(self, name: str, kind: int, start: Ints, end: Ints) -> Array:
+        """Return the sum of a field of `Blocks` over blocks start to end, of any shape."""
+        plain, recomputed = getattr(self.blocks[kind], name)
+        until = np.concatenate(([0.0], np.cumsum(plain)))
+        result: Array = until[end] - until[start]
+        if self.first:
+            more = np.concatenate(([0.0], np.cumsum((recomputed - plain)[self.layer])))
+            begin = self.layers_before[start]
+            result = result + more[np.minimum(begin + self.first, self.layers_before[end])] - more[begin]
+        return result
+
+    def allowed(self, chunk: int | Ints, start: Ints, end: Ints) -> Bools:
+        """Return whether a chunk may hold blocks start to end: the ends lie in the chunks that the target builds them
+        in, and each has a layer where it must."""
+        places, rules = [place_of(kind) for kind in self.sequence], self.layouts
+        begins = sum(place.begins for place in places)
+        last = next((at for at, place in enumerate(places) if rules.in_last_chunk(place)), len(places))
+        full = (end > start) if rules.empty_ends else self.layers_before[end] > self.layers_before[start]
+        result: Bools = (end >= start) & (full | ((end == start) & rules.empty))
+        result &= np.where(np.equal(chunk, 0), end >= begins, start >= begins)
+        result &= np.where(np.equal(chunk, self.pp * self.vpp - 1), end == len(places), end <= last)
+        return result
+
+
+def fastest_cut(problem: StageProblem) -> Chunks | None:
+    """Return the chunks with the fastest slowest stage that fit; None where none is found."""
+    chunks = problem.pp * problem.vpp
+    if not problem.layouts.free(problem.vpp):
+        cuts = islice(family(problem.sequence, problem.pp, problem.vpp, problem.layouts), MOST_CUTS)
+        every = np.array([[*accumulate(map(len, cut), initial=0)] for cut in cuts], dtype=np.int64)
+        if not len(every):
+            return None
+        excess, seconds = _judged(problem, every)
+        return _chunks(problem, every[np.lexsort((seconds, excess))[0]]) if excess.min() <= 0 else None
+    start, end = np.ogrid[: len(problem.sequence) + 1, : len(problem.sequence) + 1]
+    costs = []
+    seconds_of = [problem.sums("seconds", kind, start, end) for kind in range(len(problem.blocks))]
+    for chunk in range(chunks):
+        stage = chunk % problem.pp
+        cost = np.where(
+            problem.allowed(chunk, start, end),
+            seconds_of[problem.on[stage]] + problem.wait_s[stage] / problem.vpp,
+            np.inf,
+        )
+        if problem.vpp == 1 and np.isfinite(limit := problem.blocks[problem.on[stage]].limit_bytes):
+            cost[_span_peaks(problem, stage, start, end) > limit * (1 + ROUNDING)] = np.inf
+        costs.append(cost)
+    ends = _least_largest(costs)
+    if ends is not None and problem.vpp > 1:
+        ends = _improved(problem, ends)
+    return None if ends is None else _chunks(problem, ends)
+
+
+def leanest_peaks(problem: StageProblem) -> tuple[float, ...] | None:
+    """Return the bytes of every stage where the largest of them is least, of one chunk a stage; None: no such cut."""
+    if not problem.layouts.free(1):
+        return None
+    start, end = np.ogrid[: len(problem.sequence) + 1, : len(problem.sequence) + 1]
+    peaks = [_span_peaks(problem, stage, start, end) for stage in range(problem.pp)]
+    ends = _least_largest([np.where(problem.allowed(s, start, end), each, np.inf) for s, each in enumerate(peaks)])
+    return (
+        None if ends is None else tuple(float(each[a, b]) for each, (a, b) in zip(peaks, pairwise(ends), strict=True))
+    )
+
+
+def _least_largest(costs: Sequence[Array]) -> Ints | None:
+    """Return the ends of chunks, [chunks + 1], whose largest cost is least, and among those the sum of squares; None
+    where all are infinite. costs: of each chunk, [start, end]; of equal cuts the one with the shortest first chunks."""
+    largest = np.full(len(costs[0]), np.inf)
+    largest[0] = 0.0
+    for cost in costs:
+        largest = np.maximum(largest[:, None], cost).min(axis=0)
+    if largest[-1] == np.inf:
+        return None
+    limit, square = largest[-1] * (1 + ROUNDING), np.full(len(largest), np.inf)
+    square[0], before = 0.0, []
+    for cost in costs:
+        total = square[:, None] + np.where(cost <= limit, cost, np.inf) ** 2
+        before.append(total.argmin(axis=0))
+        square = total.min(axis=0)
+    ends = [len(largest) - 1]
+    for each in reversed(before):
+        ends.append(int(each[ends[-1]]))
+    return np.array(ends[::-1])
+
+
+def _span_peaks(problem: StageProblem, stage: int, start: Ints, end: Ints) -> Array:
+    """Return the peak of a stage with one chunk that holds blocks start to end, [start, end]."""
+    kind, held = problem.on[stage], float(problem.held[stage].max())
+    fixed, kept = (problem.sums(name, kind, start, end) for name in ("fixed_bytes", "kept_bytes"))
+    result: Array = fixed + held * kept + _working(problem, kind)
+    return result
+
+
+def _working(problem: StageProblem, kind: int) -> Array:
+    """Return the most that any of the blocks start to end needs while it runs, [start, end]."""
+    each = problem.blocks[kind].working_bytes
+    most = each.max(axis=0) if problem.first else each[0]
+    size = len(most)
+    result = np.zeros((size + 1, size + 1))
+    for start in range(size):
+        result[start, start + 1 :] = np.maximum.accumulate(most[start:])
+    return result
+
+
+def _judged(problem: StageProblem, ends: Ints) -> tuple[Array, Array]:
+    """Return the bytes by which the fullest stage exceeds its memory, and the mean of the slowest stage's seconds and
+    of the rounds' (the slowest of chunks k pp to k pp + pp - 1, summed over k), [cuts] each. ends: [cuts, chunks + 1]."""
+    pp, vpp, shape = problem.pp, problem.vpp, (len(ends), problem.vpp, problem.pp)
+    start, end = ends[:, :-1].reshape(shape), ends[:, 1:].reshape(shape)
+    seconds, excess = np.empty(shape), np.full((len(ends), pp), -np.inf)
+    working = [_working(problem, kind) for kind in range(len(problem.blocks))]
+    for stage in range(pp):
+        kind = problem.on[stage]
+        mine = start[:, :, stage], end[:, :, stage]
+        seconds[:, :, stage] = problem.sums("seconds", kind, *mine) + problem.wait_s[stage] / vpp
+        if np.isfinite(limit := problem.blocks[kind].limit_bytes):
+            kept = problem.sums("kept_bytes", kind, *mine) @ problem.held[stage].T
+            fixed = problem.sums("fixed_bytes", kind, *mine).sum(axis=1) + working[kind][mine].max(axis=1)
+            excess[:, stage] = fixed + kept.max(axis=1) - limit * (1 + ROUNDING)
+    slowest, rounds = seconds.sum(axis=1).max(axis=1), seconds.max(axis=2).sum(axis=1)
+    return np.maximum(excess.max(axis=1), 0.0), (slowest + rounds) / 2
+
+
+def _improved(problem: StageProblem, ends: Ints) -> Ints | None:
+    """Return the ends after moves of one block that help; None where no stage's peak comes below its memory."""
+    chunks = problem.pp * problem.vpp
+    number, places = np.arange(chunks), np.arange(1, chunks)
+    giver, taker = (each.ravel() for each in np.meshgrid(number, number, indexing="ij"))
+    # A block leaves the giver: ends between the two chunks move by one.
+    shift = np.where((places > giver[:, None]) & (places <= taker[:, None]), -1, 0)
+    shift += np.where((places > taker[:, None]) & (places <= giver[:, None]), 1, 0)
+    excess, seconds = (float(each[0]) for each in _judged(problem, ends[None]))
+    for _ in range(MOST_MOVES):
+        others = np.broadcast_to(ends, (len(shift), chunks + 1)).copy()
+        others[:, 1:-1] += shift
+        others = others[problem.allowed(number, others[:, :-1], others[:, 1:]).all(axis=1)]
+        if not len(others):
+            break
+        each_excess, each_seconds = _judged(problem, others)
+        best = np.lexsort((each_seconds, each_excess))[0]
+        better = each_excess[best] < excess * (1 - ROUNDING) or (
+            each_excess[best] <= excess and each_seconds[best] < seconds * (1 - ROUNDING)
+        )
+        if not better:
+            break
+        ends, excess, seconds = others[best], float(each_excess[best]), float(each_seconds[best])
+    return None if excess > 0 else ends
+
+
+def _chunks(problem: StageProblem, ends: Sequence[int] | Ints) -> Chunks:
+    return tuple(problem.sequence[start:end] for start, end in pairwise(ends))
+
+
+def family(sequence: tuple[str, ...], pp: int, vpp: int, rules: Layouts) -> Iterator[Chunks]:
+    """Yield every cut that can be said, of rules that are not free. Some may come twice."""
+    total, chunks = layers(sequence), pp * vpp
+    least = 0 if rules.empty_ends else 1
+    if rules.any_cut and not rules.free(vpp):
+        yield from (cut(sequence, sizes) for sizes in even_cuts(total, chunks, least))
+        return
+    for at_start, at_end in ((0, 0), (1, 1), (1, 0), (0, 1)) if rules.account and pp > 1 else ((0, 0),):
+        each, rest = divmod(total + at_start + at_end, chunks)
+        sizes = [each] * chunks
+        sizes[0] -= at_start
+        sizes[-1] -= at_end
+        if not rest and each > 0 and min(sizes[0], sizes[-1]) >= least:
+            yield cut(sequence, sizes)
+    if rules.first_last and pp > 1 and (vpp == 1 or rules.uneven) and total % vpp == 0:
+        for first, middle, last in _first_last(total // vpp, pp):
+            yield cut(sequence, ([first] + [middle] * (pp - 2) + [last]) * vpp)
+
+
+def even_cuts(total: int, chunks: int, least: int) -> Iterator[tuple[int, ...]]:
+    """Yield layers of each of three chunks or more: as many in all but the first and the last, which have at most one
+    more. The shortest chunks come first, then ends that are most alike. least: layers of an end. Of many cuts those
+    that are nearest to even."""
+    fewest = max(1, -(-(total - 2) // chunks))
+    for each in range(fewest, min(total // (chunks - 2), fewest + NEAREST) + 1):
+        ends = total - each * (chunks - 2)
+        firsts = range(max(least, ends - each - 1), min(each + 1, ends - least) + 1)
+        for first in sorted(firsts, key=lambda first: (abs(2 * first - ends), first))[:NEAREST]:
+            yield (first, *(each,) * (chunks - 2), ends - first)
+
+
+def _first_last(total: int, pp: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the layers of the first, of each middle and of the last stage; not all alike. The nearest to even first."""
+    middles = sorted(range(1 if pp > 2 else 0, total if pp > 2 else 1), key=lambda middle: abs(middle - total / pp))
+    for middle in middles:
+        ends = total - middle * (pp - 2)
+        yield from ((first, middle, ends - first) for first in range(1, ends) if {first, ends - first} != {middle})
+
+
+def cut(sequence: tuple[str, ...], sizes: Sequence[int]) -> Chunks:
+    """Cut into chunks of so many layers; what stands before them goes to the first one, what stands behind to
+    the last.
+    """
+    before = next(index for index, kind in enumerate(sequence) if is_layer(kind))
+    ends = list(accumulate(sizes, initial=before))
+    ends[0], ends[-1] = 0, len(sequence)
+    return tuple(sequence[start:end] for start, end in pairwise(ends))
+
+
+def layers(kinds: Sequence[str]) -> int:
+    """Count the blocks that are no ends."""
+    return sum(map(is_layer, kinds))
