@@ -1,8 +1,8 @@
 """Refinement: the best candidates simulated, in the stages that were weighed and in those that the stage solver finds.
 
-The degrees were weighed under a few layouts of stages and a formula for the schedule. The best candidates of each family,
-and those of which a better layout may fit, are laid out by seconds and bytes of their own blocks; each layout's schedule is
-simulated, and takes the formula's place.
+The degrees were weighed under a few layouts of stages and a formula for the schedule. The best candidates of each
+family, and those that may fit in a better layout, are laid out by seconds and bytes of their own blocks; each layout's
+schedule is simulated, and takes the formula's place.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from symconfig.solve.budget import peak_budget
 from symconfig.solve.choice import scored
 from symconfig.solve.costed import Costed, costed
 from symconfig.solve.kinds import stage_problem
-from symconfig.solve.pieces import PLAIN
+from symconfig.solve.pieces import PLAIN, WHOLE
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.split import plainest
 from symconfig.solve.stages import StageProblem, fastest_cut
@@ -37,17 +37,21 @@ def refine(weighed: Weighed) -> int:
 
 
 def _laid_out(prospect: Prospect, parts: Costed) -> Iterator[tuple[Prospect, Costed]]:
-    """Yield the candidate in the layout of its stages that the stage solver finds, where it is another one that fits."""
+    """Yield the candidate in the layout of stages that the stage solver finds, where it is another one that fits."""
     request, pp = prospect.request, prospect.split.pp
     if pp == 1 or request.pins.layout is not None:
         return
+    if prospect.choice == WHOLE and not prospect.block_layers and request.limits.block_recompute:
+        prospect = replace(prospect, block_layers=prospect.split.longest_chunk)
+        parts = costed(prospect)
     problem = fewest_recomputed(stage_problem(prospect, parts))
     chunks = fastest_cut(problem)
     split = None if chunks is None else plainest(pp, chunks, request.limits.layouts)
     if split is None or (split == prospect.split and problem.first == prospect.block_layers):
         return
+    first = problem.first if problem.first < split.longest_chunk else 0
     choice = PLAIN if prospect.block_layers and not problem.first else prospect.choice
-    laid = replace(prospect, split=split, block_layers=problem.first, choice=choice)
+    laid = replace(prospect, split=split, block_layers=first, choice=choice)
     again = costed(laid)
     if _fits(laid, again):
         yield laid, again

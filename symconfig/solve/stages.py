@@ -1,10 +1,10 @@
 """Layers to stages: a dynamic programme over chunks and places in the model, with seconds and bytes as arrays.
 
-Problem: cut a sequence of blocks into pp x vpp contiguous chunks, chunk j on stage j mod pp, so that a microbatch on the
-slowest stage takes least and no stage's peak is above its memory.
+Problem: cut a sequence of blocks into pp x vpp contiguous chunks, chunk j on stage j mod pp, so that a microbatch on
+the slowest stage takes least and no stage's peak is above its memory.
 
 - One chunk a stage: exact. best[j, e] = min over b of max(best[j - 1, b], seconds of blocks b to e on stage j), where
-  spans that do not fit are infinite. Of the cuts that are as fast, a second pass takes the one whose stages differ least.
+  spans that do not fit are infinite. Of cuts that are as fast, a second pass takes the one whose stages differ least.
 - Several chunks a stage: the same over chunks, without memory, is the first cut; then one block at a time moves out of
   the slowest stage, or of the fullest while one does not fit, as long as that helps.
 - Targets that can say a few families of cuts only: all of them are compared.
@@ -213,7 +213,10 @@ def _working(problem: StageProblem, kind: int) -> Array:
 
 def _judged(problem: StageProblem, ends: Ints) -> tuple[Array, Array]:
     """Return the bytes by which the fullest stage exceeds its memory, and the mean of the slowest stage's seconds and
-    of the rounds' (the slowest of chunks k pp to k pp + pp - 1, summed over k), [cuts] each. ends: [cuts, chunks + 1]."""
+    of the rounds' (the slowest of chunks k pp to k pp + pp - 1, summed over k), [cuts] each.
+
+    ends: [cuts, chunks + 1].
+    """
     pp, vpp, shape = problem.pp, problem.vpp, (len(ends), problem.vpp, problem.pp)
     start, end = ends[:, :-1].reshape(shape), ends[:, 1:].reshape(shape)
     seconds, excess = np.empty(shape), np.full((len(ends), pp), -np.inf)

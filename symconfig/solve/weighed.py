@@ -24,6 +24,8 @@ class Weighed:
     """The search's knowledge so far.
 
     top: how many families are kept; shown: how many of them however slow, of the others those near the best one.
+    families: for each and a micro-batch the best candidate by complexity. nearly: those that do not fit in their layout
+    of stages and may in another one, the best first.
     exhaustive: weigh also what a lower bound already rules out. any_will_do: stop at the first plan that fits.
     """
 
@@ -31,8 +33,8 @@ class Weighed:
     shown: int
     exhaustive: bool = False
     any_will_do: bool = False
-    families: dict[tuple[Family, int], dict[int, Prospect]] = field(default_factory=dict)  # with a micro-batch; by complexity, the best of each
-    nearly: list[Prospect] = field(default_factory=list)  # that fit in another layout of their stages, if any; the best first
+    families: dict[tuple[Family, int], dict[int, Prospect]] = field(default_factory=dict)
+    nearly: list[Prospect] = field(default_factory=list)
     leanest: Prospect | None = None
     candidates: int = 0
     feasible: int = 0

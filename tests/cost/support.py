@@ -20,7 +20,7 @@ from symconfig.solve.prospect import Prospect
 from symconfig.solve.run import request
 from symconfig.solve.search import resolved
 from symconfig.solve.split import splits
-from symconfig.solve.stages.problem import Layouts
+from symconfig.solve.stages import Layouts
 from tests.sample_models import sample_cluster
 from tests.solve.naive import job
 

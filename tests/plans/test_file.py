@@ -87,7 +87,7 @@ EDITS: dict[str, tuple[tuple[Any, ...], Any, str]] = {
     "the job": (("inputs", "job", "global_batch_size"), 8, "inputs.job: was edited"),
     "the answer": (("best", "parallel", "tp"), 8, "best: was edited"),
     "a runner-up": (("alternatives", 0, "predicted", "step_s"), 0.5, "alternatives: was edited"),
-    "the search": (("search", "optimal"), False, "search: was edited"),
+    "the search": (("search", "simulated"), 99, "search: was edited"),
     "what binds": (("binding",), "nothing", "binding: was edited"),
     "a digest": (("digests", "best"), "0" * 64, "best: was edited"),
 }

@@ -219,7 +219,7 @@ def test_the_whole_answer_holds_what_a_person_asks_for(plan: Plan) -> None:
     text = footer(plan)
     for expected in (
         "123,456 candidates, of which 789 fit",
-        "optimal under the model, no other one has a better score",
+        "the best one under the model",
         "memory of stage 0",
         "likely between 10.323 and 11.877",
     ):
@@ -252,11 +252,6 @@ def test_the_interval_of_the_memory_is_said_and_whether_it_crosses_the_limit(pla
     assert any(f"`--memory-margin {margin:g}` leaves room" in line for line in intervals(crossing))
 
 
-def test_a_search_that_stopped_early_never_claims_to_be_optimal(plan: Plan) -> None:
-    text = footer(replace(plan, search=replace(plan.search, optimal=False, gap=0.0121)))
-    assert "optimal under the model within 1.3 %" in text
-
-
 def test_the_order_of_parts_does_not_change_the_text(plan: Plan) -> None:
     predicted = plan.best.predicted
     turned = replace(
@@ -269,21 +264,9 @@ def test_one_candidate_alone_is_held_against_none(plan: Plan) -> None:
     assert "Plan 2" not in plain(blocks(replace(plan, alternatives=())))
 
 
-@pytest.mark.parametrize(
-    ("search", "said"),
-    [
-        (
-            {"layouts": 3, "simulated": 1},
-            "3 layouts of stages tried, 1 candidate simulated.",
-        ),
-        (
-            {"layouts": 3, "simulated": 9, "optimal": False, "gap": 0.0121},
-            "optimal under the model within 1.3 % in the layouts of stages that were tried.",
-        ),
-    ],
-)
-def test_what_the_search_tried_and_proved_is_said(plan: Plan, search: dict[str, Any], said: str) -> None:
-    found = replace(plan, search=replace(plan.search, **search))
+def test_how_many_layouts_were_simulated_is_said(plan: Plan) -> None:
+    said = "the schedules of the best 9 layouts of stages were simulated."
+    found = replace(plan, search=replace(plan.search, simulated=9))
     assert said in footer(found)
     assert any(said in sentence for sentence in searched(found))
 

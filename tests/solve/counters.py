@@ -42,7 +42,7 @@ COUNTED = (
     Counted("symconfig.solve.weigh", "_one", "batches weighed"),
     Counted("symconfig.cost.step", "evaluate", "steps evaluated", lambda cost: int(cost.step_s.size)),
     Counted("symconfig.cost.blocks", "evaluate", "blocks evaluated"),
-    Counted("symconfig.solve.stages.solve", "solve", "stage problems solved"),
+    Counted("symconfig.solve.stages", "fastest_cut", "stage problems solved"),
     Counted("symconfig.schedule.simulate", "simulate", "schedules simulated"),
     Counted("symconfig.solve.run", "run", "searches"),
 )
@@ -77,7 +77,6 @@ def count(name: str) -> dict[str, int]:
     try:
         search = symconfig.plan(**JOBS[name]).search
         counts["candidates weighed"], counts["candidates simulated"] = search.candidates, search.simulated
-        counts["layouts tried"] = search.layouts
     except InfeasibleError:
         counts["refused"] = 1
     finally:

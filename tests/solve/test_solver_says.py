@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations_with_replacement, groupby, pairwise
+from itertools import accumulate, combinations_with_replacement, pairwise
 
+import numpy as np
 import pytest
 
 from symconfig.solve.split import plainest
-from symconfig.solve.stages.cuts import allowed, every
-from symconfig.solve.stages.problem import Chunks, Scope, StageProblem
+from symconfig.solve.stages import Chunks, StageProblem, family
 from tests.sample_models import sample_model
 from tests.solve.naive import limits_of
-from tests.solve.stages.samples import small
+from tests.solve.test_stages import sample
 
 SHAPES = ((3, 2, 1), (5, 2, 2), (4, 4, 1), (7, 3, 1), (6, 3, 2), (4, 2, 3))
 
@@ -25,8 +25,8 @@ def every_cut(problem: StageProblem) -> Iterator[Chunks]:
 
 
 def chosen(problem: StageProblem, chunks: Chunks) -> bool:
-    runs = [tuple((kind, len(list(same))) for kind, same in groupby(chunk)) for chunk in chunks]
-    return all(allowed(problem, place, content) for place, content in enumerate(runs))
+    ends = np.array([*accumulate(map(len, chunks), initial=0)])
+    return bool(problem.allowed(np.arange(len(chunks)), ends[:-1], ends[1:]).all())
 
 
 @pytest.mark.parametrize("version", ["core_v0.12.1", "core_v0.13.0", "core_v0.14.0", "core_v0.19.0", "main"])
@@ -38,12 +38,13 @@ def test_the_solver_chooses_what_can_be_said(
 ) -> None:
     model = sample_model("deepseek-v3", num_nextn_predict_layers=predictions)
     problem = replace(
-        small(0, Scope.MODEL, vpp),
+        sample(0),
         pp=pp,
+        vpp=vpp,
         layouts=replace(limits_of("megatron", version, model).layouts, uneven=uneven),
         sequence=("embedding", *("dense",) * layers, *("mtp",) * predictions, "head"),
     )
-    families = set(every(problem))
+    families = set(family(problem.sequence, pp, vpp, problem.layouts))
     for chunks in every_cut(problem):
         can = chosen(problem, chunks) if problem.layouts.free(vpp) else chunks in families
         assert can == (plainest(pp, chunks, problem.layouts) is not None), chunks

@@ -20,7 +20,7 @@ from symconfig.plans.choices import Precision
 from symconfig.solve.choice import Family, family
 from symconfig.solve.infeasible import with_pins
 from symconfig.solve.mixed.across import Across
-from symconfig.solve.mixed.layers import around, best_layers
+from symconfig.solve.mixed.layers import best_layers
 from symconfig.solve.mixed.machines import border, mean
 from symconfig.solve.pieces import WHOLE, recompute_choices
 from symconfig.solve.pins import Pins, parse
@@ -33,7 +33,6 @@ from symconfig.solve.weigh import weigh
 from symconfig.solve.weighed import Weighed
 
 FAMILIES = 6  # ways to split, at each number of stages, that are laid over both kinds
-LEADERS = 4  # ways to split around whose best layout layers are moved
 FAR = 1.15  # times the best step: what is slower is no runner-up
 CHUNKS = ((1, 1), (2, 2**31))  # of a stage; those of one are weighed by themselves, as they can be the most uneven
 ORDERS = ((0, 1), (1, 0))  # of the cluster's kinds along the pipeline
@@ -165,7 +164,7 @@ class _Solving:
         return replace(self.pins, ranges={**self.pins.ranges, "pp": (pp, pp), "vpp": vpp})
 
     def lay_out(self, progress: Progress | None) -> None:
-        """Lay the candidates over both kinds, the most hopeful first, and move layers around the best ones."""
+        """Lay the candidates over both kinds, the most hopeful first."""
         # On the mean machine a candidate is hardly ever slower than over both kinds.
         ordered = sorted(self.fronts, key=lambda front: (front[0].degrees.vpp > 1, front[0].order))
         for number, (front, pair) in enumerate(ordered):
@@ -178,8 +177,6 @@ class _Solving:
             for across, order in self._placed(front, pair):
                 self.laid += 1
                 self._keep(best_layers(across, self._below_s(front)), order)
-        for placed in self.ranked()[:LEADERS]:
-            self._keep(around(placed.across), placed.order)
 
     def _below_s(self, front: Prospect) -> float:
         """Return what a candidate must be faster than: the best of its way to split, and what is far from the best."""

@@ -21,7 +21,7 @@ from symconfig.solve.mixed.across import Across
 from symconfig.solve.mixed.machines import mean
 from symconfig.solve.mixed.search import Placed, pipelines, search
 from symconfig.solve.split import plainest
-from symconfig.solve.stages.cuts import cut
+from symconfig.solve.stages import cut
 
 LLAMA = load_model("llama2-13b")
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from symconfig.solve.stages.clock import spent_s
 
 from symconfig.solve.partition import exact, program, reduce
 from symconfig.solve.partition.price import Known
 from symconfig.solve.partition.problem import Edge, Node, Problem
 from symconfig.solve.partition.reduce import space
-from symconfig.solve.stages.clock import spent_s
 from tests.solve.partition import brute
 from tests.solve.partition.samples import network, small
 
