@@ -89,25 +89,31 @@ def simulator() -> dict[str, float]:
 
 
 def stages() -> dict[str, float]:
-    """Seconds of the stage solver by itself."""
-    from symconfig.solve.stages.problem import Layouts, StageSolution
-    from symconfig.solve.stages.solve import _begun, solve
-    from tests.solve.stages.samples import DEEPSEEK, dense, large
+    """Return the seconds of the stage solver by itself, of one candidate each."""
+    import numpy as np
 
-    empty = Layouts(any_cut=True, empty_ends=True, empty=True)
-    problems = {
-        "126_layers_16x8": large(dense(126), 16, 8, layouts=empty),
-        "61_unequal_layers_16x4": large(DEEPSEEK, 16, 4, layouts=empty),
-        "80_layers_8x1_short_of_memory": large(dense(80), 8, 1, limit_bytes=110),
-    }
+    from symconfig.solve.stages import Blocks, Layouts, StageProblem, fastest_cut
+
+    anything = Layouts(any_cut=True, empty_ends=True, empty=True)
     seconds = {}
-    for name, problem in problems.items():
-        solve(problem)
-        _begun.cache_clear()
-        answer = solve(problem)
-        assert isinstance(answer, StageSolution)
-        assert answer.optimal, name
-        seconds[f"{name}_s"] = round(answer.seconds, 4)
+    for layers, pp, vpp in ((126, 16, 8), (61, 16, 4), (80, 8, 1)):
+        sequence = ("embedding", *("dense",) * layers, "head")
+        each = np.array([[0.5, *(1.0,) * layers, 2.5]] * 2)
+        limit_bytes = 2.2 * pp * layers / pp
+        blocks = Blocks(seconds=each, fixed_bytes=each, kept_bytes=each, working_bytes=each, limit_bytes=limit_bytes)
+        problem = StageProblem(
+            sequence=sequence,
+            pp=pp,
+            vpp=vpp,
+            layouts=anything,
+            blocks=(blocks,),
+            on=(0,) * pp,
+            wait_s=np.zeros(pp),
+            held=tuple(np.full((1, vpp), float(pp - stage)) for stage in range(pp)),
+        )
+        cpu = time.process_time()
+        fastest_cut(problem)
+        seconds[f"{layers}_layers_{pp}x{vpp}_s"] = round(time.process_time() - cpu, 4)
     return seconds
 
 

@@ -22,14 +22,14 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.graph.model import sequence
 from symconfig.plans.pipeline_layout import LETTERS, written
+from symconfig.solve.budget import peak_budget
 from symconfig.solve.costed import Costed, costed
+from symconfig.solve.kinds import stage_problem
 from symconfig.solve.prospect import Prospect
-from symconfig.solve.question import whole_question
 from symconfig.solve.run import run
 from symconfig.solve.search import resolved
 from symconfig.solve.split import Split, equal, plainest, uneven
-from symconfig.solve.stages.problem import StageSolution
-from symconfig.solve.stages.solve import solve
+from symconfig.solve.stages import fastest_cut
 from symconfig.solve.timeline import refined_s, stage_seconds, times
 from symconfig.units import GIB
 from tools.pages import EVIDENCE, ROOT, fill, table
@@ -53,7 +53,6 @@ HEADS = (
     "stage ms",
     "GiB",
     "gain",
-    "slowest stage",
     "search",
 )
 
@@ -89,9 +88,7 @@ class Row:
     job: Job
     uniform: Laid | None
     solved: Laid
-    answer: StageSolution
     planned_s: float  # the search's answer
-    gap: float  # of that
 
     @property
     def gain(self) -> float:
@@ -105,18 +102,12 @@ def row(job: dict[str, Any]) -> Row:
     complete = resolved(model, cluster, Job.model_validate(job))
     outcome = run(model, cluster, complete, 1, None, time.perf_counter())
     found = outcome.weighed.ranked()[0]
-    question = whole_question(found, costed(found))
-    budget = question.limit_bytes
-    answer = solve(question)
-    if not isinstance(answer, StageSolution):
-        raise RuntimeError(f"{model.name}: the stage solver finds no layout where the search has one")
-    layouts = found.request.limits.layouts
-    cuts = (plainest(found.split.pp, each.chunks, layouts) for each in (answer.best, *answer.alternatives))
-    solved = fastest(found, [found.split, *filter(None, cuts)], budget)
+    budget = peak_budget(found.request, found.machine)
+    chunks = fastest_cut(stage_problem(found, costed(found)))
+    cut = None if chunks is None else plainest(found.split.pp, chunks, found.request.limits.layouts)
+    solved = fastest(found, [found.split, *([cut] if cut else [])], budget)
     assert solved is not None
-    assert outcome.bound is not None
-    left = outcome.bound.gap(found.step_s)
-    return Row(complete, uniform(found, budget), solved, answer, found.step_s, left)
+    return Row(complete, uniform(found, budget), solved, found.step_s)
 
 
 def fastest(found: Prospect, splits: Iterable[Split], budget: float) -> Laid | None:
@@ -163,12 +154,11 @@ def markdown(rows: Iterable[Row]) -> str:
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    found, answer = row.solved.found, row.answer
+    found = row.solved.found
     names = ("tp", "pp", "cp", "ep", "etp", "dp")
     degrees = {**{name: getattr(found.degrees, name) for name in names}, "micro-batch ": found.micro}
     shape = " ".join(f"{name}{value}" for name, value in degrees.items() if value > 1)
     chunks = f", vpp{found.split.vpp}" if found.split.vpp > 1 else ""
-    proof = f"{answer.solver}, proved" if answer.optimal else f"{answer.solver}, gap {answer.gap:.2%}"
     gain = f"{100 * row.gain:.2f} %" if row.uniform else "-"
     return (
         str(row.job.model),
@@ -177,15 +167,13 @@ def cells(row: Row) -> tuple[str, ...]:
         *figures(row.uniform, found),
         *figures(row.solved, found),
         gain,
-        proof,
         _searched(row),
     )
 
 
 def _searched(row: Row) -> str:
     missed = 1 - row.solved.step_s / row.planned_s
-    found = "nothing left" if not row.gap else f"gap {row.gap:.2%}"
-    return f"{found}, beaten by {missed:.2%}" if missed > CLOSE else found
+    return f"beaten by {missed:.2%}" if missed > CLOSE else "the same"
 
 
 def figures(laid: Laid | None, planned: Prospect) -> tuple[str, ...]:

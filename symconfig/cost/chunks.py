@@ -9,7 +9,6 @@ import numpy as np
 from symconfig.cost.blocks import SECONDS
 from symconfig.cost.contention import CONTENTION
 from symconfig.cost.exchange import exchange
-from symconfig.cost.framework import Framework
 from symconfig.cost.lattice import Array
 from symconfig.cost.pipeline import messages
 from symconfig.cost.shapes import StageShape
@@ -66,25 +65,18 @@ def chunk_times(
 def overlap(setting: Setting) -> tuple[Start, Start, Array]:
     """Return when weights are gathered, when gradients are reduced, and the share of a chunk's own passes that runs
     then: [pp, vpp]. The first stage alone has several buckets, so that some go while others are made.
-    """
-    hide = np.zeros((setting.pp, setting.vpp))
-    gathers, reduces, hide[0] = starts(setting.framework, setting.vpp > 1)
-    return gathers, reduces, hide
-
-
-def starts(framework: Framework, interleaved: bool) -> tuple[Start, Start, float]:
-    """Return when weights are gathered, when gradients are reduced, and the share of the first stage's own passes that
-    runs then.
 
     Megatron-LM (core_v0.19) with --overlap-grad-reduce and --overlap-param-gather (distributed_data_parallel.py,
     `bucket_size`). Interleaved, nothing of a chunk's own: collectives of all stages are aligned, one a chunk, launched
     before the chunk's first forward and after its last backward (schedules.py, `param_sync_func` and `grad_sync_func`).
     """
+    framework, hide = setting.framework, np.zeros((setting.pp, setting.vpp))
     if not framework.hide.data:
-        return Start.APART, Start.APART, 0.0
-    if interleaved:
-        return Start.APART if framework.gathers_apart else Start.AHEAD, Start.AHEAD, 0.0
-    return Start.ON_DEMAND if framework.demanded_gathers else Start.APART, Start.AHEAD, framework.hide.data
+        return Start.APART, Start.APART, hide
+    if setting.vpp > 1:
+        return Start.APART if framework.gathers_apart else Start.AHEAD, Start.AHEAD, hide
+    hide[0] = framework.hide.data
+    return Start.ON_DEMAND if framework.demanded_gathers else Start.APART, Start.AHEAD, hide
 
 
 def _shape(index: int, chunk: Chunk, kinds: tuple[str, ...]) -> StageShape:

@@ -48,31 +48,6 @@ class Table:
     blocks: tuple[BlockCost, ...]
     uneven: Array | None = None
 
-    def only(self, policy: int) -> Table:
-        """Return the table with one policy alone."""
-        return replace(
-            self,
-            policies=(self.policies[policy],),
-            passes=self.passes[:, policy : policy + 1],
-            uneven=None if self.uneven is None else self.uneven[policy : policy + 1],
-        )
-
-    def alone(self, policies: Sequence[int], point: int) -> Table:
-        """Return the table of some policies at one of the points, blocks and all."""
-        where = np.array([point])
-        blocks = tuple(block.at(where) for block in self.blocks)
-        chosen = tuple(self.policies[policy] for policy in policies)
-        return replace(
-            self,
-            policies=chosen,
-            passes=self.passes[:, policies][..., where],
-            weights=self.weights[..., where],
-            boundary=self.boundary[where],
-            hidden=self.hidden[..., where],
-            blocks=blocks,
-            uneven=None if self.uneven is None else self.uneven[list(policies)][..., where],
-        )
-
     def at(self, chosen: NDArray[np.intp]) -> Table:
         """Return the table at some of the points; the blocks stay as they are."""
         return replace(

@@ -152,7 +152,7 @@ def hosted(model: ModelDescriptor, job: Job, mixed: MixedCandidate, host: Host) 
         job=job.model_copy(update={"cluster": cluster.name}),
         best=replace(mixed.candidate, predicted=host.predicted),
         alternatives=(),
-        search=Search(0, 0, 0.0, optimal=False),
+        search=Search(0, 0, 0.0),
         binding="",
         symconfig_version=VERSION,
     )

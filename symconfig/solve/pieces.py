@@ -52,7 +52,6 @@ class Piece:
     known: NDArray[np.bool_] | None = None  # which
     laid: list[Way] | None = None  # its pipelines
     related: list[Relative] = field(default_factory=list)
-    single: dict[tuple[tuple[int, ...], int], Table] = field(default_factory=dict)
 
     def relative(self) -> list[Relative]:
         """Return the relative costs of every block at the piece's points."""
@@ -63,30 +62,6 @@ class Piece:
             costs = self.blocks(np.arange(self.candidates.size))
             self.related = [relative(plain[cost.derived.name], cost, self.scheme, where) for cost in costs]
         return self.related
-
-    def alone(self, rows: tuple[int, ...], point: int) -> Table:
-        """Return some of the policies at one of the points, which a search asks for layout by layout."""
-        if (rows, point) not in self.single:
-            known, places = self.table(np.array([point]))
-            self.single[rows, point] = known.alone(rows, int(places[0]))
-        return self.single[rows, point]
-
-    def only(self, request: Request, places: NDArray[np.intp]) -> Piece:
-        """Return some of the points, for a request that goes no further."""
-        return replace(
-            self,
-            request=request,
-            candidates=self.candidates.at(places),
-            blocks=lambda some: self.blocks(places[some]),
-            low=self.low.at(places),
-            whole_s=self.whole_s[places],
-            least_s=self.least_s[places],
-            made=None,
-            known=None,
-            laid=None,
-            related=[],
-            single={},
-        )
 
     def table(self, places: NDArray[np.intp]) -> tuple[Table, NDArray[np.intp]]:
         """Return the costs of all policies at some of the points, and where each of these is there."""

@@ -138,8 +138,8 @@ def fastest_cut(problem: StageProblem) -> Chunks | None:
         every = np.array([[*accumulate(map(len, cut), initial=0)] for cut in cuts], dtype=np.int64)
         if not len(every):
             return None
-        excess, seconds = _judged(problem, every)
-        return _chunks(problem, every[np.lexsort((seconds, excess))[0]]) if excess.min() <= 0 else None
+        best, (excess, _) = _best(*_judged(problem, every))
+        return _chunks(problem, every[best]) if excess <= 0 else None
     start, end = np.ogrid[: len(problem.sequence) + 1, : len(problem.sequence) + 1]
     costs = []
     seconds_of = [problem.sums("seconds", kind, start, end) for kind in range(len(problem.blocks))]
@@ -212,51 +212,55 @@ def _working(problem: StageProblem, kind: int) -> Array:
 
 
 def _judged(problem: StageProblem, ends: Ints) -> tuple[Array, Array]:
-    """Return the bytes by which the fullest stage exceeds its memory, and the mean of the slowest stage's seconds and
-    of the rounds' (the slowest of chunks k pp to k pp + pp - 1, summed over k), [cuts] each.
-
-    ends: [cuts, chunks + 1].
-    """
-    pp, vpp, shape = problem.pp, problem.vpp, (len(ends), problem.vpp, problem.pp)
+    """Return the bytes by which each stage exceeds its memory, at least 0, [cuts, pp], and the seconds of every chunk,
+    [cuts, vpp, pp]. ends: [cuts, chunks + 1]."""
+    shape = len(ends), problem.vpp, problem.pp
     start, end = ends[:, :-1].reshape(shape), ends[:, 1:].reshape(shape)
-    seconds, excess = np.empty(shape), np.full((len(ends), pp), -np.inf)
+    seconds, excess = np.empty(shape), np.zeros((len(ends), problem.pp))
     working = [_working(problem, kind) for kind in range(len(problem.blocks))]
-    for stage in range(pp):
-        kind = problem.on[stage]
-        mine = start[:, :, stage], end[:, :, stage]
-        seconds[:, :, stage] = problem.sums("seconds", kind, *mine) + problem.wait_s[stage] / vpp
+    for stage in range(problem.pp):
+        kind, mine = problem.on[stage], (start[:, :, stage], end[:, :, stage])
+        seconds[:, :, stage] = problem.sums("seconds", kind, *mine) + problem.wait_s[stage] / problem.vpp
         if np.isfinite(limit := problem.blocks[kind].limit_bytes):
             kept = problem.sums("kept_bytes", kind, *mine) @ problem.held[stage].T
             fixed = problem.sums("fixed_bytes", kind, *mine).sum(axis=1) + working[kind][mine].max(axis=1)
-            excess[:, stage] = fixed + kept.max(axis=1) - limit * (1 + ROUNDING)
-    slowest, rounds = seconds.sum(axis=1).max(axis=1), seconds.max(axis=2).sum(axis=1)
-    return np.maximum(excess.max(axis=1), 0.0), (slowest + rounds) / 2
+            excess[:, stage] = np.maximum(fixed + kept.max(axis=1) - limit * (1 + ROUNDING), 0.0)
+    return excess, seconds
+
+
+def _best(excess: Array, seconds: Array) -> tuple[int, tuple[float, float]]:
+    """Return which cut is best and by what: the fullest stage's excess, then the mean of the slowest stage's seconds
+    and of all rounds' (of the slowest of chunks k pp to k pp + pp - 1). As of `_judged`."""
+    most = excess.max(axis=1)
+    each = (seconds.sum(axis=1).max(axis=1) + seconds.max(axis=2).sum(axis=1)) / 2
+    best = int(np.lexsort((each, most))[0])
+    return best, (float(most[best]), float(each[best]))
 
 
 def _improved(problem: StageProblem, ends: Ints) -> Ints | None:
     """Return the ends after moves of one block that help; None where no stage's peak comes below its memory."""
     chunks = problem.pp * problem.vpp
     number, places = np.arange(chunks), np.arange(1, chunks)
-    giver, taker = (each.ravel() for each in np.meshgrid(number, number, indexing="ij"))
-    # A block leaves the giver: ends between the two chunks move by one.
-    shift = np.where((places > giver[:, None]) & (places <= taker[:, None]), -1, 0)
-    shift += np.where((places > taker[:, None]) & (places <= giver[:, None]), 1, 0)
-    excess, seconds = (float(each[0]) for each in _judged(problem, ends[None]))
+    excess, seconds = _judged(problem, ends[None])
+    _, value = _best(excess, seconds)
     for _ in range(MOST_MOVES):
-        others = np.broadcast_to(ends, (len(shift), chunks + 1)).copy()
-        others[:, 1:-1] += shift
+        worst = int((excess[0] if value[0] > 0 else seconds[0].sum(axis=0)).argmax())
+        givers = np.unique([*number[worst :: problem.pp], *(seconds[0].argmax(axis=1) + number[:: problem.pp])])
+        giver, taker = (each.ravel()[:, None] for each in np.meshgrid(givers, number, indexing="ij"))
+        # A block leaves the giver: ends between the two chunks move by one.
+        others = np.repeat(ends[None], len(giver), axis=0)
+        others[:, 1:-1] -= (places > giver) & (places <= taker)
+        others[:, 1:-1] += (places > taker) & (places <= giver)
         others = others[problem.allowed(number, others[:, :-1], others[:, 1:]).all(axis=1)]
         if not len(others):
             break
         each_excess, each_seconds = _judged(problem, others)
-        best = np.lexsort((each_seconds, each_excess))[0]
-        better = each_excess[best] < excess * (1 - ROUNDING) or (
-            each_excess[best] <= excess and each_seconds[best] < seconds * (1 - ROUNDING)
-        )
-        if not better:
+        best, other = _best(each_excess, each_seconds)
+        less = other[0] < value[0] * (1 - ROUNDING)
+        if not less and (other[0] > value[0] or other[1] >= value[1] * (1 - ROUNDING)):
             break
-        ends, excess, seconds = others[best], float(each_excess[best]), float(each_seconds[best])
-    return None if excess > 0 else ends
+        ends, value, excess, seconds = others[best], other, each_excess[[best]], each_seconds[[best]]
+    return None if value[0] > 0 else ends
 
 
 def _chunks(problem: StageProblem, ends: Sequence[int] | Ints) -> Chunks:

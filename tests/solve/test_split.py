@@ -33,7 +33,7 @@ def load(chunk: tuple[str, ...], weight: dict[str, float]) -> float:
 
 
 def heaviest(chunks: Sequence[tuple[str, ...]], pp: int, weight: dict[str, float]) -> float:
-    """The load of the heaviest stage; with several chunks a stage, the mean of it and of the rounds' heaviest chunks."""
+    """The heaviest stage's load; with several chunks a stage, its mean with that of the rounds' heaviest chunks."""
     loads = [load(chunk, weight) for chunk in chunks]
     rounds = sum(max(loads[start : start + pp]) for start in range(0, len(loads), pp))
     return (max(sum(loads[stage::pp]) for stage in range(pp)) + rounds) / 2
