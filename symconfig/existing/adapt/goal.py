@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from symconfig.errors import InputError
-from symconfig.existing.adapt.families import DECIDED, FAMILIES, Family, in_their_way, lacks, unequal
+from symconfig.existing.adapt.families import lacks, unequal
 from symconfig.existing.adapt.outcome import Unplaced
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.launch.text import Place
@@ -16,6 +16,7 @@ from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Run
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.recover.words import settings
+from symconfig.formats.megatron_run import DECIDED, FAMILIES, Family
 from symconfig.frameworks.megatron import flags
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron
@@ -31,7 +32,7 @@ class Hidden:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """settings: the plan's own options, said in the configuration's way where there are several."""
+    """settings: the plan's own options."""
 
     plan: Plan
     table: flags.FlagTable
@@ -41,7 +42,7 @@ class Goal:
     def of(cls, plan: Plan, reading: Reading) -> Self:
         table = flags.flags(megatron.version(plan))
         words = [word for group in megatron.groups(plan) for option in group.options for word in option]
-        return cls(plan, table, in_their_way(settings(words, "plan.json"), Namespace(reading.settings, table)))
+        return cls(plan, table, settings(words, "plan.json"))
 
     @property
     def wanted(self) -> Namespace:
@@ -105,7 +106,7 @@ class Goal:
             family
             for family in FAMILIES
             if family.meaning(have) != family.meaning(goal)
-            or sum(names[dest] is True for dest in family.exclusive) > 1
+            or sum(names[dest] is True for dest in family.exclusive.split()) > 1
             or lacks(names, self.wanted, family)
         ]
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from symconfig.existing.adapt.companions import TOUCHED
 from symconfig.existing.adapt.draft import Progress
-from symconfig.existing.adapt.families import Wish, having
+from symconfig.existing.adapt.families import TOUCHED, Wish, having
 from symconfig.existing.adapt.goal import Goal
 from symconfig.existing.adapt.launcher import unset
 from symconfig.existing.adapt.mending import because

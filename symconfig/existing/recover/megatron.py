@@ -20,6 +20,7 @@ from symconfig.existing.recover.run import Assumed, Described, Impossible, Run
 from symconfig.existing.recover.stages import StatedStages, dealt, stages
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.formats.megatron import DEGREES
+from symconfig.formats.megatron_run import offloaded_modules
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.megatron import hybrid, options
 from symconfig.frameworks.megatron.flags import Value
@@ -28,7 +29,6 @@ from symconfig.frameworks.megatron.optimizer_constraints import MUON_SINCE
 from symconfig.plans.choices import ZeroStage
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Batch, Options, Overlap, Recompute, Target
-from symconfig.render.megatron_run import offloaded_modules
 from symconfig.solve.configuration import Configuration
 
 LONGEST_MASKED = 16 * 1024  # tokens: masks of shorter sequences are too small to count
