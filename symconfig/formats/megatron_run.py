@@ -298,7 +298,7 @@ class Family:
 
 
 BY_FIELD: dict[str, tuple[str, ...]] = {}  # destinations of the options that say a choice of a plan, by its field
-for _link in (link for links in RUN.values() for link in links):
+for _link in (link for links in RUN.values() for link in links if link.name.startswith("best.")):
     _field = _link.name.removeprefix("best.")
     BY_FIELD[_field] = (*BY_FIELD.get(_field, ()), *destinations(_link.option))
 # In the order in which a person would look for them, which is also where a new option goes: after the options of its
