@@ -290,8 +290,8 @@ class Family:
     @property
     def dests(self) -> tuple[str, ...]:
         """Return the destinations of the options that can say it."""
-        said = (dest for field in self.fields.split() for dest in BY_FIELD[field])
-        return tuple(dict.fromkeys((*said, *self.also.split())))
+        linked = (dest for field in self.fields.split() for dest in BY_FIELD[field])
+        return tuple(dict.fromkeys((*linked, *self.also.split())))
 
     def meaning(self, run: object) -> tuple[object, ...]:
         return tuple(value_of(run, field) for field in self.fields.split())

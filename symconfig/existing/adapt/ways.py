@@ -10,7 +10,7 @@ from itertools import chain
 from symconfig.descriptor.document import KeyPath
 from symconfig.existing.adapt import trees, words
 from symconfig.existing.adapt.draft import Draft, Meaning
-from symconfig.existing.adapt.families import COMPANIONS, Wish, having, neighbours
+from symconfig.existing.adapt.goal import COMPANIONS, Wish, having, neighbours
 from symconfig.existing.adapt.outcome import Change
 from symconfig.existing.adapt.runs import alike, together
 from symconfig.existing.launch.reading import Setting

@@ -18,7 +18,7 @@ from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Assumed, Described, Impossible, Run
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.formats.megatron import DEGREES
-from symconfig.formats.megatron_run import offloaded_modules
+from symconfig.formats.megatron_run import BY_FIELD, offloaded_modules
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.megatron import hybrid, options
 from symconfig.frameworks.megatron.flags import Value
@@ -155,7 +155,7 @@ class Reader:
     def _run(self, model: Described) -> Run:
         names, descriptor = self.names, model.model
         tp, pp, cp = (names.whole(DEGREES[name]) for name in ("tp", "pp", "cp"))
-        chunks, said = stages(names, descriptor.num_hidden_layers, pp, descriptor)
+        chunks, fields = stages(names, descriptor.num_hidden_layers, pp, descriptor)
         vpp, dp, zero = chunks or 1, self.gpus // (tp * pp * cp), options.zero_stage(names)
         overlap = options.overlap(names, zero, pp, vpp)
         width = options.gradient_bytes(names, zero)
@@ -199,7 +199,7 @@ class Reader:
             cuda_graphs=extras.graphs,
             fp8_param_gather=extras.fp8_param_gather,
             fused_loss=extras.fused_loss,
-            **{**_NO_STAGES, **said},
+            **{**_NO_STAGES, **fields},
         )
         configuration = Configuration.with_options(target, degrees, batch, choice, framework)
         return Run(
@@ -211,12 +211,12 @@ class Reader:
             assumed=(*self._impossible(descriptor, degrees, choice), *self._assumed(descriptor, configuration, dp)),
         )
 
-    def _impossible(self, model: ModelDescriptor, degrees: Degrees, said: Options) -> Iterator[Assumed]:
+    def _impossible(self, model: ModelDescriptor, degrees: Degrees, chosen: Options) -> Iterator[Assumed]:
         """Yield what Megatron-LM refuses, and what is predicted as if it stood there."""
-        names, ends = self.names, {"embedding": said.account_for_embedding, "loss": said.account_for_loss}
-        first, last, layers = said.first_stage_layers, said.last_stage_layers, model.num_hidden_layers
+        names, ends = self.names, {"embedding": chosen.account_for_embedding, "loss": chosen.account_for_loss}
+        first, last, layers = chosen.first_stage_layers, chosen.last_stage_layers, model.num_hidden_layers
         dealt = pipeline_layout.dealt(layers, degrees.pp, degrees.vpp, first=first, last=last, **ends)
-        if said.pipeline_layout is None and dealt is None:
+        if chosen.pipeline_layout is None and dealt is None:
             yield Assumed(
                 "layers of the stages",
                 "as near to equal as can be",
@@ -281,19 +281,16 @@ def stages(
         return _divided(len(pipeline_layout.expanded(layout)), pp), {"pipeline_layout": layout}
     if pp == 1:
         return 1, {}
-    said = {
-        **{
-            f"account_for_{end}": bool(names.get(f"account_for_{end}_in_pipeline_split"))
-            for end in ("embedding", "loss")
-        },
-        **{f"{end}_stage_layers": _whole(names, f"decoder_{end}_pipeline_num_layers") for end in ("first", "last")},
-    }
+    fields: dict[str, Any] = {}
+    for field in ("first_stage_layers", "last_stage_layers", "account_for_embedding", "account_for_loss"):
+        dest = BY_FIELD[f"options.{field}"][0]
+        fields[field] = _whole(names, dest) if field.endswith("layers") else bool(names.get(dest))
     # The number of chunks, or the layers of each (arguments.py, validate_args).
     vpp, each = (_whole(names, dest) for dest in ("num_virtual_stages_per_pipeline_rank", PER_CHUNK))
     if vpp is None and each is not None:
-        held = _divided(layers + said["account_for_embedding"] + said["account_for_loss"], pp)
-        return (None if held is None else _divided(held, each)), said
-    return vpp or 1, said
+        held = _divided(layers + fields["account_for_embedding"] + fields["account_for_loss"], pp)
+        return (None if held is None else _divided(held, each)), fields
+    return vpp or 1, fields
 
 
 def _divided(number: int, by: int) -> int | None:

@@ -199,14 +199,14 @@ def expressible(constraint: Constraint) -> bool:
     return not constraint.unsaid and constraint.asks <= FIXED.keys() | POINT.keys()
 
 
-def _graphs_said(value: str, example: Mapping[str, Any]) -> str:
+def _graph_options(value: str, example: Mapping[str, Any]) -> str:
     """Return options of graphs; without modules they replay all of a layer."""
     modules = ("attn", "moe") * ("num_experts" in example) if value == "all" else GRAPHED_MODULES[value]  # type: ignore[index]
     return " ".join(("--cuda-graph-impl transformer_engine", *(("--cuda-graph-modules", *modules) if modules else ())))
 
 
 # The options that say a fact of an example, of its value and the example; the others are said by their own option.
-SAID: Mapping[str, Callable[[Any, Mapping[str, Any]], str]] = {
+AS_OPTIONS: Mapping[str, Callable[[Any, Mapping[str, Any]], str]] = {
     "precision": lambda v, _: {"fp16": "--fp16", "bf16": "--bf16"}.get(v, f"--fp8-format hybrid --fp8-recipe {v}"),
     "num_key_value_heads": lambda v, e: (
         "" if v == e.get("num_attention_heads") else f"--group-query-attention --num-query-groups {v}"
@@ -221,7 +221,7 @@ SAID: Mapping[str, Callable[[Any, Mapping[str, Any]], str]] = {
     "sliding_window": lambda v, _: f"--window-size {v},0",
     "num_nextn_predict_layers": lambda v, _: f"--mtp-num-layers {v} --position-embedding-type rope",
     "seq_length": lambda v, _: f"--seq-length {v} --max-position-embeddings {v}",
-    "graphs": _graphs_said,
+    "graphs": _graph_options,
     "fused_loss": lambda *_: "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te",
     "recompute": lambda v, _: (
         f"--recompute-granularity {v}" + " --recompute-method uniform --recompute-num-layers 1" * (v == "full")
@@ -238,8 +238,8 @@ def example_options(example: Mapping[str, Any]) -> str:
     words = []
     for name, value in whole.items():
         usual = value is False or (value == 1 and name in ("tp", "pp", "cp", "ep"))
-        if name in SAID:
-            words.append(SAID[name](value, whole))
+        if name in AS_OPTIONS:
+            words.append(AS_OPTIONS[name](value, whole))
         elif name in DESTINATIONS and not usual:
             words.append(f"--{DESTINATIONS[name].replace('_', '-')}" + ("" if value is True else f" {value}"))
     return " ".join(filter(None, words)).replace("--fp8-recipe fp8", "--fp8-recipe delayed")
