@@ -88,9 +88,15 @@ def _changed(draft: Draft, names: Namespace, setting: Setting, wish: Wish) -> Dr
 
 
 def one_value(draft: Draft, setting: Setting, value: str) -> Iterator[tuple[Edit, ...]]:
+    """Yield ways to write another value: where its word stands, and behind the `=` of `key=$TP`."""
     yield from words.changed(setting.values[0], value, draft.texts)
-    if setting.joined or not setting.spelled.startswith("-"):
-        yield from _behind_equals(setting, sh(value), draft)
+    text = draft.texts.get(setting.place.file)
+    if text is None or not (setting.joined or not setting.spelled.startswith("-")):
+        return
+    head, equals, tail = text.at(setting.place).partition("=")
+    if equals:
+        end = setting.place.end - (tail[-1:] in ("'", '"') and head[:1] == tail[-1:])
+        yield (Edit(text.place(setting.place.start + len((head + equals).encode()), end), sh(value)),)
 
 
 def _all_values(draft: Draft, setting: Setting, values: Sequence[str]) -> Iterator[tuple[Edit, ...]]:
@@ -111,17 +117,6 @@ def _without(draft: Draft, setting: Setting) -> Draft | None:
         path = trees.path_at(tree, setting.place)
         ways = trees.removed(tree, path) if path else iter(())
     return draft.tried(ways, lambda meaning: meaning == goal)
-
-
-def _behind_equals(setting: Setting, spelled: str, draft: Draft) -> Iterator[tuple[Edit, ...]]:
-    """Yield `key=true` -> `key=false`, `key=$TP` -> `key=4`."""
-    text = draft.texts.get(setting.place.file)
-    source = text.at(setting.place) if text is not None else ""
-    head, equals, tail = source.partition("=")
-    if text is not None and equals:
-        end = setting.place.end - (tail[-1:] in ("'", '"') and head[:1] == tail[-1:])
-        place = text.place(setting.place.start + len((head + equals).encode()), end)
-        yield (Edit(place, spelled),)
 
 
 def _added(draft: Draft, names: Namespace, wish: Wish) -> Draft | None:
