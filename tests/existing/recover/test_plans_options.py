@@ -13,10 +13,13 @@ from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.recover.words import settings
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.megatron.flags import flags
+from symconfig.plans.plan import Recompute
 from symconfig.render import megatron as render
 from tests.sample_plans import sample_plan
 
 DENSE = {"model": "llama2-13b", "cluster": "h100", "tp": 4, "pp": 1, "dp": 2, "overlap_pp_p2p": False}
+STAGED = DENSE | {"pp": 4, "pipeline_layout": None}
+CHUNKS = {"pp": 4, "vpp": 2, "dp": 8, "global_batch": 64}
 EXPERTS = DENSE | {"model": "qwen3-30b-a3b", "tp": 1, "ep": 8, "dp": 8}
 FLEX = EXPERTS | {"moe_dispatcher": "flex"}
 PLANS: dict[str, dict[str, Any]] = {
@@ -33,6 +36,25 @@ PLANS: dict[str, dict[str, Any]] = {
     "deepep, before backends": FLEX | {"moe_flex_backend": "deepep", "version": "core_v0.14.0"},
     "hybridep": FLEX | {"moe_flex_backend": "hybridep"},
     "all-to-all": EXPERTS,
+    "FSDP of gradients": DENSE | {"zero_stage": 2},
+    "FSDP of weights": DENSE | {"zero_stage": 3},
+    "FSDP, before its new name": DENSE | {"zero_stage": 2, "version": "core_v0.13.0"},
+    "no ZeRO": DENSE | {"zero_stage": 0, "overlap_param_gather": False},
+    "nothing overlapped": DENSE | {"overlap_grad_reduce": False, "overlap_param_gather": False},
+    "offloaded optimizer": DENSE | {"optimizer_offload": 0.25},
+    "offloaded activations": DENSE | {"activation_offload": True},
+    "fp16": DENSE | {"precision": "fp16", "cluster": "v100-16gb", "grad_bytes": 4},
+    "nvfp4": DENSE | {"cluster": "b200", "precision": "nvfp4"},
+    "full recompute": DENSE | {"recompute": Recompute("full", method="uniform", num_layers=2)},
+    "recompute of the first layers": DENSE | {"recompute": Recompute("full", method="block", num_layers=3)},
+    "recomputed modules": EXPERTS | {"recompute": Recompute("selective", ("core_attn", "moe_act"))},
+    "Ulysses": DENSE | {"cp": 2, "cp_comm": "a2a"},
+    "expert tensor": EXPERTS | {"ep": 4, "etp": 2, "tp": 2, "dp": 4},
+    "chunks": DENSE
+    | {"pp": 4, "vpp": 2, "dp": 8, "microbatch_group_size": 8, "global_batch": 64, "overlap_pp_p2p": True},
+    "counts of the ends": STAGED | {"first_stage_layers": 12, "last_stage_layers": 8},
+    "ends as layers": STAGED | {"pp": 6, "account_for_embedding": True, "account_for_loss": True},
+    "layout": STAGED | {"pipeline_layout": "Et*9|t*11|t*11|t*9L"},
 }
 
 
