@@ -43,10 +43,10 @@ def inspect(reading: Reading, plan: Plan, gpus: int | None = None) -> tuple[Find
     if isinstance(configuration, MegatronConfiguration):
         configuration.version_given = False
     done = audited(configuration, stated, plan.cluster, plan.job.limits, plan=False)
-    found: dict[str, Findings] = {"error": {}, "warning": {}, "note": {}}
+    by_severity: dict[str, Findings] = {"error": {}, "warning": {}, "note": {}}
     for finding in done.findings:
-        found[finding.severity].setdefault((finding.rule, finding.problem.field), finding)
-    return found["error"], found["warning"]
+        by_severity[finding.severity].setdefault((finding.rule, finding.problem.field), finding)
+    return by_severity["error"], by_severity["warning"]
 
 
 # Ways to mend a finding, the most natural first; which of them are right the next audit says.

@@ -43,6 +43,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "FSDP of gradients": DENSE | {"zero_stage": 2},
     "FSDP of weights": DENSE | {"zero_stage": 3},
     "FSDP, before its new name": DENSE | {"zero_stage": 2, "version": "core_v0.13.0"},
+    "FSDP, by its new name": DENSE | {"zero_stage": 3, "version": "core_v0.14.0"},
     "no ZeRO": DENSE | {"zero_stage": 0, "overlap_param_gather": False},
     "nothing overlapped": DENSE | {"overlap_grad_reduce": False, "overlap_param_gather": False},
     "offloaded optimizer": DENSE | {"optimizer_offload": 0.25},
