@@ -1,4 +1,4 @@
-"""Megatron-LM's options as a run of the planner's own kind: the way back from `render.megatron_run`."""
+"""Megatron-LM's options as a run of the planner's own kind: the way back from `formats.megatron_run`."""
 
 from __future__ import annotations
 
