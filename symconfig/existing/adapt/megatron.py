@@ -6,22 +6,23 @@ from collections.abc import Collection, Sequence
 
 from symconfig.errors import InputError
 from symconfig.existing.adapt import launcher
-from symconfig.existing.adapt.companions import demanded
 from symconfig.existing.adapt.draft import Draft, Progress
-from symconfig.existing.adapt.families import DECIDED, FAMILIES, Family, Wish, having, wishes
-from symconfig.existing.adapt.goal import Goal
-from symconfig.existing.adapt.mending import mended
+from symconfig.existing.adapt.goal import Goal, Wish, having, wishes
+from symconfig.existing.adapt.mending import mended, repairs
 from symconfig.existing.adapt.outcome import NO_PLACE, Flaw, Unplaced
-from symconfig.existing.adapt.repairs import repairs
 from symconfig.existing.adapt.runs import apart, why_apart
 from symconfig.existing.adapt.same import check
 from symconfig.existing.adapt.ways import change, granted
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Run
+from symconfig.formats.megatron import DEGREES
+from symconfig.formats.megatron_run import DECIDED, FAMILIES, STAGES, Family
 from symconfig.plans.plan import Plan
 
 DEEPEP = {"--moe-enable-deepep", "deepep", "hybridep"}  # options and values that need the package deep_ep
+# What a checkpoint's files are cut by: another value of one of these, and files by rank cannot be read.
+LAYOUT = (*(DEGREES[name] for name in ("tp", "ep", "etp")), *STAGES)
 _ROUNDS = 4  # one option's default may depend on another that was changed
 _MOST = 200  # changes, of which a configuration needs some twenty: only a defect comes here
 
@@ -33,10 +34,10 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
     names = goal.known(reading, hidden)
     check(names, plan)
     differing = goal.differing(names, reading.world.gpus or goal.gpus)
-    blocked = [family for family in FAMILIES if any(item.dest in family.dests for item in hidden)]
+    blocked = [family for family in FAMILIES if any(dest in family.dests for dest, _ in hidden)]
     progress = Progress(
         draft,
-        unplaced=tuple(dict.fromkeys(item.unplaced for item in hidden)),
+        unplaced=tuple(dict.fromkeys(unplaced for _, unplaced in hidden)),
         notes=tuple(
             f"{item.place}: not understood: {item.what}, which {item.why}; what it may give is not looked at."
             for item in reading.unread
@@ -57,7 +58,6 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
     progress = launcher.variables(launcher.numbers(progress, plan), plan)
     if DEEPEP & _words(goal.settings) and not DEEPEP & _words(draft.reading.settings):
         progress = progress.noted("The plan needs the package deep_ep on every node, which was not needed before.")
-    progress = _recipe(progress, goal)
     return _checked(progress, goal, [family for family in differing if family not in blocked])
 
 
@@ -93,47 +93,31 @@ def _other_meanings(draft: Draft, goal: Goal) -> set[Family]:
 
 
 def _demanded(progress: Progress, goal: Goal, before: Namespace) -> Progress:
-    """Add what the change of layout asks for of options that no plan decides."""
-    for demand in demanded(before, goal.names(progress.draft.reading)):
-        names, wish = goal.names(progress.draft.reading), demand.wish
-        setting = having(names, wish.dest)
-        after = granted(progress.draft, names, wish)
-        if after is None or setting is None:
-            place = None if setting is None else setting.place
-            progress = progress.lacking(Unplaced(wish.option, wish.now, demand.why, place))
-        else:
-            progress = progress.went(after, change(wish, setting, before, goal.names(after.reading), demand.why))
+    """Change what keeps a checkpoint from being read in another layout than it was written in, where the layout is
+    another one now and the run saves or loads any."""
+    now = goal.names(progress.draft.reading)
+    if all(before[dest] == now[dest] for dest in LAYOUT) or not (now.given("save") or now.given("load")):
+        return progress
+    if now["ckpt_format"] == "torch" and not now["use_megatron_fsdp"]:
+        why = "the format torch has a file for every rank of one layout, and torch_dist is read in any"
+        progress = _demand(progress, goal, before, "ckpt_format", ("torch_dist",), why)
+    if now["ckpt_fully_parallel_save"] is False and now["use_distributed_optimizer"]:
+        why = "without parallel saving the distributed optimizer's state cannot be read in another layout"
+        progress = _demand(progress, goal, before, "ckpt_fully_parallel_save", None, why)
     return progress
 
 
-def _recipe(progress: Progress, goal: Goal) -> Progress:
-    """Note that what a recipe decides beside its overrides is not read, so that what no override says may be another
-    value.
-    """
-    recipe, names = progress.draft.reading.recipe, goal.names(progress.draft.reading)
-    unplaced = {item.option for item in progress.unplaced}
-    for setting in goal.settings if recipe is not None else ():
-        dest = goal.dest(setting)
-        if dest is not None and dest in DECIDED and having(names, dest) is None and setting.name not in unplaced:
-            text = f"{setting.name} {setting.text}".rstrip()
-            progress = progress.noted(f"The plan has {text}; here it is up to the recipe, which is not read.")
-    off = [
-        _option(goal, family)
-        for family in FAMILIES
-        if recipe is not None
-        and not any(goal.wanted.given(dest) or having(names, dest) is not None for dest in family.dests)
-        and _switch(goal, family)
-    ]
-    if off:
-        progress = progress.noted(f"The plan is without {', '.join(off)}; whether the recipe has them is not read.")
-    return progress
-
-
-def _switch(goal: Goal, family: Family) -> bool:
-    """Tell whether a switch is off unless it is set on, in a model of this kind."""
-    dest, kinds = family.dests[0], {flag.dest: flag.kind for flag in goal.table.flags.values()}
-    moe = "moe" in dest and goal.plan.model.experts is None
-    return not moe and (kinds.get(dest) == "true" or dest == "recompute_granularity")
+def _demand(
+    progress: Progress, goal: Goal, before: Namespace, dest: str, values: tuple[str, ...] | None, why: str
+) -> Progress:
+    names = goal.names(progress.draft.reading)
+    if (setting := having(names, dest)) is None:
+        return progress
+    wish = Wish(dest, setting.name, values)
+    after = granted(progress.draft, names, wish)
+    if after is None:
+        return progress.lacking(Unplaced(wish.option, wish.now, why, setting.place))
+    return progress.went(after, change(wish, setting, before, goal.names(after.reading), why))
 
 
 def _option(goal: Goal, family: Family) -> str:
@@ -202,9 +186,6 @@ def _may_give(reading: Reading) -> str | None:
 
 
 def _why(setting: Setting | None, reading: Reading) -> str:
-    recipe = reading.recipe
-    if setting is None and recipe is not None:
-        return f"it is up to the recipe {recipe.text}, which is not read"
     if setting is None:
         return NO_PLACE
     for word in setting.values:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from symconfig.errors import Problem
@@ -11,30 +11,32 @@ from symconfig.existing.launch.text import Place, problem_at
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.rules.nearest import meant
 from symconfig.existing.rules.versions import OLD
+from symconfig.formats.megatron import DEGREES
+from symconfig.formats.megatron_run import BY_FIELD, STAGES
 from symconfig.frameworks.megatron.flags import Value
 from symconfig.plans import pipeline_layout
 
 OWN_PROGRAMS = ("pretrain_gpt.py", "pretrain_mamba.py", "pretrain_hybrid.py")
-FIRST, LAST = "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers"
-LAYOUT = "pipeline_model_parallel_layout"
-ACCOUNTS = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
-PER_CHUNK, CHUNKS = "num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank"
-STAGES = frozenset((FIRST, LAST, LAYOUT, *ACCOUNTS, PER_CHUNK, CHUNKS, "pipeline_model_parallel_size"))
+FIRST, LAST = (BY_FIELD[f"options.{end}_stage_layers"][0] for end in ("first", "last"))
+ACCOUNTS = tuple(BY_FIELD[f"options.account_for_{end}"][0] for end in ("embedding", "loss"))
+LAYOUT, CHUNKS = BY_FIELD["options.pipeline_layout"][0], BY_FIELD["parallel.vpp"][0]
+PER_CHUNK = "num_layers_per_virtual_pipeline_stage"
 
 
 class NotKnown(Exception):
     """A rule asked for what the configuration leaves dark: it finds nothing there."""
 
 
-@dataclass(frozen=True, slots=True)
-class MegatronFacts:
+@dataclass(frozen=True, slots=True, eq=False)
+class MegatronFacts(Mapping[str, Value]):
     """A launch of Megatron-LM, as far as it is known.
 
-    names: the options, of the version to judge by. version_given: by the user; else it was inferred from the options.
-    world_size: GPUs. gpus_per_node, joined, architecture: of the user's cluster; joined: GPUs that its fastest links
-    join. environment: what the program inherits from the script; None: not known. program: "pretrain_gpt.py". complete:
-    an option that was not read is not there. environment_known: so is a variable. fork: another program than
-    Megatron-LM's own reads the options. dealt: Megatron-Core deals the layers out, by nothing but the options.
+    As a mapping: values by destination, given or by default. names: the options, of the version to judge by.
+    version_given: by the user; else it was inferred from the options. world_size: GPUs. gpus_per_node, joined,
+    architecture: of the user's cluster; joined: GPUs that its fastest links join. environment: what the program
+    inherits from the script; None: not known. program: "pretrain_gpt.py". complete: an option that was not read is not
+    there. environment_known: so is a variable. fork: another program than Megatron-LM's own reads the options. dealt:
+    Megatron-Core deals the layers out, by nothing but the options.
 
     Whatever is not known raises NotKnown when it is asked for, so that no rule is broken by a guess.
     """
@@ -90,21 +92,26 @@ class MegatronFacts:
             raise NotKnown(dest)
         return False
 
-    def value(self, dest: str) -> Value:
-        """Return the value, given or by default."""
+    def __getitem__(self, dest: str) -> Value:
         whole = self.complete or (self.dealt and dest in STAGES)
         known = self.names.given(dest) or (whole and dest not in self.misspelt)
         if dest in self.names.dark or not known:
             raise NotKnown(dest)
         return self.names[dest]
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
     def on(self, dest: str) -> bool:
         """Tell whether the switch is on."""
-        return bool(self.value(dest))
+        return bool(self[dest])
 
     def maybe(self, dest: str) -> int | None:
         """Return a whole number; None where it has none."""
-        value = self.value(dest)
+        value = self[dest]
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def number(self, dest: str) -> int:
@@ -116,13 +123,13 @@ class MegatronFacts:
 
     def real(self, dest: str) -> float:
         """Return a number that must be there."""
-        value = self.value(dest)
+        value = self[dest]
         if not isinstance(value, (int, float)):
             raise NotKnown(dest)
         return float(value)
 
     def text(self, dest: str) -> str | None:
-        value = self.value(dest)
+        value = self[dest]
         return None if value is None else str(value)
 
     def known(self, number: int | None) -> int:
@@ -134,24 +141,24 @@ class MegatronFacts:
 
     @property
     def tp(self) -> int:
-        return max(1, self.number("tensor_model_parallel_size"))
+        return max(1, self.number(DEGREES["tp"]))
 
     @property
     def pp(self) -> int:
-        return max(1, self.number("pipeline_model_parallel_size"))
+        return max(1, self.number(DEGREES["pp"]))
 
     @property
     def cp(self) -> int:
-        return max(1, self.number("context_parallel_size"))
+        return max(1, self.number(DEGREES["cp"]))
 
     @property
     def ep(self) -> int:
-        return max(1, self.number("expert_model_parallel_size"))
+        return max(1, self.number(DEGREES["ep"]))
 
     @property
     def etp(self) -> int:
         """Return etp, by default tp: validate_args fills it in."""
-        return max(1, self.maybe("expert_tensor_parallel_size") or self.tp)
+        return max(1, self.maybe(DEGREES["etp"]) or self.tp)
 
     @property
     def gpus(self) -> int:
@@ -180,12 +187,12 @@ class MegatronFacts:
         """
         if (layout := self.text(LAYOUT)) is not None:
             return len(pipeline_layout.expanded(layout)) // self.pp
-        if (layers := self.maybe("num_layers_per_virtual_pipeline_stage")) is not None:
+        if (layers := self.maybe(PER_CHUNK)) is not None:
             held = self.number("num_layers") // self.pp
             if layers < 1 or held % layers:
                 raise NotKnown
             return held // layers
-        return self.maybe("num_virtual_stages_per_pipeline_rank") or 1
+        return self.maybe(CHUNKS) or 1
 
     @property
     def fsdp(self) -> bool:
@@ -194,7 +201,7 @@ class MegatronFacts:
 
     @property
     def low_precision(self) -> bool:
-        return self.value("fp8") is not None or self.value("fp4") is not None
+        return self["fp8"] is not None or self["fp4"] is not None
 
     def variable(self, name: str) -> str | None:
         """Return a variable of the environment, as the script sets it; None: it does not."""
