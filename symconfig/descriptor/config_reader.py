@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
 from symconfig.descriptor import config_rules as rules
@@ -66,12 +66,8 @@ class ConfigReader(Reading):
         if name in ACTIVATIONS:
             fields["hidden_act"] = ACTIVATIONS[name]
         elif "hidden_act" not in self.architecture.constants:
-            self.problem(
-                "this activation is not known",
-                self.key_of["hidden_act"],
-                got=name,
-                need="one of " + ", ".join(ACTIVATIONS),
-            )
+            need = "one of " + ", ".join(ACTIVATIONS)
+            self.problem("this activation is not known", self.key_of["hidden_act"], got=name, need=need)
         rules.rope(self)
         rules.layers(self)
         rules.experts(self)
@@ -118,8 +114,8 @@ class ConfigReader(Reading):
             else:
                 what = "this key is not known and may change the architecture"
                 hint = "remove it if it has no effect on the model"
-                at = (*self.prefix, key)
-                self.problems.append(self.document.problem(what, at, of_key=True, got=shorten(value), hint=hint))
+                told = self.document.problem(what, self.path(key), of_key=True, got=shorten(value), hint=hint)
+                self.problems.append(told)
 
     def _value(self, key: str, default: Any) -> Any:
         """Return the key's value, of the type that its default has."""
@@ -130,8 +126,8 @@ class ConfigReader(Reading):
         value = self.data[key]
         kind = self.architecture.kinds.get(key)
         if kind is not None:
-            if value is not None and value != default and not kind.fits(value):
-                self.problem("wrong value", key, got=repr(value), need=kind.value)
+            if value is not None and value != default and not KINDS[kind][1](value):
+                self.problem("wrong value", key, got=repr(value), need=KINDS[kind][0])
             return default if value is None else value
         if value is None:
             return None if key in NULL_IS_NONE and key != "rope_scaling" else default
@@ -167,12 +163,8 @@ class ConfigReader(Reading):
         if value is Derived.FOUR_TIMES_HIDDEN:
             return 4 * hidden
         if hidden % heads and whole_heads(self.data["model_type"]):
-            self.problem(
-                "hidden_size is not divisible by num_attention_heads, and head_dim is not given",
-                "hidden_size",
-                got=hidden,
-                need=f"a multiple of {heads}",
-            )
+            what = "hidden_size is not divisible by num_attention_heads, and head_dim is not given"
+            self.problem(what, "hidden_size", got=hidden, need=f"a multiple of {heads}")
         return hidden // heads
 
 
@@ -203,16 +195,10 @@ _POSITIVE = words(
 
 
 _SPOKEN = {
-    "bool": "true or false",
-    "int": "a whole number",
-    "float": "a number",
-    "str": "text",
-    "list": "a list",
-    "dict": "an object",
-    "list[int]": "a list of whole numbers",
-    "list[float]": "a list of numbers",
+    "bool": "true or false", "int": "a whole number", "float": "a number", "str": "text", "list": "a list",
+    "dict": "an object", "list[int]": "a list of whole numbers", "list[float]": "a list of numbers",
     "list[str]": "a list of texts",
-}
+}  # fmt: skip
 _OF_JSON: Mapping[str, tuple[type, ...]] = {
     "bool": (bool,), "int": (int,), "float": (int, float), "str": (str,), "list": (list,), "dict": (dict,)
 }  # fmt: skip
@@ -238,6 +224,16 @@ def fits(value: Any, types: str) -> bool:
 def spoken(types: str) -> str:
     """Return the types as a person reads them."""
     return " or ".join(_SPOKEN.get(one, one) for one in types.split("|"))
+
+
+# Values of keys whose default does not show what they are: what is needed, and whether a value fits.
+KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "COUNT": ("a whole number > 0, or nothing", lambda value: type(value) is int and 0 < value < 2**63),
+    "LAYERS": ("a list of layers, or nothing", lambda value: fits(value, "list[int]")),
+    "WORDS": ("a list of words, or nothing", lambda value: bool(value) and fits(value, "list[str]")),
+    "SECTION": ("an object, or nothing", lambda value: fits(value, "dict")),
+    "NUMBER": ("a number of any sign", lambda value: fits(value, "float") and abs(value) < 2**63),
+}
 
 
 def _is(value: Any, one: str) -> bool:

@@ -6,14 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import (
-    CHUNKED,
-    FULL,
-    INDEXED,
-    OLDER_TYPES,
-    SLIDING,
-    Reading,
-)
+from symconfig.descriptor.architectures.architecture import CHUNKED, FULL, INDEXED, OLDER_TYPES, SLIDING, Reading
 from symconfig.descriptor.architectures.rules import shared_experts, with_experts
 from symconfig.descriptor.sections import ROPE_FIELDS, RopeScaling
 

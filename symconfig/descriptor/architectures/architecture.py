@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 from symconfig.descriptor.architectures.blocks import Block, Values
@@ -19,28 +18,6 @@ INDEXED = "indexed_attention"
 LINEAR = "linear_attention"  # any block in attention's place
 # Spellings of before transformers 5 (remap_legacy_layer_types), and in files that others wrote.
 OLDER_TYPES = {"attention": FULL, "mamba": LINEAR, "deepseek_sparse_attention": INDEXED}
-
-
-class Kind(Enum):
-    """A restriction of a key's values that its default does not show."""
-
-    COUNT = "a whole number > 0, or nothing"
-    LAYERS = "a list of layers, or nothing"
-    WORDS = "a list of words, or nothing"
-    SECTION = "an object, or nothing"
-    NUMBER = "a number of any sign"
-
-    def fits(self, value: Any) -> bool:
-        """Return whether a value that is not the default is of this kind."""
-        if self is Kind.COUNT:
-            return type(value) is int and 0 < value < 2**63
-        if self is Kind.NUMBER:
-            return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63
-        if self is Kind.LAYERS:
-            return isinstance(value, list) and all(type(item) is int for item in value)
-        if self is Kind.WORDS:
-            return isinstance(value, list) and bool(value) and all(isinstance(item, str) for item in value)
-        return isinstance(value, Mapping)
 
 
 class Reading:
@@ -63,9 +40,13 @@ class Reading:
 
     def problem(self, what: str, key: str, *more: str | int, got: object = None, need: str | None = None) -> None:
         """Add a problem of a key."""
-        path = key.split(".") if key.partition(".")[0] in self.architecture.sections else (key,)
         shown = None if got is None else shorten(got)
-        self.problems.append(self.document.problem(what, (*self.prefix, *path, *more), got=shown, need=need))
+        self.problems.append(self.document.problem(what, (*self.path(key), *more), got=shown, need=need))
+
+    def path(self, key: str) -> KeyPath:
+        """Return where a key stands in the file."""
+        inner = key.split(".") if key.partition(".")[0] in self.architecture.sections else (key,)
+        return (*self.prefix, *inner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +125,7 @@ class Architecture:
     blocks: Mapping[str, Block] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
     reads: tuple[str, ...] = ()
-    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    kinds: Mapping[str, str] = field(default_factory=dict)
     may_be_zero: tuple[str, ...] = ()
     groups_with: str | None = None
     text_of: tuple[str, str] | None = None
@@ -187,7 +168,7 @@ def family(
 ) -> Architecture:
     """Return the table of a family, its facts as `key=value` by words, a key alone for true.
 
-    Values are JSON, names of `Derived` and `Kind`, or text; `a|b` in `only`, `field,field` in `names`.
+    Values are JSON, names of `Derived`, or text; `a|b` in `only`, `field,field` in `names`.
     """
     return Architecture(
         constants=facts(constants),
@@ -197,7 +178,7 @@ def family(
         only=alternatives(only),
         ignored=frozenset(ignored.split()),
         same_as=pairs(same_as),
-        kinds={key: Kind[value] for key, value in pairs(kinds).items()},
+        kinds=pairs(kinds),
         reads=tuple(reads.split()),
         may_be_zero=tuple(may_be_zero.split()),
         **more,

@@ -21,12 +21,7 @@ from symconfig.descriptor.architectures.architecture import (
 )
 from symconfig.descriptor.architectures.blocks import POOLED_ATTENTION, Block, Size, Values, named
 from symconfig.descriptor.architectures.dense import MINICPM
-from symconfig.descriptor.architectures.rules import (
-    NO_DENSE,
-    OWN_PREDICTION,
-    QKV_BIAS,
-    SIGMOID,
-)
+from symconfig.descriptor.architectures.rules import NO_DENSE, OWN_PREDICTION, QKV_BIAS, SIGMOID
 from symconfig.descriptor.model import ModelDescriptor
 
 MLA = "attention=mla "
@@ -280,11 +275,9 @@ ARCHITECTURES: dict[str, Architecture] = {
             zero_expert_num=experts.zero_experts""",
         only="attention_method=MLA zero_expert_type=identity router_bias=false mla_scale_q_lora mla_scale_kv_lora",
         ignored=LATENT_IGNORED,
-        rules=(
-            Rule(_longcat, "", lambda model: {"num_layers": model.num_hidden_layers // 2}),
+        rules=(Rule(_longcat, "", lambda model: {"num_layers": model.num_hidden_layers // 2}),
             rules.experts_at(lambda values, layers: [index % 2 == 0 for index in range(layers)]),
-            _lengthened("mla_scale_q_lora", "mla_scale_kv_lora"),
-        )),
+            _lengthened("mla_scale_q_lora", "mla_scale_kv_lora"))),
     "minicpm3": family(MLA, ignored=LATENT_IGNORED,
         rules=(
             *MINICPM,
@@ -354,10 +347,8 @@ ARCHITECTURES: dict[str, Architecture] = {
         same_as="""moe_shared_expert_intermediate_size=shared_experts_intermediate_size
             sliding_window_size=sliding_window swa_rope_theta=rope_local_base_freq""", known_layers=(INDEXED,),
         layers=rules.by(lambda values, i, _: i < 2 or i % 4 == 1, INDEXED, SLIDING), blocks={SLIDING: _WINDOW},
-        rules=(
-            Rule(_dots3, "per_layer_config shared_experts_intermediate_size", _dots3_keys),
-            _lengthened("q_lora_scale", "kv_lora_scale"),
-        )),
+        rules=(Rule(_dots3, "per_layer_config shared_experts_intermediate_size", _dots3_keys),
+            _lengthened("q_lora_scale", "kv_lora_scale"))),
     "hy_v4": family(
         V3
         + """attention_gate=channel attention_sinks experts.first_k_dense_replace=1
@@ -373,8 +364,6 @@ ARCHITECTURES: dict[str, Architecture] = {
         ignored="num_nextn_predict_layers expert_dtype",  # layers that Transformers' class has not
         layers=_deepseek_v4_layers, known_layers=(), blocks=_COMPRESSED, reads="compress_ratios",
         kinds="compress_ratios=LAYERS num_hash_layers=COUNT qk_rope_head_dim=COUNT",
-        rules=(
-            Rule(_deepseek_v4, "compress_rope_theta num_hash_layers qk_rope_head_dim", _deepseek_v4_keys),
-            rules.particulars({"swiglu_limit": None}),
-        )),
+        rules=(Rule(_deepseek_v4, "compress_rope_theta num_hash_layers qk_rope_head_dim", _deepseek_v4_keys),
+            rules.particulars({"swiglu_limit": None}))),
 }  # fmt: skip

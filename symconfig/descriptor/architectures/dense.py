@@ -7,24 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from symconfig.descriptor.architectures import rules
-from symconfig.descriptor.architectures.architecture import (
-    FULL,
-    SLIDING,
-    Architecture,
-    Reading,
-    Rule,
-    family,
-    link,
-)
+from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule, family, link
 from symconfig.descriptor.architectures.blocks import Block, Values
-from symconfig.descriptor.architectures.rules import (
-    ALL_BIASES,
-    LAYERNORM,
-    QKV_BIAS,
-    WIDTH,
-    scale,
-    short,
-)
+from symconfig.descriptor.architectures.rules import ALL_BIASES, LAYERNORM, QKV_BIAS, WIDTH, scale, short
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Position
 

@@ -7,15 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from symconfig.descriptor.architectures import rules
-from symconfig.descriptor.architectures.architecture import (
-    CHUNKED,
-    FULL,
-    SLIDING,
-    Architecture,
-    Reading,
-    Rule,
-    family,
-)
+from symconfig.descriptor.architectures.architecture import CHUNKED, FULL, SLIDING, Architecture, Reading, Rule, family
 from symconfig.descriptor.architectures.blocks import Block, Size, Values
 from symconfig.descriptor.architectures.dense import (
     COHERE,
@@ -29,13 +21,7 @@ from symconfig.descriptor.architectures.dense import (
     rope_if_window,
 )
 from symconfig.descriptor.architectures.keys import pairs
-from symconfig.descriptor.architectures.rules import (
-    LAYERNORM,
-    NO_DENSE,
-    OWN_PREDICTION,
-    SIGMOID,
-    WIDTH,
-)
+from symconfig.descriptor.architectures.rules import LAYERNORM, NO_DENSE, OWN_PREDICTION, SIGMOID, WIDTH
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Norm
 
@@ -299,10 +285,8 @@ ARCHITECTURES: dict[str, Architecture] = {
             max_seq_len=max_position_embeddings""",
         # num_key_value_heads is of attn_config again, and so is hidden_size of ffn_config.
         ignored="num_key_value_heads ffn_config.moe_jitter_eps ffn_config.hidden_size ffn_config.ffn_act_fn",
-        rules=(
-            Rule(_dbrx, "attn_config.rope_theta " + _POWER, _dbrx_keys),
-            rules.particulars({"attn_config.clip_qkv": None}),
-        )),
+        rules=(Rule(_dbrx, "attn_config.rope_theta " + _POWER, _dbrx_keys),
+            rules.particulars({"attn_config.clip_qkv": None}))),
     "granitemoe": family(NO_DENSE + _AFTER_CHOICE, names=WIDTH, rules=GRANITE),
     "granitemoeshared": family(NO_DENSE + _AFTER_CHOICE, names=WIDTH + _SHARED_WIDTH, rules=GRANITE),
     "granitemoe_swa": family(NO_DENSE + _AFTER_CHOICE + "attention_sinks", names=WIDTH + _SHARED_WIDTH,
@@ -338,11 +322,9 @@ ARCHITECTURES: dict[str, Architecture] = {
         names="""intermediate_size=experts.moe_intermediate_size,experts.shared_expert_intermediate_size
             intermediate_size_mlp=intermediate_size use_qk_norm=qk_norm""", defaults="attn_temperature_tuning=null",
         ignored="for_llm_compressor", layers=_chunks,
-        rules=(
-            rules.rope_by_layer,
+        rules=(rules.rope_by_layer,
             replace(rules.experts_at(_llama4_experts), keys="moe_layers interleave_moe_layer_step"),
-            Rule(_tuned, "attn_temperature_tuning attn_scale floor_scale", _llama4_keys),
-        )),
+            Rule(_tuned, "attn_temperature_tuning attn_scale floor_scale", _llama4_keys))),
     "afmoe": family(SIGMOID + "qk_norm norm_after_sublayer attention_gate=channel experts.norm_topk_prob",
         names="""route_scale=experts.routed_scaling_factor num_dense_layers=experts.first_k_dense_replace
             mup_enabled=scale_embeddings""",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Kind, Reading, Rule, family
+from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule, family
 from symconfig.descriptor.architectures.blocks import Block, Size, Values
 from symconfig.descriptor.architectures.rules import by, every, sizes_by_layer
 from symconfig.descriptor.model import ModelDescriptor
@@ -148,8 +148,7 @@ _GEMMA4 = family(
 
 ARCHITECTURES: dict[str, Architecture] = {
     "gemma2": family(_GEMMA2, only=_ONLY, layers=every(2), ignored="hidden_act",
-        same_as="sliding_window_size=sliding_window"  # of files published before transformers had the class
-        ),
+        same_as="sliding_window_size=sliding_window"),
     "gemma3_text": family(_GEMMA2 + "qk_norm", defaults="sliding_window_pattern=6", only=_ONLY, layers=every(6),
         ignored="hidden_act _sliding_window_pattern"),
     "gemma": family(_ZERO_CENTERED + "hidden_act=gelu_pytorch_tanh",
@@ -162,7 +161,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         ignored="altup_coef_clip",  # bounds weights, which are not wider for it
         layers=every(5),
         rules=(Rule(_gemma3n, _PER_LAYER + "intermediate_size activation_sparsity_pattern", _gemma3n_keys),)),
-    "gemma4_text": replace(_GEMMA4, kinds=dict.fromkeys(_EXPERTS, Kind.COUNT),
+    "gemma4_text": replace(_GEMMA4, kinds=dict.fromkeys(_EXPERTS, "COUNT"),
         rules=(Rule(_gemma4, _KEYS + "enable_moe_block " + " ".join(_EXPERTS), _gemma4_keys),)),
     "gemma4_unified_text": _GEMMA4,
 }  # fmt: skip

@@ -10,12 +10,7 @@ from typing import Any
 from symconfig.descriptor.architectures import rules
 from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule, family, link
 from symconfig.descriptor.architectures.blocks import Block
-from symconfig.descriptor.architectures.rules import (
-    ALL_BIASES,
-    BIASED,
-    LAYERNORM,
-    WIDTH,
-)
+from symconfig.descriptor.architectures.rules import ALL_BIASES, BIASED, LAYERNORM, WIDTH
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Position
 

@@ -31,12 +31,7 @@ from symconfig.descriptor.architectures.deepseek import (
     V3,
     shared_as_routed,
 )
-from symconfig.descriptor.architectures.rules import (
-    NO_DENSE,
-    WIDTH,
-    attending,
-    scale,
-)
+from symconfig.descriptor.architectures.rules import NO_DENSE, WIDTH, attending, scale
 from symconfig.descriptor.layers import Mlp
 from symconfig.descriptor.model import ModelDescriptor
 

@@ -69,10 +69,8 @@ def _hrm(reader: Reading) -> None:
     if not all(type(one) is int and one >= 0 for one in trained):
         return reader.problem("wrong value", "L_bp_cycles", got=trained, need="whole numbers >= 0")
     padded = [1] * max(0, high - len(trained)) + trained
-    turns = [(cycle >= low - padded[outer], 0) for outer in range(high) for cycle in [*range(low), low]]
-    turns = [
-        (taught or index % (low + 1) == low, int(index % (low + 1) == low)) for index, (taught, _) in enumerate(turns)
-    ]
+    # Of each turn, whether it is trained, and its stack: the high one is always trained.
+    turns = [(cycle >= low - padded[outer], int(cycle == low)) for outer in range(high) for cycle in range(low + 1)]
     places = range(size)
     fields["num_hidden_layers"] = size * len(turns)
     fields["loop.held"] = [stack * size + place for _, stack in turns for place in places]

@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import (
-    FULL,
-    LINEAR,
-    SLIDING,
-    LayerTypes,
-    Reading,
-    Rule,
-    link,
-)
+from symconfig.descriptor.architectures.architecture import FULL, LINEAR, SLIDING, LayerTypes, Reading, Rule, link
 from symconfig.descriptor.architectures.blocks import Values
 from symconfig.descriptor.meaning import leading_and_every
 from symconfig.descriptor.model import ModelDescriptor
@@ -29,9 +21,7 @@ ALL_BIASES = "qkv_bias,attention_out_bias,mlp_bias"
 # Where keys go, for `family`.
 WIDTH = "intermediate_size=experts.moe_intermediate_size "
 QKV_BIAS = "attention_bias=qkv_bias "
-OWN_PREDICTION = {
-    "num_mtp_modules": "MiniMax's own modules of multi-token prediction (num_mtp_modules) are left out",
-}
+OWN_PREDICTION = {"num_mtp_modules": "MiniMax's own modules of multi-token prediction (num_mtp_modules) are left out"}
 
 _MOST = 1e12  # beyond which no factor is meant
 
