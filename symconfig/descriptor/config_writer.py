@@ -120,10 +120,14 @@ def _values(model: ModelDescriptor, architecture: Architecture, kind: str) -> Js
 
 def _fields(model: ModelDescriptor) -> Json:
     """Return a descriptor's fields by dotted name, those of sections that it has among them."""
-    values = {name: value for name in model.rare if isinstance(value := getattr(model, name), bool)}
+    values: Json = {}
     for name, value in model.model_dump(mode="json").items():
         opened = value.items() if isinstance(value, dict) else ()
         values |= {f"{name}.{inner}": item for inner, item in opened} or {name: value}
+    # What a descriptor leaves out where it is as in most models, a class may have otherwise.
+    for holder, at in (model, ""), (model.experts, "experts."), (model.streams, "streams."):
+        left_out = () if holder is None else holder.rare
+        values |= {at + name: value for name in left_out if isinstance(value := getattr(holder, name), bool)}
     return values
 
 
