@@ -114,8 +114,8 @@ class ConfigReader(Reading):
             else:
                 what = "this key is not known and may change the architecture"
                 hint = "remove it if it has no effect on the model"
-                told = self.document.problem(what, self.path(key), of_key=True, got=shorten(value), hint=hint)
-                self.problems.append(told)
+                unknown = self.document.problem(what, self.path(key), of_key=True, got=shorten(value), hint=hint)
+                self.problems.append(unknown)
 
     def _value(self, key: str, default: Any) -> Any:
         """Return the key's value, of the type that its default has."""
