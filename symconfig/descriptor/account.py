@@ -9,7 +9,6 @@ from typing import Any
 
 from symconfig.descriptor.architectures.architecture import Architecture
 from symconfig.descriptor.architectures.class_defaults import class_of
-from symconfig.descriptor.architectures.fields import is_read
 from symconfig.descriptor.architectures.keys import IDLE, idle_unless_read
 from symconfig.descriptor.document import shorten
 
@@ -47,11 +46,11 @@ def account(
     filled = {key: values[key] for key in architecture.defaults if key not in known and values.get(key) is not None}
     reasons = {**IDLE, "no effect on a model of this family that is trained": frozenset(architecture.ignored)}
     idle = {why: tuple(key for key in data if key in keys and key != "model_type") for why, keys in reasons.items()}
-    for key in (key for key in data if key not in architecture.defaults or not is_read(architecture, key)):
+    for key in (key for key in data if key not in architecture.defaults or not architecture.is_read(key)):
         if why := idle_unless_read(key):
             idle[why] = (*idle.get(why, ()), key)
     return Account(
         family=data["model_type"],
-        filled={key: value for key, value in filled.items() if is_read(architecture, key)},
+        filled={key: value for key, value in filled.items() if architecture.is_read(key)},
         left_out={why: keys for why, keys in {**idle, "not of the text model": outside}.items() if keys},
     )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
 from symconfig.descriptor import config_rules as rules
-from symconfig.descriptor.architectures.architecture import Architecture, Derived
+from symconfig.descriptor.architectures.architecture import Reading
 from symconfig.descriptor.architectures.class_defaults import whole_heads
-from symconfig.descriptor.architectures.fields import goes_to, is_read
 from symconfig.descriptor.architectures.keys import (
     ACTIVATIONS,
     COMMON_IGNORED,
@@ -17,15 +16,15 @@ from symconfig.descriptor.architectures.keys import (
     FRACTIONS,
     NULL_IS_NONE,
     RULED,
+    Derived,
     idle_unless_read,
     words,
 )
-from symconfig.descriptor.document import Document, KeyPath, shorten
+from symconfig.descriptor.document import shorten
 from symconfig.descriptor.model import NOT_SET, ModelDescriptor
 from symconfig.descriptor.reuse import Streams
 from symconfig.descriptor.sections import Experts, Indexer, LatentAttention
 from symconfig.descriptor.strict import MAX_LAYERS, Strict
-from symconfig.errors import Problem
 
 DTYPE_KEYS = ("torch_dtype", "dtype")
 _SECTIONS: Mapping[str, type[Strict]] = {
@@ -33,41 +32,32 @@ _SECTIONS: Mapping[str, type[Strict]] = {
 }  # fmt: skip
 
 
-class ConfigReader:
+class ConfigReader(Reading):
     """A reader of one `config.json` by its architecture's table; gathers problems, notes and fields."""
-
-    def __init__(
-        self, data: Mapping[str, Any], architecture: Architecture, document: Document, prefix: KeyPath
-    ) -> None:
-        self.architecture = architecture
-        self.document = document
-        self.prefix = prefix
-        self.problems: list[Problem] = []
-        self.notes: list[str] = []
-        self.key_of: dict[str, str] = {}
-        self.values: dict[str, Any] = {}
-        self.fields: dict[str, Any] = {}
-        result = {str(key): value for key, value in data.items()}
-        for other, key in self.architecture.same_as.items():
-            if other in result:
-                value = result.pop(other)
-                if result.setdefault(key, value) != value:
-                    self.problem(f"differs from {key}, which means the same", other, got=value, need=repr(result[key]))
-        self.data = result
 
     def read(self) -> dict[str, Any]:
         """Read descriptor fields by dotted name. With problems the result is incomplete."""
+        for section in self.architecture.sections & self.data.keys():
+            inner = self.data.pop(section)
+            if isinstance(inner, Mapping):
+                self.data |= {f"{section}.{key}": one for key, one in inner.items() if key not in COMMON_IGNORED}
+            elif inner is not None:
+                self.problem("wrong value", section, got=repr(inner), need="an object")
+        for other, key in self.architecture.same_as.items():
+            if other in self.data:
+                value = self.data.pop(other)
+                if self.data.setdefault(key, value) != value:
+                    need = repr(self.data[key])
+                    self.problem(f"differs from {key}, which means the same", other, got=value, need=need)
         self._check_keys()
         defaults = self.architecture.defaults
-        values = {
-            key: self._value(key, default) for key, default in defaults.items() if is_read(self.architecture, key)
-        }
+        values = {key: self._value(key, default) for key, default in defaults.items() if self.architecture.is_read(key)}
         if self.problems:
             return {}
-        self.values = values = {key: self.derive(value, values) for key, value in values.items()}
+        self.values = values = {key: self._derive(value, values) for key, value in values.items()}
         self.fields = fields = {"model_type": self.data["model_type"]}
         for key, value in values.items():
-            for field in goes_to(self.architecture, key):
+            for field in self.architecture.fields_of(key):
                 if value is not None or not _needs_value(field):
                     fields[field] = value
                     self.key_of[field] = key
@@ -76,12 +66,8 @@ class ConfigReader:
         if name in ACTIVATIONS:
             fields["hidden_act"] = ACTIVATIONS[name]
         elif "hidden_act" not in self.architecture.constants:
-            self.problem(
-                "this activation is not known",
-                self.key_of["hidden_act"],
-                got=name,
-                need="one of " + ", ".join(ACTIVATIONS),
-            )
+            need = "one of " + ", ".join(ACTIVATIONS)
+            self.problem("this activation is not known", self.key_of["hidden_act"], got=name, need=need)
         rules.rope(self)
         rules.layers(self)
         rules.experts(self)
@@ -89,27 +75,21 @@ class ConfigReader:
             rule.read(self)
         if self.problems:
             return {}
-        rules.attention(self)
+        fields.setdefault("num_key_value_heads", fields["num_attention_heads"])
+        if fields.get("attention") == "mla":  # every head has its own key and value, however many the file names
+            fields["head_dim"] = fields["latent.v_head_dim"]
+            fields["num_key_value_heads"] = fields["num_attention_heads"]
+        elif "head_dim" not in fields:
+            sizes = {name: fields[name] for name in ("hidden_size", "num_attention_heads")}
+            fields["head_dim"] = self._derive(Derived.HEAD_DIM, sizes)
         dtype = self.data.get("torch_dtype") or self.data.get("dtype")
         if isinstance(dtype, str) and dtype != "auto":
             fields["torch_dtype"] = dtype.removeprefix("torch.")
             self.key_of["torch_dtype"] = "torch_dtype" if self.data.get("torch_dtype") else "dtype"
-        if self.architecture.gate_and_up_in_one:
-            if fields["intermediate_size"] % 2:
-                self.problem("is not even, but counts both halves of the gated MLP", "intermediate_size")
-            fields["intermediate_size"] //= 2
         for key, sentence in {**COMMON_NOTED, **self.architecture.noted}.items():
             if self.data.get(key) and self.data[key] != fields.get("hidden_dropout"):
                 self.notes.append(sentence)
         return fields
-
-    def note(self, sentence: str) -> None:
-        """Say in the descriptor what of the file it leaves out."""
-        self.notes.append(sentence)
-
-    def problem(self, what: str, key: str, *more: str | int, got: object = None, need: str | None = None) -> None:
-        shown = None if got is None else shorten(got)
-        self.problems.append(self.document.problem(what, (*self.prefix, key, *more), got=shown, need=need))
 
     def _check_keys(self) -> None:
         """Check that every key is read, checked, noted or known to have no effect."""
@@ -118,7 +98,7 @@ class ConfigReader:
         if "rope_scaling" in table.defaults:
             known.add("rope_parameters")
         left_out = {*table.ignored, *table.noted, *COMMON_IGNORED, *COMMON_NOTED}
-        unread = {k: v for k, v in table.defaults.items() if k not in left_out and not is_read(table, k)}
+        unread = {k: v for k, v in table.defaults.items() if k not in left_out and not table.is_read(k)}
         classed = {k: (v, None) for k, v in unread.items() if not idle_unless_read(k)}
         common = {key: need for key, need in COMMON_ONLY.items() if key not in table.defaults}
         only: dict[str, tuple[Any, ...]] = {**common, **classed, **table.only}
@@ -134,20 +114,20 @@ class ConfigReader:
             else:
                 what = "this key is not known and may change the architecture"
                 hint = "remove it if it has no effect on the model"
-                at = (*self.prefix, key)
-                self.problems.append(self.document.problem(what, at, of_key=True, got=shorten(value), hint=hint))
+                unknown = self.document.problem(what, self.path(key), of_key=True, got=shorten(value), hint=hint)
+                self.problems.append(unknown)
 
     def _value(self, key: str, default: Any) -> Any:
         """Return the key's value, of the type that its default has."""
         if key not in self.data:
-            if default is None and any(_needs_value(field) for field in goes_to(self.architecture, key)):
+            if default is None and any(_needs_value(field) for field in self.architecture.fields_of(key)):
                 self.problem("this key is missing", key)
             return default
         value = self.data[key]
         kind = self.architecture.kinds.get(key)
         if kind is not None:
-            if value is not None and value != default and not kind.fits(value):
-                self.problem("wrong value", key, got=repr(value), need=kind.value)
+            if value is not None and value != default and not KINDS[kind][1](value):
+                self.problem("wrong value", key, got=repr(value), need=KINDS[kind][0])
             return default if value is None else value
         if value is None:
             return None if key in NULL_IS_NONE and key != "rope_scaling" else default
@@ -170,7 +150,7 @@ class ConfigReader:
             self.problem("out of range", key, got=repr(value), need="< 2^63")
         return value
 
-    def derive(self, value: Any, values: Mapping[str, Any]) -> Any:
+    def _derive(self, value: Any, values: Mapping[str, Any]) -> Any:
         if not isinstance(value, Derived):
             return value
         if value is Derived.LAYERS:
@@ -183,12 +163,8 @@ class ConfigReader:
         if value is Derived.FOUR_TIMES_HIDDEN:
             return 4 * hidden
         if hidden % heads and whole_heads(self.data["model_type"]):
-            self.problem(
-                "hidden_size is not divisible by num_attention_heads, and head_dim is not given",
-                "hidden_size",
-                got=hidden,
-                need=f"a multiple of {heads}",
-            )
+            what = "hidden_size is not divisible by num_attention_heads, and head_dim is not given"
+            self.problem(what, "hidden_size", got=hidden, need=f"a multiple of {heads}")
         return hidden // heads
 
 
@@ -219,16 +195,10 @@ _POSITIVE = words(
 
 
 _SPOKEN = {
-    "bool": "true or false",
-    "int": "a whole number",
-    "float": "a number",
-    "str": "text",
-    "list": "a list",
-    "dict": "an object",
-    "list[int]": "a list of whole numbers",
-    "list[float]": "a list of numbers",
+    "bool": "true or false", "int": "a whole number", "float": "a number", "str": "text", "list": "a list",
+    "dict": "an object", "list[int]": "a list of whole numbers", "list[float]": "a list of numbers",
     "list[str]": "a list of texts",
-}
+}  # fmt: skip
 _OF_JSON: Mapping[str, tuple[type, ...]] = {
     "bool": (bool,), "int": (int,), "float": (int, float), "str": (str,), "list": (list,), "dict": (dict,)
 }  # fmt: skip
@@ -254,6 +224,16 @@ def fits(value: Any, types: str) -> bool:
 def spoken(types: str) -> str:
     """Return the types as a person reads them."""
     return " or ".join(_SPOKEN.get(one, one) for one in types.split("|"))
+
+
+# Values of keys whose default does not show what they are: what is needed, and whether a value fits.
+KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "COUNT": ("a whole number > 0, or nothing", lambda value: type(value) is int and 0 < value < 2**63),
+    "LAYERS": ("a list of layers, or nothing", lambda value: fits(value, "list[int]")),
+    "WORDS": ("a list of words, or nothing", lambda value: bool(value) and fits(value, "list[str]")),
+    "SECTION": ("an object, or nothing", lambda value: fits(value, "dict")),
+    "NUMBER": ("a number of any sign", lambda value: fits(value, "float") and abs(value) < 2**63),
+}
 
 
 def _is(value: Any, one: str) -> bool:

@@ -1,21 +1,13 @@
-"""What of a `config.json` no table of keys can hold: rope, the layers, experts, and how wide attention is."""
+"""What of a `config.json` no table of keys can hold: rope, the layers, and experts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import (
-    CHUNKED,
-    FULL,
-    INDEXED,
-    OLDER_TYPES,
-    SLIDING,
-    Derived,
-    Reading,
-)
-from symconfig.descriptor.meaning import leading_and_every
+from symconfig.descriptor.architectures.architecture import CHUNKED, FULL, INDEXED, OLDER_TYPES, SLIDING, Reading
+from symconfig.descriptor.architectures.rules import shared_experts, with_experts
 from symconfig.descriptor.sections import ROPE_FIELDS, RopeScaling
 
 _ROPE_KEYS = {*RopeScaling.model_fields, "type", "rope_theta", "partial_rotary_factor"}
@@ -48,7 +40,7 @@ def rope(reader: Reading) -> None:
     if "rope_local_base_freq" in fields and {FULL, SLIDING, INDEXED}.intersection(raw):
         raw = _rope_by_layer_type(reader, key, raw)
     for sentence in (note for k, note in _ROPE_IDLE.items() if note is not None and (data.get(key) or {}).get(k)):
-        reader.note(sentence)
+        reader.notes.append(sentence)
     for unknown in (k for k in raw if k not in _ROPE_KEYS and k not in _ROPE_IDLE and raw[k] is not None):
         if unknown == "attention_factor" and _is_usual_factor(raw):
             continue
@@ -63,7 +55,8 @@ def rope(reader: Reading) -> None:
     scaling = _rope_scaling(raw, fields["max_position_embeddings"], reader.values)
     if scaling is not None:
         if idle := _of_other_types(scaling):  # Transformers' function for this type does not read them
-            reader.note(f"what {key} has for other types than {scaling['rope_type']} is left out: {', '.join(idle)}")
+            kind = scaling["rope_type"]
+            reader.notes.append(f"what {key} has for other types than {kind} is left out: {', '.join(idle)}")
             scaling = {name: value for name, value in scaling.items() if name not in idle}
         fields["rope_scaling"] = scaling
         reader.key_of["rope_scaling"] = key
@@ -173,10 +166,7 @@ def experts(reader: Reading) -> None:
     """Read shared experts by their number, groups where they apply, and the layers that have experts."""
     values, fields, architecture = reader.values, reader.fields, reader.architecture
     if "n_shared_experts" in values and "experts.moe_intermediate_size" in fields:
-        shared = values["n_shared_experts"] or 0
-        if not isinstance(shared, int) or isinstance(shared, bool) or shared < 0:
-            return reader.problem("wrong value", "n_shared_experts", got=shared, need="a whole number")
-        fields["experts.shared_expert_intermediate_size"] = shared * fields["experts.moe_intermediate_size"]
+        shared_experts("n_shared_experts").read(reader)
     if architecture.groups_with not in (None, reader.data.get("topk_method")):
         fields["experts.n_group"] = fields["experts.topk_group"] = None
     number = fields["num_hidden_layers"]
@@ -190,25 +180,3 @@ def experts(reader: Reading) -> None:
             return reader.problem("wrong value", "mlp_only_layers", got=dense, need=f"layers from 0 to {number - 1}")
         every = fields.get("experts.moe_layer_freq", 1)
         with_experts(fields, [i not in dense and (i + 1) % every == 0 for i in range(number)])
-
-
-def with_experts(fields: dict[str, Any], moe: Iterable[bool]) -> None:
-    """Say which layers have experts: by the leading ones and every n-th where that says it, else by a list."""
-    which = tuple(moe)
-    placed = leading_and_every(which) if any(which) else (len(which), 1)
-    if placed is None:
-        fields["experts.layers"] = which
-    else:
-        fields["experts.first_k_dense_replace"], fields["experts.moe_layer_freq"] = placed
-
-
-def attention(reader: Reading) -> None:
-    """Give every head its own key and value, however many the file names, where attention is plain or latent."""
-    fields = reader.fields
-    fields.setdefault("num_key_value_heads", fields["num_attention_heads"])
-    if fields.get("attention") == "mla":
-        fields["head_dim"] = fields["latent.v_head_dim"]
-        fields["num_key_value_heads"] = fields["num_attention_heads"]
-    elif "head_dim" not in fields:
-        sizes = {name: fields[name] for name in ("hidden_size", "num_attention_heads")}
-        fields["head_dim"] = reader.derive(Derived.HEAD_DIM, sizes)

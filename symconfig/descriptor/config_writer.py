@@ -14,8 +14,8 @@ from typing import Any
 from symconfig.descriptor.architectures import architectures
 from symconfig.descriptor.architectures.architecture import CHUNKED, FULL, INDEXED, SLIDING, Architecture
 from symconfig.descriptor.architectures.class_defaults import SAME_NETWORK, class_of, defaults, families, row_of
-from symconfig.descriptor.architectures.fields import goes_to
 from symconfig.descriptor.architectures.keys import ACTIVATIONS, NULL_IS_NONE
+from symconfig.descriptor.architectures.rules import shared_experts
 from symconfig.descriptor.document import shorten
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.layers import Keys, Mlp
@@ -44,29 +44,26 @@ def config_json(model: ModelDescriptor) -> Json:
         config |= {key: value for key, value in sizes if key not in config and value != own.get(key)}
     # The class's own spelling of keys that the import reads under another.
     other = {key: name for name, key in architecture.same_as.items() if name in own and key not in own}
-    return {other.get(key, key): value for key, value in config.items()}
+    written: Json = {}
+    for key, value in config.items():
+        section, _, inner = key.rpartition(".")
+        (written.setdefault(section, {}) if section else written)[inner if section else other.get(key, key)] = value
+    return written
 
 
 @lru_cache(maxsize=128)
 def unsaid(model: ModelDescriptor) -> tuple[Problem, ...]:
     """Return what is lost of a model in the `config.json` of its class: read back, it is another model."""
-    return tuple(_lost(model))
-
-
-def _lost(model: ModelDescriptor) -> Iterator[Problem]:
-    """Yield what is lost, for `unsaid`."""
     try:
         config = config_json(model)
-    except InfeasibleError as error:
-        yield from error.problems
-        return
-    try:
         reread = import_config(config, "config.json", "model")
+    except InfeasibleError as error:
+        return error.problems
     except InputError as error:
-        yield from (replace(problem, file=None, line=None, column=None) for problem in error.problems)
-        return
+        return tuple(replace(problem, file=None, line=None, column=None) for problem in error.problems)
     what = f"Transformers' {config['architectures'][0]} cannot be told it"
-    yield from (Problem(what, field=name, got=ours, need=theirs) for name, ours, theirs in differences(model, reread))
+    lost = differences(model, reread)
+    return tuple(Problem(what, field=name, got=ours, need=theirs) for name, ours, theirs in lost)
 
 
 def differences(model: ModelDescriptor, reread: ModelDescriptor) -> Iterator[tuple[str, str, str]]:
@@ -105,7 +102,7 @@ def _values(model: ModelDescriptor, architecture: Architecture, kind: str) -> Js
     """Return the keys that stand for a field of the descriptor, and rope's."""
     fields, values = _fields(model), Json()
     for key, default in architecture.defaults.items():
-        named = [name for name in goes_to(architecture, key) if name not in architecture.constants]
+        named = [name for name in architecture.fields_of(key) if name not in architecture.constants]
         value = fields.get(named[0]) if named else None
         if not named or (value is None and named[0] not in fields):
             continue
@@ -116,8 +113,6 @@ def _values(model: ModelDescriptor, architecture: Architecture, kind: str) -> Js
         elif isinstance(value, float) and value.is_integer() and type(default) is int:
             value = int(value)
         values[key] = value
-    if architecture.gate_and_up_in_one:
-        values["intermediate_size"] *= 2
     rope = _rope(model, architecture, kind)
     flat_keys = ("rope_theta", "rope_local_base_freq", "partial_rotary_factor") if "rope_parameters" in rope else ()
     return {key: value for key, value in values.items() if key not in flat_keys} | rope
@@ -125,10 +120,14 @@ def _values(model: ModelDescriptor, architecture: Architecture, kind: str) -> Js
 
 def _fields(model: ModelDescriptor) -> Json:
     """Return a descriptor's fields by dotted name, those of sections that it has among them."""
-    values = {name: value for name in model.rare if isinstance(value := getattr(model, name), bool)}
+    values: Json = {}
     for name, value in model.model_dump(mode="json").items():
         opened = value.items() if isinstance(value, dict) else ()
         values |= {f"{name}.{inner}": item for inner, item in opened} or {name: value}
+    # What a descriptor leaves out where it is as in most models, a class may have otherwise.
+    for holder, at in (model, ""), (model.experts, "experts."), (model.streams, "streams."):
+        left_out = () if holder is None else holder.rare
+        values |= {at + name: value for name in left_out if isinstance(value := getattr(holder, name), bool)}
     return values
 
 
@@ -224,8 +223,8 @@ def _experts(model: ModelDescriptor, architecture: Architecture) -> Pairs:
     experts, defaults = model.experts, architecture.defaults
     if experts is None:
         return
-    if "n_shared_experts" in defaults:
-        yield "n_shared_experts", experts.shared_expert_intermediate_size // experts.moe_intermediate_size
+    if "n_shared_experts" in defaults and (write := shared_experts("n_shared_experts").write):
+        yield from write(model).items()
     if architecture.groups_with is not None:
         yield "topk_method", architecture.groups_with if experts.n_group else "greedy"
     for key in ("n_group", "topk_group"):

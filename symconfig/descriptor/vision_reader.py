@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
 
 from symconfig.descriptor.architectures import class_defaults
-from symconfig.descriptor.architectures.multimodal import (
-    BESIDE_TEXT,
-    MULTIMODAL,
-    NAMES,
-    TOWER_IGNORED,
-    Multimodal,
-    Tower,
-)
+from symconfig.descriptor.architectures.multimodal import BESIDE_TEXT, MULTIMODAL, NAMES, TOWER_IGNORED
 from symconfig.descriptor.architectures.projectors import Unfit
 from symconfig.descriptor.document import Document, shorten
 from symconfig.descriptor.vision import Vision
@@ -37,35 +30,51 @@ class VisionReader:
 
     def read(self, hidden_size: int) -> Vision | None:
         """Return the tower in front of a language model of this hidden size; None with a note, or with problems."""
-        kind = str(self.data.get("model_type"))
-        tables = self._tables(kind)
-        if tables is None:
-            return None
-        multimodal, tower, classed = tables
-        section = _one_spelling(self.data[SECTION], tower)
-        values = self._values(section, {key: classed[key] for key in classed if key in tower.reads}, (SECTION,))
-        around = self._values(self.data, multimodal.defaults, ())
-        self._unknown(section, tower, multimodal, values)
-        if self.problems:
-            return None
-        self.notes += [text for (key, value), text in multimodal.noted.items() if around[key] == value]
-        return self._tower(kind, values, around, tower, multimodal, hidden_size)
-
-    def _tables(self, kind: str) -> tuple[Multimodal, Tower, Mapping[str, Any]] | None:
-        multimodal, section = MULTIMODAL.get(kind), self.data.get(SECTION)
-        if multimodal is None or section is None:
-            why = f"towers of {shorten(kind)} are not known" if multimodal is None else f"the file has no {SECTION}"
-            self.notes.append(f"only the text model is described, and the vision tower is left out: {why}")
+        kind, section = str(self.data.get("model_type")), self.data.get(SECTION)
+        around = MULTIMODAL.get(kind)
+        if around is None or section is None:
+            why = f"towers of {shorten(kind)} are not known" if around is None else f"the file has no {SECTION}"
+            self._left_out(why)
             return None
         if not isinstance(section, Mapping):
             self._problem("wrong value", (SECTION,), got=section, need="an object")
             return None
-        of_tower = str(section.get("model_type") or multimodal.towers[0])
-        if of_tower not in multimodal.towers:
-            why = f"a tower of the kind {shorten(of_tower)} is not known in front of {kind}"
-            self.notes.append(f"only the text model is described, and the vision tower is left out: {why}")
+        if (of_tower := str(section.get("model_type") or around.towers[0])) not in around.towers:
+            self._left_out(f"a tower of the kind {shorten(of_tower)} is not known in front of {kind}")
             return None
-        return multimodal, multimodal.tower, class_defaults.tower(multimodal.towers[0])
+        tower, classed = around.tower, class_defaults.tower(around.towers[0])
+        spelled = {str(key): value for key, value in section.items()}
+        for other in tower.same_as.keys() & spelled.keys():
+            spelled.setdefault(tower.same_as[other], spelled.pop(other))
+        values = self._values(spelled, {key: classed[key] for key in classed if key in tower.reads}, (SECTION,))
+        outside = self._values(self.data, around.defaults, ())
+        self._unknown({**{key: values[key] for key in tower.only if key in tower.reads}, **spelled}, tower.only,
+                      {*tower.reads, *tower.ignored, *TOWER_IGNORED}, (SECTION,))  # fmt: skip
+        # The keys of a language model without a section of its own (Qwen2.5-VL's files) are its reader's.
+        text = () if isinstance(self.data.get("text_config"), Mapping) else map(str, self.data)
+        self._unknown(self.data, around.only, {*BESIDE_TEXT, *around.defaults, *text}, ())
+        if self.problems:
+            return None
+        self.notes += [text for (key, value), text in around.noted.items() if outside[key] == value]
+        named = {tower.names.get(key, NAMES.get(key, key)): value for key, value in values.items()}
+        fields = {name: value for name, value in named.items() if name in Vision.model_fields}
+        try:
+            fields |= {"model_type": kind, **tower.fields, **tower.derived(values)}
+            vision = Vision.model_validate(fields | around.projector(values, outside, hidden_size), strict=False)
+        except Unfit as unfit:
+            path = (unfit.key,) if unfit.key in outside else (SECTION, unfit.key)
+            self._problem(str(unfit), path, got=values.get(unfit.key, outside.get(unfit.key)))
+            return None
+        except ValidationError as error:
+            for item in error.errors():
+                self._problem(item["msg"].removeprefix("Value error, "), (SECTION, *map(str, item["loc"])))
+            return None
+        for what in vision.against(hidden_size):
+            self._problem(what, (SECTION,))
+        return vision
+
+    def _left_out(self, why: str) -> None:
+        self.notes.append(f"only the text model is described, and the vision tower is left out: {why}")
 
     def _problem(
         self, what: str, path: tuple[str, ...], *, got: object = None, need: str | None = None, hint: str | None = None
@@ -81,78 +90,29 @@ class VisionReader:
             value = default if value is None else value
             if key in _SQUARE and isinstance(value, list) and value and value.count(value[0]) == len(value):
                 value = value[0]
-            default = default[0] if key in _SQUARE and isinstance(default, list) else default
-            need = _need(value, default)
+            need = _need(value, default[0] if key in _SQUARE and isinstance(default, list) else default)
             if need is not None:
                 self._problem("wrong value", (*at, key), got=value, need=need)
             result[key] = value
         return result
 
     def _unknown(
-        self, section: Mapping[str, Any], tower: Tower, multimodal: Multimodal, read: Mapping[str, Any]
+        self,
+        values: Mapping[str, Any],
+        only: Mapping[str, tuple[Any, ...]],
+        known: Collection[str],
+        at: tuple[str, ...],
     ) -> None:
         """Refuse keys that may change the structure, and values that are not understood."""
-        for path, given, known, only in (
-            ((SECTION,), section, {*tower.reads, *tower.ignored, *TOWER_IGNORED}, tower.only),
-            ((), self.data, {*BESIDE_TEXT, *multimodal.defaults, *_text_keys(self.data)}, multimodal.only),
-        ):
-            values = {**{key: read[key] for key in only if key in tower.reads}, **given}
-            for key, value in values.items():
-                value = value[0] if key in _SQUARE and isinstance(value, list) and value else value
-                if key in only:
-                    if value not in only[key]:
-                        need = " or ".join(map(repr, only[key]))
-                        self._problem("not supported for this tower", (*path, key), got=value, need=need)
-                elif key not in known and value is not None and value is not False:
-                    what = "this key is not known and may change the vision tower"
-                    hint = "remove it if it has no effect on the model"
-                    self._problem(what, (*path, key), got=value, hint=hint)
-
-    def _tower(
-        self,
-        kind: str,
-        values: dict[str, Any],
-        around: dict[str, Any],
-        tower: Tower,
-        multimodal: Multimodal,
-        hidden_size: int,
-    ) -> Vision | None:
-        fields = {"model_type": kind, **dict(_named(values, tower)), **tower.fields}
-        try:
-            fields |= {**tower.derived(values), **multimodal.projector(values, around, hidden_size)}
-            vision = Vision.model_validate(fields, strict=False)
-        except Unfit as unfit:
-            path = (unfit.key,) if unfit.key in around else (SECTION, unfit.key)
-            self._problem(str(unfit), path, got=values.get(unfit.key, around.get(unfit.key)))
-            return None
-        except ValidationError as error:
-            for item in error.errors():
-                self._problem(item["msg"].removeprefix("Value error, "), (SECTION, *map(str, item["loc"])))
-            return None
-        for what in vision.against(hidden_size):
-            self._problem(what, (SECTION,))
-        return vision
-
-
-def _one_spelling(section: Mapping[str, Any], tower: Tower) -> dict[str, Any]:
-    result = {str(key): value for key, value in section.items()}
-    for other, key in tower.same_as.items():
-        if other in result:
-            result.setdefault(key, result.pop(other))
-    return result
-
-
-def _named(values: Mapping[str, Any], tower: Tower) -> Iterator[tuple[str, Any]]:
-    """Yield the descriptor's fields; a key whose name is empty is only derived from."""
-    for key, value in values.items():
-        name = tower.names.get(key, NAMES.get(key, key))
-        if name in Vision.model_fields:
-            yield name, value
-
-
-def _text_keys(data: Mapping[str, Any]) -> frozenset[str]:
-    """Return the keys that belong to the language model where it has no section of its own (Qwen2.5-VL's files)."""
-    return frozenset() if isinstance(data.get("text_config"), Mapping) else frozenset(map(str, data))
+        for key, value in values.items():
+            value = value[0] if key in _SQUARE and isinstance(value, list) and value else value
+            if key in only:
+                if value not in only[key]:
+                    need = " or ".join(map(repr, only[key]))
+                    self._problem("not supported for this tower", (*at, key), got=value, need=need)
+            elif key not in known and value is not None and value is not False:
+                what = "this key is not known and may change the vision tower"
+                self._problem(what, (*at, key), got=value, hint="remove it if it has no effect on the model")
 
 
 def _need(value: Any, default: Any) -> str | None:

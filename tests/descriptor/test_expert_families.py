@@ -116,6 +116,8 @@ def test_keys_that_change_no_shape_are_particulars() -> None:
     [
         ("gemma4_text", {"enable_moe_block": True}, "use_double_wide_mlp"),
         ("gemma4_text", {**FURTHER["gemma4_text"], "top_k_experts": None}, "top_k_experts"),
+        ("helium", {"head_dim": 24}, "head_dim"),
+        ("olmoe", {"head_dim": 24}, "head_dim"),
         ("laguna", {"num_attention_heads_per_layer": [4, 8] * 4}, "num_attention_heads_per_layer"),
         ("minimax_m2", {"attn_type_list": [1, 0] * 4}, "attn_type_list"),
         ("minimax_m2", {"rotary_dim": 99}, "rotary_dim"),

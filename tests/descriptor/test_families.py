@@ -6,6 +6,7 @@ is missing.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -46,17 +47,23 @@ OF_DEFAULTS = {
 NOT_BUILT = (
     "cohere_compass_text", "dbrx", "gemma3n", "hunyuan_v1_dense", "hunyuan_v1_moe", "lfm2_moe", "ministral", "nemotron",
 )  # fmt: skip
+SCALED_IN_CODE = ("ctrl", "recurrent_gemma")  # which multiply embeddings by no attribute of a module
+SCORED_BY_KEY = ("cohere2_moe",)  # whose code has both functions
+ROUTING = re.compile(r"Router|Gate$|TopK|Gating|Mo[eE](?!.*(Model|ForCausalLM|Attention|Net|Experts))")
 IDLE_WEIGHTS = ("longcat_flash",)  # which nothing reads: test_expert_families.py counts them
 
 
 def _real(config: dict[str, Any]) -> int:
     """Count the parameters of transformers' own model, on the meta device."""
+    return _counted(config["model_type"], _built(config))
+
+
+def _built(config: dict[str, Any]) -> Any:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     made = transformers.AutoConfig.for_model(**config, **tokens)
     with torch.device("meta"):
-        module = transformers.AutoModelForCausalLM.from_config(made)
-    return _counted(config["model_type"], module)
+        return transformers.AutoModelForCausalLM.from_config(made)
 
 
 def _counted(kind: str, module: Any) -> int:
@@ -83,7 +90,18 @@ def test_a_small_model_has_as_many_parameters_as_the_real_one(kind: str) -> None
         assert around.model_type == inner
         assert around.layer_kinds == model.layer_kinds
         return
-    assert parameters(model, with_mtp=False).total == _real(config)
+    module = _built(config)
+    assert parameters(model, with_mtp=False).total == _counted(kind, module)
+    held = [name for name, _ in (*module.named_parameters(), *module.named_buffers())]
+    biased = any(re.search("score_correction_bias|expert_bias|balancing_biases|score_bias", name) for name in held)
+    assert (model.experts is not None and model.experts.e_score_correction_bias) == biased
+    scales = [getattr(part, "scalar_embed_scale", getattr(part, "embed_scale", None)) for part in module.modules()]
+    scaled = any(isinstance(scale, float) and abs(scale - model.hidden_size**0.5) < 0.5 for scale in scales)
+    assert model.scale_embeddings == scaled or kind in SCALED_IN_CODE
+    if model.experts is not None and kind not in SCORED_BY_KEY:
+        routing = {type(part) for part in module.modules() if ROUTING.search(type(part).__name__)}
+        code = re.sub(".*(shared|beta|swiglu).*", "", "".join(map(inspect.getsource, routing)))
+        assert (model.experts.scoring_func == "sigmoid") == ("sigmoid" in code)
 
 
 @pytest.mark.parametrize("kind", sorted(refused()))
@@ -187,8 +205,10 @@ PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "mpt": (
         {"d_model": 64, "n_heads": 4, "n_layers": 2, "expansion_ratio": 4, "learned_pos_emb": True, "verbose": 0,
-         "init_config": {"name": "kaiming_normal_"}, "attn_config": {"alibi": True, "attn_impl": "triton"}},
-        {"num_hidden_layers": 2, "position": "alibi", "intermediate_size": 256},
+         "init_config": {"name": "kaiming_normal_"},
+         "attn_config": {"alibi": True, "attn_impl": "triton", "attn_pdrop": 0.1}},
+        {"hidden_dropout": 0.1, "attention_dropout": 0.1, "num_hidden_layers": 2,
+         "position": "alibi", "intermediate_size": 256},
     ),
     "starcoder2": (
         SIZES | {"activation_function": "gelu", "hidden_act": "gelu_pytorch_tanh", "norm_type": "layer_norm",

@@ -16,9 +16,8 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import Architecture, Rule
+from symconfig.descriptor.architectures.architecture import Architecture
 from symconfig.descriptor.architectures.class_defaults import around, defaults, families, row_of
-from symconfig.descriptor.architectures.mixer_keys import Block
 from symconfig.descriptor.architectures.multimodal import MULTIMODAL
 from symconfig.descriptor.architectures.not_described import REFUSED
 
@@ -54,8 +53,9 @@ def _around(known: Mapping[str, Architecture]) -> Iterator[tuple[str, Architectu
 
 def _complete(kind: str, table: Architecture) -> Architecture:
     """Return a table with the defaults and the spellings of its class."""
-    parts: tuple[Block | Rule, ...] = (*table.blocks.values(), *table.rules)
-    table = replace(table, reads=(*table.reads, *chain.from_iterable(part.keys for part in parts)))
+    of_blocks = chain.from_iterable(block.keys for block in table.blocks.values())
+    of_rules = chain.from_iterable(rule.keys.split() for rule in table.rules)
+    table = replace(table, reads=(*table.reads, *of_blocks, *of_rules))
     row = row_of(table.of_class or kind)
     if row is None:
         return table
@@ -70,6 +70,7 @@ def _complete(kind: str, table: Architecture) -> Architecture:
     _rename(keys, other)
     kinds = dict(row["types"])
     _rename(kinds, other)
+    keys = {key: value for key, value in keys.items() if key not in table.sections}
     return replace(table, defaults=keys, same_as=other, types={**kinds, **table.types})
 
 

@@ -1,17 +1,18 @@
-"""How the `config.json` of one architecture is read."""
+"""How the `config.json` of one architecture is read and written: a table, and rules for what no table holds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
-if TYPE_CHECKING:
-    from symconfig.descriptor.architectures.mixer_keys import Block
-    from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.architectures.blocks import Block, Values
+from symconfig.descriptor.architectures.keys import NAMES, RULED, alternatives, facts, pairs
+from symconfig.descriptor.document import Document, KeyPath, shorten
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import Problem
 
-Values = Mapping[str, Any]  # config.json's values by key, with the class's defaults
+LayerTypes = Callable[[Values, int], Sequence[str]]  # of the values and the number of layers
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 INDEXED = "indexed_attention"
 LINEAR = "linear_attention"  # any block in attention's place
@@ -19,66 +20,79 @@ LINEAR = "linear_attention"  # any block in attention's place
 OLDER_TYPES = {"attention": FULL, "mamba": LINEAR, "deepseek_sparse_attention": INDEXED}
 
 
-class Derived(Enum):
-    """Defaults that follow from other keys."""
+class Reading:
+    """One `config.json` while it is read.
 
-    HEADS = "num_attention_heads"
-    HEAD_DIM = "hidden_size / num_attention_heads"
-    FOUR_TIMES_HIDDEN = "4 x hidden_size"
-    LAYERS = "as many as layer_types or hybrid_override_pattern lists"
-
-
-class Kind(Enum):
-    """A restriction of a key's values that its default does not show."""
-
-    COUNT = "a whole number > 0, or nothing"
-    LAYERS = "a list of layers, or nothing"
-    WORDS = "a list of words, or nothing"
-    SECTION = "an object, or nothing"
-    NUMBER = "a number of any sign"
-
-    def fits(self, value: Any) -> bool:
-        """Return whether a value that is not the default is of this kind."""
-        if self is Kind.COUNT:
-            return type(value) is int and 0 < value < 2**63
-        if self is Kind.NUMBER:
-            return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63
-        if self is Kind.LAYERS:
-            return isinstance(value, list) and all(type(item) is int for item in value)
-        if self is Kind.WORDS:
-            return isinstance(value, list) and bool(value) and all(isinstance(item, str) for item in value)
-        return isinstance(value, Mapping)
-
-
-class Reading(Protocol):
-    """The inputs of a rule: the values, the fields that it fills in, and the list of problems.
-
-    data: the file as it is, in one spelling. key_of: the key that a field came from.
+    data: the file in one spelling, its keys in sections as `section.key`. values: those of the keys that are read, with
+    the class's defaults. fields: the descriptor's by dotted name. key_of: the key that a field came from.
     """
 
-    values: dict[str, Any]
-    fields: dict[str, Any]
-    data: dict[str, Any]
-    key_of: dict[str, str]
-    architecture: Architecture
+    def __init__(
+        self, data: Mapping[str, Any], architecture: Architecture, document: Document, prefix: KeyPath
+    ) -> None:
+        self.architecture, self.document, self.prefix = architecture, document, prefix
+        self.problems: list[Problem] = []
+        self.notes: list[str] = []
+        self.key_of: dict[str, str] = {}
+        self.values: dict[str, Any] = {}
+        self.fields: dict[str, Any] = {}
+        self.data = {str(key): value for key, value in data.items()}
 
-    def problem(self, what: str, key: str, *more: str | int, got: object = None, need: str | None = None) -> None: ...
+    def problem(self, what: str, key: str, *more: str | int, got: object = None, need: str | None = None) -> None:
+        """Add a problem of a key."""
+        shown = None if got is None else shorten(got)
+        self.problems.append(self.document.problem(what, (*self.path(key), *more), got=shown, need=need))
 
-    def note(self, sentence: str) -> None: ...
-
-    def derive(self, value: Any, values: Values) -> Any: ...
+    def path(self, key: str) -> KeyPath:
+        """Return where a key stands in the file."""
+        inner = key.split(".") if key.partition(".")[0] in self.architecture.sections else (key,)
+        return (*self.prefix, *inner)
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """What a class makes of a few keys where no table of names can hold it, in both directions.
 
-    read: fills in fields. keys: that it reads. write: the inverse; without it no field follows from the keys alone.
+    read: fills in fields. keys: words, those that it reads. write: the inverse; without it no field follows from the
+    keys alone.
     """
 
     read: Callable[[Reading], None]
-    keys: Collection[str] = ()
+    keys: str = ""
     write: Callable[[ModelDescriptor], Mapping[str, Any]] | None = None
+
+
+def link(
+    key: str,
+    fields: str,
+    read: Callable[[Any, Reading], object],
+    write: Callable[[ModelDescriptor], object] = lambda model: None,
+    what: str = "wrong value",
+) -> Rule:
+    """Return the rule of a key and the fields that it gives, all the same.
+
+    Args:
+        read: Returns the fields' value of the key's, None where they are as they were. Raises ValueError with what is
+            needed.
+        write: Returns the key's value, None where it is left out.
+        what: What is wrong with a value for which `read` raises.
+    """
+
+    def fill_in(reader: Reading) -> None:
+        given = reader.values[key]
+        try:
+            value = read(given, reader)
+        except ValueError as error:
+            return reader.problem(what, key, got=repr(given), need=str(error))
+        for name in fields.split() if value is not None else ():
+            reader.fields[name] = value
+            reader.key_of[name] = key
+
+    def keys_of(model: ModelDescriptor) -> dict[str, Any]:
+        value = write(model)
+        return {} if value is None else {key: value}
+
+    return Rule(fill_in, key, keys_of)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +107,10 @@ class Architecture:
     the trained model. same_as: a second spelling of another key. layers: the type of each layer, where the file does
     not list them. blocks: a type of layer, and the mixer that such layers have. rules: what no table holds, one after
     the other. reads: keys that `layers` reads, and in the end all that the blocks and the rules do.
-    gate_and_up_in_one: intermediate_size counts both halves of the gated MLP. groups_with: n_group and topk_group apply
-    with this topk_method only. text_of: the model is this section of the file, of this type. of_class: the
-    model_type whose class it is, where its own has none. known_layers: types of layers, if not the usual ones. kinds:
-    of keys whose default is null or text, and that hold something else. may_be_zero: keys that say by 0 that there is
-    none.
+    groups_with: n_group and topk_group apply with this topk_method only. text_of: the model is this section of the
+    file, of this type. of_class: the model_type whose class it is, where its own has none. known_layers: types of
+    layers, if not the usual ones. kinds: of keys whose default is null or text, and that hold something else.
+    may_be_zero: keys that say by 0 that there is none.
     """
 
     constants: Mapping[str, Any] = field(default_factory=dict)
@@ -108,14 +121,65 @@ class Architecture:
     noted: Mapping[str, str] = field(default_factory=dict)
     ignored: Collection[str] = ()
     same_as: Mapping[str, str] = field(default_factory=dict)
-    layers: Callable[[Values, int], Sequence[str]] | None = None
+    layers: LayerTypes | None = None
     blocks: Mapping[str, Block] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
     reads: tuple[str, ...] = ()
-    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    kinds: Mapping[str, str] = field(default_factory=dict)
     may_be_zero: tuple[str, ...] = ()
-    gate_and_up_in_one: bool = False
     groups_with: str | None = None
     text_of: tuple[str, str] | None = None
     of_class: str | None = None
     known_layers: tuple[str, ...] = (FULL, SLIDING, CHUNKED)
+
+    @property
+    def sections(self) -> frozenset[str]:
+        """Return the objects of the file whose keys have places in the table, as `section.key`."""
+        keys = (*self.defaults, *self.only, *self.ignored, *self.same_as)
+        return frozenset(key.partition(".")[0] for key in keys if "." in key)
+
+    def fields_of(self, key: str) -> tuple[str, ...]:
+        """Return the descriptor's fields that a key gives as it stands."""
+        if key in self.ignored:
+            return ()
+        own = self.names.get(key)
+        if own is not None or key in RULED or key in self.reads:
+            return own or ()
+        return NAMES.get(key) or ((key,) if key in ModelDescriptor.model_fields else ())
+
+    def is_read(self, key: str) -> bool:
+        """Return whether a key is read at all; of the others nothing but the class's default is understood."""
+        return key in RULED or key in self.reads or bool(self.fields_of(key))
+
+
+def family(
+    constants: str = "",
+    *,
+    defaults: str = "",
+    types: str = "",
+    names: str = "",
+    only: str = "",
+    ignored: str = "",
+    same_as: str = "",
+    kinds: str = "",
+    reads: str = "",
+    may_be_zero: str = "",
+    **more: Any,
+) -> Architecture:
+    """Return the table of a family, its facts as `key=value` by words, a key alone for true.
+
+    Values are JSON, names of `Derived`, or text; `a|b` in `only`, `field,field` in `names`.
+    """
+    return Architecture(
+        constants=facts(constants),
+        defaults=facts(defaults),
+        types=pairs(types),
+        names={key: tuple(filter(None, value.split(","))) for key, value in pairs(names).items()},
+        only=alternatives(only),
+        ignored=frozenset(ignored.split()),
+        same_as=pairs(same_as),
+        kinds=pairs(kinds),
+        reads=tuple(reads.split()),
+        may_be_zero=tuple(may_be_zero.split()),
+        **more,
+    )

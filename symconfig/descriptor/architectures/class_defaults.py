@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import Derived
+from symconfig.descriptor.architectures.keys import Derived
 
 FILE = Path(__file__).parent / "transformers.json"
 # Keys that a class fills in from others where they are null (each class's __post_init__ or its modules).

@@ -1,21 +1,37 @@
-"""DeepSeek's latent attention and router, and what has one or both: Kimi-K2, A.X K1, LongCat, GLM-4.5, dots.llm1."""
+"""DeepSeek's latent attention, indexer and router, and what has some of them: Kimi-K2, GLM-5, LongCat, MiniMax-M3.
+
+Hyper-connections (DeepSeek-V4, Hunyuan 4) are several residual streams that each sublayer reads and writes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Derived, Reading, Rule, Values
-from symconfig.descriptor.architectures.rules import NO_DENSE, SIGMOID, experts_at, particulars, scale, short
+from symconfig.descriptor.architectures import rules
+from symconfig.descriptor.architectures.architecture import (
+    FULL,
+    INDEXED,
+    SLIDING,
+    Architecture,
+    Reading,
+    Rule,
+    family,
+    link,
+)
+from symconfig.descriptor.architectures.blocks import POOLED_ATTENTION, Block, Size, Values, named
+from symconfig.descriptor.architectures.dense import MINICPM
+from symconfig.descriptor.architectures.rules import NO_DENSE, OWN_PREDICTION, QKV_BIAS, SIGMOID
 from symconfig.descriptor.model import ModelDescriptor
 
-MLA = {"attention": "mla"}
-V3 = {**MLA, "experts.scoring_func": "sigmoid", "experts.e_score_correction_bias": True}
-LATENT_IGNORED = ("head_dim", "qk_head_dim")
-
-
-ROUTED_AS_V3 = {"scoring_func": ("sigmoid",), "moe_layer_freq": (1,), "topk_method": ("noaux_tc",)}
+MLA = "attention=mla "
+V3 = MLA + SIGMOID
+LATENT_IGNORED = "head_dim qk_head_dim "
+ROUTED_AS_V3 = "scoring_func=sigmoid moe_layer_freq=1 topk_method=noaux_tc "
+# Which channels are pairs, the class fixes; which layer's choice those of multi-token prediction take, no cost has.
+_IDLE = LATENT_IGNORED + "rope_interleave indexer_rope_interleave index_share_for_mtp_iteration "
+_NO_BIAS = "mlp_bias= "
+_ONE_DENSE = "first_k_dense_replace=1 num_nextn_predict_layers=0 "
 
 
 def _longcat(reader: Reading) -> None:
@@ -28,55 +44,21 @@ def _longcat(reader: Reading) -> None:
     reader.fields["num_hidden_layers"] *= 2
 
 
-def lengthened(rank: str) -> Callable[[Values], float]:
-    """Return what low-rank queries, or keys and values, are multiplied by."""
-    return lambda values: (values["hidden_size"] / (values[rank] or 1)) ** 0.5
+def _lengthened(queries: str, keys: str) -> Rule:
+    """Return the rule of what low-rank queries, and keys and values, are multiplied by, under these names."""
 
+    def factor(rank: str) -> Callable[[Values], float]:
+        return lambda values: (values["hidden_size"] / (values[rank] or 1)) ** 0.5
 
-def _minicpm(reader: Reading) -> None:
-    """Read scales by depth and width."""
-    values, fields = reader.values, reader.fields
-    depth, base = values["scale_depth"], values["dim_model_base"]
-    if depth is not None:
-        fields["residual_multiplier"] = short(depth / fields["num_hidden_layers"] ** 0.5)
-    if base is not None:
-        fields["logits_multiplier"] = base / fields["hidden_size"]
-
-
-def _minicpm_keys(model: ModelDescriptor) -> dict[str, Any]:
-    keys: dict[str, Any] = {}
-    if model.residual_multiplier is not None:
-        keys["scale_depth"] = short(model.residual_multiplier * model.num_hidden_layers**0.5)
-    if model.logits_multiplier is not None:
-        keys["dim_model_base"] = round(model.logits_multiplier * model.hidden_size)
-    return keys
-
-
-def _minicpm3(reader: Reading) -> None:
-    """Read the width of a value, which follows from the hidden size where it is not given."""
-    width, fields = reader.values["v_head_dim"], reader.fields
-    fields["latent.v_head_dim"] = fields["hidden_size"] // fields["num_attention_heads"] if width is None else width
-
-
-def _minicpm3_keys(model: ModelDescriptor) -> dict[str, Any]:
-    return {} if model.latent is None else {"v_head_dim": model.latent.v_head_dim}
-
-
-# Its factors: of the embedding, by depth of what a sublayer adds, by width of logits.
-MINICPM = (scale("embedding_multiplier", "scale_emb"), Rule(_minicpm, ("scale_depth", "dim_model_base"), _minicpm_keys))
+    return rules.particulars({}, {queries: factor("q_lora_rank"), keys: factor("kv_lora_rank")})
 
 
 # What the files of Ling say beside what their classes read. Angles follow from partial_rotary_factor, and windows are
 # off.
-BAILING: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("use_bias", "norm_head", "norm_softmax", "use_sliding_window"), (False,)),
-    **dict.fromkeys(("embedding_dropout", "output_dropout"), (0.0,)),
-    **dict.fromkeys(("use_rmsnorm", "moe_router_enable_routed_scaling", "moe_router_enable_shared_expert"), (True,)),
-}
+BAILING = """use_bias=false norm_head=false norm_softmax=false use_sliding_window=false embedding_dropout=0.0
+    output_dropout=0.0 use_rmsnorm moe_router_enable_routed_scaling moe_router_enable_shared_expert """
 _SHARED = "moe_shared_expert_intermediate_size"
-BAILING_IGNORED = (
-    "rotary_dim", "max_window_layers", "mtp_loss_scaling_factor", "router_dtype", "sliding_window", _SHARED,
-)  # fmt: skip
+BAILING_IGNORED = f"rotary_dim max_window_layers mtp_loss_scaling_factor router_dtype sliding_window {_SHARED} "
 
 
 def _shared_as_routed(reader: Reading) -> None:
@@ -89,165 +71,299 @@ def _shared_as_routed(reader: Reading) -> None:
 shared_as_routed = Rule(_shared_as_routed)
 
 
-def _youtu(reader: Reading) -> None:
-    """Read the weights' first spread: as wide as the hidden size says, where the file does not say it."""
-    given = reader.values["initializer_range"]
-    reader.fields["initializer_range"] = 2 / (5 * reader.fields["hidden_size"]) ** 0.5 if given is None else given
+def _choices(chosen: Any, reader: Reading) -> int:
+    """Return num_experts_per_tok, which the class leaves open: as DeepSeek-V2 has it, where the file does, too."""
+    if chosen is None:
+        reader.notes.append("num_experts_per_tok is null, with which no token has experts: 6 is assumed, as of "
+                            "DeepSeek-V2")  # fmt: skip
+    return chosen or 6
 
 
-def _choices(reader: Reading) -> None:
-    """Read num_experts_per_tok, which the class leaves open: as DeepSeek-V2 has it, where the file does, too."""
-    if reader.values["num_experts_per_tok"] is None:
-        reader.note("num_experts_per_tok is null, with which no token has experts: 6 is assumed, as of DeepSeek-V2")
-    reader.fields["experts.num_experts_per_tok"] = reader.values["num_experts_per_tok"] or 6
+def _glm_choices(values: Values, layers: int) -> Any:
+    """Return which layers have an indexer: older files have a pattern, or step and offset."""
+    step, offset = max(values["index_topk_freq"] or 1, 1), values["index_skip_topk_offset"] or 0
+    return values["index_topk_pattern"] or [
+        "full" if max(index - offset + 1, 0) % step == 0 else "shared" for index in range(layers)
+    ]
 
 
-def _choices_keys(model: ModelDescriptor) -> dict[str, Any]:
-    return {} if model.experts is None else {"num_experts_per_tok": model.experts.num_experts_per_tok}
+def _hunyuan_choices(values: Values, layers: int) -> list[str]:
+    """Give an indexer to the first layer and every fourth from the second on."""
+    return ["full" if index == 0 or (index - 1) % 4 == 0 else "shared" for index in range(layers)]
 
 
-QKV_BIAS = {"attention_bias": ("qkv_bias",)}
+_RUNS = "minimax_m3_sparse"
 
 
-def _from_max_window_layers(values: Values, layers: int) -> list[str]:
-    return [SLIDING if index >= values["max_window_layers"] else FULL for index in range(layers)]
+def _of_section(key: str, within: str) -> Size:
+    """Return a size of MiniMax-M3's indexer, which its published file has in a section of its own."""
+    section = "sparse_attention_config"
+    return Size((key, section), lambda values: (values[section] or {}).get(within, values[key]))
 
 
-ARCHITECTURES: dict[str, Architecture] = {
-    "deepseek_v2": Architecture(
-        constants={**MLA, "experts.norm_topk_prob": False},
-        names={"mlp_bias": ()},
-        defaults={"aux_loss_alpha": 0.0},  # a key of the published files that transformers' class has not
-        only={
-            "norm_topk_prob": (False,),
-            "scoring_func": ("softmax",),
-            "moe_layer_freq": (1,),
-            "topk_method": ("greedy", "group_limited_greedy"),
-        },
-        ignored=LATENT_IGNORED,
-        same_as={"num_experts": "n_routed_experts"},
-        groups_with="group_limited_greedy",
-        rules=(Rule(_choices, ("num_experts_per_tok",), _choices_keys),),
-    ),
-    "deepseek_v3": Architecture(
-        constants=V3,
-        defaults={"aux_loss_alpha": 0.0},
-        only={**ROUTED_AS_V3, "rope_interleave": (True,)},
-        ignored=LATENT_IGNORED,
-        same_as={"num_local_experts": "n_routed_experts", "num_mtp_layers": "num_nextn_predict_layers"},
-    ),
-    "sarvam_mla": Architecture(
-        constants=V3,
-        only={**ROUTED_AS_V3, "rope_interleave": (True,)},
-        ignored=(*LATENT_IGNORED, "q_head_dim"),
-        same_as={
-            "num_mtp_layers": "num_nextn_predict_layers",
-            "num_experts": "n_routed_experts",
-            "num_shared_experts": "n_shared_experts",
-        },
-    ),
-    "glm4_moe_lite": Architecture(
-        constants={**V3, "experts.first_k_dense_replace": 1},
-        defaults={"num_nextn_predict_layers": 0, "first_k_dense_replace": 1},
-        only=ROUTED_AS_V3,
-        ignored=LATENT_IGNORED,
-    ),
-    "axk1": Architecture(
-        constants={**V3, "experts.result_norm": True},
-        defaults={"first_k_dense_replace": 1, "num_nextn_predict_layers": 0},
-        only=ROUTED_AS_V3,
-        ignored=LATENT_IGNORED,
-    ),
-    "longcat_flash": Architecture(
-        constants={
-            **MLA,
-            "experts.norm_topk_prob": False,
-            "experts.e_score_correction_bias": True,
-            "experts.shortcut": True,
-        },
-        names={
-            "num_layers": ("num_hidden_layers",),
-            "ffn_hidden_size": ("intermediate_size", "experts.shared_expert_intermediate_size"),
-            "expert_ffn_hidden_size": ("experts.moe_intermediate_size",),
-            "moe_topk": ("experts.num_experts_per_tok",),
-            "zero_expert_num": ("experts.zero_experts",),
-        },
-        only={
-            "attention_method": ("MLA",),
-            "zero_expert_type": ("identity",),
-            "router_bias": (False,),
-            "mla_scale_q_lora": (True,),
-            "mla_scale_kv_lora": (True,),
-        },
-        ignored=LATENT_IGNORED,
-        rules=(
-            Rule(_longcat, (), lambda model: {"num_layers": model.num_hidden_layers // 2}),
-            experts_at(lambda values, layers: [index % 2 == 0 for index in range(layers)]),
-            particulars(
-                {}, {"mla_scale_q_lora": lengthened("q_lora_rank"), "mla_scale_kv_lora": lengthened("kv_lora_rank")}
-            ),
+_RUN, _CHOSEN_RUNS = (
+    _of_section("index_block_size", "sparse_block_size"),
+    _of_section("index_topk_blocks", "sparse_topk_blocks"),
+)
+# An indexer that chooses blocks of keys. Its budget is in keys.
+_BLOCKS_OF_KEYS = Block(
+    POOLED_ATTENTION,
+    {
+        "indexer_n_heads": _of_section("index_n_heads", "sparse_num_index_heads"),
+        "indexer_head_dim": _of_section("index_head_dim", "sparse_index_dim"),
+        "indexer_budget": Size(
+            _CHOSEN_RUNS.keys,
+            lambda values: _RUN.of(values) * _CHOSEN_RUNS.of(values),
+            lambda model, keys: {_CHOSEN_RUNS.keys[0]: keys // model.mixer(POOLED_ATTENTION).sizes["compress_rate"]},
         ),
-    ),
-    "minicpm3": Architecture(
-        constants=MLA,
-        ignored=LATENT_IGNORED,
-        rules=(*MINICPM, Rule(_minicpm3, ("v_head_dim",), _minicpm3_keys)),
-    ),
-    "youtu": Architecture(
-        constants=MLA,
-        ignored=(*LATENT_IGNORED, "embedding_initializer_range"),
-        rules=(Rule(_youtu, ("initializer_range",), lambda model: {"initializer_range": model.initializer_range}),),
-    ),
-    "glm4_moe": Architecture(
-        constants=SIGMOID,
-        names={**QKV_BIAS, "use_qk_norm": ("qk_norm",)},
-        only=ROUTED_AS_V3,
-        same_as={"num_mtp_layers": "num_nextn_predict_layers"},
-    ),
-    "sarvam_moe": Architecture(
-        constants=SIGMOID,
-        names={**QKV_BIAS, "use_qk_norm": ("qk_norm",)},
-        only=ROUTED_AS_V3,
-        same_as={"num_mtp_layers": "num_nextn_predict_layers", "num_shared_experts": "n_shared_experts"},
-    ),
-    "solar_open": Architecture(
-        constants={**SIGMOID, **NO_DENSE},
-        names=QKV_BIAS,
-        defaults={"partial_rotary_factor": 1.0},
-        only={**ROUTED_AS_V3, "first_k_dense_replace": (0,), "use_qk_norm": (False,)},
-    ),
-    "dots1": Architecture(
-        constants={**SIGMOID, "qk_norm": True},
-        # Its published file gives the name of the choice where others have that of the scores.
-        only={**ROUTED_AS_V3, "scoring_func": ("sigmoid", "noaux_tc")},
-        layers=_from_max_window_layers,
+        "compress_rate": _RUN,
+    },
+    {"scores_by_token": ""},
+)
+
+
+def _minimax_m3_layers(values: Values, layers: int) -> list[str]:
+    """List the layers' types: a 1 for each sparse layer in the published file's section; none without it."""
+    listed = (values["sparse_attention_config"] or {}).get("sparse_attention_freq") or [0] * layers
+    return [_RUNS if one else FULL for one in listed]
+
+
+def _minimax_m3(reader: Reading) -> None:
+    """Read MiniMax-M3: published files have a 1 for each layer with experts, and lists as long as there are layers."""
+    layers, freq = reader.fields["num_hidden_layers"], reader.values["moe_layer_freq"]
+    section = (reader.values["sparse_attention_config"] or {}).get("sparse_attention_freq")
+    for key, listed in (("moe_layer_freq", freq), ("sparse_attention_config", section)):
+        if listed is not None and (not isinstance(listed, list) or len(listed) != layers):
+            return reader.problem("wrong value", key, got=repr(listed), need=f"{layers} times 0 or 1")
+    if freq is not None and reader.values["mlp_layer_types"] is None:
+        rules.with_experts(reader.fields, map(bool, freq))
+
+
+# dots.3: sizes of layers with a window as per_layer_config spells them, with the class's defaults; swa_ stands before
+# them in the published files.
+_SIZES = {
+    "num_attention_heads": ("window_heads", 64),
+    "q_lora_rank": ("window_q_lora_rank", 1024),
+    "kv_lora_rank": ("window_kv_lora_rank", 1024),
+    "qk_nope_head_dim": ("window_qk_nope_head_dim", 192),
+    "qk_rope_head_dim": ("window_qk_rope_head_dim", 64),
+    "v_head_dim": ("window_v_head_dim", 128),
+}
+_WINDOW = Block("window_latent_attention", {name: f"swa_{key}" for key, (name, _) in _SIZES.items()})
+_FOLLOW = ("num_key_value_heads", "head_dim")  # as many as heads; the sum of both parts of a query
+
+
+def _dots3(reader: Reading) -> None:
+    """Read per_layer_config, sizes by layer's number: those of the layers with a window; and the shared experts."""
+    values, need = reader.values, f"one {', '.join(_SIZES)} for every layer with a window"
+    mixer, stated = rules.sizes_by_layer(reader, (*_SIZES, *_FOLLOW), need)
+    if stated:
+        mixer["sizes"] = mixer["sizes"] | {_SIZES[key][0]: size for key, size in stated.items() if key in _SIZES}
+    width = values["shared_experts_intermediate_size"] * (values["n_shared_experts"] or 0)
+    reader.fields["experts.shared_expert_intermediate_size"] = width
+
+
+def _dots3_keys(model: ModelDescriptor) -> dict[str, Any]:
+    """Return what heads of layers with a window are together, the shared expert's width, and rope's sections."""
+    sizes = next((one.sizes for one in model.mixers if one.block == _WINDOW.name), None)
+    keys: dict[str, Any] = {"head_dim": 4 * model.rotary_dim}  # of which the class takes rope's part as a fraction
+    if sizes is not None:
+        keys["swa_num_key_value_heads"] = sizes["window_heads"]
+        keys["swa_head_dim"] = sizes["window_qk_nope_head_dim"] + sizes["window_qk_rope_head_dim"]
+    if model.experts is not None:
+        width = model.experts.shared_expert_intermediate_size
+        keys |= {"n_shared_experts": 1, "shared_experts_intermediate_size": width}
+    bases = {INDEXED: model.rope_theta, SLIDING: model.rope_local_base_freq or model.rope_theta}
+    kinds = {SLIDING if kind.mixer == _WINDOW.name else INDEXED for kind in model.kind_of_layer}
+    sections = {kind: {"rope_type": "default", "rope_theta": bases[kind]} for kind in sorted(kinds)}
+    return keys | {"rope_parameters": sections}
+
+
+_HEAVY, _CHOSEN = "heavily_compressed_attention", "compressed_sparse_attention"
+_OF_RATIO = {0: SLIDING, 4: _CHOSEN, 128: _HEAVY}  # tokens of a compressed key
+_RATE = "compress_rates."
+_LOW_RANK = named("q_lora_rank o_groups o_lora_rank")
+_COMPRESSED = {
+    SLIDING: Block("shared_kv_attention", _LOW_RANK),
+    _HEAVY: Block(_HEAVY, {**_LOW_RANK, "heavy_compress_rate": _RATE + _HEAVY}),
+    _CHOSEN: Block(
+        _CHOSEN, _LOW_RANK | named("index_n_heads index_head_dim index_topk") | {"compress_rate": _RATE + _CHOSEN}
     ),
 }
-ARCHITECTURES["bailing_moe"] = replace(
-    ARCHITECTURES["sarvam_moe"],
-    constants={},
-    names={
-        **ARCHITECTURES["sarvam_moe"].names,
-        "score_function": ("experts.scoring_func",),
-        "moe_router_enable_expert_bias": ("experts.e_score_correction_bias",),
-    },
-    # What its first release had, and its files do not say; those of Ling 2.0 say what they have instead.
-    defaults={
-        "score_function": "softmax",
-        "moe_router_enable_expert_bias": False,
-        "use_qk_norm": False,
-        "head_dim": Derived.HEAD_DIM,
-        "first_k_dense_replace": 0,
-        "n_shared_experts": 0,
-        "n_group": None,
-        "topk_group": None,
-        "rope_theta": 10000.0,
-        "routed_scaling_factor": 1.0,
-    },
-    only=BAILING,
-    ignored=BAILING_IGNORED,
-    rules=(shared_as_routed,),
-    of_class="sarvam_moe",
-)
-# Kimi-K2's files name a class of their own, whose code is DeepSeek's (its deploy_guidance.md says so).
-ARCHITECTURES["kimi_k2"] = replace(ARCHITECTURES["deepseek_v3"], of_class="deepseek_v3")
+
+
+def _deepseek_v4_layers(values: Values, layers: int) -> list[str]:
+    """List the layers' types: two heavily compressed ones, then both kinds in turn; or by compress_ratios."""
+    if (ratios := values["compress_ratios"]) is not None:
+        return [_OF_RATIO.get(ratio, "") for ratio in ratios][:layers]
+    return [_CHOSEN if index > 1 and index % 2 else _HEAVY for index in range(layers)]
+
+
+def _deepseek_v4(reader: Reading) -> None:
+    """Read DeepSeek-V4: every layer has the window; rope turns a fraction or a number of channels.
+
+    First choices are fixed: those of three layers, where the file does not say how many.
+    """
+    values, fields = reader.values, reader.fields
+    groups, heads = values["o_groups"], fields["num_attention_heads"]
+    if heads % groups:
+        need = f"a divisor of {heads}"
+        return reader.problem("heads do not divide among the groups", "o_groups", got=groups, need=need)
+    if fields.pop("sliding_window_pattern", None) is not None or "sliding_window" not in fields:
+        fields["sliding_window"] = values["sliding_window"]
+    turned = values["qk_rope_head_dim"]
+    if turned is not None and not {"partial_rotary_factor", "rope_parameters"} & reader.data.keys():
+        fields["partial_rotary_factor"] = turned / fields["head_dim"]
+    listed, hashed = values["mlp_layer_types"], values["num_hash_layers"]
+    fields.pop("experts.layers", None)
+    fields |= {"experts.first_k_dense_replace": 0, "experts.moe_layer_freq": 1}
+    number = listed.count("hash_moe") if listed else min(fields["num_hidden_layers"], 3 if hashed is None else hashed)
+    own = {"hash_layers": number, "compress_rope_theta": float(values["compress_rope_theta"])}
+    fields["particulars"] = [{"name": name, "value": value} for name, value in own.items()]
+
+
+def _deepseek_v4_keys(model: ModelDescriptor) -> dict[str, Any]:
+    called = {block.name: kind for kind, block in _COMPRESSED.items()}
+    extra = {one.name: one.value for one in model.particulars}
+    hashed = int(extra.get("hash_layers", 0))
+    return {
+        "compress_rope_theta": extra.get("compress_rope_theta", 160000.0),
+        "layer_types": [called.get(kind.mixer, _HEAVY) for kind in model.kind_of_layer],
+        "mlp_layer_types": ["hash_moe"] * hashed + ["moe"] * (model.num_hidden_layers - hashed),
+        "partial_rotary_factor": model.partial_rotary_factor,
+    }
+
+
+_DEEPSEEK_V3: dict[str, Any] = {
+    "constants": V3,
+    "defaults": "aux_loss_alpha=0.0",
+    "only": ROUTED_AS_V3 + "rope_interleave",
+    "ignored": LATENT_IGNORED,
+    "same_as": "num_mtp_layers=num_nextn_predict_layers",
+}
+_SARVAM_MOE: dict[str, Any] = {
+    "names": QKV_BIAS + "use_qk_norm=qk_norm ",
+    "only": ROUTED_AS_V3,
+    "same_as": "num_mtp_layers=num_nextn_predict_layers",
+}
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "deepseek_v2": family(MLA + "experts.norm_topk_prob=false", names=_NO_BIAS,
+        defaults="aux_loss_alpha=0.0",  # a key of the published files that transformers' class has not
+        only="""norm_topk_prob=false scoring_func=softmax moe_layer_freq=1
+            topk_method=greedy|group_limited_greedy""", ignored=LATENT_IGNORED, groups_with="group_limited_greedy",
+        rules=(
+            link(
+                "num_experts_per_tok",
+                "experts.num_experts_per_tok",
+                _choices,
+                lambda model: model.experts and model.experts.num_experts_per_tok,
+            ),
+        )),
+    "deepseek_v3": family(**_DEEPSEEK_V3),
+    # Kimi-K2's files name a class of their own, whose code is DeepSeek's (its deploy_guidance.md says so).
+    "kimi_k2": family(**_DEEPSEEK_V3, of_class="deepseek_v3"),
+    "sarvam_mla": family(V3, only=ROUTED_AS_V3 + "rope_interleave", ignored=LATENT_IGNORED + "q_head_dim",
+        same_as="num_mtp_layers=num_nextn_predict_layers"),
+    "glm4_moe_lite": family(V3 + "experts.first_k_dense_replace=1",
+        defaults="num_nextn_predict_layers=0 first_k_dense_replace=1", only=ROUTED_AS_V3, ignored=LATENT_IGNORED),
+    "axk1": family(V3 + "experts.result_norm", defaults=_ONE_DENSE, only=ROUTED_AS_V3, ignored=LATENT_IGNORED),
+    "longcat_flash": family(MLA + "experts.norm_topk_prob=false experts.e_score_correction_bias experts.shortcut",
+        names="""num_layers=num_hidden_layers
+            ffn_hidden_size=intermediate_size,experts.shared_expert_intermediate_size
+            expert_ffn_hidden_size=experts.moe_intermediate_size moe_topk=experts.num_experts_per_tok
+            zero_expert_num=experts.zero_experts""",
+        only="attention_method=MLA zero_expert_type=identity router_bias=false mla_scale_q_lora mla_scale_kv_lora",
+        ignored=LATENT_IGNORED,
+        rules=(Rule(_longcat, "", lambda model: {"num_layers": model.num_hidden_layers // 2}),
+            rules.experts_at(lambda values, layers: [index % 2 == 0 for index in range(layers)]),
+            _lengthened("mla_scale_q_lora", "mla_scale_kv_lora"))),
+    "minicpm3": family(MLA, ignored=LATENT_IGNORED,
+        rules=(
+            *MINICPM,
+            link(
+                "v_head_dim",
+                "latent.v_head_dim",
+                lambda width, reader: (
+                    reader.fields["hidden_size"] // reader.fields["num_attention_heads"] if width is None else width
+                ),
+                lambda model: model.latent and model.latent.v_head_dim,
+            ),
+        )),
+    "youtu": family(MLA, ignored=LATENT_IGNORED + "embedding_initializer_range",
+        rules=(
+            link(
+                "initializer_range",
+                "initializer_range",
+                lambda given, reader: 2 / (5 * reader.fields["hidden_size"]) ** 0.5 if given is None else given,
+                lambda model: model.initializer_range,
+            ),
+        )),
+    "glm4_moe": family(SIGMOID, **_SARVAM_MOE),
+    "sarvam_moe": family(SIGMOID, **_SARVAM_MOE),
+    "bailing_moe": family(
+        **_SARVAM_MOE
+        | {
+            "names": _SARVAM_MOE["names"]
+            + """score_function=experts.scoring_func
+                moe_router_enable_expert_bias=experts.e_score_correction_bias""",
+            "only": BAILING,
+        },
+        # What its first release had, and its files do not say; those of Ling 2.0 say what they have instead.
+        defaults="""score_function=softmax moe_router_enable_expert_bias=false use_qk_norm=false head_dim=HEAD_DIM
+            first_k_dense_replace=0 n_shared_experts=0 n_group=null topk_group=null rope_theta=10000.0
+            routed_scaling_factor=1.0""", ignored=BAILING_IGNORED, rules=(shared_as_routed,), of_class="sarvam_moe"),
+    "solar_open": family(SIGMOID + NO_DENSE, names=QKV_BIAS, defaults="partial_rotary_factor=1.0",
+        only=ROUTED_AS_V3 + "first_k_dense_replace=0 use_qk_norm=false"),
+    "dots1": family(SIGMOID + "qk_norm",
+        # Its published file gives the name of the choice where others have that of the scores.
+        only=ROUTED_AS_V3 + "scoring_func=sigmoid|noaux_tc",
+        layers=rules.by(lambda values, i, _: i >= values["max_window_layers"])),
+    "deepseek_v32": family(V3, names=_NO_BIAS, defaults="num_nextn_predict_layers=0 aux_loss_alpha=0.0",
+        only=ROUTED_AS_V3, ignored=_IDLE, same_as="num_experts=n_routed_experts", known_layers=(INDEXED,)),
+    "glm_moe_dsa": family(V3, names=_NO_BIAS,
+        defaults="""num_nextn_predict_layers=0 index_topk_freq=1 index_skip_topk_offset=2 index_topk_pattern=null""",
+        only=ROUTED_AS_V3 + "moe_router_dtype=float32", ignored=_IDLE, same_as="num_experts=n_routed_experts",
+        known_layers=(INDEXED,),
+        rules=(rules.indexers(_glm_choices, "index_topk_freq index_skip_topk_offset index_topk_pattern"),)),
+    "axk2": family(V3 + "attention_gate=channel latent.queries_of_both", names="gated_norm_rank=norm_gate_rank",
+        defaults="num_nextn_predict_layers=0 first_k_dense_replace=1", only=ROUTED_AS_V3, ignored=_IDLE,
+        known_layers=(INDEXED,)),
+    "minimax_m3_vl_text": family(
+        SIGMOID + "hidden_act=clamped_swiglu qk_norm norm_zero_centered experts.norm_topk_prob",
+        defaults="partial_rotary_factor=1.0 sparse_attention_config=null moe_layer_freq=null",
+        names="""dense_intermediate_size=intermediate_size intermediate_size=experts.moe_intermediate_size
+            shared_intermediate_size=experts.shared_expert_intermediate_size""",
+        only="""hidden_act=silu|swigluoai swiglu_limit=7.0 swiglu_alpha=1.702 n_shared_experts=1 scoring_func=sigmoid
+            qk_norm_type=per_head use_gemma_norm use_qk_norm use_routing_bias""", noted=OWN_PREDICTION,
+        # Its angles follow from partial_rotary_factor, and its own block is read whatever its score.
+        ignored="rotary_dim index_local_blocks", layers=_minimax_m3_layers, blocks={_RUNS: _BLOCKS_OF_KEYS},
+        kinds="sparse_attention_config=SECTION moe_layer_freq=LAYERS", rules=(Rule(_minimax_m3, "moe_layer_freq"),)),
+    "dots3_note_text": family(V3 + "attention_gate=head latent.rope_key_norm", names=_NO_BIAS,
+        defaults="first_k_dense_replace=1 rope_theta=8e7 sliding_window=512 per_layer_config=null "
+        + " ".join(f"swa_{key}={size}" for key, (_, size) in _SIZES.items()),
+        only=ROUTED_AS_V3 + "use_dsa use_sliding_window",
+        ignored=LATENT_IGNORED + " ".join(f"swa_{name}" for name in _FOLLOW),
+        same_as="""moe_shared_expert_intermediate_size=shared_experts_intermediate_size
+            sliding_window_size=sliding_window swa_rope_theta=rope_local_base_freq""", known_layers=(INDEXED,),
+        layers=rules.by(lambda values, i, _: i < 2 or i % 4 == 1, INDEXED, SLIDING), blocks={SLIDING: _WINDOW},
+        rules=(Rule(_dots3, "per_layer_config shared_experts_intermediate_size", _dots3_keys),
+            _lengthened("q_lora_scale", "kv_lora_scale"))),
+    "hy_v4": family(
+        V3
+        + """attention_gate=channel attention_sinks experts.first_k_dense_replace=1
+            streams.mixing=injected""", names="hc_mult=streams.count",
+        only="hc_magnitude=2.0 hc_eps=1e-6 attention_bias=false", ignored=LATENT_IGNORED + "learnable_sink_init",
+        known_layers=(INDEXED,), rules=(rules.indexers(_hunyuan_choices), rules.particulars({"swiglu_limit": None}))),
+    "deepseek_v4": family(NO_DENSE + "attention_sinks experts.e_score_correction_bias streams.mixing=hyper",
+        defaults=f"""compress_ratios=null num_hash_layers=null qk_rope_head_dim=null partial_rotary_factor=0.125
+            {_RATE}{_HEAVY}=128 {_RATE}{_CHOSEN}=4""",
+        names=_NO_BIAS + "hc_mult=streams.count hc_sinkhorn_iters=streams.iterations scoring_func=experts.scoring_func",
+        only="""hc_eps=1e-6 attention_bias=false mlp_bias=false scoring_func=sqrtsoftplus topk_method=noaux_tc
+            n_shared_experts=1""",
+        ignored="num_nextn_predict_layers expert_dtype",  # layers that Transformers' class has not
+        layers=_deepseek_v4_layers, known_layers=(), blocks=_COMPRESSED, reads="compress_ratios",
+        kinds="compress_ratios=LAYERS num_hash_layers=COUNT qk_rope_head_dim=COUNT",
+        rules=(Rule(_deepseek_v4, "compress_rope_theta num_hash_layers qk_rope_head_dim", _deepseek_v4_keys),
+            rules.particulars({"swiglu_limit": None}))),
+}  # fmt: skip

@@ -9,35 +9,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Kind, Reading, Rule, Values
-from symconfig.descriptor.architectures.keys import words
-from symconfig.descriptor.architectures.mixer_keys import Block, Size
-from symconfig.descriptor.architectures.rules import alternate, every, sizes_by_layer
+from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule, family
+from symconfig.descriptor.architectures.blocks import Block, Size, Values
+from symconfig.descriptor.architectures.rules import by, every, sizes_by_layer
 from symconfig.descriptor.model import ModelDescriptor
 
-_GEMMA2 = {"norm_zero_centered": True, "norm_after_sublayer": True, "scale_embeddings": True}
-_ONLY = {"use_bidirectional_attention": (None, False)}
-_WINDOW = {"sliding_window_size": "sliding_window"}  # of files that were published before transformers had the class
-
-
-_GEMMA = {"norm_zero_centered": True, "scale_embeddings": True, "hidden_act": "gelu_pytorch_tanh"}
-
-
-_EVERY = 6  # of which the last has no window
-_SIZES = {"head_dim": "wide_head_dim", "num_key_value_heads": "wide_key_value_heads"}
-
-
-def layers(values: Values, number: int) -> list[str]:
-    """List the layers' types: all but every sixth have a window; the last one never."""
-    return [FULL if (i + 1) % _EVERY == 0 or i == number - 1 else SLIDING for i in range(number)]
+_SHARED_HEADS = "num_global_key_value_heads"
 
 
 def _wide_heads(values: Values) -> Any:
-    own = values["num_global_key_value_heads"] if values["attention_k_eq_v"] else None
-    return own or values["num_key_value_heads"]
+    return (values["attention_k_eq_v"] and values[_SHARED_HEADS]) or values["num_key_value_heads"]
 
 
-_SHARED_HEADS = "num_global_key_value_heads"
 # Of layers without a window. Heads of keys are their own only where keys are values, too.
 _WIDE = Block(
     "wide_attention",
@@ -56,13 +39,19 @@ _WIDE = Block(
     },
     {"keys_are_values": "attention_k_eq_v"},
 )
+_SIZES = {"head_dim": "wide_head_dim", "num_key_value_heads": "wide_key_value_heads"}
+_EXPERTS = {
+    "num_experts": "experts.num_experts",
+    "top_k_experts": "experts.num_experts_per_tok",
+    "moe_intermediate_size": "experts.moe_intermediate_size",
+}
 
 
 def _gemma4(reader: Reading) -> None:
     """Read Gemma 4: rope's fraction is that of the wide layers, which have a section of the file of their own, too."""
     values, fields = reader.values, reader.fields
     fields["partial_rotary_factor"] = 1.0
-    layer_inputs(reader)
+    _layer_inputs(reader)
     wider = values.get("use_double_wide_mlp") and fields.get("num_kv_shared_layers")
     if values.get("enable_moe_block"):
         if wider:
@@ -70,52 +59,47 @@ def _gemma4(reader: Reading) -> None:
         _beside_experts(reader)
     elif wider:
         fields["wide_intermediate_size"] = 2 * fields["intermediate_size"]
-    _per_layer(reader)
+    need = f"one {' and '.join(_SIZES)} for every layer without a window"
+    mixer, stated = sizes_by_layer(reader, _SIZES, need)
+    if stated:
+        share = mixer["sizes"]["wide_rotary_dim"] / mixer["sizes"]["wide_head_dim"]
+        mixer["sizes"] = mixer["sizes"] | {_SIZES[name]: size for name, size in stated.items()}
+        mixer["sizes"]["wide_rotary_dim"] = int(mixer["sizes"]["wide_head_dim"] * share)
 
 
 def _beside_experts(reader: Reading) -> None:
     """Read experts on all layers, beside the MLP, which is their shared expert."""
-    values, fields = reader.values, reader.fields
+    fields = reader.fields
     for key, field in _EXPERTS.items():
-        if values[key] is None:
+        if reader.values[key] is None:
             return reader.problem("missing", key, need="a whole number > 0, with enable_moe_block")
-        fields[field] = values[key]
-        reader.key_of[field] = key
+        fields[field], reader.key_of[field] = reader.values[key], key
     fields["experts.shared_expert_intermediate_size"] = fields["intermediate_size"]
     fields |= {"intermediate_size": 0, "experts.norm_topk_prob": True, "experts.norms_apart": True}
-    return None
 
 
-def layer_inputs(reader: Reading) -> None:
+def _layer_inputs(reader: Reading) -> None:
     """Read the embedding for each layer, which has a width and a vocabulary of its own."""
     if size := reader.values.get("hidden_size_per_layer_input"):
         rows = reader.values["vocab_size_per_layer_input"]
         reader.fields["layer_inputs"] = {"size": size, "vocab_size": rows}
 
 
-def layer_inputs_keys(model: ModelDescriptor) -> dict[str, Any]:
+def _layer_inputs_keys(model: ModelDescriptor) -> dict[str, Any]:
     """Return the keys of a model's embedding for each layer, and of layers that share keys and values."""
     has = model.layer_inputs
-    sizes = {} if has is None else {"vocab_size_per_layer_input": has.vocab_size}
-    size = 0 if has is None else has.size
-    return {"hidden_size_per_layer_input": size, "num_kv_shared_layers": model.num_kv_shared_layers, **sizes}
+    keys = {"hidden_size_per_layer_input": has.size if has else 0, "num_kv_shared_layers": model.num_kv_shared_layers}
+    return keys | ({"vocab_size_per_layer_input": has.vocab_size} if has else {})
 
 
-def _per_layer(reader: Reading) -> None:
-    """Read per_layer_config, sizes by layer's number; they may differ on the wide layers only, and all alike."""
-    need = f"one {' and '.join(_SIZES)} for every layer without a window"
-    mixer, stated = sizes_by_layer(reader, _SIZES, need)
-    if not stated:
-        return
-    own = {_SIZES[name]: size for name, size in stated.items()}
-    share = mixer["sizes"]["wide_rotary_dim"] / mixer["sizes"]["wide_head_dim"]
-    mixer["sizes"] = mixer["sizes"] | own
-    mixer["sizes"]["wide_rotary_dim"] = int(mixer["sizes"]["wide_head_dim"] * share)
-
-
-def _small_keys(model: ModelDescriptor) -> dict[str, Any]:
-    own = {"use_double_wide_mlp": model.wide_intermediate_size is not None}
-    return {**layer_inputs_keys(model), **_expert_keys(model), **own}
+def _gemma4_keys(model: ModelDescriptor) -> dict[str, Any]:
+    keys, sparse = _layer_inputs_keys(model), model.experts
+    if sparse is not None:
+        keys |= {key: getattr(sparse, field.removeprefix("experts.")) for key, field in _EXPERTS.items()}
+    keys["enable_moe_block"] = sparse is not None
+    if sparse is not None:
+        keys["intermediate_size"] = sparse.shared_expert_intermediate_size
+    return {**keys, "use_double_wide_mlp": model.wide_intermediate_size is not None}
 
 
 def _gemma3n(reader: Reading) -> None:
@@ -135,97 +119,49 @@ def _gemma3n(reader: Reading) -> None:
         return reader.problem("wrong value", "activation_sparsity_pattern", got=repr(cut), need=need)
     if any(shares):
         fields["mlp_sparsity"] = [float(one) for one in shares]
-    layer_inputs(reader)
-    fields["streams.count"], fields["streams.mixing"] = values["altup_num_inputs"], "predicted"
-    fields["streams.scaled"] = values["altup_correct_scale"]
-    return None
+    _layer_inputs(reader)
 
 
-def _keys_3n(model: ModelDescriptor) -> dict[str, Any]:
-    streams, shares = model.streams, model.mlp_sparsity or (0.0,) * model.num_hidden_layers
-    own: dict[str, Any] = (
-        {} if streams is None else {"altup_num_inputs": streams.count, "altup_correct_scale": streams.scaled}
-    )
-    own |= {"intermediate_size": model.intermediate_size, "activation_sparsity_pattern": list(shares)}
-    return {**layer_inputs_keys(model), **own}
+def _gemma3n_keys(model: ModelDescriptor) -> dict[str, Any]:
+    shares = model.mlp_sparsity or (0.0,) * model.num_hidden_layers
+    own = {"intermediate_size": model.intermediate_size, "activation_sparsity_pattern": list(shares)}
+    return {**_layer_inputs_keys(model), **own}
 
 
-_EXPERTS = {
-    "num_experts": "experts.num_experts",
-    "top_k_experts": "experts.num_experts_per_tok",
-    "moe_intermediate_size": "experts.moe_intermediate_size",
-}
-
-
-def _expert_keys(model: ModelDescriptor) -> dict[str, Any]:
-    sparse = model.experts
-    if sparse is None:
-        return {"enable_moe_block": False}
-    keys = {key: getattr(sparse, field.removeprefix("experts.")) for key, field in _EXPERTS.items()}
-    return {**keys, "enable_moe_block": True, "intermediate_size": sparse.shared_expert_intermediate_size}
-
-
-_KEYS = words("per_layer_config hidden_size_per_layer_input vocab_size_per_layer_input use_double_wide_mlp")
-_GEMMA4 = Architecture(
-    constants={
-        "norm_after_sublayer": True,
-        "scale_embeddings": True,
-        "qk_norm": True,
-        "v_norm": True,
-        "query_pre_attn_scalar": 1.0,
-    },
-    defaults={"global_head_dim": 512, "num_global_key_value_heads": None, "per_layer_config": None},
-    only={"use_bidirectional_attention": (None, "vision")},  # which text alone does not notice
-    ignored=("hidden_act",),
-    layers=layers,
+_PER_LAYER = "hidden_size_per_layer_input vocab_size_per_layer_input "
+_KEYS = _PER_LAYER + "per_layer_config use_double_wide_mlp "
+_ZERO_CENTERED = "norm_zero_centered scale_embeddings "
+_GEMMA2 = _ZERO_CENTERED + "norm_after_sublayer "
+_SECOND = "norm_after_sublayer scale_embeddings qk_norm v_norm query_pre_attn_scalar=1.0 "
+_ONLY = "use_bidirectional_attention=null|false "
+_GEMMA4 = family(
+    _SECOND,
+    defaults="global_head_dim=512 num_global_key_value_heads=null per_layer_config=null",
+    only="use_bidirectional_attention=null|vision",  # which text alone does not notice
+    ignored="hidden_act",
+    # All but every sixth have a window; the last one never.
+    layers=by(lambda values, i, layers: (i + 1) % 6 == 0 or i == layers - 1, FULL, SLIDING),
     blocks={FULL: _WIDE},
-    may_be_zero=("hidden_size_per_layer_input",),
+    may_be_zero="hidden_size_per_layer_input",
     rules=(Rule(_gemma4, _KEYS),),
 )
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "gemma2": Architecture(constants=_GEMMA2, only=_ONLY, layers=alternate, ignored=("hidden_act",), same_as=_WINDOW),
-    "gemma3_text": Architecture(
-        constants={**_GEMMA2, "qk_norm": True},
-        defaults={"sliding_window_pattern": 6},
-        only=_ONLY,
-        layers=every(6),
-        ignored=("hidden_act", "_sliding_window_pattern"),
-    ),
-    "gemma": Architecture(
-        constants=_GEMMA,
+    "gemma2": family(_GEMMA2, only=_ONLY, layers=every(2), ignored="hidden_act",
+        same_as="sliding_window_size=sliding_window"),
+    "gemma3_text": family(_GEMMA2 + "qk_norm", defaults="sliding_window_pattern=6", only=_ONLY, layers=every(6),
+        ignored="hidden_act _sliding_window_pattern"),
+    "gemma": family(_ZERO_CENTERED + "hidden_act=gelu_pytorch_tanh",
         # Files of the first release say gelu and mean its approximation (GemmaConfig.__post_init__).
-        only={
-            "hidden_act": ("gelu", "gelu_pytorch_tanh"),
-            "hidden_activation": (None, "gelu_pytorch_tanh"),
-            "use_bidirectional_attention": (None, False),
-        },
-        ignored=("hidden_act",),
-    ),
-    "vaultgemma": Architecture(
-        constants={"norm_zero_centered": True, "scale_embeddings": True}, layers=alternate, ignored=("hidden_act",)
-    ),
-    "gemma3n_text": Architecture(
-        constants=_GEMMA4.constants,
-        only={"altup_active_idx": (0,)},
-        ignored=("altup_coef_clip",),  # bounds weights, which are not wider for it
+        only=_ONLY + "hidden_act=gelu|gelu_pytorch_tanh hidden_activation=null|gelu_pytorch_tanh",
+        ignored="hidden_act"),
+    "vaultgemma": family(_ZERO_CENTERED, layers=every(2), ignored="hidden_act"),
+    "gemma3n_text": family(_SECOND + "streams.mixing=predicted",
+        names="altup_num_inputs=streams.count altup_correct_scale=streams.scaled", only="altup_active_idx=0",
+        ignored="altup_coef_clip",  # bounds weights, which are not wider for it
         layers=every(5),
-        rules=(
-            Rule(
-                _gemma3n,
-                words(
-                    """intermediate_size activation_sparsity_pattern altup_num_inputs altup_correct_scale
-                    hidden_size_per_layer_input vocab_size_per_layer_input"""
-                ),
-                _keys_3n,
-            ),
-        ),
-    ),
-    "gemma4_text": replace(
-        _GEMMA4,
-        names=dict.fromkeys(_EXPERTS, ()),
-        kinds=dict.fromkeys(_EXPERTS, Kind.COUNT),
-        rules=(Rule(_gemma4, (*_KEYS, *_EXPERTS, "enable_moe_block"), _small_keys),),
-    ),
+        rules=(Rule(_gemma3n, _PER_LAYER + "intermediate_size activation_sparsity_pattern", _gemma3n_keys),)),
+    "gemma4_text": replace(_GEMMA4, kinds=dict.fromkeys(_EXPERTS, "COUNT"),
+        rules=(Rule(_gemma4, _KEYS + "enable_moe_block " + " ".join(_EXPERTS), _gemma4_keys),)),
     "gemma4_unified_text": _GEMMA4,
-}
+}  # fmt: skip

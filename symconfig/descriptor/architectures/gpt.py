@@ -1,133 +1,269 @@
-"""GPT-2, GPT-NeoX, gpt-oss, and families with LayerNorms and rope: StarCoder2, Phi, StableLM, Nemotron, GPT-J."""
+"""Families with LayerNorms: GPT, NeoX, J, StarCoder2, Phi, ModernBERT's decoder; and those without rope.
+
+ALiBi (BLOOM, MPT, Falcon's first), learned tables (OPT, GPT), and fixed ones (XGLM, CTRL).
+"""
 
 from __future__ import annotations
 
-from symconfig.descriptor.architectures.architecture import FULL, Architecture, Reading, Rule
-from symconfig.descriptor.architectures.keys import words
-from symconfig.descriptor.architectures.llama import EXPERTS_ALIKE, MIXTRAL_NAMES
-from symconfig.descriptor.architectures.mixer_keys import Block
-from symconfig.descriptor.architectures.rules import all_sliding, alternate, rotary_channels
+from typing import Any
 
-BIASED = {"qkv_bias": True, "attention_out_bias": True, "mlp_bias": True, "gated_mlp": False, "norm": "layernorm"}
-GPT2_IGNORED = words("""
-    n_ctx summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout
-""")
+from symconfig.descriptor.architectures import rules
+from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule, family, link
+from symconfig.descriptor.architectures.blocks import Block
+from symconfig.descriptor.architectures.rules import ALL_BIASES, BIASED, LAYERNORM, WIDTH
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Position
 
+_PARALLEL = "parallel_residual shared_input_norm "
+_LEARNED = BIASED + "position=learned "
+_GPT2_IGNORED = "n_ctx summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout "
+_SCALED = "scale_embedding=scale_embeddings "  # by the root of the model's width
+_LAYERDROP = {"layerdrop": "layerdrop leaves out whole layers at random, which is not modelled"}
+_DROPPED = {**_LAYERDROP, "activation_dropout": "activation_dropout is not modelled"}
+_QK_NORM = "qk_layernorm=qk_norm,qk_norm_bias "
+_ROTARY = family(
+    LAYERNORM + _PARALLEL + "gated_mlp=false mlp_bias lm_head_bias",
+    only="scale_attn_weights rotary",
+    ignored=_GPT2_IGNORED,
+    rules=(rules.turned_channels,),
+)
 _LAST = "attention_with_a_bias"
 
 
-def _japanese(reader: Reading) -> None:
-    """Read the MLP's width, a multiple of the model's."""
-    fields = reader.fields
-    fields["intermediate_size"] = int(fields["hidden_size"] * reader.values["intermediate_multiple_size"])
+def _falcon(reader: Reading) -> None:
+    """Read Falcon, whose key/value heads differ by generation.
+
+    It has one norm for both branches, two, or one after the other; rope or ALiBi.
+    """
+    values, fields = reader.values, reader.fields
+    new, heads = values["new_decoder_architecture"], fields["num_attention_heads"]
+    grouped = values["num_kv_heads"] if values["num_kv_heads"] is not None else heads
+    if type(grouped) is not int or grouped < 1:
+        return reader.problem("wrong value", "num_kv_heads", got=repr(grouped), need="a whole number")
+    fields["num_key_value_heads"] = grouped if new else 1 if values["multi_query"] else heads
+    norms = values["num_ln_in_parallel_attn"] or (2 if new else 1)
+    if norms not in (1, 2):
+        return reader.problem("wrong value", "num_ln_in_parallel_attn", got=repr(norms), need="1 or 2")
+    parallel = bool(values["parallel_attn"] or new)
+    if new and not values["parallel_attn"]:
+        reader.problem("the new architecture's branches are parallel", "parallel_attn", got="false", need="true")
+    fields["parallel_residual"] = parallel
+    fields["shared_input_norm"] = parallel and not (new and norms == 2)
+    if values["alibi"]:
+        fields["position"] = "alibi"
 
 
-LAYERNORM = {"norm": "layernorm"}
-PARALLEL = {"parallel_residual": True, "shared_input_norm": True}
-EMBEDDING_DROPOUT = {
-    name: f"{name} (dropout of the embeddings) is not modelled" for name in ("embd_pdrop", "embedding_dropout")
-}
-_GPTJ = {
-    **LAYERNORM,
-    **PARALLEL,
-    "gated_mlp": False,
-    "mlp_bias": True,
-    "lm_head_bias": True,
-}
-_ROTARY = Architecture(
-    constants=_GPTJ,
-    only={"scale_attn_weights": (True,), "rotary": (True,)},
-    noted=EMBEDDING_DROPOUT,
-    ignored=GPT2_IGNORED,
-    rules=(rotary_channels(),),
-)
+def _falcon_keys(model: ModelDescriptor) -> dict[str, Any]:
+    """Return a model's generation: the first shares one norm, and one key and value or none between heads."""
+    heads, kv = model.num_attention_heads, model.num_key_value_heads
+    new = kv not in (1, heads) or (model.parallel_residual and not model.shared_input_norm)
+    return {
+        "alibi": model.position is Position.ALIBI,
+        "multi_query": kv == 1,
+        "new_decoder_architecture": new,
+        "num_kv_heads": kv,
+        "num_ln_in_parallel_attn": 1 if model.shared_input_norm else 2 if new else None,
+        "parallel_attn": model.parallel_residual,
+    }
+
+
+def _opt(reader: Reading) -> None:
+    """Read OPT: norms stand before sublayers, or after their sums; the embedding may not be narrower than the model."""
+    values, fields = reader.values, reader.fields
+    narrow = values["word_embed_proj_dim"]
+    if narrow not in (None, fields["hidden_size"]):
+        what = "an embedding narrower than the model is not supported"
+        reader.problem(what, "word_embed_proj_dim", got=repr(narrow), need=str(fields["hidden_size"]))
+    if not values["do_layer_norm_before"]:
+        fields |= {"norm_before_sublayer": False, "norm_after_residual": True, "final_norm": False}
+    if values["_remove_final_layer_norm"]:
+        fields["final_norm"] = False
+
+
+def _opt_keys(model: ModelDescriptor) -> dict[str, Any]:
+    before = model.norm_before_sublayer
+    keys = {"word_embed_proj_dim": model.hidden_size, "do_layer_norm_before": before}
+    return {**keys, "_remove_final_layer_norm": before and not model.final_norm}
+
+
+def _gpt_neo(reader: Reading) -> None:
+    """Read attention_types, kinds with counts, as [[["global", "local"], 12]]; local layers have a window.
+
+    Without it every other layer is local, the first one global.
+    """
+    layers, listed, window = reader.fields["num_hidden_layers"], reader.values["attention_types"], "window_size"
+    local = [index % 2 == 1 for index in range(layers)]
+    if listed is not None:
+        try:
+            local = [("global", "local").index(kind) == 1 for names, times in listed for kind in names * times]
+        except (TypeError, ValueError):
+            local = []
+    if len(local) != layers:
+        need = f"global or local for each of {layers} layers"
+        return reader.problem("wrong value", "attention_types", got=repr(listed), need=need)
+    if any(local):
+        reader.fields["sliding_window"], reader.key_of["sliding_window"] = reader.values[window], window
+        reader.fields |= {} if all(local) else {"sliding_window_pattern": local}
+
+
+def _gpt_neo_keys(model: ModelDescriptor) -> dict[str, Any]:
+    own = {"window_size": model.sliding_window} if model.sliding_window else {}
+    return {"attention_types": [[["local" if one else "global"], 1] for one in model.sliding_layers], **own}
+
+
+def _modernbert(reader: Reading) -> None:
+    """Read local_attention, the tokens on both sides of an encoder's; a decoder sees half of them."""
+    values, fields = reader.values, reader.fields
+    number, both = fields["num_hidden_layers"], values["local_attention"]
+    for name in ("sliding_window", "sliding_window_pattern"):
+        fields.pop(name, None)
+    windowed = [kind == SLIDING for kind in values["layer_types"] or _modernbert_layers(values, number)]
+    if not both or not any(windowed):
+        return
+    if type(both) is not int or both < 2:
+        return reader.problem("out of range", "local_attention", got=repr(both), need="a whole number >= 2")
+    fields["sliding_window"], reader.key_of["sliding_window"] = both // 2, "local_attention"
+    if not all(windowed):
+        fields["sliding_window_pattern"] = windowed
+
+
+def _modernbert_keys(model: ModelDescriptor) -> dict[str, Any]:
+    """Return the window on both sides, rope's sections, which the class reads alone, and the padding token that it
+    demands."""
+    bases = {FULL: model.rope_theta, SLIDING: model.rope_local_base_freq or model.rope_theta}
+    sections = {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()}
+    window = {"local_attention": 2 * model.sliding_window} if model.sliding_window else {}
+    return {**window, "rope_parameters": sections, "pad_token_id": 0}
+
+
+_modernbert_layers = rules.by(lambda values, i, _: i % (values["global_attn_every_n_layers"] or 1))
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "gpt_oss": Architecture(
-        constants={
-            "intermediate_size": 0,
-            "hidden_act": "clamped_swiglu",
-            "attention_sinks": True,
-            "experts.norm_topk_prob": True,
-            "experts.softmax_after_topk": True,
-            "experts.router_bias": True,
-            "experts.expert_bias": True,
-        },
-        names=MIXTRAL_NAMES,
-        only={"hidden_act": ("silu",), "swiglu_limit": (7.0,), "swiglu_alpha": (1.702,)},
-        ignored=("initial_context_length",),
-        same_as={**EXPERTS_ALIKE, "experts_per_token": "num_experts_per_tok"},
-        layers=alternate,
-    ),
-    "gpt2": Architecture(
-        constants={**BIASED, "position": "learned"},
-        only={"scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,)},
+    "gpt_oss": family(
+        """intermediate_size=0 hidden_act=clamped_swiglu attention_sinks experts.norm_topk_prob
+            experts.softmax_after_topk experts.router_bias experts.expert_bias""", names=WIDTH,
+        only="hidden_act=silu swiglu_limit=7.0 swiglu_alpha=1.702", ignored="initial_context_length",
+        same_as="experts_per_token=num_experts_per_tok", layers=rules.every(2)),
+    "gpt2": family(_LEARNED, only="scale_attn_weights scale_attn_by_inverse_layer_idx=false",
         noted={
             "embd_pdrop": "embd_pdrop (dropout of the embeddings) is taken to be resid_pdrop",
             "reorder_and_upcast_attn": "reorder_and_upcast_attn is not modelled",
-        },
-        ignored=GPT2_IGNORED,
-        rules=(Rule(lambda reader: None, (), lambda model: {"embd_pdrop": model.hidden_dropout}),),
-    ),
-    "gpt_neox_japanese": Architecture(
-        constants={"gated_mlp": False, "norm": "layernorm"},
-        defaults={"rotary_pct": 1.0, "rotary_emb_base": 10000.0},
-        ignored=("head_dim",),
-        same_as={"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
+        }, ignored=_GPT2_IGNORED,
+        rules=(Rule(lambda reader: None, "", lambda model: {"embd_pdrop": model.hidden_dropout}),)),
+    "gpt_neox_japanese": family(LAYERNORM + "gated_mlp=false", ignored="head_dim",
+        same_as="rope_theta=rotary_emb_base partial_rotary_factor=rotary_pct",
         layers=lambda values, layers: [FULL] * (layers - 1) + [_LAST],
         blocks={_LAST: Block("wide_attention", switches={"out_bias": ""})},
         rules=(
-            Rule(
-                _japanese,
-                ("intermediate_multiple_size",),
-                lambda model: {"intermediate_multiple_size": model.intermediate_size // model.hidden_size},
+            link(
+                "intermediate_multiple_size",
+                "intermediate_size",
+                lambda multiple, reader: int(reader.fields["hidden_size"] * multiple),
+                lambda model: model.intermediate_size // model.hidden_size,
             ),
-        ),
-    ),
-    "gpt_neox": Architecture(
-        constants={"mlp_bias": True, "gated_mlp": False, "norm": "layernorm"},
-        defaults={"rotary_pct": 0.25, "rotary_emb_base": 10000.0},
-        ignored=("classifier_dropout", "head_dim", "attention_probs_dropout_prob", "hidden_dropout_prob"),
-        same_as={"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
-    ),
-    "starcoder2": Architecture(
-        constants={**LAYERNORM, "gated_mlp": False},
-        names={
-            "use_bias": ("qkv_bias", "attention_out_bias", "mlp_bias"),
-            "norm_epsilon": ("norm_eps",),
-            "residual_dropout": ("hidden_dropout",),
-        },
-        only={"norm_type": ("layer_norm",), "mlp_type": ("default",), "scale_attn_weights": (True,)},
-        noted=EMBEDDING_DROPOUT,
-        ignored=(
-            "activation_function",  # of GPTBigCode, which the first files still had; hidden_act is what is read
-            "layer_norm_epsilon",
-            "attention_softmax_in_fp32",
-            "scale_attention_softmax_in_fp32",
-        ),
-        layers=all_sliding,
-    ),
-    "phi": Architecture(
-        constants={**BIASED, **PARALLEL, "lm_head_bias": True},
-        names={"qk_layernorm": ("qk_norm", "qk_norm_bias")},
-        noted=EMBEDDING_DROPOUT,
-    ),
-    "persimmon": Architecture(
-        constants=BIASED, names={"qk_layernorm": ("qk_norm", "qk_norm_bias")}, ignored=("head_dim",)
-    ),
-    "stablelm": Architecture(
-        constants={**LAYERNORM, "qk_norm_of": "each_head"},
-        names={
-            "use_qkv_bias": ("qkv_bias",),
-            "qk_layernorm": ("qk_norm",),
-            "use_parallel_residual": ("parallel_residual", "shared_input_norm"),
-        },
-        only={"rotary_scaling_factor": (1.0,)},
-        ignored=("head_dim",),
-        same_as={"rope_pct": "partial_rotary_factor"},
-    ),
-    "nemotron": Architecture(constants={**LAYERNORM, "norm_zero_centered": True, "gated_mlp": False}),
-    "jais2": Architecture(constants={**LAYERNORM, "gated_mlp": False}),
+        )),
+    "gpt_neox": family(LAYERNORM + "mlp_bias gated_mlp=false",
+        ignored="classifier_dropout head_dim attention_probs_dropout_prob hidden_dropout_prob",
+        same_as="rope_theta=rotary_emb_base partial_rotary_factor=rotary_pct"),
+    "starcoder2": family(LAYERNORM + "gated_mlp=false",
+        names=f"use_bias={ALL_BIASES} norm_epsilon=norm_eps residual_dropout=hidden_dropout",
+        only="norm_type=layer_norm mlp_type=default scale_attn_weights",
+        # activation_function is GPTBigCode's, which the first files still had; hidden_act is what is read.
+        ignored="activation_function layer_norm_epsilon attention_softmax_in_fp32 scale_attention_softmax_in_fp32",
+        layers=rules.all_sliding),
+    "phi": family(BIASED + _PARALLEL + "lm_head_bias", names=_QK_NORM),
+    "persimmon": family(BIASED, names=_QK_NORM, ignored="head_dim"),
+    "stablelm": family(LAYERNORM + "qk_norm_of=each_head",
+        names="use_qkv_bias=qkv_bias qk_layernorm=qk_norm use_parallel_residual=parallel_residual,shared_input_norm",
+        only="rotary_scaling_factor=1.0", ignored="head_dim", same_as="rope_pct=partial_rotary_factor"),
+    "nemotron": family(LAYERNORM + "norm_zero_centered gated_mlp=false"),
+    "jais2": family(LAYERNORM + "gated_mlp=false"),
     "gptj": _ROTARY,
     "codegen": _ROTARY,
-}
+    "falcon": family(LAYERNORM + "gated_mlp=false", defaults="ffn_hidden_size=FOUR_TIMES_HIDDEN",
+        names=f"activation=hidden_act bias={ALL_BIASES} ffn_hidden_size=intermediate_size",
+        only="apply_residual_connection_post_layernorm=false", ignored="ff_factor head_dim",
+        same_as="n_embed=hidden_size",
+        rules=(
+            Rule(
+                _falcon,
+                """alibi multi_query new_decoder_architecture num_kv_heads num_ln_in_parallel_attn
+                parallel_attn""",
+                _falcon_keys,
+            ),
+        )),
+    # ALiBi has no longest sequence; seq_length is what the model was trained with.
+    "bloom": family(BIASED + "position=alibi embedding_norm hidden_act=gelu_tanh", defaults="seq_length=2048",
+        names="seq_length=max_position_embeddings",
+        ignored="""slow_but_exact n_inner attention_softmax_in_fp32 bias_dropout_fusion masked_softmax_fusion
+            offset_alibi skip_bias_add skip_bias_add_qkv""",
+        same_as="n_embed=hidden_size", rules=(rules.four_times_hidden,)),
+    # Of its section only the dropout of what sublayers add is read; its modules add ALiBi's bias in any case.
+    "mpt": family(LAYERNORM + "norm_bias=false gated_mlp=false position=alibi hidden_act=gelu",
+        defaults="attn_config.attn_pdrop=0 attn_config.softmax_scale=null",
+        types="attn_config.attn_pdrop=float attn_config.softmax_scale=float",
+        names="max_seq_len=max_position_embeddings attn_config.attn_pdrop=hidden_dropout,attention_dropout",
+        only="""no_bias logit_scale=null fc_type=torch attn_config.attn_type=multihead_attention
+            attn_config.prefix_lm=false attn_config.qk_ln=false attn_config.attn_uses_sequence_id=false
+            attn_config.alibi""",
+        ignored="""expansion_ratio embedding_fraction init_config init_device learned_pos_emb norm_type resid_pdrop
+            tokenizer_name verbose ffn_config use_pad_tok_in_ffn attn_config.attn_impl attn_config.alibi_bias_max
+            attn_config.clip_qkv""",
+        same_as="d_model=hidden_size n_layers=num_hidden_layers n_heads=num_attention_heads",
+        rules=(
+            link(
+                "attn_config.softmax_scale",
+                "query_pre_attn_scalar",
+                lambda scale, reader: rules.short(float(scale) ** -2) if scale else None,
+                lambda model: rules.attention_scale_of(model) if model.query_pre_attn_scalar else None,
+            ),
+            rules.four_times_hidden,
+        )),
+    "opt": family(LAYERNORM + "gated_mlp=false position=learned extra_positions=2",
+        names=f"""ffn_dim=intermediate_size dropout=hidden_dropout init_std=initializer_range enable_bias={ALL_BIASES}
+            layer_norm_elementwise_affine=norm_weight""", noted=_LAYERDROP, ignored="activation_dropout",
+        rules=(Rule(_opt, "word_embed_proj_dim do_layer_norm_before _remove_final_layer_norm", _opt_keys),)),
+    "xglm": family(BIASED + "position=sinusoidal",
+        names=_SCALED + "ffn_dim=intermediate_size dropout=hidden_dropout init_std=initializer_range", noted=_DROPPED,
+        same_as="d_model=hidden_size num_layers=num_hidden_layers attention_heads=num_attention_heads"),
+    "biogpt": family(_LEARNED + "extra_positions=2",
+        names=_SCALED + "attention_probs_dropout_prob=attention_dropout hidden_dropout_prob=hidden_dropout",
+        noted=_DROPPED),
+    "ctrl": family(BIASED + "position=sinusoidal scale_embeddings lm_head_bias hidden_act=relu",
+        names="dff=intermediate_size", ignored=_GPT2_IGNORED),
+    # Its "gelu" is the one by tanh (modeling_openai.py, ACT_FNS).
+    "openai-gpt": family(_LEARNED + "norm_before_sublayer=false norm_after_residual final_norm=false",
+        names="afn=hidden_act", ignored=_GPT2_IGNORED + "predict_special_tokens",
+        rules=(
+            rules.four_times_hidden,
+            link(
+                "afn",
+                "hidden_act",
+                lambda _, reader: "gelu_tanh" if reader.fields["hidden_act"] == "gelu" else None,
+                lambda model: "gelu" if model.hidden_act == "gelu_tanh" else None,
+            ),
+        )),
+    "gpt-sw3": family(_LEARNED, only="scale_attn_weights scale_attn_by_inverse_layer_idx=false",
+        ignored=_GPT2_IGNORED + "reorder_and_upcast_attn"),
+    "gpt_bigcode": family(_LEARNED, only="scale_attn_weights",
+        ignored=_GPT2_IGNORED
+        + """num_key_value_heads attention_softmax_in_fp32 inference_runner scale_attention_softmax_in_fp32
+            validate_runner_input pre_allocate_kv_cache max_sequence_length max_batch_size""",
+        rules=(rules.one_or_all_heads,)),
+    "gpt_neo": family(
+        LAYERNORM + "gated_mlp=false attention_out_bias mlp_bias position=learned query_pre_attn_scalar=1.0",
+        defaults="intermediate_size=FOUR_TIMES_HIDDEN", names="resid_dropout=hidden_dropout",
+        ignored=_GPT2_IGNORED + "attention_layers classifier_dropout",
+        same_as="num_layers=num_hidden_layers num_heads=num_attention_heads",
+        rules=(Rule(_gpt_neo, "attention_types window_size", _gpt_neo_keys),)),
+    # A norm behind the embedding, none in the first layer, a projection before the head; the window follows from
+    # local_attention.
+    "modernbert-decoder": family(LAYERNORM + "embedding_norm first_input_norm=false head_projection",
+        defaults="global_attn_every_n_layers=3 sliding_window=null", names="decoder_bias=lm_head_bias",
+        only="classifier_bias=false classifier_activation=gelu",
+        noted={"mlp_dropout": "mlp_dropout (before the MLP's last projection) is not modelled"},
+        ignored="""initializer_cutoff_factor classifier_dropout cls_token_id head_dim classifier_pooling
+            deterministic_flash_attn sparse_pred_ignore_index sparse_prediction""",
+        same_as="global_rope_theta=rope_theta local_rope_theta=rope_local_base_freq", layers=_modernbert_layers,
+        reads="global_attn_every_n_layers", rules=(Rule(_modernbert, "local_attention", _modernbert_keys),)),
+}  # fmt: skip

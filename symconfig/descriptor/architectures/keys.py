@@ -1,11 +1,22 @@
-"""Keys of `config.json` that mean the same in every architecture that has them."""
+"""The text that tables are written in, and keys of `config.json` that mean the same in every architecture."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
+from enum import Enum
 from types import MappingProxyType
 from typing import Any
+
+
+class Derived(Enum):
+    """Defaults that follow from other keys."""
+
+    HEADS = "num_attention_heads"
+    HEAD_DIM = "hidden_size / num_attention_heads"
+    FOUR_TIMES_HIDDEN = "4 x hidden_size"
+    LAYERS = "as many as layer_types or hybrid_override_pattern lists"
 
 
 def words(text: str) -> frozenset[str]:
@@ -13,53 +24,51 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_ATTENTION_BIAS = ("qkv_bias", "attention_out_bias")
+def pairs(text: str) -> dict[str, str]:
+    """Return the words of a text, `key=value` each; a key alone is true."""
+    parts = (word.partition("=") for word in text.split())
+    return {key: value if sign else "true" for key, sign, value in parts}
 
-NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "n_embd": ("hidden_size",),
-        "n_layer": ("num_hidden_layers",),
-        "n_head": ("num_attention_heads",),
-        "n_positions": ("max_position_embeddings",),
-        "n_inner": ("intermediate_size",),
-        "kv_channels": ("head_dim",),
-        "rms_norm_eps": ("norm_eps",),
-        "layer_norm_eps": ("norm_eps",),
-        "layer_norm_epsilon": ("norm_eps",),
-        "activation_function": ("hidden_act",),
-        "hidden_activation": ("hidden_act",),
-        "attention_bias": _ATTENTION_BIAS,
-        "attn_pdrop": ("attention_dropout",),
-        "attn_dropout_prob": ("attention_dropout",),
-        "resid_pdrop": ("hidden_dropout",),
-        "emb_dropout_prob": ("hidden_dropout",),
-        "rotary_pct": ("partial_rotary_factor",),
-        "rotary_emb_base": ("rope_theta",),
-        "use_parallel_residual": ("parallel_residual",),
-        "num_local_experts": ("experts.num_experts",),
-        "n_routed_experts": ("experts.num_experts",),
-        "num_experts": ("experts.num_experts",),
-        "num_experts_per_tok": ("experts.num_experts_per_tok",),
-        "moe_intermediate_size": ("experts.moe_intermediate_size",),
-        "shared_expert_intermediate_size": ("experts.shared_expert_intermediate_size",),
-        "first_k_dense_replace": ("experts.first_k_dense_replace",),
-        "decoder_sparse_step": ("experts.moe_layer_freq",),
-        "norm_topk_prob": ("experts.norm_topk_prob",),
-        "n_group": ("experts.n_group",),
-        "topk_group": ("experts.topk_group",),
-        "routed_scaling_factor": ("experts.routed_scaling_factor",),
-        "router_aux_loss_coef": ("experts.router_aux_loss_coef",),
-        "aux_loss_alpha": ("experts.router_aux_loss_coef",),
-        "q_lora_rank": ("latent.q_lora_rank",),
-        "kv_lora_rank": ("latent.kv_lora_rank",),
-        "qk_nope_head_dim": ("latent.qk_nope_head_dim",),
-        "qk_rope_head_dim": ("latent.qk_rope_head_dim",),
-        "v_head_dim": ("latent.v_head_dim",),
-        "index_n_heads": ("indexer.index_n_heads",),
-        "index_head_dim": ("indexer.index_head_dim",),
-        "index_topk": ("indexer.index_topk",),
-    }
-)
+
+def facts(text: str) -> dict[str, Any]:
+    """Return the values of `key=value` by words: JSON, a name of `Derived`, or text."""
+    return {key: _value(value) for key, value in pairs(text).items()}
+
+
+def alternatives(text: str) -> dict[str, tuple[Any, ...]]:
+    """Return the values of `key=value|value` by words."""
+    return {key: tuple(map(_value, value.split("|"))) for key, value in pairs(text).items()}
+
+
+def _value(word: str) -> Any:
+    if word in Derived.__members__:
+        return Derived[word]
+    try:
+        return json.loads(word)
+    except ValueError:
+        return word
+
+
+NAMES = {
+    key: tuple(fields.split(","))
+    for key, fields in pairs(
+        """n_embd=hidden_size n_layer=num_hidden_layers n_head=num_attention_heads n_positions=max_position_embeddings
+        n_inner=intermediate_size kv_channels=head_dim rms_norm_eps=norm_eps layer_norm_eps=norm_eps
+        layer_norm_epsilon=norm_eps activation_function=hidden_act hidden_activation=hidden_act
+        attention_bias=qkv_bias,attention_out_bias attn_pdrop=attention_dropout attn_dropout_prob=attention_dropout
+        resid_pdrop=hidden_dropout emb_dropout_prob=hidden_dropout rotary_pct=partial_rotary_factor
+        rotary_emb_base=rope_theta use_parallel_residual=parallel_residual
+        num_local_experts=experts.num_experts n_routed_experts=experts.num_experts num_experts=experts.num_experts
+        num_experts_per_tok=experts.num_experts_per_tok moe_intermediate_size=experts.moe_intermediate_size
+        shared_expert_intermediate_size=experts.shared_expert_intermediate_size
+        first_k_dense_replace=experts.first_k_dense_replace decoder_sparse_step=experts.moe_layer_freq
+        norm_topk_prob=experts.norm_topk_prob n_group=experts.n_group topk_group=experts.topk_group
+        routed_scaling_factor=experts.routed_scaling_factor router_aux_loss_coef=experts.router_aux_loss_coef
+        aux_loss_alpha=experts.router_aux_loss_coef q_lora_rank=latent.q_lora_rank kv_lora_rank=latent.kv_lora_rank
+        qk_nope_head_dim=latent.qk_nope_head_dim qk_rope_head_dim=latent.qk_rope_head_dim v_head_dim=latent.v_head_dim
+        index_n_heads=indexer.index_n_heads index_head_dim=indexer.index_head_dim index_topk=indexer.index_topk"""
+    ).items()
+}
 
 # Read by a rule of their own in huggingface.py, not copied to a field.
 RULED = words(
@@ -74,18 +83,9 @@ NULL_IS_NONE = words(
 # Numbers whose default is an int or null, and that may be fractions.
 FRACTIONS = frozenset(("final_logit_softcapping", "attn_logit_softcapping", "query_pre_attn_scalar"))
 
-ACTIVATIONS: Mapping[str, str] = MappingProxyType(
-    {
-        "silu": "silu",
-        "swish": "silu",
-        "gelu": "gelu",
-        "gelu_new": "gelu_tanh",
-        "gelu_pytorch_tanh": "gelu_tanh",
-        "gelu_fast": "gelu_tanh",
-        "relu": "relu",
-        "relu2": "relu2",
-        "xielu": "xielu",
-    }
+ACTIVATIONS = pairs(
+    """silu=silu swish=silu gelu=gelu gelu_new=gelu_tanh gelu_pytorch_tanh=gelu_tanh gelu_fast=gelu_tanh relu=relu
+    relu2=relu2 xielu=xielu"""
 )
 
 # Keys of every config.json that say nothing about the architecture, by what they say instead.
@@ -133,24 +133,17 @@ def idle_unless_read(key: str) -> str | None:
     return next((why for why, pattern in IDLE_UNLESS_READ.items() if pattern.fullmatch(key)), None)
 
 
-COMMON_ONLY: Mapping[str, tuple[Any, ...]] = MappingProxyType(
-    {
-        "is_encoder_decoder": (False,),
-        "add_cross_attention": (False,),
-        "cross_attention_hidden_size": (None,),
-        "tie_encoder_decoder": (False,),
-        "pruned_heads": ({}, None),
-        "attention_dropout": (0.0,),
-        "mlp_bias": (False,),
-        "attention_bias": (False,),
-        "partial_rotary_factor": (1.0,),
-        "sliding_window": (None,),
-    }
+COMMON_ONLY = alternatives(
+    """is_encoder_decoder=false add_cross_attention=false cross_attention_hidden_size=null tie_encoder_decoder=false
+    pruned_heads={}|null attention_dropout=0.0 mlp_bias=false attention_bias=false partial_rotary_factor=1.0
+    sliding_window=null"""
 )
-COMMON_NOTED: Mapping[str, str] = MappingProxyType(
-    {
-        "quantization_config": "the published weights are quantised (quantization_config); "
-        "training is planned in torch_dtype",
-        "router_jitter_noise": "router_jitter_noise is not modelled: it changes no shape and no cost",
-    }
-)
+COMMON_NOTED = {
+    "quantization_config": "the published weights are quantised (quantization_config); "
+    "training is planned in torch_dtype",
+    "router_jitter_noise": "router_jitter_noise is not modelled: it changes no shape and no cost",
+    **{
+        name: f"{name} (dropout of the embeddings) is not modelled"
+        for name in ("embd_pdrop", "embed_dropout", "embedding_dropout", "emb_pdrop")
+    },
+}

@@ -1,12 +1,14 @@
-"""Families whose layers run several times for each token: NVIDIA's Dory and Sapient's HRM."""
+"""Families whose layers run several times for each token (NVIDIA's Dory, Sapient's HRM), and Zyphra's ZAYA.
+
+ZAYA has convolutions over queries and keys, scales on the stream, and a router that is an MLP.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Kind, Reading, Rule
-from symconfig.descriptor.architectures.keys import words
-from symconfig.descriptor.architectures.rules import every
+from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule, family
+from symconfig.descriptor.architectures.rules import NO_DENSE, always, every
 from symconfig.descriptor.model import ModelDescriptor
 
 _MLP = "mlp"  # a layer of the file that is the second half of the one before
@@ -30,7 +32,6 @@ def _dory(reader: Reading) -> None:
     if pattern := fields.get("sliding_window_pattern"):
         unrolled = [pattern[index * halves] for index in held]
         fields["sliding_window_pattern"] = None if all(unrolled) else unrolled
-    return None
 
 
 def _dory_keys(model: ModelDescriptor) -> dict[str, Any]:
@@ -68,10 +69,8 @@ def _hrm(reader: Reading) -> None:
     if not all(type(one) is int and one >= 0 for one in trained):
         return reader.problem("wrong value", "L_bp_cycles", got=trained, need="whole numbers >= 0")
     padded = [1] * max(0, high - len(trained)) + trained
-    turns = [(cycle >= low - padded[outer], 0) for outer in range(high) for cycle in [*range(low), low]]
-    turns = [
-        (taught or index % (low + 1) == low, int(index % (low + 1) == low)) for index, (taught, _) in enumerate(turns)
-    ]
+    # Of each turn, whether it is trained, and its stack: the high one is always trained.
+    turns = [(cycle >= low - padded[outer], int(cycle == low)) for outer in range(high) for cycle in range(low + 1)]
     places = range(size)
     fields["num_hidden_layers"] = size * len(turns)
     fields["loop.held"] = [stack * size + place for _, stack in turns for place in places]
@@ -81,7 +80,6 @@ def _hrm(reader: Reading) -> None:
         fields["loop.detached"] = [not taught for taught, _ in turns for _ in places]
     scale = values["embedding_scale"] or 1.0 / fields["initializer_range"]
     fields["embedding_multiplier"] = scale
-    return None
 
 
 def _hrm_keys(model: ModelDescriptor) -> dict[str, Any]:
@@ -104,32 +102,43 @@ def _hrm_keys(model: ModelDescriptor) -> dict[str, Any]:
     }
 
 
-_SPHERE = {
-    "hypersphere": True,
-    "norm_weight": False,
-    "norm_after_sublayer": True,
-    "inner_norm": True,
-    "qk_norm": True,
-    "qk_norm_of": "unit",
-    "attention_gate": "channel",
-}
+_WHOLE, _WINDOW = "hybrid", "hybrid_sliding"
+
+
+def _zaya(reader: Reading) -> None:
+    """Read Zaya: layers may have a window; the convolutions' lengths are one fact; one expert gives nothing."""
+    values, fields = reader.values, reader.fields
+    window = [kind == _WINDOW for kind in values["layer_types"] or []]
+    if any(window):
+        fields["sliding_window"] = values["sliding_window"]
+        if not all(window):
+            fields["sliding_window_pattern"] = window
+    fields["qk_convolutions"] = [values["cca_time0"], values["cca_time1"]]
+
+
+def _zaya_keys(model: ModelDescriptor) -> dict[str, Any]:
+    first, second = model.qk_convolutions or (1, 1)
+    types = [_WINDOW if slides else _WHOLE for slides in model.sliding_layers]
+    return {"cca_time0": first, "cca_time1": second, "layer_types": types}
+
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "dory": Architecture(
-        constants=_SPHERE,
-        only={"attention_bias": (False,), "mlp_bias": (False,)},
-        ignored=("recurrent_kv_cache_mode", "ngpt_alpha_init"),  # how a cache is filled, and how rates start
-        layers=every(4),
-        known_layers=(FULL, SLIDING, _MLP),
-        kinds={"n_recurrent_layers": Kind.COUNT},
-        may_be_zero=("n_input_layers", "n_output_layers"),
-        rules=(Rule(_dory, words("n_input_layers n_output_layers n_recurrent_layers n_recurrent_loops"), _dory_keys),),
-    ),
-    "hrm_text": Architecture(
-        constants={"norm_weight": False, "final_norm": False, "attention_gate": "channel"},
-        only={"prefix_lm": (True, False), "attention_bias": (False, True)},  # a prompt that sees itself whole
-        kinds={"num_layers_per_stack": Kind.COUNT, "L_bp_cycles": Kind.LAYERS},
-        types={"embedding_scale": "float|None"},
-        rules=(Rule(_hrm, words("H_cycles L_cycles L_bp_cycles num_layers_per_stack embedding_scale"), _hrm_keys),),
-    ),
-}
+    "dory": family(
+        """hypersphere norm_weight=false norm_after_sublayer inner_norm qk_norm qk_norm_of=unit
+            attention_gate=channel""", only="attention_bias=false mlp_bias=false",
+        ignored="recurrent_kv_cache_mode ngpt_alpha_init",  # how a cache is filled, and how rates start
+        layers=every(4), known_layers=(FULL, SLIDING, _MLP), kinds="n_recurrent_layers=COUNT",
+        may_be_zero="n_input_layers n_output_layers",
+        rules=(Rule(_dory, "n_input_layers n_output_layers n_recurrent_layers n_recurrent_loops", _dory_keys),)),
+    "hrm_text": family("norm_weight=false final_norm=false attention_gate=channel",
+        only="prefix_lm=true|false attention_bias=false|true",  # a prompt that sees itself whole
+        kinds="num_layers_per_stack=COUNT L_bp_cycles=LAYERS", types="embedding_scale=float|None",
+        rules=(Rule(_hrm, "H_cycles L_cycles L_bp_cycles num_layers_per_stack embedding_scale", _hrm_keys),)),
+    "zaya": family(
+        NO_DENSE
+        + """residual_scales qk_norm qk_norm_of=unit experts.zero_experts=1 experts.e_score_correction_bias
+            experts.norm_topk_prob=false""",
+        defaults="rope_theta=5e6 rope_local_base_freq=1e4 partial_rotary_factor=0.5",
+        names="router_hidden_size=experts.router_hidden_size", only="num_experts_per_tok=1", layers=always(_WHOLE),
+        known_layers=(_WHOLE, _WINDOW), rules=(Rule(_zaya, "cca_time0 cca_time1", _zaya_keys),)),
+}  # fmt: skip

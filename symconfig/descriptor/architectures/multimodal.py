@@ -12,27 +12,28 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from symconfig.descriptor.architectures import projectors, rules
-from symconfig.descriptor.architectures.architecture import Architecture
-from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, MLA, QKV_BIAS, ROUTED_AS_V3
-from symconfig.descriptor.architectures.keys import COMMON_IGNORED, words
+from symconfig.descriptor.architectures.architecture import Architecture, family
+from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, MLA, ROUTED_AS_V3
+from symconfig.descriptor.architectures.keys import COMMON_IGNORED, alternatives, facts, pairs, words
 from symconfig.descriptor.architectures.projectors import Values
+from symconfig.descriptor.architectures.rules import QKV_BIAS, SIGMOID
 
 
 @dataclass(frozen=True, slots=True)
 class Tower:
     """A table by which one kind of `vision_config` is read. Keys are config.json's, names the descriptor's.
 
-    reads: keys of its class. fields: what the class fixes. derived: what follows from several keys. only: understood
-    with these values only.
+    reads: keys of its class. fields: what the class fixes. derived: what follows from several keys. names: where keys
+    go, if not as in NAMES. only: understood with these values only. same_as: a second spelling of another key.
     """
 
     reads: frozenset[str]
-    fields: Values = field(default_factory=dict)
-    derived: Callable[[Values], dict[str, Any]] = lambda values: {}
-    names: Mapping[str, str] = field(default_factory=dict)
-    only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    same_as: Mapping[str, str] = field(default_factory=dict)
-    ignored: frozenset[str] = frozenset()
+    fields: Values
+    derived: Callable[[Values], dict[str, Any]]
+    names: Mapping[str, str]
+    only: Mapping[str, tuple[Any, ...]]
+    same_as: Mapping[str, str]
+    ignored: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +67,27 @@ BESIDE_TEXT = COMMON_IGNORED | words(
     quantization_config image_seq_length"""
 )
 # Of every tower: no effect on its shapes and costs, or written into every file by old releases.
-_IGNORED = COMMON_IGNORED | words(
+TOWER_IGNORED = COMMON_IGNORED | words(
     """initializer_range initializer_factor layer_norm_eps rms_norm_eps norm_eps layer_scale_init_value torch_dtype
     dtype attention_dropout hidden_dropout_prob projection_dropout projector_dropout rope_theta rope_parameters
     tokens_per_second vocab_size head_dim projection_dim tie_word_embeddings in_chans attn_implementation"""
 )
-_DEPTH = {"num_attention_heads": "num_heads", "num_hidden_layers": "depth"}
-_NAMES = {"depth": "num_hidden_layers", "num_heads": "num_attention_heads", "in_channels": "num_channels"}
+NAMES = pairs("depth=num_hidden_layers num_heads=num_attention_heads in_channels=num_channels")
+_DEPTH = "num_attention_heads=num_heads num_hidden_layers=depth"
+
+
+def _tower(
+    reads: str,
+    fields: str,
+    derived: Callable[[Values], dict[str, Any]] = lambda values: {},
+    names: str = "",
+    only: str = "",
+    same_as: str = "",
+    ignored: str = "",
+) -> Tower:
+    return Tower(words(reads), facts(fields), derived, pairs(names), alternatives(only), pairs(same_as), words(ignored))
+
+
 USUAL_TOKENS = 16  # along a side of an image, where a tower takes any resolution and its file names none: assumed
 
 
@@ -80,178 +95,120 @@ def _usual_size(values: Values) -> dict[str, Any]:
     return {"image_size": USUAL_TOKENS * values["patch_size"] * values["spatial_merge_size"], "any_resolution": True}
 
 
+def _positions(values: Values, extra: int = 0) -> dict[str, Any]:
+    return {"num_position_embeddings": (values["image_size"] // values["patch_size"]) ** 2 + extra}
+
+
 _PATCHES = "depth hidden_size num_heads in_channels patch_size spatial_merge_size temporal_patch_size hidden_act "
-_QWEN_FIELDS = {"by_image": True, "fused_qkv": True, "rope": True}
-_QWEN2 = Tower(
-    words(_PATCHES + "embed_dim mlp_ratio"),
-    {**_QWEN_FIELDS, "patch_bias": False},
+_QWEN_FIELDS = "by_image fused_qkv rope "
+_QWEN2 = _tower(
+    _PATCHES + "embed_dim mlp_ratio",
+    _QWEN_FIELDS + "patch_bias=false",
     lambda values: {
         **_usual_size(values),
         "hidden_size": values["embed_dim"],
         "intermediate_size": values["embed_dim"] * values["mlp_ratio"],
     },
-    names={"embed_dim": "", "mlp_ratio": ""},
     same_as=_DEPTH,
-    only={"spatial_patch_size": (14,)},
+    only="spatial_patch_size=14",
 )
-_QWEN25 = Tower(
-    words(_PATCHES + "intermediate_size window_size fullatt_block_indexes out_hidden_size"),
-    {**_QWEN_FIELDS, "norm": "rmsnorm", "gated_mlp": True, "patch_bias": False},
+_QWEN25 = _tower(
+    _PATCHES + "intermediate_size window_size fullatt_block_indexes out_hidden_size",
+    _QWEN_FIELDS + "norm=rmsnorm gated_mlp patch_bias=false",
     _usual_size,
-    names={"out_hidden_size": ""},
     same_as=_DEPTH,
-    only={"spatial_patch_size": (14,)},
+    only="spatial_patch_size=14",
 )
-_QWEN35 = Tower(
-    words(_PATCHES + "intermediate_size out_hidden_size num_position_embeddings"),
+_QWEN35 = _tower(
+    _PATCHES + "intermediate_size out_hidden_size num_position_embeddings ",
     _QWEN_FIELDS,
     _usual_size,
-    names={"out_hidden_size": ""},
     same_as=_DEPTH,
-    only={"deepstack_visual_indexes": ([],)},  # its files say that no layer's result is passed on
+    only="deepstack_visual_indexes=[]",  # its files say that no layer's result is passed on
 )
 _QWEN3 = replace(_QWEN35, reads=_QWEN35.reads | {"deepstack_visual_indexes"}, only={})
-_GLM = Tower(
-    words(_PATCHES + "attention_bias image_size out_hidden_size intermediate_size"),
-    {"norm": "rmsnorm", "mlp_bias": False, "attention_out_bias": False, **_QWEN_FIELDS}
-    | dict.fromkeys(("norm_before", "norm_after", "gated_mlp", "any_resolution"), True),
+_GLM = _tower(
+    _PATCHES + "attention_bias image_size out_hidden_size intermediate_size",
+    _QWEN_FIELDS
+    + "norm=rmsnorm mlp_bias=false attention_out_bias=false norm_before norm_after gated_mlp any_resolution",
     # Its layers' MLP is as wide as the language model; intermediate_size is the merger's (Glm4vVisionMlp).
-    lambda values: {**_positions(0)(values), "intermediate_size": values["out_hidden_size"]},
-    names={"attention_bias": "qkv_bias", "out_hidden_size": ""},
+    lambda values: {**_positions(values), "intermediate_size": values["out_hidden_size"]},
+    names="attention_bias=qkv_bias",
     same_as=_DEPTH,
 )
-
-
-def _positions(extra: int) -> Callable[[Values], dict[str, Any]]:
-    return lambda values: {"num_position_embeddings": (values["image_size"] // values["patch_size"]) ** 2 + extra}
-
-
 _VIT = (
     "num_channels hidden_size num_attention_heads num_hidden_layers intermediate_size image_size patch_size hidden_act "
 )
-_SIGLIP = Tower(
-    words(_VIT + "vision_use_head"), {"norm_after": True}, _positions(0), only={"vision_use_head": (False,)}
+_SIGLIP = _tower(_VIT + "vision_use_head", "norm_after", _positions, only="vision_use_head=false")
+_CLIP_FIELDS = "class_token norm_before norm_after patch_bias=false "
+_CLIP = _tower(_VIT, _CLIP_FIELDS, lambda values: _positions(values, 1))
+_LLAMA4 = _tower(
+    _VIT + "vision_output_dim pixel_shuffle_ratio projector_input_dim projector_output_dim",
+    _CLIP_FIELDS + "rope",
+    _CLIP.derived,
+    only="vision_feature_select_strategy=default multi_modal_projector_bias=false",
+    ignored="vision_feature_layer",
 )
-_CLIP = Tower(
-    words(_VIT), {"class_token": True, "norm_before": True, "norm_after": True, "patch_bias": False}, _positions(1)
+_PIXTRAL = _tower(
+    _VIT,
+    """norm=rmsnorm norm_before gated_mlp rope any_resolution patch_bias=false qkv_bias=false attention_out_bias=false
+        mlp_bias=false""",
 )
-_LLAMA4_WIDTHS = words("vision_output_dim pixel_shuffle_ratio projector_input_dim projector_output_dim")
-_LLAMA4 = Tower(
-    words(_VIT) | _LLAMA4_WIDTHS,
-    {**_CLIP.fields, "rope": True},
-    _positions(1),
-    names=dict.fromkeys(_LLAMA4_WIDTHS, ""),
-    only={"vision_feature_select_strategy": ("default",), "multi_modal_projector_bias": (False,)},
-    ignored=frozenset({"vision_feature_layer"}),
-)
-_PIXTRAL = Tower(
-    words(_VIT),
-    {"norm": "rmsnorm", "norm_before": True, "gated_mlp": True, "rope": True, "any_resolution": True}
-    | dict.fromkeys(("patch_bias", "qkv_bias", "attention_out_bias", "mlp_bias"), False),
-)
-_INTERNVL = Tower(
-    words(_VIT + "attention_bias use_qk_norm norm_type"),
-    {"class_token": True, "layer_scale": True},
-    lambda values: {
-        **_positions(1)(values),
-        "norm": {"layer_norm": "layernorm", "rms_norm": "rmsnorm"}[values["norm_type"]],
-    },
-    names={"attention_bias": "qkv_bias", "use_qk_norm": "qk_norm", "norm_type": ""},
-    only={
-        "use_mask_token": (False,),
-        "use_absolute_position_embeddings": (True,),
-        "use_mean_pooling": (True,),
-        "norm_type": ("layer_norm", "rms_norm"),
-    },
+_NORMS = {"layer_norm": "layernorm", "rms_norm": "rmsnorm"}
+_INTERNVL = _tower(
+    _VIT + "attention_bias use_qk_norm norm_type",
+    "class_token layer_scale",
+    lambda values: {**_positions(values, 1), "norm": _NORMS[values["norm_type"]]},
+    names="attention_bias=qkv_bias use_qk_norm=qk_norm",
+    only="""use_mask_token=false use_absolute_position_embeddings use_mean_pooling
+        norm_type=layer_norm|rms_norm""",
 )
 
-
-_WHOLE_STRATEGY = {"vision_feature_select_strategy": ("default",)}
-_GLM_ROUTED = {**ROUTED_AS_V3, "use_qk_norm": (False,)}
-_UNTIED = {"tie_word_embeddings": False}
-_UNUSED = ("sliding_window", "use_sliding_window", "max_window_layers", "layer_types")
+_WHOLE_STRATEGY = "vision_feature_select_strategy=default "
+_UNTIED = "tie_word_embeddings=false "
+_UNUSED = "sliding_window use_sliding_window max_window_layers layer_types "
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "qwen2_vl_text": Architecture(constants={"qkv_bias": True}, defaults=_UNTIED, layers=rules.qwen2),
-    "qwen2_5_vl_text": Architecture(constants={"qkv_bias": True}, defaults=_UNTIED, layers=rules.qwen2),
-    "qwen3_vl_text": Architecture(constants={"qk_norm": True}, defaults=_UNTIED, ignored=_UNUSED),
-    "qwen3_vl_moe_text": Architecture(
-        constants={"qk_norm": True, "experts.norm_topk_prob": True}, ignored=(*_UNUSED, "norm_topk_prob")
-    ),
-    "glm4v_text": Architecture(
-        constants={"qkv_bias": True, "norm_after_sublayer": True},
-        defaults=_UNTIED | {"partial_rotary_factor": 1.0},
-        only={"attention_bias": (True,)},
-    ),
-    "glm4v_moe_text": Architecture(constants=rules.SIGMOID, names=QKV_BIAS, only=_GLM_ROUTED),
-    "mistral4": Architecture(constants=MLA, only={"rope_interleave": (True,)}, ignored=LATENT_IGNORED),
-}
+    "qwen2_vl_text": family("qkv_bias", defaults=_UNTIED, layers=rules.qwen2),
+    "qwen2_5_vl_text": family("qkv_bias", defaults=_UNTIED, layers=rules.qwen2),
+    "qwen3_vl_text": family("qk_norm", defaults=_UNTIED, ignored=_UNUSED),
+    "qwen3_vl_moe_text": family("qk_norm experts.norm_topk_prob", ignored=_UNUSED + "norm_topk_prob"),
+    "glm4v_text": family("qkv_bias norm_after_sublayer", defaults=_UNTIED + "partial_rotary_factor=1.0",
+        only="attention_bias"),
+    "glm4v_moe_text": family(SIGMOID, names=QKV_BIAS, only=ROUTED_AS_V3 + "use_qk_norm=false"),
+    "mistral4": family(MLA, only="rope_interleave", ignored=LATENT_IGNORED),
+}  # fmt: skip
 
 
 MULTIMODAL: Mapping[str, Multimodal] = {
-    "qwen2_vl": Multimodal(
-        _QWEN2,
-        ("qwen2_vl_vision", "qwen2_vl"),
-        projector=projectors.qwen("layernorm", "embed_dim"),
-        text="qwen2_vl_text",
-        ties=True,
-        flat=True,
-    ),
-    "qwen2_5_vl": Multimodal(
-        _QWEN25,
-        ("qwen2_5_vl_vision", "qwen2_5_vl"),
-        projector=projectors.qwen("rmsnorm"),
-        text="qwen2_5_vl_text",
-        ties=True,
-        flat=True,
-    ),
+    "qwen2_vl": Multimodal(_QWEN2, ("qwen2_vl_vision", "qwen2_vl"), projector=projectors.qwen("layernorm", "embed_dim"),
+        text="qwen2_vl_text", ties=True, flat=True),
+    "qwen2_5_vl": Multimodal(_QWEN25, ("qwen2_5_vl_vision", "qwen2_5_vl"), projector=projectors.qwen("rmsnorm"),
+        text="qwen2_5_vl_text", ties=True, flat=True),
     "qwen3_vl": Multimodal(_QWEN3, ("qwen3_vl_vision", "qwen3_vl"), projector=projectors.qwen3, text="qwen3_vl_text"),
-    "qwen3_vl_moe": Multimodal(
-        _QWEN3, ("qwen3_vl_moe_vision", "qwen3_vl_moe"), projector=projectors.qwen3, text="qwen3_vl_moe_text"
-    ),
+    "qwen3_vl_moe": Multimodal(_QWEN3, ("qwen3_vl_moe_vision", "qwen3_vl_moe"), projector=projectors.qwen3,
+        text="qwen3_vl_moe_text"),
     "qwen3_5": Multimodal(_QWEN35, ("qwen3_5_vision", "qwen3_5"), projector=projectors.qwen3),
     "qwen3_5_moe": Multimodal(_QWEN35, ("qwen3_5_moe_vision", "qwen3_5_moe"), projector=projectors.qwen3),
-    "glm4v": Multimodal(
-        _GLM, ("glm4v_vision", "glm4v"), projector=projectors.glm, text="glm4v_text", ties=True, flat=True
-    ),
-    "glm4v_moe": Multimodal(
-        _GLM, ("glm4v_moe_vision", "glm4v_moe"), projector=projectors.glm, text="glm4v_moe_text", ties=True
-    ),
+    "glm4v": Multimodal(_GLM, ("glm4v_vision", "glm4v"), projector=projectors.glm, text="glm4v_text", ties=True,
+        flat=True),
+    "glm4v_moe": Multimodal(_GLM, ("glm4v_moe_vision", "glm4v_moe"), projector=projectors.glm, text="glm4v_moe_text",
+        ties=True),
     "glm46v": Multimodal(_GLM, ("glm4v_vision", "glm46v"), projector=projectors.glm, text="glm4v_text"),
-    "gemma3": Multimodal(
-        _SIGLIP, ("siglip_vision_model",), projector=projectors.gemma3, tied=True, defaults={"mm_tokens_per_image": 256}
-    ),
+    "gemma3": Multimodal(_SIGLIP, ("siglip_vision_model",), projector=projectors.gemma3, tied=True,
+        defaults=facts("mm_tokens_per_image=256")),
     "llama4": Multimodal(_LLAMA4, ("llama4_vision_model",), projector=projectors.llama4),
-    "mistral3": Multimodal(
-        _PIXTRAL,
-        ("pixtral",),
-        projector=projectors.mistral3,
-        text="mistral",
-        tied=True,
-        defaults={"spatial_merge_size": 2, "multimodal_projector_bias": False, "projector_hidden_act": "gelu"},
-        only={"vision_feature_layer": (-1,)},
-    ),
-    "internvl": Multimodal(
-        _INTERNVL,
-        ("internvl_vision",),
-        projector=projectors.internvl,
-        text="qwen2",
-        tied=True,
-        defaults={"downsample_ratio": 0.5, "projector_hidden_act": "gelu"},
-        only={**_WHOLE_STRATEGY, "vision_feature_layer": (-1,)},
-    ),
-    "llava": Multimodal(
-        _CLIP,
-        ("clip_vision_model",),
-        projector=projectors.llava,
-        text="llama",
-        ties=True,
-        defaults={"multimodal_projector_bias": True, "projector_hidden_act": "gelu", "vision_feature_layer": -2},
-        only={**_WHOLE_STRATEGY, "vision_feature_layer": (-2, -1)},
+    "mistral3": Multimodal(_PIXTRAL, ("pixtral",), projector=projectors.mistral3, text="mistral", tied=True,
+        defaults=facts("spatial_merge_size=2 multimodal_projector_bias=false projector_hidden_act=gelu"),
+        only=alternatives("vision_feature_layer=-1")),
+    "internvl": Multimodal(_INTERNVL, ("internvl_vision",), projector=projectors.internvl, text="qwen2", tied=True,
+        defaults=facts("downsample_ratio=0.5 projector_hidden_act=gelu"),
+        only=alternatives(_WHOLE_STRATEGY + "vision_feature_layer=-1")),
+    "llava": Multimodal(_CLIP, ("clip_vision_model",), projector=projectors.llava, text="llama", ties=True,
+        defaults=facts("multimodal_projector_bias projector_hidden_act=gelu vision_feature_layer=-2"),
+        only=alternatives(_WHOLE_STRATEGY + "vision_feature_layer=-2|-1"),
         noted={
             ("vision_feature_layer", -2): "the projector reads the tower's last layer but one (vision_feature_layer): "
             "the last one and the norm behind it are counted as if they were trained, too"
-        },
-    ),
-}
-NAMES, TOWER_IGNORED = _NAMES, _IGNORED
+        }),
+}  # fmt: skip

@@ -1,27 +1,33 @@
-"""Families of recurrences that are no state space: RWKV-4, and xLSTM."""
+"""Families of recurrences in all layers: RWKV-4, xLSTM, and Zamba, whose layers share attention and an MLP."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import LINEAR, Architecture, Kind, Reading, Rule
-from symconfig.descriptor.architectures.hybrid import UNLIMITED
-from symconfig.descriptor.architectures.hybrid_rules import all_linear
-from symconfig.descriptor.architectures.mixer_keys import Block, Size, either
+from symconfig.descriptor.architectures import blocks
+from symconfig.descriptor.architectures.architecture import (
+    LINEAR,
+    OLDER_TYPES,
+    Architecture,
+    Reading,
+    Rule,
+    family,
+    link,
+)
+from symconfig.descriptor.architectures.blocks import Block, Size, either
+from symconfig.descriptor.architectures.hybrid import STARTS, UNLIMITED
+from symconfig.descriptor.architectures.rules import LAYERNORM, all_linear, by
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Position
 
 _WKV = Block("wkv", {"attention_hidden_size": either("attention_hidden_size", "hidden_size")})
+_POSITIONLESS = "position=none "
 
 
 def _rwkv(reader: Reading) -> None:
-    """Read RWKV: channels are taken as the heads that it has not.
-
-    The MLP is four times as wide where no width is given.
-    """
-    fields = reader.fields
-    width = reader.values["attention_hidden_size"] or fields["hidden_size"]
-    fields |= {"num_attention_heads": width, "num_key_value_heads": width, "head_dim": 1}
-    fields["intermediate_size"] = reader.values["intermediate_size"] or 4 * fields["hidden_size"]
+    """Read RWKV: channels are taken as the heads that it has not."""
+    width = reader.values["attention_hidden_size"] or reader.fields["hidden_size"]
+    reader.fields |= {"num_attention_heads": width, "num_key_value_heads": width, "head_dim": 1}
 
 
 def _width(key: str) -> Size:
@@ -52,49 +58,154 @@ def _xlstm(reader: Reading) -> None:
     fields["head_dim"] = int(hidden * values["v_dim_factor"]) // heads
     multiple = values["ffn_round_up_to_multiple_of"]
     fields["intermediate_size"] = int((hidden * values["ffn_proj_factor"] + multiple - 1) // multiple * multiple)
-    return None
 
 
 def _xlstm_keys(model: ModelDescriptor) -> dict[str, Any]:
     """Return the heads, and the MLP's width as a factor of the stream's."""
+    factor = model.intermediate_size / model.hidden_size
+    return {"num_heads": model.num_attention_heads, "ffn_proj_factor": factor, "ffn_round_up_to_multiple_of": 1}
+
+
+_CALLS = "hybrid"  # the type of a layer that calls the shared block
+# Layers of Zamba2's class that call it, where the file lists none: every sixth of the first 43, then three more.
+_ZAMBA2_LAYERS = by(lambda values, i, _: i in (*range(6, 43, 6), 47, 51), _CALLS, LINEAR)
+
+
+def _calls_at(values: Any, i: int, layers: int) -> bool:
+    after = i > 2 and (i - 3) % values["attn_layer_period"] == values["attn_layer_offset"]
+    return i == 2 or after
+
+
+_ZAMBA_LAYERS = by(_calls_at, _CALLS, LINEAR)
+
+
+def _shared(reader: Reading, usual: Any, block: Block) -> None:
+    """Read the shared block: all layers have the state space and no MLP; heads are as wide as stream and embedding."""
+    fields, listed = reader.fields, reader.values["layers_block_type"]
+    number, heads, twice = fields["num_hidden_layers"], fields["num_attention_heads"], 2 * fields["hidden_size"]
+    types = usual(reader.values, number) if listed is None else [OLDER_TYPES.get(one, one) for one in listed]
+    if len(types) != number or not set(types) <= {_CALLS, LINEAR}:
+        need = f"{number} times {LINEAR!r} or {_CALLS!r}"
+        reader.problem("wrong value", "layers_block_type", got=listed, need=need)
+    if twice % heads:
+        need = "a divisor of twice hidden_size"
+        return reader.problem("out of range", "num_attention_heads", got=heads, need=need)
+    if _CALLS not in types:
+        what = "no layer calls attention, so nothing says that there is any"
+        return reader.problem(what, "layers_block_type", need=f"some layer of type {_CALLS}")
+    fields["mixers"] = [block.mixer(reader.values)]
+    fields["mlp_layers"] = [False] * number
+    fields["shared_block"] = {"layers": [one == _CALLS for one in types]}
+    fields.setdefault("head_dim", twice // heads)
+    fields["query_pre_attn_scalar"] = fields["head_dim"] / 2
+
+
+def _zamba(reader: Reading) -> None:
+    own, twice = reader.values["attention_hidden_size"], 2 * reader.fields["hidden_size"]
+    if own not in (None, twice):
+        return reader.problem("out of range", "attention_hidden_size", got=own, need="twice hidden_size")
+    if (width := reader.values["attention_head_dim"]) is not None:
+        reader.fields["head_dim"] = width
+    _shared(reader, _ZAMBA_LAYERS, blocks.zamba)
+
+
+def _zamba2(reader: Reading) -> None:
+    values, fields = reader.values, reader.fields
+    width = 2 * fields["hidden_size"] // fields["num_attention_heads"]
+    if values["head_dim"] not in (None, width):
+        return reader.problem("out of range", "head_dim", got=values["head_dim"], need=str(width))
+    fields["head_dim"] = width
+    if not values["use_mem_rope"]:
+        fields["position"] = "none"
+    if values["use_long_context"]:
+        fields["max_position_embeddings"] = 16384
+    _shared(reader, _ZAMBA2_LAYERS, blocks.zamba2)
+    if shared := fields.get("shared_block"):
+        rank = values["adapter_rank"]
+        shared |= {"blocks": min(values["num_mem_blocks"], sum(shared["layers"])), "mlp_rank": rank}
+        shared["attention_rank"] = rank if values["use_shared_attention_adapter"] else 0
+
+
+def _types(model: ModelDescriptor) -> dict[str, Any]:
+    shared = model.shared_block
+    return {} if shared is None else {"layers_block_type": [_CALLS if calls else LINEAR for calls in shared.layers]}
+
+
+def _zamba_keys(model: ModelDescriptor) -> dict[str, Any]:
+    own = {"attention_head_dim": model.head_dim, "attention_hidden_size": 2 * model.hidden_size}
+    return {**_types(model), **own, **blocks.zamba.write(model)}
+
+
+def _zamba2_keys(model: ModelDescriptor) -> dict[str, Any]:
+    shared = model.shared_block
+    if shared is None:
+        return {}
     return {
-        "num_heads": model.num_attention_heads,
-        "ffn_proj_factor": model.intermediate_size / model.hidden_size,
-        "ffn_round_up_to_multiple_of": 1,
+        **_types(model),
+        **blocks.zamba2.write(model),
+        "num_mem_blocks": shared.blocks,
+        "adapter_rank": shared.mlp_rank,
+        "use_shared_attention_adapter": shared.attention_rank > 0,
+        "use_mem_rope": model.position is Position.ROPE,
     }
 
 
+# Four times as wide as the stream where no width is given.
+_MLP_WIDTH = link(
+    "intermediate_size",
+    "intermediate_size",
+    lambda width, reader: width or 4 * reader.fields["hidden_size"],
+    lambda model: model.intermediate_size,
+)
+
 ARCHITECTURES: dict[str, Architecture] = {
-    "rwkv": Architecture(
-        constants={
-            "position": "none",
-            "norm": "layernorm",
-            "embedding_norm": True,
-            "gated_mlp": False,
-            "hidden_act": "relu2",
-            "mlp_token_shift": True,
-        },
-        names={"context_length": ("max_position_embeddings",)},
-        ignored=("rescale_every",),  # at inference in half precision
-        layers=all_linear,
-        blocks={LINEAR: _WKV},
-        kinds={"attention_hidden_size": Kind.COUNT, "intermediate_size": Kind.COUNT},
-        rules=(Rule(_rwkv, ("intermediate_size",), lambda model: {"intermediate_size": model.intermediate_size}),),
-    ),
-    "xlstm": Architecture(
-        constants={"position": "none", "max_position_embeddings": UNLIMITED, "tie_word_embeddings": False},
-        names={"output_logit_soft_cap": ("final_logit_softcapping",), "norm_eps": ("norm_eps",)},
+    "rwkv": family(_POSITIONLESS + LAYERNORM + "embedding_norm gated_mlp=false hidden_act=relu2 mlp_token_shift",
+        names="context_length=max_position_embeddings",
+        ignored="rescale_every",  # at inference in half precision
+        layers=all_linear, blocks={LINEAR: _WKV}, kinds="attention_hidden_size=COUNT intermediate_size=COUNT",
+        rules=(Rule(_rwkv), _MLP_WIDTH)),
+    "xlstm": family(_POSITIONLESS + UNLIMITED + "tie_word_embeddings=false",
+        names="output_logit_soft_cap=final_logit_softcapping",
         # Transformers' model does not ask for the first; with the second its RMSNorms have biases, too.
-        only={"add_out_norm": (True, False), "use_bias": (False,)},
-        # Which kernels run, in which precision, and how weights lie: fused ones are as many.
-        ignored=("autocast_kernel_dtype", "chunkwise_kernel", "eps", "gate_soft_cap", "inference_state_dtype",
-                 "max_inference_chunksize", "mode", "norm_reduction_force_float32", "return_last_states",
-                 "sequence_kernel", "step_kernel", "weight_mode",
-                 "tie_word_embeddings"),  # which its class never does
-        layers=all_linear,
-        blocks={LINEAR: _MLSTM},
-        kinds={"embedding_dim": Kind.COUNT, "num_blocks": Kind.COUNT},
-        rules=(Rule(_xlstm, ("num_heads", "ffn_proj_factor", "ffn_round_up_to_multiple_of", "embedding_dim",
-                             "num_blocks"), _xlstm_keys),),
-    ),
+        only="add_out_norm=true|false use_bias=false",
+        # Which kernels run, in which precision, and how weights lie: fused ones are as many. Its class never ties.
+        ignored="""autocast_kernel_dtype chunkwise_kernel eps gate_soft_cap inference_state_dtype
+            max_inference_chunksize mode norm_reduction_force_float32 return_last_states sequence_kernel step_kernel
+            weight_mode tie_word_embeddings""", layers=all_linear, blocks={LINEAR: _MLSTM},
+        kinds="embedding_dim=COUNT num_blocks=COUNT",
+        rules=(
+            Rule(
+                _xlstm,
+                "num_heads ffn_proj_factor ffn_round_up_to_multiple_of embedding_dim num_blocks",
+                _xlstm_keys,
+            ),
+        )),
+    # Without tied weights the classes tie none at all, and each layer has a block of its own
+    # (get_expanded_tied_weights_keys).
+    "zamba": family(_POSITIONLESS, only="hidden_mamba_act=silu tie_word_embeddings", ignored=STARTS + "n_mamba_heads",
+        kinds="mamba_dt_rank=COUNT layers_block_type=WORDS attention_head_dim=COUNT attention_hidden_size=COUNT",
+        rules=(
+            Rule(
+                _zamba,
+                """attn_layer_period attn_layer_offset layers_block_type attention_head_dim
+                attention_hidden_size """
+                + " ".join(blocks.zamba.keys),
+                _zamba_keys,
+            ),
+        )),
+    "zamba2": family(defaults="head_dim=null", names="add_bias_linear=mlp_bias", only="tie_word_embeddings",
+        # The convolution has its bias, whatever the key says; the others the class writes, and works out again.
+        ignored=STARTS
+        + """use_mem_eff_path use_conv_bias hybrid_layer_ids kv_channels num_query_groups attention_hidden_size
+            mamba_headdim""", kinds="layers_block_type=WORDS intermediate_size=COUNT head_dim=COUNT",
+        rules=(
+            Rule(
+                _zamba2,
+                """layers_block_type head_dim num_mem_blocks adapter_rank use_mem_rope use_shared_attention_adapter
+                use_long_context """
+                + " ".join(blocks.zamba2.keys),
+                _zamba2_keys,
+            ),
+            _MLP_WIDTH,
+        )),
 }  # fmt: skip

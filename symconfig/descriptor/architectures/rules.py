@@ -1,57 +1,79 @@
-"""What several families' classes make of a few keys, where no table of names can hold it: each fills in fields."""
+"""What several families' classes make of a few keys, in both directions, and of which type which layer is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Reading, Rule, Values
-from symconfig.descriptor.config_rules import with_experts
+from symconfig.descriptor.architectures.architecture import FULL, LINEAR, SLIDING, LayerTypes, Reading, Rule, link
+from symconfig.descriptor.architectures.blocks import Values
+from symconfig.descriptor.meaning import leading_and_every
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Position
 
+# Groups of what classes fix, for `family`. DeepSeek-V3's router, which many have taken over: sigmoid scores, and a bias
+# for the choice only.
+SIGMOID = "experts.scoring_func=sigmoid experts.e_score_correction_bias "
+NO_DENSE = "intermediate_size=0 "
+LAYERNORM = "norm=layernorm "
+BIASED = "qkv_bias attention_out_bias mlp_bias gated_mlp=false norm=layernorm "
+ALL_BIASES = "qkv_bias,attention_out_bias,mlp_bias"
+# Where keys go, for `family`.
+WIDTH = "intermediate_size=experts.moe_intermediate_size "
+QKV_BIAS = "attention_bias=qkv_bias "
+OWN_PREDICTION = {"num_mtp_modules": "MiniMax's own modules of multi-token prediction (num_mtp_modules) are left out"}
+
 _MOST = 1e12  # beyond which no factor is meant
+
+
+def _factor(value: Any) -> float:
+    """Return a factor. Raises ValueError for what is none."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 1 / _MOST < value < _MOST:
+        raise ValueError(f"a number > 0, < {_MOST:g}")
+    return float(value)
+
+
+def short(value: float) -> float:
+    """Return a number without the last digits, so that its inverse's inverse is itself."""
+    return float(f"{value:.12g}")
 
 
 def scale(field: str, key: str, of: Callable[[float], float] = lambda value: value) -> Rule:
     """Return the rule for a factor: of its key's value, and none where that is 1 or null. of: its own inverse."""
 
-    def read(reader: Reading) -> None:
-        value = reader.values[key]
-        if value is None or value == 1:
-            return
-        if not _factor(value):
-            return reader.problem("out of range", key, got=repr(value), need=f"a number > 0, < {_MOST:g}")
-        reader.fields[field] = short(of(float(value)))
-        reader.key_of[field] = key
+    def read(value: Any, reader: Reading) -> float | None:
+        return None if value in (None, 1) else short(of(_factor(value)))
 
-    return Rule(read, (key,), lambda model: {key: of(getattr(model, field) or 1.0)})
+    return link(key, field, read, lambda model: of(getattr(model, field) or 1.0), "out of range")
 
 
-def attention_scale(key: str = "attention_multiplier") -> Rule:
-    """Return the rule for a factor of the attention logits: query_pre_attn_scalar is its inverse square."""
+def attention_scale_of(model: ModelDescriptor) -> float:
+    """Return the factor of a model's attention logits."""
+    return float((model.query_pre_attn_scalar or model.head_dim) ** -0.5)
 
-    def read(reader: Reading) -> None:
-        value = reader.values[key]
-        if value is None:
-            return
-        if not _factor(value):
-            return reader.problem("out of range", key, got=repr(value), need=f"a number > 0, < {_MOST:g}")
-        scalar = short(float(value) ** -2)
-        if scalar != reader.fields.get("head_dim"):  # which is the usual one
-            reader.fields["query_pre_attn_scalar"] = scalar
-            reader.key_of["query_pre_attn_scalar"] = key
 
-    return Rule(read, (key,), lambda model: {key: attention_scale_of(model)})
+def _attention_scale(value: Any, reader: Reading) -> float | None:
+    """Return query_pre_attn_scalar, the factor's inverse square, where it is not the usual one."""
+    scalar = None if value is None else short(_factor(value) ** -2)
+    return None if scalar == reader.fields.get("head_dim") else scalar
+
+
+def _turned(turned: Any, reader: Reading) -> float | None:
+    """Return the fraction of a head's channels that rope turns; null: all."""
+    width = reader.fields.get("head_dim") or reader.fields["hidden_size"] // reader.fields["num_attention_heads"]
+    if turned is None or {"partial_rotary_factor"} & reader.values.keys() & reader.data.keys():
+        return None
+    if type(turned) is not int or not 0 < turned <= width:
+        raise ValueError(f"1 to {width}, the width of a head")
+    return float(turned / width)
 
 
 def _rope_with_window(reader: Reading) -> None:
     """Turn queries and keys only on layers with a window; where no layer has one, none does."""
-    fields = reader.fields
-    if "sliding_window" not in fields:
-        fields["position"] = "none"
-    elif fields.get("sliding_window_pattern"):
-        fields["rope_layers"] = fields["sliding_window_pattern"]
+    if "sliding_window" not in reader.fields:
+        reader.fields["position"] = "none"
+    elif pattern := reader.fields.get("sliding_window_pattern"):
+        reader.fields["rope_layers"] = pattern
 
 
 def _rope_by_layer(reader: Reading) -> None:
@@ -70,25 +92,10 @@ def _rope_by_layer(reader: Reading) -> None:
         reader.fields["rope_layers"] = [bool(one) for one in listed]
 
 
-def rotary_channels(key: str = "rotary_dim") -> Rule:
-    """Return the rule for the number of a head's channels that rope turns; null: all."""
-
-    def read(reader: Reading) -> None:
-        turned, fields = reader.values[key], reader.fields
-        width = fields["hidden_size"] // fields["num_attention_heads"]
-        if turned is None:
-            return
-        if not isinstance(turned, int) or isinstance(turned, bool) or not 0 < turned <= width:
-            return reader.problem("out of range", key, got=repr(turned), need=f"1 to {width}, the width of a head")
-        fields["partial_rotary_factor"] = turned / width
-        reader.key_of["partial_rotary_factor"] = key
-
-    return Rule(read, (key,), lambda model: {key: model.rotary_dim})
-
-
-def _one_or_all_heads(reader: Reading) -> None:
-    """Read multi_query: one key and value for all heads, else one for each."""
-    reader.fields["num_key_value_heads"] = 1 if reader.values["multi_query"] else reader.fields["num_attention_heads"]
+def _rope_layers_of(model: ModelDescriptor) -> dict[str, Any]:
+    """Return a 1 for each layer with rope, as SmolLM3 has it."""
+    turns = model.rope_layers or (model.position is Position.ROPE,) * model.num_hidden_layers
+    return {"no_rope_layers": [int(one) for one in turns]}
 
 
 def _four_times_hidden(reader: Reading) -> None:
@@ -105,48 +112,30 @@ def _heads_fill_hidden(reader: Reading) -> None:
         reader.problem("heads are not as wide together as the model", "head_dim", got=width, need=need)
 
 
-def short(value: float) -> float:
-    """Return a number without the last digits, so that its inverse's inverse is itself."""
-    return float(f"{value:.12g}")
+def _both_halves(reader: Reading) -> None:
+    """Read an MLP's width that counts both halves of the gated MLP."""
+    if reader.fields["intermediate_size"] % 2:
+        reader.problem("is not even, but counts both halves of the gated MLP", "intermediate_size")
+    reader.fields["intermediate_size"] //= 2
 
 
-def attention_scale_of(model: ModelDescriptor) -> float:
-    """Return the factor of a model's attention logits."""
-    return float((model.query_pre_attn_scalar or model.head_dim) ** -0.5)
+def attention_scale(key: str = "attention_multiplier") -> Rule:
+    """Return the rule for a factor of the attention logits: query_pre_attn_scalar is its inverse square."""
+    return link(key, "query_pre_attn_scalar", _attention_scale, attention_scale_of, "out of range")
 
 
-def _rope_layers_of(model: ModelDescriptor) -> dict[str, Any]:
-    """Return a 1 for each layer with rope, as SmolLM3 has it."""
-    turns = model.rope_layers or (model.position is Position.ROPE,) * model.num_hidden_layers
-    return {"no_rope_layers": [int(one) for one in turns]}
-
-
-def indexer_types(model: ModelDescriptor) -> dict[str, Any]:
-    """Return which layers have an indexer of their own, and which share one."""
-    own = model.indexer.layers if model.indexer else None
-    return {"indexer_types": ["full" if one else "shared" for one in own or (True,) * model.num_hidden_layers]}
-
-
-def _factor(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 1 / _MOST < value < _MOST
-
-
-rope_with_window = Rule(_rope_with_window)
-_BY_LAYER = ("no_rope_layers", "no_rope_layer_interval")
-rope_by_layer = Rule(_rope_by_layer, _BY_LAYER, _rope_layers_of)
-one_or_all_heads = Rule(
-    _one_or_all_heads, ("multi_query",), lambda model: {"multi_query": model.num_key_value_heads == 1}
+turned_channels = link("rotary_dim", "partial_rotary_factor", _turned, lambda model: model.rotary_dim, "out of range")
+one_or_all_heads = link(
+    "multi_query",
+    "num_key_value_heads",
+    lambda one, reader: 1 if one else reader.fields["num_attention_heads"],
+    lambda model: model.num_key_value_heads == 1,
 )
+rope_with_window = Rule(_rope_with_window)
+rope_by_layer = Rule(_rope_by_layer, "no_rope_layers no_rope_layer_interval", _rope_layers_of)
 four_times_hidden = Rule(_four_times_hidden)
 heads_fill_hidden = Rule(_heads_fill_hidden)
-
-
-# DeepSeek-V3's router, which many have taken over: sigmoid scores, and a bias for the choice only.
-SIGMOID = {"experts.scoring_func": "sigmoid", "experts.e_score_correction_bias": True}
-NO_DENSE = {"intermediate_size": 0}
-OWN_PREDICTION = {
-    "num_mtp_modules": "MiniMax's own modules of multi-token prediction (num_mtp_modules) are left out",
-}
+both_halves = Rule(_both_halves, "", lambda model: {"intermediate_size": 2 * model.intermediate_size})
 
 
 def particulars(
@@ -154,9 +143,11 @@ def particulars(
 ) -> Rule:
     """Return the rule for keys that change results, and neither shapes nor costs. off: each with the value that
     switches it off, beside null. fixed: what the class fixes, from the values."""
+    named = {key: key.rpartition(".")[2] for key in off}
 
     def read(reader: Reading) -> None:
-        present = {key: reader.values[key] for key, idle in off.items() if reader.values[key] not in (None, idle)}
+        given = {key: reader.values[key] for key in off}
+        present = {named[key]: value for key, value in given.items() if value not in (None, off[key])}
         present |= {name: of(reader.values) for name, of in (fixed or {}).items()}
         if present:
             listed = [{"name": name, "value": value} for name, value in present.items()]
@@ -164,47 +155,70 @@ def particulars(
 
     def write(model: ModelDescriptor) -> dict[str, Any]:
         stated = {one.name: one.value for one in model.particulars}
-        return {key: value for key, idle in off.items() if (value := stated.get(key, idle)) is not None}
+        return {key: value for key, idle in off.items() if (value := stated.get(named[key], idle)) is not None}
 
-    return Rule(read, tuple(off), write)
+    return Rule(read, " ".join(off), write)
+
+
+def with_experts(fields: dict[str, Any], moe: Iterable[bool]) -> None:
+    """Say which layers have experts: by the leading ones and every n-th where that says it, else by a list."""
+    which = tuple(moe)
+    placed = leading_and_every(which) if any(which) else (len(which), 1)
+    if placed is None:
+        fields["experts.layers"] = which
+    else:
+        fields["experts.first_k_dense_replace"], fields["experts.moe_layer_freq"] = placed
 
 
 def experts_at(which: Callable[[Values, int], Sequence[bool]]) -> Rule:
     """Return the rule for the layers that have experts, of the values and the number of layers."""
-
     return Rule(lambda reader: with_experts(reader.fields, which(reader.values, reader.fields["num_hidden_layers"])))
+
+
+def without_experts(fields: dict[str, Any]) -> None:
+    """Take out what the file says of experts that no layer has."""
+    for name in [name for name in fields if name.startswith("experts.")]:
+        del fields[name]
 
 
 def shared_experts(number: str) -> Rule:
     """Return the rule for shared experts, each as wide as a routed one, by the key for their number."""
 
+    def read(shared: Any, reader: Reading) -> int:
+        shared = shared or 0
+        if type(shared) is not int or shared < 0:
+            raise ValueError("a whole number")
+        return int(reader.fields["experts.moe_intermediate_size"] * shared)
+
+    def write(model: ModelDescriptor) -> int | None:
+        sparse = model.experts
+        return None if sparse is None else sparse.shared_expert_intermediate_size // sparse.moe_intermediate_size
+
+    return link(number, "experts.shared_expert_intermediate_size", read, write)
+
+
+_LETTERS = {"F": "full", "S": "shared"}
+
+
+def indexers(listed: Callable[[Values, int], Any], keys: str = "") -> Rule:
+    """Return the rule for the layers with an indexer of their own, by indexer_types; listed: the types where it is not
+    given, of the values and the number of layers, by the further keys."""
+
     def read(reader: Reading) -> None:
-        width, shared = reader.fields["experts.moe_intermediate_size"], reader.values[number] or 0
-        if not isinstance(shared, int) or isinstance(shared, bool) or shared < 0:
-            return reader.problem("wrong value", number, got=shared, need="a whole number")
-        reader.fields["experts.shared_expert_intermediate_size"] = width * shared
-        reader.key_of["experts.shared_expert_intermediate_size"] = number
+        layers = reader.fields["num_hidden_layers"]
+        given: Any = reader.values["indexer_types"] or listed(reader.values, layers)
+        kinds = [_LETTERS.get(str(one), str(one)) for one in given] if isinstance(given, list | str) else []
+        if len(kinds) != layers or not {"full", "shared"}.issuperset(kinds):
+            return reader.problem("wrong value", "indexer_types", got=given, need=f"{layers} times full or shared")
+        if "shared" in kinds:
+            reader.fields["indexer.layers"] = [one == "full" for one in kinds]
+            reader.key_of["indexer.layers"] = "indexer_types"
 
     def write(model: ModelDescriptor) -> dict[str, Any]:
-        sparse = model.experts
-        return (
-            {} if sparse is None else {number: sparse.shared_expert_intermediate_size // sparse.moe_intermediate_size}
-        )
+        own = model.indexer.layers if model.indexer else None
+        return {"indexer_types": ["full" if one else "shared" for one in own or (True,) * model.num_hidden_layers]}
 
-    return Rule(read, (number,), write)
-
-
-def _turned_channels(reader: Reading) -> None:
-    """Read rotary_dim, the channels of a head that rope turns, where the fraction is not given."""
-    turned, fields = reader.values["rotary_dim"], reader.fields
-    if turned is not None and "partial_rotary_factor" not in reader.data:
-        if not isinstance(turned, int) or isinstance(turned, bool) or not 0 < turned <= fields["head_dim"]:
-            return reader.problem("out of range", "rotary_dim", got=turned, need=f"1 to {fields['head_dim']}")
-        fields["partial_rotary_factor"] = turned / fields["head_dim"]
-        reader.key_of["partial_rotary_factor"] = "rotary_dim"
-
-
-turned_channels = Rule(_turned_channels, ("rotary_dim",))
+    return Rule(read, "indexer_types " + keys, write)
 
 
 def sizes_by_layer(reader: Reading, known: Collection[str], where: str) -> tuple[dict[str, Any], dict[str, int]]:
@@ -228,51 +242,25 @@ def sizes_by_layer(reader: Reading, known: Collection[str], where: str) -> tuple
     return mixer, own | dict(first)
 
 
-def _types(sliding: list[bool]) -> list[str]:
-    return [SLIDING if one else FULL for one in sliding]
+def by(where: Callable[[Values, int, int], Any], here: str = SLIDING, elsewhere: str = FULL) -> LayerTypes:
+    """Return the rule of layers of one type by the values, their place, and how many there are."""
+    return lambda values, layers: [here if where(values, i, layers) else elsewhere for i in range(layers)]
 
 
-def always(kind: str) -> Callable[[Values, int], list[str]]:
+def always(kind: str) -> LayerTypes:
     """Return the rule of layers that are all of one type."""
     return lambda values, layers: [kind] * layers
 
 
-def all_sliding(values: Values, layers: int) -> list[str]:
-    """Give every layer the window, where there is one."""
-    return _types([True] * layers)
+def every(n: int, key: str = "sliding_window_pattern") -> LayerTypes:
+    """Return the rule of a window on all but every n-th layer; by a key of the file, where it has one."""
+    return by(lambda values, i, _: (i + 1) % (values.get(key) or n))
 
 
-def qwen2(values: Values, layers: int) -> list[str]:
-    """Give layers from max_window_layers on the window, with use_sliding_window."""
-    return _types([bool(values["use_sliding_window"]) and i >= values["max_window_layers"] for i in range(layers)])
+def attending(where: Callable[[Values, int, int], Any]) -> LayerTypes:
+    """Return the rule of layers that attend, by their place; all others have a block."""
+    return by(where, FULL, LINEAR)
 
 
-def qwen2_moe(values: Values, layers: int) -> list[str]:
-    """Give every other layer before max_window_layers the window, with use_sliding_window."""
-    on = bool(values["use_sliding_window"])
-    return _types([on and i % 2 == 0 and i < values["max_window_layers"] for i in range(layers)])
-
-
-def qwen3_moe(values: Values, layers: int) -> list[str]:
-    """Give every layer the window, with use_sliding_window."""
-    return _types([bool(values["use_sliding_window"])] * layers)
-
-
-def alternate(values: Values, layers: int) -> list[str]:
-    """Give every other layer the window, the first one first."""
-    return every(2)(values, layers)
-
-
-def every(n: int, key: str = "sliding_window_pattern") -> Callable[[Values, int], list[str]]:
-    """Return the rule of all but every n-th layer; by a key of the file, where it has one."""
-
-    def rule(values: Values, layers: int) -> list[str]:
-        step = values.get(key) or n
-        return _types([(i + 1) % step != 0 for i in range(layers)])
-
-    return rule
-
-
-def but_first_of(n: int) -> Callable[[Values, int], list[str]]:
-    """Return the rule of all but the first of every n layers."""
-    return lambda values, layers: _types([i % n != 0 for i in range(layers)])
+all_sliding, all_linear = always(SLIDING), always(LINEAR)
+qwen2 = by(lambda values, i, _: values["use_sliding_window"] and i >= values["max_window_layers"])

@@ -1,0 +1,227 @@
+"""Dense models with rope and RMSNorm: Llama, Mistral, Phi-3, Qwen, OLMo, EXAONE, GLM, Granite; and Cohere's Command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from symconfig.descriptor.architectures import rules
+from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule, family, link
+from symconfig.descriptor.architectures.blocks import Block, Values
+from symconfig.descriptor.architectures.rules import ALL_BIASES, LAYERNORM, QKV_BIAS, WIDTH, scale, short
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Position
+
+
+def _smollm3(values: Values, layers: int) -> list[str]:
+    """Give layers without rope the window, with use_sliding_window."""
+    listed = values["no_rope_layers"] or [(i + 1) % (values["no_rope_layer_interval"] or 1) for i in range(layers)]
+    return [FULL if turns else SLIDING for turns in listed] if isinstance(listed, list) else [FULL] * layers
+
+
+def exaone4(values: Values, layers: int) -> list[str]:
+    """Give all but every n-th layer the window, or by a word such as LLLG; none without a window."""
+    pattern = values["sliding_window_pattern"]
+    pattern = 4 if pattern is None else pattern
+    if values["sliding_window"] is None or not pattern:
+        return [FULL] * layers
+    if isinstance(pattern, str):
+        return [SLIDING if pattern[i % len(pattern)] == "L" else FULL for i in range(layers)]
+    return [SLIDING if (i + 1) % pattern else FULL for i in range(layers)] if isinstance(pattern, int) else []
+
+
+def _rope_if_window(reader: Reading) -> None:
+    """Turn queries and keys only on layers with a window, where there is one."""
+    if reader.values["sliding_window"] is not None:
+        rules.rope_with_window.read(reader)
+
+
+def _exaone_pattern(reader: Reading) -> None:
+    """Read sliding_window_pattern: a number, a word of L and G, or null."""
+    pattern = reader.values["sliding_window_pattern"]
+    word = isinstance(pattern, str) and bool(pattern) and set(pattern) <= {"L", "G"}
+    if not (pattern is None or word or (type(pattern) is int and pattern >= 0)):
+        need = "a whole number, or a word of L and G"
+        return reader.problem("wrong value", "sliding_window_pattern", got=repr(pattern), need=need)
+    _rope_if_window(reader)
+
+
+rope_if_window = Rule(_rope_if_window)
+exaone_pattern = Rule(_exaone_pattern, "sliding_window_pattern")
+
+
+def _diffllama(reader: Reading) -> None:
+    """Demand even numbers of heads, which are pairs (arXiv 2410.05258), and no dropout, as the class does."""
+    for field in ("num_attention_heads", "num_key_value_heads"):
+        heads = reader.fields.get(field, reader.fields["num_attention_heads"])
+        if heads % 2:
+            reader.problem("differential attention pairs heads", field, got=heads, need="an even number")
+    if dropped := reader.values["attention_dropout"]:
+        reader.problem("differential attention has no dropout", "attention_dropout", got=dropped, need="0.0")
+
+
+def _rope_bases(reader: Reading) -> None:
+    """Read layer_rope_theta, a base for each layer; 0: no rope. Windows and the others may differ."""
+    listed, fields = reader.values["layer_rope_theta"], reader.fields
+    layers = fields["num_hidden_layers"]
+    if listed is None:
+        return
+    if not isinstance(listed, list) or len(listed) != layers or any(type(one) not in (int, float) for one in listed):
+        return reader.problem("wrong value", "layer_rope_theta", got=listed, need=f"{layers} numbers")
+    window = fields.get("sliding_window_pattern") or [bool(fields.get("sliding_window"))] * layers
+    local, whole = ({base for base, one in zip(listed, window, strict=True) if base and one == on} for on in (1, 0))
+    if len(local) > 1 or len(whole) > 1:
+        need = "one base for layers with a window, and one for the others"
+        return reader.problem("not supported", "layer_rope_theta", got=sorted({*local, *whole}), need=need)
+    if not local and not whole:
+        fields["position"] = "none"
+        return
+    if not all(listed):
+        fields["rope_layers"] = [bool(base) for base in listed]
+    fields["rope_theta"] = float(next(iter(whole or local)))
+    if local and whole and local != whole:
+        fields["rope_local_base_freq"] = float(next(iter(local)))
+
+
+def _bases(model: ModelDescriptor) -> dict[str, Any]:
+    """Return a base of rope for each layer, 0 where there is none."""
+    local = model.rope_local_base_freq or model.rope_theta
+    turns = model.rope_layers or (model.position is Position.ROPE,) * model.num_hidden_layers
+    each = zip(turns, model.sliding_layers, strict=True)
+    return {"layer_rope_theta": [(local if window else model.rope_theta) if on else 0 for on, window in each]}
+
+
+SCALES = (
+    scale("embedding_multiplier", "embedding_multiplier"),
+    scale("residual_multiplier", "residual_multiplier"),
+    rules.attention_scale(),
+)
+GRANITE = (*SCALES, scale("logits_multiplier", "logits_scaling", lambda value: 1 / value))
+ROPE_BASES = Rule(_rope_bases, "layer_rope_theta", _bases)
+# MiniCPM's factors: of the embedding, by depth of what a sublayer adds, by width of logits.
+MINICPM = (
+    scale("embedding_multiplier", "scale_emb"),
+    link(
+        "scale_depth",
+        "residual_multiplier",
+        lambda depth, reader: None if depth is None else short(depth / reader.fields["num_hidden_layers"] ** 0.5),
+        lambda m: None if m.residual_multiplier is None else short(m.residual_multiplier * m.num_hidden_layers**0.5),
+    ),
+    link(
+        "dim_model_base",
+        "logits_multiplier",
+        lambda base, reader: None if base is None else base / reader.fields["hidden_size"],
+        lambda m: None if m.logits_multiplier is None else round(m.logits_multiplier * m.hidden_size),
+    ),
+)
+LOGITS = scale("logits_multiplier", "logit_scale")
+
+
+def _compass(reader: Reading) -> None:
+    """Read a section for each type of layer, which is null where layers of this type have no rope."""
+    section = reader.data.get("rope_parameters")
+    if not isinstance(section, Mapping) or not section:
+        return
+    without = {kind for kind in (FULL, SLIDING) if kind in section and section[kind] is None}
+    window = reader.fields.get("sliding_window_pattern")
+    if (without and window is None) or len(without) > 1:
+        reader.fields["position"] = "none"
+    elif without and window is not None:
+        reader.fields["rope_layers"] = [on != (SLIDING in without) for on in window]
+
+
+_OLMO2 = "qk_norm qk_norm_of=all_heads norm_before_sublayer=false norm_after_sublayer"
+COHERE = "norm=layernorm norm_bias=false parallel_residual shared_input_norm "
+# What the files of Hunyuan say beside what its classes read: of keys that layers would share (use_cla), of tokens and a
+# classifier.
+HUNYUAN = "norm_type=rms|hf_rms use_qk_norm use_rotary_pos_emb "
+HUNYUAN_IGNORED = "cla_share_factor eod_token_id pad_id org_vocab_size class_num pool_type dense_list "
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "llama": family(),
+    "mistral": family(layers=rules.all_sliding),
+    "mixtral": family("intermediate_size=0 experts.norm_topk_prob", names=WIDTH, layers=rules.all_sliding),
+    "phi3": family(layers=rules.all_sliding),
+    "smollm3": family(layers=_smollm3, ignored="max_window_layers", rules=(rules.rope_by_layer,)),
+    "arcee": family("gated_mlp=false"),
+    "apertus": family("gated_mlp=false qk_norm", only="qk_norm post_norm=false hidden_dropout=0.0"),
+    # Its head may have rows for the first output_vocab_size tokens only, which no descriptor says.
+    "apertus1p5_text": family("gated_mlp=false qk_norm", only="output_vocab_size=null"),
+    "exaone": family(),  # Llama with other names of its keys
+    "iquestcoder": family(),
+    "internlm3": family(names=QKV_BIAS + "mlp_bias=attention_out_bias,mlp_bias"),
+    "helium": family(names=QKV_BIAS, rules=(rules.heads_fill_hidden,)),
+    "ministral": family(layers=rules.all_sliding),
+    "ministral3": family(layers=rules.all_sliding, ignored="layer_types"),
+    "cwm": family(layers=rules.by(lambda values, i, _: i % 4)),
+    "seed_oss": family(names=QKV_BIAS + "residual_dropout=hidden_dropout"),
+    "ernie4_5": family(names=f"use_bias={ALL_BIASES}"),
+    "hunyuan_v1_dense": family("qk_norm", only=HUNYUAN, same_as="attention_head_dim=head_dim", ignored=HUNYUAN_IGNORED),
+    "doge": family("qk_norm stream_scale", only="is_moe=false",
+        ignored="num_experts num_experts_per_tok norm_topk_prob router_aux_loss_coef", layers=rules.always(FULL),
+        blocks={FULL: Block("dynamic_mask_attention")},
+        rules=(
+            replace(
+                rules.particulars({"sliding_window": None, "keep_window_size": None}),
+                write=lambda model: {one.name: one.value for one in model.particulars},
+            ),
+        )),
+    "exaone4": family("qk_norm norm_before_sublayer=false norm_after_sublayer", layers=exaone4,
+        defaults="sliding_window_pattern=null", rules=(exaone_pattern,)),
+    "glm": family(names=QKV_BIAS),
+    "glm4": family("norm_after_sublayer", names=QKV_BIAS),
+    "bitnet": family("inner_norm", rules=(rules.heads_fill_hidden,)),
+    "phi4_multimodal": family(
+        noted={
+            f"{what}_config": f"only the text model is described; the {what} tower is left out"
+            for what in ("vision", "audio")
+        }, layers=rules.all_sliding),
+    "nanochat": family("gated_mlp=false norm_weight=false embedding_norm qk_norm qk_norm_of=unit"),
+    "diffllama": family(ignored="lambda_std_dev", layers=rules.always(FULL),
+        blocks={FULL: Block("differential_attention")}, rules=(Rule(_diffllama),)),
+    "olmo": family(LAYERNORM + "norm_weight=false",
+        noted={"clip_qkv": "clip_qkv clamps queries, keys and values, which changes no shape and no cost: left out"}),
+    "olmo2": family(_OLMO2),
+    "olmo3": family(_OLMO2, layers=rules.every(4)),
+    "qwen2": family("qkv_bias", layers=rules.qwen2),
+    "qwen2_moe": family("experts.shared_expert_gate",
+        layers=rules.by(lambda v, i, _: v["use_sliding_window"] and i % 2 == 0 and i < v["max_window_layers"])),
+    "qwen3": family("qk_norm", layers=rules.qwen2),
+    "qwen3_moe": family("qk_norm", only="use_qk_norm shared_expert_intermediate_size=0", ignored="max_window_layers",
+        layers=rules.by(lambda values, i, _: values["use_sliding_window"])),
+    # The first of them, with a class of its own beside its weights.
+    "qwen": family("qkv_bias",
+        defaults="""vocab_size=151936 hidden_size=4096 num_hidden_layers=32 num_attention_heads=32 emb_dropout_prob=0.0
+            attn_dropout_prob=0.0 layer_norm_epsilon=1e-6 initializer_range=0.02 max_position_embeddings=8192
+            rotary_pct=1.0 rotary_emb_base=10000.0 intermediate_size=22016 tie_word_embeddings=false kv_channels=128""",
+        only="no_bias scale_attn_weights",
+        noted={
+            "use_dynamic_ntk": "use_dynamic_ntk rescales rope beyond seq_length at inference only, and is left out",
+            "use_logn_attn": "use_logn_attn scales queries beyond seq_length at inference only, and is left out",
+        },
+        ignored="""bf16 fp16 fp32 onnx_safe seq_length use_flash_attn softmax_in_fp32 use_cache_quantization
+            use_cache_kernel""", rules=(rules.both_halves,)),
+    # MiMo-7B: Qwen 2 with a layer of multi-token prediction, and a name for the bias that Qwen 2 has without saying it.
+    "mimo": family("qkv_bias", defaults="num_nextn_predict_layers=0", only="attention_bias", layers=rules.qwen2,
+        of_class="qwen2"),
+    "granite": family(rules=GRANITE),
+    # MiniCPM and MiniCPM 4, whose code lies beside the weights: attention is sparse only where a file says so.
+    "minicpm": family(defaults="scale_emb=1 scale_depth=1 dim_model_base=1 sparse_config=null tie_word_embeddings",
+        only="sparse_config=null",
+        ignored="mup_denominator",  # of heads that draft tokens
+        kinds="scale_emb=NUMBER scale_depth=NUMBER dim_model_base=NUMBER", rules=MINICPM, of_class="granite"),
+    "granite_swa": family("attention_sinks", layers=rules.by(lambda values, i, _: i % 4), rules=(*GRANITE, ROPE_BASES)),
+    "hyperclovax": family(names="use_post_norm=norm_after_sublayer",
+        rules=(*SCALES, scale("logits_multiplier", "logits_scaling"))),
+    "cohere": family(COHERE + "qk_norm_of=each_head", names="use_qk_norm=qk_norm", ignored="model_max_length",
+        rules=(LOGITS,)),
+    "cohere2": family(COHERE, defaults="sliding_window_pattern=4",
+        # Of files published before transformers had the class; each says what the class does.
+        only="""position_embedding_type=rope_gptj rotary_pct=1.0 use_embedding_sharing use_gated_activation
+            use_parallel_block use_parallel_embedding use_qk_norm=false order_of_interleaved_layers=local_attn_first
+            layer_switch=4""", ignored="model_max_length head_dim _sliding_window_pattern", layers=rules.every(4),
+        rules=(LOGITS, rules.rope_with_window)),
+    "cohere_compass_text": family(COHERE, defaults="rope_local_base_freq=10000.0", ignored="head_dim pooling",
+        layers=rules.always(FULL), rules=(LOGITS, Rule(_compass))),
+}  # fmt: skip
