@@ -42,7 +42,7 @@ class Reader(NemoWorkers):
         """Return the policy's run with what is around it. Raises InputError with all that keeps it from being
         predicted."""
         self.problems += [*self._refused(), *self._untrained()]
-        model, run = self.model(f"{POLICY}.model_name", self._adapter), None
+        model, run = self.model(f"{POLICY}.model_name"), None
         if not self.problems and model is not None:
             run = self._step(model) if self._method == "grpo" else self._alone(model)
         if self.problems or self.values.arguments.problems or run is None:

@@ -103,7 +103,7 @@ class NemoWorkers(Script):
         if self.values.text(f"{POLICY}.precision") == "float32":
             yield self.problem(f"{POLICY}.precision", "training in 32 bits is not predicted", got="float32")
 
-    def _adapter(self, model: ModelDescriptor) -> Mapping[str, object] | None:
+    def adapter(self, model: ModelDescriptor) -> Mapping[str, object] | None:
         values, bridge = self.values, self.workers.options
         at = f"{_MEGATRON}.peft" if bridge else f"{_DTENSOR}.lora_cfg"
         if not values.switch(f"{at}.enabled"):
