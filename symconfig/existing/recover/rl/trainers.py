@@ -8,6 +8,7 @@ from symconfig.descriptor.job import Backend
 from symconfig.existing.launch.dialects import nemo_rl, openrlhf, tuners, verl
 from symconfig.formats.keys import Keys
 from symconfig.formats.openrlhf import KEYS as OPENRLHF_KEYS
+from symconfig.formats.slime import KEYS as SLIME_KEYS
 from symconfig.formats.verl import TUNING
 
 
@@ -65,7 +66,7 @@ VERL = Trainer(
     "ref.megatron.param_offload=True",
 )
 VERL_TUNING = Trainer("verl's fine-tuning", verl.RELEASE, ("longest", "longest"), ("", "_"), keys=TUNING)
-SLIME = Trainer("slime", "0.3.1", ("rollout_max_prompt_len", "rollout_max_response_len"), ("--", "-"))
+SLIME = Trainer("slime", "0.3.1", ("rl.prompt_length.max", "rl.response_length.max"), ("--", "-"), keys=SLIME_KEYS)
 OPENRLHF = Trainer(
     "openrlhf",
     openrlhf.RELEASE,
@@ -78,4 +79,4 @@ TRL = Trainer(tuners.TRL, "1.16.0", ("max_prompt_length", "max_completion_length
 LLAMAFACTORY = Trainer(tuners.LLAMAFACTORY, "0.9.5", ("max_length", "max_length"), ("", "_"))
 SWIFT = Trainer(tuners.SWIFT, "4.6.0", ("max_length", "max_completion_length"))
 TRANSFORMERS = Trainer(tuners.TRANSFORMERS, "5.24.0", ("max_length", "max_length"))
-NEMO = Trainer(nemo_rl.FORMAT, "0.7.0", ("data.max_input_seq_length", "policy.generation.max_new_tokens"), ("", "_"))
+NEMO = Trainer(nemo_rl.FORMAT, "0.7.0", ("rl.prompt_length.max", "rl.response_length.max"), ("", "_"))
