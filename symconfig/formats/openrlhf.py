@@ -122,7 +122,7 @@ READ = {
        for name, usual in (("num_nodes", 1), ("num_gpus_per_node", 8))},
     "ds.zpg": Key("", 1), "ds.ring_attn_size": Key("", 1), "rollout.micro_batch_size": Key("", 1),
 }  # fmt: skip
-KEYS = {name: key for tables in (STEP, PAIRS, BOTH) for table in tables.values() for name, key in table.items()} | READ
+KEYS = {name: key for tables in (PAIRS, STEP, BOTH) for table in tables.values() for name, key in table.items()} | READ
 # Options before 0.10: a section and a name were one word; those of DeepSpeed and some others had no section.
 _ALONE = """adam_offload param_dtype overlap_comm zpg grad_accum_dtype ring_attn_size packing_samples
             attn_implementation use_liger_kernel load_in_4bit zero_stage"""

@@ -105,7 +105,7 @@ class NemoWorkers(Script):
 
     def adapter(self, model: ModelDescriptor) -> Mapping[str, object] | None:
         """Return the fields of the adapters that the model is trained by; None where all of it is trained."""
-        return super().adapter(model) if self.values.switch("adapter.enabled") else None
+        return Script.adapter(self, model) if self.values.switch("adapter.enabled") else None
 
     def _trained(self, model: Described, microbatches: int, length: int, micro: int = 1) -> Run:
         """Return the run of a model in so many micro-batches of all replicas. Raises InputError."""
