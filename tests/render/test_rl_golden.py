@@ -86,7 +86,8 @@ COMMANDS = {
 }
 # What has to be said: all else is the program's default.
 LEAST = {
-    "verl": "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2 critic.ppo_micro_batch_size_per_gpu=2",
+    "verl": "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2 critic.ppo_micro_batch_size_per_gpu=2 "
+    "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2",
     "verl-fsdp": "actor_rollout_ref.actor.use_dynamic_bsz=True critic.use_dynamic_bsz=False "
     "critic.ppo_micro_batch_size_per_gpu=2 actor_rollout_ref.model.lora_rank=8",
     "openrlhf": "--vllm.num_engines 8 --train.dynamic_batch_enable --ds.lora.rank 8",

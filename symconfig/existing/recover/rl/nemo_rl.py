@@ -142,7 +142,6 @@ class Reader(NemoWorkers):
             prompt = min(whole // 2, _PROMPT)
             self.assumed.append(Assumed("longest prompt", f"{prompt:,} tokens", "no key says less than the whole"))
         response = min(values.whole(f"{_GENERATION}.max_new_tokens") or whole, whole - prompt)
-        updates = max(1, prompts * samples // batch)
         pp = values.whole(f"{_GENERATION}.vllm_cfg.pipeline_parallel_size") or 1
         tp, share = values.whole("step.rollout_tp") or 1, None
         if engine == "sglang":
@@ -151,10 +150,10 @@ class Reader(NemoWorkers):
         return self.step_section(
             prompt,
             max(1, response),
-            algorithm=_ADVANTAGES.get(values.text("rl.algorithm") or "", "grpo"),
-            prompts=prompts,
-            samples=samples,
-            updates=updates if prompts * samples % updates == 0 else 1,
+            prompts,
+            samples,
+            batch,
+            _ADVANTAGES,
             reference=bool(values.number("rl.reference")) and not values.switch("rl.no_reference"),
             rollout={"tp": tp * pp, **({"memory_share": share} if share else {})},
         )

@@ -131,18 +131,9 @@ class Reader(Script):
             self.assumed.append(Assumed("longest prompt", f"{prompt:,} tokens", why))
         if response is None:
             response = whole - prompt
-        updates = max(1, prompts * samples // batch)
-        return self.step_section(
-            prompt,
-            response,
-            algorithm=_ALGORITHMS.get(values.text("rl.algorithm") or "", "grpo"),
-            prompts=prompts,
-            samples=samples,
-            updates=updates if prompts * samples % updates == 0 else 1,
-            reference=bool(values.number("rl.reference")),
-            placement="split" if served else "colocated",
-            rollout_gpus=served or None,
-        )
+        placed = {"placement": "split" if served else "colocated", "rollout_gpus": served or None}
+        reference = bool(values.number("rl.reference"))
+        return self.step_section(prompt, response, prompts, samples, batch, _ALGORITHMS, reference=reference, **placed)
 
     def _packed(self, rl: Rl, gpus: int) -> Packed:
         """Return the micro-batches of an update."""

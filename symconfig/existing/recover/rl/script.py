@@ -106,29 +106,31 @@ class Script:
             self.problems += error.problems
             return None
 
-    def step_section(self, prompt: int, response: int, **own: Any) -> Rl | None:
-        """Return a step's section with what all programs say alike. own: fields that the program says otherwise."""
-        values = self.values
-        engine = values.text("rl.rollout.engine")
+    def step_section(
+        self, prompt: int, response: int, prompts: int, samples: int, batch: int, names: Mapping[str, str], **own: Any
+    ) -> Rl | None:
+        """Return a step's section with what all programs say alike. prompt, response: tokens of the longest. batch:
+        samples of an update. names: algorithms by the program's advantages. own: fields that it says otherwise."""
+        values, updates = self.values, max(1, prompts * samples // batch)
+        engine, most = values.text("rl.rollout.engine"), values.whole("engine.max_num_seqs")
         rollout = {
             "engine": engine if engine in ("vllm", "sglang") else "vllm",
             "tp": values.whole("step.rollout_tp") or 1,
             "dp": values.whole("ranks.dp"),
             "memory_share": values.number("step.memory_share"),
+            **({} if most is None else {"max_num_seqs": most}),
         }
-        most = values.whole("engine.max_num_seqs")
-        return self.section(
-            prompt,
-            response,
-            **{
-                "epochs": values.whole("rl.epochs") or 1,
-                "entropy": bool(values.number("rl.entropy")),
-                "placement": "split" if self.apart else "colocated",
-                "rollout_gpus": self.apart or None,
-                **own,
-                "rollout": rollout | ({} if most is None else {"max_num_seqs": most}) | own.get("rollout", {}),
-            },
-        )
+        fields = {
+            "algorithm": names.get(values.text("rl.algorithm") or "", "grpo"),
+            "prompts": prompts,
+            "samples": samples,
+            "updates": updates if prompts * samples % updates == 0 else 1,
+            "epochs": values.whole("rl.epochs") or 1,
+            "entropy": bool(values.number("rl.entropy")),
+            "placement": "split" if self.apart else "colocated",
+            "rollout_gpus": self.apart or None,
+        }
+        return self.section(prompt, response, **fields | own | {"rollout": rollout | own.get("rollout", {})})
 
     def rewarded(self, step: Step, option: str, reward: PlannedReward) -> Step:
         """Return the step with the network that an option names, which stands as `reward` says; where no name is known

@@ -123,9 +123,10 @@ class Reader(Script):
         return self.step_section(
             prompt,
             response,
-            algorithm=_ALGORITHMS.get(values.text("rl.algorithm") or "", "grpo"),
-            prompts=prompts,
-            samples=samples,
+            prompts,
+            samples,
+            batch,
+            _ALGORITHMS,
             updates=updates if prompts * samples % updates == 0 else 1,
             reference=values.switch("rl.reference") or bool(values.number("kl_coef")),
             rollout={

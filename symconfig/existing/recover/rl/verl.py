@@ -120,15 +120,10 @@ class Reader(Script):
         prompt, response = (values.whole(f"rl.{part}_length.max") for part in ("prompt", "response"))
         if not (prompts and samples and batch and prompt and response):
             return None
-        updates = max(1, prompts // batch)
+        prompts = max(1, prompts // batch) * min(batch, prompts)
+        reference = values.switch("rl.reference_in_reward") or values.switch("rl.reference")
         return self.step_section(
-            prompt,
-            response,
-            algorithm=_ALGORITHMS.get(values.text("rl.algorithm") or "", "grpo"),
-            prompts=updates * min(batch, prompts),
-            samples=samples,
-            updates=updates,
-            reference=values.switch("rl.reference_in_reward") or values.switch("rl.reference"),
+            prompt, response, prompts, samples, min(batch, prompts) * samples, _ALGORITHMS, reference=reference
         )
 
     def _packed(self, role: str, rl: Rl) -> Packed | None:
