@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from types import ModuleType
+from types import SimpleNamespace as Run
 from typing import Any, Final, Literal
 
 from symconfig.descriptor.job import Job
@@ -16,14 +17,18 @@ from symconfig.descriptor.tuning import LOSSES, Loss, LossName, Preference
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks.facts import Fixed
 from symconfig.frameworks.megatron.hybrid import hybrid
+from symconfig.plans.degrees import Degrees
+from symconfig.plans.options import Options
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import ReferencePlace
+from symconfig.render import rewarding
 from symconfig.render.megatron_args import word
 from symconfig.render.rewarding import Rewarding
 
 Sequences = Literal["packed", "padded"]
 STATES, WEIGHTS = "optimizer state", "weights"
 WORTH_READING = 0.01  # assumed: of the time in which samples are read, that twice the tokens at once must save
+DTYPES = {"bf16": "bfloat16", "fp16": "float16"}  # as torch calls them
 ANY_WAY = ((), (STATES,), (WEIGHTS, STATES))
 # What every program of reinforcement learning has of the planner's choices: stages that it can be told, of which the
 # first and the last may be others (so verl's and NeMo-RL's examples of Qwen3-235B and DeepSeek-V3), a loss of its own,
@@ -325,6 +330,54 @@ def clipped(rl: Rl, low: str, high: str) -> dict[str, float]:
     return dict(zip((low, high), _CLIPPED.get(rl.algorithm, ()), strict=False))
 
 
+def run_of(plan: Plan, targets: Iterable[str] = (), kind: str = "") -> Run:
+    """Return a plan as tables of keys name its parts (`formats.keys`); what it has not is None or not there. targets,
+    kind: the layers of its adapter and its kind, as the program calls them."""
+    rl, step, best, training = plan.job.rl, plan.rl[0] if plan.rl else None, plan.best, plan.training
+    tokens, away = step.tokens_per_gpu if step else rl and rl.longest, step.away if step else ()
+    (nodes, gpus), clip, adapter = rewarding.nodes(plan), _CLIPPED.get(rl.algorithm) if rl else None, plan.model.adapter
+
+    def trained(parallel: Degrees, options: Options) -> Run:
+        recompute, flex = options.recompute, options.moe_dispatcher == "flex"
+        layers = Run(**asdict(recompute) | {"modules": [*recompute.modules] or None})
+        return Run(
+            parallel=parallel,
+            options=options,
+            tokens=tokens,
+            away=Run(weights=WEIGHTS in away, states=STATES in away),
+            chunks=parallel.vpp if parallel.vpp > 1 else None,
+            experts=Run(etp=parallel.etp) if options.moe_dispatcher is not None else None,
+            flex=Run(kind="flex", by=options.moe_flex_backend) if flex else None,
+            recomputes=recompute.granularity == "full",
+            recompute=layers if recompute.text != "none" else None,
+        )
+
+    run = Run(plan=plan, model=plan.model, training=training, rl=rl, step=step)
+    run.dtype = DTYPES.get(best.options.precision)
+    run.actor, run.rollout, run.reference = trained(best.parallel, best.options), Run(tokens=None), Run(shards=None)
+    run.actor.dynamic = run.actor.packs = True
+    run.actor.predicts = plan.model.num_nextn_predict_layers > 0 or None
+    run.clip = clip and Run(low=clip[0], high=clip[1])
+    run.adapter = adapter and Run(**dict(adapter), targets=tuple(targets), kind=kind)
+    run.rewards = Run(apart=nodes > 0, nodes=nodes or None, gpus=gpus or None)
+    run.loggers = {"wandb": training.wandb_project, "tensorboard": training.tensorboard_dir}
+    run.saves = training.save and Run(every=training.save_interval)
+    if rl is not None and adapter is None and rl.reference:
+        run.reference.shards = best.shard_ranks
+    if rl is not None and rl.has_critic:
+        degrees, options = (step.critic, step.critic_options) if step else ({}, None)
+        run.critic = trained(replace(best.parallel, **degrees), options or best.options)
+        run.critic.model = critic(plan) or None
+    if rl is not None and step is not None:
+        replicas = step.rollout_gpus // step.rollout_tp
+        run.engine = Run(sleeps=True, max_num_seqs=rl.rollout.max_num_seqs, replicas=replicas)
+        run.ranks = Run(dp=step.rollout_dp, experts=step.replica_gpus) if step.rollout_dp > 1 else None
+        run.rollout.tokens = step.read_per_gpu
+        run.reference.tokens = step.read_per_gpu if rl.reference else None
+        run.rewards.planned = step.reward
+    return run
+
+
 def critic(plan: Plan) -> str | None:
     """Return the published name of the critic, "" where it starts as the actor; None where none is trained."""
     rl = section(plan)
@@ -341,7 +394,7 @@ def preference(plan: Plan) -> Preference:
 
 def dtype(plan: Plan) -> str:
     """Name the 16 bits that a plan trains in, as torch does."""
-    return {"bf16": "bfloat16", "fp16": "float16"}[plan.best.options.precision]
+    return DTYPES[plan.best.options.precision]
 
 
 def per_example(plan: Plan) -> int:

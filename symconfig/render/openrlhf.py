@@ -14,6 +14,8 @@ from typing import Any
 
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import Problem
+from symconfig.formats import openrlhf as formats
+from symconfig.formats.keys import write
 from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.plans.plan import Plan
@@ -36,18 +38,8 @@ UNSAID = {
     "distributed_timeout_minutes": "OpenRLHF waits 60 minutes",
     "train_iters": "OpenRLHF goes through its data as often as --train.num_episodes says, of pairs --train.max_epochs",
 }
-# How OpenRLHF names the advantage of each algorithm, and what else makes it that one.
-_GROUPS = {"algo.advantage.estimator": "group_norm"}
-_ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
-    "grpo": _GROUPS,
-    "dapo": _GROUPS,
-    "gspo": {**_GROUPS, "actor.policy_loss_type": "gspo"},
-    "rloo": {"algo.advantage.estimator": "rloo"},
-    "reinforce_plus_plus": {"algo.advantage.estimator": "reinforce"},
-    "ppo": {"algo.advantage.estimator": "gae"},
-}
 LEARNS = Learns(
-    algorithms=tuple(_ALGORITHMS),
+    algorithms=tuple(formats.ADVANTAGES),
     engines=("vllm",),
     placements=("colocated", "split"),
     away=((), (learning.STATES,)),  # utils/deepspeed/deepspeed_utils.py, offload_deepspeed_states
@@ -62,7 +54,6 @@ LEARNS = Learns(
     reads_apart=True,
 )
 COMPARES = Compares(losses=("sigmoid", "ipo"), batching=("padded", "padding_free"), copies=True)
-_SCHEDULES = {"cosine": "cosine_with_min_lr", "constant": "constant_with_warmup"}
 _AWAY = "with ZeRO-3, --ref.offload keeps it on the host"
 
 
@@ -125,8 +116,8 @@ def _problems(plan: Plan) -> Iterator[Problem]:
             what, need = "OpenRLHF's models are all on the engine's GPUs, or none", "placement: split beside it"
             yield Problem(what, field="rl.reward_model.placement", got="apart", need=need)
         yield from _of_critic(rl)
-    if training.lr_decay_style not in _SCHEDULES:
-        what, need = "OpenRLHF is told one of these alone", " or ".join(_SCHEDULES)
+    if training.lr_decay_style not in formats.SCHEDULES:
+        what, need = "OpenRLHF is told one of these alone", " or ".join(formats.SCHEDULES)
         yield Problem(what, field="training.lr_decay_style", got=training.lr_decay_style, need=need)
     if training.load is not None and not training.loads_its_own:
         what = "OpenRLHF goes on from its own checkpoints"
@@ -153,148 +144,19 @@ def _packs(plan: Plan) -> bool:
 
 def _sections(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the options by what they are about."""
-    training = plan.training
-    yield from _pairs(plan) if plan.job.rl is None else _step(plan)
-    yield "DEEPSPEED", _deepspeed(plan)
-    saves = {"ckpt.path": training.save, "ckpt.output_dir": training.save, "ckpt.save_steps": training.save_interval}
-    yield (
-        "RUN",
-        {
-            "train.seed": training.seed,
-            "logger.logging_steps": training.log_interval,
-            "logger.tensorboard_dir": training.tensorboard_dir,
-            **({} if training.save is None else saves),
-            "ckpt.load_enable": training.load is not None,
-            # The key itself is looked up by Weights & Biases, in WANDB_API_KEY or ~/.netrc.
-            **({} if training.wandb_project is None else {"logger.wandb.key": "of-the-environment"}),
-            "logger.wandb.project": training.wandb_project,
-            "logger.wandb.run_name": training.wandb_project and (training.wandb_name or plan.model.name),
-        },
-    )
-
-
-def _step(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield what a step of reinforcement learning is told."""
-    rl = learning.section(plan)
-    room, read = (plan.rl[0].tokens_per_gpu, plan.rl[0].read_per_gpu) if plan.rl else (rl.longest, rl.longest)
-    room, read = (-(-each // plan.best.parallel.tp) for each in (room, read))  # it counts AutoTP's ranks, too
-    yield "ALGORITHM", {**_ALGORITHMS[rl.algorithm], **_losses(plan)}
-    yield (
-        "ROLLOUT",
-        {
-            "rollout.batch_size": rl.prompts,
-            "rollout.n_samples_per_prompt": rl.samples,
-            "rollout.max_new_tokens": rl.response_length.max,
-            "data.max_len": rl.longest,
-        },
-    )
-    yield (
-        "ACTOR",
-        {
-            "train.batch_size": rl.batch,
-            "train.max_epochs": rl.epochs,
-            "train.dynamic_batch_enable": True,
-            "train.max_tokens_per_gpu": room,
-            "rollout.max_tokens_per_gpu": read,
-            **_trained(plan, "actor.", "actor."),
-        },
-    )
-    if rl.has_critic:
-        yield "CRITIC", _trained(plan, "", "critic.")
-    yield "VLLM", _engine(plan)
-
-
-def _pairs(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield what training on pairs is told."""
-    preference, batch, lora = learning.preference(plan), plan.best.batch, plan.model.adapter
-    yield (
-        "PAIRS",
-        {
-            "model.beta": preference.beta,
-            "model.ipo_enable": preference.loss == "ipo",
-            "data.max_len": batch.seq_length,
-            "train.batch_size": batch.global_ // learning.per_example(plan),
-            "train.micro_batch_size": batch.micro // learning.per_example(plan),
-        },
-    )
-    yield "POLICY", _trained(plan, "model.", "")
-    if lora is not None:
-        yield (
-            "ADAPTER",
-            {
-                "ds.load_in_4bit": lora.method == "qlora",
-                "ds.lora.rank": lora.r,
-                "ds.lora.alpha": int(lora.lora_alpha),
-                "ds.lora.dropout": lora.lora_dropout,
-                "ds.lora.target_modules": target_modules(plan.model),
-            },
-        )
-
-
-def _losses(plan: Plan) -> dict[str, Any]:
-    rl = learning.section(plan)
-    # Beside a critic the KL term is part of the reward.
-    of_loss = {"algo.kl.use_loss": True, "algo.kl.estimator": "k3"}
-    kl = {"algo.kl.init_coef": 0.001, **({} if rl.has_critic else of_loss)}
-    clipped = tuple(learning.clipped(rl, "low", "high").values())
-    return {
-        "actor.eps_clip_low_high": clipped or None,
-        **(kl if rl.reference else {"algo.kl.init_coef": 0}),
-        "actor.entropy_coef": 0.001 if rl.entropy else None,
-    }
-
-
-def _trained(plan: Plan, model: str, optimizer: str) -> dict[str, Any]:
-    """Return the options of a trained model and of its optimizer, which begin with these words."""
-    training = plan.training
-    ratio = training.min_lr / training.lr if training.lr_decay_style == "cosine" else None
-    return {
-        **(_model(plan, model) if model else {}),
-        f"{optimizer}adam.lr": training.lr,
-        f"{optimizer}adam.betas": (training.adam_beta1, training.adam_beta2),
-        f"{optimizer}adam.eps": training.adam_eps,
-        f"{optimizer}adam.weight_decay": training.weight_decay,
-        f"{optimizer}max_norm": training.clip_grad,
-        f"{optimizer}lr_scheduler": _SCHEDULES[training.lr_decay_style],
-        f"{optimizer}min_lr_ratio": ratio,
-        f"{optimizer}lr_warmup_ratio": training.lr_warmup_iters / training.train_iters,
-    }
-
-
-def _model(plan: Plan, begin: str) -> dict[str, Any]:
-    """Return how a model is trained, and a critic beside it."""
-    return {
-        f"{begin}gradient_checkpointing_enable": plan.best.options.recompute.granularity != "none",
-        f"{begin}aux_loss_coef": (plan.model.experts and plan.model.experts.router_aux_loss_coef) or None,
-    }
-
-
-def _deepspeed(plan: Plan) -> dict[str, Any]:
-    options, parallel = plan.best.options, plan.best.parallel
-    return {
-        "ds.zero_stage": options.zero_stage,
-        "ds.param_dtype": options.precision,
-        "ds.grad_accum_dtype": "fp32" if options.grad_bytes == 4 else options.precision,
-        "ds.overlap_comm": options.overlap.grad_reduce,
-        "ds.adam_offload": options.optimizer_offload > 0,
-        "ds.tensor_parallel_size": parallel.tp,
-        "ds.packing_samples": _packs(plan),
-        "ds.attn_implementation": "flash_attention_2" if _packs(plan) else deepspeed_launch.attention(plan),
-        "ds.enable_sleep": bool(plan.rl and plan.rl[0].away),
-    }
-
-
-def _engine(plan: Plan) -> dict[str, Any]:
-    colocated, step = learning.section(plan).placement == "colocated", plan.rl[0] if plan.rl else None
+    rl, best, training, lora = plan.job.rl, plan.best, plan.training, plan.model.adapter
+    step, each = plan.rl[0] if plan.rl else None, learning.per_example(plan)
+    run = learning.run_of(plan, target_modules(plan.model) if lora else ())
+    run.packs = _packs(plan)
+    run.attention = "flash_attention_2" if run.packs else deepspeed_launch.attention(plan)
+    run.actor.grad_dtype = "fp32" if best.options.grad_bytes == 4 else best.options.precision
+    run.preference, run.pairs = plan.job.preference, best.batch.global_ // each
+    run.actor.micro = best.batch.micro // each
     # Beside an engine of its own the actor may have the reference alone with it.
-    apart = bool(learning.section(plan).critic_gpus or (step and step.reward and step.reward.gpus))
-    where = {"train.colocate_actor_ref": True} if apart else {"train.colocate_all": True}
-    engine: dict[str, Any] = {**where, "train.async_enable": not colocated}
-    if step is not None:
-        engine |= {
-            "vllm.num_engines": step.rollout_gpus // step.rollout_tp,
-            "vllm.tensor_parallel_size": step.rollout_tp,
-            "vllm.gpu_memory_utilization": step.memory_share,
-            "vllm.enable_sleep": colocated,
-        }
-    return engine
+    run.roles_apart = bool(rl and (rl.critic_gpus or (step and step.reward and step.reward.gpus)))
+    run.wandb_name = training.wandb_project and (training.wandb_name or plan.model.name)
+    if lora is not None:
+        run.adapter.lora_alpha, run.adapter.quantised = int(lora.lora_alpha), lora.method == "qlora"
+    for name, table in {**(formats.STEP if rl else formats.PAIRS), **formats.BOTH}.items():
+        if (name != "CRITIC" or (rl and rl.has_critic)) and (name != "ADAPTER" or lora):
+            yield name, write(table, run)

@@ -7,13 +7,15 @@ as slime has it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from types import SimpleNamespace
 
 from symconfig.errors import Problem
+from symconfig.formats import slime as formats
+from symconfig.formats.keys import Keys, write
 from symconfig.frameworks import counting
 from symconfig.frameworks.megatron import environment
 from symconfig.plans.plan import Plan
-from symconfig.plans.rl import PlannedRl
 from symconfig.render import learning, megatron, rewarding, step_words
 from symconfig.render.learning import Learns
 from symconfig.render.megatron_args import Group
@@ -32,15 +34,8 @@ UNSAID = {
     "tokenizer_model": "slime takes the model's tokenizer",
     "tokenizer_type": "slime takes the model's tokenizer",
 }
-# What makes each algorithm (scripts/ and docs of slime).
-_ALGORITHMS: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    "grpo": (("--advantage-estimator", "grpo"),),
-    "dapo": (("--advantage-estimator", "grpo"), ("--calculate-per-token-loss",)),
-    "gspo": (("--advantage-estimator", "gspo"),),
-    "reinforce_plus_plus": (("--advantage-estimator", "reinforce_plus_plus"), ("--normalize-advantages",)),
-}
 LEARNS = Learns(
-    algorithms=tuple(_ALGORITHMS),
+    algorithms=tuple(formats.ADVANTAGES),
     engines=("sglang",),
     placements=("colocated", "split"),
     away=((), (learning.WEIGHTS, learning.STATES)),  # all of the process's memory, by torch_memory_saver
@@ -119,7 +114,7 @@ def words(plan: Plan) -> list[str]:
 
 def _arrays(plan: Plan) -> dict[str, list[tuple[str, ...]]]:
     learning.refuse(plan, LEARNS, NAME, _problems(plan))
-    return {name: list(lines) for name, lines in _sections(plan, plan.rl[0] if plan.rl else None) if lines}
+    return {name: list(lines) for name, lines in _sections(plan) if lines}
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
@@ -140,93 +135,28 @@ def _problems(plan: Plan) -> Iterator[Problem]:
         yield Problem(what, field="training.load", got=training.load, need="the folder of training.save")
 
 
-def _sections(plan: Plan, step: PlannedRl | None) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
+def _sections(plan: Plan) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
     """Yield the arguments in the arrays of slime's scripts."""
-    rl, training = learning.section(plan), plan.training
+    run = learning.run_of(plan)
+    run.rewards.url = rewarding.address(plan) or None
+    run.wandb_name = plan.training.wandb_project and (plan.training.wandb_name or plan.model.name)
     groups = {group.name: _kept(group, plan) for group in megatron.groups(plan)}
-    yield "MODEL_ARGS", [*groups.pop("MODEL_ARGS"), *groups.pop("MOE_ARGS", []), *_mtp(plan)]
-    yield (
-        "ROLLOUT_ARGS",
-        learning.options(
-            {
-                "num-rollout": training.train_iters,
-                "rollout-batch-size": rl.prompts,
-                "n-samples-per-prompt": rl.samples,
-                "num-steps-per-rollout": rl.updates,
-                "rollout-max-prompt-len": rl.prompt_length.max,
-                "rollout-max-response-len": rl.response_length.max,
-                "rollout-max-context-len": rl.longest,
-                "rollout-temperature": 1,
-                "rollout-shuffle": True,
-                "rm-url": rewarding.address(plan) or None,
-                "balance-data": True,
-            }
-        ),
-    )
-    yield "ALGORITHM_ARGS", [*_ALGORITHMS[rl.algorithm], *learning.options(_losses(plan))]
+    # Without the switch heads that predict further tokens are loaded and not trained.
+    heads = [("--enable-mtp-training",)] if plan.model.num_nextn_predict_layers else []
+    yield "MODEL_ARGS", [*groups.pop("MODEL_ARGS"), *groups.pop("MOE_ARGS", []), *heads]
+    yield "ROLLOUT_ARGS", _options(formats.ROLLOUT, run)
+    yield "ALGORITHM_ARGS", _options(formats.ALGORITHM, run)
     yield "OPTIMIZER_ARGS", [*groups.pop("TRAINING_ARGS"), *groups.pop("PRECISION_ARGS")]
-    room = step.tokens_per_gpu if step else rl.longest
-    batch = {"use-dynamic-batch-size": True, "max-tokens-per-gpu": room}
-    yield "PERF_ARGS", [*(line for lines in groups.values() for line in lines), *learning.options(batch)]
-    yield "SGLANG_ARGS", learning.options(_engine(plan, step))
-    yield (
-        "CKPT_ARGS",
-        learning.options({"save": training.save, "save-interval": training.save and training.save_interval}),
-    )
-    yield "LOGGING_ARGS", learning.options(_logging(plan))
+    yield "PERF_ARGS", [*(line for lines in groups.values() for line in lines), *_options(formats.BATCH, run)]
+    for name, table in (("SGLANG", formats.SGLANG), ("CKPT", formats.CHECKPOINTS), ("LOGGING", formats.LOGGING)):
+        yield f"{name}_ARGS", _options(table, run)
+
+
+def _options(table: Keys, run: SimpleNamespace) -> list[tuple[str, ...]]:
+    return learning.options({name.replace("_", "-"): value for name, value in write(table, run).items()})
 
 
 def _kept(group: Group, plan: Plan) -> list[tuple[str, ...]]:
     """Return what slime takes of Megatron-LM's options, which has a batch, data and checkpoints of its own."""
     dropped = _OWN_LOOP | ({"--lr-decay-iters"} if plan.training.lr_decay_iters is None else set())
     return [option for option in group.options if option[0].partition("=")[0] not in dropped]
-
-
-def _mtp(plan: Plan) -> list[tuple[str, ...]]:
-    """Return the switch without which heads that predict further tokens are loaded and not trained."""
-    return [("--enable-mtp-training",)] if plan.model.num_nextn_predict_layers else []
-
-
-def _losses(plan: Plan) -> dict[str, object]:
-    rl = learning.section(plan)
-    kl = {"use-kl-loss": True, "kl-loss-coef": 0.001, "kl-loss-type": "low_var_kl"} if rl.reference else {}
-    clipped = learning.clipped(rl, "eps-clip", "eps-clip-high")
-    return {**clipped, **kl, "entropy-coef": 0.001 if rl.entropy else 0.0}
-
-
-def _engine(plan: Plan, step: PlannedRl | None) -> dict[str, object]:
-    rl, most = learning.section(plan), learning.section(plan).rollout.max_num_seqs
-    arguments: dict[str, object] = {
-        "colocate": rl.placement == "colocated",
-        "num-gpus-per-node": plan.cluster.gpus_per_node,
-    }
-    if step is not None:
-        arguments |= {
-            "no-offload-train": rl.placement == "colocated" and not step.away,
-            "rollout-num-gpus": step.rollout_gpus if rl.placement == "split" else None,
-            "rollout-num-gpus-per-engine": step.replica_gpus,
-            **(_ranks_of_data(step) if step.rollout_dp > 1 else {}),
-            "sglang-mem-fraction-static": step.memory_share,
-            "sglang-max-running-requests": most,
-            "sglang-server-concurrency": most,  # of each engine; its own default is 512
-        }
-    return arguments
-
-
-def _ranks_of_data(step: PlannedRl) -> dict[str, object]:
-    """Return what SGLang is told of an engine whose attention is apart on each rank of data."""
-    experts = {"sglang-ep-size": step.replica_gpus, "sglang-dp-size": step.rollout_dp}
-    return {"sglang-enable-dp-attention": True, **experts}
-
-
-def _logging(plan: Plan) -> dict[str, object]:
-    training = plan.training
-    project = training.wandb_project
-    return {
-        "use-wandb": project is not None,
-        "wandb-project": project,
-        "wandb-group": project and (training.wandb_name or plan.model.name),
-        "use-tensorboard": training.tensorboard_dir is not None,
-        "tb-project-name": training.tensorboard_dir and plan.model.name,
-        "tb-experiment-name": training.tensorboard_dir and (training.wandb_name or "symconfig"),
-    }

@@ -160,8 +160,8 @@ def test_no_kernel_turns_what_it_would_turn_otherwise() -> None:
     of_verl, of_nemo = (replace(plan, model=scaled) for plan in plans)
     assert sum(word.endswith("apply_rope_fusion=True") for word in verl.words(plans[0])) == 1
     assert not any("apply_rope_fusion" in word for word in verl.words(of_verl))
-    assert "apply_rope_fusion" not in nemo_rl.megatron(plans[1])["megatron_cfg"]
-    assert nemo_rl.megatron(of_nemo)["megatron_cfg"]["apply_rope_fusion"] is False
+    assert "apply_rope_fusion" not in nemo_rl.sections(plans[1])["policy"]["megatron_cfg"]
+    assert nemo_rl.sections(of_nemo)["policy"]["megatron_cfg"]["apply_rope_fusion"] is False
 
 
 @pytest.mark.parametrize("target", ["slime", "verl"])
@@ -265,7 +265,7 @@ def test_nemo_rl_is_told_the_layers_of_the_first_and_last_stage(
     layers = 32 - (ends == {"account_for_loss": True})  # two stages share them and the ends out
     plan = replace(plan, model=plan.model.model_copy(update={"num_hidden_layers": layers}))
     plan = replace(plan, best=replace(plan.best, parallel=replace(plan.best.parallel, pp=2)))
-    told = nemo_rl.megatron(plan)["megatron_cfg"]
+    told = nemo_rl.sections(plan)["policy"]["megatron_cfg"]
     assert [told.get(f"num_layers_in_{end}_pipeline_stage") for end in ("first", "last")] == [first, last]
 
 

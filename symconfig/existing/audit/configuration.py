@@ -25,7 +25,7 @@ from symconfig.existing.recover.rl.script import Script
 from symconfig.existing.recover.rl.slime import Reader as SlimeReader
 from symconfig.existing.recover.rl.tuners import READERS as TUNERS
 from symconfig.existing.recover.rl.verl import Reader as VerlReader
-from symconfig.existing.recover.rl.verl_tuning import Reader as VerlTuning
+from symconfig.existing.recover.rl.verl import Tuning as VerlTuning
 from symconfig.existing.recover.run import Assumed, Run
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.recover.words import settings

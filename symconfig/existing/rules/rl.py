@@ -31,7 +31,6 @@ _NOT_HERE = frozenset(
         "gathered-tokens",
     )
 )
-_ROLLOUT, _ACTOR, _REFERENCE = (f"actor_rollout_ref.{name}" for name in ("rollout", "actor", "ref"))
 
 
 def holds(finding: Finding) -> bool:
@@ -60,9 +59,7 @@ class RlFacts:
     def replicas(self) -> int | None:
         """Return the ranks among which verl shares the samples of an update; None: not known."""
         workers, gpus = self.workers, self.trained
-        split = [f"{_ACTOR}.{workers.section}.{workers.split}"]
-        if workers.options:
-            split += [f"{_ACTOR}.{workers.section}.{name}_model_parallel_size" for name in ("tensor", "pipeline")]
+        split = [f"actor.parallel.{name}" for name in (("cp", "tp", "pp") if workers.options else ("cp",))]
         ranks = math.prod(self.values.whole(name) or 1 for name in split)
         return gpus // ranks if workers.predicted and gpus is not None and gpus % ranks == 0 else None
 
@@ -74,7 +71,7 @@ class RlFacts:
     @property
     def trained(self) -> int | None:
         """Return the GPUs of verl's trainer; None: not known."""
-        nodes, each = (self.values.whole(f"trainer.{name}") for name in ("nnodes", "n_gpus_per_node"))
+        nodes, each = (self.values.whole(f"world.{name}") for name in ("nodes", "gpus"))
         return None if nodes is None or each is None else nodes * each
 
     @property
@@ -100,7 +97,7 @@ _PACKED = {
 BEYOND = of(*_PACKED)
 # What is on where a vLLM on the GPUs that train sleeps meanwhile.
 _SLEEPS = {
-    VERL: (f"{_ROLLOUT}.free_cache_engine",),
+    VERL: ("engine.sleeps",),
     OPENRLHF: ("train.colocate_all", "vllm.enable_sleep"),
     TRL: ("use_vllm", "vllm_enable_sleep_mode"),
 }
@@ -128,18 +125,11 @@ def tokens_below_longest(facts: RlFacts) -> Iterator[Problem]:
     longest, values = facts.longest, facts.values
     if longest is None:
         return
-    ranks = (
-        "actor_rollout_ref.actor.megatron.context_parallel_size",
-        f"{_ACTOR}.fsdp_config.ulysses_sequence_parallel_size",
-    )
-    degree = max(values.whole(name) or 1 for name in ranks)
-    for dynamic, tokens in (
-        (f"{_ACTOR}.use_dynamic_bsz", f"{_ACTOR}.ppo_max_token_len_per_gpu"),
-        (f"{_ROLLOUT}.log_prob_use_dynamic_bsz", f"{_ROLLOUT}.log_prob_max_token_len_per_gpu"),
-        (f"{_REFERENCE}.log_prob_use_dynamic_bsz", f"{_REFERENCE}.log_prob_max_token_len_per_gpu"),
-    ):
+    degree = values.whole("actor.parallel.cp") or 1
+    for phase in ("actor", "rollout", "reference"):
+        dynamic, tokens = f"{phase}.dynamic", f"{phase}.tokens"
         room = values.whole(tokens)
-        stated = values.given(tokens) or tokens.startswith(_ACTOR)
+        stated = values.given(tokens) or phase == "actor"
         if values.switch(dynamic) and stated and room is not None and room * degree < longest:
             need = f"{-(-longest // degree):,} or more: prompt and response are {longest:,} tokens" + (
                 f" on {degree} ranks" if degree > 1 else ""
@@ -179,11 +169,11 @@ def longest_beyond_tokens(facts: RlFacts) -> Iterator[Problem]:
 def micro_batch_not_said(facts: RlFacts) -> Iterator[Problem]:
     if not facts.reading.complete:
         return
-    dynamic = f"{_ACTOR}.use_dynamic_bsz"
-    for micro in (f"{_ACTOR}.ppo_micro_batch_size", f"{_ROLLOUT}.log_prob_micro_batch_size"):
-        stated = facts.values.given(micro) or facts.values.given(f"{micro}_per_gpu")
-        if not (facts.values.switch(dynamic) or stated):
-            yield facts.problem(f"{micro}_per_gpu", f"is missing, and {dynamic} is off")
+    for phase in ("actor", "rollout"):
+        stated = facts.values.given(f"{phase}.micro") or facts.values.given(f"{phase}.micro_of_all")
+        if not (facts.values.switch("actor.dynamic") or stated):
+            off = facts.values.name("actor.dynamic")
+            yield facts.problem(f"{phase}.micro", f"is missing, and {off} is off")
 
 
 @OF_VERL.rule(
@@ -195,11 +185,11 @@ def micro_batch_not_said(facts: RlFacts) -> Iterator[Problem]:
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2",
 )
 def mini_batch_above_batch(facts: RlFacts) -> Iterator[Problem]:
-    if facts.values.switch(f"{_ACTOR}.use_dynamic_bsz"):
+    if facts.values.switch("actor.dynamic"):
         return
-    step, update = facts.values.number("data.train_batch_size"), facts.values.whole(f"{_ACTOR}.ppo_mini_batch_size")
+    step, update = facts.values.number("rl.prompts"), facts.values.whole("rl.update_prompts")
     if step and update is not None and step < update:
-        key = f"{_ACTOR}.ppo_mini_batch_size"
+        key = "rl.update_prompts"
         yield facts.problem(key, "is more than a step's prompts", update, f"up to data.train_batch_size, {step:g}")
 
 
@@ -215,14 +205,14 @@ def mini_batch_above_batch(facts: RlFacts) -> Iterator[Problem]:
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1",
 )
 def samples_over_gpus(facts: RlFacts) -> Iterator[Problem]:
-    values, micro = facts.values, f"{_ACTOR}.ppo_micro_batch_size_per_gpu"
-    samples, replicas = _samples(facts, "data.train_batch_size"), facts.replicas
-    if samples is None or replicas is None or facts.trained is None or values.switch(f"{_ACTOR}.use_dynamic_bsz"):
+    values, micro = facts.values, "actor.micro"
+    samples, replicas = _samples(facts, "rl.prompts"), facts.replicas
+    if samples is None or replicas is None or facts.trained is None or values.switch("actor.dynamic"):
         return
     least = replicas * (values.whole(micro) or 1) if facts.workers.options else facts.trained
     if samples % least:
         got = f"{samples} samples with rollout.n"
-        yield facts.problem("data.train_batch_size", "does not divide over the GPUs", got, f"a multiple of {least}")
+        yield facts.problem("rl.prompts", "does not divide over the GPUs", got, f"a multiple of {least}")
 
 
 @OF_VERL.rule(
@@ -234,7 +224,7 @@ def samples_over_gpus(facts: RlFacts) -> Iterator[Problem]:
     DYNAMIC + "data.train_batch_size=120 actor_rollout_ref.actor.ppo_mini_batch_size=60",
 )
 def mini_batch_over_replicas(facts: RlFacts) -> Iterator[Problem]:
-    key, replicas = f"{_ACTOR}.ppo_mini_batch_size", facts.replicas
+    key, replicas = "rl.update_prompts", facts.replicas
     samples = _samples(facts, key)
     if samples is not None and replicas is not None and samples % replicas:
         got = f"{samples} samples with rollout.n"
@@ -249,15 +239,15 @@ def mini_batch_over_replicas(facts: RlFacts) -> Iterator[Problem]:
     DYNAMIC + "data.train_batch_size=256 actor_rollout_ref.actor.ppo_mini_batch_size=96",
 )
 def mini_batches_left_over(facts: RlFacts) -> Iterator[Problem]:
-    key = f"{_ACTOR}.ppo_mini_batch_size"
-    step, update = facts.values.whole("data.train_batch_size"), facts.values.whole(key)
+    key = "rl.update_prompts"
+    step, update = facts.values.whole("rl.prompts"), facts.values.whole(key)
     if step is not None and update is not None and step > update and step % update:
         yield facts.problem(key, "does not divide a step's prompts", update, f"a divisor of {step}")
 
 
 def _samples(facts: RlFacts, key: str) -> int | None:
     """Return the samples of so many prompts; None: not known."""
-    prompts, each = facts.values.whole(key), facts.values.whole(f"{_ROLLOUT}.n")
+    prompts, each = facts.values.whole(key), facts.values.whole("rl.samples")
     return None if prompts is None or each is None else prompts * each
 
 
@@ -270,7 +260,7 @@ def _samples(facts: RlFacts, key: str) -> int | None:
     "actor_rollout_ref.model.use_remove_padding=False",
 )
 def padded_sequences_split(facts: RlFacts) -> Iterator[Problem]:
-    key, packs = f"{_ACTOR}.fsdp_config.ulysses_sequence_parallel_size", "actor_rollout_ref.model.use_remove_padding"
+    key, packs = "actor.parallel.cp", "actor.packs"
     ranks = facts.values.whole(key) or 1
     if ranks > 1 and not facts.values.switch(packs):
         yield facts.problem(packs, f"is off, and {ranks} ranks share a sequence", need="True")
@@ -305,7 +295,7 @@ def samples_left_over(facts: RlFacts) -> Iterator[Problem]:
     DYNAMIC + "actor_rollout_ref.rollout.tensor_model_parallel_size=3",
 )
 def engine_over_gpus(facts: RlFacts) -> Iterator[Problem]:
-    key = f"{_ROLLOUT}.tensor_model_parallel_size"
+    key = "step.rollout_tp"
     alone = any(facts.values.given(name) for name in ("rollout.nnodes", "rollout.n_gpus_per_node"))
     tp = None if alone else facts.values.whole(key)
     if tp is not None and facts.gpus is not None and facts.gpus % tp:
@@ -324,7 +314,7 @@ def expandable_beside_engine(facts: RlFacts) -> Iterator[Problem]:
     word = facts.reading.environment.get("PYTORCH_CUDA_ALLOC_CONF")
     if word is None or word.unknown or "expandable_segments:true" not in word.text.lower():
         return
-    values, engine = facts.values, facts.values.text(f"{_ROLLOUT}.name") if facts.trainer is VERL else "vllm"
+    values, engine = facts.values, facts.values.text("rl.rollout.engine") if facts.trainer is VERL else "vllm"
     if engine == "vllm" and all(map(values.switch, _SLEEPS[facts.trainer])):
         what, need = "ends a vLLM before April 2026, which sleeps beside the actor", "expandable_segments:False"
         yield word.place.problem(what, field="PYTORCH_CUDA_ALLOC_CONF", got=word.text, need=need)

@@ -140,7 +140,7 @@ def test_programs_are_told_what_is_read_at_once() -> None:
     old = replace(plan.rl[0], phases=tuple(replace(each, tokens=0) for each in plan.rl[0].phases))
     assert old.read_per_gpu == old.tokens_per_gpu == 1280  # of a plan that an earlier release wrote
     nemo = planned("qwen3-8b", target="nemo-rl", pins={"tp": "2", "pp": "1", "cp": "1"}, tokens_per_gpu=1280, **LONG)
-    packing = nemo_rl.policy(nemo)["sequence_packing"]
+    packing = nemo_rl.sections(nemo)["policy"]["sequence_packing"]
     assert (packing["train_mb_tokens"], packing["logprob_mb_tokens"]) == (1280, nemo.rl[0].read_per_gpu)
     assert nemo.rl[0].read_per_gpu > 1280
     ray = planned("qwen3-8b", target="openrlhf", tokens_per_gpu=1280, **LONG)

@@ -11,83 +11,11 @@ from dataclasses import replace
 from typing import Final
 
 from symconfig.existing.launch.reading import Reading, Setting, World
+from symconfig.formats.openrlhf import OLD
 
 RELEASE: Final = "0.11.2"  # whose defaults hold where nothing is stated
 RAY: Final = "train_ppo_ray"  # which trains beside engines; the others train alone
 _PROGRAM = re.compile(r"openrlhf[./]cli[./](train_\w+?)(\.py)?")
-# A section, and what its options were called before 0.10: with the section as the first word, or by another name.
-_SECTIONS: Mapping[str, Mapping[str, str]] = {
-    "actor": {
-        "model_name_or_path": "pretrain",
-        "gradient_checkpointing_enable": "gradient_checkpointing",
-        "entropy_coef": "entropy_loss_coef",
-        "num_nodes": "actor_num_nodes",
-        "num_gpus_per_node": "actor_num_gpus_per_node",
-    },
-    "critic": {
-        "model_name_or_path": "critic_pretrain",
-        "num_nodes": "critic_num_nodes",
-        "num_gpus_per_node": "critic_num_gpus_per_node",
-    },
-    "ref": {
-        "num_nodes": "ref_num_nodes",
-        "num_gpus_per_node": "ref_num_gpus_per_node",
-        "offload": "ref_offload",
-    },
-    "reward": {
-        "model_name_or_path": "reward_pretrain",
-        "remote_url": "remote_rm_url",
-        "num_nodes": "reward_num_nodes",
-        "num_gpus_per_node": "reward_num_gpus_per_node",
-    },
-    "ds": {
-        "zero_stage": "zero_stage",
-        "adam_offload": "adam_offload",
-        "param_dtype": "param_dtype",
-        "overlap_comm": "overlap_comm",
-        "zpg": "zpg",
-        "grad_accum_dtype": "grad_accum_dtype",
-        "tensor_parallel_size": "ds_tensor_parallel_size",
-        "ring_attn_size": "ring_attn_size",
-        "packing_samples": "packing_samples",
-        "attn_implementation": "attn_implementation",
-        "use_liger_kernel": "use_liger_kernel",
-        "enable_sleep": "deepspeed_enable_sleep",
-        "load_in_4bit": "load_in_4bit",
-        "lora.rank": "lora_rank",
-        "lora.alpha": "lora_alpha",
-        "lora.dropout": "lora_dropout",
-        "lora.target_modules": "target_modules",
-    },
-    "train": {
-        "batch_size": "train_batch_size",
-        "micro_batch_size": "micro_train_batch_size",
-        "max_tokens_per_gpu": "train_max_tokens_per_gpu",
-        "dynamic_batch_enable": "use_dynamic_batch",
-        "max_epochs": "max_epochs",
-        "agent_func_path": "agent_func_path",
-        "async_enable": "async_train",
-        "colocate_all": "colocate_all_models",
-        "colocate_actor_ref": "colocate_actor_ref",
-        "colocate_critic_reward": "colocate_critic_reward",
-    },
-    "rollout": {
-        "batch_size": "rollout_batch_size",
-        "micro_batch_size": "micro_rollout_batch_size",
-        "max_tokens_per_gpu": "rollout_max_tokens_per_gpu",
-        "n_samples_per_prompt": "n_samples_per_prompt",
-        "max_new_tokens": "generate_max_len",
-    },
-    "data": {"max_len": "max_len", "max_images_per_prompt": "max_images_per_prompt"},
-    "algo": {"advantage.estimator": "advantage_estimator", "kl.init_coef": "init_kl_coef"},
-    "vllm": {
-        "num_engines": "vllm_num_engines",
-        "tensor_parallel_size": "vllm_tensor_parallel_size",
-        "gpu_memory_utilization": "vllm_gpu_memory_utilization",
-        "enable_sleep": "vllm_enable_sleep",
-    },
-}
-_NEW = {old: f"{section}.{new}" for section, names in _SECTIONS.items() for new, old in names.items()}
 _ALONE = ("model.", "actor.")  # the trained model's section of the programs that train alone; read as the actor's
 _ROLES = ("actor", "ref", "critic", "reward")
 _NODE = 8  # GPUs, where nothing says how many
@@ -145,7 +73,7 @@ def _named(name: str) -> str:
     plain = name.lstrip("-").replace("-", "_")
     if plain.startswith(_ALONE[0]):
         return f"--{_ALONE[1]}{plain.removeprefix(_ALONE[0])}"
-    return f"--{_NEW.get(plain, plain)}" if name.startswith("-") else name
+    return f"--{OLD.get(plain, plain)}" if name.startswith("-") else name
 
 
 def _world(settings: Sequence[Setting]) -> World:

@@ -68,6 +68,24 @@ class Workers:
     whole: bool = False
 
 
+def stated(values: Values, role: str, optimizer: str, gpus: int) -> Workers:
+    """Return verl's workers of a role on so many GPUs, as its keys say them. optimizer: its section."""
+    sp, size = values.whole(f"{role}.parallel.cp") or 1, values.number(f"{role}.shards")
+    stepping = adam(values, f"{optimizer}.override_optimizer_config")
+    return Workers(
+        dp=max(1, gpus // sp),
+        sp=sp,
+        room=0,
+        microbatches=0,
+        copies=int(gpus // size) if size is not None and 0 < size < gpus else 1,
+        recompute=values.switch(f"{role}.recomputes"),
+        narrow=values.text(f"{role}.dtype") in ("bf16", "bfloat16"),
+        liger=values.switch(f"{role}.liger"),
+        streamed=values.switch(f"{role}.streams"),
+        program=replace(PROGRAMS["verl-fsdp", "fsdp"], framework=stepping),
+    )
+
+
 def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
     """Return the run of a model on such workers."""
     program, model = workers.program, replace(model, model=built(model.model, "fsdp"))

@@ -13,15 +13,16 @@ from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.tuning import Preference
 from symconfig.errors import Problem
 from symconfig.existing.launch.dialects.nemo_rl import METHODS
-from symconfig.existing.recover.rl.nemo_workers import POLICY, NemoWorkers
+from symconfig.existing.recover.rl.nemo_workers import NemoWorkers
 from symconfig.existing.recover.rl.script import MANY
 from symconfig.existing.recover.rl.sequences import Packed
 from symconfig.existing.recover.rl.step import Alone, Step
 from symconfig.existing.recover.run import Assumed, Described, Run
+from symconfig.formats.nemo_rl import GENERATION as _GENERATION
+from symconfig.formats.nemo_rl import POLICY
 
 _PREDICTED = ("grpo", "dpo", "sft", "rm")
 _PAIRED = {"dpo": "sigmoid", "rm": "reward"}  # and their losses
-_GENERATION = f"{POLICY}.generation"
 _ENGINES = ("vllm", "sglang")
 _ADVANTAGES = {"reinforce_plus_plus": "reinforce_plus_plus"}
 _PROMPT = 1024  # tokens of the longest prompt, where no key says it
@@ -42,7 +43,7 @@ class Reader(NemoWorkers):
         """Return the policy's run with what is around it. Raises InputError with all that keeps it from being
         predicted."""
         self.problems += [*self._refused(), *self._untrained()]
-        model, run = self.model(f"{POLICY}.model_name", self._adapter), None
+        model, run = self.model(f"{POLICY}.model_name"), None
         if not self.problems and model is not None:
             run = self._step(model) if self._method == "grpo" else self._alone(model)
         if self.problems or self.values.arguments.problems or run is None:
@@ -132,7 +133,7 @@ class Reader(NemoWorkers):
 
     def _rl(self) -> Rl | None:
         values, engine = self.values, self.values.text(f"{_GENERATION}.backend") or _ENGINES[0]
-        prompts, samples = values.whole("grpo.num_prompts_per_step"), values.whole("grpo.num_generations_per_prompt")
+        prompts, samples = values.whole("rl.prompts"), values.whole("rl.samples")
         batch = values.whole(f"{POLICY}.train_global_batch_size")
         if not (prompts and samples and batch):
             return None
@@ -141,26 +142,18 @@ class Reader(NemoWorkers):
             prompt = min(whole // 2, _PROMPT)
             self.assumed.append(Assumed("longest prompt", f"{prompt:,} tokens", "no key says less than the whole"))
         response = min(values.whole(f"{_GENERATION}.max_new_tokens") or whole, whole - prompt)
-        updates = max(1, prompts * samples // batch)
-        tp = f"{_GENERATION}.vllm_cfg.tensor_parallel_size"
-        share = f"{_GENERATION}.vllm_cfg.gpu_memory_utilization"
-        if engine == "sglang":
-            tp, share = (f"{_GENERATION}.sglang_cfg.{name}" for name in ("gpus_per_server", "mem_fraction_static"))
         pp = values.whole(f"{_GENERATION}.vllm_cfg.pipeline_parallel_size") or 1
-        skips = values.switch("grpo.skip_reference_policy_logprobs_calculation")
-        return self.section(
+        tp, share = values.whole("step.rollout_tp") or 1, None
+        if engine == "sglang":
+            tp = values.whole(f"{_GENERATION}.sglang_cfg.gpus_per_server") or 1
+            share = values.number(f"{_GENERATION}.sglang_cfg.mem_fraction_static")
+        return self.step_section(
             prompt,
             max(1, response),
-            algorithm=_ADVANTAGES.get(values.text("grpo.adv_estimator.name") or "", "grpo"),
-            prompts=prompts,
-            samples=samples,
-            updates=updates if prompts * samples % updates == 0 else 1,
-            reference=bool(values.number("loss_fn.reference_policy_kl_penalty")) and not skips,
-            placement="split" if self.apart else "colocated",
-            rollout_gpus=self.apart or None,
-            rollout={
-                "engine": engine,
-                "tp": (values.whole(tp) or 1) * pp,
-                "memory_share": values.number(share) or values.number(f"{_GENERATION}.vllm_cfg.gpu_memory_utilization"),
-            },
+            prompts,
+            samples,
+            batch,
+            _ADVANTAGES,
+            reference=bool(values.number("rl.reference")) and not values.switch("rl.no_reference"),
+            rollout={"tp": tp * pp, **({"memory_share": share} if share else {})},
         )

@@ -14,19 +14,22 @@ from typing import ClassVar
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Setting
-from symconfig.existing.recover.deepspeed_model import named_targets
+from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.rl import bridged, fsdp
 from symconfig.existing.recover.rl.script import Script
 from symconfig.existing.recover.rl.trainers import DTENSOR, MEGATRON, NEMO, Trainer, Workers
 from symconfig.existing.recover.run import Described, Run
 from symconfig.existing.recover.words import settings
+from symconfig.formats.keys import Keys
+from symconfig.formats.nemo_rl import DTENSOR as _DTENSOR
+from symconfig.formats.nemo_rl import KEYS, POLICY
+from symconfig.formats.nemo_rl import MEGATRON as _MEGATRON
 from symconfig.frameworks.behaviour import Switches
 from symconfig.frameworks.fsdp.behaviour import WIDE_FROZEN
 from symconfig.frameworks.megatron.flags import flags
 
-POLICY = "policy"
-_MEGATRON, _DTENSOR, _OPTIMIZER = f"{POLICY}.megatron_cfg", f"{POLICY}.dtensor_cfg", f"{POLICY}.optimizer"
+_OPTIMIZER = f"{POLICY}.optimizer"
 _PASSED_ON = ("", "optimizer.", "distributed_data_parallel_config.")  # sections of Megatron-Core's part
 # Of its part: what is read by itself, or means another thing than Megatron-LM's option of the name.
 _ASIDE = (
@@ -56,11 +59,14 @@ class NemoWorkers(Script):
     TRAINER: ClassVar[Trainer] = NEMO
 
     @property
+    def keys(self) -> Keys:
+        return KEYS[self.workers.name]
+
+    @property
     def workers(self) -> Workers:
         """Return what trains."""
-        if self.values.switch(f"{_MEGATRON}.enabled"):
-            return replace(MEGATRON, target="nemo-rl")
-        return DTENSOR
+        bridge = Arguments(self.reading.options).switch(f"{_MEGATRON}.enabled")
+        return replace(MEGATRON, target="nemo-rl") if bridge else DTENSOR
 
     @property
     def apart(self) -> int:
@@ -75,21 +81,15 @@ class NemoWorkers(Script):
     def _trained_gpus(self) -> int:
         return self.gpus - self.apart
 
-    @property
-    def _at(self) -> str:
-        """Return the section of its degrees."""
-        return _MEGATRON if self.workers.options else _DTENSOR
-
     def _degree(self, name: str) -> int:
-        own = name if not self.workers.options else name.replace("tensor_", "tensor_model_")
-        return self.values.whole(f"{self._at}.{own}") or 1
+        return self.values.whole(f"actor.parallel.{name}") or 1
 
     @property
     def _sharing(self) -> int:
         """Return the GPUs of a replica."""
         if self.workers.options:
             return bridged.split(Namespace(self.megatron(), flags(self.version())))
-        return self._degree("tensor_parallel_size") * self._degree("context_parallel_size")
+        return self._degree("tp") * self._degree("cp")
 
     @property
     def _dp(self) -> int:
@@ -103,20 +103,9 @@ class NemoWorkers(Script):
         if self.values.text(f"{POLICY}.precision") == "float32":
             yield self.problem(f"{POLICY}.precision", "training in 32 bits is not predicted", got="float32")
 
-    def _adapter(self, model: ModelDescriptor) -> Mapping[str, object] | None:
-        values, bridge = self.values, self.workers.options
-        at = f"{_MEGATRON}.peft" if bridge else f"{_DTENSOR}.lora_cfg"
-        if not values.switch(f"{at}.enabled"):
-            return None
-        given = values.arguments.words(f"{at}.target_modules")
-        plain = named_targets(given or ("all-linear",), model)
-        return {
-            "method": "lora",
-            "r": values.whole(f"{at}.dim") or 8,
-            "target_modules": bridged.modules(given) if bridge else plain,
-            "lora_alpha": values.number(f"{at}.alpha") or 32.0,
-            "lora_dropout": values.number(f"{at}.dropout") or 0.0,
-        }
+    def adapter(self, model: ModelDescriptor) -> Mapping[str, object] | None:
+        """Return the fields of the adapters that the model is trained by; None where all of it is trained."""
+        return Script.adapter(self, model) if self.values.switch("adapter.enabled") else None
 
     def _trained(self, model: Described, microbatches: int, length: int, micro: int = 1) -> Run:
         """Return the run of a model in so many micro-batches of all replicas. Raises InputError."""
@@ -126,9 +115,9 @@ class NemoWorkers(Script):
         eager = (values.text(f"{_OPTIMIZER}.name") or "torch.").startswith("torch.")
         layers = fsdp.Workers(
             dp=self._dp,
-            tp=self._degree("tensor_parallel_size"),
-            ep=self._degree("expert_parallel_size"),
-            sp=self._degree("context_parallel_size"),
+            tp=self._degree("tp"),
+            ep=self._degree("ep"),
+            sp=self._degree("cp"),
             room=length,
             micro=micro,
             microbatches=microbatches,

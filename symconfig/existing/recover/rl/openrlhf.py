@@ -7,26 +7,25 @@ utils/seqlen_balancing.py (tokens of a micro-batch are those of all ranks that s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.tuning import Preference
 from symconfig.errors import Problem
 from symconfig.existing.launch.dialects.openrlhf import RAY, first_values, pools, program
 from symconfig.existing.recover import deepspeed
-from symconfig.existing.recover.deepspeed_model import named_targets
 from symconfig.existing.recover.rl.script import MANY, Script
 from symconfig.existing.recover.rl.sequences import Packed
 from symconfig.existing.recover.rl.step import Alone, Step
 from symconfig.existing.recover.rl.trainers import DEEPSPEED, OPENRLHF, Trainer, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run
+from symconfig.formats.openrlhf import ADVANTAGES
 from symconfig.graph.implementation import LossKernel
 from symconfig.plans.rl import PlannedReward
 
-_ADVANTAGES = {"gae": "ppo", "reinforce": "reinforce_plus_plus", "rloo": "rloo"}
+_ALGORITHMS = {name: algorithm for algorithm, name in ADVANTAGES.items() if name != "group_norm"}
 _PROMPT = 1024  # tokens of the longest prompt, where nothing says it
 # Programs that train alone: how many sequences of a micro-batch belong together.
 _ALONE = {"train_sft": 1, "train_dpo": 2, "train_rm": 2}
@@ -51,7 +50,7 @@ class Reader(Script):
         """Return the trained model's run, with the step around it where there is one. Raises InputError with all that
         keeps it from being predicted."""
         self.problems += self._refused()
-        model = self.model("actor.model_name_or_path", self._adapter)
+        model = self.model("actor.model_name_or_path")
         rl = self._rl() if self._program == RAY else None
         gpus = self.gpus if rl is None else self._pools["actor"]
         if self.problems or self.values.arguments.problems or model is None or (rl is None and self._program == RAY):
@@ -62,7 +61,7 @@ class Reader(Script):
         actor = self._trained(model, packed.spread(rl, gpus // self._sharing), packed.room, gpus)
         step, critic = self._rewarded(self._step(rl, actor, packed), gpus), None
         if rl.has_critic:
-            own = self.model(self._critic, self._adapter)
+            own = self.model(self._critic)
             assert own is not None, "a name that is not known has raised"
             on = self._pools.get("critic", gpus)
             critic = self._trained(own, packed.spread(rl, on // self._sharing), packed.room, on)
@@ -102,19 +101,6 @@ class Reader(Script):
         names = ("critic.model_name_or_path", "reward.model_name_or_path")
         return next((name for name in names if self.values.given(name)), "actor.model_name_or_path")
 
-    def _adapter(self, model: ModelDescriptor) -> Mapping[str, object] | None:
-        values = self.values
-        if not (rank := values.number("ds.lora.rank")):
-            return None
-        given = values.arguments.words("ds.lora.target_modules")
-        return {
-            "method": "qlora" if values.switch("ds.load_in_4bit") else "lora",
-            "r": int(rank),
-            "target_modules": named_targets(given or ("all-linear",), model),
-            "lora_alpha": values.number("ds.lora.alpha"),
-            "lora_dropout": values.number("ds.lora.dropout") or 0.0,
-        }
-
     @property
     def _tp(self) -> int:
         return self.values.whole("ds.tensor_parallel_size") or 1
@@ -145,25 +131,9 @@ class Reader(Script):
             self.assumed.append(Assumed("longest prompt", f"{prompt:,} tokens", why))
         if response is None:
             response = whole - prompt
-        updates = max(1, prompts * samples // batch)
-        return self.section(
-            prompt,
-            response,
-            algorithm=_ADVANTAGES.get(values.text("algo.advantage.estimator") or "", "grpo"),
-            prompts=prompts,
-            samples=samples,
-            updates=updates if prompts * samples % updates == 0 else 1,
-            epochs=values.whole("train.max_epochs") or 1,
-            reference=bool(values.number("algo.kl.init_coef")),
-            entropy=bool(values.number("actor.entropy_coef")),
-            placement="split" if served else "colocated",
-            rollout_gpus=served or None,
-            rollout={
-                "engine": "vllm",
-                "tp": values.whole("vllm.tensor_parallel_size"),
-                "memory_share": values.number("vllm.gpu_memory_utilization"),
-            },
-        )
+        placed = {"placement": "split" if served else "colocated", "rollout_gpus": served or None}
+        reference = bool(values.number("rl.reference"))
+        return self.step_section(prompt, response, prompts, samples, batch, _ALGORITHMS, reference=reference, **placed)
 
     def _packed(self, rl: Rl, gpus: int) -> Packed:
         """Return the micro-batches of an update."""

@@ -26,7 +26,7 @@ from symconfig.existing.recover.run import Assumed, Run
 from symconfig.existing.recover.words import settings
 from symconfig.frameworks.megatron.flags import first_with, flags, resolve
 
-_ADVANTAGES = {"ppo": "ppo", "gspo": "gspo", "reinforce_plus_plus": "reinforce_plus_plus"}
+_ALGORITHMS = {name: name for name in ("ppo", "gspo", "reinforce_plus_plus")}
 _ASYNC = "train_async"  # the program whose engine generates while the last step is trained on
 _PROMPT = 1024  # tokens of the longest prompt, where no option says it
 _SHARE = 0.85  # of a GPU for SGLang, which derives it from the GPU where --sglang-mem-fraction-static is absent
@@ -114,30 +114,26 @@ class Reader(Script):
             batch = prompts * samples // steps
         updates = max(1, prompts * samples // batch)
         prompts = min(prompts, max(1, updates * batch // samples))  # what is left over is dropped
-        advantage = values.text("advantage_estimator") or "grpo"
         # Attention is apart on each of these; experts lie over all of an engine's GPUs.
-        ranks = (values.whole("sglang_dp_size") or 1) if values.switch("sglang_enable_dp_attention") else 1
-        share = values.number("sglang_mem_fraction_static")
+        ranks = (values.whole("ranks.dp") or 1) if values.switch("ranks.apart") else 1
+        share = values.number("step.memory_share")
         if share is None:
             why = "SGLang derives it from the GPU; --sglang-mem-fraction-static says it"
             self.assumed.append(Assumed("share of memory for the engine", f"{_SHARE:g}", why))
-        return self.section(
+        return self.step_section(
             prompt,
             response,
-            algorithm=_ADVANTAGES.get(advantage, "grpo"),
-            prompts=prompts,
-            samples=samples,
+            prompts,
+            samples,
+            batch,
+            _ALGORITHMS,
             updates=updates if prompts * samples % updates == 0 else 1,
-            reference=values.switch("use_kl_loss") or bool(values.number("kl_coef")),
-            entropy=bool(values.number("entropy_coef")),
-            placement="split" if served else "colocated",
-            rollout_gpus=served or None,
+            reference=values.switch("rl.reference") or bool(values.number("kl_coef")),
             rollout={
                 "engine": "sglang",
-                "tp": max(1, (values.whole("rollout_num_gpus_per_engine") or 1) // ranks),
+                "tp": max(1, (values.whole("engine.gpus") or 1) // ranks),
                 "dp": ranks,
                 "memory_share": share or _SHARE,
-                "max_num_seqs": values.whole("sglang_server_concurrency") or 512,
             },
         )
 

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from symconfig.descriptor.job import Backend
 from symconfig.existing.launch.dialects import nemo_rl, openrlhf, tuners, verl
+from symconfig.formats.keys import Keys
+from symconfig.formats.openrlhf import KEYS as OPENRLHF_KEYS
+from symconfig.formats.slime import KEYS as SLIME_KEYS
+from symconfig.formats.verl import TUNING
 
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """What trains a model. options: it takes Megatron-LM's. section: of verl's keys of a trained model; split: what its
-    degree of ranks that share a sequence is called there. predicted: False for those of which a name alone is known.
+    """What trains a model. options: it takes Megatron-LM's. predicted: False for those of which a name alone is known.
     planned, target: the backend and the target of a better layout; None: the trainer's own."""
 
     name: str
     options: bool = False
-    section: str = ""
-    split: str = ""
     predicted: bool = True
     planned: Backend = "megatron"
     target: str | None = None
 
 
-MEGATRON = Workers("megatron", options=True, section="megatron", split="context_parallel_size")
-FSDP = Workers(
-    "fsdp",
-    section="fsdp_config",
-    split="ulysses_sequence_parallel_size",
-    planned="fsdp",
-    target="verl-fsdp",
-)
+MEGATRON = Workers("megatron", options=True)
+FSDP = Workers("fsdp", planned="fsdp", target="verl-fsdp")
 DEEPSPEED = Workers("deepspeed", planned="deepspeed")
 SHARDS = Workers("fsdp", planned="deepspeed")  # of programs whose plans are for DeepSpeed
 DTENSOR = Workers("dtensor", planned="fsdp")
@@ -47,7 +42,8 @@ def of_verl(name: str) -> Workers:
 class Trainer:
     """A trainer. release: whose defaults hold. longest: its options of the longest prompt and response. dashes: how an
     option's name is spelled on the command line, by what stands before it and between its words. offload: what brings a
-    reference that is not read to the host, as a person writes it. whole: its option of the longest of both together."""
+    reference that is not read to the host, as a person writes it. whole: its option of the longest of both together.
+    keys: all that it is told, by name."""
 
     name: str
     release: str
@@ -55,6 +51,7 @@ class Trainer:
     dashes: tuple[str, str] = ("--", "_")
     offload: str | None = None
     whole: str | None = None
+    keys: Keys = field(default_factory=dict, compare=False)
 
     def spelled(self, key: str) -> str:
         """Return an option as a person writes it."""
@@ -64,21 +61,22 @@ class Trainer:
 VERL = Trainer(
     "verl",
     verl.RELEASE,
-    ("data.max_prompt_length", "data.max_response_length"),
+    ("rl.prompt_length.max", "rl.response_length.max"),
     ("", "_"),
     "ref.megatron.param_offload=True",
 )
-VERL_TUNING = Trainer("verl's fine-tuning", verl.RELEASE, ("data.max_length", "data.max_length"), ("", "_"))
-SLIME = Trainer("slime", "0.3.1", ("rollout_max_prompt_len", "rollout_max_response_len"), ("--", "-"))
+VERL_TUNING = Trainer("verl's fine-tuning", verl.RELEASE, ("longest", "longest"), ("", "_"), keys=TUNING)
+SLIME = Trainer("slime", "0.3.1", ("rl.prompt_length.max", "rl.response_length.max"), ("--", "-"), keys=SLIME_KEYS)
 OPENRLHF = Trainer(
     "openrlhf",
     openrlhf.RELEASE,
-    ("prompt_max_len", "rollout.max_new_tokens"),
+    ("prompt_max_len", "rl.response_length.max"),
     offload="--ref.offload",
-    whole="data.max_len",
+    whole="rl.longest",
+    keys=OPENRLHF_KEYS,
 )
 TRL = Trainer(tuners.TRL, "1.16.0", ("max_prompt_length", "max_completion_length"))
 LLAMAFACTORY = Trainer(tuners.LLAMAFACTORY, "0.9.5", ("max_length", "max_length"), ("", "_"))
 SWIFT = Trainer(tuners.SWIFT, "4.6.0", ("max_length", "max_completion_length"))
 TRANSFORMERS = Trainer(tuners.TRANSFORMERS, "5.24.0", ("max_length", "max_length"))
-NEMO = Trainer(nemo_rl.FORMAT, "0.7.0", ("data.max_input_seq_length", "policy.generation.max_new_tokens"), ("", "_"))
+NEMO = Trainer(nemo_rl.FORMAT, "0.7.0", ("rl.prompt_length.max", "rl.response_length.max"), ("", "_"))

@@ -1,50 +1,89 @@
-"""Overrides of verl as a run: its actor and critic, and the step around them.
+"""Overrides of verl as a run: its actor and critic with Megatron's workers or FSDP's, and the step around them.
 
-Sources: verl 0.9.1, verl/workers/config/{actor,rollout}.py and verl/utils/seqlen_balancing.py (a micro-batch's tokens
-are those of all ranks of a sequence).
+Sources: verl 0.9.1, workers/config/{actor,engine,rollout}.py, workers/engine/{fsdp,megatron}/transformer_impl.py,
+trainer/sft_trainer.py and utils/seqlen_balancing.py (a micro-batch's tokens are those of all ranks of a sequence).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
-from symconfig.errors import Problem
-from symconfig.existing.recover.rl.script import MANY
+from symconfig.errors import InputError, Problem
+from symconfig.existing.launch.dialects import verl as dialect
+from symconfig.existing.launch.dialects.override import entries_of
+from symconfig.existing.launch.dialects.translate import by_path, translated
+from symconfig.existing.launch.reading import Setting
+from symconfig.existing.recover.namespace import Namespace, version_of
+from symconfig.existing.recover.rl import bridged, fsdp
+from symconfig.existing.recover.rl.script import MANY, Script
 from symconfig.existing.recover.rl.sequences import Packed, in_a_row
 from symconfig.existing.recover.rl.step import Step
-from symconfig.existing.recover.rl.verl_workers import ACTOR, CRITIC, MODEL, Workers
-from symconfig.existing.recover.run import Described, Run
+from symconfig.existing.recover.rl.trainers import FSDP, VERL, VERL_TUNING, Trainer, Workers, of_verl
+from symconfig.existing.recover.run import Assumed, Described, Run
+from symconfig.existing.recover.words import settings
+from symconfig.formats.keys import Keys
+from symconfig.formats.verl import ADVANTAGES, ENGINES, KEYS, SECTIONS
+from symconfig.frameworks.megatron.bridge import FUSES_ACTIVATION, FUSES_ROPE
+from symconfig.frameworks.megatron.flags import flags, resolve
 from symconfig.plans.rl import PlannedReward, ReferencePlace
 
-ROLLOUT, REFERENCE = "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
-_ENGINES = ("vllm", "sglang")
-_REWARDING_TP, _REWARDING_SHARE = 2, 0.5  # of a network of rewards, trainer/config/reward/reward.yaml
-# Advantages by their names in a job; the kin of GRPO that a job does not name cost what it does.
-_ADVANTAGES = {"gae": "ppo", "rloo": "rloo", "remax": "remax", "reinforce_plus_plus": "reinforce_plus_plus"}
+# Of megatron: what says nothing of the computation, or is read by itself.
+_ASIDE = ("param_offload", "grad_offload", "optimizer_offload", "seed", "dtype", "forward_only", "load_weight")
+_PARTS = {
+    "override_transformer_config": "model",
+    "override_ddp_config": "ddp",
+    "override_optimizer_config": "optimizer",
+}
+_ALGORITHMS = {name: algorithm for algorithm, name in ADVANTAGES.items() if name != "grpo"}  # its kin cost what it does
 
 
 @dataclass(slots=True)
-class Reader(Workers):
-    """The actor, the critic and the step of one script."""
+class Reader(Script):
+    """The actor, the critic and the step of one script; gpus: all of them."""
+
+    TRAINER: ClassVar[Trainer] = VERL
+
+    @property
+    def keys(self) -> Keys:
+        return KEYS.get(self.workers.name, KEYS["fsdp"])
+
+    @property
+    def workers(self) -> Workers:
+        return of_verl(dialect.workers(self.reading.settings))
+
+    @property
+    def apart(self) -> int:
+        """Return the GPUs of an engine of its own; 0 where it has the actor's."""
+        world = dialect.world(self.reading.settings)
+        trained = (self.values.whole("world.nodes") or 1) * (self.values.whole("world.gpus") or 8)
+        return max(0, (world.gpus or 0) - trained)
 
     def run(self) -> Run:
         """Return the actor's run with the step around it. Raises InputError with all that keeps it from being
         predicted."""
         self.problems += self._refused()
-        model = self.model(f"{MODEL}.path", self._adapter)
+        model = self.model("actor.model")
         rl, packed = self._rl(), None
         if rl is not None:
-            packed = self._packed(ACTOR, self._degree(ACTOR), rl)
+            packed = self._packed("actor", rl)
         if self.problems or self.values.arguments.problems or model is None or rl is None or packed is None:
             raise self.refusal()
-        actor, fill = self._trained(ACTOR, model, rl, packed)
+        actor, fill = self._trained("actor", model, rl, packed)
         step = self._rewarded(self._step(rl, actor, packed, fill))
         critic = None
         if rl.has_critic:
-            critic, filled = self._critic(model, rl)
+            own: Described | None = model
+            if self.values.given("critic.model") and self.supplied.model is None:
+                own = self.model("critic.model", adapts=False)
+            packed = self._packed("critic", rl)
+            if own is None or packed is None or self.problems:
+                raise self.refusal()
+            critic, filled = self._trained("critic", own, rl, packed)
             step = replace(step, critic_fill=filled)
         if self.values.arguments.problems:
             raise self.refusal()
@@ -54,145 +93,220 @@ class Reader(Workers):
         """Yield what no prediction is made of."""
         values = self.values
         if not self.workers.predicted:
-            yield self.problem(f"{ACTOR}.strategy", "workers of this kind are not predicted", got=self.workers.name)
-        engine = values.text(f"{ROLLOUT}.name")
-        if engine is not None and engine not in _ENGINES:
-            yield self.problem(f"{ROLLOUT}.name", "this engine is not predicted", got=engine, need="vllm or sglang")
-        for key in ("lora_adapter_path", "lora.adapter_path"):
-            if values.text(f"{MODEL}.{key}"):
-                what = "the adapters that are trained on stand in a folder, which is not read"
-                yield self.problem(f"{MODEL}.{key}", what)
+            yield self.problem("actor.strategy", "workers of this kind are not predicted", got=self.workers.name)
+        engine = values.text("rl.rollout.engine")
+        if engine is not None and engine not in ENGINES:
+            what = "this engine is not predicted"
+            yield self.problem("rl.rollout.engine", what, got=engine, need=" or ".join(ENGINES))
+        if values.text("adapter.path"):
+            what = "the adapters that are trained on stand in a folder, which is not read"
+            yield self.problem("adapter.path", what)
 
     def _rewarded(self, step: Step) -> Step:
-        """Return the step with its network of rewards, under its name since 0.7 or before."""
+        """Return the step with its network of rewards."""
         values = self.values
-        at = next((name for name in ("reward.reward_model", "reward_model") if values.switch(f"{name}.enable")), None)
-        if at is None:
+        if not values.switch("rewards.enabled"):
             return step
-        own = values.switch(f"{at}.enable_resource_pool")
-        nodes, gpus = (values.whole(f"{at}.{name}") or 0 for name in ("nnodes", "n_gpus_per_node"))
-        tp = values.whole(f"{at}.rollout.tensor_model_parallel_size") or _REWARDING_TP
-        share = values.number(f"{at}.rollout.gpu_memory_utilization") or _REWARDING_SHARE
-        path = f"{at}.model_path" if at.startswith("reward.") else f"{at}.model.path"
-        return self.rewarded(step, path, PlannedReward(gpus=nodes * gpus * own, tp=tp, memory_share=share))
-
-    def _adapter(self, model: ModelDescriptor) -> Mapping[str, object] | None:
-        return None if model.adapter is not None else self.adapter(model)
+        gpus = (values.whole("rewards.nodes") or 0) * (values.whole("rewards.gpus") or 0)
+        tp, share = values.whole("rewards.planned.tp") or 1, values.number("rewards.planned.memory_share") or 0.0
+        reward = PlannedReward(gpus=gpus * values.switch("rewards.apart"), tp=tp, memory_share=share)
+        return self.rewarded(step, "rewards.model", reward)
 
     def _rl(self) -> Rl | None:
-        values, served = self.values, self.apart
-        samples, batch = values.whole(f"{ROLLOUT}.n"), values.whole(f"{ACTOR}.ppo_mini_batch_size")
+        values = self.values
+        samples, batch = values.whole("rl.samples"), values.whole("rl.update_prompts")
         # Of fully_async, whose samples come one by one, it is 0: a step is an update.
-        prompts = int(values.number("data.train_batch_size") or 0) or batch
-        prompt, response = (values.whole(f"data.max_{part}_length") for part in ("prompt", "response"))
+        prompts = int(values.number("rl.prompts") or 0) or batch
+        prompt, response = (values.whole(f"rl.{part}_length.max") for part in ("prompt", "response"))
         if not (prompts and samples and batch and prompt and response):
             return None
-        updates = max(1, prompts // batch)
-        advantage = values.text("algorithm.adv_estimator") or "gae"
-        reference = values.switch("algorithm.use_kl_in_reward") or values.switch(f"{ACTOR}.use_kl_loss")
-        tp, dp = (values.whole(f"{ROLLOUT}.{name}_parallel_size") or 1 for name in ("tensor_model", "data"))
-        engine = values.text(f"{ROLLOUT}.name")
-        return self.section(
-            prompt,
-            response,
-            algorithm=_ADVANTAGES.get(advantage, "grpo"),
-            prompts=updates * min(batch, prompts),
-            samples=samples,
-            updates=updates,
-            epochs=values.whole(f"{ACTOR}.ppo_epochs") or 1,
-            reference=reference,
-            entropy=bool(values.number(f"{ACTOR}.entropy_coeff")),
-            placement="split" if served else "colocated",
-            rollout_gpus=served or None,
-            rollout={
-                "engine": engine if engine in _ENGINES else "vllm",
-                "tp": tp,
-                "dp": dp,
-                "memory_share": values.number(f"{ROLLOUT}.gpu_memory_utilization"),
-                "max_num_seqs": values.whole(f"{ROLLOUT}.max_num_seqs") or 256,
-            },
+        prompts = max(1, prompts // batch) * min(batch, prompts)
+        reference = values.switch("rl.reference_in_reward") or values.switch("rl.reference")
+        return self.step_section(
+            prompt, response, prompts, samples, min(batch, prompts) * samples, _ALGORITHMS, reference=reference
         )
 
-    def _packed(self, at: str, cp: int, rl: Rl) -> Packed | None:
+    def _packed(self, role: str, rl: Rl) -> Packed | None:
         """Return the micro-batches of an update."""
-        micro = f"{at}.ppo_micro_batch_size"
-        model = "critic.model" if at == CRITIC else MODEL
-        packed = self._filled(micro, f"{at}.use_dynamic_bsz", f"{at}.ppo_max_token_len_per_gpu", cp, rl, model)
+        packed = self._filled(role, self._degree(role), rl, role)
         if packed is None:
-            what = f"neither this nor {at}.use_dynamic_bsz says what a micro-batch holds"
-            self.problems.append(Problem(what, self.reading.file, field=f"{at}.ppo_micro_batch_size_per_gpu"))
+            names = (self.values.name(f"{role}.{word}") for word in ("micro", "dynamic"))
+            micro, dynamic = names
+            what = f"neither this nor {dynamic} says what a micro-batch holds"
+            self.problems.append(Problem(what, self.reading.file, field=micro))
         return packed
 
-    def _filled(self, micro: str, dynamic: str, most: str, cp: int, rl: Rl, model: str = MODEL) -> Packed | None:
-        """Return micro-batches by the options that say their tokens or their sequences; None where these say nothing.
-        model: the section of the one that reads them."""
-        values = self.values
-        tokens = values.whole(most) if values.switch(dynamic) else None
-        sequences = None if values.switch(dynamic) else self._sequences(micro, cp)
+    def _filled(self, phase: str, cp: int, rl: Rl, role: str = "actor") -> Packed | None:
+        """Return a phase's micro-batches by the options that say their tokens or their sequences; None where these say
+        nothing. role: the model that reads them."""
+        values, tokens, sequences = self.values, None, None
+        if values.switch(f"{phase}.dynamic"):
+            tokens = values.whole(f"{phase}.tokens")
+        elif (sequences := values.whole(f"{phase}.micro")) is None:
+            whole = values.whole(f"{phase}.micro_of_all")
+            sequences = None if whole is None else max(1, whole * cp // self._trained_gpus)
         if tokens is None and sequences is None:
             return None
-        packs = values.switch(f"{model}.use_remove_padding")
+        packs = values.switch(f"{role}.packs")
         return Packed.of(rl, sequences or 1, tokens=None if tokens is None else tokens * cp, packs=packs)
-
-    def _sequences(self, micro: str, cp: int) -> int | None:
-        """Return the sequences of a micro-batch that is not made by tokens."""
-        if (sequences := self.values.whole(f"{micro}_per_gpu")) is not None:
-            return sequences
-        whole = self.values.whole(micro)
-        return None if whole is None else max(1, whole * cp // self._trained_gpus)
-
-    def _critic(self, model: Described, rl: Rl) -> tuple[Run, float]:
-        """Return the critic's run, on the actor's GPUs."""
-        own: Described | None = model
-        if self.values.given("critic.model.path") and self.supplied.model is None:
-            own = self.model("critic.model.path")
-        packed = self._packed(CRITIC, self._degree(CRITIC), rl)
-        if own is None or packed is None or self.problems:
-            raise self.refusal()
-        return self._trained(CRITIC, own, rl, packed)
 
     def _step(self, rl: Rl, actor: Run, packed: Packed, fill: float) -> Step:
         """Return the step around the actor's run."""
         values, degrees, room = self.values, actor.configuration.degrees, actor.configuration.seq_length
         limit, own = packed.room, replace(packed, room=room)
         read = {
-            at: (self._read(at, degrees.cp, rl) or own).read(rl, degrees.dp, in_a_row(degrees))
-            for at in (ROLLOUT, REFERENCE)
+            phase: (self._filled(phase, degrees.cp, rl) or own).read(rl, degrees.dp, in_a_row(degrees))
+            for phase in ("rollout", "reference")
         }
-        parts = {"weights": "param_offload", "optimizer state": "optimizer_offload"}
+        parts = {"weights": "actor.away.weights", "optimizer state": "actor.away.states"}
+        place: ReferencePlace = "offloaded" if values.switch("reference.offloaded") else "resident"
         return Step(
             trainer=self.TRAINER,
             workers=self.workers,
             rl=rl.model_copy(update={"tokens_per_gpu": -(-limit // degrees.cp)}),
             fill=fill,
-            fused_logits=values.switch(f"{MODEL}.use_fused_kernels"),
-            scaled_logits=values.number(f"{ROLLOUT}.temperature") not in (None, 1.0),
-            read=read[ROLLOUT],
-            reference_read=read[REFERENCE],
-            away=tuple(part for part, key in parts.items() if values.switch(self._engine(ACTOR, key))),
-            reference=self._reference_place(),
+            fused_logits=values.switch("actor.fuses_logits"),
+            scaled_logits=values.number("rollout.temperature") not in (None, 1.0),
+            read=read["rollout"],
+            reference_read=read["reference"],
+            away=tuple(part for part, key in parts.items() if values.switch(key)),
+            # FSDP's is offloaded whatever is said (transformer_impl.py: "We force reference policy to use CPUOffload").
+            reference=place if self.workers.options else "streamed",
             assumed_lengths=self._depends(rl, actor),
         )
 
-    def _reference_place(self) -> ReferencePlace:
-        """Return where the reference is while it is not read. FSDP's is offloaded whatever is said
-        (transformer_impl.py: "We force reference policy to use CPUOffload to save memory")."""
-        if not self.workers.options:
-            return "streamed"
-        return "offloaded" if self.values.switch(f"{REFERENCE}.megatron.param_offload") else "resident"
-
     def _depends(self, rl: Rl, actor: Run) -> bool:
-        """Say whether what a phase holds depends on lengths that nobody says."""
+        """Return whether what a phase holds depends on lengths that nobody says."""
         if not self.assumes_lengths:
             return False
-        dynamic = [f"{ACTOR}.use_dynamic_bsz", f"{ROLLOUT}.log_prob_use_dynamic_bsz"]
-        dynamic += [f"{REFERENCE}.log_prob_use_dynamic_bsz"] * rl.reference + ["critic.use_dynamic_bsz"] * rl.has_critic
+        phases = ["actor", "rollout", *["reference"] * rl.reference, *["critic"] * rl.has_critic]
         # Few micro-batches would be fewer, and not full, if sequences were shorter.
         few = actor.configuration.global_batch < MANY * actor.configuration.degrees.dp
-        return few or not all(map(self.values.switch, dynamic))
+        return few or not all(self.values.switch(f"{phase}.dynamic") for phase in phases)
 
-    def _read(self, at: str, cp: int, rl: Rl) -> Packed | None:
-        """Return the micro-batches whose log-probabilities are computed."""
-        own = f"{at}.log_prob"
-        dynamic, most = f"{own}_use_dynamic_bsz", f"{own}_max_token_len_per_gpu"
-        return self._filled(f"{own}_micro_batch_size", dynamic, most, cp, rl)
+    def _degree(self, role: str) -> int:
+        """Return how many ranks share a sequence."""
+        return self.values.whole(f"{role}.parallel.cp") or 1
+
+    @property
+    def _trained_gpus(self) -> int:
+        return self.gpus - self.apart
+
+    def _trained(self, role: str, model: Described, rl: Rl, packed: Packed) -> tuple[Run, float]:
+        """Return the run of a model that is trained, and the fill of its micro-batches."""
+        make = self._of_megatron if self.workers.options else self._of_fsdp
+        run = make(role, model, rl, packed)
+        c = run.configuration
+        return run, replace(packed, room=c.seq_length).fill(rl, c.global_batch)
+
+    def _of_megatron(self, role: str, model: Described, rl: Rl, packed: Packed) -> Run:
+        at, table = SECTIONS[role], flags(self.version(role))
+        unfused = self._unfused(f"{at}.megatron.override_transformer_config", model.model)
+        dp = max(1, self._trained_gpus // bridged.split(Namespace(self.megatron(role), table)))
+        packed = packed.within(rl, dp)
+        batch = settings(["--global-batch-size", str(packed.spread(rl, dp))], self.reading.file)
+        names = Namespace((*self.megatron(role, packed.room), *unfused, *batch), table)
+        wrong = partial(self.problem, "adapter.r")
+        run = bridged.run(names, self._trained_gpus, self.known_cluster, self.supplied, model, wrong)
+        count = packed.spread(rl, dp, in_a_row(run.configuration.degrees))
+        return replace(run, configuration=replace(run.configuration, global_batch=count))
+
+    def _unfused(self, at: str, model: ModelDescriptor) -> tuple[Setting, ...]:
+        """Return options that switch off what neither the script nor Megatron-Bridge has in one kernel."""
+        kernels = {
+            "bias_activation_fusion": ("--no-bias-swiglu-fusion", FUSES_ACTIVATION),
+            "apply_rope_fusion": ("--no-rope-fusion", FUSES_ROPE),
+        }
+        words = [
+            option
+            for name, (option, families) in kernels.items()
+            if not (
+                self.values.switch(key) if self.values.given(key := f"{at}.{name}") else model.model_type in families
+            )
+        ]
+        return settings(words, self.reading.file)
+
+    def version(self, role: str = "actor") -> str:
+        """Return the Megatron-LM release that its workers are read as."""
+        own = [item.name for item in self.megatron(role)]
+        return resolve(self.supplied.megatron_version or version_of(own))
+
+    def megatron(self, role: str = "actor", room: int | None = None) -> tuple[Setting, ...]:
+        """Return what its Megatron workers are told, as Megatron-LM's options; nothing of others. room: tokens of a
+        micro-batch; None: not asked."""
+        if not self.workers.options:
+            return ()
+        renamed = []
+        for setting in self.reading.settings:
+            for section in ("megatron", "optim"):
+                key = setting.name.removeprefix(f"{SECTIONS[role]}.{section}.")
+                head, _, inner = key.partition(".")
+                if key == setting.name or key in _ASIDE or (section == "optim" and head not in _PARTS):
+                    continue
+                renamed.append(replace(setting, name=f"{_PARTS[head]}.{inner}" if head in _PARTS else f"model.{key}"))
+        options, _ = translated(by_path(entries_of(renamed, False)))
+        own = ["--bf16", "--use-distributed-optimizer", *bridged.EXPERTS]
+        if not self.values.switch("actor.predicts"):  # utils/megatron_utils.py, check_mtp_config
+            own += ["--mtp-num-layers", "0"]
+        own += [] if room is None else ["--micro-batch-size", "1", "--seq-length", str(room)]
+        splits = (self.values.whole(f"{role}.parallel.tp") or 1) > 1
+        own += ["--sequence-parallel"] * (splits and self.values.switch(f"{role}.options.sequence_parallel"))
+        return (*settings(own, self.reading.file), *options)
+
+    def _of_fsdp(self, role: str, model: Described, rl: Rl, packed: Packed) -> Run:
+        values, gpus, sp = self.values, self._trained_gpus, self._degree(role)
+        layers = fsdp.stated(values, role, SECTIONS[role] + ".optim", gpus)
+        size = values.number(f"{role}.shards")
+        if size is not None and layers.copies > 1 and gpus % size:
+            raise InputError(self.problem(f"{role}.shards", "does not divide the GPUs", got=f"{size:g} on {gpus}"))
+        if gpus % sp:
+            what = "does not divide the GPUs"
+            raise InputError(self.problem(f"{role}.parallel.cp", what, got=f"{sp} on {gpus}"))
+        if model.model.num_key_value_heads % sp:
+            what = "copies of key/value heads for the ranks of a sequence are not predicted"
+            got = f"{model.model.num_key_value_heads} heads for {sp} ranks"
+            raise InputError(self.problem(f"{role}.parallel.cp", what, got=got))
+        packed = packed.within(rl, layers.dp)
+        layers = replace(layers, room=packed.room, microbatches=packed.spread(rl, layers.dp))
+        return fsdp.run(layers, model, self.known_cluster)
+
+
+@dataclass(slots=True)
+class Tuning(Script):
+    """verl's trainer of fine-tuning with FSDP's workers, on sequences as long as they may be."""
+
+    TRAINER: ClassVar[Trainer] = VERL_TUNING
+
+    @property
+    def workers(self) -> Workers:
+        name = self.values.text("actor.strategy") or FSDP.name
+        return replace(FSDP, target=None) if name.startswith(FSDP.name) else Workers(name, predicted=False)
+
+    def run(self) -> Run:
+        """Return the run of the model. Raises InputError with all that keeps it from being predicted."""
+        values = self.values
+        self.problems += self._refused()
+        model = self.model("actor.model")
+        length, batch = self.supplied.seq_length or values.whole("longest"), values.whole("batch")
+        if self.problems or values.arguments.problems or model is None or batch is None or length is None:
+            raise self.refusal()
+        layers = fsdp.stated(values, "actor", "optim", self.gpus)
+        micro = values.whole("actor.micro") or 1
+        if values.switch("actor.dynamic"):
+            micro = max(1, (values.whole("actor.tokens") or length) * layers.sp // length)
+        micro = min(micro, max(1, batch // layers.dp))
+        count = max(1, round(batch / (micro * layers.dp))) * layers.dp
+        run = fsdp.run(replace(layers, room=length, micro=micro, microbatches=count), model, self.known_cluster)
+        why = "as data.max_length cuts them; shorter ones take less"
+        stated = Assumed("sequences", f"{length:,} tokens each", why, values.place("longest"))
+        return replace(run, assumed=(*run.assumed, *self.assumed, *[stated] * (not self.supplied.seq_length)))
+
+    def _refused(self) -> Iterator[Problem]:
+        """Yield what no prediction is made of."""
+        program = self.reading.program
+        if program is not None and "fsdp_sft_trainer" in program.text:
+            what = "verl's first trainer of fine-tuning, with keys of its own (before 0.8), is not predicted"
+            yield program.place.problem(what, field=program.text, hint="verl.trainer.sft_trainer")
+        elif not self.workers.predicted:
+            what = "fine-tuning with workers of this kind is not predicted"
+            yield self.problem("actor.strategy", what, got=self.workers.name, need=FSDP.name)

@@ -1,0 +1,143 @@
+"""NeMo-RL's keys: the YAML of run_grpo.py and its like, with Megatron-Core or DTensor.
+
+Names are those of NeMo-RL 0.7.0 (nemo_rl/algorithms/grpo.py, MasterConfig; models/policy/__init__.py). What a file does
+not say is that of examples/configs/grpo_math_1B.yaml, which it inherits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from symconfig.formats.keys import Key, keys, where
+from symconfig.formats.lora import lora
+from symconfig.formats.megatron import DEGREES
+from symconfig.frameworks.megatron.bridge import fuses_rotations
+
+POLICY = "policy"
+MEGATRON, DTENSOR, GENERATION = (f"{POLICY}.{name}" for name in ("megatron_cfg", "dtensor_cfg", "generation"))
+ALGORITHMS = ("grpo", "dapo", "gspo", "rloo", "reinforce_plus_plus")
+
+
+def _of(algorithm: str, value: object) -> Any:
+    """Return what writes what makes an algorithm (docs/guides/grpo.md and examples of NeMo-RL)."""
+    return lambda run: value if run.rl.algorithm == algorithm else None
+
+
+def _ending(end: str) -> Any:
+    """Return what writes the layers of the first or of the last stage, where they differ from the others'."""
+
+    def layers(run: Any) -> object:
+        options, ends = run.actor.options, ("embedding", "loss")
+        counted = [getattr(options, f"account_for_{each}") for each in ends]
+        if not any(counted):
+            return getattr(options, f"{end}_stage_layers")
+        each = run.model.num_hidden_layers + sum(counted)
+        return each // run.actor.parallel.pp - counted[end == "last"]
+
+    return layers
+
+
+def _experts(value: object) -> Any:
+    return lambda run: value if run.model.experts else None
+
+
+def _without_reference(run: Any) -> object:
+    return not run.rl.reference or None
+
+
+def _deepep(run: Any) -> object:
+    return run.actor.flex and run.actor.flex.by == "deepep"
+
+
+STEP = {
+    **keys("grpo", num_prompts_per_step=("rl.prompts", 32), num_generations_per_prompt=("rl.samples", 16),
+           max_num_steps="training.train_iters", seed="training.seed",
+           skip_reference_policy_logprobs_calculation=("rl.no_reference", None, _without_reference),
+           normalize_rewards=_of("rloo", False)),
+    "grpo.adv_estimator.name": Key("rl.algorithm", None, _of("reinforce_plus_plus", "reinforce_plus_plus")),
+    **keys("loss_fn",
+           reference_policy_kl_penalty=("rl.reference", 0.01, lambda run: 0.001 if run.rl.reference else 0.0),
+           ratio_clip_min="clip.low", ratio_clip_max="clip.high", sequence_level_importance_ratios=_of("gspo", True),
+           token_level_loss=_of("gspo", False), disable_ppo_ratio=_of("rloo", True)),
+    **keys("checkpointing", enabled=lambda run: run.training.save is not None),
+    **keys("checkpointing", checkpoint_dir="training.save", save_period="saves.every"),
+    **keys(POLICY, model_name="actor.model", train_global_batch_size=("rl.batch", 512),
+           train_micro_batch_size=("actor.micro", 4, 1),
+           logprob_batch_size=("rollout.micro", f"={POLICY}.train_micro_batch_size", 1),
+           max_total_sequence_length=("rl.longest", 512), make_sequence_length_divisible_by="multiple",
+           precision=("dtype", "bfloat16"), max_grad_norm="training.clip_grad"),
+    **keys(f"{POLICY}.dynamic_batching", enabled=False),
+    **keys(f"{POLICY}.sequence_packing", enabled=True, train_mb_tokens="actor.room", logprob_mb_tokens="rollout.room"),
+    **keys(GENERATION, backend=("rl.rollout.engine", "vllm", "vllm"),
+           max_new_tokens=("rl.response_length.max", f"={POLICY}.max_total_sequence_length")),
+    **keys(f"{GENERATION}.vllm_cfg", max_model_len=lambda run: run.rl.longest, async_engine=False,
+           tensor_parallel_size=("step.rollout_tp", 1), gpu_memory_utilization=("step.memory_share", 0.6),
+           expert_parallel_size="ranks.experts"),
+    **keys(f"{GENERATION}.vllm_kwargs", max_num_seqs=lambda run: run.rl.rollout.max_num_seqs),
+    **keys(f"{GENERATION}.colocated", enabled=("colocated", True, True)),
+    **keys(DTENSOR, enabled=False),
+    **keys(MEGATRON, enabled=True),
+    **{f"{MEGATRON}.{name}": Key(f"actor.parallel.{degree}") for degree, name in DEGREES.items()},
+    **keys(MEGATRON, sequence_parallel="actor.options.sequence_parallel",
+           activation_checkpointing=lambda run: run.actor.recompute is not None,
+           recompute_granularity="actor.recompute.granularity", recompute_modules="actor.recompute.modules",
+           moe_token_dispatcher_type=lambda run: run.model.experts and run.actor.options.moe_dispatcher,
+           moe_permute_fusion=_experts(True), moe_flex_dispatcher_backend="actor.flex.by", moe_enable_deepep=_deepep,
+           num_layers_in_first_pipeline_stage=_ending("first"), num_layers_in_last_pipeline_stage=_ending("last"),
+           apply_rope_fusion=lambda run: None if fuses_rotations(run.model) else False,
+           mtp_num_layers=where("model.num_nextn_predict_layers"),
+           mtp_loss_scaling_factor=lambda run: 0.1 if run.model.num_nextn_predict_layers else None),
+    **{f"{MEGATRON}.optimizer.{name}": Key(f"training.{name}")
+       for name in ("lr", "min_lr", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps")},
+    **keys(
+        f"{MEGATRON}.optimizer",
+        bf16=lambda run: run.dtype == "bfloat16",
+        fp16=lambda run: run.dtype == "float16",
+        use_distributed_optimizer=True,
+        # Without it what is offloaded does not see which weights are loaded (NeMo-RL/issues/2371).
+        use_precision_aware_optimizer=lambda run: run.actor.options.optimizer_offload > 0,
+        optimizer_cpu_offload=lambda run: run.actor.options.optimizer_offload > 0,
+        optimizer_offload_fraction="actor.options.optimizer_offload",
+    ),
+    **keys(f"{MEGATRON}.scheduler", lr_decay_style="training.lr_decay_style",
+           lr_decay_iters=lambda run: run.training.lr_decay_iters or run.training.train_iters,
+           lr_warmup_iters="training.lr_warmup_iters", lr_warmup_init=0.0),
+    **keys(f"{MEGATRON}.distributed_data_parallel_config",
+           grad_reduce_in_fp32=lambda run: run.actor.options.grad_bytes == 4,
+           overlap_grad_reduce="actor.options.overlap.grad_reduce",
+           overlap_param_gather="actor.options.overlap.param_gather"),
+    **keys("data", max_input_seq_length="rl.prompt_length.max"),
+    **keys("data.train", dataset_name=lambda run: run.data_path and "ResponseDataset", data_path="data_path"),
+}  # fmt: skip
+# Workers that read responses with a network of rewards, on GPUs of their own.
+REWARDS = {
+    **keys("env.reward_model", max_model_len=lambda run: run.rl.longest, batch_size=1),
+    **keys("env.reward_model", model_name="rewards.model", precision="dtype"),
+    **keys("env.reward_model.resources", num_nodes="rewards.nodes", gpus_per_node="rewards.gpus"),
+}  # fmt: skip
+RUN = {
+    **keys("logger", wandb_enabled=lambda run: run.training.wandb_project and True),
+    **keys("logger.wandb", project="training.wandb_project", name="wandb_name"),
+    **keys("logger", tensorboard_enabled=lambda run: run.training.tensorboard_dir and True),
+    **keys("logger", log_dir="training.tensorboard_dir"),
+    **keys("cluster", gpus_per_node=("world.gpus", 1), num_nodes=("world.nodes", 1)),
+}  # fmt: skip
+
+
+def _adapter(at: str) -> dict[str, Key]:
+    names = (f"{at}.{name}" for name in ("dim", "alpha", "dropout", "target_modules"))
+    return {**keys(at, enabled="adapter.enabled"), **lora(*names, unset=(8, 32, None))}
+
+
+KEYS = {
+    "megatron": {
+        **STEP, **RUN, **_adapter(f"{MEGATRON}.peft"), f"{MEGATRON}.recompute_granularity": Key("", "full"),
+    },
+    "dtensor": {
+        **{name: key for name, key in STEP.items() if not name.startswith(MEGATRON)},
+        **RUN,
+        **_adapter(f"{DTENSOR}.lora_cfg"),
+        **keys(DTENSOR, tensor_parallel_size="actor.parallel.tp", context_parallel_size="actor.parallel.cp",
+               expert_parallel_size="actor.parallel.ep"),
+    },
+}  # fmt: skip
