@@ -331,7 +331,7 @@ def test_what_is_not_predicted_has_one_reason(words: str, why: str, tmp_path: Pa
 )
 def test_programs_are_known_by_their_names_or_their_options(line: str, program: Any, tmp_path: Path) -> None:
     known = tuners.program(read(written(tmp_path, "run.sh", line + "\n")))
-    assert (known and (known.trainer, known.method, known.megatron)) == program
+    assert (known and (known.tuner.name, known.method, known.megatron)) == program
 
 
 def test_accelerates_file_stands_for_deepspeeds_of_any_trainer(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from symconfig.descriptor.job import Backend
-from symconfig.existing.launch.dialects import nemo_rl, openrlhf, tuners, verl
+from symconfig.existing.launch.dialects import nemo_rl, openrlhf, verl
+from symconfig.formats import tuners
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,9 @@ OPENRLHF = Trainer(
     offload="--ref.offload",
     whole="data.max_len",
 )
-TRL = Trainer(tuners.TRL, "1.16.0", ("max_prompt_length", "max_completion_length"))
-LLAMAFACTORY = Trainer(tuners.LLAMAFACTORY, "0.9.5", ("max_length", "max_length"), ("", "_"))
-SWIFT = Trainer(tuners.SWIFT, "4.6.0", ("max_length", "max_completion_length"))
-TRANSFORMERS = Trainer(tuners.TRANSFORMERS, "5.24.0", ("max_length", "max_length"))
+TUNERS = {
+    each.name: Trainer(each.name, each.release, each.longest, each.dashes)
+    for each in (*tuners.TUNERS, tuners.TRANSFORMERS)
+}
+TRL, LLAMAFACTORY, SWIFT = (TUNERS[each.name] for each in (tuners.TRL, tuners.LLAMAFACTORY, tuners.SWIFT))
 NEMO = Trainer(nemo_rl.FORMAT, "0.7.0", ("data.max_input_seq_length", "policy.generation.max_new_tokens"), ("", "_"))

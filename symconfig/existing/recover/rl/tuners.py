@@ -1,26 +1,22 @@
-"""Scripts of TRL, LLaMA-Factory and ms-swift as a run, with the step or the pairs around it.
-
-Sources: TRL 1.16, trl/trainer/{sft,dpo,kto,grpo,reward}_{config,trainer}.py; LLaMA-Factory 0.9.5, train/; ms-swift
-4.6.0, swift/rlhf_trainers/args_mixin.py, swift/trainers/arguments.py, swift/megatron/trainers/.
-"""
+"""Scripts of TRL, LLaMA-Factory and ms-swift, or around Transformers' Trainer, as a run with the step or the pairs
+around it. Sources: as of `formats.tuners`, and the trainers of each (trl/trainer/, train/, swift/rlhf_trainers/)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, log2
-from typing import ClassVar
 
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.tuning import LossName, Preference
 from symconfig.errors import Problem
 from symconfig.existing.launch.dialects import tuners
-from symconfig.existing.recover.rl.script import Script
 from symconfig.existing.recover.rl.sequences import Packed
 from symconfig.existing.recover.rl.step import Alone, Step
-from symconfig.existing.recover.rl.trainers import LLAMAFACTORY, SWIFT, TRANSFORMERS, TRL, Trainer
+from symconfig.existing.recover.rl.trainers import TUNERS, Trainer
 from symconfig.existing.recover.rl.tuner_workers import TunerWorkers
 from symconfig.existing.recover.run import Assumed, Described, Run
+from symconfig.formats.tuners import TRANSFORMERS
 from symconfig.graph.count import parameters
 
 _STEPS = ("grpo", "rloo")
@@ -34,19 +30,7 @@ _LOSSES: Mapping[str, tuple[LossName, ...]] = {
     "reward": ("reward",),
 }
 _ALONE = ("pt", "sft", *_LOSSES)  # what trains on what is there
-# Why a program is not predicted, where there is more to say: trl/experimental of July 2026 and of 1.16; LLaMA-Factory,
-# train/ppo/trainer.py and extras/misc.py; ms-swift, rlhf_trainers/ppo_trainer.py and requirements/framework.txt.
-_UNPREDICTED = {
-    (tuners.TRL, "ppo"): "PPO was an experimental trainer of TRL's, without an engine, and is gone since TRL 1.16",
-    (
-        tuners.LLAMAFACTORY,
-        "ppo",
-    ): "LLaMA-Factory's PPO asks for TRL 0.9.6 or older, and all else of it for 0.18 or newer",
-    (
-        tuners.SWIFT,
-        "ppo",
-    ): "ms-swift's PPO is TRL's experimental trainer, without an engine, which TRL has no more since 1.16",
-}
+_PPO = "PPO was TRL's experimental trainer, without an engine, which TRL has no more since 1.16"
 _ALGORITHMS = {"rloo": "rloo", "reinforce_plus_plus": "reinforce_plus_plus"}
 _TASKS = ("causal_lm", "generative_reranker")  # of ms-swift, whose models have a head over the vocabulary
 _AT_ONCE = 256  # sequences that vLLM decodes at once by itself
@@ -58,9 +42,18 @@ _SERVERS = ("rollout", "vllm-serve")  # what starts an engine of its own
 class Reader(TunerWorkers):
     """One script on so many GPUs; what is wrong is gathered."""
 
+    @property
+    def TRAINER(self) -> Trainer:  # type: ignore[override]
+        """Return whose program it is."""
+        return TUNERS[self.tuner.name]
+
     def run(self) -> Run:
         """Return the trained model's run with what is around it. Raises InputError with all that keeps it from being
         predicted."""
+        program = self.reading.program
+        if self.tuner is TRANSFORMERS and program is not None and not tuners.is_example(self.reading):
+            why = "its code is not read; its options are those of Transformers' Trainer"
+            self.assumed.append(Assumed(f"that {program.text}", "trains as Transformers' Trainer does", why))
         self.problems += self._refused()
         model = self._model()
         if model is not None and not self.program.megatron and model.model.num_key_value_heads % self._sp:
@@ -76,7 +69,7 @@ class Reader(TunerWorkers):
         """Yield what no prediction is made of."""
         yield from self._untrained()
         if self.program.method not in (*_ALONE, *_STEPS):
-            what = _UNPREDICTED.get((self.program.trainer, self.program.method), "this program is not predicted")
+            what = _PPO if self.program.method == "ppo" else "this program is not predicted"
             yield self.reading.start.problem(what, got=self.program.method, need=", ".join((*_ALONE, *_STEPS)))
         task = self.values.text("task_type")
         if task is not None and task not in (*_TASKS, "seq_cls"):
@@ -107,7 +100,7 @@ class Reader(TunerWorkers):
             return None
         count, preference = self._accumulated * self._dp, None
         if able := _LOSSES.get(method):
-            words = values.arguments.words("loss_type")
+            words = values.words("loss_type")
             loss = next((each for each in able if each in words), able[0])
             preference = Preference.of(loss, self._micro * count)
         run = self._trained(model, count, length, self._micro * (preference.means.sequences if preference else 1))
@@ -140,7 +133,9 @@ class Reader(TunerWorkers):
         if self.problems or rl is None or model is None:
             return None
         values, micro = self.values, self._micro
-        packed = Packed.of(rl, micro, packs=values.switch("padding_free"), widest_of=self._widest_of(rl))
+        # TRL pads all responses of a rank together, before they are split (trainer/grpo_trainer.py).
+        widest = max(micro, rl.sequences // self._dp) if self.tuner.padded else micro
+        packed = Packed.of(rl, micro, packs=values.switch("padding_free"), widest_of=widest)
         packed = packed.within(rl, self._dp)
         run = self._trained(model, packed.spread(rl, self._dp), packed.room)
         away = (("offload_model", "weights"), ("offload_optimizer", "optimizer state"))
@@ -206,13 +201,12 @@ class Reader(TunerWorkers):
             },
         )
 
-    def _widest_of(self, rl: Rl) -> int:
-        """Count the sequences to the longest of which those of a micro-batch are padded."""
-        return self._micro
-
     def _at_once(self, generated: int) -> int:
-        """Count the sequences that a replica decodes at once, where no option says it."""
-        return _AT_ONCE
+        """Count the sequences that a replica decodes at once where no option says it: of TRL's beside it, all that it
+        generates (trainer/grpo_trainer.py)."""
+        if self._apart or not self.tuner.padded:
+            return _AT_ONCE
+        return max(1, generated // self._dp) * (self.values.whole("vllm_tensor_parallel_size") or 1)
 
     def _engine_tp(self, model: Described) -> int:
         """Return the GPUs of a replica of the engine: as it is told, or the fewest that hold its weights in half of
@@ -272,47 +266,3 @@ def _number(words: Sequence[str], name: str) -> int | None:
         if option.removeprefix("vllm_") == name and word.startswith("-") and text.isdecimal():
             return int(text)
     return None
-
-
-class Trl(Reader):
-    """A script of TRL's."""
-
-    TRAINER: ClassVar[Trainer] = TRL
-
-    def _widest_of(self, rl: Rl) -> int:
-        """Count the responses of a rank: all are padded together, before they are split (trainer/grpo_trainer.py)."""
-        return max(self._micro, rl.sequences // self._dp)
-
-    def _at_once(self, generated: int) -> int:
-        """Count the sequences that TRL tells an engine beside it (trainer/grpo_trainer.py): all that it generates."""
-        if self._apart:
-            return _AT_ONCE
-        return max(1, generated // self._dp) * (self.values.whole("vllm_tensor_parallel_size") or 1)
-
-
-class LlamaFactory(Reader):
-    """A script of LLaMA-Factory's."""
-
-    TRAINER: ClassVar[Trainer] = LLAMAFACTORY
-
-
-class Swift(Reader):
-    """A script of ms-swift's."""
-
-    TRAINER: ClassVar[Trainer] = SWIFT
-
-
-class Transformers(Reader):
-    """A program around Transformers' Trainer, or with its options."""
-
-    TRAINER: ClassVar[Trainer] = TRANSFORMERS
-
-    def run(self) -> Run:
-        program = self.reading.program
-        if program is not None and not tuners.is_example(self.reading):
-            why = "its code is not read; its options are those of Transformers' Trainer"
-            self.assumed.append(Assumed(f"that {program.text}", "trains as Transformers' Trainer does", why))
-        return super().run()
-
-
-READERS: Mapping[str, type[Script]] = {each.TRAINER.name: each for each in (Trl, LlamaFactory, Swift, Transformers)}

@@ -1,4 +1,4 @@
-"""What a trainer of reinforcement learning is told, over what it has by itself (`defaults.json`)."""
+"""What a trainer of reinforcement learning is told, over what it has by itself."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from symconfig.existing.launch.reading import Setting
 from symconfig.existing.launch.text import Place
 from symconfig.existing.recover.arguments import FALSE, Arguments
 from symconfig.existing.recover.rl.trainers import Trainer
+from symconfig.formats.keys import Keys, Value
 
-Value = str | float | bool | None
 _DEFAULTS = Path(__file__).with_name("defaults.json")
 _REFERENCE = "="  # before the key whose value is the default
 _NULL = ("", "null", "none", "~")
@@ -23,70 +23,90 @@ _NULL = ("", "null", "none", "~")
 
 @cache
 def defaults(trainer: Trainer) -> Mapping[str, Value]:
-    """Return the defaults of a trainer by key."""
-    values: dict[str, Value] = json.loads(_DEFAULTS.read_text(encoding="utf-8"))[trainer.name]["values"]
+    """Return the defaults of a trainer by key, where it has no table of keys."""
+    values: dict[str, Value] = json.loads(_DEFAULTS.read_text(encoding="utf-8")).get(trainer.name, {}).get("values", {})
     return values
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Settings of a trainer by key. What is wrong with a value that is asked for is in `arguments.problems`."""
+    """Settings of a trainer, each by the field of its table or by its key. What is wrong with a value that is asked for
+    is in `arguments.problems`."""
 
     trainer: Trainer
     settings: Sequence[Setting]
+    keys: Keys = field(default_factory=dict)
     arguments: Arguments = field(init=False)
+    _names: dict[str, list[str]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "arguments", Arguments(self.settings))
+        for name, key in self.keys.items():
+            self._names.setdefault(key.field, []).append(name)
+
+    def name(self, key: str) -> str:
+        """Return the key of a field: the one that the script says, else the first that has a default."""
+        names = self._names.get(key, [key])
+        given = (name for name in names if self.arguments.given(name))
+        return next(given, None) or next((name for name in names if self._unset(name) is not None), names[0])
+
+    def _unset(self, name: str) -> Value:
+        return self.keys[name].unset if name in self.keys else defaults(self.trainer).get(name)
+
+    def _decides(self, key: str) -> tuple[str, Value]:
+        """Return the key whose value holds, and its default; None where the script says it."""
+        name = self.name(key)
+        if self.arguments.given(name):
+            return name, None
+        usual = self._unset(name)
+        if isinstance(usual, str) and usual.startswith(_REFERENCE):
+            return self._decides(usual.removeprefix(_REFERENCE))
+        return name, usual
 
     def given(self, key: str) -> bool:
-        """Say whether the script says it."""
-        return self.arguments.given(key)
+        """Return whether the script says it."""
+        return self.arguments.given(self.name(key))
 
     def problem(self, key: str, what: str, file: str, **words: Any) -> Problem:
         """Return a Problem about an option: where it stands, or in a file that does not have it."""
-        if (setting := self.arguments.find(key)) is not None:
+        if (setting := self.arguments.find(self.name(key))) is not None:
             return setting.problem(what, **words)
-        return Problem(what, file, field=self.trainer.spelled(key), **words)
+        return Problem(what, file, field=self.trainer.spelled(self.name(key)), **words)
 
     def place(self, key: str) -> Place | None:
         """Return where the script says it."""
-        return self.arguments.place(key)
+        return self.arguments.place(self.name(key))
+
+    def words(self, key: str) -> tuple[str, ...]:
+        """Return all values of a list that the script says."""
+        return self.arguments.words(self.name(key))
 
     def text(self, key: str) -> str | None:
         """Return the value as text; None where there is none, or where it is not known."""
-        if self.given(key):
-            text = self.arguments.text(key)
+        name, usual = self._decides(key)
+        if self.arguments.given(name):
+            text = self.arguments.text(name)
             return None if text is None or text.lower() in _NULL else text
-        usual = defaults(self.trainer).get(key)
-        if isinstance(usual, str) and usual.startswith(_REFERENCE):
-            return self.text(usual.removeprefix(_REFERENCE))
         return None if usual is None else str(usual)
 
     def whole(self, key: str) -> int | None:
         """Return a whole number above zero."""
-        text = self.text(key)
-        if text is None:
+        name, usual = self._decides(key)
+        if self.text(name) is None:
             return None
-        return self.arguments.whole(key) if self.given(key) else self._referred(key, text)
-
-    def _referred(self, key: str, text: str) -> int | None:
-        """Return a default as a number; that of another key is what the script says there."""
-        usual = defaults(self.trainer).get(key)
-        if isinstance(usual, str) and usual.startswith(_REFERENCE):
-            return self.whole(usual.removeprefix(_REFERENCE))
-        return int(text)
+        return self.arguments.whole(name) if self.arguments.given(name) else int(usual or 0)
 
     def number(self, key: str) -> float | None:
         """Return a number."""
-        text = self.text(key)
-        if text is None:
+        name, usual = self._decides(key)
+        if self.text(name) is None:
             return None
-        return self.arguments.number(key) if self.given(key) else float(text)
+        return self.arguments.number(name) if self.arguments.given(name) else float(usual or 0)
 
     def switch(self, key: str) -> bool:
-        """Say whether it is on; a flag without a value is."""
-        if self.given(key) and self.arguments.text(key) == "":
+        """Return whether it is on; a flag without a value is."""
+        name, _ = self._decides(key)
+        if self.arguments.text(name) == "":
             return True
-        text = self.text(key)
+        text = self.text(name)
         return text is not None and text.lower() not in FALSE

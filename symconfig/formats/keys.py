@@ -1,0 +1,47 @@
+"""Keys of a program, each with the field of a run that it says: one table, written by rendering, read by recovering."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from symconfig.formats.links import value_of
+
+Value = str | float | bool | None
+Write = Callable[[Any], object] | Value
+
+
+class Key(NamedTuple):
+    """field: a path in a run; what is written alone has none. unset: what the program has where nothing says it; "="
+    before another key: what that has. write: a constant, or the value of a run; None: the field's."""
+
+    field: str
+    unset: Value = None
+    write: Write = None
+
+
+Keys = Mapping[str, Key]
+
+
+def keys(at: str = "", /, **said: str | tuple[Any, ...] | Write) -> dict[str, Key]:
+    """Return the keys of a section: each by its field, by the members of a `Key`, or by what is written alone."""
+    return {
+        f"{at}.{name}" if at else name: (
+            Key(each) if isinstance(each, str) else Key(*each) if isinstance(each, tuple) else Key("", None, each)
+        )
+        for name, each in said.items()
+    }
+
+
+def where(field: str) -> Callable[[Any], object]:
+    """Return what writes a field's value where it is on, above zero or not empty."""
+    return lambda run: value_of(run, field) or None
+
+
+def write(table: Keys, run: Any) -> dict[str, object]:
+    """Return the value of each key; keys of which the run has none are left out."""
+    values = {
+        name: value_of(run, key.field) if key.write is None else key.write(run) if callable(key.write) else key.write
+        for name, key in table.items()
+    }
+    return {name: value for name, value in values.items() if value is not None}
