@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 from symconfig.descriptor.job import Backend
 from symconfig.formats.keys import Keys, keys
+from symconfig.formats.links import value_of
+from symconfig.formats.lora import lora
 
 # Lengths of sequences in the training programs around Transformers: its own examples, LLaMA-Factory, Axolotl, our own.
 SEQUENCE = (
@@ -167,3 +169,73 @@ TRANSFORMERS = Tuner(  # programs around its Trainer, and its examples of Accele
     keys=_unset(per_device_train_batch_size=8, gradient_accumulation_steps=1, gradient_checkpointing=False, bf16=False),
 )
 TUNERS = (TRL, LLAMAFACTORY, SWIFT)  # those that are known by how they are started
+
+
+def _where(field: str, **constants: object) -> Keys:
+    """Return keys that are written where a run has a field."""
+    return keys(
+        "", **{name: lambda run, v=value: v if value_of(run, field) else None for name, value in constants.items()}
+    )
+
+
+# What rendering writes, by sections of the YAML; fields as of `render.tuning`.
+TRL_MODEL = {
+    **keys(model_name_or_path="named", dtype="dtype", attn_implementation="attention"),
+    **_where("adapter", use_peft=True),
+    **lora("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules"),
+    **_where("adapter.scores", lora_task_type="SEQ_CLS", lora_modules_to_save=["score"]),
+    **_where("quantised", load_in_4bit=True, bnb_4bit_quant_type="nf4", use_bnb_nested_quant=True),
+    **keys(bnb_4bit_quant_storage="quantised.dtype"),  # what ZeRO-3 shards
+}
+TRL_STEP = {
+    "algorithm": keys(
+        loss_type=lambda run: "dapo" if run.rl.algorithm == "dapo" else "grpo",
+        mask_truncated_completions=lambda run: run.rl.algorithm == "dapo" or None,
+        importance_sampling_level=lambda run: "sequence" if run.rl.algorithm == "gspo" else None,
+        epsilon="clip.low",
+        epsilon_high="clip.high",
+        beta=lambda run: 0.001 if run.rl.reference else 0.0,
+        num_iterations="rl.epochs",
+        entropy_coef=lambda run: 0.001 if run.rl.entropy else None,
+    ),
+    "generation": keys(
+        generation_batch_size="rl.sequences",
+        num_generations="rl.samples",
+        max_completion_length="rl.response_length.max",
+        use_vllm=True,
+        vllm_mode=lambda run: "colocate",
+        vllm_enable_sleep_mode=True,
+        vllm_max_model_length="rl.longest",
+        vllm_tensor_parallel_size="step.rollout_tp",
+        vllm_gpu_memory_utilization="step.memory_share",
+    ),
+}
+LLAMAFACTORY_WRITTEN = {
+    "model": {
+        **keys(
+            model_name_or_path="named",
+            train_from_scratch=lambda run: None if run.tuned else True,
+            flash_attn=lambda run: "disabled" if run.attention == "eager" else run.attention,
+            disable_gradient_checkpointing=lambda run: not run.recomputes,
+        ),
+        **_where("quantised", quantization_bit=4, quantization_method="bnb", quantization_type="nf4"),
+        **_where("quantised", double_quantization=True),
+        **keys(image_max_pixels="pixels"),
+    },
+    "method": {
+        **keys(stage="stage", do_train=True, pref_loss="preference.pref_loss", pref_beta="preference.beta"),
+        **keys(finetuning_type=lambda run: "lora" if run.adapter else "full"),
+        **lora("lora_rank", "lora_alpha", "lora_dropout", ""),
+        **keys(lora_target=lambda run: run.adapter and ",".join(run.adapter.targets)),
+        **keys(freeze_vision_tower="model.vision.frozen", freeze_multi_modal_projector="model.vision.projector_frozen"),
+    },
+    "dataset": keys(
+        dataset="data.names",
+        dataset_dir="data.folder",
+        cutoff_len="data.length",
+        val_size="data.held_out",
+        packing="data.packs",  # neat_packing: attention is within the sequences
+        neat_packing="data.packs",
+        template="data.template",
+    ),
+}
