@@ -76,6 +76,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "experimental": _experimental(plan),
         "data": _DATA[learning.per_example(plan) if plan.job.rl is None else 0],
         "sections": sections(plan),
+        "phases": step_words.phases(plan),
         "notes": notes,
         "reward_model": rewarding.published(plan),
     }

@@ -76,7 +76,8 @@ def program(reading: Reading) -> Program | None:
         match = tuner.scripts.fullmatch(path) if tuner.scripts else None
         if match is not None or command in tuner.commands:
             done, core = (match["done"], match.groupdict().get("core")) if match else (word, tuner.commands[command])
-            return Program(tuner, _method(reading, tuner, done), bool(core or cored or tuner.core & names))
+            cored |= bool(tuner.usual and tuner.core & names)  # else its command's word says it
+            return Program(tuner, _method(reading, tuner, done), bool(core) or cored)
     for tuner in TUNERS:
         if tuner.own & names:
             return Program(tuner, _method(reading, tuner, "sft"), cored or bool(tuner.core & names))
