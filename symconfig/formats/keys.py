@@ -23,13 +23,13 @@ class Key(NamedTuple):
 Keys = Mapping[str, Key]
 
 
-def keys(at: str = "", /, **said: str | tuple[Any, ...] | Write) -> dict[str, Key]:
+def keys(at: str = "", /, **fields: str | tuple[Any, ...] | Write) -> dict[str, Key]:
     """Return the keys of a section: each by its field, by the members of a `Key`, or by what is written alone."""
     return {
         f"{at}.{name}" if at else name: (
             Key(each) if isinstance(each, str) else Key(*each) if isinstance(each, tuple) else Key("", None, each)
         )
-        for name, each in said.items()
+        for name, each in fields.items()
     }
 
 

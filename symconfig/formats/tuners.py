@@ -29,18 +29,18 @@ class Tuner:
 
     commands: programs whose next word says what they do, and whether that is with Megatron-Core. scripts: paths of its
     own, with what they do. own: options of which nobody else has one; core: of them with Megatron-Core. method: its
-    option that says what is done; usual: what is done without one, whatever the command's word is. names: what others
-    call its options; prefixes: of groups of them. keys: its defaults. longest: its options of the longest prompt and
-    response; dashes: what stands before an option, and between its words. target: whose files are for it; with
-    Megatron-Core its name. planned: the backend of a better layout than shards of FSDP. modules: its words for the
-    modules of adapters. switched: adapters are switched on; else a word names the way to train, and full: with
-    Megatron-Core it is all weights where none is named. halves: it computes in bf16, and holds weights so, where
-    nothing is stated; published: it loads them as they are published. casts: weights that it trains become 32 bits;
-    widens: in the shards of FSDP 2 all do, by the Accelerate that goes with it (1.11 or older, utils/fsdp_utils.py,
-    fsdp2_prepare_model; later ones leave frozen weights). spreads: a process with several GPUs puts layers on one after
-    the other. at_once: sequences of an update, at least, where no accumulation is stated. padded: a rank's responses
-    are padded together. prompts: its options of the longest prompt, by rank. megatron: words of Megatron-LM's for its
-    own defaults, by the option that replaces them.
+    option that says what is done; usual: what is done without one, whatever the command's word is. names: Transformers'
+    or TRL's of its options; prefixes: of groups of them. keys: its defaults. longest: its options of the longest prompt
+    and response; dashes: what stands before an option, and between its words. target: whose files are for it; with
+    Megatron-Core its name. planned: the backend of a better layout than shards of FSDP. switched: adapters are switched
+    on; else a word says how weights are trained, or they are of `kinds`, without and with Megatron-Core. modules: its
+    words for the modules of adapters. halves: it computes in bf16, and holds weights so, where nothing is stated;
+    published: it loads them as they are published. casts: weights that it trains become 32 bits; widens: in the shards
+    of FSDP 2 all do, by the Accelerate that goes with it (1.11 or older, utils/fsdp_utils.py, fsdp2_prepare_model;
+    later ones leave frozen weights). spreads: a process with several GPUs puts layers on one after the other. at_once:
+    sequences of an update, at least, where no accumulation is stated. padded: a rank's responses are padded together.
+    prompts: its options of the longest prompt, by rank. megatron: words of Megatron-LM's for its own defaults, by the
+    option that replaces them.
     """
 
     name: str
@@ -58,9 +58,9 @@ class Tuner:
     dashes: tuple[str, str] = ("--", "_")
     target: str = ""
     planned: Backend = "deepspeed"
+    kinds: tuple[str, str] = ("lora", "lora")
     modules: tuple[str, ...] = ("--lora_target_modules", "all-linear")
     switched: bool = False
-    full: bool = False
     halves: bool = False
     published: bool = False
     casts: bool = False
@@ -70,6 +70,11 @@ class Tuner:
     padded: bool = False
     prompts: tuple[str, ...] = ("max_prompt_length",)
     megatron: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def spelled(self, values: Mapping[str, object]) -> dict[str, object]:
+        """Return values by Transformers' or TRL's names under the program's own."""
+        own = {name: mine for mine, name in reversed(self.names.items())}
+        return {own.get(name, name): value for name, value in values.items()}
 
     def called(self, option: str) -> str:
         """Return what Transformers or TRL call an option."""
@@ -131,7 +136,7 @@ SWIFT = Tuner(
     method="rlhf_type",
     longest=("max_length", "max_completion_length"),
     target="ms-swift-deepspeed",
-    full=True,
+    kinds=("lora", "full"),
     halves=True,
     spreads=True,
     at_once=16,
@@ -158,6 +163,24 @@ SWIFT = Tuner(
         "mtp_num_layers": ("--mtp-num-layers", "0"),
     },
 )  # fmt: skip
+AXOLOTL = Tuner(
+    name="axolotl",
+    release="0.18.0",
+    commands={"axolotl": False},
+    scripts=re.compile(r"(?:.*axolotl[/.]cli[/.])(?P<done>train)(?:\.py)?"),
+    own=frozenset(("base_model", "sequence_len", "sample_packing")),
+    method="rl",
+    usual="sft",
+    planned="fsdp",
+    kinds=("full", "full"),
+    halves=True,
+    names={
+        "base_model": "model_name_or_path", "micro_batch_size": "per_device_train_batch_size", "optimizer": "optim",
+        "eval_batch_size": "per_device_eval_batch_size", "lr_scheduler": "lr_scheduler_type", "wandb_name": "run_name",
+        "sequence_len": "max_length", "sample_packing": "packing", "adapter": "finetuning_type",
+    },
+    keys=_unset(per_device_train_batch_size=1, gradient_accumulation_steps=1, bf16=True, max_length=512),
+)  # fmt: skip
 TRANSFORMERS = Tuner(  # programs around its Trainer, and its examples of Accelerate
     name="transformers",
     release="5.24.0",
@@ -168,7 +191,7 @@ TRANSFORMERS = Tuner(  # programs around its Trainer, and its examples of Accele
     names=dict.fromkeys(SEQUENCE, "max_length"),
     keys=_unset(per_device_train_batch_size=8, gradient_accumulation_steps=1, gradient_checkpointing=False, bf16=False),
 )
-TUNERS = (TRL, LLAMAFACTORY, SWIFT)  # those that are known by how they are started
+TUNERS = (TRL, LLAMAFACTORY, SWIFT, AXOLOTL)  # those that are known by how they are started
 
 
 def _where(field: str, **constants: object) -> Keys:
@@ -208,6 +231,29 @@ TRL_STEP = {
         vllm_max_model_length="rl.longest",
         vllm_tensor_parallel_size="step.rollout_tp",
         vllm_gpu_memory_utilization="step.memory_share",
+    ),
+}
+AXOLOTL_WRITTEN = {
+    "model": {
+        **keys(base_model="named", attn_implementation="attention"),
+        **keys(adapter=lambda run: run.adapter and ("qlora" if run.quantised else "lora")),
+        **_where("quantised", load_in_4bit=True),
+        **lora("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules"),
+        # Its own kernels for adapters, which it switches on by itself, are not counted with.
+        **_where("adapter", lora_mlp_kernel=False, lora_qkv_kernel=False),
+        **_where("adapter", lora_o_kernel=False, lora_embedding_kernel=False),
+    },
+    "data": keys(
+        datasets="data.sets",
+        sequence_len="data.length",
+        sample_packing="data.packs",
+        val_set_size="data.held_out",
+    ),
+    "shards": keys(
+        fsdp_version="shards.version",
+        fsdp_config="shards.config",
+        dp_replicate_size="shards.copies",
+        dp_shard_size="shards.ranks",
     ),
 }
 LLAMAFACTORY_WRITTEN = {

@@ -80,7 +80,9 @@ def variables(plan: Plan) -> dict[str, object]:
     """Return what its templates see. Raises InfeasibleError for what LLaMA-Factory cannot run."""
     pairs = () if plan.job.preference is None else COMPARES.untold(plan, "LLaMA-Factory")
     folder = trainer.output_dir(plan)
-    common = tuning.variables(plan, "LLaMA-Factory", LLAMAFACTORY.release, *pairs, *_problems(plan), beside=_ACCELERATE)
+    common = tuning.variables(
+        plan, "LLaMA-Factory", LLAMAFACTORY.release, *pairs, *_problems(plan), launcher=_ACCELERATE
+    )
     return {
         **common,
         "sections": sections(plan),

@@ -20,10 +20,10 @@ DEEPSPEED = "ds_config_hf.json"
 
 
 def variables(
-    plan: Plan, name: str, release: str, *others: Problem, beside: str = accelerate.NAMED
+    plan: Plan, name: str, release: str, *others: Problem, launcher: str = accelerate.NAMED
 ) -> dict[str, object]:
-    """Return what the templates of every program see. beside: the Accelerate of its shards. Raises InfeasibleError with
-    `others` and with what the program cannot be told."""
+    """Return what the templates of every program see. launcher: the Accelerate of its shards. Raises InfeasibleError
+    with what the program cannot be told, and with `others`."""
     sharded = of_fsdp(plan)
     faults = (
         *(accelerate.of_shards(plan) if sharded else deepspeed_limits.problems(plan)),
@@ -36,7 +36,7 @@ def variables(
     if faults:
         raise InfeasibleError(faults)
     return {
-        "framework": f"{name} {release} and " + (beside if sharded else f"DeepSpeed {DEEPSPEED_RELEASE}"),
+        "framework": f"{name} {release} and " + (launcher if sharded else f"DeepSpeed {DEEPSPEED_RELEASE}"),
         "release": release,
         "sharded": sharded,
         "variables": (*deepspeed_launch.environment_variables(plan), *monitors.trainer_variables(plan)),

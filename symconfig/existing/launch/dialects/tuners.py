@@ -30,6 +30,9 @@ DEEPSPEED_PRESETS: Mapping[str, tuple[int, bool]] = {
     **{f"zero{stage}": (stage, False) for stage in range(4)},
     "zero2_offload": (2, True),
     "zero3_offload": (3, True),
+    **{f"deepspeed_configs/zero{stage}.json": (stage, False) for stage in (1, 2, 3)},  # Axolotl's
+    "deepspeed_configs/zero3_bf16.json": (3, False),
+    "deepspeed_configs/zero3_bf16_cpuoffload_all.json": (3, True),
 }
 _KINDS = {
     "single_gpu": "'NO'",

@@ -43,6 +43,7 @@ _BF16, _FP16, _FP32 = ("bfloat16", "bf16"), ("float16", "fp16"), ("float32", "fp
 # What these have by a name of Megatron-LM's, and mean otherwise.
 _OTHERWISE = ("micro_batch_size", "global_batch_size", "max_length", "bf16", "fp16", "optim", "load", "model", "seed")
 _EXTRA = "megatron_extra_kwargs"
+_SWITCHES = {"true": True, "false": False, "True": True, "False": False}
 _NONE = ("none", "null")  # values that say nothing
 # Accelerate's numbers are the places of PyTorch's ShardingStrategy, from 1.
 _STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
@@ -67,6 +68,11 @@ class TunerWorkers(Script):
         if not any(each.name == "model_name_or_path" for each in options):
             options += [replace(each, name="model_name_or_path") for each in options if each.name == "checkpoint"]
         self.values = Values(self.TRAINER, tuple(options), self.tuner.keys)
+        own = {each.name.partition(".")[2]: each for each in options if each.name.startswith("fsdp_config.")}
+        if own:  # Axolotl's, or the Trainer's in a YAML
+            sharded = {name.removeprefix("fsdp_"): _SWITCHES.get(each.text, each.text) for name, each in own.items()}
+            parallel = {name: self.values.whole(name) for name in ("dp_replicate_size",) if self.values.given(name)}
+            self.launched = replace(self.launched, shards=True, sharded=sharded, parallel=parallel)
 
     @property
     def tuner(self) -> Tuner:
@@ -133,8 +139,9 @@ class TunerWorkers(Script):
         """Return how weights are trained: full, lora, or another by its name."""
         if self.tuner.switched:
             return "lora" if self.values.switch("use_peft") or self.values.switch("use_lora") else "full"
-        usual = "full" if self.program.megatron and self.tuner.full else "lora"
-        return (self.values.text("finetuning_type") or "full") if self.values.given("finetuning_type") else usual
+        if self.values.given("finetuning_type"):
+            return self.values.text("finetuning_type") or "full"
+        return self.tuner.kinds[self.program.megatron]
 
     @property
     def _dtype(self) -> str:
