@@ -38,35 +38,17 @@ UNSAID = {
 _ACCELERATE = "Accelerate 1.11"  # the last that goes with it: all weights in shards are fp32 there, frozen ones, too
 _DATASETS = "dataset_info.json"
 
-# model_type -> the chat template of its family.
+# Chat templates by the model_type of their families, and of multimodal models.
 _TEMPLATES = {
-    "mistral": "mistral",
-    "mixtral": "mistral",
-    "qwen2": "qwen",
-    "qwen2_moe": "qwen",
-    "qwen3": "qwen3",
-    "qwen3_moe": "qwen3",
-    "deepseek_v2": "deepseek",
-    "deepseek_v3": "deepseek3",
-    "gpt_oss": "gpt_oss",
-    "gemma2": "gemma2",
-    "gemma3": "gemma3",
-    "phi3": "phi",
-}
-# The same of multimodal models.
+    "mistral": "mistral", "mixtral": "mistral", "qwen2": "qwen", "qwen2_moe": "qwen", "qwen3": "qwen3",
+    "qwen3_moe": "qwen3", "deepseek_v2": "deepseek", "deepseek_v3": "deepseek3", "gpt_oss": "gpt_oss",
+    "gemma2": "gemma2", "gemma3": "gemma3", "phi3": "phi",
+}  # fmt: skip
 TOWERS = {
-    "qwen2_vl": "qwen2_vl",
-    "qwen2_5_vl": "qwen2_vl",
-    "qwen3_vl": "qwen3_vl",
-    "qwen3_vl_moe": "qwen3_vl",
-    "gemma3": "gemma3",
-    "glm4v": "glm4v",
-    "glm4v_moe": "glm4_5v",
-    "llama4": "llama4",
-    "llava": "llava",
-    "mistral3": "mistral_small",
-    "internvl": "intern_vl",
-}
+    "qwen2_vl": "qwen2_vl", "qwen2_5_vl": "qwen2_vl", "qwen3_vl": "qwen3_vl", "qwen3_vl_moe": "qwen3_vl",
+    "gemma3": "gemma3", "glm4v": "glm4v", "glm4v_moe": "glm4_5v", "llama4": "llama4", "llava": "llava",
+    "mistral3": "mistral_small", "internvl": "intern_vl",
+}  # fmt: skip
 _LLAMA3_VOCABULARY = 128256  # the tokenizer tells Llama 3, 3.1 and 3.3 from their forerunners of the same model_type
 # Demonstration data that LLaMA-Factory publishes, by stage.
 _DEMO = {"pt": "c4_demo", "sft": "identity,alpaca_en_demo", "dpo": "dpo_en_demo", "kto": "kto_en_demo"}
@@ -157,13 +139,7 @@ def _datasets(plan: Plan) -> dict[str, Any]:
             **(answers if compares else {}),
             **({} if plan.model.vision is None else {"images": "images"}),
         },
-        "tags": {
-            "role_tag": "role",
-            "content_tag": "content",
-            "user_tag": "user",
-            "assistant_tag": "assistant",
-            "system_tag": "system",
-        },
+        "tags": {f"{name}_tag": name for name in ("role", "content", "user", "assistant", "system")},
     }
     text = {"columns": {"prompt": "text"}}
     return {

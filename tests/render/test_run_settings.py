@@ -136,7 +136,7 @@ def test_llamafactory_holds_out_the_share_of_the_split() -> None:
 def test_each_field_is_passed_on_or_named_as_not_passed_on(target: str) -> None:
     """No target drops a field in silence: it is in its files, or in what the report says of them."""
     source = targets()[target]
-    model = "llama3.1-8b" if target == "llamafactory" else "qwen2.5-7b"
+    model = {"llamafactory": "llama3.1-8b", "axolotl": "qwen2.5-7b-lora"}.get(target, "qwen2.5-7b")
     values = {
         "wandb_project": "marked-project",
         "tensorboard_dir": "marked-folder",
