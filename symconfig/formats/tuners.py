@@ -235,7 +235,8 @@ TRL_STEP = {
 }
 AXOLOTL_WRITTEN = {
     "model": {
-        **keys(base_model="named", attn_implementation="attention"),
+        **keys(base_model="named", reinit_weights=lambda run: None if run.tuned else True),
+        **keys(attn_implementation="attention"),
         **keys(adapter=lambda run: run.adapter and ("qlora" if run.quantised else "lora")),
         **_where("quantised", load_in_4bit=True),
         **lora("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules"),

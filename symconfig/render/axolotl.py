@@ -1,5 +1,5 @@
-"""Target axolotl: the YAML of `axolotl.cli.train` for fine-tuning, whole or by adapters, with the DeepSpeed JSON or in
-the shards of FSDP 2.
+"""Target axolotl: the YAML of `axolotl.cli.train` for (pre-)training, whole or by adapters, with the DeepSpeed JSON or
+in the shards of FSDP 2.
 
 Keys are those of Axolotl 0.18 (`utils/schemas/`); it starts Transformers' Trainer, and tells Accelerate itself of
 DeepSpeed or FSDP (`utils/trainer.py`, prepare_optim_env).
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace as Run
 from typing import Any
 
-from symconfig.descriptor.task import Task
+from symconfig.descriptor.task import PLAIN
 from symconfig.errors import Problem
 from symconfig.formats.keys import write
 from symconfig.formats.tuners import AXOLOTL, AXOLOTL_WRITTEN
@@ -22,10 +22,10 @@ from symconfig.render.files import File
 from symconfig.render.refused import of_fsdp
 
 NAME = "axolotl"
-DOES = "Axolotl's YAML for fine-tuning, LoRA and QLoRA, with DeepSpeed's JSON or in FSDP 2's shards, and launch.sh"
+DOES = "Axolotl's YAML for (pre-)training, LoRA and QLoRA, with DeepSpeed's JSON or in FSDP 2's shards, and launch.sh"
 ASSUMES = {"backend": "deepspeed"}
 COUNTS = counting.STEPS
-TASKS: tuple[Task, ...] = ("sft", "lora")
+TASKS = PLAIN
 UNSAID = {
     "tokenizer_model": "Axolotl takes the model's tokenizer",
     "tokenizer_type": "Axolotl takes the model's tokenizer",
@@ -55,10 +55,12 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
         arguments["use_tensorboard" if name == "tensorboard" else "use_wandb"] = True
     if training.loads_its_own:
         arguments["auto_resume_from_checkpoints"] = True
+    texts_alone = plan.model.adapter is None and plan.job.task in (None, "pretrain")  # which fill sequences
+    kind = "completion" if texts_alone else "chat_template"
     data = Run(
-        sets=[{"path": path, "ds_type": "json", "type": "chat_template"} for path in training.data_path] or [_DEMO],
+        sets=[{"path": path, "ds_type": "json", "type": kind} for path in training.data_path] or [_DEMO],
         length=best.batch.seq_length,
-        packs=_packs(plan),
+        packs=texts_alone or _packs(plan),
         held_out=training.held_out if training.eval_iters else None,
     )
     shards = None
@@ -67,7 +69,7 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
         copies = None if best.shard_ranks is None else best.options.instances
         shards = Run(version=config.pop("version"), config=config, copies=copies, ranks=best.shard_ranks)
     run = tuning.run_of(plan, data=data, shards=shards)
-    run.attention = "flash_attention_2" if data.packs else run.attention
+    run.attention = "flash_attention_2" if _packs(plan) else run.attention
     return {**{name: write(table, run) for name, table in AXOLOTL_WRITTEN.items()}, "train": AXOLOTL.spelled(arguments)}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,4 +73,11 @@ def test_launch_sh_starts_its_module_and_other_tasks_are_refused(tmp_path: Path)
     assert [Path(word).name for word in words[start + 1 :]] == ["config.yaml", "ds_config_hf.json", "--max_steps=3"]
     assert shellcheck(tmp_path / "out" / "launch.sh") == ""
     with pytest.raises(InfeasibleError, match="axolotl is not for this task"):
-        render(sample_plan(load_model("qwen2.5-7b"), backend="deepspeed"), "axolotl")
+        render(replace(plan, job=plan.job.model_copy(update={"task": "reward"})), "axolotl")
+
+
+def test_pretraining_packs_texts_and_starts_from_random_weights() -> None:
+    plan = sample_plan(load_model("qwen2.5-7b"), backend="deepspeed", training={"data_path": ("a.jsonl",)})
+    config = yaml.safe_load(render(plan, "axolotl")["config.yaml"])
+    assert (config["reinit_weights"], config["sample_packing"], config["attn_implementation"]) == (True, True, "sdpa")
+    assert config["datasets"] == [{"path": "a.jsonl", "ds_type": "json", "type": "completion"}]
