@@ -73,7 +73,7 @@ class Tuner:
 
     def spelled(self, values: Mapping[str, object]) -> dict[str, object]:
         """Return values by Transformers' or TRL's names under the program's own."""
-        own = {name: mine for mine, name in reversed(self.names.items())}
+        own = {name: mine for mine, name in reversed(list(self.names.items()))}
         return {own.get(name, name): value for name, value in values.items()}
 
     def called(self, option: str) -> str:

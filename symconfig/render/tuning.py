@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import SimpleNamespace as Run
+from typing import Any
 
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks.deepspeed.adapters import target_modules
@@ -52,7 +53,7 @@ def texts(plan: Plan, *, recomputes: bool = True) -> Iterator[File]:
         yield trainer.json_file(DEEPSPEED, deepspeed.config_auto(plan))
 
 
-def arguments(plan: Plan) -> dict[str, object]:
+def arguments(plan: Plan) -> dict[str, Any]:
     """Return the Trainer's own arguments."""
     return trainer.arguments(plan, None if of_fsdp(plan) else DEEPSPEED)
 

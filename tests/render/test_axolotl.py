@@ -24,16 +24,24 @@ LENGTHS = {"mean": 700.0, "p95": 1500.0, "max": 2048, "batching": "packed"}
 @pytest.mark.parametrize(
     ("job", "said"),
     [
-        ({"pins": {"zero": "3", "recompute": "full"}}, {"gradient_checkpointing": True, "sample_packing": False}),
-        ({"pins": {"zero": "2"}, "lora": {"r": 16, "method": "qlora"}}, {"adapter": "qlora", "load_in_4bit": True}),
-        ({"pins": {"zero": "2"}, "sequences": LENGTHS}, {"attn_implementation": "flash_attention_2"}),
-        ({"backend": "fsdp", "pins": {"instances": "2"}}, {"fsdp_version": 2, "dp_replicate_size": 2}),
-        ({"backend": "fsdp", "pins": {"instances": "1"}, "lora": {"r": 16}}, {"adapter": "lora", "lora_r": 16}),
+        (
+            {"task": "sft", "pins": {"zero": "3", "recompute": "full"}},
+            {"gradient_checkpointing": True, "sample_packing": False},
+        ),
+        (
+            {"pins": {"zero": "2"}, "task": "lora", "lora": {"r": 16, "method": "qlora"}},
+            {"adapter": "qlora", "load_in_4bit": True},
+        ),
+        ({"task": "sft", "pins": {"zero": "2"}, "sequences": LENGTHS}, {"attn_implementation": "flash_attention_2"}),
+        ({"task": "sft", "backend": "fsdp", "pins": {"instances": "2"}}, {"fsdp_version": 2, "dp_replicate_size": 2}),
+        (
+            {"task": "lora", "backend": "fsdp", "pins": {"instances": "1"}, "lora": {"r": 16}},
+            {"adapter": "lora", "lora_r": 16},
+        ),
     ],
 )
 def test_a_plan_comes_back(job: dict[str, Any], said: dict[str, Any], tmp_path: Path) -> None:
-    task = "lora" if "lora" in job else "sft"
-    plan = symconfig.plan("qwen3-4b", "h100", 8, 64, 2048, target="axolotl", task=task, top=1, **job).plan
+    plan = symconfig.plan("qwen3-4b", "h100", 8, 64, 2048, target="axolotl", top=1, **job).plan
     files = render(plan, "axolotl")
     config = yaml.safe_load(files["config.yaml"])
     assert said.items() <= config.items()
