@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from symconfig.frameworks.behaviour import Switches
 from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, NARROW_REDUCTION, WIDE_FROZEN
 
-# By target and framework.
+# By target and framework; of no target: of all that are not named.
 PROGRAMS: Mapping[tuple[str, str], Switches] = {
     # verl 0.9.1 hands new weights to its engine before any forward, so none of them may wait for one: its optimizer
     # gathers them at once (verl/utils/megatron_utils.py, register_megatron_training_hooks).
@@ -19,9 +19,7 @@ PROGRAMS: Mapping[tuple[str, str], Switches] = {
     # transformer_impl.py, model_dtype).
     ("verl-fsdp", "fsdp"): Switches(implementation={"loss": "fused"}, framework=EAGER_ADAM, bytes=WIDE_FROZEN),
     # Accelerate reduces in the precision of its products (utils/dataclasses.py, set_mixed_precision). LLaMA-Factory
-    # 0.9.5 goes with 1.11. Where no target is named, the files are the Trainer's.
+    # 0.9.5 goes with 1.11. All others around it are the Trainer's.
     ("llamafactory", "fsdp"): Switches(framework=NARROW_REDUCTION, bytes=WIDE_FROZEN),
-    **dict.fromkeys(
-        ((name, "fsdp") for name in ("trl", "transformers", "accelerate", "")), Switches(framework=NARROW_REDUCTION)
-    ),
+    ("", "fsdp"): Switches(framework=NARROW_REDUCTION),
 }

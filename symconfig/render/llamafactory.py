@@ -9,31 +9,20 @@ and it recomputes layers by itself (`model/model_utils/checkpointing.py`).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace as Run
 from typing import Any
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.task import PLAIN
-from symconfig.errors import InfeasibleError, Problem
+from symconfig.errors import Problem
+from symconfig.formats.keys import write
+from symconfig.formats.tuners import LLAMAFACTORY, LLAMAFACTORY_WRITTEN
 from symconfig.frameworks import counting
-from symconfig.frameworks.deepspeed.adapters import target_modules
-from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.plans.plan import Plan
-from symconfig.render import (
-    accelerate,
-    deepspeed,
-    deepspeed_launch,
-    deepspeed_limits,
-    learning,
-    monitors,
-    towers,
-    trainer,
-)
+from symconfig.render import deepspeed_launch, deepspeed_limits, learning, towers, trainer, tuning
 from symconfig.render.files import File
-from symconfig.render.fill import as_yaml
 from symconfig.render.learning import Compares
 from symconfig.render.refused import of_fsdp
-from symconfig.render.summary import predicted_for
-from symconfig.render.weights import fine_tuned
 
 NAME = "llamafactory"
 DOES = "LLaMA-Factory's YAML for (pre-)training, preferences, LoRA, QLoRA, its JSON or Accelerate's file, launch.sh"
@@ -41,44 +30,25 @@ ASSUMES = {"backend": "deepspeed"}
 COUNTS = counting.STEPS
 TASKS = PLAIN
 COMPARES = Compares(losses=("sigmoid", "hinge", "ipo", "orpo", "simpo", "kto", "reward"), both_heads=True)
-RELEASE = "0.9.5"
 UNSAID = {
     "tokenizer_model": "LLaMA-Factory takes the model's tokenizer",
     "tokenizer_type": "LLaMA-Factory takes the model's tokenizer",
     "manual_gc_interval": "LLaMA-Factory leaves garbage collection to Python",
 }
 _ACCELERATE = "Accelerate 1.11"  # the last that goes with it: all weights in shards are fp32 there, frozen ones, too
-CONFIG, DEEPSPEED, DATASETS = "train.yaml", "ds_config_hf.json", "dataset_info.json"
+_DATASETS = "dataset_info.json"
 
-# model_type -> the chat template of its family.
+# Chat templates by the model_type of their families, and of multimodal models.
 _TEMPLATES = {
-    "mistral": "mistral",
-    "mixtral": "mistral",
-    "qwen2": "qwen",
-    "qwen2_moe": "qwen",
-    "qwen3": "qwen3",
-    "qwen3_moe": "qwen3",
-    "deepseek_v2": "deepseek",
-    "deepseek_v3": "deepseek3",
-    "gpt_oss": "gpt_oss",
-    "gemma2": "gemma2",
-    "gemma3": "gemma3",
-    "phi3": "phi",
-}
-# The same of multimodal models.
+    "mistral": "mistral", "mixtral": "mistral", "qwen2": "qwen", "qwen2_moe": "qwen", "qwen3": "qwen3",
+    "qwen3_moe": "qwen3", "deepseek_v2": "deepseek", "deepseek_v3": "deepseek3", "gpt_oss": "gpt_oss",
+    "gemma2": "gemma2", "gemma3": "gemma3", "phi3": "phi",
+}  # fmt: skip
 TOWERS = {
-    "qwen2_vl": "qwen2_vl",
-    "qwen2_5_vl": "qwen2_vl",
-    "qwen3_vl": "qwen3_vl",
-    "qwen3_vl_moe": "qwen3_vl",
-    "gemma3": "gemma3",
-    "glm4v": "glm4v",
-    "glm4v_moe": "glm4_5v",
-    "llama4": "llama4",
-    "llava": "llava",
-    "mistral3": "mistral_small",
-    "internvl": "intern_vl",
-}
+    "qwen2_vl": "qwen2_vl", "qwen2_5_vl": "qwen2_vl", "qwen3_vl": "qwen3_vl", "qwen3_vl_moe": "qwen3_vl",
+    "gemma3": "gemma3", "glm4v": "glm4v", "glm4v_moe": "glm4_5v", "llama4": "llama4", "llava": "llava",
+    "mistral3": "mistral_small", "internvl": "intern_vl",
+}  # fmt: skip
 _LLAMA3_VOCABULARY = 128256  # the tokenizer tells Llama 3, 3.1 and 3.3 from their forerunners of the same model_type
 # Demonstration data that LLaMA-Factory publishes, by stage.
 _DEMO = {"pt": "c4_demo", "sft": "identity,alpaca_en_demo", "dpo": "dpo_en_demo", "kto": "kto_en_demo"}
@@ -86,57 +56,54 @@ _DEMO["rm"] = _DEMO["dpo"]
 _STAGES = {"reward": "rm"}  # of tasks whose stage has another name
 _DEMO_IMAGES = "mllm_demo"
 _DEMO_FOLDER = "REMOTE:llamafactory/demo_data"
-_ATTENTION = {"sdpa": "sdpa", "eager": "disabled"}
 
 
 def variables(plan: Plan) -> dict[str, object]:
     """Return what its templates see. Raises InfeasibleError for what LLaMA-Factory cannot run."""
     pairs = () if plan.job.preference is None else COMPARES.untold(plan, "LLaMA-Factory")
-    sharded = of_fsdp(plan)
-    others = (*trainer.schedule_problems(plan, unwrapped=sharded), *trainer.load_problems(plan), *_problems(plan))
-    if sharded and (faults := (*_of_shards(plan), *trainer.problems(plan), *pairs, *others)):
-        raise InfeasibleError(faults)
-    if not sharded:
-        trainer.refuse(plan, *pairs, *others)
     folder = trainer.output_dir(plan)
+    common = tuning.variables(
+        plan, "LLaMA-Factory", LLAMAFACTORY.release, *pairs, *_problems(plan), launcher=_ACCELERATE
+    )
     return {
-        "framework": f"LLaMA-Factory {RELEASE} and " + (_ACCELERATE if sharded else f"DeepSpeed {DEEPSPEED_RELEASE}"),
-        "sharded": sharded,
+        **common,
         "sections": sections(plan),
         "relative_output": None if folder.startswith("/") else folder,
-        "variables": (*deepspeed_launch.environment_variables(plan), *monitors.trainer_variables(plan)),
         "notes": tuple(_notes(plan)),
-        "predicted_for": "" if sharded else predicted_for(plan, "deepspeed"),
     }
 
 
 def texts(plan: Plan) -> Iterator[File]:
     """Yield the DeepSpeed JSON or Accelerate's file of FSDP 2, and the list of the job's data files."""
-    if of_fsdp(plan):
-        yield File(accelerate.CONFIG, as_yaml(accelerate.shards(plan, recomputes=False)) + "\n")
-    else:
-        yield trainer.json_file(DEEPSPEED, deepspeed.config_auto(plan))
+    yield from tuning.texts(plan, recomputes=False)
     if plan.training.data_path:
-        yield trainer.json_file(DATASETS, _datasets(plan))
+        yield trainer.json_file(_DATASETS, _datasets(plan))
 
 
 def sections(plan: Plan) -> dict[str, dict[str, Any]]:
     """Return the YAML by the headings of LLaMA-Factory's examples."""
-    arguments = trainer.arguments(plan, None if of_fsdp(plan) else DEEPSPEED)
+    kind, own, arguments, preference = stage(plan), _datasets(plan), tuning.arguments(plan), plan.job.preference
     del arguments["gradient_checkpointing"]
-    output = {name: arguments.pop(name) for name in ("output_dir", "logging_steps", "save_steps")}
+    packs = plan.job.sequences is not None and plan.job.sequences.batching == "packed"
+    data = Run(
+        names=",".join(own) or (_DEMO[kind] if plan.model.vision is None else _DEMO_IMAGES),
+        folder="." if own else _DEMO_FOLDER,
+        length=plan.best.batch.seq_length + packs,  # packing that is said takes a token (`data_args.py`, 0.9.5)
+        held_out=plan.training.held_out if plan.training.eval_iters else None,
+        packs=True if packs and kind != "pt" else None,  # pre-training packs by itself
+        template=None if kind == "pt" else template(plan.model),
+    )
+    pairs = preference and Run(pref_loss=preference.loss if kind == "dpo" else None, beta=preference.beta)
+    run = tuning.run_of(
+        plan,
+        stage=kind,
+        data=data,
+        pixels=towers.pixels(plan),
+        preference=pairs if preference is not None and preference.means.scaled else None,
+    )
     return {
-        "model": {
-            "model_name_or_path": trainer.named(plan),
-            **({} if fine_tuned(plan) else {"train_from_scratch": True}),
-            "flash_attn": _ATTENTION[deepspeed_launch.attention(plan)],
-            "disable_gradient_checkpointing": plan.best.options.recompute.granularity == "none",
-            **_quantised(plan),
-            **_image_size(plan),
-        },
-        "method": {"stage": stage(plan), "do_train": True, **_preference(plan), **_adapter(plan), **_tower(plan)},
-        "dataset": _data(plan),
-        "output": output,
+        **{heading: write(table, run) for heading, table in LLAMAFACTORY_WRITTEN.items()},
+        "output": {name: arguments.pop(name) for name in ("output_dir", "logging_steps", "save_steps")},
         "train": arguments,
     }
 
@@ -148,15 +115,6 @@ def stage(plan: Plan) -> str:
     return "pt" if plan.model.adapter is None and plan.job.task in (None, "pretrain") else "sft"
 
 
-def _preference(plan: Plan) -> dict[str, Any]:
-    """Return the loss of preferences. Its reference is the model itself, without adapters where there are some."""
-    preference = plan.job.preference
-    if preference is None or not preference.means.scaled:
-        return {}
-    chosen = {"pref_loss": preference.loss} if stage(plan) == "dpo" else {}
-    return {**chosen, "pref_beta": preference.beta}
-
-
 def template(model: ModelDescriptor) -> str | None:
     """Return the chat template of the model's family, if there is one of its name."""
     if model.vision is None and model.model_type == "llama":
@@ -164,59 +122,6 @@ def template(model: ModelDescriptor) -> str | None:
     if model.vision is not None:
         return TOWERS.get(model.vision.model_type)
     return _TEMPLATES.get(model.model_type)
-
-
-def _adapter(plan: Plan) -> dict[str, Any]:
-    lora = plan.model.adapter
-    if lora is None:
-        return {"finetuning_type": "full"}
-    return {
-        "finetuning_type": "lora",
-        "lora_rank": lora.r,
-        "lora_alpha": int(lora.lora_alpha),
-        "lora_dropout": lora.lora_dropout,
-        "lora_target": ",".join(target_modules(plan.model)),
-    }
-
-
-def _tower(plan: Plan) -> dict[str, Any]:
-    """Return what is not trained of the vision tower."""
-    vision = plan.model.vision
-    if vision is None:
-        return {}
-    return {"freeze_vision_tower": vision.frozen, "freeze_multi_modal_projector": vision.projector_frozen}
-
-
-def _image_size(plan: Plan) -> dict[str, Any]:
-    pixels = towers.pixels(plan)
-    return {} if pixels is None else {"image_max_pixels": pixels}
-
-
-def _quantised(plan: Plan) -> dict[str, Any]:
-    if plan.model.adapter is None or plan.model.adapter.method != "qlora":
-        return {}
-    return {
-        "quantization_bit": 4,
-        "quantization_method": "bnb",
-        "quantization_type": "nf4",
-        "double_quantization": True,
-    }
-
-
-def _data(plan: Plan) -> dict[str, Any]:
-    own, kind = _datasets(plan), stage(plan)
-    packs = plan.job.sequences is not None and plan.job.sequences.batching == "packed"
-    fields = {
-        "dataset": ",".join(own) or (_DEMO[kind] if plan.model.vision is None else _DEMO_IMAGES),
-        "dataset_dir": "." if own else _DEMO_FOLDER,
-        "cutoff_len": plan.best.batch.seq_length + packs,  # packing that is said takes a token (`data_args.py`, 0.9.5)
-        **({"val_size": plan.training.held_out} if plan.training.eval_iters else {}),
-    }
-    # Pre-training packs by itself.
-    if kind == "pt":
-        return fields
-    # neat_packing: attention is within the sequences.
-    return {**fields, **({"packing": True, "neat_packing": True} if packs else {}), "template": template(plan.model)}
 
 
 def _datasets(plan: Plan) -> dict[str, Any]:
@@ -234,13 +139,7 @@ def _datasets(plan: Plan) -> dict[str, Any]:
             **(answers if compares else {}),
             **({} if plan.model.vision is None else {"images": "images"}),
         },
-        "tags": {
-            "role_tag": "role",
-            "content_tag": "content",
-            "user_tag": "user",
-            "assistant_tag": "assistant",
-            "system_tag": "system",
-        },
+        "tags": {f"{name}_tag": name for name in ("role", "content", "user", "assistant", "system")},
     }
     text = {"columns": {"prompt": "text"}}
     return {
@@ -249,19 +148,12 @@ def _datasets(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _of_shards(plan: Plan) -> Iterator[Problem]:
-    """Yield what it does not run in the shards of FSDP 2."""
-    preference = plan.job.preference
-    yield from accelerate.of_shards(plan)
-    if preference is not None and preference.means.scores:
-        what = "Accelerate knows no layers of a model with LLaMA-Factory's head of rewards, and gathers all at once"
-        yield Problem(what, field="preference.loss", got=preference.loss, hint="--backend deepspeed")
-
-
 def _problems(plan: Plan) -> Iterator[Problem]:
     """Yield what the YAML has no words for."""
-    model = plan.model
-    yield from trainer.program_problems(plan, "LLaMA-Factory")
+    model, preference = plan.model, plan.job.preference
+    if of_fsdp(plan) and preference is not None and preference.means.scores:
+        what = "Accelerate knows no layers of a model with LLaMA-Factory's head of rewards, and gathers all at once"
+        yield Problem(what, field="preference.loss", got=preference.loss, hint="--backend deepspeed")
     if model.vision is not None and stage(plan) == "pt":
         yield Problem("LLaMA-Factory reads no images in pre-training", field="task", got="pretrain", need="sft or lora")
     if model.model_type == "qwen":

@@ -221,7 +221,7 @@ def usual_of(cluster: ClusterDescriptor, job: Job, precision: str | None = None)
     runs it."""
     architecture = cluster.gpu.architecture
     own = usual(job.backend, architecture, attention=job.attention)
-    otherwise = PROGRAMS.get((job.target or "", job.backend))
+    otherwise = PROGRAMS.get((job.target or "", job.backend), PROGRAMS.get(("", job.backend)))
     as_run = own if otherwise is None else switched(own, architecture, otherwise)
     routes = architecture not in NO_ENGINE and flags(job.megatron_version).known("--moe-router-fusion")
     if job.backend == "megatron" and not routes:

@@ -167,6 +167,7 @@ def test_each_field_is_passed_on_or_named_as_not_passed_on(target: str) -> None:
     if target in (
         "transformers",
         "llamafactory",
+        "axolotl",
         "ms-swift",
         "trl",
         "verl",
@@ -174,7 +175,7 @@ def test_each_field_is_passed_on_or_named_as_not_passed_on(target: str) -> None:
         "ms-swift-deepspeed",
     ):
         marks["distributed_timeout_minutes"] = str(77 * 60)
-    if target in ("transformers", "llamafactory", "trl", "ms-swift-deepspeed"):
+    if target in ("transformers", "llamafactory", "axolotl", "trl", "ms-swift-deepspeed"):
         marks["eval_iters"] = "eval_strategy"
     for name, mark in marks.items():
         assert (mark in told) != (name in source.unsaid), name

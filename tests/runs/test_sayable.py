@@ -70,7 +70,7 @@ def test_a_field_that_no_option_says_is_refused_before_the_search_with_who_can_s
     assert (first.field, first.edit) == ("rope_scaling.rope_type", None)
     assert str(last) == (
         "target: no plan of this job can be written for it (got megatron). "
-        "Try: --target accelerate or deepspeed or llamafactory or ms-swift-deepspeed or transformers."
+        "Try: --target accelerate or axolotl or deepspeed or llamafactory or ms-swift-deepspeed or transformers."
     )
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 
 from symconfig.descriptor.meaning import meaning
 from symconfig.errors import InputError, Problem
-from symconfig.existing.launch.dialects.tuners import SEQUENCE
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed_model import described as named
@@ -14,6 +13,7 @@ from symconfig.existing.recover.model import described
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.recover.zoo import differing
+from symconfig.formats.tuners import SEQUENCE
 from symconfig.plans.plan import Plan
 
 # A plan may not depend on these, or hardly: dropout keeps masks, and a script has some by default.

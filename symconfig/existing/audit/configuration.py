@@ -23,7 +23,7 @@ from symconfig.existing.recover.rl.nemo_rl import Reader as NemoReader
 from symconfig.existing.recover.rl.openrlhf import Reader as OpenRlhfReader
 from symconfig.existing.recover.rl.script import Script
 from symconfig.existing.recover.rl.slime import Reader as SlimeReader
-from symconfig.existing.recover.rl.tuners import READERS as TUNERS
+from symconfig.existing.recover.rl.tuners import Reader as TunerReader
 from symconfig.existing.recover.rl.verl import Reader as VerlReader
 from symconfig.existing.recover.rl.verl import Tuning as VerlTuning
 from symconfig.existing.recover.run import Assumed, Run
@@ -107,8 +107,8 @@ def configuration_of(reading: Reading, supplied: Supplied) -> Configuration:
         return RlConfiguration(reading, supplied, OpenRlhfReader(reading, supplied))
     if reading.format == nemo_rl.FORMAT:
         return RlConfiguration(reading, supplied, NemoReader(reading, supplied))
-    if (program := tuners.program(reading)) is not None:
-        return RlConfiguration(reading, supplied, TUNERS[program.trainer](reading, supplied))
+    if tuners.program(reading) is not None:
+        return RlConfiguration(reading, supplied, TunerReader(reading, supplied))
     if any(setting.name == "--num-layers" for setting in reading.settings):
         return MegatronConfiguration(reading, supplied)
     known = sum(first_with(setting.name) is not None for setting in reading.settings)
@@ -117,7 +117,7 @@ def configuration_of(reading: Reading, supplied: Supplied) -> Configuration:
     if not by_deepspeed and (reading.recipe is not None or alike):
         return MegatronConfiguration(reading, supplied)
     if not by_deepspeed and tuners.of_trainer(reading) is not None and not _names_deepspeed(reading):
-        return RlConfiguration(reading, supplied, TUNERS[tuners.TRANSFORMERS](reading, supplied))
+        return RlConfiguration(reading, supplied, TunerReader(reading, supplied))
     return DeepSpeedConfiguration(reading, supplied)
 
 

@@ -112,7 +112,9 @@ def _accelerate(reading: Reading, around: Around) -> Reading:
     tree = tree_of(setting, around, reading.texts)
     preset = tuners.ACCELERATE_PRESETS.get(setting.values[-1].text)
     if isinstance(tree, Unread) and preset is not None:
-        tree = parse_yaml(Text(f"the {setting.values[-1].text} of {known.trainer if known else ''}", preset.encode()))
+        tree = parse_yaml(
+            Text(f"the {setting.values[-1].text} of {known.tuner.name if known else ''}", preset.encode())
+        )
     if isinstance(tree, Unread) or not isinstance(tree.data, dict):
         why = f"is {ACCELERATE}, which decides processes, precision and ZeRO, and is not read"
         return with_unread(reading, Unread(setting.place, setting.spelled, why))

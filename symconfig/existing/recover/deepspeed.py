@@ -13,7 +13,6 @@ from symconfig.descriptor.document import shorten
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.detect import parse
-from symconfig.existing.launch.dialects import tuners
 from symconfig.existing.launch.reading import Reading, Tree
 from symconfig.existing.launch.text import Text
 from symconfig.existing.recover.accelerate import launched
@@ -25,6 +24,7 @@ from symconfig.existing.recover.deepspeed_optimizer import stepped
 from symconfig.existing.recover.run import Assumed, Described, Run
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.recover.words import settings
+from symconfig.formats.tuners import SEQUENCE
 from symconfig.frameworks.behaviour import COMPILED, LIGER, switched
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.deepspeed.keys import AUTO
@@ -108,7 +108,7 @@ class _Reader:
             else 1
         )
         batch, assumed = sizes(self.tree, arguments, grid, problems)
-        length = supplied.seq_length or arguments.whole(*tuners.SEQUENCE)
+        length = supplied.seq_length or arguments.whole(*SEQUENCE)
         if length is None:
             problems.append(
                 Problem("the length of the sequences is not said", file=self.reading.file, hint="--seq-length N")

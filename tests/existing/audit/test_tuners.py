@@ -331,7 +331,7 @@ def test_what_is_not_predicted_has_one_reason(words: str, why: str, tmp_path: Pa
 )
 def test_programs_are_known_by_their_names_or_their_options(line: str, program: Any, tmp_path: Path) -> None:
     known = tuners.program(read(written(tmp_path, "run.sh", line + "\n")))
-    assert (known and (known.trainer, known.method, known.megatron)) == program
+    assert (known and (known.tuner.name, known.method, known.megatron)) == program
 
 
 def test_accelerates_file_stands_for_deepspeeds_of_any_trainer(tmp_path: Path) -> None:
@@ -349,3 +349,39 @@ def test_accelerates_file_stands_for_deepspeeds_of_any_trainer(tmp_path: Path) -
     assert beside.judged is not None, beside.unpredicted
     assert beside.reading.deepspeed is not None
     assert beside.judged.plan.device_bytes == own.judged.plan.device_bytes
+
+
+MEMORY = ("weights", "optimizer state")
+
+
+# What each has where nothing is said, as its documentation has it: examples of a micro-batch and of an update, tokens,
+# layers recomputed, rank and alpha of adapters; whole bytes of a weight, and of its optimizer's state in replicas.
+@pytest.mark.parametrize(
+    ("line", "batch", "recompute", "adapter", "width"),
+    [
+        ("accelerate launch -m trl.scripts.sft --dataset_name x --use_peft", (8, 64, 1024), "full", (16, 32.0), (4, 0)),
+        ("llamafactory-cli train --stage sft --bf16 true", (8, 64, 2048), "full", (8, 16.0), (2, 0)),
+        ("llamafactory-cli train --finetuning_type full --bf16 true", (8, 64, 2048), "full", None, (2, 12)),
+        ("NPROC_PER_NODE=8 swift sft --max_length 4096", (1, 16, 4096), "full", (8, 32.0), (2, 0)),
+        ("torchrun --nproc_per_node 8 -m axolotl.cli.train --sequence_len 512", (1, 8, 512), "none", None, (2, 4)),
+        ("torchrun --nproc_per_node 8 run_clm.py --block_size 512 --per_device_train_batch_size 8 --bf16 true",
+         (8, 64, 512), "none", None, (2, 12)),
+    ],
+)  # fmt: skip
+def test_defaults_are_each_program_s_own(
+    line: str,
+    batch: tuple[int, int, int],
+    recompute: str,
+    adapter: tuple[int, float] | None,
+    width: tuple[int, int],
+    tmp_path: Path,
+) -> None:
+    found = audited(written(tmp_path, "run.sh", f"{line} --model_name_or_path Qwen/Qwen3-8B\n"), gpus=8)
+    assert found.judged is not None, found.unpredicted
+    plan = found.judged.plan
+    best, lora = plan.best, plan.model.adapter
+    assert (best.batch.micro, best.batch.global_, best.batch.seq_length) == batch
+    assert best.options.recompute.granularity == recompute
+    assert (lora and (lora.r, lora.lora_alpha)) == adapter
+    weights, states = (best.predicted.memory[name] / parameters(plan.model).total for name in MEMORY)
+    assert (int(weights), round(states)) == width

@@ -16,17 +16,17 @@ from symconfig.existing.launch.dialects.options import table_with
 from symconfig.existing.launch.dialects.translate import by_path, translated
 from symconfig.existing.launch.reading import JSON_ALONE, Format, Hides, Reading, Setting, Tree, Unread, Word, World
 from symconfig.existing.launch.text import Place
+from symconfig.formats.tuners import TUNERS
 
 Dialect = Literal["model args yaml", "megatron yaml", "overrides", "trainer", "nemo-rl"]
 _ENOUGH_KEYS = 3  # of Megatron-LM's, for a section to be Megatron-LM's or of those who build on it
 # Of a flat file of arguments of Transformers' Trainer, or of a program around it: two or more.
 _TRAINER_KEYS = words(
     """
-    per_device_train_batch_size model_name_or_path gradient_accumulation_steps dataset_name finetuning_type cutoff_len
-    tuner_type rlhf_type train_dataset learning_rate num_generations
-    max_length lora_rank torch_dtype template
+    per_device_train_batch_size model_name_or_path gradient_accumulation_steps dataset_name learning_rate
+    num_generations max_length lora_rank template
     """
-)
+) | frozenset(name for tuner in TUNERS for name in tuner.own)
 
 
 def dialect_of(data: Any) -> Dialect | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from symconfig.descriptor.job import Backend
-from symconfig.existing.launch.dialects import nemo_rl, openrlhf, tuners, verl
+from symconfig.existing.launch.dialects import nemo_rl, openrlhf, verl
+from symconfig.formats import tuners
 from symconfig.formats.keys import Keys
 from symconfig.formats.openrlhf import KEYS as OPENRLHF_KEYS
 from symconfig.formats.slime import KEYS as SLIME_KEYS
@@ -75,8 +76,9 @@ OPENRLHF = Trainer(
     whole="rl.longest",
     keys=OPENRLHF_KEYS,
 )
-TRL = Trainer(tuners.TRL, "1.16.0", ("max_prompt_length", "max_completion_length"))
-LLAMAFACTORY = Trainer(tuners.LLAMAFACTORY, "0.9.5", ("max_length", "max_length"), ("", "_"))
-SWIFT = Trainer(tuners.SWIFT, "4.6.0", ("max_length", "max_completion_length"))
-TRANSFORMERS = Trainer(tuners.TRANSFORMERS, "5.24.0", ("max_length", "max_length"))
+TUNERS = {
+    each.name: Trainer(each.name, each.release, each.longest, each.dashes)
+    for each in (*tuners.TUNERS, tuners.TRANSFORMERS)
+}
+TRL, LLAMAFACTORY, SWIFT = (TUNERS[each.name] for each in (tuners.TRL, tuners.LLAMAFACTORY, tuners.SWIFT))
 NEMO = Trainer(nemo_rl.FORMAT, "0.7.0", ("rl.prompt_length.max", "rl.response_length.max"), ("", "_"))

@@ -1,21 +1,20 @@
-"""Models that TRL, LLaMA-Factory and ms-swift train: by DeepSpeed, in shards of FSDP, as replicas, or by Megatron-Core.
-
-Sources: TRL 1.16, trl/trainer/; LLaMA-Factory 0.9.5, hparams/parser.py, model/adapter.py; ms-swift 4.6.0,
-swift/config/, swift/megatron/arguments/megatron_args.py; Transformers 5.24, trainer.py.
-"""
+"""What trains in a script of TRL, LLaMA-Factory or ms-swift, or around Transformers' Trainer: a model with its adapters
+by DeepSpeed, in shards of FSDP, as replicas, or by Megatron-Core."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from symconfig.descriptor.optimizer import Optimizer
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects import tuners
-from symconfig.existing.launch.reading import Setting
+from symconfig.existing.launch.reading import Setting, Word
 from symconfig.existing.recover import deepspeed
+from symconfig.existing.recover.accelerate import Launched, launched
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed_model import described as of_arguments
 from symconfig.existing.recover.deepspeed_optimizer import stepped
@@ -23,20 +22,31 @@ from symconfig.existing.recover.known import weight_bytes
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.rl import bridged, fsdp
 from symconfig.existing.recover.rl.model import adapted, without_images
-from symconfig.existing.recover.rl.trainers import SHARDS
-from symconfig.existing.recover.rl.tuner_stated import ADAPTERS, TunerStated
+from symconfig.existing.recover.rl.script import Script
+from symconfig.existing.recover.rl.trainers import DEEPSPEED, MEGATRON, REPLICAS, SHARDS, Workers
+from symconfig.existing.recover.rl.values import Values
 from symconfig.existing.recover.run import Described, Run
 from symconfig.existing.recover.words import settings
+from symconfig.formats.tuners import SWIFT, TRL, Tuner
 from symconfig.frameworks.behaviour import COMPILED, Switches
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, MICRO, TRAIN
 from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, NARROW_REDUCTION, WIDE_FROZEN
+from symconfig.frameworks.kernels import LOSSES
+from symconfig.frameworks.megatron.flags import flags
 from symconfig.frameworks.optimizers import stepping
+from symconfig.graph.implementation import LossKernel
+from symconfig.plans.choices import Precision
 
-_FULL = ("full", "")
+_ADAPTERS = ("lora", "qlora")
 _IN_4_BITS = 0.5  # bytes of a weight
+_BF16, _FP16, _FP32 = ("bfloat16", "bf16"), ("float16", "fp16"), ("float32", "fp32")
+# What these have by a name of Megatron-LM's, and mean otherwise.
+_OTHERWISE = ("micro_batch_size", "global_batch_size", "max_length", "bf16", "fp16", "optim", "load", "model", "seed")
+_EXTRA = "megatron_extra_kwargs"
+_SWITCHES = {"true": True, "false": False, "True": True, "False": False}
+_NONE = ("none", "null")  # values that say nothing
 # Accelerate's numbers are the places of PyTorch's ShardingStrategy, from 1.
 _STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
-_BY_NUMBER = {str(number): name for number, name in enumerate(_STRATEGIES, 1)}
 _HYBRID, _WHOLE = _STRATEGIES[3:], _STRATEGIES[2]
 _ZERO_2 = ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2", "False", "false")  # the latter of FSDP 2's reshard_after_forward
 # Ways to train fewer weights, or with other states, of which nothing is predicted.
@@ -44,18 +54,155 @@ _UNPREDICTED = ("use_galore", "use_apollo", "use_badam", "use_adam_mini", "use_m
 
 
 @dataclass(slots=True)
-class TunerWorkers(TunerStated):
-    """One script, whose workers are predicted."""
+class TunerWorkers(Script):
+    """One script, whose workers are predicted; `program` is which of their programs it starts."""
+
+    program: tuners.Program = field(init=False)
+    launched: Launched = field(init=False)
+
+    def __post_init__(self) -> None:
+        started = tuners.program(self.reading) or tuners.of_trainer(self.reading)
+        assert started is not None, "is what makes it one of theirs"
+        self.program, self.launched = started, launched(self.reading)
+        options = [replace(each, name=self.tuner.called(each.name)) for each in self.reading.options]
+        if not any(each.name == "model_name_or_path" for each in options):
+            options += [replace(each, name="model_name_or_path") for each in options if each.name == "checkpoint"]
+        self.values = Values(self.TRAINER, tuple(options), self.tuner.keys)
+        own = {each.name.partition(".")[2]: each for each in options if each.name.startswith("fsdp_config.")}
+        if own:  # Axolotl's, or the Trainer's in a YAML
+            sharded = {name.removeprefix("fsdp_"): _SWITCHES.get(each.text, each.text) for name, each in own.items()}
+            parallel = {name: self.values.whole(name) for name in ("dp_replicate_size",) if self.values.given(name)}
+            self.launched = replace(self.launched, shards=True, sharded=sharded, parallel=parallel)
+
+    @property
+    def tuner(self) -> Tuner:
+        return self.program.tuner
+
+    @property
+    def workers(self) -> Workers:
+        if self.program.megatron:
+            return replace(MEGATRON, target=self.tuner.name)
+        kind = DEEPSPEED
+        if self.config is None:
+            sharded = self.launched.shards or self.values.given("fsdp")
+            kind = replace(SHARDS, planned=self.tuner.planned) if sharded else REPLICAS
+        return replace(kind, target=self.tuner.target or self.tuner.name)
+
+    @property
+    def config(self) -> Mapping[str, Any] | None:
+        """Return the JSON of DeepSpeed: a file's, one that comes with the program, or what Accelerate makes."""
+        if (tree := self.reading.deepspeed) is not None:
+            return tree.data if isinstance(tree.data, dict) else {}
+        if (preset := tuners.DEEPSPEED_PRESETS.get(self.values.text("deepspeed") or "")) is not None:
+            stage, away = preset
+            parts = ("optimizer", "param")[: stage - 1] if away else ()
+            host = {f"offload_{part}": {"device": "cpu", "pin_memory": True} for part in parts}
+            return {"zero_optimization": {"stage": stage, **host}}
+        return self.launched.config
+
+    def megatron(self) -> tuple[Setting, ...]:
+        if not self.program.megatron:
+            return ()
+        own = [f"--{self.precision or 'bf16'}"]
+        for name, words in self.tuner.megatron.items():
+            own += [] if self.values.given(name) else words
+        stated = (inner for each in self.values.settings for inner in _passed_on(each))
+        options = [each for each in stated if tuners.plain(each) not in _OTHERWISE and each.text.lower() not in _NONE]
+        return (*settings(own, self.reading.file), *bridged.options(options))
+
+    @property
+    def _names(self) -> Namespace:
+        return Namespace(self.megatron(), flags(self.version()))
+
+    @property
+    def _tp(self) -> int:
+        return self.values.whole("deepspeed_autotp_size") or 1
+
+    @property
+    def _sp(self) -> int:
+        """Return how many ranks share a sequence."""
+        mesh = self.launched.parallel
+        stated = mesh.get("sp_size") or mesh.get("cp_size")
+        return stated if isinstance(stated, int) and stated > 0 else self.values.whole("sequence_parallel_size") or 1
+
+    @property
+    def _sharing(self) -> int:
+        """Return the ranks that share a micro-batch."""
+        return bridged.split(self._names) if self.program.megatron else self._tp * self._sp
+
+    @property
+    def _dp(self) -> int:
+        return max(1, self.gpus // self._sharing)
+
+    @property
+    def _kind(self) -> str:
+        """Return how weights are trained: full, lora, or another by its name."""
+        if self.tuner.switched:
+            return "lora" if self.values.switch("use_peft") or self.values.switch("use_lora") else "full"
+        if self.values.given("finetuning_type"):
+            return self.values.text("finetuning_type") or "full"
+        return self.tuner.kinds[self.program.megatron]
+
+    @property
+    def _dtype(self) -> str:
+        return (self.values.text("dtype") or "").rpartition(".")[2]
+
+    @property
+    def precision(self) -> Precision | None:
+        """Return what is computed in; None: 32 bits."""
+        values, given = self.values, self.values.given
+        if not (given("bf16") or given("fp16")) and self.launched.precision in ("bf16", "fp16"):
+            return "bf16" if self.launched.precision == "bf16" else "fp16"
+        if values.switch("fp16") or self._dtype in _FP16:
+            return "fp16"
+        if self.tuner.halves and not given("bf16"):
+            return None if self._dtype in _FP32 else "bf16"
+        return "bf16" if values.switch("bf16") or values.switch("pure_bf16") else None
+
+    @property
+    def _in_16_bits(self) -> bool:
+        """Return whether weights that replicas hold are themselves in 16 bits."""
+        if self.tuner.casts:  # model/adapter.py, cast_trainable_params_to_fp32
+            return self._kind in _ADAPTERS or self.values.switch("pure_bf16")
+        return self._dtype in (*_BF16, *_FP16) or self.tuner.halves
+
+    @property
+    def recomputes(self) -> bool:
+        values = self.values
+        if values.given("disable_gradient_checkpointing"):
+            return not values.switch("disable_gradient_checkpointing")
+        stated = values.switch("gradient_checkpointing") or values.switch("activation_checkpointing")
+        return stated or self.launched.sharded.get("activation_checkpointing") is True
+
+    @property
+    def recomputed_every(self) -> int:
+        """Return n where each n-th layer is recomputed (Transformers' trainer.py)."""
+        for name in ("activation", "gradient"):
+            given = self.values.text(f"{name}_checkpointing_kwargs")
+            if given and (stated := re.search(r"every_n_layers\W+(\d+)", given)):
+                return max(1, int(stated[1]))
+        return 1
+
+    @property
+    def _eager(self) -> bool:
+        return self.values.text("attn_implementation") in ("eager", "disabled")
+
+    @property
+    def _loss(self) -> LossKernel | None:
+        """Return the loss's kernel: Liger's, but losses of preferences do without its fused linear one; else that of
+        TRL's SFT (trainer/sft_trainer.py); None: the framework's."""
+        plain = self.program.method in ("pt", "sft") and self.values.text("task_type") != "seq_cls"
+        if self.values.switch("use_liger_kernel"):
+            return LOSSES[deepspeed.liger_loss(self.values.arguments) if plain else "fused"]
+        return LossKernel.TILED if plain and self.tuner is TRL else None
 
     def _untrained(self) -> Iterator[Problem]:
         """Yield what no prediction is made of, whatever the program does."""
-        values = self.values
-        if self._kind not in (*_FULL, *ADAPTERS):
+        if self._kind not in ("full", *_ADAPTERS):
             what, need = "weights that are trained in this way are not predicted", "full or lora"
             yield self.problem("finetuning_type", what, got=self._kind, need=need)
-        for switch in _UNPREDICTED:
-            if values.switch(switch):
-                yield self.problem(switch, "is not predicted")
+        for switch in filter(self.values.switch, _UNPREDICTED):
+            yield self.problem(switch, "is not predicted")
         if (spread := self._spread()) is not None:
             yield spread
         if self.precision is None:
@@ -80,42 +227,27 @@ class TunerWorkers(TunerStated):
         return seen.place.problem(what, field="CUDA_VISIBLE_DEVICES", got=got, need=f"NPROC_PER_NODE={devices}")
 
     def _model(self) -> Described | None:
-        """Return the model that is trained, with its adapters."""
-        given = [each for each in self.values.settings if self._kind in ADAPTERS or not _of_adapters(each)]
-        usual = self._adapters() if self._kind in ADAPTERS else ()
-        arguments = Arguments((*settings(usual, self.reading.file), *given))
-        if self.program.megatron:
-            arguments = Arguments([each for each in arguments.settings if not _of_adapters(each)])
+        """Return the model that is trained, with its adapters; None with why in `problems`."""
+        values, adapts, words = self.values, self._kind in _ADAPTERS, list[str]()
+        rank, dropout = values.whole("lora_r") or 8, values.number("lora_dropout") or 0.0
+        alpha = values.number("lora_alpha") or 2.0 * rank
+        if adapts and not self.program.megatron:
+            words += ["--load_in_4bit"] * (weight_bytes(values.text("model_name_or_path") or "") == _IN_4_BITS)
+            words += ["--use_peft", "--lora_r", str(rank), "--lora_alpha", f"{alpha:g}"]
+            words += ["--lora_dropout", f"{dropout:g}", *self.tuner.modules]
+        given = [each for each in values.settings if words or not _of_adapters(each)]
+        arguments = Arguments((*settings(words, self.reading.file), *given))
         model = of_arguments(self.reading, arguments, self.supplied, self.problems)
         self.problems += arguments.problems
-        if model is None:
-            return None
-        model = without_images(model)
-        if not self.program.megatron or self._kind not in ADAPTERS:
-            return model
-        values = self.values
-        fields = {
-            "method": "lora",
-            "r": values.whole("lora_r") or 8,
-            "target_modules": bridged.modules(values.arguments.words("lora_target_modules")),
-            "lora_alpha": values.number("lora_alpha") or 32.0,
-            "lora_dropout": values.number("lora_dropout") or 0.0,
-        }
+        if model is None or not (adapts and self.program.megatron):
+            return model and without_images(model)
+        modules = bridged.modules(values.words("lora_target_modules"))
+        fields = {"method": "lora", "r": rank, "target_modules": modules, "lora_alpha": alpha, "lora_dropout": dropout}
         try:
-            return adapted(model, self.reading, fields)
+            return adapted(without_images(model), self.reading, fields)
         except InputError as error:
             self.problems += error.problems
             return None
-
-    def _adapters(self) -> Sequence[str]:
-        """Return what the program says of adapters where nothing is stated."""
-        values = self.values
-        rank, alpha = values.whole("lora_r") or 8, values.number("lora_alpha")
-        named = values.text("model_name_or_path") or ""
-        words = ["--load_in_4bit"] * (weight_bytes(named) == _IN_4_BITS)
-        words += ["--use_peft", "--lora_r", str(rank), "--lora_alpha", f"{alpha or 2 * rank:g}"]
-        words += ["--lora_dropout", f"{values.number('lora_dropout') or 0.0:g}"]
-        return [*words, *self.tuner.modules]
 
     def _trained(self, model: Described, microbatches: int, length: int, micro: int = 1) -> Run:
         """Return the run of a model in so many micro-batches of all replicas. Raises InputError."""
@@ -130,42 +262,35 @@ class TunerWorkers(TunerStated):
     def _of_deepspeed(
         self, config: Mapping[str, Any], model: Described, microbatches: int, length: int, micro: int
     ) -> Run:
-        values, precision = self.values, self.precision
+        values, optimizer = self.values, self.values.text("optim")
         own = {key: value for key, value in config.items() if key not in (TRAIN, "bf16", "fp16", "bfloat16")}
         own |= {MICRO: micro, ACCUMULATION: max(1, microbatches // self._dp)}
-        own |= {name: {"enabled": precision == name} for name in ("bf16", "fp16")}
-        if self._tp > 1:
-            own["tensor_parallel"] = {"autotp_size": self._tp}
-        if self._sp > 1:
-            own["sequence_parallel_size"] = self._sp
-        words = ["--gradient_checkpointing"] * self.recomputes + ["--use_liger_kernel"] * self._liger
-        words += ["--torch_compile"] * values.switch("torch_compile")
-        for name, value in (("attn_implementation", self._attention), ("optim", values.text("optim"))):
-            words += [f"--{name}", value] if value else []
+        own |= {name: {"enabled": self.precision == name} for name in ("bf16", "fp16")}
+        own |= {"tensor_parallel": {"autotp_size": self._tp}} if self._tp > 1 else {}
+        own |= {"sequence_parallel_size": self._sp} if self._sp > 1 else {}
+        words = ["--gradient_checkpointing"] * self.recomputes
+        words += [f"--{name}" for name in ("use_liger_kernel", "torch_compile") if values.switch(name)]
+        words += ["--attn_implementation", "eager"] * self._eager + (["--optim", optimizer] if optimizer else [])
         supplied = replace(self.supplied, gpus=self.gpus, seq_length=length)
         return deepspeed.made(own, words, model, self.reading, self.known_cluster, supplied)
 
     def _of_torch(self, model: Described, microbatches: int, length: int, micro: int) -> Run:
         """Return the run of shards or replicas."""
-        gpus, sharded, precision = self.gpus, self.launched.sharded, self.precision
+        values, sharded, precision = self.values, self.launched.sharded, self.precision
         assert precision is not None, "is refused"
-        given = [word.upper() for word in self.values.arguments.words("fsdp")]  # the Trainer's "full_shard auto_wrap"
+        given = [word.upper() for word in values.words("fsdp")]  # the Trainer's "full_shard auto_wrap"
         strategy = str(sharded.get("sharding_strategy", sharded.get("reshard_after_forward")))
         strategy = next((word for word in given if word in _STRATEGIES), strategy)
-        strategy = _BY_NUMBER.get(strategy, strategy)
+        if strategy in map(str, range(1, 1 + len(_STRATEGIES))):
+            strategy = _STRATEGIES[int(strategy) - 1]
         kept = self.workers.name == SHARDS.name
-        copies = 1 if kept and strategy != _WHOLE else gpus
+        copies = 1 if kept and strategy != _WHOLE else self.gpus
         mesh = self.launched.parallel.get("dp_replicate_size")
         if strategy in _HYBRID:
             copies = self.reading.world.nodes or 1
         elif kept and isinstance(mesh, int) and mesh > 0:
             copies = mesh
-        as_published = self._in_16_bits or self.program.trainer == tuners.TRANSFORMERS  # from_pretrained of release 5
-        wide = not as_published or (self.tuner.widens and sharded.get("version") == 2)
-        kernels: dict[str, Any] = {"attention": "torch"} if self._attention else {}
-        kernels |= COMPILED if self.values.switch("torch_compile") else {}
-        narrow = NARROW_REDUCTION if kept else {}
-        eager = EAGER_ADAM if self.values.text("optim") == "adamw_torch" else {}
+        wide = not (self._in_16_bits or self.tuner.published) or (self.tuner.widens and sharded.get("version") == 2)
         layers = fsdp.Workers(
             dp=self._dp,
             sp=self._sp,
@@ -176,23 +301,33 @@ class TunerWorkers(TunerStated):
             recompute=self.recomputes,
             every=self.recomputed_every,
             narrow=self._in_16_bits and not kept,
-            liger=self._liger,
+            liger=values.switch("use_liger_kernel"),
             whole=strategy in _ZERO_2,
             streamed=sharded.get("offload_params") is True or "OFFLOAD" in given,
-            program=Switches(implementation=kernels, framework={**narrow, **eager}, bytes=WIDE_FROZEN if wide else {}),
+            program=Switches(
+                implementation={
+                    **({"attention": "torch"} if self._eager else {}),
+                    **(COMPILED if values.switch("torch_compile") else {}),
+                },
+                framework={
+                    **(NARROW_REDUCTION if kept else {}),
+                    **(EAGER_ADAM if values.text("optim") == "adamw_torch" else {}),
+                },
+                bytes=WIDE_FROZEN if wide else {},
+            ),
             precision=precision,
         )
-        run = fsdp.run(layers, model, self.known_cluster)
-        optimizer, taken = stepped({}, self.values.arguments)
-        return _stepping(replace(run, assumed=(*run.assumed, *taken)), optimizer)
+        run, (optimizer, taken) = fsdp.run(layers, model, self.known_cluster), stepped({}, values.arguments)
+        made = replace(run.configuration, framework=stepping(run.configuration.framework, optimizer))
+        return replace(run, optimizer=optimizer, configuration=made, assumed=(*run.assumed, *taken))
 
     def _of_megatron(self, model: Described, microbatches: int, length: int, micro: int) -> Run:
-        names = self._names()
         own = ["--micro-batch-size", str(micro), "--global-batch-size", str(microbatches * micro)]
         own += ["--seq-length", str(length)]
+        names = self._names
         whole = Namespace((*names.settings, *settings(own, self.reading.file)), names.table)
-        wrong, adapted = partial(self.problem, "lora_r"), model.model.adapter is not None
-        program = self._target if adapted and self.program.trainer == tuners.SWIFT else None
+        program = self.tuner.name if model.model.adapter is not None and self.tuner is SWIFT else None
+        wrong = partial(self.problem, "lora_r")
         return bridged.run(whole, self.gpus, self.known_cluster, self.supplied, model, wrong, program)
 
 
@@ -200,7 +335,16 @@ def _of_adapters(setting: Setting) -> bool:
     return tuners.plain(setting).startswith("lora_") or tuners.plain(setting) in ("use_peft", "finetuning_type")
 
 
-def _stepping(run: Run, optimizer: Optimizer) -> Run:
-    """Return a run with another optimizer."""
-    framework = stepping(run.configuration.framework, optimizer)
-    return replace(run, optimizer=optimizer, configuration=replace(run.configuration, framework=framework))
+def _passed_on(setting: Setting) -> Iterator[Setting]:
+    """Yield the fields of Megatron-Core's configuration that ms-swift's megatron_extra_kwargs holds, or the option."""
+    name = tuners.plain(setting)
+    if name != _EXTRA:
+        yield replace(setting, name=name.removeprefix(f"{_EXTRA}."))
+        return
+    try:
+        held = json.loads(setting.text)
+    except ValueError:
+        held = None
+    for key, value in held.items() if isinstance(held, dict) else ():
+        text = value if isinstance(value, str) else json.dumps(value)
+        yield replace(setting, name=key, values=(Word.of(text, setting.place),))

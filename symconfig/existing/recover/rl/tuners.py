@@ -1,26 +1,21 @@
-"""Scripts of TRL, LLaMA-Factory and ms-swift as a run, with the step or the pairs around it.
-
-Sources: TRL 1.16, trl/trainer/{sft,dpo,kto,grpo,reward}_{config,trainer}.py; LLaMA-Factory 0.9.5, train/; ms-swift
-4.6.0, swift/rlhf_trainers/args_mixin.py, swift/trainers/arguments.py, swift/megatron/trainers/.
-"""
+"""Scripts of TRL, LLaMA-Factory and ms-swift, or around Transformers' Trainer, as a run with the step or the pairs
+around it. Sources: as of `formats.tuners`, and the trainers of each (trl/trainer/, train/, swift/rlhf_trainers/)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, log2
-from typing import ClassVar
 
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.tuning import LossName, Preference
-from symconfig.errors import Problem
 from symconfig.existing.launch.dialects import tuners
-from symconfig.existing.recover.rl.script import Script
 from symconfig.existing.recover.rl.sequences import Packed
 from symconfig.existing.recover.rl.step import Alone, Step
-from symconfig.existing.recover.rl.trainers import LLAMAFACTORY, SWIFT, TRANSFORMERS, TRL, Trainer
+from symconfig.existing.recover.rl.trainers import TUNERS, Trainer
 from symconfig.existing.recover.rl.tuner_workers import TunerWorkers
 from symconfig.existing.recover.run import Assumed, Described, Run
+from symconfig.formats.tuners import TRANSFORMERS
 from symconfig.graph.count import parameters
 
 _STEPS = ("grpo", "rloo")
@@ -34,21 +29,10 @@ _LOSSES: Mapping[str, tuple[LossName, ...]] = {
     "reward": ("reward",),
 }
 _ALONE = ("pt", "sft", *_LOSSES)  # what trains on what is there
-# Why a program is not predicted, where there is more to say: trl/experimental of July 2026 and of 1.16; LLaMA-Factory,
-# train/ppo/trainer.py and extras/misc.py; ms-swift, rlhf_trainers/ppo_trainer.py and requirements/framework.txt.
-_UNPREDICTED = {
-    (tuners.TRL, "ppo"): "PPO was an experimental trainer of TRL's, without an engine, and is gone since TRL 1.16",
-    (
-        tuners.LLAMAFACTORY,
-        "ppo",
-    ): "LLaMA-Factory's PPO asks for TRL 0.9.6 or older, and all else of it for 0.18 or newer",
-    (
-        tuners.SWIFT,
-        "ppo",
-    ): "ms-swift's PPO is TRL's experimental trainer, without an engine, which TRL has no more since 1.16",
-}
+_PPO = "PPO was TRL's experimental trainer, without an engine, which TRL has no more since 1.16"
 _ALGORITHMS = {"rloo": "rloo", "reinforce_plus_plus": "reinforce_plus_plus"}
 _TASKS = ("causal_lm", "generative_reranker")  # of ms-swift, whose models have a head over the vocabulary
+_NEED = "causal_lm or seq_cls"
 _AT_ONCE = 256  # sequences that vLLM decodes at once by itself
 _PROMPT = 1024  # tokens of the longest prompt, where no option says it
 _SERVERS = ("rollout", "vllm-serve")  # what starts an engine of its own
@@ -58,10 +42,26 @@ _SERVERS = ("rollout", "vllm-serve")  # what starts an engine of its own
 class Reader(TunerWorkers):
     """One script on so many GPUs; what is wrong is gathered."""
 
+    @property
+    def TRAINER(self) -> Trainer:  # type: ignore[override]
+        """Return whose program it is."""
+        return TUNERS[self.tuner.name]
+
     def run(self) -> Run:
         """Return the trained model's run with what is around it. Raises InputError with all that keeps it from being
         predicted."""
-        self.problems += self._refused()
+        program = self.reading.program
+        if self.tuner is TRANSFORMERS and program is not None and not tuners.is_example(self.reading):
+            why = "its code is not read; its options are those of Transformers' Trainer"
+            self.assumed.append(Assumed(f"that {program.text}", "trains as Transformers' Trainer does", why))
+        self.problems += self._untrained()
+        if self.program.method not in (*_ALONE, *_STEPS):
+            what = _PPO if self.program.method == "ppo" else "this program is not predicted"
+            need = ", ".join((*_ALONE, *_STEPS))
+            self.problems.append(self.reading.start.problem(what, got=self.program.method, need=need))
+        task = self.values.text("task_type")
+        if task not in (None, *_TASKS, "seq_cls"):
+            self.problems.append(self.problem("task_type", "this task is not predicted", got=task, need=_NEED))
         model = self._model()
         if model is not None and not self.program.megatron and model.model.num_key_value_heads % self._sp:
             what = "copies of key/value heads for the ranks of a sequence are not predicted"
@@ -71,16 +71,6 @@ class Reader(TunerWorkers):
         if self.problems or self.values.arguments.problems or around is None:
             raise self.refusal()
         return replace(around, assumed=(*around.assumed, *self.assumed))
-
-    def _refused(self) -> Iterator[Problem]:
-        """Yield what no prediction is made of."""
-        yield from self._untrained()
-        if self.program.method not in (*_ALONE, *_STEPS):
-            what = _UNPREDICTED.get((self.program.trainer, self.program.method), "this program is not predicted")
-            yield self.reading.start.problem(what, got=self.program.method, need=", ".join((*_ALONE, *_STEPS)))
-        task = self.values.text("task_type")
-        if task is not None and task not in (*_TASKS, "seq_cls"):
-            yield self.problem("task_type", "this task is not predicted", got=task, need="causal_lm or seq_cls")
 
     @property
     def _micro(self) -> int:
@@ -107,7 +97,7 @@ class Reader(TunerWorkers):
             return None
         count, preference = self._accumulated * self._dp, None
         if able := _LOSSES.get(method):
-            words = values.arguments.words("loss_type")
+            words = values.words("loss_type")
             loss = next((each for each in able if each in words), able[0])
             preference = Preference.of(loss, self._micro * count)
         run = self._trained(model, count, length, self._micro * (preference.means.sequences if preference else 1))
@@ -140,7 +130,9 @@ class Reader(TunerWorkers):
         if self.problems or rl is None or model is None:
             return None
         values, micro = self.values, self._micro
-        packed = Packed.of(rl, micro, packs=values.switch("padding_free"), widest_of=self._widest_of(rl))
+        # TRL pads all responses of a rank together, before they are split (trainer/grpo_trainer.py).
+        widest = max(micro, rl.sequences // self._dp) if self.tuner.padded else micro
+        packed = Packed.of(rl, micro, packs=values.switch("padding_free"), widest_of=widest)
         packed = packed.within(rl, self._dp)
         run = self._trained(model, packed.spread(rl, self._dp), packed.room)
         away = (("offload_model", "weights"), ("offload_optimizer", "optimizer state"))
@@ -159,14 +151,13 @@ class Reader(TunerWorkers):
             waits=not values.switch("async_generate"),
             assumed_lengths=self.assumes_lengths,
         )
-        return replace(run, step=step, assumed=(*run.assumed, *self._left_out()))
-
-    def _left_out(self) -> Iterator[Assumed]:
-        """Yield what runs in a step, too, and is not predicted."""
-        for name in ("reward_model", "reward_model_name_or_path", "reward_model_path", "teacher_model"):
-            if self.values.given(name):
-                why = "its memory and its time are not predicted"
-                yield Assumed(name.split("_")[0] + " model", "none", why, self.values.place(name))
+        why = "its memory and its time are not predicted"
+        left = [
+            Assumed(name.split("_")[0] + " model", "none", why, values.place(name))
+            for name in ("reward_model", "reward_model_name_or_path", "reward_model_path", "teacher_model")
+            if values.given(name)
+        ]
+        return replace(run, step=step, assumed=(*run.assumed, *left))
 
     def _rl(self, model: Described) -> Rl | None:
         """Return the step in a job's terms."""
@@ -178,14 +169,16 @@ class Reader(TunerWorkers):
             # Of Megatron-Core these count updates, of Transformers' Trainer micro-batches.
             of_step = update if self.program.megatron else self._micro * self._dp
             generated = of_step * steps if steps is not None else update
-        served = self._served(model)
-        if served is None:
+        engine = self._engine(model)
+        if engine is None:
             return None
         if generated % samples:
             what = "does not divide what is generated at once"
             self.problems.append(self.problem("num_generations", what, got=f"{samples} of {generated} samples"))
             return None
-        response = values.whole("max_completion_length") or 1
+        response, at_once = values.whole("max_completion_length") or 1, _AT_ONCE
+        if self.tuner.padded and not engine[1]:  # all that a replica generates (trl/trainer/grpo_trainer.py)
+            at_once = max(1, generated // self._dp) * engine[0]
         return self.section(
             self._prompt(response),
             response,
@@ -196,33 +189,15 @@ class Reader(TunerWorkers):
             epochs=values.whole("num_iterations") or 1,
             reference=bool(values.number("beta")),
             entropy=bool(values.number("entropy_coef")),
-            placement="split" if served else "colocated",
-            rollout_gpus=served or None,
+            placement="split" if engine[1] else "colocated",
+            rollout_gpus=engine[1] or None,
             rollout={
                 "engine": "vllm",
-                "tp": self._engine_tp(model),
+                "tp": engine[0],
                 "memory_share": values.number("vllm_gpu_memory_utilization"),
-                "max_num_seqs": values.whole("vllm_max_num_seqs") or self._at_once(generated),
+                "max_num_seqs": values.whole("vllm_max_num_seqs") or at_once,
             },
         )
-
-    def _widest_of(self, rl: Rl) -> int:
-        """Count the sequences to the longest of which those of a micro-batch are padded."""
-        return self._micro
-
-    def _at_once(self, generated: int) -> int:
-        """Count the sequences that a replica decodes at once, where no option says it."""
-        return _AT_ONCE
-
-    def _engine_tp(self, model: Described) -> int:
-        """Return the GPUs of a replica of the engine: as it is told, or the fewest that hold its weights in half of
-        their memory."""
-        server, values = self._server(), self.values
-        stated = None if server is None else _number(server, "tensor_parallel_size")
-        if stated or server is not None or values.given("vllm_tensor_parallel_size") or not self._apart:
-            return stated or values.whole("vllm_tensor_parallel_size") or 1
-        need = 2 * 2.0 * parameters(model.model).total / self.known_cluster.gpu.memory_bytes.value
-        return 1 << max(0, ceil(log2(need)))
 
     def _prompt(self, response: int) -> int:
         """Return the tokens of the longest prompt."""
@@ -242,26 +217,27 @@ class Reader(TunerWorkers):
         named = any(values.given(name) for name in ("vllm_server_host", "vllm_server_base_url"))
         return (values.text("vllm_mode") or ("server" if named else "colocate")) == "server"
 
-    def _served(self, model: Described) -> int | None:
-        """Return the GPUs of an engine of its own; 0 where it has the actor's; None with why it is not predicted."""
-        values = self.values
+    def _engine(self, model: Described) -> tuple[int, int] | None:
+        """Return the GPUs of a replica of the engine, and all those of its own, 0 where it has the actor's; None with
+        why it is not predicted. Of a server that is started elsewhere a replica has the fewest GPUs that hold its
+        weights in half of their memory, and all replicas a node."""
+        values, tp = self.values, self.values.whole("vllm_tensor_parallel_size") or 1
         usual = self.program.megatron and not values.given("use_vllm")  # whose default is on
         if not (usual or values.switch("use_vllm")):
             self.problems.append(self.problem("use_vllm", "generation without vLLM is not predicted"))
             return None
         if not self._apart:
-            return 0
-        server = self._server()
-        if server is not None:
-            return (_number(server, "tensor_parallel_size") or 1) * (_number(server, "data_parallel_size") or 1)
-        node, tp = self.known_cluster.gpus_per_node, self._engine_tp(model)
+            return tp, 0
+        if (server := next((words for words in self.reading.others if set(words) & set(_SERVERS)), None)) is not None:
+            stated = _number(server, "tensor_parallel_size")
+            return stated or tp, (stated or 1) * (_number(server, "data_parallel_size") or 1)
+        if not values.given("vllm_tensor_parallel_size"):
+            need = 2 * 2.0 * parameters(model.model).total / self.known_cluster.gpu.memory_bytes.value
+            tp = 1 << max(0, ceil(log2(need)))
+        node = self.known_cluster.gpus_per_node
         why = f"its server is started elsewhere; so many hold the weights, and {node} are a node"
         self.assumed.append(Assumed("engine", f"{max(node, tp)} GPUs, {tp} a replica", why))
-        return max(node, tp)
-
-    def _server(self) -> Sequence[str] | None:
-        """Return the words of the command that starts an engine, if the script has one."""
-        return next((words for words in self.reading.others if set(words) & set(_SERVERS)), None)
+        return tp, max(node, tp)
 
 
 def _number(words: Sequence[str], name: str) -> int | None:
@@ -272,47 +248,3 @@ def _number(words: Sequence[str], name: str) -> int | None:
         if option.removeprefix("vllm_") == name and word.startswith("-") and text.isdecimal():
             return int(text)
     return None
-
-
-class Trl(Reader):
-    """A script of TRL's."""
-
-    TRAINER: ClassVar[Trainer] = TRL
-
-    def _widest_of(self, rl: Rl) -> int:
-        """Count the responses of a rank: all are padded together, before they are split (trainer/grpo_trainer.py)."""
-        return max(self._micro, rl.sequences // self._dp)
-
-    def _at_once(self, generated: int) -> int:
-        """Count the sequences that TRL tells an engine beside it (trainer/grpo_trainer.py): all that it generates."""
-        if self._apart:
-            return _AT_ONCE
-        return max(1, generated // self._dp) * (self.values.whole("vllm_tensor_parallel_size") or 1)
-
-
-class LlamaFactory(Reader):
-    """A script of LLaMA-Factory's."""
-
-    TRAINER: ClassVar[Trainer] = LLAMAFACTORY
-
-
-class Swift(Reader):
-    """A script of ms-swift's."""
-
-    TRAINER: ClassVar[Trainer] = SWIFT
-
-
-class Transformers(Reader):
-    """A program around Transformers' Trainer, or with its options."""
-
-    TRAINER: ClassVar[Trainer] = TRANSFORMERS
-
-    def run(self) -> Run:
-        program = self.reading.program
-        if program is not None and not tuners.is_example(self.reading):
-            why = "its code is not read; its options are those of Transformers' Trainer"
-            self.assumed.append(Assumed(f"that {program.text}", "trains as Transformers' Trainer does", why))
-        return super().run()
-
-
-READERS: Mapping[str, type[Script]] = {each.TRAINER.name: each for each in (Trl, LlamaFactory, Swift, Transformers)}

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from symconfig.errors import Problem
@@ -16,16 +13,8 @@ from symconfig.existing.recover.arguments import FALSE, Arguments
 from symconfig.existing.recover.rl.trainers import Trainer
 from symconfig.formats.keys import Keys, Value
 
-_DEFAULTS = Path(__file__).with_name("defaults.json")
 _REFERENCE = "="  # before the key whose value is the default
 _NULL = ("", "null", "none", "~")
-
-
-@cache
-def defaults(trainer: Trainer) -> Mapping[str, Value]:
-    """Return the defaults of a trainer by key, where it has no table of keys."""
-    values: dict[str, Value] = json.loads(_DEFAULTS.read_text(encoding="utf-8")).get(trainer.name, {}).get("values", {})
-    return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +40,7 @@ class Values:
         return next(given, None) or next((name for name in names if self._unset(name) is not None), names[0])
 
     def _unset(self, name: str) -> Value:
-        return self.keys[name].unset if name in self.keys else defaults(self.trainer).get(name)
+        return self.keys[name].unset if name in self.keys else None
 
     def _decides(self, key: str) -> tuple[str, Value]:
         """Return the key whose value holds, and its default; None where the script says it."""

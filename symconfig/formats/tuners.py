@@ -1,0 +1,288 @@
+"""Programs around Transformers' Trainer: how each is recognised, and its options by Transformers' or TRL's names.
+
+Sources: Transformers 5.24, training_args.py; TRL 1.16, trl/scripts, trl/trainer/*_config.py; LLaMA-Factory 0.9.5,
+hparams/, model/adapter.py; ms-swift 4.6.0, swift/arguments, swift/config, swift/megatron/arguments/megatron_args.py,
+swift/rlhf_trainers/args_mixin.py, swift/trainers/arguments.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from symconfig.descriptor.job import Backend
+from symconfig.formats.keys import Keys, keys
+from symconfig.formats.links import value_of
+from symconfig.formats.lora import lora
+
+# Lengths of sequences in the training programs around Transformers: its own examples, LLaMA-Factory, Axolotl, our own.
+SEQUENCE = (
+    "seq_length", "seq_len", "max_seq_length", "max_seq_len", "model_max_length", "cutoff_len", "sequence_len",
+    "block_size", "max_length",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Tuner:
+    """A program, and what is particular to it.
+
+    commands: programs whose next word says what they do, and whether that is with Megatron-Core. scripts: paths of its
+    own, with what they do. own: options of which nobody else has one; core: of them with Megatron-Core. method: its
+    option that says what is done; usual: what is done without one, whatever the command's word is. names: Transformers'
+    or TRL's of its options; prefixes: of groups of them. keys: its defaults. longest: its options of the longest prompt
+    and response; dashes: what stands before an option, and between its words. target: whose files are for it; with
+    Megatron-Core its name. planned: the backend of a better layout than shards of FSDP. switched: adapters are switched
+    on; else a word says how weights are trained, or they are of `kinds`, without and with Megatron-Core. modules: its
+    words for the modules of adapters. halves: it computes in bf16, and holds weights so, where nothing is stated;
+    published: it loads them as they are published. casts: weights that it trains become 32 bits; widens: in the shards
+    of FSDP 2 all do, by the Accelerate that goes with it (1.11 or older, utils/fsdp_utils.py, fsdp2_prepare_model;
+    later ones leave frozen weights). spreads: a process with several GPUs puts layers on one after the other. at_once:
+    sequences of an update, at least, where no accumulation is stated. padded: a rank's responses are padded together.
+    prompts: its options of the longest prompt, by rank. megatron: words of Megatron-LM's for its own defaults, by the
+    option that replaces them.
+    """
+
+    name: str
+    release: str
+    commands: Mapping[str, bool] = field(default_factory=dict)
+    scripts: re.Pattern[str] | None = None
+    own: frozenset[str] = frozenset()
+    core: frozenset[str] = frozenset()
+    method: str = ""
+    usual: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
+    prefixes: tuple[str, ...] = ()
+    keys: Keys = field(default_factory=dict)
+    longest: tuple[str, str] = ("max_length", "max_length")
+    dashes: tuple[str, str] = ("--", "_")
+    target: str = ""
+    planned: Backend = "deepspeed"
+    kinds: tuple[str, str] = ("lora", "lora")
+    modules: tuple[str, ...] = ("--lora_target_modules", "all-linear")
+    switched: bool = False
+    halves: bool = False
+    published: bool = False
+    casts: bool = False
+    widens: bool = False
+    spreads: bool = False
+    at_once: int = 1
+    padded: bool = False
+    prompts: tuple[str, ...] = ("max_prompt_length",)
+    megatron: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def spelled(self, values: Mapping[str, object]) -> dict[str, object]:
+        """Return values by Transformers' or TRL's names under the program's own."""
+        own = {name: mine for mine, name in reversed(list(self.names.items()))}
+        return {own.get(name, name): value for name, value in values.items()}
+
+    def called(self, option: str) -> str:
+        """Return what Transformers or TRL call an option."""
+        bare = option.lstrip("-").replace("-", "_")
+        for prefix in self.prefixes:
+            bare = bare.removeprefix(prefix)
+        return self.names.get(bare, bare)
+
+
+def _unset(**values: str | float | bool) -> Keys:
+    return keys("", **{name: (name, value) for name, value in values.items()})
+
+
+TRL = Tuner(
+    name="trl",
+    release="1.16.0",
+    commands={"trl": False},
+    scripts=re.compile(r"(?:(?:examples|trl)/scripts/(?:\w+/)*|trl\.scripts\.|(?:.*/)?trl_)(?P<done>\w+?)(?:\.py)?"),
+    longest=("max_prompt_length", "max_completion_length"),
+    planned="fsdp",
+    modules=(),
+    switched=True,
+    padded=True,
+    keys=_unset(
+        per_device_train_batch_size=8, gradient_accumulation_steps=1, gradient_checkpointing=True, bf16=True,
+        max_length=1024, dtype="float32", lora_r=16, lora_alpha=32, lora_dropout=0.05, num_generations=8,
+        max_completion_length=512, num_iterations=1, beta=0.0, use_vllm=False, vllm_mode="colocate",
+        vllm_gpu_memory_utilization=0.3, vllm_tensor_parallel_size=1, vllm_enable_sleep_mode=False, entropy_coef=0.0,
+    ),
+)  # fmt: skip
+LLAMAFACTORY = Tuner(
+    name="llamafactory",
+    release="0.9.5",
+    commands={"llamafactory-cli": False},
+    own=frozenset(("stage", "finetuning_type", "cutoff_len")),
+    core=frozenset(("tensor_model_parallel_size",)),
+    method="stage",
+    usual="sft",
+    dashes=("", "_"),
+    casts=True,
+    widens=True,
+    names={
+        "cutoff_len": "max_length", "lora_rank": "lora_r", "lora_target": "lora_target_modules", "pref_beta": "beta",
+        "pref_loss": "loss_type", "flash_attn": "attn_implementation", "enable_liger_kernel": "use_liger_kernel",
+        "neat_packing": "packing",
+    },
+    keys=_unset(
+        per_device_train_batch_size=8, gradient_accumulation_steps=1, gradient_checkpointing=True, bf16=False,
+        max_length=2048, lora_r=8, lora_dropout=0.0,
+    ),
+)  # fmt: skip
+SWIFT = Tuner(
+    name="ms-swift",
+    release="4.6.0",
+    commands={"swift": False, "megatron": True},
+    scripts=re.compile(r"(?:.*swift[/.]cli[/.])(?P<core>_megatron[/.])?(?P<done>pt|sft|rlhf)(?:\.py)?"),
+    own=frozenset(("tuner_type", "train.tuner_type", "train_type", "rlhf_type", "torch_dtype", "attn_impl")),
+    core=frozenset(("tensor_model_parallel_size", "micro_batch_size")),
+    method="rlhf_type",
+    longest=("max_length", "max_completion_length"),
+    target="ms-swift-deepspeed",
+    kinds=("lora", "full"),
+    halves=True,
+    spreads=True,
+    at_once=16,
+    prompts=("max_prompt_length", "max_length"),
+    prefixes=("train.", "rollout."),  # of workers by themselves, under Ray
+    names={
+        "model": "model_name_or_path", "tuner_type": "finetuning_type", "train_type": "finetuning_type",
+        "sft_type": "finetuning_type", "lora_rank": "lora_r", "target_modules": "lora_target_modules",
+        "torch_dtype": "dtype", "attn_impl": "attn_implementation", "quant_bits": "quantization_bit",
+        "vllm_max_model_len": "vllm_max_model_length",
+        "load": "checkpoint",  # in Megatron-Core's format, called after its model where --model does not say it
+    },
+    keys=_unset(
+        per_device_train_batch_size=1, micro_batch_size=1, gradient_checkpointing=True, lora_r=8, lora_alpha=32,
+        lora_dropout=0.05, num_generations=8, max_completion_length=512, num_iterations=1, beta=0.04,
+        vllm_gpu_memory_utilization=0.9, vllm_tensor_parallel_size=1, sleep_level=0,
+    ),
+    megatron={
+        "use_distributed_optimizer": ("--use-distributed-optimizer",),
+        "recompute_granularity": ("--recompute-granularity", "selective"),
+        "cross_entropy_loss_fusion": ("--cross-entropy-loss-fusion",),
+        "expert_tensor_parallel_size": ("--expert-tensor-parallel-size", "1"),
+        "moe_grouped_gemm": ("--moe-grouped-gemm",),
+        "mtp_num_layers": ("--mtp-num-layers", "0"),
+    },
+)  # fmt: skip
+AXOLOTL = Tuner(
+    name="axolotl",
+    release="0.18.0",
+    commands={"axolotl": False},
+    scripts=re.compile(r"(?:.*axolotl[/.]cli[/.])(?P<done>train)(?:\.py)?"),
+    own=frozenset(("base_model", "sequence_len", "sample_packing")),
+    method="rl",
+    usual="sft",
+    planned="fsdp",
+    kinds=("full", "full"),
+    halves=True,
+    names={
+        "base_model": "model_name_or_path", "micro_batch_size": "per_device_train_batch_size", "optimizer": "optim",
+        "eval_batch_size": "per_device_eval_batch_size", "lr_scheduler": "lr_scheduler_type", "wandb_name": "run_name",
+        "sequence_len": "max_length", "sample_packing": "packing", "adapter": "finetuning_type",
+    },
+    keys=_unset(per_device_train_batch_size=1, gradient_accumulation_steps=1, bf16=True, max_length=512),
+)  # fmt: skip
+TRANSFORMERS = Tuner(  # programs around its Trainer, and its examples of Accelerate
+    name="transformers",
+    release="5.24.0",
+    planned="fsdp",
+    modules=(),
+    switched=True,
+    published=True,
+    names=dict.fromkeys(SEQUENCE, "max_length"),
+    keys=_unset(per_device_train_batch_size=8, gradient_accumulation_steps=1, gradient_checkpointing=False, bf16=False),
+)
+TUNERS = (TRL, LLAMAFACTORY, SWIFT, AXOLOTL)  # those that are known by how they are started
+
+
+def _where(field: str, **constants: object) -> Keys:
+    """Return keys that are written where a run has a field."""
+    return keys(
+        "", **{name: lambda run, v=value: v if value_of(run, field) else None for name, value in constants.items()}
+    )
+
+
+# What rendering writes, by sections of the YAML; fields as of `render.tuning`.
+TRL_MODEL = {
+    **keys(model_name_or_path="named", dtype="dtype", attn_implementation="attention"),
+    **_where("adapter", use_peft=True),
+    **lora("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules"),
+    **_where("adapter.scores", lora_task_type="SEQ_CLS", lora_modules_to_save=["score"]),
+    **_where("quantised", load_in_4bit=True, bnb_4bit_quant_type="nf4", use_bnb_nested_quant=True),
+    **keys(bnb_4bit_quant_storage="quantised.dtype"),  # what ZeRO-3 shards
+}
+TRL_STEP = {
+    "algorithm": keys(
+        loss_type=lambda run: "dapo" if run.rl.algorithm == "dapo" else "grpo",
+        mask_truncated_completions=lambda run: run.rl.algorithm == "dapo" or None,
+        importance_sampling_level=lambda run: "sequence" if run.rl.algorithm == "gspo" else None,
+        epsilon="clip.low",
+        epsilon_high="clip.high",
+        beta=lambda run: 0.001 if run.rl.reference else 0.0,
+        num_iterations="rl.epochs",
+        entropy_coef=lambda run: 0.001 if run.rl.entropy else None,
+    ),
+    "generation": keys(
+        generation_batch_size="rl.sequences",
+        num_generations="rl.samples",
+        max_completion_length="rl.response_length.max",
+        use_vllm=True,
+        vllm_mode=lambda run: "colocate",
+        vllm_enable_sleep_mode=True,
+        vllm_max_model_length="rl.longest",
+        vllm_tensor_parallel_size="step.rollout_tp",
+        vllm_gpu_memory_utilization="step.memory_share",
+    ),
+}
+AXOLOTL_WRITTEN = {
+    "model": {
+        **keys(base_model="named", reinit_weights=lambda run: None if run.tuned else True),
+        **keys(attn_implementation="attention"),
+        **keys(adapter=lambda run: run.adapter and ("qlora" if run.quantised else "lora")),
+        **_where("quantised", load_in_4bit=True),
+        **lora("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules"),
+        # Its own kernels for adapters, which it switches on by itself, are not counted with.
+        **_where("adapter", lora_mlp_kernel=False, lora_qkv_kernel=False),
+        **_where("adapter", lora_o_kernel=False, lora_embedding_kernel=False),
+    },
+    "data": keys(
+        datasets="data.sets",
+        sequence_len="data.length",
+        sample_packing="data.packs",
+        val_set_size="data.held_out",
+    ),
+    "shards": keys(
+        fsdp_version="shards.version",
+        fsdp_config="shards.config",
+        dp_replicate_size="shards.copies",
+        dp_shard_size="shards.ranks",
+    ),
+}
+LLAMAFACTORY_WRITTEN = {
+    "model": {
+        **keys(
+            model_name_or_path="named",
+            train_from_scratch=lambda run: None if run.tuned else True,
+            flash_attn=lambda run: "disabled" if run.attention == "eager" else run.attention,
+            disable_gradient_checkpointing=lambda run: not run.recomputes,
+        ),
+        **_where("quantised", quantization_bit=4, quantization_method="bnb", quantization_type="nf4"),
+        **_where("quantised", double_quantization=True),
+        **keys(image_max_pixels="pixels"),
+    },
+    "method": {
+        **keys(stage="stage", do_train=True, pref_loss="preference.pref_loss", pref_beta="preference.beta"),
+        **keys(finetuning_type=lambda run: "lora" if run.adapter else "full"),
+        **lora("lora_rank", "lora_alpha", "lora_dropout", ""),
+        **keys(lora_target=lambda run: run.adapter and ",".join(run.adapter.targets)),
+        **keys(freeze_vision_tower="model.vision.frozen", freeze_multi_modal_projector="model.vision.projector_frozen"),
+    },
+    "dataset": keys(
+        dataset="data.names",
+        dataset_dir="data.folder",
+        cutoff_len="data.length",
+        val_size="data.held_out",
+        packing="data.packs",  # neat_packing: attention is within the sequences
+        neat_packing="data.packs",
+        template="data.template",
+    ),
+}

@@ -1,0 +1,84 @@
+"""What targets that fine-tune with Transformers' Trainer on a published model have alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace as Run
+from typing import Any
+
+from symconfig.errors import InfeasibleError, Problem
+from symconfig.frameworks.deepspeed.adapters import target_modules
+from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
+from symconfig.plans.plan import Plan
+from symconfig.render import accelerate, deepspeed, deepspeed_launch, deepspeed_limits, learning, monitors, trainer
+from symconfig.render.files import File
+from symconfig.render.fill import as_yaml
+from symconfig.render.refused import of_fsdp
+from symconfig.render.summary import predicted_for
+from symconfig.render.weights import fine_tuned
+
+DEEPSPEED = "ds_config_hf.json"
+
+
+def variables(
+    plan: Plan, name: str, release: str, *others: Problem, launcher: str = accelerate.NAMED
+) -> dict[str, object]:
+    """Return what the templates of every program see. launcher: the Accelerate of its shards. Raises InfeasibleError
+    with what the program cannot be told, and with `others`."""
+    sharded = of_fsdp(plan)
+    faults = (
+        *(accelerate.of_shards(plan) if sharded else deepspeed_limits.problems(plan)),
+        *trainer.problems(plan),
+        *trainer.schedule_problems(plan, unwrapped=sharded),
+        *trainer.load_problems(plan),
+        *trainer.program_problems(plan, name),
+        *others,
+    )
+    if faults:
+        raise InfeasibleError(faults)
+    return {
+        "framework": f"{name} {release} and " + (launcher if sharded else f"DeepSpeed {DEEPSPEED_RELEASE}"),
+        "release": release,
+        "sharded": sharded,
+        "variables": (*deepspeed_launch.environment_variables(plan), *monitors.trainer_variables(plan)),
+        "predicted_for": "" if sharded else predicted_for(plan, "deepspeed"),
+    }
+
+
+def texts(plan: Plan, *, recomputes: bool = True) -> Iterator[File]:
+    """Yield the DeepSpeed JSON, or Accelerate's file of FSDP 2. recomputes: that says which layers are recomputed."""
+    if of_fsdp(plan):
+        yield File(accelerate.CONFIG, as_yaml(accelerate.shards(plan, recomputes)) + "\n")
+    else:
+        yield trainer.json_file(DEEPSPEED, deepspeed.config_auto(plan))
+
+
+def arguments(plan: Plan) -> dict[str, Any]:
+    """Return the Trainer's own arguments."""
+    return trainer.arguments(plan, None if of_fsdp(plan) else DEEPSPEED)
+
+
+def run_of(plan: Plan, **more: object) -> Run:
+    """Return a plan as tables of keys name its parts (`formats.tuners`), with more of the program's own."""
+    lora, dtype = plan.model.adapter, learning.dtype(plan)
+    adapter = lora and Run(
+        r=lora.r,
+        lora_alpha=int(lora.lora_alpha),
+        lora_dropout=lora.lora_dropout,
+        targets=list(target_modules(plan.model)),
+        scores=plan.task == "reward",
+    )
+    return Run(
+        model=plan.model,
+        named=trainer.named(plan),
+        tuned=fine_tuned(plan),
+        dtype=dtype,
+        attention=deepspeed_launch.attention(plan),
+        recomputes=plan.best.options.recompute.granularity != "none",
+        adapter=adapter,
+        quantised=Run(dtype=dtype) if lora is not None and lora.method == "qlora" else None,
+        rl=plan.job.rl,
+        step=plan.rl[0] if plan.rl else None,
+        clip=plan.job.rl and Run(**learning.clipped(plan.job.rl, "low", "high")),
+        **more,
+    )

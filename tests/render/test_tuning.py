@@ -1,0 +1,102 @@
+"""The YAML of TRL and LLaMA-Factory, key by key, as their own pages name them: held apart from the tables of keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+import symconfig
+from symconfig.render import render
+from tests.runs.rl.support import section
+
+LENGTHS = {"mean": 700.0, "p95": 1500.0, "max": 2048}
+PAIRS = {"preference": {"pairs": 64, "beta": 0.3, "loss": "ipo"}, "sequences": LENGTHS, "pins": {"zero": "2"}}
+LORA = {"lora": {"r": 8, "alpha": 4, "dropout": 0.25}}
+# Of a step of 8 GPUs, what is not of the Trainer.
+TRL_STEP = {
+    "model_name_or_path": "Qwen/Qwen3-4B",
+    "dtype": "bfloat16",
+    "attn_implementation": "sdpa",
+    "loss_type": "dapo",
+    "mask_truncated_completions": True,
+    "epsilon": 0.2,
+    "epsilon_high": 0.28,
+    "beta": 0.0,
+    "num_iterations": 2,
+    "entropy_coef": 0.001,
+    "generation_batch_size": 256,
+    "num_generations": 8,
+    "max_completion_length": 1024,
+    "use_vllm": True,
+    "vllm_mode": "colocate",
+    "vllm_enable_sleep_mode": True,
+    "vllm_max_model_length": 1280,
+}
+TRL_PAIRS = {
+    "use_peft": True,
+    "lora_r": 8,
+    "lora_alpha": 4,
+    "lora_dropout": 0.25,
+    "loss_type": ["ipo"],
+    "beta": 0.3,
+    "precompute_ref_log_probs": False,
+    "max_length": 2048,
+    "disable_dropout": False,
+}
+QLORA = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "use_bnb_nested_quant": True}
+FACTORY_PAIRS = {
+    "model_name_or_path": "Qwen/Qwen3-4B",
+    "flash_attn": "sdpa",
+    "disable_gradient_checkpointing": True,
+    "stage": "dpo",
+    "do_train": True,
+    "pref_loss": "ipo",
+    "pref_beta": 0.3,
+    "finetuning_type": "lora",
+    "lora_rank": 8,
+    "lora_alpha": 4,
+    "lora_dropout": 0.25,
+    "lora_target": "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj",
+    "cutoff_len": 2048,
+    "template": "qwen3",
+}
+FACTORY_QLORA = {
+    "quantization_bit": 4,
+    "quantization_method": "bnb",
+    "quantization_type": "nf4",
+    "double_quantization": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("target", "file", "job", "said"),
+    [
+        ("trl", "config.yaml", PAIRS | LORA, TRL_PAIRS),
+        ("trl", "config.yaml", PAIRS | {"lora": LORA["lora"] | {"method": "qlora"}}, TRL_PAIRS | QLORA),
+        ("llamafactory", "train.yaml", PAIRS | LORA, FACTORY_PAIRS),
+        ("llamafactory", "train.yaml", PAIRS | {"lora": LORA["lora"] | {"method": "qlora"}}, FACTORY_QLORA),
+    ],
+)
+def test_pairs_and_adapters_are_said(target: str, file: str, job: dict[str, Any], said: dict[str, Any]) -> None:
+    plan = symconfig.plan("qwen3-4b", "h100", 8, target=target, top=1, **job).plan
+    assert said.items() <= yaml.safe_load(render(plan, target)[file]).items()
+
+
+@pytest.mark.parametrize("algorithm", ["dapo", "gspo"])
+def test_a_step_is_said(algorithm: str) -> None:
+    fields = {"algorithm": algorithm, "prompts": 32, "samples": 8, "epochs": 2, "entropy": True, "reference": False}
+    lengths = {"prompt_length": {"mean": 100.0, "max": 256}, "response_length": {"mean": 300.0, "max": 1024}}
+    step = section(**fields, **lengths)
+    plan = symconfig.plan("qwen3-4b", "h100", 8, target="trl", top=1, rl=step).plan
+    config = yaml.safe_load(render(plan, "trl")["config.yaml"])
+    said = TRL_STEP
+    if algorithm == "gspo":
+        said = said | {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 3e-4}
+        said = {
+            name: value for name, value in said.items() if name not in ("mask_truncated_completions", "epsilon_high")
+        }
+    assert said.items() <= config.items()
+    engine = (config["vllm_tensor_parallel_size"], config["vllm_gpu_memory_utilization"])
+    assert engine == (plan.rl[0].rollout_tp, plan.rl[0].memory_share)
