@@ -15,22 +15,8 @@ from symconfig.existing.recover.arguments import plain
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Described, Run
 from symconfig.existing.recover.supplied import Supplied
-from symconfig.frameworks.megatron.adapters import refusals
+from symconfig.frameworks.megatron.adapters import FUSED, PARTS, refusals
 
-# One beside each linear layer, q, k and v being one, and the gate with what it is for.
-FUSED: Mapping[str, str] = {
-    "linear_qkv": "qkv_proj",
-    "linear_proj": "o_proj",
-    "linear_fc1": "gate_up_proj",
-    "linear_fc2": "down_proj",
-}
-PARTS: Mapping[str, str] = {
-    "linear_q": "q_proj",
-    "linear_k": "k_proj",
-    "linear_v": "v_proj",
-    "linear_fc1_gate": "gate_proj",
-    "linear_fc1_up": "up_proj",
-}
 _ALL = ("all-linear", "all", "")
 # What Megatron-Bridge switches on by itself for experts (0.3.1 to 0.6.0, models).
 EXPERTS = ("--moe-grouped-gemm", "--moe-permute-fusion")
@@ -41,7 +27,7 @@ def modules(given: Iterable[str]) -> tuple[str, ...]:
     named = tuple(given)
     if not named or set(named) & set(_ALL):
         return tuple(FUSED.values())
-    known = {**FUSED, **PARTS}
+    known: Mapping[str, str] = {**FUSED, **PARTS}
     return tuple(known.get(name, name) for name in named)
 
 
