@@ -6,8 +6,9 @@ in arguments, each option of Megatron-LM's by the table of `formats.ms_swift`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from symconfig.descriptor.model import ModelDescriptor
@@ -173,11 +174,11 @@ def _model(plan: Plan) -> Values:
     return fields
 
 
-def template(model: ModelDescriptor) -> str:
-    """Return the chat template of the model's family."""
+def template(model: ModelDescriptor, known: Mapping[str, str] = MappingProxyType({**TEMPLATES, **TOWERS})) -> str:
+    """Return the chat template of the model's family; "" where it is none of those."""
     if model.model_type == "llama" and model.vocab_size == LLAMA3_VOCABULARY:
         return LLAMA3_TEMPLATE
-    return {**TEMPLATES, **TOWERS}[towers.outer_type(model)]
+    return known.get(towers.outer_type(model), "")
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:

@@ -150,12 +150,12 @@ READ: dict[str, str | Reader] = {
     "activation_func": _activation,
     "num_query_groups": _query_groups,
     "bias_activation_fusion": _fused_activation,
-    "cpu_offloading_num_layers": _where(lambda _, beside: beside("cpu_offloading")),
+    "cpu_offloading_num_layers": _where(lambda _, near: near("cpu_offloading")),
     "pipeline_model_parallel_layout": _layout,
     # As many shards of the weights as the degree itself has: nothing is split further.
-    "tensor_parallel_num_weight_shards": _where(lambda value, beside: value != beside("tensor_model_parallel_size")),
+    "tensor_parallel_num_weight_shards": _where(lambda value, near: value != near("tensor_model_parallel_size")),
     "expert_tensor_parallel_num_weight_shards": _where(
-        lambda value, beside: value != beside("expert_tensor_parallel_size")
+        lambda value, near: value != near("expert_tensor_parallel_size")
     ),
 }
 
