@@ -46,7 +46,6 @@ TARGETS = (
     "deepspeed",
     "llamafactory",
     "megatron",
-    "model-args",
     "ms-swift",
     "transformers",
     "trl",

@@ -48,8 +48,7 @@ def is_gemma3(model: ModelDescriptor) -> bool:
         and model.rope_local_base_freq is not None
         and _windows(model) is not None
         and _scaling(model) in (None, "linear")
-        and model.experts is model.latent is model.adapter is None
-        and not model.mixers
+        and not (model.experts or model.latent or model.adapter or model.mixers)
     )
 
 

@@ -181,7 +181,6 @@ def test_bridge_of_an_old_release_has_one_word_for_the_scope_and_8_bits_off_by_i
 # Per target, what is refused of the cases, each with the pin that leaves it out.
 REFUSED: dict[str, tuple[str, ...]] = {
     "megatron": ("fused loss",),
-    "model-args": ("fused loss",),
     "bridge": (),
     "ms-swift": ("router", "outside experts", "all", "mxfp8", "bf16 gradients", "user buffers", "fused loss"),
 }

@@ -132,13 +132,9 @@ def test_every_step_has_the_same_learning_rate(
 def test_every_file_for_megatron_core_says_the_same_schedule(style: str) -> None:
     plan = sample_plan("qwen2.5-7b", training={**RUN, "lr_decay_style": style, "min_lr": 2e-4, "lr_warmup_iters": 6})
     bridge = yaml.safe_load(render(plan, "bridge")["overrides.yaml"])
-    words = yaml.safe_load(render(plan, "model-args")["model_config.yaml"])["MODEL_ARGS"]
     said = {
         "ms-swift": yaml.safe_load(render(plan, "ms-swift")["config.yaml"]),
         "bridge": {**bridge["optimizer"], **bridge["scheduler"]},
-        "model-args": {
-            name.lstrip("-").replace("-", "_"): yaml.safe_load(value) for name, value in words.items() if "lr" in name
-        },
     }
     steps = range(RUN["train_iters"])
     expected = list(map(train_py(plan_of(style, min_lr=2e-4, lr_warmup_iters=6)), steps))

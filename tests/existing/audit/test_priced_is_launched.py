@@ -22,7 +22,7 @@ from tests.formats.zoo import LEARNING, step
 
 MODELS = ("llama3.1-8b", "qwen3-30b-a3b", "deepseek-v3", "nemotron-3-nano-30b-a3b", "qwen2.5-7b-lora")
 # Targets whose scripts symconfig does not read. Bridge's fields are compared in tests/render/test_renamed.py.
-UNREAD = {"bridge": "train.py is Python", "model-args": "a list of arguments for a script of one's own"}
+UNREAD = {"bridge": "train.py is Python"}
 # What a target's files leave to the code around them.
 ELSEWHERE = {"transformers": ("model", "seq_length"), "accelerate": ("model", "seq_length")}
 STEPS = {"llama3.1-8b", "qwen2.5-7b-lora"}  # a step of reinforcement learning takes longest to read

@@ -110,9 +110,14 @@ def _chosen(choices: Mapping[str, Meaning]) -> Reader:
     return meanings
 
 
-def _where(holds: Callable[[Any, Neighbours], object]) -> Reader:
-    """Read the key as the destination of its name where the value and its neighbours are so, else as nothing."""
-    return lambda entry, neighbours: ((entry.path[-1], AS_WRITTEN),) if holds(entry.value, neighbours) else ()
+def _beyond(degree: str) -> Reader:
+    """Read more shards of the weights than the degree itself has: with as many, nothing is split further."""
+    return lambda entry, neighbours: ((entry.path[-1], AS_WRITTEN),) if entry.value != neighbours(degree) else ()
+
+
+def _offloaded_layers(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
+    if neighbours("cpu_offloading"):
+        yield entry.path[-1], AS_WRITTEN
 
 
 def _negated(dest: str) -> Reader:
@@ -150,13 +155,10 @@ READ: dict[str, str | Reader] = {
     "activation_func": _activation,
     "num_query_groups": _query_groups,
     "bias_activation_fusion": _fused_activation,
-    "cpu_offloading_num_layers": _where(lambda _, near: near("cpu_offloading")),
+    "cpu_offloading_num_layers": _offloaded_layers,
     "pipeline_model_parallel_layout": _layout,
-    # As many shards of the weights as the degree itself has: nothing is split further.
-    "tensor_parallel_num_weight_shards": _where(lambda value, near: value != near("tensor_model_parallel_size")),
-    "expert_tensor_parallel_num_weight_shards": _where(
-        lambda value, near: value != near("expert_tensor_parallel_size")
-    ),
+    "tensor_parallel_num_weight_shards": _beyond("tensor_model_parallel_size"),
+    "expert_tensor_parallel_num_weight_shards": _beyond("expert_tensor_parallel_size"),
 }
 
 
