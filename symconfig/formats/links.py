@@ -1,4 +1,5 @@
-"""Links between fields of a model and options of Megatron-LM: one table, written by rendering, read by recovering."""
+"""Links between fields and options of Megatron-LM: tables of a model and of a plan, written by rendering and read by
+recovering."""
 
 from __future__ import annotations
 
@@ -7,7 +8,6 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import cache
 from typing import Any, Protocol
 
-from symconfig.descriptor.model import ModelDescriptor
 from symconfig.formats.layer_pattern import pattern
 from symconfig.frameworks.megatron.flags import FlagTable, first_with, flags, versions
 
@@ -16,7 +16,7 @@ Values = Mapping[Any, Any]
 
 
 class Writer(Protocol):
-    """Collects the options that a model's fields give in one release, and a refusal of each field that has none."""
+    """Collects the options that fields give in one release, and a refusal of each field that has none."""
 
     table: FlagTable
 
@@ -36,14 +36,14 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One field and one option; without a field the option is only written.
+    """One field of a model or of a plan and one option; without a field the option is only written.
 
     when: values of other fields with which it counts, in both directions. words: the option's value by the field's;
-    else write: the option's value of the field's and the model, None and False leave it out; read: the way back, None
-    where nothing says it. default: the field's value where the option is absent. also: further destinations that the
-    field depends on. since, until: the releases whose model gets it. why: the refusal where a release does not;
-    without one the option is left out, and with `optional` also where it is not known. wrong: what is wrong with a
-    value that is no word, or for which `read` raises a ValueError, whose text says what is needed.
+    else write: the option's value of the field's and the model (a tuple: several), None and False leave it out; read:
+    the way back, None where nothing says it. default: the field's value where the option is absent. also: further
+    destinations that the field depends on. since, until: the releases whose model gets it. why: the refusal where a
+    release does not; without one the option is left out, and with `optional` also where it is not known. wrong: what
+    is wrong with a value that is no word, or for which `read` raises a ValueError, whose text says what is needed.
     """
 
     name: str
@@ -61,17 +61,18 @@ class Link:
     optional: bool = False
     wrong: str = ""
 
-    def write_to(self, out: Writer, model: ModelDescriptor) -> None:
+    def write_to(self, out: Writer, model: object) -> None:
         value = value_of(model, self.name)
         written = self.words.get(value) if self.words else self.write(value, model)
         if written is None or written is False or (self.default is not None and value == self.default):
             return
         heeded, known = self._heeded(out.table), out.table.known(self.option)
         if heeded and (known or not (self.why or self.optional)):
-            out.put(self.option, written)
+            out.put(self.option, *(written if isinstance(written, tuple) else (written,)))
         elif self.why:
             got = pattern(value) if isinstance(value, tuple) else None if value is True else value
-            out.refuse(self.name, self.why, got, since=self.since or first_with(self.option))
+            name, since = self.name.removeprefix("best.options."), self.since or first_with(self.option)
+            out.refuse(name, self.why, got, since=since)
 
     def read_from(self, out: Reader) -> None:
         if not self.name or not self._heeded(out.args.table):
@@ -118,7 +119,7 @@ class Only:
     since: str = ""
     dests: tuple[str, ...] | None = None
 
-    def write_to(self, out: Writer, model: ModelDescriptor) -> None:
+    def write_to(self, out: Writer, model: object) -> None:
         value = value_of(model, self.name)
         if value not in self.values and (not self.since or out.table.at_least(self.since)):
             out.refuse(self.about or self.name, self.why, value, edit=self.edit and self.edit.format(value))
@@ -128,8 +129,8 @@ class Only:
             out.put(self.name, self.values[0], *self.dests)
 
 
-def write(links: Iterable[Link | Only], out: Writer, model: ModelDescriptor) -> None:
-    """Add the options of a model's fields; refuse the fields that this release cannot express."""
+def write(links: Iterable[Link | Only], out: Writer, model: object) -> None:
+    """Add the options of a model's or a plan's fields; refuse the fields that this release cannot express."""
     for link in links:
         if all(value_of(model, name) == value for name, value in link.when.items()):
             link.write_to(out, model)

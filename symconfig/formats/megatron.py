@@ -55,7 +55,8 @@ def _nothing(value: object, model: object) -> None:
     """Leave the option to another link, of the field that it is named after."""
 
 
-def _always(option: str, when: Values, value: object, **more: Any) -> Link:
+def always(option: str, when: Values, value: object, **more: Any) -> Link:
+    """Return an option that is written with one value."""
     return Link("", option, when, write=lambda _, __: value, **more)
 
 
@@ -97,8 +98,8 @@ SHAPE = (
     Link("", "--kv-channels", MLA, write=lambda _, m: m.latent.v_head_dim),
     Link("head_dim", "--v-head-dim", MLA, write=_nothing),
     Link("num_key_value_heads", "--num-attention-heads", MLA, write=_nothing),
-    _always("--qk-layernorm", MLA, True),  # the norms of the low-rank queries and keys
-    _always("--no-rope-fusion", MLA, True, until="core_v0.13.0"),  # TransformerConfig of core_v0.12 refuses it with MLA
+    always("--qk-layernorm", MLA, True),  # the norms of the low-rank queries and keys
+    always("--no-rope-fusion", MLA, True, until="core_v0.13.0"),  # TransformerConfig of core_v0.12 refuses it with MLA
     Link("head_dim", "--kv-channels", GQA, read=_head_dim),
     Link("", "--group-query-attention", GQA, write=lambda _, m: _groups(m.num_key_value_heads, m) is not None),
     Link("num_key_value_heads", "--num-query-groups", GQA, write=_groups, also=("group_query_attention",),
@@ -156,7 +157,7 @@ ROTARY: tuple[Link | Only, ...] = (
          read=lambda v, _: False if v is False else None),
     Link("rope_theta", "--rotary-base", ROPE, write=whole),
     Link("partial_rotary_factor", "--rotary-percent", {**GQA, **ROPE}),
-    _always("--use-rope-scaling", LLAMA3, True),
+    always("--use-rope-scaling", LLAMA3, True),
     *(Only(f"rope_scaling.{name}", (value,), LLAMA3, f"its Llama 3 scaling always uses {value:g}",
            edit=f"{_LLAMA3_EDIT}, write {name}={{:g}}", dests=("use_rope_scaling",))
       for name, value in LLAMA3_FIXED.items()),
@@ -167,7 +168,7 @@ ROTARY: tuple[Link | Only, ...] = (
     Link("rope_scaling.factor", "--rotary-seq-len-interpolation-factor", LINEAR, write=_nothing, since="core_v0.19.0"),
     Link("", "--rope-type", {**MLA, **ROPE}, write=lambda _, m: "yarn" if m.rope_scaling else "rope", optional=True),
     # Before --rope-type, YaRN by a factor of 1 is plain rope.
-    _always("--rotary-scaling-factor", {**MLA, **ROPE, "rope_scaling": None}, 1.0),
+    always("--rotary-scaling-factor", {**MLA, **ROPE, "rope_scaling": None}, 1.0),
     Link("rope_scaling.factor", "--rotary-scaling-factor", MLA_YARN),
     _filled("rope_scaling.mscale", "--mscale", MLA_YARN, 1.0),
     _filled("rope_scaling.mscale_all_dim", "--mscale-all-dim", MLA_YARN, 0.0),
@@ -252,7 +253,7 @@ def _both_groups(value: int | None, out: Reader) -> object:
     return value if both else OPEN
 
 
-def _router_dtype(_: object, model: Any) -> str | None:
+def router_dtype(_: object, model: Any) -> str | None:
     """Return the type in which transformers' DeepSeek-V3 computes scores."""
     return "fp32" if model.experts.num_experts >= MANY_EXPERTS or model.experts.scoring_func == "sigmoid" else None
 
@@ -283,14 +284,14 @@ EXPERTS = (
          read=lambda _, out: out.get("experts.num_experts_per_tok") != 1),
     Link("experts.norm_topk_prob", "--moe-router-pre-softmax", {"experts.scoring_func": "softmax"},
          write=lambda v, m: not v and not m.experts.softmax_after_topk, read=lambda v, _: not v),
-    Link("", "--moe-router-dtype", write=_router_dtype),
+    Link("", "--moe-router-dtype", write=router_dtype),
     Link("experts.n_group", "--moe-router-num-groups", write=_chosen_groups, read=_both_groups),
     Link("experts.topk_group", "--moe-router-group-topk", write=_chosen_groups, read=_both_groups),
     Link("experts.routed_scaling_factor", "--moe-router-topk-scaling-factor", default=1.0),
     Only("experts.scoring_func", ("sigmoid",), {"experts.e_score_correction_bias": True},
          "a bias of the choice needs sigmoid scores", about="experts.e_score_correction_bias"),
     Link("experts.e_score_correction_bias", "--moe-router-enable-expert-bias", default=False),
-    _always("--moe-router-bias-update-rate", {"experts.e_score_correction_bias": True}, BIAS_UPDATE_RATE),
+    always("--moe-router-bias-update-rate", {"experts.e_score_correction_bias": True}, BIAS_UPDATE_RATE),
     Link("", "--moe-router-load-balancing-type", write=_balancing),
     Link("", "--moe-aux-loss-coeff", write=lambda _, m: m.experts.router_aux_loss_coef or None),
 )  # fmt: skip

@@ -5,31 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor import learning_rate
 from symconfig.descriptor.sections import Experts
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.formats import links
 from symconfig.formats.megatron import EXPERTS
+from symconfig.formats.megatron_run import RUN
 from symconfig.frameworks import counting
 from symconfig.frameworks.megatron import environment, flags, sparse
 from symconfig.frameworks.megatron.behaviour import MEGATRON
-from symconfig.frameworks.megatron.hybrid import script
-from symconfig.frameworks.megatron.releases import NO_ENGINE, NO_GROUPED_GEMM
-from symconfig.plans.plan import Candidate, Plan
+from symconfig.frameworks.megatron.hybrid import DELTA, hybrid, script
+from symconfig.frameworks.megatron.releases import (
+    KEPT_INPUTS,
+    KEPT_INPUTS_SINCE,
+    LAYOUT_MTP_ALONE_SINCE,
+    LAYOUT_MTP_SINCE,
+    NO_ENGINE,
+    RECOMPUTE_SINCE,
+)
+from symconfig.plans.plan import Plan
 from symconfig.render import going_on, preflight, summary
 from symconfig.render.files import File, sh
 from symconfig.render.megatron_args import Arguments, Group, unpassable
-from symconfig.render.megatron_extras import dispatcher_args
 from symconfig.render.megatron_model import model_args
-from symconfig.render.megatron_run import (
-    data_args,
-    data_parallel_args,
-    logging_args,
-    parallel_args,
-    precision_args,
-    recompute_args,
-    training_args,
-)
 from symconfig.render.refused import refused
 from symconfig.render.unsaid import Saving
 from symconfig.render.weights import unread
@@ -79,19 +77,16 @@ def groups_at(plan: Plan, target: str) -> tuple[Group, ...]:
         )
     best = plan.best
     out = Arguments(flags.flags(target), frozenset(plan.job.edited))
-    architecture = plan.cluster.gpu.architecture
-    engine = architecture not in NO_ENGINE
+    engine = plan.cluster.gpu.architecture not in NO_ENGINE
     model_args(out, plan.model, best.batch.seq_length, best.parallel.tp, engine)
-    moe_args(out, plan.model, best, architecture not in NO_GROUPED_GEMM, engine)
+    moe_args(out, plan)
     if plan.job.attention == "unfused":  # flash is what auto finds: Transformer Engine's fastest on this GPU
         out.put("--attention-backend", "unfused")
-    training_args(out, plan)
-    precision_args(out, best)
-    parallel_args(out, plan)
-    data_parallel_args(out, best)
-    recompute_args(out, plan)
-    data_args(out, plan)
-    logging_args(out, plan)
+    learning_rate.check(plan.training)
+    for out.group, run in RUN.items():
+        if out.group != "MOE_ARGS":
+            links.write(run, out, plan)
+    _refuse_run(out, plan)
     out.refuse_all(refused(plan, NAME, target))
     if out.problems:
         raise InfeasibleError(out.problems)
@@ -185,25 +180,17 @@ def notes(plan: Plan) -> tuple[str, ...]:
 
 # Activations that the experts' grouped kernels have, each with whether a gate goes with it (moe/experts.py).
 ACTIVATIONS = frozenset((("silu", True), ("clamped_swiglu", True), ("gelu_sigmoid", True), ("relu2", False)))
-GROUPED_FP16_SINCE = "core_v0.16.1"  # before, the grouped kernels are for bf16 only
 
 
-def moe_args(out: Arguments, model: ModelDescriptor, best: Candidate, grouped_gemm: bool, engine: bool = True) -> None:
-    """Put the experts, their router and their dispatcher into MOE_ARGS. `grouped_gemm`: the GPU has the kernels;
-    `engine`: it runs Transformer Engine, which chooses experts in one."""
-    experts = model.experts
-    if experts is None:
+def moe_args(out: Arguments, plan: Plan) -> None:
+    """Put the experts, their router and their dispatcher into MOE_ARGS."""
+    model = plan.model
+    if model.experts is None:
         return
     out.group = "MOE_ARGS"
-    _refuse_router(out, experts)
+    _refuse_router(out, model.experts)
     links.write(EXPERTS, out, model)
-    dispatcher_args(out, best.options)
-    overlapped = "--overlap-moe-expert-parallel-comm"
-    out.put(overlapped, best.options.overlap.moe_a2a and out.known(overlapped))
-    of_fp16 = best.options.precision == "fp16"
-    out.put("--moe-grouped-gemm", grouped_gemm and (not of_fp16 or out.at_least(GROUPED_FP16_SINCE)))
-    out.put("--moe-permute-fusion")
-    out.put("--moe-router-fusion", engine and out.known("--moe-router-fusion"))
+    links.write(RUN[out.group], out, plan)
     if (model.hidden_act, model.gated_mlp) not in ACTIVATIONS:
         out.refuse("hidden_act", "its grouped experts have no such activation", model.hidden_act)
 
@@ -221,3 +208,43 @@ def _refuse_router(out: Arguments, experts: Experts) -> None:
         if scored != best:
             why = f"it would score a group by its best {scored} experts, the model by its best {best}"
             out.refuse("experts.topk_group", why, experts.topk_group)
+
+
+def _refuse_run(out: Arguments, plan: Plan) -> None:
+    """Refuse what a release or the model lacks of recompute, layouts and real data. Raises InputError without a
+    tokenizer."""
+    options, training = plan.best.options, plan.training
+    chosen, layout = options.recompute.modules, options.pipeline_layout or ""
+    kept, selective = KEPT_INPUTS & {*chosen}, options.recompute.granularity == "selective"
+    since_kept = out.at_least(KEPT_INPUTS_SINCE)
+    if options.fp8_recipe == "delayed" and kept and since_kept:
+        what = "an offloaded optimizer writes 8-bit weights with delayed scaling only, which has no such recompute"
+        out.refuse("recompute.modules", what, ", ".join(sorted(kept)))
+    if plan.best.parallel.pp == 1 or hybrid(plan.model):
+        layout = ""
+    if "m" in layout and not out.at_least(LAYOUT_MTP_SINCE):
+        out.refuse("pipeline_layout", "layouts have no multi-token prediction", layout, since=LAYOUT_MTP_SINCE)
+    elif "m" in layout.replace(",", "").rpartition("|")[0] and not out.at_least(LAYOUT_MTP_ALONE_SINCE):
+        out.refuse("pipeline_layout", "multi-token prediction goes with the loss", layout, since=LAYOUT_MTP_ALONE_SINCE)
+    # Names that TransformerConfig refuses for a model or kernel without them; the others it ignores.
+    lacking = {
+        "moe_act": ("--moe-grouped-gemm",) not in out.filled["MOE_ARGS"],
+        "gdn_norm_out": hybrid(plan.model) or all(mixer.block != DELTA for mixer in plan.model.mixers),
+        "mla_up_proj": plan.model.latent is None,
+    }
+    for module in chosen if selective else ():
+        since = RECOMPUTE_SINCE.get(module)
+        if since is None or not out.at_least(since):
+            out.refuse("recompute.modules", "there is no such module", module, since=since)
+        elif lacking.get(module):
+            out.refuse("recompute.modules", "the model has no such module, and it refuses the name", module)
+        elif module in kept and "fp8" in options.precision and out.at_least("core_v0.13.0") and not since_kept:
+            what = "this module is not recomputed with fp8"
+            out.refuse("recompute.modules", what, module, since=KEPT_INPUTS_SINCE)
+    if (
+        training.data_path
+        and training.tokenizer_type != "NullTokenizer"
+        and not (training.tokenizer_model or plan.model.huggingface_id)
+    ):
+        what, hint = "is needed with real data", "the tokenizer's folder or Hugging Face name"
+        raise InputError(what, field="training.tokenizer_model", hint=hint)

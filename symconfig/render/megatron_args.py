@@ -6,23 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from symconfig.errors import Problem
+from symconfig.formats.megatron_run import RUN
 from symconfig.frameworks.megatron.flags import FlagTable, first_with, versions
 from symconfig.frameworks.megatron.hybrid import GPT_SCRIPT
 from symconfig.frameworks.megatron.releases import megatron_release
 from symconfig.render.refused import Refused
 
 # Bash arrays of launch.sh, in their order. Names as in Megatron-LM's examples.
-GROUPS = (
-    "MODEL_ARGS",
-    "MOE_ARGS",
-    "TRAINING_ARGS",
-    "PRECISION_ARGS",
-    "MODEL_PARALLEL_ARGS",
-    "DATA_PARALLEL_ARGS",
-    "RECOMPUTE_ARGS",
-    "DATA_ARGS",
-    "EVAL_AND_LOGGING_ARGS",
-)
+GROUPS = ("MODEL_ARGS", *RUN)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Norm, Position
 from symconfig.formats.layer_pattern import pattern
 from symconfig.frameworks.megatron import hybrid
-from symconfig.plans.plan import Plan
 from symconfig.render.megatron_args import Arguments
 
 VARIANT = "--experimental-attention-variant"
@@ -77,9 +76,3 @@ def _mamba(out: Arguments, model: ModelDescriptor, mixer: Mixer) -> None:
         out.refuse("mixers", why, ", ".join(f"{'' if name in mixer.switches else 'no '}{name}" for name in wrong))
     if model.norm_eps != hybrid.MAMBA_NORM_EPS:
         out.refuse("norm_eps", f"Mamba's gated norm always has {hybrid.MAMBA_NORM_EPS:g}", model.norm_eps)
-
-
-def stages_args(out: Arguments, plan: Plan) -> None:
-    """Add a HybridModel's layers, stage by stage: nothing else says its stages."""
-    if hybrid.known(plan.model):
-        out.put("--hybrid-layer-pattern", hybrid.pattern(plan.model, plan.best.chunks))

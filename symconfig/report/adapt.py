@@ -18,7 +18,6 @@ def blocks(outcome: Adaptation, plan: str) -> list[Block]:
         titled("Changed", (f"{change}." for change in outcome.changes)),
         titled("Not done", (f"{item}." for item in outcome.unplaced)),
         titled("An audit of the result finds errors", outcome.flaws),
-        titled("Names that say the old layout are left as they are", outcome.stale),
         *(fated(fate, plan) for fate in outcome.fates),
         titled("Worth knowing", outcome.notes),
     )

@@ -96,25 +96,15 @@ ROWS: tuple[Row, ...] = (
     Row("parallel.cp", "context_parallel_size"),
     Row("parallel.dp", "data_parallel_size"),
     Row("parallel.ep", "expert_model_parallel_size"),
-    Row(
-        "parallel.vpp",
-        "virtual_pipeline_model_parallel_size",
-        lambda r: r.arg("virtual_pipeline_model_parallel_size") or 1,
-    ),
+    Row("parallel.vpp", "virtual_pipeline_model_parallel_size",
+        lambda r: r.arg("virtual_pipeline_model_parallel_size") or 1),
     Row("batch.micro", "micro_batch_size"),
     Row("batch.global", "global_batch_size"),
     Row("batch.seq_length", "seq_length"),
-    Row(
-        "options.sequence_parallel",
-        "sequence_parallel",
-        lambda r: bool(r("sequence_parallel")),
-        lambda plan: plan.best.options.sequence_parallel and plan.best.parallel.tp > 1,
-    ),
-    Row(
-        "options.instances",
-        "num_distributed_optimizer_instances",
-        lambda r: r.arg("num_distributed_optimizer_instances", 1),
-    ),
+    Row("options.sequence_parallel", "sequence_parallel", lambda r: bool(r("sequence_parallel")),
+        lambda plan: plan.best.options.sequence_parallel and plan.best.parallel.tp > 1),
+    Row("options.instances", "num_distributed_optimizer_instances",
+        lambda r: r.arg("num_distributed_optimizer_instances", 1)),
     Row("options.zero_stage", "use_distributed_optimizer, data_parallel_sharding_strategy", _zero_stage),
     Row("options.precision", "bf16, fp16, fp8, fp4", _precision),
     Row("options.recompute.granularity", "recompute_granularity", lambda r: r("recompute_granularity") or "none"),
@@ -127,25 +117,16 @@ ROWS: tuple[Row, ...] = (
     _switched("options.overlap.tp_comm", "tp_comm_overlap"),
     Row("options.grad_bytes", "accumulate_allreduce_grads_in_fp32, megatron_fsdp_main_grads_dtype", _grad_bytes),
     _switched("options.overlap.moe_a2a", "overlap_moe_expert_parallel_comm", False),
-    Row(
-        "options.optimizer_offload",
-        "optimizer_offload_fraction",
-        lambda r: r.arg("optimizer_offload_fraction") if r.arg("optimizer_cpu_offload") else 0.0,
-    ),
+    Row("options.optimizer_offload", "optimizer_offload_fraction",
+        lambda r: r.arg("optimizer_offload_fraction") if r.arg("optimizer_cpu_offload") else 0.0),
     _switched("options.activation_offload", "fine_grained_activation_offloading", False),
-    Row(
-        "options.moe_flex_backend",
-        "moe_token_dispatcher_type, moe_flex_dispatcher_backend, moe_enable_deepep",
-        _flex_backend,
-    ),
+    Row("options.moe_flex_backend", "moe_token_dispatcher_type, moe_flex_dispatcher_backend, moe_enable_deepep",
+        _flex_backend),
     Row("options.cuda_graphs", "cuda_graph_impl, cuda_graph_modules, cuda_graph_scope, external_cuda_graph", _graphed),
     Row("options.fp8_param_gather", "fp8_param_gather", lambda r: bool(r.arg("fp8_param_gather"))),
-    Row(
-        "options.fused_loss",
-        "cross_entropy_loss_fusion, cross_entropy_fusion_impl",
-        lambda r: bool(r.arg("cross_entropy_loss_fusion")) and r.arg("cross_entropy_fusion_impl") == "te",
-    ),
-)
+    Row("options.fused_loss", "cross_entropy_loss_fusion, cross_entropy_fusion_impl",
+        lambda r: bool(r.arg("cross_entropy_loss_fusion")) and r.arg("cross_entropy_fusion_impl") == "te"),
+)  # fmt: skip
 
 
 def compare(plan: Plan, result: Result, file: str) -> Iterator[Problem]:

@@ -19,8 +19,7 @@ from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.words import settings
 from symconfig.existing.rules import megatron
 from symconfig.existing.rules.facts import MegatronFacts
-from symconfig.existing.rules.known import expressible, fails
-from symconfig.existing.rules.refused import options
+from symconfig.existing.rules.refused import example_options, expressible, fails
 from symconfig.existing.rules.rule import BASE
 from symconfig.frameworks.constraint import Constraint, Verdict, failing, in_force
 from symconfig.frameworks.deepspeed.constraints import DEEPSPEED
@@ -173,7 +172,7 @@ def test_every_reader_finds_the_example_to_fail(backend: str, constraint: Constr
     assert "{" not in found.sentence
     assert constraint.verdict(Fixed(), Columns()) in (Verdict.UNKNOWN, Verdict.HOLDS)
     if backend == "megatron" and expressible(constraint):
-        assert audited(constraint, options(constraint.example)), "the audit"
+        assert audited(constraint, example_options(constraint.example)), "the audit"
 
 
 def pinned(pin: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def _options(model: ModelDescriptor, version: str) -> list[str]:
     """Return a model's options, or the fields that this release cannot express."""
     out = Arguments(flags(version))
     model_args(out, model, seq_length=2048, tp=2)
-    megatron.moe_args(out, model, sample_plan("mixtral-8x7b").best, True)
+    megatron.moe_args(out, replace(sample_plan("mixtral-8x7b", "h100"), model=model))
     if out.problems:
         return sorted({f"!{problem.field}" for problem in out.problems})
     return [" ".join(option) for group in out.groups() for option in group.options]

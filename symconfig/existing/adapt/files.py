@@ -8,8 +8,7 @@ from types import ModuleType
 from symconfig.errors import InputError
 from symconfig.existing.adapt import deepspeed, megatron
 from symconfig.existing.adapt.draft import Draft, Progress
-from symconfig.existing.adapt.names import numbers, numbers_of, stale
-from symconfig.existing.adapt.outcome import Adapted, Stale
+from symconfig.existing.adapt.outcome import Adapted
 from symconfig.existing.adapt.runs import noted
 from symconfig.existing.audit.configuration import RlConfiguration, configuration_of
 from symconfig.existing.launch.files import instead
@@ -35,8 +34,7 @@ def adapted(
     reading, side = draft.reading, _side(plan, draft.reading)
     progress, flaws = side.audited(placed(draft, plan), reading, plan)
     progress = noted(progress)
-    names = _stale(reading, progress, plan) if progress.changes else ()
-    return Adapted(reading, progress.draft.files, progress.changes, progress.unplaced, progress.notes, flaws, names)
+    return Adapted(reading, progress.draft.files, progress.changes, progress.unplaced, progress.notes, flaws)
 
 
 def opened(source: str, variables: Mapping[str, str], extra: Sequence[str] = (), harmless: Sequence[str] = ()) -> Draft:
@@ -89,17 +87,6 @@ def _side(plan: Plan, reading: Reading) -> ModuleType:
         what = "the plan is for a trainer, and only scripts of Megatron-LM and DeepSpeed are adapted"
         raise InputError(what, file=reading.file, hint="symconfig render PLAN.json --out DIR, which writes new files")
     return deepspeed if told_by is Medium.JSON else megatron
-
-
-def _stale(before: Reading, progress: Progress, plan: Plan) -> tuple[Stale, ...]:
-    """Return names that carry the old run's numbers; where a recipe hides the run, those of the changes themselves."""
-    after = progress.draft.reading
-    try:
-        old, new = was(before, plan), was(after, plan)
-    except InputError:
-        return stale(before, after, *numbers_of(progress.changes))
-    mine, theirs = (numbers(run.configuration, each.world.nodes) for run, each in ((old, before), (new, after)))
-    return stale(before, after, mine, theirs)
 
 
 def _check_megatron(reading: Reading) -> None:

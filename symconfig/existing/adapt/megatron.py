@@ -6,22 +6,23 @@ from collections.abc import Collection, Sequence
 
 from symconfig.errors import InputError
 from symconfig.existing.adapt import launcher
-from symconfig.existing.adapt.companions import demanded
 from symconfig.existing.adapt.draft import Draft, Progress
-from symconfig.existing.adapt.families import DECIDED, FAMILIES, Family, Wish, having, wishes
-from symconfig.existing.adapt.goal import Goal
-from symconfig.existing.adapt.mending import mended
+from symconfig.existing.adapt.goal import Goal, Wish, having, wishes
+from symconfig.existing.adapt.mending import mended, repairs
 from symconfig.existing.adapt.outcome import NO_PLACE, Flaw, Unplaced
-from symconfig.existing.adapt.repairs import repairs
 from symconfig.existing.adapt.runs import apart, why_apart
 from symconfig.existing.adapt.same import check
 from symconfig.existing.adapt.ways import change, granted
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Run
+from symconfig.formats.megatron import DEGREES
+from symconfig.formats.megatron_run import DECIDED, FAMILIES, STAGES, Family
 from symconfig.plans.plan import Plan
 
 DEEPEP = {"--moe-enable-deepep", "deepep", "hybridep"}  # options and values that need the package deep_ep
+# What a checkpoint's files are cut by: another value of one of these, and files by rank cannot be read.
+LAYOUT = (*(DEGREES[name] for name in ("tp", "ep", "etp")), *STAGES)
 _ROUNDS = 4  # one option's default may depend on another that was changed
 _MOST = 200  # changes, of which a configuration needs some twenty: only a defect comes here
 
@@ -93,17 +94,31 @@ def _other_meanings(draft: Draft, goal: Goal) -> set[Family]:
 
 
 def _demanded(progress: Progress, goal: Goal, before: Namespace) -> Progress:
-    """Add what the change of layout asks for of options that no plan decides."""
-    for demand in demanded(before, goal.names(progress.draft.reading)):
-        names, wish = goal.names(progress.draft.reading), demand.wish
-        setting = having(names, wish.dest)
-        after = granted(progress.draft, names, wish)
-        if after is None or setting is None:
-            place = None if setting is None else setting.place
-            progress = progress.lacking(Unplaced(wish.option, wish.now, demand.why, place))
-        else:
-            progress = progress.went(after, change(wish, setting, before, goal.names(after.reading), demand.why))
+    """Change what keeps a checkpoint from being read in another layout than it was written in, where the layout is
+    another one now and the run saves or loads any."""
+    now = goal.names(progress.draft.reading)
+    if all(before[dest] == now[dest] for dest in LAYOUT) or not (now.given("save") or now.given("load")):
+        return progress
+    if now["ckpt_format"] == "torch" and not now["use_megatron_fsdp"]:
+        why = "the format torch has a file for every rank of one layout, and torch_dist is read in any"
+        progress = _demand(progress, goal, before, "ckpt_format", ("torch_dist",), why)
+    if now["ckpt_fully_parallel_save"] is False and now["use_distributed_optimizer"]:
+        why = "without parallel saving the distributed optimizer's state cannot be read in another layout"
+        progress = _demand(progress, goal, before, "ckpt_fully_parallel_save", None, why)
     return progress
+
+
+def _demand(
+    progress: Progress, goal: Goal, before: Namespace, dest: str, values: tuple[str, ...] | None, why: str
+) -> Progress:
+    names = goal.names(progress.draft.reading)
+    if (setting := having(names, dest)) is None:
+        return progress
+    wish = Wish(dest, setting.name, values)
+    after = granted(progress.draft, names, wish)
+    if after is None:
+        return progress.lacking(Unplaced(wish.option, wish.now, why, setting.place))
+    return progress.went(after, change(wish, setting, before, goal.names(after.reading), why))
 
 
 def _recipe(progress: Progress, goal: Goal) -> Progress:

@@ -3,14 +3,73 @@ an option can mend."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from symconfig.existing.adapt.draft import Draft, Progress
-from symconfig.existing.adapt.inspect import Inspection, inspect
+from symconfig.existing.adapt.goal import TOUCHED, Goal, Wish, having
+from symconfig.existing.adapt.launcher import unset
 from symconfig.existing.adapt.outcome import Flaw
-from symconfig.existing.launch.reading import Reading
-from symconfig.existing.rules.rule import Finding
+from symconfig.existing.adapt.ways import change, granted
+from symconfig.existing.audit.audit import Audit, audited
+from symconfig.existing.audit.configuration import MegatronConfiguration, configuration_of
+from symconfig.existing.launch.reading import Reading, Setting
+from symconfig.existing.recover.namespace import Namespace
+from symconfig.existing.recover.supplied import Supplied
+from symconfig.existing.rules.rule import Finding, Severity
+from symconfig.frameworks.backend import Medium
+from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Plan
+from symconfig.render import megatron
+
+Key = tuple[str, str | None]  # a finding's rule and field: lines move under an edit
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """errors, warnings: what the audit finds, in its order; the same rule about the same field once."""
+
+    audit: Audit
+    errors: dict[Key, Finding]
+    warnings: dict[Key, Finding]
+
+    def new(self, before: Inspection) -> dict[Key, Finding]:
+        """Return the warnings that the configuration before had not."""
+        return {key: finding for key, finding in self.warnings.items() if key not in before.warnings}
+
+    def flaws(self, before: Inspection) -> tuple[Flaw, ...]:
+        """Return the errors, each with whether the configuration before had it."""
+        return tuple(Flaw(finding.rule, finding.problem, key in before.errors) for key, finding in self.errors.items())
+
+
+def inspect(reading: Reading, plan: Plan, gpus: int | None = None) -> Inspection:
+    """Audit a configuration with the plan's model, cluster, release and margin of memory. gpus: None: the plan's.
+
+    The release counts as one that nobody has said, so that options of a fork are judged as an audit without it does.
+    """
+    options = BACKENDS[plan.best.target.backend].told_by is Medium.OPTIONS
+    stated = Supplied(
+        model=plan.model,
+        gpus=gpus or plan.best.parallel.world_size,
+        seq_length=plan.best.batch.seq_length,
+        vocab_size=plan.model.vocab_size,
+        megatron_version=megatron.version(plan) if options else None,
+    )
+    configuration = configuration_of(reading, stated)
+    if isinstance(configuration, MegatronConfiguration):
+        configuration.version_given = False
+    done = audited(configuration, stated, plan.cluster, plan.job.limits, plan=False)
+    return Inspection(done, _by_key(done, "error"), _by_key(done, "warning"))
+
+
+def _by_key(done: Audit, severity: Severity) -> dict[Key, Finding]:
+    by_key: dict[Key, Finding] = {}
+    for finding in done.findings:
+        if finding.severity == severity:
+            by_key.setdefault((finding.rule, finding.problem.field), finding)
+    return by_key
+
 
 # Ways to mend a finding, the most natural first; which of them are right the next audit says.
 Repairs = Callable[[Progress, Finding], Iterator[Progress]]
@@ -51,3 +110,59 @@ def because(finding: Finding) -> str:
 def _no_worse(then: Inspection, now: Inspection, before: Inspection) -> bool:
     """Tell whether an audit reports nothing that it did not report already."""
     return not (then.errors.keys() - now.errors.keys() or then.new(before).keys() - now.new(before).keys())
+
+
+_OPTION = re.compile(r"--[A-Za-z][\w-]*")
+
+
+def repairs(progress: Progress, goal: Goal, finding: Finding) -> Iterator[Progress]:
+    """Yield the progress with one option otherwise, of those that the finding is about or names: as the plan's own
+    files have it, without it, or with a value that the finding asks for."""
+    why = because(finding)
+    variable = finding.problem.field or ""
+    if variable in progress.draft.reading.environment:
+        yield from unset(progress, variable, why)
+        return
+    names = goal.names(progress.draft.reading)
+    for dest in _dests(finding, names):
+        setting = having(names, dest)
+        for wish in dict.fromkeys(_wishes(dest, setting, finding, goal)):
+            after = granted(progress.draft, names, wish)
+            if after is not None:
+                yield progress.went(after, change(wish, setting, names, goal.names(after.reading), why))
+
+
+def _dests(finding: Finding, names: Namespace) -> tuple[str, ...]:
+    """Return the destinations that may be touched, of the option in question, the one at its place, and all that the
+    sentence names."""
+    problem, flags = finding.problem, names.table.flags
+    sentence = " ".join(filter(None, (problem.what, problem.need, problem.hint)))
+    there = [
+        setting.name
+        for setting in names.settings
+        if setting.spelled == problem.field
+        or (setting.place.file, setting.place.line, setting.place.column)
+        == (problem.file, problem.line, problem.column)
+    ]
+    options = (problem.field or "", *there, *_OPTION.findall(sentence))
+    dests = (flags[name].dest for name in options if name in flags)
+    return tuple(dest for dest in dict.fromkeys(dests) if dest in TOUCHED)
+
+
+def _wishes(dest: str, setting: Setting | None, finding: Finding, goal: Goal) -> Iterator[Wish]:
+    planned, flags = goal.wanted.setting(dest), goal.table.flags
+    if planned is not None:
+        yield Wish(dest, planned.name, planned.texts)
+    elif setting is not None:
+        yield Wish(dest, setting.name, None)
+    problem = finding.problem
+    for name, flag in flags.items():
+        if flag.dest != dest or (setting is not None and name != setting.name):
+            continue
+        if flag.kind != "store":
+            if setting is None and (problem.need == "it" or name in (problem.need or "")):
+                yield Wish(dest, name, ())
+            continue
+        for word in re.split(r",? or |, ", problem.need or ""):
+            if word in flag.choices or (flag.type == "int" and word.isdecimal()):
+                yield Wish(dest, name, (word,))

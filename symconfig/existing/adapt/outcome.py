@@ -75,30 +75,10 @@ class Flaw:
 
 
 @dataclass(frozen=True, slots=True)
-class Stale:
-    """A name or path that carries a number that the plan changes.
-
-    option: what has the value: an option, a variable, a scheduler's word. token: the part with the number ("tp8"). now:
-    that part as it would be. place: where the number stands. advice: what to think about, a sentence.
-    """
-
-    option: str
-    value: str
-    token: str
-    now: str
-    place: Place
-    advice: str
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.option} says {self.token}, and the run has {self.now} now. {self.advice}"
-
-
-@dataclass(frozen=True, slots=True)
 class Adapted:
     """reading: the configuration as it was. files: the bytes of every file that changes, by its name.
 
     notes: what a person should know of the result, as sentences. flaws: what an audit of the result calls errors.
-    stale: what carries old numbers in its name.
     """
 
     reading: Reading
@@ -107,7 +87,6 @@ class Adapted:
     unplaced: tuple[Unplaced, ...]
     notes: tuple[str, ...] = ()
     flaws: tuple[Flaw, ...] = ()
-    stale: tuple[Stale, ...] = ()
 
     @property
     def done(self) -> bool:
@@ -161,18 +140,6 @@ class Adapted:
                     "before": flaw.before,
                 }
                 for flaw in self.flaws
-            ],
-            "names": [
-                {
-                    "option": item.option,
-                    "value": item.value,
-                    "carries": item.token,
-                    "now": item.now,
-                    "advice": item.advice,
-                    "file": item.place.file,
-                    "line": item.place.line,
-                }
-                for item in self.stale
             ],
             "notes": list(self.notes),
             "diff": self.diff,

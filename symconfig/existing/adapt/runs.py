@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from symconfig.existing.adapt.draft import Progress
-from symconfig.existing.adapt.families import DECIDED
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.launch.text import Edit
+from symconfig.formats.megatron_run import DECIDED
 from symconfig.frameworks.megatron.flags import FlagTable
 
 MOST_PLACES = 6  # that a sentence names

@@ -9,15 +9,15 @@ from itertools import chain
 
 from symconfig.descriptor.document import KeyPath
 from symconfig.existing.adapt import trees, words
-from symconfig.existing.adapt.companions import COMPANIONS
 from symconfig.existing.adapt.draft import Draft, Meaning
-from symconfig.existing.adapt.families import DECIDED, FAMILIES, Wish, having, neighbours
+from symconfig.existing.adapt.goal import COMPANIONS, Wish, having, neighbours
 from symconfig.existing.adapt.outcome import Change
 from symconfig.existing.adapt.runs import alike, together
 from symconfig.existing.launch.reading import Setting
 from symconfig.existing.launch.text import Edit
 from symconfig.existing.recover.arguments import plain
 from symconfig.existing.recover.namespace import Namespace
+from symconfig.formats.megatron_run import DECIDED, FAMILIES
 from symconfig.frameworks.megatron.flags import Value, parsed
 from symconfig.render.files import sh
 

@@ -4,33 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
-from symconfig.cost.framework import Framework
+from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import Optimizer
 from symconfig.errors import InputError, Problem
 from symconfig.existing.recover import uncounted
-from symconfig.existing.recover.bounds import out_of_bounds
-from symconfig.existing.recover.mixers import spelled
+from symconfig.existing.recover.mixers import letters, spelled
 from symconfig.existing.recover.model import described
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Assumed, Described, Impossible, Run
-from symconfig.existing.recover.stages import StatedStages, dealt, stages
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.formats.megatron import DEGREES
+from symconfig.formats.megatron_run import BY_FIELD, offloaded_modules
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.megatron import hybrid, options
 from symconfig.frameworks.megatron.flags import Value
 from symconfig.frameworks.megatron.optimizer import optimizer
 from symconfig.frameworks.megatron.optimizer_constraints import MUON_SINCE
-from symconfig.plans.choices import ZeroStage
+from symconfig.graph.scheme import CpComm
+from symconfig.plans import pipeline_layout
 from symconfig.plans.degrees import Degrees
-from symconfig.plans.plan import Batch, Options, Overlap, Recompute, Target
-from symconfig.render.megatron_run import offloaded_modules
+from symconfig.plans.plan import Batch, Options, Target
 from symconfig.solve.configuration import Configuration
 
+# Each of them divides something, or counts what there is at least one of.
+SIZES = words(
+    f"""
+    {" ".join(DEGREES.values())} num_layers_per_virtual_pipeline_stage num_virtual_stages_per_pipeline_rank
+    micro_batch_size global_batch_size seq_length kv_channels ffn_hidden_size make_vocab_size_divisible_by
+    """
+)
+_COUNTS = words(
+    """
+    num_distributed_optimizer_instances microbatch_group_size_per_vp_stage decoder_first_pipeline_num_layers
+    decoder_last_pipeline_num_layers encoder_seq_length recompute_num_layers moe_ffn_hidden_size
+    """
+)
+PER_CHUNK = "num_layers_per_virtual_pipeline_stage"
+_NO_STAGES = {"pipeline_layout": None, "account_for_embedding": False, "account_for_loss": False}
+BOUNDS = {**dict.fromkeys(sorted(SIZES | _COUNTS), "1 or more"), "optimizer_offload_fraction": "0 to 1"}
 LONGEST_MASKED = 16 * 1024  # tokens: masks of shorter sequences are too small to count
 
 
@@ -94,9 +109,9 @@ class Reader:
             yield self._problem("optimizer", what, got=names.table.version)
         if not self._seq_length():
             yield Problem("the sequence length is not said", field="--seq-length", hint="--seq-length N")
-        beyond = list(out_of_bounds(names))
-        for dest, need in beyond:
-            yield self._problem(dest, "is a number that no run has", got=str(names[dest]), need=need)
+        beyond = [(dest, need) for dest, need in BOUNDS.items() if _beyond(names, dest, need)]
+        for dest in filter(dict(beyond).get, names.written):
+            yield self._problem(dest, "is a number that no run has", got=str(names[dest]), need=BOUNDS[dest])
         if beyond:
             return
         tp, pp, cp = (names.whole(DEGREES[name]) for name in ("tp", "pp", "cp"))
@@ -113,7 +128,7 @@ class Reader:
             yield self._problem("micro_batch_size", "the micro-batch is not said", need="a number")
         named = self.supplied.model.num_hidden_layers if self.supplied.model is not None else 0
         layers = names.whole("num_layers", names.whole("encoder_num_layers", named or len(spelled(names))))
-        chunks = stages(names, layers, pp).vpp if layers else 1
+        chunks = stages(names, layers, pp)[0] if layers else 1
         group = names["microbatch_group_size_per_vp_stage"]
         if chunks is None:
             yield self._problem(
@@ -140,8 +155,8 @@ class Reader:
     def _run(self, model: Described) -> Run:
         names, descriptor = self.names, model.model
         tp, pp, cp = (names.whole(DEGREES[name]) for name in ("tp", "pp", "cp"))
-        pipeline = stages(names, descriptor.num_hidden_layers, pp, descriptor)
-        vpp, dp, zero = pipeline.vpp or 1, self.gpus // (tp * pp * cp), options.zero_stage(names)
+        chunks, fields = stages(names, descriptor.num_hidden_layers, pp, descriptor)
+        vpp, dp, zero = chunks or 1, self.gpus // (tp * pp * cp), options.zero_stage(names)
         overlap = options.overlap(names, zero, pp, vpp)
         width = options.gradient_bytes(names, zero)
         experts = descriptor.experts is not None
@@ -158,9 +173,34 @@ class Reader:
         )
         micro, whole = names.whole("micro_batch_size"), self._global(dp)
         batch = Batch(micro, whole, whole // (micro * dp), self._seq_length())
-        recompute = _of_layers(options.recomputed(names), descriptor)
-        target = Target("megatron", names.table.version)
-        choice = _options(names, descriptor, degrees, framework, pipeline, recompute, overlap, zero, width)
+        recompute, parts = options.recomputed(names), hybrid.parts_of_layer(descriptor) or 1
+        if recompute.num_layers is not None and parts > 1:  # Megatron-LM counts the parts of a layer
+            recompute = replace(recompute, num_layers=-(-recompute.num_layers // parts))
+        target, extras = Target("megatron", names.table.version), Extras.of(framework)
+        group, share = names["microbatch_group_size_per_vp_stage"], names["optimizer_offload_fraction"]
+        offloaded = names["optimizer_cpu_offload"]
+        exchange, dispatcher = names["cp_comm_type"], names["moe_token_dispatcher_type"] if experts else None
+        exchange = str((exchange[0] if isinstance(exchange, tuple) and exchange else exchange) or "p2p")
+        choice = Options(
+            sequence_parallel=bool(names["sequence_parallel"]) and tp > 1,
+            recompute=recompute,
+            zero_stage=zero,
+            precision=options.precision(names) or "bf16",
+            cp_comm=(exchange if exchange in get_args(CpComm) else "p2p") if cp > 1 else None,
+            overlap=replace(overlap, moe_a2a=overlap.moe_a2a and degrees.ep > 1),
+            optimizer_offload=float(share if isinstance(share, int | float) else 1) if offloaded else 0.0,
+            activation_offload=bool(names["fine_grained_activation_offloading"]),
+            param_offload=False,
+            microbatch_group_size=(group if isinstance(group, int) else pp) if vpp > 1 else None,
+            moe_dispatcher=dispatcher,
+            grad_bytes=width,
+            schedule="none" if pp == 1 else "interleaved" if vpp > 1 else "1f1b",
+            moe_flex_backend=(extras.flex_backend or None) if dispatcher == "flex" else None,
+            cuda_graphs=extras.graphs,
+            fp8_param_gather=extras.fp8_param_gather,
+            fused_loss=extras.fused_loss,
+            **{**_NO_STAGES, **fields},
+        )
         configuration = Configuration.with_options(target, degrees, batch, choice, framework)
         return Run(
             target,
@@ -168,13 +208,15 @@ class Reader:
             configuration,
             choice,
             optimizer=optimizer(names) or Optimizer(),
-            assumed=(*self._impossible(descriptor, pipeline, pp), *self._assumed(descriptor, configuration, dp)),
+            assumed=(*self._impossible(descriptor, degrees, choice), *self._assumed(descriptor, configuration, dp)),
         )
 
-    def _impossible(self, model: ModelDescriptor, pipeline: StatedStages, pp: int) -> Iterator[Assumed]:
+    def _impossible(self, model: ModelDescriptor, degrees: Degrees, chosen: Options) -> Iterator[Assumed]:
         """Yield what Megatron-LM refuses, and what is predicted as if it stood there."""
-        names = self.names
-        if not dealt(pipeline, model.num_hidden_layers, pp):
+        names, ends = self.names, {"embedding": chosen.account_for_embedding, "loss": chosen.account_for_loss}
+        first, last, layers = chosen.first_stage_layers, chosen.last_stage_layers, model.num_hidden_layers
+        dealt = pipeline_layout.dealt(layers, degrees.pp, degrees.vpp, first=first, last=last, **ends)
+        if chosen.pipeline_layout is None and dealt is None:
             yield Assumed(
                 "layers of the stages",
                 "as near to equal as can be",
@@ -211,63 +253,50 @@ class Reader:
                 )
 
 
-def _of_layers(recompute: Recompute, model: ModelDescriptor) -> Recompute:
-    """Return the recompute in the model's layers, where Megatron-LM counts their parts."""
-    parts = hybrid.parts_of_layer(model) or 1
-    if recompute.num_layers is None or parts == 1:
-        return recompute
-    return replace(recompute, num_layers=-(-recompute.num_layers // parts))
+def _beyond(names: Namespace, dest: str, need: str) -> bool:
+    """Return whether a number is given that no run has."""
+    value = names[dest] if dest in names.written and dest not in names.dark else None
+    if not isinstance(value, int | float):
+        return False
+    return value < 1 if need == "1 or more" else not 0 <= value <= 1  # nan, too
 
 
-def _offloaded(names: Mapping[str, Value]) -> float:
-    """Share of the optimizer state in host memory."""
-    share = names.get("optimizer_offload_fraction")
-    if not names.get("optimizer_cpu_offload"):
-        return 0.0
-    return float(share) if isinstance(share, int | float) else 1.0
+def stages(
+    names: Mapping[str, Value], layers: int, pp: int, model: ModelDescriptor | None = None
+) -> tuple[int | None, dict[str, Any]]:
+    """Return the chunks of each of `pp` stages of a model of `layers` layers, and how the options say the stages, by
+    field of `Options`. model: whose they are, once it is known. No chunks: the options say a number that does not
+    divide.
+    """
+    if (text := spelled(names)) and hybrid.STAGE in text:
+        try:
+            pattern = letters(text, model)
+        except ValueError:
+            return 1, {}  # the model's fields are refused for it
+        chunks = ["t" * len(stage) for stage in pattern.stages]
+        chunks[0], chunks[-1] = "E" + chunks[0], chunks[-1] + "m" * pattern.predictions + "L"
+        return _divided(len(chunks), pp), {"pipeline_layout": pipeline_layout.compact(chunks)}
+    layout = names.get("pipeline_model_parallel_layout")
+    if isinstance(layout, str) and layout:
+        return _divided(len(pipeline_layout.expanded(layout)), pp), {"pipeline_layout": layout}
+    if pp == 1:
+        return 1, {}
+    fields: dict[str, Any] = {}
+    for field in ("first_stage_layers", "last_stage_layers", "account_for_embedding", "account_for_loss"):
+        dest = BY_FIELD[f"options.{field}"][0]
+        fields[field] = _whole(names, dest) if field.endswith("layers") else bool(names.get(dest))
+    # The number of chunks, or the layers of each (arguments.py, validate_args).
+    vpp, each = (_whole(names, dest) for dest in ("num_virtual_stages_per_pipeline_rank", PER_CHUNK))
+    if vpp is None and each is not None:
+        held = _divided(layers + fields["account_for_embedding"] + fields["account_for_loss"], pp)
+        return (None if held is None else _divided(held, each)), fields
+    return vpp or 1, fields
 
 
-def _cp_comm(names: Mapping[str, Value]) -> Any:
-    given = names.get("cp_comm_type")
-    kind = str(given[0] if isinstance(given, tuple) and given else given or "p2p")
-    return kind if kind in ("p2p", "a2a", "all_gather") else "p2p"
+def _divided(number: int, by: int) -> int | None:
+    return None if number % by else number // by
 
 
-def _options(
-    names: Mapping[str, Value],
-    model: ModelDescriptor,
-    degrees: Degrees,
-    framework: Framework,
-    pipeline: StatedStages,
-    recompute: Recompute,
-    overlap: Overlap,
-    zero: ZeroStage,
-    width: int,
-) -> Options:
-    group = names.get("microbatch_group_size_per_vp_stage")
-    dispatcher: Any = names.get("moe_token_dispatcher_type") if model.experts is not None else None
-    extras = Extras.of(framework)
-    return Options(
-        sequence_parallel=bool(names["sequence_parallel"]) and degrees.tp > 1,
-        recompute=recompute,
-        zero_stage=zero,
-        precision=options.precision(names) or "bf16",
-        cp_comm=_cp_comm(names) if degrees.cp > 1 else None,
-        overlap=replace(overlap, moe_a2a=overlap.moe_a2a and degrees.ep > 1),
-        optimizer_offload=_offloaded(names),
-        activation_offload=bool(names["fine_grained_activation_offloading"]),
-        param_offload=False,
-        pipeline_layout=pipeline.layout,
-        account_for_embedding=bool(pipeline.ends_as_layers[0]),
-        account_for_loss=bool(pipeline.ends_as_layers[1]),
-        microbatch_group_size=(group if isinstance(group, int) else degrees.pp) if degrees.vpp > 1 else None,
-        moe_dispatcher=dispatcher,
-        grad_bytes=width,
-        schedule="none" if degrees.pp == 1 else "interleaved" if degrees.vpp > 1 else "1f1b",
-        first_stage_layers=pipeline.first_layers,
-        last_stage_layers=pipeline.last_layers,
-        moe_flex_backend=(extras.flex_backend or None) if dispatcher == "flex" else None,
-        cuda_graphs=extras.graphs,
-        fp8_param_gather=extras.fp8_param_gather,
-        fused_loss=extras.fused_loss,
-    )
+def _whole(names: Mapping[str, Value], dest: str) -> int | None:
+    value = names.get(dest)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

@@ -10,7 +10,8 @@ from symconfig.errors import Problem
 from symconfig.existing.launch.text import Place
 from symconfig.existing.recover.rl.step import Alone, Step
 from symconfig.graph.implementation import LossKernel
-from symconfig.plans.plan import Options, Target
+from symconfig.plans.degrees import Degrees
+from symconfig.plans.plan import Batch, Options, Target
 from symconfig.solve.configuration import Configuration
 
 
@@ -80,6 +81,15 @@ class Run:
         return replace(
             self, configuration=replace(self.configuration, framework=replace(framework, implementation=how))
         )
+
+    @property
+    def parallel(self) -> Degrees:
+        return self.configuration.degrees
+
+    @property
+    def batch(self) -> Batch:
+        c = self.configuration
+        return Batch(c.micro, c.global_batch, c.global_batch // (c.micro * c.degrees.dp), c.seq_length)
 
     @property
     def around(self) -> Step | Alone | None:

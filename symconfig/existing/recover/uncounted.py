@@ -1,8 +1,8 @@
 """Options that the prediction knows nothing of: some are refused, and the prediction is made without the others.
 
-destinations.json sorts every destination of every version of Megatron-LM: `read` has those that the prediction counts;
-`refused` and `without` what the others are, or what is counted in their place; `indifferent` those that neither memory
-nor time depends on, by the reason.
+destinations.json sorts every destination of every version of Megatron-LM that no link reads: `read` has those that the
+prediction counts; `refused` and `without` what the others are, or what is counted in their place; `indifferent` those
+that neither memory nor time depends on, by the reason.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Assumed
 from symconfig.formats.megatron import LINKED
+from symconfig.formats.megatron_run import DECIDED
 from symconfig.frameworks.megatron.flags import Value, defaults, versions
 
 DATA = Path(__file__).with_name("destinations.json")
@@ -36,7 +37,8 @@ class Sorted:
 def destinations() -> Sorted:
     data = json.loads(DATA.read_text(encoding="utf-8"))
     indifferent = {why: frozenset(names) for why, names in data["indifferent"].items()}
-    return Sorted(frozenset(data["read"]) | LINKED, data["refused"], data["without"], indifferent)
+    read = frozenset(data["read"]) | LINKED | DECIDED.difference(*indifferent.values(), data["without"])
+    return Sorted(read, data["refused"], data["without"], indifferent)
 
 
 def refused(names: Namespace) -> Iterator[tuple[str, str]]:

@@ -89,7 +89,7 @@ def environment_advised(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def attention_environment(facts: MegatronFacts) -> Iterator[Problem]:
-    backend = str(facts.value("attention_backend"))
+    backend = str(facts["attention_backend"])
     for name, wanted in ATTENTION.get(backend, {}).items():
         value = facts.variable(name)
         if value is not None and value != wanted:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from symconfig.errors import Problem
@@ -26,15 +26,16 @@ class NotKnown(Exception):
     """A rule asked for what the configuration leaves dark: it finds nothing there."""
 
 
-@dataclass(frozen=True, slots=True)
-class MegatronFacts:
+@dataclass(frozen=True, slots=True, eq=False)
+class MegatronFacts(Mapping[str, Value]):
     """A launch of Megatron-LM, as far as it is known.
 
-    names: the options, of the version to judge by. version_given: by the user; else it was inferred from the options.
-    world_size: GPUs. gpus_per_node, joined, architecture: of the user's cluster; joined: GPUs that its fastest links
-    join. environment: what the program inherits from the script; None: not known. program: "pretrain_gpt.py". complete:
-    an option that was not read is not there. environment_known: so is a variable. fork: another program than
-    Megatron-LM's own reads the options. dealt: Megatron-Core deals the layers out, by nothing but the options.
+    As a mapping: values by destination, given or by default. names: the options, of the version to judge by.
+    version_given: by the user; else it was inferred from the options. world_size: GPUs. gpus_per_node, joined,
+    architecture: of the user's cluster; joined: GPUs that its fastest links join. environment: what the program
+    inherits from the script; None: not known. program: "pretrain_gpt.py". complete: an option that was not read is not
+    there. environment_known: so is a variable. fork: another program than Megatron-LM's own reads the options. dealt:
+    Megatron-Core deals the layers out, by nothing but the options.
 
     Whatever is not known raises NotKnown when it is asked for, so that no rule is broken by a guess.
     """
@@ -90,21 +91,26 @@ class MegatronFacts:
             raise NotKnown(dest)
         return False
 
-    def value(self, dest: str) -> Value:
-        """Return the value, given or by default."""
+    def __getitem__(self, dest: str) -> Value:
         whole = self.complete or (self.dealt and dest in STAGES)
         known = self.names.given(dest) or (whole and dest not in self.misspelt)
         if dest in self.names.dark or not known:
             raise NotKnown(dest)
         return self.names[dest]
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
     def on(self, dest: str) -> bool:
         """Tell whether the switch is on."""
-        return bool(self.value(dest))
+        return bool(self[dest])
 
     def maybe(self, dest: str) -> int | None:
         """Return a whole number; None where it has none."""
-        value = self.value(dest)
+        value = self[dest]
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def number(self, dest: str) -> int:
@@ -116,13 +122,13 @@ class MegatronFacts:
 
     def real(self, dest: str) -> float:
         """Return a number that must be there."""
-        value = self.value(dest)
+        value = self[dest]
         if not isinstance(value, (int, float)):
             raise NotKnown(dest)
         return float(value)
 
     def text(self, dest: str) -> str | None:
-        value = self.value(dest)
+        value = self[dest]
         return None if value is None else str(value)
 
     def known(self, number: int | None) -> int:
@@ -194,7 +200,7 @@ class MegatronFacts:
 
     @property
     def low_precision(self) -> bool:
-        return self.value("fp8") is not None or self.value("fp4") is not None
+        return self["fp8"] is not None or self["fp4"] is not None
 
     def variable(self, name: str) -> str | None:
         """Return a variable of the environment, as the script sets it; None: it does not."""

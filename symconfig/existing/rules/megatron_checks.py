@@ -8,7 +8,7 @@ from math import prod
 
 from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import Problem
-from symconfig.existing.recover.bounds import SIZES
+from symconfig.existing.recover.megatron import SIZES
 from symconfig.existing.recover.moe import moe_layers
 from symconfig.existing.rules.facts import MegatronFacts, NotKnown, undivided
 from symconfig.existing.rules.megatron_words import granularity
@@ -77,7 +77,7 @@ def _degree(facts: MegatronFacts, dest: str) -> int | None:
 
 
 def rampup_over_replicas(facts: MegatronFacts) -> Iterator[Problem]:
-    given = facts.value("rampup_batch_size")
+    given = facts["rampup_batch_size"]
     if not isinstance(given, tuple) or len(given) != 3 or facts.on("decrease_batch_size_if_needed"):
         return
     start, increment, _ = (int(str(item)) for item in given)
@@ -136,7 +136,7 @@ def layers_of_experts(facts: MegatronFacts) -> Iterator[Problem]:
     if not facts.experts or not facts.names.given("moe_layer_freq"):
         return
     try:
-        moe_layers(layer_pattern(facts.value("moe_layer_freq")), facts.number("num_layers"))
+        moe_layers(layer_pattern(facts["moe_layer_freq"]), facts.number("num_layers"))
     except ValueError as error:
         yield facts.problem(
             "does not say which layers have experts",
@@ -147,12 +147,12 @@ def layers_of_experts(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def recompute_modules_refused(facts: MegatronFacts) -> Iterator[Problem]:
-    given = facts.value("recompute_modules")
+    given = facts["recompute_modules"]
     if granularity(facts) != "selective" or not isinstance(given, tuple):
         return
     names = [str(name) for name in given]
     known = [name for name, since in RECOMPUTE_SINCE.items() if facts.at_least(since)]
-    quantised = facts.value("fp8") is not None and facts.value("fp8_recipe") == "delayed"
+    quantised = facts["fp8"] is not None and facts["fp8_recipe"] == "delayed"
     for name in names:
         need = (
             f"one of {', '.join(known)}"

@@ -29,7 +29,7 @@ def _way(facts: MegatronFacts) -> tuple[str, ...]:
     """Return the one way in which the stages are said; () for equal shares. NotKnown where there are several, which has
     a rule of its own.
     """
-    ways = [way for way in WAYS if any(facts.value(dest) for dest in way)]
+    ways = [way for way in WAYS if any(facts[dest] for dest in way)]
     if len(ways) > 1:
         raise NotKnown
     return ways[0] if ways else ()
@@ -45,9 +45,9 @@ def _named(facts: MegatronFacts, dests: tuple[str, ...] | dict[str, int]) -> str
 
 
 def stages_said_twice(facts: MegatronFacts) -> Iterator[Problem]:
-    ways = [way for way in WAYS if any(facts.value(dest) for dest in way)]
+    ways = [way for way in WAYS if any(facts[dest] for dest in way)]
     if len(ways) > 1:
-        given = tuple(dest for way in ways for dest in way if facts.value(dest))
+        given = tuple(dest for way in ways for dest in way if facts[dest])
         yield facts.problem("say the stages in several ways", given[0], field=_named(facts, given), need="one of them")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import Problem
 from symconfig.existing.rules.facts import LAYOUT, MegatronFacts, NotKnown
-from symconfig.existing.rules.known import exchanges, fails
+from symconfig.existing.rules.refused import exchanges, fails
 from symconfig.existing.rules.row import TEXTS, Language, Looked
 from symconfig.frameworks.megatron import constraints, option_constraints, sparse
 from symconfig.frameworks.megatron.releases import LAYOUT_MTP_ALONE_SINCE, NO_GROUPED_GEMM
@@ -38,7 +38,7 @@ def granularity(facts: MegatronFacts) -> str | None:
 
 def absent(facts: MegatronFacts, dest: str) -> bool:
     """Tell whether a switch is off, or an option has no value."""
-    return facts.value(dest) in (None, False, ())
+    return facts[dest] in (None, False, ())
 
 
 def _gpu(facts: MegatronFacts) -> str:
@@ -54,14 +54,15 @@ def _layout(facts: MegatronFacts) -> list[str]:
 
 
 def _levels(facts: MegatronFacts) -> int | None:
-    levels = facts.value(LEVELS)
+    levels = facts[LEVELS]
     return prod(int(str(level)) for level in levels) if isinstance(levels, tuple) and levels else None
 
 
 def _weightless_losses(facts: MegatronFacts) -> bool:
     """Return whether the experts are balanced by losses alone, all of weight 0."""
     kinds, weights = (
-        value if isinstance(value, tuple) else (value,) for value in map(facts.value, (LOSSES, "moe_aux_loss_coeff"))
+        value if isinstance(value, tuple) else (value,)
+        for value in map(facts.__getitem__, (LOSSES, "moe_aux_loss_coeff"))
     )
     return bool(kinds) and not any(weights) and all("aux_loss" in str(kind) for kind in kinds)
 
@@ -93,15 +94,15 @@ DERIVED: Mapping[str, Callable[[MegatronFacts], Any]] = {
     "padded_vocabulary": lambda facts: (
         facts.number("vocab_size") + -facts.number("vocab_size") % _vocabulary_step(facts)
     ),
-    "rotary": lambda facts: facts.value(POSITIONS) in ROPES or facts.on("use_rotary_position_embeddings"),
-    "local_attention": lambda facts: facts.value("transformer_impl") == "local" and not facts.on("use_flash_attn"),
+    "rotary": lambda facts: facts[POSITIONS] in ROPES or facts.on("use_rotary_position_embeddings"),
+    "local_attention": lambda facts: facts["transformer_impl"] == "local" and not facts.on("use_flash_attn"),
     "mask_gib": lambda facts: facts.number("seq_length") ** 2 / 2**30,
     "masks_gib": lambda facts: facts.number("seq_length") ** 2 / 2**28,
     "granularity": granularity,
     "recompute_overridden": lambda facts: (
-        facts.on("recompute_activations") and facts.value("recompute_granularity") == "full"
+        facts.on("recompute_activations") and facts["recompute_granularity"] == "full"
     ),
-    "scaled_as_it_goes": lambda facts: facts.on("fp16") and not facts.value("loss_scale"),
+    "scaled_as_it_goes": lambda facts: facts.on("fp16") and not facts["loss_scale"],
     "thrice_evaluated": lambda facts: 3 * facts.number("eval_iters"),
     "option": lambda facts: Looked(facts.option),
 }
@@ -112,7 +113,7 @@ def _value(facts: MegatronFacts, name: str) -> Any:
         return getattr(facts, name)
     if name.startswith("$"):
         return facts.variable(name[1:]) or ""
-    return DERIVED[name](facts) if name in DERIVED else facts.value(name)
+    return DERIVED[name](facts) if name in DERIVED else facts[name]
 
 
 def _problem(facts: MegatronFacts, about: list[str], what: str, **more: Any) -> Problem:

@@ -70,7 +70,7 @@ def _broken(facts: MegatronFacts, kind: str, dest: str, wanted: Any, owner: str)
     need, since, others = (tests.pop(name, None) for name in ("need", "since", "if"))
     wrong = not LANGUAGE.holds(facts, {dest: tests}) if kind == "be" else absent(facts, dest) == (kind == "needs")
     if wrong and (since is None or facts.at_least(since)) and LANGUAGE.holds(facts, others or {}):
-        setting, value = facts.names.setting(owner), facts.value(dest)
+        setting, value = facts.names.setting(owner), facts[dest]
         there, switch = facts.names.given(dest), value is None or isinstance(value, bool)
         yield facts.problem(
             f"{'is missing beside' if switch and not there else 'does not go with'} "

@@ -1,4 +1,5 @@
-"""Rules of the table of constraints: its sentence, at the option that it is about."""
+"""Rules of the table of constraints: what options say of the facts that they ask for, and each sentence at the option
+that it is about. What the options leave dark is UNKNOWN."""
 
 from __future__ import annotations
 
@@ -7,97 +8,241 @@ from dataclasses import dataclass
 from typing import Any
 
 from symconfig.errors import Problem
-from symconfig.existing.rules.facts import MegatronFacts
-from symconfig.existing.rules.known import ATTENTION, FIXED, GQA, GROUPS, MLA, POINT, Known, expressible, fails
+from symconfig.existing.rules.facts import PER_CHUNK, MegatronFacts, NotKnown
 from symconfig.existing.rules.rule import GPUS_PER_NODE, UNSHARDED, Rule, Severity
 from symconfig.formats import megatron
+from symconfig.formats.megatron_run import BY_FIELD, GRAPHED_MODULES
 from symconfig.frameworks import shared
-from symconfig.frameworks.constraint import Constraint
+from symconfig.frameworks.constraint import Constraint, Verdict
+from symconfig.frameworks.facts import NO_FLASH
 from symconfig.frameworks.megatron import constraints as table
 from symconfig.frameworks.megatron import option_constraints as options_table
-from symconfig.frameworks.megatron import sparse
+from symconfig.frameworks.megatron import options, sparse
 from symconfig.frameworks.megatron.flags import versions
 from symconfig.frameworks.megatron.releases import megatron_release
+from symconfig.plans.unknown import UNKNOWN
 
+ATTENTION = "experimental_attention_variant"
+GROUPS, GQA, MLA = "num_query_groups", "group_query_attention", "multi_latent_attention"
+LARGEST_WINDOW = 1  # no kernel that takes windows asks how large they are
+WHOLE_STEP = "full_iteration"  # of --cuda-graph-impl and of --cuda-graph-scope: one graph, and none of a layer
 # By the names of facts: destinations of the options that say them.
-DESTINATIONS = {
+DESTINATIONS: Mapping[str, str] = {
     **megatron.DESTINATIONS,
-    **megatron.DEGREES,
-    "vpp": "num_virtual_stages_per_pipeline_rank",
-    "micro": "micro_batch_size",
-    "global_batch": "global_batch_size",
+    **{field.rpartition(".")[2]: dests[0] for field, dests in BY_FIELD.items()},
+    "global_batch": BY_FIELD["batch.global_"][0],
     "seq_length": "seq_length",
-    "cp_comm": "cp_comm_type",
-    "sequence_parallel": "sequence_parallel",
-    "precision": "fp16",
     "latent": MLA,
     "indexed": ATTENTION,
     "shared_choice": sparse.FREQUENCY,
-    "tp_comm": "tp_comm_overlap",
-    "moe_overlap": "overlap_moe_expert_parallel_comm",
-    "moe_dispatcher": "moe_token_dispatcher_type",
-    "flex_backend": "moe_flex_dispatcher_backend",
-    "graphs": "cuda_graph_impl",
-    "fp8_param_gather": "fp8_param_gather",
-    "fused_loss": "cross_entropy_fusion_impl",
-    "grad_bytes": "grad_reduce_in_bf16",
-    "zero": "use_distributed_optimizer",
-    "recompute": "recompute_granularity",
+    "moe_overlap": BY_FIELD["options.overlap.moe_a2a"][0],
+    "flex_backend": BY_FIELD["options.moe_flex_backend"][0],
+    "graphs": BY_FIELD["options.cuda_graphs"][0],
+    "fused_loss": BY_FIELD["options.fused_loss"][1],
+    "zero": BY_FIELD["options.zero_stage"][0],
     "modules": "recompute_modules",
 }
-FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
-# What CUDA graphs replay, as modules; without them they replay all of a layer.
-MODULES = {"router": "moe_router moe_preprocess", "outside experts": "attn moe_router moe_preprocess"}
+GROUP = DESTINATIONS["microbatch_group_size"]
+Read = Callable[[MegatronFacts], Any]
 
 
-def options(example: Mapping[str, Any]) -> str:
+class Known:
+    """Facts by their names, each read when it is asked for."""
+
+    __slots__ = ("_facts", "_readers")
+
+    def __init__(self, facts: MegatronFacts, readers: Mapping[str, Read]) -> None:
+        self._facts, self._readers = facts, readers
+
+    def __getattr__(self, name: str) -> Any:
+        read = self._readers.get(name)
+        try:
+            return UNKNOWN if read is None else read(self._facts)
+        except NotKnown:
+            return UNKNOWN
+
+
+def _size(dest: str) -> Read:
+    """Read a size; one below 1 has a rule of its own."""
+    return lambda facts: value if (value := facts.number(dest)) > 0 else UNKNOWN
+
+
+def _on(name: str) -> Read:
+    return lambda facts: facts.on(DESTINATIONS[name])
+
+
+def _own(name: str) -> Read:
+    return lambda facts: getattr(facts, name)
+
+
+def _head_dim(facts: MegatronFacts) -> Any:
+    given = facts.maybe("kv_channels")
+    heads = max(facts.number("num_attention_heads"), 1)
+    return facts.number("hidden_size") // heads if given is None else max(given, 1)
+
+
+def _of_experts(*dests: str) -> Read:
+    """Read the first of some sizes that is given; 0 without experts."""
+    return lambda facts: max(next(filter(None, map(facts.maybe, dests)), 0), 0) if facts.experts else 0
+
+
+def exchanges(facts: MegatronFacts) -> tuple[str, ...]:
+    """Return how context-parallel ranks exchange, one word for all layers or one for each."""
+    value = facts["cp_comm_type"]
+    return tuple(map(str, value)) if isinstance(value, tuple) else (str(value),)
+
+
+def microbatches(facts: MegatronFacts) -> int:
+    """Return the micro-batches of a replica in a step, of a batch that is said."""
+    return facts.number("global_batch_size") // max(1, facts.number("micro_batch_size") * facts.dp)
+
+
+def group(facts: MegatronFacts) -> int:
+    """Return the micro-batches of a round of the interleaved schedule; a group of none is less than any."""
+    given = facts.maybe(GROUP)
+    return facts.pp if given is None else given or -1
+
+
+def _zero(facts: MegatronFacts) -> int:
+    return 3 if facts.on("use_torch_fsdp2") else options.zero_stage(facts)
+
+
+def _recompute(facts: MegatronFacts) -> str:
+    """Read the granularity; --recompute-activations overrides full recompute (validate_args)."""
+    return "selective" if facts.on("recompute_activations") else options.recomputed(facts).granularity
+
+
+def _dispatcher(facts: MegatronFacts) -> str:
+    return str(facts["moe_token_dispatcher_type"]) if facts.experts else ""
+
+
+def _flex_backend(facts: MegatronFacts) -> str:
+    return str(facts["moe_flex_dispatcher_backend"] or "deepep") if _dispatcher(facts) == "flex" else ""
+
+
+def _graphs(facts: MegatronFacts) -> str:
+    """Read what graphs replay of a layer. Raises NotKnown where that is nothing that plans have.
+
+    Before core_v0.15 nothing is asked of Transformer Engine's graphs, and experts with padded places can be graphed.
+    """
+    if not options.graphs(facts):
+        return "none"
+    modules = options.graphed_modules(facts)
+    if facts["cuda_graph_impl"] == WHOLE_STEP or WHOLE_STEP in modules:
+        raise NotKnown
+    if facts.on("external_cuda_graph") and not facts.at_least("core_v0.15.0"):
+        raise NotKnown
+    if not facts.experts and any(name.startswith("moe") for name in modules):
+        return "outside experts" if "attn" in modules else "router"
+    graphs = options.graphed(facts, facts.experts > 0)
+    if graphs is None or (graphs == "all" and facts.on("moe_pad_expert_input_to_capacity")):
+        raise NotKnown
+    return graphs
+
+
+FIXED: Mapping[str, Read] = {
+    **{name: _size(DESTINATIONS[name])
+       for name in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")},
+    # Every head has key and value of its own without grouped-query attention.
+    "num_key_value_heads": lambda facts: _size(GROUPS if facts.on(GQA) else "num_attention_heads")(facts),
+    "head_dim": _head_dim,
+    "latent": _on("latent"),
+    "indexed": lambda facts: facts[ATTENTION] == sparse.NAME,
+    "shared_choice": lambda facts: facts[ATTENTION] == sparse.NAME and (facts.maybe(sparse.FREQUENCY) or 1) > 1,
+    "sliding_window": lambda facts: 0 if facts["window_size"] is None else LARGEST_WINDOW,
+    "num_nextn_predict_layers": lambda facts: facts.maybe("mtp_num_layers") or 0,
+    "num_experts": lambda facts: max(facts.experts, 0),
+    "moe_intermediate_size": _of_experts("moe_ffn_hidden_size", "ffn_hidden_size"),
+    "shared_expert_intermediate_size": _of_experts("moe_shared_expert_intermediate_size"),
+    "expert_bias": lambda facts: bool(facts.experts) and facts.on("add_bias_linear"),
+    "flash": lambda facts: UNKNOWN if facts.architecture is None else facts.architecture not in NO_FLASH,
+    "attention_dropout": lambda facts: facts.real("attention_dropout"),
+    "hidden_dropout": lambda facts: facts.real("hidden_dropout"),
+    "joined": lambda facts: UNKNOWN if facts.joined is None else facts.joined,
+    "architecture": lambda facts: UNKNOWN if facts.architecture is None else facts.architecture,
+}  # fmt: skip
+# Options first: a rule that has no words of its own is about the first of them that it asks for.
+POINT: Mapping[str, Read] = {
+    "tp_comm": _on("tp_comm"),
+    "flex_backend": _flex_backend,
+    "moe_overlap": _on("moe_overlap"),
+    "moe_dispatcher": _dispatcher,
+    "graphs": _graphs,
+    "fp8_param_gather": _on("fp8_param_gather"),
+    "fused_loss": lambda facts: facts.on("cross_entropy_loss_fusion") and facts["cross_entropy_fusion_impl"] == "te",
+    "grad_bytes": lambda facts: options.gradient_bytes(facts, _zero(facts)),
+    "zero": _zero,
+    "recompute": _recompute,
+    "modules": lambda facts: options.recomputed(facts).modules,
+    **{name: _own(name) for name in ("gpus", "tp", "pp")},
+    "vpp": lambda facts: facts.chunks if facts[PER_CHUNK] is None else 2,
+    **{name: _own(name) for name in ("cp", "ep", "etp")},
+    "dp": lambda facts: facts.dp or UNKNOWN,
+    "micro": _size("micro_batch_size"),
+    "global_batch": lambda facts: facts.number("global_batch_size"),
+    "num_microbatches": microbatches,
+    "group": group,
+    "seq_length": _size("seq_length"),
+    "sequence_parallel": _on("sequence_parallel"),
+    "cp_comm": lambda facts: " ".join(exchanges(facts)),
+    "precision": lambda facts: options.precision(facts) or "fp32",
+}
+
+
+def fails(constraint: Constraint, facts: MegatronFacts) -> bool:
+    """Return whether a launch is known to fail a constraint."""
+    return constraint.verdict(Known(facts, FIXED), Known(facts, POINT)) is Verdict.FAILS
+
+
+def expressible(constraint: Constraint) -> bool:
+    """Return whether options of its releases can say all that a constraint asks for."""
+    return not constraint.unsaid and constraint.asks <= FIXED.keys() | POINT.keys()
+
+
+def _graph_options(value: str, example: Mapping[str, Any]) -> str:
+    """Return options of graphs; without modules they replay all of a layer."""
+    modules = ("attn", "moe") * ("num_experts" in example) if value == "all" else GRAPHED_MODULES[value]  # type: ignore[index]
+    return " ".join(("--cuda-graph-impl transformer_engine", *(("--cuda-graph-modules", *modules) if modules else ())))
+
+
+# The options that say a fact of an example, of its value and the example; the others are said by their own option.
+AS_OPTIONS: Mapping[str, Callable[[Any, Mapping[str, Any]], str]] = {
+    "precision": lambda v, _: {"fp16": "--fp16", "bf16": "--bf16"}.get(v, f"--fp8-format hybrid --fp8-recipe {v}"),
+    "num_key_value_heads": lambda v, e: (
+        "" if v == e.get("num_attention_heads") else f"--group-query-attention --num-query-groups {v}"
+    ),
+    "num_experts": lambda v, e: (
+        f"--num-experts {v} --disable-bias-linear --moe-grouped-gemm --moe-aux-loss-coeff 0.01 "
+        f"--moe-token-dispatcher-type {e.get('moe_dispatcher', 'alltoall')}"
+    ),
+    "moe_dispatcher": lambda *_: "",  # with the experts
+    "indexed": lambda *_: f"{sparse.VARIANT} {sparse.NAME}",
+    "shared_choice": lambda *_: f"--{sparse.FREQUENCY} 2".replace("_", "-"),
+    "sliding_window": lambda v, _: f"--window-size {v},0",
+    "num_nextn_predict_layers": lambda v, _: f"--mtp-num-layers {v} --position-embedding-type rope",
+    "seq_length": lambda v, _: f"--seq-length {v} --max-position-embeddings {v}",
+    "graphs": _graph_options,
+    "fused_loss": lambda *_: "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te",
+    "recompute": lambda v, _: (
+        f"--recompute-granularity {v}" + " --recompute-method uniform --recompute-num-layers 1" * (v == "full")
+    ),
+    "modules": lambda v, _: f"--recompute-modules {' '.join(v)}",
+    "zero": lambda v, _: "" if v else UNSHARDED,
+    "grad_bytes": lambda v, _: "--grad-reduce-in-bf16" * (v == 2),
+}
+
+
+def example_options(example: Mapping[str, Any]) -> str:
     """Return the facts of an example as options. What is no option of its own, as the GPUs, is left out."""
     whole = {"sequence_parallel": example.get("tp", 1) > 1, **example}  # else another rule would be broken
-    words = (word for name, value in whole.items() for word in _options(name, value, whole))
-    return " ".join(words).replace("--fp8-recipe fp8", "--fp8-recipe delayed")
-
-
-def _options(name: str, value: Any, example: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the options that say one fact of an example."""
-    match name:
-        case "precision":
-            yield {"fp16": "--fp16", "bf16": "--bf16"}.get(value, f"--fp8-format hybrid --fp8-recipe {value}")
-        case "num_key_value_heads":
-            if value != example.get("num_attention_heads"):
-                yield f"--{GQA} --{GROUPS} {value}".replace("_", "-")
-        case "num_experts":
-            yield f"--num-experts {value} --disable-bias-linear --moe-grouped-gemm --moe-aux-loss-coeff 0.01"
-            yield f"--moe-token-dispatcher-type {example.get('moe_dispatcher', 'alltoall')}"
-        case "indexed":
-            yield f"{sparse.VARIANT} {sparse.NAME}"
-        case "shared_choice":
-            yield f"--{sparse.FREQUENCY} 2".replace("_", "-")
-        case "moe_dispatcher":
-            return  # with the experts
-        case "sliding_window":
-            yield f"--window-size {value},0"
-        case "num_nextn_predict_layers":
-            yield f"--mtp-num-layers {value} --position-embedding-type rope"
-        case "seq_length":
-            yield f"--seq-length {value} --max-position-embeddings {value}"
-        case "graphs":
-            yield "--cuda-graph-impl transformer_engine"
-            if modules := MODULES.get(value, "attn moe" if "num_experts" in example else ""):
-                yield f"--cuda-graph-modules {modules}"
-        case "fused_loss":
-            yield "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te"
-        case "recompute":
-            yield FULL if value == "full" else f"--recompute-granularity {value}"
-        case "modules":
-            yield f"--recompute-modules {' '.join(value)}"
-        case "zero":
-            yield from () if value else (UNSHARDED,)
-        case "grad_bytes":
-            yield from ("--grad-reduce-in-bf16",) if value == 2 else ()
-        case _:
-            usual = name in ("tp", "pp", "cp", "ep") and value == 1
-            if name in DESTINATIONS and value is not False and not usual:
-                yield f"--{DESTINATIONS[name].replace('_', '-')}" + ("" if value is True else f" {value}")
+    words = []
+    for name, value in whole.items():
+        usual = value is False or (value == 1 and name in ("tp", "pp", "cp", "ep"))
+        if name in AS_OPTIONS:
+            words.append(AS_OPTIONS[name](value, whole))
+        elif name in DESTINATIONS and not usual:
+            words.append(f"--{DESTINATIONS[name].replace('_', '-')}" + ("" if value is True else f" {value}"))
+    return " ".join(filter(None, words)).replace("--fp8-recipe fp8", "--fp8-recipe delayed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +261,13 @@ class Wording:
 
 
 def _whole_tokens(facts: MegatronFacts) -> bool:
-    """Tell whether each rank has as many tokens of a microbatch."""
+    """Return whether each rank has as many tokens of a microbatch."""
     ranks = facts.cp * (facts.tp if facts.on("sequence_parallel") else 1)
     return facts.number("seq_length") * facts.number("micro_batch_size") % ranks == 0
 
 
 def _no_rampup(facts: MegatronFacts) -> bool:
-    return facts.value("rampup_batch_size") is None
+    return facts["rampup_batch_size"] is None
 
 
 def _grouped(facts: MegatronFacts) -> bool:
@@ -130,7 +275,7 @@ def _grouped(facts: MegatronFacts) -> bool:
 
 
 def _by_engine(facts: MegatronFacts) -> bool:
-    return facts.value("cuda_graph_impl") == "transformer_engine" or facts.on("external_cuda_graph")
+    return facts["cuda_graph_impl"] == "transformer_engine" or facts.on("external_cuda_graph")
 
 
 _GROUPS, _GRAPHS = "query-groups-over-tp", "graphs-of-parts-refused"
@@ -191,7 +336,7 @@ def _rule(name: str, constraints: Sequence[Constraint]) -> Rule[MegatronFacts]:
         _worded(first).severity,
         first.rule[0].upper() + first.rule[1:],
         f"Read in {'; '.join(dict.fromkeys(one.source for one in constraints))}.",
-        options(example),
+        example_options(example),
         check,
         gpus=example.get("gpus", GPUS_PER_NODE),
         joined=example.get("joined"),

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from symconfig.errors import InputError
-from symconfig.existing.adapt.names import LOADS, SAVES
 from symconfig.existing.adapt.outcome import Adapted
 from symconfig.existing.launch.read import ARGUMENTS
 from symconfig.existing.launch.reading import Reading, Setting
@@ -23,6 +22,10 @@ from symconfig.render import megatron
 from symconfig.runs.checkpoint import Loadable, loadable, of_folder, read
 
 _RESHARDABLE = "fully_reshardable"
+
+# Options of programs that name the folder of checkpoints.
+SAVES = ("save", "save_dir", "save_path", "output_dir", "checkpoint_dir", "save_checkpoint_path")
+LOADS = ("load", "load_dir", "resume_from_checkpoint", "pretrained_checkpoint", "load_checkpoint_path")
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,8 +144,8 @@ def test_what_is_said_in_another_way_is_left_as_it_is_said(tmp_path: Path) -> No
     assert adapt(tmp_path, source, goal).files == {}
     more = adapt(tmp_path, source, plan(pp=4, vpp=2, dp=1, recompute=Recompute("selective", ("core_attn",))))
     assert lines(more) == [
+        "+    --num-virtual-stages-per-pipeline-rank 2",
         "-    --num-layers-per-virtual-pipeline-stage 2",
-        "+    --num-layers-per-virtual-pipeline-stage 5",
     ]
 
 

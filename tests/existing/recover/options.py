@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.existing.launch.reading import Setting, Word
@@ -42,7 +43,7 @@ def rendered(model: ModelDescriptor, version: str = NEWEST, seq_length: int = 20
     """A model's options, and those of mock data; None where the version cannot express it."""
     out = Arguments(flags(version))
     model_args(out, model, seq_length, tp)
-    moe_args(out, model, sample_plan("mixtral-8x7b").best, True)
+    moe_args(out, replace(sample_plan("mixtral-8x7b", "h100"), model=model))
     if out.problems:
         return None
     words = [word for group in out.groups() for option in group.options for word in option]

@@ -9,9 +9,9 @@ import pytest
 from symconfig.descriptor.meaning import meaning
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
+from symconfig.existing.recover.megatron import stages
 from symconfig.existing.recover.mixers import letters
 from symconfig.existing.recover.model import described
-from symconfig.existing.recover.stages import stages
 from symconfig.frameworks.megatron.hybrid import parts_of_layer
 from symconfig.plans import pipeline_layout
 from symconfig.render import megatron
@@ -53,9 +53,9 @@ def test_layers_and_stages_are_read_back(name: str) -> None:
     uneven = parts_of_layer(model) is None  # whose parts alone would be read as layers
     found = described(names, seq_length=2048, named=model if uneven else None)
     assert meaning(found.model) == meaning(model)
-    said = stages(names, found.model.num_hidden_layers, plan.best.parallel.pp, found.model)
-    if said.layout is not None:
-        counted = [each.count("t") for each in pipeline_layout.expanded(said.layout)]
+    _, said = stages(names, found.model.num_hidden_layers, plan.best.parallel.pp, found.model)
+    if layout := said.get("pipeline_layout"):
+        counted = [each.count("t") for each in pipeline_layout.expanded(layout)]
         at_ends = ("embedding", "head", "mtp")
         assert counted == [len([kind for kind in chunk if kind not in at_ends]) for chunk in plan.best.chunks]
 

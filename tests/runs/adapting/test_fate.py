@@ -95,13 +95,12 @@ def test_json_has_the_fates_and_the_plan(tmp_path: Path) -> None:
     told = adapt(tmp_path, "--load /ckpt/a").to_dict(False)
     assert told["checkpoints"][0]["loadable"]["verdict"] == Verdict.CONVERTED
     assert told["plan"]["best"]["parallel"]["tp"] == 2
-    assert {"errors", "names", "diff", "changes"} <= told.keys()
+    assert {"errors", "diff", "changes"} <= told.keys()
 
 
 def test_everything_is_told_in_sections(tmp_path: Path) -> None:
     said = "\n\n".join(map(str, blocks(adapt(tmp_path, "--load /ckpt/tp4"), "best.json")))
     assert [line for line in said.splitlines() if line and not line.startswith(" ")] == [
         "Changed",
-        "Names that say the old layout are left as they are",
         "The old checkpoint",
     ]
