@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from symconfig.descriptor.architectures.keys import words
 from symconfig.formats.megatron import LINKED
-from symconfig.formats.renamed import Renamed
+from symconfig.formats.renamed import RUN_LINKED, Renamed
 
 # Names of its mixed-precision recipes (training/mixed_precision.py), by a plan's precision.
 RECIPES = {
@@ -23,20 +23,13 @@ _OMITTED = words(
     create_attention_mask_in_dataloader max_position_embeddings padded_vocab_size
     """
 )
-# Section -> options whose field there has the option's own name, beside those of the architecture.
+# Section -> options whose field there has the option's own name; in `model`, those of links besides.
 _SECTIONS = {
     "model": """transformer_impl position_embedding_type rope_type add_bias_linear add_qkv_bias glu_linear_offset
         activation_func_clamp_value make_vocab_size_divisible_by mtp_loss_scaling_factor apply_rope_fusion
-        bias_dropout_fusion gradient_accumulation_fusion init_model_with_meta_device moe_layer_freq moe_router_dtype
-        moe_router_bias_update_rate moe_router_load_balancing_type moe_aux_loss_coeff moe_token_dispatcher_type
-        moe_flex_dispatcher_backend moe_enable_deepep moe_grouped_gemm moe_permute_fusion moe_router_fusion
-        overlap_moe_expert_parallel_comm cp_comm_type sequence_parallel tp_comm_overlap cuda_graph_impl cuda_graph_scope
-        cuda_graph_warmup_steps cross_entropy_loss_fusion cross_entropy_fusion_impl pipeline_model_parallel_layout
-        account_for_embedding_in_pipeline_split account_for_loss_in_pipeline_split overlap_p2p_comm seq_length
-        microbatch_group_size_per_vp_stage recompute_granularity recompute_method recompute_num_layers
-        recompute_modules fine_grained_activation_offloading offload_modules experimental_attention_variant
-        linear_attention_freq linear_num_key_heads linear_num_value_heads linear_key_head_dim linear_value_head_dim
-        linear_conv_kernel_dim""",
+        bias_dropout_fusion moe_layer_freq moe_router_dtype moe_router_bias_update_rate moe_router_load_balancing_type
+        moe_aux_loss_coeff seq_length experimental_attention_variant linear_attention_freq linear_num_key_heads
+        linear_num_value_heads linear_key_head_dim linear_value_head_dim linear_conv_kernel_dim""",
     "train": """micro_batch_size global_batch_size train_iters exit_interval eval_iters eval_interval manual_gc
         manual_gc_interval""",
     "optimizer": """optimizer lr min_lr weight_decay adam_beta1 adam_beta2 adam_eps sgd_momentum clip_grad
@@ -54,9 +47,9 @@ _SECTIONS = {
     "checkpoint": "ckpt_format save save_interval load",
 }
 SECTIONS = tuple(_SECTIONS)
+_DTYPES = ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
 _OWN = {section: words(names) for section, names in _SECTIONS.items()}
-_OWN["model"] |= LINKED - set(_OMITTED)
-_DTYPE = ("optimizer", "its field is a torch.dtype, which no override can say", ())
+_OWN["model"] |= (LINKED | RUN_LINKED).difference(_OMITTED, _DTYPES, *_OWN.values())
 BRIDGE = Renamed(
     names={dest: tuple(f"{section}.{dest}" for section, names in _OWN.items() if dest in names)
            for dest in frozenset().union(*_OWN.values())} | {
@@ -70,7 +63,7 @@ BRIDGE = Renamed(
         "te_rng_tracker": ("rng.te_rng_tracker", "model.use_te_rng_tracker"),  # graphs are refused without the second
     },
     omitted=_OMITTED,
-    refused=dict.fromkeys(("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"), _DTYPE),
+    refused=dict.fromkeys(_DTYPES, ("optimizer", "its field is a torch.dtype, which no override can say", ())),
     refusal="Megatron-Bridge",
     first=("cp_comm_type", "moe_router_load_balancing_type", "moe_aux_loss_coeff"),
 )  # fmt: skip

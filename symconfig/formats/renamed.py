@@ -8,10 +8,13 @@ from typing import Any, TypeAlias
 
 from symconfig.errors import Problem
 from symconfig.formats.layer_pattern import layer_pattern
+from symconfig.formats.links import destinations
+from symconfig.formats.megatron_run import RUN
 from symconfig.frameworks.megatron.flags import Flag, FlagTable, parsed
 
 # The plan's field, why the program cannot express it, and the pins of which every plan that does without has one.
 Refusal: TypeAlias = tuple[str, str, tuple[str, ...]]
+RUN_LINKED = frozenset(dest for links in RUN.values() for link in links for dest in destinations(link.option))
 _LISTS = ("tuple_type", "moe_freq_type", "no_rope_freq_type", "la_freq_type")  # texts of lists
 
 

@@ -35,36 +35,20 @@ _GOES_ON = going_on.translated(
     }
 )
 RELEASE, BRIDGE_RELEASE = "4.6.0", "1.6.5"
-UNSAID = {
-    "tokenizer_model": "ms-swift takes the model's tokenizer",
-    "tokenizer_type": "ms-swift takes the model's tokenizer",
-}
+UNSAID = dict.fromkeys(("tokenizer_model", "tokenizer_type"), "ms-swift takes the model's tokenizer")
 OLDEST = "core_v0.16.1"  # mcore-bridge 1.6.5 asks for megatron-core>=0.16,<0.20
 # The model_types that mcore-bridge loads (model/constant.py), which ms-swift calls by the same names, and the chat
 # template of each family's first models (swift/model/models/).
 TEMPLATES = {
-    "llama": "llama",
-    "qwen2": "qwen2_5",
-    "qwen2_moe": "qwen",
-    "qwen3": "qwen3",
-    "qwen3_moe": "qwen3",
-    "deepseek_v2": "deepseek",
-    "deepseek_v3": "deepseek_v2_5",
-    "gpt_oss": "gpt_oss",
-}
+    "llama": "llama", "qwen2": "qwen2_5", "qwen2_moe": "qwen", "qwen3": "qwen3", "qwen3_moe": "qwen3",
+    "deepseek_v2": "deepseek", "deepseek_v3": "deepseek_v2_5", "gpt_oss": "gpt_oss",
+}  # fmt: skip
 # The same of multimodal models, whose towers mcore-bridge takes from Transformers (model/mm_gpts).
 TOWERS = {
-    "qwen2_vl": "qwen2_vl",
-    "qwen2_5_vl": "qwen2_5_vl",
-    "qwen3_vl": "qwen3_vl",
-    "qwen3_vl_moe": "qwen3_vl",
-    "qwen3_5": "qwen3_5",
-    "qwen3_5_moe": "qwen3_5",
-    "glm4v": "glm4v",
-    "glm4v_moe": "glm4_5v",
-    "llama4": "llama4",
+    "qwen2_vl": "qwen2_vl", "qwen2_5_vl": "qwen2_5_vl", "qwen3_vl": "qwen3_vl", "qwen3_vl_moe": "qwen3_vl",
+    "qwen3_5": "qwen3_5", "qwen3_5_moe": "qwen3_5", "glm4v": "glm4v", "glm4v_moe": "glm4_5v", "llama4": "llama4",
     "internvl": "internvl_hf",
-}
+}  # fmt: skip
 LLAMA3_VOCABULARY, LLAMA3_TEMPLATE = 128256, "llama3_2"  # the tokenizer tells Llama 3 from its forerunners
 Values = dict[str, Any]
 
