@@ -89,13 +89,13 @@ def sections(plan: Plan) -> dict[str, Values]:
     if problems := [*_problems(plan), *(problem for _, refused in renamed.values() for problem in refused)]:
         raise InfeasibleError(problems)
     arguments: dict[str, Values] = {"MODEL": _model(plan)}
-    if (lora := plan.model.adapter) is not None:
+    if (lora := adapters.as_laid(plan.model, NAME).adapter) is not None:
         arguments["ADAPTER"] = {
             "tuner_type": "lora",
             "lora_rank": lora.r,
             "lora_alpha": lora.lora_alpha,
             "lora_dropout": lora.lora_dropout,
-            "target_modules": list(adapters.fused_layers(plan.model, NAME)),
+            "target_modules": [layer for layer, name in adapters.FUSED.items() if name in lora.target_modules],
         }
     extra: Values = {}
     for heading, (given, _) in renamed.items():
@@ -187,13 +187,13 @@ def _problems(plan: Plan) -> Iterator[Problem]:
         if first < need:
             why = f"the tower's patches enter the first {need} layers, which must be in the first chunk"
             yield refused("pp", why, f"{first} layers there", pins=("vpp=1", "pp=1"))
-    if (lora := model.adapter) is not None:
+    if (lora := adapters.as_laid(model, NAME).adapter) is not None:
         if lora.method != "lora":
             yield refused("adapter.method", "it keeps the frozen weights of Megatron-Core in bf16", lora.method)
         if (zero := plan.best.options.zero_stage) > 1:
             why = "adapters beside Megatron-FSDP are not known to train"
             yield refused("zero_stage", why, zero, pins=("zero=..1",))
-        if others := adapters.unfused(model, NAME):
+        if others := {*lora.target_modules} - {*adapters.FUSED.values()}:
             why = "it puts one adapter on q, k and v together, and one on gate and up"
             yield refused("adapter.target_modules", why, " ".join(sorted(others)))
 

@@ -83,18 +83,6 @@ def as_laid(model: ModelDescriptor, target: str | None) -> ModelDescriptor:
     return model.model_copy(update={"adapter": model.adapter.model_copy(update={"target_modules": names})})
 
 
-def fused_layers(model: ModelDescriptor, target: str) -> tuple[str, ...]:
-    """Return Megatron's fused layers that have an adapter where the target lays one on each."""
-    adapter = as_laid(model, target).adapter
-    return tuple(layer for layer, name in FUSED.items() if adapter and name in adapter.target_modules)
-
-
-def unfused(model: ModelDescriptor, target: str) -> set[str]:
-    """Return the adapter's target modules that are no fused layer, nor all parts of one."""
-    adapter = as_laid(model, target).adapter
-    return set(adapter.target_modules) - {*FUSED.values()} if adapter else set()
-
-
 def refusals(model: ModelDescriptor, target: str | None = None) -> Iterator[tuple[str, str]]:
     """Yield (name, reason) of everything about this model's adapter that Megatron-Bridge, or the target's own program,
     cannot train as it is meant.

@@ -107,14 +107,10 @@ def read_sections(tree: Tree | None, variables: Mapping[str, str], overrides: Se
 
 
 def _world(by_key: Mapping[Path, Entry]) -> World:
-    nodes, devices = (by_key.get(("trainer", key)) for key in ("num_nodes", "devices"))
-    numbers = [
-        entry.value if entry is not None and type(entry.value) is int and entry.value > 0 else None
-        for entry in (nodes, devices)
-    ]
-    words = tuple(word for entry in (nodes, devices) if entry is not None for word in entry.words)
-    gpus = numbers[0] * numbers[1] if numbers[0] is not None and numbers[1] is not None else None
-    return World(gpus, numbers[0], numbers[1], words)
+    given = [by_key.get(("trainer", key)) for key in ("num_nodes", "devices")]
+    nodes, devices = (e.value if e is not None and type(e.value) is int and e.value > 0 else None for e in given)
+    words = tuple(word for entry in given if entry is not None for word in entry.words)
+    return World(nodes * devices if nodes and devices else None, nodes, devices, words)
 
 
 SECTION = "MODEL_ARGS"
