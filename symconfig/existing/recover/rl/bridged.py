@@ -16,6 +16,7 @@ from symconfig.existing.recover.arguments import plain
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Described, Run
 from symconfig.existing.recover.supplied import Supplied
+from symconfig.formats.ms_swift import MS_SWIFT
 from symconfig.frameworks.megatron.adapters import FUSED, PARTS, refusals
 
 # What Megatron-Bridge switches on by itself for experts (0.3.1 to 0.6.0, models).
@@ -32,9 +33,15 @@ def modules(given: Iterable[str]) -> tuple[str, ...]:
 
 
 def options(settings: Iterable[Setting]) -> tuple[Setting, ...]:
-    """Return keys with the names of Megatron-LM's arguments, or of its configuration's, as its options."""
+    """Return keys with the names of Megatron-LM's arguments, of its configuration's or of ms-swift's, as its
+    options.
+    """
+    own = MS_SWIFT.keys()
     given = ((each, Word.of("true", each.place)) for each in settings)
-    keys = (replace(each, name=f"model.{plain(each.name)}", values=each.values or (on,)) for each, on in given)
+    keys = (
+        replace(each, name=f"model.{own.get(plain(each.name), plain(each.name))}", values=each.values or (on,))
+        for each, on in given
+    )
     return translated(by_path(entries_of(tuple(keys), False)))[0]
 
 
