@@ -92,6 +92,8 @@ def test_yarn_is_gpt_oss_own() -> None:
     config = bridge.sections(plan)["model"]
     assert bridge_model.provider(plan.model)[1] == "GPTOSSProvider"
     assert (config["position_embedding_type"], config["yarn_rotary_scaling_factor"]) == ("yarn", 32.0)
+    assert (config["yarn_beta_fast"], config["yarn_beta_slow"]) == (32.0, 1.0)
+    assert config["yarn_original_max_position_embeddings"] == 4096
     assert config["window_attn_skip_freq"] == [int(window) for window in plan.model.sliding_layers]
 
 

@@ -99,6 +99,8 @@ def test_adapters_lie_on_the_fused_layers() -> None:
         (lambda: lora(method="qlora"), {"adapter.method"}),
         (lambda: sample_plan("mixtral-8x7b"), {"model_type"}),
         (lambda: sample_plan("llama2-13b", version="core_v0.15.0"), {"megatron_version"}),
+        (lambda: sample_plan(sample_model("qwen2.5-7b", attention_gate="channel")), {"--attention-output-gate"}),
+        (lambda: sample_plan(sample_model("qwen2.5-7b", rope_layers=[True, False] * 14)), {"--no-rope-freq"}),
         (
             lambda: sample_plan("llama2-13b", version="main", activation_offload=True, grad_bytes=2),
             {"megatron_version", "activation_offload", "grad_bytes"},
