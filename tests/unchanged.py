@@ -46,6 +46,7 @@ TARGETS = (
     "deepspeed",
     "llamafactory",
     "megatron",
+    "ms-swift-deepspeed",
     "ms-swift",
     "transformers",
     "trl",
