@@ -277,14 +277,11 @@ class Family:
     """Fields of a plan that options say together, and these options.
 
     fields: of `plans.plan.Candidate`; none: kernels, which are added where the plan has them. also: destinations of
-    Megatron's parser that say them in other words. section: where options of one file with sections stand together, as
-    Megatron-Bridge and NeMo 2 have them; None: there they are said in another way. exclusive: the parser takes only
-    one of its switches.
+    Megatron's parser that say them in other words. exclusive: the parser takes only one of its switches.
     """
 
     fields: str
     also: str = ""
-    section: str | None = "model"
     exclusive: str = ""
 
     @property
@@ -304,29 +301,19 @@ for _link in (link for links in RUN.values() for link in links if link.name.star
 # In the order in which a person would look for them, which is also where a new option goes: after the options of its
 # own family, or of the nearest one before it.
 FAMILIES = (
-    Family("batch.micro", "batch_size", "train"),
-    Family("batch.global_", section="train"),
-    Family("options.precision", section=None, exclusive="bf16 fp16"),
-    Family("options.grad_bytes", section=None),
-    Family("options.fp8_param_gather", section=None),
-    Family("options.fused_loss"),
+    Family("batch.micro", "batch_size"),
+    Family("batch.global_"),
+    Family("options.precision", exclusive="bf16 fp16"),
+    *map(Family, ("options.grad_bytes", "options.fp8_param_gather", "options.fused_loss")),
     Family("parallel.tp", "model_parallel_size"),
-    Family("options.sequence_parallel"),
-    Family("options.overlap.tp_comm", section="comm_overlap"),
+    *map(Family, ("options.sequence_parallel", "options.overlap.tp_comm")),
     Family("parallel.pp parallel.vpp options.pipeline_layout options.first_stage_layers options.last_stage_layers "
            "options.account_for_embedding options.account_for_loss", "num_layers_per_virtual_pipeline_stage"),
-    Family("options.microbatch_group_size"),
-    Family("options.overlap.pp_p2p"),
-    Family("parallel.cp options.cp_comm"),
-    Family("parallel.ep"),
-    Family("parallel.etp"),
-    Family("options.moe_dispatcher options.moe_flex_backend"),
+    *map(Family, ("options.microbatch_group_size", "options.overlap.pp_p2p", "parallel.cp options.cp_comm")),
+    *map(Family, ("parallel.ep", "parallel.etp", "options.moe_dispatcher options.moe_flex_backend")),
     Family("", "moe_grouped_gemm moe_permute_fusion moe_router_fusion"),
-    Family("options.overlap.moe_a2a", section="comm_overlap"),
-    Family("options.zero_stage", section="ddp"),
-    Family("options.overlap.grad_reduce", section="ddp"),
-    Family("options.overlap.param_gather", section="ddp"),
-    Family("options.optimizer_offload", section="optimizer"),
+    *map(Family, ("options.overlap.moe_a2a", "options.zero_stage", "options.overlap.grad_reduce")),
+    *map(Family, ("options.overlap.param_gather", "options.optimizer_offload")),
     Family("options.recompute", "recompute_activations moe_layer_recompute"),
     Family("options.activation_offload"),
     Family("options.cuda_graphs", "enable_cuda_graph"),

@@ -91,6 +91,10 @@ def _side(plan: Plan, reading: Reading) -> ModuleType:
 
 def _check_megatron(reading: Reading) -> None:
     """Raise InputError where not Megatron-LM's options alone say how it runs."""
+    if reading.recipe is not None or reading.format in ("overrides", "megatron yaml"):
+        what = "is of Megatron-Bridge, NeMo or --yaml-cfg, and only options of Megatron-LM's own are adapted"
+        hint = "symconfig render PLAN.json --out DIR, which writes new files"
+        raise InputError(what, file=reading.file, hint=hint)
     if reading.deepspeed is None and not reading.json_alone:
         return
     file = reading.deepspeed.text.file if reading.deepspeed is not None else reading.file

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Self
 
@@ -22,28 +22,27 @@ from symconfig.render import megatron
 
 # Options that no plan decides and that a layout may refuse or ask for: how a run is carried out and saved, never what
 # is trained. Of them only what an audit names is touched, and what `adapt.megatron` asks for.
-COMPANIONS = (
-    Family("", "ckpt_format auto_detect_ckpt_format ckpt_fully_parallel_save ckpt_fully_parallel_load "
-           "dist_ckpt_optim_fully_reshardable distrib_optim_fully_reshardable_mem_efficient async_save "
-           "use_persistent_ckpt_worker", "checkpoint"),
-    Family("", "use_gloo_process_groups enable_gloo_process_groups fake_process_group", "dist"),
-    Family("", "overlap_param_gather_with_optimizer_step align_grad_reduce align_param_gather nccl_ub ddp_bucket_size "
-           "ddp_num_buckets ddp_average_in_collective num_distributed_optimizer_instances use_torch_fsdp2 "
-           "torch_fsdp2_reshard_after_forward fsdp_double_buffer fsdp_manual_registration "
-           "keep_fp8_transpose_cache_when_using_custom_fsdp", "ddp"),
-    Family("", "main_grads_dtype main_params_dtype exp_avg_dtype exp_avg_sq_dtype overlap_cpu_optimizer_d2h_h2d "
-           "use_torch_optimizer_for_cpu_offload optimizer_cuda_graph", "optimizer"),
-    Family("", "tp_comm_overlap_cfg tp_comm_overlap_ag tp_comm_overlap_rs tp_comm_overlap_rs_dgrad tp_comm_bulk_dgrad "
-           "tp_comm_bulk_wgrad tp_comm_split_ag tp_comm_split_rs tp_comm_bootstrap_backend", "comm_overlap"),
-    Family("", "overlap_p2p_comm_warmup_flush use_ring_exchange_p2p delay_wgrad_compute defer_embedding_wgrad_compute "
-           "wgrad_deferral_limit distribute_saved_activations cpu_offloading_num_layers delay_offload_until_cuda_graph "
-           "delta_offload_bytes_across_pp_ranks activation_offload_fraction moe_shared_expert_overlap "
-           "moe_permute_fusion_into_hybridep overlap_dispatch_backward_with_experts_wgrad "
-           "ep_overlap_early_attn_memory_release mtp_standalone hierarchical_context_parallel_sizes "
-           "hybrid_context_parallel tensor_parallel_num_weight_shards expert_tensor_parallel_num_weight_shards "
-           "fp4_param_gather attention_backend transformer_impl"),
-)  # fmt: skip
-TOUCHED = DECIDED | {dest for family in COMPANIONS for dest in family.dests}
+COMPANIONS = Family("", """
+    ckpt_format auto_detect_ckpt_format ckpt_fully_parallel_save ckpt_fully_parallel_load
+    dist_ckpt_optim_fully_reshardable distrib_optim_fully_reshardable_mem_efficient async_save
+    use_persistent_ckpt_worker use_gloo_process_groups enable_gloo_process_groups fake_process_group
+    overlap_param_gather_with_optimizer_step align_grad_reduce align_param_gather nccl_ub ddp_bucket_size
+    ddp_num_buckets ddp_average_in_collective num_distributed_optimizer_instances use_torch_fsdp2
+    torch_fsdp2_reshard_after_forward fsdp_double_buffer fsdp_manual_registration
+    keep_fp8_transpose_cache_when_using_custom_fsdp main_grads_dtype main_params_dtype exp_avg_dtype exp_avg_sq_dtype
+    overlap_cpu_optimizer_d2h_h2d use_torch_optimizer_for_cpu_offload optimizer_cuda_graph tp_comm_overlap_cfg
+    tp_comm_overlap_ag tp_comm_overlap_rs tp_comm_overlap_rs_dgrad tp_comm_bulk_dgrad tp_comm_bulk_wgrad
+    tp_comm_split_ag tp_comm_split_rs tp_comm_bootstrap_backend overlap_p2p_comm_warmup_flush use_ring_exchange_p2p
+    delay_wgrad_compute defer_embedding_wgrad_compute wgrad_deferral_limit distribute_saved_activations
+    cpu_offloading_num_layers delay_offload_until_cuda_graph delta_offload_bytes_across_pp_ranks
+    activation_offload_fraction moe_shared_expert_overlap moe_permute_fusion_into_hybridep
+    overlap_dispatch_backward_with_experts_wgrad ep_overlap_early_attn_memory_release mtp_standalone
+    hierarchical_context_parallel_sizes hybrid_context_parallel tensor_parallel_num_weight_shards
+    expert_tensor_parallel_num_weight_shards fp4_param_gather attention_backend transformer_impl
+""")  # fmt: skip
+TOUCHED = DECIDED.union(COMPANIONS.dests)
+# Decided destinations whose values in a configuration are not known, each with what to do about it by hand.
+Hidden = tuple[tuple[str, Unplaced], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,29 +97,17 @@ def _wishes(now: Namespace, wanted: Namespace, family: Family) -> Iterator[Wish]
             yield Wish(dest, have.name, None)
 
 
-def neighbours(dest: str, sections: bool = False, families: Sequence[Family] = FAMILIES) -> tuple[str, ...]:
+def neighbours(dest: str) -> tuple[str, ...]:
     """Return the destinations beside which an option of this one belongs, the nearest first: its family's, then those
-    of the families before it, then those after; of a file with sections those in the same only. families: all, in
-    order.
+    of the families before it, then those after.
     """
+    families = (*FAMILIES, COMPANIONS)
     at = next(index for index, family in enumerate(families) if dest in family.dests)
     mine = families[at].dests
     own = mine.index(dest)
-    section = families[at].section
-    if sections and section is None:
-        return ()
-    others = [family for family in families if not sections or family.section == section]
-    before = [name for family in reversed(others) if family in families[:at] for name in reversed(family.dests)]
-    after = [name for family in others if family in families[at + 1 :] for name in family.dests]
+    before = [name for family in reversed(families[:at]) for name in reversed(family.dests)]
+    after = [name for family in families[at + 1 :] for name in family.dests]
     return (*reversed(mine[:own]), *mine[own + 1 :], *before, *after)
-
-
-@dataclass(frozen=True, slots=True)
-class Hidden:
-    """A decided destination whose value in the configuration is not known, and what to do about it by hand."""
-
-    dest: str
-    unplaced: Unplaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +139,13 @@ class Goal:
         flag = self.table.flags.get(setting.name)
         return None if flag is None else flag.dest
 
-    def known(self, reading: Reading, hidden: Sequence[Hidden]) -> Namespace:
+    def known(self, reading: Reading, hidden: Hidden) -> Namespace:
         """Return the configuration with the plan's own words in place of what is hidden."""
-        dests = {item.dest for item in hidden}
+        dests = {dest for dest, _ in hidden}
         mine = [setting for setting in reading.settings if self.dest(setting) not in dests]
         return Namespace([*mine, *(each for each in self.settings if self.dest(each) in dests)], self.table)
 
-    def hidden(self, reading: Reading) -> tuple[Hidden, ...]:
+    def hidden(self, reading: Reading) -> Hidden:
         """Return the decided options without a known value, and those that something not understood may give as
         well.
         """
@@ -180,11 +167,11 @@ class Goal:
             ]
         return tuple(hidden)
 
-    def _hidden(self, dest: str, name: str, why: str, place: Place) -> Hidden:
+    def _hidden(self, dest: str, name: str, why: str, place: Place) -> tuple[str, Unplaced]:
         goal = self.wanted.setting(dest)
         if goal is None:
-            return Hidden(dest, Unplaced(name, None, why, place))
-        return Hidden(dest, Unplaced(goal.name, goal.text, why, place))
+            return dest, Unplaced(name, None, why, place)
+        return dest, Unplaced(goal.name, goal.text, why, place)
 
     def differing(self, names: Namespace, gpus: int) -> list[Family]:
         """Return the families that mean something else than the plan. Where the options mean nothing together, as

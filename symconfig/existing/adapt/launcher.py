@@ -116,7 +116,14 @@ def counted(progress: Progress, nodes: Nodes) -> Progress:
     if not wrong:
         return progress
     goal = _goal(draft.meaning, reading, nodes)
-    after = _literally(draft, wrong, goal) or _following(draft, wrong, goal) or _at_use(draft, wrong, goal)
+    own, literals = _own(goal), [_literals(wrong, draft)]
+    # Programs beside the training may hang on the number of nodes, as one that reads so many lines of a host file.
+    free = replace(own, others=())
+    after = (
+        draft.tried(literals, lambda meaning: _own(meaning) == own)
+        or draft.tried(literals, lambda meaning: replace(_own(meaning), others=()) == free)
+        or _at_use(draft, wrong, goal)
+    )
     if after is None:
         for count in wrong:
             why = "it hangs together with other words that would change as well"
@@ -148,18 +155,6 @@ def _goal(meaning: Meaning, reading: Reading, nodes: Nodes) -> Meaning:
     runs = (_goal(run, each, nodes) for run, each in zip(meaning.runs, reading.runs, strict=True))
     scheduled = tuple(sorted(scheduler.items()))
     return replace(meaning, launcher=tuple(launcher), scheduler=scheduled, accelerate=filed, runs=tuple(runs))
-
-
-def _literally(draft: Draft, wrong: Iterable[Count], goal: Meaning) -> Draft | None:
-    return draft.tried([_literals(wrong, draft)], lambda meaning: _own(meaning) == _own(goal))
-
-
-def _following(draft: Draft, wrong: Iterable[Count], goal: Meaning) -> Draft | None:
-    """Return the draft where programs beside the training hang on the number of nodes, as one that reads so many lines
-    of a host file.
-    """
-    free = replace(_own(goal), others=())
-    return draft.tried([_literals(wrong, draft)], lambda meaning: replace(_own(meaning), others=()) == free)
 
 
 def _at_use(draft: Draft, wrong: Sequence[Count], goal: Meaning) -> Draft | None:

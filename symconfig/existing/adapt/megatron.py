@@ -34,10 +34,10 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
     names = goal.known(reading, hidden)
     check(names, plan)
     differing = goal.differing(names, reading.world.gpus or goal.gpus)
-    blocked = [family for family in FAMILIES if any(item.dest in family.dests for item in hidden)]
+    blocked = [family for family in FAMILIES if any(dest in family.dests for dest, _ in hidden)]
     progress = Progress(
         draft,
-        unplaced=tuple(dict.fromkeys(item.unplaced for item in hidden)),
+        unplaced=tuple(dict.fromkeys(unplaced for _, unplaced in hidden)),
         notes=tuple(
             f"{item.place}: not understood: {item.what}, which {item.why}; what it may give is not looked at."
             for item in reading.unread
@@ -58,7 +58,6 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
     progress = launcher.variables(launcher.numbers(progress, plan), plan)
     if DEEPEP & _words(goal.settings) and not DEEPEP & _words(draft.reading.settings):
         progress = progress.noted("The plan needs the package deep_ep on every node, which was not needed before.")
-    progress = _recipe(progress, goal)
     return _checked(progress, goal, [family for family in differing if family not in blocked])
 
 
@@ -119,36 +118,6 @@ def _demand(
     if after is None:
         return progress.lacking(Unplaced(wish.option, wish.now, why, setting.place))
     return progress.went(after, change(wish, setting, before, goal.names(after.reading), why))
-
-
-def _recipe(progress: Progress, goal: Goal) -> Progress:
-    """Note that what a recipe decides beside its overrides is not read, so that what no override says may be another
-    value.
-    """
-    recipe, names = progress.draft.reading.recipe, goal.names(progress.draft.reading)
-    unplaced = {item.option for item in progress.unplaced}
-    for setting in goal.settings if recipe is not None else ():
-        dest = goal.dest(setting)
-        if dest is not None and dest in DECIDED and having(names, dest) is None and setting.name not in unplaced:
-            text = f"{setting.name} {setting.text}".rstrip()
-            progress = progress.noted(f"The plan has {text}; here it is up to the recipe, which is not read.")
-    off = [
-        _option(goal, family)
-        for family in FAMILIES
-        if recipe is not None
-        and not any(goal.wanted.given(dest) or having(names, dest) is not None for dest in family.dests)
-        and _switch(goal, family)
-    ]
-    if off:
-        progress = progress.noted(f"The plan is without {', '.join(off)}; whether the recipe has them is not read.")
-    return progress
-
-
-def _switch(goal: Goal, family: Family) -> bool:
-    """Tell whether a switch is off unless it is set on, in a model of this kind."""
-    dest, kinds = family.dests[0], {flag.dest: flag.kind for flag in goal.table.flags.values()}
-    moe = "moe" in dest and goal.plan.model.experts is None
-    return not moe and (kinds.get(dest) == "true" or dest == "recompute_granularity")
 
 
 def _option(goal: Goal, family: Family) -> str:
@@ -217,9 +186,6 @@ def _may_give(reading: Reading) -> str | None:
 
 
 def _why(setting: Setting | None, reading: Reading) -> str:
-    recipe = reading.recipe
-    if setting is None and recipe is not None:
-        return f"it is up to the recipe {recipe.text}, which is not read"
     if setting is None:
         return NO_PLACE
     for word in setting.values:

@@ -5,46 +5,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from symconfig.existing.adapt.draft import Draft, Progress
 from symconfig.existing.adapt.goal import TOUCHED, Goal, Wish, having
 from symconfig.existing.adapt.launcher import unset
 from symconfig.existing.adapt.outcome import Flaw
 from symconfig.existing.adapt.ways import change, granted
-from symconfig.existing.audit.audit import Audit, audited
+from symconfig.existing.audit.audit import audited
 from symconfig.existing.audit.configuration import MegatronConfiguration, configuration_of
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.supplied import Supplied
-from symconfig.existing.rules.rule import Finding, Severity
+from symconfig.existing.rules.rule import Finding
 from symconfig.frameworks.backend import Medium
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron
 
-Key = tuple[str, str | None]  # a finding's rule and field: lines move under an edit
+Findings = dict[tuple[str, str | None], Finding]  # by rule and field: lines move under an edit
 
 
-@dataclass(frozen=True, slots=True)
-class Inspection:
-    """errors, warnings: what the audit finds, in its order; the same rule about the same field once."""
-
-    audit: Audit
-    errors: dict[Key, Finding]
-    warnings: dict[Key, Finding]
-
-    def new(self, before: Inspection) -> dict[Key, Finding]:
-        """Return the warnings that the configuration before had not."""
-        return {key: finding for key, finding in self.warnings.items() if key not in before.warnings}
-
-    def flaws(self, before: Inspection) -> tuple[Flaw, ...]:
-        """Return the errors, each with whether the configuration before had it."""
-        return tuple(Flaw(finding.rule, finding.problem, key in before.errors) for key, finding in self.errors.items())
-
-
-def inspect(reading: Reading, plan: Plan, gpus: int | None = None) -> Inspection:
-    """Audit a configuration with the plan's model, cluster, release and margin of memory. gpus: None: the plan's.
+def inspect(reading: Reading, plan: Plan, gpus: int | None = None) -> tuple[Findings, Findings]:
+    """Return the errors and the warnings of an audit with the plan's model, cluster, release and margin of memory, each
+    rule about one field once. gpus: None: the plan's.
 
     The release counts as one that nobody has said, so that options of a fork are judged as an audit without it does.
     """
@@ -60,15 +43,10 @@ def inspect(reading: Reading, plan: Plan, gpus: int | None = None) -> Inspection
     if isinstance(configuration, MegatronConfiguration):
         configuration.version_given = False
     done = audited(configuration, stated, plan.cluster, plan.job.limits, plan=False)
-    return Inspection(done, _by_key(done, "error"), _by_key(done, "warning"))
-
-
-def _by_key(done: Audit, severity: Severity) -> dict[Key, Finding]:
-    by_key: dict[Key, Finding] = {}
+    found: dict[str, Findings] = {"error": {}, "warning": {}, "note": {}}
     for finding in done.findings:
-        if finding.severity == severity:
-            by_key.setdefault((finding.rule, finding.problem.field), finding)
-    return by_key
+        found[finding.severity].setdefault((finding.rule, finding.problem.field), finding)
+    return found["error"], found["warning"]
 
 
 # Ways to mend a finding, the most natural first; which of them are right the next audit says.
@@ -83,33 +61,35 @@ def mended(
 
     sound: whether a draft still is the plan's as far as it was. Returns the errors that are left.
     """
-    before, now = inspect(original, plan, original.world.gpus), inspect(progress.draft.reading, plan)
+    old_errors, old_warnings = inspect(original, plan, original.world.gpus)
+
+    def inspected(reading: Reading) -> tuple[Findings, Findings, Findings]:
+        errors, warnings = inspect(reading, plan)
+        return errors, warnings, {key: each for key, each in warnings.items() if key not in old_warnings}
+
+    errors, _, new = inspected(progress.draft.reading)
     seen = set()
     for _ in range(_MOST):
-        open_ = {**now.errors, **now.new(before)}
-        key = next((each for each in open_ if each not in seen), None)
+        key = next((each for each in {**errors, **new} if each not in seen), None)
         if key is None:
             break
         seen.add(key)
-        for after in repairs(progress, open_[key]):
-            then = inspect(after.draft.reading, plan)
-            if key not in {**then.errors, **then.warnings} and _no_worse(then, now, before) and sound(after.draft):
-                progress, now = after, then
+        for after in repairs(progress, {**errors, **new}[key]):
+            then, warned, more = inspected(after.draft.reading)
+            worse = then.keys() - errors.keys() or more.keys() - new.keys()
+            if key not in {**then, **warned} and not worse and sound(after.draft):
+                progress, errors, new = after, then, more
                 break
-    for finding in now.new(before).values():
+    for finding in new.values():
         progress = progress.noted(f"warning: {finding.problem} [{finding.rule}] The plan's values bring it.")
-    return progress, now.flaws(before)
+    flaws = (Flaw(finding.rule, finding.problem, key in old_errors) for key, finding in errors.items())
+    return progress, tuple(flaws)
 
 
 def because(finding: Finding) -> str:
     """Say what a change mends, as a clause behind "since"."""
     sentence = ": ".join(filter(None, (finding.problem.field, finding.problem.what)))
     return f'an audit finds "{sentence}" [{finding.rule}]'
-
-
-def _no_worse(then: Inspection, now: Inspection, before: Inspection) -> bool:
-    """Tell whether an audit reports nothing that it did not report already."""
-    return not (then.errors.keys() - now.errors.keys() or then.new(before).keys() - now.new(before).keys())
 
 
 _OPTION = re.compile(r"--[A-Za-z][\w-]*")

@@ -112,8 +112,7 @@ class Adapted:
                     "option": change.option,
                     "from": change.was,
                     "to": change.now,
-                    "file": change.place.file,
-                    "line": change.place.line,
+                    **_stands(change.place),
                     **({"why": change.why} if change.why else {}),
                 }
                 for change in self.changes
@@ -123,8 +122,7 @@ class Adapted:
                     "option": item.option,
                     "to": item.now,
                     "why": item.why,
-                    "file": None if item.place is None else item.place.file,
-                    "line": None if item.place is None else item.place.line,
+                    **_stands(item.place),
                 }
                 for item in self.unplaced
             ],
@@ -145,6 +143,10 @@ class Adapted:
             "diff": self.diff,
             "written": written,
         }
+
+
+def _stands(place: Place | None) -> dict[str, Any]:
+    return {"file": place and place.file, "line": place and place.line}
 
 
 def _unified(file: str, before: bytes, after: bytes) -> str:

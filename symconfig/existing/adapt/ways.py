@@ -7,34 +7,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from symconfig.descriptor.document import KeyPath
 from symconfig.existing.adapt import trees, words
 from symconfig.existing.adapt.draft import Draft, Meaning
-from symconfig.existing.adapt.goal import COMPANIONS, Wish, having, neighbours
+from symconfig.existing.adapt.goal import Wish, having, neighbours
 from symconfig.existing.adapt.outcome import Change
 from symconfig.existing.adapt.runs import alike, together
 from symconfig.existing.launch.reading import Setting
 from symconfig.existing.launch.text import Edit
-from symconfig.existing.recover.arguments import plain
 from symconfig.existing.recover.namespace import Namespace
-from symconfig.formats.megatron_run import DECIDED, FAMILIES
+from symconfig.formats.megatron_run import DECIDED
 from symconfig.frameworks.megatron.flags import Value, parsed
 from symconfig.render.files import sh
 
-# Destinations by the names of Megatron-Bridge and NeMo 2, where a new key has to have them.
-BRIDGE = {
-    "num_virtual_stages_per_pipeline_rank": "virtual_pipeline_model_parallel_size",
-    "decoder_first_pipeline_num_layers": "num_layers_in_first_pipeline_stage",
-    "decoder_last_pipeline_num_layers": "num_layers_in_last_pipeline_stage",
-}
-AT_TOP = (
-    "account_for_embedding_in_pipeline_split",
-    "account_for_loss_in_pipeline_split",
-    "use_distributed_optimizer",
-    "num_layers_per_virtual_pipeline_stage",
-)
-UNREAD = ("num_virtual_stages_per_pipeline_rank",)
-EVERY = (*FAMILIES, *COMPANIONS)
 MOST_ANCHORS = 6  # of places to put a new option, beyond which no other is likelier to do
 
 
@@ -46,8 +30,6 @@ def granted(draft: Draft, names: Namespace, wish: Wish, wanted: Namespace | None
     if setting is None:
         return _added(draft, names, wish)
     if wish.values is None or not setting.values:
-        if draft.reading.format in ("overrides", "megatron yaml") and not setting.spelled.startswith("-"):
-            return _off(draft, names, setting, wish)
         return _without(draft, setting)
     if not wish.values:
         return None
@@ -64,7 +46,7 @@ def _by_variable(draft: Draft, setting: Setting, wish: Wish, wanted: Namespace) 
     way = next(words.changed(setting.values[0], wish.values[0], draft.texts), ())
     if [edit.place for edit in way] != [pieces[0].place]:
         return None
-    before = draft.meaning
+    before, flags = draft.meaning, wanted.table.flags
     options = Counter((each.name, tuple(each.texts)) for each in wanted.settings)
 
     def right(after: Meaning) -> bool:
@@ -74,14 +56,10 @@ def _by_variable(draft: Draft, setting: Setting, wish: Wish, wanted: Namespace) 
             and bool(gained)
             and not gained - options
             and not any(each in options for each in lost)
-            and all(_is_decided(name, wanted) for name, _ in lost)
+            and all(name in flags and flags[name].dest in DECIDED for name, _ in lost)
         )
 
     return draft.tried([way], right)
-
-
-def _is_decided(name: str, names: Namespace) -> bool:
-    return name in names.table.flags and names.table.flags[name].dest in DECIDED
 
 
 def change(wish: Wish, setting: Setting | None, before: Namespace, after: Namespace, why: str = "") -> Change:
@@ -110,9 +88,15 @@ def _changed(draft: Draft, names: Namespace, setting: Setting, wish: Wish) -> Dr
 
 
 def one_value(draft: Draft, setting: Setting, value: str) -> Iterator[tuple[Edit, ...]]:
+    """Yield ways to write another value: where its word stands, and behind the `=` of `key=$TP`."""
     yield from words.changed(setting.values[0], value, draft.texts)
-    if setting.joined or not setting.spelled.startswith("-"):
-        yield from _behind_equals(setting, sh(value), draft)
+    text = draft.texts.get(setting.place.file)
+    if text is None or not (setting.joined or not setting.spelled.startswith("-")):
+        return
+    head, equals, tail = text.at(setting.place).partition("=")
+    if equals:
+        end = setting.place.end - (tail[-1:] in ("'", '"') and head[:1] == tail[-1:])
+        yield (Edit(text.place(setting.place.start + len((head + equals).encode()), end), sh(value)),)
 
 
 def _all_values(draft: Draft, setting: Setting, values: Sequence[str]) -> Iterator[tuple[Edit, ...]]:
@@ -135,34 +119,6 @@ def _without(draft: Draft, setting: Setting) -> Draft | None:
     return draft.tried(ways, lambda meaning: meaning == goal)
 
 
-def _off(draft: Draft, names: Namespace, setting: Setting, wish: Wish) -> Draft | None:
-    """Set a switch off where it stands: without a word the recipe would decide, and Megatron-LM's own YAML has no
-    defaults behind it.
-    """
-    value = None if names.table.flags[setting.name].kind == "store" else False
-    tree = draft.reading.tree_at(setting.place)
-    if tree is not None:
-        path = trees.path_at(tree, setting.place)
-        ways = trees.changed(tree, path, value) if path else iter(())
-    else:
-        spelled = trees.spelled(value, "yaml")
-        ways = together([_behind_equals(each, spelled, draft) for each in alike(draft.reading, setting)])
-    mine = {plain(name) for name, flag in names.table.flags.items() if flag.dest == wish.dest}
-    goal = draft.meaning.less(mine)
-    return draft.tried(ways, lambda meaning: meaning != draft.meaning and meaning.less(mine) == goal)
-
-
-def _behind_equals(setting: Setting, spelled: str, draft: Draft) -> Iterator[tuple[Edit, ...]]:
-    """Yield `key=true` -> `key=false`, `key=$TP` -> `key=4`."""
-    text = draft.texts.get(setting.place.file)
-    source = text.at(setting.place) if text is not None else ""
-    head, equals, tail = source.partition("=")
-    if text is not None and equals:
-        end = setting.place.end - (tail[-1:] in ("'", '"') and head[:1] == tail[-1:])
-        place = text.place(setting.place.start + len((head + equals).encode()), end)
-        yield (Edit(place, spelled),)
-
-
 def _added(draft: Draft, names: Namespace, wish: Wish) -> Draft | None:
     before, values = draft.meaning, wish.values or ()
 
@@ -177,41 +133,19 @@ def _added(draft: Draft, names: Namespace, wish: Wish) -> Draft | None:
 
 
 def _after(draft: Draft, names: Namespace, anchor: Setting, wish: Wish) -> Iterator[tuple[Edit, ...]]:
-    """Yield a new option behind another one, as that is spelled: an option, an override, a key of YAML."""
+    """Yield a new option behind another one, as that is spelled: an option, or a key of YAML."""
     tree = draft.reading.tree_at(anchor.place)
     path = trees.path_at(tree, anchor.place) if tree is not None else None
-    if tree is not None and path:
-        key = wish.option if str(path[-1]).startswith("-") else _key(draft, wish.dest)
+    if tree is None:
+        yield from words.added(anchor, (wish.option, *(wish.values or ())), draft.texts)
+    elif path:
         yield from (
             way
             for there in tree.spans
-            if there[-1:] == (key,)  # it is there, and says no
+            if there[-1:] == (wish.option,)  # it is there, and says no
             for way in trees.changed(tree, there, _data(names, wish))
         )
-        if _belongs(draft, path, wish):
-            yield from trees.inserted(tree, path[:-1], key, _data(names, wish), str(path[-1]))
-    elif tree is not None:
-        return
-    elif anchor.spelled.startswith("-"):
-        yield from words.added(anchor, (wish.option, *(wish.values or ())), draft.texts)
-    else:
-        section = anchor.spelled.rpartition(".")[0]
-        name = f"{section}.{_key(draft, wish.dest)}" if section else _key(draft, wish.dest)
-        yield from words.added(anchor, (f"{name}={trees.spelled(_data(names, wish), 'yaml')}",), draft.texts)
-
-
-def _belongs(draft: Draft, path: KeyPath, wish: Wish) -> bool:
-    """Tell whether Megatron-LM reads the key there: of --yaml-cfg (megatron/training/yaml_arguments.py) validate_yaml
-    reads some at the top only, and the stages of a rank not at all.
-    """
-    if draft.reading.format != "megatron yaml":
-        return True
-    return wish.dest not in UNREAD and (len(path) == 1 or wish.dest not in AT_TOP)
-
-
-def _key(draft: Draft, dest: str) -> str:
-    """Return what a file with keys calls a destination. Of Megatron-LM's own YAML, as the parser does."""
-    return BRIDGE.get(dest, dest) if draft.reading.format == "overrides" else dest
+        yield from trees.inserted(tree, path[:-1], wish.option, _data(names, wish), str(path[-1]))
 
 
 def _data(names: Namespace, wish: Wish) -> bool | int | float | str | list[Value] | None:
@@ -227,10 +161,9 @@ def _anchors(draft: Draft, names: Namespace, wish: Wish) -> Sequence[Setting]:
     """Return the options beside which a new one belongs, the best first: of the nearest family, then the last
     of all.
     """
-    sections = draft.reading.format == "overrides"
-    dests = sorted(neighbours(wish.dest, sections, EVERY), key=lambda dest: _of_experts(dest) != _of_experts(wish.dest))
+    dests = sorted(neighbours(wish.dest), key=lambda dest: _of_experts(dest) != _of_experts(wish.dest))
     anchors = [setting for dest in dests if (setting := names.setting(dest))]
-    return [*anchors[:MOST_ANCHORS], *(() if sections else draft.reading.settings[-1:])]
+    return [*anchors[:MOST_ANCHORS], *draft.reading.settings[-1:]]
 
 
 def _of_experts(dest: str) -> bool:

@@ -160,8 +160,18 @@ class Reader:
         overlap = options.overlap(names, zero, pp, vpp)
         width = options.gradient_bytes(names, zero)
         experts = descriptor.experts is not None
-        shape = options.Shape(zero, width, dp * cp, pp, vpp, descriptor.latent is not None, experts)
-        framework = options.behaviour(names, self.cluster.gpu.architecture, overlap, shape)
+        framework = options.behaviour(
+            names,
+            self.cluster.gpu.architecture,
+            overlap,
+            zero=zero,
+            gradient_bytes=width,
+            replicas=dp * cp,
+            pp=pp,
+            vpp=vpp,
+            latent=descriptor.latent is not None,
+            experts=experts,
+        )
         degrees = Degrees(
             tp=tp,
             pp=pp,
@@ -179,8 +189,9 @@ class Reader:
         target, extras = Target("megatron", names.table.version), Extras.of(framework)
         group, share = names["microbatch_group_size_per_vp_stage"], names["optimizer_offload_fraction"]
         offloaded = names["optimizer_cpu_offload"]
-        exchange, dispatcher = names["cp_comm_type"], names["moe_token_dispatcher_type"] if experts else None
-        exchange = str((exchange[0] if isinstance(exchange, tuple) and exchange else exchange) or "p2p")
+        dispatcher: Any = names["moe_token_dispatcher_type"] if experts else None
+        exchange: Any = names["cp_comm_type"]
+        exchange = exchange[0] if isinstance(exchange, tuple) and exchange else exchange
         choice = Options(
             sequence_parallel=bool(names["sequence_parallel"]) and tp > 1,
             recompute=recompute,

@@ -11,15 +11,16 @@ from symconfig.existing.launch.text import Place, problem_at
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.rules.nearest import meant
 from symconfig.existing.rules.versions import OLD
+from symconfig.formats.megatron import DEGREES
+from symconfig.formats.megatron_run import BY_FIELD, STAGES
 from symconfig.frameworks.megatron.flags import Value
 from symconfig.plans import pipeline_layout
 
 OWN_PROGRAMS = ("pretrain_gpt.py", "pretrain_mamba.py", "pretrain_hybrid.py")
-FIRST, LAST = "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers"
-LAYOUT = "pipeline_model_parallel_layout"
-ACCOUNTS = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
-PER_CHUNK, CHUNKS = "num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank"
-STAGES = frozenset((FIRST, LAST, LAYOUT, *ACCOUNTS, PER_CHUNK, CHUNKS, "pipeline_model_parallel_size"))
+FIRST, LAST = (BY_FIELD[f"options.{end}_stage_layers"][0] for end in ("first", "last"))
+ACCOUNTS = tuple(BY_FIELD[f"options.account_for_{end}"][0] for end in ("embedding", "loss"))
+LAYOUT, CHUNKS = BY_FIELD["options.pipeline_layout"][0], BY_FIELD["parallel.vpp"][0]
+PER_CHUNK = "num_layers_per_virtual_pipeline_stage"
 
 
 class NotKnown(Exception):
@@ -140,24 +141,24 @@ class MegatronFacts(Mapping[str, Value]):
 
     @property
     def tp(self) -> int:
-        return max(1, self.number("tensor_model_parallel_size"))
+        return max(1, self.number(DEGREES["tp"]))
 
     @property
     def pp(self) -> int:
-        return max(1, self.number("pipeline_model_parallel_size"))
+        return max(1, self.number(DEGREES["pp"]))
 
     @property
     def cp(self) -> int:
-        return max(1, self.number("context_parallel_size"))
+        return max(1, self.number(DEGREES["cp"]))
 
     @property
     def ep(self) -> int:
-        return max(1, self.number("expert_model_parallel_size"))
+        return max(1, self.number(DEGREES["ep"]))
 
     @property
     def etp(self) -> int:
         """Return etp, by default tp: validate_args fills it in."""
-        return max(1, self.maybe("expert_tensor_parallel_size") or self.tp)
+        return max(1, self.maybe(DEGREES["etp"]) or self.tp)
 
     @property
     def gpus(self) -> int:
@@ -186,12 +187,12 @@ class MegatronFacts(Mapping[str, Value]):
         """
         if (layout := self.text(LAYOUT)) is not None:
             return len(pipeline_layout.expanded(layout)) // self.pp
-        if (layers := self.maybe("num_layers_per_virtual_pipeline_stage")) is not None:
+        if (layers := self.maybe(PER_CHUNK)) is not None:
             held = self.number("num_layers") // self.pp
             if layers < 1 or held % layers:
                 raise NotKnown
             return held // layers
-        return self.maybe("num_virtual_stages_per_pipeline_rank") or 1
+        return self.maybe(CHUNKS) or 1
 
     @property
     def fsdp(self) -> bool:

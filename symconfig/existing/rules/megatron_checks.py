@@ -13,10 +13,11 @@ from symconfig.existing.recover.moe import moe_layers
 from symconfig.existing.rules.facts import MegatronFacts, NotKnown, undivided
 from symconfig.existing.rules.megatron_words import granularity
 from symconfig.formats.layer_pattern import layer_pattern
+from symconfig.formats.megatron import DEGREES
 from symconfig.frameworks.megatron.releases import KEPT_INPUTS, RECOMPUTE_SINCE
 
 SHARDS = "tensor_parallel_num_weight_shards"
-TP, PP, CP = "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"
+TP, PP, CP = (DEGREES[name] for name in ("tp", "pp", "cp"))
 _POSITIVE = SIZES | words(
     """
     num_layers hidden_size num_attention_heads num_query_groups vocab_size num_dataset_builder_threads

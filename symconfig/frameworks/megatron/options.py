@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from symconfig.cost.framework import Framework
@@ -101,65 +100,57 @@ def overlap(names: Mapping[str, Value], zero: int, pp: int, vpp: int) -> Overlap
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What decides which options matter. gradient_bytes: of an element. replicas: ranks that share the gradients.
-    experts, latent: whether the model has experts, and latent attention.
+def behaviour(
+    names: Mapping[str, Value],
+    architecture: str,
+    overlap: Overlap,
+    *,
+    zero: int,
+    gradient_bytes: int,
+    replicas: int,
+    pp: int,
+    vpp: int,
+    latent: bool,
+    experts: bool,
+) -> Framework:
+    """Return Megatron-LM on this GPU as the options have it.
+
+    gradient_bytes: of an element. replicas: ranks that share the gradients. experts, latent: whether the model has
+    experts, and latent attention.
     """
-
-    zero: int
-    gradient_bytes: int
-    replicas: int
-    pp: int
-    vpp: int
-    latent: bool
-    experts: bool
-
-    @property
-    def in_turn(self) -> bool:
-        """Tell whether stages are not interleaved: then their gathers at their first input go one after the other."""
-        return self.pp > 1 and self.vpp == 1
-
-
-def behaviour(names: Mapping[str, Value], architecture: str, overlap: Overlap, shape: Shape) -> Framework:
-    """Return Megatron-LM on this GPU as the options have it."""
     local = names.get("transformer_impl") == "local" and architecture not in NO_ENGINE
     impl: TransformerImpl = "local" if local else "transformer_engine"
     base = usual(MEGATRON.name, architecture, impl)
     stepped = stepping(base, optimizer(names) or Optimizer(), precision(names), precise=precise(names))
-    return switched(stepped, architecture, _switches(names, base, overlap, shape))
-
-
-def _switches(names: Mapping[str, Value], base: Framework, overlap: Overlap, shape: Shape) -> Switches:
+    implementation = dict(kernels(names, base, latent, experts))
+    if experts and base.engine:
+        fused = "fused" if names.get("moe_router_fusion") else "fused_sort"
+        implementation["routing"] = fused if names.get("moe_permute_fusion") else "chain"
     # Megatron-FSDP never adds a gradient where it is summed, and the usual figures are so.
-    added_apart = names.get("gradient_accumulation_fusion") is False and shape.zero < 2
-    sharded = shape.zero == 1 and shape.replicas > 1 and overlap.grad_reduce
-    return Switches(
-        implementation={**dict(kernels(names, base, shape.latent, shape.experts)), **_routing(names, base, shape)},
-        bytes={"gradient": float(shape.gradient_bytes)},
+    added_apart = names.get("gradient_accumulation_fusion") is False and zero < 2
+    sharded = zero == 1 and replicas > 1 and overlap.grad_reduce
+    in_turn = pp > 1 and vpp == 1  # then the stages' gathers at their first input go one after the other
+    group = names.get("microbatch_group_size_per_vp_stage")
+    switches = Switches(
+        implementation=implementation,
+        bytes={"gradient": float(gradient_bytes)},
         framework={
-            "gathers_apart": sharded and not overlap.param_gather and not shape.in_turn,
-            "demanded_gathers": sharded and overlap.param_gather and shape.in_turn,
+            "gathers_apart": sharded and not overlap.param_gather and not in_turn,
+            "demanded_gathers": sharded and overlap.param_gather and in_turn,
             "quantised_weights": bool(names.get("fp8_param_gather")),
             "optimizer_instances": instances(names),
             "accumulated_bytes": MEGATRON_LOCAL.accumulated_bytes if added_apart else base.accumulated_bytes,
             "kept_gradient_buffers": base.kept_gradient_buffers and not added_apart,
-            "graphed": GRAPHED[scope] if (scope := graphed(names, shape.experts)) else base.graphed,
-            "microbatch_group": _group(names, shape),
+            "graphed": GRAPHED[scope] if (scope := graphed(names, experts)) else base.graphed,
+            # 0: as many as stages, as without the option
+            "microbatch_group": group if isinstance(group, int) and vpp > 1 and group != pp else 0,
         },
-        reduces_beside=overlap.grad_reduce or shape.replicas <= 1,
+        reduces_beside=overlap.grad_reduce or replicas <= 1,
         sends_beside=overlap.pp_p2p or names.get("overlap_p2p_comm") is not False,
         cuts_products=overlap.tp_comm,
         pairs_microbatches=overlap.moe_a2a,
     )
-
-
-def _group(names: Mapping[str, Value], shape: Shape) -> int:
-    """Return the microbatches that a chunk runs before the next one does; 0: as many as stages, as without the
-    option.
-    """
-    group = names.get("microbatch_group_size_per_vp_stage")
-    return group if isinstance(group, int) and shape.vpp > 1 and group != shape.pp else 0
+    return switched(stepped, architecture, switches)
 
 
 def graphed(names: Mapping[str, Value], experts: bool) -> Graphed | None:
@@ -223,10 +214,3 @@ def kernels(names: Mapping[str, Value], base: Framework, latent: bool, experts: 
         yield "dispatcher", "hybridep" if names.get("moe_flex_dispatcher_backend") == "hybridep" else "deepep"
     elif names.get("moe_token_dispatcher_type") == "allgather":
         yield "dispatcher", "allgather"
-
-
-def _routing(names: Mapping[str, Value], base: Framework, shape: Shape) -> dict[str, str]:
-    if not shape.experts or not base.engine:
-        return {}
-    fused = "fused" if names.get("moe_router_fusion") else "fused_sort"
-    return {"routing": fused if names.get("moe_permute_fusion") else "chain"}

@@ -41,6 +41,18 @@ def test_one_that_no_target_is_for_is_left_to_a_person() -> None:
         adapted(line, plan(), {})
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torchrun run_recipe.py --recipe llama2_13b_pretrain_config model.seq_length=4096 train.micro_batch_size=1",
+        "torchrun run_recipe.py --recipe llama2_13b_pretrain_config",
+    ],
+)
+def test_what_a_recipe_decides_is_left_to_new_files(line: str) -> None:
+    with pytest.raises(InputError, match=r"is of Megatron-Bridge.*symconfig render PLAN.json --out DIR"):
+        adapted(line, plan(), {})
+
+
 def test_a_plan_for_a_trainer_is_refused() -> None:
     line = "torchrun pretrain_gpt.py --num-layers 40 --hidden-size 5120"
     with pytest.raises(InputError, match=r"the plan is for a trainer.*symconfig render PLAN.json --out DIR"):

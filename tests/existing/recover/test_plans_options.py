@@ -7,16 +7,23 @@ from typing import Any
 
 import pytest
 
+from symconfig.descriptor.optimizer import Optimizer
 from symconfig.existing.recover.megatron import run
 from symconfig.existing.recover.namespace import Namespace
+from symconfig.existing.recover.run import Run
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.recover.words import settings
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.megatron.flags import flags
+from symconfig.plans.plan import Plan, Recompute
 from symconfig.render import megatron as render
-from tests.sample_plans import sample_plan
+from tests.sample_plans import sample_plan, with_optimizer
+from tests.verify.structures import granite_4
 
 DENSE = {"model": "llama2-13b", "cluster": "h100", "tp": 4, "pp": 1, "dp": 2, "overlap_pp_p2p": False}
+STAGED = DENSE | {"pp": 4, "pipeline_layout": None}
+PARTS = {"model": granite_4(), "cluster": "h100", "tp": 1, "pp": 1, "ep": 2, "dp": 2, "overlap_pp_p2p": False}
+CHUNKS = {"pp": 4, "vpp": 2, "dp": 8, "global_batch": 64}
 EXPERTS = DENSE | {"model": "qwen3-30b-a3b", "tp": 1, "ep": 8, "dp": 8}
 FLEX = EXPERTS | {"moe_dispatcher": "flex"}
 PLANS: dict[str, dict[str, Any]] = {
@@ -33,18 +40,56 @@ PLANS: dict[str, dict[str, Any]] = {
     "deepep, before backends": FLEX | {"moe_flex_backend": "deepep", "version": "core_v0.14.0"},
     "hybridep": FLEX | {"moe_flex_backend": "hybridep"},
     "all-to-all": EXPERTS,
+    "FSDP of gradients": DENSE | {"zero_stage": 2},
+    "FSDP of weights": DENSE | {"zero_stage": 3},
+    "FSDP, before its new name": DENSE | {"zero_stage": 2, "version": "core_v0.13.0"},
+    "no ZeRO": DENSE | {"zero_stage": 0, "overlap_param_gather": False},
+    "nothing overlapped": DENSE | {"overlap_grad_reduce": False, "overlap_param_gather": False},
+    "offloaded optimizer": DENSE | {"optimizer_offload": 0.25},
+    "offloaded activations": DENSE | {"activation_offload": True},
+    "fp16": DENSE | {"precision": "fp16", "cluster": "v100-16gb", "grad_bytes": 4},
+    "nvfp4": DENSE | {"cluster": "b200", "precision": "nvfp4"},
+    "full recompute": DENSE | {"recompute": Recompute("full", method="uniform", num_layers=2)},
+    "recompute of layers in two parts": PARTS | {"recompute": Recompute("full", method="uniform", num_layers=2)},
+    "recompute of the first layers": DENSE | {"recompute": Recompute("full", method="block", num_layers=3)},
+    "recomputed modules": EXPERTS | {"recompute": Recompute("selective", ("core_attn", "moe_act"))},
+    "Ulysses": DENSE | {"cp": 2, "cp_comm": "a2a"},
+    "expert tensor": EXPERTS | {"ep": 4, "etp": 2, "tp": 2, "dp": 4},
+    "chunks": DENSE
+    | {"pp": 4, "vpp": 2, "dp": 8, "microbatch_group_size": 8, "global_batch": 64, "overlap_pp_p2p": True},
+    "counts of the ends": STAGED | {"first_stage_layers": 12, "last_stage_layers": 8},
+    "ends as layers": STAGED | {"pp": 6, "account_for_embedding": True, "account_for_loss": True},
+    "layout": STAGED | {"pipeline_layout": "Et*9|t*11|t*11|t*9L"},
 }
+
+
+def recovered(plan: Plan) -> Run:
+    names = Namespace(settings(render.arguments(plan), "launch.sh"), flags(plan.best.target.version))
+    supplied = Supplied(model=plan.model, seq_length=plan.best.batch.seq_length, vocab_size=plan.model.vocab_size)
+    return run(names, plan.best.parallel.world_size, plan.cluster, supplied)
 
 
 @pytest.mark.parametrize("name", PLANS)
 def test_rendered_options_are_recovered(name: str) -> None:
     plan = sample_plan(**PLANS[name])
-    names = Namespace(settings(render.arguments(plan), "launch.sh"), flags(plan.best.target.version))
-    supplied = Supplied(model=plan.model, seq_length=plan.best.batch.seq_length, vocab_size=plan.model.vocab_size)
-    found = run(names, plan.best.parallel.world_size, plan.cluster, supplied)
+    found = recovered(plan)
     assert found.options == plan.best.options
+    assert (found.parallel, found.batch) == (plan.best.parallel, plan.best.batch)
     assert Extras.of(found.configuration.framework) == Extras.planned(plan.best)
     assert {item.value for item in found.assumed} <= {"--reuse-grad-buf-for-mxfp8-param-ag"}  # what it saves
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        Optimizer(name="muon", momentum=0.9, nesterov=False, ns_steps=4, scale_mode="unit_rms_norm"),
+        Optimizer(name="sgd", momentum=0.8),
+        Optimizer(main_params="fp16", exp_avg="bf16", exp_avg_sq="bf16"),
+    ],
+    ids=str,
+)
+def test_an_optimizer_is_recovered(optimizer: Optimizer) -> None:
+    assert recovered(with_optimizer(sample_plan(**DENSE), optimizer)).optimizer == optimizer
 
 
 def test_every_option_has_a_plan() -> None:

@@ -9,7 +9,6 @@ import pytest
 from symconfig.frameworks.behaviour import usual
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON, MEGATRON_LOCAL
 from symconfig.frameworks.megatron.options import (
-    Shape,
     behaviour,
     gradient_bytes,
     graphed,
@@ -164,7 +163,7 @@ def test_scopes_of_graphs_grow() -> None:
 def run(names: Names, zero: int = 1, **given: Any) -> Any:
     shape = {"gradient_bytes": 4, "replicas": 8, "pp": 1, "vpp": 1, "latent": False, "experts": False} | given
     beside = overlap(names, zero, shape["pp"], shape["vpp"])
-    return behaviour(names, "hopper", beside, Shape(zero=zero, **shape))
+    return behaviour(names, "hopper", beside, zero=zero, **shape)
 
 
 BESIDE = {"overlap_grad_reduce": True, "overlap_param_gather": True}
