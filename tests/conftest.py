@@ -73,7 +73,6 @@ LONGEST = (
     "runs/rl/test_tuned.py",
     "descriptor/test_parameter_counts.py",
     "existing/adapt/test_scripts.py",
-    "render/test_model_args.py",
     "verify/test_logits.py",
     "cli/test_help.py",
 )  # fmt: skip

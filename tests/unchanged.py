@@ -46,7 +46,7 @@ TARGETS = (
     "deepspeed",
     "llamafactory",
     "megatron",
-    "model-args",
+    "ms-swift-deepspeed",
     "ms-swift",
     "transformers",
     "trl",

@@ -51,7 +51,6 @@ COMPARES = Compares(
     first=("model",),  # rlhf_trainers/kto_trainer.py, forward
 )
 TEMPLATES = {**ms_swift.TEMPLATES, "mistral": "llama", "mixtral": "llama"}
-_FLASH = "flash_attn"
 
 
 def variables(plan: Plan) -> dict[str, object]:
@@ -82,37 +81,44 @@ def texts(plan: Plan) -> Iterator[File]:
 
 def sections(plan: Plan) -> dict[str, dict[str, Any]]:
     """Return the YAML by what it is about. launch.sh names the DeepSpeed JSON, by a path of its own."""
-    arguments = trainer.arguments(plan, DEEPSPEED)
+    arguments, training, lora = trainer.arguments(plan, DEEPSPEED), plan.training, plan.model.adapter
     del arguments["deepspeed"]
-    llama3 = plan.model.model_type == "llama" and plan.model.vocab_size == ms_swift.LLAMA3_VOCABULARY
-    return {
-        "MODEL": {
-            "model": trainer.named(plan),
-            "use_hf": True,
-            "model_type": plan.model.model_type,
-            "template": ms_swift.LLAMA3_TEMPLATE if llama3 else TEMPLATES.get(plan.model.model_type, ""),
-            "torch_dtype": learning.dtype(plan),
-            "attn_impl": _FLASH if _in_one_row(plan) else deepspeed_launch.attention(plan),
-            **_adapter(plan),
-        },
-        "DATA": {
-            "max_length": plan.best.batch.seq_length,
-            "packing": _packs(plan),
-            "padding_free": _in_one_row(plan),
-            "split_dataset_ratio": plan.training.held_out if plan.training.eval_iters else 0.0,
-            **({"dataset": list(plan.training.data_path)} if plan.training.data_path else {}),
-        },
-        **({} if plan.job.preference is None else {"PREFERENCE": _pairs(plan)}),
-        "TRAINING": {"optim": "adamw_torch_fused", **arguments, "add_version": False},
+    tuner: dict[str, Any] = {"tuner_type": "full"}
+    if lora is not None:
+        tuner = {"tuner_type": "lora", "lora_rank": lora.r, "lora_alpha": int(lora.lora_alpha)}
+        tuner |= {"lora_dropout": lora.lora_dropout, "target_modules": list(target_modules(plan.model))}
+    if lora is not None and lora.method == "qlora":
+        tuner |= {
+            "quant_method": "bnb",
+            "quant_bits": 4,
+            "bnb_4bit_quant_type": "nf4",
+            "bnb_4bit_use_double_quant": True,
+        }
+    model = {
+        "model": trainer.named(plan),
+        "use_hf": True,
+        "model_type": plan.model.model_type,
+        "template": ms_swift.template(plan.model, TEMPLATES),
+        "torch_dtype": learning.dtype(plan),
+        "attn_impl": "flash_attn" if _in_one_row(plan) else deepspeed_launch.attention(plan),
+        **tuner,
     }
-
-
-def _pairs(plan: Plan) -> dict[str, Any]:
-    preference = learning.preference(plan)
-    kind = _TYPES.get(preference.loss)
-    if kind is None:
-        return {"rlhf_type": plan.task, "loss_type": preference.loss, "beta": preference.beta}
-    return {"rlhf_type": kind, **({"beta": preference.beta} if preference.means.scaled else {})}
+    data = {
+        "max_length": plan.best.batch.seq_length,
+        "packing": _packs(plan),
+        "padding_free": _in_one_row(plan),
+        "split_dataset_ratio": training.held_out if training.eval_iters else 0.0,
+        **({"dataset": list(training.data_path)} if training.data_path else {}),
+    }
+    result = {"MODEL": model, "DATA": data}
+    if plan.job.preference is not None:
+        preference = learning.preference(plan)
+        kind, beta = _TYPES.get(preference.loss), {"beta": preference.beta}
+        loss = {"rlhf_type": plan.task, "loss_type": preference.loss, **beta}
+        result["PREFERENCE"] = (
+            loss if kind is None else {"rlhf_type": kind, **(beta if preference.means.scaled else {})}
+        )
+    return {**result, "TRAINING": {"optim": "adamw_torch_fused", **arguments, "add_version": False}}
 
 
 def _packs(plan: Plan) -> bool:
@@ -125,21 +131,6 @@ def _in_one_row(plan: Plan) -> bool:
     """Tell whether the sequences of a micro-batch stand one after the other, each attending within itself."""
     lengths = plan.job.sequences
     return _packs(plan) or (lengths is not None and lengths.batching == "padding_free")
-
-
-def _adapter(plan: Plan) -> dict[str, Any]:
-    lora = plan.model.adapter
-    if lora is None:
-        return {"tuner_type": "full"}
-    quantised = {"quant_method": "bnb", "quant_bits": 4, "bnb_4bit_quant_type": "nf4"}
-    return {
-        "tuner_type": "lora",
-        "lora_rank": lora.r,
-        "lora_alpha": int(lora.lora_alpha),
-        "lora_dropout": lora.lora_dropout,
-        "target_modules": list(target_modules(plan.model)),
-        **({**quantised, "bnb_4bit_use_double_quant": True} if lora.method == "qlora" else {}),
-    }
 
 
 def _notes(plan: Plan) -> Iterator[str]:

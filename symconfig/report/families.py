@@ -12,7 +12,7 @@ from symconfig.runs.families import Family
 
 # Targets that say one model to the same framework stand in one column.
 COLUMNS = {
-    "Megatron-LM": ("megatron", "model-args"),
+    "Megatron-LM": ("megatron",),
     "Bridge": ("bridge",),
     "ms-swift": ("ms-swift",),
     "DeepSpeed": ("deepspeed", "transformers", "accelerate"),

@@ -63,11 +63,11 @@ def test_a_plan_is_made_for_a_target_and_again_for_one_more(tmp_path: Path, caps
     assert main(["plan", *JOB, "--target", "llamafactory", "--out", str(first)]) == 0
     assert "for DeepSpeed 0.19.8 through llamafactory" in capsys.readouterr().out
     assert (first / "train.yaml").exists()
-    assert main(["replan", str(first), "--target", "model-args", "--out", str(second)]) == 0
+    assert main(["replan", str(first), "--target", "megatron", "--out", str(second)]) == 0
     said = capsys.readouterr().out
     assert "target" in said
     assert "backend" in said
-    assert (second / "model_config.yaml").exists()
+    assert (second / "megatron_args.txt").exists()
     assert main(["verify", "--frozen", str(second)]) == 0
 
 

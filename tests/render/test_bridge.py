@@ -17,7 +17,7 @@ from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError
 from symconfig.frameworks.megatron import adapters
 from symconfig.plans.plan import Recompute
-from symconfig.render import bridge, bridge_config, own_target, render
+from symconfig.render import bridge, bridge_model, own_target, render
 from symconfig.render.files import write
 from symconfig.verify.shell import dry_run
 from tests.render.bash import dry_run as bash_dry_run
@@ -35,7 +35,7 @@ def with_adapter(*targets: str, name: str = "llama2-13b", **adapter: Any) -> Any
 
 def said(plan: Any) -> list[str]:
     try:
-        bridge_config.sections(plan)
+        bridge.sections(plan)
     except InfeasibleError as error:
         return [str(problem) for problem in error.problems]
     return []
@@ -57,7 +57,7 @@ def test_every_zoo_model_is_said_or_refused_by_its_own_fields(name: str) -> None
     if reasons:  # then no Megatron-LM could be told either, or positions are scaled in a way that Bridge lacks
         assert all("Megatron" in text for text in reasons)
         return
-    config = bridge_config.sections(plan)["model"]
+    config = bridge.sections(plan)["model"]
     assert config["num_layers"] == model.num_hidden_layers
     assert config["vocab_size"] >= model.vocab_size
     assert config["share_embeddings_and_output_weights"] is model.tie_word_embeddings
@@ -65,7 +65,7 @@ def test_every_zoo_model_is_said_or_refused_by_its_own_fields(name: str) -> None
 
 def test_degrees_batch_and_states_are_the_plans() -> None:
     plan = sample_plan("llama3.1-70b", "h100", version=BRIDGES[-1], optimizer_offload=0.25)
-    config = bridge_config.sections(plan)
+    config = bridge.sections(plan)
     model = config["model"]
     assert (
         model["tensor_model_parallel_size"],
@@ -81,7 +81,7 @@ def test_degrees_batch_and_states_are_the_plans() -> None:
 
 def test_what_bridge_assumes_otherwise_than_megatron_lm_is_written() -> None:
     """Llama 3's factor is 1 by default in GPTModelProvider, and its cross entropy another kernel."""
-    config = bridge_config.sections(sample_plan("llama3.1-70b", "h100", version=BRIDGES[-1]))["model"]
+    config = bridge.sections(sample_plan("llama3.1-70b", "h100", version=BRIDGES[-1]))["model"]
     assert (config["rope_scaling"], config["rope_scaling_factor"]) == (True, 8.0)
     assert config["cross_entropy_loss_fusion"] is False
     assert config["bias_activation_fusion"] is True
@@ -89,16 +89,18 @@ def test_what_bridge_assumes_otherwise_than_megatron_lm_is_written() -> None:
 
 def test_yarn_is_gpt_oss_own() -> None:
     plan = sample_plan("gpt-oss-120b", "h100", version=BRIDGES[-1])
-    config = bridge_config.sections(plan)["model"]
-    assert bridge_config.provider(plan.model)[1] == "GPTOSSProvider"
+    config = bridge.sections(plan)["model"]
+    assert bridge_model.provider(plan.model)[1] == "GPTOSSProvider"
     assert (config["position_embedding_type"], config["yarn_rotary_scaling_factor"]) == ("yarn", 32.0)
+    assert (config["yarn_beta_fast"], config["yarn_beta_slow"]) == (32.0, 1.0)
+    assert config["yarn_original_max_position_embeddings"] == 4096
     assert config["window_attn_skip_freq"] == [int(window) for window in plan.model.sliding_layers]
 
 
 def test_yarn_of_latent_attention_has_all_its_numbers() -> None:
     """As KimiK2Provider has them (models/kimi/kimi_provider.py); three have no option in Megatron-LM."""
     plan = sample_plan(load_model("kimi-k2"), "h100", version=BRIDGES[-1])
-    config = bridge_config.sections(plan)["model"]
+    config = bridge.sections(plan)["model"]
     fields = ("rotary_scaling_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
     assert [config[name] for name in fields] == [32.0, 1.0, 1.0, 1.0, 1.0]
     assert config["original_max_position_embeddings"] == 4096
@@ -111,8 +113,8 @@ def test_yarn_of_latent_attention_has_all_its_numbers() -> None:
 def test_gemma_3_is_its_own_providers() -> None:
     """As Gemma3ModelProvider27B has it, but for windows: Hugging Face's number counts the query's own key."""
     plan = sample_plan(load_model("gemma3-27b"), "h100", version=BRIDGES[-1])
-    config = bridge_config.sections(plan)["model"]
-    assert bridge_config.provider(plan.model)[1] == "Gemma3ModelProvider"
+    config = bridge.sections(plan)["model"]
+    assert bridge_model.provider(plan.model)[1] == "Gemma3ModelProvider"
     assert config["rotary_base"] == [10_000.0, 1_000_000.0]
     assert (config["rope_scaling_factor"], config["seq_len_interpolation_factor"]) == (8.0, None)
     assert (config["window_size"], config["interleaved_attn_pattern"]) == (1023, [5, 1])
@@ -136,7 +138,7 @@ def test_what_gemma_3_has_not_is_refused(changed: dict[str, Any], field: str) ->
     model.__dict__.pop("sliding_layers", None)
     plan = sample_plan(model, "h100", version=BRIDGES[-1])
     with pytest.raises(InfeasibleError) as caught:
-        bridge_config.sections(plan)
+        bridge.sections(plan)
     assert field in {problem.field for problem in caught.value.problems}
 
 
@@ -145,7 +147,7 @@ def test_a_gate_of_gelu_is_the_fused_kernels_tanh_form() -> None:
     kernels = pytest.importorskip("megatron.core.fusions.fused_bias_geglu")
     model = sample_model("llama2-13b", hidden_act="gelu_tanh")
     plan = sample_plan(model, "h100", version=BRIDGES[-1])
-    config = bridge_config.sections(plan)["model"]
+    config = bridge.sections(plan)["model"]
     assert (config["gated_linear_unit"], config["bias_activation_fusion"]) == (True, True)
     assert "from torch.nn.functional import gelu" in render(plan, "bridge")["train.py"]
     x = torch.randn(64, 32, dtype=torch.float64)
@@ -156,9 +158,9 @@ def test_a_gate_of_gelu_is_the_fused_kernels_tanh_form() -> None:
 
 def test_scores_of_a_factor_of_their_own_are_a_field() -> None:
     model = sample_model("llama2-13b", query_pre_attn_scalar=144.0)
-    config = bridge_config.sections(sample_plan(model, "h100", version=BRIDGES[-1]))["model"]
+    config = bridge.sections(sample_plan(model, "h100", version=BRIDGES[-1]))["model"]
     assert config["softmax_scale"] == 1 / 12
-    usual = bridge_config.sections(sample_plan("llama2-13b", "h100", version=BRIDGES[-1]))["model"]
+    usual = bridge.sections(sample_plan("llama2-13b", "h100", version=BRIDGES[-1]))["model"]
     assert "softmax_scale" not in usual
 
 
@@ -235,7 +237,7 @@ def test_yaml_overrides_and_launcher_say_the_same(name: str, tmp_path: Path) -> 
     write(render(plan, "bridge"), folder)
     ast.parse((folder / "train.py").read_text())
     config = yaml.safe_load((folder / "overrides.yaml").read_text())
-    assert config == bridge_config.sections(plan)
+    assert config == bridge.sections(plan)
     words = shlex.split((folder / "overrides.txt").read_text())
     assert [word.partition("=")[0] for word in words] == [f"{a}.{b}" for a, fields in config.items() for b in fields]
     assert "model.recompute_modules=[core_attn]" in words
@@ -306,7 +308,7 @@ def test_a_fine_tuned_plan_says_that_examples_are_shorter_than_its_sequences() -
 
 
 def test_texts_are_quoted_as_hydra_reads_them() -> None:
-    said = bridge_config.overrides(
+    said = bridge.overrides(
         {
             "a": {
                 "layout": "Et*3|(tt|)*2L",
@@ -336,10 +338,10 @@ def test_texts_are_quoted_as_hydra_reads_them() -> None:
 
 def test_a_release_that_bridge_does_not_go_with_is_named() -> None:
     plan = sample_plan("llama2-13b", version="core_v0.19.0")
-    assert bridge_config.version(plan) == "core_v0.16.1"
+    assert bridge.version(plan) == "core_v0.16.1"
     assert any("core_v0.19.0" in note for note in bridge.variables(plan)["notes"])  # type: ignore[attr-defined]
     same = sample_plan("llama2-13b", version="core_v0.15.0")
-    assert bridge_config.version(same) == "core_v0.15.0"
+    assert bridge.version(same) == "core_v0.15.0"
     assert not bridge.variables(same)["notes"]
 
 
@@ -350,7 +352,7 @@ def test_a_plan_for_deepspeed_is_refused_with_the_way_out() -> None:
 def test_gated_delta_nets_have_the_specification_that_bridges_own_provider_has() -> None:
     """Qwen3NextModelProvider (megatron-bridge 0.3.1, models/qwen/qwen_provider.py)."""
     plan = sample_plan(qwen3_next(4), "h100", version=BRIDGES[-1], tp=1, dp=8, ep=8)
-    config = bridge_config.sections(plan)["model"]
+    config = bridge.sections(plan)["model"]
     assert config["experimental_attention_variant"] == "gated_delta_net"
     assert config["linear_attention_freq"] == [1, 1, 1, 0]
     assert (config["linear_num_key_heads"], config["linear_num_value_heads"]) == (16, 32)
@@ -364,7 +366,7 @@ def test_gated_delta_nets_have_the_specification_that_bridges_own_provider_has()
 def test_layers_without_rope_and_latent_experts_are_fields_of_its_provider() -> None:
     model = sample_model("qwen2.5-7b", rope_layers=[True, True, True, False] * 7, hidden_act="relu2", gated_mlp=False)
     plan = sample_plan(model, "h100", version=BRIDGES[-1])
-    config = bridge_config.sections(plan)["model"]
+    config = bridge.sections(plan)["model"]
     assert config["no_rope_freq"] == [0, 0, 0, 1] * 7
     assert not config["gated_linear_unit"]
     assert not config["bias_activation_fusion"]

@@ -9,7 +9,7 @@ import pytest
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks.megatron.flags import versions
 from symconfig.plans.plan import Plan
-from symconfig.render import bridge_config, megatron, ms_swift, own_target, render, targets
+from symconfig.render import bridge, megatron, ms_swift, own_target, render, targets
 from tests.sample_plans import sample_plan
 
 Case = tuple[str, str, dict[str, Any]]
@@ -167,13 +167,13 @@ BRIDGED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", BRIDGED)
 def test_bridge_has_a_field_for_each(name: str) -> None:
-    sections = bridge_config.sections(planned(name, version="core_v0.16.1"))
+    sections = bridge.sections(planned(name, version="core_v0.16.1"))
     said = {f"{section}.{field}": value for section, fields in sections.items() for field, value in fields.items()}
     assert {path: said.get(path) for path in BRIDGED[name]} == BRIDGED[name]
 
 
 def test_bridge_of_an_old_release_has_one_word_for_the_scope_and_8_bits_off_by_itself() -> None:
-    sections = bridge_config.sections(planned("all", version="core_v0.15.0"))
+    sections = bridge.sections(planned("all", version="core_v0.15.0"))
     assert sections["model"]["cuda_graph_scope"] == "full"
     assert sections["mixed_precision"]["fp8_param_gather"] is False  # Bridge's fp8 recipes have it on
 
@@ -181,7 +181,6 @@ def test_bridge_of_an_old_release_has_one_word_for_the_scope_and_8_bits_off_by_i
 # Per target, what is refused of the cases, each with the pin that leaves it out.
 REFUSED: dict[str, tuple[str, ...]] = {
     "megatron": ("fused loss",),
-    "model-args": ("fused loss",),
     "bridge": (),
     "ms-swift": ("router", "outside experts", "all", "mxfp8", "bf16 gradients", "user buffers", "fused loss"),
 }

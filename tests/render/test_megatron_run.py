@@ -14,7 +14,7 @@ from symconfig.formats.layer_pattern import pattern
 from symconfig.frameworks.megatron.flags import flags, versions
 from symconfig.plans.history import History, Segment
 from symconfig.plans.plan import Recompute, Target
-from symconfig.render import bridge_config, megatron, ms_swift, render, summary
+from symconfig.render import bridge, megatron, ms_swift, render, summary
 from tests.sample_plans import sample_model, sample_plan
 from tests.zoo_limits import NOT_IN_MEGATRON, SINCE
 
@@ -317,7 +317,7 @@ def test_formats_of_megatron_have_data_to_the_end_too() -> None:
     plan = sample_plan("llama2-13b", "h100", version="core_v0.16.1", training={"train_iters": 800})
     batch = plan.best.batch
     plan = replace(plan, history=History((Segment(400, 600 * batch.global_, batch.seq_length),)))
-    train = bridge_config.sections(plan)["train"]
+    train = bridge.sections(plan)["train"]
     assert (train["train_iters"], train["exit_interval"]) == (1000, 800)
     said = {name: value for section in ms_swift.sections(plan).values() for name, value in section.items()}
     assert (said["train_iters"], said.get("exit_interval")) == (800, None)

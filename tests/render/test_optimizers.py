@@ -23,8 +23,7 @@ OPTIMIZERS = {
     "muon": Optimizer(name="muon"), "narrow": NARROW, "sgd": Optimizer(name="sgd"),
     "adam8bit": Optimizer(name="adam8bit"), "adafactor": Optimizer(name="adafactor"),
 }  # fmt: skip
-OF_MEGATRON = {"megatron": {"muon", "narrow", "sgd"}, 
-               "model-args": {"muon", "narrow", "sgd"}, "bridge": {"sgd"}, "ms-swift": {"narrow", "sgd"}}  # fmt: skip
+OF_MEGATRON = {"megatron": {"muon", "narrow", "sgd"}, "bridge": {"sgd"}, "ms-swift": {"narrow", "sgd"}}  # fmt: skip
 OF_DEEPSPEED: dict[str, set[str]] = {
     "deepspeed": set(), "accelerate": {"sgd", "adam8bit", "adafactor"},
     "transformers": {"sgd", "adam8bit", "adafactor"}, "llamafactory": {"sgd", "adam8bit", "adafactor"},

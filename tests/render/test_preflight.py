@@ -96,7 +96,7 @@ def test_a_plan_without_such_options_looks_for_nothing(tmp_path: Path) -> None:
     assert not wants(sample_plan("llama2-13b", "h100"))
 
 
-@pytest.mark.parametrize("target", ["megatron", "model-args", "bridge", "ms-swift"])
+@pytest.mark.parametrize("target", ["megatron", "bridge", "ms-swift"])
 def test_every_format_of_megatron_looks(target: str, tmp_path: Path) -> None:
     plan = planned(version="core_v0.16.1", cuda_graphs="none", overlap_tp_comm=target not in ("ms-swift",))
     files = render(plan, target)

@@ -16,10 +16,8 @@ import pytest
 import yaml
 
 from symconfig.descriptor.job import Training
-from symconfig.frameworks.megatron import flags
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron, render, trainer
-from symconfig.render.ms_swift import namespace
 from tests.sample_plans import sample_plan
 
 TRAIN = Path(__file__).resolve().parents[2] / "templates" / "deepspeed" / "train.py"
@@ -79,7 +77,13 @@ def of_transformers(plan: Plan) -> Callable[[int], float]:
 def of_megatron(plan: Plan, told: dict[str, Any] | None = None) -> Callable[[int], float]:
     """By megatron-core's scheduler, told in steps what Megatron-LM tells it in samples. told: by a file's names."""
     core = pytest.importorskip("megatron.core.optimizer_param_scheduler")
-    say = told or namespace(flags.flags(megatron.version(plan)), megatron.groups(plan))
+    given = (
+        option
+        for group in megatron.groups(plan)
+        for option in group.options
+        if option[0].startswith(("--lr", "--min-lr"))
+    )
+    say = told or {name.lstrip("-").replace("-", "_"): yaml.safe_load(value) for name, value in given}
     optimizer = SimpleNamespace(param_groups=[{"lr": 0.0}])
     made = core.OptimizerParamScheduler(
         optimizer,
@@ -128,13 +132,9 @@ def test_every_step_has_the_same_learning_rate(
 def test_every_file_for_megatron_core_says_the_same_schedule(style: str) -> None:
     plan = sample_plan("qwen2.5-7b", training={**RUN, "lr_decay_style": style, "min_lr": 2e-4, "lr_warmup_iters": 6})
     bridge = yaml.safe_load(render(plan, "bridge")["overrides.yaml"])
-    words = yaml.safe_load(render(plan, "model-args")["model_config.yaml"])["MODEL_ARGS"]
     said = {
         "ms-swift": yaml.safe_load(render(plan, "ms-swift")["config.yaml"]),
         "bridge": {**bridge["optimizer"], **bridge["scheduler"]},
-        "model-args": {
-            name.lstrip("-").replace("-", "_"): yaml.safe_load(value) for name, value in words.items() if "lr" in name
-        },
     }
     steps = range(RUN["train_iters"])
     expected = list(map(train_py(plan_of(style, min_lr=2e-4, lr_warmup_iters=6)), steps))

@@ -51,7 +51,7 @@ TRAINING: dict[str, Any] = {
 ZERO = ("deepspeed", "transformers", "accelerate", "llamafactory")
 NODES = ("torchrun", "slurm", "ray")
 ON_DEEPSPEED = (*ZERO, *NODES)  # whose trainer is DeepSpeed
-MEGATRON = ("megatron", "model-args")
+MEGATRON = ("megatron",)
 OWN_DATA = (*MEGATRON, "bridge")
 
 
@@ -159,7 +159,7 @@ CASES = (
     Case("llama, tp 2", "llama", "megatron", MEGATRON, {"tp": 2, "sp": 0}),
     Case("qwen2, tp 2 with sequence parallelism", "qwen2", "megatron", MEGATRON, {"tp": 2, "sp": 1}),
     Case("llama, pp 2", "llama", "megatron", MEGATRON, {"pp": 2, "vpp": 1}),
-    Case("llama, pp 2, interleaved", "llama", "megatron", ("megatron", "model-args"), {"pp": 2, "vpp": 2}),
+    Case("llama, pp 2, interleaved", "llama", "megatron", MEGATRON, {"pp": 2, "vpp": 2}),
     Case("mixtral, ep 2", "mixtral", "megatron", MEGATRON, {"ep": 2, "tp": 1, "pp": 1}),
     Case("llama, distributed optimizer, with Bridge", "llama", "megatron", ("bridge",), {"tp": 1, "pp": 1}),
     Case("llama, tp 2 with sequence parallelism, with Bridge", "llama", "megatron", ("bridge",), {"tp": 2, "sp": 1}),

@@ -244,7 +244,6 @@ STARTS: dict[str, Starter] = {
     "verl-fsdp": verl_fsdp,
     "verl": verl,
     "megatron": megatron,
-    "model-args": megatron,
     "bridge": bridge,
     "torchrun": torchrun,
     "slurm": slurm,

@@ -44,20 +44,10 @@ from symconfig.frameworks.megatron.flags import first_with, flags, resolve
 # What a recipe decides, and changes memory or time: any of the destinations says it. The model may be named instead.
 _MODEL = ("num_layers", "hidden_size", "num_attention_heads")
 _OF_A_RECIPE = (
-    ("tensor_model_parallel_size",),
-    ("pipeline_model_parallel_size",),
-    ("context_parallel_size",),
-    ("micro_batch_size",),
-    ("global_batch_size",),
-    ("seq_length",),
-    ("bf16", "fp16"),
-    ("use_distributed_optimizer",),
-    ("overlap_grad_reduce",),
-    ("sequence_parallel",),
-    ("recompute_granularity",),
+    *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size", "micro_batch_size"),
+    *("global_batch_size", "seq_length", "bf16 fp16", "use_distributed_optimizer", "overlap_grad_reduce"),
+    *("sequence_parallel", "recompute_granularity"),
 )
-
-
 # Options by which a program that is not called so is Megatron-LM.
 _DISTINCTIVE = words(
     """
@@ -221,7 +211,7 @@ class MegatronConfiguration:
                 yield setting.problem("is no option: what it was meant to say is not known", hint=hint)
         if self.reading.recipe is None:
             return
-        open_ = [" or ".join(dests) for dests in _OF_A_RECIPE if not any(map(names.given, dests))]
+        open_ = [dests.replace(" ", " or ") for dests in _OF_A_RECIPE if not any(map(names.given, dests.split()))]
         if self.supplied.model is None and not all(map(names.given, _MODEL)):
             yield self._of_recipe("the model", "--model M")
         if open_:

@@ -11,7 +11,7 @@ from symconfig.existing.launch.dialects import nemo_rl, tuners, verl
 from symconfig.existing.launch.dialects.documents import dialect_of, read_sections, sets_megatron
 from symconfig.existing.launch.dialects.entry import entries
 from symconfig.existing.launch.dialects.interpolation import interpolated
-from symconfig.existing.launch.dialects.override import RECIPE, entries_of, is_key, short
+from symconfig.existing.launch.dialects.override import RECIPE, entries_of, key_of
 from symconfig.existing.launch.dialects.translate import by_path
 from symconfig.existing.launch.named import Around, dark, given, joined, tree_of, with_texts, with_unread
 from symconfig.existing.launch.reading import Reading, Setting, Tree, Unread, Word
@@ -48,7 +48,7 @@ def overrides(reading: Reading, around: Around) -> Reading:
     if tree is None and not entries_given and not alone:
         return with_unread(reading, *missing)
     filed = read_sections(tree, around.variables, entries_given)
-    rest = tuple(setting for setting in reading.settings if not (is_key(setting) or (runner and short(setting))))
+    rest = tuple(setting for setting in reading.settings if not key_of(setting, runner))
     return replace(joined(with_unread(reading, *missing), filed, (*filed.settings, *rest)), recipe=named)
 
 
@@ -60,7 +60,7 @@ def of_verl(reading: Reading, around: Around) -> Reading:
     tree, missing = (None, ()) if own else _sections_file(reading, around, program)
     filed = () if tree is None else (entry for entry in entries(tree) if entry.path[0] != "hydra")
     resolved = interpolated(by_path((*filed, *entries_of(reading.settings, False))), around.variables)
-    rest = tuple(setting for setting in reading.settings if not is_key(setting))
+    rest = tuple(setting for setting in reading.settings if not key_of(setting))
     settings = (*verl.kept(resolved.values()), *rest)
     return replace(
         reading,

@@ -12,14 +12,17 @@ from typing import Literal
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import AdapterTarget, Attention
 
-# One adapter on a fused layer (LoRA), and one on each of its parts (CanonicalLoRA).
-_FUSED = {"qkv_proj": "linear_qkv", "c_attn": "linear_qkv", "gate_up_proj": "linear_fc1"}
-_PARTS = {
-    "q_proj": "linear_q", "k_proj": "linear_k", "v_proj": "linear_v",
-    "gate_proj": "linear_fc1_gate", "up_proj": "linear_fc1_up", "w2": "linear_fc1_gate", "w1": "linear_fc1_up",
+# Names of PEFT's by Megatron's: of fused layers, with one adapter each (LoRA), and of their parts (CanonicalLoRA).
+FUSED: dict[str, AdapterTarget] = {
+    "linear_qkv": "qkv_proj", "linear_proj": "o_proj", "linear_fc1": "gate_up_proj", "linear_fc2": "down_proj"
 }  # fmt: skip
-# Row-parallel layers, under either. Of Qwen-7B c_proj is the name of both.
-_ROWS = {"o_proj": ("linear_proj",), "down_proj": ("linear_fc2",), "c_proj": ("linear_proj", "linear_fc2")}
+PARTS: dict[str, AdapterTarget] = {
+    "linear_q": "q_proj", "linear_k": "k_proj", "linear_v": "v_proj",
+    "linear_fc1_gate": "gate_proj", "linear_fc1_up": "up_proj",
+}  # fmt: skip
+# Of Qwen-7B c_proj is the name of both row-parallel layers.
+_OTHERS = {"c_attn": "linear_qkv", "w2": "linear_fc1_gate", "w1": "linear_fc1_up"}
+_ROWS = ("linear_proj", "linear_fc2")
 # Latent attention's, which has no parts and no whole.
 _LATENT = {
     "q_a_proj": "linear_q_down_proj", "q_b_proj": "linear_q_up_proj",
@@ -39,23 +42,24 @@ class Targets:
     @property
     def by_columns(self) -> bool:
         """Tell whether some lie beside column-parallel layers, where tensor parallelism splits the rank itself."""
-        return any(name not in ("linear_proj", "linear_fc2") for name in self.modules)
+        return any(name not in _ROWS for name in self.modules)
 
 
 def targets(model: ModelDescriptor) -> Targets | None:
     """Return the adapter's target modules in Megatron-Bridge's names; None without an adapter."""
     if model.adapter is None:
         return None
+    names: dict[str, str] = {peft: megatron for megatron, peft in (FUSED | PARTS).items()}
     modules: list[str] = []
     for name in model.adapter.target_modules:
         if name == "up_proj" and not model.gated_mlp:  # all that the first layer is
             modules.append("linear_fc1")
-        elif name in _ROWS:
-            modules += _ROWS[name]
+        elif name == "c_proj":
+            modules += _ROWS
         else:
-            modules.append((_FUSED | _PARTS | _LATENT)[name])
+            modules.append((names | _OTHERS | _LATENT)[name])
     order = ("linear_qkv", "linear_q", "linear_k", "linear_v", *_LATENT.values(), "linear_proj", *_OF_THE_MLP)
-    parts = any(name in modules for name in _PARTS.values())
+    parts = any(name in modules for name in PARTS)
     return Targets("CanonicalLoRA" if parts else "LoRA", tuple(name for name in order if name in modules))
 
 

@@ -10,23 +10,19 @@ import pytest
 
 import symconfig
 from symconfig.cost.framework import Framework
-from symconfig.descriptor.load import load_model
 from symconfig.errors import InfeasibleError
 from symconfig.frameworks.extras import Extras
-from symconfig.frameworks.megatron import flags
 from symconfig.graph.implementation import LossKernel
-from symconfig.render import bridge_config, megatron, render, targets
-from symconfig.render.bridge_config import PATHS, SAID_OTHERWISE
+from symconfig.render import render, targets
 from symconfig.render.files import write
 from symconfig.runs.rl.logits import BY_TARGET
 from symconfig.solve.predict import predict
 from symconfig.solve.run import usual_of
 from tests.formats.zoo import LEARNING, step
-from tests.sample_plans import sample_plan
 
 MODELS = ("llama3.1-8b", "qwen3-30b-a3b", "deepseek-v3", "nemotron-3-nano-30b-a3b", "qwen2.5-7b-lora")
-# Targets whose scripts symconfig does not read. Bridge's fields are compared below.
-UNREAD = {"bridge": "train.py is Python", "model-args": "a list of arguments for a script of one's own"}
+# Targets whose scripts symconfig does not read. Bridge's fields are compared in tests/render/test_renamed.py.
+UNREAD = {"bridge": "train.py is Python"}
 # What a target's files leave to the code around them.
 ELSEWHERE = {"transformers": ("model", "seq_length"), "accelerate": ("model", "seq_length")}
 STEPS = {"llama3.1-8b", "qwen2.5-7b-lora"}  # a step of reinforcement learning takes longest to read
@@ -67,20 +63,3 @@ def _with_loss(framework: Framework, kernel: LossKernel | None) -> Framework:
     how = framework.implementation
     loss = how.loss if kernel is None else replace(how.loss, kernel=kernel)
     return replace(framework, implementation=replace(how, loss=loss))
-
-
-@pytest.mark.parametrize("model", [name for name in MODELS if load_model(name).adapter is None])
-def test_bridge_has_every_option_with_its_value(model: str) -> None:
-    version = bridge_config.BRIDGE_MEGATRON[-1]
-    plan = sample_plan(load_model(model), "h100", version=version, tp=1, dp=8, pp=1)
-    try:
-        sections = bridge_config.sections(plan)
-    except InfeasibleError:
-        pytest.skip("the target has no plan of this model")
-    table = flags.flags(flags.resolve(version)).flags
-    for option in (option for group in megatron.groups_at(plan, flags.resolve(version)) for option in group.options):
-        name, joined, value = option[0].partition("=")
-        flag, words = table[name], [value] if joined else list(option[1:])
-        for path in PATHS.get(flag.dest, ()) if flag.dest not in SAID_OTHERWISE else ():
-            section, _, field = path.partition(".")
-            assert sections[section][field] == bridge_config._value(flag, words), path

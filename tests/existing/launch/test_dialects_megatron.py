@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from symconfig.existing.launch.dialects.documents import dialect_of
-from symconfig.existing.launch.dialects.fields import CHOICES, NEGATED, RENAMED
-from symconfig.existing.launch.dialects.options import table_with
+from symconfig.existing.launch.dialects.translate import READ, table_with
 from tests.existing.launch.summary import options, places_hold, read_yaml, unread
 
 YAML_CFG = """\
@@ -172,6 +171,5 @@ def test_which_dialect_it_is(data: object, dialect: str | None) -> None:
 
 
 def test_what_is_renamed_leads_to_options_that_there_are() -> None:
-    named = {*RENAMED.values(), *NEGATED.values()} - {""}
-    named |= {dest for choices in CHOICES.values() for said in choices.values() for dest, _ in said}
+    named = {read for read in READ.values() if isinstance(read, str) and read}
     assert {dest for dest in named if table_with(dest) is None} == set()

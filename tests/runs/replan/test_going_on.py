@@ -31,7 +31,6 @@ def leaving_in(target: str | None, **fields: Any) -> Plan:
 
 @pytest.mark.parametrize(("target", "said"), [
     (None, "bash launch.sh --load CHECKPOINT --override-opt_param-scheduler"),
-    ("model-args", "bash launch.sh --load CHECKPOINT --override-opt_param-scheduler"),
     ("bridge", "bash launch.sh checkpoint.load=CHECKPOINT scheduler.override_opt_param_scheduler=true"),
     ("ms-swift", "bash launch.sh --mcore_model CHECKPOINT --finetune false"),
     ("transformers", None), ("accelerate", None), ("llamafactory", None),

@@ -12,8 +12,7 @@ from symconfig.descriptor.document import KeyPath
 from symconfig.existing.launch.dialects import nemo_rl
 from symconfig.existing.launch.dialects.entry import Entry, entries, word
 from symconfig.existing.launch.dialects.interpolation import Path, expanded, interpolated
-from symconfig.existing.launch.dialects.options import table_with
-from symconfig.existing.launch.dialects.translate import by_path, translated
+from symconfig.existing.launch.dialects.translate import by_path, table_with, translated
 from symconfig.existing.launch.reading import JSON_ALONE, Format, Hides, Reading, Setting, Tree, Unread, Word, World
 from symconfig.existing.launch.text import Place
 from symconfig.formats.tuners import TUNERS
@@ -108,14 +107,10 @@ def read_sections(tree: Tree | None, variables: Mapping[str, str], overrides: Se
 
 
 def _world(by_key: Mapping[Path, Entry]) -> World:
-    nodes, devices = (by_key.get(("trainer", key)) for key in ("num_nodes", "devices"))
-    numbers = [
-        entry.value if entry is not None and type(entry.value) is int and entry.value > 0 else None
-        for entry in (nodes, devices)
-    ]
-    words = tuple(word for entry in (nodes, devices) if entry is not None for word in entry.words)
-    gpus = numbers[0] * numbers[1] if numbers[0] is not None and numbers[1] is not None else None
-    return World(gpus, numbers[0], numbers[1], words)
+    given = [by_key.get(("trainer", key)) for key in ("num_nodes", "devices")]
+    nodes, devices = (e.value if e is not None and type(e.value) is int and e.value > 0 else None for e in given)
+    words = tuple(word for entry in given if entry is not None for word in entry.words)
+    return World(nodes * devices if nodes and devices else None, nodes, devices, words)
 
 
 SECTION = "MODEL_ARGS"

@@ -23,23 +23,19 @@ _SECTIONS = words(
     """
 )
 # Options of Megatron-Bridge's scripts/training/run_recipe.py and of its and NeMo 2's scripts/performance.
-_SPELLINGS = {
-    ("-tp", "--tensor_model_parallel_size"): "model.tensor_model_parallel_size",
-    ("-pp", "--pipeline_model_parallel_size"): "model.pipeline_model_parallel_size",
-    ("-cp", "--context_parallel_size"): "model.context_parallel_size",
-    ("-vp", "--virtual_pipeline_model_parallel_size"): "model.virtual_pipeline_model_parallel_size",
-    ("-ep", "--expert_model_parallel_size"): "model.expert_model_parallel_size",
-    ("-etp", "-et", "--expert_tensor_parallel_size"): "model.expert_tensor_parallel_size",
-    ("-gb", "--global_batch_size"): "train.global_batch_size",
-    ("-mb", "--micro_batch_size"): "train.micro_batch_size",
-    ("-sl", "--seq_length"): "dataset.seq_length",
-    ("-ms", "--max_steps"): "train.train_iters",
-    ("--lr",): "optimizer.lr",
-    ("--min_lr",): "optimizer.min_lr",
-    ("--warmup_iters",): "scheduler.lr_warmup_iters",
-}
+_SHORT = {
+    **{short: f"model.{name}" for name, shorts in {
+        "tensor_model_parallel_size": ("-tp",), "pipeline_model_parallel_size": ("-pp",),
+        "virtual_pipeline_model_parallel_size": ("-vp",), "context_parallel_size": ("-cp",),
+        "expert_model_parallel_size": ("-ep",), "expert_tensor_parallel_size": ("-etp", "-et"),
+    }.items() for short in (*shorts, f"--{name.replace('_', '-')}")},
+    **dict.fromkeys(("-gb", "--global-batch-size"), "train.global_batch_size"),
+    **dict.fromkeys(("-mb", "--micro-batch-size"), "train.micro_batch_size"),
+    **dict.fromkeys(("-sl", "--seq-length"), "dataset.seq_length"),
+    **dict.fromkeys(("-ms", "--max-steps"), "train.train_iters"),
+    "--lr": "optimizer.lr", "--min-lr": "optimizer.min_lr", "--warmup-iters": "scheduler.lr_warmup_iters",
+}  # fmt: skip
 RECIPE = ("--recipe", "--factory", "--model-recipe-name", "-mr", "--recipe-name")  # options that name one
-_SHORT = {spelling.replace("_", "-"): path for spellings, path in _SPELLINGS.items() for spelling in spellings}
 
 
 def is_override(text: str) -> bool:
@@ -60,14 +56,13 @@ def _match(text: str, *, whole_sections: bool, any_section: bool = False) -> re.
     return match if known and (match["below"] or match["mark"] or whole_sections) else None
 
 
-def short(setting: Setting) -> str | None:
-    """Return the key that an option of a recipe runner stands for."""
-    return _SHORT.get(setting.name.replace("_", "-"))
-
-
-def is_key(setting: Setting) -> bool:
-    """Tell whether a word of a command line was read as `key=value` or `~key`."""
-    return bool(setting.name) and setting.name[0] != "-"
+def key_of(setting: Setting, runner: bool = False) -> str | None:
+    """Return the key that a word of a command line sets by `key=value` or takes away by `~key`. runner: an option of a
+    recipe runner stands for one, too.
+    """
+    if setting.name and setting.name[0] != "-":
+        return setting.name.lstrip("~")
+    return _SHORT.get(setting.name.replace("_", "-")) if runner else None
 
 
 def parted(settings: Sequence[Setting], *, any_section: bool = False) -> Iterator[Setting]:
@@ -101,13 +96,9 @@ def entries_of(settings: Sequence[Setting], runner: bool) -> Iterator[Entry]:
     """Yield what overrides say. runner: options of a recipe runner stand for overrides too; what is said in full goes
     before them, as run_recipe.py's help says.
     """
-    for setting in settings:
-        key = short(setting) if runner else None
-        if key is not None and setting.values:
+    for setting in sorted(settings, key=lambda setting: key_of(setting) is not None):
+        if (key := key_of(setting, runner)) and (setting.values or key_of(setting)):
             yield _entry(key, setting)
-    for setting in settings:
-        if is_key(setting):
-            yield _entry(setting.name.lstrip("~"), setting)
 
 
 def _entry(key: str, setting: Setting) -> Entry:

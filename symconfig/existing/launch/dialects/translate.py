@@ -1,27 +1,165 @@
-"""Entries of a configuration -> Megatron-LM's options, and what has none."""
+"""Entries of a configuration -> Megatron-LM's options, and what has none.
+
+A key of Megatron-LM's YAML, Megatron-Bridge or NeMo 2 is looked up by the longest tail of its path that is in `READ`:
+"optim.name" before "name". A key that is nowhere there and is itself a destination of Megatron-LM's parser means that
+one. Sources: Megatron-LM megatron/training/yaml_arguments.py and core_transformer_config_from_args in
+megatron/training/arguments.py; Megatron-Bridge training/{config,mixed_precision,comm_overlap}.py; NeMo 2
+lightning/pytorch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any, TypeAlias
 
+from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.document import shorten
-from symconfig.existing.launch.dialects.entry import Entry
-from symconfig.existing.launch.dialects.fields import (
-    AS_WRITTEN,
-    ASIDE,
-    CHOICES,
-    NEGATED,
-    RENAMED,
-    SPECIAL,
-    WEIGHTY,
-    Meaning,
-    Neighbours,
-)
-from symconfig.existing.launch.dialects.options import settings, table_with
-from symconfig.existing.launch.reading import Hides, Setting, Unread
+from symconfig.existing.launch.dialects.entry import Entry, spoken
+from symconfig.existing.launch.reading import Hides, Setting, Unread, Word
+from symconfig.formats.bridge import BRIDGE
+from symconfig.frameworks.megatron.flags import FlagTable, flags, option, versions
 
 Path = tuple[str, ...]
+Meaning: TypeAlias = tuple[str, Any]  # a destination and its value
+Neighbours: TypeAlias = Callable[[str], Any]  # the value of a key in the same section
+Reader: TypeAlias = Callable[[Entry, Neighbours], Iterable[Meaning]]  # ValueError says why a meaning is not known
+AS_WRITTEN = object()  # the value is what the words of the entry say
+
+# Sections that say nothing of the computation.
+_ASIDE = words(
+    """
+    logger profiling wandb callbacks inprocess_restart ft straggler nvrx_straggler tensor_inspect defaults hydra
+    megatron_timer_kwargs env_vars source task_encoder
+    """
+)
+# Keys and sections without an option of Megatron-LM that change what is trained, or where it lies in memory.
+_WEIGHTY = ("peft", "lora", "fsdp", "transformer_layer_spec", "drop_layers")
+# Said by another key beside it, by World, or always so in Megatron-LM.
+_NOTHING = """trainer.devices trainer.num_nodes params_dtype pipeline_dtype autocast_dtype enable_autocast
+    autocast_enabled pre_process post_process gated_linear_unit _target_ cpu_offloading"""
+_FP8_RECIPES: dict[str, tuple[Meaning, ...]] = {
+    "": (),
+    "fp8_delayed_scaling": (("fp8", "hybrid"), ("fp8_recipe", "delayed"), ("fp8_amax_history_len", 1024),
+                            ("fp8_amax_compute_algo", "max"), ("fp8_param_gather", True)),
+    "mxfp8": (("fp8", "e4m3"), ("fp8_recipe", "mxfp8"), ("fp8_param_gather", True),
+              ("reuse_grad_buf_for_mxfp8_param_ag", True)),
+    "fp8_current_scaling": (("fp8", "hybrid"), ("fp8_recipe", "tensorwise"), ("first_last_layers_bf16", True),
+                            ("num_layers_at_start_in_bf16", 1), ("num_layers_at_end_in_bf16", 1),
+                            ("fp8_param_gather", True)),
+    "fp8_subchannel_scaling": (("fp8", "hybrid"), ("fp8_recipe", "blockwise")),
+    "nvfp4": (("fp4", "e2m1"), ("fp4_recipe", "nvfp4")),
+}  # fmt: skip
+_PRECISION = re.compile(r"(bf16|fp16|16)(?:_with_(\w+?))?(?:_(?:mixed|true))?")
+_ACTIVATIONS = {"gelu": "", "openai_gelu": "openai_gelu", "swiglu": "swiglu", "squared_relu": "squared_relu"}
+_LAYOUT = {"embedding": "E", "decoder": "t", "transformer": "t", "mtp": "m", "loss": "L"}
+
+
+def _precision(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
+    """Read `bf16_mixed`, `bf16-mixed`; Megatron-Bridge's names say the recipe of FP8 too."""
+    name = str(entry.value).replace("-", "_").lower()
+    if name in ("32", "32_true", "fp32", "none"):
+        return
+    match = _PRECISION.fullmatch(name)
+    if match is None or (match[2] or "") not in _FP8_RECIPES:
+        raise ValueError("is no precision that is known here")
+    yield "bf16" if match[1] == "bf16" else "fp16", True
+    yield from _FP8_RECIPES[match[2] or ""]
+
+
+def _activation(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
+    name, gated = str(entry.value).rpartition(".")[2].replace("-", "_"), neighbours("gated_linear_unit")
+    if name in ("silu", "swish") and gated:
+        name = "swiglu"
+    if name not in _ACTIVATIONS or (name == "gelu" and gated):
+        raise ValueError("is no activation that Megatron-LM has an option for")
+    if dest := _ACTIVATIONS[name]:
+        yield dest, True
+
+
+def _query_groups(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
+    if neighbours("group_query_attention") is None:  # Megatron-LM's own YAML says both
+        yield "group_query_attention", True
+    yield "num_query_groups", AS_WRITTEN
+
+
+def _fused_activation(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
+    gated = neighbours("gated_linear_unit") or "swiglu" in str(neighbours("activation_func"))
+    if neighbours("bias_swiglu_fusion") is None:
+        yield "bias_swiglu_fusion" if gated else "bias_gelu_fusion", entry.value
+
+
+def _layout(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
+    """Read a list of the layers of each stage; Megatron-LM's option has a letter for each."""
+    value = entry.value
+    if isinstance(value, list):
+        if not all(isinstance(stage, list) and all(layer in _LAYOUT for layer in stage) for stage in value):
+            raise ValueError("is no layout that is known here")
+        value = "|".join("".join(_LAYOUT[one] for one in stage) for stage in value)
+    yield entry.path[-1], AS_WRITTEN if value is entry.value else value
+
+
+def _chosen(choices: Mapping[str, Meaning]) -> Reader:
+    def meanings(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
+        text = spoken(entry.value).lower()
+        if text not in choices:
+            raise ValueError(f"is none of {', '.join(choices)}")
+        yield choices[text]
+
+    return meanings
+
+
+def _beyond(degree: str) -> Reader:
+    """Read more shards of the weights than the degree itself has: with as many, nothing is split further."""
+    return lambda entry, neighbours: ((entry.path[-1], AS_WRITTEN),) if entry.value != neighbours(degree) else ()
+
+
+def _offloaded_layers(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
+    if neighbours("cpu_offloading"):
+        yield entry.path[-1], AS_WRITTEN
+
+
+def _negated(dest: str) -> Reader:
+    return lambda entry, _: ((dest, not entry.value),)
+
+
+READ: dict[str, str | Reader] = {
+    **BRIDGE.keys(),
+    **dict.fromkeys(words(_NOTHING), ""),
+    "sequence_parallelism": "sequence_parallel",
+    "data.seq_length": "seq_length",
+    "dataset.sequence_length": "seq_length",
+    "dataset.seq_length": "seq_length",
+    "seq_len_interpolation_factor": "rotary_seq_len_interpolation_factor",
+    "ddp.bucket_size": "ddp_bucket_size",
+    "ddp.average_in_collective": "ddp_average_in_collective",
+    "lr_scheduler.warmup_steps": "lr_warmup_iters",
+    "trainer.max_steps": "train_iters",
+    "trainer.gradient_clip_val": "clip_grad",
+    "trainer.val_check_interval": "eval_interval",
+    "trainer.limit_val_batches": "eval_iters",
+    "trainer.log_every_n_steps": "log_interval",
+    "data.splits_string": "split",
+    "tokenizer.model": "tokenizer_model",
+    "share_embeddings_and_output_weights": _negated("untie_embeddings_and_output_weights"),
+    "persist_layer_norm": _negated("no_persist_layer_norm"),
+    "normalization": _chosen({"rmsnorm": ("normalization", "RMSNorm"), "layernorm": ("normalization", "LayerNorm")}),
+    # Megatron-LM reduces in fp32 with bf16, unless it is told otherwise.
+    "grad_reduce_in_fp32": _chosen(
+        {"true": ("accumulate_allreduce_grads_in_fp32", True), "false": ("grad_reduce_in_bf16", True)}
+    ),
+    "precision": _precision,
+    "mixed_precision": _precision,
+    "plugins": _precision,
+    "activation_func": _activation,
+    "num_query_groups": _query_groups,
+    "bias_activation_fusion": _fused_activation,
+    "cpu_offloading_num_layers": _offloaded_layers,
+    "pipeline_model_parallel_layout": _layout,
+    "tensor_parallel_num_weight_shards": _beyond("tensor_model_parallel_size"),
+    "expert_tensor_parallel_num_weight_shards": _beyond("expert_tensor_parallel_size"),
+}
 
 
 def by_path(entries: Iterable[Entry]) -> dict[Path, Entry]:
@@ -46,31 +184,25 @@ def translated(entries: Mapping[Path, Entry]) -> tuple[tuple[Setting, ...], tupl
 
     Only what changes the model or what lies in memory is unread as something that matters.
     """
-    settings: list[Setting] = []
-    spoken: set[tuple[str, ...]] = set()
+    settings: dict[tuple[str, ...], Setting] = {}  # two sections often say the same, by a reference to each other
     unread: list[Unread] = []
     weighty: set[Path | None] = set()  # each section is said once
     for path, entry in entries.items():
-        aside = any(part in ASIDE for part in path[:-1])  # a section that says nothing of the computation
-        if aside or ((entry.value is None or entry.value == "" or entry.value == []) and not entry.unknown):
+        aside = any(part in _ASIDE for part in path[:-1])
+        if aside or (entry.value in (None, "", []) and not entry.unknown):
             continue
         try:
-            for setting in _settings(entry, entries):
-                if _words(setting) not in spoken:  # two sections often say the same, by a reference to each other
-                    settings.append(setting)
-                spoken.add(_words(setting))
+            for dest, value in _meanings(entry, entries):
+                for setting in _settings(dest, value, entry):
+                    settings.setdefault((setting.name, *setting.texts), setting)
         except KeyError:
-            section = next((path[: index + 1] for index, part in enumerate(path) if part in WEIGHTY), None)
+            section = next((path[: index + 1] for index, part in enumerate(path) if part in _WEIGHTY), None)
             if entry.value is not False and (section is None or section not in weighty):
                 weighty.add(section)
                 unread.append(_unread(entry, "has no option of Megatron-LM that says it", section is not None))
         except ValueError as error:
             unread.append(_unread(entry, str(error), True))
-    return tuple(settings), tuple(unread)
-
-
-def _words(setting: Setting) -> tuple[str, ...]:
-    return (setting.name, *setting.texts)
+    return tuple(settings.values()), tuple(unread)
 
 
 def _unread(entry: Entry, why: str, matters: bool) -> Unread:
@@ -78,43 +210,58 @@ def _unread(entry: Entry, why: str, matters: bool) -> Unread:
     return Unread(entry.place, shorten(f"{entry.spelled}: {' '.join(word.text for word in entry.words)}"), why, hides)
 
 
-def _settings(entry: Entry, entries: Mapping[Path, Entry]) -> Iterator[Setting]:
-    """Yield the settings of an entry. Raises KeyError where it has no option, ValueError where its value is not
-    understood.
-    """
+def _meanings(entry: Entry, entries: Mapping[Path, Entry]) -> Iterable[Meaning]:
+    """Return the destinations that an entry sets. Raises ValueError where its value is not understood."""
 
     def neighbour(key: str) -> Any:
         other = entries.get((*entry.path[:-1], key))
         return None if other is None else other.value
 
-    for dest, value in _meanings(entry, neighbour):
-        if value is AS_WRITTEN:
-            yield from settings(dest, entry.value, entry, entry.words)
-        else:
-            yield from settings(dest, value, entry)
+    own = entry.path[-1]
+    read = next((READ[end] for end in (".".join(entry.path[-2:]), own) if end in READ), own)
+    if not isinstance(read, str) and entry.unknown:
+        if table_with(own) is None:
+            raise ValueError(f"its value {entry.unknown}")
+        read = own
+    if isinstance(read, str):
+        return ((read, AS_WRITTEN),) if read else ()
+    return read(entry, neighbour)
 
 
-def _meanings(entry: Entry, neighbours: Neighbours) -> Iterable[Meaning]:
-    tail = _tail(SPECIAL, entry.path) or _tail(CHOICES, entry.path) or _tail(NEGATED, entry.path)
-    renamed = _tail(RENAMED, entry.path)
-    if tail is None or (renamed is not None and len(renamed) > len(tail)):
-        dest = RENAMED[renamed] if renamed is not None else entry.path[-1]
-        return ((dest, AS_WRITTEN),) if dest else ()
-    if entry.unknown:
-        if table_with(entry.path[-1]) is not None:
-            return ((entry.path[-1], AS_WRITTEN),)
-        raise ValueError(f"its value {entry.unknown}")
-    if tail in SPECIAL:
-        return SPECIAL[tail](entry, neighbours)
-    if tail in NEGATED:
-        return ((NEGATED[tail], not entry.value),)
-    text = "true" if entry.value is True else "false" if entry.value is False else str(entry.value).lower()
-    if text not in CHOICES[tail]:
-        raise ValueError(f"is none of {', '.join(CHOICES[tail])}")
-    return CHOICES[tail][text]
+@cache
+def table_with(dest: str) -> FlagTable | None:
+    """Return the newest version's table that has an option for it; a release before what is not released."""
+    order = sorted(versions(), key=lambda v: (v != "main", versions().index(v)), reverse=True)
+    return next((flags(version) for version in order if dest in _destinations(version)), None)
 
 
-def _tail(table: Mapping[str, object], path: Path) -> str | None:
-    """Return the longest end of the path that the table has: at most a section and a key."""
-    ends = (".".join(path[-length:]) for length in (2, 1))
-    return next((end for end in ends if end in table), None)
+@cache
+def _destinations(version: str) -> frozenset[str]:
+    return frozenset(flag.dest for flag in flags(version).flags.values())
+
+
+def _settings(dest: str, value: Any, entry: Entry) -> Iterator[Setting]:
+    """Yield the option that gives `value` to the destination; none where that is what the parser has without it.
+
+    Raises KeyError where no version has such a destination.
+    """
+    table = table_with(dest)
+    if table is None:
+        raise KeyError(dest)
+    written = value is AS_WRITTEN
+    value = entry.value if written else value
+    try:
+        flag = table.flags[option(table, dest, value)]
+    except KeyError:
+        return
+    if value is None and not entry.unknown:
+        return
+    # No parser of text reads these, so that 1e6 may stand for a whole number.
+    whole = int(value) if flag.type == "int" and isinstance(value, float) and value.is_integer() else value
+    given: tuple[Word, ...] = entry.words if written else ()
+    if flag.kind != "store":
+        given = tuple(word for word in given if word.unknown)
+    elif not written or (isinstance(value, list) and not flag.nargs) or whole is not value:
+        place = entry.place if written or not entry.words else entry.words[0].place
+        given = (Word.of(spoken(whole), place),)
+    yield Setting(flag.name, entry.spelled, given, entry.place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -15,23 +16,9 @@ from symconfig.existing.recover.arguments import plain
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Described, Run
 from symconfig.existing.recover.supplied import Supplied
-from symconfig.frameworks.megatron.adapters import refusals
+from symconfig.formats.ms_swift import MS_SWIFT
+from symconfig.frameworks.megatron.adapters import FUSED, PARTS, refusals
 
-# One beside each linear layer, q, k and v being one, and the gate with what it is for.
-FUSED: Mapping[str, str] = {
-    "linear_qkv": "qkv_proj",
-    "linear_proj": "o_proj",
-    "linear_fc1": "gate_up_proj",
-    "linear_fc2": "down_proj",
-}
-PARTS: Mapping[str, str] = {
-    "linear_q": "q_proj",
-    "linear_k": "k_proj",
-    "linear_v": "v_proj",
-    "linear_fc1_gate": "gate_proj",
-    "linear_fc1_up": "up_proj",
-}
-_ALL = ("all-linear", "all", "")
 # What Megatron-Bridge switches on by itself for experts (0.3.1 to 0.6.0, models).
 EXPERTS = ("--moe-grouped-gemm", "--moe-permute-fusion")
 
@@ -39,20 +26,23 @@ EXPERTS = ("--moe-grouped-gemm", "--moe-permute-fusion")
 def modules(given: Iterable[str]) -> tuple[str, ...]:
     """Return the layers with adapters, by the names of a descriptor; all where a list says so, or is empty."""
     named = tuple(given)
-    if not named or set(named) & set(_ALL):
+    if not named or {"all-linear", "all", ""} & {*named}:
         return tuple(FUSED.values())
-    known = {**FUSED, **PARTS}
+    known: Mapping[str, str] = {**FUSED, **PARTS}
     return tuple(known.get(name, name) for name in named)
 
 
 def options(settings: Iterable[Setting]) -> tuple[Setting, ...]:
-    """Return keys with the names of Megatron-LM's arguments, or of its configuration's, as its options."""
-    keys = (replace(each, name=f"model.{plain(each.name)}", values=each.values or _on(each)) for each in settings)
+    """Return keys with the names of Megatron-LM's arguments, of its configuration's or of ms-swift's, as its
+    options.
+    """
+    own = MS_SWIFT.keys()
+    given = ((each, Word.of("true", each.place)) for each in settings)
+    keys = (
+        replace(each, name=f"model.{own.get(plain(each.name), plain(each.name))}", values=each.values or (on,))
+        for each, on in given
+    )
     return translated(by_path(entries_of(tuple(keys), False)))[0]
-
-
-def _on(setting: Setting) -> tuple[Word, ...]:
-    return (Word.of("true", setting.place),)
 
 
 def run(
@@ -82,7 +72,4 @@ def run(
 
 def split(names: Namespace, degrees: Sequence[str] = ("tensor_model", "pipeline_model", "context")) -> int:
     """Return the GPUs of a replica."""
-    ranks = 1
-    for each in degrees:
-        ranks *= names.whole(f"{each}_parallel_size")
-    return ranks
+    return math.prod(names.whole(f"{each}_parallel_size") for each in degrees)

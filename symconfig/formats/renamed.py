@@ -1,0 +1,61 @@
+"""Megatron-LM's options under the names of a program that builds on it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from symconfig.errors import Problem
+from symconfig.formats.layer_pattern import layer_pattern
+from symconfig.formats.links import destinations
+from symconfig.formats.megatron_run import RUN
+from symconfig.frameworks.megatron.flags import Flag, FlagTable, parsed
+
+# The plan's field, why the program cannot express it, and the pins of which every plan that does without has one.
+Refusal: TypeAlias = tuple[str, str, tuple[str, ...]]
+RUN_LINKED = frozenset(dest for links in RUN.values() for link in links for dest in destinations(link.option))
+_LISTS = ("tuple_type", "moe_freq_type", "no_rope_freq_type", "la_freq_type")  # texts of lists
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renamed:
+    """One program's table, by destinations of Megatron-LM's options.
+
+    names: the program's names, often one; with a dot for one of a section. omitted: options that it needs no name for.
+    refused: options that it cannot express, beside those that are nowhere here. refusal: how a refusal begins. first:
+    options of several values of which it takes one.
+    """
+
+    names: Mapping[str, tuple[str, ...]]
+    omitted: Collection[str]
+    refused: Mapping[str, Refusal]
+    refusal: str
+    first: Collection[str] = ()
+
+    def write(self, options: Iterable[Sequence[str]], table: FlagTable) -> tuple[dict[str, Any], list[Problem]]:
+        """Return the values by the program's names, as JSON has them, and a refusal of each option without a name."""
+        fields: dict[str, Any] = {}
+        problems: list[Problem] = []
+        for option in options:
+            name, joined, word = option[0].partition("=")
+            dest = table.flags[name].dest
+            if dest in self.names:
+                value = _value(table.flags[name], [word] if joined else option[1:], name)
+                fields |= dict.fromkeys(self.names[dest], value[0] if dest in self.first else value)
+            elif dest not in self.omitted:
+                field, why, pins = self.refused.get(dest, (name, "it has no such argument", ()))
+                problems.append(Problem(f"{self.refusal}: {why}", field=field, got=" ".join(option), pins=pins))
+        return fields, problems
+
+    def keys(self) -> dict[str, str]:
+        """Return the destinations by those names, without their sections, that are others than the option's own."""
+        last = ((dest, path.rpartition(".")[2]) for dest, paths in self.names.items() for path in paths)
+        return {name: dest for dest, name in last if name != dest}
+
+
+def _value(flag: Flag, words: Sequence[str], name: str) -> Any:
+    value = parsed(flag, words, name)
+    if flag.type in _LISTS:
+        value = layer_pattern(f"({value})")
+    return list(value) if isinstance(value, tuple) else value
