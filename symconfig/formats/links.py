@@ -122,7 +122,8 @@ class Only:
     def write_to(self, out: Writer, model: object) -> None:
         value = value_of(model, self.name)
         if value not in self.values and (not self.since or out.table.at_least(self.since)):
-            out.refuse(self.about or self.name, self.why, value, edit=self.edit and self.edit.format(value))
+            edit = None if self.edit is None or value is None else self.edit.format(value)
+            out.refuse(self.about or self.name, self.why, value, edit=edit)
 
     def read_from(self, out: Reader) -> None:
         if self.dests is not None and (not self.since or out.args.table.at_least(self.since)):
