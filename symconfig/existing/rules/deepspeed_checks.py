@@ -17,8 +17,8 @@ from symconfig.frameworks.deepspeed.keys import (
     ZERO,
     Kind,
     Mismatch,
-    known,
     mismatches,
+    schema,
 )
 
 _ELSEWHERE: frozenset[KeyPath] = frozenset({("optimizer", "params", "max_grad_norm")})  # has a rule of its own
@@ -48,7 +48,8 @@ def _problem(facts: DeepSpeedFacts, mismatch: Mismatch) -> Problem:
 
 def _dropped(path: tuple[str | int, ...]) -> bool:
     """Tell whether DeepSpeed passes over an "auto" there: its pydantic models do (runtime/config_utils.py)."""
-    return bool(known()["keys"].get(str(path[0]), {}).get("strict"))
+    section = schema()["properties"].get(str(path[0])) or {}
+    return "additionalProperties" in section
 
 
 deepspeed_misspelt_key = _of("ignored", alike=True)
@@ -60,8 +61,8 @@ deepspeed_deprecated_key = _of("deprecated")
 
 def deepspeed_old_and_new_key(facts: DeepSpeedFacts) -> Iterator[Problem]:
     section = facts.section(ZERO)
-    for old, node in known()["keys"][ZERO]["keys"].items():
-        new = node.get("deprecated")
+    for old, node in schema()["properties"][ZERO]["properties"].items():
+        new = node.get("x-new-name") if node else None
         if old in section and new in section:
             yield facts.problem(
                 (ZERO, old), f"is the old name of {new}, which is given, too", of_key=True, hint=f"leave out {old}"
@@ -70,6 +71,7 @@ def deepspeed_old_and_new_key(facts: DeepSpeedFacts) -> Iterator[Problem]:
 
 deepspeed_wrong_type = _of("type")
 deepspeed_loose_type = _of("loose")
+deepspeed_out_of_range = _of("range")
 deepspeed_wrong_choice = _of("choice")
 deepspeed_made_up_name = _of("name")
 
