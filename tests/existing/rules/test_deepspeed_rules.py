@@ -68,13 +68,13 @@ def test_what_is_written_breaks_no_rule(path: Path) -> None:
     tree = parse_json(Text(path.name, path.read_bytes()))
     trainer = path.name.endswith("_hf.json")
     for gpus in (None, 16):
-        broken = rules.findings(DeepSpeedFacts.of_tree(tree, trainer, Arguments(), gpus))
+        broken = rules.findings(DeepSpeedFacts(tree=tree, trainer=trainer, gpus=gpus))
         assert [finding for finding in broken if finding.severity != "note"] == []
 
 
 def _said(text: str, gpus: int | None = 8, trainer: bool = False) -> dict[str, str]:
     tree = parse_json(Text("ds.json", text.encode()))
-    broken = rules.findings(DeepSpeedFacts.of_tree(tree, trainer, Arguments(), gpus))
+    broken = rules.findings(DeepSpeedFacts(tree=tree, trainer=trainer, gpus=gpus))
     return {finding.rule: str(finding.problem) for finding in broken}
 
 
@@ -184,7 +184,7 @@ def test_what_arguments_alone_decide_is_not_told_without_them() -> None:
     assert _said(text, 8, trainer=True) == {}
     tree = parse_json(Text("ds.json", text.encode()))
     given = settings(("--output_dir", "out"), "launch.sh")
-    broken = rules.findings(DeepSpeedFacts.of_tree(tree, True, Arguments(given), 8))
+    broken = rules.findings(DeepSpeedFacts(tree=tree, trainer=True, arguments=Arguments(given), gpus=8))
     assert {finding.rule for finding in broken} == {"deepspeed-no-precision", "deepspeed-accumulation-type"}
 
 
