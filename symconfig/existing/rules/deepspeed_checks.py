@@ -145,13 +145,6 @@ def deepspeed_trainer_mismatch(facts: DeepSpeedFacts) -> Iterator[Problem]:
             )
 
 
-def deepspeed_betas(facts: DeepSpeedFacts) -> Iterator[Problem]:
-    betas = facts.get("optimizer", "params", "betas")
-    pair = betas if isinstance(betas, list) and len(betas) == 2 else ()
-    if betas not in (None, "auto") and not (pair and all(isinstance(b, (int, float)) and 0 <= b < 1 for b in pair)):
-        yield facts.problem(("optimizer", "params", "betas"), f"{betas!r} are not two numbers in [0, 1)")
-
-
 def deepspeed_four_bit_weights_whole(facts: DeepSpeedFacts) -> Iterator[Problem]:
     names, given = ("load_in_4bit", "use_4bit", "quantization_bit", "bits"), facts.arguments
     option, text = given.find(*names), given.text(*names)
