@@ -33,14 +33,14 @@ LEARNING_RATE, BETAS = 5e-5, (0.9, 0.999)  # the Trainer's
 class Key:
     """One key, or a section that is written as a whole.
 
-    name: its path, with dots. write: its value; None leaves it out. field: of a plan's candidate, that it says, and is
-    written where nothing else is; keys of one field say it together. stages: of ZeRO, that it is written at.
-    arguments: the Trainer's that say it, after whom those of other programs; default: the value without them. sized:
-    what the Trainer makes of the hidden size, 0 being a choice that it does not see.
+    name: its path, with dots. write: its value, or the function that returns it, None where the key is left out; by
+    default the value of `field`. field: of a plan's candidate, that the key says; keys of one field say it together.
+    stages: of ZeRO, at which it is written. arguments: the Trainer's for it, then those of other programs; default: the
+    value without them. sized: what the Trainer makes it by the hidden size, unless it is 0, which is a choice.
     """
 
     name: str
-    write: Callable[[Plan], Any] | None = None
+    write: Callable[[Plan], Any] | bool | None = None
     _: KW_ONLY
     field: str = ""
     stages: str = "0123"
@@ -53,7 +53,9 @@ class Key:
         return tuple(self.name.split("."))
 
     def value(self, plan: Plan) -> Any:
-        return self.write(plan) if self.write else value_of(plan.best, self.field)
+        if self.write is None:
+            return value_of(plan.best, self.field) if self.field else None
+        return self.write(plan) if callable(self.write) else self.write
 
 
 def write(plan: Plan, auto: bool = False) -> Json:
@@ -165,13 +167,13 @@ KEYS: tuple[Key, ...] = (
     Key(ACCUMULATION, lambda p: p.best.batch.num_microbatches, field="batch", default=1, arguments=(ACCUMULATION,)),
     Key("gradient_clipping", lambda p: p.training.clip_grad, arguments=("max_grad_norm",), default=1.0),
     Key("steps_per_print", lambda p: max(100, p.training.log_interval)),
-    Key("wall_clock_breakdown", lambda p: False),
+    Key("wall_clock_breakdown", False),
     Key(f"{ZERO}.stage", field="options.zero_stage"),
     Key(f"{ZERO}.overlap_comm", field="options.overlap.grad_reduce", stages="123"),
-    Key(f"{ZERO}.contiguous_gradients", lambda p: True, stages="123"),
-    Key(f"{ZERO}.reduce_scatter", lambda p: True, stages="123"),
+    Key(f"{ZERO}.contiguous_gradients", True, stages="123"),
+    Key(f"{ZERO}.reduce_scatter", True, stages="123"),
     Key(f"{ZERO}.reduce_bucket_size", _bucket, stages="123", sized=lambda hidden: hidden * hidden),
-    Key(f"{ZERO}.allgather_partitions", lambda p: True, stages="12"),
+    Key(f"{ZERO}.allgather_partitions", True, stages="12"),
     Key(f"{ZERO}.allgather_bucket_size", _bucket, stages="12"),
     # Ranks copy different gradients to the host at the same time.
     Key(f"{ZERO}.round_robin_gradients", lambda p: p.best.options.optimizer_offload > 0 or None, stages="12"),
@@ -182,7 +184,7 @@ KEYS: tuple[Key, ...] = (
     Key(f"{ZERO}.stage3_max_live_parameters", _live, stages="3"),
     Key(f"{ZERO}.stage3_max_reuse_distance", _live, stages="3"),
     Key(f"{ZERO}.sub_group_size", _sub_group, stages="3"),
-    Key(f"{ZERO}.stage3_gather_16bit_weights_on_model_save", lambda p: True, stages="3"),
+    Key(f"{ZERO}.stage3_gather_16bit_weights_on_model_save", True, stages="3"),
     Key(f"{ZERO}.offload_optimizer", _offloaded, field="options.optimizer_offload", stages="123"),
     Key(f"{ZERO}.offload_param", field="options.param_offload", stages="123",
         write=lambda p: {"device": "cpu", "pin_memory": True} if p.best.options.param_offload else None),
@@ -195,8 +197,8 @@ KEYS: tuple[Key, ...] = (
     _optimizer("params.torch_adam", lambda p: not p.best.options.optimizer_offload or None),
     _optimizer("params.fused", lambda p: not p.best.options.optimizer_offload or None),
     Key("zero_allow_untested_optimizer", lambda p: not own_optimizer(p) or None),
-    Key("scheduler.params.warmup_min_lr", lambda p: None, default=0),
-    Key("scheduler.params.warmup_max_lr", lambda p: None, arguments=("learning_rate",), default=LEARNING_RATE),
+    Key("scheduler.params.warmup_min_lr", default=0),
+    Key("scheduler.params.warmup_max_lr", arguments=("learning_rate",), default=LEARNING_RATE),
     _precision("bf16"),
     _precision("fp16"),
     *(Key(f"fp16.{name}", lambda p, value=value: value if p.best.options.precision == "fp16" else None)  # type: ignore[misc]
