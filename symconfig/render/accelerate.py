@@ -18,7 +18,6 @@ from symconfig.render import deepspeed, deepspeed_launch, deepspeed_limits, moni
 from symconfig.render.files import File
 from symconfig.render.refused import refused
 from symconfig.render.summary import Row, nodes, predicted_for
-from symconfig.render.trainer_optimizer import script_row
 
 NAME = "accelerate"
 DOES = "Accelerate's configuration file with the DeepSpeed JSON, and launch.sh, for a script with an Accelerator"
@@ -130,7 +129,7 @@ def _loop(plan: Plan) -> Iterator[Row]:
             f"{batch.num_microbatches} micro-batches already",
         ),
     )
-    yield script_row(plan)
+    yield _script_row(plan)
     ranks = plan.best.parallel.world_size
     yield Row(
         "schedule",
@@ -158,3 +157,20 @@ def _loop(plan: Plan) -> Iterator[Row]:
         )
     recomputed = deepspeed_launch.recompute_layers(plan) != 0
     yield Row("recompute", ("model.gradient_checkpointing_enable()" if recomputed else "none",))
+
+
+def _script_row(plan: Plan) -> Row:
+    """Return what a script makes itself, with the plan's values."""
+    training, optimizer = plan.training, plan.job.optimizer
+    lr, decay = f"lr={training.lr}", f"weight_decay={training.weight_decay}"
+    adam = f"{lr}, betas=({training.adam_beta1}, {training.adam_beta2}), eps={training.adam_eps}, {decay}"
+    match optimizer.name:
+        case "adam8bit":
+            return Row("optimizer", (f"bitsandbytes.optim.AdamW8bit({adam})",))
+        case "adafactor":
+            fixed = "scale_parameter=False, relative_step=False"
+            return Row("optimizer", (f"transformers.Adafactor({lr}, {decay}, {fixed})",))
+        case "sgd":
+            return Row("optimizer", (f"torch.optim.SGD({lr}, momentum={optimizer.speed}, {decay})",))
+        case _:
+            return Row("AdamW", (adam,))

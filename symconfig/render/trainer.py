@@ -14,18 +14,22 @@ from typing import Any
 
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.format import json_text
+from symconfig.formats.deepspeed import own_optimizer
 from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.frameworks.megatron.environment import Variable
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed_limits, learning, monitors, trainer_optimizer
+from symconfig.render import deepspeed_limits, learning, monitors
 from symconfig.render.deepspeed_launch import attention
 from symconfig.render.files import File
 from symconfig.render.summary import Row
-from symconfig.render.trainer_optimizer import own_optimizer
 from symconfig.render.weights import hf_weights
 
 Json = dict[str, Any]
 
+# Trainer makes every optimizer that the DeepSpeed JSON does not have itself, and tells DeepSpeed to take it
+# (`integrations/deepspeed.py`, deepspeed_optim_sched); on the host it becomes DeepSpeed's (Accelerate 1.11,
+# `map_pytorch_optim_to_deepspeed`).
+_OPTIMIZERS = {"adam": "adamw_torch_fused", "adam8bit": "adamw_bnb_8bit", "adafactor": "adafactor", "sgd": "sgd"}
 _CHECKPOINT = re.compile(r"checkpoint-\d+")  # trainer_utils.py, PREFIX_CHECKPOINT_DIR
 
 
@@ -159,7 +163,7 @@ def arguments(plan: Plan, deepspeed: str | None) -> Json:
         "per_device_train_batch_size": batch.micro // learning.per_example(plan),
         "gradient_accumulation_steps": batch.num_microbatches,
         "max_steps": training.train_iters,
-        **({"optim": "adamw_torch_fused"} if deepspeed is None else trainer_optimizer.arguments(plan)),
+        **_optimizer(plan, deepspeed),
         "learning_rate": training.lr,
         **schedule(plan),
         "adam_beta1": training.adam_beta1,
@@ -176,6 +180,17 @@ def arguments(plan: Plan, deepspeed: str | None) -> Json:
         **_evaluated(plan),
         **({"resume_from_checkpoint": training.load} if training.load and not training.loads_its_own else {}),
     }
+
+
+def _optimizer(plan: Plan, deepspeed: str | None) -> Json:
+    """Return the arguments that name the optimizer; of AdamW the DeepSpeed JSON says it."""
+    optimizer = plan.job.optimizer
+    if deepspeed is None:
+        return {"optim": _OPTIMIZERS["adam"]}
+    if own_optimizer(plan):
+        return {}
+    fields = {"optim": _OPTIMIZERS[optimizer.name]}
+    return {**fields, "optim_args": f"momentum={optimizer.speed}"} if optimizer.name == "sgd" else fields
 
 
 def _recomputed(plan: Plan, deepspeed: str | None) -> Json:

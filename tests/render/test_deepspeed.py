@@ -134,7 +134,8 @@ def test_overlap_of_the_plan_is_overlap_comm() -> None:
 def test_a_share_of_the_optimizer_is_a_share_of_many_tiles() -> None:
     """13.0e9 parameters over 16 ranks, a share of whose tiles goes to the host: one tile could only stay or go."""
     whole, part = (
-        deepspeed.zero(_plan(zero_stage=3, optimizer_offload=share))["sub_group_size"] for share in (1.0, 0.5)
+        deepspeed.config(_plan(zero_stage=3, optimizer_offload=share))["zero_optimization"]["sub_group_size"]
+        for share in (1.0, 0.5)
     )
     assert whole == 1_000_000_000
     assert 32 < 13.0e9 / 16 / part < 128

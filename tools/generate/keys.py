@@ -1,9 +1,10 @@
-"""Write frameworks/deepspeed/keys.json: every key that the installed DeepSpeed release reads, with its type.
+"""Write frameworks/deepspeed/keys.json: every key that the installed DeepSpeed release reads, as a JSON Schema.
 
 `python -m tools generate keys` runs it. Sections that are pydantic models are walked;
 for the others, the source is read for the keys that it takes out of its dictionary: none is written down by hand.
-A section is {"keys": {name: ...}}, a value {"type": [...]} with `any` where the source does not tell. Where a section
-is "strict" DeepSpeed refuses other keys, elsewhere it passes over them; it refuses those that are "removed".
+A value has no `type` where the source does not tell. A key that DeepSpeed has removed, and refuses, has the schema
+false. Beside JSON Schema's words: x-new-name of a deprecated key, x-any-case of names in letters of any case, x-names
+of an optimizer's or a schedule's parameters by its type.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import json
 import pathlib
 import types
 import typing
+from collections.abc import Iterator
 from typing import Any
 
+from symconfig.descriptor.architectures.keys import words
 from symconfig.frameworks.deepspeed.keys import FILE
 
 Json = dict[str, Any]
@@ -77,6 +80,14 @@ _MODELS = {
 }
 # Read through another variable or a function's default argument, so that the walk below does not see them.
 _HIDDEN = ("communication_data_type", "data_efficiency", "vocabulary_size")
+# Whole numbers by meaning, for which the source gives no type.
+_INTEGERS = words(
+    """
+    train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps steps_per_print sequence_parallel_size
+    data_parallel_size expert_parallel.autoep_size expert_parallel.expert_tensor_parallel_size
+    activation_checkpointing.number_checkpoints
+    """
+)
 # Read from a nested dictionary that the source calls by the same name.
 _NESTED = ("allgather_size", "model_info", "writer")
 
@@ -89,35 +100,32 @@ def generate() -> Json:
     for name, variables, section in _READ:
         node = root
         for step in section:
-            node = node.setdefault(step, {"keys": {}}).setdefault("keys", {})
+            node = node.setdefault(step, {"properties": {}}).setdefault("properties", {})
         for key, kind in _keys_read(importlib.import_module(_module(name)), variables).items():
             node.setdefault(key, kind)
     for key, place in _MODELS.items():
         root[key] = _model(_load(place))
-    root["timers"] = {"keys": {"throughput": _model(_load("utils.config:DeepSpeedThroughputTimerConfig"))}}
+    root["timers"] = {"properties": {"throughput": _model(_load("utils.config:DeepSpeedThroughputTimerConfig"))}}
     root["expert_parallel"] = _dataclass(_load("module_inject.auto_ep_config:AutoEPConfig"))
     root["optimizer"] = _optimizer()
     root["scheduler"] = _scheduler()
-    root["pipeline"] = {"keys": _literal_keys(_load("runtime.config:get_pipeline_config"))}
-    root["torch_autocast"] = {
-        "keys": {
-            "enabled": {"type": ["boolean"]},
-            "dtype": {"type": ["string"]},
-            "lower_precision_safe_modules": {"type": ["array"]},
-        }
-    }
+    root["pipeline"] = {"properties": _literal_keys(_load("runtime.config:get_pipeline_config"))}
+    kinds = {"enabled": ["boolean", "null"], "dtype": "string", "lower_precision_safe_modules": "array"}
+    root["torch_autocast"] = {"properties": {name: {"type": kind} for name, kind in kinds.items()}}
     for name in _HIDDEN:
-        root.setdefault(name, {"type": ["any"]})
-    removed = {
-        "": _load("runtime.config:_REMOVED_TOP_LEVEL_CONFIG_KEYS"),
-        "zero_optimization": _load("runtime.config:_REMOVED_ZERO_CONFIG_KEYS"),
-    }
-    for name in (*_NESTED, *removed[""]):
+        root.setdefault(name, {})
+    for path in _INTEGERS:
+        *section, key = path.split(".")
+        node = root if not section else root[section[0]]["properties"]
+        node[key] = {"type": ["integer", "null"]}
+    for name in _NESTED:
         root.pop(name, None)
+    root |= dict.fromkeys(_load("runtime.config:_REMOVED_TOP_LEVEL_CONFIG_KEYS"), False)
+    root["zero_optimization"]["properties"] |= dict.fromkeys(_load("runtime.config:_REMOVED_ZERO_CONFIG_KEYS"), False)
     return {
-        "release": deepspeed.__version__,
-        "removed": {place: sorted(names) for place, names in removed.items()},
-        "keys": _sorted(root),
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"DeepSpeed {deepspeed.__version__}",
+        "properties": _sorted(root),
     }
 
 
@@ -138,8 +146,7 @@ def _keys_read(module: types.ModuleType, variables: frozenset[str]) -> Json:
         name = _constant(key, module)
         if isinstance(name, str) and name.isidentifier():
             kind = _kind(_constant(default, module))
-            if keys.get(name, {"type": ["any"]}) == {"type": ["any"]}:
-                keys[name] = kind
+            keys[name] = keys.get(name) or kind
     return keys
 
 
@@ -175,10 +182,8 @@ def _constant(expression: ast.expr | None, module: types.ModuleType) -> Any:
 def _kind(default: Any) -> Json:
     """Return the type of a key from its default; a whole number may be an integer or not."""
     if isinstance(default, bool):
-        return {"type": ["boolean"]}
-    if isinstance(default, (int, float)):
-        return {"type": ["number"]}
-    return {"type": ["any"]}
+        return {"type": ["boolean", "null"]}
+    return {"type": "number"} if isinstance(default, (int, float)) else {}
 
 
 def _model(cls: Any) -> Json:
@@ -186,12 +191,37 @@ def _model(cls: Any) -> Json:
     keys: Json = {}
     for name, field in cls.model_fields.items():
         extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-        value = _annotation(field.annotation)
+        value = _described(cls, name)
         if extra.get("deprecated"):
-            value = {**value, "deprecated": str(extra.get("new_param", ""))}
+            value |= {"deprecated": True, **({"x-new-name": extra["new_param"]} if extra.get("new_param") else {})}
         for spelling in {name, field.alias or name}:  # both are accepted: populate_by_name
             keys[spelling] = value
-    return {"keys": keys, **({"strict": True} if cls.model_config.get("extra") == "forbid" else {})}
+    return {
+        "properties": keys,
+        **({"additionalProperties": False} if cls.model_config.get("extra") == "forbid" else {}),
+    }
+
+
+def _described(cls: Any, name: str) -> Json:
+    """Describe a field by its annotation, and by what its model refuses of -1, 0, 1, 2 and of a word."""
+    described = _annotation(cls.model_fields[name].annotation)
+    if described.get("type") == "array" and _takes(cls, name, "x"):  # a validator makes a list of it
+        return {"type": ["array", "string"]}
+    number = described.get("type") in ("integer", "number")
+    match [value for value in (-1, 0, 1, 2) if number and _takes(cls, name, value)]:
+        case [0, *_, last]:
+            described |= {"minimum": 0} if last > 1 else {"minimum": 0, "maximum": 1}
+        case [1, *_]:
+            described |= {"exclusiveMinimum": 0}
+    return described
+
+
+def _takes(cls: Any, name: str, value: Any) -> bool:
+    try:
+        cls(**{name: value})
+    except ValueError:  # pydantic's
+        return False
+    return True
 
 
 def _annotation(kind: Any) -> Json:
@@ -200,23 +230,22 @@ def _annotation(kind: Any) -> Json:
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return {"enum": sorted({member.value for member in kind}, key=str)}
     if kind in _PLAIN:
-        return {"type": [_PLAIN[kind]]}
+        return {"type": _PLAIN[kind]}
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Literal:
         return {"enum": list(arguments)}
     if origin in (typing.Union, types.UnionType):
         parts = [_annotation(part) for part in arguments if part is not type(None)]
         if len(parts) == 1:
-            return {**parts[0], "null": True}
-    if origin in _PLAIN:
-        return {"type": [_PLAIN[origin]]}
-    return {"type": ["any"]}
+            word = "enum" if "enum" in parts[0] else "type"
+            more = [*parts[0]["enum"], None] if word == "enum" else [parts[0].get("type", "object"), "null"]
+            return {**parts[0], word: more}
+    return {"type": _PLAIN[origin]} if origin in _PLAIN else {}
 
 
 def _dataclass(cls: Any) -> Json:
-    return {
-        "keys": {field.name: {"type": ["any"]} for field in dataclasses.fields(cls) if not field.name.startswith("_")}
-    }
+    names = [field.name for field in dataclasses.fields(cls) if not field.name.startswith("_")]
+    return {"properties": {name: {} for name in names}}
 
 
 def _optimizer() -> Json:
@@ -237,10 +266,10 @@ def _optimizer() -> Json:
         if isinstance(value, type) and issubclass(value, base) and value is not base
     ]
     return {
-        "keys": {
-            "type": {"enum_any_case": ours, "enum": sorted(others)},
-            "legacy_fusion": {"type": ["boolean"]},
-            "params": {"keys_of_adam": sorted(names)},
+        "properties": {
+            "type": {"x-any-case": ours, "enum": sorted(others)},
+            "legacy_fusion": {"type": ["boolean", "null"]},
+            "params": {"x-names": {"adam": sorted(names), "adamw": sorted(names)}},
         }
     }
 
@@ -252,7 +281,7 @@ def _scheduler() -> Json:
         name: sorted(set(inspect.signature(getattr(schedules, name)).parameters) - {"optimizer"})
         for name in schedules.VALID_LR_SCHEDULES
     }
-    return {"keys": {"type": {"enum": sorted(keys)}, "params": {"keys_by_type": keys}}}
+    return {"properties": {"type": {"enum": sorted(keys)}, "params": {"x-names": keys}}}
 
 
 def _literal_keys(function: Any) -> Json:
@@ -265,7 +294,7 @@ def _literal_keys(function: Any) -> Json:
         for key in node.keys
         if isinstance(key, ast.Constant) and isinstance(key.value, str)
     ]
-    return {key: {"type": ["any"]} for key in keys}
+    return {key: {} for key in keys}
 
 
 def _sorted(value: Any) -> Any:
@@ -274,4 +303,16 @@ def _sorted(value: Any) -> Any:
 
 def main() -> None:
     """Write the file that symconfig reads."""
-    FILE.write_text(json.dumps(generate(), indent=1) + "\n", encoding="utf-8")
+    FILE.write_text("\n".join(_lines(generate(), "")) + "\n", encoding="utf-8")
+
+
+def _lines(schema: Json, indent: str) -> Iterator[str]:
+    """Yield a section with one line for each key."""
+    rest = {key: value for key, value in schema.items() if key != "properties"}
+    yield f'{{{json.dumps(rest)[1:-1]}{", " if rest else ""}"properties": {{'
+    last = next(reversed(schema["properties"]), None)
+    for key, value in schema["properties"].items():
+        first, *more = _lines(value, indent + " ") if value and "properties" in value else [json.dumps(value)]
+        *body, end = [f"{indent} {json.dumps(key)}: {first}", *more]
+        yield from (*body, end + ("" if key == last else ","))
+    yield f"{indent}}}}}"

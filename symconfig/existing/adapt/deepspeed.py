@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -9,50 +10,33 @@ from typing import Any
 
 from symconfig.descriptor.document import KeyPath, dotted
 from symconfig.errors import InputError, Problem
-from symconfig.existing.adapt import launcher, trainer
+from symconfig.existing.adapt import launcher, trainer, trees
 from symconfig.existing.adapt.draft import Draft, Progress
-from symconfig.existing.adapt.keys import KeyWish, at, keyed, where
 from symconfig.existing.adapt.mending import because, mended
-from symconfig.existing.adapt.outcome import Flaw, Unplaced
+from symconfig.existing.adapt.outcome import Change, Flaw, Unplaced
 from symconfig.existing.adapt.runs import several, why_apart
 from symconfig.existing.adapt.same import check_program
 from symconfig.existing.launch.follow import ACCELERATE
-from symconfig.existing.launch.reading import Reading
+from symconfig.existing.launch.reading import Reading, Tree
+from symconfig.existing.launch.text import Edit, Place
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed import run
+from symconfig.existing.recover.deepspeed_auto import at
 from symconfig.existing.recover.run import Run
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.rules.rule import Finding
-from symconfig.frameworks.deepspeed.keys import AUTO
+from symconfig.formats.deepspeed import KEYS
+from symconfig.frameworks.deepspeed.keys import ACCUMULATION, AUTO, MICRO
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed
 
 _ROUNDS = 4  # what one key means may depend on another that was changed
 
 
-@dataclass(frozen=True, slots=True)
-class _Keys:
-    """Keys that say one thing together. fields: of a Run. needed: those that must be there to say it."""
-
-    fields: tuple[str, ...]
-    paths: tuple[KeyPath, ...]
-    needed: tuple[KeyPath, ...] = ()
-
-
-_BF16, _FP16 = ("bf16", "enabled"), ("fp16", "enabled")
-_MICRO, _STEPS, _BATCH = (("train_micro_batch_size_per_gpu",), ("gradient_accumulation_steps",), ("train_batch_size",))
-_RECOMPUTE = _Keys(("options.recompute",), ())
-_KEYS = (
-    _Keys(("configuration.micro", "configuration.global_batch"), (_BATCH, _MICRO, _STEPS), (_MICRO, _BATCH)),
-    _Keys(("options.precision",), (_BF16, _FP16)),
-    _Keys(("options.zero_stage",), (("zero_optimization", "stage"),)),
-    _Keys(("options.overlap.grad_reduce",), (("zero_optimization", "overlap_comm"),)),
-    _Keys(("options.optimizer_offload",), (("zero_optimization", "offload_optimizer"),)),
-    _Keys(("options.param_offload",), (("zero_optimization", "offload_param"),)),
-    _Keys(("options.grad_bytes",), (("data_types", "grad_accum_dtype"),)),
-    _Keys(("configuration.degrees.tp",), (("tensor_parallel", "autotp_size"),)),
-    _Keys(("configuration.degrees.cp",), (("sequence_parallel_size",),)),
-    _Keys(("configuration.degrees.ep",), (("expert_parallel",),)),
+_RECOMPUTE = "options.recompute"
+# Of what a plan decides, first what the program's arguments may say: where they do not, the file's place is told.
+_FIELDS = (
+    *dict.fromkeys(key.field for key in sorted(KEYS, key=lambda key: not key.arguments) if key.field),
     _RECOMPUTE,
 )
 
@@ -73,9 +57,9 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
         if not differing or differing == before:
             break
         before = differing
-        for keys in differing:
-            progress = _recompute(progress, plan) if keys is _RECOMPUTE else progress
-            for wish in _wishes(progress.draft.reading, config, keys):
+        for field in differing:
+            progress = _recompute(progress, plan) if field == _RECOMPUTE else progress
+            for wish in _wishes(progress.draft.reading, config, field):
                 progress = _granted(progress, wish)
     return launcher.numbers(progress, plan)
 
@@ -118,7 +102,7 @@ def _unsaid(reading: Reading, config: dict[str, Any]) -> Iterator[KeyWish]:
     """Yield what of the batch is "auto" while the Trainer's argument for it is missing: without it nothing else can be
     compared."""
     tree = reading.deepspeed
-    for path in (_MICRO, _STEPS) if tree is not None and trainer.used(reading) else ():
+    for path in ((MICRO,), (ACCUMULATION,)) if tree is not None and trainer.used(reading) else ():
         if tree is not None and tree.get(*path) == AUTO and not _by_argument(reading, path):
             yield KeyWish(path, at(config, path))
 
@@ -145,35 +129,32 @@ def _recompute(progress: Progress, plan: Plan) -> Progress:
     return progress.lacking(Unplaced("the recomputed layers", None if now == "0" else words, why))
 
 
-def _differing(reading: Reading, plan: Plan) -> Sequence[_Keys]:
-    """Return the keys that mean something else than the plan; all of them where the configuration means nothing as it
-    is.
-    """
+def _differing(reading: Reading, plan: Plan) -> Sequence[str]:
+    """Return the fields that the configuration says otherwise than the plan; all that keys say, where it means nothing
+    as it is."""
     try:
         have = run(reading, plan.cluster, _supplied(plan))
     except InputError:
-        return _KEYS[:-1]  # the last one has no keys to compare
-    best = plan.best
-    wanted = {
-        "micro": best.batch.micro,
-        "global_batch": best.batch.global_,
-        "degrees.tp": best.parallel.tp,
-        "degrees.cp": best.parallel.cp,
-        "degrees.ep": best.parallel.ep,
+        return _FIELDS[:-1]
+    best, now = plan.best, have.configuration
+    pairs = {
+        "batch": ((now.micro, now.global_batch), (best.batch.micro, best.batch.global_)),
+        "parallel": (now.degrees, best.parallel),
+        "options": (have.options, best.options),
     }
 
     def differs(field: str) -> bool:
         where, _, name = field.partition(".")
-        want = wanted[name] if where == "configuration" else attrgetter(name)(best.options)
-        return bool(attrgetter(field)(have) != want)
+        mine, wanted = pairs[where]
+        return bool(attrgetter(name)(mine) != attrgetter(name)(wanted) if name else mine != wanted)
 
-    return [each for each in _KEYS if any(map(differs, each.fields))]
+    return [field for field in _FIELDS if differs(field)]
 
 
-def _wishes(reading: Reading, config: dict[str, Any], keys: _Keys) -> Iterator[KeyWish]:
-    for path in keys.paths:
+def _wishes(reading: Reading, config: dict[str, Any], field: str) -> Iterator[KeyWish]:
+    for path in (key.path for key in KEYS if key.field == field):
         have, want = reading.deepspeed.get(*path) if reading.deepspeed else None, at(config, path)
-        derived = have is None and keys.needed and path not in keys.needed and not _by_argument(reading, path)
+        derived = have is None and path == (ACCUMULATION,) and not _by_argument(reading, path)
         if have != want and not derived and (want is not None or have):
             yield KeyWish(path, False if want is None and path[-1] == "enabled" else want)
 
@@ -212,3 +193,77 @@ def _argument(progress: Progress, wish: KeyWish) -> Progress:
     why = f'it is "auto" here, and --{name}, which Transformers takes for it, is not given'
     place = where(reading.deepspeed, wish.path) if reading.deepspeed is not None else None
     return progress.lacking(Unplaced(wish.name, wish.now, why, place))
+
+
+@dataclass(frozen=True, slots=True)
+class KeyWish:
+    """One key to have this value; None: it has to go."""
+
+    path: KeyPath
+    value: Any
+
+    @property
+    def name(self) -> str:
+        return dotted(self.path)
+
+    @property
+    def now(self) -> str | None:
+        return None if self.value is None else trees.spelled(self.value, "json")
+
+
+def keyed(progress: Progress, wish: KeyWish) -> Progress:
+    """Write one key into the JSON, or say that it cannot be."""
+    tree = progress.draft.reading.deepspeed
+    assert tree is not None, "is asked for where there is one"
+    have = tree.get(*wish.path)
+    goal = progress.draft.meaning.configured(_with(tree.data, wish))
+    after = progress.draft.tried(_ways(tree, wish), goal.__eq__)
+    if after is None:
+        why = "it cannot be written there so that nothing else changes"
+        return progress.lacking(Unplaced(wish.name, wish.now, why, where(tree, wish.path)))
+    was = None if have is None else trees.spelled(have, "json")
+    now = after.reading.deepspeed if have is None else tree
+    return progress.went(after, Change(wish.name, was, wish.now, where(now or tree, wish.path)))
+
+
+def where(tree: Tree, path: KeyPath) -> Place:
+    """Return the key's own place, or that of the section that would hold it."""
+    size = next(size for size in range(len(path), -1, -1) if path[:size] in tree.spans)
+    span = tree.spans[path[:size]]
+    return span.key or span.value
+
+
+def _ways(tree: Tree, wish: KeyWish) -> Iterator[tuple[Edit, ...]]:
+    path = wish.path
+    if wish.value is None:
+        lonely = len(path) > 1 and len(tree.get(*path[:-1])) == 1
+        yield from trees.removed(tree, path[:-1] if lonely else path)
+    elif path in tree.spans:
+        yield from trees.changed(tree, path, wish.value)
+    else:
+        yield from _inserted(tree, path, wish.value)
+
+
+def _inserted(tree: Tree, path: KeyPath, value: Any) -> Iterator[tuple[Edit, ...]]:
+    """Yield edits that put in a key that is not there, with the sections above it that are not there either."""
+    size = next(size for size in range(len(path) - 1, -1, -1) if path[:size] in tree.spans)
+    for key in reversed(path[size + 1 :]):
+        value = {str(key): value}
+    yield from trees.inserted(tree, path[:size], str(path[size]), value)
+
+
+def _with(data: Any, wish: KeyWish) -> Any:
+    """Put the wish into the data. A section that loses its only key goes with it."""
+    done = copy.deepcopy(data)
+    inner: Any = done
+    parents: list[tuple[Any, str | int]] = []
+    for key in wish.path[:-1]:
+        parents.append((inner, key))
+        inner = inner.setdefault(key, {})
+    if wish.value is not None:
+        inner[wish.path[-1]] = wish.value
+        return done
+    del inner[wish.path[-1]]
+    if parents and not inner:
+        parents[-1][0].pop(parents[-1][1])
+    return done

@@ -17,13 +17,12 @@ from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.launch.text import Edit
 from symconfig.existing.recover.arguments import TRUE, Arguments, plain
 from symconfig.existing.recover.deepspeed import RECOMPUTE, RECOMPUTE_OFF
-from symconfig.existing.recover.deepspeed_auto import SAID_BY, uses_trainer
-from symconfig.frameworks.deepspeed.keys import ACCUMULATION, MICRO
+from symconfig.existing.recover.deepspeed_auto import uses_trainer
+from symconfig.formats.deepspeed import KEYS
+from symconfig.frameworks.deepspeed.keys import ACCUMULATION
 
 # Keys of DeepSpeed's JSON that a plan decides and that the Trainer has arguments for.
-ARGUMENTS: Mapping[KeyPath, tuple[str, ...]] = {
-    path: SAID_BY[path] for path in ((MICRO,), (ACCUMULATION,), ("bf16", "enabled"), ("fp16", "enabled"))
-}
+ARGUMENTS: Mapping[KeyPath, tuple[str, ...]] = {key.path: key.arguments for key in KEYS if key.field and key.arguments}
 NAMES = tuple(name for names in ARGUMENTS.values() for name in names) + RECOMPUTE
 # Arguments that show whose they are, in transformers/training_args.py under these names.
 _MARKS = ("per_device_train_batch_size", ACCUMULATION, "num_train_epochs", "max_steps", "output_dir", "learning_rate")

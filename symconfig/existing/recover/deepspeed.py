@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import shorten
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.optimizer import Optimizer
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.detect import parse
 from symconfig.existing.launch.reading import Reading, Tree
@@ -20,16 +21,15 @@ from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed_auto import filled, uses_trainer
 from symconfig.existing.recover.deepspeed_batch import Grid, of_one_node, sizes
 from symconfig.existing.recover.deepspeed_model import described
-from symconfig.existing.recover.deepspeed_optimizer import stepped
 from symconfig.existing.recover.run import Assumed, Described, Run
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.recover.words import settings
+from symconfig.formats.deepspeed import gradient_bytes_of, precision_of, section, switches, zero_of
 from symconfig.formats.tuners import SEQUENCE
 from symconfig.frameworks.behaviour import COMPILED, LIGER, switched
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.deepspeed.keys import AUTO
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
-from symconfig.frameworks.deepspeed.zero import gradient_bytes_of, precision_of, section, switches, zero_of
 from symconfig.frameworks.known import built
 from symconfig.frameworks.optimizers import stepping
 from symconfig.plans.choices import Precision
@@ -45,6 +45,17 @@ RECOMPUTE = ("gradient_checkpointing", "use_gradient_checkpointing")
 LLAMAFACTORY, RECOMPUTE_OFF = ("finetuning_type",), "disable_gradient_checkpointing"
 _KERNELS = ("attn_implementation", "attention_implementation")
 _WRITTEN = "the program's own JSON"  # the file that findings about it would name
+
+# Transformers' names (training_args.py, OptimizerNames) of what keeps other states than AdamW in fp32. The paged ones
+# keep as much, on the GPU as long as there is room.
+_TRAINER: Mapping[str, str] = {
+    "adamw_bnb_8bit": "adam8bit",
+    "adamw_8bit": "adam8bit",
+    "paged_adamw_8bit": "adam8bit",
+    "adafactor": "adafactor",
+    "sgd": "sgd",
+}
+_ADAM = ("", "adam", "adamw", "onebitadam", "zerooneadam")  # DeepSpeed's, and none
 
 
 def made(
@@ -219,3 +230,21 @@ def _kernels(arguments: Arguments, model: ModelDescriptor) -> dict[str, Any]:
     if arguments.switch("torch_compile"):
         kernels |= COMPILED
     return kernels
+
+
+def stepped(config: Any, arguments: Arguments) -> tuple[Optimizer, tuple[Assumed, ...]]:
+    """Return the optimizer, and what is taken for it where that is another one. DeepSpeed's own goes before Trainer's
+    (transformers/integrations/deepspeed.py, deepspeed_optim_sched)."""
+    kind = str(section(config, "optimizer").get("type", "")).lower()
+    if kind == "sgd":
+        return Optimizer(name="sgd"), ()
+    if kind not in _ADAM:
+        why = f"of {kind} nothing is predicted, and few keep more than AdamW does"
+        return Optimizer(), (Assumed("optimizer", "adam", why),)
+    if kind:
+        return Optimizer(), ()
+    word = arguments.text("optim") or ""
+    name: Any = _TRAINER.get(word, "adam")
+    if name == "adam" and word and not word.startswith("adamw_"):
+        return Optimizer(), (Assumed("optimizer", "adam", f"of {word} nothing is predicted", arguments.place("optim")),)
+    return Optimizer(name=name), ()

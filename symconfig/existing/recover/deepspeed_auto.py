@@ -1,56 +1,16 @@
-"""The "auto" values of a DeepSpeed JSON, as Transformers' Trainer fills them in from its own arguments.
-
-Source: transformers/integrations/deepspeed.py, HfTrainerDeepSpeedConfig, 5.23; the arguments' defaults are those of
-transformers/training_args.py.
-"""
+"""The "auto" values of a DeepSpeed JSON, as Transformers' Trainer fills them in from its own arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from symconfig.descriptor.document import KeyPath
 from symconfig.existing.recover.arguments import Arguments
-from symconfig.frameworks.deepspeed.keys import ACCUMULATION, AUTO, MICRO, TRAIN, ZERO
+from symconfig.formats.deepspeed import BY_PATH, KEYS, Key
+from symconfig.frameworks.deepspeed.keys import AUTO, TRAIN, ZERO
 
 Json = dict[str, Any]
-# Names that programs around the Trainer have for its own: Transformers', Axolotl's, older Transformers'.
-MICRO_ARGUMENTS = ("per_device_train_batch_size", "micro_batch_size", "per_gpu_train_batch_size")
-_LR, _ADAM = 5e-5, (0.9, 0.999)
-
-_FROM_ARGUMENTS: Mapping[KeyPath, Callable[[Arguments], Any]] = {
-    (MICRO,): lambda a: a.whole(*MICRO_ARGUMENTS) or 8,
-    (ACCUMULATION,): lambda a: a.whole(ACCUMULATION) or 1,
-    ("gradient_clipping",): lambda a: _or(a.number("max_grad_norm"), 1.0),
-    ("optimizer", "params", "lr"): lambda a: _or(a.number("learning_rate"), _LR),
-    ("optimizer", "params", "betas"): lambda a: [
-        _or(a.number("adam_beta1"), _ADAM[0]),
-        _or(a.number("adam_beta2"), _ADAM[1]),
-    ],
-    ("optimizer", "params", "eps"): lambda a: _or(a.number("adam_epsilon"), 1e-8),
-    ("optimizer", "params", "weight_decay"): lambda a: _or(a.number("weight_decay"), 0.0),
-    ("scheduler", "params", "warmup_min_lr"): lambda a: 0,
-    ("scheduler", "params", "warmup_max_lr"): lambda a: _or(a.number("learning_rate"), _LR),
-    ("fp16", "enabled"): lambda a: bool(a.switch("fp16")),
-    ("bf16", "enabled"): lambda a: bool(a.switch("bf16")),
-}
-# What says the value: where none of these is given, the Trainer's default is taken.
-SAID_BY: Mapping[KeyPath, tuple[str, ...]] = {
-    (MICRO,): MICRO_ARGUMENTS,
-    (ACCUMULATION,): (ACCUMULATION,),
-    ("gradient_clipping",): ("max_grad_norm",),
-    ("optimizer", "params", "lr"): ("learning_rate",),
-    ("optimizer", "params", "betas"): ("adam_beta1", "adam_beta2"),
-    ("optimizer", "params", "eps"): ("adam_epsilon",),
-    ("optimizer", "params", "weight_decay"): ("weight_decay",),
-    ("fp16", "enabled"): ("fp16",),
-    ("bf16", "enabled"): ("bf16",),
-}
-_OF_HIDDEN_SIZE: Mapping[KeyPath, Callable[[int], int]] = {
-    (ZERO, "reduce_bucket_size"): lambda hidden: hidden * hidden,
-    (ZERO, "stage3_prefetch_bucket_size"): lambda hidden: int(0.9 * hidden * hidden),
-    (ZERO, "stage3_param_persistence_threshold"): lambda hidden: 10 * hidden,
-}
 # Set by Accelerate, under the Trainer, whatever the file says (accelerate/utils/dataclasses.py, DeepSpeedPlugin).
 OVERWRITTEN: frozenset[KeyPath] = frozenset({("steps_per_print",)})
 _OF_STEPS = frozenset({("scheduler", "params", "total_num_steps"), ("scheduler", "params", "warmup_num_steps")})
@@ -66,10 +26,11 @@ def autos(value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
 
 
 def fills(path: KeyPath, stage: int) -> bool:
-    """Tell whether the Trainer fills a key in; those of ZeRO-3's own keys it does at stage 3 only."""
-    if path in _OF_HIDDEN_SIZE:
-        return stage == 3 or path == (ZERO, "reduce_bucket_size")
-    return path in _FROM_ARGUMENTS or path in _OF_STEPS or path == (TRAIN,)
+    """Return whether the Trainer fills a key in; those of ZeRO-3's own keys it does at stage 3 only."""
+    key = BY_PATH.get(path)
+    if key is not None and key.sized:
+        return stage == 3 or key.stages != "3"
+    return (key is not None and key.default is not None) or path in _OF_STEPS or path == (TRAIN,)
 
 
 def uses_trainer(arguments: Arguments) -> bool:
@@ -90,36 +51,45 @@ def filled(config: Any, arguments: Arguments, hidden_size: int | None) -> Any:
     copy: Json = _copied(config)
     if copy.get(TRAIN) == AUTO:
         del copy[TRAIN]
-    zero = copy.get(ZERO)
-    stage = zero.get("stage", 0) if isinstance(zero, dict) else 0
+    stage = at(copy, (ZERO, "stage"))
     for path in list(autos(copy)):
-        if not fills(path, stage):
+        key, section = BY_PATH.get(path), at(copy, path[:-1])
+        if key is None or not fills(path, stage):
             continue
-        section = copy
-        for key in path[:-1]:
-            section = section[str(key)]
-        if path in _FROM_ARGUMENTS and arguments.settings:
-            section[str(path[-1])] = _FROM_ARGUMENTS[path](arguments)
-        elif path in _OF_HIDDEN_SIZE and hidden_size is not None:
-            section[str(path[-1])] = _OF_HIDDEN_SIZE[path](hidden_size)
+        if key.default is not None and arguments.settings:
+            section[path[-1]] = _argued(key, arguments)
+        elif key.sized and hidden_size is not None:
+            section[path[-1]] = key.sized(hidden_size)
     return copy
+
+
+def _argued(key: Key, arguments: Arguments) -> Any:
+    """Return a key's value by the Trainer's arguments, or by their defaults."""
+    if isinstance(key.default, bool):
+        return bool(arguments.switch(*key.arguments))
+    if isinstance(key.default, int):
+        return arguments.whole(*key.arguments) or key.default
+    defaults = key.default if isinstance(key.default, tuple) else (key.default,)
+    given = zip(map(arguments.number, key.arguments), defaults, strict=True)
+    values = [default if value is None else value for value, default in given]
+    return values if isinstance(key.default, tuple) else values[0]
 
 
 def mismatches(config: Any, arguments: Arguments) -> Iterator[tuple[KeyPath, Any, Any]]:
     """Yield (path, value of the JSON, value of the arguments) where both say one and differ: the Trainer then stops."""
-    for path, names in SAID_BY.items():
-        section: Any = config
-        for key in path:
-            section = section.get(key) if isinstance(section, dict) else None
-        if section in (None, AUTO) or not arguments.given(*names):
+    for key in KEYS:
+        have = at(config, key.path)
+        if have in (None, AUTO) or not arguments.given(*key.arguments):
             continue
-        wanted = _FROM_ARGUMENTS[path](arguments)
-        if section != wanted:
-            yield path, section, wanted
+        if have != (wanted := _argued(key, arguments)):
+            yield key.path, have, wanted
 
 
-def _or(value: float | None, otherwise: float) -> float:
-    return otherwise if value is None else value
+def at(config: Any, path: KeyPath) -> Any:
+    """Return the value of a path; None where there is none."""
+    for key in path:
+        config = config.get(key) if isinstance(config, dict) else None
+    return config
 
 
 def _copied(value: Any) -> Any:

@@ -8,13 +8,12 @@ from symconfig.descriptor.document import shorten
 from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Reading, Tree
 from symconfig.existing.recover.arguments import DIGITS, Arguments
-from symconfig.existing.recover.deepspeed_auto import MICRO_ARGUMENTS, uses_trainer
+from symconfig.existing.recover.deepspeed_auto import uses_trainer
 from symconfig.existing.recover.run import Assumed
+from symconfig.formats.deepspeed import BY_PATH
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, AUTO, MICRO, TRAIN
 
-_SAID_BY = {MICRO: MICRO_ARGUMENTS, ACCUMULATION: (ACCUMULATION,)}
-
-
+_SAID_BY = {key: BY_PATH[key,].arguments for key in (MICRO, ACCUMULATION)}
 # Options of launchers that say, or may say, that there are more nodes than one.
 _NODES = frozenset(("hostfile", "H", "num_nodes", "nnodes", "num_machines", "include", "i", "nodes", "N"))
 
@@ -56,7 +55,7 @@ def sizes(
     before = len(problems)
     micro, accumulated = (_size(tree, arguments, key, problems) for key in (MICRO, ACCUMULATION))
     train = None if tree.get(TRAIN) == AUTO else _number(tree, TRAIN, problems)
-    dark = uses_trainer(arguments) and arguments.given(*MICRO_ARGUMENTS)  # its value is what is wrong then
+    dark = uses_trainer(arguments) and arguments.given(*_SAID_BY[MICRO])  # its value is what is wrong then
     if train is None and micro is None and len(problems) == before and not dark:
         problems.append(
             tree.problem((), f"has neither {TRAIN} nor {MICRO}", hint=_said_by(f"{MICRO} in it", MICRO, arguments))

@@ -17,8 +17,8 @@ from symconfig.frameworks.deepspeed.keys import (
     ZERO,
     Kind,
     Mismatch,
-    known,
     mismatches,
+    schema,
 )
 
 _ELSEWHERE: frozenset[KeyPath] = frozenset({("optimizer", "params", "max_grad_norm")})  # has a rule of its own
@@ -48,7 +48,8 @@ def _problem(facts: DeepSpeedFacts, mismatch: Mismatch) -> Problem:
 
 def _dropped(path: tuple[str | int, ...]) -> bool:
     """Tell whether DeepSpeed passes over an "auto" there: its pydantic models do (runtime/config_utils.py)."""
-    return bool(known()["keys"].get(str(path[0]), {}).get("strict"))
+    section = schema()["properties"].get(str(path[0])) or {}
+    return "additionalProperties" in section
 
 
 deepspeed_misspelt_key = _of("ignored", alike=True)
@@ -60,8 +61,8 @@ deepspeed_deprecated_key = _of("deprecated")
 
 def deepspeed_old_and_new_key(facts: DeepSpeedFacts) -> Iterator[Problem]:
     section = facts.section(ZERO)
-    for old, node in known()["keys"][ZERO]["keys"].items():
-        new = node.get("deprecated")
+    for old, node in schema()["properties"][ZERO]["properties"].items():
+        new = node.get("x-new-name") if node else None
         if old in section and new in section:
             yield facts.problem(
                 (ZERO, old), f"is the old name of {new}, which is given, too", of_key=True, hint=f"leave out {old}"
@@ -70,6 +71,7 @@ def deepspeed_old_and_new_key(facts: DeepSpeedFacts) -> Iterator[Problem]:
 
 deepspeed_wrong_type = _of("type")
 deepspeed_loose_type = _of("loose")
+deepspeed_out_of_range = _of("range")
 deepspeed_wrong_choice = _of("choice")
 deepspeed_made_up_name = _of("name")
 
@@ -141,13 +143,6 @@ def deepspeed_trainer_mismatch(facts: DeepSpeedFacts) -> Iterator[Problem]:
                 need=shorten(repr(need)),
                 hint='"auto"',
             )
-
-
-def deepspeed_betas(facts: DeepSpeedFacts) -> Iterator[Problem]:
-    betas = facts.get("optimizer", "params", "betas")
-    pair = betas if isinstance(betas, list) and len(betas) == 2 else ()
-    if betas not in (None, "auto") and not (pair and all(isinstance(b, (int, float)) and 0 <= b < 1 for b in pair)):
-        yield facts.problem(("optimizer", "params", "betas"), f"{betas!r} are not two numbers in [0, 1)")
 
 
 def deepspeed_four_bit_weights_whole(facts: DeepSpeedFacts) -> Iterator[Problem]:

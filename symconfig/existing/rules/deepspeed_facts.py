@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from symconfig.descriptor.document import KeyPath
@@ -12,9 +12,9 @@ from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Reading, Tree, Word
 from symconfig.existing.launch.text import Text
 from symconfig.existing.recover.arguments import Arguments
-from symconfig.existing.recover.deepspeed_auto import filled, uses_trainer
+from symconfig.existing.recover.deepspeed_auto import at, filled, uses_trainer
+from symconfig.formats.deepspeed import stage_of
 from symconfig.frameworks.deepspeed.keys import AUTO, ZERO
-from symconfig.frameworks.deepspeed.zero import stage_of
 
 Json = dict[str, Any]
 
@@ -28,13 +28,18 @@ class DeepSpeedFacts:
     """
 
     tree: Tree
-    config: Any
     trainer: bool
-    arguments: Arguments
+    arguments: Arguments = field(default_factory=Arguments)
     gpus: int | None = None
     model: ModelDescriptor | None = None
     environment: Mapping[str, Word] | None = None
     launcher: tuple[str, ...] = ()
+    config: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        hidden = self.model.hidden_size if self.model else None
+        config = filled(self.tree.data, self.arguments, hidden) if self.trainer else self.tree.data
+        object.__setattr__(self, "config", config)
 
     @classmethod
     def of_reading(cls, reading: Reading, gpus: int | None, model: ModelDescriptor | None) -> Self:
@@ -42,9 +47,9 @@ class DeepSpeedFacts:
         if reading.deepspeed is None:
             raise ValueError("there is no DeepSpeed JSON")
         arguments = Arguments(reading.options)
-        return cls.of_tree(
-            reading.deepspeed,
-            uses_trainer(arguments),
+        return cls(
+            tree=reading.deepspeed,
+            trainer=uses_trainer(arguments),
             arguments=arguments,
             gpus=gpus,
             model=model,
@@ -55,37 +60,11 @@ class DeepSpeedFacts:
     @classmethod
     def of_data(cls, config: Any, file: str, trainer: bool, gpus: int | None = None) -> Self:
         """Take the facts of plain data, whose places are not known."""
-        return cls.of_tree(Tree(Text(file, b""), config, {}, "json"), trainer, Arguments(), gpus)
-
-    @classmethod
-    def of_tree(
-        cls,
-        tree: Tree,
-        trainer: bool,
-        arguments: Arguments,
-        gpus: int | None = None,
-        model: ModelDescriptor | None = None,
-        environment: Mapping[str, Word] | None = None,
-        launcher: tuple[str, ...] = (),
-    ) -> Self:
-        config = filled(tree.data, arguments, model.hidden_size if model else None) if trainer else tree.data
-        return cls(
-            tree=tree,
-            config=config,
-            trainer=trainer,
-            arguments=arguments,
-            gpus=gpus,
-            model=model,
-            environment=environment,
-            launcher=launcher,
-        )
+        return cls(tree=Tree(Text(file, b""), config, {}, "json"), trainer=trainer, gpus=gpus)
 
     def get(self, *path: str) -> Any:
         """Return the value of a path; None where there is none."""
-        value: Any = self.config
-        for key in path:
-            value = value.get(key) if isinstance(value, dict) else None
-        return value
+        return at(self.config, path)
 
     def section(self, *path: str) -> Json:
         """Return the object of a path; empty where there is none."""

@@ -1,18 +1,20 @@
 """A DeepSpeed JSON against all keys that DeepSpeed reads: it passes over some that it does not know, this does not.
 
-The known keys are in keys.json, made from the release's source by tools/generate/keys.py.
+keys.json is a JSON Schema of them, made from the release's source by tools/generate/keys.py, which tells its own words.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cache
+from operator import gt, le, lt
 from pathlib import Path
 from typing import Any, Literal
 
-from symconfig.descriptor.architectures.keys import words
+from pydantic import TypeAdapter, ValidationError
+
 from symconfig.descriptor.document import KeyPath, shorten
 from symconfig.errors import nearest
 
@@ -23,27 +25,11 @@ ZERO = "zero_optimization"
 FILE = Path(__file__).with_name("keys.json")
 # What is passed over may be a program's own: only what is spelled nearly like a known key was meant for it.
 ALIKE = 0.85
-# removed, unknown: DeepSpeed refuses the key; ignored: it passes over it. loose: another type that DeepSpeed takes for
-# the right one; name: it is not looked at before the optimizer or the schedule is made.
-Kind = Literal["removed", "unknown", "ignored", "deprecated", "type", "loose", "choice", "name"]
-# Whole numbers by meaning, for which the source gives no type.
-_INTEGERS = words(
-    """
-    train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps steps_per_print sequence_parallel_size
-    data_parallel_size autotp_size autoep_size expert_tensor_parallel_size number_checkpoints
-    """
-)
-_CHECKS: dict[str, Callable[[Any], bool]] = {
-    "integer": lambda v: isinstance(v, int) and not isinstance(v, bool),
-    "number": lambda v: isinstance(v, (int, float)) and not isinstance(v, bool),
-    "boolean": lambda v: isinstance(v, bool),
-    "string": lambda v: isinstance(v, str),
-    "array": lambda v: isinstance(v, list),
-    "object": lambda v: isinstance(v, dict),
-    "any": lambda v: True,
-}
-_NULL = (["any"], ["boolean"])  # null is the first kind's default; no model of pydantic's checks the second
-_BOOLEAN_WORDS = frozenset(("true", "false", "on", "off", "yes", "no", "y", "n", "t", "f", "1", "0"))  # pydantic's
+# removed, unknown, range: DeepSpeed refuses it; ignored: it passes over the key. loose: another type that DeepSpeed
+# takes for the right one; name: it is not looked at before the optimizer or the schedule is made.
+Kind = Literal["removed", "unknown", "ignored", "deprecated", "type", "range", "loose", "choice", "name"]
+_TYPES = {"integer": int, "number": float, "boolean": bool, "string": str, "array": list, "object": dict}
+_RANGES = {"minimum": (lt, "{} or more"), "exclusiveMinimum": (le, "above {}"), "maximum": (gt, "{} or less")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,115 +45,95 @@ class Mismatch:
 
 
 @cache
-def release() -> str:
-    """Return the DeepSpeed release that the keys are of."""
-    return str(known()["release"])
-
-
-@cache
-def known() -> Json:
-    """Return the whole table of keys.json."""
+def schema() -> Json:
+    """Return the JSON Schema of keys.json."""
     data: Json = json.loads(FILE.read_text(encoding="utf-8"))
     return data
+
+
+def release() -> str:
+    """Return the DeepSpeed release that the keys are of."""
+    return str(schema()["title"]).removeprefix("DeepSpeed ")
 
 
 def mismatches(config: Any) -> Iterator[Mismatch]:
     """Yield every unknown key, wrong type and wrong choice. "auto" stands for any value."""
     if isinstance(config, dict):
-        yield from _section(config, {"keys": known()["keys"]}, ())
+        yield from _section(config, schema(), ())
     else:
         yield Mismatch("type", (), "is not a JSON object", type(config).__name__)
 
 
 def _section(config: Json, node: Json, path: KeyPath) -> Iterator[Mismatch]:
-    gone = known()["removed"].get(".".join(map(str, path)), ())
+    strict = node.get("additionalProperties") is False
     for key, value in config.items():
-        place = (*path, key)
-        if key in gone:
+        place, known = (*path, key), node["properties"].get(key)
+        if known is False:
             yield Mismatch("removed", place, f"DeepSpeed {release()} has removed this, and refuses to start with it")
-        elif key not in node["keys"]:
-            yield _unknown(key, node["keys"], place, bool(node.get("strict")))
+        elif known is None:
+            yield _unknown(key, [name for name, rest in node["properties"].items() if rest is not False], place, strict)
         elif value == AUTO:
             continue
-        elif place == ("optimizer", "params"):
-            yield from _parameters(value, _of_adam(config), place)
-        elif place == ("scheduler", "params"):
-            yield from _parameters(value, node["keys"][key]["keys_by_type"].get(str(config.get("type"))), place)
+        elif "x-names" in known:
+            named, kind = known["x-names"], str(config.get("type"))
+            names = named.get(kind, named.get(kind.lower(), value)) if isinstance(value, dict) else ()
+            yield from _value(value, {"properties": {name: {} for name in names}}, place, strict)
         else:
-            yield from _value(value, node["keys"][key], place, bool(node.get("strict")))
+            yield from _value(value, known, place, strict)
 
 
 def _value(value: Any, node: Json, place: KeyPath, strict: bool) -> Iterator[Mismatch]:
-    if "deprecated" in node:
-        yield Mismatch("deprecated", place, "is deprecated", need=node["deprecated"] or None)
-    if value is None and (node.get("null") or ("keys" not in node and node.get("type") in _NULL[: 1 if strict else 2])):
+    if node.get("deprecated"):
+        yield Mismatch("deprecated", place, "is deprecated", need=node.get("x-new-name"))
+    if value is None and ("null" in node.get("type", ()) or None in node.get("enum", ())):
         return
-    if "keys" in node:
+    if "properties" in node:
         if isinstance(value, dict):
             yield from _section(value, node, place)
         else:
             yield Mismatch("type", place, "is not a section", shorten(value), "an object")
     elif "enum" in node:
         yield from _choice(value, node, place, strict)
-    else:
-        types = ["integer"] if place[-1] in _INTEGERS else node["type"]
-        if not any(_CHECKS[name](value) for name in types):
-            kind: Kind = "loose" if any(_taken_for(value, name, strict) for name in types) else "type"
+    elif "type" in node:
+        types = node["type"]
+        kinds = [types] if isinstance(types, str) else [kind for kind in types if kind != "null"]
+        exact = any(_is(value, kind) for kind in kinds)
+        if not exact:
+            loose = (strict or not isinstance(value, str)) and any(_is(value, kind, strict=False) for kind in kinds)
             meant = str(int(value)) if isinstance(value, float) and value.is_integer() else None
-            yield Mismatch(kind, place, "has the wrong type", shorten(repr(value)), " or ".join(types), meant)
+            wrong = "has the wrong type"
+            yield Mismatch("loose" if loose else "type", place, wrong, shorten(repr(value)), " or ".join(kinds), meant)
+        for word, (outside, need) in _RANGES.items():
+            if exact and word in node and outside(value, node[word]):
+                yield Mismatch("range", place, "is out of range", shorten(repr(value)), need.format(node[word]))
 
 
 def _choice(value: Any, node: Json, place: KeyPath, strict: bool) -> Iterator[Mismatch]:
-    anyhow = [name.lower() for name in node.get("enum_any_case", ())]
+    names = [*map(str, filter(lambda each: each is not None, node["enum"])), *node.get("x-any-case", ())]
+    anyhow = [name.lower() for name in node.get("x-any-case", ())]
     if (value in node["enum"] and not isinstance(value, bool)) or (isinstance(value, str) and value.lower() in anyhow):
         return
-    choices = [*map(str, node["enum"]), *node.get("enum_any_case", ())]
-    taken = strict and (str(value) in choices or (isinstance(value, bool) and int(value) in node["enum"]))
+    taken = strict and (str(value) in names or (isinstance(value, bool) and int(value) in node["enum"]))
     kind: Kind = "loose" if taken else "choice" if strict else "name"
-    yield Mismatch(
-        kind, place, "is not one of the choices", shorten(repr(value)), ", ".join(choices), nearest(str(value), choices)
-    )
+    alike = nearest(str(value), names)
+    yield Mismatch(kind, place, "is not one of the choices", shorten(repr(value)), ", ".join(names), alike)
 
 
-def _taken_for(value: Any, kind: str, strict: bool) -> bool:
-    """Tell whether DeepSpeed takes a value for one of this type: sections that are pydantic models read text as
-    numbers, too.
-    """
-    if kind in ("integer", "number"):
-        if isinstance(value, float):
-            return value.is_integer()
-        if isinstance(value, bool):
-            return True
-        return strict and isinstance(value, str) and _reads(value, int if kind == "integer" else float)
-    return kind == "boolean" and (
-        (isinstance(value, int) and value in (0, 1))
-        or (strict and isinstance(value, str) and value.lower() in _BOOLEAN_WORDS)
-    )
-
-
-def _reads(text: str, kind: type[int] | type[float]) -> bool:
+def _is(value: Any, kind: str, strict: bool = True) -> bool:
+    """Return whether a value has a type of JSON Schema, or is one that pydantic's models take for it."""
     try:
-        kind(text[:100])
-    except ValueError:
+        _adapter(kind).validate_python(value, strict=strict)
+    except ValidationError:
         return False
     return True
 
 
-def _of_adam(optimizer: Json) -> list[str] | None:
-    """Return the parameters of Adam and AdamW; of others none are known."""
-    names: list[str] = known()["keys"]["optimizer"]["keys"]["params"]["keys_of_adam"]
-    return names if str(optimizer.get("type", "")).lower() in ("adam", "adamw") else None
-
-
-def _parameters(value: Any, names: list[str] | None, place: KeyPath) -> Iterator[Mismatch]:
-    if not isinstance(value, dict):
-        yield Mismatch("type", place, "is not a section", shorten(repr(value)), "an object")
-    elif names is not None:
-        yield from (_unknown(key, names, (*place, key), False) for key in value if key not in names)
+@cache
+def _adapter(kind: str) -> TypeAdapter[Any]:
+    return TypeAdapter(_TYPES[kind])
 
 
 def _unknown(key: str, names: Collection[str], place: KeyPath, strict: bool) -> Mismatch:
     what = f"DeepSpeed {release()} has no such key, and {'refuses it' if strict else 'would ignore it'}"
-    return Mismatch(
-        "unknown" if strict else "ignored", place, what, alike=nearest(key, names, 0.6 if strict else ALIKE, most=1)
-    )
+    alike = nearest(key, names, 0.6 if strict else ALIKE, most=1)
+    return Mismatch("unknown" if strict else "ignored", place, what, alike=alike)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,13 @@ from symconfig.errors import InputError
 from symconfig.existing.adapt.files import adapted
 from symconfig.existing.adapt.outcome import Adapted
 from symconfig.existing.launch.json_tree import parse_json
+from symconfig.existing.launch.read import read
 from symconfig.existing.launch.text import Text
+from symconfig.existing.recover.deepspeed import run
+from symconfig.existing.recover.run import Run
+from symconfig.existing.recover.supplied import Supplied
 from symconfig.plans.plan import Plan, Recompute
-from symconfig.render import render
+from symconfig.render import deepspeed, render
 from tests.sample_plans import sample_plan
 
 COMMENTED = """{
@@ -103,6 +108,38 @@ def test_degrees_and_precision_are_put_in_and_taken_out(tmp_path: Path) -> None:
     back = adapt(tmp_path, next(iter(outcome.files.values())).decode(), plan())
     assert not back.unplaced
     assert "tensor_parallel" not in parse_json(Text("x", next(iter(back.files.values())))).data
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"micro": 2},
+        {"precision": "fp16"},
+        {"zero_stage": 1},
+        {"zero_stage": 3, "overlap_param_gather": True, "param_offload": True, "optimizer_offload": 1.0},
+        {"zero_stage": 3, "overlap_param_gather": True, "optimizer_offload": 0.5},
+        {"overlap_grad_reduce": False},
+        {"grad_bytes": 2},
+        {"tp": 2, "dp": 8, "sequence_parallel": False},
+        {"cp": 2, "dp": 8, "cp_comm": "a2a"},
+    ],
+    ids=str,
+)
+def test_what_differs_of_a_plan_is_changed_and_changed_back(tmp_path: Path, fields: dict[str, Any]) -> None:
+    base, other = plan(), plan(**fields)
+    texts = {id(goal): json.dumps(deepspeed.config(goal), indent=2) for goal in (base, other)}
+    for mine, goal in ((base, other), (other, base)):
+        outcome = adapt(tmp_path, texts[id(mine)], goal)
+        assert not outcome.unplaced
+        (content,) = outcome.files.values()
+        again, wanted = (meaning(tmp_path, text, goal) for text in (content.decode(), texts[id(goal)]))
+        assert (again.options, again.configuration) == (wanted.options, wanted.configuration)
+
+
+def meaning(folder: Path, content: str, goal: Plan) -> Run:
+    (folder / "ds.json").write_text(content)
+    known = Supplied(goal.model, goal.best.parallel.world_size, goal.best.batch.seq_length)
+    return run(read(str(folder / "ds.json")), goal.cluster, known)
 
 
 def test_what_is_auto_is_said_by_the_program_s_arguments(tmp_path: Path) -> None:

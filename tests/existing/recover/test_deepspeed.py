@@ -16,8 +16,8 @@ from symconfig.errors import InfeasibleError, InputError
 from symconfig.existing.recover.deepspeed import run
 from symconfig.existing.recover.run import Run
 from symconfig.existing.recover.supplied import Supplied
+from symconfig.formats.deepspeed import zero_of
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
-from symconfig.frameworks.deepspeed.zero import zero_of
 from symconfig.plans.plan import Plan, Recompute
 from symconfig.render import render
 from symconfig.render.deepspeed_launch import arguments, default_model

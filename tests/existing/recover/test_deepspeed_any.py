@@ -15,7 +15,7 @@ from symconfig.existing.recover.deepspeed import run
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.rules.deepspeed import findings
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
-from symconfig.frameworks.deepspeed.keys import known
+from symconfig.frameworks.deepspeed.keys import schema
 from tests.existing.recover.deepspeed_support import reading
 
 A100 = load_cluster("a100-80gb")
@@ -23,12 +23,12 @@ ASKED = Supplied(model=load_model("llama2-7b"), seq_length=2048)
 
 
 def paths(node: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    for key, inner in node.get("keys", {}).items():
+    for key, inner in (node or {}).get("properties", {}).items():
         yield (*above, key)
         yield from paths(inner, (*above, key))
 
 
-PATHS = sorted(paths(known()))
+PATHS = sorted(paths(schema()))
 VALUES = st.one_of(
     st.sampled_from(["auto", "cpu", "nvme", "none", "", "1e-5", "true", "fp32", "AdamW", "∞", "-1"]),
     st.booleans(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from symconfig.existing.recover.arguments import Arguments
-from symconfig.existing.recover.deepspeed_optimizer import stepped
+from symconfig.existing.recover.deepspeed import stepped
 from symconfig.existing.recover.words import settings
 
 

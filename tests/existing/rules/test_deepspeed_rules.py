@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from symconfig.existing.launch.json_tree import parse_json
 from symconfig.existing.launch.text import Text
@@ -18,7 +19,7 @@ from symconfig.existing.recover.words import settings
 from symconfig.existing.rules import deepspeed as rules
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.existing.rules.rule import Finding, Rule
-from symconfig.frameworks.deepspeed.keys import known, mismatches
+from symconfig.frameworks.deepspeed.keys import mismatches, schema
 from symconfig.verify import deepspeed as real
 from tests.existing.rules.examples import deepspeed_facts
 
@@ -67,13 +68,13 @@ def test_what_is_written_breaks_no_rule(path: Path) -> None:
     tree = parse_json(Text(path.name, path.read_bytes()))
     trainer = path.name.endswith("_hf.json")
     for gpus in (None, 16):
-        broken = rules.findings(DeepSpeedFacts.of_tree(tree, trainer, Arguments(), gpus))
+        broken = rules.findings(DeepSpeedFacts(tree=tree, trainer=trainer, gpus=gpus))
         assert [finding for finding in broken if finding.severity != "note"] == []
 
 
 def _said(text: str, gpus: int | None = 8, trainer: bool = False) -> dict[str, str]:
     tree = parse_json(Text("ds.json", text.encode()))
-    broken = rules.findings(DeepSpeedFacts.of_tree(tree, trainer, Arguments(), gpus))
+    broken = rules.findings(DeepSpeedFacts(tree=tree, trainer=trainer, gpus=gpus))
     return {finding.rule: str(finding.problem) for finding in broken}
 
 
@@ -127,32 +128,45 @@ def test_a_size_in_floating_point_is_a_note_with_the_whole_number() -> None:
     assert set(said) <= {name for name in NAMED if NAMED[name].severity == "note"}
 
 
-def _values(keys: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    for key, node in keys.items():
-        if "keys" in node:
-            yield from _values(node["keys"], (*path, key))
-        elif node.get("type") != ["number"] and path[:1] not in (("optimizer",), ("scheduler",)):
-            yield (*path, key)
+REFUSED = {"removed", "unknown", "type", "range", "choice"}
 
 
-def test_null_is_no_error_where_deepspeed_takes_it() -> None:
+def _paths(
+    section: dict[str, Any], path: tuple[str, ...] = (), strict: bool = False
+) -> Iterator[tuple[Any, Any, bool]]:
+    """Every key that may hold a value of its own, its schema, and whether its section is one of pydantic's models."""
+    for key, node in section["properties"].items():
+        if node and "properties" in node:
+            yield from _paths(node, (*path, key), "additionalProperties" in node)
+        elif path[:1] not in (("optimizer",), ("scheduler",), ("bfloat16",)) and node is not False:
+            yield (*path, key), node, strict  # bfloat16: another name of bf16, which stands before it
+
+
+@pytest.mark.parametrize("value", [None, -1, 0, 1.5, 2, 1e9, "3", "x", "true", True, [], {}], ids=repr)
+def test_what_deepspeed_takes_is_no_error_and_what_its_models_refuse_is_one(value: Any) -> None:
     runtime = pytest.importorskip("deepspeed.runtime.config")
-    taken = 0
-    for path in _values(known()["keys"]):
+    taken = refused = 0
+    for path, node, strict in _paths(schema()):
         config: dict[str, Any] = {"train_batch_size": 1, "zero_optimization": {"stage": 1}}
         section = config
         for key in path[:-1]:
             section = section.setdefault(key, {})
-        section[path[-1]] = None
-        if path[0] == "bfloat16" or {one.kind for one in mismatches(config)} & {"removed"}:
-            continue  # another name of bf16, which stands before it
+        section[path[-1]] = value
+        kinds = {one.kind for one in mismatches(config)}
         try:
             runtime.DeepSpeedConfig(copy.deepcopy(config))
-        except Exception:  # whatever its own sections raise
+        except ValidationError as error:
+            of_type = any(item["loc"] == path[-1:] and item["type"] != "value_error" for item in error.errors())
+            refused += of_type
+            assert kinds & REFUSED or not (of_type and node), path
+        except Exception:  # whatever its other sections raise
             continue
-        taken += 1
-        assert not [one for one in mismatches(config) if one.kind == "type"], path
+        else:
+            taken += 1
+            nothing = value is None and node.get("type") != "number"  # which computing with it would find
+            assert not kinds & REFUSED or not (strict or nothing), path
     assert taken > 100
+    assert refused > 5 or value is None
 
 
 def test_what_accelerate_sets_anyhow_may_be_anything_under_the_trainer() -> None:
@@ -170,7 +184,7 @@ def test_what_arguments_alone_decide_is_not_told_without_them() -> None:
     assert _said(text, 8, trainer=True) == {}
     tree = parse_json(Text("ds.json", text.encode()))
     given = settings(("--output_dir", "out"), "launch.sh")
-    broken = rules.findings(DeepSpeedFacts.of_tree(tree, True, Arguments(given), 8))
+    broken = rules.findings(DeepSpeedFacts(tree=tree, trainer=True, arguments=Arguments(given), gpus=8))
     assert {finding.rule for finding in broken} == {"deepspeed-no-precision", "deepspeed-accumulation-type"}
 
 

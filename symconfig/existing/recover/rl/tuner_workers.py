@@ -16,8 +16,8 @@ from symconfig.existing.launch.reading import Setting, Word
 from symconfig.existing.recover import deepspeed
 from symconfig.existing.recover.accelerate import Launched, launched
 from symconfig.existing.recover.arguments import Arguments
+from symconfig.existing.recover.deepspeed import stepped
 from symconfig.existing.recover.deepspeed_model import described as of_arguments
-from symconfig.existing.recover.deepspeed_optimizer import stepped
 from symconfig.existing.recover.known import weight_bytes
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.rl import bridged, fsdp
