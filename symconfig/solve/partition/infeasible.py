@@ -135,10 +135,11 @@ def _lightest(case: Case, ask: Ask) -> Lightest:
     return Lightest(case, axes, leanest.rows, leanest.memory, min(bound, leanest.memory))
 
 
-def _ways(cutter: Cutter, order: Sequence[int]) -> tuple[Division, Division]:
+def _ways(cutter: Cutter, order: Sequence[int]) -> list[Division]:
     """Return the cheapest and the leanest."""
     free = cutter.partitioned(0.0, order)
-    return free, cutter.leanest(order, free) if np.isfinite(free.cost) else free
+    lean = [cutter.leanest(order, free, lean) for lean in (False, True)] if np.isfinite(free.cost) else []
+    return [free, *lean]
 
 
 def _largest(best: Lightest, ask: Ask) -> tuple[str, float]:
