@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from symconfig.cost.partition.costs import Costs, LinkCost, NodeCost
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
-from symconfig.solve.partition.lines import Lines, fits
+from symconfig.solve.partition.lines import Line, Lines, fits
 from symconfig.solve.partition.problem import Array
 from symconfig.solve.partition.rows import allowed, completions, shared_out
 
@@ -28,6 +28,7 @@ Strategy = tuple[Row, ...]  # of every node
 _ROUNDS = 4  # over all axes, after the first cuts, at most
 _PRICES = 16
 _ANY = 20  # a price at which little counts but memory; what is equal in it is chosen by its cost still
+TRANSIENT = 0.01  # of a transient that counts where as little is held
 _CLOSE = 1e-3  # of the cost without a limit: no price gains more
 
 
@@ -114,9 +115,19 @@ class Cutter:
         self.links.update(zip(new, self.costs.links(wanted), strict=True))
         return [some for some, _ in every], [costs for _, costs in every], [self.links[key] for key in keys]
 
-    def cut(self, axis: int, rows: Strategy, price: float, open_: Sequence[int] = ()) -> Strategy:
-        """Return every node's best row among those that differ in this axis. open_: axes that are cut later."""
-        options, tables = self._priced(axis, rows, price)
+    def cut(
+        self,
+        axis: int,
+        rows: Strategy,
+        price: float,
+        open_: Sequence[int] = (),
+        lean: bool = False,
+        most: float = float("inf"),
+    ) -> Strategy:
+        """Return every node's best row among those that differ in this axis. open_: axes that are cut later. lean:
+        transients have a price, too. most: bytes that the transient of a row may have.
+        """
+        options, tables = self._priced(axis, rows, price, lean, most)
         others = [other for other in range(len(self.axes)) if other != axis and other not in open_]
         for index, (numbers, every) in self.fixed.items():
             able = every[(every[:, others] == numbers[np.array(rows[index])][others]).all(axis=1), axis]
@@ -127,19 +138,26 @@ class Cutter:
             (*row[:axis], int(some[c]), *row[axis + 1 :]) for row, some, c in zip(rows, options, chosen, strict=True)
         )
 
-    def _priced(self, axis: int, rows: Strategy, price: float) -> tuple[list[Options], list[Array]]:
+    def _priced(
+        self, axis: int, rows: Strategy, price: float, lean: bool, most: float
+    ) -> tuple[list[Options], list[Array]]:
         """Return, of every node, the options along the axis; of all nodes and then of all links their costs at the
         price.
         """
         links = self.costs.net.links
         if self.lines is None:
             choices, nodes, pairs = self.tables(axis, rows)
-            tables = [costs.cost + price * (costs.memory if self.by_bytes else costs.relative) for costs in nodes]
+            weights = [_bytes(costs, lean) if self.by_bytes else costs.relative for costs in nodes]
+            tables = [
+                np.where(costs.transient <= most, costs.cost + price * weight, np.inf)
+                for costs, weight in zip(nodes, weights, strict=True)
+            ]
             every = [pair.cost + price * pair.memory if self.by_bytes and price else pair.cost for pair in pairs]
             options = [some[:, axis] for some in choices]
         else:
             line = self.lines.along(axis, np.array(rows, dtype=np.int64))
-            alone = line.cost + price * (line.memory if self.by_bytes else line.relative)
+            alone = line.cost + price * (_bytes(line, lean) if self.by_bytes else line.relative)
+            alone = np.where(line.transient <= most, alone, np.inf)
             link_price = line.link_cost + price * line.link_memory if self.by_bytes and price else line.link_cost
             tables, every = self.lines.of_nodes(alone), self.lines.of_links(link_price)
             options = self.lines.choices
@@ -179,24 +197,40 @@ class Cutter:
         transient = float(max((one.transient[n] for one, n in alone), default=0.0))
         return moved, held, transient, float(sum(one.relative[n] for one, n in alone))
 
-    def partitioned(self, price: float, order: Sequence[int], start: Strategy | None = None) -> Division:
-        """Cut axis by axis. start: a partition to go on from; without one the whole mesh is cut first."""
+    def partitioned(
+        self,
+        price: float,
+        order: Sequence[int],
+        start: Strategy | None = None,
+        lean: bool = False,
+        most: float = float("inf"),
+    ) -> Division:
+        """Cut axis by axis. start: a partition to go on from; without one the whole mesh is cut first. lean,
+        most: see `cut`.
+        """
         rows = start or tuple((0,) * len(self.axes) for _ in self.costs.net.nodes)
         settled, last = 0, None
         rounds = list(order) * (_ROUNDS + (start is None))
         for number, axis in enumerate(rounds, 1):
             open_ = order[number:] if start is None else ()
-            before, rows, last = rows, self.cut(axis, rows, price, open_), axis
+            before, rows, last = rows, self.cut(axis, rows, price, open_, lean, most), axis
             settled = settled + 1 if rows == before else 0
             if settled == len(order):
                 break
         return self.measured(rows, price, last)
 
-    def leanest(self, order: Sequence[int], free: Division) -> Division:
+    def leanest(self, order: Sequence[int], free: Division, lean: bool = False) -> Division:
         """Return the leanest partition: memory counts before cost, which still chooses among ways that hold as much.
-        free: the cheapest.
+        free: the cheapest. lean: of ways that hold as much, transients choose.
         """
-        return self.partitioned(free.moved / max(free.weight, 1.0) * 2.0**_ANY, order)
+        return self.partitioned(free.moved / max(free.weight, 1.0) * 2.0**_ANY, order, lean=lean)
+
+
+def _bytes(costs: NodeCost | Line, lean: bool) -> Array:
+    """Return the bytes that have a price. lean: those held, and a share of those alive for a moment: only the largest
+    transient counts at the peak, but no node would keep its own low for nothing.
+    """
+    return costs.memory + TRANSIENT * costs.transient if lean else costs.memory
 
 
 def _without(row: Row, axis: int | None) -> Row:
@@ -239,14 +273,18 @@ def _fitted(cutter: Cutter, order: Sequence[int], free: Division, limit: float) 
     """Adapt gamma: the next price is that at which the cheapest partition that fits and the one that does not cost the
     same, until no other one costs less at it.
     """
-    fits = best = cutter.leanest(order, free)
-    if best.memory > limit:
+    fits, most = cutter.leanest(order, free), np.inf
+    if fits.memory > limit:
+        fits = cutter.leanest(order, free, lean=True)
+        most = limit - cutter._sums(fits.rows, order[-1])[1]  # above it no transient fits beside what is held at least
+    if fits.memory > limit:
         return None
+    best = fits
     over = free
     for _ in range(_PRICES):
         if best.cost <= free.cost * (1 + _CLOSE) or fits.weight >= over.weight or fits.moved <= over.moved:
             break
-        cut = cutter.partitioned((fits.moved - over.moved) / (over.weight - fits.weight), order, fits.rows)
+        cut = cutter.partitioned((fits.moved - over.moved) / (over.weight - fits.weight), order, fits.rows, most=most)
         if cut.rows in (fits.rows, over.rows):
             break
         if cut.memory > limit:

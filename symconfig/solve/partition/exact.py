@@ -13,13 +13,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from symconfig.solve.cbc import spent_s
 from symconfig.solve.partition import program
 from symconfig.solve.partition.labels import cheapest
 from symconfig.solve.partition.marginal import plan
 from symconfig.solve.partition.price import Known, State, by_elimination, by_messages, opened, part, search
 from symconfig.solve.partition.problem import Problem, Solution
 from symconfig.solve.partition.reduce import space, undominated
-from symconfig.solve.stages.clock import spent_s
 
 ENTRIES = 20_000_000  # of all tables of an elimination: 0.3 s and, the largest alone, 160 MB
 FEW = 200_000  # entries, that cost less than messages do

@@ -11,6 +11,7 @@ from symconfig.cost.partition.floor import floor_bytes
 from symconfig.descriptor.mesh import Axis, Mesh
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.format import either, general
+from symconfig.solve.cbc import spent_s
 from symconfig.solve.partition.adaptive import Cutter, Division
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.exact import best
@@ -20,7 +21,6 @@ from symconfig.solve.partition.problem import Array, Problem
 from symconfig.solve.partition.reduce import Space, restrict, space
 from symconfig.solve.partition.rows import spaces
 from symconfig.solve.partition.run import FEW, Ask, Case, Programs, cases, costs_of
-from symconfig.solve.stages.clock import spent_s
 from symconfig.units import GIB
 
 _PROOF_S = 2.0
@@ -135,10 +135,11 @@ def _lightest(case: Case, ask: Ask) -> Lightest:
     return Lightest(case, axes, leanest.rows, leanest.memory, min(bound, leanest.memory))
 
 
-def _ways(cutter: Cutter, order: Sequence[int]) -> tuple[Division, Division]:
+def _ways(cutter: Cutter, order: Sequence[int]) -> list[Division]:
     """Return the cheapest and the leanest."""
     free = cutter.partitioned(0.0, order)
-    return free, cutter.leanest(order, free) if np.isfinite(free.cost) else free
+    lean = [cutter.leanest(order, free, lean) for lean in (False, True)] if np.isfinite(free.cost) else []
+    return [free, *lean]
 
 
 def _largest(best: Lightest, ask: Ask) -> tuple[str, float]:

@@ -29,20 +29,11 @@ MOST_ENTRIES = 2_000_000  # of all nodes
 
 
 class Line(NamedTuple):
-    """[options of all nodes], one after the other, and [options x options of all links]. relative: see NodeCost.
+    """[options of all nodes], one after the other, and [options x options of all links]; or [nodes] and [links] of one
+    strategy. relative: see NodeCost.
 
     An infinite cost forbids an option.
     """
-
-    cost: Array
-    memory: Array
-    relative: Array
-    link_cost: Array
-    link_memory: Array
-
-
-class Point(NamedTuple):
-    """[nodes] and [links], of one strategy."""
 
     cost: Array
     memory: Array
@@ -93,13 +84,14 @@ class Lines:
         """Return the costs of all rows that differ from the given ones, [nodes, axes], in this axis only."""
         at = self.rows.along(axis, rows)
         cost, memory = self._links(self.activations.along(axis, rows), self.weights.along(axis, rows, at), self.place)
-        return Line(self.rows.costs(axis, at), self.rows.memory[at], self.rows.relative[at], cost, memory)
+        own = self.rows
+        return Line(own.costs(axis, at), own.memory[at], own.transient[at], own.relative[at], cost, memory)
 
-    def at(self, rows: Rows) -> Point:
+    def at(self, rows: Rows) -> Line:
         """Return the costs of these rows."""
         at, own = self.rows.at(rows), self.rows
         cost, memory = self._links(self.activations.at(rows), self.weights.at(rows, at), self.order)
-        return Point(own.cost[at], own.memory[at], own.transient[at], own.relative[at], cost, memory)
+        return Line(own.cost[at], own.memory[at], own.transient[at], own.relative[at], cost, memory)
 
     def _links(self, activations: tuple[Array, Array], weights: Array, place: Ints) -> tuple[Array, Array]:
         cost, memory = np.empty(len(place)), np.zeros(len(place))

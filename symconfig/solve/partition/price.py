@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from symconfig.solve.cbc import spent_s
 from symconfig.solve.partition import local
 from symconfig.solve.partition.bound import Messages, narrowed, priced, silent, sweep, weighed
 from symconfig.solve.partition.marginal import eliminated, marginals, plan
 from symconfig.solve.partition.problem import Array, Problem
 from symconfig.solve.partition.reduce import Bools, Space
-from symconfig.solve.stages.clock import spent_s
 
 CLOSE = 5e-10  # relative: no more than this may be saved where nothing better is said to exist
 LEVEL = 1e-9  # relative: two sums are the same

@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from symconfig.solve.cbc import in_time, lower_bound
+from symconfig.solve.cbc import in_time, lower_bound, spent_s
 from symconfig.solve.partition import local
 from symconfig.solve.partition.problem import Array, Ints, Problem, Solution
 from symconfig.solve.partition.reduce import Pair, Space, side, space
-from symconfig.solve.stages.clock import spent_s
 
 UNIT = 1e6  # of what is minimised and of what is limited: the solver's tolerances of 1e-7 are 1e-13 of them
 CLOSE = 1e-9  # relative: proved

@@ -21,12 +21,12 @@ from symconfig.descriptor.mesh import Axis, Mesh
 from symconfig.graph.program.net import Net
 from symconfig.graph.program.program import Program
 from symconfig.graph.program.sized import Sized
+from symconfig.solve.cbc import spent_s
 from symconfig.solve.partition import exact
 from symconfig.solve.partition.adaptive import Adapted, Division, Strategy, adaptive
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.pinned import Pin, pinned
 from symconfig.solve.partition.rows import ROUNDING, spaces
-from symconfig.solve.stages.clock import spent_s
 
 FEW = 4  # axes on which every node's rows can be weighed one by one
 Programs = Callable[[int], Program]  # by the number of microbatches that a step is cut into

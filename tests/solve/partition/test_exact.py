@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from symconfig.solve.stages.clock import spent_s
 
+from symconfig.solve.cbc import spent_s
 from symconfig.solve.partition import exact, program, reduce
 from symconfig.solve.partition.price import Known
 from symconfig.solve.partition.problem import Edge, Node, Problem
