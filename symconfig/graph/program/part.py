@@ -10,7 +10,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 from symconfig.graph.operator import Operator, Tensor, Use, Work
-from symconfig.graph.program.nest import operator
+from symconfig.graph.program.build import Function, build, nothing
 from symconfig.graph.program.program import Parameter, Program
 from symconfig.graph.program.signature import Signatures
 
@@ -97,7 +97,7 @@ class Parts:
         way = replace(tensor, name=f"{name}, {'received' if work is Work.RECEIVE else 'sent'}")
         tensors[way.name] = way
         ends = (way, tensor) if work is Work.RECEIVE else (tensor, way)
-        return operator(f"{work} {name}", work, (Use(ends[0]),), Use(ends[1]))
+        return build(Function(nothing, work=work), f"{work} {name}", [Use(ends[0])], [Use(ends[1])])
 
 
 def gradient_elements(parameters: Sequence[Parameter], program: Program) -> float:

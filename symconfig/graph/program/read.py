@@ -36,8 +36,11 @@ backward is never written: it follows from the function (`symconfig.graph.progra
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from graphlib import CycleError, TopologicalSorter
+from heapq import heapify, heappop, heappush
 from pathlib import Path
 
 from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath, read_text
@@ -47,14 +50,10 @@ from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import parse_yaml_strict
 from symconfig.errors import InputError, Problem, nearest
 from symconfig.graph.operator import Operator, Tensor, Use
-from symconfig.graph.program.check import check
 from symconfig.graph.program.file_source.expand import MAX_OPERATORS, UNKNOWN, Declared, Expansion, Line, Turn, expand
 from symconfig.graph.program.file_source.file import ELEMENT_BYTES, ProgramFile, written_out
-from symconfig.graph.program.file_source.make import make
-from symconfig.graph.program.file_source.site import Site, check_dims, used
-from symconfig.graph.program.file_source.sizes import sizes
-from symconfig.graph.program.file_source.text import Mistake, declaration, size_of_number
-from symconfig.graph.program.order import in_order
+from symconfig.graph.program.file_source.make import Site, check_dims, make, used
+from symconfig.graph.program.notation import Mistake, declaration, size_of_number, sizes
 from symconfig.graph.program.program import Parameter, Program
 
 
@@ -80,7 +79,7 @@ def read_program(document: Document, text: str, dims: Mapping[str, int]) -> Prog
         problems = [_problem(document, lines, at, text, mistake) for (at, *_), (text, mistake) in mistakes.items()]
         raise InputError(sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0))[:MAX_PROBLEMS])
     assert program is not None
-    return check(program)
+    return program
 
 
 @dataclass(slots=True)
@@ -100,15 +99,14 @@ class _Reader:
         self._literals()
         parameters = list(self._declared())
         self._targets()
-        order = in_order([turn.read for turn in expansion.turns], [turn.made for turn in expansion.turns])
-        for cycle in order.cycles:
-            names = [expansion.turns[index].made[0] for index in (cycle[-1], *cycle)]
-            line = expansion.turns[cycle[-1]].line
+        order, cycles = in_order([turn.read for turn in expansion.turns], [turn.made for turn in expansion.turns])
+        for cycle in cycles:
+            names = [expansion.turns[index].made[0] for index in (*cycle, cycle[0])]
+            line = expansion.turns[cycle[0]].line
             mistake = Mistake("operators read one another in a cycle", got=" -> ".join(names))
             self.wrong(line.at, mistake, line.text)
-        placed = set(order.order)
-        behind = [index for index in range(len(expansion.turns)) if index not in placed]
-        for index in (*order.order, *behind):
+        placed = set(order)
+        for index in (*order, *(index for index in range(len(expansion.turns)) if index not in placed)):
             self._operator(expansion.turns[index])
         outputs = tuple(self._outputs())
         for dim in file.batch:
@@ -130,7 +128,7 @@ class _Reader:
 
     def _literals(self) -> None:
         """Give dims that are mere numbers their sizes."""
-        statements = [line.call.statement for line in self.expansion.lines.values() if line]
+        statements = [line.call for line in self.expansion.lines.values() if line]
         named = [target.dims for statement in statements for target in statement.targets]
         named += [term.loops or () for statement in statements for term in statement.terms]
         for dim in dict.fromkeys(dim for dims in named for dim in dims):
@@ -171,14 +169,15 @@ class _Reader:
     def _targets(self) -> None:
         """Enter all that is made, as it would be with a gradient: who reads a mistaken one can be checked, too."""
         for line in filter(None, self.expansion.lines.values()):
-            for target in line.call.statement.targets:
+            for target in line.call.targets:
                 try:
                     _width(target.element, target.at)
                     check_dims(target.dims, self.sizes, target.at)
                 except Mistake as mistake:
                     self.wrong(line.at, mistake, line.text)
         for turn in self.expansion.turns:
-            for name, target in zip(turn.made, turn.line.call.statement.targets, strict=True):
+            for name, target in zip(turn.made, turn.line.call.targets, strict=True):
+                self._taken([name], turn.line, target.at)
                 self.tensors[name] = Tensor(name, target.dims)
 
     def _operator(self, turn: Turn) -> None:
@@ -193,9 +192,17 @@ class _Reader:
                 return  # told where the dim was first named
             site = Site(call, uses, turn.made, turn.path, self.sizes, ELEMENT_BYTES[self.file.element])
             self.operators += make(site)
+            self._taken(site.made.keys() - set(turn.made), line, line.call.targets[0].at)
             self.tensors |= site.made
         except Mistake as mistake:
             self.wrong(line.at, mistake, line.text)
+
+    def _taken(self, names: Iterable[str], line: Line, at: int) -> None:
+        """Refuse names of a turn's tensors that are those of others, as `layers.0.x` may be."""
+        for name in names:
+            if name in self.tensors:
+                mistake = Mistake("the name is taken", at, got=name, need="a name for each tensor")
+                self.wrong(line.at, mistake, line.text)
 
     def _use(self, line: Line, index: int, name: str) -> Use:
         term = line.call.terms[index]
@@ -223,9 +230,39 @@ class _Reader:
         useful = {turn.line.at for turn in turns if read.intersection(turn.made)}
         for turn in turns:
             if turn.line.at not in useful:
-                target = turn.line.call.statement.targets[0]
+                target = turn.line.call.targets[0]
                 what = "what is made is neither read nor an output"
                 self.wrong(turn.line.at, Mistake(what, target.at, got=target.name), turn.line.text)
+
+
+def in_order(reads: Sequence[Iterable[str]], makes: Sequence[Iterable[str]]) -> tuple[list[int], list[list[int]]]:
+    """Return the indices that are neither on a cycle nor behind one, each after what it reads, the smallest first among
+    those that could come next; and cycles as data flows, of which no two share an index, in each knot at least one.
+
+    reads, makes: names, for each index. What nobody makes is there from the start.
+    """
+    maker = {name: index for index, names in enumerate(makes) for name in names}
+    before = {index: [maker[name] for name in names if name in maker] for index, names in enumerate(reads)}
+    sorter, left, order, cycles = TopologicalSorter(before), dict(before), [], []
+    with suppress(CycleError):
+        sorter.prepare()
+    ready = list(sorter.get_ready())
+    heapify(ready)
+    while ready:
+        order.append(heappop(ready))
+        sorter.done(order[-1])
+        for index in sorter.get_ready():
+            heappush(ready, index)
+    while len(order) < len(before):
+        try:
+            TopologicalSorter(left).prepare()
+            break
+        except CycleError as error:
+            cycle = error.args[1][1:]
+            first = cycle.index(min(cycle))
+            cycles.append(cycle[first:] + cycle[:first])
+            left = {index: sources for index, sources in left.items() if index not in cycle}
+    return order, cycles
 
 
 def _width(element: str, at: int) -> float | None:

@@ -41,8 +41,7 @@ class Signatures:
 
     program: Program
     origins: dict[str, Origin] = field(init=False)
-    groups: dict[Hashable, int] = field(default_factory=dict)  # by how an operator is written
-    of_group: list[int] = field(default_factory=list)
+    known: dict[Hashable, int] = field(default_factory=dict)
     numbers: dict[Hashable, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -50,17 +49,14 @@ class Signatures:
 
     def number(self, op: Operator) -> int:
         """Return a number that only operators of equal structure share."""
-        return self.of_group[self.group(op)]
-
-    def group(self, op: Operator) -> int:
-        """Return a number that only operators share that are written alike."""
-        group = self.groups.setdefault(self.written(op), len(self.groups))
-        if group == len(self.of_group):
+        written = self._written(op)
+        number = self.known.get(written)
+        if number is None:
             exact = structure(self.program, op, self.origins)
-            self.of_group.append(self.numbers.setdefault(exact, len(self.numbers)))
-        return group
+            number = self.known[written] = self.numbers.setdefault(exact, len(self.numbers))
+        return number
 
-    def written(self, op: Operator) -> Hashable:
+    def _written(self, op: Operator) -> Hashable:
         """Return the parts of an operator: equal ones have one structure. The program keeps `splits` alive."""
         tensors, origin = self.program.tensors, self.origins
         seen = []

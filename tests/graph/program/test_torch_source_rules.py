@@ -18,12 +18,12 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from symconfig.errors import InputError  # noqa: E402
 from symconfig.graph.operator import Operator, Work  # noqa: E402
-from symconfig.graph.program.check import problems  # noqa: E402
 from symconfig.graph.program.program import Program  # noqa: E402
 from symconfig.graph.program.torch_source import load_module, program_of  # noqa: E402
 from symconfig.graph.program.torch_source.export import traced  # noqa: E402
 from symconfig.graph.program.torch_source.lower import lower  # noqa: E402
 from symconfig.graph.program.torch_source.walk import walk  # noqa: E402
+from tests.graph.program.check import problems  # noqa: E402
 
 HERE = Path(__file__).parent
 

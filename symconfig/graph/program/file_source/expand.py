@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from symconfig.descriptor.document import KeyPath
-from symconfig.graph.program.file_source.calls import Call, call
+from symconfig.errors import nearest
 from symconfig.graph.program.file_source.file import Declaration, ProgramFile, Repeat, Step
-from symconfig.graph.program.file_source.text import Mistake, Term, names, statement
+from symconfig.graph.program.file_source.make import checked
+from symconfig.graph.program.notation import Mistake, Statement, Term, names, statement
 
 MAX_OPERATORS = 100_000
 UNKNOWN = ""  # in place of a tensor that a mistake has told already
@@ -20,7 +21,7 @@ class Line:
 
     text: str
     at: KeyPath
-    call: Call
+    call: Statement
     module: str
 
 
@@ -67,7 +68,7 @@ class Expansion:
         if at not in self.lines:
             text = step.do or ""
             try:
-                self.lines[at] = Line(text, at, call(statement(text)), step.path)
+                self.lines[at] = Line(text, at, checked(statement(text)), step.path)
             except Mistake as mistake:
                 self.wrong(at, mistake, text)
                 self.lines[at] = None
@@ -101,7 +102,7 @@ def _walk(result: Expansion, steps: tuple[Step, ...], scope: dict[str, str], pre
                 last = f"{prefix}{step.repeat.name}.{step.repeat.times - 1}.{made}"
                 _enter(result, scope, made, last, (*where, "repeat", "carry"))
         elif line := result.line(step, where):
-            for target in line.call.statement.targets:
+            for target in line.call.targets:
                 _enter(
                     result, scope, target.name, whole=prefix + target.name, at=where, text=line.text, place=target.at
                 )
@@ -114,7 +115,7 @@ def _walk(result: Expansion, steps: tuple[Step, ...], scope: dict[str, str], pre
         if step.repeat is not None:
             _repeat(result, step.repeat, scope, prefix, (*at, index, "repeat"))
         elif line := result.lines.get((*at, index)):
-            targets = tuple(scope[target.name] for target in line.call.statement.targets)
+            targets = tuple(scope[target.name] for target in line.call.targets)
             read = tuple(_known(result, scope, line, term) for term in line.call.terms)
             result.turns.append(Turn(line, prefix, targets, read))
 
@@ -165,5 +166,6 @@ def _known(result: Expansion, scope: Mapping[str, str], line: Line, term: Term) 
     """Return the whole name of a tensor that is read; UNKNOWN if there is none, which is or was reported."""
     name = scope.get(term.name, UNKNOWN)
     if term.name not in scope:
-        result.wrong(line.at, line.call.unknown(term, scope), line.text)
+        mistake = Mistake("there is no such tensor", term.at, got=term.name, hint=nearest(term.name, scope))
+        result.wrong(line.at, mistake, line.text)
     return name

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 
 from symconfig.errors import InputError, Problem
 from symconfig.graph.operator import Gradients, Operator, Tensor, Use
+from symconfig.graph.program.build import build
 from symconfig.graph.program.program import Parameter, Program
 from symconfig.graph.program.torch_source.axes import Axes, Group
-from symconfig.graph.program.torch_source.recorder import Made, Nest, Recorder, Seen, Step, Value
+from symconfig.graph.program.torch_source.recorder import Labels, Made, Recorder, Seen, Step, Value
 
 RULES_FOLDER = "symconfig/graph/program/torch_source/rules"
 
@@ -109,18 +110,30 @@ def _problem(step: Step, times: int) -> Problem:
 
 def _operator(step: Step, namer: _Namer) -> Operator:
     inputs, outputs, residues = (tuple(map(namer.use, some)) for some in (step.inputs, step.outputs, step.residues))
-    loops = {label: namer.dims(group) for label, group in step.loops.items()}
-    assert step.make is not None
-    op = step.make(
-        Nest(
-            name=step.name,
-            path=step.path,
-            inputs=inputs,
-            outputs=outputs,
-            residues=residues,
-            loops=loops,
-            sizes=namer.sizes,
-        )
+    named = {label: namer.dims(group) for label, group in step.loops.items()}
+
+    def loops(labels: Labels) -> tuple[str, ...]:
+        return tuple(loop for label in labels if label for loop in named.get(label, ()))
+
+    how = step.how
+    assert how is not None
+    pairs = [dict.fromkeys(loop for side in pair for loop in loops(side)[:1]) for pair in how.groups]
+    op = build(
+        how.function,
+        step.name,
+        inputs,
+        outputs,
+        residues=residues,
+        over=loops(how.over),
+        whole=(*loops(how.whole), *(loop for at in how.windows for loop in loops([at])[1:])),
+        groups=[tuple(pair) for pair in pairs if pair],
+        windows={named[at][0]: window for at, window in how.windows.items() if at in named},
+        slots=loops(how.slots)[0] if how.slots else "",
+        traffic=how.traffic,
+        attended=how.attended,
+        channels=how.channels,
+        sizes=namer.sizes,
+        path=step.path,
     )
     op = replace(op, inputs=tuple(dict.fromkeys(op.inputs)))
     if not any(use.gradient for use in outputs):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from symconfig.graph.operator import Operator, Use
-from symconfig.graph.program import build
+from symconfig.graph.program.build import ALL, RESHAPE, Function, Window
 from symconfig.graph.program.torch_source.axes import Axes, Group
 
 Labels = Sequence[str | None]  # a loop for each dim; None for a dim of size 1
@@ -66,26 +65,20 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Nest:
-    """Arguments of an operator's constructor when all dims have names. loops: of each label, outermost first."""
+class How:
+    """A function, and how it is used (see `build`): with labels for loops. A pair of `groups` splits at its outermost
+    loops; so does a spatial dim of `windows`, which reach over the ends of inner loops.
+    """
 
-    name: str
-    path: str
-    inputs: tuple[Use, ...]
-    outputs: tuple[Use, ...]
-    residues: tuple[Use, ...]
-    loops: Mapping[str, tuple[str, ...]]
-    sizes: Mapping[str, int]
-
-    @property
-    def output(self) -> Use:
-        return self.outputs[0]
-
-    def loops_of(self, labels: Labels) -> tuple[str, ...]:
-        return tuple(loop for label in labels if label for loop in self.loops.get(label, ()))
-
-
-Make = Callable[[Nest], Operator]
+    function: Function
+    over: Labels = ()
+    whole: Labels = ()
+    groups: Sequence[tuple[Labels, Labels]] = ()
+    windows: Mapping[str, Window] = field(default_factory=dict)
+    slots: Labels = ()
+    traffic: tuple[float, float] | None = None
+    attended: float = 0.0
+    channels: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +87,7 @@ class Step:
 
     name: str
     path: str
-    make: Make | None
+    how: How | None
     inputs: tuple[Seen, ...]
     outputs: tuple[Seen, ...]
     residues: tuple[Seen, ...] = ()
@@ -128,17 +121,16 @@ class Recorder:
         self,
         name: str,
         path: str,
-        make: Make,
+        how: How,
         inputs: Sequence[tuple[Value, Labels]],
         outputs: Sequence[Out],
         residues: Sequence[Out] = (),
-        windows: Sequence[str] = (),
     ) -> list[Value]:
-        """Record an operator, by the loops along its tensors.
-
-        windows: loops along which the inputs' dims may be of another size than the loop, which is the output's.
+        """Record an operator, by the loops along its tensors. Along the loops of windows the inputs' dims may be of
+        another size than the loop, which is the output's.
         """
         loops: dict[str, Group] = {}
+        windows = tuple(how.windows)
         for label in windows:
             self._window(label, inputs, outputs, loops)
         seen = [self._seen(name, path, value, labels, loops, windows) for value, labels in inputs]
@@ -152,9 +144,7 @@ class Recorder:
             tuple(Seen(value.made, tuple((dim, dim) for dim in value.dims)) for value in some)
             for some in (values, kept)
         )
-        self.steps.append(
-            Step(name=name, path=path, make=make, inputs=tuple(seen), outputs=written, residues=left, loops=loops)
-        )
+        self.steps.append(Step(name, path, how, tuple(seen), written, left, loops))
         return values
 
     def reshaped(self, name: str, path: str, value: Value, shape: Sequence[int]) -> Value:
@@ -180,12 +170,8 @@ class Recorder:
                 new[position] = f"old{before[0]}" if keep and len(before) == len(after) == 1 else f"new{position}"
         pairs = [([old[i] for i in before], [new[o] for o in after]) for before, after in blocks]
 
-        def make(nest: Nest) -> Operator:
-            groups = [(nest.loops_of(ours), nest.loops_of(theirs)) for ours, theirs in pairs]
-            return build.reshape(nest.name, nest.inputs[0], nest.output, groups, copies=True, path=nest.path)
-
         out = Out(new, shape, value.made.element_bytes, value.gradient)
-        return self.record(name, path, make, [(value, old)], [out])[0]
+        return self.record(name, path, How(RESHAPE, groups=pairs, traffic=ALL), [(value, old)], [out])[0]
 
     def _window(
         self, label: str, inputs: Sequence[tuple[Value, Labels]], outputs: Sequence[Out], loops: dict[str, Group]

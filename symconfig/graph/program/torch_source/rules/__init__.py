@@ -5,18 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from symconfig.graph.program.torch_source.call import Rule
-from symconfig.graph.program.torch_source.rules import (
-    attention,
-    elementwise,
-    lookup,
-    products,
-    reductions,
-    shapes,
-    windows,
-)
+from symconfig.graph.program.torch_source.rules import pointwise, reductions, shapes, statements, windows
 
 RULES: Mapping[str, Rule] = {
-    name: rule
-    for room in (elementwise, shapes, products, reductions, windows, attention, lookup)
-    for name, rule in room.RULES.items()
+    name: rule for room in (pointwise, statements, reductions, shapes, windows) for name, rule in room.RULES.items()
 }

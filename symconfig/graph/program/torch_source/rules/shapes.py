@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-from symconfig.graph.program.functions import LINEAR
+from symconfig.graph.program.build import LINEAR, NONE
 from symconfig.graph.program.torch_source.axes import Group
-from symconfig.graph.program.torch_source.call import Answer, Call, Result, Rule, each, with_outputs
+from symconfig.graph.program.torch_source.call import Answer, Call, Result, Rule, labels_of
 from symconfig.graph.program.torch_source.recorder import Labels, Value
 
 # A part of a tensor is read where it lies; its gradient is written into a tensor of the whole size. Joining is the
@@ -71,25 +70,22 @@ def _take(call: Call, x: Value, dim: int, taken: Sequence[tuple[int, int, Result
     """Take parts [start, end) of a dim. Equal parts are rows of an outer factor, so that what is inside may be
     split.
     """
-    size = call.size(x, dim)
+    size, inside = call.size(x, dim), labels_of(x.rank)
     lengths = {end - start for start, end, _ in taken}
-    length = lengths.pop()
-    equal = not lengths and size % length == 0 and all(start % length == 0 for start, _, _ in taken)
+    length = min(lengths)
+    equal = len(lengths) == 1 and size % length == 0 and all(start % length == 0 for start, _, _ in taken)
     if equal and length < size:
-        factored = call.viewed(x, [*call.shape(x)[:dim], size // length, length, *call.shape(x)[dim + 1 :]])
-        inside = [f"d{n}" for n in range(x.rank)]
-        given: Labels = [*inside[:dim], "part", *inside[dim:]]
-        x, gone, kept = factored, ["part"], [inside[dim]]
+        x = call.factored(x, dim, size // length)
+        given, whole = [*inside[:dim], "part", *inside[dim:]], ["part"]
+        kept = [inside[dim]] * len(taken)
     else:
-        inside = [f"d{n}" for n in range(x.rank)]
-        given = [*inside[:dim], "whole", *inside[dim + 1 :]]
-        gone, kept = ["whole"], [f"taken{n}" for n in range(len(taken))]
-    outs = []
-    for number, (_, _, result) in enumerate(taken):
-        middle = [kept[number % len(kept)]] if keep else []
-        outs.append(([*inside[:dim], *middle, *inside[dim + 1 :]], result))
-    part = each(LINEAR, [*gone, *([] if len(kept) == 1 and equal else kept)], READ_IN_PLACE)
-    return call.emit_all(lambda nest: with_outputs(part(nest), nest.outputs), [(x, given)], outs)
+        given, kept = [*inside[:dim], "whole", *inside[dim + 1 :]], [f"taken{n}" for n in range(len(taken))]
+        whole = ["whole", *kept]
+    outs = [
+        ([*inside[:dim], *([label] if keep else []), *inside[dim + 1 :]], result)
+        for label, (_, _, result) in zip(kept, taken, strict=True)
+    ]
+    return call.emit_all(LINEAR, [(x, given)], outs, over=whole, traffic=READ_IN_PLACE)
 
 
 def _slice(call: Call) -> Answer:
@@ -139,7 +135,7 @@ def _cat(call: Call) -> Answer:
     if len(values) == 1:
         return values[0]
     shape = list(call.result.shape)
-    labels = [f"d{n}" for n in range(len(shape))]
+    labels = labels_of(len(shape))
     sizes = {call.size(value, dim) for value in values}
     if len(sizes) == 1:
         wide = [*shape[:dim], len(values), shape[dim] // len(values), *shape[dim + 1 :]]
@@ -151,14 +147,13 @@ def _cat(call: Call) -> Answer:
         given = [[*labels[:dim], f"part{n}", *labels[dim + 1 :]] for n in range(len(values))]
         out = labels
         whole = [labels[dim], *(f"part{n}" for n in range(len(values)))]
-    joined = _joined(call, values, given, out, wide, whole)
-    return call.viewed(joined, shape)
+    return call.viewed(_joined(call, values, given, out, wide, whole), shape)
 
 
 def _stack(call: Call) -> Answer:
     shape = call.result.shape
     dim = call["dim"] % len(shape)
-    labels = [f"d{n}" for n in range(len(shape) - 1)]
+    labels = labels_of(len(shape) - 1)
     out = [*labels[:dim], "part", *labels[dim:]]
     return _joined(call, call["tensors"], [labels for _ in call["tensors"]], out, shape, ["part"])
 
@@ -167,7 +162,8 @@ def _joined(
     call: Call, values: Sequence[Value], given: Sequence[Labels], out: Labels, shape: Sequence[int], whole: Labels
 ) -> Value:
     result = Result(tuple(shape), call.result.element_bytes, call.result.floating)
-    return call.emit(each(LINEAR, whole, GRADIENT_IN_PLACE), list(zip(values, given, strict=True)), out, result=result)
+    inputs = list(zip(values, given, strict=True))
+    return call.emit(LINEAR, inputs, out, result=result, over=whole, traffic=GRADIENT_IN_PLACE)
 
 
 def _changed(call: Call) -> Answer:
@@ -183,15 +179,16 @@ def _changed(call: Call) -> Answer:
             labels.append(f"d{at}" if same else f"own{number}.{position}")
             moved |= set() if same or size == 1 else {f"own{number}.{position}", f"d{at}"}
         inputs.append((value, labels))
-    moved |= {f"d{dim % len(shape)}" for dim in _named(call.args.get("dims"))}
-    return call.emit(each(LINEAR, sorted(moved)), inputs, [f"d{n}" for n in range(len(shape))])
+    out = labels_of(len(shape))
+    moved |= {out[dim] for dim in call.args.get("dims") or ()}
+    return call.emit(LINEAR, inputs, out, over=sorted(moved))
 
 
 def _row_written(call: Call) -> Answer:
     """Write one row of a dim, which is whole, into a copy."""
     x, row, dim = call["self"], call["src"], call["dim"] % call["self"].rank
-    labels = [f"d{n}" for n in range(x.rank)]
-    return call.emit(each(LINEAR, [labels[dim]]), [(x, labels), (row, labels[:dim] + labels[dim + 1 :])], labels)
+    labels = labels_of(x.rank)
+    return call.emit(LINEAR, [(x, labels), (row, labels[:dim] + labels[dim + 1 :])], labels, over=[labels[dim]])
 
 
 def _detach(call: Call) -> Answer:
@@ -199,9 +196,8 @@ def _detach(call: Call) -> Answer:
     x: Value = call["self"]
     if not x.gradient:
         return x
-    labels = [f"d{n}" for n in range(x.rank)]
-    make = each(LINEAR, traffic=(0.0, 0.0))
-    return call.emit(make, [(x, labels)], labels, result=replace(call.result, floating=False))
+    labels = labels_of(x.rank)
+    return call.emit(LINEAR, [(x, labels)], labels, result=replace(call.result, floating=False), traffic=NONE)
 
 
 def _pixel_shuffle(call: Call) -> Answer:
@@ -211,10 +207,6 @@ def _pixel_shuffle(call: Call) -> Answer:
     dims = call.viewed(x, [*outer, channels // times**2, times, times, height, width])
     *front, c, one, other, h, w = dims.dims
     return Value(dims.made, (*front, c, h + one, w + other))
-
-
-def _named(dims: Any) -> Sequence[int]:
-    return dims if isinstance(dims, (list, tuple)) else ()
 
 
 def _bound(given: int | None, default: int, size: int) -> int:

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from symconfig.graph.operator import Operator
-from symconfig.graph.program import build
-from symconfig.graph.program.functions import FUNCTIONS, LINEAR, OF_INPUTS, OF_OUTPUT, Function, nothing
-from symconfig.graph.program.torch_source.call import Answer, Call, Result, Rule, each
-from symconfig.graph.program.torch_source.recorder import Labels, Nest, Value
+from symconfig.graph.program.build import FUNCTIONS, LINEAR, OF_INPUTS, OF_OUTPUT, Function, nothing
+from symconfig.graph.program.torch_source.call import Answer, Call, Result, Rule, labels_of
+from symconfig.graph.program.torch_source.recorder import Value
 
-LOGICAL = Function(nothing)
-
-# By the operator's name without its overload. What each keeps for its backward: `symconfig/graph/program/functions.py`.
+# By the operator's name without its overload. What each keeps for its backward: `symconfig/graph/program/build.py`.
 KEPT: Mapping[str, Function] = {
     f"aten.{name}": function
     for names, function in (
@@ -25,8 +21,8 @@ KEPT: Mapping[str, Function] = {
         ("leaky_relu hardtanh hardswish hardsigmoid mish log_sigmoid softsign prelu", OF_INPUTS),
         ("clamp clamp_min clamp_max", OF_INPUTS),
         ("where masked_fill", FUNCTIONS["where"]),
-        ("eq ne lt le gt ge isnan isinf logical_not logical_and logical_or __and__ __or__", LOGICAL),
-        ("bitwise_not bitwise_and bitwise_or sign floor ceil round floor_divide remainder", LOGICAL),
+        ("eq ne lt le gt ge isnan isinf logical_not logical_and logical_or __and__ __or__", Function(nothing)),
+        ("bitwise_not bitwise_and bitwise_or sign floor ceil round floor_divide remainder", Function(nothing)),
     )
     for name in names.split()
 }
@@ -35,30 +31,19 @@ WITH_NUMBER = {"add": "shift", "sub": "shift", "rsub": "shift", "mul": "scale", 
 
 
 def pointwise(
-    call: Call,
-    function: Function,
-    values: Sequence[Value],
-    *,
-    part: str = "",
-    result: Result | None = None,
-    traffic: tuple[float, float] = (1.0, 1.0),
+    call: Call, function: Function | str, values: Sequence[Value], *, part: str = "", result: Result | None = None
 ) -> Value:
     """Lower an operator at each point. Inputs are repeated along the dims that they lack, as PyTorch broadcasts."""
-    shape = (result or call.result).shape
-    inputs = [(value, aligned(value, len(shape))) for value in values if not value.scalar]
-    return call.emit(each(function, traffic=traffic), inputs, aligned(None, len(shape)), part=part, result=result)
+    labels = labels_of(len((result or call.result).shape))
+    inputs = [(value, labels[len(labels) - value.rank :]) for value in values if not value.scalar]
+    return call.emit(function, inputs, labels, part=part, result=result)
 
 
-def aligned(value: Value | None, rank: int) -> Labels:
-    """Return the loops of the last dims."""
-    return [f"d{n}" for n in range(rank - (value.rank if value else rank), rank)]
-
-
-def _plain(function: Function, name: str, call: Call) -> Answer:
+def _plain(function: Function | str, name: str, call: Call) -> Answer:
     values = [value for value in call.tensors if not value.scalar]
     if name in WITH_NUMBER and len(values) == 1:
         divided = name == "div" and isinstance(call["self"], Value) and call["self"].scalar
-        function = FUNCTIONS["reciprocal" if divided else WITH_NUMBER[name]]
+        function = "reciprocal" if divided else WITH_NUMBER[name]
     return pointwise(call, function, values)
 
 
@@ -73,30 +58,23 @@ def _cast(call: Call) -> Answer:
 def _glu(call: Call) -> Answer:
     """Multiply one half of a dim with the sigmoid of the other."""
     x: Value = call["self"]
-    dim = call["dim"] % x.rank
-    shape = call.shape(x)
-    halves = call.viewed(x, [*shape[:dim], 2, shape[dim] // 2, *shape[dim + 1 :]])
-    labels = [f"d{n}" for n in range(x.rank)]
-    return call.emit(each(OF_INPUTS, ["half"]), [(halves, [*labels[:dim], "half", *labels[dim:]])], labels)
+    dim, labels = call["dim"] % x.rank, labels_of(x.rank)
+    halves = call.factored(x, dim, 2)
+    return call.emit(OF_INPUTS, [(halves, [*labels[:dim], "half", *labels[dim:]])], labels, over=["half"])
 
 
 def _dropout(call: Call) -> Answer:
     x: Value = call["input"]
     if not call["train"] or not call["p"]:
         return [x, None]
-
-    def make(nest: Nest) -> Operator:
-        return build.dropout(nest.name, nest.inputs[0], nest.output, nest.residues[0], path=nest.path)
-
-    labels = aligned(x, x.rank)
-    return [call.emit(make, [(x, labels)], labels, residues=[(labels, call.result.shape, 1.0)]), None]
+    labels = labels_of(x.rank)
+    return [call.emit("dropout", [(x, labels)], labels, residues=[(labels, call.result.shape, 1.0)]), None]
 
 
 def _along(call: Call) -> Answer:
-    """Make each element from all along a dim (cumulative sums, differences): that dim is whole."""
-    x: Value = call["self"]
-    labels = aligned(x, x.rank)
-    return call.emit(each(OF_INPUTS, [labels[call["dim"]]]), [(x, labels)], labels)
+    """Make each element from all along some dims (cumulative sums, differences): those are whole."""
+    labels = labels_of(call["self"].rank)
+    return call.emit(OF_INPUTS, [(call["self"], labels)], labels, over=call.named(labels, ["dim", "dims"]))
 
 
 # Of another tensor's shape and type only: a constant.
