@@ -47,28 +47,23 @@ def programs(
     vocab_multiple: int = 1,
     packing: Packing | None = None,
 ) -> Callable[[int], Program]:
-    """Return the program by its batch. Layers are unrolled once: what another batch leaves as it is is shared."""
-    attended = keys(model, seq_length, packing)
+    """Return the program by its batch."""
+    attended, every = keys(model, seq_length, packing), blocks(model, how)
     along = {_HEAD: (d.VOCAB, d.HIDDEN)} if model.tie_word_embeddings else {}
-    made: list[_Unrolled] = []
 
     def of_batch(batch: int) -> Program:
         sizes, notes = _sizes(model, batch, seq_length, vocab_multiple)
-        numbers = Numbers(sizes, attended, along)
-        if not made:
-            made.append(_unrolled(model, _Unrolled(blocks(model, how), numbers)))
-        unrolled = made[0]
-        operators, used = unrolled.with_numbers(numbers)
-        slots = {dim for dim in d.SLOT_DIMS if dim in used}
+        unrolled = _unrolled(model, _Unrolled(every, Numbers(sizes, attended, along)))
+        used = set().union(*(kind.dims for kind in unrolled.templates.values()))
         return Program(
             name=model.name,
             sizes={name: size for name, size in sizes.items() if name in used},
             tensors=unrolled.tensors,
             inputs=("tokens",),
             parameters=tuple(unrolled.parameters.values()),
-            operators=operators,
+            operators=tuple(unrolled.operators),
             outputs=tuple(unrolled.losses),
-            batch=frozenset({d.BATCH, *slots}),
+            batch=frozenset({d.BATCH, *(dim for dim in d.SLOT_DIMS if dim in used)}),
             notes=notes,
         )
 
@@ -156,16 +151,6 @@ def _slots(tokens: int, experts: int) -> int:
 _Kind = tuple[str, tuple[bool, ...]]  # of a block, and which of its inputs something flows back into
 
 
-@dataclass(frozen=True, slots=True)
-class _Placed:
-    """A block among the others. first: its first operator. names: of its tensors, by local name."""
-
-    kind: _Kind
-    prefix: str
-    first: int
-    names: Mapping[str, str]
-
-
 @dataclass(slots=True)
 class _Unrolled:
     """Blocks put one after the other."""
@@ -173,7 +158,6 @@ class _Unrolled:
     blocks: Mapping[str, Block]
     numbers: Numbers
     templates: dict[_Kind, Template] = field(default_factory=dict)
-    placed: list[_Placed] = field(default_factory=list)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     parameters: dict[str, Parameter] = field(default_factory=dict)
     operators: list[Operator] = field(default_factory=list)
@@ -198,24 +182,10 @@ class _Unrolled:
                 self.tensors[name] = Tensor(name, tensor.dims, tensor.element, tensor.gradient)
         for local, (weight, part) in like.weights.items():
             names[local] = self._parameter(weight, owner if weight.shared else prefix, part)
-        self.placed.append(_Placed((kind, flows), prefix, len(self.operators), names))
         self.operators.extend(like.placed(op, prefix, names, self.tensors) for op in like.operators)
         self.losses.extend(names[tensor.name] for tensor in block.losses)
         self.made |= {local: name for local, name in names.items() if local not in inside}
         return names[block.outputs[0].name]
-
-    def with_numbers(self, numbers: Numbers) -> tuple[tuple[Operator, ...], set[str]]:
-        """Return all operators under other numbers, and their dims; an operator that they leave as it is is the same
-        object."""
-        result, templates = list(self.operators), self.templates
-        if numbers is not self.numbers:
-            templates = {kind: template(self.blocks[kind[0]], kind[1], numbers) for kind in templates}
-        changed = {kind: _changed(self.templates[kind], other) for kind, other in templates.items()}
-        for block in self.placed:
-            like = templates[block.kind]
-            for at in changed[block.kind]:
-                result[block.first + at] = like.placed(like.operators[at], block.prefix, block.names, self.tensors)
-        return tuple(result), set().union(*(kind.dims for kind in templates.values()))
 
     def _parameter(self, weight: Weight, prefix: str, part: str) -> str:
         """Return a parameter's name. A weight that another block holds is that block's, and a tied head is the table of
@@ -229,9 +199,3 @@ class _Unrolled:
             self.parameters[name] = Parameter(tensor, name)
             self.tensors[name] = tensor
         return name
-
-
-def _changed(old: Template, new: Template) -> list[int]:
-    """Return the operators of a template that differ from those of the same block under other numbers."""
-    pairs = zip(old.operators, new.operators, strict=True)
-    return [at for at, (before, op) in enumerate(pairs) if before is not op and before != op]

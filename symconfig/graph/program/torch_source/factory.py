@@ -42,10 +42,10 @@ def made(source: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
 def program_of(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Program:
     """Return the program of a module on the meta device, called with these arguments."""
     _torch()
+    from symconfig.graph.program.torch_source.lower import lowered
     from symconfig.graph.program.torch_source.tidy import tidy
-    from symconfig.graph.program.torch_source.walked import lowered
 
-    return tidy(lowered(module, args, kwargs, name).lowered.program)
+    return tidy(lowered(module, args, kwargs, name).program)
 
 
 def _torch() -> Any:

@@ -1,4 +1,4 @@
-"""Names for all dims: what was recorded becomes a program."""
+"""A module as a program: traced, walked, and with names for all dims."""
 
 from __future__ import annotations
 
@@ -6,36 +6,57 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import torch
+from torch.export import ExportedProgram
+
 from symconfig.errors import InputError, Problem
 from symconfig.graph.operator import Gradients, Operator, Tensor, Use
 from symconfig.graph.program.build import build
 from symconfig.graph.program.program import Parameter, Program
 from symconfig.graph.program.torch_source.axes import Axes, Group
-from symconfig.graph.program.torch_source.recorder import Labels, Made, Recorder, Seen, Step, Value
+from symconfig.graph.program.torch_source.export import traced
+from symconfig.graph.program.torch_source.recorder import Labels, Made, Seen, Step, Value
+from symconfig.graph.program.torch_source.static import static
+from symconfig.graph.program.torch_source.walk import Walked, walk
 
 RULES_FOLDER = "symconfig/graph/program/torch_source/rules"
 
 
 @dataclass(frozen=True, slots=True)
-class Lowered:
-    """A program, and the names that leaves of axes have in it."""
+class Lowering:
+    """A traced module as a program. paths: of every name of a parameter the first one, since tied parameters have
+    several. names: that leaves of axes have in the program.
+    """
 
+    exported: ExportedProgram
+    walked: Walked
+    paths: Mapping[str, str]
     program: Program
     names: Mapping[int, str]
 
 
-def lower(
-    recorder: Recorder,
-    inputs: Sequence[Value],
-    parameters: Mapping[str, Value],
-    outputs: Sequence[Value],
-    name: str,
-    notes: Sequence[str],
-) -> Lowered:
-    """Lower the trace without what no output needs. Raises InputError naming all operators that have no rule."""
+def lowered(module: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str, object], name: str) -> Lowering:
+    """Trace a module on the meta device, and say its operators over named dims, without what no output needs.
+
+    Raises InputError as `load_module`; it names all operators that have no rule.
+    """
+    with static(module) as notes:
+        exported = traced(module, args, kwargs, name)
+    first: dict[int, str] = {}
+    paths = {
+        path: first.setdefault(id(weight), path) for path, weight in module.named_parameters(remove_duplicate=False)
+    }
+    walked = walk(exported, paths)
+    if not walked.outputs:
+        raise InputError(f"no output of {name} depends on a weight that is trained", need="a loss or logits")
+    namer = _Namer(walked.recorder.axes)
+    return Lowering(exported, walked, paths, _program(walked, namer, name, notes), namer.names)
+
+
+def _program(walked: Walked, namer: _Namer, name: str, notes: Sequence[str]) -> Program:
+    recorder, inputs, parameters, outputs = walked.recorder, walked.inputs, walked.parameters, walked.outputs
     steps = _needed(recorder.steps, [value.made for value in outputs])
     _refuse(steps)
-    namer = _Namer(recorder.axes)
     batch = _batch(recorder.axes, inputs, {seen.made.name for step in steps for seen in step.inputs})
     namer.call(batch, "batch")
     for value in (*inputs, *parameters.values()):
@@ -46,25 +67,23 @@ def lower(
     made = {operand.name for op in operators for operand in (*op.outputs, *op.residues)}
     theirs = {value.made.name for value in parameters.values()}
     read = dict.fromkeys(operand.name for op in operators for operand in op.inputs)
-    fed = [value.made.name for value in inputs if value.made.name in read]
-    fed += [tensor for tensor in read if tensor not in made and tensor not in theirs and tensor not in fed]
+    own = [value.made.name for value in inputs if value.made.name in read]
+    fed = dict.fromkeys((*own, *(tensor for tensor in read if tensor not in made and tensor not in theirs)))
     weights = tuple(
         Parameter(namer.tensor(v.made), path, tuple(recorder.axes.size(group) for group in v.dims))
         for path, v in parameters.items()
     )
-    ends = tuple(dict.fromkeys(value.made.name for value in outputs))
-    program = Program(
+    return Program(
         name=name,
         sizes=namer.sizes,
         tensors=namer.tensors,
         inputs=tuple(fed),
         parameters=weights,
         operators=operators,
-        outputs=ends,
+        outputs=tuple(dict.fromkeys(value.made.name for value in outputs)),
         batch=frozenset(namer.dims(batch)),
         notes=tuple(notes),
     )
-    return Lowered(program, namer.names)
 
 
 def _batch(axes: Axes, inputs: Sequence[Value], read: Collection[str]) -> Group:

@@ -1,15 +1,14 @@
 """Modules whose work depends on the data, and what stands for them: experts that all get equally many tokens.
 
-A kind of module is known by its parameters, not by its class. `KINDS` is the list; each says what is put in the place
-of the module's `forward` while it is traced, and why, as a sentence for `Program.notes`. Modules of other kinds can
-call `torch.ops.symconfig.dispatch` and `combine` themselves.
+They are known by their parameters, not by their class. Other modules can call `torch.ops.symconfig.dispatch` and
+`combine` themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from math import ceil
 
@@ -38,15 +37,6 @@ def combine(done: Tensor, weights: Tensor, routes: Tensor) -> Tensor:
 @combine.register_fake  # type: ignore[untyped-decorator]
 def _(done: Tensor, weights: Tensor, routes: Tensor) -> Tensor:
     return done.new_empty(weights.shape[0], done.shape[-1])
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """matches: a module of this kind. forward: what it does instead, as a function of the module and its arguments."""
-
-    matches: Callable[[Module], bool]
-    forward: Callable[..., Tensor]
-    reason: str
 
 
 def _stacked(module: Module) -> bool:
@@ -90,13 +80,9 @@ def _biased(values: Tensor, module: Module, *names: str) -> Tensor:
     return values if bias is None else values + bias.unsqueeze(1)
 
 
-KINDS: Sequence[Kind] = (
-    Kind(
-        _stacked,
-        _balanced,
-        "Routing that depends on the data is replaced: in {count} modules of kind {name} every expert gets equally "
-        "many tokens, rounded up, so an uneven router takes longer and needs more memory.",
-    ),
+NOTE = (
+    "Routing that depends on the data is replaced: in {count} modules of kind {name} every expert gets equally "
+    "many tokens, rounded up, so an uneven router takes longer and needs more memory."
 )
 
 
@@ -105,17 +91,12 @@ def static(module: Module) -> Iterator[list[str]]:
     """Replace the module's dynamic parts while inside, and yield it with what was replaced. It is as it was on
     leaving.
     """
-    replaced: list[tuple[Module, Kind]] = []
-    for part in module.modules():
-        kind = next((kind for kind in KINDS if kind.matches(part)), None)
-        if kind is not None and "forward" not in vars(part):
-            part.forward = partial(kind.forward, part)
-            replaced.append((part, kind))
+    replaced = [part for part in module.modules() if _stacked(part) and "forward" not in vars(part)]
+    for part in replaced:
+        part.forward = partial(_balanced, part)
+    count = Counter(type(part).__name__ for part in replaced)
     try:
-        yield [
-            kind.reason.format(count=sum(type(part).__name__ == name for part, _ in replaced), name=name)
-            for name, kind in {type(part).__name__: kind for part, kind in replaced}.items()
-        ]
+        yield [NOTE.format(count=times, name=name) for name, times in count.items()]
     finally:
-        for part, _ in replaced:
+        for part in replaced:
             del part.forward
