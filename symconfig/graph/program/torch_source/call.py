@@ -59,21 +59,10 @@ class Call:
         return Result(tuple(shape), element_bytes or self.result.element_bytes, True)
 
     def emit(
-        self,
-        function: Function | str,
-        inputs: Inputs,
-        labels: Labels,
-        *,
-        part: str = "",
-        result: Result | None = None,
-        residues: Sequence[tuple[Labels, Sequence[int], float]] = (),
-        **how: Any,
+        self, function: Function | str, inputs: Inputs, labels: Labels, *, result: Result | None = None, **more: Any
     ) -> Value:
-        """Record an operator with one output. part: its name, where a call becomes several operators. how: fields of
-        `How`.
-        """
-        outputs = [(labels, result or self.result)]
-        return self.emit_all(function, inputs, outputs, part=part, residues=residues, **how)[0]
+        """Record an operator with one output. more: of `emit_all`."""
+        return self.emit_all(function, inputs, [(labels, result or self.result)], **more)[0]
 
     def emit_all(
         self,
@@ -85,6 +74,7 @@ class Call:
         residues: Sequence[tuple[Labels, Sequence[int], float]] = (),
         **how: Any,
     ) -> list[Value]:
+        """Record an operator. part: its name, where a call becomes several operators. how: fields of `How`."""
         flows = any(value.gradient for value, _ in inputs)
         outs = [Out(at, result.shape, result.element_bytes, flows and result.floating) for at, result in outputs]
         kept = [Out(at, shape, width, False) for at, shape, width in residues]

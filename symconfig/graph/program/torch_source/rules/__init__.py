@@ -7,6 +7,13 @@ from collections.abc import Mapping
 from symconfig.graph.program.torch_source.call import Rule
 from symconfig.graph.program.torch_source.rules import pointwise, reductions, shapes, statements, windows
 
+
+def _named(tables: tuple[Mapping[str, Rule], ...]) -> dict[str, Rule]:
+    return {f"aten.{name}": rule for table in tables for names, rule in table.items() for name in names.split()}
+
+
+IN_PLACE: Mapping[str, Rule] = _named((shapes.IN_PLACE,))
 RULES: Mapping[str, Rule] = {
-    name: rule for room in (pointwise, statements, reductions, shapes, windows) for name, rule in room.RULES.items()
+    **_named((pointwise.RULES, statements.RULES, reductions.RULES, shapes.IN_PLACE, shapes.RULES, windows.RULES)),
+    **{f"symconfig.{name}": rule for name, rule in statements.EXPERTS.items()},
 }

@@ -11,20 +11,16 @@ from symconfig.graph.program.torch_source.recorder import Value
 
 # By the operator's name without its overload. What each keeps for its backward: `symconfig/graph/program/build.py`.
 KEPT: Mapping[str, Function] = {
-    f"aten.{name}": function
-    for names, function in (
-        ("add sub rsub neg tril triu", LINEAR),
-        ("mul", FUNCTIONS["mul"]),
-        ("div", FUNCTIONS["div"]),
-        ("relu tanh sigmoid exp sqrt rsqrt reciprocal", OF_OUTPUT),
-        ("gelu silu elu softplus erf log sin cos abs maximum minimum pow square log1p expm1 atan asin", OF_INPUTS),
-        ("leaky_relu hardtanh hardswish hardsigmoid mish log_sigmoid softsign prelu", OF_INPUTS),
-        ("clamp clamp_min clamp_max", OF_INPUTS),
-        ("where masked_fill", FUNCTIONS["where"]),
-        ("eq ne lt le gt ge isnan isinf logical_not logical_and logical_or __and__ __or__", Function(nothing)),
-        ("bitwise_not bitwise_and bitwise_or sign floor ceil round floor_divide remainder", Function(nothing)),
-    )
-    for name in names.split()
+    "add sub rsub neg tril triu": LINEAR,
+    "mul": FUNCTIONS["mul"],
+    "div": FUNCTIONS["div"],
+    "relu tanh sigmoid exp sqrt rsqrt reciprocal": OF_OUTPUT,
+    "gelu silu elu softplus erf log sin cos abs maximum minimum pow square log1p expm1 atan asin": OF_INPUTS,
+    "leaky_relu hardtanh hardswish hardsigmoid mish log_sigmoid softsign prelu": OF_INPUTS,
+    "clamp clamp_min clamp_max": OF_INPUTS,
+    "where masked_fill": FUNCTIONS["where"],
+    "eq ne lt le gt ge isnan isinf logical_not logical_and logical_or __and__ __or__": Function(nothing),
+    "bitwise_not bitwise_and bitwise_or sign floor ceil round floor_divide remainder": Function(nothing),
 }
 # With a number in place of the second tensor they are another function.
 WITH_NUMBER = {"add": "shift", "sub": "shift", "rsub": "shift", "mul": "scale", "div": "scale"}
@@ -39,7 +35,8 @@ def pointwise(
     return call.emit(function, inputs, labels, part=part, result=result)
 
 
-def _plain(function: Function | str, name: str, call: Call) -> Answer:
+def _plain(function: Function | str, call: Call) -> Answer:
+    name = call.operator.removeprefix("aten.")
     values = [value for value in call.tensors if not value.scalar]
     if name in WITH_NUMBER and len(values) == 1:
         divided = name == "div" and isinstance(call["self"], Value) and call["self"].scalar
@@ -85,9 +82,9 @@ FILLED = frozenset(
 )
 
 RULES: Mapping[str, Rule] = {
-    **{name: partial(_plain, function, name.removeprefix("aten.")) for name, function in KEPT.items()},
-    **dict.fromkeys(("aten._to_copy", "aten.to", "aten.type_as"), _cast),
-    **dict.fromkeys(("aten.native_dropout", "aten.dropout"), _dropout),
-    "aten.glu": _glu,
-    **dict.fromkeys(("aten.cumsum", "aten.cumprod", "aten.diff", "aten.flip"), _along),
+    **{names: partial(_plain, function) for names, function in KEPT.items()},
+    "_to_copy to type_as": _cast,
+    "native_dropout dropout": _dropout,
+    "glu": _glu,
+    "cumsum cumprod diff flip": _along,
 }

@@ -86,19 +86,15 @@ def _averaged(call: Call, losses: Value) -> Value:
 
 
 RULES: Mapping[str, Rule] = {
-    f"aten.{name}": rule
-    for names, rule in (
-        ("sum mean", partial(_reduction, LINEAR)),
-        ("amax amin max min var std var_mean prod norm linalg_vector_norm", partial(_reduction, MAXIMUM)),
-        ("any all argmax argmin", partial(_reduction, MAXIMUM)),
-        ("logsumexp", partial(_reduction, LOG_SUM)),
-        ("layer_norm native_layer_norm", partial(_layer_norm, "layernorm", 2)),
-        ("rms_norm _fused_rms_norm", partial(_layer_norm, "norm", 1)),
-        ("batch_norm native_batch_norm _native_batch_norm_legit_functional", _batch_norm),
-        ("group_norm native_group_norm", _group_norm),
-        ("cross_entropy_loss", partial(_of_rows, "cross_entropy")),
-        ("nll_loss nll_loss_nd", partial(_of_rows, MASKED)),  # of logarithms of probabilities
-        ("mse_loss l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy_with_logits", _loss),
-    )
-    for name in names.split()
+    "sum mean": partial(_reduction, LINEAR),
+    "amax amin max min var std var_mean prod norm linalg_vector_norm": partial(_reduction, MAXIMUM),
+    "any all argmax argmin": partial(_reduction, MAXIMUM),
+    "logsumexp": partial(_reduction, LOG_SUM),
+    "layer_norm native_layer_norm": partial(_layer_norm, "layernorm", 2),
+    "rms_norm _fused_rms_norm": partial(_layer_norm, "norm", 1),
+    "batch_norm native_batch_norm _native_batch_norm_legit_functional": _batch_norm,
+    "group_norm native_group_norm": _group_norm,
+    "cross_entropy_loss": partial(_of_rows, "cross_entropy"),
+    "nll_loss nll_loss_nd": partial(_of_rows, MASKED),  # of logarithms of probabilities
+    "mse_loss l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy_with_logits": _loss,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from symconfig.graph.program.build import LINEAR, NONE
 from symconfig.graph.program.torch_source.axes import Group
@@ -15,21 +16,8 @@ from symconfig.graph.program.torch_source.recorder import Labels, Value
 READ_IN_PLACE, GRADIENT_IN_PLACE = (0.0, 1.0), (1.0, 0.0)
 
 
-def _same(call: Call) -> Answer:
-    given: Answer = call["self"]
-    return given
-
-
 def _view(call: Call) -> Answer:
     return call.viewed(call["self"], call.result.shape)
-
-
-def _expand(call: Call) -> Answer:
-    return call.repeated(call["self"], call.result.shape)
-
-
-def _broadcast(call: Call) -> Answer:
-    return [call.repeated(value, call.result.shape) for value in call["tensors"]]
 
 
 def _repeat(call: Call) -> Answer:
@@ -61,11 +49,6 @@ def _transpose(call: Call) -> Answer:
     return Value(x.made, tuple(dims))
 
 
-def _permute(call: Call) -> Answer:
-    x: Value = call["self"]
-    return Value(x.made, tuple(x.dims[position] for position in call["dims"]))
-
-
 def _take(call: Call, x: Value, dim: int, taken: Sequence[tuple[int, int, Result]], keep: bool = True) -> list[Value]:
     """Take parts [start, end) of a dim. Equal parts are rows of an outer factor, so that what is inside may be
     split.
@@ -91,7 +74,7 @@ def _take(call: Call, x: Value, dim: int, taken: Sequence[tuple[int, int, Result
 def _slice(call: Call) -> Answer:
     x: Value = call["self"]
     dim, size = call["dim"] % x.rank, call.size(call["self"], call["dim"])
-    start, end = _bound(call["start"], 0, size), _bound(call["end"], size, size)
+    start, end, _ = slice(call["start"], call["end"]).indices(size)
     if (start, end) == (0, size) and call["step"] == 1:
         return x
     if call["step"] != 1 or end - start != call.result.shape[dim]:
@@ -99,37 +82,29 @@ def _slice(call: Call) -> Answer:
     return _take(call, x, dim, [(start, end, call.result)])[0]
 
 
-def _select(call: Call) -> Answer:
+def _rows(call: Call) -> Answer:
+    """Take rows of a dim, which goes: one, or each by itself."""
     x: Value = call["self"]
-    dim, at = call["dim"] % x.rank, call["index"]
+    dim = call["dim"] % x.rank
     if not x.dims[dim]:
-        return Value(x.made, x.dims[:dim] + x.dims[dim + 1 :])
-    at %= call.size(x, dim)
-    return _take(call, x, dim, [(at, at + 1, call.result)], keep=False)[0]
-
-
-def _unbind(call: Call) -> Answer:
-    x, dim = call["self"], call["dim"] % call["self"].rank
-    if not x.dims[dim]:
-        return [Value(x.made, x.dims[:dim] + x.dims[dim + 1 :])]
-    return _take(call, x, dim, [(at, at + 1, result) for at, result in enumerate(call.results)], keep=False)
+        rows = [Value(x.made, x.dims[:dim] + x.dims[dim + 1 :])]
+    else:
+        first = call.args.get("index", 0) % call.size(x, dim)
+        taken = [(at, at + 1, result) for at, result in enumerate(call.results, first)]
+        rows = _take(call, x, dim, taken, keep=False)
+    return rows[0] if "index" in call.args else rows
 
 
 def _split(call: Call) -> Answer:
     x, dim = call["self"], call["dim"] % call["self"].rank
     if len(call.results) == 1:
         return [x]
-    taken, start = [], 0
-    for result in call.results:
-        taken.append((start, start + result.shape[dim], result))
-        start += result.shape[dim]
-    return _take(call, x, dim, taken)
+    ends = accumulate(result.shape[dim] for result in call.results)
+    return _take(call, x, dim, [(end - one.shape[dim], end, one) for end, one in zip(ends, call.results, strict=True)])
 
 
 def _cat(call: Call) -> Answer:
-    """Lower a concatenation: equal parts become rows of an outer factor; unequal ones lie one after the other, and none
-    can be split.
-    """
+    """Make equal parts rows of an outer factor; unequal ones lie one after the other, and none can be split."""
     values: list[Value] = [value for value in call["tensors"] if value is not None]  # without empty ones
     dim = call["dim"] % values[0].rank
     if len(values) == 1:
@@ -161,7 +136,7 @@ def _stack(call: Call) -> Answer:
 def _joined(
     call: Call, values: Sequence[Value], given: Sequence[Labels], out: Labels, shape: Sequence[int], whole: Labels
 ) -> Value:
-    result = Result(tuple(shape), call.result.element_bytes, call.result.floating)
+    result = replace(call.result, shape=tuple(shape))
     inputs = list(zip(values, given, strict=True))
     return call.emit(LINEAR, inputs, out, result=result, over=whole, traffic=GRADIENT_IN_PLACE)
 
@@ -209,40 +184,27 @@ def _pixel_shuffle(call: Call) -> Answer:
     return Value(dims.made, (*front, c, h + one, w + other))
 
 
-def _bound(given: int | None, default: int, size: int) -> int:
-    if given is None:
-        return default
-    return min(max(given + size if given < 0 else given, 0), size)
-
-
-SAME = ("clone", "contiguous", "alias", "lift_fresh_copy", "lift_fresh")
-VIEWS = ("view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "flatten", "unflatten", "view_as", "view_copy")
-UPSAMPLED = ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "bicubic2d", "trilinear3d")
-
 # Rules that read nothing: a constant seen otherwise is still that constant.
 IN_PLACE: Mapping[str, Rule] = {
-    **dict.fromkeys((f"aten.{name}" for name in SAME), _same),
-    **dict.fromkeys((f"aten.{name}" for name in VIEWS), _view),
-    **dict.fromkeys(("aten.expand", "aten.expand_as"), _expand),
-    **dict.fromkeys(("aten.transpose", "aten.t", "aten.numpy_T", "aten.swapaxes"), _transpose),
-    "aten.permute": _permute,
+    "clone contiguous alias lift_fresh_copy lift_fresh": lambda call: call["self"],
+    "view reshape _unsafe_view unsqueeze squeeze flatten unflatten view_as view_copy": _view,
+    "expand expand_as": lambda call: call.repeated(call["self"], call.result.shape),
+    "transpose t numpy_T swapaxes": _transpose,
+    "permute": lambda call: Value(call["self"].made, tuple(call["self"].dims[at] for at in call["dims"])),
 }
-
 RULES: Mapping[str, Rule] = {
-    **IN_PLACE,
-    "aten.repeat": _repeat,
-    "aten.repeat_interleave": _repeat_interleave,
-    "aten.slice": _slice,
-    "aten.select": _select,
-    "aten.unbind": _unbind,
-    **dict.fromkeys(("aten.split", "aten.split_with_sizes", "aten.chunk", "aten.tensor_split"), _split),
-    "aten.cat": _cat,
-    "aten.stack": _stack,
-    **dict.fromkeys(("aten.pad", "aten.constant_pad_nd", "aten.roll"), _changed),
-    **dict.fromkeys(("aten.slice_scatter", "aten.copy"), _changed),
-    **dict.fromkeys((f"aten.upsample_{name}" for name in UPSAMPLED), _changed),
-    "aten.select_scatter": _row_written,
-    "aten.detach": _detach,
-    "aten.pixel_shuffle": _pixel_shuffle,
-    "aten.broadcast_tensors": _broadcast,
+    "broadcast_tensors": lambda call: [call.repeated(value, call.result.shape) for value in call["tensors"]],
+    "repeat": _repeat,
+    "repeat_interleave": _repeat_interleave,
+    "slice": _slice,
+    "select unbind": _rows,
+    "split split_with_sizes chunk tensor_split": _split,
+    "cat": _cat,
+    "stack": _stack,
+    "pad constant_pad_nd roll slice_scatter copy": _changed,
+    "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d": _changed,
+    "upsample_bicubic2d upsample_trilinear3d": _changed,
+    "select_scatter": _row_written,
+    "detach": _detach,
+    "pixel_shuffle": _pixel_shuffle,
 }

@@ -9,18 +9,6 @@ from symconfig.graph.program.torch_source.call import STATISTIC, Answer, Call, R
 from symconfig.graph.program.torch_source.recorder import Labels, Value
 
 BIAS, ADDED = "result[d...] = bias(product, bias)", "result[d...] = bias(product, self)"
-SOFTMAX = says("result[d...] = softmax(self[d...], over=dim)")
-STATEMENTS: Mapping[str, Rule] = {
-    "linear": says("product[rows...,out] = input[rows...,in] * weight[out,in]", BIAS),
-    "mm": says("result[row,out] = self[row,in] * mat2[in,out]"),
-    "addmm": says("product[row,out] = mat1[row,in] * mat2[in,out]", ADDED),
-    "bmm": says("result[b,row,out] = self[b,row,in] * mat2[b,in,out]"),
-    "baddbmm": says("product[b,row,out] = batch1[b,row,in] * batch2[b,in,out]", ADDED),
-    "mv": says("result[row] = self[row,in] * vec[in]"),
-    "dot": says("result[] = self[in] * tensor[in]"),
-    **dict.fromkeys(("softmax", "_softmax", "log_softmax", "_log_softmax"), SOFTMAX),
-    "embedding": says("result[rows...,channels...] = gather(weight[row,channels...], indices[rows...])"),
-}
 EXPERTS: Mapping[str, Rule] = {
     "dispatch": says("result[expert,slot,d] = dispatch(tokens[token,d], routes[token,choice], slots=slot)"),
     "combine": says(
@@ -107,10 +95,6 @@ def _index(call: Call) -> Answer:
     return call.emit(MASKED, [(table, labels), *inputs], out, over=[labels[dim] for dim in given])
 
 
-def _index_select(call: Call) -> Answer:
-    return _rows(call, call["self"], call["index"], call["dim"] % call["self"].rank)
-
-
 def _along(call: Call) -> Answer:
     """Read or write elements by an index of the same rank, along a dim that is whole."""
     x: Value = call["self"]
@@ -135,13 +119,20 @@ def _topk(call: Call) -> Answer:
 
 
 RULES: Mapping[str, Rule] = {
-    **{f"aten.{name}": rule for name, rule in STATEMENTS.items()},
-    **{f"symconfig.{name}": rule for name, rule in EXPERTS.items()},
-    "aten.matmul": _matmul,
-    "aten.einsum": _einsum,
-    "aten.scaled_dot_product_attention": _attention,
-    "aten.index": _index,
-    "aten.index_select": _index_select,
-    **dict.fromkeys(("aten.gather", "aten.scatter", "aten.scatter_add", "aten.index_add"), _along),
-    **dict.fromkeys(("aten.topk", "aten.sort"), _topk),
+    "linear": says("product[rows...,out] = input[rows...,in] * weight[out,in]", BIAS),
+    "mm": says("result[row,out] = self[row,in] * mat2[in,out]"),
+    "addmm": says("product[row,out] = mat1[row,in] * mat2[in,out]", ADDED),
+    "bmm": says("result[b,row,out] = self[b,row,in] * mat2[b,in,out]"),
+    "baddbmm": says("product[b,row,out] = batch1[b,row,in] * batch2[b,in,out]", ADDED),
+    "mv": says("result[row] = self[row,in] * vec[in]"),
+    "dot": says("result[] = self[in] * tensor[in]"),
+    "matmul": _matmul,
+    "einsum": _einsum,
+    "softmax _softmax log_softmax _log_softmax": says("result[d...] = softmax(self[d...], over=dim)"),
+    "scaled_dot_product_attention": _attention,
+    "embedding": says("result[rows...,channels...] = gather(weight[row,channels...], indices[rows...])"),
+    "index": _index,
+    "index_select": lambda call: _rows(call, call["self"], call["index"], call["dim"] % call["self"].rank),
+    "gather scatter scatter_add index_add": _along,
+    "topk sort": _topk,
 }

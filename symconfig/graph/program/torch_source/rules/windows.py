@@ -113,11 +113,11 @@ def _windows(kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[in
 
 
 RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(("aten.convolution", *(f"aten.conv{n}d" for n in (1, 2, 3))), _convolution),
-    **dict.fromkeys((f"aten.conv_transpose{n}d" for n in (1, 2, 3)), _transposed),
-    **dict.fromkeys((f"aten.max_pool{n}d" for n in (1, 2, 3)), partial(_pool, True)),
-    **dict.fromkeys((f"aten.max_pool{n}d_with_indices" for n in (1, 2, 3)), partial(_pool, True)),
-    **dict.fromkeys((f"aten.avg_pool{n}d" for n in (1, 2, 3)), partial(_pool, False)),
-    **dict.fromkeys((f"aten.adaptive_avg_pool{n}d" for n in (1, 2, 3)), partial(_adaptive, False)),
-    **dict.fromkeys((f"aten.adaptive_max_pool{n}d" for n in (1, 2, 3)), partial(_adaptive, True)),
+    "convolution conv1d conv2d conv3d": _convolution,
+    "conv_transpose1d conv_transpose2d conv_transpose3d": _transposed,
+    "max_pool1d max_pool2d max_pool3d": partial(_pool, True),
+    "max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices": partial(_pool, True),
+    "avg_pool1d avg_pool2d avg_pool3d": partial(_pool, False),
+    "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d": partial(_adaptive, False),
+    "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d": partial(_adaptive, True),
 }
