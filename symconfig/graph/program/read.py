@@ -51,7 +51,7 @@ from symconfig.descriptor.yaml_strict import parse_yaml_strict
 from symconfig.errors import InputError, Problem, nearest
 from symconfig.graph.operator import Operator, Tensor, Use
 from symconfig.graph.program.file_source.expand import MAX_OPERATORS, UNKNOWN, Declared, Expansion, Line, Turn, expand
-from symconfig.graph.program.file_source.file import ELEMENT_BYTES, ProgramFile, written_out
+from symconfig.graph.program.file_source.file import ELEMENT_BYTES, ProgramFile
 from symconfig.graph.program.file_source.make import Site, check_dims, make, used
 from symconfig.graph.program.notation import Mistake, declaration, size_of_number, sizes
 from symconfig.graph.program.program import Parameter, Program
@@ -69,7 +69,7 @@ def load_program(name_or_path: str | Path, dims: Mapping[str, int] | None = None
 
 def read_program(document: Document, text: str, dims: Mapping[str, int]) -> Program:
     """Read a program. text: what the document was read from. Raises InputError."""
-    file = validate(written_out(document), ProgramFile)
+    file = validate(document, ProgramFile)
     reader = _Reader(file, expand(file))
     reader.sizes = sizes(file.dims, dims, lambda dim, mistake, text: reader.wrong(("dims", dim), mistake, text))
     program = reader.program() if len(reader.expansion.turns) <= MAX_OPERATORS else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from symconfig.descriptor.document import KeyPath
@@ -86,7 +86,7 @@ def expand(file: ProgramFile) -> Expansion:
     return result
 
 
-def _walk(result: Expansion, steps: tuple[Step, ...], scope: dict[str, str], prefix: str, at: KeyPath) -> None:
+def _walk(result: Expansion, steps: Sequence[Step], scope: dict[str, str], prefix: str, at: KeyPath) -> None:
     """Enter into the scope all that the steps make, whatever their order, and then append their turns."""
     inner: list[str] = []
     for index, step in enumerate(steps):
