@@ -11,7 +11,7 @@ follow from the places at the two ends of a link.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -173,13 +173,13 @@ def net(program: Program, classes: Sequence[int] | None = None, runs: Sequence[t
     node and take one strategy, so they must be alike in structure. Default: each by itself. runs: (first operator,
     operators of one instance, instances) of each repeat.
     """
-    return _Maker(program, list(classes) if classes is not None else list(range(len(program.operators))), runs).made()
+    return _Maker(program, classes if classes is not None else range(len(program.operators)), runs).made()
 
 
 @dataclass(slots=True)
 class _Maker:
     program: Program
-    classes: list[int]
+    classes: Sequence[int]
     runs: Sequence[tuple[int, int, int]]
     nodes: list[Node] = field(default_factory=list)
     times: list[int] = field(default_factory=list)  # how often each node is there
@@ -221,35 +221,25 @@ class _Maker:
                 result[start + offset] = (run, offset // period)
         return result
 
-    def _node(self, key: object, make: Node) -> int:
-        """Make a new node."""
-        self.keys[key] = len(self.nodes)
-        self.nodes.append(make)
-        self.times.append(make.times)
-        return len(self.nodes) - 1
-
-    def _known(self, key: object) -> int | None:
-        index = self.keys.get(key)
-        if index is not None:
-            self.times[index] += 1
-        return index
+    def _node(self, key: object, make: Callable[[], Node]) -> int:
+        """Return the node of a key, there once more; where it is none yet, a new one."""
+        if key not in self.keys:
+            self.keys[key] = len(self.nodes)
+            self.nodes.append(make())
+            self.times.append(0)
+        self.times[self.keys[key]] += 1
+        return self.keys[key]
 
     def _operator(self, index: int, run: int) -> int:
-        key = ("operator", self.classes[index])
-        known = self._known(key)
-        if known is not None:
-            return known
-        return self._node(key, _of_operator(self.program, self.program.operators[index], run))
+        op = self.program.operators[index]
+        return self._node(("operator", self.classes[index]), lambda: _of_operator(self.program, op, run))
 
     def _parameter(self, parameter: Parameter, uses: list[tuple[int, int]], place: list[tuple[int, int]]) -> int:
-        key = ("parameter", tuple(sorted((self.classes[index], port) for index, port in uses)), parameter.trainable)
-        known = self._known(key if uses else None)
-        if known is not None:
-            return known
-        among = {place[index][0] for index, _ in uses}
-        run = among.pop() if len(among) == 1 else -1
-        made = _of_parameter(self.program, parameter, run)
-        return self._node(key if uses else ("unused", parameter.tensor.name), made)
+        used = ("parameter", tuple(sorted((self.classes[index], port) for index, port in uses)), parameter.trainable)
+        runs = {place[index][0] for index, _ in uses}
+        run = runs.pop() if len(runs) == 1 else -1
+        key = used if uses else ("unused", parameter.tensor.name)
+        return self._node(key, lambda: _of_parameter(self.program, parameter, run))
 
     def _lead(
         self,
@@ -278,12 +268,10 @@ class _Maker:
             self._link(source, (node_of[index], port), saves[0], kept, inside(index), enters(index))
             return
         key = ("copy", source, tuple(sorted((node_of[index], port) for index, port in uses)))
-        known = self._known(key)
-        if known is None:
-            where = {place[index][0] for index, _ in uses} | ({here[0]} if here else set())
-            run = where.pop() if len(where) == 1 else -1
-            copied = self.nodes[source[0]].ports[source[1]].tensor
-            known = self._node(key, _of_copy(self.program, copied, run, producer is None))
+        where = {place[index][0] for index, _ in uses} | ({here[0]} if here else set())
+        run = where.pop() if len(where) == 1 else -1
+        copied = self.nodes[source[0]].ports[source[1]].tensor
+        known = self._node(key, lambda: _of_copy(self.program, copied, run, producer is None))
         among, come = all(inside(index) for index, _ in uses), any(enters(index) for index, _ in uses)
         self._link(source, (known, 0), any(saves), kept, among, come)
         for (index, port), saved in zip(uses, saves, strict=True):

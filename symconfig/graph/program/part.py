@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from symconfig.graph.operator import Operator, Tensor, Use, Work
 from symconfig.graph.program.build import Function, build, nothing
+from symconfig.graph.program.fold import Signatures
 from symconfig.graph.program.program import Parameter, Program
-from symconfig.graph.program.signature import Signatures
 
 
 @dataclass

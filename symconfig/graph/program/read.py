@@ -1,36 +1,7 @@
-"""A program from a YAML file. docs/programs.md describes the file and every function; in short:
+"""A program from a YAML file: docs/programs.md describes it and every function.
 
-    schema: symconfig.program/1
-    name: two-layers
-    dims: {b: 32, s: 2048, h: 4096, f: 4 * h, v: 51200}   # numbers, products and quotients of dims above
-    batch: [b]                                            # the dims that count examples
-    inputs:                                               # nothing flows back into them
-      ids: int64[b, s]
-      labels: int64[b, s]
-    parameters:
-      table: [v, h]
-      final: {dims: [h], frozen: true}
-    operators:                                            # in any order
-      - x[b,s,h] = gather(table[v,h], ids)
-      - repeat:
-          name: layers
-          times: 2
-          carry: {x: y}                                   # a turn's y is the next one's x; afterwards y is the last
-          parameters: {norm: [h], up: [h, f], down: [f, h]}   # of each turn its own
-          body:
-            - n[b,s,h] = norm(x, norm, over=h)
-            - u[b,s,f] = n[b,s,h] * up[h,f]
-            - g[b,s,f] = gelu(u)
-            - {do: "d[b,s,h] = g[b,s,f] * down[f,h]", path: mlp.down}
-            - y[b,s,h] = add(x, d)
-      - z[b,s,h] = norm(y, final, over=h)
-      - fp32 logits[b,s,v] = z[b,s,h] * table[v,h]
-      - loss[b,s] = cross_entropy(logits, labels, over=v)
-    outputs: [loss]
-
-A product sums over the loops that its result lacks. A tensor may be read along other dims than it was declared with
-(keys `k[b,t,h]` of `k[b,s,h]`), if those are of the same sizes. What splits an operator and what it keeps for its
-backward is never written: it follows from the function (`symconfig.graph.program.build`).
+What splits an operator and what it keeps for its backward is never written: it follows from the function
+(`symconfig.graph.program.build`).
 """
 
 from __future__ import annotations

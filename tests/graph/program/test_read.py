@@ -13,7 +13,6 @@ from symconfig.descriptor.load import load_model
 from symconfig.errors import InputError
 from symconfig.graph.count import parameters
 from symconfig.graph.operator import Operator, Split, Work
-from symconfig.graph.program import read as read_module
 from symconfig.graph.program.build import FUNCTIONS
 from symconfig.graph.program.program import Program
 from symconfig.graph.program.read import load_program
@@ -266,8 +265,6 @@ def test_the_documented_program_is_one_and_every_function_is_documented(file: Pa
     file.write_text(page.split("```yaml\n")[1].split("```")[0])
     documented = load_program(file)
     assert len(documented.operators) == 1 + 2 * 5 + 4
-    file.write_text(dedent(str(read_module.__doc__).split("in short:\n\n")[1].split("\n\nA product")[0]))
-    assert len(load_program(file).operators) == 1 + 2 * 5 + 3
     words = set(re.findall(r"[a-z_]+", page))
     assert [name for name in FUNCTIONS if name not in words | {"*"}] == []
 
