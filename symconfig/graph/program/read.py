@@ -20,7 +20,7 @@ from symconfig.descriptor.load import find
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import parse_yaml_strict
 from symconfig.errors import InputError, Problem, nearest
-from symconfig.graph.operator import Operator, Tensor, Use
+from symconfig.graph.operator import Operator, Tensor
 from symconfig.graph.program.file_source.expand import MAX_OPERATORS, UNKNOWN, Declared, Expansion, Line, Turn, expand
 from symconfig.graph.program.file_source.file import ELEMENT_BYTES, ProgramFile
 from symconfig.graph.program.file_source.make import Site, check_dims, make, used
@@ -42,9 +42,9 @@ def read_program(document: Document, text: str, dims: Mapping[str, int]) -> Prog
     """Read a program. text: what the document was read from. Raises InputError."""
     file = validate(document, ProgramFile)
     reader = _Reader(file, expand(file))
-    reader.sizes = sizes(file.dims, dims, lambda dim, mistake, text: reader.wrong(("dims", dim), mistake, text))
+    wrong, mistakes = reader.expansion.wrong, reader.expansion.mistakes
+    reader.sizes = sizes(file.dims, dims, lambda dim, mistake, text: wrong(("dims", dim), mistake, text))
     program = reader.program() if len(reader.expansion.turns) <= MAX_OPERATORS else None
-    mistakes = reader.expansion.mistakes
     if mistakes:
         lines = text.splitlines()
         problems = [_problem(document, lines, at, text, mistake) for (at, *_), (text, mistake) in mistakes.items()]
@@ -61,13 +61,12 @@ class _Reader:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     operators: list[Operator] = field(default_factory=list)
 
-    def wrong(self, at: KeyPath, mistake: Mistake, text: str = "") -> None:
-        self.expansion.wrong(at, mistake, text)
-
     def program(self) -> Program:
         """Return the program; of use only where nothing was wrong."""
         file, expansion = self.file, self.expansion
-        self._literals()
+        statements = [line.call for line in expansion.lines.values() if line]
+        named = [target.dims for statement in statements for target in statement.targets]
+        self._literals(*named, *(term.loops or () for statement in statements for term in statement.terms))
         parameters = list(self._declared())
         self._targets()
         order, cycles = in_order([turn.read for turn in expansion.turns], [turn.made for turn in expansion.turns])
@@ -75,14 +74,14 @@ class _Reader:
             names = [expansion.turns[index].made[0] for index in (*cycle, cycle[0])]
             line = expansion.turns[cycle[0]].line
             mistake = Mistake("operators read one another in a cycle", got=" -> ".join(names))
-            self.wrong(line.at, mistake, line.text)
+            expansion.wrong(line.at, mistake, line.text)
         placed = set(order)
         for index in (*order, *(index for index in range(len(expansion.turns)) if index not in placed)):
             self._operator(expansion.turns[index])
         outputs = tuple(self._outputs())
         for dim in file.batch:
             if dim not in self.sizes:
-                self.wrong(("batch",), Mistake("the batch is counted by an undefined dim", got=dim))
+                self.expansion.wrong(("batch",), Mistake("the batch is counted by an undefined dim", got=dim))
         if not expansion.mistakes:
             self._unused(outputs)
         return Program(
@@ -97,17 +96,9 @@ class _Reader:
             notes=file.notes,
         )
 
-    def _literals(self) -> None:
+    def _literals(self, *every: Sequence[str]) -> None:
         """Give dims that are mere numbers their sizes."""
-        statements = [line.call for line in self.expansion.lines.values() if line]
-        named = [target.dims for statement in statements for target in statement.targets]
-        named += [term.loops or () for statement in statements for term in statement.terms]
-        for dim in dict.fromkeys(dim for dims in named for dim in dims):
-            self._literal(dim)
-
-    def _literal(self, dim: str) -> None:
-        if size := size_of_number(dim):
-            self.sizes[dim] = size
+        self.sizes |= {dim: size for dims in every for dim in dims if (size := size_of_number(dim))}
 
     def _declared(self) -> Iterator[Parameter]:
         """Enter inputs and parameters as tensors."""
@@ -125,27 +116,22 @@ class _Reader:
         """Return dims and bytes of an element."""
         text, width = declared.declaration.dims, ELEMENT_BYTES[self.file.element]
         dims: tuple[str, ...] = ()
-        try:
+        with self.expansion.telling(declared.at, text):
             if declared.declaration.frozen and not declared.parameter:
                 raise Mistake("an input has no gradient anyway", got="frozen", need="a parameter")
             element, dims = declaration(text)
             width = _width(element, 0) or width
-            for dim in dims:
-                self._literal(dim)
+            self._literals(dims)
             check_dims(dims, self.sizes, 0)
-        except Mistake as mistake:
-            self.wrong(declared.at, mistake, text)
         return dims, width
 
     def _targets(self) -> None:
         """Enter all that is made, as it would be with a gradient: who reads a mistaken one can be checked, too."""
         for line in filter(None, self.expansion.lines.values()):
             for target in line.call.targets:
-                try:
+                with self.expansion.telling(line.at, line.text):
                     _width(target.element, target.at)
                     check_dims(target.dims, self.sizes, target.at)
-                except Mistake as mistake:
-                    self.wrong(line.at, mistake, line.text)
         for turn in self.expansion.turns:
             for name, target in zip(turn.made, turn.line.call.targets, strict=True):
                 self._taken([name], turn.line, target.at)
@@ -157,27 +143,21 @@ class _Reader:
             return  # one mistake of a statement is enough
         if not all(name in self.tensors for name in turn.read):
             return  # told where it should have been made
-        try:
-            uses = tuple(self._use(line, index, name) for index, name in enumerate(turn.read))
+        with self.expansion.telling(line.at, line.text):
+            terms = zip(turn.read, call.terms, strict=True)
+            uses = tuple(used(self.tensors[name], term.loops, self.sizes, term.at) for name, term in terms)
             if not all(dim in self.sizes for use in uses for dim in use.loops):
                 return  # told where the dim was first named
             site = Site(call, uses, turn.made, turn.path, self.sizes, ELEMENT_BYTES[self.file.element])
             self.operators += make(site)
             self._taken(site.made.keys() - set(turn.made), line, line.call.targets[0].at)
             self.tensors |= site.made
-        except Mistake as mistake:
-            self.wrong(line.at, mistake, line.text)
 
     def _taken(self, names: Iterable[str], line: Line, at: int) -> None:
         """Refuse names of a turn's tensors that are those of others, as `layers.0.x` may be."""
-        for name in names:
-            if name in self.tensors:
-                mistake = Mistake("the name is taken", at, got=name, need="a name for each tensor")
-                self.wrong(line.at, mistake, line.text)
-
-    def _use(self, line: Line, index: int, name: str) -> Use:
-        term = line.call.terms[index]
-        return used(self.tensors[name], term.loops, self.sizes, term.at)
+        for name in self.tensors.keys() & names:
+            mistake = Mistake("the name is taken", at, got=name, need="a name for each tensor")
+            self.expansion.wrong(line.at, mistake, line.text)
 
     def _outputs(self) -> Iterator[str]:
         made = {name for turn in self.expansion.turns for name in turn.made}
@@ -187,7 +167,7 @@ class _Reader:
                 yield whole
             elif whole != UNKNOWN:
                 hint = nearest(name, (known for known, source in self.expansion.scope.items() if source in made))
-                self.wrong(("outputs", index), Mistake("the output is never made", got=name, hint=hint))
+                self.expansion.wrong(("outputs", index), Mistake("the output is never made", got=name, hint=hint))
 
     def _unused(self, outputs: tuple[str, ...]) -> None:
         """Report what no turn reads: it was written for nothing, or by a wrong name; asked where all statements are
@@ -197,13 +177,15 @@ class _Reader:
         needed = Counter(declared.at for declared in self.expansion.declared if declared.name in read)
         for declared in self.expansion.declared:
             if not needed[declared.at]:
-                self.wrong(declared.at, Mistake("nothing reads it", hint="remove it, or name it where it belongs"))
+                self.expansion.wrong(
+                    declared.at, Mistake("nothing reads it", hint="remove it, or name it where it belongs")
+                )
         useful = {turn.line.at for turn in turns if read.intersection(turn.made)}
         for turn in turns:
             if turn.line.at not in useful:
                 target = turn.line.call.targets[0]
                 what = "what is made is neither read nor an output"
-                self.wrong(turn.line.at, Mistake(what, target.at, got=target.name), turn.line.text)
+                self.expansion.wrong(turn.line.at, Mistake(what, target.at, got=target.name), turn.line.text)
 
 
 def in_order(reads: Sequence[Iterable[str]], makes: Sequence[Iterable[str]]) -> tuple[list[int], list[list[int]]]:

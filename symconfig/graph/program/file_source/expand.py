@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from symconfig.descriptor.document import KeyPath
 from symconfig.errors import nearest
 from symconfig.graph.program.file_source.file import Declaration, ProgramFile, Repeat, Step
 from symconfig.graph.program.file_source.make import checked
-from symconfig.graph.program.notation import Mistake, Statement, Term, names, statement
+from symconfig.graph.program.notation import Mistake, Statement, names, statement
 
 MAX_OPERATORS = 100_000
 UNKNOWN = ""  # in place of a tensor that a mistake has told already
@@ -63,15 +64,20 @@ class Expansion:
         """Note a mistake; the same one in another turn is the same mistake."""
         self.mistakes.setdefault((at, mistake.what, mistake.at), (text, mistake))
 
+    @contextmanager
+    def telling(self, at: KeyPath, text: str) -> Iterator[None]:
+        """Note a mistake that is made inside, instead of raising it."""
+        try:
+            yield
+        except Mistake as mistake:
+            self.wrong(at, mistake, text)
+
     def line(self, step: Step, at: KeyPath) -> Line | None:
         """Read a line; None: it cannot be read."""
         if at not in self.lines:
-            text = step.do or ""
-            try:
+            text, self.lines[at] = step.do or "", None
+            with self.telling(at, text):
                 self.lines[at] = Line(text, at, checked(statement(text)), step.path)
-            except Mistake as mistake:
-                self.wrong(at, mistake, text)
-                self.lines[at] = None
         return self.lines[at]
 
 
@@ -116,7 +122,12 @@ def _walk(result: Expansion, steps: Sequence[Step], scope: dict[str, str], prefi
             _repeat(result, step.repeat, scope, prefix, (*at, index, "repeat"))
         elif line := result.lines.get((*at, index)):
             targets = tuple(scope[target.name] for target in line.call.targets)
-            read = tuple(_known(result, scope, line, term) for term in line.call.terms)
+            for term in line.call.terms:
+                if term.name not in scope:
+                    hint = nearest(term.name, scope)
+                    mistake = Mistake("there is no such tensor", term.at, got=term.name, hint=hint)
+                    result.wrong(line.at, mistake, line.text)
+            read = tuple(scope.get(term.name, UNKNOWN) for term in line.call.terms)
             result.turns.append(Turn(line, prefix, targets, read))
 
 
@@ -125,7 +136,8 @@ def _repeat(result: Expansion, repeat: Repeat, outer: Mapping[str, str], prefix:
     for name in carried:
         if name not in outer:
             result.wrong((*at, "carry", name), Mistake("nothing of this name is there before the first turn", got=name))
-    makes = set(_makes(repeat))
+    inside = [step.repeat.carry.values() if step.repeat else names(step.do or "") for step in repeat.body]
+    makes = {name for some in inside for name in some}  # by its own statements, or carried out of a repeat within
     for name, made in repeat.carry.items():
         if made not in makes:
             result.wrong((*at, "carry", name), Mistake("the body makes nothing of this name", got=made))
@@ -145,27 +157,9 @@ def _repeat(result: Expansion, repeat: Repeat, outer: Mapping[str, str], prefix:
             return
 
 
-def _makes(repeat: Repeat) -> Iterator[str]:
-    """Yield the names that the body makes: by its own statements, or carried out of a repeat within."""
-    for step in repeat.body:
-        if step.repeat is not None:
-            yield from step.repeat.carry.values()
-        else:
-            yield from names(step.do or "")
-
-
 def _enter(
     result: Expansion, scope: dict[str, str], name: str, whole: str, at: KeyPath, text: str = "", place: int = 0
 ) -> None:
     if name in scope:
         result.wrong(at, Mistake("the name is taken", place, got=name, need="a name for each tensor"), text)
     scope[name] = whole
-
-
-def _known(result: Expansion, scope: Mapping[str, str], line: Line, term: Term) -> str:
-    """Return the whole name of a tensor that is read; UNKNOWN if there is none, which is or was reported."""
-    name = scope.get(term.name, UNKNOWN)
-    if term.name not in scope:
-        mistake = Mistake("there is no such tensor", term.at, got=term.name, hint=nearest(term.name, scope))
-        result.wrong(line.at, mistake, line.text)
-    return name

@@ -129,16 +129,6 @@ class Call:
         shape = self.shape(value)
         return self.viewed(value, [*shape[:dim], outer, shape[dim] // outer, *shape[dim + 1 :]])
 
-    def repeated(self, value: Value, shape: Sequence[int]) -> Value:
-        """Read the dims of size 1, and such as are missing in front, again and again in place, as large as in
-        `shape`.
-        """
-        axes = self.recorder.axes
-        dims = [()] * (len(shape) - value.rank) + list(value.dims)
-        dims = [dim or ((axes.new(size),) if size > 1 else ()) for dim, size in zip(dims, shape, strict=True)]
-        axes.distinct(dims)
-        return Value(value.made, tuple(dims))
-
 
 Answer = Value | Sequence[Value | None]
 Rule = Callable[[Call], Answer]

@@ -106,6 +106,15 @@ class Recorder:
         self.axes.distinct(dims)
         return Value(Made(name, tuple(axis for dim in dims for axis in dim), element_bytes, gradient), dims)
 
+    def repeated(self, value: Value, shape: Sequence[int]) -> Value:
+        """Read the dims of size 1, and such as are missing in front, again and again in place, as large as in
+        `shape`.
+        """
+        dims = [()] * (len(shape) - value.rank) + list(value.dims)
+        dims = [dim or ((self.axes.new(int(n)),) if n > 1 else ()) for dim, n in zip(dims, shape, strict=True)]
+        self.axes.distinct(dims)
+        return Value(value.made, tuple(dims))
+
     def missing(
         self, name: str, path: str, operator: str, inputs: Sequence[Value], outputs: Sequence[Out]
     ) -> list[Value]:

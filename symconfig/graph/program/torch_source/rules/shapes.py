@@ -188,12 +188,12 @@ def _pixel_shuffle(call: Call) -> Answer:
 IN_PLACE: Mapping[str, Rule] = {
     "clone contiguous alias lift_fresh_copy lift_fresh": lambda call: call["self"],
     "view reshape _unsafe_view unsqueeze squeeze flatten unflatten view_as view_copy": _view,
-    "expand expand_as": lambda call: call.repeated(call["self"], call.result.shape),
+    "expand expand_as": lambda call: call.recorder.repeated(call["self"], call.result.shape),
     "transpose t numpy_T swapaxes": _transpose,
     "permute": lambda call: Value(call["self"].made, tuple(call["self"].dims[at] for at in call["dims"])),
 }
 RULES: Mapping[str, Rule] = {
-    "broadcast_tensors": lambda call: [call.repeated(value, call.result.shape) for value in call["tensors"]],
+    "broadcast_tensors": lambda call: [call.recorder.repeated(value, call.result.shape) for value in call["tensors"]],
     "repeat": _repeat,
     "repeat_interleave": _repeat_interleave,
     "slice": _slice,
