@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from symconfig.descriptor.job import Packing
@@ -36,38 +36,22 @@ def program(
     Experts are static and balanced: each takes the same number of slots. Layers of multi-token prediction read the same
     embedded tokens as the first layer, though theirs are one further on.
     """
-    return programs(model, seq_length, how, vocab_multiple=vocab_multiple, packing=packing)(batch)
-
-
-def programs(
-    model: ModelDescriptor,
-    seq_length: int,
-    how: Implementation | None = None,
-    *,
-    vocab_multiple: int = 1,
-    packing: Packing | None = None,
-) -> Callable[[int], Program]:
-    """Return the program by its batch."""
-    attended, every = keys(model, seq_length, packing), blocks(model, how)
+    sizes, notes = _sizes(model, batch, seq_length, vocab_multiple)
     along = {_HEAD: (d.VOCAB, d.HIDDEN)} if model.tie_word_embeddings else {}
-
-    def of_batch(batch: int) -> Program:
-        sizes, notes = _sizes(model, batch, seq_length, vocab_multiple)
-        unrolled = _unrolled(model, _Unrolled(every, Numbers(sizes, attended, along)))
-        used = set().union(*(kind.dims for kind in unrolled.templates.values()))
-        return Program(
-            name=model.name,
-            sizes={name: size for name, size in sizes.items() if name in used},
-            tensors=unrolled.tensors,
-            inputs=("tokens",),
-            parameters=tuple(unrolled.parameters.values()),
-            operators=tuple(unrolled.operators),
-            outputs=tuple(unrolled.losses),
-            batch=frozenset({d.BATCH, *(dim for dim in d.SLOT_DIMS if dim in used)}),
-            notes=notes,
-        )
-
-    return of_batch
+    numbers = Numbers(sizes, keys(model, seq_length, packing), along)
+    unrolled = _unrolled(model, _Unrolled(blocks(model, how), numbers))
+    used = set().union(*(kind.dims for kind in unrolled.templates.values()))
+    return Program(
+        name=model.name,
+        sizes={name: size for name, size in sizes.items() if name in used},
+        tensors=unrolled.tensors,
+        inputs=("tokens",),
+        parameters=tuple(unrolled.parameters.values()),
+        operators=tuple(unrolled.operators),
+        outputs=tuple(unrolled.losses),
+        batch=frozenset({d.BATCH, *(dim for dim in d.SLOT_DIMS if dim in used)}),
+        notes=notes,
+    )
 
 
 def _unrolled(model: ModelDescriptor, unrolled: _Unrolled) -> _Unrolled:

@@ -111,11 +111,12 @@ class Site:
     def window(self) -> int | None:
         return int(self.words("window")[0]) if "window" in self.call.options else None
 
-    def ids(self, operand: int) -> None:
+    def ids(self, operand: int) -> dict[str, Any]:
         """Require an operand of whole numbers, through which nothing flows back."""
         if self.uses[operand].gradient:
             need = "an input, or indices that a route makes"
             raise self.mistake("ids have no gradient", operand, got=self.uses[operand].name, need=need)
+        return {}
 
     def check(self, rules: Iterable[str]) -> None:
         """Require what `Function.dims` says."""
@@ -141,14 +142,12 @@ class Site:
 def make(site: Site) -> list[Operator]:
     """Make the operators of a statement. Raises Mistake."""
     name = site.call.function
-    function = FUNCTIONS[name]
-    site.check(function.dims)
-    given: dict[str, Any] = {"inputs": site.uses} | (SPECIAL[name](site) if name in SPECIAL else {})
-    first = given.pop("first", [])
+    site.check(FUNCTIONS[name].dims)
+    given: dict[str, Any] = {"function": name, "inputs": site.uses}
+    given |= SPECIAL[name](site) if name in SPECIAL else {}
     if "outputs" not in given:
         given["outputs"] = [site.target()]
-    function = given.pop("function", function)
-    return [*first, build(function, site.names[0], sizes=site.sizes, path=site.path, **given)]
+    return [*given.pop("first", []), build(name=site.names[0], sizes=site.sizes, path=site.path, **given)]
 
 
 def _norm(site: Site) -> dict[str, Any]:
@@ -204,11 +203,6 @@ def _together(site: Site, q: Use, k: Use, over: str) -> list[tuple[str, ...]]:
             raise site.mistake("heads do not share keys evenly", 1, got=got, need="a multiple")
         groups.append((partner, loop))
     return groups
-
-
-def _gather(site: Site) -> dict[str, Any]:
-    site.ids(1)
-    return {}
 
 
 def _cross_entropy(site: Site) -> dict[str, Any]:
@@ -316,7 +310,7 @@ SPECIAL: Mapping[str, Callable[[Site], dict[str, Any]]] = {
     "softmax": lambda site: {"over": site.over(single=True)},
     **dict.fromkeys(("norm", "layernorm", "batchnorm"), _norm),
     "attention": _attention,
-    "gather": _gather,
+    "gather": lambda site: site.ids(1),
     "cross_entropy": _cross_entropy,
     **dict.fromkeys(("sum", "mean", "max"), _reduction),
     "reshape": _reshape,

@@ -103,12 +103,12 @@ class Call:
                 more = range(value.rank - len(dims) + 1)
                 several |= {dim: [f"{dim}{n}" for n in more] for dim in dims if dim.endswith("...")}
                 given.append((value, [label for dim in dims for label in several.get(dim, [dim])]))
-            how = {name: self.named(given[0][1], option.values) for name, option in one.options.items()}
+            how: dict[str, Any] = {name: self.named(given[0][1], option.values) for name, option in one.options.items()}
             target = one.targets[0]
             out = [label for dim in target.dims for label in several.get(dim, [dim])]
             part = "" if one is said[-1] else target.name
-            known[target.name] = value = self.emit(one.function, given, out, part=part, **how)
-        return value
+            known[target.name] = result = self.emit(one.function, given, out, part=part, **how)
+        return result
 
     def named(self, labels: Labels, words: Sequence[str]) -> Labels:
         """Return the labels that words name, or those at the positions that an argument of that name holds."""

@@ -19,21 +19,17 @@ def _convolution(call: Call) -> Answer:
         raise NotImplementedError("a transposed convolution")
     x: Value = call["input"]
     weight: Value = call["weight"]
-    groups = call["groups"]
-    kernel = call.shape(weight)[2:]
+    kernel, out = call.shape(weight)[2:], list(call.result.shape)
     space, inner = labels_of(len(kernel)), [f"k{n}" for n in range(len(kernel))]
-    out = list(call.result.shape)
-    x = call.factored(x, 1, groups)
-    weight = call.viewed(weight, [groups, out[1] // groups, *call.shape(weight)[1:]])
+    x, weight = call.factored(x, 1, call["groups"]), call.factored(weight, 0, call["groups"])
     windows = _windows(kernel, call["stride"], call["dilation"])
     x = _padded(call, x, out[2:])
-
     y = call.emit(
         "conv",
         [(x, ["n", "group", "in", *space]), (weight, ["group", "out", "in", *inner])],
         ["n", "group", "out", *space],
         part="product" if call["bias"] else "",
-        result=call.of([out[0], groups, out[1] // groups, *out[2:]]),
+        result=call.of([out[0], *call.shape(weight)[:2], *out[2:]]),
         windows=dict(zip(space, windows, strict=True)),
     )
     return _biased(call, y, len(kernel))
@@ -68,10 +64,8 @@ def _biased(call: Call, y: Value, space: int) -> Value:
 
 
 def _pool(maximum: bool, call: Call) -> Answer:
-    x: Value = call["self"]
-    kernel = list(call["kernel_size"])
-    stride = list(call["stride"]) or kernel
-    return _pooled(call, x, _windows(kernel, stride, call.args.get("dilation", [1])), maximum)
+    kernel = call["kernel_size"]
+    return _pooled(call, _windows(kernel, call["stride"] or kernel, call.args.get("dilation", [1])), maximum)
 
 
 def _adaptive(maximum: bool, call: Call) -> Answer:
@@ -82,10 +76,11 @@ def _adaptive(maximum: bool, call: Call) -> Answer:
     if set(size) == {1} and not maximum:
         return reduced(call, x, over, LINEAR, keep=True)
     lengths = [ceil(call.size(x, at) / out) for at, out in zip(over, size, strict=True)]
-    return _pooled(call, x, _windows(lengths, lengths, [1]), maximum)
+    return _pooled(call, _windows(lengths, lengths, [1]), maximum)
 
 
-def _pooled(call: Call, x: Value, windows: Sequence[Window], maximum: bool) -> list[Value | None]:
+def _pooled(call: Call, windows: Sequence[Window], maximum: bool) -> list[Value | None]:
+    x: Value = call["self"]
     labels = labels_of(x.rank)
     named = dict(zip(labels[x.rank - len(windows) :], windows, strict=True))
     y = call.emit(OF_INPUTS if maximum else LINEAR, [(x, labels)], labels, windows=named)
