@@ -255,6 +255,13 @@ FORMS: dict[str, tuple[Callable[..., Any], tuple[int, ...], Callable[[], nn.Modu
     ),
     "larger": (lambda m, x: F.interpolate(m.a(x), scale_factor=2), PIXELS, convolution(8, 8, 3), 1),
     "shuffled": (lambda m, x: F.pixel_shuffle(m.a(x), 2), PIXELS, convolution(8, 8, 1), 1),
+    "shuffled before a window": (
+        lambda m, x: m.a(F.pixel_shuffle(m.a(x), 2).repeat(1, 4, 1, 1)),
+        PIXELS,
+        convolution(8, 8, 3),
+        2,
+    ),
+    "flipped": (lambda m, x: m.a(m.a(x).flip(1)), (4, 6, 8), linear(), 2),
     "transposed": (lambda m, x: m.a(x), PIXELS, lambda: nn.ConvTranspose2d(8, 4, 2, 2, bias=False), 1),
     "two operands": (lambda m, x: torch.einsum("bsh,bth->bst", m.a(x), x), (4, 6, 8), linear(), 2),
     "the only row": (lambda m, x: m.a(m.a(x).select(1, 0)), (4, 1, 8), linear(), 2),

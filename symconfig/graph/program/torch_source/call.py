@@ -121,7 +121,7 @@ class Call:
         flat = tuple(axis for dim in value.dims for axis in dim)
         dims = self.recorder.axes.regroup(flat, shape)
         if dims is None:
-            return self.recorder.reshaped(f"{self.name}.copy", self.path, value, shape)
+            return self.recorder.copied(f"{self.name}.copy", self.path, value, shape)
         return Value(value.made, tuple(dims))
 
     def factored(self, value: Value, dim: int, outer: int) -> Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -13,9 +13,9 @@ from symconfig.errors import InputError, Problem
 from symconfig.graph.operator import Gradients, Operator, Tensor, Use
 from symconfig.graph.program.build import build
 from symconfig.graph.program.program import Parameter, Program
-from symconfig.graph.program.torch_source.axes import Axes, Group
+from symconfig.graph.program.torch_source.axes import Axes
 from symconfig.graph.program.torch_source.export import traced
-from symconfig.graph.program.torch_source.recorder import Labels, Made, Seen, Step, Value
+from symconfig.graph.program.torch_source.recorder import Labels, Made, Seen, Step
 from symconfig.graph.program.torch_source.static import static
 from symconfig.graph.program.torch_source.walk import Walked, walk
 
@@ -57,7 +57,10 @@ def _program(walked: Walked, namer: _Namer, name: str, notes: Sequence[str]) -> 
     recorder, inputs, parameters, outputs = walked.recorder, walked.inputs, walked.parameters, walked.outputs
     steps = _needed(recorder.steps, [value.made for value in outputs])
     _refuse(steps)
-    batch = _batch(recorder.axes, inputs, {seen.made.name for step in steps for seen in step.inputs})
+    read = {seen.made.name for step in steps for seen in step.inputs}
+    # The dim that counts examples in the first input that is read: others share it where operators relate them.
+    counted = [value.dims[0] for value in inputs if value.made.name in read and value.rank and value.dims[0]]
+    batch = recorder.axes.leaves(counted[0]) if counted else ()
     namer.call(batch, "batch")
     for value in (*inputs, *parameters.values()):
         namer.tensor(value.made)
@@ -66,9 +69,8 @@ def _program(walked: Walked, namer: _Namer, name: str, notes: Sequence[str]) -> 
         namer.tensor(value.made)
     made = {operand.name for op in operators for operand in (*op.outputs, *op.residues)}
     theirs = {value.made.name for value in parameters.values()}
-    read = dict.fromkeys(operand.name for op in operators for operand in op.inputs)
     own = [value.made.name for value in inputs if value.made.name in read]
-    fed = dict.fromkeys((*own, *(tensor for tensor in read if tensor not in made and tensor not in theirs)))
+    others = (use.name for op in operators for use in op.inputs if use.name not in made and use.name not in theirs)
     weights = tuple(
         Parameter(namer.tensor(v.made), path, tuple(recorder.axes.size(group) for group in v.dims))
         for path, v in parameters.items()
@@ -77,23 +79,13 @@ def _program(walked: Walked, namer: _Namer, name: str, notes: Sequence[str]) -> 
         name=name,
         sizes=namer.sizes,
         tensors=namer.tensors,
-        inputs=tuple(fed),
+        inputs=tuple(dict.fromkeys((*own, *others))),
         parameters=weights,
         operators=operators,
         outputs=tuple(dict.fromkeys(value.made.name for value in outputs)),
         batch=frozenset(namer.dims(batch)),
         notes=tuple(notes),
     )
-
-
-def _batch(axes: Axes, inputs: Sequence[Value], read: Collection[str]) -> Group:
-    """Return the dim that counts examples in the first input that is read: others share it where operators
-    relate them.
-    """
-    for value in inputs:
-        if value.made.name in read and value.rank and value.dims[0]:
-            return axes.leaves(value.dims[0])
-    return ()
 
 
 def _needed(steps: Sequence[Step], outputs: Sequence[Made]) -> list[Step]:
@@ -107,13 +99,9 @@ def _needed(steps: Sequence[Step], outputs: Sequence[Made]) -> list[Step]:
 
 
 def _refuse(steps: Sequence[Step]) -> None:
-    first: dict[str, Step] = {}
-    for step in steps:
-        if step.missing:
-            first.setdefault(step.missing, step)
-    times = Counter(step.missing for step in steps)
-    if first:
-        raise InputError([_problem(step, times[operator]) for operator, step in first.items()])
+    first = {step.missing: step for step in reversed(steps) if step.missing}
+    if times := Counter(step.missing for step in steps if step.missing):
+        raise InputError([_problem(first[operator], count) for operator, count in times.items()])
 
 
 def _problem(step: Step, times: int) -> Problem:

@@ -156,20 +156,11 @@ class Recorder:
         self.steps.append(Step(name, path, how, tuple(seen), written, left, loops))
         return values
 
-    def reshaped(self, name: str, path: str, value: Value, shape: Sequence[int]) -> Value:
-        """Copy into other dims, where a view's borders cross those of the dims that are known."""
-        return self._copied(name, path, value, shape, _blocks([self.axes.size(dim) for dim in value.dims], shape), True)
-
-    def _copied(
-        self,
-        name: str,
-        path: str,
-        value: Value,
-        shape: Sequence[int],
-        blocks: Sequence[tuple[list[int], list[int]]],
-        keep: bool,
-    ) -> Value:
-        """Record a copy. keep: dims that stay as they are keep their axes; else all get their own."""
+    def copied(self, name: str, path: str, value: Value, shape: Sequence[int], *, keep: bool = True) -> Value:
+        """Copy into other dims, where a view's borders cross those of the dims that are known. keep: dims that stay as
+        they are keep their axes; else all get their own.
+        """
+        blocks = _blocks([self.axes.size(dim) for dim in value.dims], shape)
         old: list[str | None] = [None] * value.rank
         new: list[str | None] = [None] * len(shape)
         for before, after in blocks:
@@ -186,7 +177,7 @@ class Recorder:
         self, label: str, inputs: Sequence[tuple[Value, Labels]], outputs: Sequence[Out], loops: dict[str, Group]
     ) -> None:
         size = next(size for out in outputs for at, size in zip(out.labels, out.shape, strict=True) if at == label)
-        given = [value.dims[labels.index(label)] for value, labels in map(_listed, inputs) if label in labels]
+        given = [value.dims[list(labels).index(label)] for value, labels in inputs if label in labels]
         equal = [dim for dim in given if self.axes.size(dim) == size]
         if size > 1:
             self._loop(label, equal[0] if equal else (self.axes.new(size),), loops)
@@ -212,11 +203,12 @@ class Recorder:
             if label not in loops:
                 self._loop(label, dim, loops)
             if label in windows and self.axes.size(dim) != self.axes.size(loops[label]):
-                along.append((dim, loops[label]))
-                continue
-            if not self.axes.relate(loops[label], dim):  # products such as 3 x 4 and 4 x 3
+                fits = len(self.axes.leaves(dim)) <= len(self.axes.leaves(loops[label]))
+            else:
+                fits = self.axes.relate(loops[label], dim)
+            if not fits:  # products such as 3 x 4 and 4 x 3
                 shape = [self.axes.size(dim) for dim in value.dims]
-                own = self._copied(f"{name}.copy", path, value, shape, _blocks(shape, shape), False)
+                own = self.copied(f"{name}.copy", path, value, shape, keep=False)
                 return self._seen(name, path, own, labels, loops, windows)
             along.append((dim, loops[label]))
         return Seen(value.made, tuple(along))
@@ -225,10 +217,6 @@ class Recorder:
         sized = zip(out.labels, out.shape, strict=True)
         dims = tuple(loops[label] if label and size > 1 else () for label, size in sized)
         return Value(Made(name, tuple(axis for dim in dims for axis in dim), out.element_bytes, out.gradient), dims)
-
-
-def _listed(item: tuple[Value, Labels]) -> tuple[Value, list[str | None]]:
-    return item[0], list(item[1])
 
 
 def _numbered(name: str, number: int) -> str:
