@@ -188,7 +188,10 @@ class _Maker:
 
     def made(self) -> Net:
         operators = self.program.operators
-        place = self._instances()
+        place = [(-1, 0)] * len(operators)  # each operator's repeat, and which instance of it
+        for run, (start, period, times) in enumerate(self.runs):
+            for offset in range(period * times):
+                place[start + offset] = (run, offset // period)
         trainable = {parameter.tensor.name: parameter for parameter in self.program.parameters}
         made: dict[str, tuple[int, int]] = {}  # tensor -> (operator, port)
         uses: dict[str, list[tuple[int, int]]] = {}
@@ -212,14 +215,6 @@ class _Maker:
         instances = tuple(times for _, _, times in self.runs)
         nodes = tuple([replace(node, times=times) for node, times in zip(self.nodes, self.times, strict=True)])
         return Net(self.program, nodes, tuple(links), tuple(node_of), parameters, instances)
-
-    def _instances(self) -> list[tuple[int, int]]:
-        """Return each operator's repeat and which instance of it, or (-1, 0)."""
-        result = [(-1, 0)] * len(self.program.operators)
-        for run, (start, period, times) in enumerate(self.runs):
-            for offset in range(period * times):
-                result[start + offset] = (run, offset // period)
-        return result
 
     def _node(self, key: object, make: Callable[[], Node]) -> int:
         """Return the node of a key, there once more; where it is none yet, a new one."""

@@ -22,6 +22,10 @@ from dataclasses import dataclass, field
 from symconfig.errors import nearest
 
 MAX_SIZE = 2**40
+ELEMENT_BYTES = {
+    "fp64": 8.0, "fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp4": 0.5,
+    "int64": 8.0, "int32": 4.0, "int8": 1.0, "uint8": 1.0, "bool": 1.0,
+}  # fmt: skip
 _TOKEN = re.compile(r"\s*(?:(?P<word>[A-Za-z_][A-Za-z0-9_.]*)|(?P<number>[0-9]+)|(?P<sign>[\[\](),=*]))")
 _FACTOR = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.]*|[0-9]+)\s*")
 

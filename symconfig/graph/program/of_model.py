@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 from symconfig.descriptor.job import Packing
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.reuse import Loop
 from symconfig.graph import dims as d
 from symconfig.graph.attended import keys
 from symconfig.graph.block import Block
@@ -57,13 +56,19 @@ def program(
 def _unrolled(model: ModelDescriptor, unrolled: _Unrolled) -> _Unrolled:
     """Append all blocks of a model."""
     stream = embedded = unrolled.add("embedding", "", ["tokens"])
-    turns = _Turns(model.loop, embedded)
+    states: dict[
+        int, str
+    ] = {}  # last results of stacks that run several times, by the stack's first layer of those held
+    stack: int | None = None
     for index, kind in enumerate(model.kind_of_layer):
         if kind.joins and model.loop is not None and not model.loop.normed:
-            unrolled.made["loop_input"] = turns.other(index)
+            # What joins the stream is the state of the stack that did not give it.
+            unrolled.made["loop_input"] = next((state for at, state in states.items() if at != stack), embedded)
+            stack = model.loop.held[index]
         owner = f"layers.{model.holder(index)}."
         stream = unrolled.add(kind.name, f"layers.{index}.", [stream], owner)
-        turns.ran(index, stream)
+        if stack is not None:
+            states[stack] = stream
         if "router_states" in unrolled.made:
             unrolled.made["router_states_before"] = unrolled.made["router_states"]
     ahead = stream
@@ -71,28 +76,6 @@ def _unrolled(model: ModelDescriptor, unrolled: _Unrolled) -> _Unrolled:
         ahead = unrolled.add("mtp", f"mtp.{index}.", [ahead, embedded])
     unrolled.add("head", "", [stream])
     return unrolled
-
-
-@dataclass(slots=True)
-class _Turns:
-    """Last results of stacks of layers that run several times. states: by the stack's first layer of those held."""
-
-    loop: Loop | None
-    first: str
-    states: dict[int, str] = field(default_factory=dict)
-    stack: int | None = None
-
-    def other(self, index: int) -> str:
-        """Return the state that joins the stream before a layer: of the stack that did not give the stream."""
-        assert self.loop is not None
-        earlier = next((state for stack, state in self.states.items() if stack != self.stack), self.first)
-        self.stack = self.loop.held[index]
-        return earlier
-
-    def ran(self, index: int, stream: str) -> None:
-        """Keep what the current stack gave so far."""
-        if self.stack is not None:
-            self.states[self.stack] = stream
 
 
 def _sizes(

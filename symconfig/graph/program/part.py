@@ -44,12 +44,9 @@ class Parts:
 
     def shared(self, start: int, stop: int) -> list[Parameter]:
         """Return the trained parameters that operators read inside a stretch and outside of it, too."""
-
-        def is_shared(parameter: Parameter) -> bool:
-            first, last = self.uses.get(parameter.tensor.name, (start, start))
-            return first < stop and last >= start and not (start <= first and last < stop)
-
-        return [parameter for parameter in self._read(start, stop) if parameter.trainable and is_shared(parameter)]
+        among = [parameter for parameter in self._read(start, stop) if parameter.trainable]
+        ends = [self.uses[parameter.tensor.name] for parameter in among]
+        return [parameter for parameter, (a, b) in zip(among, ends, strict=True) if a < start or b >= stop]
 
     def program_of(self, start: int, stop: int) -> Program:
         """Return a stretch as a program: it receives what crosses its first cut and sends what crosses its last."""

@@ -21,10 +21,18 @@ from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import parse_yaml_strict
 from symconfig.errors import InputError, Problem, nearest
 from symconfig.graph.operator import Operator, Tensor
-from symconfig.graph.program.file_source.expand import MAX_OPERATORS, UNKNOWN, Declared, Expansion, Line, Turn, expand
-from symconfig.graph.program.file_source.file import ELEMENT_BYTES, ProgramFile
-from symconfig.graph.program.file_source.make import Site, check_dims, make, used
-from symconfig.graph.program.notation import Mistake, declaration, size_of_number, sizes
+from symconfig.graph.program.calls import Site, check_dims, make, used
+from symconfig.graph.program.file import (
+    MAX_OPERATORS,
+    UNKNOWN,
+    Declared,
+    Expansion,
+    Line,
+    ProgramFile,
+    Turn,
+    expand,
+)  # fmt: skip
+from symconfig.graph.program.notation import ELEMENT_BYTES, Mistake, declaration, size_of_number, sizes
 from symconfig.graph.program.program import Parameter, Program
 
 

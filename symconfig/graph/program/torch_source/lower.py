@@ -14,9 +14,8 @@ from symconfig.graph.operator import Gradients, Operator, Tensor, Use
 from symconfig.graph.program.build import build
 from symconfig.graph.program.program import Parameter, Program
 from symconfig.graph.program.torch_source.axes import Axes
-from symconfig.graph.program.torch_source.export import traced
+from symconfig.graph.program.torch_source.export import static, traced
 from symconfig.graph.program.torch_source.recorder import Labels, Made, Seen, Step
-from symconfig.graph.program.torch_source.static import static
 from symconfig.graph.program.torch_source.walk import Walked, walk
 
 RULES_FOLDER = "symconfig/graph/program/torch_source/rules"

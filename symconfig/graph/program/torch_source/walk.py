@@ -16,7 +16,7 @@ from torch.fx import Node
 from symconfig.graph.program.torch_source.call import Call, Result
 from symconfig.graph.program.torch_source.recorder import Out, Recorder, Value
 from symconfig.graph.program.torch_source.rules import IN_PLACE, RULES
-from symconfig.graph.program.torch_source.rules.pointwise import FILLED
+from symconfig.graph.program.torch_source.rules.arithmetic import FILLED
 
 
 @dataclass(frozen=True, slots=True)

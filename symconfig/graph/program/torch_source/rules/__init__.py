@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from symconfig.graph.program.torch_source.call import Rule
-from symconfig.graph.program.torch_source.rules import pointwise, reductions, shapes, statements, windows
+from symconfig.graph.program.torch_source.rules import arithmetic, shapes, statements, windows
 
 
 def _named(tables: tuple[Mapping[str, Rule], ...]) -> dict[str, Rule]:
@@ -14,6 +14,6 @@ def _named(tables: tuple[Mapping[str, Rule], ...]) -> dict[str, Rule]:
 
 IN_PLACE: Mapping[str, Rule] = _named((shapes.IN_PLACE,))
 RULES: Mapping[str, Rule] = {
-    **_named((pointwise.RULES, statements.RULES, reductions.RULES, shapes.IN_PLACE, shapes.RULES, windows.RULES)),
+    **_named((arithmetic.RULES, statements.RULES, shapes.IN_PLACE, shapes.RULES, windows.RULES)),
     **{f"symconfig.{name}": rule for name, rule in statements.EXPERTS.items()},
 }

@@ -9,7 +9,7 @@ from itertools import accumulate
 from symconfig.graph.program.build import LINEAR, NONE
 from symconfig.graph.program.torch_source.axes import Group
 from symconfig.graph.program.torch_source.call import Answer, Call, Result, Rule, labels_of
-from symconfig.graph.program.torch_source.recorder import Labels, Value
+from symconfig.graph.program.torch_source.recorder import Value
 
 # A part of a tensor is read where it lies; its gradient is written into a tensor of the whole size. Joining is the
 # reverse (autograd: slices of the gradient are views).
@@ -109,36 +109,25 @@ def _cat(call: Call) -> Answer:
     dim = call["dim"] % values[0].rank
     if len(values) == 1:
         return values[0]
-    shape = list(call.result.shape)
-    labels = labels_of(len(shape))
-    sizes = {call.size(value, dim) for value in values}
-    if len(sizes) == 1:
+    shape, labels = list(call.result.shape), labels_of(len(call.result.shape))
+    if len({call.size(value, dim) for value in values}) == 1:
         wide = [*shape[:dim], len(values), shape[dim] // len(values), *shape[dim + 1 :]]
-        given: list[Labels] = [labels for _ in values]
-        out = [*labels[:dim], "part", *labels[dim:]]
-        whole = ["part"]
-    else:
-        wide = shape
-        given = [[*labels[:dim], f"part{n}", *labels[dim + 1 :]] for n in range(len(values))]
-        out = labels
-        whole = [labels[dim], *(f"part{n}" for n in range(len(values)))]
-    return call.viewed(_joined(call, values, given, out, wide, whole), shape)
+        return call.viewed(_stacked(call, values, dim, wide), shape)
+    parts = [f"part{n}" for n in range(len(values))]
+    given = [(value, [*labels[:dim], part, *labels[dim + 1 :]]) for value, part in zip(values, parts, strict=True)]
+    return call.emit(LINEAR, given, labels, over=[labels[dim], *parts], traffic=GRADIENT_IN_PLACE)
 
 
 def _stack(call: Call) -> Answer:
-    shape = call.result.shape
-    dim = call["dim"] % len(shape)
+    return _stacked(call, call["tensors"], call["dim"] % len(call.result.shape), call.result.shape)
+
+
+def _stacked(call: Call, values: Sequence[Value], dim: int, shape: Sequence[int]) -> Value:
+    """Make values rows of a new dim."""
     labels = labels_of(len(shape) - 1)
-    out = [*labels[:dim], "part", *labels[dim:]]
-    return _joined(call, call["tensors"], [labels for _ in call["tensors"]], out, shape, ["part"])
-
-
-def _joined(
-    call: Call, values: Sequence[Value], given: Sequence[Labels], out: Labels, shape: Sequence[int], whole: Labels
-) -> Value:
+    given, out = [(value, labels) for value in values], [*labels[:dim], "part", *labels[dim:]]
     result = replace(call.result, shape=tuple(shape))
-    inputs = list(zip(values, given, strict=True))
-    return call.emit(LINEAR, inputs, out, result=result, over=whole, traffic=GRADIENT_IN_PLACE)
+    return call.emit(LINEAR, given, out, result=result, over=["part"], traffic=GRADIENT_IN_PLACE)
 
 
 def _changed(call: Call) -> Answer:

@@ -9,8 +9,7 @@ from math import ceil
 from symconfig.graph.program.build import LINEAR, OF_INPUTS, Window
 from symconfig.graph.program.torch_source.call import Answer, Call, Rule, labels_of
 from symconfig.graph.program.torch_source.recorder import Value
-from symconfig.graph.program.torch_source.rules.pointwise import pointwise
-from symconfig.graph.program.torch_source.rules.reductions import reduced
+from symconfig.graph.program.torch_source.rules.arithmetic import pointwise, reduced
 
 
 def _convolution(call: Call) -> Answer:

@@ -9,8 +9,7 @@ from typing import Any
 from symconfig.errors import nearest
 from symconfig.graph.operator import Operator, Tensor, Use
 from symconfig.graph.program.build import ALL, ANY, FUNCTIONS, NORMALISE, OF_INPUTS, STATISTICS, Function, Window, build
-from symconfig.graph.program.file_source.file import ELEMENT_BYTES
-from symconfig.graph.program.notation import Mistake, Option, Statement, size_of_number
+from symconfig.graph.program.notation import ELEMENT_BYTES, Mistake, Option, Statement, size_of_number
 
 FP32_BYTES, INDEX_BYTES, MASK_BYTES = 4.0, 4.0, 1.0
 LISTS, NUMBERS = frozenset({"over"}), frozenset({"window"})
