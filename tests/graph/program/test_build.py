@@ -286,6 +286,14 @@ def test_a_look_up_reads_the_rows_that_it_takes_and_writes_the_gradient_of_all()
     assert few.traffic[1] == 1.0
 
 
+def test_a_bias_is_added_in_registers_and_its_gradient_reads_that_of_the_result_once() -> None:
+    op = build("bias", "o", [use("x", "bsh"), use("w", "h")], [use("o", "bsh")])
+    assert op.traffic[0] == 0.0
+    assert op.traffic[1] * 2 * (4 * 6 * 8) == 4 * 6 * 8  # of the gradients of result and operand, which are counted
+    assert op.saved == ()
+    assert op.linear
+
+
 def test_a_view_moves_nothing_and_a_copy_all() -> None:
     groups = [("b", "m"), ("h",)]
     view = build("reshape", "o", [use("x", "bsh")], [use("o", "mh")], groups=groups)

@@ -62,3 +62,15 @@ def test_a_softmax_keeps_its_output() -> None:
     x = Use(Tensor("x0", ("i", "j")))
     op = build("softmax", "o", [x], [Use(Tensor("o", ("i", "j")))], over=["j"])
     assert set(op.saved) == kept(lambda x: torch.softmax(x, -1), (True,))
+
+
+def test_a_norm_keeps_its_input_and_weight_and_a_statistic_of_each_row() -> None:
+    x, w, b = (Use(Tensor(f"x{index}", dims)) for index, dims in enumerate((("i", "j"), ("j",), ("j",))))
+    stats = Use(Tensor("stats", ("i",), gradient=False))
+    op = build("layernorm", "o", [x, w, b], [Use(Tensor("o", ("i", "j")))], over=["j"], residues=[stats])
+
+    def normed(x: Any, w: Any) -> Any:
+        return torch.nn.functional.layer_norm(x, (4,), w[0])
+
+    assert set(op.saved) - {"stats"} == kept(normed, (True, True)) - {"o"}
+    assert [use.name for use in op.residues] == ["stats"]
