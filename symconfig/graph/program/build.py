@@ -221,7 +221,8 @@ def build(
         rows = [loop for loop in tokens.loops if loop in inputs[1].loops]
         groups = [(row, slots) for row in rows]
         order = tuple(dict.fromkeys((*rows, *tokens.loops, *slotted.loops)))
-    if function.joint:
+    if function.joint:  # but for loops along which an input is repeated
+        groups = [some for group in groups if (some := tuple(loop for loop in group if loop in loops))]
         order = tuple(loop for group in groups for loop in group)
     partner = {loop: group for group in reversed(groups) for loop in group}
     halos = {loop: window.halo for loop, window in (windows or {}).items()}

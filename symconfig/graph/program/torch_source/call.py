@@ -91,8 +91,9 @@ class Call:
         the call's result.
         """
         known, rank = dict(self.args), len(self.result.shape)
-        said = [one for one in map(_parsed, texts) if all(known.get(term.name, term) is not None for term in one.terms)]
-        for one in said:
+        every = map(_parsed, texts)
+        statements = [one for one in every if all(known.get(term.name, term) is not None for term in one.terms)]
+        for one in statements:
             several = {"d...": labels_of(rank)}
             given: list[tuple[Value, Labels]] = []
             for term in one.terms:
@@ -106,7 +107,7 @@ class Call:
             how: dict[str, Any] = {name: self.named(given[0][1], option.values) for name, option in one.options.items()}
             target = one.targets[0]
             out = [label for dim in target.dims for label in several.get(dim, [dim])]
-            part = "" if one is said[-1] else target.name
+            part = "" if one is statements[-1] else target.name
             known[target.name] = result = self.emit(one.function, given, out, part=part, **how)
         return result
 
