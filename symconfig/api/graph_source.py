@@ -55,7 +55,7 @@ def source_of(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> So
 
 def _model(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> Source:
     from symconfig.graph.implementation import Implementation, Kernel
-    from symconfig.graph.program.of_model import programs
+    from symconfig.graph.program.of_model import program
 
     problems, value = Problems(), given["model"]
     model = value if isinstance(value, ModelDescriptor) else problems.collect(lambda: load_model(str(value)))
@@ -67,8 +67,8 @@ def _model(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> Sourc
         raise InputError(problems.all)
     tokens = asked_length or min(model.max_position_embeddings, DEFAULT_SEQUENCE)
     kernel = Kernel.FLASH if attention == "flash" else Kernel.FUSED_SOFTMAX
-    of_batch = programs(model, tokens, Implementation().attending(kernel))
-    make = cache(lambda turns: of_batch(batch // turns))
+    how = Implementation().attending(kernel)
+    make = cache(lambda turns: program(model, batch // turns, tokens, how))
     return Source(model.name, make, {"the global batch": batch}, model, batch, tokens, attention=attention)
 
 

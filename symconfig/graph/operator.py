@@ -228,7 +228,7 @@ class Operator:
     f(sum(parts)) over its inputs together, as for an addition, a copy or a scaling, so that it may run on partial sums.
     saves: what the backward reads: inputs, outputs, or else `residues` (a block's product: only a copy of its input
     that it reads in its place; the others are derived, see `needed`).
-    splits: what an axis may split; of a block's product they follow from its sizes (`graph/program/of_block.py`).
+    splits: what an axis may split; of a block's product they follow from its sizes (`graph/program/of_model.py`).
     path: the module it is written in, as its source has it.
     gradients: what its backward makes.
     attended, channels: of a program's attention, keys that a query attends to in the mean, and channels of q k' plus

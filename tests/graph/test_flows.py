@@ -13,8 +13,7 @@ from symconfig.graph.builder import Builder
 from symconfig.graph.derive import derive
 from symconfig.graph.derived import Matmul, Phase, Traffic
 from symconfig.graph.operator import Element, Operator, Tensor, Use, Weight
-from symconfig.graph.program import build
-from symconfig.graph.program.functions import FUNCTIONS
+from symconfig.graph.program.build import build
 from symconfig.graph.scheme import Scheme
 
 torch = pytest.importorskip("torch")
@@ -94,13 +93,13 @@ def constructed(trained: tuple[bool, ...]) -> list[Operator]:
 
     e = made("e", d.HIDDEN, table)
     h, g = made("h", d.FFN, e, first), made("g", d.FFN, e, second)
-    operators += [build.product("by_first", e, first, h), build.product("by_second", e, second, g)]
+    operators += [build("*", "by_first", [e, first], [h]), build("*", "by_second", [e, second], [g])]
     m = made("m", d.FFN, h, g)
     s = made("s", d.FFN, m, g)
-    operators.append(build.elementwise("scale", [h, g], m, FUNCTIONS["mul"]))
-    operators.append(build.elementwise("add", [m, g], s, FUNCTIONS["add"]))
-    operators.append(build.elementwise("act", [s], made("out", d.FFN, s), FUNCTIONS["gelu"]))
-    return [build.gather("look_up", table, ids, e, SIZES), *operators]
+    operators.append(build("mul", "scale", [h, g], [m]))
+    operators.append(build("add", "add", [m, g], [s]))
+    operators.append(build("gelu", "act", [s], [made("out", d.FFN, s)]))
+    return [build("gather", "look_up", [table, ids], [e], sizes=SIZES), *operators]
 
 
 def elements(op: Operator) -> int:

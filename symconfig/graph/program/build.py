@@ -1,21 +1,154 @@
-"""Constructors of operators, for every source of programs: what may be split and what is kept, by one rule for each.
+"""Functions of operators, for every source of programs, and the one way to build an operator of them.
 
-Each is a pure function from uses of tensors to an `Operator`. Gradients are read off the inputs: nothing is kept for a
-backward that does not exist, and a product keeps an operand for the other's gradient only.
+A row of `FUNCTIONS` says what a function keeps for its backward (derivatives as PyTorch's autograd takes them,
+tools/autograd/derivatives.yaml), what may be split, and how a program file calls it. Gradients are read off the inputs:
+nothing is kept for a backward that does not exist, and a product keeps an operand for the other's gradient only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil
 
-from symconfig.graph.operator import Operator, Split, Use, Work, loops_of
-from symconfig.graph.program.functions import Function
-from symconfig.graph.program.functions import others as factors
-from symconfig.graph.program.nest import operator, splits_of, without
+from symconfig.graph.operator import Gradients, Operator, Split, Use, Work, loops_of
 
-Over = str | Sequence[str]  # a dim may be a product of several loops
+Kept = Sequence[Use]
+ANY = 99
+NONE, ALL, COPIED = (0.0, 0.0), (1.0, 1.0), (0.0, 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function over named dims.
+
+    keeps: of (inputs, outputs), what its backward reads, beside residues. linear: over its inputs together, so that it
+    may run on partial sums. sums: how many partial results it reduces inside itself where one of the loops `over` is
+    split (by default of those that its output lacks); 0: these loops stay whole. summed: of how many first inputs it
+    sums the loops that its output lacks. traffic: see Operator. joint: only loops of `groups` split.
+
+    In a file: fewest and most operands, options that must (needs) and may (takes) be given, words that may (flags), how
+    many targets it makes, and where dims must come from: each target's from some operand (covered), each operand's from
+    the target, too (within), the first operand's are those of the target in any order (same).
+    """
+
+    keeps: Callable[[Sequence[Use], Sequence[Use]], Kept]
+    linear: bool = False
+    sums: int = 0
+    summed: int = ANY
+    work: Work = Work.MEMORY
+    traffic: tuple[float, float] = ALL
+    joint: bool = False
+    operands: tuple[int, int] = (1, 1)
+    needs: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    targets: int = 1
+    dims: tuple[str, ...] = ("within", "covered")
+
+
+def nothing(inputs: Sequence[Use], outputs: Sequence[Use]) -> Kept:
+    return ()
+
+
+def operands(inputs: Sequence[Use], outputs: Sequence[Use]) -> Kept:
+    return inputs
+
+
+def outcome(inputs: Sequence[Use], outputs: Sequence[Use]) -> Kept:
+    return outputs
+
+
+def others(inputs: Sequence[Use], outputs: Sequence[Use]) -> Kept:
+    """Keep each operand of a product where another one has a gradient."""
+    gradients = sum(use.gradient for use in inputs)
+    return [use for use in inputs if gradients > use.gradient]
+
+
+def constants(inputs: Sequence[Use], outputs: Sequence[Use]) -> Kept:
+    """Keep inputs without a gradient: masks, tables of angles, indices."""
+    return [use for use in inputs if not use.gradient]
+
+
+def quotient(inputs: Sequence[Use], outputs: Sequence[Use]) -> Kept:
+    """Keep the divisor always; the dividend for the divisor's gradient only."""
+    return inputs if inputs[1].gradient else inputs[1:]
+
+
+def data_and_scale(inputs: Sequence[Use], outputs: Sequence[Use]) -> Kept:
+    """Keep the data of a norm, and the weight for its gradient; no gradient needs the bias."""
+    return inputs[:2] if inputs[0].gradient else inputs[:1]
+
+
+COVERED, SAME, NORM = ("covered",), ("same",), ("same", "within", "covered")
+LINEAR, OF_INPUTS, OF_OUTPUT = Function(nothing, linear=True), Function(operands), Function(outcome)
+PRODUCT = Function(others, work=Work.MATMUL, operands=(2, 2), dims=COVERED)
+MASKED = Function(constants)
+MAXIMUM = Function(operands, sums=1, dims=COVERED)
+LOG_SUM = Function(outcome, sums=1)
+STATISTICS = Function(operands)  # sums of x and its squares: the first pass of a norm over several loops
+NORMALISE = Function(lambda inputs, outputs: inputs[:3])  # and the second, of (x, statistics, weight, bias)
+RESHAPE = Function(nothing, linear=True, summed=0, traffic=NONE, joint=True, flags=("copy",), dims=())
+
+
+def _several(keeps: Callable[[Sequence[Use], Sequence[Use]], Kept], count: int, most: int = 0) -> Function:
+    return Function(keeps, linear=keeps is nothing, operands=(count, most or count))
+
+
+FUNCTIONS: Mapping[str, Function] = {
+    **dict.fromkeys(("neg", "scale", "copy", "cast"), LINEAR),
+    "add": _several(nothing, 2, ANY),
+    "sub": _several(nothing, 2),
+    # An addition in the kernel that makes its first operand. Backward, its sum reads the gradient of the result once,
+    # of the two that are counted.
+    "bias": Function(nothing, linear=True, traffic=COPIED, operands=(2, 2)),
+    "shift": Function(nothing),  # x + a constant: of parts of a sum, each would add it
+    **dict.fromkeys(("gelu", "silu", "elu", "softplus", "erf", "log", "sin", "cos", "abs", "square", "pow"), OF_INPUTS),
+    **dict.fromkeys(("swiglu", "geglu", "reglu", "maximum", "minimum"), _several(operands, 2)),
+    **dict.fromkeys(("relu", "sigmoid", "tanh", "exp", "sqrt", "rsqrt", "reciprocal"), OF_OUTPUT),
+    "mul": _several(others, 2, ANY),
+    "div": _several(quotient, 2),
+    "mask": _several(constants, 2),
+    "where": _several(constants, 3),
+    "rope": Function(constants, operands=(3, 3), needs=("over",)),  # (x, cosines, sines): turns pairs of channels
+    "*": PRODUCT,  # an element-wise multiplication, bound by memory, where nothing is summed
+    "conv": Function(others, work=Work.MATMUL, operands=(2, 2), dims=()),
+    "pool": Function(nothing, linear=True, needs=("over", "window"), flags=("max",), dims=()),
+    # Its rows split into partial sums: ids that a rank does not hold give zeros.
+    "gather": Function(lambda inputs, outputs: inputs[1:], summed=1, operands=(2, 2), dims=COVERED),
+    "dropout": Function(nothing, dims=SAME),  # ranks that hold parts of a sum would have to draw the same mask
+    "softmax": Function(outcome, sums=2, needs=("over",), dims=SAME),
+    "norm": Function(data_and_scale, sums=1, operands=(1, 3), needs=("over",), dims=NORM),
+    **dict.fromkeys(
+        ("layernorm", "batchnorm"), Function(data_and_scale, sums=2, operands=(1, 3), needs=("over",), dims=NORM)
+    ),
+    # Fused softmax(q k') v; further operands are masks and biases of the scores.
+    "attention": Function(
+        lambda inputs, outputs: (*inputs, *outputs),
+        work=Work.ATTENTION, operands=(3, ANY), needs=("over",), takes=("window",), flags=("causal",), dims=COVERED,
+    ),
+    # One loss of each row. Split along `over`, it reduces maxima, sums and the logits of the right ones (Megatron-LM,
+    # cross_entropy.py).
+    "cross_entropy": Function(operands, sums=3, summed=1, operands=(2, 2), needs=("over",), dims=COVERED),
+    **dict.fromkeys(("sum", "mean"), Function(nothing, linear=True, dims=COVERED)),
+    "max": MAXIMUM,
+    "permute": Function(nothing, linear=True, dims=SAME),
+    "reshape": RESHAPE,
+    # Weights and indices of each token's chosen experts: a rank needs a token's logits of all experts.
+    "route": Function(
+        lambda inputs, outputs: (*inputs, *outputs[1:]), summed=0, needs=("over",), targets=2, dims=()
+    ),
+    # Tokens into slots of their experts: static and balanced, so that slots lie where their tokens lie. Split over
+    # experts, a rank takes what its own need from all tokens, and their gradients are partial sums.
+    "dispatch": Function(
+        lambda inputs, outputs: inputs[1:], summed=0, operands=(2, 2), needs=("slots",), dims=()
+    ),
+    # Each token's slots summed by its weights: partial sums of each rank where split over experts.
+    "combine": Function(
+        lambda inputs, outputs: (*others(inputs[:2], outputs), inputs[2]),
+        summed=1, operands=(3, 3), needs=("slots",), dims=(),
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,268 +166,91 @@ class Window:
         return max(0, ceil((self.size - self.stride) / 2))
 
 
-def product(name: str, x: Use, y: Use, output: Use, *, path: str = "") -> Operator:
-    """Make output = sum of x * y over the loops that it lacks. Every loop splits; a contracted one gives partial sums.
-
-    Where nothing is contracted, it is an element-wise multiplication, bound by memory.
-    """
-    contracted = without((*x.loops, *y.loops), output.loops)
-    work = Work.MATMUL if contracted else Work.MEMORY
-    return operator(name, work, (x, y), output, contracted=contracted, saves=factors((x, y), output), path=path)
-
-
-def convolution(
-    name: str, x: Use, weight: Use, output: Use, windows: Mapping[str, Window], *, path: str = ""
-) -> Operator:
-    """Make a product whose spatial loops are windows. windows: of every spatial loop of the output.
-
-    `x` has the output's spatial loops along its own dims, also where a stride makes those larger. The weight's loops
-    within the window are its own: they split nothing.
-    """
-    contracted = without((*x.loops, *weight.loops), output.loops)
-    within = without(weight.loops, (*x.loops, *output.loops))
-    op = operator(
-        name,
-        Work.MATMUL,
-        (x, weight),
-        output,
-        contracted=contracted,
-        saves=factors((x, weight), output),
-        whole=within,
-        path=path,
-    )
-    return replace(op, splits=_windowed(op.splits, windows))
-
-
-def pool(
-    name: str, x: Use, output: Use, windows: Mapping[str, Window], *, maximum: bool = False, path: str = ""
-) -> Operator:
-    """Make the mean or the maximum of each window. A maximum keeps its input, where it looks for its place again."""
-    saves = (x,) if maximum else ()
-    op = operator(name, Work.MEMORY, (x,), output, saves=saves, linear=not maximum, path=path)
-    return replace(op, splits=_windowed(op.splits, windows))
-
-
-def elementwise(
+def build(
+    function: Function | str,
     name: str,
     inputs: Sequence[Use],
-    output: Use,
-    function: Function,
+    outputs: Sequence[Use],
     *,
+    over: Collection[str] = (),
     whole: Collection[str] = (),
+    groups: Sequence[tuple[str, ...]] = (),
+    windows: Mapping[str, Window] | None = None,
+    slots: str = "",
     residues: Sequence[Use] = (),
-    traffic: tuple[float, float] = (1.0, 1.0),
+    traffic: tuple[float, float] | None = None,
+    attended: float = 0.0,
+    channels: float = 0.0,
+    sizes: Mapping[str, int] | None = None,
     path: str = "",
 ) -> Operator:
-    """Make output = function of the inputs at each point; an input that lacks a loop is repeated along it.
+    """Return the operator that makes outputs of inputs; an input that lacks a loop is repeated along it.
 
-    whole: loops that it mixes after all, as a rotation does channels. residues: what it keeps beside `function.keeps`.
+    Args:
+        over: the loops that the function works along (see Function.sums); of an attention, the keys.
+        whole: further loops that nothing may split.
+        groups: loops that one axis splits together: query heads with their key/value heads, the outermost loops of what
+            a reshape merges or takes apart.
+        windows: of every spatial loop; inputs have these loops along their own dims, also where a stride makes those
+            longer.
+        slots: the loop of an expert's slots, which split with their tokens.
+        residues: what it keeps beside what the function says.
+        sizes: of dims, which a look-up needs to count the rows that it reads.
     """
-    saves = (*function.keeps(inputs, output), *residues)
-    return operator(
-        name,
-        Work.MEMORY,
-        inputs,
-        output,
-        contracted=without(loops_of(inputs), output.loops),
-        saves=saves,
+    function = FUNCTIONS[function] if isinstance(function, str) else function
+    out, loops, held = outputs[0].loops, loops_of((*inputs, *outputs)), {*whole}
+    contracted = [loop for loop in loops_of(inputs[: function.summed]) if loop not in out]
+    order, traffic = loops, traffic or function.traffic
+    if function.work is Work.ATTENTION:
+        contracted = list(over)
+        held |= {*over, *(use.loops[-1] for use in (*inputs[:3], *outputs))}
+    elif function.sums:
+        over = tuple(over) or contracted
+        order = tuple(dict.fromkeys((*out, *over)))
+    else:
+        held |= {*over}
+    if function.targets > 1:  # the choices of a route
+        held |= {*loops}.difference(loops_of(inputs))
+    if function is FUNCTIONS["conv"]:  # the window
+        held |= {*inputs[1].loops}.difference(inputs[0].loops, out)
+    if function is FUNCTIONS["gather"]:
+        assert sizes is not None
+        traffic = _look_up(inputs[0], inputs[1], outputs[0], sizes)
+    if slots:
+        tokens, slotted = (inputs[0], outputs[0]) if function.summed == 0 else (outputs[0], inputs[0])
+        rows = [loop for loop in tokens.loops if loop in inputs[1].loops]
+        groups = [(row, slots) for row in rows]
+        order = tuple(dict.fromkeys((*rows, *tokens.loops, *slotted.loops)))
+    if function.joint:  # but for loops along which an input is repeated
+        groups = [some for group in groups if (some := tuple(loop for loop in group if loop in loops))]
+        order = tuple(loop for group in groups for loop in group)
+    partner = {loop: group for group in reversed(groups) for loop in group}
+    halos = {loop: window.halo for loop, window in (windows or {}).items()}
+    backward = any(use.gradient for use in inputs)
+    saves = (*function.keeps(inputs, outputs), *residues) if backward else ()
+    return Operator(
+        name=name,
+        work=Work.MEMORY if function is PRODUCT and not contracted else function.work,
+        loops=loops,
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        splits=tuple(
+            Split(group, function.sums if group[0] in over else 0, halos.get(group[0], 0))
+            for group in dict.fromkeys(partner.get(loop, (loop,)) for loop in order if loop not in held)
+        ),
+        contracted=tuple(contracted),
+        saves=tuple({use.name: use for use in saves}.values()),
         linear=function.linear,
-        whole=whole,
         traffic=traffic,
-        path=path,
-    )
-
-
-def dropout(name: str, x: Use, output: Use, mask: Use, *, path: str = "") -> Operator:
-    """Make a dropout. mask: the residue. Not linear: ranks that hold parts of a sum would have to draw the same
-    mask.
-    """
-    return operator(name, Work.MEMORY, (x,), output, saves=(mask,), path=path)
-
-
-def reduction(name: str, x: Use, output: Use, function: Function, *, path: str = "") -> Operator:
-    """Make a sum or mean (linear: a split of what it sums gives partial sums); or else, as a maximum, it reduces
-    inside.
-    """
-    gone = without(x.loops, output.loops)
-    splits = None if function.linear else splits_of(output.loops, dict.fromkeys(gone, 1))
-    return operator(
-        name,
-        Work.MEMORY,
-        (x,),
-        output,
-        contracted=gone,
-        saves=function.keeps((x,), output),
-        linear=function.linear,
-        splits=splits,
-        path=path,
-    )
-
-
-def statistics(name: str, x: Use, output: Use, *, path: str = "") -> Operator:
-    """Sum x and its squares over the loops that the output lacks: partial sums where one of them is split.
-
-    The first pass of a norm over several loops, as of a batch; an `elementwise` of NORMALISE is the second.
-    """
-    gone = without(x.loops, output.loops)
-    return operator(name, Work.MEMORY, (x,), output, contracted=gone, saves=(x,), path=path)
-
-
-def softmax(name: str, x: Use, output: Use, over: Over, *, path: str = "") -> Operator:
-    """Make a softmax, which keeps its output. Split along `over`, it reduces maxima and sums."""
-    splits = splits_of(output.loops, dict.fromkeys(_each(over), 2))
-    return operator(name, Work.MEMORY, (x,), output, saves=(output,), splits=splits, path=path)
-
-
-def norm(
-    name: str, x: Use, weights: Sequence[Use], output: Use, over: Over, stats: Use, *, sums: int = 1, path: str = ""
-) -> Operator:
-    """Make an RMSNorm (one sum) or LayerNorm (two) over one loop. Keeps its input and, as residue, the statistics of a
-    row.
-    """
-    splits = splits_of(output.loops, dict.fromkeys(_each(over), sums))
-    first = weights[:1] if x.gradient else ()  # a bias is not needed again
-    saves = (x, *first, stats)
-    return operator(name, Work.MEMORY, (x, *weights), output, saves=saves, splits=splits, path=path)
-
-
-def gather(name: str, table: Use, ids: Use, output: Use, sizes: Mapping[str, int], *, path: str = "") -> Operator:
-    """Read rows of a table. Its rows split into partial sums: ids that a rank does not hold give zeros.
-
-    traffic: forward reads only the rows that it takes; backward writes the whole table's gradient.
-    """
-    rows = without(table.loops, output.loops)
-    taken, ids_bytes = output.tensor.bytes(sizes), ids.tensor.bytes(sizes)
-    once = table.tensor.bytes(sizes) + taken + ids_bytes
-    read = min(taken / output.tensor.element_bytes * table.tensor.element_bytes, table.tensor.bytes(sizes))
-    forward = (read + taken + ids_bytes) / once
-    return operator(
-        name, Work.MEMORY, (table, ids), output, contracted=rows, saves=(ids,), traffic=(forward, 1.0), path=path
-    )
-
-
-def attention(
-    name: str,
-    q: Use,
-    k: Use,
-    v: Use,
-    output: Use,
-    over: Over,
-    stats: Use,
-    *,
-    attended: float,
-    channels: float,
-    together: Sequence[tuple[str, ...]] = (),
-    others: Sequence[Use] = (),
-    whole: Collection[str] = (),
-    path: str = "",
-) -> Operator:
-    """Make a fused softmax(q k') v: neither keys (`over`) nor channels (the last loop of each, and `whole`) can be
-    split.
-
-    together: query heads with the key/value heads that they share. attended, channels: see Operator. stats: the
-    softmax's, of each query and head. others: masks and biases of the scores.
-    """
-    whole = {*_each(over), *whole, *(use.loops[-1] for use in (q, k, v, output))}
-    partner = {loop: tuple(group) for group in together for loop in group}
-    loops = loops_of((q, k, v, output))
-    groups = dict.fromkeys(partner.get(loop, (loop,)) for loop in loops if loop not in whole)
-    return operator(
-        name,
-        Work.ATTENTION,
-        (q, k, v, *others),
-        output,
-        contracted=_each(over),
-        saves=(q, k, v, *others, output, stats),
-        splits=tuple(Split(group) for group in groups),
         attended=attended,
         channels=channels,
+        gradients=Gradients.ALL if backward else Gradients.NONE,
         path=path,
     )
 
 
-def cross_entropy(name: str, logits: Use, ids: Use, output: Use, over: Over, *, path: str = "") -> Operator:
-    """Make losses, one of each row: a mean of them is an operator of its own. Keeps the logits.
-
-    Split along `over`, it reduces maxima, sums and the logits of the right ones (Megatron-LM, cross_entropy.py).
-    """
-    splits = splits_of(output.loops, dict.fromkeys(_each(over), 3))
-    return operator(
-        name, Work.MEMORY, (logits, ids), output, contracted=_each(over), saves=(logits, ids), splits=splits, path=path
-    )
-
-
-def permute(name: str, x: Use, output: Use, *, path: str = "") -> Operator:
-    """Copy into another order of dims."""
-    return operator(name, Work.MEMORY, (x,), output, linear=True, path=path)
-
-
-def reshape(
-    name: str,
-    x: Use,
-    output: Use,
-    groups: Sequence[tuple[tuple[str, ...], tuple[str, ...]]],
-    *,
-    copies: bool = False,
-    path: str = "",
-) -> Operator:
-    """Make a reshape. groups: input loops that become output loops, in order: merged, taken apart, or the same one.
-
-    Only the outermost of each group can be split, on both sides together. A view moves nothing unless it `copies`.
-    """
-    pairs = [dict.fromkeys((*old[:1], *new[:1])) for old, new in groups]
-    splits = tuple(Split(tuple(pair)) for pair in pairs if pair)
-    moved = 1.0 if copies else 0.0
-    return operator(name, Work.MEMORY, (x,), output, splits=splits, linear=True, traffic=(moved, moved), path=path)
-
-
-def route(name: str, logits: Use, outputs: Sequence[Use], over: str, *, path: str = "") -> Operator:
-    """Return the weights, and the indices, of each token's chosen experts. A rank needs a token's logits of all
-    experts.
-    """
-    op = operator(name, Work.MEMORY, (logits,), outputs[0], saves=(logits, *outputs[1:]), whole=(over,), path=path)
-    chosen = without(loops_of(outputs), logits.loops)
-    splits = tuple(split for split in op.splits if not set(split.loops) & set(chosen))
-    return replace(op, outputs=tuple(use for use in outputs), splits=splits)
-
-
-def dispatch(name: str, x: Use, routes: Use, output: Use, slots: str, *, path: str = "") -> Operator:
-    """Copy tokens into slots of their experts: static and balanced, so that slots lie where their tokens lie.
-
-    Split over experts, a rank takes what its own need from all tokens, and their gradients are partial sums.
-    """
-    tokens = tuple(loop for loop in x.loops if loop in routes.loops)
-    return operator(
-        name, Work.MEMORY, (x, routes), output, saves=(routes,), splits=_slotted(x, output, tokens, slots), path=path
-    )
-
-
-def combine(name: str, done: Use, weights: Use, routes: Use, output: Use, slots: str, *, path: str = "") -> Operator:
-    """Sum each token's slots by its weights. Split over experts, each rank has partial sums."""
-    tokens = tuple(loop for loop in output.loops if loop in weights.loops)
-    saves = (*factors((done, weights), output), routes)
-    return operator(
-        name,
-        Work.MEMORY,
-        (done, weights, routes),
-        output,
-        contracted=without(done.loops, output.loops),
-        saves=saves,
-        splits=_slotted(output, done, tokens, slots),
-        path=path,
-    )
-
-
-def _each(over: Over) -> tuple[str, ...]:
-    return (over,) if isinstance(over, str) else tuple(over)
-
-
-def _windowed(splits: tuple[Split, ...], windows: Mapping[str, Window]) -> tuple[Split, ...]:
-    halos = {loop: window.halo for loop, window in windows.items()}
-    return tuple(replace(split, halo=halos.get(split.loops[0], 0)) for split in splits)
-
-
-def _slotted(tokens: Use, slots: Use, rows: Sequence[str], slot: str) -> tuple[Split, ...]:
-    """Return the splits of tokens [rows, channels] and slots [experts, slot, channels]."""
-    others = dict.fromkeys(loop for loop in (*tokens.loops, *slots.loops) if loop not in (*rows, slot))
-    return (*(Split((row, slot)) for row in rows), *(Split((loop,)) for loop in others))
+def _look_up(table: Use, ids: Use, output: Use, sizes: Mapping[str, int]) -> tuple[float, float]:
+    """Return the traffic of reading rows: only those taken forward; backward the whole table's gradient is written."""
+    rows, taken, given = (use.tensor.bytes(sizes) for use in (table, output, ids))
+    read = min(output.tensor.elements(sizes) * table.tensor.element_bytes, rows)
+    return (read + taken + given) / (rows + taken + given), 1.0

@@ -7,37 +7,125 @@ classes. What is a class decides only how much freedom is left.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field, replace
 
-from symconfig.graph.operator import Operator
+from symconfig.graph.operator import Operator, Use
 from symconfig.graph.program.program import Program
 from symconfig.graph.program.repeats import Chain, Run, runs
-from symconfig.graph.program.signature import Signatures, origins, structure
 
-Choice = TypeVar("Choice")
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A tensor's role in the program. shared: a parameter or an input that is read more than once."""
+
+    parameter: bool = False
+    trainable: bool = False
+    fed: bool = False
+    ends: bool = False
+    shared: bool = False
+
+
+_MADE = Origin()
+
+
+def origins(program: Program) -> dict[str, Origin]:
+    """Return the origin of every tensor that is not just made by one operator and read by others."""
+    uses = Counter(operand.name for op in program.operators for operand in op.inputs)
+    result = {name: Origin(ends=True) for name in program.outputs}
+    result |= {name: Origin(fed=True, ends=name in result, shared=uses[name] > 1) for name in program.inputs}
+    for parameter in program.parameters:
+        name = parameter.tensor.name
+        result[name] = Origin(True, parameter.trainable, ends=name in result, shared=uses[name] > 1)
+    return result
+
+
+@dataclass(slots=True)
+class Signatures:
+    """Numbers of structures. What was met before is recognised by its parts as they are, names included."""
+
+    program: Program
+    origins: dict[str, Origin] = field(init=False)
+    known: dict[Hashable, int] = field(default_factory=dict)
+    numbers: dict[Hashable, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.origins = origins(self.program)
+
+    def number(self, op: Operator) -> int:
+        """Return a number that only operators of equal structure share."""
+        written = self._written(op)
+        number = self.known.get(written)
+        if number is None:
+            exact = structure(self.program, op, self.origins)
+            number = self.known[written] = self.numbers.setdefault(exact, len(self.numbers))
+        return number
+
+    def _written(self, op: Operator) -> Hashable:
+        """Return the parts of an operator: equal ones have one structure. The program keeps `splits` alive."""
+        tensors, origin = self.program.tensors, self.origins
+        seen = []
+        place: dict[str, int] = {}
+        for operand in (*op.inputs, *op.outputs, *op.residues):
+            name = operand.name
+            tensor = tensors[name]
+            first = place.setdefault(name, len(place))
+            seen.append((operand.loops, tensor.dims, tensor.element_bytes, tensor.gradient, origin.get(name), first))
+        numbers = (op.linear, op.traffic, op.attended, op.channels, op.backward, len(op.inputs), len(op.outputs))
+        kept = tuple([place.get(name, -1) for name in op.saved])
+        return op.work, op.loops, op.contracted, id(op.splits), numbers, kept, len(op.holds), tuple(seen)
+
+
+def structure(program: Program, op: Operator, origin: dict[str, Origin]) -> Hashable:
+    """Return all that any cost may depend on. Loops are numbered as its operands run along them."""
+    operands = (*op.inputs, *op.outputs, *op.residues)
+    loops: dict[str, int] = {}
+    for name in (
+        *(loop for operand in operands for loop in operand.loops),
+        *(loop for split in op.splits for loop in split.loops),
+        *op.loops,
+    ):
+        loops.setdefault(name, len(loops))
+    tensors: dict[str, int] = {}
+    for operand in operands:
+        tensors.setdefault(operand.name, len(tensors))
+
+    def seen(operand: Use) -> Hashable:
+        tensor = program.tensors[operand.name]
+        return (
+            tensors[operand.name],
+            tuple(loops[loop] for loop in operand.loops),
+            tuple((program.sizes[dim], dim in program.batch) for dim in tensor.dims),
+            tensor.element_bytes,
+            tensor.gradient,
+            origin.get(operand.name, _MADE),
+        )
+
+    return (
+        op.work,
+        tuple((program.sizes[loop], loop in program.batch, loop in op.loops) for loop in loops),
+        tuple(map(seen, op.inputs)),
+        tuple(map(seen, op.outputs)),
+        tuple(map(seen, op.residues)),
+        tuple((tuple(loops[loop] for loop in split.loops), split.sums, split.halo) for split in op.splits),
+        frozenset(loops[loop] for loop in op.contracted),
+        *(frozenset(tensors.get(use.name, -1) for use in some) for some in (op.saves, op.holds)),
+        (op.linear, op.traffic, op.attended, op.channels, op.backward),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Folding:
     """program: the one that was folded; its operators may stand in another order than they were given in.
 
-    of: for each of its operators the class; parameters: for each of its parameters, likewise. operators: for each class
-    the first operator of it. groups: for each operator a number that those share which are written alike.
+    of: for each of its operators the class. operators: for each class the first operator of it.
     """
 
     program: Program
     of: tuple[int, ...]
-    parameters: tuple[int, ...]
     operators: tuple[int, ...]
     runs: tuple[Run, ...]
-    groups: tuple[int, ...]
-
-    @property
-    def folded(self) -> int:
-        """Return the operators that the classes stand for beside themselves."""
-        return len(self.of) - len(self.operators)
 
 
 def fold(program: Program) -> Folding:
@@ -45,16 +133,15 @@ def fold(program: Program) -> Folding:
     on its structure only.
     """
     given = _folded(program)
-    if 2 * given.folded >= len(given.of):
+    if len(given.of) >= 2 * len(given.operators):
         return given
     other = _folded(replace(program, operators=tuple(in_structural_order(program))))
-    return other if other.folded > given.folded else given
+    return other if len(other.operators) < len(given.operators) else given
 
 
 def _folded(program: Program) -> Folding:
     signatures = Signatures(program)
-    groups = tuple([signatures.group(op) for op in program.operators])
-    repeats = runs(Chain.of(program, [signatures.of_group[group] for group in groups]))
+    repeats = runs(Chain.of(program, [signatures.number(op) for op in program.operators]))
     first = list(range(len(program.operators)))
     for run in repeats:
         for index in range(run.start + run.period, run.end):
@@ -62,23 +149,7 @@ def _folded(program: Program) -> Folding:
     operators = tuple(dict.fromkeys(first))
     number = {index: position for position, index in enumerate(operators)}
     of = tuple(number[index] for index in first)
-    return Folding(program, of, _parameters(program, of), operators, repeats, groups)
-
-
-def _parameters(program: Program, of: Sequence[int]) -> tuple[int, ...]:
-    """Tell which parameters are alike: used alike, by operators of the same classes in the same places."""
-    uses: dict[str, list[tuple[int, int]]] = {parameter.tensor.name: [] for parameter in program.parameters}
-    for index, op in enumerate(program.operators):
-        for place, operand in enumerate(op.inputs):
-            if operand.name in uses:
-                uses[operand.name].append((of[index], place))
-    numbers: dict[object, int] = {}
-    return tuple(numbers.setdefault(tuple(sorted(use)) or name, len(numbers)) for name, use in uses.items())
-
-
-def expand(folding: Folding, choice: Sequence[Choice]) -> tuple[Choice, ...]:
-    """Return, for every operator of `folding.program`, what was chosen for its class."""
-    return tuple(choice[kind] for kind in folding.of)
+    return Folding(program, of, operators, repeats)
 
 
 def in_structural_order(program: Program) -> Iterable[Operator]:
@@ -100,42 +171,3 @@ def in_structural_order(program: Program) -> Iterable[Operator]:
             else:
                 done.setdefault(waiting.pop().name, op)
     return done.values()
-
-
-def validate(program: Program, folding: Folding) -> None:
-    """Prove a folding on the whole program, not by how it came about.
-
-    Every operator has the structure of its class's first one, and every class is one place in the instances of one run,
-    or one operator. In each place of its inputs it reads from the same class as its likes in other instances; those of
-    the first instance may read from before the run. Parameters of a class have equal sizes. Raises AssertionError: then
-    the folding is wrong, not the program.
-    """
-    origin = origins(program)
-    operators = folding.program.operators
-    assert {op.name: op for op in program.operators} == {op.name: op for op in operators}, "it folds another program"
-    like = [structure(program, operators[index], origin) for index in folding.operators]
-    made: dict[str, tuple[int, int]] = {}
-    places: dict[int, tuple[int, int]] = {}
-    links: dict[int, list[tuple[int, int] | None]] = {}
-    for index, (op, kind) in enumerate(zip(operators, folding.of, strict=True)):
-        assert structure(program, op, origin) == like[kind], f"{op.name} is not like its class"
-        instance, place = _place(folding.runs, index)
-        assert places.setdefault(kind, place) == place, f"{op.name} has another place than its class"
-        if instance > 0:
-            read = [made.get(operand.name) for operand in op.inputs]
-            assert links.setdefault(kind, read) == read, f"{op.name} reads from other classes than its likes"
-        for port, operand in enumerate(op.outputs):
-            made[operand.name] = (kind, port)
-    sizes: dict[int, tuple[int, ...]] = {}
-    for parameter, kind in zip(program.parameters, folding.parameters, strict=True):
-        mine = (*(program.sizes[dim] for dim in parameter.tensor.dims), int(parameter.trainable))
-        assert sizes.setdefault(kind, mine) == mine, f"{parameter.tensor.name} is not like its class"
-
-
-def _place(runs: Sequence[Run], index: int) -> tuple[int, tuple[int, int]]:
-    """Return the instance of a run of an operator, and which run and where in it; outside of all its own index."""
-    for number, run in enumerate(runs):
-        if run.start <= index < run.end:
-            instance, offset = divmod(index - run.start, run.period)
-            return instance, (number, offset)
-    return 0, (-1, index)

@@ -11,18 +11,115 @@ follow from the places at the two ends of a link.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from symconfig.graph.layout import FLAT, PARTIAL, WHOLE
-from symconfig.graph.operator import Operator, Tensor, Use
-from symconfig.graph.program.node import Fixed, Node, Option, Place, Port
+from symconfig.graph.operator import Operator, Split, Tensor, Use
 from symconfig.graph.program.program import Parameter, Program
 
-__all__ = [
-    "Fixed", "Link", "Net", "Node", "Option", "Place", "Port", "net", "operator_options",
-]  # fmt: skip
+
+class Place(NamedTuple):
+    """An axis's place in a tensor, and in its gradient."""
+
+    forward: int
+    backward: int
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One mesh axis's use at a node. parts: the most that it may be cut into along all axes; 0: no limit.
+
+    split: of an operator, the loops that the axis splits. zero: of a parameter, the lowest of optimizer state (1),
+    gradient (2) and weight (3) that lie flat over the axis, with all before it.
+    """
+
+    name: str
+    split: Split | None = None
+    parts: int = 0
+    zero: int = 0
+
+
+@dataclass(frozen=True)
+class Port:
+    """A tensor at a node: for each option the axis' place. output: made here."""
+
+    tensor: Tensor
+    sizes: tuple[int, ...]
+    places: tuple[Place, ...]
+    output: bool
+
+    @cached_property
+    def elements(self) -> int:
+        return prod(self.sizes)
+
+    @property
+    def bytes(self) -> float:
+        return self.elements * self.tensor.element_bytes
+
+    @cached_property
+    def forward(self) -> NDArray[np.int64]:
+        """Return the place forward: [options]."""
+        return np.array([place.forward for place in self.places], dtype=np.int64)
+
+    @cached_property
+    def backward(self) -> NDArray[np.int64]:
+        """Return the place backward: [options]."""
+        return np.array([place.backward for place in self.places], dtype=np.int64)
+
+    @cached_property
+    def alike(self) -> NDArray[np.int64]:
+        """Return a number for each option, the same for those of the same place: [options]."""
+        known: dict[Place, int] = {}
+        return np.array([known.setdefault(place, len(known)) for place in self.places], dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Of a node that may not be split freely: the product of the axes, of one level or (level "") of all, that take one
+    of some options. options: whether each is one of them.
+    """
+
+    options: tuple[bool, ...]
+    parts: int
+    level: str = ""
+
+
+@dataclass(frozen=True)
+class Node:
+    """times: how many nodes of the whole program it stands for. run: the repeat that it is part of, or -1. weight: of a
+    copy, that it is one of a parameter. fixed: how it has to be split; by default as is best.
+    """
+
+    name: str
+    options: tuple[Option, ...]
+    ports: tuple[Port, ...]  # inputs, then outputs, then residues
+    operator: Operator | None = None
+    parameter: Parameter | None = None
+    times: int = 1
+    run: int = -1
+    weight: bool = False
+    fixed: tuple[Fixed, ...] = ()
+
+    @property
+    def copy(self) -> bool:
+        """Tell whether the node neither computes nor holds anything."""
+        return self.operator is None and self.parameter is None
+
+    @cached_property
+    def splits(self) -> Mapping[str, NDArray[np.bool_]]:
+        """Return, for each loop that some option splits, whether an option does: [options]."""
+        members: dict[str, list[bool]] = {}
+        for index, option in enumerate(self.options):
+            for loop in option.split.loops if option.split else ():
+                members.setdefault(loop, [False] * len(self.options))[index] = True
+        return {loop: np.array(those) for loop, those in members.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +173,13 @@ def net(program: Program, classes: Sequence[int] | None = None, runs: Sequence[t
     node and take one strategy, so they must be alike in structure. Default: each by itself. runs: (first operator,
     operators of one instance, instances) of each repeat.
     """
-    return _Maker(program, list(classes) if classes is not None else list(range(len(program.operators))), runs).made()
+    return _Maker(program, classes if classes is not None else range(len(program.operators)), runs).made()
 
 
 @dataclass(slots=True)
 class _Maker:
     program: Program
-    classes: list[int]
+    classes: Sequence[int]
     runs: Sequence[tuple[int, int, int]]
     nodes: list[Node] = field(default_factory=list)
     times: list[int] = field(default_factory=list)  # how often each node is there
@@ -91,7 +188,10 @@ class _Maker:
 
     def made(self) -> Net:
         operators = self.program.operators
-        place = self._instances()
+        place = [(-1, 0)] * len(operators)  # each operator's repeat, and which instance of it
+        for run, (start, period, times) in enumerate(self.runs):
+            for offset in range(period * times):
+                place[start + offset] = (run, offset // period)
         trainable = {parameter.tensor.name: parameter for parameter in self.program.parameters}
         made: dict[str, tuple[int, int]] = {}  # tensor -> (operator, port)
         uses: dict[str, list[tuple[int, int]]] = {}
@@ -116,43 +216,25 @@ class _Maker:
         nodes = tuple([replace(node, times=times) for node, times in zip(self.nodes, self.times, strict=True)])
         return Net(self.program, nodes, tuple(links), tuple(node_of), parameters, instances)
 
-    def _instances(self) -> list[tuple[int, int]]:
-        """Return each operator's repeat and which instance of it, or (-1, 0)."""
-        result = [(-1, 0)] * len(self.program.operators)
-        for run, (start, period, times) in enumerate(self.runs):
-            for offset in range(period * times):
-                result[start + offset] = (run, offset // period)
-        return result
-
-    def _node(self, key: object, make: Node) -> int:
-        """Make a new node."""
-        self.keys[key] = len(self.nodes)
-        self.nodes.append(make)
-        self.times.append(make.times)
-        return len(self.nodes) - 1
-
-    def _known(self, key: object) -> int | None:
-        index = self.keys.get(key)
-        if index is not None:
-            self.times[index] += 1
-        return index
+    def _node(self, key: object, make: Callable[[], Node]) -> int:
+        """Return the node of a key, there once more; where it is none yet, a new one."""
+        if key not in self.keys:
+            self.keys[key] = len(self.nodes)
+            self.nodes.append(make())
+            self.times.append(0)
+        self.times[self.keys[key]] += 1
+        return self.keys[key]
 
     def _operator(self, index: int, run: int) -> int:
-        key = ("operator", self.classes[index])
-        known = self._known(key)
-        if known is not None:
-            return known
-        return self._node(key, _of_operator(self.program, self.program.operators[index], run))
+        op = self.program.operators[index]
+        return self._node(("operator", self.classes[index]), lambda: _of_operator(self.program, op, run))
 
     def _parameter(self, parameter: Parameter, uses: list[tuple[int, int]], place: list[tuple[int, int]]) -> int:
-        key = ("parameter", tuple(sorted((self.classes[index], port) for index, port in uses)), parameter.trainable)
-        known = self._known(key if uses else None)
-        if known is not None:
-            return known
-        among = {place[index][0] for index, _ in uses}
-        run = among.pop() if len(among) == 1 else -1
-        made = _of_parameter(self.program, parameter, run)
-        return self._node(key if uses else ("unused", parameter.tensor.name), made)
+        used = ("parameter", tuple(sorted((self.classes[index], port) for index, port in uses)), parameter.trainable)
+        runs = {place[index][0] for index, _ in uses}
+        run = runs.pop() if len(runs) == 1 else -1
+        key = used if uses else ("unused", parameter.tensor.name)
+        return self._node(key, lambda: _of_parameter(self.program, parameter, run))
 
     def _lead(
         self,
@@ -181,12 +263,10 @@ class _Maker:
             self._link(source, (node_of[index], port), saves[0], kept, inside(index), enters(index))
             return
         key = ("copy", source, tuple(sorted((node_of[index], port) for index, port in uses)))
-        known = self._known(key)
-        if known is None:
-            where = {place[index][0] for index, _ in uses} | ({here[0]} if here else set())
-            run = where.pop() if len(where) == 1 else -1
-            copied = self.nodes[source[0]].ports[source[1]].tensor
-            known = self._node(key, _of_copy(self.program, copied, run, producer is None))
+        where = {place[index][0] for index, _ in uses} | ({here[0]} if here else set())
+        run = where.pop() if len(where) == 1 else -1
+        copied = self.nodes[source[0]].ports[source[1]].tensor
+        known = self._node(key, lambda: _of_copy(self.program, copied, run, producer is None))
         among, come = all(inside(index) for index, _ in uses), any(enters(index) for index, _ in uses)
         self._link(source, (known, 0), any(saves), kept, among, come)
         for (index, port), saved in zip(uses, saves, strict=True):
@@ -198,27 +278,6 @@ class _Maker:
     ) -> None:
         key = (*a, *b, saved, covered, inside, enters)
         self.links[key] = self.links.get(key, 0) + 1
-
-
-def resized(known: Net, program: Program) -> Net:
-    """Return the network of a program that has the operators and tensors of another one in other sizes."""
-    first = {node: index for index, node in reversed(list(enumerate(known.node_of)))}
-    return replace(
-        known,
-        program=program,
-        nodes=tuple(_resized(node, program, first.get(index)) for index, node in enumerate(known.nodes)),
-    )
-
-
-def _resized(node: Node, program: Program, index: int | None) -> Node:
-    """Return a node with a program's sizes. index: of the first operator that an operator's node stands for."""
-    if node.parameter is not None:
-        made = _of_parameter(program, node.parameter, node.run)
-    elif index is not None:
-        made = _of_operator(program, program.operators[index], node.run)
-    else:
-        made = _of_copy(program, node.ports[0].tensor, node.run, node.weight)
-    return replace(made, times=node.times)
 
 
 def _of_operator(program: Program, op: Operator, run: int) -> Node:

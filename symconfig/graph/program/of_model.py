@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from symconfig.descriptor.job import Packing
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.reuse import Loop
 from symconfig.graph import dims as d
 from symconfig.graph.attended import keys
 from symconfig.graph.block import Block
+from symconfig.graph.flows import flowing, silenced
 from symconfig.graph.implementation import Implementation
 from symconfig.graph.model import blocks, dim_sizes
-from symconfig.graph.operator import Operator, Tensor, Weight
-from symconfig.graph.program.of_block import Numbers, Template, joined, template
+from symconfig.graph.operator import Operator, Split, Tensor, Use, Weight, Work, loops_of
 from symconfig.graph.program.program import Parameter, Program
 
 _TABLE, _HEAD = "word_embedding.weight", "lm_head.weight"
@@ -36,55 +35,40 @@ def program(
     Experts are static and balanced: each takes the same number of slots. Layers of multi-token prediction read the same
     embedded tokens as the first layer, though theirs are one further on.
     """
-    return programs(model, seq_length, how, vocab_multiple=vocab_multiple, packing=packing)(batch)
-
-
-def programs(
-    model: ModelDescriptor,
-    seq_length: int,
-    how: Implementation | None = None,
-    *,
-    vocab_multiple: int = 1,
-    packing: Packing | None = None,
-) -> Callable[[int], Program]:
-    """Return the program by its batch. Layers are unrolled once: what another batch leaves as it is is shared."""
-    attended = keys(model, seq_length, packing)
+    sizes, notes = _sizes(model, batch, seq_length, vocab_multiple)
     along = {_HEAD: (d.VOCAB, d.HIDDEN)} if model.tie_word_embeddings else {}
-    made: list[_Unrolled] = []
-
-    def of_batch(batch: int) -> Program:
-        sizes, notes = _sizes(model, batch, seq_length, vocab_multiple)
-        numbers = Numbers(sizes, attended, along)
-        if not made:
-            made.append(_unrolled(model, _Unrolled(blocks(model, how), numbers)))
-        unrolled = made[0]
-        operators, used = unrolled.with_numbers(numbers)
-        slots = {dim for dim in d.SLOT_DIMS if dim in used}
-        return Program(
-            name=model.name,
-            sizes={name: size for name, size in sizes.items() if name in used},
-            tensors=unrolled.tensors,
-            inputs=("tokens",),
-            parameters=tuple(unrolled.parameters.values()),
-            operators=operators,
-            outputs=tuple(unrolled.losses),
-            batch=frozenset({d.BATCH, *slots}),
-            notes=notes,
-        )
-
-    return of_batch
+    numbers = Numbers(sizes, keys(model, seq_length, packing), along)
+    unrolled = _unrolled(model, _Unrolled(blocks(model, how), numbers))
+    used = set().union(*(kind.dims for kind in unrolled.templates.values()))
+    return Program(
+        name=model.name,
+        sizes={name: size for name, size in sizes.items() if name in used},
+        tensors=unrolled.tensors,
+        inputs=("tokens",),
+        parameters=tuple(unrolled.parameters.values()),
+        operators=tuple(unrolled.operators),
+        outputs=tuple(unrolled.losses),
+        batch=frozenset({d.BATCH, *(dim for dim in d.SLOT_DIMS if dim in used)}),
+        notes=notes,
+    )
 
 
 def _unrolled(model: ModelDescriptor, unrolled: _Unrolled) -> _Unrolled:
     """Append all blocks of a model."""
     stream = embedded = unrolled.add("embedding", "", ["tokens"])
-    turns = _Turns(model.loop, embedded)
+    states: dict[
+        int, str
+    ] = {}  # last results of stacks that run several times, by the stack's first layer of those held
+    stack: int | None = None
     for index, kind in enumerate(model.kind_of_layer):
         if kind.joins and model.loop is not None and not model.loop.normed:
-            unrolled.made["loop_input"] = turns.other(index)
+            # What joins the stream is the state of the stack that did not give it.
+            unrolled.made["loop_input"] = next((state for at, state in states.items() if at != stack), embedded)
+            stack = model.loop.held[index]
         owner = f"layers.{model.holder(index)}."
         stream = unrolled.add(kind.name, f"layers.{index}.", [stream], owner)
-        turns.ran(index, stream)
+        if stack is not None:
+            states[stack] = stream
         if "router_states" in unrolled.made:
             unrolled.made["router_states_before"] = unrolled.made["router_states"]
     ahead = stream
@@ -92,28 +76,6 @@ def _unrolled(model: ModelDescriptor, unrolled: _Unrolled) -> _Unrolled:
         ahead = unrolled.add("mtp", f"mtp.{index}.", [ahead, embedded])
     unrolled.add("head", "", [stream])
     return unrolled
-
-
-@dataclass(slots=True)
-class _Turns:
-    """Last results of stacks of layers that run several times. states: by the stack's first layer of those held."""
-
-    loop: Loop | None
-    first: str
-    states: dict[int, str] = field(default_factory=dict)
-    stack: int | None = None
-
-    def other(self, index: int) -> str:
-        """Return the state that joins the stream before a layer: of the stack that did not give the stream."""
-        assert self.loop is not None
-        earlier = next((state for stack, state in self.states.items() if stack != self.stack), self.first)
-        self.stack = self.loop.held[index]
-        return earlier
-
-    def ran(self, index: int, stream: str) -> None:
-        """Keep what the current stack gave so far."""
-        if self.stack is not None:
-            self.states[self.stack] = stream
 
 
 def _sizes(
@@ -156,16 +118,6 @@ def _slots(tokens: int, experts: int) -> int:
 _Kind = tuple[str, tuple[bool, ...]]  # of a block, and which of its inputs something flows back into
 
 
-@dataclass(frozen=True, slots=True)
-class _Placed:
-    """A block among the others. first: its first operator. names: of its tensors, by local name."""
-
-    kind: _Kind
-    prefix: str
-    first: int
-    names: Mapping[str, str]
-
-
 @dataclass(slots=True)
 class _Unrolled:
     """Blocks put one after the other."""
@@ -173,7 +125,6 @@ class _Unrolled:
     blocks: Mapping[str, Block]
     numbers: Numbers
     templates: dict[_Kind, Template] = field(default_factory=dict)
-    placed: list[_Placed] = field(default_factory=list)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     parameters: dict[str, Parameter] = field(default_factory=dict)
     operators: list[Operator] = field(default_factory=list)
@@ -198,24 +149,10 @@ class _Unrolled:
                 self.tensors[name] = Tensor(name, tensor.dims, tensor.element, tensor.gradient)
         for local, (weight, part) in like.weights.items():
             names[local] = self._parameter(weight, owner if weight.shared else prefix, part)
-        self.placed.append(_Placed((kind, flows), prefix, len(self.operators), names))
         self.operators.extend(like.placed(op, prefix, names, self.tensors) for op in like.operators)
         self.losses.extend(names[tensor.name] for tensor in block.losses)
         self.made |= {local: name for local, name in names.items() if local not in inside}
         return names[block.outputs[0].name]
-
-    def with_numbers(self, numbers: Numbers) -> tuple[tuple[Operator, ...], set[str]]:
-        """Return all operators under other numbers, and their dims; an operator that they leave as it is is the same
-        object."""
-        result, templates = list(self.operators), self.templates
-        if numbers is not self.numbers:
-            templates = {kind: template(self.blocks[kind[0]], kind[1], numbers) for kind in templates}
-        changed = {kind: _changed(self.templates[kind], other) for kind, other in templates.items()}
-        for block in self.placed:
-            like = templates[block.kind]
-            for at in changed[block.kind]:
-                result[block.first + at] = like.placed(like.operators[at], block.prefix, block.names, self.tensors)
-        return tuple(result), set().union(*(kind.dims for kind in templates.values()))
 
     def _parameter(self, weight: Weight, prefix: str, part: str) -> str:
         """Return a parameter's name. A weight that another block holds is that block's, and a tied head is the table of
@@ -223,7 +160,7 @@ class _Unrolled:
         """
         if weight.name in self.numbers.along:
             return _TABLE
-        name = joined(prefix, part, weight.name)
+        name = f"{prefix}{part}.{weight.name}" if part else prefix + weight.name
         if name not in self.parameters:
             tensor = replace(weight, name=name)
             self.parameters[name] = Parameter(tensor, name)
@@ -231,7 +168,140 @@ class _Unrolled:
         return name
 
 
-def _changed(old: Template, new: Template) -> list[int]:
-    """Return the operators of a template that differ from those of the same block under other numbers."""
-    pairs = zip(old.operators, new.operators, strict=True)
-    return [at for at, (before, op) in enumerate(pairs) if before is not op and before != op]
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """sizes: of every dim. keys: that a query attends to, by symbol. along: loops along the dims of those weights that
+    are not held as they are used."""
+
+    sizes: Mapping[str, int]
+    keys: Mapping[str, float]
+    along: Mapping[str, tuple[str, ...]]
+
+    def bytes(self, tensors: Iterable[Tensor]) -> float:
+        return sum(tensor.bytes(self.sizes) for tensor in tensors)
+
+
+@dataclass(slots=True)
+class Template:
+    """A block for given gradients of its inputs. tensors: activations. weights: with their parts. The path of an
+    operator is the part that it is written in.
+    """
+
+    operators: list[Operator] = field(default_factory=list)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    weights: dict[str, tuple[Weight, str]] = field(default_factory=dict)
+
+    def add(self, tensor: Tensor) -> None:
+        self.tensors[tensor.name] = Tensor(tensor.name, tensor.dims, tensor.element_bytes, tensor.gradient)
+
+    @property
+    def dims(self) -> set[str]:
+        """Return the dims of its tensors, weights and loops."""
+        tensors = {dim for tensor in self.tensors.values() for dim in tensor.dims}
+        tensors |= {dim for weight, _ in self.weights.values() for dim in weight.dims}
+        return tensors | {loop for op in self.operators for loop in op.loops}
+
+    def placed(self, op: Operator, prefix: str, names: Mapping[str, str], tensors: Mapping[str, Tensor]) -> Operator:
+        """Return an operator of the template as one of a program. prefix: of its block's names. names: of tensors in
+        the program.
+        """
+
+        made: dict[int, Use] = {}  # what is read and kept is one
+
+        def uses(some: Sequence[Use]) -> tuple[Use, ...]:
+            for use in some:
+                if id(use) not in made:
+                    made[id(use)] = Use(tensors[names[use.tensor.name]], use.loops)
+            return tuple([made[id(use)] for use in some])
+
+        own = next((names[use.tensor.name] for use in op.inputs if use.tensor.name in self.weights), "")
+        return replace(
+            op,
+            name=prefix + op.name,
+            inputs=uses(op.inputs),
+            outputs=uses(op.outputs),
+            saves=uses(op.saves),
+            holds=uses(op.holds),
+            path=own.removesuffix(".weight") or (prefix + op.path).rstrip("."),
+        )
+
+
+def template(block: Block, flows: Sequence[bool], numbers: Numbers) -> Template:
+    """Make the template of a block. flows: for each of the block's inputs, whether something flows back into it."""
+    result = Template()
+    silent = {tensor.name for tensor, flow in zip(block.inputs, flows, strict=True) if not flow}
+    for tensor in block.inputs:
+        result.add(silenced(tensor, silent))
+    read = {use.name for op in block.operators for use in op.activations}
+    for op in flowing(block.operators, silent):
+        result.operators.append(_operator(result, op, read, numbers))
+    return result
+
+
+def _operator(known: Template, op: Operator, read: set[str], numbers: Numbers) -> Operator:
+    """Make an operator. What it makes beside its outputs and keeps is another output if someone reads it, else a
+    residue.
+    """
+    inputs = tuple(Use(use.tensor, numbers.along.get(use.name, use.along)) for use in op.inputs)
+    saves, holds, made = op.reads_back, op.holds if op.backward else (), []
+    for use in op.outputs:
+        known.add(use.tensor)
+    for use in (*saves, *holds):
+        if use.name not in known.tensors and not isinstance(use.tensor, Weight):
+            known.add(replace(use.tensor, gradient=False))
+            made.append(use)
+    outputs = (*op.outputs, *(use for use in made if use.name in read))
+    uses = {use.name: use for use in (*made, *inputs, *outputs)}
+    for weight in op.weights:
+        known.weights[weight.name] = (weight, op.path)
+    saves, holds = (tuple(uses[use.name] for use in some if use.name in uses) for some in (saves, holds))
+    splits = tuple(_pieces(op, numbers.sizes)) if op.work is Work.MATMUL else op.splits
+    along = (loop for split in splits for loop in split.loops)
+    nest = (*op.loops, *loops_of((*op.activations, *outputs, *saves, *holds)), *along)
+    return replace(
+        op,
+        loops=tuple(dict.fromkeys(nest)),
+        inputs=inputs,
+        outputs=outputs,
+        splits=splits,
+        saves=saves,
+        holds=holds,
+        linear=op.linear and not op.weights,  # parts of a sum would have to be parts of the weight
+        traffic=_traffic(op, numbers),
+        attended=numbers.keys[op.keys] if op.keys else 0.0,
+        channels=float(sum(numbers.sizes[dim] for dim in op.channels_of)) if op.work is Work.ATTENTION else 0.0,
+    )
+
+
+def _pieces(op: Operator, sizes: Mapping[str, int]) -> Iterator[Split]:
+    """Yield the splits of a product: along each of its loops, with the pieces that its operands are of them (heads of a
+    fused width) or share along them (key/value heads).
+    """
+    pieces: dict[str, list[str]] = {}
+    for use in (*op.activations, *op.outputs):
+        for dim, loop in zip(use.tensor.dims, use.loops, strict=True):
+            if sizes[dim] != sizes[loop]:
+                pieces.setdefault(loop, []).append(dim)
+    for loop in op.loops:
+        yield Split((loop, *dict.fromkeys(pieces.get(loop, ()))))
+
+
+def _traffic(op: Operator, numbers: Numbers) -> tuple[float, float]:
+    """Return the traffic beside activations, which alone the graph counts. Of a weight an operator reads no more than
+    it writes: a table's rows.
+    """
+    forward, backward = (float(times) for times in op.traffic)
+    weights = numbers.bytes(replace(weight, quantised=False) for weight in op.weights)
+    written = numbers.bytes(use.tensor for use in op.outputs)
+    moved = numbers.bytes(use.tensor for use in op.activations) + written
+    if op.sorts:
+        slots = next(use for use in (*op.activations, *op.outputs) if d.SLOTS in use.tensor.dims)
+        more = op.sorts * slots.tensor.bytes(numbers.sizes) / moved
+        return forward + more, backward + more
+    between = [
+        sum(each.passes[way] * each.tensor.bytes(numbers.sizes) for each in op.scratch) / moved for way in (0, 1)
+    ]
+    forward, backward = forward + between[0], backward + between[1]
+    if op.work is not Work.MEMORY or weights <= written:
+        return forward, backward
+    return forward * (moved + written) / (moved + weights), backward

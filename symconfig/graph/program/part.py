@@ -10,9 +10,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 from symconfig.graph.operator import Operator, Tensor, Use, Work
-from symconfig.graph.program.nest import operator
+from symconfig.graph.program.build import Function, build, nothing
+from symconfig.graph.program.fold import Signatures
 from symconfig.graph.program.program import Parameter, Program
-from symconfig.graph.program.signature import Signatures
 
 
 @dataclass
@@ -44,12 +44,9 @@ class Parts:
 
     def shared(self, start: int, stop: int) -> list[Parameter]:
         """Return the trained parameters that operators read inside a stretch and outside of it, too."""
-
-        def is_shared(parameter: Parameter) -> bool:
-            first, last = self.uses.get(parameter.tensor.name, (start, start))
-            return first < stop and last >= start and not (start <= first and last < stop)
-
-        return [parameter for parameter in self._read(start, stop) if parameter.trainable and is_shared(parameter)]
+        among = [parameter for parameter in self._read(start, stop) if parameter.trainable]
+        ends = [self.uses[parameter.tensor.name] for parameter in among]
+        return [parameter for parameter, (a, b) in zip(among, ends, strict=True) if a < start or b >= stop]
 
     def program_of(self, start: int, stop: int) -> Program:
         """Return a stretch as a program: it receives what crosses its first cut and sends what crosses its last."""
@@ -97,7 +94,7 @@ class Parts:
         way = replace(tensor, name=f"{name}, {'received' if work is Work.RECEIVE else 'sent'}")
         tensors[way.name] = way
         ends = (way, tensor) if work is Work.RECEIVE else (tensor, way)
-        return operator(f"{work} {name}", work, (Use(ends[0]),), Use(ends[1]))
+        return build(Function(nothing, work=work), f"{work} {name}", [Use(ends[0])], [Use(ends[1])])
 
 
 def gradient_elements(parameters: Sequence[Parameter], program: Program) -> float:

@@ -1,43 +1,17 @@
-"""A program from a YAML file. docs/programs.md describes the file and every function; in short:
+"""A program from a YAML file: docs/programs.md describes it and every function.
 
-    schema: symconfig.program/1
-    name: two-layers
-    dims: {b: 32, s: 2048, h: 4096, f: 4 * h, v: 51200}   # numbers, products and quotients of dims above
-    batch: [b]                                            # the dims that count examples
-    inputs:                                               # nothing flows back into them
-      ids: int64[b, s]
-      labels: int64[b, s]
-    parameters:
-      table: [v, h]
-      final: {dims: [h], frozen: true}
-    operators:                                            # in any order
-      - x[b,s,h] = gather(table[v,h], ids)
-      - repeat:
-          name: layers
-          times: 2
-          carry: {x: y}                                   # a turn's y is the next one's x; afterwards y is the last
-          parameters: {norm: [h], up: [h, f], down: [f, h]}   # of each turn its own
-          body:
-            - n[b,s,h] = norm(x, norm, over=h)
-            - u[b,s,f] = n[b,s,h] * up[h,f]
-            - g[b,s,f] = gelu(u)
-            - {do: "d[b,s,h] = g[b,s,f] * down[f,h]", path: mlp.down}
-            - y[b,s,h] = add(x, d)
-      - z[b,s,h] = norm(y, final, over=h)
-      - fp32 logits[b,s,v] = z[b,s,h] * table[v,h]
-      - loss[b,s] = cross_entropy(logits, labels, over=v)
-    outputs: [loss]
-
-A product sums over the loops that its result lacks. A tensor may be read along other dims than it was declared with
-(keys `k[b,t,h]` of `k[b,s,h]`), if those are of the same sizes. What splits an operator and what it keeps for its
-backward is never written: it follows from the function (`symconfig.graph.program.build`).
+What splits an operator and what it keeps for its backward is never written: it follows from the function
+(`symconfig.graph.program.build`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from graphlib import CycleError, TopologicalSorter
+from heapq import heapify, heappop, heappush
 from pathlib import Path
 
 from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath, read_text
@@ -46,15 +20,19 @@ from symconfig.descriptor.load import find
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import parse_yaml_strict
 from symconfig.errors import InputError, Problem, nearest
-from symconfig.graph.operator import Operator, Tensor, Use
-from symconfig.graph.program.check import check
-from symconfig.graph.program.file_source.expand import MAX_OPERATORS, UNKNOWN, Declared, Expansion, Line, Turn, expand
-from symconfig.graph.program.file_source.file import ELEMENT_BYTES, ProgramFile, written_out
-from symconfig.graph.program.file_source.make import make
-from symconfig.graph.program.file_source.site import Site, check_dims, used
-from symconfig.graph.program.file_source.sizes import sizes
-from symconfig.graph.program.file_source.text import Mistake, declaration, size_of_number
-from symconfig.graph.program.order import in_order
+from symconfig.graph.operator import Operator, Tensor
+from symconfig.graph.program.calls import Site, check_dims, make, used
+from symconfig.graph.program.file import (
+    MAX_OPERATORS,
+    UNKNOWN,
+    Declared,
+    Expansion,
+    Line,
+    ProgramFile,
+    Turn,
+    expand,
+)  # fmt: skip
+from symconfig.graph.program.notation import ELEMENT_BYTES, Mistake, declaration, size_of_number, sizes
 from symconfig.graph.program.program import Parameter, Program
 
 
@@ -70,17 +48,17 @@ def load_program(name_or_path: str | Path, dims: Mapping[str, int] | None = None
 
 def read_program(document: Document, text: str, dims: Mapping[str, int]) -> Program:
     """Read a program. text: what the document was read from. Raises InputError."""
-    file = validate(written_out(document), ProgramFile)
+    file = validate(document, ProgramFile)
     reader = _Reader(file, expand(file))
-    reader.sizes = sizes(file.dims, dims, lambda dim, mistake, text: reader.wrong(("dims", dim), mistake, text))
+    wrong, mistakes = reader.expansion.wrong, reader.expansion.mistakes
+    reader.sizes = sizes(file.dims, dims, lambda dim, mistake, text: wrong(("dims", dim), mistake, text))
     program = reader.program() if len(reader.expansion.turns) <= MAX_OPERATORS else None
-    mistakes = reader.expansion.mistakes
     if mistakes:
         lines = text.splitlines()
         problems = [_problem(document, lines, at, text, mistake) for (at, *_), (text, mistake) in mistakes.items()]
         raise InputError(sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0))[:MAX_PROBLEMS])
     assert program is not None
-    return check(program)
+    return program
 
 
 @dataclass(slots=True)
@@ -91,29 +69,27 @@ class _Reader:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     operators: list[Operator] = field(default_factory=list)
 
-    def wrong(self, at: KeyPath, mistake: Mistake, text: str = "") -> None:
-        self.expansion.wrong(at, mistake, text)
-
     def program(self) -> Program:
         """Return the program; of use only where nothing was wrong."""
         file, expansion = self.file, self.expansion
-        self._literals()
+        statements = [line.call for line in expansion.lines.values() if line]
+        named = [target.dims for statement in statements for target in statement.targets]
+        self._literals(*named, *(term.loops or () for statement in statements for term in statement.terms))
         parameters = list(self._declared())
         self._targets()
-        order = in_order([turn.read for turn in expansion.turns], [turn.made for turn in expansion.turns])
-        for cycle in order.cycles:
-            names = [expansion.turns[index].made[0] for index in (cycle[-1], *cycle)]
-            line = expansion.turns[cycle[-1]].line
+        order, cycles = in_order([turn.read for turn in expansion.turns], [turn.made for turn in expansion.turns])
+        for cycle in cycles:
+            names = [expansion.turns[index].made[0] for index in (*cycle, cycle[0])]
+            line = expansion.turns[cycle[0]].line
             mistake = Mistake("operators read one another in a cycle", got=" -> ".join(names))
-            self.wrong(line.at, mistake, line.text)
-        placed = set(order.order)
-        behind = [index for index in range(len(expansion.turns)) if index not in placed]
-        for index in (*order.order, *behind):
+            expansion.wrong(line.at, mistake, line.text)
+        placed = set(order)
+        for index in (*order, *(index for index in range(len(expansion.turns)) if index not in placed)):
             self._operator(expansion.turns[index])
         outputs = tuple(self._outputs())
         for dim in file.batch:
             if dim not in self.sizes:
-                self.wrong(("batch",), Mistake("the batch is counted by an undefined dim", got=dim))
+                self.expansion.wrong(("batch",), Mistake("the batch is counted by an undefined dim", got=dim))
         if not expansion.mistakes:
             self._unused(outputs)
         return Program(
@@ -128,17 +104,9 @@ class _Reader:
             notes=file.notes,
         )
 
-    def _literals(self) -> None:
+    def _literals(self, *every: Sequence[str]) -> None:
         """Give dims that are mere numbers their sizes."""
-        statements = [line.call.statement for line in self.expansion.lines.values() if line]
-        named = [target.dims for statement in statements for target in statement.targets]
-        named += [term.loops or () for statement in statements for term in statement.terms]
-        for dim in dict.fromkeys(dim for dims in named for dim in dims):
-            self._literal(dim)
-
-    def _literal(self, dim: str) -> None:
-        if size := size_of_number(dim):
-            self.sizes[dim] = size
+        self.sizes |= {dim: size for dims in every for dim in dims if (size := size_of_number(dim))}
 
     def _declared(self) -> Iterator[Parameter]:
         """Enter inputs and parameters as tensors."""
@@ -156,29 +124,25 @@ class _Reader:
         """Return dims and bytes of an element."""
         text, width = declared.declaration.dims, ELEMENT_BYTES[self.file.element]
         dims: tuple[str, ...] = ()
-        try:
+        with self.expansion.telling(declared.at, text):
             if declared.declaration.frozen and not declared.parameter:
                 raise Mistake("an input has no gradient anyway", got="frozen", need="a parameter")
             element, dims = declaration(text)
             width = _width(element, 0) or width
-            for dim in dims:
-                self._literal(dim)
+            self._literals(dims)
             check_dims(dims, self.sizes, 0)
-        except Mistake as mistake:
-            self.wrong(declared.at, mistake, text)
         return dims, width
 
     def _targets(self) -> None:
         """Enter all that is made, as it would be with a gradient: who reads a mistaken one can be checked, too."""
         for line in filter(None, self.expansion.lines.values()):
-            for target in line.call.statement.targets:
-                try:
+            for target in line.call.targets:
+                with self.expansion.telling(line.at, line.text):
                     _width(target.element, target.at)
                     check_dims(target.dims, self.sizes, target.at)
-                except Mistake as mistake:
-                    self.wrong(line.at, mistake, line.text)
         for turn in self.expansion.turns:
-            for name, target in zip(turn.made, turn.line.call.statement.targets, strict=True):
+            for name, target in zip(turn.made, turn.line.call.targets, strict=True):
+                self._taken([name], turn.line, target.at)
                 self.tensors[name] = Tensor(name, target.dims)
 
     def _operator(self, turn: Turn) -> None:
@@ -187,19 +151,21 @@ class _Reader:
             return  # one mistake of a statement is enough
         if not all(name in self.tensors for name in turn.read):
             return  # told where it should have been made
-        try:
-            uses = tuple(self._use(line, index, name) for index, name in enumerate(turn.read))
+        with self.expansion.telling(line.at, line.text):
+            terms = zip(turn.read, call.terms, strict=True)
+            uses = tuple(used(self.tensors[name], term.loops, self.sizes, term.at) for name, term in terms)
             if not all(dim in self.sizes for use in uses for dim in use.loops):
                 return  # told where the dim was first named
             site = Site(call, uses, turn.made, turn.path, self.sizes, ELEMENT_BYTES[self.file.element])
             self.operators += make(site)
+            self._taken(site.made.keys() - set(turn.made), line, line.call.targets[0].at)
             self.tensors |= site.made
-        except Mistake as mistake:
-            self.wrong(line.at, mistake, line.text)
 
-    def _use(self, line: Line, index: int, name: str) -> Use:
-        term = line.call.terms[index]
-        return used(self.tensors[name], term.loops, self.sizes, term.at)
+    def _taken(self, names: Iterable[str], line: Line, at: int) -> None:
+        """Refuse names of a turn's tensors that are those of others, as `layers.0.x` may be."""
+        for name in self.tensors.keys() & names:
+            mistake = Mistake("the name is taken", at, got=name, need="a name for each tensor")
+            self.expansion.wrong(line.at, mistake, line.text)
 
     def _outputs(self) -> Iterator[str]:
         made = {name for turn in self.expansion.turns for name in turn.made}
@@ -209,7 +175,7 @@ class _Reader:
                 yield whole
             elif whole != UNKNOWN:
                 hint = nearest(name, (known for known, source in self.expansion.scope.items() if source in made))
-                self.wrong(("outputs", index), Mistake("the output is never made", got=name, hint=hint))
+                self.expansion.wrong(("outputs", index), Mistake("the output is never made", got=name, hint=hint))
 
     def _unused(self, outputs: tuple[str, ...]) -> None:
         """Report what no turn reads: it was written for nothing, or by a wrong name; asked where all statements are
@@ -219,13 +185,45 @@ class _Reader:
         needed = Counter(declared.at for declared in self.expansion.declared if declared.name in read)
         for declared in self.expansion.declared:
             if not needed[declared.at]:
-                self.wrong(declared.at, Mistake("nothing reads it", hint="remove it, or name it where it belongs"))
+                self.expansion.wrong(
+                    declared.at, Mistake("nothing reads it", hint="remove it, or name it where it belongs")
+                )
         useful = {turn.line.at for turn in turns if read.intersection(turn.made)}
         for turn in turns:
             if turn.line.at not in useful:
-                target = turn.line.call.statement.targets[0]
+                target = turn.line.call.targets[0]
                 what = "what is made is neither read nor an output"
-                self.wrong(turn.line.at, Mistake(what, target.at, got=target.name), turn.line.text)
+                self.expansion.wrong(turn.line.at, Mistake(what, target.at, got=target.name), turn.line.text)
+
+
+def in_order(reads: Sequence[Iterable[str]], makes: Sequence[Iterable[str]]) -> tuple[list[int], list[list[int]]]:
+    """Return the indices that are neither on a cycle nor behind one, each after what it reads, the smallest first among
+    those that could come next; and cycles as data flows, of which no two share an index, in each knot at least one.
+
+    reads, makes: names, for each index. What nobody makes is there from the start.
+    """
+    maker = {name: index for index, names in enumerate(makes) for name in names}
+    before = {index: [maker[name] for name in names if name in maker] for index, names in enumerate(reads)}
+    sorter, left, order, cycles = TopologicalSorter(before), dict(before), [], []
+    with suppress(CycleError):
+        sorter.prepare()
+    ready = list(sorter.get_ready())
+    heapify(ready)
+    while ready:
+        order.append(heappop(ready))
+        sorter.done(order[-1])
+        for index in sorter.get_ready():
+            heappush(ready, index)
+    while len(order) < len(before):
+        try:
+            TopologicalSorter(left).prepare()
+            break
+        except CycleError as error:
+            cycle = error.args[1][1:]
+            first = cycle.index(min(cycle))
+            cycles.append(cycle[first:] + cycle[:first])
+            left = {index: sources for index, sources in left.items() if index not in cycle}
+    return order, cycles
 
 
 def _width(element: str, at: int) -> float | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -69,8 +68,7 @@ class Chain:
                 distance[index, place] = (index - maker) * stride + at
             for place, operand in enumerate(op.outputs):
                 made[operand.name] = (index, place)
-        crossing = Crossing(program).bytes(program)
-        return Chain(np.array(kinds, np.int64), tensors, makers, distance, crossing)
+        return Chain(np.array(kinds, np.int64), tensors, makers, distance, crossing(program))
 
     def alike(self, low: int, high: int, period: int) -> tuple[NDArray[np.bool_], Numbers]:
         """Tell, of an operator and the one a period later, whether their structure is the same; and from where on a run
@@ -87,29 +85,16 @@ class Chain:
         return same, after.max(axis=1, initial=0)
 
 
-class Crossing:
-    """Tensors that are made before an operator and read by it or later, whatever their size: where each begins and ends
-    to cross, and which of a few kinds it is.
-    """
-
-    def __init__(self, program: Program) -> None:
-        made = {operand.name: index for index, op in enumerate(program.operators) for operand in op.outputs}
-        last = {operand.name: index for index, op in enumerate(program.operators) for operand in op.inputs}
-        kinds: dict[tuple[tuple[str, ...], float], int] = {}
-        names = [name for name in made if name in last]
-        tensors = [program.tensors[name] for name in names]
-        numbers = [kinds.setdefault((tensor.dims, tensor.element_bytes), len(kinds)) for tensor in tensors]
-        self.kinds, self.number = list(kinds), np.array(numbers, np.int64)
-        self.starts, self.ends = (np.array([of[name] for name in names], np.int64) for of in (made, last))
-        self.operators = len(program.operators)
-
-    def bytes(self, program: Program) -> NDArray[np.float64]:
-        """Return the bytes that cross, in a program's sizes: [operators + 1]."""
-        each = [float(prod(program.sizes[dim] for dim in dims)) * wide for dims, wide in self.kinds]
-        amounts = np.array(each, np.float64)[self.number] if each else np.zeros(0)
-        change = np.bincount(self.starts + 1, amounts, self.operators + 2)
-        change -= np.bincount(self.ends + 1, amounts, self.operators + 2)
-        return np.asarray(change.cumsum()[:-1])
+def crossing(program: Program) -> NDArray[np.float64]:
+    """Return the bytes of what is made before an operator and read by it or later: [operators + 1]."""
+    last = {operand.name: index for index, op in enumerate(program.operators) for operand in op.inputs}
+    change = np.zeros(len(program.operators) + 2)
+    for index, op in enumerate(program.operators):
+        for name in {operand.name for operand in op.outputs} & last.keys():
+            amount = program.tensors[name].bytes(program.sizes)
+            change[index + 1] += amount
+            change[last[name] + 1] -= amount
+    return np.asarray(change.cumsum()[:-1])
 
 
 def runs(chain: Chain) -> tuple[Run, ...]:

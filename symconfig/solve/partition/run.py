@@ -18,9 +18,9 @@ from symconfig.cost.partition.rates import Affine
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.mesh import Axis, Mesh
-from symconfig.graph.program.net import Net
+from symconfig.graph.program.fold import fold
+from symconfig.graph.program.net import Net, net
 from symconfig.graph.program.program import Program
-from symconfig.graph.program.sized import Sized
 from symconfig.solve.cbc import spent_s
 from symconfig.solve.partition import exact
 from symconfig.solve.partition.adaptive import Adapted, Division, Strategy, adaptive
@@ -127,18 +127,14 @@ class Case:
 
 def folded(program: Program) -> Net:
     """Return the network of a program with every repeat once."""
-    return Sized().net(program)
+    folding = fold(program)
+    return net(folding.program, folding.of, folding.runs)
 
 
-@lru_cache(maxsize=2)
-def _sized(programs: Programs) -> Sized:
-    """Return the networks of programs, which several questions ask for."""
-    return Sized()
-
-
+@lru_cache(maxsize=32)
 def net_of(programs: Programs, turns: int) -> Net:
     """Return the folded network of a program of so many microbatches."""
-    return _sized(programs).net(programs(turns))
+    return folded(programs(turns))
 
 
 def cases(programs: Programs, ask: Ask) -> Iterator[Case]:

@@ -13,8 +13,9 @@ from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph import dims as d
 from symconfig.graph.layout import Kind
+from symconfig.graph.program.build import build
 from symconfig.graph.program.net import Net, net
-from tests.solve.partition.programs import SIZES, Maker, build, convolutions, transformer
+from tests.solve.partition.programs import SIZES, Maker, convolutions, transformer
 
 CLUSTER = load_cluster("h100")
 MESH = Mesh((MeshLevel("nvlink", 2, 4e11, 1e-6), MeshLevel("rail", 4, 5e10, 1e-5)))
@@ -79,7 +80,7 @@ def test_neighbours_along_one_dim_send_at_the_same_time() -> None:
 def test_a_result_of_the_program_is_summed_up() -> None:
     make = Maker({"b": 8, "h": 32, "f": 16})
     y = make.tensor("y", "b", "f", element_bytes=2.0)
-    make.add(build.product("up", make.tensor("x", "b", "h"), make.weight("up", "h", "f"), y))
+    make.add(build("*", "up", [make.tensor("x", "b", "h"), make.weight("up", "h", "f")], [y]))
     of = net(make.program(("x",), "y", "b"))
     size = 8 * 16 * 2
     assert listed(of, "up", "h", "h") == [

@@ -11,11 +11,12 @@ from symconfig.cost.partition import rates
 from symconfig.cost.partition.work import work
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph.operator import Work
+from symconfig.graph.program.build import build
 from symconfig.graph.program.net import Net, Node, net
 from tests.oracle import seconds
 from tests.oracle.given import ATTENTION_BACKWARD, PEAK
 from tests.oracle.judged import cluster, gpu
-from tests.solve.partition.programs import Maker, build, transformer
+from tests.solve.partition.programs import Maker, transformer
 
 PROGRAM = net(transformer(1))
 AXES = Mesh((MeshLevel("nvlink", 4, 4e11, 1e-6),)).axes()
@@ -65,7 +66,7 @@ def test_a_product_takes_three_products_of_the_oracle_and_a_split_one_those_of_i
 def test_a_product_of_an_input_without_a_gradient_is_followed_by_that_of_its_weight_only() -> None:
     make = Maker({"b": 512, "h": 256, "f": 1024})
     x, weight, y = make.tensor("x", "b", "h", gradient=False), make.weight("w", "h", "f"), make.tensor("y", "b", "f")
-    make.add(build.product("up", x, weight, y))
+    make.add(build("*", "up", [x, weight], [y]))
     of = net(make.program(("x",), "y", "b"))
     node = next(node for node in of.nodes if node.operator is not None)
     assert whole(of, node) == pytest.approx((seconds.product(1, 512, 1024, 256), seconds.product(1, 256, 1024, 512)))

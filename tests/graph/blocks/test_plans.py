@@ -19,11 +19,11 @@ from symconfig.graph.derive import derive
 from symconfig.graph.derived import Phase
 from symconfig.graph.implementation import Implementation
 from symconfig.graph.model import blocks
-from symconfig.graph.program.check import problems
 from symconfig.graph.program.of_model import program
 from symconfig.solve.interval import interval
 from symconfig.solve.search import search
 from tests.graph.blocks.modules import CASES, DELTA, SSD
+from tests.graph.program.check import problems
 from tests.graph.support import PLAIN, numbers
 from tests.sample_models import sample_cluster
 from tests.solve.naive import job, tiny

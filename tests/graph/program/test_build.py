@@ -10,8 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from symconfig.graph.operator import Operator, Split, Tensor, Use, Work
-from symconfig.graph.program import build
-from symconfig.graph.program.functions import FUNCTIONS, LINEAR
+from symconfig.graph.program.build import ALL, FUNCTIONS, LINEAR, STATISTICS, Window, build
 
 Array = NDArray[np.float64]
 SIZES = {"b": 4, "s": 6, "t": 6, "h": 8, "f": 10, "a": 4, "g": 2, "c": 3, "v": 12, "e": 2, "u": 12, "k": 1, "m": 24}
@@ -36,7 +35,7 @@ def data(uses: tuple[Use, ...]) -> tuple[Array, ...]:
 def einsum(text: str) -> Case:
     terms, result = text.split("->")
     x, y = (use(name, dims) for name, dims in zip("xy", terms.split(","), strict=True))
-    op = build.product("o", x, y, use("o", result))
+    op = build("*", "o", [x, y], [use("o", result)])
     return Case(op, lambda p, q: np.asarray(np.einsum(text, p, q)), data((x, y)))
 
 
@@ -55,27 +54,27 @@ def heads(q: Array, k: Array, v: Array) -> Array:
 
 def attention() -> Case:
     q, k, v = use("q", "bsac"), use("k", "btgc"), use("v", "btgc")
-    op = build.attention("o", q, k, v, use("o", "bsac"), "t", use("stats", "bsa"), attended=6.0, channels=6.0,
-                         together=[("a", "g")])  # fmt: skip
+    op = build("attention", "o", [q, k, v], [use("o", "bsac")], over=["t"], residues=[use("stats", "bsa")],
+               attended=6.0, channels=6.0, groups=[("a", "g")])  # fmt: skip
     return Case(op, heads, data((q, k, v)))
 
 
 def norm() -> Case:
     x, w = use("x", "bsh"), use("w", "h")
-    op = build.norm("o", x, (w,), use("o", "bsh"), "h", use("stats", "bs"))
+    op = build("norm", "o", [x, w], [use("o", "bsh")], over=["h"], residues=[use("stats", "bs")])
     return Case(op, lambda x, w: x / np.sqrt((x * x).mean(-1, keepdims=True)) * w, data((x, w)))
 
 
 def gather() -> Case:
     table, ids = use("table", "vh"), use("ids", "bs", False)
-    op = build.gather("o", table, ids, use("o", "bsh"), SIZES)
+    op = build("gather", "o", [table, ids], [use("o", "bsh")], sizes=SIZES)
     rows = RNG.integers(0, SIZES["v"], size=(SIZES["b"], SIZES["s"])).astype(float)
     return Case(op, lambda table, ids: table[ids.astype(int)], (data((table,))[0], rows))
 
 
 def cross_entropy() -> Case:
     logits, ids = use("logits", "bsv"), use("ids", "bs", False)
-    op = build.cross_entropy("o", logits, ids, use("o", "bs"), "v")
+    op = build("cross_entropy", "o", [logits, ids], [use("o", "bs")], over=["v"])
     right = RNG.integers(0, SIZES["v"], size=(SIZES["b"], SIZES["s"])).astype(float)
 
     def losses(x: Array, ids: Array) -> Array:
@@ -86,20 +85,22 @@ def cross_entropy() -> Case:
 
 def statistics() -> Case:
     x = use("x", "bsh")
-    op = build.statistics("o", x, use("o", "h"))
+    op = build(STATISTICS, "o", [x], [use("o", "h")])
     return Case(op, lambda x: np.asarray((x * x).sum((0, 1))), data((x,)))
 
 
 def reshaped(before: str, after: str, groups: list[tuple[str, str]], function: Callable[[Array], Array]) -> Case:
     x = use("x", before)
-    op = build.reshape("o", x, use("o", after), [(tuple(old), tuple(new)) for old, new in groups])
+    op = build(
+        "reshape", "o", [x], [use("o", after)], groups=[tuple(dict.fromkeys((old[0], new[0]))) for old, new in groups]
+    )
     return Case(op, function, data((x,)))
 
 
 def combine() -> Case:
     """One choice of each token; tokens of even places go to the first expert."""
     done, weights, routes = use("done", "euh"), use("p", "bsk"), use("r", "bsk", False)
-    op = build.combine("o", done, weights, routes, use("o", "bsh"), "u")
+    op = build("combine", "o", [done, weights, routes], [use("o", "bsh")], slots="u")
     tokens = np.arange(24).reshape(4, 6, 1).astype(float)
 
     def summed(done: Array, p: Array, routes: Array) -> Array:
@@ -111,7 +112,7 @@ def combine() -> Case:
 
 def elementwise(name: str, function: Callable[..., Array], *dims: str) -> Case:
     uses = tuple(use(f"x{index}", each) for index, each in enumerate(dims))
-    return Case(build.elementwise("o", uses, use("o", "bsh"), FUNCTIONS[name]), function, data(uses))
+    return Case(build(name, "o", uses, [use("o", "bsh")]), function, data(uses))
 
 
 CASES = {
@@ -124,15 +125,15 @@ CASES = {
     "positions": lambda: elementwise("add", np.add, "bsh", "sh"),
     "gate": lambda: elementwise("swiglu", lambda x, y: np.tanh(x) * y, "bsh", "bsh"),
     "attention": attention,
-    "softmax": lambda: Case(build.softmax("o", use("x", "bsh"), use("o", "bsh"), "h"), softmax,
+    "softmax": lambda: Case(build("softmax", "o", [use("x", "bsh")], [use("o", "bsh")], over=["h"]), softmax,
                             data((use("x", "bsh"),))),
     "norm": norm,
     "gather": gather,
     "cross_entropy": cross_entropy,
     "statistics": statistics,
-    "sum": lambda: Case(build.reduction("o", use("x", "bsh"), use("o", "h"), LINEAR), lambda x: x.sum((0, 1)),
+    "sum": lambda: Case(build(LINEAR, "o", [use("x", "bsh")], [use("o", "h")]), lambda x: x.sum((0, 1)),
                         data((use("x", "bsh"),))),
-    "permute": lambda: Case(build.permute("o", use("x", "bsh"), use("o", "hbs")), lambda x: x.transpose(2, 0, 1),
+    "permute": lambda: Case(build("permute", "o", [use("x", "bsh")], [use("o", "hbs")]), lambda x: x.transpose(2, 0, 1),
                             data((use("x", "bsh"),))),
     "merged": lambda: reshaped("bsh", "mh", [("bs", "m"), ("h", "h")], lambda x: x.reshape(-1, x.shape[2])),
     "apart": lambda: reshaped("bu", "bac", [("b", "b"), ("u", "ac")], lambda x: x.reshape(len(x), -1, 3)),
@@ -184,8 +185,8 @@ def test_what_an_operator_reduces_inside_is_no_partial_sum() -> None:
 
 def test_neither_keys_nor_channels_of_fused_attention_are_split() -> None:
     assert [split.loops for split in attention().op.splits] == [("b",), ("s",), ("a", "g")]
-    shared = build.attention("o", use("q", "bsac"), use("k", "btc"), use("v", "btc"), use("o", "bsac"), "t",
-                             use("stats", "bsa"), attended=3.0, channels=6.0)  # fmt: skip
+    shared = build("attention", "o", [use("q", "bsac"), use("k", "btc"), use("v", "btc")], [use("o", "bsac")],
+                   over=["t"], residues=[use("stats", "bsa")], attended=3.0, channels=6.0)  # fmt: skip
     assert [split.loops for split in shared.splits] == [("b",), ("s",), ("a",)]
     assert shared.work is Work.ATTENTION
     assert shared.saved == ("q", "k", "v", "o", "stats")
@@ -194,8 +195,8 @@ def test_neither_keys_nor_channels_of_fused_attention_are_split() -> None:
 def test_a_convolution_of_parts_with_their_halo_is_that_of_the_whole() -> None:
     x, w = use("x", "bhi"), use("w", "fhr")
     for size, stride in ((3, 1), (5, 1), (1, 1), (2, 2), (7, 1)):
-        window = build.Window(size, stride)
-        op = build.convolution("o", Use(x.tensor, ("b", "h", "j")), w, use("o", "bfj"), {"j": window})
+        window = Window(size, stride)
+        op = build("conv", "o", [Use(x.tensor, ("b", "h", "j")), w], [use("o", "bfj")], windows={"j": window})
         split = next(split for split in op.splits if split.loops == ("j",))
         signal, kernel = RNG.normal(size=(2, 3, 16)), RNG.normal(size=(4, 3, size))
         parts = []
@@ -217,13 +218,13 @@ def strided(x: Array, kernel: Array, stride: int) -> Array:
 
 
 def test_a_window_that_overlaps_nothing_needs_no_neighbour() -> None:
-    assert build.Window(16, 16).halo == 0
-    assert build.Window(1, 2).halo == 0
-    assert build.Window(7, 2).halo == 3
+    assert Window(16, 16).halo == 0
+    assert Window(1, 2).halo == 0
+    assert Window(7, 2).halo == 3
 
 
 def test_slots_are_split_with_their_tokens_and_experts_by_themselves() -> None:
-    op = build.dispatch("o", use("x", "bsh"), use("r", "bsk", False), use("o", "euh"), "u")
+    op = build("dispatch", "o", [use("x", "bsh"), use("r", "bsk", False)], [use("o", "euh")], slots="u")
     assert {split.loops for split in op.splits} == {("b", "u"), ("s", "u"), ("h",), ("e",)}
     assert {split.loops for split in combine().op.splits} == {("b", "u"), ("s", "u"), ("h",), ("e",)}
     assert op.saved == ("r",)
@@ -231,7 +232,7 @@ def test_slots_are_split_with_their_tokens_and_experts_by_themselves() -> None:
 
 def test_a_route_needs_the_logits_of_all_experts() -> None:
     outputs = (use("p", "bsk"), use("r", "bsk", False))
-    op = build.route("p", use("logits", "bse"), outputs, "e")
+    op = build("route", "p", [use("logits", "bse")], outputs, over=["e"])
     assert {split.loops for split in op.splits} == {("b",), ("s",)}
     assert [operand.name for operand in op.outputs] == ["p", "r"]
 
@@ -255,19 +256,19 @@ def test_linear_functions_are_those_that_may_run_on_parts_of_a_sum(name: str) ->
 
 def test_nothing_is_kept_where_nothing_flows_back() -> None:
     x, w = use("x", "bsh", False), use("w", "hf", False)
-    op = build.product("o", x, w, use("o", "bsf", False))
+    op = build("*", "o", [x, w], [use("o", "bsf", False)])
     assert op.saved == ()
     assert not op.backward
-    frozen = build.product("o", use("x", "bsh"), w, use("o", "bsf"))
+    frozen = build("*", "o", [use("x", "bsh"), w], [use("o", "bsf")])
     assert frozen.saved == ("w",)
-    first = build.product("o", x, use("w", "hf"), use("o", "bsf"))
+    first = build("*", "o", [x, use("w", "hf")], [use("o", "bsf")])
     assert first.saved == ("x",)
-    normed = build.norm("o", x, (w,), use("o", "bsh", False), "h", use("stats", "bs"))
+    normed = build("norm", "o", [x, w], [use("o", "bsh", False)], over=["h"], residues=[use("stats", "bs")])
     assert (normed.saved, normed.residues) == ((), ())
 
 
 def test_a_dropout_keeps_its_mask() -> None:
-    op = build.dropout("o", use("x", "bsh"), use("o", "bsh"), use("mask", "bsh", False))
+    op = build("dropout", "o", [use("x", "bsh")], [use("o", "bsh")], residues=[use("mask", "bsh", False)])
     assert op.saved == ("mask",)
     assert [operand.name for operand in op.residues] == ["mask"]
     assert not op.linear
@@ -280,14 +281,22 @@ def test_a_look_up_reads_the_rows_that_it_takes_and_writes_the_gradient_of_all()
     assert op.traffic[0] * total == pytest.approx(
         elements["ids"] + elements["o"] + elements["table"]
     )  # all rows at most
-    few = build.gather("o", use("table", "vh"), use("ids", "k", False), use("o", "kh"), SIZES)
+    few = build("gather", "o", [use("table", "vh"), use("ids", "k", False)], [use("o", "kh")], sizes=SIZES)
     assert few.traffic[0] * (96 + 1 + 8) == pytest.approx(8 + 1 + 8)
     assert few.traffic[1] == 1.0
 
 
+def test_a_bias_is_added_in_registers_and_its_gradient_reads_that_of_the_result_once() -> None:
+    op = build("bias", "o", [use("x", "bsh"), use("w", "h")], [use("o", "bsh")])
+    assert op.traffic[0] == 0.0
+    assert op.traffic[1] * 2 * (4 * 6 * 8) == 4 * 6 * 8  # of the gradients of result and operand, which are counted
+    assert op.saved == ()
+    assert op.linear
+
+
 def test_a_view_moves_nothing_and_a_copy_all() -> None:
-    groups = [(("b", "s"), ("m",)), (("h",), ("h",))]
-    view = build.reshape("o", use("x", "bsh"), use("o", "mh"), groups)
-    copy = build.reshape("o", use("x", "bsh"), use("o", "mh"), groups, copies=True)
+    groups = [("b", "m"), ("h",)]
+    view = build("reshape", "o", [use("x", "bsh")], [use("o", "mh")], groups=groups)
+    copy = build("reshape", "o", [use("x", "bsh")], [use("o", "mh")], groups=groups, traffic=ALL)
     assert view.traffic == (0.0, 0.0)
     assert replace(copy, traffic=(0.0, 0.0)) == view

@@ -8,13 +8,10 @@ from typing import Any
 
 import pytest
 
-from symconfig.errors import InputError
 from symconfig.graph.operator import Split, Tensor, Use
-from symconfig.graph.program import build
-from symconfig.graph.program.check import check, problems
-from symconfig.graph.program.functions import FUNCTIONS
-from symconfig.graph.program.nest import result
+from symconfig.graph.program.build import Window, build
 from symconfig.graph.program.program import Parameter, Program
+from tests.graph.program.check import problems
 
 Change = Callable[[Program], Program]
 
@@ -22,12 +19,12 @@ Change = Callable[[Program], Program]
 def program() -> Program:
     """y = gelu(x w), summed."""
     x, w = Tensor("x", ("b", "h"), gradient=False), Tensor("w", ("h", "f"))
-    y = result("y", ("b", "f"), [Use(x), Use(w)])
+    y = Tensor("y", ("b", "f"))
     g, loss = replace(y, name="g"), Tensor("loss", ())
     operators = (
-        build.product("y", Use(x), Use(w), Use(y)),
-        build.elementwise("g", [Use(y)], Use(g), FUNCTIONS["gelu"]),
-        build.reduction("loss", Use(g), Use(loss), FUNCTIONS["add"]),
+        build("*", "y", [Use(x), Use(w)], [Use(y)]),
+        build("gelu", "g", [Use(y)], [Use(g)]),
+        build("sum", "loss", [Use(g)], [Use(loss)]),
     )
     tensors = {tensor.name: tensor for tensor in (x, w, y, g, loss)}
     sizes = {"b": 4, "h": 6, "f": 8, "k": 6, "q": 5}
@@ -112,7 +109,6 @@ WRONG: list[tuple[Change, str]] = [
 
 def test_a_right_program_has_no_problems() -> None:
     assert problems(program()) == []
-    assert check(program()) == program()
 
 
 def test_a_dim_may_have_another_name_of_the_same_size() -> None:
@@ -128,9 +124,7 @@ def test_each_kind_of_mistake_has_a_sentence(change: Change, sentence: str) -> N
 
 def test_all_problems_come_at_once() -> None:
     broken = sizes(b=0)(cyclic(tensor("g", dims=("b", "new"))(program())))
-    with pytest.raises(InputError) as caught:
-        check(broken)
-    text = str(caught.value)
+    text = " ".join(map(str, problems(broken)))
     assert "no elements" in text
     assert "undefined dim" in text
     assert "cycle" in text
@@ -139,7 +133,7 @@ def test_all_problems_come_at_once() -> None:
 def test_windows_may_walk_longer_dims_in_strides() -> None:
     x, w = Tensor("x", ("n", "c", "i"), gradient=False), Tensor("w", ("o", "c", "r"))
     y = Tensor("y", ("n", "o", "j"))
-    op = build.convolution("y", Use(x, ("n", "c", "j")), Use(w), Use(y), {"j": build.Window(3, 2)})
+    op = build("conv", "y", [Use(x, ("n", "c", "j")), Use(w)], [Use(y)], windows={"j": Window(3, 2)})
     tensors = {tensor.name: tensor for tensor in (x, w, y)}
     strided = Program("strided", {"n": 2, "c": 3, "o": 4, "i": 16, "j": 8, "r": 3}, tensors, ("x",), (Parameter(w),),
                       (op,), ("y",))  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -14,12 +15,12 @@ from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.model import blocks
 from symconfig.graph.operator import Gradients, Operator, Split, Tensor, Use
-from symconfig.graph.program.build import elementwise, product
-from symconfig.graph.program.fold import Folding, expand, fold, validate
-from symconfig.graph.program.functions import FUNCTIONS
+from symconfig.graph.program.build import build
+from symconfig.graph.program.fold import Folding, fold, origins, structure
 from symconfig.graph.program.net import net
 from symconfig.graph.program.of_model import program
 from symconfig.graph.program.program import Parameter, Program
+from symconfig.graph.program.repeats import Run
 from tests.clock import quickest_s
 
 
@@ -56,12 +57,12 @@ class Writer:
         weight = weight or self.weight(self.sizes[x.loops[1]], columns)
         out, made = self._row(columns), f"columns{columns}"
         weight = Use(weight.tensor, (x.loops[1], made))
-        self.operators.append(product(f"o{len(self.operators)}", x, weight, Use(out.tensor, ("b", made))))
+        self.operators.append(build("*", f"o{len(self.operators)}", [x, weight], [Use(out.tensor, ("b", made))]))
         return out
 
     def point(self, function: str, *inputs: Use) -> Use:
         out = self._row(self.sizes[inputs[0].loops[1]])
-        self.operators.append(elementwise(f"o{len(self.operators)}", inputs, out, FUNCTIONS[function]))
+        self.operators.append(build(function, f"o{len(self.operators)}", inputs, [out]))
         return out
 
     def done(self, *outputs: Use) -> Program:
@@ -130,6 +131,50 @@ def deep(name: str, layers: int) -> Program:
     return program(ModelDescriptor.model_validate(fields), 8, 4096)
 
 
+def parameters(program: Program, folding: Folding) -> tuple[int, ...]:
+    """Return, for each parameter, the node of the folded network that it is part of."""
+    return net(folding.program, folding.of, folding.runs).parameter_of
+
+
+def validate(program: Program, folding: Folding) -> None:
+    """Prove a folding on the whole program, not by how it came about.
+
+    Every operator has the structure of its class's first one, and every class is one place in the instances of one run,
+    or one operator. In each place of its inputs it reads from the same class as its likes in other instances; those of
+    the first instance may read from before the run. Parameters of a class have equal sizes. Raises AssertionError: then
+    the folding is wrong, not the program.
+    """
+    origin = origins(program)
+    operators = folding.program.operators
+    assert {op.name: op for op in program.operators} == {op.name: op for op in operators}, "it folds another program"
+    like = [structure(program, operators[index], origin) for index in folding.operators]
+    made: dict[str, tuple[int, int]] = {}
+    places: dict[int, tuple[int, int]] = {}
+    links: dict[int, list[tuple[int, int] | None]] = {}
+    for index, (op, kind) in enumerate(zip(operators, folding.of, strict=True)):
+        assert structure(program, op, origin) == like[kind], f"{op.name} is not like its class"
+        instance, place = _place(folding.runs, index)
+        assert places.setdefault(kind, place) == place, f"{op.name} has another place than its class"
+        if instance > 0:
+            read = [made.get(operand.name) for operand in op.inputs]
+            assert links.setdefault(kind, read) == read, f"{op.name} reads from other classes than its likes"
+        for port, operand in enumerate(op.outputs):
+            made[operand.name] = (kind, port)
+    sizes: dict[int, tuple[int, ...]] = {}
+    for parameter, kind in zip(program.parameters, parameters(program, folding), strict=True):
+        mine = (*(program.sizes[dim] for dim in parameter.tensor.dims), int(parameter.trainable))
+        assert sizes.setdefault(kind, mine) == mine, f"{parameter.tensor.name} is not like its class"
+
+
+def _place(runs: Sequence[Run], index: int) -> tuple[int, tuple[int, int]]:
+    """Return the instance of a run of an operator, and which run and where in it; outside of all its own index."""
+    for number, run in enumerate(runs):
+        if run.start <= index < run.end:
+            instance, offset = divmod(index - run.start, run.period)
+            return instance, (number, offset)
+    return 0, (-1, index)
+
+
 def layer(writer: Writer, x: Use, width: int = 64) -> Use:
     normed = writer.point("silu", x)
     up = writer.linear(normed, width)
@@ -186,7 +231,7 @@ def test_depth_changes_how_often_and_nothing_else() -> None:
     assert len(short.operators) == len(long.operators)
     kinds = [[f.program.operators[index].name for index in f.operators] for f in (short, long)]
     assert kinds[0] == kinds[1]
-    assert set(short.parameters) == set(long.parameters)
+    assert len(set(parameters(short.program, short))) == len(set(parameters(long.program, long)))
 
 
 def test_names_and_order_do_not_matter() -> None:
@@ -194,7 +239,7 @@ def test_names_and_order_do_not_matter() -> None:
         found = program(load_model(name), 8, 4096) if layers == 36 else deep(name, layers)
         folding = fold(found)
         other = fold(renamed(found, 1))
-        assert (other.of, other.parameters, other.runs) == (folding.of, folding.parameters, folding.runs)
+        assert (other.of, other.runs) == (folding.of, folding.runs)
         mixed = shuffled(found, 2)
         again = fold(mixed)
         validate(mixed, again)
@@ -278,7 +323,7 @@ def test_a_weight_that_all_layers_share_stays_one() -> None:
     folding = fold(found)
     validate(found, folding)
     assert [run.times for run in folding.runs] == [6]
-    assert len(set(folding.parameters)) == 3
+    assert len(set(parameters(found, folding))) == 3
     assert len(found.parameters) == 13
 
 
@@ -300,13 +345,6 @@ def test_a_layer_that_reads_from_two_back_is_no_repeat_of_one_that_does_not() ->
     validate(found, folding)
     assert [(run.start, run.times) for run in folding.runs] == [(1, 4), (13, 2)]
     assert folding.runs[1].period == 2 * folding.runs[0].period
-
-
-def test_expanding_gives_every_operator_its_class_choice() -> None:
-    folding = fold(deep("llama2-7b", 4))
-    chosen = expand(folding, [f"choice {kind}" for kind in range(len(folding.operators))])
-    assert len(chosen) == len(folding.program.operators)
-    assert chosen[1] == chosen[1 + folding.runs[0].period] != chosen[2]
 
 
 def test_a_wrong_folding_is_found_out() -> None:
@@ -388,7 +426,7 @@ def test_a_planted_repeat_is_found_whatever_its_names(case: tuple[Program, int, 
     # A piece that repeats in itself may be folded further than as a whole, over fewer operators.
     assert len(folding.operators) < classes or sum(run.period * run.times for run in folding.runs) >= period * times
     other = fold(renamed(found, seed))
-    assert (other.of, other.parameters, other.runs) == (folding.of, folding.parameters, folding.runs)
+    assert (other.of, other.runs) == (folding.of, folding.runs)
 
 
 @given(planted(), st.integers(0, 2**30))

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from symconfig.graph.operator import Tensor, Use
-from symconfig.graph.program import build
-from symconfig.graph.program.functions import FUNCTIONS
+from symconfig.graph.program.build import build
 
 torch = pytest.importorskip("torch")
 UNARY: dict[str, Callable[[Any], Any]] = {
@@ -37,7 +36,7 @@ def kept(function: Callable[..., Any], gradients: tuple[bool, ...]) -> set[str]:
 
 def ours(name: str, gradients: tuple[bool, ...]) -> set[str]:
     uses = [Use(Tensor(f"x{index}", ("i", "j"), gradient=gradient)) for index, gradient in enumerate(gradients)]
-    return set(build.elementwise("o", uses, Use(Tensor("o", ("i", "j"))), FUNCTIONS[name]).saved)
+    return set(build(name, "o", uses, [Use(Tensor("o", ("i", "j")))]).saved)
 
 
 @pytest.mark.parametrize("name", UNARY)
@@ -55,11 +54,23 @@ def test_of_two_operands(name: str, gradients: tuple[bool, bool]) -> None:
 def test_a_product_keeps_an_operand_for_the_gradient_of_the_other(gradients: tuple[bool, bool]) -> None:
     x = Use(Tensor("x0", ("b", "h"), gradient=gradients[0]))
     w = Use(Tensor("x1", ("h", "f"), gradient=gradients[1]))
-    op = build.product("o", x, w, Use(Tensor("o", ("b", "f"))))
+    op = build("*", "o", [x, w], [Use(Tensor("o", ("b", "f")))])
     assert set(op.saved) == kept(torch.matmul, gradients)
 
 
 def test_a_softmax_keeps_its_output() -> None:
     x = Use(Tensor("x0", ("i", "j")))
-    op = build.softmax("o", x, Use(Tensor("o", ("i", "j"))), "j")
+    op = build("softmax", "o", [x], [Use(Tensor("o", ("i", "j")))], over=["j"])
     assert set(op.saved) == kept(lambda x: torch.softmax(x, -1), (True,))
+
+
+def test_a_norm_keeps_its_input_and_weight_and_a_statistic_of_each_row() -> None:
+    x, w, b = (Use(Tensor(f"x{index}", dims)) for index, dims in enumerate((("i", "j"), ("j",), ("j",))))
+    stats = Use(Tensor("stats", ("i",), gradient=False))
+    op = build("layernorm", "o", [x, w, b], [Use(Tensor("o", ("i", "j")))], over=["j"], residues=[stats])
+
+    def normed(x: Any, w: Any) -> Any:
+        return torch.nn.functional.layer_norm(x, (4,), w[0])
+
+    assert set(op.saved) - {"stats"} == kept(normed, (True, True)) - {"o"}
+    assert [use.name for use in op.residues] == ["stats"]

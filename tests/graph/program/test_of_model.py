@@ -21,11 +21,11 @@ from symconfig.graph.derived import DerivedBlock, Phase, Traffic
 from symconfig.graph.implementation import Implementation
 from symconfig.graph.model import blocks, derived, dim_sizes, sequence
 from symconfig.graph.operator import Operator, Split, Work
-from symconfig.graph.program.check import problems
 from symconfig.graph.program.of_model import program
 from symconfig.graph.program.program import Program
 from symconfig.graph.scheme import Scheme
 from tests.clock import quickest_s
+from tests.graph.program.check import problems
 from tests.sample_models import sample_model
 
 BATCH, SEQUENCE = 8, 4096

@@ -8,9 +8,9 @@ import pytest
 
 from symconfig.descriptor.huggingface import import_config
 from symconfig.graph.count import parameters
-from symconfig.graph.program.check import problems
 from symconfig.graph.program.of_model import program
 from tests.descriptor.small_configs import small_config
+from tests.graph.program.check import problems
 
 KINDS = ("dory", "hrm_text", "zamba", "zamba2", "gemma4_text", "gemma3n_text", "deepseek_v4", "hy_v4", "zaya",
          "rwkv", "xlstm")  # fmt: skip

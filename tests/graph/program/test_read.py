@@ -13,12 +13,11 @@ from symconfig.descriptor.load import load_model
 from symconfig.errors import InputError
 from symconfig.graph.count import parameters
 from symconfig.graph.operator import Operator, Split, Work
-from symconfig.graph.program import read as read_module
-from symconfig.graph.program.check import problems
-from symconfig.graph.program.file_source.calls import SIGNATURES
+from symconfig.graph.program.build import FUNCTIONS
 from symconfig.graph.program.program import Program
 from symconfig.graph.program.read import load_program
 from symconfig.resources import data_dir
+from tests.graph.program.check import problems
 
 HEAD = """\
 schema: symconfig.program/1
@@ -266,10 +265,8 @@ def test_the_documented_program_is_one_and_every_function_is_documented(file: Pa
     file.write_text(page.split("```yaml\n")[1].split("```")[0])
     documented = load_program(file)
     assert len(documented.operators) == 1 + 2 * 5 + 4
-    file.write_text(dedent(str(read_module.__doc__).split("in short:\n\n")[1].split("\n\nA product")[0]))
-    assert len(load_program(file).operators) == 1 + 2 * 5 + 3
     words = set(re.findall(r"[a-z_]+", page))
-    assert [name for name in SIGNATURES if name not in words | {"*"}] == []
+    assert [name for name in FUNCTIONS if name not in words | {"*"}] == []
 
 
 def test_a_name_that_is_neither_file_nor_in_the_zoo_is_refused() -> None:
@@ -416,6 +413,27 @@ def test_what_nobody_reads_was_written_by_mistake(file: Path) -> None:
     assert [problem.what for problem in caught.value.problems] == [
         "nothing reads it", "what is made is neither read nor an output",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "name"),
+    [
+        ("layers.0.z[b,s,h] = relu(x)", "operators[2].repeat.body[0]", "layers.0.z"),
+        ("loss.mask[b,s,h] = relu(x)", "operators[4]", "loss.mask"),
+    ],
+)
+def test_names_of_turns_and_of_what_is_kept_are_taken(file: Path, text: str, place: str, name: str) -> None:
+    repeat = "{repeat: {name: layers, times: 2, carry: {x2: z}, body: ['z[b,s,h] = relu(x2)']}}"
+    with pytest.raises(InputError) as caught:
+        read(file, "", f"{text}\n{repeat}\nx2[b,s,h] = relu(x)\nloss[b,s,h] = dropout(z)", "[loss]")
+    assert f"{place}: the name is taken (got {name}, need a name for each tensor)" in str(caught.value)
+
+
+def test_a_window_in_strides_that_meets_no_neighbour_divides_what_it_walks(file: Path) -> None:
+    head = HEAD.replace("u: b * s * k / e", "i: 32, j: 5, o: 8").replace(
+        '{ids: "int64[b, s]"}', '{ids: "int64[b, s]", image: [b, 3, i]}')  # fmt: skip
+    with pytest.raises(InputError, match=r"a dim is used with two sizes \(got i = 32, j = 5\)"):
+        read(file, ", w: [o, 3, 1]", "loss[b,o,j] = conv(image, w)", "[loss, x]", head)
 
 
 def test_a_program_has_an_end(file: Path) -> None:

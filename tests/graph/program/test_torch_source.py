@@ -16,11 +16,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from symconfig.graph.operator import Work  # noqa: E402
-from symconfig.graph.program.check import problems  # noqa: E402
 from symconfig.graph.program.fold import fold  # noqa: E402
 from symconfig.graph.program.net import net  # noqa: E402
 from symconfig.graph.program.program import Program  # noqa: E402
 from symconfig.graph.program.torch_source import load_module  # noqa: E402
+from tests.graph.program.check import problems  # noqa: E402
 
 MODULES = ("wide_resnet", "gpt2", "gpt2_eager", "t5", "llama", "mixtral")
 PROGRAMS: dict[str, Program] = {}

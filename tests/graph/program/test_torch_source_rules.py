@@ -18,12 +18,10 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from symconfig.errors import InputError  # noqa: E402
 from symconfig.graph.operator import Operator, Work  # noqa: E402
-from symconfig.graph.program.check import problems  # noqa: E402
 from symconfig.graph.program.program import Program  # noqa: E402
 from symconfig.graph.program.torch_source import load_module, program_of  # noqa: E402
-from symconfig.graph.program.torch_source.export import traced  # noqa: E402
-from symconfig.graph.program.torch_source.lower import lower  # noqa: E402
-from symconfig.graph.program.torch_source.walk import walk  # noqa: E402
+from symconfig.graph.program.torch_source.lower import lowered  # noqa: E402
+from tests.graph.program.check import problems  # noqa: E402
 
 HERE = Path(__file__).parent
 
@@ -151,11 +149,6 @@ def test_a_square_weight_on_a_residual_keeps_its_two_dims_apart() -> None:
     assert addition.inputs[0].loops == addition.inputs[1].loops
 
 
-def _untidy(module: Any, inputs: list[Any]) -> Program:
-    walked = walk(traced(module, inputs, {}, "test"), {path: path for path, _ in module.named_parameters()})
-    return lower(walked.recorder, walked.inputs, walked.parameters, walked.outputs, "test", ()).program
-
-
 def test_joining_changes_neither_bytes_moved_nor_bytes_kept() -> None:
     def steps(m: Any, x: Any) -> Any:
         y = m.a(x)
@@ -165,7 +158,7 @@ def test_joining_changes_neither_bytes_moved_nor_bytes_kept() -> None:
     with torch.device("meta"):
         module = Of(steps, a=nn.Linear(8, 16), b=nn.Linear(16, 8), drop=nn.Dropout(0.1))
         inputs = [torch.zeros(4, 8)]
-        plain, tidy = _untidy(module, inputs), program_of(module, inputs, {}, "test")
+        plain, tidy = lowered(module, inputs, {}, "test").program, program_of(module, inputs, {}, "test")
 
     def moved(made: Program, way: int) -> float:
         total = 0.0
@@ -262,6 +255,13 @@ FORMS: dict[str, tuple[Callable[..., Any], tuple[int, ...], Callable[[], nn.Modu
     ),
     "larger": (lambda m, x: F.interpolate(m.a(x), scale_factor=2), PIXELS, convolution(8, 8, 3), 1),
     "shuffled": (lambda m, x: F.pixel_shuffle(m.a(x), 2), PIXELS, convolution(8, 8, 1), 1),
+    "shuffled before a window": (
+        lambda m, x: m.a(F.pixel_shuffle(m.a(x), 2).repeat(1, 4, 1, 1)),
+        PIXELS,
+        convolution(8, 8, 3),
+        2,
+    ),
+    "flipped": (lambda m, x: m.a(m.a(x).flip(1)), (4, 6, 8), linear(), 2),
     "transposed": (lambda m, x: m.a(x), PIXELS, lambda: nn.ConvTranspose2d(8, 4, 2, 2, bias=False), 1),
     "two operands": (lambda m, x: torch.einsum("bsh,bth->bst", m.a(x), x), (4, 6, 8), linear(), 2),
     "the only row": (lambda m, x: m.a(m.a(x).select(1, 0)), (4, 1, 8), linear(), 2),

@@ -37,7 +37,7 @@ def traced(factory: str) -> tuple[Any, Net]:
     from tools.partitions.executed.build import trace
 
     lowering = trace(factory)
-    return lowering, folded(tidy(lowering.lowered.program))
+    return lowering, folded(tidy(lowering.program))
 
 
 def built(factory: str, rows: Any, mesh: Mesh) -> Any:

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from symconfig.graph import dims as d
 from symconfig.graph.operator import Operator, Tensor, Use
-from symconfig.graph.program import build
-from symconfig.graph.program.functions import FUNCTIONS
+from symconfig.graph.program.build import Window, build
 from symconfig.graph.program.program import Parameter, Program
 
 ROWS = (d.BATCH, d.SEQUENCE)
@@ -49,26 +48,26 @@ def transformer(layers: int = 2, experts: bool = False, tied: bool = False, **si
     ids = make.tensor("ids", *ROWS, gradient=False, element_bytes=8.0)
     table = make.weight("embedding", d.VOCAB, d.HIDDEN)
     x = make.tensor("x", *STREAM)
-    make.add(build.gather("embed", table, ids, x, make.sizes))
+    make.add(build("gather", "embed", [table, ids], [x], sizes=make.sizes))
     for layer in range(layers):
         x = _layer(make, f"layers.{layer}.", x, experts)
     x = _norm(make, "final_norm", x)
     head = table if tied else make.weight("head", d.VOCAB, d.HIDDEN)
     logits, loss = make.tensor("logits", *ROWS, d.VOCAB), make.tensor("loss", *ROWS)
-    make.add(build.product("lm_head", x, head, logits))
-    make.add(build.cross_entropy("cross_entropy", logits, ids, loss, d.VOCAB))
+    make.add(build("*", "lm_head", [x, head], [logits]))
+    make.add(build("cross_entropy", "cross_entropy", [logits, ids], [loss], over=[d.VOCAB]))
     return make.program(("ids",), "loss")
 
 
 def _norm(make: Maker, name: str, x: Use) -> Use:
     out, stats = make.tensor(f"{name}.out", *x.tensor.dims), make.tensor(f"{name}.stats", *ROWS, element_bytes=4.0)
-    make.add(build.norm(name, x, [make.weight(name, d.HIDDEN)], out, d.HIDDEN, stats))
+    make.add(build("norm", name, [x, make.weight(name, d.HIDDEN)], [out], over=[d.HIDDEN], residues=[stats]))
     return out
 
 
 def _add(make: Maker, name: str, x: Use, y: Use) -> Use:
     out = make.tensor(name, *x.tensor.dims)
-    make.add(build.elementwise(name, [x, y], out, FUNCTIONS["add"]))
+    make.add(build("add", name, [x, y], [out]))
     return out
 
 
@@ -78,7 +77,7 @@ def _layer(make: Maker, at: str, x: Use, experts: bool) -> Use:
     for name, heads in (("q", d.HEADS), ("k", d.KV_HEADS), ("v", d.KV_HEADS)):
         part = make.tensor(f"{at}{name}", *ROWS, heads, d.HEAD_DIM)
         weight = make.weight(f"{at}{name}_proj", d.HIDDEN, heads, d.HEAD_DIM)
-        make.add(build.product(f"{at}{name}_proj", normed, weight, part))
+        make.add(build("*", f"{at}{name}_proj", [normed, weight], [part]))
         parts.append(part)
     q, k, v = parts
     keyed = [Use(part.tensor, (d.BATCH, d.KEYS, d.KV_HEADS, f"channels_of_{n}")) for n, part in (("k", k), ("v", v))]
@@ -86,21 +85,20 @@ def _layer(make: Maker, at: str, x: Use, experts: bool) -> Use:
     o = make.tensor(f"{at}o", *ROWS, d.HEADS, d.HEAD_DIM)
     stats = make.tensor(f"{at}stats", *ROWS, d.HEADS, element_bytes=4.0)
     make.add(
-        build.attention(
+        build(
+            "attention",
             f"{at}attention",
-            q,
-            keyed[0],
-            keyed[1],
-            o,
-            d.KEYS,
-            stats,
+            [q, keyed[0], keyed[1]],
+            [o],
+            over=[d.KEYS],
+            residues=[stats],
             attended=32.5,
             channels=16.0,
-            together=[(d.HEADS, d.KV_HEADS)],
+            groups=[(d.HEADS, d.KV_HEADS)],
         )
     )
     out = make.tensor(f"{at}attended", *STREAM)
-    make.add(build.product(f"{at}o_proj", o, make.weight(f"{at}o_proj", d.HEADS, d.HEAD_DIM, d.HIDDEN), out))
+    make.add(build("*", f"{at}o_proj", [o, make.weight(f"{at}o_proj", d.HEADS, d.HEAD_DIM, d.HIDDEN)], [out]))
     x = _add(make, f"{at}attention_residual", x, out)
     normed = _norm(make, f"{at}mlp_norm", x)
     done = _experts(make, at, normed) if experts else _mlp(make, at, normed, STREAM, (), d.FFN)
@@ -110,24 +108,24 @@ def _layer(make: Maker, at: str, x: Use, experts: bool) -> Use:
 def _mlp(make: Maker, at: str, x: Use, dims: tuple[str, ...], batch: tuple[str, ...], width: str) -> Use:
     up, act, out = (make.tensor(f"{at}{n}", *dims[:-1], width) for n in ("up", "act", "out"))
     out = make.tensor(f"{at}out", *dims)
-    make.add(build.product(f"{at}up_proj", x, make.weight(f"{at}up_proj", *batch, d.HIDDEN, width), up))
-    make.add(build.elementwise(f"{at}gelu", [up], act, FUNCTIONS["gelu"]))
-    make.add(build.product(f"{at}down_proj", act, make.weight(f"{at}down_proj", *batch, width, d.HIDDEN), out))
+    make.add(build("*", f"{at}up_proj", [x, make.weight(f"{at}up_proj", *batch, d.HIDDEN, width)], [up]))
+    make.add(build("gelu", f"{at}gelu", [up], [act]))
+    make.add(build("*", f"{at}down_proj", [act, make.weight(f"{at}down_proj", *batch, width, d.HIDDEN)], [out]))
     return out
 
 
 def _experts(make: Maker, at: str, x: Use) -> Use:
     logits = make.tensor(f"{at}logits", *ROWS, "router_width", element_bytes=4.0)
-    make.add(build.product(f"{at}router", x, make.weight(f"{at}router", d.HIDDEN, "router_width"), logits))
+    make.add(build("*", f"{at}router", [x, make.weight(f"{at}router", d.HIDDEN, "router_width")], [logits]))
     weights = make.tensor(f"{at}weights", *ROWS, "num_experts_per_tok")
     indices = make.tensor(f"{at}indices", *ROWS, "num_experts_per_tok", gradient=False, element_bytes=8.0)
-    make.add(build.route(f"{at}route", logits, [weights, indices], "router_width"))
+    make.add(build("route", f"{at}route", [logits], [weights, indices], over=["router_width"]))
     slots = (d.EXPERTS, d.SLOTS, d.HIDDEN)
     taken = make.tensor(f"{at}taken", *slots)
-    make.add(build.dispatch(f"{at}dispatch", x, indices, taken, d.SLOTS))
+    make.add(build("dispatch", f"{at}dispatch", [x, indices], [taken], slots=d.SLOTS))
     done = _mlp(make, at, taken, slots, (d.EXPERTS,), d.EXPERT_FFN)
     out = make.tensor(f"{at}combined", *STREAM)
-    make.add(build.combine(f"{at}combine", done, weights, indices, out, d.SLOTS))
+    make.add(build("combine", f"{at}combine", [done, weights, indices], [out], slots=d.SLOTS))
     return out
 
 
@@ -135,16 +133,16 @@ def convolutions() -> Program:
     """Images [32, 4, 16, 16], two windows of three rows, the mean of each image, ten classes."""
     make = Maker({"n": 32, "c0": 4, "c1": 8, "c2": 8, "i": 16, "j": 16, "ki": 3, "kj": 3, "classes": 10})
     x = make.tensor("image", "n", "c0", "i", "j", gradient=False)
-    windows = {"i": build.Window(3), "j": build.Window(3)}
+    windows = {"i": Window(3), "j": Window(3)}
     for number in (1, 2):
         weight = make.weight(f"conv{number}", f"c{number}", f"c{number - 1}", "ki", "kj")
         out = make.tensor(f"y{number}", "n", f"c{number}", "i", "j")
-        make.add(build.convolution(f"conv{number}", x, weight, out, windows))
+        make.add(build("conv", f"conv{number}", [x, weight], [out], windows=windows))
         x = make.tensor(f"z{number}", "n", f"c{number}", "i", "j")
-        make.add(build.elementwise(f"relu{number}", [out], x, FUNCTIONS["relu"]))
+        make.add(build("relu", f"relu{number}", [out], [x]))
     pooled, logits = make.tensor("pooled", "n", "c2"), make.tensor("logits", "n", "classes")
-    make.add(build.reduction("pool", x, pooled, FUNCTIONS["add"]))
-    make.add(build.product("classify", pooled, make.weight("classify", "c2", "classes"), logits))
+    make.add(build("sum", "pool", [x], [pooled]))
+    make.add(build("*", "classify", [pooled, make.weight("classify", "c2", "classes")], [logits]))
     return make.program(("image",), "logits", "n")
 
 

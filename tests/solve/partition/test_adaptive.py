@@ -11,7 +11,7 @@ from symconfig.cost.machine import machine
 from symconfig.cost.partition import rates
 from symconfig.cost.partition.costs import Costs, Keep, Objective, Training
 from symconfig.descriptor.mesh import Axis, Mesh, MeshLevel
-from symconfig.graph.program.functions import FUNCTIONS
+from symconfig.graph.program.build import build
 from symconfig.graph.program.net import Net, net
 from symconfig.solve.partition import exact
 from symconfig.solve.partition.adaptive import Cutter, Strategy, adaptive, least, plan
@@ -21,7 +21,7 @@ from symconfig.solve.partition.problem import Array, Problem
 from symconfig.solve.partition.rows import allowed, spaces
 from tests.sample_models import sample_cluster
 from tests.solve.partition import brute
-from tests.solve.partition.programs import Maker, build, convolutions, transformer
+from tests.solve.partition.programs import Maker, convolutions, transformer
 from tests.solve.partition.samples import small
 
 CLUSTER = sample_cluster()
@@ -33,9 +33,9 @@ def perceptron() -> Net:
     """Two products with a gelu between them: few enough options to try all of them."""
     make = Maker({"b": 64, "h": 256, "f": 1024})
     x, u, g, y = (make.tensor(name, "b", dim) for name, dim in (("x", "h"), ("u", "f"), ("g", "f"), ("y", "h")))
-    make.add(build.product("up", x, make.weight("up", "h", "f"), u))
-    make.add(build.elementwise("gelu", [u], g, FUNCTIONS["gelu"]))
-    make.add(build.product("down", g, make.weight("down", "f", "h"), y))
+    make.add(build("*", "up", [x, make.weight("up", "h", "f")], [u]))
+    make.add(build("gelu", "gelu", [u], [g]))
+    make.add(build("*", "down", [g, make.weight("down", "f", "h")], [y]))
     return net(make.program(("x",), "y", "b"))
 
 

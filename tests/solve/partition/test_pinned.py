@@ -12,6 +12,7 @@ import pytest
 import symconfig
 from symconfig.cost.partition.costs import Keep, Objective
 from symconfig.errors import InfeasibleError, InputError
+from symconfig.graph.program.build import build
 from symconfig.graph.program.program import Program
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.pinned import read
@@ -24,7 +25,7 @@ from tests.solve.partition import brute
 from tests.solve.partition.pipeline.brute import least_step_s
 from tests.solve.partition.pipeline.graphs import ask as ask_for
 from tests.solve.partition.pipeline.graphs import chain
-from tests.solve.partition.programs import Maker, build
+from tests.solve.partition.programs import Maker
 from tests.solve.partition.test_run import CLUSTER, MESH
 
 TWO = Ask(MESH, CLUSTER, inf, keeps=(Keep.USED,), limit_s=60.0)
@@ -43,8 +44,8 @@ PINS = [
 def small(turns: int = 1) -> Program:
     make = Maker({"b": 256 // turns, "h": 256, "f": 1024})
     x, u, y = make.tensor("x", "b", "h"), make.tensor("layers.0.u", "b", "f"), make.tensor("layers.0.y", "b", "h")
-    make.add(build.product("layers.0.up", x, make.weight("layers.0.up.weight", "h", "f"), u))
-    make.add(build.product("layers.0.down", u, make.weight("layers.0.down.weight", "f", "h"), y))
+    make.add(build("*", "layers.0.up", [x, make.weight("layers.0.up.weight", "h", "f")], [u]))
+    make.add(build("*", "layers.0.down", [u, make.weight("layers.0.down.weight", "f", "h")], [y]))
     return make.program(("x",), y.tensor.name, "b")
 
 
@@ -173,7 +174,7 @@ def test_pins_of_one_operator_that_exclude_each_other_are_refused_and_those_of_s
 def test_a_dim_whose_name_has_dots_is_pinned() -> None:
     make = Maker({"b": 256, "h": 256, "expert.width": 1024})
     x, u = make.tensor("x", "b", "h"), make.tensor("layers.0.u", "b", "expert.width")
-    make.add(build.product("layers.0.up", x, make.weight("layers.0.up.weight", "h", "expert.width"), u))
+    make.add(build("*", "layers.0.up", [x, make.weight("layers.0.up.weight", "h", "expert.width")], [u]))
     program = make.program(("x",), u.tensor.name, "b")
     (pin,) = read(("layers.*.u.expert.width=4",), net_of(lambda _: program, 1), {})
     assert (pin.cuts[0].name, pin.cuts[0].parts) == ("expert.width", 4)

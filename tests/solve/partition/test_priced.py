@@ -13,12 +13,12 @@ from symconfig.cost.partition import rates
 from symconfig.cost.partition.costs import Costs, Objective, Training
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.mesh import Mesh, MeshLevel
-from symconfig.graph.program.functions import FUNCTIONS
+from symconfig.graph.program.build import build
 from symconfig.graph.program.net import net
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.baselines import NAMES
 from symconfig.solve.partition.priced import price, priced, sums
-from tests.solve.partition.programs import Maker, build, transformer
+from tests.solve.partition.programs import Maker, transformer
 
 CLUSTER = load_cluster("h100")
 MESH = Mesh((MeshLevel("nvlink", 4, 4e11, 1e-6), MeshLevel("rail", 2, 5e10, 1e-5)))
@@ -64,8 +64,8 @@ def test_many_strategies_at_once_cost_what_each_does_alone() -> None:
     """All of a program of three nodes, on one axis."""
     make = Maker({"b": 64, "h": 256, "f": 1024})
     x, u, g = make.tensor("x", "b", "h"), make.tensor("u", "b", "f"), make.tensor("g", "b", "f")
-    make.add(build.product("up", x, make.weight("up", "h", "f"), u))
-    make.add(build.elementwise("gelu", [u], g, FUNCTIONS["gelu"]))
+    make.add(build("*", "up", [x, make.weight("up", "h", "f")], [u]))
+    make.add(build("gelu", "gelu", [u], [g]))
     of, axes = net(make.program(("x",), "g", "b")), MESH.axes(((4,), (2,)))[:1]
     weighed = Costs(of, rates.seconds(axes, MESH, CLUSTER), machine(CLUSTER, "bf16"), Training())
     every = [np.arange(len(node.options))[:, None] for node in of.nodes]

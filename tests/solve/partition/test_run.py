@@ -12,14 +12,14 @@ import pytest
 from symconfig.cost.partition.costs import Keep, Objective, Training
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.mesh import Mesh, MeshLevel
-from symconfig.graph.program.functions import FUNCTIONS
+from symconfig.graph.program.build import build
 from symconfig.graph.program.program import Program
 from symconfig.solve.partition import exact
 from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.problem import Solution
 from symconfig.solve.partition.rows import spaces
 from symconfig.solve.partition.run import Ask, Partition, Programs, Solver, cases, costs_of, partition
-from tests.solve.partition.programs import Maker, build
+from tests.solve.partition.programs import Maker
 
 CLUSTER = load_cluster("h100")
 MESH = Mesh((MeshLevel("nvlink", 2, 4e11, 1e-6), MeshLevel("rail", 2, 5e10, 1e-5)))
@@ -34,9 +34,9 @@ def programs(turns: int, layers: int = 2) -> Program:
     x = make.tensor("x", "b", "h")
     for layer in range(layers):
         u, g, y = (make.tensor(f"{layer}.{name}", "b", dim) for name, dim in (("u", "f"), ("g", "f"), ("y", "h")))
-        make.add(build.product(f"{layer}.up", x, make.weight(f"{layer}.up", "h", "f"), u))
-        make.add(build.elementwise(f"{layer}.gelu", [u], g, FUNCTIONS["gelu"]))
-        make.add(build.product(f"{layer}.down", g, make.weight(f"{layer}.down", "f", "h"), y))
+        make.add(build("*", f"{layer}.up", [x, make.weight(f"{layer}.up", "h", "f")], [u]))
+        make.add(build("gelu", f"{layer}.gelu", [u], [g]))
+        make.add(build("*", f"{layer}.down", [g, make.weight(f"{layer}.down", "f", "h")], [y]))
         x = y
     return make.program(("x",), x.tensor.name, "b")
 

@@ -15,7 +15,7 @@ from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
 from symconfig.graph.program.net import Net
 from symconfig.graph.program.torch_source.factory import made
-from symconfig.graph.program.torch_source.walked import Lowering, lowered
+from symconfig.graph.program.torch_source.lower import Lowering, lowered
 from symconfig.solve.partition.placements import MeshDim, Placements, Table, placements, table_of
 from tools.partitions.executed.layouts import Layout, Layouts, Ran
 from tools.partitions.executed.nodes import seen, tensors

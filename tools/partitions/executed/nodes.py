@@ -16,9 +16,9 @@ from torch.utils._pytree import tree_leaves
 from symconfig.graph.operator import Operator
 from symconfig.graph.program.program import Program
 from symconfig.graph.program.torch_source.axes import Axes
+from symconfig.graph.program.torch_source.lower import Lowering
 from symconfig.graph.program.torch_source.recorder import Step, Value
 from symconfig.graph.program.torch_source.tidy import joined, leaders, merging
-from symconfig.graph.program.torch_source.walked import Lowering
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Seen:
 
 def seen(lowering: Lowering) -> Seen:
     """Return what each node of the traced graph is in the program."""
-    program = lowering.lowered.program
+    program = lowering.program
     look = _Look(lowering, program, _operators(program))
     return Seen(look.nodes(), look.parameters(), merging(joined(program))[1])
 
@@ -132,4 +132,4 @@ class _Look:
             yield Leaf(axis, name, self.axes.lengths[axis])
 
     def _name(self, axis: int) -> str:
-        return self.lowering.lowered.names.get(axis, "")
+        return self.lowering.names.get(axis, "")

@@ -1,22 +1,30 @@
-"""A module traced on the meta device: shapes only, no memory."""
+"""A module traced on the meta device: shapes only, no memory.
+
+Modules whose work depends on the data are replaced: experts all get equally many tokens. They are known by their
+parameters, not by their class. Other modules can call `torch.ops.symconfig.dispatch` and `combine` themselves.
+"""
 
 from __future__ import annotations
 
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from functools import wraps
+from functools import partial, wraps
 from io import StringIO
+from math import ceil
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.export import ExportedProgram
+from torch.nn import Module
 
 from symconfig.errors import InputError, Problem
 
 
-def traced(module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], source: str) -> ExportedProgram:
+def traced(module: Module, args: Sequence[Any], kwargs: Mapping[str, Any], source: str) -> ExportedProgram:
     """Trace operators as the module calls them (linear, attention, norms are not taken apart), without mutation.
 
     Raises InputError with torch's reason and the module's own line, where it cannot be traced.
@@ -32,7 +40,7 @@ def traced(module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, An
 
 
 @contextmanager
-def _plain(module: torch.nn.Module) -> Iterator[None]:
+def _plain(module: Module) -> Iterator[None]:
     """Let the module give a tuple of tensors: what else it returns (caches, settings) is not traced."""
     given, own = module.forward, "forward" in vars(module)
 
@@ -40,7 +48,7 @@ def _plain(module: torch.nn.Module) -> Iterator[None]:
     def forward(*args: Any, **kwargs: Any) -> Any:
         made = given(*args, **kwargs)
         parts = made.values() if isinstance(made, Mapping) else made if isinstance(made, (tuple, list)) else ()
-        return tuple(part for part in parts if isinstance(part, torch.Tensor)) or made
+        return tuple(part for part in parts if isinstance(part, Tensor)) or made
 
     module.forward = forward
     try:
@@ -63,3 +71,88 @@ def _problem(error: Exception, source: str) -> Problem:
         line=last.lineno if last else None,
         hint="what depends on the data (a loop over tensors, .item(), nonzero) must be left out or made static",
     )
+
+
+@torch.library.custom_op("symconfig::dispatch", mutates_args=())  # type: ignore[untyped-decorator]
+def dispatch(tokens: Tensor, routes: Tensor, experts: int) -> Tensor:
+    """Copy tokens[T, H] by routes[T, K] -> [E, U, H]: U = T * K / E slots of every expert, rounded up."""
+    raise NotImplementedError("symconfig::dispatch has shapes only: it is for tracing")
+
+
+@dispatch.register_fake  # type: ignore[untyped-decorator]
+def _(tokens: Tensor, routes: Tensor, experts: int) -> Tensor:
+    return tokens.new_empty(experts, ceil(routes.numel() / experts), tokens.shape[-1])
+
+
+@torch.library.custom_op("symconfig::combine", mutates_args=())  # type: ignore[untyped-decorator]
+def combine(done: Tensor, weights: Tensor, routes: Tensor) -> Tensor:
+    """Sum done[E, U, H] by weights[T, K], routes[T, K] -> [T, H]: each token's slots, summed by its weights."""
+    raise NotImplementedError("symconfig::combine has shapes only: it is for tracing")
+
+
+@combine.register_fake  # type: ignore[untyped-decorator]
+def _(done: Tensor, weights: Tensor, routes: Tensor) -> Tensor:
+    return done.new_empty(weights.shape[0], done.shape[-1])
+
+
+def _stacked(module: Module) -> bool:
+    """Tell whether experts' weights are one tensor each: up[E, ...] and down[E, ...] (transformers from version
+    5 on).
+    """
+    up, down = _up(module), getattr(module, "down_proj", None)
+    return all(isinstance(weight, Tensor) and weight.dim() == 3 for weight in (up, down))
+
+
+def _up(module: Module) -> Tensor | None:
+    up = getattr(module, "gate_up_proj", None)
+    return up if up is not None else getattr(module, "up_proj", None)
+
+
+def _balanced(module: Module, tokens: Tensor, routes: Tensor, weights: Tensor) -> Tensor:
+    """Return what each expert does, on its slots."""
+    up, down = _up(module), module.down_proj
+    assert isinstance(up, Tensor)
+    assert isinstance(down, Tensor)
+    given = dispatch(tokens, routes, up.shape[0])
+    # Whether weights are [E, in, out]; by shape where the module does not say.
+    transposed = getattr(module, "is_transposed", None)
+    if not (bool(transposed) if transposed is not None else up.shape[1] == down.shape[2]):
+        up, down = up.transpose(1, 2), down.transpose(1, 2)
+    hidden = _biased(torch.bmm(given, up), module, "gate_up_proj_bias", "up_proj_bias")
+    hidden = _gated(module, hidden) if hasattr(module, "gate_up_proj") else module.act_fn(hidden)
+    done = _biased(torch.bmm(hidden, down), module, "down_proj_bias")
+    return combine(done, weights, routes)
+
+
+def _gated(module: Module, hidden: Tensor) -> Tensor:
+    if hasattr(module, "_apply_gate"):
+        return module._apply_gate(hidden)
+    gate, up = hidden.chunk(2, dim=-1)
+    return module.act_fn(gate) * up
+
+
+def _biased(values: Tensor, module: Module, *names: str) -> Tensor:
+    bias = next((getattr(module, name) for name in names if getattr(module, name, None) is not None), None)
+    return values if bias is None else values + bias.unsqueeze(1)
+
+
+NOTE = (
+    "Routing that depends on the data is replaced: in {count} modules of kind {name} every expert gets equally "
+    "many tokens, rounded up, so an uneven router takes longer and needs more memory."
+)
+
+
+@contextmanager
+def static(module: Module) -> Iterator[list[str]]:
+    """Replace the module's dynamic parts while inside, and yield it with what was replaced. It is as it was on
+    leaving.
+    """
+    replaced = [part for part in module.modules() if _stacked(part) and "forward" not in vars(part)]
+    for part in replaced:
+        part.forward = partial(_balanced, part)
+    count = Counter(type(part).__name__ for part in replaced)
+    try:
+        yield [NOTE.format(count=times, name=name) for name, times in count.items()]
+    finally:
+        for part in replaced:
+            del part.forward

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,18 +34,29 @@ def made(source: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     Raises InputError: nothing of that name, torch is missing, or what it made is no module with inputs.
     """
     torch = _torch()
-    factory = _factory(source)
-    with _here(), torch.device("meta"):
-        return _made(factory, source, torch)
+    package, colon, name = source.partition(":")
+    if not (package and colon and name):
+        raise InputError("not the name of a factory", got=repr(source), need=NEED)
+    with _here():
+        try:
+            thing: Any = importlib.import_module(package)
+        except ImportError as error:
+            raise InputError(f"{package} cannot be imported: {error}", need=NEED) from error
+        for part in name.split("."):
+            if not hasattr(thing, part):
+                raise InputError(f"{package} has no {name}", need=NEED)
+            thing = getattr(thing, part)
+        with torch.device("meta"):
+            return _made(thing, source, torch)
 
 
 def program_of(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Program:
     """Return the program of a module on the meta device, called with these arguments."""
     _torch()
+    from symconfig.graph.program.torch_source.lower import lowered
     from symconfig.graph.program.torch_source.tidy import tidy
-    from symconfig.graph.program.torch_source.walked import lowered
 
-    return tidy(lowered(module, args, kwargs, name).lowered.program)
+    return tidy(lowered(module, args, kwargs, name).program)
 
 
 def _torch() -> Any:
@@ -55,24 +66,7 @@ def _torch() -> Any:
         raise InputError("a PyTorch module needs PyTorch, which is not installed", hint=install.TORCH) from error
 
 
-def _factory(source: str) -> Callable[[], Any]:
-    package, colon, name = source.partition(":")
-    if not (package and colon and name):
-        raise InputError("not the name of a factory", got=repr(source), need=NEED)
-    try:
-        with _here():
-            thing: Any = importlib.import_module(package)
-    except ImportError as error:
-        raise InputError(f"{package} cannot be imported: {error}", need=NEED) from error
-    for part in name.split("."):
-        if not hasattr(thing, part):
-            raise InputError(f"{package} has no {name}", need=NEED)
-        thing = getattr(thing, part)
-    factory: Callable[[], Any] = thing
-    return factory
-
-
-def _made(factory: Callable[[], Any], source: str, torch: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+def _made(factory: Any, source: str, torch: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     made = factory() if callable(factory) and not isinstance(factory, torch.nn.Module) else factory
     module, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(module, torch.nn.Module):

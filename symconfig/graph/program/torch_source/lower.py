@@ -1,41 +1,65 @@
-"""Names for all dims: what was recorded becomes a program."""
+"""A module as a program: traced, walked, and with names for all dims."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+
+import torch
+from torch.export import ExportedProgram
 
 from symconfig.errors import InputError, Problem
 from symconfig.graph.operator import Gradients, Operator, Tensor, Use
+from symconfig.graph.program.build import build
 from symconfig.graph.program.program import Parameter, Program
-from symconfig.graph.program.torch_source.axes import Axes, Group
-from symconfig.graph.program.torch_source.recorder import Made, Nest, Recorder, Seen, Step, Value
+from symconfig.graph.program.torch_source.axes import Axes
+from symconfig.graph.program.torch_source.export import static, traced
+from symconfig.graph.program.torch_source.recorder import Labels, Made, Seen, Step
+from symconfig.graph.program.torch_source.walk import Walked, walk
 
 RULES_FOLDER = "symconfig/graph/program/torch_source/rules"
 
 
 @dataclass(frozen=True, slots=True)
-class Lowered:
-    """A program, and the names that leaves of axes have in it."""
+class Lowering:
+    """A traced module as a program. paths: of every name of a parameter the first one, since tied parameters have
+    several. names: that leaves of axes have in the program.
+    """
 
+    exported: ExportedProgram
+    walked: Walked
+    paths: Mapping[str, str]
     program: Program
     names: Mapping[int, str]
 
 
-def lower(
-    recorder: Recorder,
-    inputs: Sequence[Value],
-    parameters: Mapping[str, Value],
-    outputs: Sequence[Value],
-    name: str,
-    notes: Sequence[str],
-) -> Lowered:
-    """Lower the trace without what no output needs. Raises InputError naming all operators that have no rule."""
+def lowered(module: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str, object], name: str) -> Lowering:
+    """Trace a module on the meta device, and say its operators over named dims, without what no output needs.
+
+    Raises InputError as `load_module`; it names all operators that have no rule.
+    """
+    with static(module) as notes:
+        exported = traced(module, args, kwargs, name)
+    first: dict[int, str] = {}
+    paths = {
+        path: first.setdefault(id(weight), path) for path, weight in module.named_parameters(remove_duplicate=False)
+    }
+    walked = walk(exported, paths)
+    if not walked.outputs:
+        raise InputError(f"no output of {name} depends on a weight that is trained", need="a loss or logits")
+    namer = _Namer(walked.recorder.axes)
+    return Lowering(exported, walked, paths, _program(walked, namer, name, notes), namer.names)
+
+
+def _program(walked: Walked, namer: _Namer, name: str, notes: Sequence[str]) -> Program:
+    recorder, inputs, parameters, outputs = walked.recorder, walked.inputs, walked.parameters, walked.outputs
     steps = _needed(recorder.steps, [value.made for value in outputs])
     _refuse(steps)
-    namer = _Namer(recorder.axes)
-    batch = _batch(recorder.axes, inputs, {seen.made.name for step in steps for seen in step.inputs})
+    read = {seen.made.name for step in steps for seen in step.inputs}
+    # The dim that counts examples in the first input that is read: others share it where operators relate them.
+    counted = [value.dims[0] for value in inputs if value.made.name in read and value.rank and value.dims[0]]
+    batch = recorder.axes.leaves(counted[0]) if counted else ()
     namer.call(batch, "batch")
     for value in (*inputs, *parameters.values()):
         namer.tensor(value.made)
@@ -44,36 +68,23 @@ def lower(
         namer.tensor(value.made)
     made = {operand.name for op in operators for operand in (*op.outputs, *op.residues)}
     theirs = {value.made.name for value in parameters.values()}
-    read = dict.fromkeys(operand.name for op in operators for operand in op.inputs)
-    fed = [value.made.name for value in inputs if value.made.name in read]
-    fed += [tensor for tensor in read if tensor not in made and tensor not in theirs and tensor not in fed]
+    own = [value.made.name for value in inputs if value.made.name in read]
+    others = (use.name for op in operators for use in op.inputs if use.name not in made and use.name not in theirs)
     weights = tuple(
         Parameter(namer.tensor(v.made), path, tuple(recorder.axes.size(group) for group in v.dims))
         for path, v in parameters.items()
     )
-    ends = tuple(dict.fromkeys(value.made.name for value in outputs))
-    program = Program(
+    return Program(
         name=name,
         sizes=namer.sizes,
         tensors=namer.tensors,
-        inputs=tuple(fed),
+        inputs=tuple(dict.fromkeys((*own, *others))),
         parameters=weights,
         operators=operators,
-        outputs=ends,
+        outputs=tuple(dict.fromkeys(value.made.name for value in outputs)),
         batch=frozenset(namer.dims(batch)),
         notes=tuple(notes),
     )
-    return Lowered(program, namer.names)
-
-
-def _batch(axes: Axes, inputs: Sequence[Value], read: Collection[str]) -> Group:
-    """Return the dim that counts examples in the first input that is read: others share it where operators
-    relate them.
-    """
-    for value in inputs:
-        if value.made.name in read and value.rank and value.dims[0]:
-            return axes.leaves(value.dims[0])
-    return ()
 
 
 def _needed(steps: Sequence[Step], outputs: Sequence[Made]) -> list[Step]:
@@ -87,13 +98,9 @@ def _needed(steps: Sequence[Step], outputs: Sequence[Made]) -> list[Step]:
 
 
 def _refuse(steps: Sequence[Step]) -> None:
-    first: dict[str, Step] = {}
-    for step in steps:
-        if step.missing:
-            first.setdefault(step.missing, step)
-    times = Counter(step.missing for step in steps)
-    if first:
-        raise InputError([_problem(step, times[operator]) for operator, step in first.items()])
+    first = {step.missing: step for step in reversed(steps) if step.missing}
+    if times := Counter(step.missing for step in steps if step.missing):
+        raise InputError([_problem(first[operator], count) for operator, count in times.items()])
 
 
 def _problem(step: Step, times: int) -> Problem:
@@ -109,18 +116,30 @@ def _problem(step: Step, times: int) -> Problem:
 
 def _operator(step: Step, namer: _Namer) -> Operator:
     inputs, outputs, residues = (tuple(map(namer.use, some)) for some in (step.inputs, step.outputs, step.residues))
-    loops = {label: namer.dims(group) for label, group in step.loops.items()}
-    assert step.make is not None
-    op = step.make(
-        Nest(
-            name=step.name,
-            path=step.path,
-            inputs=inputs,
-            outputs=outputs,
-            residues=residues,
-            loops=loops,
-            sizes=namer.sizes,
-        )
+    named = {label: namer.dims(group) for label, group in step.loops.items()}
+
+    def loops(labels: Labels) -> tuple[str, ...]:
+        return tuple(loop for label in labels if label for loop in named.get(label, ()))
+
+    how = step.how
+    assert how is not None
+    pairs = [dict.fromkeys(loop for side in pair for loop in loops(side)[:1]) for pair in how.groups]
+    op = build(
+        how.function,
+        step.name,
+        inputs,
+        outputs,
+        residues=residues,
+        over=loops(how.over),
+        whole=(*loops(how.whole), *(loop for at in how.windows for loop in loops([at])[1:])),
+        groups=[tuple(pair) for pair in pairs if pair],
+        windows={named[at][0]: window for at, window in how.windows.items() if at in named},
+        slots=loops(how.slots)[0] if how.slots else "",
+        traffic=how.traffic,
+        attended=how.attended,
+        channels=how.channels,
+        sizes=namer.sizes,
+        path=step.path,
     )
     op = replace(op, inputs=tuple(dict.fromkeys(op.inputs)))
     if not any(use.gradient for use in outputs):

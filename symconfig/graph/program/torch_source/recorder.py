@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from symconfig.graph.operator import Operator, Use
-from symconfig.graph.program import build
+from symconfig.graph.program.build import ALL, RESHAPE, Function, Window
 from symconfig.graph.program.torch_source.axes import Axes, Group
 
 Labels = Sequence[str | None]  # a loop for each dim; None for a dim of size 1
@@ -66,26 +65,20 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Nest:
-    """Arguments of an operator's constructor when all dims have names. loops: of each label, outermost first."""
+class How:
+    """A function, and how it is used (see `build`): with labels for loops. A pair of `groups` splits at its outermost
+    loops; so does a spatial dim of `windows`, which reach over the ends of inner loops.
+    """
 
-    name: str
-    path: str
-    inputs: tuple[Use, ...]
-    outputs: tuple[Use, ...]
-    residues: tuple[Use, ...]
-    loops: Mapping[str, tuple[str, ...]]
-    sizes: Mapping[str, int]
-
-    @property
-    def output(self) -> Use:
-        return self.outputs[0]
-
-    def loops_of(self, labels: Labels) -> tuple[str, ...]:
-        return tuple(loop for label in labels if label for loop in self.loops.get(label, ()))
-
-
-Make = Callable[[Nest], Operator]
+    function: Function
+    over: Labels = ()
+    whole: Labels = ()
+    groups: Sequence[tuple[Labels, Labels]] = ()
+    windows: Mapping[str, Window] = field(default_factory=dict)
+    slots: Labels = ()
+    traffic: tuple[float, float] | None = None
+    attended: float = 0.0
+    channels: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +87,7 @@ class Step:
 
     name: str
     path: str
-    make: Make | None
+    how: How | None
     inputs: tuple[Seen, ...]
     outputs: tuple[Seen, ...]
     residues: tuple[Seen, ...] = ()
@@ -113,6 +106,15 @@ class Recorder:
         self.axes.distinct(dims)
         return Value(Made(name, tuple(axis for dim in dims for axis in dim), element_bytes, gradient), dims)
 
+    def repeated(self, value: Value, shape: Sequence[int]) -> Value:
+        """Read the dims of size 1, and such as are missing in front, again and again in place, as large as in
+        `shape`.
+        """
+        dims = [()] * (len(shape) - value.rank) + list(value.dims)
+        dims = [dim or ((self.axes.new(int(n)),) if n > 1 else ()) for dim, n in zip(dims, shape, strict=True)]
+        self.axes.distinct(dims)
+        return Value(value.made, tuple(dims))
+
     def missing(
         self, name: str, path: str, operator: str, inputs: Sequence[Value], outputs: Sequence[Out]
     ) -> list[Value]:
@@ -128,17 +130,16 @@ class Recorder:
         self,
         name: str,
         path: str,
-        make: Make,
+        how: How,
         inputs: Sequence[tuple[Value, Labels]],
         outputs: Sequence[Out],
         residues: Sequence[Out] = (),
-        windows: Sequence[str] = (),
     ) -> list[Value]:
-        """Record an operator, by the loops along its tensors.
-
-        windows: loops along which the inputs' dims may be of another size than the loop, which is the output's.
+        """Record an operator, by the loops along its tensors. Along the loops of windows the inputs' dims may be of
+        another size than the loop, which is the output's.
         """
         loops: dict[str, Group] = {}
+        windows = tuple(how.windows)
         for label in windows:
             self._window(label, inputs, outputs, loops)
         seen = [self._seen(name, path, value, labels, loops, windows) for value, labels in inputs]
@@ -152,25 +153,14 @@ class Recorder:
             tuple(Seen(value.made, tuple((dim, dim) for dim in value.dims)) for value in some)
             for some in (values, kept)
         )
-        self.steps.append(
-            Step(name=name, path=path, make=make, inputs=tuple(seen), outputs=written, residues=left, loops=loops)
-        )
+        self.steps.append(Step(name, path, how, tuple(seen), written, left, loops))
         return values
 
-    def reshaped(self, name: str, path: str, value: Value, shape: Sequence[int]) -> Value:
-        """Copy into other dims, where a view's borders cross those of the dims that are known."""
-        return self._copied(name, path, value, shape, _blocks([self.axes.size(dim) for dim in value.dims], shape), True)
-
-    def _copied(
-        self,
-        name: str,
-        path: str,
-        value: Value,
-        shape: Sequence[int],
-        blocks: Sequence[tuple[list[int], list[int]]],
-        keep: bool,
-    ) -> Value:
-        """Record a copy. keep: dims that stay as they are keep their axes; else all get their own."""
+    def copied(self, name: str, path: str, value: Value, shape: Sequence[int], *, keep: bool = True) -> Value:
+        """Copy into other dims, where a view's borders cross those of the dims that are known. keep: dims that stay as
+        they are keep their axes; else all get their own.
+        """
+        blocks = _blocks([self.axes.size(dim) for dim in value.dims], shape)
         old: list[str | None] = [None] * value.rank
         new: list[str | None] = [None] * len(shape)
         for before, after in blocks:
@@ -180,18 +170,14 @@ class Recorder:
                 new[position] = f"old{before[0]}" if keep and len(before) == len(after) == 1 else f"new{position}"
         pairs = [([old[i] for i in before], [new[o] for o in after]) for before, after in blocks]
 
-        def make(nest: Nest) -> Operator:
-            groups = [(nest.loops_of(ours), nest.loops_of(theirs)) for ours, theirs in pairs]
-            return build.reshape(nest.name, nest.inputs[0], nest.output, groups, copies=True, path=nest.path)
-
         out = Out(new, shape, value.made.element_bytes, value.gradient)
-        return self.record(name, path, make, [(value, old)], [out])[0]
+        return self.record(name, path, How(RESHAPE, groups=pairs, traffic=ALL), [(value, old)], [out])[0]
 
     def _window(
         self, label: str, inputs: Sequence[tuple[Value, Labels]], outputs: Sequence[Out], loops: dict[str, Group]
     ) -> None:
         size = next(size for out in outputs for at, size in zip(out.labels, out.shape, strict=True) if at == label)
-        given = [value.dims[labels.index(label)] for value, labels in map(_listed, inputs) if label in labels]
+        given = [value.dims[list(labels).index(label)] for value, labels in inputs if label in labels]
         equal = [dim for dim in given if self.axes.size(dim) == size]
         if size > 1:
             self._loop(label, equal[0] if equal else (self.axes.new(size),), loops)
@@ -217,11 +203,12 @@ class Recorder:
             if label not in loops:
                 self._loop(label, dim, loops)
             if label in windows and self.axes.size(dim) != self.axes.size(loops[label]):
-                along.append((dim, loops[label]))
-                continue
-            if not self.axes.relate(loops[label], dim):  # products such as 3 x 4 and 4 x 3
+                fits = len(self.axes.leaves(dim)) <= len(self.axes.leaves(loops[label]))
+            else:
+                fits = self.axes.relate(loops[label], dim)
+            if not fits:  # products such as 3 x 4 and 4 x 3
                 shape = [self.axes.size(dim) for dim in value.dims]
-                own = self._copied(f"{name}.copy", path, value, shape, _blocks(shape, shape), False)
+                own = self.copied(f"{name}.copy", path, value, shape, keep=False)
                 return self._seen(name, path, own, labels, loops, windows)
             along.append((dim, loops[label]))
         return Seen(value.made, tuple(along))
@@ -230,10 +217,6 @@ class Recorder:
         sized = zip(out.labels, out.shape, strict=True)
         dims = tuple(loops[label] if label and size > 1 else () for label, size in sized)
         return Value(Made(name, tuple(axis for dim in dims for axis in dim), out.element_bytes, out.gradient), dims)
-
-
-def _listed(item: tuple[Value, Labels]) -> tuple[Value, list[str | None]]:
-    return item[0], list(item[1])
 
 
 def _numbered(name: str, number: int) -> str:

@@ -12,18 +12,10 @@ from symconfig.graph.program.program import Program
 
 def tidy(program: Program) -> Program:
     """Return the program with chains joined, dims merged, and only those left that something has."""
-    result = merged(joined(program))
+    result = merging(joined(program))[0]
     used = {dim for tensor in result.tensors.values() for dim in tensor.dims}
     used |= {loop for op in result.operators for loop in op.loops}
     return replace(result, sizes={dim: size for dim, size in result.sizes.items() if dim in used})
-
-
-Pairs = dict[str, str]  # outer -> inner
-
-
-def merged(program: Program) -> Program:
-    """Return the program with as few dims as say the same."""
-    return merging(program)[0]
 
 
 def merging(program: Program) -> tuple[Program, Mapping[str, tuple[str, ...]]]:
@@ -36,8 +28,8 @@ def merging(program: Program) -> tuple[Program, Mapping[str, tuple[str, ...]]]:
     return program, inside
 
 
-def _pairs(program: Program) -> Pairs:
-    """Return disjoint pairs, for all tensors and operators at once."""
+def _pairs(program: Program) -> dict[str, str]:
+    """Return disjoint pairs of an outer and an inner dim, for all tensors and operators at once."""
     pairs = _neighbours(program)
     for loops, dims in _along(program):  # windows, that go over a dim in steps
         for loop, dim in zip(loops, dims, strict=True):
@@ -51,16 +43,21 @@ def _pairs(program: Program) -> Pairs:
         del pairs[outer]
     inner = set(pairs.values())
     pairs = {outer: inside for outer, inside in pairs.items() if outer not in inner}
-    while wrong := {dim for seen, dims in _along(program) for dim in _unlike(seen, dims, pairs)}:
+    while wrong := {  # where loops would become one and their dims not, or the reverse
+        loop if loop in pairs else dim
+        for loops, dims in _along(program)
+        for loop, dim in zip(loops, dims, strict=True)
+        if (loop in pairs) != (dim in pairs)
+    }:
         pairs = {outer: inside for outer, inside in pairs.items() if outer not in wrong}
     return pairs
 
 
-def _neighbours(program: Program) -> Pairs:
+def _neighbours(program: Program) -> dict[str, str]:
     """Return each dim with the one that always follows, which always follows it."""
     after: dict[str, set[str]] = {}
     before: dict[str, set[str]] = {}
-    for row in _rows(program):
+    for row in (*(tensor.dims for tensor in program.tensors.values()), *(loops for loops, _ in _along(program))):
         for one, other in pairwise(("", *row, "")):
             after.setdefault(one, set()).add(other)
             before.setdefault(other, set()).add(one)
@@ -68,25 +65,11 @@ def _neighbours(program: Program) -> Pairs:
     return {outer: inner for outer, inner in followers.items() if inner and before[inner] == {outer}}
 
 
-def _rows(program: Program) -> Iterator[tuple[str, ...]]:
-    for tensor in program.tensors.values():
-        yield tensor.dims
-    for operand, _ in _along(program):
-        yield operand
-
-
 def _along(program: Program) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
     """Yield, of each operand, its loops and its tensor's dims."""
     for op in program.operators:
         for operand in (*op.inputs, *op.outputs, *op.residues):
             yield operand.loops, operand.tensor.dims
-
-
-def _unlike(loops: tuple[str, ...], dims: tuple[str, ...], pairs: Pairs) -> Iterator[str]:
-    """Yield where loops would become one and their dims not, or the reverse."""
-    for loop, dim in zip(loops, dims, strict=True):
-        if (loop in pairs) != (dim in pairs):
-            yield loop if loop in pairs else dim
 
 
 def _together(op: Operator, outer: str, inner: str) -> bool:
@@ -98,7 +81,7 @@ def _together(op: Operator, outer: str, inner: str) -> bool:
     return not one or (bool(other) and replace(other[0], loops=one[0].loops) == one[0])
 
 
-def _renamed(program: Program, pairs: Pairs) -> Program:
+def _renamed(program: Program, pairs: dict[str, str]) -> Program:
     gone = set(pairs.values())
     sizes = {dim: size * program.sizes[pairs[dim]] if dim in pairs else size for dim, size in program.sizes.items()}
 
@@ -214,8 +197,13 @@ def _one(program: Program, parts: Sequence[Operator]) -> Operator:
     saves = {use.name: made.get(use.name, use) for op in parts for use in op.saves}
     loops = tuple(dict.fromkeys(loop for op in parts for loop in op.loops))
     out = {loop for operand in last.outputs for loop in operand.loops}
-    whole = _bytes(program, (*inputs, *last.outputs))
-    moved = [(_bytes(program, (*op.inputs, *op.outputs)), op.traffic) for op in parts]
+
+    def once(uses: Iterable[Use]) -> float:
+        return sum(use.tensor.bytes(program.sizes) for use in uses)
+
+    levels = zip(*(op.path.split(".") for op in parts), strict=False)  # the innermost module that has all of them
+    whole = once((*inputs, *last.outputs))
+    moved = [(once((*op.inputs, *op.outputs)), op.traffic) for op in parts]
     return replace(
         last,
         loops=loops,
@@ -225,7 +213,7 @@ def _one(program: Program, parts: Sequence[Operator]) -> Operator:
         saves=tuple(sorted(saves.values(), key=lambda use: use.name in made)),
         linear=all(op.linear for op in parts),
         traffic=(sum(size * by[0] for size, by in moved) / whole, sum(size * by[1] for size, by in moved) / whole),
-        path=_common([op.path for op in parts]),
+        path=".".join(level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels)),
     )
 
 
@@ -244,14 +232,3 @@ def _splits(parts: Sequence[Operator], loops: Iterable[str]) -> Iterable[Split]:
                 sums += split.sums or int(partial and (op is not parts[-1] or sums > 0))
         else:
             yield Split((loop,), sums)
-
-
-def _bytes(program: Program, operands: Iterable[Use]) -> float:
-    """Return the bytes of reading or writing each once."""
-    return sum(operand.tensor.bytes(program.sizes) for operand in operands)
-
-
-def _common(paths: Sequence[str]) -> str:
-    """Return the innermost module that has all of them in it."""
-    levels = zip(*(path.split(".") for path in paths), strict=False)
-    return ".".join(level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels))

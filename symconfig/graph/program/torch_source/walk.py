@@ -15,9 +15,8 @@ from torch.fx import Node
 
 from symconfig.graph.program.torch_source.call import Call, Result
 from symconfig.graph.program.torch_source.recorder import Out, Recorder, Value
-from symconfig.graph.program.torch_source.rules import RULES
-from symconfig.graph.program.torch_source.rules.elementwise import FILLED
-from symconfig.graph.program.torch_source.rules.shapes import IN_PLACE
+from symconfig.graph.program.torch_source.rules import IN_PLACE, RULES
+from symconfig.graph.program.torch_source.rules.arithmetic import FILLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +78,13 @@ class _Walk:
         strides = made.stride()
         shape = [size if stride else 1 for size, stride in zip(made.shape, strides, strict=True)]
         value = self.recorder.fed(self.constants[node], shape, float(made.dtype.itemsize))
-        return Value(value.made, tuple(self._repeated(value, made.shape)))
-
-    def _repeated(self, value: Value, shape: Any) -> list[tuple[int, ...]]:
-        axes = self.recorder.axes
-        return [
-            dim or ((axes.new(int(size)),) if size > 1 else ()) for dim, size in zip(value.dims, shape, strict=True)
-        ]
+        return self.recorder.repeated(value, made.shape)
 
     def _recorded(self, node: Node) -> Any:
-        name = name_of(node)
-        results = results_of(node)
+        known, results = RULES.get(name_of(node)), results_of(node)
         if not results or 0 in results[0].shape:  # nothing to compute
             return None
         several = isinstance(node.meta["val"], (list, tuple))
-        known = RULES.get(name)
         try:
             if known is None:
                 raise NotImplementedError
@@ -114,8 +105,15 @@ class _Walk:
         return values if isinstance(node.meta["val"], (list, tuple)) else values[0]
 
     def _call(self, node: Node) -> Call:
-        bound, name = self._bound(node), self._named(node)
-        return Call(self.recorder, name_of(node), name, path_of(node), bound, results_of(node))
+        given: dict[str, Any] = {}
+        for number, argument in enumerate(node.target._schema.arguments):
+            if number < len(node.args):
+                given[argument.name] = self.value(node.args[number])
+            elif argument.name in node.kwargs:
+                given[argument.name] = self.value(node.kwargs[argument.name])
+            elif argument.has_default_value():
+                given[argument.name] = argument.default_value
+        return Call(self.recorder, name_of(node), self._named(node), path_of(node), given, results_of(node))
 
     def _named(self, node: Node) -> str:
         """Name a call, `layers.0.mlp.silu`: by the module that calls it, and numbered within that."""
@@ -123,17 +121,6 @@ class _Walk:
         name = ".".join(filter(None, names))
         self.times[name] += 1
         return name if self.times[name] == 1 else f"{name}_{self.times[name]}"
-
-    def _bound(self, node: Node) -> dict[str, Any]:
-        bound: dict[str, Any] = {}
-        for number, argument in enumerate(node.target._schema.arguments):
-            if number < len(node.args):
-                bound[argument.name] = self.value(node.args[number])
-            elif argument.name in node.kwargs:
-                bound[argument.name] = self.value(node.kwargs[argument.name])
-            elif argument.has_default_value():
-                bound[argument.name] = argument.default_value
-        return bound
 
 
 def walk(exported: ExportedProgram, paths: Mapping[str, str]) -> Walked:
@@ -150,30 +137,25 @@ def walk(exported: ExportedProgram, paths: Mapping[str, str]) -> Walked:
                 steps.values[node] = value = steps.recorder.fed(node.name, made.shape, float(made.dtype.itemsize))
                 inputs.append(value)
             elif spec.kind is InputKind.PARAMETER:
-                steps.values[node] = _parameter(steps.recorder, parameters, paths[str(spec.target)], made)
+                path = paths[str(spec.target)]
+                if path not in parameters:
+                    width = float(made.dtype.itemsize)
+                    parameters[path] = steps.recorder.fed(path, made.shape, width, made.requires_grad)
+                steps.values[node] = parameters[path]
             else:
                 steps.constants[node] = str(spec.target or node.name)
         elif node.op == "call_function":
             steps.call(node)
+    returned: Any = next(node for node in exported.graph.nodes if node.op == "output").args[0]
     outputs = [
         (steps.value(node), node.meta["val"])
-        for node, spec in zip(_returned(exported), exported.graph_signature.output_specs, strict=True)
+        for node, spec in zip(returned, exported.graph_signature.output_specs, strict=True)
         if spec.kind is OutputKind.USER_OUTPUT and isinstance(node, Node)
     ]
     flows = [(value, made) for value, made in outputs if isinstance(value, Value) and value.gradient]
     losses = [value for value, made in flows if made.numel() == 1]
     ends = tuple(losses or [value for value, _ in flows])
     return Walked(steps.recorder, tuple(inputs), parameters, ends, steps.values, steps.steps)
-
-
-def _parameter(recorder: Recorder, known: dict[str, Value], path: str, made: torch.Tensor) -> Value:
-    if path not in known:
-        known[path] = recorder.fed(path, made.shape, float(made.dtype.itemsize), made.requires_grad)
-    return known[path]
-
-
-def _returned(exported: ExportedProgram) -> Any:
-    return next(node for node in exported.graph.nodes if node.op == "output").args[0]
 
 
 def name_of(node: Node) -> str:

@@ -14,7 +14,7 @@ from symconfig.graph.program.fold import Folding, fold
 from symconfig.graph.program.net import net
 from symconfig.graph.program.part import Parts
 from symconfig.graph.program.program import Program
-from symconfig.graph.program.repeats import Crossing, Run
+from symconfig.graph.program.repeats import Run, crossing
 from symconfig.solve.partition.pipeline.search import Bounds, Chosen, search
 from symconfig.solve.partition.pipeline.stage import Place, Stage, Stages
 from symconfig.solve.partition.pipeline.submeshes import submeshes
@@ -69,8 +69,7 @@ def pipeline(programs: Programs, ask: Ask, least: int, most: int) -> Pipeline | 
 def _stages(program: Program, ask: Ask) -> tuple[Stages, Bounds]:
     folding = fold(program)
     meshes, work = submeshes(ask.mesh), _work(folding, ask)
-    crossing = Crossing(folding.program).bytes(folding.program)
-    cuts = layers(work, crossing, folding.runs, LAYERS)
+    cuts = layers(work, crossing(folding.program), folding.runs, LAYERS)
     parts = Parts(folding.program)
     each, stored = (np.add.reduceat(of, cuts[:-1]) for of in (work, _stored(parts, ask)))
     bounds = Bounds(each, stored, tuple(mesh.gpus for mesh in meshes), ask.turns[0])

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from symconfig.graph.program.torch_source.call import Rule
-from symconfig.graph.program.torch_source.rules import (
-    attention,
-    elementwise,
-    lookup,
-    products,
-    reductions,
-    shapes,
-    windows,
-)
+from symconfig.graph.program.torch_source.rules import arithmetic, shapes, statements, windows
 
+
+def _named(tables: tuple[Mapping[str, Rule], ...]) -> dict[str, Rule]:
+    return {f"aten.{name}": rule for table in tables for names, rule in table.items() for name in names.split()}
+
+
+IN_PLACE: Mapping[str, Rule] = _named((shapes.IN_PLACE,))
 RULES: Mapping[str, Rule] = {
-    name: rule
-    for room in (elementwise, shapes, products, reductions, windows, attention, lookup)
-    for name, rule in room.RULES.items()
+    **_named((arithmetic.RULES, statements.RULES, shapes.IN_PLACE, shapes.RULES, windows.RULES)),
+    **{f"symconfig.{name}": rule for name, rule in statements.EXPERTS.items()},
 }

@@ -4,33 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import accumulate
 
-from symconfig.graph.program.functions import LINEAR
+from symconfig.graph.program.build import LINEAR, NONE
 from symconfig.graph.program.torch_source.axes import Group
-from symconfig.graph.program.torch_source.call import Answer, Call, Result, Rule, each, with_outputs
-from symconfig.graph.program.torch_source.recorder import Labels, Value
+from symconfig.graph.program.torch_source.call import Answer, Call, Result, Rule, labels_of
+from symconfig.graph.program.torch_source.recorder import Value
 
 # A part of a tensor is read where it lies; its gradient is written into a tensor of the whole size. Joining is the
 # reverse (autograd: slices of the gradient are views).
 READ_IN_PLACE, GRADIENT_IN_PLACE = (0.0, 1.0), (1.0, 0.0)
 
 
-def _same(call: Call) -> Answer:
-    given: Answer = call["self"]
-    return given
-
-
 def _view(call: Call) -> Answer:
     return call.viewed(call["self"], call.result.shape)
-
-
-def _expand(call: Call) -> Answer:
-    return call.repeated(call["self"], call.result.shape)
-
-
-def _broadcast(call: Call) -> Answer:
-    return [call.repeated(value, call.result.shape) for value in call["tensors"]]
 
 
 def _repeat(call: Call) -> Answer:
@@ -62,40 +49,32 @@ def _transpose(call: Call) -> Answer:
     return Value(x.made, tuple(dims))
 
 
-def _permute(call: Call) -> Answer:
-    x: Value = call["self"]
-    return Value(x.made, tuple(x.dims[position] for position in call["dims"]))
-
-
 def _take(call: Call, x: Value, dim: int, taken: Sequence[tuple[int, int, Result]], keep: bool = True) -> list[Value]:
     """Take parts [start, end) of a dim. Equal parts are rows of an outer factor, so that what is inside may be
     split.
     """
-    size = call.size(x, dim)
+    size, inside = call.size(x, dim), labels_of(x.rank)
     lengths = {end - start for start, end, _ in taken}
-    length = lengths.pop()
-    equal = not lengths and size % length == 0 and all(start % length == 0 for start, _, _ in taken)
+    length = min(lengths)
+    equal = len(lengths) == 1 and size % length == 0 and all(start % length == 0 for start, _, _ in taken)
     if equal and length < size:
-        factored = call.viewed(x, [*call.shape(x)[:dim], size // length, length, *call.shape(x)[dim + 1 :]])
-        inside = [f"d{n}" for n in range(x.rank)]
-        given: Labels = [*inside[:dim], "part", *inside[dim:]]
-        x, gone, kept = factored, ["part"], [inside[dim]]
+        x = call.factored(x, dim, size // length)
+        given, whole = [*inside[:dim], "part", *inside[dim:]], ["part"]
+        kept = [inside[dim]] * len(taken)
     else:
-        inside = [f"d{n}" for n in range(x.rank)]
-        given = [*inside[:dim], "whole", *inside[dim + 1 :]]
-        gone, kept = ["whole"], [f"taken{n}" for n in range(len(taken))]
-    outs = []
-    for number, (_, _, result) in enumerate(taken):
-        middle = [kept[number % len(kept)]] if keep else []
-        outs.append(([*inside[:dim], *middle, *inside[dim + 1 :]], result))
-    part = each(LINEAR, [*gone, *([] if len(kept) == 1 and equal else kept)], READ_IN_PLACE)
-    return call.emit_all(lambda nest: with_outputs(part(nest), nest.outputs), [(x, given)], outs)
+        given, kept = [*inside[:dim], "whole", *inside[dim + 1 :]], [f"taken{n}" for n in range(len(taken))]
+        whole = ["whole", *kept]
+    outs = [
+        ([*inside[:dim], *([label] if keep else []), *inside[dim + 1 :]], result)
+        for label, (_, _, result) in zip(kept, taken, strict=True)
+    ]
+    return call.emit_all(LINEAR, [(x, given)], outs, over=whole, traffic=READ_IN_PLACE)
 
 
 def _slice(call: Call) -> Answer:
     x: Value = call["self"]
     dim, size = call["dim"] % x.rank, call.size(call["self"], call["dim"])
-    start, end = _bound(call["start"], 0, size), _bound(call["end"], size, size)
+    start, end, _ = slice(call["start"], call["end"]).indices(size)
     if (start, end) == (0, size) and call["step"] == 1:
         return x
     if call["step"] != 1 or end - start != call.result.shape[dim]:
@@ -103,71 +82,52 @@ def _slice(call: Call) -> Answer:
     return _take(call, x, dim, [(start, end, call.result)])[0]
 
 
-def _select(call: Call) -> Answer:
+def _rows(call: Call) -> Answer:
+    """Take rows of a dim, which goes: one, or each by itself."""
     x: Value = call["self"]
-    dim, at = call["dim"] % x.rank, call["index"]
+    dim = call["dim"] % x.rank
     if not x.dims[dim]:
-        return Value(x.made, x.dims[:dim] + x.dims[dim + 1 :])
-    at %= call.size(x, dim)
-    return _take(call, x, dim, [(at, at + 1, call.result)], keep=False)[0]
-
-
-def _unbind(call: Call) -> Answer:
-    x, dim = call["self"], call["dim"] % call["self"].rank
-    if not x.dims[dim]:
-        return [Value(x.made, x.dims[:dim] + x.dims[dim + 1 :])]
-    return _take(call, x, dim, [(at, at + 1, result) for at, result in enumerate(call.results)], keep=False)
+        rows = [Value(x.made, x.dims[:dim] + x.dims[dim + 1 :])]
+    else:
+        first = call.args.get("index", 0) % call.size(x, dim)
+        taken = [(at, at + 1, result) for at, result in enumerate(call.results, first)]
+        rows = _take(call, x, dim, taken, keep=False)
+    return rows[0] if "index" in call.args else rows
 
 
 def _split(call: Call) -> Answer:
     x, dim = call["self"], call["dim"] % call["self"].rank
     if len(call.results) == 1:
         return [x]
-    taken, start = [], 0
-    for result in call.results:
-        taken.append((start, start + result.shape[dim], result))
-        start += result.shape[dim]
-    return _take(call, x, dim, taken)
+    ends = accumulate(result.shape[dim] for result in call.results)
+    return _take(call, x, dim, [(end - one.shape[dim], end, one) for end, one in zip(ends, call.results, strict=True)])
 
 
 def _cat(call: Call) -> Answer:
-    """Lower a concatenation: equal parts become rows of an outer factor; unequal ones lie one after the other, and none
-    can be split.
-    """
+    """Make equal parts rows of an outer factor; unequal ones lie one after the other, and none can be split."""
     values: list[Value] = [value for value in call["tensors"] if value is not None]  # without empty ones
     dim = call["dim"] % values[0].rank
     if len(values) == 1:
         return values[0]
-    shape = list(call.result.shape)
-    labels = [f"d{n}" for n in range(len(shape))]
-    sizes = {call.size(value, dim) for value in values}
-    if len(sizes) == 1:
+    shape, labels = list(call.result.shape), labels_of(len(call.result.shape))
+    if len({call.size(value, dim) for value in values}) == 1:
         wide = [*shape[:dim], len(values), shape[dim] // len(values), *shape[dim + 1 :]]
-        given: list[Labels] = [labels for _ in values]
-        out = [*labels[:dim], "part", *labels[dim:]]
-        whole = ["part"]
-    else:
-        wide = shape
-        given = [[*labels[:dim], f"part{n}", *labels[dim + 1 :]] for n in range(len(values))]
-        out = labels
-        whole = [labels[dim], *(f"part{n}" for n in range(len(values)))]
-    joined = _joined(call, values, given, out, wide, whole)
-    return call.viewed(joined, shape)
+        return call.viewed(_stacked(call, values, dim, wide), shape)
+    parts = [f"part{n}" for n in range(len(values))]
+    given = [(value, [*labels[:dim], part, *labels[dim + 1 :]]) for value, part in zip(values, parts, strict=True)]
+    return call.emit(LINEAR, given, labels, over=[labels[dim], *parts], traffic=GRADIENT_IN_PLACE)
 
 
 def _stack(call: Call) -> Answer:
-    shape = call.result.shape
-    dim = call["dim"] % len(shape)
-    labels = [f"d{n}" for n in range(len(shape) - 1)]
-    out = [*labels[:dim], "part", *labels[dim:]]
-    return _joined(call, call["tensors"], [labels for _ in call["tensors"]], out, shape, ["part"])
+    return _stacked(call, call["tensors"], call["dim"] % len(call.result.shape), call.result.shape)
 
 
-def _joined(
-    call: Call, values: Sequence[Value], given: Sequence[Labels], out: Labels, shape: Sequence[int], whole: Labels
-) -> Value:
-    result = Result(tuple(shape), call.result.element_bytes, call.result.floating)
-    return call.emit(each(LINEAR, whole, GRADIENT_IN_PLACE), list(zip(values, given, strict=True)), out, result=result)
+def _stacked(call: Call, values: Sequence[Value], dim: int, shape: Sequence[int]) -> Value:
+    """Make values rows of a new dim."""
+    labels = labels_of(len(shape) - 1)
+    given, out = [(value, labels) for value in values], [*labels[:dim], "part", *labels[dim:]]
+    result = replace(call.result, shape=tuple(shape))
+    return call.emit(LINEAR, given, out, result=result, over=["part"], traffic=GRADIENT_IN_PLACE)
 
 
 def _changed(call: Call) -> Answer:
@@ -183,15 +143,16 @@ def _changed(call: Call) -> Answer:
             labels.append(f"d{at}" if same else f"own{number}.{position}")
             moved |= set() if same or size == 1 else {f"own{number}.{position}", f"d{at}"}
         inputs.append((value, labels))
-    moved |= {f"d{dim % len(shape)}" for dim in _named(call.args.get("dims"))}
-    return call.emit(each(LINEAR, sorted(moved)), inputs, [f"d{n}" for n in range(len(shape))])
+    out = labels_of(len(shape))
+    moved |= {out[dim] for dim in call.args.get("dims") or ()}
+    return call.emit(LINEAR, inputs, out, over=sorted(moved))
 
 
 def _row_written(call: Call) -> Answer:
     """Write one row of a dim, which is whole, into a copy."""
     x, row, dim = call["self"], call["src"], call["dim"] % call["self"].rank
-    labels = [f"d{n}" for n in range(x.rank)]
-    return call.emit(each(LINEAR, [labels[dim]]), [(x, labels), (row, labels[:dim] + labels[dim + 1 :])], labels)
+    labels = labels_of(x.rank)
+    return call.emit(LINEAR, [(x, labels), (row, labels[:dim] + labels[dim + 1 :])], labels, over=[labels[dim]])
 
 
 def _detach(call: Call) -> Answer:
@@ -199,9 +160,8 @@ def _detach(call: Call) -> Answer:
     x: Value = call["self"]
     if not x.gradient:
         return x
-    labels = [f"d{n}" for n in range(x.rank)]
-    make = each(LINEAR, traffic=(0.0, 0.0))
-    return call.emit(make, [(x, labels)], labels, result=replace(call.result, floating=False))
+    labels = labels_of(x.rank)
+    return call.emit(LINEAR, [(x, labels)], labels, result=replace(call.result, floating=False), traffic=NONE)
 
 
 def _pixel_shuffle(call: Call) -> Answer:
@@ -213,44 +173,27 @@ def _pixel_shuffle(call: Call) -> Answer:
     return Value(dims.made, (*front, c, h + one, w + other))
 
 
-def _named(dims: Any) -> Sequence[int]:
-    return dims if isinstance(dims, (list, tuple)) else ()
-
-
-def _bound(given: int | None, default: int, size: int) -> int:
-    if given is None:
-        return default
-    return min(max(given + size if given < 0 else given, 0), size)
-
-
-SAME = ("clone", "contiguous", "alias", "lift_fresh_copy", "lift_fresh")
-VIEWS = ("view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "flatten", "unflatten", "view_as", "view_copy")
-UPSAMPLED = ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "bicubic2d", "trilinear3d")
-
 # Rules that read nothing: a constant seen otherwise is still that constant.
 IN_PLACE: Mapping[str, Rule] = {
-    **dict.fromkeys((f"aten.{name}" for name in SAME), _same),
-    **dict.fromkeys((f"aten.{name}" for name in VIEWS), _view),
-    **dict.fromkeys(("aten.expand", "aten.expand_as"), _expand),
-    **dict.fromkeys(("aten.transpose", "aten.t", "aten.numpy_T", "aten.swapaxes"), _transpose),
-    "aten.permute": _permute,
+    "clone contiguous alias lift_fresh_copy lift_fresh": lambda call: call["self"],
+    "view reshape _unsafe_view unsqueeze squeeze flatten unflatten view_as view_copy": _view,
+    "expand expand_as": lambda call: call.recorder.repeated(call["self"], call.result.shape),
+    "transpose t numpy_T swapaxes": _transpose,
+    "permute": lambda call: Value(call["self"].made, tuple(call["self"].dims[at] for at in call["dims"])),
 }
-
 RULES: Mapping[str, Rule] = {
-    **IN_PLACE,
-    "aten.repeat": _repeat,
-    "aten.repeat_interleave": _repeat_interleave,
-    "aten.slice": _slice,
-    "aten.select": _select,
-    "aten.unbind": _unbind,
-    **dict.fromkeys(("aten.split", "aten.split_with_sizes", "aten.chunk", "aten.tensor_split"), _split),
-    "aten.cat": _cat,
-    "aten.stack": _stack,
-    **dict.fromkeys(("aten.pad", "aten.constant_pad_nd", "aten.roll"), _changed),
-    **dict.fromkeys(("aten.slice_scatter", "aten.copy"), _changed),
-    **dict.fromkeys((f"aten.upsample_{name}" for name in UPSAMPLED), _changed),
-    "aten.select_scatter": _row_written,
-    "aten.detach": _detach,
-    "aten.pixel_shuffle": _pixel_shuffle,
-    "aten.broadcast_tensors": _broadcast,
+    "broadcast_tensors": lambda call: [call.recorder.repeated(value, call.result.shape) for value in call["tensors"]],
+    "repeat": _repeat,
+    "repeat_interleave": _repeat_interleave,
+    "slice": _slice,
+    "select unbind": _rows,
+    "split split_with_sizes chunk tensor_split": _split,
+    "cat": _cat,
+    "stack": _stack,
+    "pad constant_pad_nd roll slice_scatter copy": _changed,
+    "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d": _changed,
+    "upsample_bicubic2d upsample_trilinear3d": _changed,
+    "select_scatter": _row_written,
+    "detach": _detach,
+    "pixel_shuffle": _pixel_shuffle,
 }

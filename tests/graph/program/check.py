@@ -1,4 +1,4 @@
-"""What is wrong with a program, whatever its source: all of it at once, before anything is computed from it."""
+"""What is wrong with a program, whatever its source: the oracle that programs of every source are held against."""
 
 from __future__ import annotations
 
@@ -6,19 +6,12 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 from typing import TypeVar
 
-from symconfig.errors import InputError, Problem
+from symconfig.errors import Problem
 from symconfig.graph.operator import Operator, Use, Work
-from symconfig.graph.program.order import in_order
 from symconfig.graph.program.program import Program
+from symconfig.graph.program.read import in_order
 
 _Name = TypeVar("_Name", bound=Hashable)
-
-
-def check(program: Program) -> Program:
-    """Return the program itself. Raises InputError with all its problems."""
-    if faults := problems(program):
-        raise InputError(faults)
-    return program
 
 
 def problems(program: Program) -> list[Problem]:
@@ -87,11 +80,11 @@ def _cycles(program: Program) -> Iterator[Problem]:
     operators = program.operators
     reads = [[operand.name for operand in op.inputs] for op in operators]
     makes = [[operand.name for operand in op.outputs] for op in operators]
-    order = in_order(reads, makes)
-    for cycle in order.cycles:
-        names = [operators[index].name for index in (cycle[-1], *cycle)]
+    _, cycles = in_order(reads, makes)
+    for cycle in cycles:
+        names = [operators[index].name for index in (*cycle, cycle[0])]
         yield Problem("operators read one another in a cycle", field=names[0], got=" -> ".join(names))
-    if order.cycles:
+    if cycles:
         return
     later = Counter(tensor for outputs in makes for tensor in outputs)
     for op, inputs, outputs in zip(operators, reads, makes, strict=True):

@@ -1,14 +1,85 @@
-"""The steps of a program file as one flat list: repeats are turned out, and every name is that of one tensor."""
+"""A program file: its fields, and its steps as one list with repeats turned out, where each tensor has one name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BeforeValidator, Field, model_validator
 
 from symconfig.descriptor.document import KeyPath
-from symconfig.graph.program.file_source.calls import Call, call
-from symconfig.graph.program.file_source.file import Declaration, ProgramFile, Repeat, Step
-from symconfig.graph.program.file_source.text import Mistake, Term, names, statement
+from symconfig.descriptor.strict import MAX_LAYERS, Strict
+from symconfig.errors import nearest
+from symconfig.graph.program.calls import checked
+from symconfig.graph.program.notation import Mistake, Statement, names, statement
+
+Word: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$", max_length=200)]
+Size: TypeAlias = Annotated[
+    str, BeforeValidator(lambda value: str(value) if isinstance(value, int) and not isinstance(value, bool) else value)
+]
+Float = Literal["fp64", "fp32", "bf16", "fp16", "fp8", "fp4"]
+
+
+def _dims(value: Any) -> Any:
+    """Write a list of dims as text."""
+    if isinstance(value, list) and all(isinstance(dim, str | int) and not isinstance(dim, bool) for dim in value):
+        return "[" + ", ".join(map(str, value)) + "]"
+    return value
+
+
+class Declaration(Strict):
+    """In the file also as a list of dims, or as `int64[b, s]`."""
+
+    dims: Annotated[str, BeforeValidator(_dims)]
+    frozen: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"dims": value} if isinstance(value, str | list) else value
+
+
+class Repeat(Strict):
+    """The body so many times. Each turn has its own parameters; `carry` x: y makes a turn's y the next one's x."""
+
+    name: Word
+    times: Annotated[int, Field(gt=0, le=MAX_LAYERS)]
+    carry: dict[Word, Word] = Field(default_factory=dict)
+    parameters: dict[Word, Declaration] = Field(default_factory=dict)
+    body: list[Step] = Field(min_length=1)
+
+
+class Step(Strict):
+    """A statement (in the file also as mere text), or a repeat. path: of the module, for people."""
+
+    do: str | None = None
+    repeat: Repeat | None = None
+    path: str = Field(default="", max_length=200)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"do": value} if isinstance(value, str) else value
+
+
+class ProgramFile(Strict):
+    schema_: Literal["symconfig.program/1"] = Field(alias="schema")
+    name: str = Field(min_length=1, max_length=200)
+    source: str | None = None
+    element: Float = "bf16"
+    dims: dict[Word, Size]
+    batch: tuple[Word, ...] = ()
+    inputs: dict[Word, Declaration] = Field(min_length=1)
+    parameters: dict[Word, Declaration] = Field(default_factory=dict)
+    operators: tuple[Step, ...] = Field(min_length=1)
+    outputs: tuple[Word, ...] = Field(min_length=1)
+    notes: tuple[str, ...] = ()
+
+
+Repeat.model_rebuild()
+
 
 MAX_OPERATORS = 100_000
 UNKNOWN = ""  # in place of a tensor that a mistake has told already
@@ -20,7 +91,7 @@ class Line:
 
     text: str
     at: KeyPath
-    call: Call
+    call: Statement
     module: str
 
 
@@ -62,15 +133,20 @@ class Expansion:
         """Note a mistake; the same one in another turn is the same mistake."""
         self.mistakes.setdefault((at, mistake.what, mistake.at), (text, mistake))
 
+    @contextmanager
+    def telling(self, at: KeyPath, text: str) -> Iterator[None]:
+        """Note a mistake that is made inside, instead of raising it."""
+        try:
+            yield
+        except Mistake as mistake:
+            self.wrong(at, mistake, text)
+
     def line(self, step: Step, at: KeyPath) -> Line | None:
         """Read a line; None: it cannot be read."""
         if at not in self.lines:
-            text = step.do or ""
-            try:
-                self.lines[at] = Line(text, at, call(statement(text)), step.path)
-            except Mistake as mistake:
-                self.wrong(at, mistake, text)
-                self.lines[at] = None
+            text, self.lines[at] = step.do or "", None
+            with self.telling(at, text):
+                self.lines[at] = Line(text, at, checked(statement(text)), step.path)
         return self.lines[at]
 
 
@@ -85,7 +161,7 @@ def expand(file: ProgramFile) -> Expansion:
     return result
 
 
-def _walk(result: Expansion, steps: tuple[Step, ...], scope: dict[str, str], prefix: str, at: KeyPath) -> None:
+def _walk(result: Expansion, steps: Sequence[Step], scope: dict[str, str], prefix: str, at: KeyPath) -> None:
     """Enter into the scope all that the steps make, whatever their order, and then append their turns."""
     inner: list[str] = []
     for index, step in enumerate(steps):
@@ -101,7 +177,7 @@ def _walk(result: Expansion, steps: tuple[Step, ...], scope: dict[str, str], pre
                 last = f"{prefix}{step.repeat.name}.{step.repeat.times - 1}.{made}"
                 _enter(result, scope, made, last, (*where, "repeat", "carry"))
         elif line := result.line(step, where):
-            for target in line.call.statement.targets:
+            for target in line.call.targets:
                 _enter(
                     result, scope, target.name, whole=prefix + target.name, at=where, text=line.text, place=target.at
                 )
@@ -114,8 +190,13 @@ def _walk(result: Expansion, steps: tuple[Step, ...], scope: dict[str, str], pre
         if step.repeat is not None:
             _repeat(result, step.repeat, scope, prefix, (*at, index, "repeat"))
         elif line := result.lines.get((*at, index)):
-            targets = tuple(scope[target.name] for target in line.call.statement.targets)
-            read = tuple(_known(result, scope, line, term) for term in line.call.terms)
+            targets = tuple(scope[target.name] for target in line.call.targets)
+            for term in line.call.terms:
+                if term.name not in scope:
+                    hint = nearest(term.name, scope)
+                    mistake = Mistake("there is no such tensor", term.at, got=term.name, hint=hint)
+                    result.wrong(line.at, mistake, line.text)
+            read = tuple(scope.get(term.name, UNKNOWN) for term in line.call.terms)
             result.turns.append(Turn(line, prefix, targets, read))
 
 
@@ -124,7 +205,8 @@ def _repeat(result: Expansion, repeat: Repeat, outer: Mapping[str, str], prefix:
     for name in carried:
         if name not in outer:
             result.wrong((*at, "carry", name), Mistake("nothing of this name is there before the first turn", got=name))
-    makes = set(_makes(repeat))
+    inside = [step.repeat.carry.values() if step.repeat else names(step.do or "") for step in repeat.body]
+    makes = {name for some in inside for name in some}  # by its own statements, or carried out of a repeat within
     for name, made in repeat.carry.items():
         if made not in makes:
             result.wrong((*at, "carry", name), Mistake("the body makes nothing of this name", got=made))
@@ -144,26 +226,9 @@ def _repeat(result: Expansion, repeat: Repeat, outer: Mapping[str, str], prefix:
             return
 
 
-def _makes(repeat: Repeat) -> Iterator[str]:
-    """Yield the names that the body makes: by its own statements, or carried out of a repeat within."""
-    for step in repeat.body:
-        if step.repeat is not None:
-            yield from step.repeat.carry.values()
-        else:
-            yield from names(step.do or "")
-
-
 def _enter(
     result: Expansion, scope: dict[str, str], name: str, whole: str, at: KeyPath, text: str = "", place: int = 0
 ) -> None:
     if name in scope:
         result.wrong(at, Mistake("the name is taken", place, got=name, need="a name for each tensor"), text)
     scope[name] = whole
-
-
-def _known(result: Expansion, scope: Mapping[str, str], line: Line, term: Term) -> str:
-    """Return the whole name of a tensor that is read; UNKNOWN if there is none, which is or was reported."""
-    name = scope.get(term.name, UNKNOWN)
-    if term.name not in scope:
-        result.wrong(line.at, line.call.unknown(term, scope), line.text)
-    return name

@@ -1,0 +1,349 @@
+"""What the statements of a program file build."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from symconfig.errors import nearest
+from symconfig.graph.operator import Operator, Tensor, Use
+from symconfig.graph.program.build import ALL, ANY, FUNCTIONS, NORMALISE, OF_INPUTS, STATISTICS, Function, Window, build
+from symconfig.graph.program.notation import ELEMENT_BYTES, Mistake, Option, Statement, size_of_number
+
+FP32_BYTES, INDEX_BYTES, MASK_BYTES = 4.0, 4.0, 1.0
+LISTS, NUMBERS = frozenset({"over"}), frozenset({"window"})
+
+
+def checked(statement: Statement) -> Statement:
+    """Return a statement with its flags apart from its terms. Raises Mistake: it is no call of a known function."""
+    name = statement.function
+    function = FUNCTIONS.get(name)
+    if function is None:
+        need = "one of " + ", ".join(sorted(FUNCTIONS.keys() - {"*"}))
+        raise Mistake("there is no such function", statement.at, got=name, need=need, hint=nearest(name, FUNCTIONS))
+    flags = frozenset(term.name for term in statement.terms if term.loops is None and term.name in function.flags)
+    terms = tuple(term for term in statement.terms if term.loops is not None or term.name not in flags)
+    fewest, most = function.operands
+    if not fewest <= len(terms) <= most:
+        need = str(fewest) if fewest == most else f"{fewest} or more" if most == ANY else f"{fewest} to {most}"
+        raise Mistake(f"{name} has the wrong number of operands", statement.at, got=str(len(terms)), need=need)
+    if len(statement.targets) != function.targets:
+        got, need = str(len(statement.targets)), str(function.targets)
+        raise Mistake(f"{name} makes another number of tensors", statement.targets[0].at, got=got, need=need)
+    for option, given in statement.options.items():
+        _option(name, function, option, given)
+    for option in function.needs:
+        if option not in statement.options:
+            raise Mistake(f"{name} needs an option", statement.at, need=f"{option}=…")
+    return replace(statement, terms=terms, flags=flags)
+
+
+def _option(name: str, function: Function, option: str, given: Option) -> None:
+    known = (*function.needs, *function.takes)
+    if option not in known:
+        need = "one of " + ", ".join((*known, *function.flags)) if known or function.flags else "no option"
+        raise Mistake(f"{name} has no such option", given.at, got=option, need=need, hint=nearest(option, known))
+    if given.listed and option not in LISTS:
+        raise Mistake(f"{option} is one value", given.at, got="a list")
+    if not given.values:
+        raise Mistake(f"{option} is empty", given.at)
+    if option in NUMBERS and not (given.values[0].isdecimal() and int(given.values[0]) > 0):
+        raise Mistake(f"{option} is a number", given.at, got=given.values[0], need=">= 1")
+
+
+@dataclass(slots=True)
+class Site:
+    """A statement with its tensors. names: of the targets in the whole program; the first is the operator's, too.
+    made: tensors, as they come up."""
+
+    call: Statement
+    uses: tuple[Use, ...]
+    names: tuple[str, ...]
+    path: str
+    sizes: Mapping[str, int]
+    element_bytes: float
+    made: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def loops(self) -> tuple[str, ...]:
+        """Return the loops of the first target."""
+        return self.call.targets[0].dims
+
+    def target(self, index: int = 0, element_bytes: float | None = None, *, gradient: bool = True) -> Use:
+        """Return a target, as wide as the first input with a gradient, unless the statement or the function says
+        otherwise.
+        """
+        given = self.call.targets[index]
+        width = element_bytes or next(
+            (use.tensor.element_bytes for use in self.uses if use.gradient), self.element_bytes
+        )
+        width = ELEMENT_BYTES[given.element] if given.element else width
+        return self.new(self.names[index], given.dims, width, gradient=gradient)
+
+    def new(self, name: str, dims: tuple[str, ...], element_bytes: float, *, gradient: bool = False) -> Use:
+        """Return a tensor, which the file need not name: statistics, a mask."""
+        self.made[name] = Tensor(name, dims, element_bytes, gradient and any(use.gradient for use in self.uses))
+        return Use(self.made[name])
+
+    def mistake(self, what: str, operand: int | None = None, **parts: str | None) -> Mistake:
+        """Return a mistake. operand: where it is; else at the target."""
+        at = self.call.targets[0].at if operand is None else self.call.terms[operand].at
+        return Mistake(what, at, **parts)
+
+    def words(self, option: str) -> tuple[str, ...]:
+        given = self.call.options.get(option)
+        return given.values if given else ()
+
+    def over(self, *, single: bool = False) -> tuple[str, ...]:
+        """Return the loops that `over` names, which the first operand must have."""
+        words = self.words("over")
+        for word in words:
+            if word not in self.uses[0].loops:
+                need = "one of " + ", ".join(self.uses[0].loops)
+                at = self.call.options["over"].at
+                raise Mistake("over names no dim of the first operand", at, got=word, need=need)
+        if single and len(words) != 1:
+            raise Mistake("over is one dim here", self.call.options["over"].at, got=", ".join(words))
+        return words
+
+    def window(self) -> int | None:
+        return int(self.words("window")[0]) if "window" in self.call.options else None
+
+    def ids(self, operand: int) -> dict[str, Any]:
+        """Require an operand of whole numbers, through which nothing flows back."""
+        if self.uses[operand].gradient:
+            need = "an input, or indices that a route makes"
+            raise self.mistake("ids have no gradient", operand, got=self.uses[operand].name, need=need)
+        return {}
+
+    def check(self, rules: Iterable[str]) -> None:
+        """Require what `Function.dims` says."""
+        for rule in rules:
+            if rule == "same" and set(self.uses[0].loops) != set(self.loops):
+                got, need = shown(self.uses[0].loops), shown(self.loops)
+                raise self.mistake("operand and result differ in their dims", 0, got=got, need=need)
+            if rule == "within":
+                for operand, use in enumerate(self.uses):
+                    for loop in use.loops:
+                        if loop not in self.loops:
+                            raise self.mistake("the result lacks a dim of an operand", operand, got=loop)
+            if rule == "covered":
+                self.covered({loop for use in self.uses for loop in use.loops})
+
+    def covered(self, there: set[str]) -> None:
+        """Require that no dim of the target comes from nowhere."""
+        for loop in self.loops:
+            if loop not in there:
+                raise self.mistake("no operand has this dim of the result", got=loop)
+
+
+def make(site: Site) -> list[Operator]:
+    """Make the operators of a statement. Raises Mistake."""
+    name = site.call.function
+    site.check(FUNCTIONS[name].dims)
+    given: dict[str, Any] = {"function": name, "inputs": site.uses}
+    given |= SPECIAL[name](site) if name in SPECIAL else {}
+    if "outputs" not in given:
+        given["outputs"] = [site.target()]
+    return [*given.pop("first", []), build(name=site.names[0], sizes=site.sizes, path=site.path, **given)]
+
+
+def _norm(site: Site) -> dict[str, Any]:
+    """Make a norm: over one dim in one kernel; over several, as of a batch, with a pass of its own for the
+    statistics.
+    """
+    x, *weights = site.uses
+    over, several = site.over(), len(site.over()) > 1
+    name, rest = f"{site.names[0]}.statistics", tuple(loop for loop in x.loops if loop not in over)
+    width = FP32_BYTES * FUNCTIONS[site.call.function].sums
+    stats = site.new(name, rest, width, gradient=several)
+    if not several:
+        return {"over": over, "residues": [stats]}
+    first = build(STATISTICS, name, [x], [stats], path=site.path)
+    return {"first": [first], "function": NORMALISE, "inputs": (x, stats, *weights)}
+
+
+def _attention(site: Site) -> dict[str, Any]:
+    q, k, v = site.uses[:3]
+    for operand, use in enumerate((q, k, v)):
+        if len(use.loops) < 2:
+            raise site.mistake("attention needs a dim of tokens and one of channels", operand)
+    over = site.words("over")
+    if len(over) != 1 or over[0] not in k.loops or over[0] not in v.loops or over[0] in site.loops:
+        raise site.mistake("over is the dim of keys, of the second and third operand only", 1, got=", ".join(over))
+    if q.loops[-1] != k.loops[-1]:
+        raise site.mistake("queries and keys end in the same channels", 1, got=k.loops[-1], need=q.loops[-1])
+    if v.loops[-1] != site.loops[-1]:
+        raise site.mistake("the result ends in the values' channels", got=site.loops[-1], need=v.loops[-1])
+    keys, window = site.sizes[over[0]], site.window()
+    reach = min(window or keys, keys)
+    masked = window is not None or "causal" in site.call.flags
+    return {
+        "over": over,
+        "residues": [site.new(f"{site.names[0]}.statistics", site.loops[:-1], FP32_BYTES)],
+        # The mean number of keys of a query: all; or those before it, within the window.
+        "attended": (reach * reach / 2 + (keys - reach) * reach) / keys if masked else float(keys),
+        "channels": float(site.sizes[q.loops[-1]] + site.sizes[v.loops[-1]]),
+        "groups": _together(site, q, k, over[0]),
+    }
+
+
+def _together(site: Site, q: Use, k: Use, over: str) -> list[tuple[str, ...]]:
+    """Return what splits together where keys have fewer heads than queries, at the same place among their dims."""
+    groups: list[tuple[str, ...]] = []
+    for loop in (loop for loop in k.loops if loop not in q.loops and loop != over):
+        partner = q.loops[k.loops.index(loop)] if len(q.loops) == len(k.loops) else None
+        if partner is None or partner in k.loops:
+            need = "the dim at its place among those of the queries"
+            raise site.mistake("no dim of the queries goes with one of the keys", 1, got=loop, need=need)
+        if site.sizes[partner] % site.sizes[loop]:
+            got = f"{site.sizes[partner]} for {site.sizes[loop]}"
+            raise site.mistake("heads do not share keys evenly", 1, got=got, need="a multiple")
+        groups.append((partner, loop))
+    return groups
+
+
+def _cross_entropy(site: Site) -> dict[str, Any]:
+    logits, over = site.uses[0], site.over(single=True)
+    if set(site.loops) != set(logits.loops) - {*over}:
+        rows = [loop for loop in logits.loops if loop not in over]
+        raise site.mistake("there is one loss of each row", got=", ".join(site.loops), need=", ".join(rows))
+    site.ids(1)
+    return {"over": over, "outputs": [site.target(0, FP32_BYTES)]}
+
+
+def _reduction(site: Site) -> dict[str, Any]:
+    if len(site.loops) == len(site.uses[0].loops):
+        raise site.mistake("nothing is summed: the result has all dims", 0)
+    return {}
+
+
+def _reshape(site: Site) -> dict[str, Any]:
+    """Pair the outermost of the shortest runs of dims on both sides with the same number of elements; dims of one
+    element split nothing.
+    """
+    old, new = ([loop for loop in some if site.sizes[loop] > 1] for some in (site.uses[0].loops, site.loops))
+    groups, a, b = [], 1, 1
+    while old if a <= b else new:
+        if a == b:
+            if not new:
+                break
+            groups.append(tuple(dict.fromkeys((old[0], new[0]))))
+        before, after = a <= b, b <= a
+        a *= site.sizes[old.pop(0)] if before else 1
+        b *= site.sizes[new.pop(0)] if after else 1
+    if a != b or old or new:
+        raise site.mistake("a reshape keeps the number of elements", got=", ".join(site.loops))
+    return {"groups": groups, "traffic": ALL if "copy" in site.call.flags else None}
+
+
+def _convolution(site: Site) -> dict[str, Any]:
+    """Make a convolution. The weight's own dims are the window; as many of the last other dims of operand and result
+    are what it walks.
+    """
+    x, weight = site.uses
+    within = [loop for loop in weight.loops if loop not in x.loops and loop not in site.loops]
+    candidates = [loop for loop in x.loops if loop not in weight.loops]
+    results = [loop for loop in site.loops if loop not in weight.loops]
+    count = len(within)
+    if count > min(len(candidates), len(results)):
+        raise site.mistake("the weight's window has more dims than there are to walk", 1, got=str(count))
+    walked = dict(zip(candidates[len(candidates) - count :], results[len(results) - count :], strict=True))
+    sized = zip(walked.items(), within, strict=True)
+    windows = {new: _window(site, old, new, site.sizes[size]) for (old, new), size in sized}
+    along = Use(x.tensor, tuple(walked.get(loop, loop) for loop in x.loops))
+    site.covered({*along.loops, *weight.loops})
+    return {"inputs": (along, weight), "windows": windows}
+
+
+def _pool(site: Site) -> dict[str, Any]:
+    x, over = site.uses[0], site.over()
+    if len(x.loops) != len(site.loops):
+        raise site.mistake("a pool keeps the number of dims", got=", ".join(site.loops))
+    walked = {loop: new for loop, new in zip(x.loops, site.loops, strict=True) if loop in over}
+    along = Use(x.tensor, tuple(walked.get(loop, loop) for loop in x.loops))
+    site.covered({*along.loops})
+    windows = {new: _window(site, old, new, site.window() or 1) for old, new in walked.items()}
+    most = {"function": OF_INPUTS} if "max" in site.call.flags else {}
+    return {"inputs": (along,), "windows": windows} | most
+
+
+def _window(site: Site, old: str, new: str, size: int) -> Window:
+    before, after = site.sizes[old], site.sizes[new]
+    if after > before:
+        raise site.mistake("a window makes no dim longer", got=f"{after} of {before}")
+    window = Window(size, max(1, round(before / after)))
+    if before % after and not window.halo:
+        raise site.mistake("a dim is used with two sizes", 0, got=f"{old} = {before}, {new} = {after}")
+    return window
+
+
+def _route(site: Site) -> dict[str, Any]:
+    over, logits = site.over(single=True), site.uses[0]
+    tokens = set(logits.loops) - {*over}
+    weights, routes = (target.dims for target in site.call.targets)
+    if weights != routes or len(weights) != len(logits.loops) or not tokens < set(weights) or over[0] in weights:
+        got, need = ", ".join(weights), "its dims and one of choices, for both results"
+        raise site.mistake("a route makes the choices of each token", got=got, need=need)
+    outputs = [site.target(0), site.target(1, INDEX_BYTES, gradient=False)]
+    return {"over": over, "outputs": outputs}
+
+
+def _slots(site: Site) -> dict[str, Any]:
+    """Read the slots' dim of [experts, slots, channels] for tokens [rows, channels]."""
+    there = site.call.function == "dispatch"
+    site.ids(1 if there else 2)
+    tokens, slotted = (site.uses[0].loops, site.loops) if there else (site.loops, site.uses[0].loops)
+    word = ", ".join(site.words("slots"))
+    new = [loop for loop in slotted if loop not in tokens]
+    if word not in new or len(new) != 2:
+        need = "slots=… and a dim of experts, that tokens lack"
+        raise site.mistake("slots have two dims of their own", got=", ".join(new) or "none", need=need)
+    return {"slots": word}
+
+
+SPECIAL: Mapping[str, Callable[[Site], dict[str, Any]]] = {
+    "rope": lambda site: {"over": site.over()},
+    "dropout": lambda site: {"residues": [site.new(f"{site.names[0]}.mask", site.loops, MASK_BYTES)]},
+    "softmax": lambda site: {"over": site.over(single=True)},
+    **dict.fromkeys(("norm", "layernorm", "batchnorm"), _norm),
+    "attention": _attention,
+    "gather": lambda site: site.ids(1),
+    "cross_entropy": _cross_entropy,
+    **dict.fromkeys(("sum", "mean", "max"), _reduction),
+    "reshape": _reshape,
+    "conv": _convolution,
+    "pool": _pool,
+    "route": _route,
+    **dict.fromkeys(("dispatch", "combine"), _slots),
+}
+
+
+def check_dims(dims: tuple[str, ...], sizes: Mapping[str, int], at: int) -> None:
+    """Raise Mistake for dims that are undefined, empty, or there twice."""
+    for dim in dims:
+        if size_of_number(dim) == 0:
+            raise Mistake("a dim has no elements", at, got=dim)
+        if dim not in sizes and size_of_number(dim) is None:
+            raise Mistake("the dim is undefined", at, got=dim)
+    for dim in dims:
+        if dims.count(dim) > 1:
+            raise Mistake("a dim is used twice in a tensor", at, got=dim, hint="a second dim of the same size")
+
+
+def used(tensor: Tensor, loops: tuple[str, ...] | None, sizes: Mapping[str, int], at: int) -> Use:
+    """Use the tensor along some loops. Raises Mistake: another rank, another size."""
+    if loops is None or loops == tensor.dims:
+        return Use(tensor)
+    if len(loops) != len(tensor.dims):
+        raise Mistake("the rank does not match", at, got=shown(loops), need=shown(tensor.dims))
+    check_dims(loops, sizes, at)
+    for loop, dim in zip(loops, tensor.dims, strict=True):
+        if sizes[loop] != sizes.get(dim, sizes[loop]):  # an undefined one was told where it is declared
+            raise Mistake("a dim is used with two sizes", at, got=f"{loop} = {sizes[loop]}, {dim} = {sizes[dim]}")
+    return Use(tensor, loops)
+
+
+def shown(dims: Iterable[str]) -> str:
+    return f"[{', '.join(dims)}]"

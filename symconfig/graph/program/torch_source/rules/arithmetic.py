@@ -1,0 +1,187 @@
+"""Operators at each element by itself, by what their backward reads; sums, means and maxima, norms, losses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from symconfig.graph.program.build import (
+    FUNCTIONS,
+    LINEAR,
+    LOG_SUM,
+    MASKED,
+    MAXIMUM,
+    NORMALISE,
+    OF_INPUTS,
+    OF_OUTPUT,
+    STATISTICS,
+    Function,
+    nothing,
+)  # fmt: skip
+from symconfig.graph.program.torch_source.call import STATISTIC, Answer, Call, Result, Rule, labels_of
+from symconfig.graph.program.torch_source.recorder import Labels, Value
+
+# By the operator's name without its overload. What each keeps for its backward: `symconfig/graph/program/build.py`.
+KEPT: Mapping[str, Function] = {
+    "add sub rsub neg tril triu": LINEAR,
+    "mul": FUNCTIONS["mul"],
+    "div": FUNCTIONS["div"],
+    "relu tanh sigmoid exp sqrt rsqrt reciprocal": OF_OUTPUT,
+    "gelu silu elu softplus erf log sin cos abs maximum minimum pow square log1p expm1 atan asin": OF_INPUTS,
+    "leaky_relu hardtanh hardswish hardsigmoid mish log_sigmoid softsign prelu": OF_INPUTS,
+    "clamp clamp_min clamp_max": OF_INPUTS,
+    "where masked_fill": FUNCTIONS["where"],
+    "eq ne lt le gt ge isnan isinf logical_not logical_and logical_or __and__ __or__": Function(nothing),
+    "bitwise_not bitwise_and bitwise_or sign floor ceil round floor_divide remainder": Function(nothing),
+}
+# With a number in place of the second tensor they are another function.
+WITH_NUMBER = {"add": "shift", "sub": "shift", "rsub": "shift", "mul": "scale", "div": "scale"}
+
+
+def pointwise(
+    call: Call, function: Function | str, values: Sequence[Value], *, part: str = "", result: Result | None = None
+) -> Value:
+    """Lower an operator at each point. Inputs are repeated along the dims that they lack, as PyTorch broadcasts."""
+    labels = labels_of(len((result or call.result).shape))
+    inputs = [(value, labels[len(labels) - value.rank :]) for value in values if not value.scalar]
+    return call.emit(function, inputs, labels, part=part, result=result)
+
+
+def _plain(function: Function | str, call: Call) -> Answer:
+    name = call.operator.removeprefix("aten.")
+    values = [value for value in call.tensors if not value.scalar]
+    if name in WITH_NUMBER and len(values) == 1:
+        divided = name == "div" and isinstance(call["self"], Value) and call["self"].scalar
+        function = "reciprocal" if divided else WITH_NUMBER[name]
+    return pointwise(call, function, values)
+
+
+def _cast(call: Call) -> Answer:
+    """Lower a cast: nothing happens where the type stays."""
+    given: Value = call["self"]
+    if given.made.element_bytes == call.result.element_bytes and (given.gradient or not call.result.floating):
+        return given
+    return pointwise(call, LINEAR, [given])
+
+
+def _glu(call: Call) -> Answer:
+    """Multiply one half of a dim with the sigmoid of the other."""
+    x: Value = call["self"]
+    dim, labels = call["dim"] % x.rank, labels_of(x.rank)
+    halves = call.factored(x, dim, 2)
+    return call.emit(OF_INPUTS, [(halves, [*labels[:dim], "half", *labels[dim:]])], labels, over=["half"])
+
+
+def _dropout(call: Call) -> Answer:
+    x: Value = call["input"]
+    if not call["train"] or not call["p"]:
+        return [x, None]
+    labels = labels_of(x.rank)
+    return [call.emit("dropout", [(x, labels)], labels, residues=[(labels, call.result.shape, 1.0)]), None]
+
+
+def _along(call: Call) -> Answer:
+    """Make each element from all along some dims (cumulative sums, differences): those are whole."""
+    labels = labels_of(call["self"].rank)
+    return call.emit(OF_INPUTS, [(call["self"], labels)], labels, over=call.named(labels, ["dim", "dims"]))
+
+
+def reduced(call: Call, x: Value, over: Sequence[int], function: Function, *, keep: bool = False) -> Value:
+    labels = labels_of(x.rank)
+    left = [label if n not in over else None for n, label in enumerate(labels)]
+    return call.emit(function, [(x, labels)], left if keep else [label for label in left if label])
+
+
+def _reduction(function: Function, call: Call) -> Answer:
+    x: Value = call["self"]
+    dims = call.args.get("dim")
+    given = [dims] if isinstance(dims, int) else (dims or range(x.rank))
+    first = reduced(call, x, [dim % x.rank for dim in given], function, keep=bool(call.args.get("keepdim")))
+    return [first, *(None for _ in call.results[1:])]
+
+
+def _layer_norm(function: str, sums: int, call: Call) -> Answer:
+    x: Value = call["input"]
+    labels = labels_of(x.rank)
+    rows, inner = labels[: -len(call["normalized_shape"])], labels[-len(call["normalized_shape"]) :]
+    weights = [(weight, inner) for weight in (call["weight"], call.args.get("bias")) if weight is not None]
+    residue = (rows, call.shape(x)[: len(rows)], STATISTIC * sums)
+    return [call.emit(function, [(x, labels), *weights], labels, residues=[residue], over=inner), None, None]
+
+
+def _batch_norm(call: Call) -> Answer:
+    """Norm over all dims but the second, with statistics of the batch, or of past ones where it does not train."""
+    x: Value = call["input"]
+    trains = call.args.get("training", call.args.get("train", True))
+    past = [value for value in (call.args.get("running_mean"), call.args.get("running_var")) if value is not None]
+    normed = _normalised(call, x, labels_of(x.rank), ["d1"], [] if trains else past, ["d1"])
+    return [normed, *(None for _ in call.results[1:])]
+
+
+def _group_norm(call: Call) -> Answer:
+    groups = call.args["num_groups"] if "num_groups" in call.args else call["group"]
+    x: Value = call["input"]
+    labels = ["n", "group", "c", *labels_of(x.rank)[2:]]
+    y = _normalised(call, call.factored(x, 1, groups), labels, ["n", "group"], [], ["group", "c"])
+    return [call.viewed(y, call.shape(x)), None, None]
+
+
+def _normalised(call: Call, x: Value, labels: Labels, left: Labels, past: Sequence[Value], channels: Labels) -> Value:
+    """Make statistics over the dims that are not `left`, then each element by itself."""
+    size = dict(zip(labels, call.shape(x), strict=True))
+    stats = [(value, left) for value in past]
+    if not stats:
+        result = call.of([size[label] for label in left], 2 * STATISTIC)
+        stats = [(call.emit(STATISTICS, [(x, labels)], left, part="statistics", result=result), left)]
+    given = [value for value in (call["weight"], call["bias"]) if value is not None]
+    weights = [(call.viewed(value, [size[label] for label in channels]), channels) for value in given]
+    return call.emit(NORMALISE, [(x, labels), *stats, *weights], labels, result=call.of(call.shape(x)))
+
+
+def _of_rows(function: Function | str, call: Call) -> Answer:
+    """Make losses of each row, whose classes are in one place or reduced inside, and their mean."""
+    x, target = call["self"], call["target"]
+    at, labels, shape = min(1, x.rank - 1), labels_of(x.rank), call.shape(x)
+    rows = labels[:at] + labels[at + 1 :]
+    inputs: list[tuple[Value, Labels]] = [(x, labels), (target, labels if target.rank == x.rank else rows)]
+    result = call.of(shape[:at] + shape[at + 1 :])
+    return _averaged(call, call.emit(function, inputs, rows, part="rows", result=result, over=[labels[at]]))
+
+
+def _loss(call: Call) -> Answer:
+    """Apply a function to each element, and take their mean."""
+    result = call.of(call.shape(max(call.tensors, key=lambda value: value.rank)))
+    return _averaged(call, pointwise(call, OF_INPUTS, call.tensors, part="each", result=result))
+
+
+def _averaged(call: Call, losses: Value) -> Value:
+    if not call.args.get("reduction", 1) or not any(losses.dims):
+        return call.viewed(losses, call.result.shape)
+    return reduced(call, losses, range(losses.rank), LINEAR)
+
+
+# Of another tensor's shape and type only: a constant.
+FILLED = frozenset(
+    f"aten.{name}"
+    for kind in ("zeros", "ones", "full", "empty", "rand", "randn")
+    for name in (f"{kind}_like", f"new_{kind}")
+)
+
+RULES: Mapping[str, Rule] = {
+    **{names: partial(_plain, function) for names, function in KEPT.items()},
+    "_to_copy to type_as": _cast,
+    "native_dropout dropout": _dropout,
+    "glu": _glu,
+    "cumsum cumprod diff flip": _along,
+    "sum mean": partial(_reduction, LINEAR),
+    "amax amin max min var std var_mean prod norm linalg_vector_norm": partial(_reduction, MAXIMUM),
+    "any all argmax argmin": partial(_reduction, MAXIMUM),
+    "logsumexp": partial(_reduction, LOG_SUM),
+    "layer_norm native_layer_norm": partial(_layer_norm, "layernorm", 2),
+    "rms_norm _fused_rms_norm": partial(_layer_norm, "norm", 1),
+    "batch_norm native_batch_norm _native_batch_norm_legit_functional": _batch_norm,
+    "group_norm native_group_norm": _group_norm,
+    "cross_entropy_loss": partial(_of_rows, "cross_entropy"),
+    "nll_loss nll_loss_nd": partial(_of_rows, MASKED),  # of logarithms of probabilities
+    "mse_loss l1_loss smooth_l1_loss huber_loss kl_div binary_cross_entropy_with_logits": _loss,
+}
