@@ -16,7 +16,7 @@ from symconfig.solve.budget import peak_budget
 from symconfig.solve.choice import scored
 from symconfig.solve.costed import Costed, costed
 from symconfig.solve.kinds import stage_problem
-from symconfig.solve.pieces import PLAIN, WHOLE
+from symconfig.solve.pieces import PLAIN, WHOLE, recompute_choices
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.split import plainest
 from symconfig.solve.stages import StageProblem, fastest_cut
@@ -44,7 +44,8 @@ def _laid_out(prospect: Prospect, parts: Costed) -> Iterator[tuple[Prospect, Cos
     if prospect.choice == WHOLE and not prospect.block_layers and request.limits.block_recompute:
         prospect = replace(prospect, block_layers=prospect.split.longest_chunk)
         parts = costed(prospect)
-    problem = fewest_recomputed(stage_problem(prospect, parts))
+    least = int(PLAIN not in recompute_choices(request))
+    problem = fewest_recomputed(stage_problem(prospect, parts), least)
     chunks = fastest_cut(problem)
     split = None if chunks is None else plainest(pp, chunks, request.limits.layouts)
     if split is None or (split == prospect.split and problem.first == prospect.block_layers):
@@ -57,9 +58,10 @@ def _laid_out(prospect: Prospect, parts: Costed) -> Iterator[tuple[Prospect, Cos
         yield laid, again
 
 
-def fewest_recomputed(problem: StageProblem) -> StageProblem:
-    """Return the problem with the fewest recomputed first layers of every chunk that fit."""
-    low, high = 0, problem.first
+def fewest_recomputed(problem: StageProblem, least: int = 0) -> StageProblem:
+    """Return the problem with the fewest recomputed first layers of every chunk that fit, at least `least` where any
+    are."""
+    low, high = min(least, problem.first), problem.first
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if fastest_cut(replace(problem, first=middle)) else (middle + 1, high)

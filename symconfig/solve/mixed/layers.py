@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from symconfig.solve.kinds import stages_of
 from symconfig.solve.mixed.across import Across
+from symconfig.solve.pieces import PLAIN, recompute_choices
 from symconfig.solve.refine import fewest_recomputed
 from symconfig.solve.split import plainest
 from symconfig.solve.stages import ROUNDING, fastest_cut, layers
@@ -42,7 +43,8 @@ def _proposed(across: Across) -> Iterator[Across]:
     into, back = across.arrivals_s
     problem = stages_of(across.candidates, across.parts, across.kinds, (into + back).sum(axis=1))
     if problem.first:
-        problem = fewest_recomputed(replace(problem, first=layers(problem.sequence)))
+        least = int(PLAIN not in recompute_choices(across.candidates[0].request))
+        problem = fewest_recomputed(replace(problem, first=layers(problem.sequence)), least)
     for _ in range(TRIES):
         chunks = fastest_cut(problem)
         split = None if chunks is None else plainest(across.pp, chunks, problem.layouts)
