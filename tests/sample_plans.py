@@ -130,7 +130,7 @@ def sample_plan(
         job=job,
         best=candidate,
         alternatives=(other,),
-        search=Search(123456, 789, 0.5, True),
+        search=Search(123456, 789, 0.5),
         binding="memory of stage 0: 55.0 GB of 82.0 GB",
         symconfig_version="0.1.0",
     )

@@ -15,8 +15,9 @@ def searched(plan: Plan) -> tuple[str, ...]:
     search = plan.search
     weighed = f"Searched: {count(search.candidates)} candidates, of which {count(search.feasible)} fit"
     if search.simulated:
-        weighed += f"; the schedules of the best {several(search.simulated, 'layout')} of stages were simulated"
-    return (f"{weighed}.", _proved(plan), *left_out(plan))
+        schedules = several(search.simulated, "schedule")
+        weighed += f"; {schedules} of the best simulated, all others ranked by a formula"
+    return (f"{weighed}.", _best_of(plan), *left_out(plan))
 
 
 def left_out(plan: Plan) -> tuple[str, ...]:
@@ -50,23 +51,17 @@ def _narrowed(plan: Plan) -> Iterator[str]:
         yield f"{own} can only be told {pins}: the plan {cost} the best one of its framework."
 
 
-def _proved(plan: Plan) -> str:
-    """Say how good the plan is under the model, and how far that is proved. For a plan that is not the fastest, at what
-    cost."""
+def _best_of(plan: Plan) -> str:
+    """Say among which plans this one is the best; for a plan that is not the fastest, at what cost."""
     if plan.steps:
         return "Whole steps were counted around the best plans of an update alone, so a better one may exist."
-    proof = _how_good(plan, "this plan is")
-    proof = f"{proof[0].upper()}{proof[1:]}."
+    best = "This plan is the best one under the model."
+    if plan.job.objective == "symtensor":
+        best = "No other plan that fits has a lower relative cost."
     fastest = plan.fastest.predicted.step_s
     if plan.best.predicted.step_s <= (1 + NOTHING) * fastest:
-        return proof
+        return best
     return (
-        f"{proof} The fastest plan that was compared takes {fastest:.3f} s, this one "
+        f"{best} The fastest plan that was compared takes {fastest:.3f} s, this one "
         f"{100 * (plan.best.predicted.step_s / fastest - 1):.1f} % longer: it is plainer, or has fewer rare choices."
     )
-
-
-def _how_good(plan: Plan, subject: str) -> str:
-    if plan.job.objective == "symtensor":
-        return f"{subject} optimal, no other one that fits has a lower relative cost"
-    return f"{subject} the best one under the model, by the formula for the schedule where it was not simulated"

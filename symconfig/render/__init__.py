@@ -14,7 +14,7 @@ from symconfig.errors import InfeasibleError, InputError, Problem, among
 from symconfig.plans.plan import Plan
 from symconfig.render.files import ENDING, File, Files
 from symconfig.render.settings import split
-from symconfig.render.target import Source, discovered, source
+from symconfig.render.target import Target, discovered, found
 from symconfig.render.together import LAUNCH, startable, together
 from symconfig.resources import data_dir
 
@@ -25,20 +25,20 @@ LAUNCHERS = ("slurm",)  # what is written where nobody says which, and there is 
 
 
 @cache
-def targets() -> dict[str, Source]:
+def targets() -> dict[str, Target]:
     """Return every target by name."""
     return discovered(sys.modules[__name__], data_dir("templates"))
 
 
 @cache
-def every_launcher() -> dict[str, Source]:
+def every_launcher() -> dict[str, Target]:
     """Return every launcher by name."""
     from symconfig.render import launchers as package
 
     return discovered(package, data_dir("templates") / "launchers")
 
 
-def named(name: str, known: Mapping[str, Source] | None = None) -> Source:
+def named(name: str, known: Mapping[str, Target] | None = None) -> Target:
     """Return the target of this name among those that are known; None: the planner's own, without a look at the others
     where a module is called like it. Raises InputError.
     """
@@ -52,14 +52,14 @@ def named(name: str, known: Mapping[str, Source] | None = None) -> Source:
 
 
 @cache
-def _alone(name: str) -> Source | None:
+def _alone(name: str) -> Target | None:
     # A name with a dot or an underscore is no target's: it would be another module's.
     plain = name.replace("-", "").isalnum() and name.isascii()
-    own = source(sys.modules[__name__], name.replace("-", "_"), data_dir("templates")) if plain else None
+    own = found(sys.modules[__name__], name.replace("-", "_"), data_dir("templates")) if plain else None
     return own if own is not None and own.name == name else None
 
 
-def target_of(model: ModelDescriptor, job: Job) -> Source:
+def target_of(model: ModelDescriptor, job: Job) -> Target:
     """Return the target that the job names, or the framework's own. An adapter whose job names no framework runs with
     DeepSpeed; with Megatron, it is Megatron-Bridge's. Neither framework trains a vision tower, or learns by
     reinforcement or from preferences, by itself.
@@ -114,19 +114,19 @@ def usual_launchers(plan: Plan, target: str, templates: Path | None) -> tuple[st
     return LAUNCHERS if starts and any(item.path == LAUNCH for item in target_source.files(plan)) else ()
 
 
-def sources(target: str | None, launch: Sequence[str], templates: Path | None) -> list[Source]:
+def sources(target: str | None, launch: Sequence[str], templates: Path | None) -> list[Target]:
     """Return the target, if one is named, and the launchers as they are set, once each. Raises InputError with all
     names that are none.
     """
     known = _with_own(templates) if templates is not None else None
     wrong: list[Problem] = []
-    chosen: list[Source] = []
+    chosen: list[Target] = []
     if target is not None:
         try:
             chosen.append(named(target, known))
         except InputError as error:
             wrong += error.problems
-    starting: dict[str, Source] = {}
+    starting: dict[str, Target] = {}
     for word in dict.fromkeys(launch):
         try:
             source = _launcher(word)
@@ -141,14 +141,14 @@ def sources(target: str | None, launch: Sequence[str], templates: Path | None) -
     return [*chosen, *starting.values()]
 
 
-def _with_own(templates: Path) -> dict[str, Source]:
+def _with_own(templates: Path) -> dict[str, Target]:
     """Return every target by name, with a user's own. Raises InputError."""
     from symconfig.render.overlay import overlaid
 
     return overlaid(targets(), templates)
 
 
-def _launcher(word: str) -> Source:
+def _launcher(word: str) -> Target:
     """Return a launcher by its name and settings: slurm:partition=big,time=2:00:00."""
     name, given = split(word)
     known = every_launcher()
@@ -157,5 +157,5 @@ def _launcher(word: str) -> Source:
     return known[name].with_settings(given)
 
 
-def _unknown(known: Mapping[str, Source], name: str, field: str) -> Problem:
+def _unknown(known: Mapping[str, Target], name: str, field: str) -> Problem:
     return Problem(f"is not a {field}", field=field, got=repr(name), **among(name, known))

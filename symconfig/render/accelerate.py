@@ -18,17 +18,10 @@ from symconfig.render import deepspeed, deepspeed_launch, deepspeed_limits, moni
 from symconfig.render.files import File
 from symconfig.render.refused import refused
 from symconfig.render.summary import Row, nodes, predicted_for
+from symconfig.render.target import Target
 
-NAME = "accelerate"
-DOES = "Accelerate's configuration file with the DeepSpeed JSON, and launch.sh, for a script with an Accelerator"
-ASSUMES = {"backend": "deepspeed"}
-COUNTS = counting.STEPS
 RELEASE = "1.15.0"
 _SCRIPT = "the training script decides it"
-UNSAID = dict.fromkeys(
-    ("data_path", "split", "tokenizer_model", "tokenizer_type", "save", "load", "eval_iters", "manual_gc_interval"),
-    _SCRIPT,
-)
 NAMED = f"Accelerate {RELEASE}"
 CONFIG, DEEPSPEED = "accelerate_config.yaml", "ds_config.json"
 
@@ -174,3 +167,17 @@ def _script_row(plan: Plan) -> Row:
             return Row("optimizer", (f"torch.optim.SGD({lr}, momentum={optimizer.speed}, {decay})",))
         case _:
             return Row("AdamW", (adam,))
+
+
+TARGET = Target(
+    name="accelerate",
+    does="Accelerate's configuration file with the DeepSpeed JSON, and launch.sh, for a script with an Accelerator",
+    variables=variables,
+    texts=texts,
+    assumes={"backend": "deepspeed"},
+    counts=counting.STEPS,
+    unsaid=dict.fromkeys(
+        ("data_path", "split", "tokenizer_model", "tokenizer_type", "save", "load", "eval_iters", "manual_gc_interval"),
+        _SCRIPT,
+    ),
+)

@@ -20,17 +20,8 @@ from symconfig.plans.plan import Plan
 from symconfig.render import accelerate, deepspeed_launch, deepspeed_limits, trainer, tuning
 from symconfig.render.files import File
 from symconfig.render.refused import of_fsdp
+from symconfig.render.target import Target
 
-NAME = "axolotl"
-DOES = "Axolotl's YAML for (pre-)training, LoRA and QLoRA, with DeepSpeed's JSON or in FSDP 2's shards, and launch.sh"
-ASSUMES = {"backend": "deepspeed"}
-COUNTS = counting.STEPS
-TASKS = PLAIN
-UNSAID = {
-    "tokenizer_model": "Axolotl takes the model's tokenizer",
-    "tokenizer_type": "Axolotl takes the model's tokenizer",
-    "manual_gc_interval": "Axolotl leaves garbage collection to Python",
-}
 _DEMO = {"path": "mhenrichsen/alpaca_2k_test", "type": "alpaca"}  # of its own examples
 
 
@@ -89,3 +80,20 @@ def _problems(plan: Plan) -> Iterator[Problem]:
         what = "Axolotl recomputes layers of this family only where sequences are packed"
         yield Problem(what, field="recompute", got="full", pins=("recompute=none",))
     yield from deepspeed_limits.data_problems(plan, "Axolotl")
+
+
+TARGET = Target(
+    name="axolotl",
+    does="Axolotl's YAML for (pre-)training, LoRA and QLoRA, "
+    "with DeepSpeed's JSON or in FSDP 2's shards, and launch.sh",
+    variables=variables,
+    texts=texts,
+    assumes={"backend": "deepspeed"},
+    tasks=PLAIN,
+    counts=counting.STEPS,
+    unsaid={
+        "tokenizer_model": "Axolotl takes the model's tokenizer",
+        "tokenizer_type": "Axolotl takes the model's tokenizer",
+        "manual_gc_interval": "Axolotl leaves garbage collection to Python",
+    },
+)

@@ -18,24 +18,11 @@ from symconfig.plans.plan import Plan
 from symconfig.render import bridge_model, going_on, megatron, preflight, summary
 from symconfig.render.files import File, sh
 from symconfig.render.refused import refused
+from symconfig.render.target import Target
 from symconfig.render.unsaid import Saving
 from symconfig.render.weights import fine_tuned, hf_weights
 
-NAME = "bridge"
-DOES = "Megatron-Bridge's YAML, its overrides as a command line, train.py; adapters, too"
-ASSUMES = {"backend": "megatron", "megatron_version": BRIDGE_MEGATRON[-1]}
-SAVING = Saving("checkpoint.save", "bash launch.sh checkpoint.save=DIR")
-COUNTS = counting.MEGATRON
 # Of megatron-bridge 0.3.1, training/config.py: Hydra's overrides, which come last.
-goes_on = going_on.translated(
-    {
-        "--load": "checkpoint.load={}",
-        "--override-opt_param-scheduler": "scheduler.override_opt_param_scheduler=true",
-        "--no-load-optim": "checkpoint.load_optim=false",
-        "--no-load-rng": "checkpoint.load_rng=false",
-        "--ddp-bucket-size": "ddp.bucket_size={}",
-    }
-)
 Sections = dict[str, dict[str, Any]]
 PRETRAINED = "pretrained"  # the folder of a converted checkpoint where the job names none
 
@@ -229,3 +216,23 @@ def _notes(plan: Plan, target: str) -> Iterator[str]:
             "longest of a data-parallel rank's share of a step: the prediction, for full sequences, is an "
             "upper bound of time and memory, and counts more tokens than a step then has"
         )
+
+
+TARGET = Target(
+    name="bridge",
+    does="Megatron-Bridge's YAML, its overrides as a command line, train.py; adapters, too",
+    variables=variables,
+    texts=texts,
+    assumes={"backend": "megatron", "megatron_version": BRIDGE_MEGATRON[-1]},
+    counts=counting.MEGATRON,
+    goes_on=going_on.translated(
+        {
+            "--load": "checkpoint.load={}",
+            "--override-opt_param-scheduler": "scheduler.override_opt_param_scheduler=true",
+            "--no-load-optim": "checkpoint.load_optim=false",
+            "--no-load-rng": "checkpoint.load_rng=false",
+            "--ddp-bucket-size": "ddp.bucket_size={}",
+        }
+    ),
+    saving=Saving("checkpoint.save", "bash launch.sh checkpoint.save=DIR"),
+)

@@ -13,20 +13,8 @@ from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed_launch, going_on, monitors
 from symconfig.render.deepspeed_limits import data_problems, refuse
 from symconfig.render.files import File
+from symconfig.render.target import Target
 from symconfig.render.unsaid import Saving
-
-NAME = "deepspeed"
-DOES = 'DeepSpeed\'s JSON, native and with "auto", a training script for it, launch.sh'
-ASSUMES = {"backend": "deepspeed"}
-COUNTS = counting.RENUMBERED
-goes_on = going_on.launched
-SAVING = Saving("--save", "SAVE=DIR bash launch.sh")
-UNSAID = {
-    "eval_iters": "train.py does not evaluate",
-    "split": "train.py trains on all of its files",
-    "manual_gc_interval": "train.py leaves garbage collection to Python",
-    "tokenizer_type": "train.py takes Hugging Face's tokenizers",
-}
 
 Json = dict[str, Any]
 
@@ -79,3 +67,21 @@ def _generated_script(plan: Plan) -> tuple[Problem, ...]:
             hint="--target transformers",
         ),
     )
+
+
+TARGET = Target(
+    name="deepspeed",
+    does='DeepSpeed\'s JSON, native and with "auto", a training script for it, launch.sh',
+    variables=variables,
+    texts=texts,
+    assumes={"backend": "deepspeed"},
+    counts=counting.RENUMBERED,
+    goes_on=going_on.launched,
+    saving=Saving("--save", "SAVE=DIR bash launch.sh"),
+    unsaid={
+        "eval_iters": "train.py does not evaluate",
+        "split": "train.py trains on all of its files",
+        "manual_gc_interval": "train.py leaves garbage collection to Python",
+        "tokenizer_type": "train.py takes Hugging Face's tokenizers",
+    },
+)

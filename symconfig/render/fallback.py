@@ -10,7 +10,7 @@ from symconfig.render import sources, summary
 from symconfig.render.files import File, Files
 from symconfig.render.fill import filled
 from symconfig.render.settings import split
-from symconfig.render.target import Source
+from symconfig.render.target import Target
 from symconfig.resources import data_dir
 
 
@@ -33,7 +33,7 @@ def above(plans: Sequence[tuple[int, Plan]], launchers: Sequence[str], advice: S
     return made
 
 
-def _of_a_range(slurm: Source, least: int) -> Source:
+def _of_a_range(slurm: Target, least: int) -> Target:
     """Return the launcher as it asks for `least` nodes, up to those of its plan: this launch.sh takes what it finds."""
     inner = slurm.variables
     return replace(slurm, variables=lambda plan, files: {**inner(plan, files), "least": least})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from types import ModuleType
 from types import SimpleNamespace as Run
 from typing import Any, Final, Literal
 
@@ -188,27 +187,26 @@ class Compares:
             yield Problem(what, field="preference", hint=f"symconfig plan … --target {name}")
 
 
-def tasks(module: ModuleType) -> tuple[Task, ...]:
-    """Return what a target is for: `TASKS` of its module, and what its `COMPARES` and `LEARNS` add. One that says
-    nothing trains plainly."""
-    compares: Compares | None = getattr(module, "COMPARES", None)
+def tasks(own: tuple[Task, ...], learns: Learns | None, compares: Compares | None) -> tuple[Task, ...]:
+    """Return what a target is for: its own tasks, and what its `compares` and `learns` add. One that says nothing
+    trains plainly."""
     special = {LOSSES[loss].task for loss in compares.losses} if compares else set()
-    special |= {"rl"} if hasattr(module, "LEARNS") else set()
+    special |= {"rl"} if learns else set()
     added = tuple(task for task in TASKS if task in special)
-    own: tuple[Task, ...] = getattr(module, "TASKS", () if added else PLAIN)
-    return (*own, *added)
+    return (*(own or (() if added else PLAIN)), *added)
 
 
 _ELSEWHERE = {**dict.fromkeys(PREFERRING, "--target llamafactory"), "rl": "--target verl"}
 
 
-def guarded(module: ModuleType, inner: Callable[..., Mapping[str, object]]) -> Callable[..., Mapping[str, object]]:
+def guarded(
+    name: str, able: tuple[Task, ...], inner: Callable[..., Mapping[str, object]]
+) -> Callable[..., Mapping[str, object]]:
     """Return a target's `variables`, which refuse plans of tasks that it is not for."""
-    able = tasks(module)
 
     def variables(plan: Plan, *of: Any) -> Mapping[str, object]:
         if plan.task not in able:
-            what, need = f"{module.NAME} is not for this task", " or ".join(able)
+            what, need = f"{name} is not for this task", " or ".join(able)
             hint = _ELSEWHERE.get(plan.task)
             raise InfeasibleError(what, field="task", got=plan.task, need=need, hint=hint)
         return inner(plan, *of)

@@ -23,18 +23,9 @@ from symconfig.render import deepspeed_launch, deepspeed_limits, learning, tower
 from symconfig.render.files import File
 from symconfig.render.learning import Compares
 from symconfig.render.refused import of_fsdp
+from symconfig.render.target import Target
 
-NAME = "llamafactory"
-DOES = "LLaMA-Factory's YAML for (pre-)training, preferences, LoRA, QLoRA, its JSON or Accelerate's file, launch.sh"
-ASSUMES = {"backend": "deepspeed"}
-COUNTS = counting.STEPS
-TASKS = PLAIN
 COMPARES = Compares(losses=("sigmoid", "hinge", "ipo", "orpo", "simpo", "kto", "reward"), both_heads=True)
-UNSAID = {
-    "tokenizer_model": "LLaMA-Factory takes the model's tokenizer",
-    "tokenizer_type": "LLaMA-Factory takes the model's tokenizer",
-    "manual_gc_interval": "LLaMA-Factory leaves garbage collection to Python",
-}
 _ACCELERATE = "Accelerate 1.11"  # the last that goes with it: all weights in shards are fp32 there, frozen ones, too
 _DATASETS = "dataset_info.json"
 
@@ -177,3 +168,21 @@ def _notes(plan: Plan) -> Iterator[str]:
     yield from towers.notes(plan, "image_max_pixels")
     if stage(plan) != "pt":
         yield from trainer.padded(plan, "cutoff_len")
+
+
+TARGET = Target(
+    name="llamafactory",
+    does="LLaMA-Factory's YAML for (pre-)training, preferences, LoRA, QLoRA, its JSON or Accelerate's file, launch.sh",
+    variables=variables,
+    texts=texts,
+    assumes={"backend": "deepspeed"},
+    tasks=PLAIN,
+    towers=TOWERS,
+    compares=COMPARES,
+    counts=counting.STEPS,
+    unsaid={
+        "tokenizer_model": "LLaMA-Factory takes the model's tokenizer",
+        "tokenizer_type": "LLaMA-Factory takes the model's tokenizer",
+        "manual_gc_interval": "LLaMA-Factory leaves garbage collection to Python",
+    },
+)

@@ -29,16 +29,12 @@ from symconfig.render.files import File, sh
 from symconfig.render.megatron_args import Arguments, Group, unpassable
 from symconfig.render.megatron_model import model_args
 from symconfig.render.refused import refused
+from symconfig.render.target import Target
 from symconfig.render.unsaid import Saving
 from symconfig.render.weights import unread
 
 NAME = "megatron"
-DOES = "arguments of Megatron-LM's pretrain_gpt.py, launch.sh with torchrun"
-ASSUMES = {"backend": "megatron"}
-COUNTS = counting.MEGATRON
-goes_on = going_on.launched
 OLDEST = "core_v0.12.1"
-SAVING = Saving("--save", "bash launch.sh --save DIR --save-interval 500")
 
 
 def version(plan: Plan) -> str:
@@ -248,3 +244,15 @@ def _refuse_run(out: Arguments, plan: Plan) -> None:
     ):
         what, hint = "is needed with real data", "the tokenizer's folder or Hugging Face name"
         raise InputError(what, field="training.tokenizer_model", hint=hint)
+
+
+TARGET = Target(
+    name=NAME,
+    does="arguments of Megatron-LM's pretrain_gpt.py, launch.sh with torchrun",
+    variables=variables,
+    texts=texts,
+    assumes={"backend": "megatron"},
+    counts=counting.MEGATRON,
+    goes_on=going_on.launched,
+    saving=Saving("--save", "bash launch.sh --save DIR --save-interval 500"),
+)

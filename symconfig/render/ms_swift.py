@@ -20,11 +20,9 @@ from symconfig.graph.parts import is_layer
 from symconfig.plans.history import History
 from symconfig.plans.plan import Plan
 from symconfig.render import going_on, megatron, monitors, preflight, summary, towers
+from symconfig.render.target import Target
 
 NAME = "ms-swift"
-DOES = "ms-swift's YAML for `megatron pt` and `megatron sft`, LoRA included, and its launch.sh"
-ASSUMES = {"backend": "megatron"}
-COUNTS = counting.CHECKPOINTS_OWN
 # Of ms-swift 4.6.0, megatron/arguments/megatron_args.py; its scheduler takes the checkpoint's schedule unasked.
 _GOES_ON = going_on.translated(
     {
@@ -222,3 +220,15 @@ def _notes(plan: Plan) -> Iterator[str]:
         )
     if stage(plan) == "pt":
         yield "Training starts from the published weights, or from those of `mcore_model`: ms-swift has no random ones"
+
+
+TARGET = Target(
+    name=NAME,
+    does="ms-swift's YAML for `megatron pt` and `megatron sft`, LoRA included, and its launch.sh",
+    variables=variables,
+    assumes={"backend": "megatron"},
+    towers=TOWERS,
+    counts=counting.CHECKPOINTS_OWN,
+    goes_on=goes_on,
+    unsaid=UNSAID,
+)

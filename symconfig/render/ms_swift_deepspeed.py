@@ -32,15 +32,9 @@ from symconfig.render import (
 from symconfig.render.files import File
 from symconfig.render.learning import Compares
 from symconfig.render.summary import predicted_for
+from symconfig.render.target import Target
 
 NAME = "ms-swift-deepspeed"
-DOES = (
-    "ms-swift's YAML for `swift pt`, `sft` and `rlhf` (DPO, KTO, CPO and more, rewards), the DeepSpeed JSON, launch.sh"
-)
-ASSUMES = {"backend": "deepspeed"}
-COUNTS = counting.STEPS
-TASKS = PLAIN
-UNSAID = {**ms_swift.UNSAID, "manual_gc_interval": "ms-swift with a Trainer leaves garbage collection to Python"}
 DEEPSPEED = "ds_config_hf.json"
 # Losses that are an `rlhf_type` of their own; any other is a `loss_type` of dpo or kto.
 _TYPES: Mapping[LossName, str] = {"orpo": "orpo", "simpo": "simpo", "cpo": "cpo", "reward": "rm"}
@@ -152,3 +146,17 @@ def _problems(plan: Plan) -> Iterator[Problem]:
         what, need = "ms-swift goes on from one checkpoint, which is named", "FOLDER/checkpoint-STEP"
         yield Problem(what, field="training.load", got=plan.training.load, need=need)
     yield from deepspeed_limits.data_problems(plan, "ms-swift")
+
+
+TARGET = Target(
+    name=NAME,
+    does="ms-swift's YAML for `swift pt`, `sft` and `rlhf` (DPO, KTO, CPO and more, rewards), "
+    "the DeepSpeed JSON, launch.sh",
+    variables=variables,
+    texts=texts,
+    assumes={"backend": "deepspeed"},
+    tasks=PLAIN,
+    compares=COMPARES,
+    counts=counting.STEPS,
+    unsaid={**ms_swift.UNSAID, "manual_gc_interval": "ms-swift with a Trainer leaves garbage collection to Python"},
+)

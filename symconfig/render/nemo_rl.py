@@ -20,23 +20,11 @@ from symconfig.render import learning, rewarding, step_words
 from symconfig.render.learning import Learns
 from symconfig.render.rewarding import Rewarding
 from symconfig.render.summary import nodes
+from symconfig.render.target import Target
 from symconfig.render.unsaid import Saving
 
 NAME = "nemo-rl"
-DOES = "NeMo-RL's YAML for GRPO with Megatron-Core and vLLM on the same GPUs, and train.sh"
-ASSUMES = {"backend": "megatron"}
-COUNTS = counting.STEPS
 RELEASE = "0.7.0"
-SAVING = Saving("checkpointing.enabled", "bash train.sh checkpointing.enabled=true checkpointing.checkpoint_dir=DIR")
-UNSAID = {
-    "split": "NeMo-RL takes a data set for training and another for validation",
-    "eval_iters": "NeMo-RL validates on samples that grpo.max_val_samples counts",
-    "tokenizer_model": "NeMo-RL takes the model's tokenizer",
-    "tokenizer_type": "NeMo-RL takes the model's tokenizer",
-    "manual_gc_interval": "NeMo-RL leaves the collection of garbage to Python",
-    "distributed_timeout_minutes": "NeMo-RL waits as long as PyTorch",
-    "log_interval": "NeMo-RL logs every step",
-}
 LEARNS = Learns(
     algorithms=formats.ALGORITHMS,
     engines=("vllm",),
@@ -151,3 +139,23 @@ def _added(plan: Plan) -> tuple[int, int]:
     count, gpus = rewarding.nodes(plan)
     together = plan.best.parallel.world_size + count * gpus <= plan.cluster.gpus_per_node
     return (0, gpus) if together else (count, 0)
+
+
+TARGET = Target(
+    name=NAME,
+    does="NeMo-RL's YAML for GRPO with Megatron-Core and vLLM on the same GPUs, and train.sh",
+    variables=variables,
+    assumes={"backend": "megatron"},
+    learns=LEARNS,
+    counts=counting.STEPS,
+    saving=Saving("checkpointing.enabled", "bash train.sh checkpointing.enabled=true checkpointing.checkpoint_dir=DIR"),
+    unsaid={
+        "split": "NeMo-RL takes a data set for training and another for validation",
+        "eval_iters": "NeMo-RL validates on samples that grpo.max_val_samples counts",
+        "tokenizer_model": "NeMo-RL takes the model's tokenizer",
+        "tokenizer_type": "NeMo-RL takes the model's tokenizer",
+        "manual_gc_interval": "NeMo-RL leaves the collection of garbage to Python",
+        "distributed_timeout_minutes": "NeMo-RL waits as long as PyTorch",
+        "log_interval": "NeMo-RL logs every step",
+    },
+)

@@ -23,21 +23,10 @@ from symconfig.render import deepspeed_launch, deepspeed_limits, learning, rewar
 from symconfig.render.learning import Compares, Learns
 from symconfig.render.rewarding import Rewarding
 from symconfig.render.summary import predicted_for
+from symconfig.render.target import Target
 
 NAME = "openrlhf"
-DOES = "OpenRLHF's commands for reinforcement learning with DeepSpeed and vLLM (train.sh) and for DPO (launch.sh)"
-ASSUMES = {"backend": "deepspeed"}
-COUNTS = counting.STEPS
 RELEASE = "0.11.2"
-UNSAID = {
-    "split": "OpenRLHF takes a data set for training and another for evaluation",
-    "eval_iters": "OpenRLHF evaluates on a data set that --eval.dataset names",
-    "tokenizer_model": "OpenRLHF takes the model's tokenizer",
-    "tokenizer_type": "OpenRLHF takes the model's tokenizer",
-    "manual_gc_interval": "OpenRLHF leaves the collection of garbage to Python",
-    "distributed_timeout_minutes": "OpenRLHF waits 60 minutes",
-    "train_iters": "OpenRLHF goes through its data as often as --train.num_episodes says, of pairs --train.max_epochs",
-}
 LEARNS = Learns(
     algorithms=tuple(formats.ADVANTAGES),
     engines=("vllm",),
@@ -160,3 +149,23 @@ def _sections(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for name, table in {**(formats.STEP if rl else formats.PAIRS), **formats.BOTH}.items():
         if (name != "CRITIC" or (rl and rl.has_critic)) and (name != "ADAPTER" or lora):
             yield name, write(table, run)
+
+
+TARGET = Target(
+    name=NAME,
+    does="OpenRLHF's commands for reinforcement learning with DeepSpeed and vLLM (train.sh) and for DPO (launch.sh)",
+    variables=variables,
+    assumes={"backend": "deepspeed"},
+    learns=LEARNS,
+    compares=COMPARES,
+    counts=counting.STEPS,
+    unsaid={
+        "split": "OpenRLHF takes a data set for training and another for evaluation",
+        "eval_iters": "OpenRLHF evaluates on a data set that --eval.dataset names",
+        "tokenizer_model": "OpenRLHF takes the model's tokenizer",
+        "tokenizer_type": "OpenRLHF takes the model's tokenizer",
+        "manual_gc_interval": "OpenRLHF leaves the collection of garbage to Python",
+        "distributed_timeout_minutes": "OpenRLHF waits 60 minutes",
+        "train_iters": "OpenRLHF counts --train.num_episodes passes over its data, of pairs --train.max_epochs",
+    },
+)

@@ -17,7 +17,7 @@ from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InputError, Problem, nearest
 from symconfig.render.files import ENDING
-from symconfig.render.target import Source
+from symconfig.render.target import Target
 
 ABOUT = "target.yaml"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
@@ -34,7 +34,7 @@ class About(Strict):
     texts: bool = Field(default=False, description="whether the base's files that no template makes are written, too")
 
 
-def overlaid(known: Mapping[str, Source], templates: Path) -> dict[str, Source]:
+def overlaid(known: Mapping[str, Target], templates: Path) -> dict[str, Target]:
     """Return the targets with the folders of `templates` over them. Raises InputError with all that is wrong there.
 
     A folder with a target's name adds to its templates and replaces those of the same name; another one needs a
@@ -57,7 +57,7 @@ def overlaid(known: Mapping[str, Source], templates: Path) -> dict[str, Source]:
     return targets
 
 
-def _source(folder: Path, known: Mapping[str, Source]) -> Source:
+def _source(folder: Path, known: Mapping[str, Target]) -> Target:
     about, base = folder / ABOUT, known.get(folder.name)
     if base is not None and about.exists():
         raise InputError(
@@ -77,7 +77,7 @@ def _source(folder: Path, known: Mapping[str, Source]) -> Source:
     )
 
 
-def _own(folder: Path, known: Mapping[str, Source]) -> Source:
+def _own(folder: Path, known: Mapping[str, Target]) -> Target:
     """Return a target that target.yaml makes of another one's variables. Its templates are its own only; those of any
     target can be extended or included by their path, as megatron/launch.sh.j2.
     """

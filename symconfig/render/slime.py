@@ -20,20 +20,11 @@ from symconfig.render import learning, megatron, rewarding, step_words
 from symconfig.render.learning import Learns
 from symconfig.render.megatron_args import Group
 from symconfig.render.rewarding import Rewarding
+from symconfig.render.target import Target
 from symconfig.render.unsaid import Saving
 
 NAME = "slime"
-DOES = "slime's arguments for reinforcement learning with Megatron-LM and SGLang, and train.sh"
-ASSUMES = {"backend": "megatron"}
-COUNTS = counting.STEPS
 RELEASE = "0.3.1"
-SAVING = Saving("--save", "bash train.sh --save DIR --save-interval 20")
-UNSAID = {
-    "split": "slime takes a file of prompts for training and others for evaluation",
-    "eval_iters": "slime evaluates on files that --eval-prompt-data names",
-    "tokenizer_model": "slime takes the model's tokenizer",
-    "tokenizer_type": "slime takes the model's tokenizer",
-}
 LEARNS = Learns(
     algorithms=tuple(formats.ADVANTAGES),
     engines=("sglang",),
@@ -160,3 +151,20 @@ def _kept(group: Group, plan: Plan) -> list[tuple[str, ...]]:
     """Return what slime takes of Megatron-LM's options, which has a batch, data and checkpoints of its own."""
     dropped = _OWN_LOOP | ({"--lr-decay-iters"} if plan.training.lr_decay_iters is None else set())
     return [option for option in group.options if option[0].partition("=")[0] not in dropped]
+
+
+TARGET = Target(
+    name=NAME,
+    does="slime's arguments for reinforcement learning with Megatron-LM and SGLang, and train.sh",
+    variables=variables,
+    assumes={"backend": "megatron"},
+    learns=LEARNS,
+    counts=counting.STEPS,
+    saving=Saving("--save", "bash train.sh --save DIR --save-interval 20"),
+    unsaid={
+        "split": "slime takes a file of prompts for training and others for evaluation",
+        "eval_iters": "slime evaluates on files that --eval-prompt-data names",
+        "tokenizer_model": "slime takes the model's tokenizer",
+        "tokenizer_type": "slime takes the model's tokenizer",
+    },
+)

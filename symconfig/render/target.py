@@ -1,15 +1,8 @@
 """What a target and a launcher are made of: a module that computes, and a folder of templates that only say it.
 
-A module of this package with `NAME`, `DOES` and `variables(plan)` is a target, one of `render.launchers` with
-`SETTINGS` and `variables(plan, files, chosen)` a launcher. Both may have `texts(plan)`: files that no template makes.
-A target's `ASSUMES` are fields of a job that are so where the job does not say otherwise: whose framework it runs on.
-Its `COUNTS` is how the program that it starts counts a run that goes on from a checkpoint (`frameworks.counting`), its
-`goes_on(plan, words)` what starts such a run (`render.going_on`). `UNSAID` names the fields of `training` that its
-files do not pass on and why, `TOWERS` the multimodal models whose vision tower it trains, `SAVING` how its program is
-told to save (`render.unsaid`); without it, it saves unasked. `LEARNS` is what of a step of reinforcement learning it
-can be told, `COMPARES` what of training on pairs; with one of them it has no other tasks but its `TASKS`
-(`render.learning`).
-Every `*.j2` of the folder makes the file of its name without `.j2`; one that gives nothing but white space makes none.
+A module of this package with a `TARGET` is a target, one of `render.launchers` with a `LAUNCHER` a launcher; templates
+lie in the folder of its name. Every `*.j2` of the folder makes the file of its name without `.j2`; one that gives
+nothing but white space makes none.
 """
 
 from __future__ import annotations
@@ -23,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from symconfig.descriptor.task import PLAIN, Task
+from symconfig.descriptor.task import Task
 from symconfig.frameworks import counting
 from symconfig.frameworks.counting import Counting
 from symconfig.plans.plan import Plan
@@ -38,37 +31,44 @@ from symconfig.resources import data_dir
 from symconfig.solve import whole
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Whose files these are: a target's or a launcher's. `folders`: where its templates lie, the first that has one
-    wins; `shared`: templates that others extend or include, which make no file; `settings`: what may be set of it;
-    `foreign`: there are templates of a user's own among them; `start`: how a person starts it, of a launcher;
-    `assumes`: fields of a job that a target takes for granted; `base`: the target whose variables a user's own has, and
-    with them what it can be told; `counts`: how its program counts a run that goes on; `goes_on`: what
-    a person then does; `unsaid`: fields of training that it does not pass on; `saving`: how it is told to
-    save; `tasks`: what it is for; `learns`, `compares`: what of a step of reinforcement learning, and of training on
-    pairs, it can be told."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A target, or a launcher.
+
+    variables: of its templates, from a plan, of a launcher with the files and the chosen settings. texts: files that no
+    template makes. start: how a person starts a launcher; settings: what may be set of it. assumes: fields of a job
+    that are so where the job does not say otherwise: whose framework it runs on. counts: how its program counts a run
+    that goes on from a checkpoint; goes_on: what a person then does. unsaid: fields of training that it does not pass
+    on, and why. saving: how its program is told to save; without it, it saves unasked. tasks: what it is for; with
+    learns (what of a step of reinforcement learning it can be told) or compares (of training on pairs) no others.
+    towers: the multimodal models whose vision tower it trains.
+
+    Set where it is found: folders, where its templates lie, the first that has one wins; shared, templates that others
+    extend or include, which make no file; foreign, there are templates of a user's own among them; base, the target
+    whose variables a user's own has, and with them what it can be told.
+    """
 
     name: str
     does: str
     variables: Callable[..., Mapping[str, Any]]
-    texts: Callable[[Plan], Iterable[File]]
-    folders: tuple[Path, ...]
-    shared: tuple[Path, ...]
+    texts: Callable[[Plan], Iterable[File]] = lambda plan: ()
     settings: tuple[Setting, ...] = ()
-    foreign: bool = False
     start: str = ""
     assumes: Mapping[str, str] = field(default_factory=dict)
-    base: str = ""
     goes_on: GoesOn | None = None
     counts: Counting = counting.MEGATRON
     unsaid: Mapping[str, str] = field(default_factory=dict)
     saving: Saving | None = None
-    tasks: tuple[Task, ...] = PLAIN
+    tasks: tuple[Task, ...] = ()
     learns: Learns | None = None
     compares: Compares | None = None
+    towers: Mapping[str, str] = field(default_factory=dict)
+    folders: tuple[Path, ...] = ()
+    shared: tuple[Path, ...] = ()
+    foreign: bool = False
+    base: str = ""
 
-    def with_settings(self, given: Mapping[str, str]) -> Source:
+    def with_settings(self, given: Mapping[str, str]) -> Target:
         """Return a launcher as somebody wants it: its templates have `settings` and `environment` (for launch.sh), too.
 
         Raises InputError.
@@ -110,7 +110,7 @@ class Source:
 
 
 def common(
-    plan: Plan, starts: Sequence[str] = (), source: Source | None = None, wants: Iterable[Want] = ()
+    plan: Plan, starts: Sequence[str] = (), source: Target | None = None, wants: Iterable[Want] = ()
 ) -> dict[str, object]:
     """Return what every template may use. source: whose templates they are; wants: modules that options want."""
     return {
@@ -128,38 +128,23 @@ def common(
     }
 
 
-def discovered(package: ModuleType, folder: Path) -> dict[str, Source]:
-    """Return the sources of a package by name, found by looking at its modules; `folder`: where each has its
-    templates.
-    """
-    listed = [source(package, info.name, folder) for info in pkgutil.iter_modules(package.__path__)]
+def discovered(package: ModuleType, folder: Path) -> dict[str, Target]:
+    """Return the targets or launchers of a package by name; `folder`: where each has its templates."""
+    listed = [found(package, info.name, folder) for info in pkgutil.iter_modules(package.__path__)]
     return dict(sorted((each.name, each) for each in listed if each is not None))
 
 
-def source(package: ModuleType, module_name: str, folder: Path) -> Source | None:
-    """Return the source of one module; None where there is no such module, or it is none of a source."""
+def found(package: ModuleType, module_name: str, folder: Path) -> Target | None:
+    """Return the target or launcher of one module; None where there is no such module, or it has none."""
     if importlib.util.find_spec(f"{package.__name__}.{module_name}") is None:
         return None
-    module: Any = importlib.import_module(f"{package.__name__}.{module_name}")
-    if not isinstance(getattr(module, "NAME", None), str) or not callable(getattr(module, "variables", None)):
+    module = importlib.import_module(f"{package.__name__}.{module_name}")
+    one: Target | None = getattr(module, "TARGET", None) or getattr(module, "LAUNCHER", None)
+    if one is None:
         return None
-    is_target = package.__name__ == __package__
-    return Source(
-        name=module.NAME,
-        does=module.DOES,
-        variables=learning.guarded(module, towers.guarded(module)) if is_target else module.variables,
-        texts=getattr(module, "texts", lambda plan: ()),
-        folders=(folder / module.NAME,),
-        shared=(data_dir("templates") / "shared", data_dir("templates")),
-        settings=getattr(module, "SETTINGS", ()),
-        start=getattr(module, "START", ""),
-        assumes=getattr(module, "ASSUMES", {}),
-        goes_on=getattr(module, "goes_on", None),
-        base=module.NAME,
-        counts=getattr(module, "COUNTS", counting.MEGATRON),
-        unsaid=getattr(module, "UNSAID", {}),
-        saving=getattr(module, "SAVING", None),
-        tasks=learning.tasks(module),
-        learns=getattr(module, "LEARNS", None),
-        compares=getattr(module, "COMPARES", None),
-    )
+    if package.__name__ == __package__:
+        tasks = learning.tasks(one.tasks, one.learns, one.compares)
+        guarded = towers.guarded(one.name, one.towers, one.variables)
+        one = replace(one, tasks=tasks, variables=learning.guarded(one.name, tasks, guarded))
+    shared = (data_dir("templates") / "shared", data_dir("templates"))
+    return replace(one, folders=(folder / one.name,), shared=shared, base=one.name)

@@ -7,12 +7,12 @@ from pathlib import PurePosixPath
 
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.render.files import File
-from symconfig.render.target import Source
+from symconfig.render.target import Target
 
 LAUNCH = "launch.sh"  # what a target writes for its launchers to start
 
 
-def startable(target: str, own: Sequence[File], launchers: Sequence[Source]) -> None:
+def startable(target: str, own: Sequence[File], launchers: Sequence[Target]) -> None:
     """Raise InfeasibleError where launchers are asked for, and the target writes nothing that they could start."""
     if launchers and not any(item.path == LAUNCH for item in own):
         raise InfeasibleError(
@@ -23,11 +23,11 @@ def startable(target: str, own: Sequence[File], launchers: Sequence[Source]) -> 
         )
 
 
-def together(made: Sequence[tuple[Source, Sequence[File]]]) -> list[File]:
+def together(made: Sequence[tuple[Target, Sequence[File]]]) -> list[File]:
     """Return all of them. Raises InputError with every file that would be lost under another one, or has to be a
     folder.
     """
-    whose: dict[str, Source] = {}
+    whose: dict[str, Target] = {}
     problems = []
     for source, files in made:
         for item in files:
@@ -44,7 +44,7 @@ def together(made: Sequence[tuple[Source, Sequence[File]]]) -> list[File]:
     return [item for _, files in made for item in files]
 
 
-def _within_files(whose: Mapping[str, Source]) -> Iterator[Problem]:
+def _within_files(whose: Mapping[str, Target]) -> Iterator[Problem]:
     """Yield a problem for each path that leads through another file."""
     for path, source in whose.items():
         for parent in PurePosixPath(path).parents:
@@ -56,7 +56,7 @@ def _within_files(whose: Mapping[str, Source]) -> Iterator[Problem]:
                 )
 
 
-def _place(path: str, *sources: Source) -> str | None:
+def _place(path: str, *sources: Target) -> str | None:
     """Return the template that makes the file: a user's own rather than one of symconfig's."""
     ranked = sorted(sources, key=lambda source: not source.foreign)
     return next((place for source in ranked if (place := source.template_of(path)) is not None), None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import ModuleType
 from typing import Any
 
 from symconfig.descriptor.model import ModelDescriptor
@@ -11,15 +10,15 @@ from symconfig.errors import InfeasibleError
 from symconfig.plans.plan import Plan
 
 
-def guarded(module: ModuleType) -> Callable[..., Mapping[str, object]]:
-    """Return a target's `variables`, which refuse a model whose vision tower is none of its `TOWERS`."""
-    inner: Callable[..., Mapping[str, object]] = module.variables
-    known: Mapping[str, str] = getattr(module, "TOWERS", {})
+def guarded(
+    name: str, known: Mapping[str, str], inner: Callable[..., Mapping[str, object]]
+) -> Callable[..., Mapping[str, object]]:
+    """Return a target's `variables`, which refuse a model whose vision tower is none of those that are known."""
 
     def variables(plan: Plan, *of: Any) -> Mapping[str, object]:
         vision = plan.model.vision
         if vision is not None and vision.model_type not in known:
-            what = f"{module.NAME} trains no vision tower" + (" of this model" if known else "")
+            what = f"{name} trains no vision tower" + (" of this model" if known else "")
             hint = "--images-per-sequence 0, to train the language model alone on text"
             raise InfeasibleError(what, field="vision", got=vision.model_type, hint=hint)
         return inner(plan, *of)

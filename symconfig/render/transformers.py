@@ -20,20 +20,10 @@ from symconfig.render.files import File
 from symconfig.render.fill import as_yaml
 from symconfig.render.refused import of_fsdp
 from symconfig.render.summary import Row, predicted_for
+from symconfig.render.target import Target
 
-NAME = "transformers"
-DOES = "TrainingArguments for a script with Transformers' Trainer, the DeepSpeed JSON or Accelerate's file, launch.sh"
-ASSUMES = {"backend": "deepspeed"}
-COUNTS = counting.STEPS
 RELEASE = "5.23.0"
 _SCRIPT = "the training script reads the data"
-UNSAID = {
-    "data_path": _SCRIPT,
-    "split": _SCRIPT,
-    "tokenizer_model": _SCRIPT,
-    "tokenizer_type": _SCRIPT,
-    "manual_gc_interval": "a script with a Trainer leaves garbage collection to Python",
-}
 ARGUMENTS, DEEPSPEED = "training_args.json", "ds_config_hf.json"
 
 BUCKETS = (
@@ -111,3 +101,21 @@ def _word(value: Any) -> str:
     if isinstance(value, list):  # HfArgumentParser takes one name for report_to, or all that are installed
         return str(value[0]) if len(value) == 1 else "all"
     return json.dumps(value) if isinstance(value, dict) else str(value)
+
+
+TARGET = Target(
+    name="transformers",
+    does="TrainingArguments for a script with Transformers' Trainer, "
+    "the DeepSpeed JSON or Accelerate's file, launch.sh",
+    variables=variables,
+    texts=texts,
+    assumes={"backend": "deepspeed"},
+    counts=counting.STEPS,
+    unsaid={
+        "data_path": _SCRIPT,
+        "split": _SCRIPT,
+        "tokenizer_model": _SCRIPT,
+        "tokenizer_type": _SCRIPT,
+        "manual_gc_interval": "a script with a Trainer leaves garbage collection to Python",
+    },
+)

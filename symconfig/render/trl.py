@@ -23,17 +23,9 @@ from symconfig.render import deepspeed_launch, learning, rewarding, step_words, 
 from symconfig.render.learning import Compares, Learns
 from symconfig.render.refused import of_fsdp
 from symconfig.render.rewarding import Rewarding
+from symconfig.render.target import Target
 
 NAME = "trl"
-DOES = "TRL's YAML for GRPO with vLLM beside it, DPO, KTO and rewards, DeepSpeed's JSON or Accelerate's file, launch.sh"
-ASSUMES = {"backend": "deepspeed"}
-COUNTS = counting.STEPS
-UNSAID = {
-    "split": "TRL takes splits of a data set by their names",
-    "tokenizer_model": "TRL takes the model's tokenizer",
-    "tokenizer_type": "TRL takes the model's tokenizer",
-    "manual_gc_interval": "TRL leaves the collection of garbage to Python",
-}
 LEARNS = Learns(
     algorithms=("grpo", "dapo", "gspo"),
     engines=("vllm",),
@@ -80,9 +72,6 @@ def variables(plan: Plan) -> dict[str, object]:
         "notes": notes,
         "reward_model": rewarding.published(plan),
     }
-
-
-texts = tuning.texts
 
 
 def sections(plan: Plan) -> dict[str, dict[str, Any]]:
@@ -135,3 +124,22 @@ def _notes(plan: Plan) -> Iterator[str]:
         )
     else:
         yield from trainer.padded(plan, "max_length")
+
+
+TARGET = Target(
+    name=NAME,
+    does="TRL's YAML for GRPO with vLLM beside it, DPO, KTO and rewards, "
+    "DeepSpeed's JSON or Accelerate's file, launch.sh",
+    variables=variables,
+    texts=tuning.texts,
+    assumes={"backend": "deepspeed"},
+    learns=LEARNS,
+    compares=COMPARES,
+    counts=counting.STEPS,
+    unsaid={
+        "split": "TRL takes splits of a data set by their names",
+        "tokenizer_model": "TRL takes the model's tokenizer",
+        "tokenizer_type": "TRL takes the model's tokenizer",
+        "manual_gc_interval": "TRL leaves the collection of garbage to Python",
+    },
+)

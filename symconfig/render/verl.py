@@ -18,11 +18,10 @@ from symconfig.plans.plan import Plan
 from symconfig.render import learning, rewarding, step_words
 from symconfig.render.learning import Learns
 from symconfig.render.rewarding import Rewarding
+from symconfig.render.target import Target
 from symconfig.render.unsaid import Saving
 
 NAME = "verl"
-DOES = "verl's overrides for reinforcement learning with Megatron workers and an engine beside them, and train.sh"
-ASSUMES = {"backend": "megatron"}
 COUNTS = counting.STEPS
 RELEASE = "0.9.1"
 _KINDS = {"LoRA": "lora", "CanonicalLoRA": "canonical_lora"}  # of adapters, by Megatron-Bridge's names
@@ -119,3 +118,15 @@ def of_updates(rl: Rl) -> Iterator[Problem]:
     if rl.prompts % rl.updates:
         what, need = "verl divides a step's prompts over its updates", f"a divisor of {rl.prompts}"
         yield Problem(what, field="rl.updates", got=str(rl.updates), need=need)
+
+
+TARGET = Target(
+    name=NAME,
+    does="verl's overrides for reinforcement learning with Megatron workers and an engine beside them, and train.sh",
+    variables=variables,
+    assumes={"backend": "megatron"},
+    learns=LEARNS,
+    counts=COUNTS,
+    saving=SAVING,
+    unsaid=UNSAID,
+)

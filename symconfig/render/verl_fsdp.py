@@ -15,11 +15,9 @@ from symconfig.frameworks.fsdp.backend import TORCH_RELEASE
 from symconfig.plans.plan import Plan
 from symconfig.render import learning, step_words, verl
 from symconfig.render.refused import refused
+from symconfig.render.target import Target
 
 NAME = "verl-fsdp"
-DOES = "verl's overrides for reinforcement learning with FSDP workers and an engine beside them, and train.sh"
-ASSUMES = {"backend": "fsdp"}
-COUNTS, SAVING, UNSAID = verl.COUNTS, verl.SAVING, verl.UNSAID
 LEARNS = replace(verl.LEARNS, reference="streamed", critic="alike")
 _SCHEDULES = ("constant", "cosine")
 
@@ -50,3 +48,15 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     if training.lr_decay_style not in _SCHEDULES:
         what, need = "verl's FSDP workers are told one of these alone", " or ".join(_SCHEDULES)
         yield Problem(what, field="training.lr_decay_style", got=training.lr_decay_style, need=need)
+
+
+TARGET = Target(
+    name=NAME,
+    does="verl's overrides for reinforcement learning with FSDP workers and an engine beside them, and train.sh",
+    variables=variables,
+    assumes={"backend": "fsdp"},
+    learns=LEARNS,
+    counts=verl.COUNTS,
+    saving=verl.SAVING,
+    unsaid=verl.UNSAID,
+)

@@ -13,7 +13,7 @@ from symconfig.plans.plan import Plan
 from symconfig.render import every_launcher, render
 from symconfig.render import targets as every_target
 from symconfig.render.overlay import overlaid
-from symconfig.render.target import Source
+from symconfig.render.target import Target
 from symconfig.report.grid import Block, Grid
 
 
@@ -37,7 +37,7 @@ class Carried:
 
 def targets(plan: Plan | None, templates: Path | None) -> tuple[Carried, ...]:
     """Return every target. Raises InputError for a folder of templates that is wrong."""
-    known: Mapping[str, Source] = every_target() if templates is None else overlaid(every_target(), templates)
+    known: Mapping[str, Target] = every_target() if templates is None else overlaid(every_target(), templates)
     return tuple(
         Carried(name, source.does, None if plan is None else _problems(plan, name, templates))
         for name, source in known.items()

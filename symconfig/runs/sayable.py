@@ -14,7 +14,7 @@ from symconfig.frameworks.known import BACKENDS, built
 from symconfig.plans.plan import Plan
 from symconfig.plans.sketch import sketch
 from symconfig.render import target_of, targets
-from symconfig.render.target import Source
+from symconfig.render.target import Target
 from symconfig.solve.answer import assuming
 from symconfig.solve.pins import narrowed
 from symconfig.solve.whole import filled
@@ -41,7 +41,7 @@ class UntoldError(InfeasibleError):
 
 
 def unsayable(
-    model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, target: Source | None = None
+    model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, target: Target | None = None
 ) -> tuple[Problem, ...]:
     """Return why a target (None: the job's) can be told no plan of a job.
 
@@ -171,7 +171,7 @@ def _able(
             continue
 
 
-def _trial(job: Job, target: Source) -> Job:
+def _trial(job: Job, target: Target) -> Job:
     return job.model_copy(update={**target.assumes, "target": target.name, "edited": ()})
 
 

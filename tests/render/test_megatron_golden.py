@@ -113,4 +113,4 @@ def test_the_same_plan_twice_gives_the_same_bytes() -> None:
 def test_no_golden_file_is_left_over() -> None:
     wanted = {f"{name}.txt" for name in ARGUMENTS}
     wanted |= {"models.txt"} | {f"deepseek-v3.{file}" for file in ("launch.sh", "sbatch.sh", "REPORT.md")}
-    assert {path.name for path in GOLDEN.iterdir() if not path.name.startswith("deepspeed")} == wanted
+    assert {path.name for path in GOLDEN.glob("*.*") if not path.name.startswith("deepspeed")} == wanted

@@ -265,7 +265,7 @@ def test_one_candidate_alone_is_held_against_none(plan: Plan) -> None:
 
 
 def test_how_many_layouts_were_simulated_is_said(plan: Plan) -> None:
-    said = "the schedules of the best 9 layouts of stages were simulated."
+    said = "9 schedules of the best simulated, all others ranked by a formula."
     found = replace(plan, search=replace(plan.search, simulated=9))
     assert said in footer(found)
     assert any(said in sentence for sentence in searched(found))
@@ -273,4 +273,4 @@ def test_how_many_layouts_were_simulated_is_said(plan: Plan) -> None:
 
 def test_a_relative_cost_is_not_called_better_under_the_model(plan: Plan) -> None:
     text = footer(replace(plan, job=plan.job.model_copy(update={"objective": "symtensor"})))
-    assert "no other one that fits has a lower relative cost." in text
+    assert "No other plan that fits has a lower relative cost." in text

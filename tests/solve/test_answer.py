@@ -19,7 +19,7 @@ from symconfig.solve.pins import DEGREES, narrowed, parse
 
 VALUES = {"tp": (1, 2, 4, 8), "cp": (1, 2, 4), "zero": (0, 1, 2, 3)}
 Point = dict[str, int]
-FREE = Search(1, 1, 0.0, True)
+FREE = Search(1, 1, 0.0)
 
 
 def has(point: Point, pins: dict[str, str]) -> bool:

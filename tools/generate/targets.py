@@ -19,7 +19,7 @@ from symconfig.descriptor.training import WholeTraining
 from symconfig.descriptor.tuning import LOSSES, LossName, Preference
 from symconfig.errors import SymconfigError
 from symconfig.render import targets as every_target
-from symconfig.render.target import Source
+from symconfig.render.target import Target
 from symconfig.resources import data_dir
 from symconfig.runs.adapted import adapted
 from symconfig.runs.sayable import unsayable
@@ -48,7 +48,7 @@ def rl() -> dict[str, str]:
     return {"steps": _steps(), "losses": _losses()}
 
 
-def able(target: Source, task: Task, **more: Any) -> bool:
+def able(target: Target, task: Task, **more: Any) -> bool:
     """Tell whether a target can be told a job of a task on the model."""
     fields: dict[str, Any] = {"model": MODEL, "cluster": CLUSTER, "gpus": 8, "global_batch_size": 64, "task": task}
     job = Job.model_validate(
@@ -67,7 +67,7 @@ def _tasks() -> str:
     return table(head, (_task_row(name, target) for name, target in every_target().items()))
 
 
-def _task_row(name: str, target: Source) -> list[str]:
+def _task_row(name: str, target: Target) -> list[str]:
     plain = ["yes" if able(target, task) else "" for task in PLAIN]
     said: dict[Task, str] = {"dpo": "", "rl": ""}
     if target.compares:
@@ -78,7 +78,7 @@ def _task_row(name: str, target: Source) -> list[str]:
     return [name, target.assumes.get("backend", "megatron"), *plain, *cells]
 
 
-def _able(target: Source, loss: LossName) -> bool:
+def _able(target: Target, loss: LossName) -> bool:
     """Tell whether a target can be told a job of a loss."""
     return able(target, LOSSES[loss].task, preference=Preference.of(loss, 32).model_dump())
 

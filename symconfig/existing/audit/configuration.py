@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -56,6 +56,15 @@ _DISTINCTIVE = words(
     """
 )
 UNKNOWN = "unknown"  # the backend of a trainer that is not known
+# What reads each trainer's scripts, by what recognises them, the first that does.
+_READERS: tuple[tuple[Callable[[Reading], bool], Callable[[Reading, Supplied], Script]], ...] = (
+    (lambda reading: reading.format == verl.FORMAT and verl.tunes(reading), VerlTuning),
+    (lambda reading: reading.format == verl.FORMAT, VerlReader),
+    (slime.applies, SlimeReader),
+    (openrlhf.applies, OpenRlhfReader),
+    (lambda reading: reading.format == nemo_rl.FORMAT, NemoReader),
+    (lambda reading: tuners.program(reading) is not None, TunerReader),
+)
 
 
 class Configuration(Protocol):
@@ -88,17 +97,8 @@ class Configuration(Protocol):
 
 def configuration_of(reading: Reading, supplied: Supplied) -> Configuration:
     """Return a reading as its framework takes it. Raises InputError for a Megatron-LM version that is not known."""
-    if reading.format == verl.FORMAT:
-        reader = VerlTuning if verl.tunes(reading) else VerlReader
+    if (reader := next((reader for applies, reader in _READERS if applies(reading)), None)) is not None:
         return RlConfiguration(reading, supplied, reader(reading, supplied))
-    if slime.applies(reading):
-        return RlConfiguration(reading, supplied, SlimeReader(reading, supplied))
-    if openrlhf.applies(reading):
-        return RlConfiguration(reading, supplied, OpenRlhfReader(reading, supplied))
-    if reading.format == nemo_rl.FORMAT:
-        return RlConfiguration(reading, supplied, NemoReader(reading, supplied))
-    if tuners.program(reading) is not None:
-        return RlConfiguration(reading, supplied, TunerReader(reading, supplied))
     if any(setting.name == "--num-layers" for setting in reading.settings):
         return MegatronConfiguration(reading, supplied)
     known = sum(first_with(setting.name) is not None for setting in reading.settings)

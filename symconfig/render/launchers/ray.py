@@ -9,13 +9,11 @@ from symconfig.render.files import File, Files
 from symconfig.render.launchers.by_rank import read_variables
 from symconfig.render.launchers.saved import outlives_its_node
 from symconfig.render.settings import Chosen
+from symconfig.render.target import Target
 from symconfig.resources import data_dir
 
 NAME = "ray"
-DOES = "ray.sh and ray_driver.py: a Ray job, a placement group with a bundle of GPUs on every node"
-START = "RAY_API_SERVER_ADDRESS=http://HEAD:8265 ./ray.sh    # on a Ray cluster"
-SETTINGS = ()
-# Ray counts AMD's as GPU, too. Source: Ray 2.60, ray/_private/accelerators.
+# Ray counts AMD's as GPU, too. Target: Ray 2.60, ray/_private/accelerators.
 RESOURCES = {"nvidia": "GPU", "amd": "GPU", "huawei": "NPU"}
 
 
@@ -32,3 +30,13 @@ def texts(plan: Plan) -> Iterable[File]:
     """Yield the driver, as it stands: it takes its numbers as arguments."""
     folder = data_dir("templates") / "launchers" / NAME
     return (File("ray_driver.py", (folder / "ray_driver.py").read_text(encoding="utf-8")),)
+
+
+LAUNCHER = Target(
+    name=NAME,
+    does="ray.sh and ray_driver.py: a Ray job, a placement group with a bundle of GPUs on every node",
+    start="RAY_API_SERVER_ADDRESS=http://HEAD:8265 ./ray.sh    # on a Ray cluster",
+    variables=variables,
+    texts=texts,
+    settings=(),
+)

@@ -10,16 +10,9 @@ from symconfig.render.files import Files
 from symconfig.render.launchers.pods import label
 from symconfig.render.launchers.saved import outlives_its_node
 from symconfig.render.settings import Chosen, Setting
+from symconfig.render.target import Target
 
 NAME = "skypilot"
-DOES = "sky.yaml: a SkyPilot task, which starts launch.sh on every node"
-START = "sky launch sky.yaml    # in this folder"
-SETTINGS = (
-    Setting("accelerator", "SkyPilot's name of the GPU (default: by the cluster's product)"),
-    Setting("infra", "where: aws, gcp/us-central1, k8s/my-context, slurm/…"),
-    Setting("image", "image_id, such as docker:nvcr.io/nvidia/pytorch:25.10-py3"),
-    Setting("spot", "use_spot", None, r"true|false", "true or false"),
-)
 # SkyPilot 0.14, sky/utils/gpu_names.py and catalog/data_fetchers: its name, where words of the product tell the GPU.
 ACCELERATORS = (
     (r"A100\b.*\b80 ?GB", "A100-80GB"),
@@ -54,3 +47,17 @@ def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
 def named(product: str) -> str | None:
     """Return SkyPilot's name of a product, if it has one."""
     return next((name for words, name in ACCELERATORS if re.search(rf"\b{words}", product)), None)
+
+
+LAUNCHER = Target(
+    name=NAME,
+    does="sky.yaml: a SkyPilot task, which starts launch.sh on every node",
+    start="sky launch sky.yaml    # in this folder",
+    variables=variables,
+    settings=(
+        Setting("accelerator", "SkyPilot's name of the GPU (default: by the cluster's product)"),
+        Setting("infra", "where: aws, gcp/us-central1, k8s/my-context, slurm/…"),
+        Setting("image", "image_id, such as docker:nvcr.io/nvidia/pytorch:25.10-py3"),
+        Setting("spot", "use_spot", None, r"true|false", "true or false"),
+    ),
+)

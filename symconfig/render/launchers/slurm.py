@@ -6,6 +6,7 @@ from symconfig.errors import InputError
 from symconfig.plans.plan import Plan
 from symconfig.render.files import Files
 from symconfig.render.settings import Chosen, Setting
+from symconfig.render.target import Target
 
 OPTIONS = ("partition", "account", "qos", "time", "constraint", "reservation")
 # sbatch(1), --time: minutes, minutes:seconds, hours:minutes:seconds, or days- and then hours:minutes:seconds, of which
@@ -14,21 +15,6 @@ _TIME = {
     "pattern": r"([0-9]{1,6}-)?[0-9]{1,9}(:[0-9]{1,2}){0,2}|UNLIMITED|INFINITE",
     "need": "a time as sbatch has it, such as 90, 12:00:00 or 2-00:00:00",
 }
-
-NAME = "slurm"
-DOES = "sbatch.sh: one task per node, which starts launch.sh"
-START = "sbatch sbatch.sh    # under Slurm"
-SETTINGS = (
-    Setting(
-        "container-image",
-        "the image that launch.sh runs in: srun's --container-image, of Pyxis; the folders of launch.sh and of the "
-        "submission are mounted",
-        pattern=r"[A-Za-z0-9_.,:@/+#-]+",
-        need="letters, digits and any of _ . , : @ / + # -",
-    ),
-    *(Setting(name, f"sbatch's --{name}", **(_TIME if name == "time" else {})) for name in OPTIONS),
-    Setting("container-mounts", "folders that the container sees besides, HOST:CONTAINER with commas between"),
-)
 
 
 def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
@@ -43,3 +29,22 @@ def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
             "needs a container to mount them in", field="slurm:container-mounts", hint="slurm:container-image=IMAGE"
         )
     return {"options": {name: chosen.values[name] for name in OPTIONS if chosen.values[name]}, "least": None}
+
+
+LAUNCHER = Target(
+    name="slurm",
+    does="sbatch.sh: one task per node, which starts launch.sh",
+    start="sbatch sbatch.sh    # under Slurm",
+    variables=variables,
+    settings=(
+        Setting(
+            "container-image",
+            "the image that launch.sh runs in: srun's --container-image, of Pyxis; the folders of launch.sh and of the "
+            "submission are mounted",
+            pattern=r"[A-Za-z0-9_.,:@/+#-]+",
+            need="letters, digits and any of _ . , : @ / + # -",
+        ),
+        *(Setting(name, f"sbatch's --{name}", **(_TIME if name == "time" else {})) for name in OPTIONS),
+        Setting("container-mounts", "folders that the container sees besides, HOST:CONTAINER with commas between"),
+    ),
+)

@@ -17,7 +17,7 @@ from symconfig.format import gib
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.rl import BUSIEST, PlannedPhase, PlannedStep
 from symconfig.render.learning import Compares
-from symconfig.render.target import Source
+from symconfig.render.target import Target
 from symconfig.runs.rl.logits import PLAIN, of_loss
 from symconfig.runs.rl.phases import Phase
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
@@ -34,7 +34,7 @@ _STATES = (WEIGHTS, GRADIENTS, STATES)
 Solve = Callable[[Job, int], Plan]
 
 
-def answer(job: Job, solve: Solve, target: Source, top: int) -> Plan:
+def answer(job: Job, solve: Solve, target: Target, top: int) -> Plan:
     """Return the plan with the shortest step of those that the job's target can be told, and the step around it and
     each alternative.
 
