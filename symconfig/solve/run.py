@@ -41,6 +41,7 @@ from symconfig.solve.weigh import weigh
 from symconfig.solve.weighed import Weighed
 
 EIGHT_BIT_BYTES = 1.0  # of a weight, at least
+KEPT = 16  # families with a micro-batch, near the best one, that are kept for the simulation
 Progress = Callable[[str, float], None]
 
 
@@ -74,13 +75,11 @@ def run(
     any_will_do: bool = False,
     framework: Framework | None = None,
     below_s: float = float("inf"),
-    fronts: int = 0,
 ) -> Outcome:
     """Weigh everything that the job leaves open, and refine what may be best.
 
     any_will_do: stop at the first plan that fits. The relative cost knows neither layouts nor schedules.
     framework: as somebody runs it; None: with its usual habits on this GPU. below_s: only what is faster counts.
-    fronts: families near the best one that are kept, where top is fewer.
     """
     weighed = weigh_all(
         model,
@@ -92,7 +91,6 @@ def run(
         any_will_do=any_will_do,
         framework=framework,
         below_s=below_s,
-        fronts=fronts,
     )
     enough = weighed.gammas is not None or (any_will_do and weighed.families)
     return Outcome(weighed, time.perf_counter() - start, 0 if enough else refine(weighed))
@@ -108,7 +106,6 @@ def weigh_all(
     any_will_do: bool = False,
     framework: Framework | None = None,
     below_s: float = float("inf"),
-    fronts: int = 0,
     tally: Tally | None = None,
 ) -> Weighed:
     """Weigh all precisions and ways to run, by the formula for the schedule. tally: keeps all points
@@ -118,7 +115,7 @@ def weigh_all(
     relative = job.objective == "symtensor"
     # The bounds are on seconds, which say nothing of the relative cost.
     weighed = Weighed(
-        max(top, fronts),
+        max(top, KEPT),
         top,
         exhaustive or relative,
         any_will_do,

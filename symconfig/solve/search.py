@@ -33,7 +33,6 @@ from symconfig.solve.space import divisors
 from symconfig.solve.usual import UNPROVEN, Best, measured_runs, real_data_ratios
 from symconfig.solve.whole import filled
 
-FRONTS = 12  # families near the best one that are kept
 
 
 def search(
@@ -67,7 +66,6 @@ def search(
             start=start,
             exhaustive=exhaustive,
             framework=framework,
-            fronts=FRONTS,
         )
 
     weighed = None

@@ -23,7 +23,7 @@ from symconfig.solve.costed import costed
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
 from symconfig.solve.run import run
-from symconfig.solve.search import FRONTS, resolved, search
+from symconfig.solve.search import resolved, search
 from symconfig.solve.timeline import refined_s
 from symconfig.solve.usual import REAL_DATA, measured, usual
 from tests.solve.naive import tight
@@ -43,7 +43,7 @@ JOBS = [
 
 
 @cache
-def planned(name: str, top: int = FRONTS) -> Plan:
+def planned(name: str, top: int = 8) -> Plan:
     model, gib, asked = CASES[name]
     return search(model, tight(model, gib), asked, top=top)
 

@@ -61,9 +61,9 @@ def test_no_layout_drawn_at_random_is_much_faster(name: str) -> None:
     model, gib, asked = CASES[name]
     cluster = tight(model, 2 * gib)
     whole = resolved(model, cluster, asked.model_copy(update={"pins": {**asked.pins, "pp": "2.."}}))
-    best_s = min(each.step_s for each in run(model, cluster, whole, 5, None, 0.0, fronts=12).weighed.best)
+    best_s = min(each.step_s for each in run(model, cluster, whole, 5, None, 0.0).weighed.best)
     random, tried = np.random.default_rng(3), 0
-    for found in weigh_all(model, cluster, whole, 5, fronts=40).best:
+    for found in weigh_all(model, cluster, whole, 40).best:
         for _ in range(20):
             split = plainest(found.split.pp, drawn(model, found.split, random), found.request.limits.layouts)
             if split is None or not any(len(chunk) > 1 for chunk in split.chunks):
