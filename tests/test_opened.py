@@ -24,7 +24,6 @@ ALLOWED = {
             "descriptor/architectures/class_defaults.py",
             "descriptor/hub.py",
             "existing/recover/known.py",
-            "existing/recover/rl/values.py",
             "existing/recover/uncounted.py",
             "frameworks/deepspeed/keys.py",
             "frameworks/deepspeed/modules.py",

@@ -14,7 +14,7 @@ from symconfig.errors import InfeasibleError, InputError, Problem, among
 from symconfig.plans.plan import Plan
 from symconfig.render.files import ENDING, File, Files
 from symconfig.render.settings import split
-from symconfig.render.target import Target, discovered, found
+from symconfig.render.target import Target, discovered, target
 from symconfig.render.together import LAUNCH, startable, together
 from symconfig.resources import data_dir
 
@@ -55,7 +55,7 @@ def named(name: str, known: Mapping[str, Target] | None = None) -> Target:
 def _alone(name: str) -> Target | None:
     # A name with a dot or an underscore is no target's: it would be another module's.
     plain = name.replace("-", "").isalnum() and name.isascii()
-    own = found(sys.modules[__name__], name.replace("-", "_"), data_dir("templates")) if plain else None
+    own = target(sys.modules[__name__], name.replace("-", "_"), data_dir("templates")) if plain else None
     return own if own is not None and own.name == name else None
 
 

@@ -130,11 +130,11 @@ def common(
 
 def discovered(package: ModuleType, folder: Path) -> dict[str, Target]:
     """Return the targets or launchers of a package by name; `folder`: where each has its templates."""
-    listed = [found(package, info.name, folder) for info in pkgutil.iter_modules(package.__path__)]
+    listed = [target(package, info.name, folder) for info in pkgutil.iter_modules(package.__path__)]
     return dict(sorted((each.name, each) for each in listed if each is not None))
 
 
-def found(package: ModuleType, module_name: str, folder: Path) -> Target | None:
+def target(package: ModuleType, module_name: str, folder: Path) -> Target | None:
     """Return the target or launcher of one module; None where there is no such module, or it has none."""
     if importlib.util.find_spec(f"{package.__name__}.{module_name}") is None:
         return None

@@ -53,9 +53,9 @@ def _laid_out(prospect: Prospect, parts: Costed) -> Iterator[tuple[Prospect, Cos
     first = problem.first if problem.first < split.longest_chunk else 0
     choice = PLAIN if prospect.block_layers and not problem.first else prospect.choice
     laid = replace(prospect, split=split, block_layers=first, choice=choice)
-    again = costed(laid)
-    if _fits(laid, again):
-        yield laid, again
+    its = costed(laid)
+    if _fits(laid, its):
+        yield laid, its
 
 
 def fewest_recomputed(problem: StageProblem, least: int = 0) -> StageProblem:

@@ -34,7 +34,6 @@ from symconfig.solve.usual import UNPROVEN, Best, measured_runs, real_data_ratio
 from symconfig.solve.whole import filled
 
 
-
 def search(
     model: ModelDescriptor,
     cluster: ClusterDescriptor,

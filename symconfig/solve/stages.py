@@ -30,6 +30,7 @@ Chunks = tuple[tuple[str, ...], ...]  # kinds of the blocks of every chunk, chun
 NEAREST = 128  # cuts to each side of even ones that are compared
 MOST_CUTS = 4096  # of families of cuts that are compared
 MOST_MOVES = 64  # of blocks between chunks
+MOST_BLOCKS = 600  # of a model that is cut: the programme has tables of their square
 ROUNDING = 1e-9  # relative: sums of the same seconds or bytes in another order
 
 
@@ -131,8 +132,10 @@ class StageProblem:
 
 
 def fastest_cut(problem: StageProblem) -> Chunks | None:
-    """Return the chunks with the fastest slowest stage that fit; None where none is found."""
+    """Return the chunks with the fastest slowest stage that fit; None where none is found, or for too deep a model."""
     chunks = problem.pp * problem.vpp
+    if len(problem.sequence) > MOST_BLOCKS:
+        return None
     if not problem.layouts.free(problem.vpp):
         cuts = islice(family(problem.sequence, problem.pp, problem.vpp, problem.layouts), MOST_CUTS)
         every = np.array([[*accumulate(map(len, cut), initial=0)] for cut in cuts], dtype=np.int64)
@@ -161,7 +164,7 @@ def fastest_cut(problem: StageProblem) -> Chunks | None:
 
 def leanest_peaks(problem: StageProblem) -> tuple[float, ...] | None:
     """Return the bytes of every stage where the largest of them is least, of one chunk a stage; None: no such cut."""
-    if not problem.layouts.free(1):
+    if not problem.layouts.free(1) or len(problem.sequence) > MOST_BLOCKS:
         return None
     start, end = np.ogrid[: len(problem.sequence) + 1, : len(problem.sequence) + 1]
     peaks = [_span_peaks(problem, stage, start, end) for stage in range(problem.pp)]

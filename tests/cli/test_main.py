@@ -44,7 +44,6 @@ def test_plan_json_is_the_contract_and_nothing_else(run: Run, asked: Asked, tmp_
         "candidates",
         "feasible",
         "seconds",
-        "layouts",
         "simulated",
         "fewest",
         "narrowed",

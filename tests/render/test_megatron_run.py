@@ -250,7 +250,7 @@ def test_the_report_says_what_was_chosen_and_why() -> None:
         "76.8 GiB",
         "+5.0 %",
         "129280",
-        "optimal under the model, no other one has a better score",
+        "the best one under the model",
     ):
         assert said in text
 

@@ -286,7 +286,8 @@ def stages(
             return 1, {}  # the model's fields are refused for it
         chunks = ["t" * len(stage) for stage in pattern.stages]
         chunks[0], chunks[-1] = "E" + chunks[0], chunks[-1] + "m" * pattern.predictions + "L"
-        return _divided(len(chunks), pp), {"pipeline_layout": pipeline_layout.compact(chunks)}
+        equal = len({len(stage) for stage in pattern.stages}) == 1
+        return _divided(len(chunks), pp), {} if equal else {"pipeline_layout": pipeline_layout.compact(chunks)}
     layout = names.get("pipeline_model_parallel_layout")
     if isinstance(layout, str) and layout:
         return _divided(len(pipeline_layout.expanded(layout)), pp), {"pipeline_layout": layout}

@@ -12,6 +12,7 @@ from typing import Any
 from symconfig import render
 from symconfig.errors import InputError, Problem, among
 from symconfig.plans.plan import Plan
+from symconfig.render.target import Target
 
 MAPFILE = "mapfile -d '' ARGS < <(symconfig render PLAN.json --print --null), then \"${ARGS[@]}\""
 # bash splits what `$(…)` gives at white space, and then takes words with these for patterns of file names; of the last
@@ -26,8 +27,9 @@ def targets() -> dict[str, Callable[[Plan], Sequence[str]]]:
     modules: dict[str, Callable[[Plan], Sequence[str]]] = {}
     for info in pkgutil.iter_modules(render.__path__):
         module: Any = importlib.import_module(f"{render.__name__}.{info.name}")
-        if callable(getattr(module, "words", None)) and isinstance(getattr(module, "NAME", None), str):
-            modules[module.NAME] = module.words
+        target: Target | None = getattr(module, "TARGET", None)
+        if target is not None and callable(getattr(module, "words", None)):
+            modules[target.name] = module.words
     return dict(sorted(modules.items()))
 
 

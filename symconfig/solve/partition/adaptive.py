@@ -274,7 +274,7 @@ def _fitted(cutter: Cutter, order: Sequence[int], free: Division, limit: float) 
     same, until no other one costs less at it.
     """
     fits, most = cutter.leanest(order, free), np.inf
-    if fits.memory > limit:
+    if fits.memory > limit and order:
         fits = cutter.leanest(order, free, lean=True)
         most = limit - cutter._sums(fits.rows, order[-1])[1]  # above it no transient fits beside what is held at least
     if fits.memory > limit:
