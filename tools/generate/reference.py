@@ -21,7 +21,7 @@ from symconfig.frameworks.backend import Backend
 from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.maturity import Maturity, Option, Standing
 from symconfig.render import every_launcher, targets
-from symconfig.render.target import Source
+from symconfig.render.target import Target
 from symconfig.report.families import COLUMNS, READ_AS, cells, described, reason
 from symconfig.runs.families import Family, every
 from symconfig.runs.rl.stated import completed
@@ -142,7 +142,7 @@ def launchers() -> dict[str, str]:
     return {source.name: _launcher(source) for source in every_launcher().values()}
 
 
-def _launcher(source: Source) -> str:
+def _launcher(source: Target) -> str:
     rows = (
         (f"`{one.name}`", one.does, f"`{one.default}`" if one.default is not None else "") for one in source.settings
     )
