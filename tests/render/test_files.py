@@ -256,8 +256,9 @@ def test_a_target_is_one_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     import symconfig.render as package
 
     (tmp_path / "toy_target.py").write_text(
-        "from symconfig.render.files import File\nNAME, DOES = 'toy', 'a toy'\ndef variables(plan):\n    return {}\n"
+        "from symconfig.render.files import File\nfrom symconfig.render.target import Target\n"
         "def texts(plan):\n    yield File('toy.txt', plan.model.name)\n"
+        "TARGET = Target(name='toy', does='a toy', variables=lambda plan: {}, texts=texts)\n"
     )
     monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
     targets.cache_clear()
