@@ -1,4 +1,4 @@
-"""What a plan's search did and proved, in sentences that are the same wherever they are read."""
+"""What a plan's search did, in sentences that are the same wherever they are read."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _best_of(plan: Plan) -> str:
     """Say among which plans this one is the best; for a plan that is not the fastest, at what cost."""
     if plan.steps:
         return "Whole steps were counted around the best plans of an update alone, so a better one may exist."
-    best = "This plan is the best one under the model."
+    best = "No plan that was compared scores better."
     if plan.job.objective == "symtensor":
         best = "No other plan that fits has a lower relative cost."
     fastest = plan.fastest.predicted.step_s

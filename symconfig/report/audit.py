@@ -236,14 +236,14 @@ def way(audit: Audit, better: Plan) -> list[Block]:
         now = [("now", audit.judged.plan)] if audit.judged is not None else []
         return [rl.compared((*now, ("best", better)))]
     if audit.judged is None:
-        return [table.compared((("best", better.best),)), *_proof(better)]
+        return [table.compared((("best", better.best),)), *_searched(better)]
     both = table.compared((("now", audit.judged.plan.best), ("best", better.best)))
     if audit.already_best:
         return [both, "It is the best plan already: nothing that the planner decides would change."]
     if not audit.way:
         steps = [each.steps[0].step_s for each in (audit.judged.plan, better) if each.steps]
         if len(steps) < 2:
-            return [both, *_proof(better)]
+            return [both, *_searched(better)]
         return [both, f"The table is of an update; whole steps take {' s and '.join(map(seconds, steps))} s."]
     rows = (
         {
@@ -255,11 +255,12 @@ def way(audit: Audit, better: Plan) -> list[Block]:
         }
         for step in audit.way
     )
-    return [both, Grid.of(rows, "The way there, one change after the other", words=("change", "")), *_proof(better)]
+    return [both, Grid.of(rows, "The way there, one change after the other", words=("change", "")), *_searched(better)]
 
 
-def _proof(better: Plan) -> Iterator[str]:
-    yield f"{count(better.search.candidates)} candidates were weighed; no better one exists under the model."
+def _searched(better: Plan) -> Iterator[str]:
+    """Yield how many candidates were weighed."""
+    yield f"{count(better.search.candidates)} candidates were weighed; no better one was found."
 
 
 def verdict(audit: Audit) -> str:

@@ -329,7 +329,7 @@ def _busiest(of: Mapping[str, tuple[float, float]], task: Task) -> list[str]:
 
 
 def footer(plan: Plan) -> str:
-    """Return how sure the step time is, how full the GPU, what binds, and how much was weighed and proved."""
+    """Return how sure the step time is, how full the GPU, what binds, and how much was weighed."""
     predicted = plan.best.predicted
     interval = predicted.interval
     time = f"Step time: {seconds(predicted.step_s)} s"

@@ -1,4 +1,4 @@
-"""The degree search: the whole lattice, weighed in NumPy, exact under the cost model."""
+"""The degree search: the whole lattice weighed in NumPy by the formula for the schedule, the best of it simulated."""
 
 from __future__ import annotations
 

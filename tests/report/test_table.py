@@ -219,7 +219,7 @@ def test_the_whole_answer_holds_what_a_person_asks_for(plan: Plan) -> None:
     text = footer(plan)
     for expected in (
         "123,456 candidates, of which 789 fit",
-        "the best one under the model",
+        "No plan that was compared scores better.",
         "memory of stage 0",
         "likely between 10.323 and 11.877",
     ):
