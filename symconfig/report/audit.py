@@ -259,7 +259,6 @@ def way(audit: Audit, better: Plan) -> list[Block]:
 
 
 def _searched(better: Plan) -> Iterator[str]:
-    """Yield how many candidates were weighed."""
     yield f"{count(better.search.candidates)} candidates were weighed; no better one was found."
 
 
