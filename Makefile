@@ -101,10 +101,12 @@ fuzz: $(VENV)/.fuzz
 SEED ?= 17
 SAMPLE ?= 300
 PROCESSES ?= 2
+# Or of numbers: constants, lower bounds and signs of cost/ and solve/.
+MUTATE ?= syntax
 AGAIN ?=
 mutants: $(VENV)/.verify $(VENV)/.mutants
-	$(TOOL) mutants --sample $(SAMPLE) --seed $(SEED) --processes $(PROCESSES) \
-	  $(if $(AGAIN),--again $(AGAIN)) --record benchmarks/mutants.json
+	$(TOOL) mutants --kind $(MUTATE) --sample $(SAMPLE) --seed $(SEED) --processes $(PROCESSES) \
+	  $(if $(AGAIN),--again $(AGAIN)) --record benchmarks/$(if $(filter numbers,$(MUTATE)),mutants_numbers,mutants).json
 
 # Some rows only: make bench ROWS='plan-*,help'. It takes half an hour or more, on an idle machine.
 ROWS ?=

@@ -1,8 +1,10 @@
 """Change the code in one place at a time and see whether a test fails: `make mutants`.
 
-    python -m tools mutants [--sample N] [--seed S] [--rooms ROOM …] [--record FILE] [--resume | --again RECORD]
+    python -m tools mutants [--kind syntax|numbers] [--sample N] [--seed S] [--rooms ROOM …] [--record FILE]
+                            [--resume | --again RECORD]
 
-Mutations are those of cosmic-ray's operators. A mutant is run against the test files that run the changed line (found
+Of kind syntax, mutations are those of cosmic-ray's operators; of kind numbers, constants, lower bounds and signs
+(`numbers.py`). A mutant is run against the test files that run the changed line (found
 out once by coverage), quickest first, until one fails; of files that take long, against those of their tests that run
 it. No mutant gets more than some minutes of tests. Everything happens in copies of the tree, in forks of a process that
 has imported the code: a changed function only gets its new code there.
@@ -29,6 +31,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
+from tools.mutants import numbers
 from tools.mutants.changes import Mutant, mutants
 from tools.mutants.forks import in_fork, patched, run_tests
 from tools.mutants.lines import Ran, Tests, digest
@@ -93,10 +96,11 @@ def copies(number: int) -> list[Path]:
 def _sample(tree: Path, given: argparse.Namespace) -> list[Mutant]:
     """Kept with the lines that tests run: finding all places takes half a minute."""
     version = digest(tree, sorted((tree / "symconfig").rglob("*.py")))
-    out = given.lines / f"sample.{'.'.join(given.rooms)}.{given.sample}.{given.seed}.{version}.json"
+    out = given.lines / f"sample.{given.kind}.{'.'.join(given.rooms)}.{given.sample}.{given.seed}.{version}.json"
     if out.exists():
         return [Mutant(**each) for each in json.loads(out.read_text(encoding="utf-8"))]
-    sample = mutants(tree, given.rooms, given.sample, given.seed)
+    made = numbers.mutants if given.kind == "numbers" else mutants
+    sample = made(tree, given.rooms, given.sample, given.seed)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps([asdict(mutant) for mutant in sample]), encoding="utf-8")
     return sample
@@ -125,7 +129,8 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", type=int, default=300)
     parser.add_argument("--seed", type=int, default=17)
-    parser.add_argument("--rooms", nargs="+", default=list(ROOMS))
+    parser.add_argument("--kind", choices=("syntax", "numbers"), default="syntax")
+    parser.add_argument("--rooms", nargs="+", help=f"default: {' '.join(ROOMS)}; of numbers: {' '.join(numbers.ROOMS)}")
     parser.add_argument("--tests", nargs="+", default=list(TESTS), help="folders of tests")
     parser.add_argument("--record", type=Path, help="where the numbers and the survivors go, as JSON")
     parser.add_argument("--lines", type=Path, default=ROOT / ".mutants", help="folder of the lines that tests run")
@@ -133,6 +138,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="go on where the last run was stopped")
     parser.add_argument("--again", type=Path, help="a record: what it says is killed is not asked again")
     given = parser.parse_args()
+    given.rooms = given.rooms or list(numbers.ROOMS if given.kind == "numbers" else ROOMS)
     for name in ("record", "lines", "again"):  # as the caller's folder has them: the run goes into a copy
         path = getattr(given, name)
         setattr(given, name, path and path.resolve())
@@ -203,8 +209,8 @@ def report(given: argparse.Namespace, sample: Sequence[Mutant], outcomes: Sequen
         rooms["/".join(mutant.path.split("/")[1:-1][:2])][outcome] += 1
     whole = sum(rooms.values(), Counter[str]())
     killed, alive = whole["killed"] + whole["endless"], whole["survived"] + whole["not run"]
-    for room, numbers in (*sorted(rooms.items()), ("all", whole)):
-        print(f"{room:20}", *(f"{name} {numbers[name]}" for name in sorted(whole)), sep="  ")
+    for room, outcome_counts in (*sorted(rooms.items()), ("all", whole)):
+        print(f"{room:20}", *(f"{name} {outcome_counts[name]}" for name in sorted(whole)), sep="  ")
     share = killed / max(killed + alive, 1)
     print(f"killed {killed} of {killed + alive} that are not equivalent: {100 * share:.1f} %")
     if given.record:
@@ -226,7 +232,7 @@ def report(given: argparse.Namespace, sample: Sequence[Mutant], outcomes: Sequen
             "commit": commit,
             "seed": given.seed,
             "sample": len(sample),
-            "rooms": {room: dict(numbers) for room, numbers in sorted(rooms.items())},
+            "rooms": {room: dict(counted) for room, counted in sorted(rooms.items())},
             "killed": killed,
             "survived": alive,
             "equivalent": whole["equivalent"],
