@@ -71,8 +71,7 @@ class LayerKind:
     and keys. beside: a second block that reads what attention reads. keys: which ones attention reads. input_norm:
     what mixes tokens reads a norm, where layers have one there. again: with the weights of a layer that runs, too.
     joins, closes, detached: see `Loop`. calls: a block of several layers. pairs: keys and values. wide: its MLP is
-    as wide as `wide_intermediate_size` says. cut: a share of the MLP's gates is. opens: its router reads none of a
-    layer before."""
+    as wide as `wide_intermediate_size` says. cut: a share of the MLP's gates is."""
 
     mixer: str
     mlp: Mlp = Mlp.DENSE
@@ -89,7 +88,6 @@ class LayerKind:
     pairs: Pairs = Pairs.OWN
     wide: bool = False
     cut: bool = False
-    opens: bool = False
     input_norm: bool = True
 
     @property
@@ -110,9 +108,7 @@ class LayerKind:
         chosen = f"_{self.keys}" if self.keys else ""
         turned = ("" if self.rope else "_nope") + ("" if self.input_norm else "_unnormed")
         name = first + ("_window" if self.window else "") + chosen + turned + own + companion
-        switched = [
-            one for one in ("wide", "cut", "opens", "joins", "closes", "detached", "again") if getattr(self, one)
-        ]
+        switched = [one for one in ("wide", "cut", "joins", "closes", "detached", "again") if getattr(self, one)]
         return "_".join([name, *filter(None, (self.calls, self.pairs)), *switched])
 
 

@@ -170,7 +170,6 @@ class ModelDescriptor(ModelFields):
             detached=self.loop is not None and self.loop.is_detached(index),
             calls=self._calls(index),
             pairs=self._pairs(index),
-            opens=bool(self.experts and self.experts.router_hidden_size and True not in self.moe_layers[:index]),
             cut=self.mlp_sparsity is not None and self.mlp_sparsity[index] > 0,
             wide=self.wide_intermediate_size is not None and self._pairs(index) is Pairs.BORROWED,
             input_norm=index > 0 or self.first_input_norm,

@@ -38,7 +38,7 @@ class ModelFields(Sparse):
         "embedding_norm", "residual_multiplier", "logits_multiplier", "rope_layers", "qk_norm_of", "v_norm",
         "attention_gate", "v_head_dim", "chunked_attention", "indexer", "embedding_multiplier", "norm_after_residual",
         "final_norm", "inner_norm", "qk_norm_bias", "extra_positions", "particulars", "vision",
-        "qk_convolutions", "residual_scales", "stream_scale", "mlp_token_shift", "streams", "laurel_rank",
+        "stream_scale", "mlp_token_shift", "streams", "laurel_rank",
         "mlp_sparsity", "hypersphere", "loop",
         "shared_block", "layer_inputs", "num_kv_shared_layers", "wide_intermediate_size",
         "first_input_norm", "head_projection", "norm_gate_rank", "num_labels",
@@ -141,14 +141,6 @@ class ModelFields(Sparse):
     experts: Experts | None = None
     num_nextn_predict_layers: Count = Field(
         default=0, le=100, description="multi-token-prediction layers (DeepSeek-V3)"
-    )
-    qk_convolutions: tuple[PositiveInt, PositiveInt] | None = Field(
-        default=None,
-        description="tokens of two convolutions over queries and keys, by channel and by head; half of the values' "
-        "channels come from the token before, and keys have a scale of each head (ZAYA)",
-    )
-    residual_scales: bool = Field(
-        default=False, description="stream and what joins it have a scale and an offset of each channel (ZAYA)"
     )
     stream_scale: bool = Field(
         default=False, description="the stream has a learned scale of each channel where a sublayer joins it (Doge)"

@@ -29,7 +29,7 @@ class Choosing(StrEnum):
 
 
 class NormKernel(StrEnum):
-    """The kernel of a norm. What each keeps is in `graph.blocks.norms`."""
+    """The kernel of a norm. What each keeps is in `graph.blocks.common`."""
 
     FUSED = "fused"
     # RMSNorm: a chain of element-wise kernels in fp32, but for the product with the weight. LayerNorm: PyTorch's own.

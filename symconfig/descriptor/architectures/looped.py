@@ -1,14 +1,11 @@
-"""Families whose layers run several times for each token (NVIDIA's Dory, Sapient's HRM), and Zyphra's ZAYA.
-
-ZAYA has convolutions over queries and keys, scales on the stream, and a router that is an MLP.
-"""
+"""Families whose layers run several times for each token: NVIDIA's Dory, Sapient's HRM."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule, family
-from symconfig.descriptor.architectures.rules import NO_DENSE, always, every
+from symconfig.descriptor.architectures.rules import every
 from symconfig.descriptor.model import ModelDescriptor
 
 _MLP = "mlp"  # a layer of the file that is the second half of the one before
@@ -102,26 +99,6 @@ def _hrm_keys(model: ModelDescriptor) -> dict[str, Any]:
     }
 
 
-_WHOLE, _WINDOW = "hybrid", "hybrid_sliding"
-
-
-def _zaya(reader: Reading) -> None:
-    """Read Zaya: layers may have a window; the convolutions' lengths are one fact; one expert gives nothing."""
-    values, fields = reader.values, reader.fields
-    window = [kind == _WINDOW for kind in values["layer_types"] or []]
-    if any(window):
-        fields["sliding_window"] = values["sliding_window"]
-        if not all(window):
-            fields["sliding_window_pattern"] = window
-    fields["qk_convolutions"] = [values["cca_time0"], values["cca_time1"]]
-
-
-def _zaya_keys(model: ModelDescriptor) -> dict[str, Any]:
-    first, second = model.qk_convolutions or (1, 1)
-    types = [_WINDOW if slides else _WHOLE for slides in model.sliding_layers]
-    return {"cca_time0": first, "cca_time1": second, "layer_types": types}
-
-
 ARCHITECTURES: dict[str, Architecture] = {
     "dory": family(
         """hypersphere norm_weight=false norm_after_sublayer inner_norm qk_norm qk_norm_of=unit
@@ -134,11 +111,4 @@ ARCHITECTURES: dict[str, Architecture] = {
         only="prefix_lm=true|false attention_bias=false|true",  # a prompt that sees itself whole
         kinds="num_layers_per_stack=COUNT L_bp_cycles=LAYERS", types="embedding_scale=float|None",
         rules=(Rule(_hrm, "H_cycles L_cycles L_bp_cycles num_layers_per_stack embedding_scale", _hrm_keys),)),
-    "zaya": family(
-        NO_DENSE
-        + """residual_scales qk_norm qk_norm_of=unit experts.zero_experts=1 experts.e_score_correction_bias
-            experts.norm_topk_prob=false""",
-        defaults="rope_theta=5e6 rope_local_base_freq=1e4 partial_rotary_factor=0.5",
-        names="router_hidden_size=experts.router_hidden_size", only="num_experts_per_tok=1", layers=always(_WHOLE),
-        known_layers=(_WHOLE, _WINDOW), rules=(Rule(_zaya, "cca_time0 cca_time1", _zaya_keys),)),
 }  # fmt: skip

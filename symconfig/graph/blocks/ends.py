@@ -8,13 +8,10 @@ from typing import Any
 from symconfig.descriptor.sections import Position
 from symconfig.graph import dims as d
 from symconfig.graph.block import Block, Place
-from symconfig.graph.blocks.common import projected, rescaled
-from symconfig.graph.blocks.context import Context
-from symconfig.graph.blocks.hypersphere import scaled
-from symconfig.graph.blocks.layer_inputs import layer_inputs
-from symconfig.graph.blocks.norms import norm
-from symconfig.graph.blocks.streams import gathered, spread, stream_dims
+from symconfig.graph.blocks.common import norm, projected, scaled
+from symconfig.graph.blocks.streams import gathered, layer_inputs, spread, stream_dims
 from symconfig.graph.blocks.vision import merge
+from symconfig.graph.builder import Context
 from symconfig.graph.implementation import LossKernel
 from symconfig.graph.operator import Element, Scratch, Tensor, Use
 from symconfig.graph.parts import End
@@ -61,8 +58,6 @@ def embedding(ctx: Context) -> Block:
     if ctx.model.hidden_dropout:
         mask = Tensor("embedding_mask", _STREAM, Element.MASK)
         x = ctx.build.elementwise("embedding_dropout", [x], Tensor("embedding_out", _STREAM), saves=[mask])
-    if ctx.model.residual_scales:
-        x = rescaled(ctx, "embedding", x)
     x = spread(ctx, x)
     leaves = features if ctx.model.vision is not None and (ctx.frozen or not ctx.model.vision.trains) else ()
     return ctx.build.block("embedding", [tokens, *features], [x], Place.FIRST, leaves=leaves)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from symconfig.descriptor.layers import Keys, LayerKind
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Attention
 from symconfig.graph import dims as d
-from symconfig.graph.blocks import indexer
-from symconfig.graph.blocks.attention import gated, rotation
-from symconfig.graph.blocks.attention_core import copied, core
-from symconfig.graph.blocks.common import linear, projected
-from symconfig.graph.blocks.context import Context
-from symconfig.graph.blocks.norms import IN_LINEAR, norm
+from symconfig.graph.blocks.attention import copied, core, gated, rotation
+from symconfig.graph.blocks.common import IN_LINEAR, linear, norm, projected
+from symconfig.graph.blocks.sparse_attention import indexer_sizes, keys_read, with_loss
+from symconfig.graph.builder import Context
 from symconfig.graph.implementation import Choosing
 from symconfig.graph.operator import Tensor, Use
 from symconfig.graph.parts import Mixer
@@ -104,7 +102,7 @@ def attend(ctx: Context, x: Tensor, kind: LayerKind, w: Widths, low_queries: boo
             whole=(k_part.dims[-1], w.rope, w.qk),
             linear=True,
         )
-    read = indexer.keys_read(ctx, kind, x, q_source)
+    read = keys_read(ctx, kind, x, q_source)
     o = copied(ctx, core(ctx, q, k, v, read, ctx.model.attention_sinks))
     return _projected(ctx, gated(ctx, x, o, gate), w)
 
@@ -135,10 +133,10 @@ def _absorbed(ctx: Context, x: Tensor, kind: LayerKind, w: Widths, low: tuple[Te
         ctx.build.elementwise(
             "rope_k", [kv_low, low[2]], k, saves=angles, loops=(d.GATHERED,), whole=whole, linear=True
         )
-    read = indexer.keys_read(ctx, kind, x, q_source)
+    read = keys_read(ctx, kind, x, q_source)
     o = core(ctx, q, k, k, read, channels=w.kv_rank)
     with ctx.build.module("core_attn"):
-        o = indexer.with_loss(ctx, o, q, k, read)
+        o = with_loss(ctx, o, q, k, read)
         return _up_part(ctx, "values", o, (w.heads, w.kv_rank, w.value), Tensor("heads", (*rows, w.heads, w.value)))
 
 
@@ -217,7 +215,57 @@ def _sizes(model: ModelDescriptor) -> dict[str, float]:
         rope=low.qk_rope_head_dim,
         value=low.v_head_dim,
     )
-    return {**own, ONE_HEAD: 1, **indexer.sizes(model)}
+    return {**own, ONE_HEAD: 1, **indexer_sizes(model)}
 
 
-PARTS = (Mixer(name=Attention.MLA, build=latent_attention, sizes=_sizes, norm_apart=True),)
+WINDOW_LATENT = "window_latent_attention"
+HEADS, Q_RANK, KV_RANK = "window_heads", "window_q_lora_rank", "window_kv_lora_rank"
+NOPE_DIM, ROPE_DIM, V_DIM = "window_qk_nope_head_dim", "window_qk_rope_head_dim", "window_v_head_dim"
+WINDOW = Widths(
+    heads=HEADS,
+    q_rank=Q_RANK,
+    kv_rank=KV_RANK,
+    kv_down="window_kv_down_width",
+    qk="window_qk_head_dim",
+    value=V_DIM,
+    kv_up="window_kv_up_head_width",
+    rope=ROPE_DIM,
+    nope=NOPE_DIM,
+)
+
+
+def window_latent_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+    """Return o[B, S, D] from x[B, S, D].
+
+    Latent attention of some layers with heads, ranks and widths of their own, which sees a window (dots.3).
+
+    It has the gate and the norms that the model's latent attention has, and no indexer.
+    """
+    return attend(ctx, x, replace(kind, window=True), WINDOW, low_queries=True)
+
+
+def _window_sizes(model: ModelDescriptor) -> dict[str, float]:
+    given = model.mixer(WINDOW_LATENT).sizes
+    return widths(
+        WINDOW,
+        heads=given[HEADS],
+        q_rank=given[Q_RANK],
+        kv_rank=given[KV_RANK],
+        nope=given[NOPE_DIM],
+        rope=given[ROPE_DIM],
+        value=given[V_DIM],
+    )
+
+
+PARTS = (
+    Mixer(name=Attention.MLA, build=latent_attention, sizes=_sizes, norm_apart=True),
+    Mixer(
+        name=WINDOW_LATENT,
+        build=window_latent_attention,
+        sizes=_window_sizes,
+        tensor_dims=(HEADS,),
+        pieces=(HEADS,),
+        norm_apart=True,
+        needs=(HEADS, Q_RANK, KV_RANK, NOPE_DIM, ROPE_DIM, V_DIM),
+    ),
+)

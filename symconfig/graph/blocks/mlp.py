@@ -6,11 +6,8 @@ from fractions import Fraction
 
 from symconfig.descriptor.sections import Experts
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import beside_fused, linear, projected
-from symconfig.graph.blocks.context import Context
-from symconfig.graph.blocks.hypersphere import scaled
-from symconfig.graph.blocks.norms import norm
-from symconfig.graph.builder import in_eight_bits
+from symconfig.graph.blocks.common import beside_fused, linear, norm, projected, scaled
+from symconfig.graph.builder import Context, in_eight_bits
 from symconfig.graph.implementation import ActivationKernel, ExpertKernels, Routing
 from symconfig.graph.operator import Element, Tensor, Use
 

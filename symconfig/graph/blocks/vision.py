@@ -17,8 +17,8 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.vision import Step, Vision
 from symconfig.graph import dims as d
 from symconfig.graph.block import LAYER, Block, Place
-from symconfig.graph.blocks.context import Context
-from symconfig.graph.blocks.norms import normed
+from symconfig.graph.blocks.common import normed
+from symconfig.graph.builder import Context
 from symconfig.graph.implementation import Kernel, NormKernel
 from symconfig.graph.operator import Element, Tensor, Use, Weight
 from symconfig.graph.parts import End

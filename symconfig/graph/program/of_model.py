@@ -69,8 +69,6 @@ def _unrolled(model: ModelDescriptor, unrolled: _Unrolled) -> _Unrolled:
         stream = unrolled.add(kind.name, f"layers.{index}.", [stream], owner)
         if stack is not None:
             states[stack] = stream
-        if "router_states" in unrolled.made:
-            unrolled.made["router_states_before"] = unrolled.made["router_states"]
     ahead = stream
     for index in range(model.num_nextn_predict_layers):
         ahead = unrolled.add("mtp", f"mtp.{index}.", [ahead, embedded])
