@@ -21,8 +21,8 @@ from symconfig.descriptor.architectures.keys import (
     words,
 )
 from symconfig.descriptor.document import shorten
+from symconfig.descriptor.layers import Streams
 from symconfig.descriptor.model import NOT_SET, ModelDescriptor
-from symconfig.descriptor.reuse import Streams
 from symconfig.descriptor.sections import Experts, Indexer, LatentAttention
 from symconfig.descriptor.strict import MAX_LAYERS, Strict
 

@@ -13,12 +13,10 @@ from pydantic import Field
 from symconfig.descriptor import hub
 from symconfig.descriptor.cluster import LONGEST_NAME, ClusterDescriptor, Kernels, KernelsFile
 from symconfig.descriptor.cluster_name import CLUSTER, as_document, joined, kinds, split
-from symconfig.descriptor.difference import SHORT, changed
+from symconfig.descriptor.difference import SHORT, changed, given_in, quantified
 from symconfig.descriptor.document import Document, called, shorten
-from symconfig.descriptor.given import given_in, quantified
 from symconfig.descriptor.json_strict import load_json_strict
-from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.model_fields import ModelSchema
+from symconfig.descriptor.model import ModelDescriptor, ModelSchema
 from symconfig.descriptor.sections import Adapter
 from symconfig.descriptor.strict import Strict
 from symconfig.descriptor.validate import validate
@@ -27,7 +25,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.resources import data_dir, may_read
 
 if TYPE_CHECKING:
-    from symconfig.descriptor.account import Account
+    from symconfig.descriptor.huggingface import Account
 
 _YAML = (".yaml", ".yml")
 _LISTED = ("models", "clusters")  # by a command of the same name

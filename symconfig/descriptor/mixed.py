@@ -8,11 +8,11 @@ from typing import Literal
 
 from pydantic import Field
 
+from symconfig.descriptor.amounts import gpu_bytes_per_s
 from symconfig.descriptor.cluster import LONGEST_NAME, ClusterDescriptor
 from symconfig.descriptor.cluster_name import CLUSTER, OVER, kinds
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.load import find, is_mixed, load_cluster
-from symconfig.descriptor.network import gpu_bytes_per_s
 from symconfig.descriptor.strict import GpuCount, Strict
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict

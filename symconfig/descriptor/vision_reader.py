@@ -9,8 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from symconfig.descriptor.architectures import class_defaults
-from symconfig.descriptor.architectures.multimodal import BESIDE_TEXT, MULTIMODAL, NAMES, TOWER_IGNORED
-from symconfig.descriptor.architectures.projectors import Unfit
+from symconfig.descriptor.architectures.multimodal import BESIDE_TEXT, MULTIMODAL, NAMES, TOWER_IGNORED, Unfit
 from symconfig.descriptor.document import Document, shorten
 from symconfig.descriptor.vision import Vision
 from symconfig.errors import Problem

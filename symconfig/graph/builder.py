@@ -9,8 +9,7 @@ from fractions import Fraction
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
-from symconfig.graph.block import DISCARDING, LAYER, OPERATORS, Block, Place
-from symconfig.graph.flows import flowing, silenced
+from symconfig.graph.block import DISCARDING, LAYER, OPERATORS, Block, Place, flowing, silenced
 from symconfig.graph.implementation import Adapters, Implementation
 from symconfig.graph.operator import (
     Element,

@@ -105,6 +105,13 @@ def offset(ctx: Context, name: str, x: Tensor) -> Tensor:
     return ctx.build.elementwise(name, [x], Tensor(name, x.dims), weights=[bias])
 
 
+def opened(ctx: Context, gate: Tensor, x: Tensor, out: str) -> Tensor:
+    """Return x times the sigmoid of a gate, which keeps its result: two eager kernels."""
+    active = Tensor(f"{gate.name}_active", gate.dims)
+    ctx.build.elementwise(f"{gate.name}_activation", [gate], active, saves=[active])
+    return ctx.build.elementwise(f"{gate.name}_gating", [active, x], Tensor(out, x.dims), saves=[active, x])
+
+
 def adapter(
     ctx: Context, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use]
 ) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from symconfig.descriptor.layers import NO_MIXER, LayerKind, Mlp, Turn
+from symconfig.descriptor.layers import NO_MIXER, LayerKind, Mixing, Mlp, Turn
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.reuse import Mixing
 from symconfig.descriptor.sections import Position
 from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL

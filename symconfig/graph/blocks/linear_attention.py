@@ -1,4 +1,4 @@
-"""Linear attention by chunks: the delta rule with its two blocks, and MiniMax's lightning attention."""
+"""Linear attention by chunks: the delta rule with its two blocks, lightning attention and mLSTM."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from symconfig.descriptor.layers import LayerKind
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import linear, projected
+from symconfig.graph.blocks.common import linear, opened, projected
 from symconfig.graph.blocks.state_space import Activation, convolution, gated_norm
 from symconfig.graph.builder import Context
 from symconfig.graph.implementation import NormKernel, ScanKernel
@@ -282,50 +282,51 @@ def lightning_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     q, k, v = (Tensor(part.name.removeprefix("raw_"), part.dims) for part in raw)
     raw = linear(ctx, "qkv_proj", x, (d.HIDDEN,), (QKV,), [Use(part).renamed((d.HEADS, QKV)) for part in raw])
     ctx.build.elementwise("qkv_activation", raw, q, further=[k, v], saves=raw)
-    normed = _lightning_norm(ctx, _lightning_scan(ctx, q, k, v))
+    normed = _head_norm(ctx, "out_norm", _chunked_scan(ctx, q, k, v), centred=False, moved=(6, 7))
     gate = projected(ctx, "output_gate", x, Tensor("lightning_gate", normed.dims))
-    active, gated = (Tensor(name, gate.dims) for name in ("lightning_gate_active", "lightning_gated"))
-    ctx.build.elementwise("output_gate_activation", [gate], active, saves=[active])
-    ctx.build.elementwise("output_gating", [active, normed], gated, saves=[active, normed])
-    out = Tensor("attention_out", x.dims)
+    gated, out = opened(ctx, gate, normed, "lightning_gated"), Tensor("attention_out", x.dims)
     return projected(ctx, "out_proj", gated, out, over=2, aliases=("o_proj",))
 
 
-def _lightning_norm(ctx: Context, x: Tensor) -> Tensor:
-    """Norm over all heads at once; what an eager one keeps and moves is as of `common.norm`."""
-    name = "out_norm"
-    saves = [Tensor(f"{name}.statistics", _ROWS, Element.FP32)]
-    eager = ctx.how.norm is not NormKernel.FUSED
-    if eager:
-        saves += [Tensor(f"{name}.fp32", x.dims, Element.FP32), Tensor(f"{name}.normed", x.dims)]
-    else:
-        saves.append(x)
+def _head_norm(ctx: Context, name: str, x: Tensor, *, centred: bool, moved: tuple[int, int]) -> Tensor:
+    """Norm each head's channels around their mean (centred), or those of all heads at once, with a weight of each.
+
+    moved: traffic of an eager norm, forward and backward, which widens its input to fp32 and narrows its result.
+    """
+    eager, over = ctx.how.norm is not NormKernel.FUSED, x.dims[-1:] if centred else x.dims[-2:]
+    kept = [Tensor(f"{name}.{part}", x.dims, Element.FP32) for part in ("fp32", "centred")[: 1 + centred]]
+    kept = [*kept, Tensor(f"{name}.normed", x.dims)] if eager else [x]
     return ctx.build.elementwise(
         name,
         [x],
         Tensor(name, x.dims),
-        saves=saves,
-        weights=[ctx.weight(f"{name}.weight", d.HEADS, LIGHTNING_VALUE_DIM)],
-        traffic=(6, 7) if eager else (1, 1),
-        reduces={d.HEADS: 1, LIGHTNING_VALUE_DIM: 1},
+        saves=[*kept, Tensor(f"{name}.statistics", x.dims[: -len(over)], Element.FP32)],
+        weights=[ctx.weight(f"{name}.weight", *x.dims[-2:])],
+        traffic=moved if eager else (1, 1),
+        reduces=dict.fromkeys(over, 1 + centred),
     )
 
 
-def _lightning_scan(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Scan in one kernel, whose backward reads all twice: forwards for the queries, backwards for the others."""
-    inside, state = (*_ROWS, d.HEADS, d.CHUNK), (*_ROWS, d.HEADS, d.HEAD_DIM, LIGHTNING_VALUE_DIM)
-    out = Tensor("scanned", v.dims)
+def _chunked_scan(ctx: Context, q: Tensor, k: Tensor, v: Tensor, gates: Sequence[Tensor] = ()) -> Tensor:
+    """Scan in one kernel, whose backward reads all twice, forwards for the queries and backwards for the others, and
+    makes each chunk's state again. With gates, a sum of keys normalises the result, and two statistics are kept.
+    """
+    keys, values = q.dims[-1], v.dims[-1]
+    inside, state = (*_ROWS, d.HEADS, d.CHUNK), (*_ROWS, d.HEADS, keys, values)
+    out, rows = Tensor("scanned", v.dims), (*_ROWS, d.HEADS)
+    statistics = [Tensor(f"scanned.{name}", rows, Element.FP32) for name in ("sum", "maximum")] if gates else []
     return ctx.build.elementwise(
         "scan",
-        [q, k, v],
+        [q, k, v, *gates],
         out,
-        saves=[q, k, v],
-        whole=(d.SEQUENCE, d.HEAD_DIM, LIGHTNING_VALUE_DIM),
-        launches=(1, 2),
+        saves=[q, k, v, *gates, *statistics],
+        whole=(d.SEQUENCE, keys, values),
+        launches=(2, 5) if gates else (1, 2),
         products=[
-            Product("q_k", (*inside, d.HEAD_DIM), remade=1),
-            Product("scores_v", (*inside, LIGHTNING_VALUE_DIM)),
+            Product("q_k", (*inside, keys), remade=1),
+            Product("scores_v", (*inside, values)),
             Product("q_state", state),
+            *([Product("q_sums", (*rows, keys))] if gates else []),
             Product("k_v", state, remade=1),
         ],
         scratch=[Scratch(tensor, (0, 1)) for tensor in (q, k, v, out)],
@@ -335,6 +336,42 @@ def _lightning_scan(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def _lightning_sizes(model: ModelDescriptor) -> dict[str, float]:
     width = 3 * model.num_attention_heads * model.head_dim
     return {QKV: width, LIGHTNING_VALUE_DIM: model.head_dim, d.CHUNK: model.mixer(LIGHTNING).sizes[BLOCK]}
+
+
+MLSTM = "mlstm"
+KEY, VALUE = "mlstm_key_dim", "mlstm_value_dim"
+
+
+def mlstm(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+    """Return y[B, S, D] from x[B, S, D].
+
+    mLSTM (xLSTM, arXiv:2405.04517, 2503.13427): linear attention with gates for input and forgetting of each head.
+
+    q and k are narrower than v. Each head has a state of K x V channels and one of K, which normalises; gates are soft
+    capped. A norm over each head's channels follows, and a sigmoid gate from the layer's input. Inside a chunk scores
+    are made as in attention; before it lies a state: products q k', scores v, q C, q n and k' v, per token and head C K
+    + C V + 2 K V + K multiply-adds. Transformers' xLSTMLayer; its gates and widths are spelled as xLSTMConfig has them.
+
+    The scan is taken as one kernel, which keeps what it reads and two statistics of each row, and makes the states of
+    chunks again backward (NX-AI/mlstm_kernels, torch/chunkwise/triton_xl_chunk/fwbw.py, save_for_backward).
+    Transformers without that package runs it in PyTorch's operators, which keep each chunk's scores and states.
+    """
+    q, k = (_projected_to(ctx, name, x, (d.HEADS, KEY)) for name in ("q", "k"))
+    v, opening = (_projected_to(ctx, name, x, (d.HEADS, VALUE)) for name in ("v", "output_gate"))
+    gates = [_capped(ctx, _projected_to(ctx, f"{name}_gate", x, (d.HEADS,), bias=True)) for name in ("input", "forget")]
+    normed = _head_norm(ctx, "head_norm", _chunked_scan(ctx, q, k, v, gates), centred=True, moved=(8, 10))
+    gated, out = opened(ctx, opening, normed, "mlstm_gated"), Tensor("attention_out", x.dims)
+    return projected(ctx, "out_proj", gated, out, over=2)
+
+
+def _projected_to(ctx: Context, name: str, x: Tensor, width: tuple[str, ...], bias: bool = False) -> Tensor:
+    return projected(ctx, f"{name}_proj", x, Tensor(name, (*_ROWS, *width)), bias)
+
+
+def _capped(ctx: Context, gate: Tensor) -> Tensor:
+    """Cap a gate between two bounds: a hyperbolic tangent keeps its result."""
+    inner, out = Tensor(f"{gate.name}_tanh", gate.dims), Tensor(f"{gate.name}_capped", gate.dims)
+    return ctx.build.elementwise(f"{gate.name}_cap", [gate], out, saves=[inner], launches=(3, 3), traffic=(3, 3))
 
 
 PARTS = (
@@ -361,4 +398,10 @@ PARTS = (
         switches=(WHOLE_DECAY, WHOLE_GATE),
     ),
     Mixer(name=LIGHTNING, build=lightning_attention, sizes=_lightning_sizes, tensor_dims=(QKV,), needs=(BLOCK,)),
+    Mixer(
+        name=MLSTM,
+        build=mlstm,
+        sizes=lambda model: {d.CHUNK: model.mixer(MLSTM).sizes[d.CHUNK]},
+        needs=(KEY, VALUE, d.CHUNK),
+    ),
 )

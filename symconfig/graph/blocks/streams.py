@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from symconfig.descriptor.layers import Mixing
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.reuse import Mixing
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import linear, norm, normed, projected, residual
 from symconfig.graph.builder import Context

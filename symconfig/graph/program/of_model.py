@@ -9,8 +9,7 @@ from symconfig.descriptor.job import Packing
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.attended import keys
-from symconfig.graph.block import Block
-from symconfig.graph.flows import flowing, silenced
+from symconfig.graph.block import Block, flowing, silenced
 from symconfig.graph.implementation import Implementation
 from symconfig.graph.model import blocks, dim_sizes
 from symconfig.graph.operator import Operator, Split, Tensor, Use, Weight, Work, loops_of
